@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu_team.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace specdec {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+const float* load_logits(const RowKernels& rows, const Row& row, int64_t c, float* buf) {
+  const int n = chunk_size(row.V, c);
+  return rows.load(row, c * kChunk, n, n, -kInf, buf);
+}
+
+// Bits of a float in an order that agrees with <.
+uint32_t ordered(float z) {
+  uint32_t bits;
+  std::memcpy(&bits, &z, 4);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+float from_ordered(uint32_t key) {
+  const uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
+  float z;
+  std::memcpy(&z, &bits, 4);
+  return z;
+}
+
+}  // namespace
+
+CpuTeam::CpuTeam(int64_t max_V, bool wide) : wide_(wide), max_(chunk_count(max_V)), bad_(max_.size()), sum_(max_.size()) {}
+
+Law CpuTeam::law(const Row& row, const Filters& filters) {
+  chunks_ = chunk_count(row.V);
+  held_ = {};
+  num_taken_ = 0;
+  const bool greedy = filters.temperature == 0, filtered = !greedy && filters.any(row.V);
+  // A finite scale below the overflow of scale * log2(e); infinity is the mark of a greedy row.
+  const float scale = greedy ? kInf : std::min(1.0f / filters.temperature, 2e38f);
+
+  for_chunks(chunks_, [&](int64_t c) {
+    float buf[kChunk];
+    const float* z = load_logits(rows_, row, c, buf);
+    const int n = chunk_size(row.V, c);
+    const Scan s = rows_.scan(z, padded(n));
+    max_[c] = s.max;
+    bad_[c] = s.bad;
+    if (!greedy && !filtered) sum_[c] = s.max > -kInf ? rows_.exp_sum(z, n, s.max, scale, -FLT_MAX) : 0.0;
+  });
+
+  float max = -kInf;
+  bool bad = !filters.sane();
+  for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= bad_[c];
+  if (bad || max == -kInf) {
+    const int64_t id = argmax_finite(row);
+    const float z = row.V ? load_scalar(row, id) : -kInf;
+    return {scale, -FLT_MAX, kNaN, std::isfinite(z) ? z : -kInf};
+  }
+
+  if (greedy) {
+    const int64_t c = std::find(max_.begin(), max_.end(), max) - max_.begin();
+    int64_t id = c * kChunk;
+    while (load_scalar(row, id) != max) ++id;
+    return {scale, max, float(id), max};
+  }
+
+  float kept = -FLT_MAX;
+  double total = 0;
+  if (filtered) {
+    kept = cutoff(row, filters, scale, max);
+    total = kept_sum(row, max, scale, kept);
+  } else {
+    for (int64_t c = 0; c < chunks_; ++c) {
+      if (sum_[c] > 0) sum_[c] *= std::exp((max_[c] - max) * scale);
+      total += sum_[c];
+    }
+  }
+  const float log_norm = float(std::log(total));
+  const double norm = std::exp(-double(log_norm));
+  for (int64_t c = 0; c < chunks_; ++c) sum_[c] *= norm;
+  const Law law{scale, kept, log_norm, max};
+  held_ = from_law(row, law);
+  return law;
+}
+
+// Filters in the order min-p, top-k, top-p; each is "keep z >= cutoff", so all ties stay.
+float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float max) {
+  float kept = -FLT_MAX;
+  if (filters.min_p > 0) kept = std::max(kept, float(max + std::log(double(filters.min_p)) / scale));
+  if (filters.top_k_on(row.V)) {
+    // At least k logits reach the k-th largest chunk maximum, so the k-th largest logit does.
+    float lo = kept;
+    if (filters.top_k <= chunks_) {
+      std::vector<float> top(max_.begin(), max_.begin() + chunks_);
+      std::nth_element(top.begin(), top.begin() + (filters.top_k - 1), top.end(), std::greater<float>());
+      lo = std::max(lo, top[filters.top_k - 1]);
+    }
+    kept = std::max(kept, crossing(row, lo, double(filters.top_k), [](float) { return uint64_t{1}; }));
+  }
+  if (filters.top_p < 1) {
+    // Logits below lo weigh less than 1 - top_p of the maximum's weight all together: the nucleus ends above them.
+    const double reach = std::log(double(row.V) / (1 - double(filters.top_p))) / scale;
+    const float lo = std::max(kept, float(max - reach));
+    // Fixed point: integer sums do not depend on their order.
+    constexpr double kOne = 0x1p40;
+    const double total = kept_sum(row, max, scale, kept);
+    kept = std::max(kept, crossing(row, lo, filters.top_p * total * kOne, [=](float z) {
+                      return uint64_t(std::exp((z - max) * scale) * float(kOne));
+                    }));
+  }
+  return kept;
+}
+
+double CpuTeam::kept_sum(const Row& row, float max, float scale, float cutoff) {
+  for_chunks(chunks_, [&](int64_t c) {
+    sum_[c] = 0;
+    if (max_[c] < cutoff) return;
+    float buf[kChunk];
+    const float* z = load_logits(rows_, row, c, buf);
+    sum_[c] = rows_.exp_sum(z, chunk_size(row.V, c), max, scale, cutoff);
+  });
+  double total = 0;
+  for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
+  return total;
+}
+
+// The largest logit z* >= lo with weight{z >= z*} >= target (the smallest one >= lo if none): an exact radix select
+// over the ordered bits of a float, 11 + 11 + 10 at a time, that visits only what can still matter.
+template <class Weigh>
+float CpuTeam::crossing(const Row& row, float lo, double target, const Weigh& weigh) const {
+  float hi = FLT_MAX;
+  uint32_t prefix = 0, known = 0;  // the high bits found so far, and their mask
+  double above = 0;
+  std::vector<uint64_t> histogram(2048);
+  for (const int shift : {21, 10, 0}) {
+    std::fill(histogram.begin(), histogram.end(), 0);
+    const uint32_t mask = shift ? 0x7ff : 0x3ff;
+    for (int64_t c = 0; c < chunks_; ++c) {
+      if (max_[c] < lo) continue;
+      float buf[kChunk];
+      int hits[kChunk];
+      const float* z = load_logits(rows_, row, c, buf);
+      const int n = rows_.find(z, padded(chunk_size(row.V, c)), lo, hi, hits);
+      for (int i = 0; i < n; ++i) {
+        const uint32_t key = ordered(z[hits[i]]);
+        if ((key & known) == prefix) histogram[key >> shift & mask] += weigh(z[hits[i]]);
+      }
+    }
+    // The lowest occupied bin stands in where rounding leaves the target out of reach.
+    uint32_t bin = mask;
+    for (int b = int(mask); b >= 0; --b) {
+      if (!histogram[b]) continue;
+      bin = uint32_t(b);
+      if (above + double(histogram[b]) >= target) break;
+      above += double(histogram[b]);
+    }
+    prefix |= bin << shift;
+    known |= mask << shift;
+    lo = std::max(lo, from_ordered(prefix));
+    hi = from_ordered(prefix | ~known);
+  }
+  return from_ordered(prefix);
+}
+
+// Whether the sums at hand are those of p itself: law() leaves them, so the bonus draw reads only one chunk again.
+bool CpuTeam::holds(const Dist& p) const {
+  return held_.kind == p.kind && held_.row.data == p.row.data && std::memcmp(&held_.law, &p.law, sizeof(Law)) == 0 && num_taken_ == 0;
+}
+
+double CpuTeam::sum(const Dist& p, const Dist& q) {
+  const bool plain = q.kind == Kind::kNothing;
+  if (!plain || !holds(p)) {
+    num_taken_ = 0;
+    chunks_ = chunk_count(p.row.V);
+    for_chunks(chunks_, [&](int64_t c) {
+      float w[kChunk];
+      sum_[c] = weights(p, q, c, w);
+    });
+    held_ = plain ? p : Dist{};
+  }
+  double total = 0;
+  for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
+  return total;
+}
+
+// The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
+void CpuTeam::take_out(const Dist& p, const int64_t* ids, int64_t count) {
+  taken_ = ids;
+  num_taken_ = count;
+  const int64_t c = ids[count - 1] / kChunk;
+  float w[kChunk];
+  sum_[c] = weights(p, Dist{}, c, w);
+}
+
+bool CpuTeam::has_left() const {
+  for (int64_t c = 0; c < chunks_; ++c)
+    if (sum_[c] > 0) return true;
+  return false;
+}
+
+float CpuTeam::weights(const Dist& p, const Dist& q, int64_t c, float* w) const {
+  const int64_t begin = c * kChunk;
+  const int n = chunk_size(p.row.V, c);
+  float sum;
+  if (p.kind == Kind::kLogits) {
+    sum = rows_.probs(load_logits(rows_, p.row, c, w), n, p.law, w);
+  } else {
+    const float* z = rows_.load(p.row, begin, n, n, 0.0f, w);
+    if (rows_.scan(z, padded(n)).bad) return kNaN;
+    sum = rows_.clean(z, n, w);
+  }
+  if (q.kind == Kind::kNothing) {
+    bool changed = false;
+    for (int64_t i = 0; i < num_taken_; ++i)
+      if (taken_[i] / kChunk == c) w[taken_[i] - begin] = 0, changed = true;
+    return changed ? rows_.clean(w, n, w) : sum;
+  }
+  if (q.kind == Kind::kOneHot) {
+    if (q.hot < begin || q.hot >= begin + n) return sum;
+    w[q.hot - begin] = 0;
+    return rows_.clean(w, n, w);
+  }
+  if (begin >= q.row.V) return sum;
+  float buf[kChunk];
+  const int m = std::min(chunk_size(q.row.V, c), n);
+  if (q.kind == Kind::kLogits) {
+    const float* z = rows_.load(q.row, begin, m, n, -kInf, buf);
+    rows_.probs(z, n, q.law, buf);
+    return rows_.subtract(w, buf, n);
+  }
+  return rows_.subtract(w, rows_.load(q.row, begin, m, n, 0.0f, buf), n);
+}
+
+int64_t CpuTeam::draw(const Dist& p, const Dist& q, double v) const {
+  double total = 0;
+  for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
+  const double target = v * total;
+  // The last chunk with mass stands in where rounding leaves the target unreached; so does the last id below.
+  double before = 0, inside = 0;
+  int64_t chunk = 0;
+  double running = 0;
+  for (int64_t c = 0; c < chunks_; ++c) {
+    if (!(sum_[c] > 0)) continue;
+    chunk = c;
+    before = running;
+    inside = sum_[c];
+    running += sum_[c];
+    if (running > target) break;
+  }
+  float w[kChunk];
+  weights(p, q, chunk, w);
+  const int n = chunk_size(p.row.V, chunk);
+  double local = 0;
+  for (int i = 0; i < n; ++i) local += w[i];
+  const double local_target = (target - before) / inside * local;  // the rescan's own scale
+  int last = 0;
+  running = 0;
+  for (int i = 0; i < n; ++i) {
+    if (!(w[i] > 0)) continue;
+    last = i;
+    running += w[i];
+    if (running > local_target) break;
+  }
+  return chunk * kChunk + last;
+}
+
+int64_t CpuTeam::argmax_finite(const Row& row) const {
+  int64_t best = 0;
+  float max = -kInf;
+  for (int64_t v = 0; v < row.V; ++v) {
+    const float z = load_scalar(row, v);
+    if (z > max && z < kInf) max = z, best = v;
+  }
+  return best;
+}
+
+}  // namespace specdec

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU's Team: the steps over V that a walk needs, done by one thread with its SIMD lanes, or by all threads
+// when there are fewer requests than threads. The bits are the same either way: chunks are the unit of work.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+
+#include <vector>
+
+#include "rows.h"
+
+namespace specdec {
+
+class CpuTeam {
+ public:
+  CpuTeam(int64_t max_V, bool wide);
+
+  // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
+  Law law(const Row& row, const Filters& filters);
+
+  // Total of (p - q)+; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
+  double sum(const Dist& p, const Dist& q);
+
+  // Inverse CDF over the chunk sums left behind: the first id with mass whose running sum exceeds v * total.
+  int64_t draw(const Dist& p, const Dist& q, double v) const;
+
+  // Takes ids[count - 1] out of the sums of p, so that draw() draws without replacement; ids holds all taken so far.
+  void take_out(const Dist& p, const int64_t* ids, int64_t count);
+  bool has_left() const;
+
+  // Weights (p - q)+ of chunk c into w [kChunk]; returns their sum.
+  float weights(const Dist& p, const Dist& q, int64_t c, float* w) const;
+
+  // The largest finite entry's id, 0 if there is none.
+  int64_t argmax_finite(const Row& row) const;
+
+ private:
+  template <class F>
+  void for_chunks(int64_t chunks, const F& f) const {
+    if (!wide_) {
+      for (int64_t c = 0; c < chunks; ++c) f(c);
+      return;
+    }
+    torch::stable::parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) f(c);
+    });
+  }
+
+  float cutoff(const Row& row, const Filters& filters, float scale, float max);
+  double kept_sum(const Row& row, float max, float scale, float cutoff);
+  template <class Weigh>
+  float crossing(const Row& row, float lo, double target, const Weigh& weigh) const;
+
+  const RowKernels& rows_ = rows();
+  bool wide_;
+  bool holds(const Dist& p) const;
+
+  int64_t chunks_ = 0;           // of the row whose sums are held
+  Dist held_;                    // whose plain sums they are, if anyone's
+  const int64_t* taken_ = nullptr;
+  int64_t num_taken_ = 0;
+  std::vector<float> max_;       // [chunks]
+  std::vector<char> bad_;        // [chunks]
+  std::vector<double> sum_;      // [chunks]
+};
+
+constexpr int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
+constexpr int chunk_size(int64_t V, int64_t c) { return int(V - c * kChunk < kChunk ? V - c * kChunk : kChunk); }
+
+// One thread per request, or all threads on each request in turn.
+template <class Walk>
+void for_requests(int64_t B, int64_t V, const Walk& walk) {
+  const bool wide = V >= 32 * kChunk && B < int64_t(torch::stable::get_num_threads());
+  if (wide || B == 1) {
+    CpuTeam team(V, wide);
+    for (int64_t b = 0; b < B; ++b) walk(team, b);
+    return;
+  }
+  const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
+  torch::stable::parallel_for(0, B, grain, [&](int64_t begin, int64_t end) {
+    CpuTeam team(V, false);
+    for (int64_t b = begin; b < end; ++b) walk(team, b);
+  });
+}
+
+}  // namespace specdec

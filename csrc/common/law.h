@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A distribution that is never materialised: a row of logits where the model wrote it, plus four floats.
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+
+#include "macros.h"
+
+namespace specdec {
+
+// Every sum over V has one shape: chunks of kChunk, a fixed order inside, chunk totals added in order in float64.
+constexpr int kChunk = 1024;
+
+enum DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
+
+struct Row {
+  const void* data;  // [V] of dtype
+  int64_t V;
+  DType dtype;
+};
+
+// p(v) = exp((z_v - max) * scale - log_norm) if z_v >= cutoff else 0.
+// log_norm is relative to the maximum: it lies in [0, ln V], so a low temperature costs no precision.
+struct Law {
+  float scale;     // 1 / T; +inf marks a greedy row
+  float cutoff;    // top-k, top-p and min-p folded into the smallest logit kept
+  float log_norm;  // ln sum over kept of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
+  float max;
+};
+
+SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
+  if (row.dtype == kFloat32) return static_cast<const float*>(row.data)[v];
+  const uint32_t h = static_cast<const uint16_t*>(row.data)[v];
+  union { uint32_t u; float f; } out;
+  if (row.dtype == kBFloat16) {
+    out.u = h << 16;
+    return out.f;
+  }
+  // fp16: the shifted bits are the value scaled by 2^-112; inf and NaN (exponent 31) keep their mantissa.
+  out.u = (h & 0x7fffu) << 13;
+  out.f *= 0x1p112f;
+  if ((h & 0x7c00u) == 0x7c00u) out.u |= 0x7f800000u;
+  out.u |= (h & 0x8000u) << 16;
+  return out.f;
+}
+
+enum class Kind : int32_t {
+  kLogits,
+  kProbs,
+  kOneHot,  // all mass on `hot`: greedy rows and drafts without a law of their own
+  kNothing  // no mass at all: (p - nothing)+ is p
+};
+
+struct Dist {
+  Kind kind = Kind::kNothing;
+  Row row{};
+  Law law{};
+  int64_t hot = -1;
+
+  SPECDEC_HD bool valid() const { return kind != Kind::kLogits || law.log_norm == law.log_norm; }
+
+  SPECDEC_HD double log_prob(int64_t v) const {
+    if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
+    if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
+    const float z = load_scalar(row, v);
+    if (kind == Kind::kProbs) return log(double(z));
+    if (!(z >= law.cutoff)) return -HUGE_VAL;
+    return (double(z) - law.max) * law.scale - law.log_norm;
+  }
+
+  SPECDEC_HD double prob(int64_t v) const {
+    if (kind == Kind::kProbs) return v < row.V ? double(load_scalar(row, v)) : 0.0;
+    return exp(log_prob(v));
+  }
+};
+
+SPECDEC_HD Dist one_hot(int64_t id) {
+  Dist d;
+  d.kind = Kind::kOneHot;
+  d.hot = id;
+  return d;
+}
+
+// A row of logits under its law; a greedy law is one-hot at its argmax.
+SPECDEC_HD Dist from_law(const Row& row, const Law& law) {
+  Dist d;
+  d.kind = Kind::kLogits;
+  d.row = row;
+  d.law = law;
+  if (law.scale == HUGE_VALF && law.log_norm >= 0 && law.log_norm < float(row.V)) {
+    d.kind = Kind::kOneHot;
+    d.hot = int64_t(law.log_norm);
+  }
+  return d;
+}
+
+SPECDEC_HD Dist from_probs(const Row& row) {
+  Dist d;
+  d.kind = Kind::kProbs;
+  d.row = row;
+  return d;
+}
+
+// Sampling parameters of one row; the off values are the defaults.
+struct Filters {
+  float temperature = 1.0f;
+  int64_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+
+  SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
+  SPECDEC_HD bool any(int64_t V) const { return min_p > 0 || top_p < 1 || top_k_on(V); }
+  // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
+  SPECDEC_HD bool sane() const { return temperature >= 0 && temperature <= FLT_MAX && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1; }
+};
+
+}  // namespace specdec

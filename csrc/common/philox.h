@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Philox4x32-10 (Salmon et al., SC'11), stateless: a uniform is a function of (seed, offset, domain, slot) alone.
+#pragma once
+
+#include <cstdint>
+
+#include "macros.h"
+
+namespace specdec {
+
+// Draft and verify never share a domain, so no number is ever used twice.
+enum Domain : uint32_t { kDomainAccept = 0, kDomainFinal = 1, kDomainDraft = 2, kDomainNoise = 3 };
+
+struct Words {
+  uint32_t w[4];
+};
+
+SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * counter.w[0];
+    const uint64_t b = uint64_t{0xCD9E8D57u} * counter.w[2];
+    counter = {{uint32_t(b >> 32) ^ counter.w[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ counter.w[3] ^ key1, uint32_t(a)}};
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+// A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1.
+SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, int64_t slot) {
+  const uint64_t s = uint64_t(seed), o = uint64_t(offset);
+  const Words r = philox4x32({{uint32_t(slot >> 1), uint32_t(o), uint32_t(o >> 32), domain}}, uint32_t(s), uint32_t(s >> 32));
+  const int pair = int(slot & 1) * 2;
+  const uint64_t bits = (uint64_t{r.w[pair]} << 32 | r.w[pair + 1]) >> 11;
+  return double(bits) * 0x1p-53;
+}
+
+}  // namespace specdec

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SIMD steps of the CPU ops, over one chunk of a row. rows_isa.cpp is compiled once per instruction set.
+#pragma once
+
+#include "law.h"
+
+namespace specdec {
+
+// Kernels work on whole groups of kPad lanes; load() fills the tail with a value that carries no mass.
+constexpr int kPad = 16;
+constexpr int padded(int64_t n) { return int((n + kPad - 1) / kPad * kPad); }
+
+struct Scan {
+  float max;  // over everything but NaN
+  bool bad;   // a NaN or +inf was seen
+};
+
+struct RowKernels {
+  const char* isa;
+  // Elements [begin, begin + n) of the row as floats: the row itself where it can be read in place, else buf [padded(total)],
+  // filled with `pad` from n on. total >= n.
+  const float* (*load)(const Row& row, int64_t begin, int n, int total, float pad, float* buf);
+  Scan (*scan)(const float* z, int n);
+  // sum of exp((z - max) * scale) over z >= cutoff
+  float (*exp_sum)(const float* z, int n, float max, float scale, float cutoff);
+  // out = p(z) of a logits row; returns the sum
+  float (*probs)(const float* z, int n, const Law& law, float* out);
+  // out = z where it is a finite positive number, else 0; returns the sum
+  float (*clean)(const float* z, int n, float* out);
+  // w = (w - q)+, where a q outside [0, 1 + 1e-3] counts as 0 and one above 1 as 1; returns the sum
+  float (*subtract)(float* w, const float* q, int n);
+  // indices of lo <= z <= hi, ascending; returns how many
+  int (*find)(const float* z, int n, float lo, float hi, int* out);
+};
+
+// The fastest set this CPU has, or the one that SPECDEC_ISA names (base, avx2, avx512).
+const RowKernels& rows();
+
+}  // namespace specdec

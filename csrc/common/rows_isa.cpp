@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled once per instruction set (-DSPECDEC_ISA=avx512 ...), so it includes nothing with external linkage:
+// an inline function shared with other files could carry this file's instructions to a CPU that lacks them.
+#include "rows.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace specdec {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+constexpr int U = kPad / W;  // vectors in a group of kPad lanes
+
+using F = float __attribute__((vector_size(W * 4)));
+using I = int32_t __attribute__((vector_size(W * 4)));
+using H = uint16_t __attribute__((vector_size(W * 2)));
+using F_u = float __attribute__((vector_size(W * 4), aligned(4)));
+using H_u = uint16_t __attribute__((vector_size(W * 2), aligned(2)));
+
+inline F load_f(const float* x) { return *reinterpret_cast<const F_u*>(x); }
+inline void store_f(float* x, F v) { *reinterpret_cast<F_u*>(x) = v; }
+inline F splat(float x) { return F{} + x; }
+inline F select(I mask, F a, F b) { return mask ? a : b; }
+
+inline F from_bf16(const uint16_t* x) {
+  const I wide = __builtin_convertvector(*reinterpret_cast<const H_u*>(x), I);
+  return (F)(wide << 16);
+}
+
+inline F from_fp16(const uint16_t* x) {
+#if defined(__AVX512F__)
+  return (F)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+#elif defined(__F16C__)
+  return (F)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+#else
+  const I h = __builtin_convertvector(*reinterpret_cast<const H_u*>(x), I);
+  const I bits = (I)((F)((h & 0x7fff) << 13) * 0x1p112f) | (((h & 0x7c00) == 0x7c00) & 0x7f800000);
+  return (F)(bits | (h & 0x8000) << 16);
+#endif
+}
+
+// 2^y for y <= 0 or so, clamped to the normal range; relative error below 2e-7.
+inline F exp2_f(F y) {
+  y = select(y > -126.0f, y, splat(-126.0f));
+  const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
+  const F f = y - (shifted - 0x1.8p23f);
+  F r = splat(1.534581242594868e-04f);
+  r = r * f + 1.3399930903688073e-03f;
+  r = r * f + 9.618489071726799e-03f;
+  r = r * f + 5.550328642129898e-02f;
+  r = r * f + 2.4022646248340607e-01f;
+  r = r * f + 6.931471824645996e-01f;
+  r = r * f + 1.0f;
+  return (F)((I)r + ((I)shifted << 23));
+}
+
+constexpr float kLog2e = 1.44269504088896341f;
+
+// Four accumulators hide the latency of the adds; they and the lanes are combined in one fixed order.
+constexpr int A = 4;
+struct Sum {
+  F lane[A] = {};
+  float total() const {
+    const F s = (lane[0] + lane[1]) + (lane[2] + lane[3]);
+    float t = 0;
+    for (int i = 0; i < W; ++i) t += s[i];
+    return t;
+  }
+};
+
+// f(vector index) for every vector of n lanes; the accumulator turns with the index.
+template <class Step>
+inline float sum_over(int n, Step step) {
+  Sum s;
+  const int vectors = padded(n) / W;
+  int i = 0;
+  for (; i + A <= vectors; i += A)
+    for (int a = 0; a < A; ++a) s.lane[a] += step((i + a) * W);
+  for (int a = 0; i < vectors; ++i, ++a) s.lane[a] += step(i * W);
+  return s.total();
+}
+
+template <class Convert>
+inline void widen(const uint16_t* x, int n, float* buf, Convert convert) {
+  int i = 0;
+  for (; i + W <= n; i += W) store_f(buf + i, convert(x + i));
+  if (i < n) {
+    uint16_t tail[W] = {};
+    for (int j = i; j < n; ++j) tail[j - i] = x[j];
+    const F v = convert(tail);
+    for (int j = i; j < n; ++j) buf[j] = v[j - i];
+  }
+}
+
+const float* load(const Row& row, int64_t begin, int n, int total, float pad, float* buf) {
+  if (row.dtype == kFloat32) {
+    const float* x = static_cast<const float*>(row.data) + begin;
+    if (n == padded(total)) return x;
+    for (int i = 0; i < n; ++i) buf[i] = x[i];
+  } else {
+    const uint16_t* x = static_cast<const uint16_t*>(row.data) + begin;
+    if (row.dtype == kBFloat16)
+      widen(x, n, buf, from_bf16);
+    else
+      widen(x, n, buf, from_fp16);
+  }
+  for (int i = n; i < padded(total); ++i) buf[i] = pad;
+  return buf;
+}
+
+Scan scan(const float* z, int n) {
+  F max[U];
+  I fine[U];
+  for (int u = 0; u < U; ++u) max[u] = splat(-HUGE_VALF), fine[u] = I{} - 1;
+  for (int i = 0; i < n; i += kPad)
+    for (int u = 0; u < U; ++u) {
+      const F x = load_f(z + i + u * W);
+      max[u] = select(x > max[u], x, max[u]);
+      fine[u] &= x < HUGE_VALF;
+    }
+  Scan out{-HUGE_VALF, false};
+  for (int u = 0; u < U; ++u)
+    for (int i = 0; i < W; ++i) {
+      if (max[u][i] > out.max) out.max = max[u][i];
+      out.bad |= !fine[u][i];
+    }
+  return out;
+}
+
+float exp_sum(const float* z, int n, float max, float scale, float cutoff) {
+  const float a = scale * kLog2e;
+  return sum_over(n, [=](int i) {
+    const F x = load_f(z + i);
+    return select(x >= cutoff, exp2_f((x - max) * a), F{});
+  });
+}
+
+float probs(const float* z, int n, const Law& law, float* out) {
+  const float a = law.scale * kLog2e, norm = __builtin_expf(-law.log_norm);
+  return sum_over(n, [=, &law](int i) {
+    const F x = load_f(z + i);
+    F y = (x - law.max) * a;
+    y = select(y < 126.0f, y, splat(126.0f));  // stats handed over by the caller need not bound the row
+    const F p = select(x >= law.cutoff, exp2_f(y) * norm, F{});
+    store_f(out + i, p);
+    return p;
+  });
+}
+
+float clean(const float* z, int n, float* out) {
+  return sum_over(n, [=](int i) {
+    const F x = load_f(z + i);
+    const F p = select((x > 0.0f) & (x < HUGE_VALF), x, F{});
+    store_f(out + i, p);
+    return p;
+  });
+}
+
+float subtract(float* w, const float* q, int n) {
+  return sum_over(n, [=](int i) {
+    F y = load_f(q + i);
+    y = select((y > 0.0f) & (y <= 1.001f), y, F{});
+    y = select(y < 1.0f, y, splat(1.0f));
+    const F d = load_f(w + i) - y;
+    const F r = select(d > 0.0f, d, F{});
+    store_f(w + i, r);
+    return r;
+  });
+}
+
+int find(const float* z, int n, float lo, float hi, int* out) {
+  int count = 0;
+  for (int i = 0; i < n; i += kPad) {
+    I any{};
+    for (int u = 0; u < U; ++u) {
+      const F x = load_f(z + i + u * W);
+      any |= (x >= lo) & (x <= hi);
+    }
+    int hits = 0;
+    for (int j = 0; j < W; ++j) hits |= any[j];
+    if (!hits) continue;
+    for (int j = i; j < i + kPad; ++j)
+      if (z[j] >= lo && z[j] <= hi) out[count++] = j;
+  }
+  return count;
+}
+
+#define SPECDEC_STRING_(x) #x
+#define SPECDEC_STRING(x) SPECDEC_STRING_(x)
+
+}  // namespace
+
+#define SPECDEC_TABLE_(isa) rows_##isa
+#define SPECDEC_TABLE(isa) SPECDEC_TABLE_(isa)
+extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA);
+const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA), load, scan, exp_sum, probs, clean, subtract, find};
+
+}  // namespace specdec

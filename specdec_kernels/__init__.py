@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verification half of speculative decoding: exact, fused PyTorch ops.
+
+p is the target's law, q the draft's, everywhere. Each function here is also ``torch.ops.specdec.<name>``.
+"""
+
+from specdec_kernels import backends
+
+backends.load()
+
+from specdec_kernels import reference, theory  # noqa: E402
+from specdec_kernels.ops.accept import accept  # noqa: E402
+from specdec_kernels.ops.residual import residual  # noqa: E402
+from specdec_kernels.ops.row_stats import row_stats  # noqa: E402
+from specdec_kernels.ops.sample import SampleOutput, sample  # noqa: E402
+from specdec_kernels.ops.uniforms import (  # noqa: E402
+    DOMAIN_ACCEPT,
+    DOMAIN_DRAFT,
+    DOMAIN_FINAL,
+    DOMAIN_NOISE,
+    uniforms,
+)
+from specdec_kernels.ops.verify_chain import (  # noqa: E402
+    STATUS_EMPTY_RESIDUAL,
+    STATUS_INVALID_BONUS,
+    STATUS_INVALID_DRAFT,
+    STATUS_INVALID_ROW,
+    VerifyChainOutput,
+    verify_chain,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DOMAIN_ACCEPT",
+    "DOMAIN_DRAFT",
+    "DOMAIN_FINAL",
+    "DOMAIN_NOISE",
+    "STATUS_EMPTY_RESIDUAL",
+    "STATUS_INVALID_BONUS",
+    "STATUS_INVALID_DRAFT",
+    "STATUS_INVALID_ROW",
+    "SampleOutput",
+    "VerifyChainOutput",
+    "accept",
+    "backends",
+    "reference",
+    "residual",
+    "row_stats",
+    "sample",
+    "theory",
+    "uniforms",
+    "verify_chain",
+]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every public op checks before it launches: each message names op, argument, what was wanted, what came."""
+
+from __future__ import annotations
+
+import torch
+
+LOGITS = (torch.float32, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int32, torch.int64)
+FLOAT32 = (torch.float32,)
+FLOAT64 = (torch.float64,)
+MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return " or ".join(str(d).removeprefix("torch.") for d in dtypes)
+
+
+def tensor(op: str, name: str, x: object, dtypes: tuple[torch.dtype, ...], device: torch.device | None = None) -> torch.Tensor:
+    """x is a tensor of one of the dtypes, on the device of the op's first argument."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{op}: {name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.dtype not in dtypes:
+        raise TypeError(f"{op}: {name} must be {_names(dtypes)}, got {str(x.dtype).removeprefix('torch.')}")
+    if device is not None and x.device != device:
+        raise ValueError(f"{op}: {name} must be on {device}, got {x.device}")
+    return x
+
+
+def shape(op: str, name: str, x: torch.Tensor, **want: int) -> None:
+    """x has the named sizes, in order: ``shape(op, "draft_tokens", x, B=4, G=5)``."""
+    if x.shape != tuple(want.values()):
+        wanted = ", ".join(key if key.isdigit() else f"{key}={size}" for key, size in want.items())
+        raise ValueError(f"{op}: {name} must have shape [{wanted}], got {list(x.shape)}")
+
+
+def dims(op: str, name: str, x: torch.Tensor, want: str) -> None:
+    """x has as many dimensions as `want` names: ``dims(op, "logits", x, "N, V")``."""
+    if x.dim() != want.count(",") + 1:
+        raise ValueError(f"{op}: {name} must have shape [{want}], got {list(x.shape)}")
+
+
+def rows(op: str, name: str, x: object, want: str, device: torch.device | None = None) -> torch.Tensor:
+    """x holds rows that can be read in place."""
+    x = tensor(op, name, x, LOGITS, device)
+    dims(op, name, x, want)
+    if x.stride(-1) != 1 and x.size(-1) > 1:
+        raise ValueError(f"{op}: {name} must be contiguous in its last dimension, got strides {list(x.stride())}")
+    if not 1 <= x.size(-1) <= MAX_VOCABULARY:
+        raise ValueError(f"{op}: {name} must have a vocabulary of 1 to 2^24, got {x.size(-1)}")
+    return x
+
+
+_RANGES = {
+    "temperature": (lambda t: 0 <= t < float("inf"), "finite and >= 0"),
+    "top_k": (lambda k: k >= -1, ">= 1, or 0 or -1 for off"),
+    "top_p": (lambda p: 0 < p <= 1, "in (0, 1]"),
+    "min_p": (lambda p: 0 <= p <= 1, "in [0, 1]"),
+}
+
+
+def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor | None:
+    """A sampling parameter: None, one number for all, or a tensor with one value per row; the ops take tensors [n] or [1]."""
+    if x is None:
+        return None
+    kind = name.removeprefix("draft_")
+    integer = kind == "top_k"
+    if isinstance(x, torch.Tensor):
+        tensor(op, name, x, INTEGERS if integer else FLOAT32, device)
+        if x.dim() != 1 or x.size(0) not in (n, 1):
+            raise ValueError(f"{op}: {name} must be a number or have shape [{n}], got {list(x.shape)}")
+        return x
+    if isinstance(x, bool) or not isinstance(x, int if integer else (int, float)):
+        raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
+    inside, wanted = _RANGES[kind]
+    if not inside(x):
+        raise ValueError(f"{op}: {name} must be {wanted}, got {x}")
+    return torch.full((1,), x, dtype=torch.int64 if integer else torch.float32, device=device)
+
+
+def randomness(op: str, seed, offset, uniforms, n: int, columns: int, device: torch.device, needed: bool) -> None:
+    """seed and offset [n], or uniforms [n, columns] float64; one of them if anything is to be drawn."""
+    if uniforms is not None:
+        tensor(op, "uniforms", uniforms, FLOAT64, device)
+        if uniforms.shape != (n, columns):
+            raise ValueError(f"{op}: uniforms must have shape [{n}, {columns}], got {list(uniforms.shape)}")
+        if seed is not None or offset is not None:
+            raise ValueError(f"{op}: uniforms take the place of seed and offset, got both")
+        return
+    if (seed is None) != (offset is None):
+        raise ValueError(f"{op}: seed and offset go together, got {'offset' if seed is None else 'seed'} alone")
+    if seed is None:
+        if needed:
+            raise ValueError(f"{op}: needs seed and offset, or uniforms, got neither")
+        return
+    for name, x in (("seed", seed), ("offset", offset)):
+        tensor(op, name, x, INTEGERS[1:], device)
+        if x.dim() != 1 or x.size(0) not in (n, 1):
+            raise ValueError(f"{op}: {name} must have shape [{n}], got {list(x.shape)}")

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import torch
+
+from specdec_kernels.ops import _check
+
+_PROBS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """The acceptance test of speculative sampling, elementwise: accept with probability min(1, p / q).
+
+    ``0 < q <= 1 + 1e-3 and u * min(q, 1) < p``, in float64. The comparison is strict, so p = 0 is never accepted; NaN
+    rejects. A drafted token with q = 0 was not drawn from q and is rejected.
+
+    Args:
+        p: target probability of each drafted token, any shape, any floating dtype.
+        q: draft probability of the same token, same shape; or integer ids of one-hot drafts (q = 1; an id below 0
+            is no draft and is rejected).
+        u: float64 uniforms in [0, 1), same shape.
+
+    Returns:
+        bool, same shape.
+
+    Example:
+        >>> accept(torch.tensor([0.3]), torch.tensor([0.5]), torch.tensor([0.59], dtype=torch.float64))
+        tensor([True])
+
+    Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
+    """
+    op = "accept"
+    _check.tensor(op, "p", p, _PROBS)
+    _check.tensor(op, "q", q, _PROBS + _check.INTEGERS, p.device)
+    _check.tensor(op, "u", u, _check.FLOAT64, p.device)
+    for name, x in (("q", q), ("u", u)):
+        if x.shape != p.shape:
+            raise ValueError(f"{op}: {name} must have shape {list(p.shape)}, got {list(x.shape)}")
+    return torch.ops.specdec.accept(p.contiguous(), q.contiguous(), u.contiguous())
+
+
+@torch.library.register_fake("specdec::accept")
+def _(p, q, u):
+    return p.new_empty(p.shape, dtype=torch.bool)

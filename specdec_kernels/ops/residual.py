@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import torch
+
+from specdec_kernels.ops import _check
+
+
+def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The law a rejected position is drawn from, norm((p - q)+), as a probability row, with its mass.
+
+    For engines that compose their own step; ``verify_chain`` never writes this row.
+
+    Args:
+        p: [N, V] target probabilities, float32, bfloat16 or float16. NaN, inf and negative entries make the row invalid.
+        q: [N, Vq] draft probabilities (a missing entry is 0; one outside [0, 1 + 1e-3] counts as 0), or [N] int32 /
+            int64 ids of one-hot drafts (id -1 removes nothing).
+
+    Returns:
+        probs [N, V] float32, and mass [N] float64 = sum (p - q)+ = 1 - sum min(p, q), the rejection probability.
+        Where the mass is 0 or not finite, probs is p normalised; where p has no mass either, one-hot at its largest
+        finite entry.
+
+    Example:
+        >>> residual(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]]))[0]
+        tensor([[1., 0., 0.]])
+
+    Source: Leviathan et al. 2023, Algorithm 1 and Theorem A.1; Chen et al. 2023, Equation 2.
+    """
+    op = "residual"
+    _check.rows(op, "p", p, "N, V")
+    n = p.size(0)
+    if isinstance(q, torch.Tensor) and q.dtype in _check.INTEGERS:
+        _check.tensor(op, "q", q, _check.INTEGERS, p.device)
+        _check.shape(op, "q", q, N=n)
+    else:
+        _check.rows(op, "q", q, "N, Vq", p.device)
+        _check.shape(op, "q", q, N=n, Vq=q.size(1))
+    return torch.ops.specdec.residual(p, q)
+
+
+@torch.library.register_fake("specdec::residual")
+def _(p, q):
+    return p.new_empty(p.shape, dtype=torch.float32), p.new_empty((p.size(0),), dtype=torch.float64)

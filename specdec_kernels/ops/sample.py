@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _check
+
+
+class SampleOutput(NamedTuple):
+    tokens: torch.Tensor  # [N, k] int64
+    logprobs: torch.Tensor  # [N, k] float32, ln q of each token
+    stats: torch.Tensor  # [N, 4] float32, to be handed to verify_chain as draft_stats
+
+
+def sample(
+    logits: torch.Tensor,
+    stats: torch.Tensor | None = None,
+    k: int = 1,
+    replacement: bool = True,
+    *,
+    temperature: float | torch.Tensor | None = None,
+    top_k: int | torch.Tensor | None = None,
+    top_p: float | torch.Tensor | None = None,
+    min_p: float | torch.Tensor | None = None,
+    seed: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+    slot: int | torch.Tensor = 0,
+    uniforms: torch.Tensor | None = None,
+) -> SampleOutput:
+    """The draft side: k tokens per row from the row's law, with ln q of each and the row's stats.
+
+    The row is read once; the stats come back so that verification need not read it again. Each draw is an inverse
+    CDF: the first id with mass whose running sum exceeds u * total.
+
+    Args:
+        logits: [N, V] float32, bfloat16 or float16.
+        stats: [N, 4] from ``row_stats``; the sampling parameters must then be None.
+        k: draws per row.
+        replacement: True draws i.i.d.; False draws each token from what is left, renormalised, and gives -1
+            (ln q = -inf) once nothing is left.
+        temperature, top_k, top_p, min_p: as in ``row_stats``. Temperature 0 gives the argmax.
+        seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain.
+        slot: an int or [N] int64. A drafter that draws position j of a step passes j * k.
+        uniforms: [N, k] float64 in [0, 1), in place of seed and offset.
+
+    Returns:
+        SampleOutput: tokens [N, k] int64, logprobs [N, k] float32 (ln of the row's law, before any token was taken
+        out), stats [N, 4] float32. A row with NaN, +inf or no finite entry gives its largest finite entry with
+        logprob NaN.
+
+    Example:
+        >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()
+        >>> sample(z, uniforms=torch.tensor([[0.6]], dtype=torch.float64)).tokens
+        tensor([[1]])
+
+    Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
+    """
+    op = "sample"
+    _check.rows(op, "logits", logits, "N, V")
+    n, device = logits.size(0), logits.device
+    if k < 0:
+        raise ValueError(f"{op}: k must be >= 0, got {k}")
+    if stats is not None:
+        _check.tensor(op, "stats", stats, _check.FLOAT32, device)
+        _check.shape(op, "stats", stats, N=n, **{"4": 4})
+        if not (temperature is None and top_k is None and top_p is None and min_p is None):
+            raise ValueError(f"{op}: stats already hold the sampling parameters, got both")
+        stats = stats.contiguous()
+    _check.randomness(op, seed, offset, uniforms, n, k, device, needed=not _is_greedy(temperature))
+    if isinstance(slot, torch.Tensor):
+        _check.tensor(op, "slot", slot, _check.INTEGERS, device)
+        _check.shape(op, "slot", slot, N=n)
+    else:
+        slot = None if slot == 0 else torch.full((1,), slot, dtype=torch.int64, device=device)
+    return SampleOutput(
+        *torch.ops.specdec.sample(
+            logits,
+            stats,
+            k,
+            replacement,
+            _check.sampling(op, "temperature", temperature, n, device),
+            _check.sampling(op, "top_k", top_k, n, device),
+            _check.sampling(op, "top_p", top_p, n, device),
+            _check.sampling(op, "min_p", min_p, n, device),
+            seed,
+            offset,
+            slot,
+            None if uniforms is None else uniforms.contiguous(),
+        )
+    )
+
+
+def _is_greedy(temperature: object) -> bool:
+    return isinstance(temperature, (int, float)) and temperature == 0
+
+
+@torch.library.register_fake("specdec::sample")
+def _(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms):
+    n = logits.size(0)
+    return (
+        logits.new_empty((n, k), dtype=torch.int64),
+        logits.new_empty((n, k), dtype=torch.float32),
+        logits.new_empty((n, 4), dtype=torch.float32),
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import torch
+
+from specdec_kernels.ops import _check
+
+# Draft and verification never share a domain, so no number is used twice.
+DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
+DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
+DOMAIN_DRAFT = 2  # draft sampling
+DOMAIN_NOISE = 3  # per-vocabulary noise
+
+
+def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOMAIN_ACCEPT) -> torch.Tensor:
+    """The random numbers that the ops draw from ``(seed, offset)``, made visible.
+
+    Philox4x32-10, stateless: key = the request's seed, counter = (block, offset low, offset high, domain). Slot i is
+    word pair ``i & 1`` of block ``i >> 1``. A number depends on (seed, offset, domain, slot) alone, so neither batch
+    mates nor padding can change a request's tokens. ``offset`` is the number of tokens in the sequence when the step
+    starts: it grows with every step, so no two steps share a number.
+
+    Args:
+        seed: [B] int64.
+        offset: [B] int64.
+        n: slots per request, n >= 0.
+        domain: 0 accept tests, 1 final draw, 2 draft sampling, 3 per-vocabulary noise.
+
+    Returns:
+        [B, n] float64 in [0, 1), multiples of 2^-53.
+
+    Example:
+        >>> uniforms(torch.tensor([7]), torch.tensor([0]), 2).shape
+        torch.Size([1, 2])
+
+    Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
+    """
+    op = "uniforms"
+    _check.tensor(op, "seed", seed, _check.INTEGERS[1:])
+    _check.dims(op, "seed", seed, "B")
+    _check.tensor(op, "offset", offset, _check.INTEGERS[1:], seed.device)
+    _check.shape(op, "offset", offset, B=seed.size(0))
+    if n < 0:
+        raise ValueError(f"{op}: n must be >= 0, got {n}")
+    if not 0 <= domain < 1 << 32:
+        raise ValueError(f"{op}: domain must be in [0, 2^32), got {domain}")
+    return torch.ops.specdec.uniforms(seed, offset, n, domain)
+
+
+@torch.library.register_fake("specdec::uniforms")
+def _(seed, offset, n, domain):
+    return seed.new_empty((seed.size(0), n), dtype=torch.float64)

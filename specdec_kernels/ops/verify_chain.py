@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _check
+
+STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value
+STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
+STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
+STATUS_INVALID_BONUS = 8  # a bonus token lay outside the vocabulary and was clamped
+
+_KINDS = {"logits": 0, "probs": 1}
+
+
+class VerifyChainOutput(NamedTuple):
+    tokens: torch.Tensor  # [B, G+1] int64: accepted drafts, one final token, then -1
+    num_accepted: torch.Tensor  # [B] int32, 0..G
+    logprobs: torch.Tensor  # [B, G+1] float32, ln of the target law at each emitted token, 0 at pads
+    status: torch.Tensor  # [B] int32, 0 or STATUS_* bits
+
+
+def verify_chain(
+    target_logits: torch.Tensor,
+    draft_tokens: torch.Tensor,
+    draft_logits: torch.Tensor | None = None,
+    *,
+    cu_draft: torch.Tensor | None = None,
+    max_draft: int | None = None,
+    bonus_tokens: torch.Tensor | None = None,
+    temperature: float | torch.Tensor | None = None,
+    top_k: int | torch.Tensor | None = None,
+    top_p: float | torch.Tensor | None = None,
+    min_p: float | torch.Tensor | None = None,
+    target_stats: torch.Tensor | None = None,
+    draft_stats: torch.Tensor | None = None,
+    draft_temperature: float | torch.Tensor | None = None,
+    draft_top_k: int | torch.Tensor | None = None,
+    draft_top_p: float | torch.Tensor | None = None,
+    draft_min_p: float | torch.Tensor | None = None,
+    target_kind: str = "logits",
+    draft_kind: str = "logits",
+    method: str = "token",
+    rule: str = "exact",
+    alpha: float | torch.Tensor | None = None,
+    seed: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> VerifyChainOutput:
+    """Verify one drafted path per request; the emitted tokens have exactly the target's law.
+
+    Drafted tokens are tested in order, d accepted with probability min(1, p(d) / q(d)); the first rejection is replaced
+    by a draw from norm((p - q)+) and ends the step; if all are accepted one more token is drawn from p. Emitted:
+    ``num_accepted + 1`` tokens. Rows after the stop are not read, and neither side's law is written to memory.
+
+    Args:
+        target_logits: dense [B, G+1, V]: row i is the law after the first i drafted tokens. Ragged: [R, V] with
+            R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. float32, bfloat16 or float16, any row stride.
+        draft_tokens: [B, G], ragged [D]; int32 or int64. A request's draft ends at its first id that is below 0 or in
+            neither vocabulary: pad short drafts with -1.
+        draft_logits: [B, G, Vq], ragged [D, Vq]: the rows the tokens were drawn from; or None for one-hot drafts
+            (n-gram, prompt lookup). Vq may differ from V: ids outside the other side have probability 0 there.
+        cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
+        bonus_tokens: [B], sampled by the engine; the target then comes without its bonus row (G or D rows).
+        temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 is
+            greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1 without filters; q
+            must be the law the draft was drawn from.
+        target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
+            in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
+        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters.
+        method: "token". rule: "exact". alpha: None.
+        seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
+        uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw.
+
+    Returns:
+        VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
+        token from an invalid row, is NaN. Status 1: a needed row held NaN, +inf or no finite value (the token is the
+        row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft was not in (0, 1 + 1e-3], draft
+        rejected; 8: bonus token outside the vocabulary. Every emitted token lies in [0, V), and bad data in one
+        request changes no other.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
+        sense (cu_draft that does not ascend, a negative temperature) raise RuntimeError.
+
+    Example:
+        >>> p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.5, 0.3])
+        >>> out = verify_chain(p.log().expand(1, 3, 3), torch.tensor([[1, 0]]), q.log().expand(1, 2, 3),
+        ...                    uniforms=torch.tensor([[0.5, 0.9, 0.1]], dtype=torch.float64))
+        >>> out.tokens, out.num_accepted
+        (tensor([[1, 0, 0]]), tensor([2], dtype=torch.int32))
+
+    Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
+    """
+    op = "verify_chain"
+    if method != "token":
+        raise ValueError(f"{op}: method must be 'token', got {method!r}")
+    if rule != "exact" or alpha is not None:
+        raise ValueError(f"{op}: rule must be 'exact' and alpha None, got {rule!r} and {alpha}")
+    for name, kind in (("target_kind", target_kind), ("draft_kind", draft_kind)):
+        if kind not in _KINDS:
+            raise ValueError(f"{op}: {name} must be 'logits' or 'probs', got {kind!r}")
+
+    ragged = cu_draft is not None
+    _check.rows(op, "target_logits", target_logits, "R, V" if ragged else "B, G+1, V")
+    device = target_logits.device
+    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
+    bonus_row = bonus_tokens is None
+    if ragged:
+        _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
+        _check.dims(op, "cu_draft", cu_draft, "B+1")
+        _check.dims(op, "draft_tokens", draft_tokens, "D")
+        if cu_draft.size(0) == 0:
+            raise ValueError(f"{op}: cu_draft must have shape [B+1], got [0]")
+        if max_draft is None or max_draft < 0:
+            raise ValueError(f"{op}: max_draft must be the longest draft's length where cu_draft is given, got {max_draft}")
+        B, G, D = cu_draft.size(0) - 1, max_draft, draft_tokens.size(0)
+        target_rows, draft_rows = {"R": D + B * bonus_row}, {"D": D}
+    else:
+        B, G = target_logits.size(0), target_logits.size(1) - bonus_row
+        if G < 0:
+            raise ValueError(f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}")
+        _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
+        if max_draft is not None and max_draft != G:
+            raise ValueError(f"{op}: max_draft must be G={G} where cu_draft is not given, got {max_draft}")
+        target_rows, draft_rows = {"B": B, ("G+1" if bonus_row else "G"): G + bonus_row}, {"B": B, "G": G}
+    _check.shape(op, "target_logits", target_logits, **target_rows, V=target_logits.size(-1))
+    if draft_logits is not None:
+        _check.rows(op, "draft_logits", draft_logits, "D, Vq" if ragged else "B, G, Vq", device)
+        _check.shape(op, "draft_logits", draft_logits, **draft_rows, Vq=draft_logits.size(-1))
+    if bonus_tokens is not None:
+        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
+        _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
+
+    target = (temperature, top_k, top_p, min_p)
+    draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+    target_stats = _side(op, "target", target_kind, target_stats, target, target_rows, device)
+    draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
+    if draft_logits is None and (draft_stats is not None or any(x is not None for x in draft)):
+        raise ValueError(f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None")
+    greedy = isinstance(temperature, (int, float)) and temperature == 0
+    _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed=not greedy)
+
+    return VerifyChainOutput(
+        *torch.ops.specdec.verify_chain(
+            target_logits,
+            draft_tokens,
+            draft_logits,
+            cu_draft,
+            G,
+            bonus_tokens,
+            *_parameters(op, "", target, B, device),
+            target_stats,
+            draft_stats,
+            *_parameters(op, "draft_", draft, B, device),
+            _KINDS[target_kind],
+            _KINDS[draft_kind],
+            seed,
+            offset,
+            None if uniforms is None else uniforms.contiguous(),
+        )
+    )
+
+
+_SAMPLING_NAMES = ("temperature", "top_k", "top_p", "min_p")
+
+
+def _side(op, side, kind, stats, parameters, rows, device):
+    """One side's stats, checked against its kind and its sampling parameters."""
+    given = any(x is not None for x in parameters)
+    if kind == "probs" and (stats is not None or given):
+        raise ValueError(f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs'")
+    if stats is None:
+        return None
+    if given:
+        raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got both")
+    _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
+    _check.shape(op, f"{side}_stats", stats, **rows, **{"4": 4})
+    return stats.contiguous()
+
+
+def _parameters(op, prefix, values, n, device):
+    if all(x is None for x in values):
+        return values
+    return [_check.sampling(op, prefix + name, x, n, device) for name, x in zip(_SAMPLING_NAMES, values)]
+
+
+@torch.library.register_fake("specdec::verify_chain")
+def _(target_logits, draft_tokens, draft_logits, cu_draft, max_draft, *rest):
+    B = draft_tokens.size(0) if cu_draft is None else cu_draft.size(0) - 1
+    G = draft_tokens.size(1) if cu_draft is None else max_draft
+    return (
+        target_logits.new_empty((B, G + 1), dtype=torch.int64),
+        target_logits.new_empty((B,), dtype=torch.int32),
+        target_logits.new_empty((B, G + 1), dtype=torch.float32),
+        target_logits.new_empty((B,), dtype=torch.int32),
+    )
