@@ -55,7 +55,7 @@ def ninja_file(output):
             objects.append(f"{name}{'.' + isa if isa else ''}.o")
             lines.append(f"build {objects[-1]}: compile {source}")
             if isa:
-                lines.append(f"  isa = -DSPECDEC_ISA={isa} -Wno-maybe-uninitialized {flags}")
+                lines.append(f"  isa = -DSPECDEC_ISA={isa} -Wno-maybe-uninitialized -Wno-uninitialized {flags}")
     lines.append(f"build {output}: link {' '.join(objects)}")
     return "\n".join(lines) + "\n"
 

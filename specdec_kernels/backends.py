@@ -26,6 +26,11 @@ def available() -> list[str]:
     return ["cpu"]
 
 
+def cuda_archs() -> list[str]:
+    """GPU architectures that the installed binary covers."""
+    return []
+
+
 def cpu_isa() -> str:
     """The instruction set picked for the CPU ops: base, avx2 or avx512 (``SPECDEC_ISA`` forces one)."""
     name = ctypes.CDLL(str(_LIBRARY)).specdec_cpu_isa

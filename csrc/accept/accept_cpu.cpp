@@ -8,18 +8,26 @@
 namespace specdec {
 namespace {
 
-// One probability, whatever its dtype; of integer ids, 1 for a one-hot draft and 0 for a missing one.
+// Probabilities of any dtype; of integer ids, 1 for a one-hot draft and 0 for a missing one.
 struct Probs {
   const void* data;
   ScalarType dtype;
-  double operator[](int64_t i) const {
+
+  template <class Read>
+  static void fill(double* out, int64_t n, const Read& read) {
+    for (int64_t i = 0; i < n; ++i) out[i] = read(i);
+  }
+  void load(int64_t begin, int64_t n, double* out) const {
+    const auto at = [&](auto* x) { return x + begin; };
     switch (dtype) {
-      case ScalarType::Double: return static_cast<const double*>(data)[i];
-      case ScalarType::Float: return static_cast<const float*>(data)[i];
-      case ScalarType::Long: return static_cast<const int64_t*>(data)[i] >= 0;
-      case ScalarType::Int: return static_cast<const int32_t*>(data)[i] >= 0;
-      default: return load_scalar({data, i + 1, dtype == ScalarType::Half ? kFloat16 : kBFloat16}, i);
+      case ScalarType::Double: return fill(out, n, [x = at(static_cast<const double*>(data))](int64_t i) { return x[i]; });
+      case ScalarType::Float: return fill(out, n, [x = at(static_cast<const float*>(data))](int64_t i) { return x[i]; });
+      case ScalarType::Long: return fill(out, n, [x = at(static_cast<const int64_t*>(data))](int64_t i) { return x[i] >= 0; });
+      case ScalarType::Int: return fill(out, n, [x = at(static_cast<const int32_t*>(data))](int64_t i) { return x[i] >= 0; });
+      default: break;
     }
+    const Row row{at(static_cast<const uint16_t*>(data)), n, dtype == ScalarType::Half ? kFloat16 : kBFloat16};
+    fill(out, n, [&](int64_t i) { return load_scalar(row, i); });
   }
 };
 
@@ -44,7 +52,15 @@ Tensor accept_cpu(const Tensor& p, const Tensor& q, const Tensor& u) {
 
   Tensor accepted = empty(u.sizes(), ScalarType::Bool, u);
   bool* out = out_pointer<bool>(accepted);
-  for (int64_t i = 0, n = p.numel(); i < n; ++i) out[i] = accept(pp[i], qq[i], uu[i]);
+  constexpr int64_t kBlock = 256;
+  torch::stable::parallel_for(0, (p.numel() + kBlock - 1) / kBlock, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kBlock, n = std::min(kBlock, p.numel() - first);
+      double a[kBlock], b[kBlock], c[kBlock];
+      pp.load(first, n, a), qq.load(first, n, b), uu.load(first, n, c);
+      for (int64_t i = 0; i < n; ++i) out[first + i] = accept(a[i], b[i], c[i]);
+    }
+  });
   return accepted;
 }
 

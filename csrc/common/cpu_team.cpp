@@ -47,10 +47,15 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
     float buf[kChunk];
     const float* z = load_logits(rows_, row, c, buf);
     const int n = chunk_size(row.V, c);
+    if (!greedy && !filtered && (max_[c] = rows_.max(z, n)) > -kInf) {
+      sum_[c] = rows_.exp_sum(z, n, max_[c], scale, -FLT_MAX);
+      bad_[c] = std::isnan(sum_[c]) || max_[c] == kInf;
+      return;
+    }
     const Scan s = rows_.scan(z, padded(n));
     max_[c] = s.max;
     bad_[c] = s.bad;
-    if (!greedy && !filtered) sum_[c] = s.max > -kInf ? rows_.exp_sum(z, n, s.max, scale, -FLT_MAX) : 0.0;
+    sum_[c] = 0;
   });
 
   float max = -kInf;
@@ -103,12 +108,12 @@ float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float
     kept = std::max(kept, crossing(row, lo, double(filters.top_k), [](float) { return uint64_t{1}; }));
   }
   if (filters.top_p < 1) {
-    // Logits below lo weigh less than 1 - top_p of the maximum's weight all together: the nucleus ends above them.
-    const double reach = std::log(double(row.V) / (1 - double(filters.top_p))) / scale;
+    // V logits below lo weigh less than 1 - top_p of the total all together: the nucleus ends above them.
+    const double total = kept_sum(row, max, scale, kept);
+    const double reach = std::log(double(row.V) / ((1 - double(filters.top_p)) * total)) / scale;
     const float lo = std::max(kept, float(max - reach));
     // Fixed point: integer sums do not depend on their order.
     constexpr double kOne = 0x1p40;
-    const double total = kept_sum(row, max, scale, kept);
     kept = std::max(kept, crossing(row, lo, filters.top_p * total * kOne, [=](float z) {
                       return uint64_t(std::exp((z - max) * scale) * float(kOne));
                     }));
@@ -214,6 +219,7 @@ float CpuTeam::weights(const Dist& p, const Dist& q, int64_t c, float* w) const 
     if (rows_.scan(z, padded(n)).bad) return kNaN;
     sum = rows_.clean(z, n, w);
   }
+  if (sum == 0) return 0;  // nothing to take q from: its row need not be read
   if (q.kind == Kind::kNothing) {
     bool changed = false;
     for (int64_t i = 0; i < num_taken_; ++i)

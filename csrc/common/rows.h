@@ -21,7 +21,8 @@ struct RowKernels {
   // filled with `pad` from n on. total >= n.
   const float* (*load)(const Row& row, int64_t begin, int n, int total, float pad, float* buf);
   Scan (*scan)(const float* z, int n);
-  // sum of exp((z - max) * scale) over z >= cutoff
+  float (*max)(const float* z, int n);  // over everything but NaN
+  // sum of exp((z - max) * scale) over z >= cutoff; NaN if a NaN is among them
   float (*exp_sum)(const float* z, int n, float max, float scale, float cutoff);
   // out = p(z) of a logits row; returns the sum
   float (*probs)(const float* z, int n, const Law& law, float* out);

@@ -47,19 +47,39 @@ inline F from_fp16(const uint16_t* x) {
 #endif
 }
 
-// 2^y for y <= 0 or so, clamped to the normal range; relative error below 2e-7.
+// x where it is the larger, else m: a NaN x leaves m as it is.
+inline F max_f(F x, F m) {
+#if defined(__AVX512F__)
+  return (F)_mm512_max_ps((__m512)x, (__m512)m);
+#elif defined(__AVX2__)
+  return (F)_mm256_max_ps((__m256)x, (__m256)m);
+#else
+  return select(x > m, x, m);
+#endif
+}
+
+// 2^f for |f| <= 1/2, relative error below 8e-8.
+inline F exp2_poly(F f) {
+  F r = splat(1.3276472454890609e-03f);
+  r = r * f + 9.675540961325169e-03f;
+  r = r * f + 5.550713092088699e-02f;
+  r = r * f + 2.4022120237350464e-01f;
+  r = r * f + 6.931469440460205e-01f;
+  return r * f + 1.0f;
+}
+
+// 2^y. NaN stays NaN; y = -inf may give NaN too, so callers mask logits of -inf.
 inline F exp2_f(F y) {
-  y = select(y > -126.0f, y, splat(-126.0f));
+#if defined(__AVX512F__)
+  const __m512 n = _mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return (F)_mm512_scalef_ps((__m512)exp2_poly(y - (F)n), n);
+#else
+  y = select(y < -126.0f, splat(-126.0f), y);
+  y = select(y > 127.0f, splat(127.0f), y);
   const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
-  const F f = y - (shifted - 0x1.8p23f);
-  F r = splat(1.534581242594868e-04f);
-  r = r * f + 1.3399930903688073e-03f;
-  r = r * f + 9.618489071726799e-03f;
-  r = r * f + 5.550328642129898e-02f;
-  r = r * f + 2.4022646248340607e-01f;
-  r = r * f + 6.931471824645996e-01f;
-  r = r * f + 1.0f;
-  return (F)((I)r + ((I)shifted << 23));
+  const F power = (F)(((I)shifted << 23) + 0x3f800000);
+  return exp2_poly(y - (shifted - 0x1.8p23f)) * power;
+#endif
 }
 
 constexpr float kLog2e = 1.44269504088896341f;
@@ -91,7 +111,10 @@ inline float sum_over(int n, Step step) {
 template <class Convert>
 inline void widen(const uint16_t* x, int n, float* buf, Convert convert) {
   int i = 0;
-  for (; i + W <= n; i += W) store_f(buf + i, convert(x + i));
+  for (; i + W <= n; i += W) {
+    __builtin_prefetch(x + i + kChunk);
+    store_f(buf + i, convert(x + i));
+  }
   if (i < n) {
     uint16_t tail[W] = {};
     for (int j = i; j < n; ++j) tail[j - i] = x[j];
@@ -123,7 +146,7 @@ Scan scan(const float* z, int n) {
   for (int i = 0; i < n; i += kPad)
     for (int u = 0; u < U; ++u) {
       const F x = load_f(z + i + u * W);
-      max[u] = select(x > max[u], x, max[u]);
+      max[u] = max_f(x, max[u]);
       fine[u] &= x < HUGE_VALF;
     }
   Scan out{-HUGE_VALF, false};
@@ -135,21 +158,36 @@ Scan scan(const float* z, int n) {
   return out;
 }
 
+float max(const float* z, int n) {
+  F m[A];
+  for (int a = 0; a < A; ++a) m[a] = splat(-HUGE_VALF);
+  const int vectors = padded(n) / W;
+  int i = 0;
+  for (; i + A <= vectors; i += A)
+    for (int a = 0; a < A; ++a) m[a] = max_f(load_f(z + (i + a) * W), m[a]);
+  for (; i < vectors; ++i) m[0] = max_f(load_f(z + i * W), m[0]);
+  const F all = max_f(max_f(m[0], m[1]), max_f(m[2], m[3]));
+  float out = all[0];
+  for (int j = 1; j < W; ++j)
+    if (all[j] > out) out = all[j];
+  return out;
+}
+
 float exp_sum(const float* z, int n, float max, float scale, float cutoff) {
   const float a = scale * kLog2e;
   return sum_over(n, [=](int i) {
+    __builtin_prefetch(z + i + kChunk);  // the row's next chunk, while this one keeps the arithmetic busy
     const F x = load_f(z + i);
-    return select(x >= cutoff, exp2_f((x - max) * a), F{});
+    return select(x < cutoff, F{}, exp2_f((x - max) * a));  // so a NaN reaches the sum
   });
 }
 
 float probs(const float* z, int n, const Law& law, float* out) {
-  const float a = law.scale * kLog2e, norm = __builtin_expf(-law.log_norm);
-  return sum_over(n, [=, &law](int i) {
+  const float a = law.scale * kLog2e, norm = __builtin_expf(-law.log_norm), max = law.max, cutoff = law.cutoff;
+  return sum_over(n, [=](int i) {
+    __builtin_prefetch(z + i + kChunk);
     const F x = load_f(z + i);
-    F y = (x - law.max) * a;
-    y = select(y < 126.0f, y, splat(126.0f));  // stats handed over by the caller need not bound the row
-    const F p = select(x >= law.cutoff, exp2_f(y) * norm, F{});
+    const F p = select(x >= cutoff, exp2_f((x - max) * a) * norm, F{});
     store_f(out + i, p);
     return p;
   });
@@ -201,6 +239,6 @@ int find(const float* z, int n, float lo, float hi, int* out) {
 #define SPECDEC_TABLE_(isa) rows_##isa
 #define SPECDEC_TABLE(isa) SPECDEC_TABLE_(isa)
 extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA);
-const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA), load, scan, exp_sum, probs, clean, subtract, find};
+const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA), load, scan, max, exp_sum, probs, clean, subtract, find};
 
 }  // namespace specdec

@@ -18,8 +18,10 @@ Tensor uniforms_cpu(const Tensor& seed, const Tensor& offset, int64_t n, int64_t
 
   Tensor u = empty({B, n}, ScalarType::Double, seed);
   double* out = out_pointer<double>(u);
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t i = 0; i < n; ++i) out[b * n + i] = uniform(seeds[b], offsets[b], uint32_t(domain), i);
+  torch::stable::parallel_for(0, B, 1 + 4096 / (n + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b)
+      for (int64_t i = 0; i < n; ++i) out[b * n + i] = uniform(seeds[b], offsets[b], uint32_t(domain), i);
+  });
   return u;
 }
 

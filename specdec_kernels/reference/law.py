@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row of logits (or probabilities) as a law in float64, and the two steps every op is made of: a test and a draw."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+EPS = 2.0**-24  # half an ulp of float32 at 1
+SUM_EPS = 32 * EPS  # a float32 sum over one chunk of a row, relative to its total
+Q_MAX = 1 + 1e-3  # above it q is not a probability; between 1 and Q_MAX it is a rounded 1
+
+
+class Law(NamedTuple):
+    p: np.ndarray  # [V] probabilities; only `fallback` is meaningful on an invalid row
+    err: np.ndarray  # [V] what a float32 evaluation of p may be off by, absolutely
+    valid: bool  # the whole row can be drawn from
+    greedy: bool
+    fallback: int  # argmax of the finite entries, 0 if there is none
+    gathered: bool = False  # a probability row: a test looks at p(d) alone and does not notice the rest
+
+
+def numpy_rows(t):
+    """A tensor of any float dtype as float64 numpy, without loss."""
+    return t.detach().to(torch.float64).numpy()
+
+
+def per_row(value, n, off):
+    """A parameter (None, a number or [n]) as n Python numbers; floats as float32 holds them."""
+    t = torch.as_tensor(off if value is None else value)
+    return (t.float() if t.is_floating_point() else t).expand(n).tolist()
+
+
+def argmax_finite(z):
+    return int(np.argmax(np.where(np.isfinite(z), z, -np.inf)))
+
+
+def law_of_logits(z, stats):
+    """p(v) = exp((z_v - max) * scale - log_norm) where z_v >= cutoff, else 0.   stats = (scale, cutoff, log_norm, max)"""
+    scale, cutoff, log_norm, top = stats
+    if math.isnan(log_norm):
+        return Law(np.zeros(len(z)), np.zeros(len(z)), False, False, argmax_finite(z))
+    if math.isinf(scale):
+        return Law(np.eye(1, len(z), int(log_norm))[0], np.zeros(len(z)), True, True, int(log_norm))
+    kept = z >= cutoff
+    x = np.where(kept, (z - top) * scale, 0.0)
+    p = np.where(kept, np.exp(x - log_norm), 0.0)
+    # exp of a float32 argument: a few ulp plus the argument's own rounding; the normaliser adds its share.
+    return Law(p, p * EPS * (16 + 2 * np.abs(x) + 3 * math.log(len(z))), True, False, argmax_finite(z))
+
+
+def law_of_probs(p):
+    valid = bool(np.isfinite(p).all() and (p > 0).any())
+    return Law(p, np.zeros(len(p)), valid, False, argmax_finite(p), gathered=True)
+
+
+def clean_q(q):
+    """q as a residual sees it: what is no probability counts 0, a rounded 1 counts 1."""
+    return np.where((q >= 0) & (q <= Q_MAX), np.minimum(q, 1.0), 0.0)
+
+
+def ratio(distance, err):
+    """A distance in units of the error bound; where nothing is rounded nothing can flip."""
+    return distance / err if err > 0 else math.inf
+
+
+def draw(w, v, err):
+    """Inverse CDF: the first id with w > 0 and cumsum > v * total; if none, the last id with w > 0. Returns (id, margin)."""
+    cum = np.cumsum(w)
+    total = cum[-1]
+    hits = np.flatnonzero((w > 0) & (cum > v * total))
+    x = int(hits[0] if len(hits) else np.flatnonzero(w > 0)[-1])
+    band = 2 * err.sum() / total + SUM_EPS
+    margin = math.inf
+    if (w[:x] + err[:x]).any():  # an id below x could have been drawn
+        margin = min(margin, abs(v - (cum[x] - w[x]) / total) / band)
+    if (w[x + 1 :] + err[x + 1 :]).any():
+        margin = min(margin, abs(cum[x] / total - v) / band)
+    return x, margin

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law of the token that replaces a rejected draft: norm((p - q)+)."""
+
+import numpy as np
+import torch
+
+from .law import argmax_finite, clean_q, numpy_rows
+
+
+def residual(p, q):
+    """p [N, V], q [N, Vq] or ids [N] -> (probs [N, V], mass [N]): norm((p - q)+) and sum (p - q)+."""
+    pairs = [residual_row(a, b) for a, b in zip(numpy_rows(p), numpy_rows(q) if q.is_floating_point() else q.tolist())]
+    probs = torch.from_numpy(np.array([row for row, _ in pairs]).reshape(p.shape))
+    return probs, torch.tensor([mass for _, mass in pairs], dtype=torch.float64)
+
+
+def residual_weights(p, q):
+    """(p - q)+ for one row: q a row of any width (missing ids have q = 0) or one drafted id (-1 removes nothing)."""
+    w = np.where(p > 0, p, 0.0)
+    if np.ndim(q) == 0:
+        if 0 <= q < len(w):
+            w[q] = 0.0
+        return w
+    n = min(len(w), len(q))
+    w[:n] = np.maximum(w[:n] - clean_q(q[:n]), 0.0)
+    return w
+
+
+def residual_row(p, q):
+    w = residual_weights(p, q)
+    mass = w.sum()
+    for candidate in (w, np.where(p > 0, p, 0.0)):
+        if 0 < candidate.sum() < np.inf:
+            return candidate / candidate.sum(), mass
+    return np.eye(1, len(p), argmax_finite(p))[0], mass

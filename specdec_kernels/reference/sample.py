@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws from row laws by inverse CDF, with or without replacement: the draft side."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .law import draw, law_of_logits, numpy_rows
+from .row_stats import stats_and_slack
+from .uniforms import uniforms as philox_uniforms
+
+
+class Sampled(NamedTuple):
+    tokens: torch.Tensor  # [N, k] int64, -1 where nothing was left to draw
+    logprobs: torch.Tensor  # [N, k] float64, ln q(token) under the full law of the row
+    stats: torch.Tensor  # [N, 4] float64
+    margin: torch.Tensor  # [N] float64
+
+
+def sample(logits, stats=None, k=1, replacement=True, *, temperature=None, top_k=None, top_p=None, min_p=None,
+           seed=None, offset=None, slot=0, uniforms=None):
+    rows = numpy_rows(logits)
+    n = len(rows)
+    slack = [math.inf] * n
+    if stats is None:
+        computed, slack = stats_and_slack(rows, temperature, top_k, top_p, min_p)
+        stats = torch.tensor(computed, dtype=torch.float64).reshape(n, 4)
+    if uniforms is None:
+        first = torch.as_tensor(slot).expand(n)
+        width = int(first.max()) + k if n else k
+        u = philox_uniforms(seed, offset, width, 2).gather(1, first[:, None] + torch.arange(k)).numpy()
+    else:
+        u = numpy_rows(uniforms)
+    drawn = [draw_row(law_of_logits(z, s), u_row, replacement) for z, s, u_row in zip(rows, stats.double().tolist(), u)]
+    tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64).reshape(n, k)
+    logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64).reshape(n, k)
+    margin = torch.tensor([min(d[2], s) for d, s in zip(drawn, slack)], dtype=torch.float64)
+    return Sampled(tokens, logprobs, stats.double(), margin)
+
+
+def draw_row(law, u_row, replacement):
+    """k draws from one law -> (tokens, logprobs, margin)."""
+    tokens, logprobs, margin = [], [], math.inf
+    w, err = law.p.copy(), law.err.copy()
+    for u in u_row:
+        if not law.valid:
+            tokens.append(law.fallback)
+            logprobs.append(math.nan)
+        elif not (w > 0).any():
+            tokens.append(-1)
+            logprobs.append(-math.inf)
+        else:
+            x, near = draw(w, u, err)
+            tokens.append(x)
+            logprobs.append(float(np.log(law.p[x])))
+            margin = min(margin, near)
+            if not replacement:
+                w[x] = err[x] = 0.0
+    return tokens, logprobs, margin
