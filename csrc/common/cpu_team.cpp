@@ -135,35 +135,51 @@ double CpuTeam::kept_sum(const Row& row, float max, float scale, float cutoff) {
 }
 
 // The largest logit z* >= lo with weight{z >= z*} >= target (the smallest one >= lo if none): an exact radix select
-// over the ordered bits of a float, 11 + 11 + 10 at a time, that visits only what can still matter.
+// over the ordered bits of a float, 11 + 11 + 10 at a time. Few logits usually reach lo; then one scan finds them all.
 template <class Weigh>
 float CpuTeam::crossing(const Row& row, float lo, double target, const Weigh& weigh) const {
+  constexpr size_t kFew = 4096;
+  std::vector<float> few;
+  bool all = false;  // `few` holds every logit in [lo, hi]
   float hi = FLT_MAX;
-  uint32_t prefix = 0, known = 0;  // the high bits found so far, and their mask
-  double above = 0;
-  std::vector<uint64_t> histogram(2048);
-  for (const int shift : {21, 10, 0}) {
-    std::fill(histogram.begin(), histogram.end(), 0);
-    const uint32_t mask = shift ? 0x7ff : 0x3ff;
+  const auto for_each = [&](const auto& f) {
+    if (all) {
+      for (const float z : few) f(z);
+      return;
+    }
+    all = true;
+    few.clear();
     for (int64_t c = 0; c < chunks_; ++c) {
       if (max_[c] < lo) continue;
       float buf[kChunk];
       int hits[kChunk];
       const float* z = load_logits(rows_, row, c, buf);
       const int n = rows_.find(z, padded(chunk_size(row.V, c)), lo, hi, hits);
-      for (int i = 0; i < n; ++i) {
-        const uint32_t key = ordered(z[hits[i]]);
-        if ((key & known) == prefix) histogram[key >> shift & mask] += weigh(z[hits[i]]);
-      }
+      for (int i = 0; i < n; ++i) f(z[hits[i]]);
+      all = all && few.size() + n <= kFew;
+      for (int i = 0; i < n && all; ++i) few.push_back(z[hits[i]]);
     }
-    // The lowest occupied bin stands in where rounding leaves the target out of reach.
+  };
+
+  uint32_t prefix = 0, known = 0;  // the high bits found so far, and their mask
+  double above = 0;
+  std::vector<uint64_t> histogram(2048);
+  for (const int shift : {21, 10, 0}) {
+    std::fill(histogram.begin(), histogram.end(), 0);
+    const uint32_t mask = shift ? 0x7ff : 0x3ff;
+    for_each([&](float z) {
+      const uint32_t key = ordered(z);
+      if ((key & known) == prefix) histogram[key >> shift & mask] += weigh(z);
+    });
     uint32_t bin = mask;
-    for (int b = int(mask); b >= 0; --b) {
+    bool reached = false;
+    for (int b = int(mask); b >= 0 && !reached; --b) {
       if (!histogram[b]) continue;
       bin = uint32_t(b);
-      if (above + double(histogram[b]) >= target) break;
-      above += double(histogram[b]);
+      reached = above + double(histogram[b]) >= target;
+      if (!reached) above += double(histogram[b]);
     }
+    if (!reached) target = HUGE_VAL;  // everything from lo up is kept: go on to the smallest
     prefix |= bin << shift;
     known |= mask << shift;
     lo = std::max(lo, from_ordered(prefix));

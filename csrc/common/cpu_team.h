@@ -70,7 +70,9 @@ constexpr int chunk_size(int64_t V, int64_t c) { return int(V - c * kChunk < kCh
 // One thread per request, or all threads on each request in turn.
 template <class Walk>
 void for_requests(int64_t B, int64_t V, const Walk& walk) {
-  const bool wide = V >= 32 * kChunk && B < int64_t(torch::stable::get_num_threads());
+  // Sharing a row costs a fork and join per pass, so it pays only where most threads would idle.
+  const int64_t threads = torch::stable::get_num_threads();
+  const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);
   if (wide || B == 1) {
     CpuTeam team(V, wide);
     for (int64_t b = 0; b < B; ++b) walk(team, b);

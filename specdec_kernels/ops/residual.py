@@ -25,7 +25,7 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
         >>> residual(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]]))[0]
         tensor([[1., 0., 0.]])
 
-    Source: Leviathan et al. 2023, Algorithm 1 and Theorem A.1; Chen et al. 2023, Equation 2.
+    Source: Leviathan et al. 2023, Algorithm 1 and Appendix A.1; Chen et al. 2023, Algorithm 2.
     """
     op = "residual"
     _check.rows(op, "p", p, "N, V")

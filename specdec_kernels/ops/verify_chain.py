@@ -138,7 +138,7 @@ def verify_chain(
     draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     target_stats = _side(op, "target", target_kind, target_stats, target, target_rows, device)
     draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
-    if draft_logits is None and (draft_stats is not None or any(x is not None for x in draft)):
+    if draft_logits is None and (draft_stats is not None or _given(*draft)):
         raise ValueError(f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None")
     greedy = isinstance(temperature, (int, float)) and temperature == 0
     _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed=not greedy)
@@ -164,17 +164,22 @@ def verify_chain(
     )
 
 
+
+
+def _given(temperature, top_k, top_p, min_p):
+    return temperature is not None or top_k is not None or top_p is not None or min_p is not None
+
+
 _SAMPLING_NAMES = ("temperature", "top_k", "top_p", "min_p")
 
 
 def _side(op, side, kind, stats, parameters, rows, device):
     """One side's stats, checked against its kind and its sampling parameters."""
-    given = any(x is not None for x in parameters)
-    if kind == "probs" and (stats is not None or given):
+    if kind == "probs" and (stats is not None or _given(*parameters)):
         raise ValueError(f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs'")
     if stats is None:
         return None
-    if given:
+    if _given(*parameters):
         raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got both")
     _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
     _check.shape(op, f"{side}_stats", stats, **rows, **{"4": 4})
@@ -182,7 +187,7 @@ def _side(op, side, kind, stats, parameters, rows, device):
 
 
 def _parameters(op, prefix, values, n, device):
-    if all(x is None for x in values):
+    if not _given(*values):
         return values
     return [_check.sampling(op, prefix + name, x, n, device) for name, x in zip(_SAMPLING_NAMES, values)]
 
