@@ -7,10 +7,11 @@ evaluation may make there. Where `margin > 1` an op must give the reference's to
 """
 
 from .accept import accept
+from .chain_law import chain_law
 from .residual import residual
 from .row_stats import row_stats
 from .sample import sample
 from .uniforms import uniforms
 from .verify_chain import verify_chain
 
-__all__ = ["accept", "residual", "row_stats", "sample", "uniforms", "verify_chain"]
+__all__ = ["accept", "chain_law", "residual", "row_stats", "sample", "uniforms", "verify_chain"]

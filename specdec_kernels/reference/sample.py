@@ -27,7 +27,9 @@ def sample(logits, stats=None, k=1, replacement=True, *, temperature=None, top_k
     if stats is None:
         computed, slack = stats_and_slack(rows, temperature, top_k, top_p, min_p)
         stats = torch.tensor(computed, dtype=torch.float64).reshape(n, 4)
-    if uniforms is None:
+    if uniforms is None and seed is None:  # nothing to draw: greedy rows
+        u = np.zeros((n, k))
+    elif uniforms is None:
         first = torch.as_tensor(slot).expand(n)
         width = int(first.max()) + k if n else k
         u = philox_uniforms(seed, offset, width, 2).gather(1, first[:, None] + torch.arange(k)).numpy()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from .accept import accepts
-from .law import Law, clean_q, draw, law_of_logits, law_of_probs, numpy_rows, ratio
+from .law import Q_MAX, Law, clean_q, draw, law_of_logits, law_of_probs, numpy_rows, ratio
 from .residual import residual_weights
 from .row_stats import stats_and_slack
 from .uniforms import uniforms as philox_uniforms
@@ -46,11 +46,12 @@ def walk(drafts, target, draft, vocab, draft_vocab, u, v, bonus):
                 q_d, q_err, removed = (q.p[d], q.err[d], q) if d < len(q.p) else (0.0, 0.0, q)
                 if not (q.valid or q.gathered):
                     status |= INVALID_ROW | INVALID_DRAFT
-            if not 0 < q_d <= 1 + 1e-3:
-                status |= INVALID_DRAFT
             accepted = accepts(p_d, q_d, u[i])  # Algorithm 1: r_i <= p_i(x) / q_i(x)
-            p_err = p.err[d] if d < vocab else 0.0
-            margin = min(margin, ratio(abs(u[i] * min(q_d, 1.0) - p_d), p_err + u[i] * q_err))
+            if 0 < q_d <= Q_MAX:
+                p_err = p.err[d] if d < vocab else 0.0
+                margin = min(margin, ratio(abs(u[i] * min(q_d, 1.0) - p_d), p_err + u[i] * q_err))
+            else:
+                status |= INVALID_DRAFT
         if not accepted:
             return finish(target(i), removed, v, tokens, logprobs, status, margin)
         tokens.append(d)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verification as one writes it in plain vectorised torch (float64, dense rows, valid laws): the body the mutants are cut from.
+
+Each step of the rule is a small method, so that a mutant is one override.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.reference import uniforms as philox_uniforms
+
+
+class Out(NamedTuple):
+    tokens: torch.Tensor
+    num_accepted: torch.Tensor
+    logprobs: torch.Tensor
+    status: torch.Tensor
+
+
+def column(value, off):
+    """A parameter as a float32-rounded float64 [B or 1, 1, 1]."""
+    t = torch.as_tensor(off if value is None else value)
+    return t.float().double().reshape(-1, 1, 1)
+
+
+def inverse_cdf(w, v):
+    """First id with w > 0 and cumsum > v * total; if none, the last id with w > 0.   w [B, V], v [B]"""
+    cum = w.cumsum(-1)
+    hit = (w > 0) & (cum > (v * cum[:, -1])[:, None])
+    ids = torch.arange(w.shape[-1])
+    first = torch.where(hit, ids, w.shape[-1]).amin(-1)
+    last = torch.where(w > 0, ids, -1).amax(-1)
+    return torch.where(hit.any(-1), first, last)
+
+
+class Plain:
+    def cutoffs(self, z, temperature, top_k, top_p, min_p):
+        """z [B, R, V] -> mask of what is kept."""
+        t, k, nucleus, floor = column(temperature, 1.0), column(top_k, 0), column(top_p, 1.0), column(min_p, 0.0)
+        kept = z > -math.inf
+        kept = kept & (z >= (z.amax(-1, keepdim=True) + t * floor.log()).float().double())
+        if (k > 0).any():
+            descending = z.sort(-1, descending=True).values
+            kth = torch.where((k > 0) & (k < z.shape[-1]), k, z.shape[-1]).long().expand(len(z), z.shape[1], 1) - 1
+            kept = kept & self.within_top_k(z, descending.gather(-1, kth))
+        if (nucleus < 1).any():
+            masked = torch.where(kept, z, -math.inf)
+            descending = masked.sort(-1, descending=True).values
+            cum = ((descending - descending[..., :1]) / torch.where(t > 0, t, 1.0)).exp().cumsum(-1)
+            enough = cum >= nucleus * cum[..., -1:]
+            cutoff = descending.gather(-1, enough.double().argmax(-1, keepdim=True))
+            kept = kept & ((z >= cutoff) | (nucleus >= 1))
+        return kept
+
+    def within_top_k(self, z, kth):
+        return z >= kth
+
+    def argmax(self, z):
+        return z.argmax(-1)  # the lowest id on ties
+
+    def laws(self, logits, temperature=None, top_k=None, top_p=None, min_p=None):
+        z = logits.double()
+        t = column(temperature, 1.0)
+        scale = (1 / torch.where(t > 0, t, 1.0)).float().double()
+        kept = self.cutoffs(z, temperature, top_k, top_p, min_p)
+        p = torch.softmax(torch.where(kept, (z - z.amax(-1, keepdim=True)) * scale, -math.inf), -1)
+        if (t == 0).any():
+            greedy = torch.nn.functional.one_hot(self.argmax(z), z.shape[-1]).double()
+            p = torch.where(t == 0, greedy, p)
+        return p
+
+    def draft_laws(self, logits, temperature, top_k, top_p, min_p):
+        return self.laws(logits, temperature, top_k, top_p, min_p)
+
+    def uniforms(self, seed, offset, gamma):
+        return torch.cat([philox_uniforms(seed, offset, gamma, 0), philox_uniforms(seed, offset, 1, 1)], 1)
+
+    def accept(self, u, q, p):
+        return (q > 0) & (q <= 1 + 1e-3) & (u * q.clamp(max=1) < p)
+
+    def accepted_count(self, accepted):
+        return accepted.long().cumprod(-1).sum(-1)
+
+    def final_row(self, n, gamma):
+        return n
+
+    def final_uniform(self, uniforms, n):
+        return uniforms[:, -1]
+
+    def residual(self, p, q):
+        return (p - q).clamp(min=0)
+
+    def draw(self, w, v):
+        return inverse_cdf(w, v)
+
+    def ended(self, drafts, n, vocab):
+        """Whether the draft itself ended at n: then nothing is taken away from p."""
+        at = drafts.gather(1, n.clamp(max=drafts.shape[1] - 1)[:, None])[:, 0] if drafts.shape[1] else n
+        return (n == drafts.shape[1]) | (at < 0) | (at >= vocab)
+
+    def __call__(self, target_logits, draft_tokens, draft_logits=None, *, temperature=None, top_k=None, top_p=None, min_p=None,
+                 draft_temperature=None, draft_top_k=None, draft_top_p=None, draft_min_p=None, seed=None, offset=None, uniforms=None):
+        B, gamma = draft_tokens.shape
+        vocab, rows = target_logits.shape[-1], torch.arange(B)
+        P = self.laws(target_logits, temperature, top_k, top_p, min_p)
+        if draft_logits is None:
+            Q = torch.nn.functional.one_hot(draft_tokens.clamp(0, vocab - 1), vocab).double()
+        else:
+            Q = self.draft_laws(draft_logits[:, :gamma], draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+        wide = max(vocab, Q.shape[-1])
+        P_wide, Q_wide = (torch.nn.functional.pad(x, (0, wide - x.shape[-1])) for x in (P, Q))
+        if uniforms is None:
+            uniforms = self.uniforms(seed, offset, gamma)
+
+        inside = (draft_tokens >= 0) & (draft_tokens < wide)
+        ids = draft_tokens.clamp(0, wide - 1)[..., None]
+        p_d, q_d = P_wide[:, :gamma].gather(-1, ids)[..., 0], Q_wide.gather(-1, ids)[..., 0]
+        n = self.accepted_count(inside & self.accept(uniforms[:, :gamma], q_d, p_d))
+        p, v = P[rows, self.final_row(n, gamma)], self.final_uniform(uniforms, n)
+        q = Q_wide[rows, n.clamp(max=gamma - 1), :vocab] if gamma else torch.zeros_like(p)
+        w = torch.where(self.ended(draft_tokens, n, wide)[:, None], p, self.residual(p, q))
+        empty = ~(w.sum(-1) > 0)
+        final = self.draw(torch.where(empty[:, None], p, w), v)
+
+        tokens = torch.cat([draft_tokens, torch.full((B, 1), -1)], 1)
+        tokens[rows, n] = final
+        tokens[torch.arange(gamma + 1)[None] > n[:, None]] = -1
+        logprobs = P.gather(-1, tokens.clamp(min=0)[..., None])[..., 0].log().masked_fill(tokens < 0, 0.0)
+        at = q_d.gather(1, n.clamp(max=gamma - 1)[:, None])[:, 0] if gamma else torch.ones(B)
+        bad_q = ~self.ended(draft_tokens, n, wide) & ~((at > 0) & (at <= 1 + 1e-3))
+        return Out(tokens, n.int(), logprobs.float(), (empty * 2 + bad_q * 4).int())
+
+
+def plain_sample(logits, seed, offset, slot, **params):
+    """[N, V] -> tokens [N]: the draft side, one draw from domain 2."""
+    q = Plain().laws(logits[:, None], **params)[:, 0]
+    return inverse_cdf(q, philox_uniforms(seed, offset, slot + 1, 2)[:, slot])

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import backends
+import cases
+import laws
+import pytest
+import surface
+import torch
+from checks import ALMOST_ONE, FLIP_CAP, assert_floats, ln, torch_logprob_error
+from plain import Plain
+
+
+def assert_sample(backend, z, what="", **args):
+    """Tokens equal the reference's outside the band, ln q within torch's own error."""
+    got, ref = backends.run("sample", backend, z, **args), backends.run("sample", "reference", z, **args)
+    same = (got.tokens == ref.tokens).all(-1)
+    assert (same | (ref.margin <= 1)).all(), f"{what}: rows {(~same & (ref.margin > 1)).nonzero()[:5, 0].tolist()} differ"
+    assert (~same).sum() <= math.ceil(FLIP_CAP * len(z))
+    params = {k: args.get(k) for k in ("temperature", "top_k", "top_p", "min_p")}
+    error = torch_logprob_error(z[:, None], params) if args.get("stats") is None else 1e-6
+    assert_floats(got.logprobs[same], ref.logprobs[same], error, what)
+    return got, ref
+
+
+def given(n, k, seed=0):
+    return torch.rand(n, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("V", [1, 5, 33, 1025, 4099])
+def test_agrees_with_the_reference(backend, V, dtype, replacement):
+    n = 210 if V < 1000 else 42
+    z, _ = cases.rows_pair(1, n, V, dtype=dtype)
+    assert_sample(backend, z, uniforms=given(n, 4), k=4, replacement=replacement)
+    assert_sample(backend, z, uniforms=given(n, 4), k=4, replacement=replacement, **cases.parameters(2, n))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_stats_handed_over_give_the_same_tokens(backend, replacement):
+    z, _ = cases.rows_pair(3, 140, 257)
+    params, u = cases.parameters(4, 140), given(140, 3)
+    whole = backends.run("sample", backend, z, k=3, replacement=replacement, uniforms=u, **params)
+    stats = backends.run("row_stats", backend, z, **params)
+    handed = backends.run("sample", backend, z, stats, 3, replacement, uniforms=u)
+    assert torch.equal(whole.stats, stats) and torch.equal(handed.stats, stats)
+    assert torch.equal(whole.tokens, handed.tokens) and torch.equal(whole.logprobs, handed.logprobs)
+
+
+def test_every_edge_by_quadrature(backend):
+    """Stratified u: each token's share is its probability to 1/n (rows of several chunks too)."""
+    n = 4096
+    for V, params in [(7, {}), (7, {"temperature": 0.6, "top_k": 4}), (7, {"top_p": 0.7}), (2050, {"temperature": 0.4})]:
+        z, _ = cases.rows_pair(5, 1, V, kinds=["near"])
+        out = backends.run("sample", backend, z.expand(n, -1), uniforms=torch.from_numpy(laws.strata(n))[:, None], **params)
+        laws.assert_quadrature(out.tokens[:, 0].numpy(), Plain().laws(z[None], **params)[0, 0].numpy(), f"V={V} {params}")
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_joint_law_of_several_draws(backend, replacement):
+    """k = 3 draws from seeds, V = 5: the joint law, i.i.d. or without replacement. Finds a total variation of .007; a draw
+    that forgets to renormalise, or two draws that share a slot, are off by far more."""
+    z = ln(0.35, 0.3, 0.2, 0.1, 0.05)
+    p = Plain().laws(z[None, None])[0, 0].tolist()
+    law = {}
+    for a in range(5):
+        for b in range(5):
+            for c in range(5):
+                if replacement:
+                    law[a, b, c] = p[a] * p[b] * p[c]
+                elif len({a, b, c}) == 3:
+                    law[a, b, c] = p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b])
+    n = 500_000 if backend != "reference" else 20_000
+    i = torch.arange(n)
+    out = backends.run("sample", backend, z.expand(n, -1), k=3, replacement=replacement, seed=i % 1009, offset=i // 1009)
+    result = laws.compare_with_law(out.tokens.numpy(), law, 5)
+    assert result.passed and (result.detects < 0.01 or n < 500_000), result
+
+
+def test_seed_offset_and_slot(backend):
+    """Draw i takes slot + i of domain 2."""
+    z, _ = cases.rows_pair(6, 56, 40, kinds=["dirichlet", "near"])
+    seed, offset = torch.arange(56) * 2**40 - 7, torch.arange(56) * 2**33
+    u = backends.run("uniforms", backend, seed, offset, 9, 2)
+    for slot in (0, 1, 5):
+        got = backends.run("sample", backend, z, k=3, seed=seed, offset=offset, slot=slot)
+        want = backends.run("sample", backend, z, k=3, uniforms=u[:, slot : slot + 3].contiguous())
+        assert torch.equal(got.tokens, want.tokens)
+    slots = torch.arange(56) % 6
+    got = backends.run("sample", backend, z, k=3, seed=seed, offset=offset, slot=slots)
+    want = backends.run("sample", backend, z, k=3, uniforms=u.gather(1, slots[:, None] + torch.arange(3)))
+    assert torch.equal(got.tokens, want.tokens)
+
+
+def test_ends_of_the_unit_interval(backend):
+    """u = 0 gives the first token with mass, u = 1 - 2^-53 the last: never one that is forbidden."""
+    z = torch.tensor([[-math.inf, 1.0, -math.inf, 0.5, -math.inf]])
+    u = torch.tensor([[0.0, ALMOST_ONE]], dtype=torch.float64)
+    assert backends.run("sample", backend, z, k=2, uniforms=u).tokens.tolist() == [[1, 3]]
+    wide = torch.full((1, 3000), -math.inf)
+    wide[0, 1500], wide[0, 1501] = 2.0, 1.0
+    assert backends.run("sample", backend, wide, k=2, uniforms=u).tokens.tolist() == [[1500, 1501]]
+
+
+def test_without_replacement_runs_dry(backend):
+    z = torch.tensor([[0.0, -math.inf, 1.0, -math.inf]])
+    out = backends.run("sample", backend, z, k=4, replacement=False, uniforms=given(1, 4))
+    assert sorted(out.tokens[0, :2].tolist()) == [0, 2] and out.tokens[0, 2:].tolist() == [-1, -1]
+    assert out.logprobs[0, 2:].tolist() == [-math.inf, -math.inf]
+    assert out.logprobs[0, :2].exp().sum().item() == pytest.approx(1, abs=1e-6)
+
+
+def test_without_replacement_takes_every_token_once(backend):
+    z, _ = cases.rows_pair(7, 30, 12, kinds=["dirichlet", "near"])
+    out = backends.run("sample", backend, z, k=12, replacement=False, uniforms=given(30, 12))
+    assert torch.equal(out.tokens.sort(-1).values, torch.arange(12).expand(30, -1))
+
+
+def test_greedy(backend):
+    z = torch.tensor([[1.0, 5.0, 5.0, 2.0]])
+    out = backends.run("sample", backend, z, k=3, temperature=0)
+    assert out.tokens.tolist() == [[1, 1, 1]] and out.logprobs.tolist() == [[0, 0, 0]]
+    out = backends.run("sample", backend, z, k=3, replacement=False, temperature=0)
+    assert out.tokens.tolist() == [[1, -1, -1]] and out.logprobs.tolist() == [[0, -math.inf, -math.inf]]
+
+
+@pytest.mark.parametrize("V", [1, 9, 1025])
+def test_invalid_rows_leave_the_others_alone(backend, V):
+    bad = cases.bad_rows(V)
+    good, _ = cases.rows_pair(8, 1, V)
+    z = torch.cat([torch.stack([row for row, _ in bad]), good])
+    u = given(len(z), 1)
+    out = backends.run("sample", backend, z, uniforms=u)
+    assert out.tokens[:-1, 0].tolist() == [argmax for _, argmax in bad]
+    assert out.logprobs[:-1].isnan().all()
+    alone = backends.run("sample", backend, good, uniforms=u[-1:])
+    assert torch.equal(out.tokens[-1:], alone.tokens) and torch.equal(out.logprobs[-1:], alone.logprobs)
+
+
+def test_batch_order_strides_and_empty(backend):
+    z, _ = cases.rows_pair(9, 64, 1500)
+    params = cases.parameters(10, 64)
+    seed, offset = torch.arange(64) + 99, torch.arange(64) % 5
+    whole = backends.run("sample", backend, z, k=2, seed=seed, offset=offset, **params)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
+    shuffled = backends.run("sample", backend, cases.strided(z[order]), k=2, seed=seed[order], offset=offset[order],
+                            **{name: x[order] for name, x in params.items()})
+    assert torch.equal(shuffled.tokens, whole.tokens[order])
+    for i in range(0, 64, 9):
+        alone = backends.run("sample", backend, z[i : i + 1], k=2, seed=seed[i : i + 1], offset=offset[i : i + 1],
+                             **{name: x[i : i + 1] for name, x in params.items()})
+        assert torch.equal(alone.tokens[0], whole.tokens[i])
+    assert backends.run("sample", backend, z[:0], k=2, seed=seed[:0], offset=offset[:0]).tokens.shape == (0, 2)
+
+
+def test_bad_arguments():
+    import specdec_kernels as sk
+
+    z, u = torch.randn(3, 5), given(3, 2)
+    with pytest.raises(ValueError, match="sample: needs seed and offset, or uniforms, got neither"):
+        sk.sample(z)
+    with pytest.raises(ValueError, match="sample: seed and offset go together"):
+        sk.sample(z, seed=torch.arange(3))
+    with pytest.raises(ValueError, match=r"sample: uniforms must have shape \[3, 1\], got \[3, 2\]"):
+        sk.sample(z, uniforms=u)
+    with pytest.raises(TypeError, match="sample: uniforms must be float64, got float32"):
+        sk.sample(z, k=2, uniforms=u.float())
+    with pytest.raises(ValueError, match="sample: stats already hold the sampling parameters"):
+        sk.sample(z, sk.row_stats(z), k=2, temperature=0.5, uniforms=u)
+    with pytest.raises(ValueError, match=r"sample: stats must have shape \[N=3, 4=?4?\], got \[2, 4\]"):
+        sk.sample(z, sk.row_stats(z[:2]), k=2, uniforms=u)
+    with pytest.raises(ValueError, match="sample: k must be >= 0, got -1"):
+        sk.sample(z, k=-1, uniforms=u)
+    with pytest.raises(ValueError, match=r"sample: seed must have shape \[3\], got \[4\]"):
+        sk.sample(z, seed=torch.arange(4), offset=torch.arange(3))
+
+
+def test_surface():
+    z = torch.randn(4, 9)
+    surface.check_op("sample", lambda sk, z, u: sk.sample(z, k=2, uniforms=u, top_k=3), z, given(4, 2))
+    surface.check_op("sample", lambda sk, z, s: sk.sample(z, k=2, replacement=False, seed=s, offset=s, slot=3), z, torch.arange(4))

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad arguments, torch's own checks, memory, and offsets past 2^31."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import backends
+import pytest
+import surface
+import torch
+
+B, G, V = 4, 5, 11
+
+
+def good():
+    rng = torch.Generator().manual_seed(0)
+    return {"target_logits": torch.randn(B, G + 1, V, generator=rng), "draft_tokens": torch.zeros(B, G, dtype=torch.int64),
+            "draft_logits": torch.randn(B, G, V, generator=rng), "uniforms": torch.rand(B, G + 1, generator=rng, dtype=torch.float64)}
+
+
+def ragged():
+    rng = torch.Generator().manual_seed(0)
+    return {"target_logits": torch.randn(9, V, generator=rng), "draft_tokens": torch.zeros(5, dtype=torch.int64),
+            "draft_logits": torch.randn(5, V, generator=rng), "cu_draft": torch.tensor([0, 2, 2, 3, 5]), "max_draft": 2,
+            "uniforms": torch.rand(4, 3, generator=rng, dtype=torch.float64)}
+
+
+I64 = torch.int64
+BAD = [  # base, change, exception, message
+    (good, {"draft_tokens": torch.zeros(4, 6, dtype=I64)}, ValueError, r"verify_chain: draft_tokens must have shape \[B=4, G=5\], got \[4, 6\]"),
+    (good, {"draft_tokens": torch.zeros(3, 5, dtype=I64)}, ValueError, r"draft_tokens must have shape \[B=4, G=5\], got \[3, 5\]"),
+    (good, {"draft_tokens": torch.zeros(4, 5)}, TypeError, "draft_tokens must be int32 or int64, got float32"),
+    (good, {"draft_tokens": [[0] * 5] * 4}, TypeError, "draft_tokens must be a torch.Tensor, got list"),
+    (good, {"target_logits": torch.zeros(4, 6, 11, dtype=torch.float64)}, TypeError, "target_logits must be float32 or bfloat16 or float16, got float64"),
+    (good, {"target_logits": torch.zeros(6, 11)}, ValueError, r"target_logits must have shape \[B, G\+1, V\], got \[6, 11\]"),
+    (good, {"target_logits": torch.zeros(4, 6, 0)}, ValueError, "target_logits must have a vocabulary of"),
+    (good, {"target_logits": torch.zeros(4, 11, 6).transpose(1, 2)}, ValueError, "target_logits must be contiguous in its last dimension"),
+    (good, {"draft_logits": torch.zeros(4, 4, 11)}, ValueError, r"draft_logits must have shape \[B=4, G=5, Vq=11\], got \[4, 4, 11\]"),
+    (good, {"draft_logits": torch.zeros(4, 5, 11, dtype=I64)}, TypeError, "draft_logits must be .*got int64"),
+    (good, {"uniforms": torch.zeros(4, 5, dtype=torch.float64)}, ValueError, r"uniforms must have shape \[4, 6\], got \[4, 5\]"),
+    (good, {"uniforms": torch.zeros(4, 6)}, TypeError, "uniforms must be float64, got float32"),
+    (good, {"uniforms": None}, ValueError, "needs seed and offset, or uniforms, got neither"),
+    (good, {"seed": torch.zeros(4, dtype=I64), "offset": torch.zeros(4, dtype=I64)}, ValueError, "uniforms take the place of seed and offset"),
+    (good, {"uniforms": None, "seed": torch.zeros(4, dtype=I64)}, ValueError, "seed and offset go together"),
+    (good, {"uniforms": None, "seed": torch.zeros(4, dtype=torch.int32), "offset": torch.zeros(4, dtype=I64)}, TypeError, "seed must be int64, got int32"),
+    (good, {"uniforms": None, "seed": torch.zeros(5, dtype=I64), "offset": torch.zeros(4, dtype=I64)}, ValueError, r"seed must have shape \[4\], got \[5\]"),
+    (good, {"temperature": -0.5}, ValueError, "temperature must be .*>= 0, got -0.5"),
+    (good, {"temperature": torch.ones(3)}, ValueError, r"temperature must be a number or have shape \[4\], got \[3\]"),
+    (good, {"temperature": "1"}, TypeError, "temperature must be a number or a tensor, got str"),
+    (good, {"temperature": torch.tensor([1.0, 1.0, -1.0, 1.0])}, RuntimeError, "verify_chain: temperature must be"),
+    (good, {"top_p": 0.0}, ValueError, r"top_p must be in \(0, 1\], got 0"),
+    (good, {"top_p": 1.01}, ValueError, r"top_p must be in \(0, 1\], got 1.01"),
+    (good, {"draft_top_p": -1}, ValueError, r"draft_top_p must be in \(0, 1\], got -1"),
+    (good, {"draft_top_p": torch.tensor([1.0, 2.0, 1.0, 1.0])}, RuntimeError, "verify_chain: draft_top_p must be"),
+    (good, {"top_k": -2}, ValueError, "top_k must be .*got -2"),
+    (good, {"top_k": 1.5}, TypeError, "top_k must be"),
+    (good, {"min_p": 1.5}, ValueError, r"min_p must be in \[0, 1\], got 1.5"),
+    (good, {"target_kind": "prob"}, ValueError, "target_kind must be 'logits' or 'probs', got 'prob'"),
+    (good, {"target_kind": "probs", "temperature": 0.5}, ValueError, "sampling parameters need target_kind='logits', got 'probs'"),
+    (good, {"draft_kind": "probs", "draft_stats": torch.zeros(4, 5, 4)}, ValueError, "need draft_kind='logits', got 'probs'"),
+    (good, {"target_stats": torch.zeros(4, 5, 4)}, ValueError, r"target_stats must have shape \[B=4, G\+1=6, 4=?4?\], got \[4, 5, 4\]"),
+    (good, {"draft_stats": torch.zeros(4, 5, 4), "draft_temperature": 0.5}, ValueError, "draft_stats already hold the sampling parameters"),
+    (good, {"draft_logits": None, "draft_top_k": 3}, ValueError, "need draft_logits, got None"),
+    (good, {"method": "tree"}, ValueError, "method must be 'token', got 'tree'"),
+    (good, {"rule": "typical"}, ValueError, "rule must be 'exact'"),
+    (good, {"max_draft": 4}, ValueError, "max_draft must be G=5"),
+    (good, {"bonus_tokens": torch.zeros(4, dtype=I64)}, ValueError, r"verify_chain: .*must have shape"),
+    (ragged, {"max_draft": None}, ValueError, "max_draft must be"),
+    (ragged, {"cu_draft": torch.tensor([0, 2, 1, 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
+    (ragged, {"cu_draft": torch.tensor([1, 2, 2, 3, 5])}, RuntimeError, "verify_chain: cu_draft must"),
+    (ragged, {"cu_draft": torch.tensor([0, 2, 2, 3, 4])}, RuntimeError, "verify_chain: cu_draft must"),
+    (ragged, {"max_draft": 1, "uniforms": torch.zeros(4, 2, dtype=torch.float64)}, RuntimeError, "verify_chain: .*max_draft"),
+    (ragged, {"cu_draft": torch.tensor([0.0, 2, 2, 3, 5])}, TypeError, "cu_draft must be int32 or int64, got float32"),
+    (ragged, {"target_logits": torch.zeros(8, 11)}, ValueError, r"target_logits must have shape \[R=9, V=11\], got \[8, 11\]"),
+    (ragged, {"draft_logits": torch.zeros(4, 11)}, ValueError, r"draft_logits must have shape \[D=5, Vq=11\], got \[4, 11\]"),
+]
+
+
+@pytest.mark.parametrize("base, change, error, message", BAD, ids=[f"{i}-{'-'.join(c)}" for i, (_, c, _, _) in enumerate(BAD)])
+def test_bad_arguments(base, change, error, message):
+    import specdec_kernels as sk
+
+    sk.verify_chain(**base())
+    with pytest.raises(error, match=message) as caught:
+        sk.verify_chain(**base() | change)
+    assert "verify_chain: " in str(caught.value)
+
+
+def test_wrong_device():
+    import specdec_kernels as sk
+
+    with pytest.raises((ValueError, NotImplementedError), match="verify_chain: draft_tokens must be on cpu, got meta"):
+        sk.verify_chain(**good() | {"draft_tokens": torch.zeros(B, G, dtype=I64, device="meta")})
+
+
+def test_the_cpp_side_checks_again():
+    """Engines call torch.ops.specdec.verify_chain without the wrapper: wrong shapes still raise and name op and argument."""
+    import specdec_kernels as sk
+
+    with surface.Recorded() as recorded:
+        sk.verify_chain(**good())
+    (op, args, kwargs), = recorded.calls
+    for i, other in ((1, torch.zeros(B, G + 1, dtype=I64)), (1, torch.zeros(B, G)), (2, torch.zeros(B, G - 1, V)), (0, torch.zeros(B, V))):
+        with pytest.raises(RuntimeError, match="verify_chain: (target_logits|draft_tokens|draft_logits) must"):
+            op(*args[:i], other, *args[i + 1 :], **kwargs)
+
+
+def test_surface():
+    a, r = good(), ragged()
+    surface.check_op("verify_chain", lambda sk, p, d, q, u: sk.verify_chain(p, d, q, uniforms=u), *(a[k] for k in ("target_logits", "draft_tokens", "draft_logits", "uniforms")))
+    surface.check_op("verify_chain", lambda sk, p, d, s: sk.verify_chain(p, d, None, seed=s, offset=s, temperature=0.7, top_k=3), a["target_logits"], a["draft_tokens"], torch.arange(B))
+    surface.check_op("verify_chain", lambda sk, p, d, q, c, u: sk.verify_chain(p, d, q, cu_draft=c, max_draft=2, uniforms=u), *(r[k] for k in ("target_logits", "draft_tokens", "draft_logits", "cu_draft", "uniforms")))
+
+
+def test_a_step_compiles_whole():
+    """Draft and verification in one fullgraph, stats handed over."""
+    import specdec_kernels as sk
+
+    def step(p, q, seed):
+        drawn = sk.sample(q, k=1, temperature=0.8, seed=seed, offset=seed)
+        return sk.verify_chain(p, drawn.tokens, q[:, None], draft_stats=drawn.stats[:, None], seed=seed, offset=seed)[:2]
+
+    a = good()
+    args = a["target_logits"][:, :2], a["draft_logits"][:, 0], torch.arange(B)
+    for got, want in zip(torch.compile(step, fullgraph=True, backend="aot_eager")(*args), step(*args)):
+        assert torch.equal(got, want)
+
+
+# ---- memory and size ------------------------------------------------------------------------------------------------
+
+MEMORY = """
+import torch
+torch.set_num_threads(1)
+import specdec_kernels as sk
+B, G, V = 64, 5, 151_936
+target = torch.randn(B, 1, V).bfloat16().expand(B, G + 1, V)
+draft = torch.randn(1, G, V).bfloat16().expand(B, G, V)
+args = dict(target_logits=target, draft_tokens=draft[0].argmax(-1).expand(B, G), draft_logits=draft, seed=torch.arange(B), offset=torch.arange(B), {extra})
+sk.verify_chain(**args)  # what the first call sets up is not the call's
+def clear():
+    open("/proc/self/clear_refs", "w").write("5")
+def high():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1])
+def now():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1])
+clear()
+before = now()
+sk.verify_chain(**args)
+print("KIB", high() - before)
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no resettable memory high-water mark here")
+@pytest.mark.parametrize("extra", ["", "temperature=0.7, top_p=0.9, draft_top_k=50"])
+def test_peak_memory_stays_under_a_megabyte(extra):
+    """At B=64, G=5, V=151,936: one float32 row alone would be 0.6 MB, one row per request 39 MB."""
+    code = MEMORY.format(extra=extra)
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kib = int(done.stdout.split("KIB")[1])
+    assert kib < 1024, f"{kib} KiB"
+
+
+@pytest.mark.parametrize("layout", ["request stride", "row stride"])
+def test_offsets_past_2_31(backend, layout):
+    """Rows that lie more than 2^31 elements apart, in memory that is reserved but mostly never touched."""
+    far, width = 2**31 + 12_345, 1500
+    rng = torch.Generator().manual_seed(3)
+    rows = torch.randn(2, 2, width, generator=rng).bfloat16()
+    drafts, u = torch.tensor([[7], [9]]), torch.rand(2, 2, generator=rng, dtype=torch.float64)
+    storage = torch.empty(far + 4 * width, dtype=torch.bfloat16)
+    strides = (far, width, 1) if layout == "request stride" else (2 * width, far, 1)
+    view = storage.as_strided((2, 2, width), strides)
+    view.copy_(rows)
+    for q in (None, view[:, :1]):
+        want = backends.run("verify_chain", backend, rows, drafts, None if q is None else rows[:, :1], uniforms=u)
+        got = backends.run("verify_chain", backend, view, drafts, q, uniforms=u)
+        assert torch.equal(got.tokens, want.tokens) and torch.equal(got.logprobs, want.logprobs)
+    assert torch.equal(backends.run("row_stats", backend, view[:, 0]), backends.run("row_stats", backend, rows[:, 0]))
+    assert torch.equal(backends.run("sample", backend, view[:, 1], uniforms=u[:, :1]).tokens, backends.run("sample", backend, rows[:, 1], uniforms=u[:, :1]).tokens)

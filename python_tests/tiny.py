@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny random causal LMs, and what a plain Hugging Face loop says about them."""
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+
+def llama(seed, vocab=32, spread=0.3):
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=spread,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return LlamaForCausalLM(config).float().eval().requires_grad_(False)
+
+
+def gpt2(seed, vocab=32):
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=vocab, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.3, bos_token_id=0, eos_token_id=0
+    )
+    return GPT2LMHeadModel(config).float().eval().requires_grad_(False)
+
+
+def nearby(model, noise=0.02):
+    """Disturb the weights in place: a draft that agrees with the model it was, often but not always."""
+    torch.manual_seed(99)
+    for weight in model.parameters():
+        weight.add_(noise * torch.randn_like(weight))
+    return model
+
+
+_GREEDY = {}  # (model, prompt) -> tokens so far
+
+
+@torch.inference_mode()
+def greedy(model, prompt, tokens):
+    """The oracle: argmax by argmax, the whole sequence recomputed each time, no cache of keys."""
+    out = _GREEDY.setdefault((model, tuple(prompt)), [])
+    while len(out) < tokens:
+        out.append(model(torch.tensor([prompt + out])).logits[0, -1].argmax().item())
+    return out[:tokens]
+
+
+@torch.inference_mode()
+def laws(model, prompt, temperature=1.0):
+    """prefix -> the model's law [V] after prompt + prefix, float64, remembered."""
+    known = {}
+
+    def law(prefix):
+        if prefix not in known:
+            logits = model(torch.tensor([list(prompt) + list(prefix)])).logits[0, -1].double()
+            known[prefix] = torch.softmax(logits / temperature, -1).numpy()
+        return known[prefix]
+
+    return law
+
+
+class Letters:
+    """A tokenizer of single characters, id 0 is the end; ids 1 and 2 are the two bytes of one two-byte character."""
+
+    def __init__(self, alphabet="abcdefghijklmnopqrstuvwxyz.,?! "):
+        self.alphabet = alphabet
+
+    def decode(self, ids, **_):
+        out, i = "", 0
+        while i < len(ids):
+            if ids[i] == 1:
+                whole = i + 1 < len(ids) and ids[i + 1] == 2
+                out, i = out + ("\u00e9" if whole else "\ufffd"), i + 1 + whole
+                continue
+            out += "" if ids[i] == 0 else "\ufffd" if ids[i] == 2 else self.alphabet[ids[i] - 3]
+            i += 1
+        return out

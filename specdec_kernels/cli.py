@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m specdec_kernels info | generate | selfcheck. Heavy imports wait until a command needs them."""
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Exact verification for speculative decoding.")
+console = Console()
+
+
+def main():
+    app(prog_name="python -m specdec_kernels")
+
+
+class Precision(str, Enum):
+    auto = "auto"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
+@app.command()
+def info():
+    """Version, backends found, instruction set picked, torch and CUDA versions, architectures built."""
+    from specdec_kernels.info import collect
+
+    table = Table(show_header=False, box=None)
+    for name, value in collect().items():
+        table.add_row(name, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+    console.print(table)
+
+
+@app.command()
+def selfcheck():
+    """A statistical check of the installed ops, in under a minute."""
+    from specdec_kernels import selfcheck as check
+
+    raise typer.Exit(0 if check.run(console) else 1)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[list[str], typer.Option(help="Text to continue; repeat for a batch.")],
+    target: Annotated[str, typer.Option(help='Hub name, folder, .gguf file, or "smollm2".')] = "smollm2",
+    draft: Annotated[str, typer.Option(help='A model as for --target, a layer-draft folder, or "lookup" (the prompt itself).')] = "lookup",
+    lookup_first: Annotated[bool, typer.Option(help="Look the draft up in the text first; the draft model where nothing is found.")] = False,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="0: off.")] = 0.0,
+    gamma: Annotated[str, typer.Option(help='Tokens drafted at a time, or "auto".')] = "auto",
+    max_new_tokens: Annotated[int, typer.Option()] = 128,
+    seed: Annotated[int, typer.Option(help="Request i uses seed + i.")] = 0,
+    stop: Annotated[list[str], typer.Option(help="A string that ends the text; may be repeated.")] = [],  # noqa: B006
+    chat: Annotated[bool, typer.Option(help="Wrap the prompt in the model's chat template.")] = False,
+    plain: Annotated[bool, typer.Option(help="No draft: plain decoding through the same loop.")] = False,
+    dtype: Annotated[Precision, typer.Option(help="auto: bfloat16 where the CPU has it.")] = Precision.auto,
+):
+    """Continue text with a target and a draft, streaming, and say what it cost."""
+    from specdec_kernels.console import loading, stats_table, stream_text
+
+    try:
+        from specdec_kernels import decode
+
+        width = gamma if gamma == "auto" else _number("gamma", gamma)
+        with loading(console) as on_step:
+            model = None if plain or draft == "lookup" else draft
+            pair = decode.load_pair(target, model, _dtype(dtype), on_step=on_step)
+        drafter = None
+        if not plain:
+            lookup = decode.PromptLookupDrafter(width)
+            drafter = lookup if model is None else decode.ModelDrafter(pair.draft, width)
+            if model is not None and lookup_first:
+                drafter = decode.LookupThenModel(lookup, drafter)
+        requests = [
+            decode.Request(
+                _encode(pair.tokenizer, text, chat), max_new_tokens, temperature, top_k, top_p, min_p, seed + i, pair.eos, tuple(stop)
+            )
+            for i, text in enumerate(prompt)
+        ]
+        output = decode.Output()
+        stream_text(console, prompt, decode.stream(pair.target, requests, drafter, tokenizer=pair.tokenizer, output=output))
+    except (ValueError, ImportError, OSError) as error:
+        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        raise typer.Exit(2) from None
+    console.print(stats_table(output.stats, drafter is not None))
+
+
+def _number(name, text):
+    if not text.isdigit():
+        raise ValueError(f'--{name} must be an integer >= 1 or "auto", got {text}')
+    return int(text)
+
+
+def _dtype(precision):
+    import torch
+
+    return None if precision is Precision.auto else getattr(torch, precision.value)
+
+
+def _encode(tokenizer, text, chat):
+    if chat:
+        text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
+    return tokenizer.encode(text, add_special_tokens=not chat)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers whose weight is laid out for the CPU once, instead of at every call.
+
+`F.linear` hands oneDNN a plain weight, which it repacks at each call: at the row counts of decoding (1 to some tens) that
+costs as much as the product itself. Plain and speculative decoding, target and draft, all go through this layer.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+__all__ = ["PackedLinear", "can_pack", "pack_linears"]
+
+# The row count the layout is chosen for: a few tokens, between plain decoding (1) and a drafted chain.
+_ROWS = 4
+
+
+def can_pack(weight: torch.Tensor) -> bool:
+    """Whether oneDNN packs this weight here: CPU, and float32 or (where the processor has it) bfloat16."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if weight.dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype == torch.float32
+
+
+class PackedLinear(nn.Module):
+    """y = x W^T + b, with `W [out, in]` packed; where packing is not possible it is F.linear.
+
+    `add(x, residual)` returns residual + x W^T + b in one pass.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.packed = can_pack(weight)
+        weight = weight.detach()
+        if self.packed:
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
+        self.weight, self.bias = weight, None if bias is None else bias.detach()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+        return residual + F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, packed={self.packed}"
+
+
+def pack_linears(model: nn.Module) -> nn.Module:
+    """Replace every nn.Linear of `model` that can be packed, in place."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and can_pack(child.weight):
+                setattr(parent, name, PackedLinear(child.weight, child.bias))
+    return model

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes into the decode loop (Request) and what comes out (Event, Result, Stats)."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+__all__ = ["Event", "Request", "Result", "Stats"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy."""
+
+    prompt: list[int]  # token ids, at least one
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    eos: tuple[int, ...] = ()  # any of these ids ends the request; it is the last token of the result
+    stop: tuple[str, ...] = ()  # any of these strings ends the request (needs a tokenizer); the text ends before it
+
+    def __post_init__(self):
+        object.__setattr__(self, "prompt", [int(t) for t in self.prompt])
+        if not self.prompt:
+            raise ValueError("Request: prompt must have at least one token, got none")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"Request: max_new_tokens must be >= 1, got {self.max_new_tokens}")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"Request: temperature must be a finite number >= 0, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"Request: top_p must lie in (0, 1], got {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"Request: min_p must lie in [0, 1], got {self.min_p}")
+        if self.top_k < -1:
+            raise ValueError(f"Request: top_k must be >= -1, got {self.top_k}")
+
+
+@dataclass(frozen=True)
+class Event:
+    """New tokens of one request. `text` is "" without a tokenizer; `finished` is None, "eos", "length" or "stop"."""
+
+    index: int  # of the request in the list given to the loop
+    tokens: list[int]
+    text: str = ""
+    finished: str | None = None
+
+
+@dataclass
+class Stats:
+    """Counts and seconds, of one request or of all. The requests of a step share its seconds equally."""
+
+    new_tokens: int = 0
+    target_calls: float = 0  # for one request: the steps it took part in; in total: forward passes of the target
+    rows: int = 0  # steps summed over requests
+    drafted: int = 0  # draft tokens offered
+    tested: int = 0  # draft tokens the acceptance test looked at: the accepted ones and the first rejected one
+    accepted: int = 0
+    widths: Counter = field(default_factory=Counter)  # drafts by their length; steps without one have length 0
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    seconds: float = 0.0  # the whole, prefill and bookkeeping included
+    status: int = 0  # the status bits of verify_chain, or-ed
+
+    @property
+    def alpha(self) -> float:
+        """Chance that a tested draft token is accepted: the alpha of theory.py."""
+        return self.accepted / self.tested if self.tested else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted draft tokens over all drafted ones, those behind a rejection included."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def tokens_per_call(self) -> float:
+        """Tokens a request gains by one forward pass of the target; 1 in plain decoding."""
+        return self.new_tokens / self.rows if self.rows else 0.0
+
+    @property
+    def decode_seconds(self) -> float:
+        return self.seconds - self.prefill_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens over the seconds after the prompts were read."""
+        return self.new_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+
+@dataclass
+class Result:
+    """The continuation of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    finished: str | None = None
+    stats: Stats = field(default_factory=Stats)
