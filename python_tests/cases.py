@@ -8,7 +8,6 @@ import torch
 from plain import Plain, inverse_cdf
 
 KINDS = ["dirichlet", "peaked", "near", "identical", "disjoint", "zeros", "onehot"]
-ROWS = ["plain", "strided", "expanded"]
 
 
 def logs(p):

@@ -21,7 +21,16 @@ from specdec_kernels.decode import (
     stream,
 )
 
-KINDS = ["plain", "model", "lookup", "both", "auto"]
+KINDS = ["plain", "model", "confident", "lookup", "both", "auto"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Models this small run faster without a second thread, and the tests do not depend on how busy the machine is."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +49,8 @@ def drafter(kind, model):
     lookup, gamma = PromptLookupDrafter(5), "auto" if kind == "auto" else 3
     if kind in ("both", "auto"):
         return LookupThenModel(lookup, ModelDrafter(model, gamma))
-    return {"plain": None, "model": ModelDrafter(model, 3), "lookup": lookup}[kind]
+    confident = ModelDrafter(model, 6, confidence=0.3)
+    return {"plain": None, "model": ModelDrafter(model, 3), "confident": confident, "lookup": lookup}[kind]
 
 
 def requests(n=8, **parameters):
@@ -70,6 +80,9 @@ def test_greedy_is_the_models_own(models, name, batch, kind):
         assert output.stats.tokens_per_call == 1
 
 
+CASES = [("plain", 1.0), ("model", 1.0), ("model", 0.6), ("confident", 1.0), ("lookup", 1.0), ("both", 1.0)]
+
+
 def three_tokens(kind, n, temperature=1.0, V=4):
     """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration, statistics.
 
@@ -78,6 +91,7 @@ def three_tokens(kind, n, temperature=1.0, V=4):
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
     prompt = [1]  # lookup finds something once the 1 has come again
     drafters = {"lookup": PromptLookupDrafter(2, 2, 1), "plain": None, "model": ModelDrafter(adapt(other), 3)}
+    drafters["confident"] = ModelDrafter(adapt(other), 3, confidence=0.2)
     drafters["both"] = LookupThenModel(drafters["lookup"], drafters["model"])
     todo = [Request(prompt, max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, drafters[kind], max_batch=2000)
@@ -85,7 +99,7 @@ def three_tokens(kind, n, temperature=1.0, V=4):
     return laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, prompt, temperature), 3), V), output.stats
 
 
-@pytest.mark.parametrize("kind, temperature", [("plain", 1.0), ("model", 1.0), ("model", 0.6), ("lookup", 1.0), ("both", 1.0)])
+@pytest.mark.parametrize("kind, temperature", CASES)
 def test_joint_law_of_three_tokens(kind, temperature):
     """Through the whole loop the emitted tokens follow the target's joint law on V^3, whatever the drafter.
 
@@ -110,7 +124,7 @@ def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
     assert not three_tokens("model", 4000)[0].passed
 
 
-@pytest.mark.parametrize("kind", ["plain", "model", "lookup", "both"])
+@pytest.mark.parametrize("kind", ["plain", "model", "confident", "lookup", "both"])
 def test_a_request_alone_and_in_a_batch(models, kind):
     """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters."""
     _, target, draft = models["lean"]
@@ -229,6 +243,18 @@ def test_statistics_add_up(models):
         assert getattr(total, name) == pytest.approx(sum(getattr(s, name) for s in each)) and getattr(total, name) > 0
     assert total.draft_seconds + total.target_seconds + total.verify_seconds + total.prefill_seconds < total.seconds
     assert total.status == 0
+
+
+def test_an_unsure_draft_stops(models):
+    """Every draft ends after the token that makes it unlikely: at confidence > 1 after the first, at 0 never, between sometimes."""
+    _, target, draft = models["lean"]
+
+    def widths(confidence):
+        drafter = ModelDrafter(draft, 4, confidence=confidence)
+        found = generate(target, [Request(r.prompt, 40) for r in requests()], drafter).stats.widths
+        return {g: n for g, n in found.items() if n > 10}  # the last steps of a request are cut by max_new_tokens
+
+    assert set(widths(1.1)) <= {0, 1} and set(widths(0.0)) == {4} and len(widths(0.1)) > 2
 
 
 def test_draft_vocabulary_of_another_size():

@@ -12,7 +12,7 @@ NAN, INF = math.nan, math.inf
 
 
 def prob_rows(seed, N, V, Vq=None, dtype=torch.float32):
-    p, q = cases.rows_pair(seed, N, V, Vq, kinds=[k for k in cases.KINDS])
+    p, q = cases.rows_pair(seed, N, V, Vq)
     return p.softmax(-1).to(dtype), q.softmax(-1).to(dtype)
 
 
@@ -79,9 +79,9 @@ def test_a_rounded_one_counts_as_one(backend):
 @pytest.mark.parametrize("p, q, want", [
     ([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]),  # empty residual: p
     ([0.5, 0.5, 0.0], [1.0, 1.0, 1.0], [0.5, 0.5, 0.0]),
-    ([NAN, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 0.75, 0.25]),  # what is not positive counts 0
+    ([NAN, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),  # an invalid row: its largest finite entry, mass NaN
     ([-1.0, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 0.75, 0.25]),
-    ([0.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),  # nothing at all: the largest finite entry
+    ([0.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),  # nothing at all
     ([NAN, NAN, NAN], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
     ([0.1, INF, 0.4], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]),
 ])
@@ -90,6 +90,7 @@ def test_degenerate_rows_leave_the_others_alone(backend, p, q, want):
     rows_p, rows_q = torch.cat([good, torch.tensor([p]), good]), torch.cat([good.roll(1), torch.tensor([q]), good.roll(1)])
     probs, mass = backends.run("residual", backend, rows_p, rows_q)
     assert torch.allclose(probs[1].float(), torch.tensor(want), atol=1e-6)
+    assert mass[1].isnan() == (not all(map(math.isfinite, p)))
     alone = backends.run("residual", backend, good, good.roll(1))
     for i in (0, 2):
         assert torch.equal(probs[i], alone[0][0]) and mass[i] == alone[1][0]

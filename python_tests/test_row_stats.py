@@ -85,6 +85,11 @@ def test_ties_at_the_cutoff_all_stay(backend, levels):
     assert_stats(backend, z, **cases.parameters(5, 200))
 
 
+def test_min_p_cutoff_is_rounded_once(backend):
+    """max + T ln(min_p) cancels here: in float32 arithmetic the cutoff comes out five ulp high and the last token is lost."""
+    assert_stats(backend, torch.tensor([[3.904296875, 0.0, -0.2403564453125]]), temperature=0.3, min_p=1e-6)
+
+
 def test_top_k_of_what_min_p_left(backend):
     """k between the number of tokens that min-p leaves and V: then top-k takes nothing away."""
     z, _ = cases.rows_pair(12, 60, 23, kinds=["dirichlet", "near", "zeros"])

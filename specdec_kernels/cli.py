@@ -74,7 +74,7 @@ def generate(
             lookup = decode.PromptLookupDrafter(width)
             drafter = lookup if model is None else decode.ModelDrafter(pair.draft, width)
             if model is not None and lookup_first:
-                drafter = decode.LookupThenModel(lookup, drafter)
+                drafter = decode.LookupThenModel(decode.PromptLookupDrafter(width, min_ngram=3), drafter)
         requests = [
             decode.Request(
                 _encode(pair.tokenizer, text, chat), max_new_tokens, temperature, top_k, top_p, min_p, seed + i, pair.eos, tuple(stop)
@@ -82,7 +82,8 @@ def generate(
             for i, text in enumerate(prompt)
         ]
         output = decode.Output()
-        stream_text(console, prompt, decode.stream(pair.target, requests, drafter, tokenizer=pair.tokenizer, output=output))
+        heads = [text + "\n\n" for text in prompt] if chat else prompt
+        stream_text(console, heads, decode.stream(pair.target, requests, drafter, tokenizer=pair.tokenizer, output=output))
     except (ValueError, ImportError, OSError) as error:
         Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(2) from None

@@ -166,7 +166,8 @@ def invariance(sk, device, seed):
 def control(sk, device, seed):
     """The same chi-square must notice a draft that was drawn at T = 1 and is declared as T = 0.9."""
     result = joint_law(sk, device, seed + 3 * STEPS, {}, {}, {"temperature": 0.9}, STEPS // 4)
-    return Row("control: a draft law misdeclared", "a test that cannot fail", f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}", result.p_value < P_VALUE)
+    statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
+    return Row("control: a draft law misdeclared", "a test that cannot fail", statistic, result.p_value < P_VALUE)
 
 
 CHECKS = known_answers, agreement, plain_law, filtered_law, without_replacement, invariance, control
@@ -197,7 +198,8 @@ def run(console=None, seed=None) -> bool:
         console.print(table)
     seconds = time.perf_counter() - started
     if failed:
-        console.print(f"[bold red]FAILED[/bold red] after {seconds:.0f} s: {'; '.join(failed)}. Do not trust these ops on this machine; repeat with seed {seed}.")
+        console.print(f"[bold red]FAILED[/bold red] after {seconds:.0f} s, with seed {seed}: {'; '.join(failed)}. Do not trust these ops here.")
     else:
-        console.print(f"[bold green]PASSED[/bold green] in {seconds:.0f} s: what these ops emit follows the target's law; right ops fail this less than once in 100,000 runs.")
+        verdict = "what these ops emit follows the target's law (right ops fail this less than once in 100,000 runs)."
+        console.print(f"[bold green]PASSED[/bold green] in {seconds:.0f} s: {verdict}")
     return not failed

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.progress import track
-from teacher import PAD, load_target, log_normaliser
+from teacher import PAD, load_target
 
 from specdec_kernels.decode.llama import LeanLlama
 
@@ -30,15 +30,15 @@ CHAT = (
 )
 ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
 
-OPENERS = """What|How|Why|Can you|Could you|Please|Explain|Write|Describe|I|I need|I'm|My|Give me|Tell me|Is it|Is there|
-Summarize|Suggest|Help me|Create|When|Where|Who|Which|Do you|Should I|Compare|List|Give an example of|In|The|Imagine|
-Translate|Rewrite|Name|Define|If|Are|Does|What is the|How do I|How can I|Write a short|What are some""".replace("\n", "").split("|")
+OPENERS = """What|How|Why|Can you|Could you|Please|Explain|Write|Describe|I|I need|I'm|My|Give me|Tell me|Is it|
+Is there|Summarize|Suggest|Help me|Create|When|Where|Who|Which|Do you|Should I|Compare|List|Give an example of|In|The|
+Imagine|Translate|Rewrite|Name|Define|If|Are|Does|What is the|How do I|How can I|Write a short|What are some"""
 CODE_REQUESTS = """Write a Python function|Implement a Python function|Write a function that|Create a Python program|
 Write a Python script|Write code|Given a list|Given a string|Complete the following Python function|Fix this Python code|
-How do I write a Python function|Write a Python class""".replace("\n", "").split("|")
+How do I write a Python function|Write a Python class"""
 CODE_STARTS = """def |def is_|def get_|def find_|def count_|def sum_|def sort_|def check_|def remove_|def max_|def string_|
-def list_|def parse_|def compute_|def max_sub|def num_|def convert_|def longest_|import |from typing import List\n\n\ndef |
-from typing import |class |import math\n\ndef |def solve(|def f(|# |def factor|def encode_|def decode_|def filter_""".replace("|\n", "|").split("|")
+def list_|def parse_|def compute_|def max_sub|def num_|def convert_|def longest_|import |from typing import |class |solve(|
+from typing import List\\n\\n\\ndef |import math\\n\\ndef |def f(|# |def factor|def encode_|def decode_|def filter_"""
 TEMPLATES = """Explain {} to a beginner.|What is {}?|Write a short paragraph about {}.|Give me five facts about {}.|
 What are the advantages and disadvantages of {}?|Write a poem about {}.|How has {} changed over the last century?|
 Why is {} important?|I want to learn about {}. Where should I start?|Write a story that begins with {}.|
@@ -46,21 +46,28 @@ Summarize the history of {}.|What are common mistakes people make with {}?|Give 
 How would you describe {} to a child?|Write an email to a friend about {}.|What questions should I ask about {}?|
 Compare {} with something similar.|Make a list of ideas for a project about {}.|Who should care about {}, and why?|
 Write a dialogue between two people who disagree about {}.|Tell me something surprising about {}.|
-What do I need to know about {} before a job interview?|Plan a lesson on {}.|Can you help me with {}?""".replace("\n", "").split("|")
-TOPICS = """solar panels|the Roman Empire|baking sourdough bread|learning the violin|compound interest|black holes|gardening in winter|
-the immune system|public speaking|climate change|electric cars|chess openings|jazz music|the French Revolution|photosynthesis|
-meditation|remote work|machine learning|tea ceremonies|space travel|train travel in Europe|coral reefs|the printing press|
-basketball|saving money|mental health at work|the water cycle|modern art|renewable energy|cats|dinosaurs|volcanoes|yoga|
-vegetarian cooking|the Silk Road|quantum computers|raising chickens|photography|the moon landing|antibiotics|minimum wage|
-writing a resume|time management|the Great Wall of China|swimming|healthy breakfasts|online privacy|folk tales|bees|rivers|
-inflation|the human heart|glaciers|football tactics|knitting|city planning|recycling|the Renaissance|sleep|marathon training|
-coffee|small businesses|science fiction|whales|bridges|earthquakes|vaccines|the stock market|friendship|deserts|DNA|opera|
-bicycles|rainforests|probability|the alphabet|clocks|wine|ancient Egypt|the periodic table|leadership|camping|astronomy|
-budget travel|nutrition|open source software|migration of birds|housing prices|museums|teamwork|owls|mathematics""".replace("\n", "").split("|")
-PACKAGES = "json re os collections itertools functools statistics string textwrap random heapq bisect datetime calendar fractions \
-decimal shutil pathlib inspect ast difflib csv zipfile urllib email html http logging unittest argparse asyncio numpy networkx \
-sympy.ntheory sympy.combinatorics sympy.utilities sympy.core sympy.geometry sympy.matrices sympy.series sympy.stats mpmath \
-numpy.lib networkx.algorithms jinja2 rich typer huggingface_hub tokenizers transformers torch.nn.functional".split()
+What do I need to know about {} before a job interview?|Plan a lesson on {}.|Can you help me with {}?"""
+TOPICS = """solar panels|the Roman Empire|baking sourdough bread|learning the violin|compound interest|black holes|
+gardening in winter|the immune system|public speaking|electric cars|chess openings|jazz music|the French Revolution|
+photosynthesis|meditation|remote work|machine learning|tea ceremonies|space travel|train travel in Europe|coral reefs|
+the printing press|basketball|saving money|mental health at work|the water cycle|modern art|renewable energy|cats|dinosaurs|
+volcanoes|yoga|vegetarian cooking|the Silk Road|quantum computers|raising chickens|photography|the moon landing|
+antibiotics|minimum wage|writing a resume|time management|the Great Wall of China|swimming|healthy breakfasts|
+online privacy|folk tales|bees|rivers|inflation|the human heart|glaciers|football tactics|knitting|city planning|recycling|
+the Renaissance|sleep|marathon training|coffee|small businesses|science fiction|whales|bridges|earthquakes|vaccines|
+the stock market|friendship|deserts|DNA|opera|bicycles|rainforests|probability|the alphabet|clocks|wine|ancient Egypt|
+the periodic table|leadership|camping|astronomy|budget travel|nutrition|open source software|migration of birds|
+housing prices|museums|teamwork|owls|mathematics"""
+PACKAGES = """json re os collections itertools functools statistics string textwrap random heapq bisect datetime calendar
+fractions decimal shutil pathlib inspect ast difflib csv zipfile urllib email html http logging unittest argparse asyncio
+numpy numpy.lib networkx networkx.algorithms sympy.ntheory sympy.combinatorics sympy.utilities sympy.core sympy.geometry
+sympy.matrices sympy.series sympy.stats mpmath jinja2 rich typer huggingface_hub tokenizers transformers
+torch.nn.functional"""
+
+
+def pieces(text):
+    """The entries of one of the lists above; a written \\n stands for a line break."""
+    return [x.replace("\\n", "\n") for x in text.replace("\n", "").split("|")]
 
 
 def modules(name):
@@ -81,7 +88,7 @@ def modules(name):
 def signatures(limit=6):
     """Function heads with their docstrings, 40 to 900 characters, read from the sources of PACKAGES; sorted, unique."""
     found = set()
-    for package in PACKAGES:
+    for package in PACKAGES.split():
         for module in modules(package):
             try:
                 tree = ast.parse(inspect.getsource(module))
@@ -100,23 +107,15 @@ def signatures(limit=6):
 def prompts(kind, n, rng, heads):
     """n prompt texts of one kind."""
     if kind == "A":
-        return [CHAT.format(rng.choice(OPENERS) if rng.random() < 0.8 else "") for _ in range(n)]
+        return [CHAT.format(rng.choice(pieces(OPENERS)) if rng.random() < 0.8 else "") for _ in range(n)]
     if kind == "B":
-        return [CHAT.format(rng.choice(CODE_REQUESTS)) for _ in range(n)]
+        return [CHAT.format(rng.choice(pieces(CODE_REQUESTS))) for _ in range(n)]
     if kind == "C":
-        return [str(rng.choice(CODE_STARTS)) for _ in range(n)]
+        return [str(rng.choice(pieces(CODE_STARTS))) for _ in range(n)]
     if kind == "D":
         return [heads[i] for i in rng.choice(len(heads), n, replace=False)]
-    asked = [str(rng.choice(TEMPLATES)).format(rng.choice(TOPICS)) for _ in range(n)]
+    asked = [str(rng.choice(pieces(TEMPLATES))).format(rng.choice(pieces(TOPICS))) for _ in range(n)]
     return [CHAT.format(text) + ANSWER for text in asked]
-
-
-class LeanWithStates(LeanLlama):
-    """Keeps the normed last hidden state of the pass in `states`: what training will need, at no cost."""
-
-    def _logits(self, x):
-        self.states = x
-        return super()._logits(x)
 
 
 def draw(logits, temperature, generator):
@@ -132,52 +131,42 @@ def draw(logits, temperature, generator):
 
 
 @torch.inference_mode()
-def write(model, head, prompt_ids, generator, title):
-    """tokens [B, LENGTH] and, for every position but the last, the state [B, LENGTH - 1, d] and its ln Z (NaN: not run)."""
-    B, d = len(prompt_ids), head.shape[1]
-    length = torch.tensor([len(p) for p in prompt_ids])
+def write(model, prompt_ids, generator, title):
+    """Token ids [B, LENGTH]: every prompt, and what the model makes of it."""
+    B, length = len(prompt_ids), torch.tensor([len(p) for p in prompt_ids])
     tokens = torch.zeros(B, LENGTH, dtype=torch.int64)
     for row, p in zip(tokens, prompt_ids):
         row[: len(p)] = torch.tensor(p)
-    states, log_z = torch.zeros(B, LENGTH - 1, d, dtype=head.dtype), torch.full((B, LENGTH - 1), torch.nan)
     temperature = torch.tensor([TEMPERATURES[i % len(TEMPERATURES)] for i in range(B)])
-    same = (tokens == tokens[0]).all(0)[: int(length.min()) - 1].long().cumprod(0).sum().item()
+    same = int((tokens == tokens[0]).all(0)[: int(length.min()) - 1].long().cumprod(0).sum())
     cache = model.new_cache(B, LENGTH)
-    if same:  # the opening that all share is computed once
+    if same:  # the opening that all share is read once
         model.forward(tokens[:1, :same], [0], cache, keep=None)
         for slot in range(1, B):
             cache.move(0, slot)
     for t in track(range(same, LENGTH - 1), description=title):
         logits = model.forward(tokens[:, t : t + 1], [t] * B, cache)[:, 0]
-        states[:, t] = model.states.view(B, d)
-        log_z[:, t] = log_normaliser(states[:, t], head)
-        chosen = draw(logits, temperature, generator)
-        tokens[:, t + 1] = torch.where(t + 1 < length, tokens[:, t + 1], chosen)
-    return tokens, states, log_z
+        tokens[:, t + 1] = torch.where(t + 1 < length, tokens[:, t + 1], draw(logits, temperature, generator))
+    return tokens
 
 
 def grow(folder, shards, seed=1):
-    """Writes folder/shard-XXX.npz (tokens, length, prompt_length, kind) and states-XXX.pt; finished shards are kept."""
+    """Writes folder/shard-XXX.npz (tokens, length, prompt_length, kind); finished shards are kept."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     missing = [s for s in range(shards) if not (folder / f"shard-{s:03d}.npz").exists()]
     if not missing:
         return
     target, tokenizer = load_target()
-    model, head, heads = LeanWithStates.from_hf(target), target.get_output_embeddings().weight, signatures()
+    model, heads = LeanLlama.from_hf(target), signatures()
     for s in missing:
         kind, rng = KINDS[s % len(KINDS)], np.random.default_rng([seed, s])
-        ids = [tokenizer(p)["input_ids"][: LENGTH // 2 + 50] for p in prompts(kind, BATCH, rng, heads)]
-        generator = torch.Generator().manual_seed(seed * 100_003 + s)
-        tokens, states, log_z = write(model, head, ids, generator, f"shard {s} ({kind})")
+        ids = [tokenizer(p)["input_ids"][: LENGTH * 2 // 3] for p in prompts(kind, BATCH, rng, heads)]
+        tokens = write(model, ids, torch.Generator().manual_seed(seed * 100_003 + s), f"shard {s} ({kind})")
         prompt_length = np.array([len(p) for p in ids], dtype=np.int32)
-        first = [0 if kind in "CD" else n - 1 for n in prompt_length]
-        first = [max(f, int(log_z[i].isnan().sum())) for i, f in enumerate(first)]
-        torch.save({i: (states[i, f:].clone(), log_z[i, f:].clone()) for i, f in enumerate(first)}, folder / f"states-{s:03d}.pt")
-        np.savez_compressed(
-            folder / f"shard-{s:03d}.npz", tokens=tokens.numpy().astype(np.uint16), prompt_length=prompt_length,
-            length=np.full(BATCH, LENGTH, dtype=np.int32), kind=np.full(BATCH, kind),
-        )
+        rest = {"prompt_length": prompt_length, "length": np.full(BATCH, LENGTH, np.int32), "kind": np.full(BATCH, kind)}
+        np.savez_compressed(folder / "partial.npz", tokens=tokens.numpy().astype(np.uint16), **rest)
+        (folder / "partial.npz").rename(folder / f"shard-{s:03d}.npz")
 
 
 def merge(paths, out):

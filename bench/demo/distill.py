@@ -3,6 +3,7 @@
 
     python bench/demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
     python bench/demo/distill.py train                  # int8 weights in bench/demo/draft
+    python bench/demo/distill.py train --steps 1400 --seed 1 --init distill-work/train-0-1250.steady     # goes on
     python bench/demo/distill.py evaluate               # alpha on unseen prompts, c
 """
 
@@ -20,7 +21,7 @@ THREADS = typer.Option(1, help="CPU threads")
 
 @app.command()
 def corpus(work: Path = WORK, shards: int = 20, seed: int = 1, out: Path = None, threads: int = THREADS):
-    """The target writes text: shards of 128 sequences in WORK/grown. --out merges them with bench/demo/corpus.npz."""
+    """The target writes text: shards of 128 sequences in WORK/grown; --out merges the shipped corpus and them."""
     from corpus import grow, merge
 
     torch.set_num_threads(threads)
@@ -31,18 +32,24 @@ def corpus(work: Path = WORK, shards: int = 20, seed: int = 1, out: Path = None,
 
 @app.command()
 def train(
-    corpus: Path = HERE / "corpus.npz", work: Path = WORK, out: Path = HERE / "draft", steps: int = 2000, seed: int = 0, threads: int = THREADS
+    corpus: Path = HERE / "corpus.npz",
+    work: Path = WORK,
+    out: Path = HERE / "draft",
+    steps: int = 1250,
+    seed: int = 0,
+    init: Path = typer.Option(None, help="a .steady file of an earlier run: go on from the end of its constant rate"),
+    threads: int = THREADS,
 ):
     """Stores the target's states once (20 minutes for 1M tokens), then trains from the target's own layers."""
     from teacher import Corpus, load_target, store_states
-    from train import Data, head_ids
+    from train import Data
     from train import train as run
 
     torch.set_num_threads(threads)
     text = Corpus(corpus)
     shards = store_states(text, work / f"states-{corpus.stem}-{len(text)}")
     target, _ = load_target(torch.float32)
-    run(Data([(text, shards)]), target, head_ids(text), out, steps, seed, checkpoint=work / f"train-{seed}-{steps}.pt")
+    run(Data(text, shards), target, out, steps, seed, init, checkpoint=work / f"train-{seed}-{steps}.pt")
 
 
 @app.command()

@@ -40,6 +40,7 @@ def parse():
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float32"])
+    parser.add_argument("--threads", type=int, help="of torch; by default one per core")
     return parser.parse_args()
 
 
@@ -47,8 +48,9 @@ def make_drafters(pair, gamma) -> dict:
     """name -> drafter. They live through all repeats, so that an adaptive gamma keeps what it has learned."""
     drafters = {"lookup": decode.PromptLookupDrafter(gamma)}
     if pair.draft is not None:
-        drafters["model"] = decode.ModelDrafter(pair.draft, gamma)
-        drafters["lookup+model"] = decode.LookupThenModel(decode.PromptLookupDrafter(gamma), decode.ModelDrafter(pair.draft, gamma))
+        # With a model to fall back on, only matches of three tokens and more are worth looking up.
+        lookup, model = decode.PromptLookupDrafter(gamma, min_ngram=3), decode.ModelDrafter(pair.draft, gamma)
+        drafters |= {"model": decode.ModelDrafter(pair.draft, gamma), "lookup+model": decode.LookupThenModel(lookup, model)}
     return drafters
 
 
@@ -153,6 +155,9 @@ def report(console, rows):
     console.print(
         "Theory takes scoring a draft to cost as much as scoring one token; the line below it says what it does cost.", style="dim"
     )
+    if any(row.get("differ") for *_, row in rows):
+        text = "Passes of different shape round differently, and near ties fall either way; in float32: python -m bench.demo.greedy_check"
+        console.print(text, style="dim", highlight=False)
     for setting, name, row in rows:
         for i, at, gap in row.get("differ", []):
             text = f"batch {setting.batch}, {name}: prompt {i} differs from token {at} on, where the two best logits lie {gap:.3g} apart"
@@ -173,6 +178,8 @@ def show_text(console, pair, prompts, tokens, drafters):
 
 def main():
     args, console = parse(), Console()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     gamma = args.gamma if args.gamma == "auto" else int(args.gamma)
     dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
     with loading(console) as on_step:

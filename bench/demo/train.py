@@ -18,11 +18,12 @@ from rich.progress import Progress, TextColumn
 from specdec_kernels.decode.layer_draft import LayerDraft
 
 RATE, WARMUP, DECAY, WEIGHT_DECAY = 1.2e-3, 50, 0.4, 0.05
-HEAD_SIZE = 8192
+HEAD_SIZE = 8192  # output ids while training
+KEPT_SIZE = 4096  # output ids of the saved draft: a fifth less time a step for 0.005 of alpha
 PER_STEP = 12  # sequences: half of them chat (kinds A, B), half code (kinds C, D)
 
 
-def head_ids(corpus, size=HEAD_SIZE, vocab_size=49152):
+def head_ids(corpus, size, vocab_size=49152):
     """The `size` ids the target writes most often, ascending."""
     used = corpus.tokens[corpus.tokens != 65535]
     count = np.bincount(used, minlength=vocab_size)
@@ -62,31 +63,24 @@ class DistillLoss(torch.autograd.Function):
 class Data:
     """Corpus and stored states, split into training and held-out sequences."""
 
-    def __init__(self, parts, held_out=96, seed=0):
-        """parts: [(Corpus, [shard paths])]; sequences of the first part are held out."""
-        self.items, self.groups = [], ([], [])
-        held = set(np.random.default_rng(seed + 1).permutation(len(parts[0][0]))[:held_out].tolist())
-        self.held = []
-        for part, (corpus, paths) in enumerate(parts):
-            for path in paths:
-                for i, (states, log_z) in torch.load(path).items():
-                    self.items.append((corpus, i, states, log_z))
-                    n = len(self.items) - 1
-                    if part == 0 and i in held:
-                        self.held.append(n)
-                    else:
-                        self.groups[corpus.kind[i] in "CD"].append(n)
+    def __init__(self, corpus, shards, held_out=96, seed=0):
+        """shards: the files that store_states wrote for `corpus`."""
+        self.corpus, self.items, self.groups, self.held = corpus, [], ([], []), []
+        held = set(np.random.default_rng(seed + 1).permutation(len(corpus))[:held_out].tolist())
+        for path in shards:
+            for i, (states, log_z) in torch.load(path).items():
+                group = self.held if i in held else self.groups[corpus.kind[i] in "CD"]
+                group.append(len(self.items))
+                self.items.append((i, states, log_z))
 
     def batch(self, numbers):
         """ids [B, T], the index of every trained position in the flattened [B * T], states [N, d], ln Z [N]."""
         picked = [self.items[n] for n in numbers]
-        T = max(c.length[i] for c, i, _, _ in picked)
-        ids, where = torch.zeros(len(picked), T, dtype=torch.int64), []
-        for b, (corpus, i, states, _) in enumerate(picked):
-            ids[b, : corpus.length[i]] = corpus.batch([i])[0]
-            first = b * T + corpus.length[i] - 1 - len(states)
-            where.append(torch.arange(first, first + len(states)))
-        return ids, torch.cat(where), torch.cat([p[2] for p in picked]), torch.cat([p[3] for p in picked])
+        ids, where = self.corpus.batch([i for i, _, _ in picked]), []
+        for b, (i, states, _) in enumerate(picked):
+            end = b * ids.shape[1] + self.corpus.length[i] - 1  # the last token has no successor to predict
+            where.append(torch.arange(end - len(states), end))
+        return ids, torch.cat(where), torch.cat([p[1] for p in picked]), torch.cat([p[2] for p in picked])
 
     def epochs(self, rng):
         """Endless minibatches: PER_STEP/2 chat and PER_STEP/2 code sequences, each kind in its own shuffled order."""
@@ -120,36 +114,35 @@ def held_out_alpha(draft, data, head):
     """Mean of sum_x min(p, q) at temperature 1 over the held-out sequences: (chat, code)."""
     total = np.zeros((2, 2))
     for n in data.held:
-        corpus, i, _, _ = data.items[n]
         _, alpha, count = run_batch(draft, data, [n], head, 1.0, 0.0)
-        total[int(corpus.kind[i] in "CD")] += alpha * count, count
+        total[int(data.corpus.kind[data.items[n][0]] in "CD")] += alpha * count, count
     return total[:, 0] / total[:, 1]
 
 
-def train(data, target, ids, out, steps, seed=0, init=None, checkpoint=None, layers=(0, 29), log_every=50):
+def train(data, target, out, steps, seed=0, init=None, checkpoint=None, layers=(0, 29), log_every=50):
     """Trains from the target's layers, or from the weights in the checkpoint `init`, and saves a draft folder `out`.
 
     checkpoint: file that gets the training state every 200 steps and is picked up again if it exists. At the end
     of the constant rate a copy is kept in <checkpoint>.steady, from which a longer run may start (`init`).
     """
     torch.manual_seed(seed)
-    draft = LayerDraft(target, ids, layers).copy_layers(target).float()
+    draft = LayerDraft(target, head_ids(data.corpus, HEAD_SIZE), layers).copy_layers(target).float()
     weights = [p for p in draft.parameters() if p.requires_grad]
     groups = [{"params": [p for p in weights if p.dim() == n], "weight_decay": d} for n, d in ((2, WEIGHT_DECAY), (1, 0))]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), fused=True)
     head = draft.head.weight.detach().bfloat16()
-    start, checkpoint = 0, Path(checkpoint) if checkpoint else None
+    start, seen, spent, checkpoint = 0, 0, 0.0, Path(checkpoint) if checkpoint else None
     if init:
         saved = torch.load(init)
         draft.load_state_dict(saved["draft"]), optimizer.load_state_dict(saved["optimizer"])
     if checkpoint and checkpoint.exists():
         saved = torch.load(checkpoint)
         draft.load_state_dict(saved["draft"]), optimizer.load_state_dict(saved["optimizer"])
-        start = saved["step"]
+        start, seen, spent = (saved[key] for key in ("step", "positions", "seconds"))
     batches = data.epochs(np.random.default_rng(seed))
     for _ in range(start):
         next(batches)
-    began, seen, recent = time.time(), 0, []
+    began, recent = time.time() - spent, []
     progress = Progress(*Progress.get_default_columns(), TextColumn("{task.fields[note]}"))
     task = progress.add_task("training", total=steps, completed=start, note="")
     with progress:
@@ -171,7 +164,8 @@ def train(data, target, ids, out, steps, seed=0, init=None, checkpoint=None, lay
                 print(f"step {step + 1} {note} {time.time() - began:.0f} s", flush=True)
             last_steady = step + 1 == int(np.ceil((1 - DECAY) * steps))
             if checkpoint and ((step + 1) % 200 == 0 or last_steady):
-                state = {"draft": draft.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+                progress_made = {"step": step + 1, "positions": seen, "seconds": time.time() - began}
+                state = {"draft": draft.state_dict(), "optimizer": optimizer.state_dict(), **progress_made}
                 torch.save(state, checkpoint.with_suffix(".tmp"))
                 checkpoint.with_suffix(".tmp").rename(checkpoint)
                 if last_steady:
@@ -179,6 +173,6 @@ def train(data, target, ids, out, steps, seed=0, init=None, checkpoint=None, lay
     chat, code = held_out_alpha(draft, data, head)
     notes = {"seed": seed, "steps": steps, "positions": seen, "minutes": round((time.time() - began) / 60, 1),
              "held_out_alpha": {"chat": round(float(chat), 4), "code": round(float(code), 4)}}
-    draft.save(out, **notes)
+    draft.save(out, head_ids(data.corpus, KEPT_SIZE), **notes)
     print(json.dumps(notes))
     return draft

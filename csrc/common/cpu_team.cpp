@@ -96,7 +96,7 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
 // Filters in the order min-p, top-k, top-p; each is "keep z >= cutoff", so all ties stay.
 float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float max) {
   float kept = -FLT_MAX;
-  if (filters.min_p > 0) kept = std::max(kept, float(max + std::log(double(filters.min_p)) / scale));
+  if (filters.min_p > 0) kept = std::max(kept, float(max + filters.temperature * std::log(double(filters.min_p))));
   if (filters.top_k_on(row.V)) {
     // At least k logits reach the k-th largest chunk maximum, so the k-th largest logit does.
     float lo = kept;

@@ -10,20 +10,28 @@ enum Status : int32_t { kInvalidRow = 1, kEmptyResidual = 2, kInvalidDraft = 4, 
 
 SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
 
-// Always a token of p's vocabulary. q of kind kNothing draws from p itself.
+struct Final {
+  int64_t token;   // always of p's vocabulary
+  double logprob;  // ln p of it; NaN if p's row is invalid
+};
+
+// q of kind kNothing draws from p itself.
 template <class Team>
-SPECDEC_HD int64_t final_token(Team& team, const Dist& p, const Dist& q, double v, int32_t& status) {
-  if (p.kind == Kind::kOneHot) return p.hot;
+SPECDEC_HD Final final_token(Team& team, const Dist& p, const Dist& q, double v, int32_t& status) {
+  if (p.kind == Kind::kOneHot) return {p.hot, 0.0};
   if (p.valid()) {
-    if (q.kind != Kind::kNothing) {
-      const double total = team.sum(p, q);
-      if (has_mass(total)) return team.draw(p, q, v);
-      if (total == total) status |= kEmptyResidual;
+    if (q.kind != Kind::kNothing && has_mass(team.sum(p, q))) {
+      const int64_t token = team.draw(p, q, v);
+      return {token, p.log_prob(token)};
     }
-    if (has_mass(team.sum(p, Dist{}))) return team.draw(p, Dist{}, v);
+    if (has_mass(team.sum(p, Dist{}))) {
+      if (q.kind != Kind::kNothing) status |= kEmptyResidual;
+      const int64_t token = team.draw(p, Dist{}, v);
+      return {token, p.log_prob(token)};
+    }
   }
   status |= kInvalidRow;
-  return team.argmax_finite(p.row);
+  return {team.argmax_finite(p.row), NAN};
 }
 
 }  // namespace specdec

@@ -94,8 +94,9 @@ SPECDEC_HD void verify_chain(Team& team, const VerifyChain& a, int64_t b) {
     logprobs[i] = NAN;  // its row was not given
   } else {
     if (!stopped) p = a.target.dist(team, a.cu_draft, b, i);
-    tokens[i] = final_token(team, p, q, a.final_uniform(b), status);
-    logprobs[i] = float(status & kInvalidRow && !p.valid() ? NAN : p.log_prob(tokens[i]));
+    const Final last = final_token(team, p, q, a.final_uniform(b), status);
+    tokens[i] = last.token;
+    logprobs[i] = float(last.logprob);
   }
   for (int64_t j = i + 1; j <= a.G; ++j) tokens[j] = -1, logprobs[j] = 0;
   a.status[b] = status;

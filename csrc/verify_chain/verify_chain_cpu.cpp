@@ -15,7 +15,8 @@ constexpr const char* kOp = "verify_chain";
 
 // Rows of one side: [B, per_request, V], or [D + extra * B, V] if ragged.
 Side side(const char* name, const Tensor& rows, int64_t kind, const OptTensor& stats, const Sampling& sampling, bool ragged, int64_t B,
-          int64_t per_request, int64_t ragged_rows) {
+          int64_t G, int64_t D, int64_t extra) {
+  const int64_t per_request = G + extra, ragged_rows = D + extra * B;
   check(kind == 0 || kind == 1, kOp, name, "_kind must be 0 (logits) or 1 (probabilities), got ", kind);
   const std::string logits = std::string(name) + "_logits";
   check_dim(kOp, logits.c_str(), rows, ragged ? 2 : 3);
@@ -28,6 +29,7 @@ Side side(const char* name, const Tensor& rows, int64_t kind, const OptTensor& s
     check_shape(kOp, logits.c_str(), rows, {B, per_request, s.rows.V});
   s.kind = kind == 0 ? Kind::kLogits : Kind::kProbs;
   s.per_request = per_request;
+  s.extra = extra;
   s.sampling = sampling;
   if (stats) {
     const std::string n = std::string(name) + "_stats";
@@ -80,11 +82,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_cpu(
   const Sampling draft_sampling = sampling(kOp, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
   check_values(kOp, "", target_sampling, B);
   check_values(kOp, "draft_", draft_sampling, B);
-  const int64_t bonus_row = bonus_tokens ? 0 : 1;
-  a.target = side("target", target_logits, target_kind, target_stats, target_sampling, ragged, B, G + bonus_row, D + bonus_row * B);
-  a.target.extra = bonus_row;
+  a.target = side("target", target_logits, target_kind, target_stats, target_sampling, ragged, B, G, D, bonus_tokens ? 0 : 1);
   if (draft_logits) {
-    a.draft = side("draft", *draft_logits, draft_kind, draft_stats, draft_sampling, ragged, B, G, D);
+    check_dim(kOp, "draft_logits", *draft_logits, ragged ? 2 : 3);
+    const int64_t extra = ragged ? B > 0 && draft_logits->size(0) == D + B : draft_logits->size(1) == G + 1;
+    a.draft = side("draft", *draft_logits, draft_kind, draft_stats, draft_sampling, ragged, B, G, D, extra);
   } else {
     check(!draft_stats && !draft_sampling, kOp, "draft_stats and draft sampling parameters need draft_logits, got none");
   }

@@ -10,9 +10,12 @@ Needs the extra `decode` (transformers and friends); the ops themselves do not.
 
 from .adapters import HFModel, Model, adapt
 from .cache import SlotCache
-from .drafters import Draft, Drafter, LookupThenModel, ModelDrafter, PromptLookupDrafter
+from .draft import Draft, Drafter
 from .llama import LeanLlama
+from .lookup import PromptLookupDrafter
 from .loop import Output, generate, stream
+from .mixed import LookupThenModel
+from .model_drafter import ModelDrafter
 from .models import Pair, check_tokenizers, load_pair
 from .request import Event, Request, Result, Stats
 

@@ -121,11 +121,15 @@ class LayerDraft(nn.Module):
         logits = self.scatter(self.head(out.last_hidden_state[:, -logits_to_keep:]))
         return LayerDraftOutput(logits, out.past_key_values)
 
-    def save(self, path, **notes):
-        """Writes draft.safetensors (int8 rows, float32 scales and norms, int32 ids) and config.json with `notes`."""
+    def save(self, path, head_ids=None, **notes):
+        """Writes draft.safetensors (int8 rows, float32 scales and norms, int32 ids) and config.json with `notes`.
+
+        head_ids: keep these only of the draft's own (a smaller head makes a cheaper step); None keeps all.
+        """
+        head_ids = self.head_ids if head_ids is None else torch.as_tensor(head_ids, dtype=torch.int64).unique()
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
-        tensors = {"head_ids": self.head_ids.to(torch.int32)}
+        tensors = {"head_ids": head_ids.to(torch.int32)}
         for name, w in self.model.state_dict().items():
             if w.dim() == 2:
                 tensors[name], tensors[name + "_scale"] = quantize_rows(w)
@@ -133,7 +137,7 @@ class LayerDraft(nn.Module):
                 tensors[name] = w.detach().float().contiguous()
         save_file(tensors, path / "draft.safetensors")
         shape = {"vocab_size": self.config.vocab_size, "hidden_size": self.config.hidden_size}
-        config = {"model_type": MODEL_TYPE, "layers": list(self.layer_ids), **shape, "head_size": self.head_ids.numel()}
+        config = {"model_type": MODEL_TYPE, "layers": list(self.layer_ids), **shape, "head_size": head_ids.numel()}
         (path / "config.json").write_text(json.dumps({**config, **notes}, indent=2) + "\n")
 
     @classmethod

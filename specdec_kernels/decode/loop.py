@@ -41,7 +41,7 @@ def stream(
 ) -> Iterator[Event]:
     """Decode `requests`, yielding the tokens of each as they arrive.
 
-    target: a model adapter (adapters.py). drafter: a Drafter (drafters.py), None for plain decoding.
+    target: a model adapter (adapters.py). drafter: a Drafter (draft.py), None for plain decoding.
     max_batch: requests decoded at once; the others wait for a slot. tokenizer: gives events their text.
     output: is filled with results and statistics.
 

@@ -32,10 +32,9 @@ class Pair:
 
 
 def default_dtype() -> torch.dtype:
-    """bfloat16 where the CPU multiplies it natively (or a GPU is there), else float32."""
+    """bfloat16 where the CPU multiplies it natively, else float32."""
     capabilities = torch.cpu.get_capabilities()
-    native = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or torch.cuda.is_available()
-    return torch.bfloat16 if native else torch.float32
+    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
 
 
 def load_pair(target: str, draft: str | None = None, dtype=None, lean=True, on_step: Callable[[str], None] = lambda step: None) -> Pair:
@@ -83,12 +82,11 @@ def _source(name: str) -> dict:
 
 
 def _weights(source, dtype):
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     # A .gguf file is unpacked under a progress bar that transformers' own switch does not reach.
     quiet = redirect_stderr(io.StringIO()) if "gguf_file" in source else nullcontext()
     with quiet:
         model = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
-    return model.eval().requires_grad_(False).to(device)
+    return model.eval().requires_grad_(False)
 
 
 def _eos(model, tokenizer) -> tuple[int, ...]:

@@ -61,7 +61,8 @@ def verify_chain(
         draft_tokens: [B, G], ragged [D]; int32 or int64. A request's draft ends at its first id that is below 0 or in
             neither vocabulary: pad short drafts with -1.
         draft_logits: [B, G, Vq], ragged [D, Vq]: the rows the tokens were drawn from; or None for one-hot drafts
-            (n-gram, prompt lookup). Vq may differ from V: ids outside the other side have probability 0 there.
+            (n-gram, prompt lookup). Vq may differ from V: ids outside the other side have probability 0 there. One more
+            row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed, and not read.
         cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
         bonus_tokens: [B], sampled by the engine; the target then comes without its bonus row (G or D rows).
         temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 is
@@ -117,7 +118,7 @@ def verify_chain(
         if max_draft is None or max_draft < 0:
             raise ValueError(f"{op}: max_draft must be the longest draft's length where cu_draft is given, got {max_draft}")
         B, G, D = cu_draft.size(0) - 1, max_draft, draft_tokens.size(0)
-        target_rows, draft_rows = {"R": D + B * bonus_row}, {"D": D}
+        target_rows, draft_rows = {"R" if bonus_row else "D": D + B * bonus_row}, {"D": D}
     else:
         B, G = target_logits.size(0), target_logits.size(1) - bonus_row
         if G < 0:
@@ -129,6 +130,10 @@ def verify_chain(
     _check.shape(op, "target_logits", target_logits, **target_rows, V=target_logits.size(-1))
     if draft_logits is not None:
         _check.rows(op, "draft_logits", draft_logits, "D, Vq" if ragged else "B, G, Vq", device)
+        if ragged and draft_logits.size(0) == D + B:
+            draft_rows = {"R": D + B}
+        elif not ragged and draft_logits.size(1) == G + 1:
+            draft_rows = {"B": B, "G+1": G + 1}
         _check.shape(op, "draft_logits", draft_logits, **draft_rows, Vq=draft_logits.size(-1))
     if bonus_tokens is not None:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)

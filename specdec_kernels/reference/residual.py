@@ -27,9 +27,10 @@ def residual_weights(p, q):
 
 
 def residual_row(p, q):
+    if not np.isfinite(p).all():
+        return np.eye(1, len(p), argmax_finite(p))[0], np.nan  # an invalid row
     w = residual_weights(p, q)
-    mass = w.sum()
     for candidate in (w, np.where(p > 0, p, 0.0)):
-        if 0 < candidate.sum() < np.inf:
-            return candidate / candidate.sum(), mass
-    return np.eye(1, len(p), argmax_finite(p))[0], mass
+        if candidate.sum() > 0:
+            return candidate / candidate.sum(), w.sum()
+    return np.eye(1, len(p), argmax_finite(p))[0], w.sum()

@@ -67,7 +67,7 @@ def finish(row, removed, v, tokens, logprobs, status, margin):
     """The final token ~ norm((p - q)+), q a Law, a drafted id (one-hot), or -1 for a plain draw from p."""
     p, slack = row
     margin = min(margin, slack)
-    if not p.valid:
+    if not p.valid or not (p.p > 0).any():  # the second: stats of another row
         return tokens + [p.fallback], logprobs + [math.nan], status | INVALID_ROW, margin
     if p.greedy:
         return tokens + [p.fallback], logprobs + [0.0], status, margin
