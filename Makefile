@@ -29,7 +29,7 @@ build: $(VENV)/ready
 	$(BIN)/python setup.py --quiet build_ext --inplace
 
 test: build
-	$(BIN)/python -m pytest python_tests
+	$(BIN)/python -m pytest -n 2 python_tests
 
 demo: build
 	$(BIN)/python -m bench.demo.run

@@ -19,7 +19,7 @@ from specdec_kernels.decode.layer_draft import LayerDraft
 
 RATE, WARMUP, DECAY, WEIGHT_DECAY = 1.2e-3, 50, 0.4, 0.05
 HEAD_SIZE = 8192  # output ids while training
-KEPT_SIZE = 4096  # output ids of the saved draft: a fifth less time a step for 0.005 of alpha
+KEPT_SIZE = 4096  # output ids of the saved draft: a fifth fewer bytes a step for 0.005 of alpha
 PER_STEP = 12  # sequences: half of them chat (kinds A, B), half code (kinds C, D)
 
 

@@ -58,6 +58,17 @@ inline F max_f(F x, F m) {
 #endif
 }
 
+// x where it is the smaller, else m.
+inline F min_f(F x, F m) {
+#if defined(__AVX512F__)
+  return (F)_mm512_min_ps((__m512)x, (__m512)m);
+#elif defined(__AVX2__)
+  return (F)_mm256_min_ps((__m256)x, (__m256)m);
+#else
+  return select(x < m, x, m);
+#endif
+}
+
 // 2^f for |f| <= 1/2, relative error below 8e-8.
 inline F exp2_poly(F f) {
   F r = splat(1.3276472454890609e-03f);
@@ -98,6 +109,7 @@ struct Sum {
 
 // f(vector index) for every vector of n lanes; the accumulator turns with the index.
 template <class Step>
+__attribute__((always_inline))
 inline float sum_over(int n, Step step) {
   Sum s;
   const int vectors = padded(n) / W;
@@ -205,10 +217,8 @@ float clean(const float* z, int n, float* out) {
 float subtract(float* w, const float* q, int n) {
   return sum_over(n, [=](int i) {
     F y = load_f(q + i);
-    y = select((y > 0.0f) & (y <= 1.001f), y, F{});
-    y = select(y < 1.0f, y, splat(1.0f));
-    const F d = load_f(w + i) - y;
-    const F r = select(d > 0.0f, d, F{});
+    y = min_f(max_f(select(y <= 1.001f, y, F{}), F{}), splat(1.0f));
+    const F r = max_f(load_f(w + i) - y, F{});
     store_f(w + i, r);
     return r;
   });
