@@ -98,12 +98,18 @@ float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float
   float kept = -FLT_MAX;
   if (filters.min_p > 0) kept = std::max(kept, float(max + filters.temperature * std::log(double(filters.min_p))));
   if (filters.top_k_on(row.V)) {
-    // At least k logits reach the k-th largest chunk maximum, so the k-th largest logit does.
+    // At least k logits reach the k-th largest chunk maximum, and the k-th largest logit of any one chunk.
+    float buf[kChunk];
+    std::vector<float> some(max_.begin(), max_.begin() + chunks_);
+    if (filters.top_k > chunks_) {
+      const float* z = load_logits(rows_, row, 0, buf);
+      some.assign(z, z + chunk_size(row.V, 0));
+    }
     float lo = kept;
-    if (filters.top_k <= chunks_) {
-      std::vector<float> top(max_.begin(), max_.begin() + chunks_);
-      std::nth_element(top.begin(), top.begin() + (filters.top_k - 1), top.end(), std::greater<float>());
-      lo = std::max(lo, top[filters.top_k - 1]);
+    if (filters.top_k <= int64_t(some.size())) {
+      const auto kth = some.begin() + (filters.top_k - 1);
+      std::nth_element(some.begin(), kth, some.end(), std::greater<float>());
+      lo = std::max(lo, *kth);
     }
     kept = std::max(kept, crossing(row, lo, double(filters.top_k), [](float) { return uint64_t{1}; }));
   }
