@@ -5,16 +5,18 @@
     python -m bench.demo.run --temperature 0 --batch 1 --repeats 9 --drafter lookup
 
 Both sides run the same loop, the same packed weights, the same precision; plain decoding is the loop without a drafter.
-Every drafter is tried once, the fastest is then timed against plain decoding in interleaved repeats; speed-up is the
-median over the repeats of the ratio of tokens/s. Time counts from the end of prompt reading unless a column says otherwise.
+A drafter (prompt lookup first and the draft model where it finds nothing) is timed against plain decoding in interleaved
+repeats; speed-up is the median over the repeats of the ratio of tokens/s, prompt reading left out unless a line says so.
 """
 
 import argparse
 import os
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -32,7 +34,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2")
     parser.add_argument("--draft", default=str(DRAFT), help="a model, a layer-draft folder, or none")
-    parser.add_argument("--drafter", default="best", choices=["best", "lookup", "model", "lookup+model"])
+    parser.add_argument("--drafter", choices=["best", "lookup", "model", "lookup+model"], help="lookup+model; best: try all, time the fastest")
     parser.add_argument("--gamma", default="auto", help='tokens drafted at a time, or "auto"')
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.7])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
@@ -40,7 +42,7 @@ def parse():
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float32"])
-    parser.add_argument("--threads", type=int, help="of torch; by default one per core")
+    parser.add_argument("--threads", type=int, help="of torch; by default one per core, or one if that is faster here")
     return parser.parse_args()
 
 
@@ -54,6 +56,22 @@ def make_drafters(pair, gamma) -> dict:
     return drafters
 
 
+def pick_threads(target, prompt) -> int:
+    """All cores, unless one alone is faster: where another program holds a core, threads that wait for each other crawl."""
+    everything, cache = torch.get_num_threads(), target.new_cache(1, len(prompt) + 1)
+    seconds = {}
+    for threads in {1, everything}:
+        torch.set_num_threads(threads)
+        target.forward(torch.tensor([prompt]), [0], cache, keep=None)
+        passes = []
+        for _ in range(10):
+            began = perf_counter()
+            target.forward(torch.tensor([prompt[-1:]]), [len(prompt)], cache)
+            passes.append(perf_counter() - began)
+        seconds[threads] = median(passes)
+    return min(seconds, key=seconds.get)
+
+
 def theory(spec, plain_step: float) -> tuple[float, float]:
     """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts' lengths."""
     steps = sum(spec.widths.values())
@@ -64,7 +82,7 @@ def theory(spec, plain_step: float) -> tuple[float, float]:
 
 
 class Setting:
-    """One batch size and temperature: warm up, choose a drafter, time it against plain decoding."""
+    """One batch size and temperature: warm up, choose a drafter if there are several, time it against plain decoding."""
 
     def __init__(self, pair, prompts, tokens, batch, temperature):
         self.pair, self.prompts, self.tokens, self.batch, self.temperature = pair, prompts, tokens, batch, temperature
@@ -79,13 +97,13 @@ class Setting:
 
     def measure(self, drafters, repeats, tick) -> dict:
         for drafter in (None, *drafters.values()):
-            self.run(drafter, prompts=self.prompts[: max(2, self.batch)])
+            self.run(drafter, prompts=self.prompts[: max(2, self.batch // 2)])
             tick()
         rates = {}
-        for name, drafter in drafters.items():
-            rates[name] = self.run(drafter).stats.tokens_per_second
+        for name, drafter in drafters.items() if len(drafters) > 1 else ():
+            rates[name] = self.run(drafter, prompts=self.prompts[::2] if self.batch == 1 else None).stats.tokens_per_second
             tick()
-        name = max(rates, key=rates.get)
+        name = max(drafters, key=lambda name: rates.get(name, 0.0))
         pairs = []
         for seed in range(repeats):  # the side that goes first changes, so that a drift of the machine favours neither
             order = (None, drafters[name])[:: 1 if seed % 2 else -1]
@@ -96,7 +114,7 @@ class Setting:
 
     @staticmethod
     def ticks(drafters, repeats):
-        return 1 + 2 * len(drafters) + repeats
+        return 1 + len(drafters) * (1 if len(drafters) == 1 else 2) + repeats
 
 
 def summary(found) -> dict:
@@ -104,9 +122,8 @@ def summary(found) -> dict:
     pairs = [(plain.stats, spec.stats) for plain, spec in found["pairs"]]
     ratios = sorted(spec.tokens_per_second / plain.tokens_per_second for plain, spec in pairs)
     whole = median((s.new_tokens / s.seconds) / (p.new_tokens / p.seconds) for p, s in pairs)
-    plain_step = median(p.target_seconds / p.target_calls for p, _ in pairs)
-    spec = max((s for _, s in pairs), key=lambda s: s.new_tokens)
-    c, predicted = theory(spec, plain_step)
+    steps = [p.target_seconds / p.target_calls for p, _ in pairs]
+    predictions = [theory(s, step) for (_, s), step in zip(pairs, steps)]
     out = dict(
         plain=median(p.tokens_per_second for p, _ in pairs),
         spec=median(s.tokens_per_second for _, s in pairs),
@@ -117,9 +134,9 @@ def summary(found) -> dict:
         alpha=median(s.alpha for _, s in pairs),
         acceptance=median(s.acceptance for _, s in pairs),
         per_call=median(s.tokens_per_call for _, s in pairs),
-        c=c,
-        theory=predicted,
-        scoring=median(s.target_seconds / s.target_calls for _, s in pairs) / plain_step,
+        c=median(c for c, _ in predictions),
+        theory=median(predicted for _, predicted in predictions),
+        scoring=median(s.target_seconds / s.target_calls / step for (_, s), step in zip(pairs, steps)),
     )
     setting = found["setting"]
     if setting.temperature == 0:
@@ -130,23 +147,23 @@ def summary(found) -> dict:
 
 def report(console, rows):
     """One column per setting; a legend; greedy differences with the logits behind them."""
-    table = Table(title="plain against speculative decoding", title_justify="left")
+    table = Table(title="plain against speculative decoding", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
     for setting, _, _ in rows:
         table.add_column(f"batch {setting.batch}\nT = {setting.temperature:g}", justify="right")
     lines = {
-        "best drafter": lambda s, name, r: name,
+        "drafter": lambda s, name, r: name,
         "plain tokens/s": lambda s, name, r: f"{r['plain']:.1f}",
         "speculative tokens/s": lambda s, name, r: f"{r['spec']:.1f}",
         "[bold]speed-up, median[/bold]": lambda s, name, r: f"[bold]{r['ratio']:.2f}x[/bold]",
-        "  lowest - highest": lambda s, name, r: f"{r['low']:.2f} - {r['high']:.2f}",
+        "  lowest-highest": lambda s, name, r: f"{r['low']:.2f}-{r['high']:.2f}",
         "  prompt reading included": lambda s, name, r: f"{r['whole']:.2f}x",
         "tokens per target call": lambda s, name, r: f"{r['per_call']:.2f}",
         "accepted, of all drafted": lambda s, name, r: f"{r['acceptance']:.3f}",
-        "alpha (accepted, of tested)": lambda s, name, r: f"{r['alpha']:.3f}",
-        "c (draft token / target step)": lambda s, name, r: f"{r['c']:.3f}",
-        "theory at this alpha and c": lambda s, name, r: f"{r['theory']:.2f}x",
-        "scoring a draft / one token": lambda s, name, r: f"{r['scoring']:.2f}x",
+        "alpha: of those tested": lambda s, name, r: f"{r['alpha']:.3f}",
+        "c: draft / target step": lambda s, name, r: f"{r['c']:.3f}",
+        "theory at this alpha, c": lambda s, name, r: f"{r['theory']:.2f}x",
+        "scoring a draft / a token": lambda s, name, r: f"{r['scoring']:.2f}x",
         "greedy output identical": lambda s, name, r: f"{len(s.prompts) - len(r['differ'])} of {len(s.prompts)}" if "differ" in r else "",
     }
     for label, show in lines.items():
@@ -178,26 +195,24 @@ def show_text(console, pair, prompts, tokens, drafters):
 
 def main():
     args, console = parse(), Console()
-    if args.threads:
-        torch.set_num_threads(args.threads)
     gamma = args.gamma if args.gamma == "auto" else int(args.gamma)
     dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
     with loading(console) as on_step:
         pair = decode.load_pair(args.target, None if args.draft == "none" else args.draft, dtype, on_step=on_step)
     prompts = humaneval(args.prompts, pair.tokenizer)
+    torch.set_num_threads(args.threads or pick_threads(pair.target, prompts[0]))
     drafters = make_drafters(pair, gamma)
     show_text(console, pair, prompts, args.tokens, drafters)
-    if args.drafter != "best":
-        drafters = {args.drafter: drafters[args.drafter]}
+    names = list(drafters) if args.drafter == "best" else [args.drafter or list(drafters)[-1]]
     console.rule("timing", align="left")
     settings = [Setting(pair, prompts, args.tokens, b, t) for b in args.batch for t in args.temperature]
     rows = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(settings) * Setting.ticks(drafters, args.repeats))
+        task = progress.add_task("", total=len(settings) * Setting.ticks(names, args.repeats))
         for setting in settings:
             progress.update(task, description=f"batch {setting.batch}, temperature {setting.temperature:g}")
-            drafters = make_drafters(pair, gamma) if args.drafter == "best" else drafters
+            drafters = {name: d for name, d in make_drafters(pair, gamma).items() if name in names}
             found = setting.measure(drafters, args.repeats, lambda: progress.advance(task))
             rows.append((setting, found["drafter"], summary(found)))
     report(console, rows)

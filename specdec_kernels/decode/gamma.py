@@ -29,6 +29,7 @@ class AdaptiveGamma:
         self.max = max_gamma
         self.accepted, self.tested = 4 * alpha, 4.0  # a prior worth four tests
         self.sums, self.seen = [0.0] * 5, set()  # of 1, g, seconds, g^2, g*seconds
+        self.usual: dict[int, float] = {}  # rows -> seconds of a pass, outliers clipped
         self.draft_cost, self.slope = 0.0, _MARGIN
         self.trials = [min(g, max_gamma) for g in (4, 4, 1, 1, 2, 6)]  # each width's first pass is not timed: it warms up
         self.value = self.trials.pop(0)
@@ -40,7 +41,10 @@ class AdaptiveGamma:
     def observe(self, tested: int, accepted: int, width: int, draft_seconds: float, target_seconds: float, rows: int):
         """One step of `rows` requests whose longest draft had `width` tokens."""
         self.accepted, self.tested = _DECAY * self.accepted + accepted, _DECAY * self.tested + tested
-        if (rows, width) in self.seen and width > 0:
+        # A pass far slower than usual was interrupted by something else on the machine.
+        usual = self.usual.get(rows, target_seconds)
+        self.usual[rows] = usual + 0.2 * (min(target_seconds, 2 * usual) - usual)
+        if (rows, width) in self.seen and width > 0 and max(target_seconds, draft_seconds) < 3 * usual:
             new = (1.0, width, target_seconds, width * width, width * target_seconds)
             self.sums = [_DECAY * s + x for s, x in zip(self.sums, new)]
             share = draft_seconds / width / target_seconds
