@@ -2,7 +2,7 @@
 """Decode HumanEval prompts speculatively and plainly, in turn, and compare (make demo).
 
     python -m bench.demo.run                                        # SmolLM2-135M, bfloat16 where the CPU has it
-    python -m bench.demo.run --temperature 0 --batch 1 --repeats 9 --drafter lookup
+    python -m bench.demo.run --temperature 0 --batch 1 8 --repeats 9 --drafter lookup
 
 Both sides run the same loop, the same packed weights, the same precision; plain decoding is the loop without a drafter.
 A drafter (prompt lookup first and the draft model where it finds nothing) is timed against plain decoding in interleaved
@@ -37,7 +37,7 @@ def parse():
     parser.add_argument("--drafter", choices=["best", "lookup", "model", "lookup+model"], help="lookup+model; best: try all, time the fastest")
     parser.add_argument("--gamma", default="auto", help='tokens drafted at a time, or "auto"')
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.7])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1], help="prompts decoded at once; several sizes may be given")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
@@ -148,7 +148,7 @@ def summary(found) -> dict:
 def report(console, rows):
     """One column per setting; a legend; greedy differences with the logits behind them."""
     table = Table(title="plain against speculative decoding", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for setting, _, _ in rows:
         table.add_column(f"batch {setting.batch}\nT = {setting.temperature:g}", justify="right")
     lines = {

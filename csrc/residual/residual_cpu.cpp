@@ -12,10 +12,11 @@ namespace {
 
 // norm(w), where w are the weights (p - q)+ whose total is `total`
 void write_normalised(const CpuTeam& team, const Dist& p, const Dist& q, double total, float* out) {
+  const double inverse = 1 / total;
   for (int64_t c = 0; c < chunk_count(p.row.V); ++c) {
     float w[kChunk];
     team.weights(p, q, c, w);
-    for (int i = 0; i < chunk_size(p.row.V, c); ++i) out[c * kChunk + i] = float(w[i] / total);
+    for (int i = 0; i < chunk_size(p.row.V, c); ++i) out[c * kChunk + i] = float(w[i] * inverse);
   }
 }
 
