@@ -22,13 +22,29 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptTensor = std::optional<Tensor>;
 
+// The op whose arguments are checked, and its first argument: the others must be on that device.
+struct Op {
+  const char* name;
+  const Tensor& first;
+  Op(const char* name, const Tensor& first) : name(name), first(first) {}
+};
+
 // Raises "op: argument, what was wanted, what came".
 template <class... T>
-void check(bool ok, const char* op, const T&... message) {
+void check(bool ok, const Op& op, const T&... message) {
   if (ok) return;
   std::ostringstream text;
-  (text << op << ": " << ... << message);
+  (text << op.name << ": " << ... << message);
   throw std::runtime_error(text.str());
+}
+
+inline std::string device_name(const Tensor& t) {
+  return t.is_cpu() ? "cpu" : (t.is_cuda() ? "cuda:" : "device:") + std::to_string(t.get_device_index());
+}
+
+inline void check_device(const Op& op, const char* name, const Tensor& t) {
+  const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() && (t.is_cpu() || t.get_device_index() == op.first.get_device_index());
+  check(same, op, name, " must be on ", device_name(op.first), ", got ", device_name(t));
 }
 
 template <class Sizes>
@@ -38,22 +54,23 @@ std::string bracketed(const Sizes& sizes) {
   return s + "]";
 }
 
-inline void check_shape(const char* op, const char* name, const Tensor& t, std::initializer_list<int64_t> want) {
+inline void check_shape(const Op& op, const char* name, const Tensor& t, std::initializer_list<int64_t> want) {
   bool same = t.dim() == int64_t(want.size());
   for (int64_t i = 0; same && i < t.dim(); ++i) same = t.size(i) == want.begin()[i];
   check(same, op, name, " must have shape ", bracketed(want), ", got ", bracketed(t.sizes()));
 }
 
-inline void check_dim(const char* op, const char* name, const Tensor& t, int64_t dim) {
+inline void check_dim(const Op& op, const char* name, const Tensor& t, int64_t dim) {
   check(t.dim() == dim, op, name, " must have ", dim, " dimensions, got shape ", bracketed(t.sizes()));
 }
 
-inline void check_dtype(const char* op, const char* name, const Tensor& t, ScalarType want) {
+inline void check_dtype(const Op& op, const char* name, const Tensor& t, ScalarType want) {
   check(t.scalar_type() == want, op, name, " must be ", toString(want), ", got ", toString(t.scalar_type()));
 }
 
 // A row is read in place, so its entries must be neighbours in memory.
-inline DType check_rows(const char* op, const char* name, const Tensor& t) {
+inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
+  check_device(op, name, t);
   const int64_t last = t.dim() - 1;
   check(t.stride(last) == 1 || t.size(last) <= 1, op, name, " must be contiguous in its last dimension, got strides ",
         bracketed(t.strides()));
@@ -67,42 +84,44 @@ inline DType check_rows(const char* op, const char* name, const Tensor& t) {
   return kFloat32;
 }
 
-inline void check_per_row(const char* op, const char* name, const Tensor& t, int64_t N) {
+inline void check_per_row(const Op& op, const char* name, const Tensor& t, int64_t N) {
   check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N, "], got ", bracketed(t.sizes()));
 }
 
 inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.stride(0); }
 
-inline Ints ints(const char* op, const char* name, const Tensor& t, int64_t stride) {
+inline Ints ints(const Op& op, const char* name, const Tensor& t, int64_t stride) {
+  check_device(op, name, t);
   const bool wide = t.scalar_type() == ScalarType::Long;
   check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ", toString(t.scalar_type()));
   return {t.const_data_ptr(), stride, wide};
 }
 
-inline Ints ints_per_row(const char* op, const char* name, const OptTensor& t, int64_t N) {
+inline Ints ints_per_row(const Op& op, const char* name, const OptTensor& t, int64_t N) {
   if (!t) return {};
   check_per_row(op, name, *t, N);
   return ints(op, name, *t, per_row_stride(*t));
 }
 
-inline Floats floats_per_row(const char* op, const char* name, const OptTensor& t, int64_t N) {
+inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t, int64_t N) {
   if (!t) return {};
+  check_device(op, name, *t);
   check_per_row(op, name, *t, N);
   check_dtype(op, name, *t, ScalarType::Float);
   return {static_cast<const float*>(t->const_data_ptr()), per_row_stride(*t)};
 }
 
 // `prefix` is "" for the target's parameters and "draft_" for the draft's.
-inline Sampling sampling(const char* op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
+inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
                          const OptTensor& top_p, const OptTensor& min_p, int64_t N) {
   const auto name = [&](const char* n) { return std::string(prefix) + n; };
   return {floats_per_row(op, name("temperature").c_str(), temperature, N), ints_per_row(op, name("top_k").c_str(), top_k, N),
           floats_per_row(op, name("top_p").c_str(), top_p, N), floats_per_row(op, name("min_p").c_str(), min_p, N)};
 }
 
-// On the CPU the values can be looked at before anything runs.
-inline void check_values(const char* op, const char* prefix, const Sampling& s, int64_t N) {
-  if (!s) return;
+// On the CPU the values can be looked at before anything runs; elsewhere senseless ones make a row invalid.
+inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N) {
+  if (!s || !op.first.is_cpu()) return;
   for (int64_t i = 0; i < N; ++i) {
     const Filters f = s[i];
     check(f.temperature >= 0 && f.temperature <= FLT_MAX, op, prefix, "temperature must be finite and >= 0, got ", f.temperature, " at index ", i);
@@ -113,10 +132,19 @@ inline void check_values(const char* op, const char* prefix, const Sampling& s, 
 }
 
 // [..., 4] contiguous float32
-inline const float* stats_pointer(const char* op, const char* name, const Tensor& t) {
+inline const float* stats_pointer(const Op& op, const char* name, const Tensor& t) {
+  check_device(op, name, t);
   check_dtype(op, name, t, ScalarType::Float);
   check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
   return static_cast<const float*>(t.const_data_ptr());
+}
+
+inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, int64_t columns) {
+  check_device(op, "uniforms", t);
+  check_shape(op, "uniforms", t, {n, columns});
+  check_dtype(op, "uniforms", t, ScalarType::Double);
+  check(t.is_contiguous(), op, "uniforms must be contiguous, got strides ", bracketed(t.strides()));
+  return static_cast<const double*>(t.const_data_ptr());
 }
 
 // Uninitialised and contiguous, on the device of `like`. The shim costs a third of a dispatched aten::empty.

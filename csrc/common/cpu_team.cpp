@@ -17,20 +17,6 @@ const float* load_logits(const RowKernels& rows, const Row& row, int64_t c, floa
   return rows.load(row, c * kChunk, n, n, -kInf, buf);
 }
 
-// Bits of a float in an order that agrees with <.
-uint32_t ordered(float z) {
-  uint32_t bits;
-  std::memcpy(&bits, &z, 4);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-float from_ordered(uint32_t key) {
-  const uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
-  float z;
-  std::memcpy(&z, &bits, 4);
-  return z;
-}
-
 }  // namespace
 
 CpuTeam::CpuTeam(int64_t max_V, bool wide) : wide_(wide), max_(chunk_count(max_V)), bad_(max_.size()), sum_(max_.size()) {}
@@ -39,9 +25,8 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
   chunks_ = chunk_count(row.V);
   held_ = {};
   num_taken_ = 0;
-  const bool greedy = filters.temperature == 0, filtered = !greedy && filters.any(row.V);
-  // A finite scale below the overflow of scale * log2(e); infinity is the mark of a greedy row.
-  const float scale = greedy ? kInf : std::min(1.0f / filters.temperature, 2e38f);
+  const bool greedy = filters.greedy(), filtered = filters.any(row.V);
+  const float scale = filters.scale();
 
   for_chunks(chunks_, [&](int64_t c) {
     float buf[kChunk];
@@ -95,8 +80,7 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
 
 // Filters in the order min-p, top-k, top-p; each is "keep z >= cutoff", so all ties stay.
 float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float max) {
-  float kept = -FLT_MAX;
-  if (filters.min_p > 0) kept = std::max(kept, float(max + filters.temperature * std::log(double(filters.min_p))));
+  float kept = filters.min_p_cutoff(max);
   if (filters.top_k_on(row.V)) {
     // At least k logits reach the k-th largest chunk maximum, and the k-th largest logit of any one chunk.
     float buf[kChunk];
@@ -114,10 +98,8 @@ float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float
     kept = std::max(kept, crossing(row, lo, double(filters.top_k), [](float) { return uint64_t{1}; }));
   }
   if (filters.top_p < 1) {
-    // V logits below lo weigh less than 1 - top_p of the total all together: the nucleus ends above them.
     const double total = kept_sum(row, max, scale, kept);
-    const double reach = std::log(double(row.V) / ((1 - double(filters.top_p)) * total)) / scale;
-    const float lo = std::max(kept, float(max - reach));
+    const float lo = std::max(kept, filters.top_p_bound(max, total, row.V));
     // Fixed point: integer sums do not depend on their order.
     constexpr double kOne = 0x1p40;
     kept = std::max(kept, crossing(row, lo, filters.top_p * total * kOne, [=](float z) {

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "filters.h"
 #include "rows.h"
 
 namespace specdec {
@@ -14,6 +15,9 @@ namespace specdec {
 class CpuTeam {
  public:
   CpuTeam(int64_t max_V, bool wide);
+
+  // Whether this thread writes the results of a walk.
+  bool leads() const { return true; }
 
   // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
   Law law(const Row& row, const Filters& filters);

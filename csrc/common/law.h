@@ -103,17 +103,4 @@ SPECDEC_HD Dist from_probs(const Row& row) {
   return d;
 }
 
-// Sampling parameters of one row; the off values are the defaults.
-struct Filters {
-  float temperature = 1.0f;
-  int64_t top_k = 0;
-  float top_p = 1.0f;
-  float min_p = 0.0f;
-
-  SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
-  SPECDEC_HD bool any(int64_t V) const { return min_p > 0 || top_p < 1 || top_k_on(V); }
-  // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
-  SPECDEC_HD bool sane() const { return temperature >= 0 && temperature <= FLT_MAX && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1; }
-};
-
 }  // namespace specdec

@@ -30,8 +30,9 @@ SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
 SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, int64_t slot) {
   const uint64_t s = uint64_t(seed), o = uint64_t(offset);
   const Words r = philox4x32({{uint32_t(slot >> 1), uint32_t(o), uint32_t(o >> 32), domain}}, uint32_t(s), uint32_t(s >> 32));
-  const int pair = int(slot & 1) * 2;
-  const uint64_t bits = (uint64_t{r.w[pair]} << 32 | r.w[pair + 1]) >> 11;
+  // A choice of words, not an index: an indexed array would live in memory on a device.
+  const bool second = slot & 1;
+  const uint64_t bits = (uint64_t{second ? r.w[2] : r.w[0]} << 32 | (second ? r.w[3] : r.w[1])) >> 11;
   return double(bits) * 0x1p-53;
 }
 

@@ -2,6 +2,7 @@
 // Plain views of the arguments: pointers and int64 strides, in elements. No torch here: host and device share them.
 #pragma once
 
+#include "filters.h"
 #include "law.h"
 
 namespace specdec {

@@ -8,6 +8,7 @@
 namespace specdec {
 
 struct Sample {
+  int64_t N = 0;
   Rows logits;                       // [N, V]
   const float* stats_in = nullptr;   // [N, 4], or
   Sampling sampling;                 // [N]
@@ -29,20 +30,19 @@ SPECDEC_HD void sample(Team& team, const Sample& a, int64_t n) {
   const Row row = a.logits.at(0, n);
   const Law law = a.stats_in ? law_at(a.stats_in, n) : team.law(row, a.sampling[n]);
   const Dist q = from_law(row, law);
-  a.stats[n] = law;
+  if (team.leads()) a.stats[n] = law;
   int64_t* tokens = a.tokens + n * a.k;
   float* logprobs = a.logprobs + n * a.k;
 
   if (!q.valid() || !(q.kind == Kind::kOneHot || has_mass(team.sum(q, Dist{})))) {
     const int64_t id = team.argmax_finite(row);
-    for (int64_t i = 0; i < a.k; ++i) tokens[i] = id, logprobs[i] = NAN;
+    for (int64_t i = 0; i < a.k && team.leads(); ++i) tokens[i] = id, logprobs[i] = NAN;
     return;
   }
   for (int64_t i = 0; i < a.k; ++i) {
     const bool empty = i > 0 && !a.replacement && (q.kind == Kind::kOneHot || !team.has_left());
     const int64_t id = empty ? -1 : q.kind == Kind::kOneHot ? q.hot : team.draw(q, Dist{}, a.draft_uniform(n, i));
-    tokens[i] = id;
-    logprobs[i] = empty ? -HUGE_VALF : float(q.log_prob(id));
+    if (team.leads()) tokens[i] = id, logprobs[i] = empty ? -HUGE_VALF : float(q.log_prob(id));
     if (!a.replacement && !empty) team.take_out(q, tokens, i + 1);
   }
 }

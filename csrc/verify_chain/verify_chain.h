@@ -17,17 +17,22 @@ struct Side {
   int64_t per_request = 0;       // rows of a request, if dense
   int64_t extra = 0;             // rows of a request beyond its drafts, if ragged
 
+  // Row i of request b; `start` is the request's first drafted token if ragged, else -1.
+  SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const { return start < 0 ? b * per_request + i : start + extra * b + i; }
+  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const {
+    return start < 0 ? rows.at(b, i) : rows.at(0, index(start, b, i));
+  }
+
   template <class Team>
-  SPECDEC_HD Dist dist(Team& team, const Ints& cu_draft, int64_t b, int64_t i) const {
-    const int64_t index = cu_draft ? cu_draft[b] + extra * b + i : b * per_request + i;
-    const Row row = cu_draft ? rows.at(0, index) : rows.at(b, i);
+  SPECDEC_HD Dist dist(Team& team, int64_t start, int64_t b, int64_t i) const {
+    const Row row = at(start, b, i);
     if (kind == Kind::kProbs) return from_probs(row);
-    return from_law(row, stats ? law_at(stats, index) : team.law(row, sampling[b]));
+    return from_law(row, stats ? law_at(stats, index(start, b, i)) : team.law(row, sampling[b]));
   }
 };
 
 struct VerifyChain {
-  int64_t B = 0, G = 0;
+  int64_t B = 0, G = 0, D = 0;       // D: drafted tokens of all requests, if ragged
   Side target, draft;                // draft.rows empty: one-hot drafts
   Ints draft_tokens;                 // [B, G] or [D]
   int64_t draft_tokens_stride = 0;   // from request to request, if dense
@@ -40,10 +45,21 @@ struct VerifyChain {
   float* logprobs = nullptr;         // [B, G+1]
   int32_t* status = nullptr;         // [B]
 
-  SPECDEC_HD int64_t drafted(int64_t b) const { return cu_draft ? cu_draft[b + 1] - cu_draft[b] : G; }
+  // Offsets on a device are not looked at before the launch, so they are kept inside [0, D] and [0, G] here.
+  SPECDEC_HD int64_t start(int64_t b) const { return cu_draft ? clamped(cu_draft[b], D) : -1; }
+  SPECDEC_HD int64_t drafted(int64_t b) const { return cu_draft ? clamped(clamped(cu_draft[b + 1], D) - start(b), G) : G; }
+  SPECDEC_HD static int64_t clamped(int64_t x, int64_t most) { return x < 0 ? 0 : x > most ? most : x; }
   SPECDEC_HD int64_t draft_token(int64_t b, int64_t i) const {
-    return cu_draft ? draft_tokens[cu_draft[b] + i] : draft_tokens.at(b * draft_tokens_stride + i * draft_tokens.stride);
+    return cu_draft ? draft_tokens[start(b) + i] : draft_tokens.at(b * draft_tokens_stride + i * draft_tokens.stride);
   }
+  // Whether a draft stands at position i. An id outside both vocabularies ends the draft.
+  SPECDEC_HD bool has_draft(int64_t b, int64_t i) const {
+    if (i >= drafted(b)) return false;
+    const int64_t d = draft_token(b, i);
+    return d >= 0 && (d < target.rows.V || d < draft.rows.V);
+  }
+  // Full acceptance where the engine sampled the bonus token itself
+  SPECDEC_HD bool gives_bonus(int64_t b, int64_t i) const { return bonus_tokens && i == drafted(b); }
   SPECDEC_HD double accept_uniform(int64_t b, int64_t i) const {
     return uniforms ? uniforms[b * (G + 1) + i] : seed ? uniform(seed[b], offset[b], kDomainAccept, i) : 0.0;
   }
@@ -52,54 +68,75 @@ struct VerifyChain {
   }
 };
 
-template <class Team>
-SPECDEC_HD void verify_chain(Team& team, const VerifyChain& a, int64_t b) {
-  const int64_t V = a.target.rows.V, ids = a.draft.rows && a.draft.rows.V > V ? a.draft.rows.V : V;
-  const int64_t g = a.drafted(b);
-  int64_t* tokens = a.tokens + b * (a.G + 1);
-  float* logprobs = a.logprobs + b * (a.G + 1);
+// What one row of the target says of the draft at its position; at a stop, the laws that the final token is drawn from.
+struct Verdict {
+  bool accepted = false;
+  Dist p, q;  // q of kind kNothing draws from p itself
   int32_t status = 0;
+};
 
-  int64_t i = 0;
-  Dist p, q;             // the laws at the stop: target, and the draft if it was rejected
-  bool stopped = false;  // p is the law of row i
-  for (; i < g && !stopped; ++i) {
-    const int64_t d = a.draft_token(b, i);
-    if (d < 0 || d >= ids) break;  // the draft ends here
-    p = a.target.dist(team, a.cu_draft, b, i);
-    if (!p.valid()) {
-      stopped = true;
-      break;
-    }
-    if (p.kind == Kind::kOneHot) {
-      stopped = d != p.hot;  // a greedy target never reads q
-    } else {
-      const Dist drawn_from = a.draft.rows ? a.draft.dist(team, a.cu_draft, b, i) : one_hot(d);
-      const double q_d = drawn_from.prob(d);
-      stopped = !accept(p.prob(d), q_d, a.accept_uniform(b, i));
-      if (stopped && !is_draft_prob(q_d)) status |= kInvalidDraft;
-      if (stopped && drawn_from.valid()) q = drawn_from;
-      if (!drawn_from.valid()) status |= kInvalidRow;
-    }
-    if (stopped) break;
-    tokens[i] = d;
-    logprobs[i] = float(p.log_prob(d));
+template <class Team>
+SPECDEC_HD Verdict judge(Team& team, const VerifyChain& a, int64_t b, int64_t i) {
+  Verdict r;
+  const bool drafted = a.has_draft(b, i);
+  if (!drafted && a.gives_bonus(b, i)) return r;
+  r.p = a.target.dist(team, a.start(b), b, i);
+  if (!drafted || !r.p.valid()) return r;
+  const int64_t d = a.draft_token(b, i);
+  if (r.p.kind == Kind::kOneHot) {
+    r.accepted = d == r.p.hot;  // a greedy target never reads q
+    return r;
   }
+  const Dist drawn_from = a.draft.rows ? a.draft.dist(team, a.start(b), b, i) : one_hot(d);
+  const double q_d = drawn_from.prob(d);
+  r.accepted = accept(r.p.prob(d), q_d, a.accept_uniform(b, i));
+  if (r.accepted) return r;
+  if (!is_draft_prob(q_d)) r.status |= kInvalidDraft;
+  if (drawn_from.valid())
+    r.q = drawn_from;
+  else
+    r.status |= kInvalidRow;
+  return r;
+}
 
-  a.num_accepted[b] = int32_t(i);
-  if (i == g && a.bonus_tokens) {
+SPECDEC_HD void keep_draft(const VerifyChain& a, int64_t b, int64_t i, const Verdict& accepted) {
+  const int64_t d = a.draft_token(b, i);
+  a.tokens[b * (a.G + 1) + i] = d;
+  a.logprobs[b * (a.G + 1) + i] = float(accepted.p.log_prob(d));
+}
+
+// The final token at position i, where the walk stopped, and the padding behind it.
+template <class Team>
+SPECDEC_HD void finish(Team& team, const VerifyChain& a, int64_t b, int64_t i, const Verdict& stop) {
+  const int64_t V = a.target.rows.V;
+  int32_t status = stop.status;
+  Final last;
+  if (a.gives_bonus(b, i)) {
     const int64_t bonus = a.bonus_tokens[b];
     if (bonus < 0 || bonus >= V) status |= kInvalidBonus;
-    tokens[i] = bonus < 0 ? 0 : bonus >= V ? V - 1 : bonus;
-    logprobs[i] = NAN;  // its row was not given
+    last = {bonus < 0 ? 0 : bonus >= V ? V - 1 : bonus, NAN};  // its row was not given
   } else {
-    if (!stopped) p = a.target.dist(team, a.cu_draft, b, i);
-    const Final last = final_token(team, p, q, a.final_uniform(b), status);
-    tokens[i] = last.token;
-    logprobs[i] = float(last.logprob);
+    last = final_token(team, stop.p, stop.q, a.final_uniform(b), status);
   }
+  if (!team.leads()) return;
+  int64_t* tokens = a.tokens + b * (a.G + 1);
+  float* logprobs = a.logprobs + b * (a.G + 1);
+  tokens[i] = last.token;
+  logprobs[i] = float(last.logprob);
   for (int64_t j = i + 1; j <= a.G; ++j) tokens[j] = -1, logprobs[j] = 0;
+  a.num_accepted[b] = int32_t(i);
   a.status[b] = status;
+}
+
+template <class Team>
+SPECDEC_HD void verify_chain(Team& team, const VerifyChain& a, int64_t b) {
+  int64_t i = 0;
+  Verdict verdict = judge(team, a, b, i);
+  while (verdict.accepted) {
+    keep_draft(a, b, i, verdict);
+    verdict = judge(team, a, b, ++i);
+  }
+  finish(team, a, b, i, verdict);
 }
 
 }  // namespace specdec

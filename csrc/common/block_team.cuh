@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA Team: the steps over V that a walk needs, done by one block over chunk sums that many blocks may have left in memory.
+#pragma once
+
+#include "draw.h"
+#include "nucleus.cuh"
+
+namespace specdec {
+
+SPECDEC_HD int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
+
+// Block `part` of a row: each of its warps takes per_warp chunks in turn.
+template <class F>
+SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& f) {
+  for (int k = 0; k < per_warp; ++k) {
+    const int64_t c = (int64_t(part) * per_warp + k) * kWarps + threadIdx.x / kLanes;
+    if (c < chunks) f(c);
+  }
+}
+
+SPECDEC_DEVICE void scan_chunks(const Row& row, float scale, int part, int per_warp, float* chunk_max, float* sum) {
+  for_chunks(chunk_count(row.V), part, per_warp, [&](int64_t c) {
+    const ChunkStats stats = chunk_stats(row, c, scale);
+    if (threadIdx.x % kLanes == 0) __stcg(chunk_max + c, stats.max), __stcg(sum + c, stats.sum);
+  });
+}
+
+// Chunks of p whose maximum lies below its cutoff weigh nothing and are not read; chunk_max may be null.
+SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int64_t c) {
+  return !chunk_max || p.kind != Kind::kLogits || __ldcg(chunk_max + c) >= p.law.cutoff;
+}
+
+SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, int part, int per_warp, const float* chunk_max, float* sum) {
+  for_chunks(chunk_count(p.row.V), part, per_warp, [&](int64_t c) {
+    const float s = reaches(p, chunk_max, c) ? chunk_sum(p, q, c) : 0.0f;
+    if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
+  });
+}
+
+// A walk over rows whose laws are all at hand.
+struct NoTeam {
+  SPECDEC_HD Law law(const Row&, const Filters&) const { return {}; }
+  SPECDEC_HD bool leads() const { return true; }
+};
+
+// The largest finite entry's id, 0 if there is none.
+SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
+  float max = -HUGE_VALF;
+  int best = INT32_MAX;
+  for (int v = threadIdx.x; v < row.V; v += kThreads) {
+    const float z = load_scalar(row, v);
+    if (z > max && z < HUGE_VALF) max = z, best = v;
+  }
+  const float top = block_max(max);
+  const int id = block_min(max == top ? best : INT32_MAX);
+  return id == INT32_MAX ? 0 : id;
+}
+
+// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in `sum`, unless a filter is on.
+template <bool kFiltered>
+SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const float* chunk_max, float* sum) {
+  const int chunks = int(chunk_count(row.V));
+  const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
+  const float scale = filters.scale();
+  float max = -HUGE_VALF;
+  bool bad = !filters.sane();
+  for (int c = begin; c < begin + run && c < chunks; ++c) {
+    max = fmaxf(max, __ldcg(chunk_max + c));
+    const float s = __ldcg(sum + c);
+    bad |= s != s;
+  }
+  max = block_max(max);
+  if (__syncthreads_or(bad) || max == -HUGE_VALF) {
+    const float z = load_scalar(row, block_argmax_finite(row));
+    return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z : -HUGE_VALF};
+  }
+  if (filters.greedy()) {
+    int chunk = INT32_MAX;
+    for (int c = begin; c < begin + run && c < chunks && chunk == INT32_MAX; ++c) {
+      if (__ldcg(chunk_max + c) == max) chunk = c;
+    }
+    const int64_t first = int64_t(block_min(chunk)) * kChunk;
+    int id = INT32_MAX;
+    for (int i = threadIdx.x; i < kChunk && first + i < row.V && id == INT32_MAX; i += kThreads) {
+      if (load_scalar(row, first + i) == max) id = i;
+    }
+    return {scale, max, float(first + block_min(id)), max};
+  }
+  const float rate = scale * kLog2E;
+  const auto share = [&](int c) {
+    const float s = __ldcg(sum + c);
+    return s > 0 ? double(s) * fast_exp2((__ldcg(chunk_max + c) - max) * rate) : 0.0;
+  };
+  const double total = block_sum<double>(chunks, share);
+  if constexpr (kFiltered) {
+    if (filters.any(row.V)) {
+      const Nucleus::Kept kept = Nucleus(row, chunk_max, max, scale).keep(filters, total);
+      return {scale, kept.cutoff, float(log(double(kept.mass) * Nucleus::kUnit)), max};
+    }
+  }
+  const float log_norm = float(log(total));
+  const double norm = exp(-double(log_norm));
+  for (int c = begin; c < begin + run && c < chunks; ++c) __stcg(sum + c, float(share(c) * norm));
+  __syncthreads();
+  return {scale, -FLT_MAX, log_norm, max};
+}
+
+class BlockTeam {
+ public:
+  enum Held { kNothingHeld, kPlain, kPair };
+
+  // `sum` [chunks] holds the chunk sums of p (kPlain) or of (p - q)+ (kPair) for the laws that the walk asks of first;
+  // `chunk_max` [chunks] those of p's row, or null.
+  SPECDEC_DEVICE BlockTeam(const Law& law, float* sum, const float* chunk_max, Held held)
+      : law_(law), sum_(sum), chunk_max_(chunk_max), held_(held) {}
+
+  SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
+  SPECDEC_DEVICE Law law(const Row&, const Filters&) const { return law_; }
+
+  SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
+    const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
+    const int chunks = int(chunk_count(p.row.V));
+    if (held_ != wanted) {
+      __syncthreads();
+      sum_chunks(p, q, 0, (chunks + kWarps - 1) / kWarps, chunk_max_, sum_);
+      __syncthreads();
+      held_ = wanted;
+    }
+    return block_sum<double>(chunks, [&](int c) { return double(__ldcg(sum_ + c)); });
+  }
+
+  SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
+    const Pick chunk = pick(int(chunk_count(p.row.V)), v, [&](int c) { return double(__ldcg(sum_ + c)); });
+    const int64_t first = int64_t(chunk.index) * kChunk;
+    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
+    // The fraction of the chunk's own weight, since the rescan adds it up in another order.
+    const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
+    return first + pick(n, fraction, [&](int i) { return double(weight(p, q, first + i)); }).index;
+  }
+
+  // The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
+  SPECDEC_DEVICE void take_out(const Dist& p, const int64_t* ids, int64_t count) {
+    taken_ = ids, num_taken_ = count;
+    __syncthreads();
+    const int64_t chunk = ids[count - 1] / kChunk, first = chunk * kChunk;
+    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
+    const double left = block_sum<double>(n, [&](int i) { return double(weight(p, Dist{}, first + i)); });
+    if (leads()) __stcg(sum_ + chunk, float(left));
+    chunks_ = int(chunk_count(p.row.V));
+    __syncthreads();
+  }
+
+  SPECDEC_DEVICE bool has_left() const {
+    bool some = false;
+    for (int c = threadIdx.x; c < chunks_; c += kThreads) some |= __ldcg(sum_ + c) > 0;
+    return __syncthreads_or(some);
+  }
+
+  SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
+
+ private:
+  SPECDEC_DEVICE float weight(const Dist& p, const Dist& q, int64_t v) const {
+    for (int64_t i = 0; i < num_taken_; ++i) {
+      if (taken_[i] == v) return 0;
+    }
+    return weight_at(p, q, v);
+  }
+
+  const Law law_;
+  float* sum_;
+  const float* chunk_max_;
+  Held held_;
+  const int64_t* taken_ = nullptr;  // drawn without replacement so far
+  int64_t num_taken_ = 0;
+  int chunks_ = 0;
+};
+
+}  // namespace specdec
