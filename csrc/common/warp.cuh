@@ -36,6 +36,15 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 #endif
 }
 
+// Hides where a pointer comes from: the compiler would otherwise keep an address for every entry of a chunk from turn to turn, and spill.
+template <class T>
+SPECDEC_DEVICE const T* opaque(const T* p) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+l"(p));
+#endif
+  return p;
+}
+
 SPECDEC_DEVICE float warp_max(float x) {
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, step));
@@ -53,7 +62,7 @@ SPECDEC_DEVICE float warp_sum(float x) {
 constexpr int kGroup = 8;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
 
-// Groups first .. first + N - 1 of a chunk as floats, `pad` beyond the row: 16-byte loads, all under way before one is used.
+// Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way before one is used.
 template <int N>
 SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
   const int64_t begin = chunk * kChunk;
@@ -98,14 +107,28 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
     }
     return;
   }
-  // The last chunk, and rows that do not start at a multiple of 16 bytes
+  // The last chunk, and rows that do not start at a multiple of 16 bytes: entry by entry, eight under way at a time
+  const int64_t rest = row.V - begin - group_begin(first);
+  const int left = rest < kChunk ? int(rest) : kChunk;  // entries from this lane's first one to the end of the row, or enough
+  if (row.dtype == kFloat32) {
+    const float* from = opaque(reinterpret_cast<const float*>(at) + group_begin(first));
+#pragma unroll
+    for (int r = 0; r < N * kGroup; ++r) {
+      const int step = r / kGroup * (kLanes * kGroup) + r % kGroup;
+      z[r] = step < left ? __ldg(from + step) : pad;
+    }
+    return;
+  }
+  const bool brain = row.dtype == kBFloat16;
+  const uint16_t pad_bits = pad == 0 ? 0 : brain ? 0xff80 : 0xfc00;
+  const uint16_t* from = opaque(reinterpret_cast<const uint16_t*>(at) + group_begin(first));
 #pragma unroll
   for (int j = 0; j < N; ++j) {
+    uint32_t bits[kGroup];
 #pragma unroll
-    for (int e = 0; e < kGroup; ++e) {
-      const int64_t v = begin + group_begin(first + j) + e;
-      z[j * kGroup + e] = v < row.V ? load_scalar(row, v) : pad;
-    }
+    for (int e = 0; e < kGroup; ++e) bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) z[j * kGroup + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
 
