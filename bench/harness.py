@@ -1,30 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """A benchmark declares its bytes; time, GB/s and the ratio to each peer fall out.
 
-Variants of a case are interleaved: one call of each per round, medians over the rounds, so that whatever else the
-machine does falls on all alike.
+Variants of a case are interleaved: one timing of each per round, medians over the rounds, so that whatever else the
+machine does falls on all alike. On a GPU each call gets the next of several copies of the inputs, together larger than
+the cache.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import SimpleNamespace
 
 import torch
 
+from bench import clock
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Unavailable(Exception):
+    """Why a peer cannot run here. Its row says so."""
 
 
 @dataclass
 class Work:
     """What a case times. `ours` and each peer do the same work on the same inputs."""
 
-    ours: Callable[[], object]
+    inputs: SimpleNamespace
+    ours: Callable[[SimpleNamespace], object]
     bytes: int = 0  # that must be read and written; 0 where the cost is the call itself
-    peers: dict[str, Callable[[], object]] = field(default_factory=dict)
-    calls: int = 1  # per timing, for work of a few microseconds
+    second_read: int = 0  # bytes that our kernels read once more, by design
+    peers: dict[str, Callable[[SimpleNamespace], object]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)  # peer: why it does not run
+    calls: int = 1  # per timing on a CPU, for work of a few microseconds
+    outcome: Callable[[object], float] | None = None  # of any variant's output; they must agree up to chance
+
+    def peer(self, name: str, make: Callable[[], Callable[[SimpleNamespace], object]]) -> None:
+        try:
+            self.peers[name] = make()
+        except Unavailable as reason:
+            self.skipped[name] = str(reason)
 
 
 @dataclass
@@ -38,60 +56,119 @@ class Case:
 @dataclass
 class Result:
     bytes: int
-    seconds: dict[str, float]  # median per call, "ours" first
+    second_read: int
+    times: dict[str, dict[str, list[float]]]  # "call" and, on a GPU, "graph": of each variant, "ours" first, every round's
+    outcome: dict[str, float]
+    skipped: dict[str, str]
+
+    @cached_property
+    def seconds(self) -> dict[str, dict[str, float]]:
+        """Medians. A variant that cannot be captured has no entry under "graph"."""
+        return {way: {name: statistics.median(t) for name, t in variants.items()} for way, variants in self.times.items()}
+
+    @property
+    def way(self) -> str:
+        """What our own row quotes: the replay where there is one."""
+        return "graph" if "ours" in self.seconds.get("graph", {}) else "call"
+
+    @property
+    def ours(self) -> float:
+        return self.seconds[self.way]["ours"]
+
+    @property
+    def spread(self) -> float:
+        """Width of the middle half of the rounds over the median: two versions closer than this are the same."""
+        t = self.times[self.way]["ours"]
+        low, _, high = statistics.quantiles(t, n=4) if len(t) > 1 else (t[0], t[0], t[0])
+        return (high - low) / self.ours
 
     @property
     def gb_per_s(self) -> float:
-        return self.bytes / self.seconds["ours"] / 1e9
+        return self.bytes / self.ours / 1e9
+
+    @property
+    def gb_per_s_with_second_read(self) -> float:
+        return (self.bytes + self.second_read) / self.ours / 1e9
 
     @property
     def ratios(self) -> dict[str, float]:
-        """How many times as long each peer takes."""
-        ours, *peers = self.seconds
-        return {peer: self.seconds[peer] / self.seconds[ours] for peer in peers}
+        """How many times as long each peer takes, both timed the same way."""
+        ratios = {}
+        for name in self.seconds["call"]:
+            way = self.way if name in self.seconds[self.way] else "call"
+            ratios[name] = self.seconds[way][name] / self.seconds[way]["ours"]
+        del ratios["ours"]
+        return ratios
 
 
-def synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def copies(work: Work, device: str) -> list[SimpleNamespace]:
+    """The inputs, on a GPU as often as it takes to be three times its cache."""
+    if device != "cuda" or not work.bytes:
+        return [work.inputs]
+    properties = torch.cuda.get_device_properties(0)
+    size = max(1, sum(x.nbytes for x in vars(work.inputs).values() if isinstance(x, torch.Tensor)))
+    n = max(2, min(3 * properties.L2_cache_size // work.bytes + 1, 512, properties.total_memory // 4 // size))
+
+    def again() -> SimpleNamespace:
+        return SimpleNamespace(**{name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in vars(work.inputs).items()})
+
+    return [work.inputs] + [again() for _ in range(n - 1)]
 
 
-def timed(call: Callable[[], object], calls: int, device: str) -> float:
-    synchronize(device)
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    synchronize(device)
-    return (time.perf_counter() - start) / calls
-
-
-def measure(case: Case, device: str, rounds: int) -> Result:
+def measure(case: Case, device: str, rounds: int, peers: Callable[[str], bool] = lambda name: True) -> Result:
     work = case.build()
-    variants = {"ours": work.ours, **work.peers}
-    for call in variants.values():
-        call()
-    times: dict[str, list[float]] = {name: [] for name in variants}
+    sets = copies(work, device)
+    skipped = {name: why for name, why in work.skipped.items() if peers(name)}
+    variants = {"ours": work.ours, **{name: call for name, call in work.peers.items() if peers(name)}}
+    ways = {"call": clock.stream, "graph": clock.graph} if device == "cuda" else {"call": clock.host}
+    outcome: dict[str, float] = {}
+    timers: dict[tuple[str, str], Callable[[], float]] = {}
+    for name, call in variants.items():
+        try:
+            for inputs in sets:
+                output = call(inputs)
+            if work.outcome is not None and (value := work.outcome(output)) is not None:
+                outcome[name] = value
+            timers["call", name] = ways["call"](call, sets, work.calls)
+        except Exception as error:  # a peer that breaks here costs its own column only
+            if name == "ours":
+                raise
+            skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            continue
+        if "graph" in ways:
+            try:
+                timers["graph", name] = ways["graph"](call, sets, work.calls)
+            except RuntimeError as error:
+                skipped[f"{name} (graph)"] = str(error).splitlines()[0]
+    times: dict[str, dict[str, list[float]]] = {way: {} for way in ways}
     for _ in range(rounds):
-        for name, call in variants.items():
-            times[name].append(timed(call, work.calls, device))
-    return Result(work.bytes, {name: statistics.median(t) for name, t in times.items()})
+        for (way, name), once in timers.items():
+            times[way].setdefault(name, []).append(once())
+    return Result(work.bytes, work.second_read, times, outcome, skipped)
 
 
-def copy_bandwidth(device: str, rounds: int = 7, megabytes: int = 256) -> float:
+def copy_bandwidth(device: str, rounds: int = 9) -> float:
     """GB/s of a plain copy, bytes read plus bytes written."""
-    source = torch.ones(megabytes * 2**18, device=device)
+    megabytes = 256
+    if device == "cuda":
+        megabytes = max(megabytes, 32 * torch.cuda.get_device_properties(0).L2_cache_size >> 20)
+    source = torch.empty(megabytes * 2**18, device=device).uniform_()
     target = torch.empty_like(source)
-    seconds = statistics.median(timed(lambda: target.copy_(source), 1, device) for _ in range(rounds))
-    return 2 * source.nbytes / seconds / 1e9
+    way = clock.stream if device == "cuda" else clock.host
+    target.copy_(source)
+    if device == "cuda":
+        clock.warm_up(lambda: target.copy_(source))
+    once = way(lambda _: target.copy_(source), [None], 1)
+    return 2 * source.nbytes / statistics.median(once() for _ in range(rounds)) / 1e9
 
 
 def logits(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Tensor:
     """Rows as peaked as a language model's: a few tokens hold most of the mass."""
-    generator = torch.Generator().manual_seed(seed)
-    z = torch.empty(shape, dtype=torch.float32).normal_(0, 2, generator=generator)
-    head = torch.randint(0, shape[-1], (*shape[:-1], 32), generator=generator)
-    z.scatter_add_(-1, head, torch.linspace(14, 4, 32).expand(head.shape).contiguous())
-    return z.to(dtype).to(device)
+    generator = torch.Generator(device).manual_seed(seed)
+    z = torch.empty(shape, dtype=torch.float32, device=device).normal_(0, 2, generator=generator)
+    head = torch.randint(0, shape[-1], (*shape[:-1], 32), generator=generator, device=device)
+    z.scatter_add_(-1, head, torch.linspace(14, 4, 32, device=device).expand(head.shape).contiguous())
+    return z.to(dtype)
 
 
 Cases = Iterator[Case]

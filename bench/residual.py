@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-
-N = 32
-
+from bench.peers import triton
 
 
 def eager(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,11 +20,21 @@ def eager(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def cases(device: str) -> Cases:
+    N = 32 if device == "cpu" else 64
     for dtype in ("fp32", "bf16"):
         for V in (32000, 151936):
-            yield Case(f"N={N} V={V} {dtype}", partial(_rows, V, dtype, device))
+            yield Case(f"N={N} V={V} {dtype}", partial(_rows, N, V, dtype, device))
 
 
-def _rows(V: int, dtype: str, device: str) -> Work:
+def _rows(N: int, V: int, dtype: str, device: str) -> Work:
     p, q = (logits(N, V, dtype=torch.float32, device=device, seed=s).softmax(-1).to(DTYPES[dtype]) for s in (0, 1))
-    return Work(lambda: sk.residual(p, q), 2 * p.nbytes + 4 * p.numel(), {"eager": lambda: eager(p, q)})
+    x = SimpleNamespace(p=p, q=q)
+
+    def ours(x):
+        return sk.residual(x.p, x.q)
+
+    work = Work(x, ours, 2 * p.nbytes + 4 * p.numel(), p.nbytes + q.nbytes)
+    work.peers["eager"] = lambda x: eager(x.p, x.q)
+    if device == "cuda":
+        work.peer("ours in triton", lambda: triton.same("residual", ours, device))
+    return work

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_stats against torch.logsumexp, and with filters against the sort that engines do. Bytes: each row once."""
+"""row_stats against torch.logsumexp, and with filters against the sort that engines do, and against topk where it serves.
+
+Bytes: each row once; with top-k or top-p our kernels may read it a second time.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
+from bench.peers import eager, flashinfer, triton
 
-N = 32
 FILTERS = {
     "": {},
     " min_p=.05": {"min_p": 0.05},
@@ -35,13 +39,31 @@ def sorted_filter(x: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: fl
 
 
 def cases(device: str) -> Cases:
-    for dtype in DTYPES:
-        for V in (32000, 151936):
-            for name in FILTERS if dtype == "bf16" else ("",):
-                yield Case(f"N={N} V={V} {dtype}{name}", partial(_rows, V, dtype, name, device))
+    for N in (32,) if device == "cpu" else (384, 8):
+        for dtype in DTYPES if N != 8 else ("bf16",):
+            for V in (32000, 151936):
+                for name in FILTERS if dtype == "bf16" else ("",):
+                    yield Case(f"N={N} V={V} {dtype}{name}", partial(_rows, N, V, dtype, name, device))
 
 
-def _rows(V: int, dtype: str, name: str, device: str) -> Work:
-    x, filters = logits(N, V, dtype=DTYPES[dtype], device=device, seed=V), FILTERS[name]
-    peers = {"sort": lambda: sorted_filter(x, **filters)} if filters else {"logsumexp": lambda: x.float().logsumexp(-1), "sum": x.sum}
-    return Work(lambda: sk.row_stats(x, **filters), x.nbytes, peers)
+def _rows(N: int, V: int, dtype: str, name: str, device: str) -> Work:
+    filters = FILTERS[name]
+    as_tensors = {key: torch.full((N,), value, device=device) for key, value in filters.items()}
+    x = SimpleNamespace(logits=logits(N, V, dtype=DTYPES[dtype], device=device, seed=V))
+
+    def ours(x):
+        return sk.row_stats(x.logits, **as_tensors)
+
+    again = x.logits.nbytes if {"top_k", "top_p"} & set(filters) else 0
+    work = Work(x, ours, x.logits.nbytes, again)
+    if filters:
+        work.peers["sort"] = lambda x: sorted_filter(x.logits, **filters)
+        if "top_k" in filters:
+            work.peers["topk"] = lambda x: eager.log_law(x.logits, **filters)
+    else:
+        work.peers |= {"logsumexp": lambda x: x.logits.float().logsumexp(-1), "sum": lambda x: x.logits.sum()}
+    if device == "cuda":
+        if name == " top_k=50 top_p=.9":
+            work.peer("flashinfer", lambda: flashinfer.law(**filters))
+        work.peer("ours in triton", lambda: triton.same("row_stats", ours, device))
+    return work

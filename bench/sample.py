@@ -4,29 +4,35 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-
-N = 32
-
+from bench.peers import flashinfer, triton
 
 
 def cases(device: str) -> Cases:
-    for dtype in ("fp32", "bf16"):
-        for V in (32000, 151936):
-            for k, replacement in ((1, True), (4, True), (4, False)):
-                label = f"N={N} V={V} {dtype} k={k}{'' if replacement else ' without replacement'}"
-                yield Case(label, partial(_draws, V, dtype, k, replacement, device))
+    for N in (32,) if device == "cpu" else (64, 1):
+        for dtype in ("fp32", "bf16") if N != 1 else ("bf16",):
+            for V in (32000, 151936):
+                for k, replacement in ((1, True), (4, True), (4, False)):
+                    label = f"N={N} V={V} {dtype} k={k}{'' if replacement else ' without replacement'}"
+                    yield Case(label, partial(_draws, N, V, dtype, k, replacement, device))
 
 
-def _draws(V: int, dtype: str, k: int, replacement: bool, device: str) -> Work:
-    x = logits(N, V, dtype=DTYPES[dtype], device=device, seed=V)
-    seed, offset = torch.arange(N, device=device), torch.zeros(N, dtype=torch.int64, device=device)
-    return Work(
-        lambda: sk.sample(x, k=k, replacement=replacement, seed=seed, offset=offset),
-        x.nbytes,
-        {"multinomial": lambda: x.float().softmax(-1).multinomial(k, replacement)},
-    )
+def _draws(N: int, V: int, dtype: str, k: int, replacement: bool, device: str) -> Work:
+    x = SimpleNamespace(logits=logits(N, V, dtype=DTYPES[dtype], device=device, seed=V))
+    x.seed, x.offset = torch.arange(N, device=device), torch.zeros(N, dtype=torch.int64, device=device)
+
+    def ours(x):
+        return sk.sample(x.logits, k=k, replacement=replacement, seed=x.seed, offset=x.offset)
+
+    work = Work(x, ours, x.logits.nbytes)
+    work.peers["multinomial"] = lambda x: x.logits.softmax(-1, dtype=torch.float32).multinomial(k, replacement)
+    if device == "cuda":
+        if k == 1:
+            work.peer("flashinfer", flashinfer.sample)
+        work.peer("ours in triton", lambda: triton.same("sample", ours, device))
+    return work

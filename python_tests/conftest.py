@@ -1,8 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 import backends
 import pytest
+import tally
 
 
-@pytest.fixture(params=backends.NAMES)
+def _params(names):
+    """The backends, those that cannot run here marked as skipped: a mark makes one line a file in the summary."""
+    reasons = [(name, backends.why_not(name)) for name in names]
+    return [pytest.param(name, marks=pytest.mark.skip(reason=f"{name}: {reason}") if reason else ()) for name, reason in reasons]
+
+
+def _ready(request):
+    """The backend's name; the tally then knows whose test this is."""
+    request.node.user_properties.append(("backend", request.param))
+    tally.running = request.param
+    yield request.param
+    tally.running = None
+
+
+@pytest.fixture(params=_params(backends.NAMES))
 def backend(request):
-    return request.param
+    """Every backend, the float64 reference among them if it was asked for."""
+    yield from _ready(request)
+
+
+@pytest.fixture(params=_params(name for name in backends.NAMES if name != "reference"))
+def op_backend(request):
+    """Every backend that is an op: with the wrapper's errors, float32 results, an entry at the dispatcher."""
+    yield from _ready(request)
+
+
+# ---- the share of flips, over the whole session: with xdist, workers hand what they saw to the process that reports ----
+
+def pytest_runtest_logreport(report):
+    name = dict(report.user_properties).get("backend")
+    if name:
+        tally.tests[name] += report.when == "call"
+        tally.seconds[name] += report.duration
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    if "tally" in getattr(node, "workeroutput", {}):
+        tally.merge(node.workeroutput["tally"])
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["tally"] = tally.state()
+    elif tally.over_the_cap():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    if tally.tests:
+        terminalreporter.section("agreement with the float64 reference, by backend")
+        for line in tally.lines():
+            terminalreporter.write_line(line)
+        for name in tally.over_the_cap():
+            terminalreporter.write_line(f"{name}: more flips than the cap allows", red=True)
+    if tally.notes:
+        terminalreporter.section("measured")
+        for line in sorted(tally.notes):
+            terminalreporter.write_line(line)

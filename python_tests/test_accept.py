@@ -6,6 +6,8 @@ import pytest
 import surface
 import torch
 
+import specdec_kernels as sk
+
 ALMOST_ONE = 1 - 2.0**-53
 NAN, INF = math.nan, math.inf
 
@@ -74,20 +76,19 @@ def test_strided_inputs(backend):
     assert torch.equal(got, backends.run("accept", backend, p, q, u).T)
 
 
-def test_bad_arguments():
-    import specdec_kernels as sk
-
+def test_bad_arguments(op_backend):
+    accept = backends.call("accept", op_backend)
     p, u = torch.rand(3), torch.rand(3, dtype=torch.float64)
     with pytest.raises(TypeError, match="accept: u must be float64, got float32"):
-        sk.accept(p, p, p)
+        accept(p, p, p)
     with pytest.raises(TypeError, match="accept: p must be .*got int64"):
-        sk.accept(torch.ones(3, dtype=torch.int64), p, u)
+        accept(torch.ones(3, dtype=torch.int64), p, u)
     with pytest.raises(ValueError, match=r"accept: q must have shape \[3\], got \[2\]"):
-        sk.accept(p, p[:2], u)
+        accept(p, p[:2], u)
     with pytest.raises(TypeError, match="accept: q must be a torch.Tensor, got float"):
-        sk.accept(p, 0.5, u)
+        accept(p, 0.5, u)
 
 
-def test_surface():
+def test_surface(op_backend):
     p, u = torch.rand(5), torch.rand(5, dtype=torch.float64)
-    surface.check_op("accept", lambda sk, p, q, u: sk.accept(p, q, u), p, p.flip(0), u)
+    surface.check_op(op_backend, "accept", sk.accept, p, p.flip(0), u)

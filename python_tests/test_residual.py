@@ -8,6 +8,8 @@ import surface
 import torch
 from checks import assert_floats
 
+import specdec_kernels as sk
+
 NAN, INF = math.nan, math.inf
 
 
@@ -110,21 +112,20 @@ def test_strided_rows_and_empty_batches(backend):
     assert probs.shape == (0, 37) and mass.shape == (0,)
 
 
-def test_bad_arguments():
-    import specdec_kernels as sk
-
+def test_bad_arguments(op_backend):
+    residual = backends.call("residual", op_backend)
     p = torch.rand(3, 4)
     with pytest.raises(ValueError, match=r"residual: q must have shape \[N=3, Vq=4\], got \[2, 4\]"):
-        sk.residual(p, p[:2])
+        residual(p, p[:2])
     with pytest.raises(ValueError, match=r"residual: q must have shape \[N=3\], got \[2\]"):
-        sk.residual(p, torch.zeros(2, dtype=torch.int64))
+        residual(p, torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"residual: p must have shape \[N, V\], got \[4\]"):
-        sk.residual(p[0], p)
+        residual(p[0], p)
     with pytest.raises(TypeError, match="residual: p must be .*got float64"):
-        sk.residual(p.double(), p)
+        residual(p.double(), p)
 
 
-def test_surface():
+def test_surface(op_backend):
     p, q = prob_rows(6, 4, 9)
-    surface.check_op("residual", lambda sk, p, q: sk.residual(p, q), p, q)
-    surface.check_op("residual", lambda sk, p, q: sk.residual(p, q), p, torch.tensor([0, -1, 3, 8]))
+    surface.check_op(op_backend, "residual", sk.residual, p, q)
+    surface.check_op(op_backend, "residual", sk.residual, p, torch.tensor([0, -1, 3, 8]))

@@ -6,9 +6,13 @@ import cases
 import laws
 import pytest
 import surface
+import tally
 import torch
-from checks import ALMOST_ONE, FLIP_CAP, assert_floats, ln, torch_logprob_error
+from backends import scale
+from checks import ALMOST_ONE, assert_floats, ln, torch_logprob_error
 from plain import Plain
+
+import specdec_kernels as sk
 
 
 def assert_sample(backend, z, what="", **args):
@@ -16,7 +20,7 @@ def assert_sample(backend, z, what="", **args):
     got, ref = backends.run("sample", backend, z, **args), backends.run("sample", "reference", z, **args)
     same = (got.tokens == ref.tokens).all(-1)
     assert (same | (ref.margin <= 1)).all(), f"{what}: rows {(~same & (ref.margin > 1)).nonzero()[:5, 0].tolist()} differ"
-    assert (~same).sum() <= math.ceil(FLIP_CAP * len(z))
+    tally.record(len(z), int((~same).sum()))
     params = {k: args.get(k) for k in ("temperature", "top_k", "top_p", "min_p")}
     error = torch_logprob_error(z[:, None], params) if args.get("stats") is None else 1e-6
     assert_floats(got.logprobs[same], ref.logprobs[same], error, what)
@@ -31,7 +35,7 @@ def given(n, k, seed=0):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("V", [1, 5, 33, 1025, 4099])
 def test_agrees_with_the_reference(backend, V, dtype, replacement):
-    n = 210 if V < 1000 else 42
+    n = scale(210 if V < 1000 else 42, backend)
     z, _ = cases.rows_pair(1, n, V, dtype=dtype)
     assert_sample(backend, z, uniforms=given(n, 4), k=4, replacement=replacement)
     assert_sample(backend, z, uniforms=given(n, 4), k=4, replacement=replacement, **cases.parameters(2, n))
@@ -39,8 +43,9 @@ def test_agrees_with_the_reference(backend, V, dtype, replacement):
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_stats_handed_over_give_the_same_tokens(backend, replacement):
-    z, _ = cases.rows_pair(3, 140, 257)
-    params, u = cases.parameters(4, 140), given(140, 3)
+    n = scale(140, backend)
+    z, _ = cases.rows_pair(3, n, 257)
+    params, u = cases.parameters(4, n), given(n, 3)
     whole = backends.run("sample", backend, z, k=3, replacement=replacement, uniforms=u, **params)
     stats = backends.run("row_stats", backend, z, **params)
     handed = backends.run("sample", backend, z, stats, 3, replacement, uniforms=u)
@@ -50,7 +55,7 @@ def test_stats_handed_over_give_the_same_tokens(backend, replacement):
 
 def test_every_edge_by_quadrature(backend):
     """Stratified u: each token's share is its probability to 1/n (rows of several chunks too)."""
-    n = 4096
+    n = scale(4096, backend)
     for V, params in [(7, {}), (7, {"temperature": 0.6, "top_k": 4}), (7, {"top_p": 0.7}), (2050, {"temperature": 0.4})]:
         z, _ = cases.rows_pair(5, 1, V, kinds=["near"])
         out = backends.run("sample", backend, z.expand(n, -1), uniforms=torch.from_numpy(laws.strata(n))[:, None], **params)
@@ -71,7 +76,7 @@ def test_joint_law_of_several_draws(backend, replacement):
                     law[a, b, c] = p[a] * p[b] * p[c]
                 elif len({a, b, c}) == 3:
                     law[a, b, c] = p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b])
-    n = 500_000 if backend != "reference" else 20_000
+    n = {"cuda-on-cpu": 2_000, "cuda-on-cpu-checked": 500, "triton-interpret": 20_000, "reference": 20_000}.get(backend, 500_000)
     i = torch.arange(n)
     out = backends.run("sample", backend, z.expand(n, -1), k=3, replacement=replacement, seed=i % 1009, offset=i // 1009)
     result = laws.compare_with_law(out.tokens.numpy(), law, 5)
@@ -139,44 +144,52 @@ def test_invalid_rows_leave_the_others_alone(backend, V):
 
 
 def test_batch_order_strides_and_empty(backend):
-    z, _ = cases.rows_pair(9, 64, 1500)
-    params = cases.parameters(10, 64)
-    seed, offset = torch.arange(64) + 99, torch.arange(64) % 5
+    n = scale(64, backend)
+    z, _ = cases.rows_pair(9, n, 1500)
+    params = cases.parameters(10, n)
+    seed, offset = torch.arange(n) + 99, torch.arange(n) % 5
     whole = backends.run("sample", backend, z, k=2, seed=seed, offset=offset, **params)
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(1))
     shuffled = backends.run("sample", backend, cases.strided(z[order]), k=2, seed=seed[order], offset=offset[order],
                             **{name: x[order] for name, x in params.items()})
     assert torch.equal(shuffled.tokens, whole.tokens[order])
-    for i in range(0, 64, 9):
+    for i in range(0, n, 9):
         alone = backends.run("sample", backend, z[i : i + 1], k=2, seed=seed[i : i + 1], offset=offset[i : i + 1],
                              **{name: x[i : i + 1] for name, x in params.items()})
         assert torch.equal(alone.tokens[0], whole.tokens[i])
     assert backends.run("sample", backend, z[:0], k=2, seed=seed[:0], offset=offset[:0]).tokens.shape == (0, 2)
 
 
-def test_bad_arguments():
-    import specdec_kernels as sk
-
+def test_bad_arguments(op_backend):
+    sample, row_stats = (backends.call(op, op_backend) for op in ("sample", "row_stats"))
     z, u = torch.randn(3, 5), given(3, 2)
     with pytest.raises(ValueError, match="sample: needs seed and offset, or uniforms, got neither"):
-        sk.sample(z)
+        sample(z)
     with pytest.raises(ValueError, match="sample: seed and offset go together"):
-        sk.sample(z, seed=torch.arange(3))
+        sample(z, seed=torch.arange(3))
     with pytest.raises(ValueError, match=r"sample: uniforms must have shape \[3, 1\], got \[3, 2\]"):
-        sk.sample(z, uniforms=u)
+        sample(z, uniforms=u)
     with pytest.raises(TypeError, match="sample: uniforms must be float64, got float32"):
-        sk.sample(z, k=2, uniforms=u.float())
+        sample(z, k=2, uniforms=u.float())
     with pytest.raises(ValueError, match="sample: stats already hold the sampling parameters"):
-        sk.sample(z, sk.row_stats(z), k=2, temperature=0.5, uniforms=u)
+        sample(z, row_stats(z), k=2, temperature=0.5, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: stats must have shape \[N=3, 4=?4?\], got \[2, 4\]"):
-        sk.sample(z, sk.row_stats(z[:2]), k=2, uniforms=u)
+        sample(z, row_stats(z[:2]), k=2, uniforms=u)
     with pytest.raises(ValueError, match="sample: k must be >= 0, got -1"):
-        sk.sample(z, k=-1, uniforms=u)
+        sample(z, k=-1, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: seed must have shape \[3\], got \[4\]"):
-        sk.sample(z, seed=torch.arange(4), offset=torch.arange(3))
+        sample(z, seed=torch.arange(4), offset=torch.arange(3))
 
 
-def test_surface():
+def two_of_three(z, u):
+    return sk.sample(z, k=2, uniforms=u, top_k=3)
+
+
+def two_from_a_seed(z, seed):
+    return sk.sample(z, k=2, replacement=False, seed=seed, offset=seed, slot=3)
+
+
+def test_surface(op_backend):
     z = torch.randn(4, 9)
-    surface.check_op("sample", lambda sk, z, u: sk.sample(z, k=2, uniforms=u, top_k=3), z, given(4, 2))
-    surface.check_op("sample", lambda sk, z, s: sk.sample(z, k=2, replacement=False, seed=s, offset=s, slot=3), z, torch.arange(4))
+    surface.check_op(op_backend, "sample", two_of_three, z, given(4, 2))
+    surface.check_op(op_backend, "sample", two_from_a_seed, z, torch.arange(4))

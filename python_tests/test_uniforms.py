@@ -5,6 +5,7 @@ import pytest
 import surface
 import torch
 
+import specdec_kernels as sk
 from specdec_kernels.reference.uniforms import philox
 
 KNOWN = [  # Random123's kat_vectors, and three with the layout used here: (counter, key, words)
@@ -80,22 +81,25 @@ def test_empty(backend, B, n):
     assert backends.run("uniforms", backend, torch.zeros(B, dtype=torch.int64), torch.zeros(B, dtype=torch.int64), n, 0).shape == (B, n)
 
 
-def test_bad_arguments():
-    import specdec_kernels as sk
-
+def test_bad_arguments(op_backend):
+    uniforms = backends.call("uniforms", op_backend)
     one = torch.zeros(2, dtype=torch.int64)
     with pytest.raises(TypeError, match="uniforms: seed must be int64, got float32"):
-        sk.uniforms(one.float(), one, 1, 0)
+        uniforms(one.float(), one, 1, 0)
     with pytest.raises(TypeError, match="uniforms: seed must be a torch.Tensor, got int"):
-        sk.uniforms(3, one, 1, 0)
+        uniforms(3, one, 1, 0)
     with pytest.raises(ValueError, match=r"uniforms: offset must have shape \[B=2\], got \[3\]"):
-        sk.uniforms(one, torch.zeros(3, dtype=torch.int64), 1, 0)
+        uniforms(one, torch.zeros(3, dtype=torch.int64), 1, 0)
     with pytest.raises(ValueError, match="uniforms: n must be >= 0, got -1"):
-        sk.uniforms(one, one, -1, 0)
+        uniforms(one, one, -1, 0)
     with pytest.raises(ValueError, match="uniforms: domain must be"):
-        sk.uniforms(one, one, 1, -1)
+        uniforms(one, one, 1, -1)
 
 
-def test_surface():
+def five_accept_uniforms(seed, offset):
+    return sk.uniforms(seed, offset, 5, 0)
+
+
+def test_surface(op_backend):
     seed = torch.arange(3)
-    surface.check_op("uniforms", lambda sk, s, o: sk.uniforms(s, o, 5, 0), seed, seed)
+    surface.check_op(op_backend, "uniforms", five_accept_uniforms, seed, seed)

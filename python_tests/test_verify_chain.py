@@ -8,6 +8,7 @@ import laws
 import numpy as np
 import pytest
 import torch
+from backends import scale
 from checks import ln
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -35,6 +36,7 @@ AGREEMENT = {
     "narrow draft, chunks": {"B": 40, "G": 2, "V": 2100, "Vq": 1030},
     "wide draft": {"B": 400, "G": 3, "V": 23, "Vq": 40, "filtered": True},
     "wide draft, chunks": {"B": 40, "G": 2, "V": 1030, "Vq": 2100},
+    "many": {"B": 12_000, "G": 2, "V": 9},  # so that the share of flips is measured to 1e-4 on every backend
     "one-hot": {"B": 400, "G": 3, "V": 40, "one_hot": True},
     "one-hot, filters": {"B": 400, "G": 3, "V": 40, "one_hot": True, "filtered": True, "dtype": BF16},
     "one-hot, chunks": {"B": 40, "G": 2, "V": 3001, "one_hot": True},
@@ -42,23 +44,23 @@ AGREEMENT = {
 
 
 @pytest.mark.parametrize("name", AGREEMENT)
-def test_agrees_with_the_reference(verify, name):
-    case = AGREEMENT[name]
+def test_agrees_with_the_reference(verify, backend, name):
+    case = AGREEMENT[name] | ({"B": scale(AGREEMENT[name]["B"], backend)} if name != "many" else {})
     out, ref = checks.check_agreement(verify, seed=17, **case)
     assert out.tokens.dtype == torch.int64 and out.num_accepted.dtype == torch.int32 and out.status.dtype == torch.int32
-    assert (ref.margin <= 1).double().mean() < (0.02 if case["V"] < 1500 else 0.15), "the band would hide too much"
-    if case["G"] and case["V"] > 1:
+    assert (ref.margin <= 1).double().mean() < (0.02 if case["V"] < 1500 else 0.15) or case["B"] < 30, "the band would hide too much"
+    if case["G"] and case["V"] > 1 and case["B"] >= 30:
         accepted = ref.num_accepted.double().mean() / case["G"]
         assert 0.02 < accepted < 0.98, "not a test of both outcomes"
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_agrees_on_any_shape(verify, seed):
+def test_agrees_on_any_shape(verify, backend, seed):
     """Shapes, types and kinds of rows at random: what the named cases did not think of."""
     rng = np.random.default_rng(seed)
     V = int(rng.choice([2, 3, 8, 17, 64, 100, 255, 1023, 1026]))
     checks.check_agreement(
-        verify, seed=1000 + seed, B=int(rng.integers(1, 60)), G=int(rng.integers(0, 7)), V=V,
+        verify, seed=1000 + seed, B=scale(int(rng.integers(1, 60)), backend, least=4), G=int(rng.integers(0, 7)), V=V,
         Vq=max(1, V + int(rng.integers(-V, V))) if rng.random() < 0.5 else None,
         dtype=[F32, F16, BF16][rng.integers(3)], draft_dtype=[F32, F16, BF16][rng.integers(3)],
         filtered=bool(rng.integers(2)), one_hot=bool(rng.random() < 0.2), kinds=list(rng.choice(cases.KINDS, 3)),
@@ -66,9 +68,9 @@ def test_agrees_on_any_shape(verify, seed):
 
 
 @pytest.mark.parametrize("which", ["target", "draft", "both"])
-def test_agrees_on_probability_rows(verify, which):
+def test_agrees_on_probability_rows(verify, backend, which):
     """Here nothing is rounded before the comparison: acceptances must be equal without a band."""
-    args = cases.chain(5, 400, 3, 37)
+    args = cases.chain(5, scale(400, backend), 3, 37)
     if which in ("target", "both"):
         args |= {"target_logits": args["target_logits"].softmax(-1), "target_kind": "probs"}
     if which in ("draft", "both"):
@@ -81,9 +83,9 @@ def test_agrees_on_probability_rows(verify, which):
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
-def test_half_precision_probability_rows(verify, dtype):
+def test_half_precision_probability_rows(verify, backend, dtype):
     """Rows that sum to 1 only up to rounding, q up to 1 + 2^-8."""
-    args = cases.chain(6, 300, 3, 21)
+    args = cases.chain(6, scale(300, backend), 3, 21)
     for side in ("target", "draft"):
         args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1).to(dtype), f"{side}_kind": "probs"}
     checks.assert_same_tokens(verify(**args), checks.reference_verify(**args), str(dtype))
@@ -92,7 +94,7 @@ def test_half_precision_probability_rows(verify, dtype):
 @pytest.mark.parametrize("target, draft", [(True, True), (True, False), (False, True)])
 def test_stats_handed_over(verify, backend, target, draft):
     """With either side's stats from row_stats the tokens are those of the parameters they stand for."""
-    args = cases.chain(7, 300, 3, 300, filtered=True, dtype=BF16)
+    args = cases.chain(7, scale(300, backend), 3, 300, filtered=True, dtype=BF16)
     want = verify(**args)
     for prefix, logits, on in (("", "target_logits", target), ("draft_", "draft_logits", draft)):
         if on:
@@ -107,13 +109,14 @@ def test_stats_handed_over(verify, backend, target, draft):
 
 @pytest.mark.parametrize("bonus", [False, True])
 @pytest.mark.parametrize("one_hot", [False, True])
-def test_ragged_equals_dense(verify, bonus, one_hot):
-    args = cases.chain(8, 120, 4, 50, filtered=True, one_hot=one_hot, dirty=False)
-    lengths = torch.randint(0, 5, (120,), generator=torch.Generator().manual_seed(0))
+def test_ragged_equals_dense(verify, backend, bonus, one_hot):
+    B = scale(120, backend)
+    args = cases.chain(8, B, 4, 50, filtered=True, one_hot=one_hot, dirty=False)
+    lengths = torch.randint(0, 5, (B,), generator=torch.Generator().manual_seed(0))
     args["draft_tokens"][torch.arange(4)[None] >= lengths[:, None]] = -1
     ragged = dict(args)
     if bonus:  # a short dense draft cannot carry a bonus: only the full ones are compared below
-        args["bonus_tokens"] = ragged["bonus_tokens"] = torch.arange(120) % 50
+        args["bonus_tokens"] = ragged["bonus_tokens"] = torch.arange(B) % 50
         args["target_logits"] = args["target_logits"][:, :4]
     ragged["cu_draft"] = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     ragged["max_draft"] = 4
@@ -162,43 +165,50 @@ def test_ties(verify):
     checks.check_ties(verify)
 
 
-def test_streams(verify):
-    checks.check_streams(verify)
+def test_streams(verify, backend):
+    checks.check_streams(verify, scale(400, backend))
 
 
 def test_seeds_are_the_uniforms_made_visible(verify, backend):
-    args = cases.chain(9, 200, 5, 64, filtered=True)
+    B = scale(200, backend)
+    args = cases.chain(9, B, 5, 64, filtered=True)
     args.pop("uniforms")
-    seed, offset = torch.arange(200) * 2**50, torch.arange(200) * 2**31
+    seed, offset = torch.arange(B) * 2**50, torch.arange(B) * 2**31
     u = torch.cat([backends.run("uniforms", backend, seed, offset, n, domain) for n, domain in ((5, 0), (1, 1))], 1)
     for got, want in zip(verify(**args, seed=seed, offset=offset)[:4], verify(**args, uniforms=u)[:4]):
         assert torch.equal(got.nan_to_num(9.0), want.nan_to_num(9.0))
 
 
-def test_every_edge_by_quadrature(verify):
-    checks.check_quadrature(verify)
+STRATA = {"cuda-on-cpu": 64, "cuda-on-cpu-checked": 16, "triton-interpret": 256}  # elsewhere 1024: an edge is located to 1 / strata
 
 
-def test_every_edge_by_quadrature_golden(verify):
-    checks.check_quadrature(verify, ln([0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.2, 0.7]), ln([0.2, 0.5, 0.3], [0.3, 0.2, 0.5]), n=512)
+def test_every_edge_by_quadrature(verify, backend):
+    checks.check_quadrature(verify, n=STRATA.get(backend, 1024))
+
+
+def test_every_edge_by_quadrature_golden(verify, backend):
+    target, draft = ln([0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.2, 0.7]), ln([0.2, 0.5, 0.3], [0.3, 0.2, 0.5])
+    checks.check_quadrature(verify, target, draft, n=STRATA.get(backend, 1024))
 
 
 @pytest.mark.parametrize("scenario", checks.SCENARIOS)
 def test_joint_law(backend, verify, scenario):
-    """10^6 steps, drafts drawn by the sample op from the same seeds: drafting, acceptance and the final draw together."""
+    """10^6 steps, drafts drawn by the sample op from the same seeds: drafting, acceptance and the final draw together.
+    Simulated backends take as many as their time allows, and find as much less."""
 
     def sample(logits, seed, offset, slot, **params):
         return backends.run("sample", backend, logits, seed=seed, offset=offset, slot=slot, **params).tokens[:, 0]
 
-    n = 1_000_000 if backend != "reference" else 4_000
+    n = {"cuda-on-cpu": 1_000, "cuda-on-cpu-checked": 500, "triton-interpret": 10_000, "reference": 4_000}.get(backend, 1_000_000)
     result = checks.check_joint_law(verify, scenario, n=n, sample=sample)
     assert result.detects < 0.013 or n < 1_000_000
 
 
-def test_greedy_and_sampled_requests_mix(verify):
+def test_greedy_and_sampled_requests_mix(verify, backend):
     """A greedy request is argmax matching: it reads neither q nor a uniform."""
-    args = cases.chain(10, 90, 3, 25, kinds=["near"])
-    temperature = torch.tensor([0.0, 1.0, 0.6] * 30)
+    B = scale(90, backend, least=15)
+    args = cases.chain(10, B, 3, 25, kinds=["near"])
+    temperature = torch.tensor([0.0, 1.0, 0.6]).repeat(30)[:B]
     out = verify(**args, temperature=temperature)
     checks.assert_same_tokens(out, checks.reference_verify(**args, temperature=temperature))
     greedy = temperature == 0
@@ -218,21 +228,22 @@ def test_greedy_needs_no_random_numbers(verify):
     assert out.tokens.tolist() == [best[0].tolist(), [*best[1, :2].tolist(), -1, -1]]
 
 
-def test_identical_laws_accept_everything(verify):
+def test_identical_laws_accept_everything(verify, backend):
     """p == q bitwise, at every uniform up to 1 - 2^-53, filters included."""
-    z, _ = cases.rows_pair(11, 60, 70)
-    n, u = 60, torch.full((60, 2), checks.ALMOST_ONE, dtype=torch.float64)
-    drafts = backends.run("sample", "reference", z, uniforms=torch.rand(60, 1, dtype=torch.float64), top_p=0.9).tokens
+    n = scale(60, backend)
+    z, _ = cases.rows_pair(11, n, 70)
+    u = torch.full((n, 2), checks.ALMOST_ONE, dtype=torch.float64)
+    drafts = backends.run("sample", "reference", z, uniforms=torch.rand(n, 1, dtype=torch.float64), top_p=0.9).tokens
     out = verify(z[:, None].expand(n, 2, 70), drafts, z[:, None], top_p=0.9, draft_top_p=0.9, uniforms=u)
     assert (out.num_accepted == 1).all() and (out.status == 0).all()
 
 
-def test_expected_tokens_match_the_theory(verify):
+def test_expected_tokens_match_the_theory(verify, backend):
     """The mean number of emitted tokens on identical positions is Leviathan's Eq. (1), within 5 sigma."""
     from specdec_kernels import theory
 
     p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)
-    n, gamma = 20_000, 4
+    n, gamma = {"cuda-on-cpu": 1000, "cuda-on-cpu-checked": 500}.get(backend, scale(20_000, backend)), 4
     rng = torch.Generator().manual_seed(5)
     drafts = torch.multinomial(q.softmax(-1), n * gamma, replacement=True, generator=rng).reshape(n, gamma)
     out = verify(p.expand(n, gamma + 1, 3), drafts, q.expand(n, gamma, 3), seed=torch.arange(n), offset=torch.zeros(n, dtype=torch.int64))

@@ -170,7 +170,7 @@ def test_the_ends_of_the_unit_interval(one, v):
 
 def test_logprob_of_an_impossible_token(backend):
     """A draft with p = 0 is never emitted; every emitted token of a valid row has a finite logprob."""
-    args = cases.chain(13, 300, 3, 15, kinds=["zeros", "disjoint", "onehot"], filtered=True)
+    args = cases.chain(13, backends.scale(300, backend), 3, 15, kinds=["zeros", "disjoint", "onehot"], filtered=True)
     out = backends.run("verify_chain", backend, **args)
     emitted = out.tokens >= 0
     assert out.logprobs[emitted].isfinite().all()
@@ -178,7 +178,7 @@ def test_logprob_of_an_impossible_token(backend):
 
 
 def test_pads_and_counts(backend):
-    args = cases.chain(14, 300, 4, 15)
+    args = cases.chain(14, backends.scale(300, backend), 4, 15)
     out = backends.run("verify_chain", backend, **args)
     position = torch.arange(5)[None]
     assert ((out.tokens >= 0) == (position <= out.num_accepted[:, None])).all()
@@ -189,9 +189,10 @@ def test_pads_and_counts(backend):
 
 def test_every_request_bad_in_its_own_way(backend):
     """A call full of damage, dense, with stats computed and handed over: reference agreement, tokens inside [0, V)."""
-    args = cases.chain(15, 256, 3, 19, filtered=True)
+    B = backends.scale(256, backend, least=48)
+    args = cases.chain(15, B, 3, 19, filtered=True)
     bad = cases.bad_rows(19)
-    for b in range(0, 256, 2):
+    for b in range(0, B, 2):
         side = args["target_logits"] if b % 4 else args["draft_logits"]
         side[b, (b // 4) % 3] = bad[b % len(bad)][0]
     ref = checks.reference_verify(**args)

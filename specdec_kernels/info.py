@@ -12,15 +12,29 @@ import specdec_kernels as sk
 
 def collect() -> dict[str, str]:
     """Label -> value, in the order to print."""
+    backends = sk.backends
     cuda = torch.version.cuda
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    archs = ", ".join(backends.cuda_archs())
     return {
         "specdec_kernels": sk.__version__,
-        "backends": ", ".join(sk.backends.available()),
-        "CPU instruction set": f"{sk.backends.cpu_isa()} (SPECDEC_ISA forces one), {torch.get_num_threads()} threads",
-        "CUDA archs built": ", ".join(sk.backends.cuda_archs()) or "none",
+        "backends": ", ".join(backends.available()),
+        "CPU instruction set": f"{backends.cpu_isa()} (SPECDEC_ISA forces one), {torch.get_num_threads()} threads",
+        "GPU ops": _gpu_ops(),
+        "CUDA archs built": f"{archs} (CUDA {backends.cuda_compiler()})" if archs else "none",
+        "CUDA C++": backends.lacks("cuda") or backends.misfit() or _loaded("cuda"),
+        "Triton": backends.lacks("triton") or _loaded("triton"),
         "torch": torch.__version__,
         "CUDA of torch": cuda or "none",
         "GPUs": ", ".join(gpus) or "none",
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     }
+
+
+def _gpu_ops():
+    name = sk.backends.chosen()
+    return "none registered" if name == "cpu" else f"{name} (SPECDEC_BACKEND overrides)"
+
+
+def _loaded(name):
+    return "registered" if sk.backends.chosen() == name else "not chosen"

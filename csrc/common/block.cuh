@@ -110,7 +110,8 @@ SPECDEC_DEVICE Pick pick(int n, double fraction, const F& weight) {
   if (index == INT32_MAX) index = block_max(last);
   if (index == last && last >= 0) found[0] = before, found[1] = inside;
   __syncthreads();
-  const Pick picked{index < 0 ? 0 : index, found[0], found[1], prefix.total};
+  if (index < 0) return {0, 0, 0, prefix.total};
+  const Pick picked{index, found[0], found[1], prefix.total};
   __syncthreads();
   return picked;
 }

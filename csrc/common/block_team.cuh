@@ -18,10 +18,38 @@ SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& 
   }
 }
 
-SPECDEC_DEVICE void scan_chunks(const Row& row, float scale, int part, int per_warp, float* chunk_max, float* sum) {
+// What a pass over rows leaves of their chunks.
+struct ChunkTable {
+  float* max = nullptr;      // [rows, chunks]
+  float* sum = nullptr;      // [rows, chunks]
+  float* samples = nullptr;  // [rows, chunks, 32], where a filter may ask for them
+
+  SPECDEC_HD ChunkTable row(int64_t index, int64_t chunks) const {
+    return {max + index * chunks, sum + index * chunks, samples ? samples + index * chunks * kLanes : nullptr};
+  }
+};
+
+// Room for the tables of `rows` rows: ask for it, and take it once the scratch is allocated.
+class TableRoom {
+ public:
+  TableRoom(Scratch& scratch, int64_t rows, int64_t chunks, bool samples)
+      : max_(scratch.ask<float>(rows * chunks)), sum_(scratch.ask<float>(rows * chunks)),
+        samples_(samples ? scratch.ask<float>(rows * chunks * kLanes) : 0), has_samples_(samples) {}
+  ChunkTable in(const Scratch& scratch) const {
+    return {scratch.at<float>(max_), scratch.at<float>(sum_), has_samples_ ? scratch.at<float>(samples_) : nullptr};
+  }
+
+ private:
+  size_t max_, sum_, samples_;
+  bool has_samples_;
+};
+
+SPECDEC_DEVICE void scan_chunks(const Row& row, const Filters& filters, int part, int per_warp, const ChunkTable& table) {
+  const float scale = filters.scale();
+  float* samples = filters.any(row.V) ? table.samples : nullptr;
   for_chunks(chunk_count(row.V), part, per_warp, [&](int64_t c) {
-    const ChunkStats stats = chunk_stats(row, c, scale);
-    if (threadIdx.x % kLanes == 0) __stcg(chunk_max + c, stats.max), __stcg(sum + c, stats.sum);
+    const ChunkStats stats = chunk_stats(row, c, scale, samples ? samples + c * kLanes : nullptr);
+    if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
   });
 }
 
@@ -56,9 +84,11 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
   return id == INT32_MAX ? 0 : id;
 }
 
-// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in `sum`, unless a filter is on.
+// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in table.sum, unless a filter is on.
 template <bool kFiltered>
-SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const float* chunk_max, float* sum) {
+SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const ChunkTable& table) {
+  const float* chunk_max = table.max;
+  float* sum = table.sum;
   const int chunks = int(chunk_count(row.V));
   const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
   const float scale = filters.scale();
@@ -94,7 +124,7 @@ SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const float
   const double total = block_sum<double>(chunks, share);
   if constexpr (kFiltered) {
     if (filters.any(row.V)) {
-      const Nucleus::Kept kept = Nucleus(row, chunk_max, max, scale).keep(filters, total);
+      const Nucleus::Kept kept = Nucleus(row, chunk_max, table.samples, max, scale).keep(filters, total);
       return {scale, kept.cutoff, float(log(double(kept.mass) * Nucleus::kUnit)), max};
     }
   }

@@ -119,9 +119,17 @@ inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temp
           floats_per_row(op, name("top_p").c_str(), top_p, N), floats_per_row(op, name("min_p").c_str(), min_p, N)};
 }
 
-// On the CPU the values can be looked at before anything runs; elsewhere senseless ones make a row invalid.
+// Whether values can be looked at before anything runs. On a device they cannot; there senseless ones make a row invalid.
+inline bool values_at_hand(const Op& op) {
+#if defined(SPECDEC_CUDA_ON_CPU)
+  return false;
+#else
+  return op.first.is_cpu();
+#endif
+}
+
 inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N) {
-  if (!s || !op.first.is_cpu()) return;
+  if (!s || !values_at_hand(op)) return;
   for (int64_t i = 0; i < N; ++i) {
     const Filters f = s[i];
     check(f.temperature >= 0 && f.temperature <= FLT_MAX, op, prefix, "temperature must be finite and >= 0, got ", f.temperature, " at index ", i);

@@ -32,7 +32,8 @@ struct Sampling {
   Ints top_k;
   Floats top_p, min_p;
 
-  SPECDEC_HD explicit operator bool() const { return temperature || top_k || top_p || min_p; }
+  SPECDEC_HD explicit operator bool() const { return temperature || filters(); }
+  SPECDEC_HD bool filters() const { return top_k || top_p || min_p; }  // some row may have one
   SPECDEC_HD Filters operator[](int64_t i) const {
     Filters f;
     if (temperature) f.temperature = temperature[i];

@@ -137,10 +137,15 @@ struct ChunkStats {
   float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; not needed of a greedy row, else 0
 };
 
-SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale) {
+// `sample` [32] or null: an entry per lane, from all over the chunk.
+SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, float* sample) {
   constexpr int N = kChunk / kLanes;
   float z[N];
   load_groups<N / kGroup>(row, chunk, 0, -HUGE_VALF, z);
+  if (sample) {
+    const int lane = threadIdx.x % kLanes, j = lane % 4;
+    __stcg(sample + lane, j < 2 ? (j == 0 ? z[0] : z[kGroup]) : (j == 2 ? z[2 * kGroup] : z[3 * kGroup]));
+  }
   float max = -HUGE_VALF;
 #pragma unroll
   for (int r = 0; r < N; ++r) max = fmaxf(max, z[r]);
@@ -182,34 +187,66 @@ SPECDEC_DEVICE float weight_at(const Dist& p, const Dist& q, int64_t v) {
   return left > 0 || left != left ? left : 0.0f;
 }
 
-// Sum of (p - q)+ over one chunk; NaN if p is a probability row with NaN or inf there. p has a row.
+// (p - q)+ of two groups of a chunk; 0 beyond the row. p has a row.
+constexpr int kPairs = 2;
+SPECDEC_DEVICE void weigh_groups(const Dist& p, const Dist& q, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
+  constexpr int N = kPairs * kGroup;
+  float y[N];
+  load_groups<kPairs>(p.row, chunk, first, pad_of(p), w);
+  const bool minus_row = has_row(q) && chunk * kChunk < q.row.V;
+  if (minus_row) load_groups<kPairs>(q.row, chunk, first, pad_of(q), y);
+#pragma unroll
+  for (int r = 0; r < N; ++r) w[r] = target_weight(p, w[r]);
+  if (minus_row) {
+#pragma unroll
+    for (int r = 0; r < N; ++r) {
+      const float left = w[r] - draft_weight(q, y[r]);
+      w[r] = left > 0 || left != left ? left : 0.0f;
+    }
+  } else if (q.kind == Kind::kOneHot) {
+#pragma unroll
+    for (int r = 0; r < N; ++r) {
+      if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == q.hot) w[r] = 0;
+    }
+  }
+}
+
+// Sum of (p - q)+ over one chunk; NaN if p is a probability row with NaN or inf there.
 SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
-  constexpr int N = 2 * kGroup;
   float sum[2] = {0, 0};
 #pragma unroll 1
-  for (int first = 0; first < kChunk / kLanes / kGroup; first += 2) {
-    float w[N], y[N];
-    load_groups<2>(p.row, chunk, first, pad_of(p), w);
-    const bool minus_row = has_row(q) && chunk * kChunk < q.row.V;
-    if (minus_row) load_groups<2>(q.row, chunk, first, pad_of(q), y);
+  for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
+    float w[kPairs * kGroup];
+    weigh_groups(p, q, chunk, first, w);
 #pragma unroll
-    for (int r = 0; r < N; ++r) w[r] = target_weight(p, w[r]);
-    if (minus_row) {
-#pragma unroll
-      for (int r = 0; r < N; ++r) {
-        const float left = w[r] - draft_weight(q, y[r]);
-        w[r] = left > 0 || left != left ? left : 0.0f;
-      }
-    } else if (q.kind == Kind::kOneHot) {
-#pragma unroll
-      for (int r = 0; r < N; ++r) {
-        if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == q.hot) w[r] = 0;
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < N; ++r) sum[r % 2] += w[r];
+    for (int r = 0; r < kPairs * kGroup; ++r) sum[r % 2] += w[r];
   }
   return warp_sum(sum[0] + sum[1]);
+}
+
+// out [V] = (p - q)+ * factor over one chunk
+SPECDEC_DEVICE void write_chunk(const Dist& p, const Dist& q, int64_t chunk, double factor, float* out) {
+#pragma unroll 1
+  for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
+    float w[kPairs * kGroup];
+    weigh_groups(p, q, chunk, first, w);
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      const int64_t v = chunk * kChunk + group_begin(first + j);
+      float x[kGroup];
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) x[e] = float(w[j * kGroup + e] * factor);
+      if (v + kGroup <= p.row.V && reinterpret_cast<uintptr_t>(out + v) % 16 == 0) {
+        reinterpret_cast<float4*>(out + v)[0] = make_float4(x[0], x[1], x[2], x[3]);
+        reinterpret_cast<float4*>(out + v)[1] = make_float4(x[4], x[5], x[6], x[7]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kGroup; ++e) {
+          if (v + e < p.row.V) out[v + e] = x[e];
+        }
+      }
+    }
+  }
 }
 
 }  // namespace specdec

@@ -41,17 +41,16 @@ __global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
   if (threadIdx.x == 0) s.a.mass[n] = total, s.outcomes[n] = outcome;
 }
 
-__global__ void __launch_bounds__(kThreads, 4) normalise(const Rest s) {
+__global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
   const int64_t n = blockIdx.x / s.blocks, V = s.a.p.V;
   const Dist p = s.a.target(n);
   const Outcome outcome = s.outcomes[n];
   const Dist q = outcome.minus ? s.a.draft(n) : Dist{};
-  for (int k = 0; k < s.per_warp; ++k) {
-    const int64_t c = (int64_t(blockIdx.x % s.blocks) * s.per_warp + k) * kWarps + threadIdx.x / kLanes;
-    if (c * kChunk >= V) return;
-    for (int64_t v = c * kChunk + threadIdx.x % kLanes; v < V && v < (c + 1) * kChunk; v += kLanes)
-      s.a.probs[n * V + v] = outcome.hot >= 0 ? float(v == outcome.hot) : float(weight_at(p, q, v) * outcome.inverse);
-  }
+  float* out = s.a.probs + n * V;
+  for_chunks(chunk_count(V), int(blockIdx.x % s.blocks), s.per_warp, [&](int64_t c) {
+    if (outcome.hot < 0) return write_chunk(p, q, c, outcome.inverse, out);
+    for (int64_t v = c * kChunk + threadIdx.x % kLanes; v < V && v < (c + 1) * kChunk; v += kLanes) out[v] = v == outcome.hot;
+  });
 }
 
 void run(const Residual& a, const Tensor& like) {

@@ -10,8 +10,7 @@ namespace {
 
 struct Scan {
   RowStats a;
-  float* max = nullptr;    // [N, chunks]
-  float* sum = nullptr;    // [N, chunks]
+  ChunkTable table;
   int* arrived = nullptr;  // [N]
   int blocks = 1;          // per row
   int per_warp = 1;
@@ -22,10 +21,10 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const Scan s
   const int64_t n = blockIdx.x / s.blocks, chunks = chunk_count(s.a.logits.V);
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
-  float *max = s.max + n * chunks, *sum = s.sum + n * chunks;
-  scan_chunks(row, filters.scale(), int(blockIdx.x % s.blocks), s.per_warp, max, sum);
+  const ChunkTable table = s.table.row(n, chunks);
+  scan_chunks(row, filters, int(blockIdx.x % s.blocks), s.per_warp, table);
   if (!last_block(s.arrived + n, s.blocks)) return;
-  const Law law = block_law<kFiltered>(row, filters, max, sum);
+  const Law law = block_law<kFiltered>(row, filters, table);
   if (threadIdx.x == 0) s.a.stats[n] = law;
 }
 
@@ -36,11 +35,12 @@ void run(const RowStats& a, const Tensor& like) {
   s.per_warp = chunks_per_warp(a.N, chunks);
   s.blocks = blocks_per_row(chunks, s.per_warp);
   Scratch scratch;
-  const size_t arrived = scratch.ask<int>(a.N), max = scratch.ask<float>(a.N * chunks), sum = scratch.ask<float>(a.N * chunks);
+  const size_t arrived = scratch.ask<int>(a.N);
+  const TableRoom table(scratch, a.N, chunks, a.sampling.filters());
   scratch.allocate(like);
-  s.arrived = scratch.at<int>(arrived), s.max = scratch.at<float>(max), s.sum = scratch.at<float>(sum);
+  s.arrived = scratch.at<int>(arrived), s.table = table.in(scratch);
   check_cuda("row_stats", cudaMemsetAsync(s.arrived, 0, a.N * sizeof(int), device.stream));
-  if (a.sampling.top_k || a.sampling.top_p || a.sampling.min_p)
+  if (a.sampling.filters())
     SPECDEC_LAUNCH("row_stats", scan<true>, a.N * s.blocks, device.stream, s);
   else
     SPECDEC_LAUNCH("row_stats", scan<false>, a.N * s.blocks, device.stream, s);

@@ -10,8 +10,7 @@ namespace {
 
 struct Draws {
   Sample a;
-  float* max = nullptr;    // [N, chunks]
-  float* sum = nullptr;    // [N, chunks]
+  ChunkTable table;
   int* arrived = nullptr;  // [N]
   int blocks = 1;          // per row
   int per_warp = 1;
@@ -23,19 +22,19 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws
   const int part = int(blockIdx.x % s.blocks);
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
-  float *max = s.max + n * chunks, *sum = s.sum + n * chunks;
+  const ChunkTable table = s.table.row(n, chunks);
   Dist q;
   if (s.a.stats_in) q = from_law(row, law_at(s.a.stats_in, n));
   if (q.kind == Kind::kLogits)
-    sum_chunks(q, Dist{}, part, s.per_warp, nullptr, sum);
+    sum_chunks(q, Dist{}, part, s.per_warp, nullptr, table.sum);
   else if (!s.a.stats_in)
-    scan_chunks(row, filters.scale(), part, s.per_warp, max, sum);
+    scan_chunks(row, filters, part, s.per_warp, table);
   if (!last_block(s.arrived + n, s.blocks)) return;
 
   Law law{};
-  if (!s.a.stats_in) law = block_law<kFiltered>(row, filters, max, sum);
+  if (!s.a.stats_in) law = block_law<kFiltered>(row, filters, table);
   const bool held = s.a.stats_in || !filters.any(row.V);
-  BlockTeam team(law, sum, s.a.stats_in ? nullptr : max, held ? BlockTeam::kPlain : BlockTeam::kNothingHeld);
+  BlockTeam team(law, table.sum, s.a.stats_in ? nullptr : table.max, held ? BlockTeam::kPlain : BlockTeam::kNothingHeld);
   sample(team, s.a, n);
 }
 
@@ -46,11 +45,12 @@ void run(const Sample& a, const Tensor& like) {
   s.per_warp = chunks_per_warp(a.N, chunks);
   s.blocks = blocks_per_row(chunks, s.per_warp);
   Scratch scratch;
-  const size_t arrived = scratch.ask<int>(a.N), max = scratch.ask<float>(a.N * chunks), sum = scratch.ask<float>(a.N * chunks);
+  const size_t arrived = scratch.ask<int>(a.N);
+  const TableRoom table(scratch, a.N, chunks, a.sampling.filters());
   scratch.allocate(like);
-  s.arrived = scratch.at<int>(arrived), s.max = scratch.at<float>(max), s.sum = scratch.at<float>(sum);
+  s.arrived = scratch.at<int>(arrived), s.table = table.in(scratch);
   check_cuda("sample", cudaMemsetAsync(s.arrived, 0, a.N * sizeof(int), device.stream));
-  if (a.sampling.top_k || a.sampling.top_p || a.sampling.min_p)
+  if (a.sampling.filters())
     SPECDEC_LAUNCH("sample", draws<true>, a.N * s.blocks, device.stream, s);
   else
     SPECDEC_LAUNCH("sample", draws<false>, a.N * s.blocks, device.stream, s);

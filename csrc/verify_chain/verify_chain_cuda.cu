@@ -13,8 +13,7 @@ namespace {
 // The chunk statistics and laws of one side's rows, where the caller did not hand its laws over.
 struct Scanned {
   Law* laws = nullptr;    // [rows]
-  float* max = nullptr;   // [rows, chunks]
-  float* sum = nullptr;   // [rows, chunks]
+  ChunkTable table;
   int blocks = 0;         // per row
 };
 
@@ -36,7 +35,7 @@ SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
 template <bool kFiltered>
 SPECDEC_DEVICE void make_law(const Side& side, const Scanned& scanned, int64_t start, int64_t b, int64_t i) {
   const int64_t index = side.index(start, b, i), chunks = chunk_count(side.rows.V);
-  const Law law = block_law<kFiltered>(side.at(start, b, i), side.sampling[b], scanned.max + index * chunks, scanned.sum + index * chunks);
+  const Law law = block_law<kFiltered>(side.at(start, b, i), side.sampling[b], scanned.table.row(index, chunks));
   if (threadIdx.x == 0) scanned.laws[index] = law;
 }
 
@@ -58,9 +57,8 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   if (of_target ? scan_target : scan_draft) {
     const Side& side = of_target ? a.target : a.draft;
     const Scanned& scanned = of_target ? s.target : s.draft;
-    const int64_t at = side.index(start, b, i) * chunk_count(side.rows.V);
-    scan_chunks(side.at(start, b, i), side.sampling[b].scale(), of_target ? part : part - s.target.blocks, s.per_warp, scanned.max + at,
-                scanned.sum + at);
+    scan_chunks(side.at(start, b, i), side.sampling[b], of_target ? part : part - s.target.blocks, s.per_warp,
+                scanned.table.row(side.index(start, b, i), chunk_count(side.rows.V)));
   }
   if (!last_block(s.judged + unit, blocks)) return;
 
@@ -95,8 +93,8 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const bool plain = stop.q.kind == Kind::kNothing;
   const bool held = plain && s.target.laws && !a.target.sampling[b].any(a.target.rows.V);
   const int64_t at = a.target.index(a.start(b), b, i) * chunks;
-  const float* chunk_max = s.target.laws ? s.target.max + at : nullptr;
-  float* sum = held ? s.target.sum + at : s.residual + b * chunks;
+  const float* chunk_max = s.target.laws ? s.target.table.max + at : nullptr;
+  float* sum = held ? s.target.table.sum + at : s.residual + b * chunks;
   if (!draws || held) {
     if (part > 0) return;
   } else {
@@ -107,6 +105,28 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   finish(team, a, b, i, stop);
 }
 
+// Room for the laws and the chunks of a side's rows, if its laws have to be made.
+class ScanRoom {
+ public:
+  ScanRoom(Scratch& scratch, const VerifyChain& a, const Side& side)
+      : scans_(side.rows && side.kind == Kind::kLogits && !side.stats),
+        rows_(!scans_ ? 0 : a.cu_draft ? a.D + a.B : a.B * (a.G + 1)),
+        laws_(scratch.ask<Law>(rows_)),
+        table_(scratch, rows_, chunk_count(side.rows.V), side.sampling.filters()) {}
+
+  void take(const Scratch& scratch, int per_warp, Side& side, Scanned& scanned) const {
+    if (!scans_) return;
+    scanned = {scratch.at<Law>(laws_), table_.in(scratch), blocks_per_row(chunk_count(side.rows.V), per_warp)};
+    side.stats = reinterpret_cast<const float*>(scanned.laws);
+  }
+
+ private:
+  bool scans_;
+  int64_t rows_;
+  size_t laws_;
+  TableRoom table_;
+};
+
 void run(const VerifyChain& a, const Tensor& like) {
   const OnDeviceOf device(like);
   Step s{a};
@@ -115,33 +135,18 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.residual_per_warp = chunks_per_warp(a.B, chunks);
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
 
-  // Both sides have a row or none at every position; a side that is scanned gets room for its chunks and its laws.
   Scratch scratch;
   const size_t counters = scratch.ask<int>(positions + 2 * a.B), residual = scratch.ask<float>(a.B * chunks);
-  struct Room {
-    Side& side;
-    Scanned& scanned;
-    size_t laws, max, sum;
-  } rooms[2] = {{s.a.target, s.target, 0, 0, 0}, {s.a.draft, s.draft, 0, 0, 0}};
-  const auto scans = [](const Side& side) { return side.rows && side.kind == Kind::kLogits && !side.stats; };
-  for (Room& r : rooms) {
-    if (!scans(r.side)) continue;
-    const int64_t rows = a.cu_draft ? a.D + a.B : positions, of_row = chunk_count(r.side.rows.V);
-    r.laws = scratch.ask<Law>(rows), r.max = scratch.ask<float>(rows * of_row), r.sum = scratch.ask<float>(rows * of_row);
-  }
+  const ScanRoom target(scratch, a, a.target), draft(scratch, a, a.draft);
   scratch.allocate(like);
   s.judged = scratch.at<int>(counters), s.stop = s.judged + positions, s.summed = s.stop + a.B;
   s.residual = scratch.at<float>(residual);
-  for (Room& r : rooms) {
-    if (!scans(r.side)) continue;
-    r.scanned = {scratch.at<Law>(r.laws), scratch.at<float>(r.max), scratch.at<float>(r.sum), blocks_per_row(chunk_count(r.side.rows.V), s.per_warp)};
-    r.side.stats = reinterpret_cast<const float*>(r.scanned.laws);
-  }
+  target.take(scratch, s.per_warp, s.a.target, s.target);
+  draft.take(scratch, s.per_warp, s.a.draft, s.draft);
 
   check_cuda("verify_chain", cudaMemsetAsync(s.judged, 0, size_t(positions + 2 * a.B) * sizeof(int), device.stream));
-  const auto filtered = [](const Side& side) { return side.sampling.top_k || side.sampling.top_p || side.sampling.min_p; };
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);
-  if (filtered(a.target) || filtered(a.draft))
+  if (a.target.sampling.filters() || a.draft.sampling.filters())
     SPECDEC_LAUNCH("verify_chain", judge_rows<true>, blocks, device.stream, s);
   else
     SPECDEC_LAUNCH("verify_chain", judge_rows<false>, blocks, device.stream, s);

@@ -71,7 +71,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   a.draft_tokens_stride = ragged ? 0 : draft_tokens.stride(0);
   if (ragged) {
     a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
-    if (target_logits.is_cpu()) check_cu_draft(op, a.cu_draft, B, D, G);
+    if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, B, D, G);
   }
   if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {B});
   if (bonus_tokens) a.bonus_tokens = ints(op, "bonus_tokens", *bonus_tokens, bonus_tokens->stride(0));

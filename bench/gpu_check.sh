@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that needs a GPU, in one go: build, tests, graphs, benchmarks, sanitizers.
+#
+#   bench/gpu_check.sh OUTDIR [environment build test graph bench sanitize ...]      all steps by default
+#
+# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), bench.csv and bench.md. A step that fails or
+# runs out of time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use its
+# own seconds below and what earlier ones left over.
+#
+#   PYTHON=python3         the interpreter, with torch, triton, pytest and what the benchmarks compare with
+#   WORKERS=8              pytest processes, where pytest-xdist is installed
+#   TESTS=                 what the test step runs; by default every file whose tests take a backend, the rest needing no GPU
+#   BENCH_ARGS=            for python -m bench.run
+#   SPECDEC_COMMIT=        names the commit where there is no git
+#   DEVICE=cuda            cpu: a rehearsal of this script where there is no GPU; its numbers mean nothing
+set -u
+cd "$(dirname "$0")/.."
+[ $# -ge 1 ] || { sed -n '3,17p' bench/gpu_check.sh; exit 2; }
+OUTDIR=$1; shift
+mkdir -p "$OUTDIR"
+OUTDIR=$(cd "$OUTDIR" && pwd)
+SUMMARY=$OUTDIR/summary.txt LOG=$OUTDIR/log.txt
+PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8}
+TESTS=${TESTS:-$(grep -lwE 'backend|op_backend|fast_backend' python_tests/test_*.py | tr '\n' ' ')}
+export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+
+TOTAL=475
+declare -A seconds=([environment]=15 [build]=70 [test]=130 [graph]=30 [bench]=110
+                    [memcheck]=30 [racecheck]=30 [synccheck]=20 [initcheck]=20 [memcheck-triton]=20)
+ALL="environment build test graph bench memcheck racecheck synccheck initcheck memcheck-triton"
+
+steps=" ${*:-$ALL} "
+steps=${steps/ sanitize / memcheck racecheck synccheck initcheck memcheck-triton }
+budget=0
+for step in $steps; do
+  [ -n "${seconds[$step]:-}" ] || { echo "gpu_check: step must be one of $ALL sanitize, got $step" >&2; exit 2; }
+  budget=$((budget + seconds[$step]))
+done
+deadline=$((budget < TOTAL ? TOTAL - budget : 0))  # of the steps so far, in seconds since the start
+limit=0
+failed=0
+
+note() { printf '%-16s %4ss  %s\n' "$1" "$2" "$3" | tee -a "$SUMMARY"; }
+
+# run STEP COMMAND...: within the step's time, into the log; its last line of output goes into the summary.
+run() {
+  local step=$1 began=$SECONDS status result; shift
+  printf '\n==== %s: %s\n' "$step" "$*" >>"$LOG"
+  timeout -k 5 "$limit" "$@" >>"$LOG" 2>&1 </dev/null
+  status=$?
+  case $status in
+    0) result=passed ;;
+    124 | 137) result="FAILED, out of its $limit s" failed=1 ;;
+    *) result="FAILED, exit status $status" failed=1 ;;
+  esac
+  note "$step" $((SECONDS - began)) "$result: $(tail -n 1 "$LOG" | cut -c 1-150)"
+}
+
+skip() { note "$1" 0 "not run: $2"; [ "$DEVICE" = cpu ] || failed=1; }
+
+works() {
+  "$PYTHON" - "$DEVICE" <<'PY'
+import sys
+import torch
+import specdec_kernels as sk
+device = sys.argv[1]
+assert sk.backends.chosen() == device, f"backends.chosen() is {sk.backends.chosen()}: {sk.backends.lacks(device) or sk.backends.misfit()}"
+seed = torch.tensor([1], device=device)
+print(f"{device} runs, first uniform {sk.uniforms(seed, seed, 1).item():.6f}, binary for {' '.join(sk.backends.cuda_archs()) or 'no GPU'}")
+PY
+}
+
+build() {  # what is built is used if it runs here
+  works && return
+  TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())') \
+    MAX_JOBS=$(nproc) "$PYTHON" setup.py --quiet build_ext --inplace
+  works
+}
+
+sanitize() {  # TOOL [backend]
+  local options=(--tool "$1" --error-exitcode 99 --print-limit 20)
+  [ "$1" = memcheck ] && options+=(--leak-check no)
+  # Every tensor gets memory of its own: reads past one are then seen, and old contents do not pass for written ones.
+  PYTORCH_NO_CUDA_MEMORY_CACHING=1 SPECDEC_BACKEND=${2:-cuda} compute-sanitizer "${options[@]}" "$PYTHON" -m bench.sanitize
+}
+
+# Peers that compile at run time do so while the tests run.
+prepare_peers() { timeout -k 5 240 "$PYTHON" -m bench.peers.prepare >"$OUTDIR/peers.log" 2>&1 & peers=$!; }
+peers=
+finish_peers() {
+  [ -n "$peers" ] || return 0
+  wait "$peers"
+  { printf '\n==== peers\n'; cat "$OUTDIR/peers.log"; } >>"$LOG"
+  rm -f "$OUTDIR/peers.log"; peers=
+}
+trap 'finish_peers' EXIT
+
+export -f works build sanitize
+export PYTHON DEVICE
+
+: >"$SUMMARY"; : >"$LOG"
+for step in $steps; do
+  deadline=$((deadline + seconds[$step]))
+  limit=$((deadline - SECONDS))
+  if [ "$limit" -lt 5 ]; then skip "$step" "no time left"; continue; fi
+  case $step in
+    environment) run environment "$PYTHON" -m bench.machine ;;
+    build)
+      run build bash -c build
+      case $steps in *" bench "*) prepare_peers ;; esac ;;
+    test)
+      parallel=()
+      "$PYTHON" -c 'import xdist' 2>/dev/null && parallel=(-n "$WORKERS")
+      backends=$([ "$DEVICE" = cuda ] && echo cuda,triton || echo "$DEVICE")
+      # shellcheck disable=SC2086
+      SPECDEC_TEST_BACKENDS=$backends run test "$PYTHON" -m pytest "${parallel[@]}" -p no:cacheprovider \
+        $TESTS ;;
+    graph) run graph "$PYTHON" -m pytest -p no:cacheprovider python_tests/test_cuda_graph.py ;;
+    bench)
+      finish_peers
+      limit=$((deadline - SECONDS))
+      rehearsal=()
+      [ "$DEVICE" = cpu ] && rehearsal=(bench.rehearsal)
+      # shellcheck disable=SC2086
+      run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 20)) --csv "$OUTDIR/bench.csv" \
+        --markdown "$OUTDIR/bench.md" ${BENCH_ARGS:-} ;;
+    *)
+      if [ "$DEVICE" = cpu ]; then
+        run "$step" "$PYTHON" -m bench.sanitize --device cpu
+      elif command -v compute-sanitizer >/dev/null; then
+        case $step in *-triton) run "$step" bash -c "sanitize ${step%-triton} triton" ;; *) run "$step" bash -c "sanitize $step" ;; esac
+      else
+        skip "$step" "compute-sanitizer is not on the PATH"
+      fi ;;
+  esac
+done
+note total "$SECONDS" "$([ $failed = 0 ] && echo passed || echo FAILED)"
+exit $failed

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m bench.rehearsal MODULE [arguments]``: run a module's GPU path where there is no GPU.
+
+Tensors asked for on "cuda" are made on the CPU, streams are one and the same, graphs note operators and call them again.
+Every line that a real run executes is executed; no number it prints means anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bench import clock
+
+PROPERTIES = SimpleNamespace(
+    name="REHEARSAL, no GPU", major=0, minor=0, multi_processor_count=1, L2_cache_size=1 << 16, total_memory=1 << 31
+)
+
+
+def _on_cpu(device: object) -> object:
+    return "cpu" if isinstance(device, (str, torch.device)) and str(device).startswith("cuda") else device
+
+
+class _NoDevice(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = {key: _on_cpu(value) for key, value in (kwargs or {}).items()}
+        return function(*map(_on_cpu, args), **kwargs)
+
+
+class _Generator(torch.Generator):
+    def __new__(cls, device: object = "cpu"):
+        return super().__new__(cls, _on_cpu(device))
+
+
+class _Event:
+    def __init__(self, **_: object) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, other: _Event) -> float:
+        return (other.at - self.at) * 1e3
+
+
+class _Graph:
+    """Notes every call of an operator while it captures; a replay calls them again, on the same tensors into the same tensors."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable, tuple, dict, object]] = []
+
+    def replay(self) -> None:
+        for function, args, kwargs, result in self.calls:
+            again = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again)):
+                if isinstance(old, torch.Tensor) and old is not new:
+                    old.copy_(new)
+
+
+class _Capture(TorchDispatchMode):
+    def __init__(self, graph: _Graph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.graph.calls.append((function, args, kwargs or {}, result))
+        return result
+
+
+class _Stream:
+    def wait_stream(self, other: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def no_gpu():
+    """torch.cuda without a device, for the length of a with block."""
+    stand_ins = {
+        "is_available": lambda: True,
+        "get_device_properties": lambda *_: PROPERTIES,
+        "synchronize": lambda *_: None,
+        "empty_cache": lambda: None,
+        "current_stream": lambda *_: _Stream(),
+        "Stream": _Stream,
+        "stream": lambda _: contextlib.nullcontext(),
+        "Event": _Event,
+        "CUDAGraph": _Graph,
+        "graph": _Capture,
+        "set_sync_debug_mode": lambda _: None,
+    }
+    with contextlib.ExitStack() as stack:
+        for name, value in stand_ins.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
+        stack.enter_context(mock.patch.object(clock, "LEAST", 1e-5))
+        stack.enter_context(_NoDevice())
+        yield
+
+
+if __name__ == "__main__":
+    with no_gpu():
+        sys.argv = sys.argv[1:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

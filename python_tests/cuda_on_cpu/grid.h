@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a kernel sees of the machine that runs it: launches, places to meet, and the watch over its memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <source_location>
+#include <string>
+#include <vector>
+
+namespace cuda_on_cpu {
+
+using Site = std::source_location;
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+struct Position {
+  Index thread, block, threads, blocks;
+};
+inline Position here;  // of the thread that runs
+
+// Runs `body(kernel)` for every thread of every block, on this OS thread; one launch at a time in the process.
+void launch(const char* name, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel);
+
+template <class Kernel>
+void launch(const char* name, int64_t blocks, int64_t threads, Kernel kernel) {
+  launch(name, blocks, threads, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
+}
+
+// Without a name the type of the lambda tells at least which function launched it.
+template <class Kernel>
+void launch(int64_t blocks, int64_t threads, Kernel kernel) {
+  launch(__PRETTY_FUNCTION__, blocks, threads, kernel);
+}
+
+// All lanes of the warp hand in a value at the same call; each gets all 32.
+const uint64_t* meet_warp(const char* op, unsigned mask, uint64_t value, const Site& site);
+
+struct Votes {
+  int yes = 0, all = 0;
+};
+// All threads of the block hand in a vote at the same call.
+Votes meet_block(const char* op, bool vote, const Site& site);
+
+void fence();
+unsigned lane();
+
+enum class Access : uint8_t { read, read_only, read_past_l1, write, atomic };
+
+#if defined(SPECDEC_CHECKED)
+void note(const void* address, size_t bytes, Access access);
+#else
+inline void note(const void*, size_t, Access) {}
+#endif
+
+void check_aligned(const void* address, size_t bytes, const char* op);
+
+// Ends the launch with an error that names kernel, block and thread.
+[[noreturn]] void fail(const std::string& what);
+
+// The schedule: the order of the threads between two meetings, and of the blocks.
+void set_schedule(const std::string& name, uint64_t seed);
+void set_block_order(const std::string& name, uint64_t seed);
+
+struct Launch {
+  std::string kernel;
+  int64_t blocks = 0;
+};
+std::vector<Launch> launches();
+void forget_launches();
+
+struct Device {
+  int multiprocessors = 4, major = 9, minor = 0;
+};
+extern Device device;
+
+}  // namespace cuda_on_cpu

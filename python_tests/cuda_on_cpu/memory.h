@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the launches tell the watch over memory.
+#pragma once
+
+namespace cuda_on_cpu {
+
+void memory_begin_launch();
+void memory_begin_block();
+void memory_warp_met(int warp);
+void memory_block_met();
+void memory_fence();
+void set_race_check(bool on);
+
+}  // namespace cuda_on_cpu

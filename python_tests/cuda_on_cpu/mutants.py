@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of csrc with one thing wrong, and what must come of each."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from .build import ROOT
+
+
+def mutate(csrc, file, old, new):
+    """A copy of the tree `csrc` in which `old`, which occurs once in `file`, is `new`."""
+    csrc = Path(csrc)
+    count = (csrc / file).read_text().count(old)
+    assert count == 1, f"{file} holds this {count} times: {old}"
+    copy = ROOT / "build" / "cuda_on_cpu" / "mutants" / hashlib.sha256(f"{csrc} {file} {old} {new}".encode()).hexdigest()[:12]
+    sources = {p.relative_to(csrc): p.read_text() for p in csrc.rglob("*") if p.is_file()}
+    sources[Path(file)] = sources[Path(file)].replace(old, new)
+    for path in [p for p in copy.rglob("*") if p.is_file() and p.relative_to(copy) not in sources]:
+        path.unlink()
+    for path, text in sources.items():
+        if not (copy / path).exists() or (copy / path).read_text() != text:  # what is as before is not compiled again
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path).write_text(text)
+    return copy
+
+
+class Mutant(NamedTuple):
+    file: str
+    old: str
+    new: str
+    caught: str  # a pattern of the error; "outside": it reads between the rows; "wrong": its result is
+    op: str = "row_stats"  # through which it shows
+
+
+BLOCK, TEAM, WARP, VERIFY = "common/block.cuh", "common/block_team.cuh", "common/warp.cuh", "verify_chain/verify_chain_cuda.cu"
+
+MUTANTS = {
+    "barrier removed": Mutant(BLOCK, "  x = least;\n  __syncthreads();\n", "  x = least;\n", "race: .* shared memory"),
+    "barrier in two branches": Mutant(
+        BLOCK,
+        "  if (threadIdx.x == 0) least = INT32_MAX;\n  __syncthreads();",
+        "  if (threadIdx.x == 0) {\n    least = INT32_MAX;\n    __syncthreads();\n  } else {\n    __syncthreads();\n  }",
+        "divergent",
+    ),
+    "shuffle in a branch": Mutant(
+        BLOCK,
+        "    const T other = __shfl_up_sync(kFullWarp, upto, step);\n    if (lane >= step) upto += other;",
+        "    if (lane >= step) upto += __shfl_up_sync(kFullWarp, upto, step);",
+        "divergent|deadlock",
+    ),
+    "shuffle of half a warp": Mutant(BLOCK, "_sync(kFullWarp, upto, 1)", "_sync(0xffffu, upto, 1)", "mask that is not full"),
+    "shared variable not written": Mutant(BLOCK, "if (lane == kLanes - 1) warp_totals", "if (lane < 0) warp_totals", "uninitialised"),
+    "no fence before the counter": Mutant(
+        BLOCK,
+        "  __threadfence();\n  __syncthreads();\n  if (blocks == 1)",
+        "  __syncthreads();\n  if (blocks == 1)",
+        "race: .* no __threadfence",
+    ),
+    "counter without an atomic": Mutant(
+        BLOCK, "atomicAdd(arrived, 1) == blocks - 1", "(*arrived)++ == blocks - 1", "race: .* no atomic orders"
+    ),
+    "last to start taken for last to end": Mutant(
+        BLOCK, "atomicAdd(arrived, 1) == blocks - 1", "int(blockIdx.x) % blocks == blocks - 1", "race: .* no atomic orders"
+    ),
+    "alignment not asked": Mutant(WARP, " && reinterpret_cast<uintptr_t>(at) % 16 == 0", "", "misaligned"),
+    "one group past the row": Mutant(WARP, "row.V - begin >= kChunk &&", "row.V - begin >= kChunk - kGroup &&", "outside"),
+    "one chunk too many": Mutant(TEAM, "if (c < chunks) f(c);", "if (c <= chunks) f(c);", "race: .* no atomic orders"),
+    "stop read without an atomic": Mutant(VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain"),
+    "verdict read before it is made": Mutant(
+        VERIFY,
+        "    stop = judge(team, a, b, i);\n  }\n  __syncthreads();",
+        "    stop = judge(team, a, b, i);\n  }",
+        "uninitialised|race",
+        "verify_chain",
+    ),
+    "stop one row early": Mutant(VERIFY, "a.G + 1 - s.stop[b];", "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G);", "wrong", "verify_chain"),
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "race.h"
+
+namespace cuda_on_cpu {
+
+Races races;
+
+namespace {
+
+bool is_write(Access access) { return access == Access::write || access == Access::atomic; }
+
+const char* verb(Access access) { return access == Access::write ? "writes" : access == Access::atomic ? "updates" : "reads"; }
+
+}  // namespace
+
+bool Release::covers_write(const Mark& m) const {
+  return (m.thread == thread && m.time < fence) || m.time < fence_epoch || (m.thread / 32 == thread / 32 && m.time < fence_warp) ||
+         (fences && m.time < (*fences)[m.thread]);
+}
+
+void Races::begin_launch(const char* shared_begin, const char* shared_end) {
+  shared_begin_ = reinterpret_cast<uintptr_t>(shared_begin), shared_end_ = reinterpret_cast<uintptr_t>(shared_end);
+  if (pages_.size() > 4096 || block_ >= (1u << 23)) {
+    pages_.clear();
+    last_cells_ = nullptr;
+    block_ = 0;
+  }
+  launch_ = block_ + 1;
+  released_.clear();
+}
+
+void Races::begin_block() {
+  ++block_;
+  time_ = epoch_ = 0;
+  std::fill(std::begin(warp_epoch_), std::end(warp_epoch_), 0u);
+  std::fill(fence_.begin(), fence_.end(), 0u);
+  fences_.reset();
+  fenced_ = false;
+  known_.clear();
+}
+
+void Races::block_met() {
+  epoch_ = ++time_;
+  if (fenced_) fences_ = std::make_shared<const std::vector<unsigned>>(fence_);
+  fenced_ = false;
+}
+
+void Races::fence(unsigned thread) {
+  fence_[thread] = ++time_;
+  fence_epoch_[thread] = epoch_;
+  fence_warp_[thread] = warp_epoch_[thread / 32];
+  fenced_ = true;
+}
+
+Cell* Races::cell(uintptr_t address) {
+  const uintptr_t page = address / kPage;
+  if (!last_cells_ || page != last_page_) {
+    auto& cells = pages_[page];
+    if (!cells) cells.reset(new Cell[kPage]);
+    last_page_ = page, last_cells_ = cells.get();
+  }
+  return last_cells_ + address % kPage;
+}
+
+bool Races::ordered_within(const Mark& old, unsigned thread) const {
+  return old.thread == thread || old.time < epoch_ || (old.thread / 32 == thread / 32 && old.time < warp_epoch_[thread / 32]);
+}
+
+bool Races::knows(const Acquired& a, unsigned thread) const {
+  return a.thread == thread || a.time < epoch_ || (a.thread / 32 == thread / 32 && a.time < warp_epoch_[thread / 32]);
+}
+
+const char* Races::disorder_between(const Mark& old, bool old_reads, uintptr_t address, Access access) const {
+  const unsigned thread = here.thread.x;
+  const char* why = "and no atomic orders the two blocks";
+  const auto found = known_.find(old.block);
+  if (found == known_.end()) return why;
+  for (const Acquired& a : found->second) {
+    if (!knows(a, thread)) continue;
+    if (old.atomic && a.address == address) return nullptr;
+    if (old_reads ? !a.release->covers_read(old) : !a.release->covers_write(old)) {
+      why = "with no __threadfence between its write and its atomic";
+      continue;
+    }
+    const bool fenced = fence_[thread] > a.time || (fence_[a.thread] > a.time && fence_[a.thread] <= epoch_);
+    if (access != Access::read || fenced) return nullptr;
+    why = "and L1 may hold what was there before: read it by __ldcg, or after a __threadfence";
+  }
+  return why;
+}
+
+void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Access access) {
+  const unsigned thread = here.thread.x;
+  const bool shared = address >= shared_begin_ && address < shared_end_;
+  const char* why = nullptr;
+  if (old.block == block_) {
+    if (ordered_within(old, thread)) return;
+    why = "with no barrier between";
+  } else {
+    if (shared || (old.atomic && access == Access::read_past_l1)) return;
+    if (!(why = disorder_between(old, old_reads, address, access))) return;
+  }
+  const std::string other = old.block == block_
+                                ? "thread " + std::to_string(old.thread)
+                                : "block number " + std::to_string(old.block - launch_) + " to run";
+  char where[32];
+  std::snprintf(where, sizeof where, "%#lx", static_cast<unsigned long>(address));
+  fail(std::string("race: it ") + verb(access) + (shared ? " shared" : "") + " memory at " + where + " that " + other +
+       (old_reads ? " read, " : old.atomic ? " updated, " : " wrote, ") + why);
+}
+
+void Races::acquire_and_release(uintptr_t address) {
+  const unsigned thread = here.thread.x;
+  auto& releases = released_[address];
+  for (const auto& r : releases)
+    if (r->block != block_) known_[r->block].push_back({r, address, thread, time_});
+  const bool fenced = fence_[thread] > 0;
+  const unsigned epoch = fenced ? fence_epoch_[thread] : 0, warp = fenced ? fence_warp_[thread] : 0;
+  releases.push_back(std::make_shared<const Release>(Release{block_, thread, time_, epoch_, fence_[thread], epoch, warp, fences_}));
+  ++time_;
+}
+
+void Races::note(const void* pointer, size_t bytes, Access access) {
+  if (!on) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer);
+  const bool shared = begin >= shared_begin_ && begin < shared_end_;
+  const unsigned thread = here.thread.x;
+  Mark now;
+  now.block = block_, now.thread = thread, now.time = time_, now.atomic = access == Access::atomic;
+  Cell* c = nullptr;
+  for (uintptr_t address = begin; address < begin + bytes; ++address, ++c) {
+    if (!c || address % kPage == 0) c = cell(address);
+    if (access == Access::read_only && c->write.block >= launch_) fail("race: __ldg reads memory that this launch wrote");
+    check(c->write, false, address, access);
+    if (shared && access != Access::write && c->write.block != block_)
+      fail(std::string("uninitialised: it ") + verb(access) + " shared memory that no thread of the block wrote");
+    if (is_write(access)) {
+      for (const Mark& read : c->reads) check(read, true, address, access);
+      c->write = now;
+    } else {
+      Mark& last = c->reads[0];
+      if (last.block == block_ && last.thread != thread && last.time >= epoch_) {
+        if (last.thread / 32 != thread / 32) c->reads[2] = last;
+        else c->reads[1] = last;
+      }
+      last = now;
+    }
+  }
+  if (access == Access::atomic && !shared) acquire_and_release(begin);
+}
+
+}  // namespace cuda_on_cpu

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds accesses that nothing orders. Within a block, barriers order all and meetings of a warp its lanes. Between the
+// blocks of a launch only this does: write, __threadfence, atomic here; atomic on the same address, then read past L1 there.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "grid.h"
+
+namespace cuda_on_cpu {
+
+// Who touched a byte last, and when. Blocks run one after another, so one clock serves all threads of a block.
+struct Mark {
+  uint64_t block : 24 = 0, thread : 10 = 0, atomic : 1 = 0, time : 29 = 0;
+};
+
+struct Cell {
+  Mark write;
+  // The last read, the last one by another thread of that warp, the last one by another warp: no write can race with
+  // an older read without racing with one of these.
+  Mark reads[3];
+};
+
+// What a thread's atomic makes known to those who see its result.
+struct Release {
+  unsigned block, thread, time, epoch;       // epoch: the time of the block's last barrier before it
+  unsigned fence, fence_epoch, fence_warp;   // of the thread's last fence, and of the last meetings before that
+  std::shared_ptr<const std::vector<unsigned>> fences;  // each thread's last fence before the block's last barrier
+  bool covers_write(const Mark& m) const;
+  bool covers_read(const Mark& m) const { return m.thread == thread || m.time < epoch; }
+};
+
+class Races {
+ public:
+  bool on = true;
+
+  void begin_launch(const char* shared_begin, const char* shared_end);
+  void begin_block();
+  void warp_met(int warp) { warp_epoch_[warp] = ++time_; }
+  void block_met();
+  void fence(unsigned thread);
+  void note(const void* address, size_t bytes, Access access);
+
+ private:
+  struct Acquired {
+    std::shared_ptr<const Release> release;
+    uintptr_t address;
+    unsigned thread, time;
+  };
+  using Known = std::map<unsigned, std::vector<Acquired>>;  // by the block that released
+
+  Cell* cell(uintptr_t address);
+  void check(const Mark& old, bool old_reads, uintptr_t address, Access access) {
+    if (old.block >= launch_ && !(old.atomic && access == Access::atomic)) check_recent(old, old_reads, address, access);
+  }
+  void check_recent(const Mark& old, bool old_reads, uintptr_t address, Access access);
+  bool ordered_within(const Mark& old, unsigned thread) const;
+  const char* disorder_between(const Mark& old, bool old_reads, uintptr_t address, Access access) const;
+  bool knows(const Acquired& a, unsigned thread) const;
+  void acquire_and_release(uintptr_t address);
+
+  static constexpr unsigned kThreads = 1024, kPage = 1024;
+  unsigned block_ = 0, launch_ = 1;  // the running block's number, and that of the launch's first
+  unsigned time_ = 0, epoch_ = 0, warp_epoch_[kThreads / 32] = {};
+  std::vector<unsigned> fence_ = std::vector<unsigned>(kThreads), fence_epoch_ = fence_, fence_warp_ = fence_;
+  std::shared_ptr<const std::vector<unsigned>> fences_;
+  bool fenced_ = false;  // since the last barrier
+  uintptr_t shared_begin_ = 0, shared_end_ = 0;
+  std::unordered_map<uintptr_t, std::vector<std::shared_ptr<const Release>>> released_;
+  Known known_;
+  std::unordered_map<uintptr_t, std::unique_ptr<Cell[]>> pages_;
+  uintptr_t last_page_ = 0;
+  Cell* last_cells_ = nullptr;
+};
+
+extern Races races;
+
+}  // namespace cuda_on_cpu

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the compilers made of each kernel, read from the machine code itself: cuobjdump for NVIDIA, the assembly for AMD."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Kernel(NamedTuple):
+    name: str
+    arch: str  # sm_90, gfx942
+    registers: int
+    stack: int  # bytes per thread
+    local: int  # instructions that go to local memory, or registers spilled to it
+    shared: int  # bytes per block
+    loads: dict  # bits of one thread's global load -> how many such instructions
+    barriers: int  # instructions that wait for the block
+    reads_rows: bool = True
+    threads: int = 256  # per block
+    blocks: int = 1  # that the launch bounds promise to fit a multiprocessor
+
+
+@functools.cache
+def cuobjdump() -> str | None:
+    """Where the tool is: beside nvcc, or in the triton package."""
+    found = shutil.which("cuobjdump") or shutil.which("/usr/local/cuda/bin/cuobjdump")
+    triton = importlib.util.find_spec("triton")
+    packaged = triton and Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    return found or (str(packaged) if packaged and packaged.exists() else None)
+
+
+def nvidia(path: Path) -> list[Kernel]:
+    """All kernels of a fat binary or a cubin, by name, then arch. Launch bounds are known where it carries PTX."""
+    kernels = []
+    code, bounds = _instructions(path), _launch_bounds(path)
+    for arch, function, usage in _usage(path):
+        arch = arch or next(iter(code))[0]  # a bare cubin is of one arch
+        lines = code[arch, function]
+        threads, blocks = bounds.get(function, (256, 1))
+        # The first word of an instruction says all: LDG.E.128.CONSTANT, STL.64, BAR.SYNC.DEFER_BLOCKING, BAR.RED.POPC
+        kernels.append(
+            Kernel(
+                name=_readable(function),
+                arch=arch,
+                registers=usage["REG"],
+                stack=usage["STACK"] + usage["LOCAL"],
+                local=sum(word.split(".")[0] in ("LDL", "STL") for word in lines),
+                shared=usage["SHARED"],
+                loads=dict(Counter(_bits(word) for word in lines if word.startswith("LDG"))),
+                barriers=sum(word.startswith("BAR.") for word in lines),
+                reads_rows=not re.search(r"\b(uniforms|accept)::", _readable(function)),
+                threads=threads,
+                blocks=blocks,
+            )
+        )
+    return sorted(kernels, key=lambda k: (k.name, int(k.arch[3:])))
+
+
+def _usage(path):
+    arch = function = None
+    for line in _dump("-res-usage", path):
+        if match := re.match(r"arch = (sm_\d+)", line):
+            arch = match[1]
+        elif match := re.match(r"\s*Function (\S+):", line):
+            function = match[1]
+        elif function and "REG:" in line:
+            yield arch, function, {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", line)}
+            function = None
+
+
+def _instructions(path):
+    """(arch, function) -> the first word of each instruction"""
+    code, arch, lines = {}, None, []
+    for line in _dump("-sass", path):
+        if match := re.match(r"\s*code for (sm_\d+)", line):
+            arch = match[1]
+        elif match := re.match(r"\s*Function : (\S+)", line):
+            lines = code.setdefault((arch, match[1]), [])
+        elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", line):
+            lines.append(match[1])
+    return code
+
+
+def _launch_bounds(path):
+    """function -> (threads, blocks), as the PTX states them"""
+    bounds, function = {}, None
+    for line in _dump("-ptx", path):
+        if match := re.search(r"\.entry (\w+)", line):
+            function = match[1]
+        elif match := re.match(r"\.(maxntid|minnctapersm) (\d+)", line):
+            threads, blocks = bounds.get(function, (256, 1))
+            bounds[function] = (int(match[2]), blocks) if match[1] == "maxntid" else (threads, int(match[2]))
+    return bounds
+
+
+def _dump(option, path):
+    return subprocess.run([cuobjdump(), option, str(path)], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def _bits(word):
+    sizes = [int(n) for n in re.findall(r"\.(?:U|S)?(8|16|64|128|256)(?=\.|$)", word)]
+    return max(sizes, default=32)
+
+
+@functools.cache
+def _readable(function):
+    """verify_chain::scan for _ZN7specdec..._23_verify_chain_cuda_cu_...4scanE...; other names as they are."""
+    op = re.search(r"_([a-z_]+)_cuda_cu_", function)
+    if not op:
+        return function
+    name = subprocess.run(["c++filt", function], capture_output=True, text=True).stdout.strip()
+    name = re.sub(r"^void |\(anonymous namespace\)::|specdec::|\(.*$", "", name.replace("(anonymous namespace)::", ""))
+    return f"{op[1].removeprefix('_')}::{name}"
+
+
+def amd(name: str, assembly: str, reads_rows: bool, threads: int) -> Kernel:
+    """One kernel of AMD assembly: its own notes, and the widths of its loads."""
+
+    def note(key):
+        return int(re.search(rf"\.{key}:\s+(\d+)", assembly)[1])
+
+    widths = re.findall(r"\b(?:global|buffer)_load_(?:dword(x[234])?|(?:[us]?(?:byte|short))\w*)", assembly)
+    loads = Counter({"x4": 128, "x3": 96, "x2": 64, "": 32}[width] for width in widths)
+    return Kernel(
+        name=name,
+        arch=re.search(r"gfx\w+", assembly)[0],
+        registers=note("vgpr_count"),
+        stack=note("private_segment_fixed_size"),
+        local=note("vgpr_spill_count"),
+        shared=note("group_segment_fixed_size"),
+        loads=dict(loads),
+        barriers=len(re.findall(r"\bs_barrier\b", assembly)),
+        reads_rows=reads_rows,
+        threads=threads,
+    )

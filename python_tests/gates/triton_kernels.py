@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles every Triton kernel ahead of time for every target and prints its figures, one JSON list a line.
+
+    cd python_tests && python -m gates.triton_kernels [--spill]
+
+It runs in a process of its own, without TRITON_INTERPRET, and needs no GPU. --spill compiles a kernel that must be refused.
+"""
+
+import concurrent.futures
+import functools
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from gates.machine_code import amd, nvidia
+
+TARGETS = [("cuda", 80, 32), ("cuda", 90, 32), ("cuda", 100, 32), ("cuda", 120, 32), ("hip", "gfx942", 64)]
+
+
+@functools.cache
+def cases():
+    if "--spill" in sys.argv:
+        from gates.spill_triton import cases
+    else:
+        from specdec_kernels.triton.aot import aot_cases as cases
+    return list(cases())
+
+
+def compiled(target, index):
+    """The figures of one kernel for one target."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    backend, arch, lanes = target
+    case = cases()[index]
+    code = triton.compile(case.source(), target=GPUTarget(backend, arch, lanes), options=case.options(lanes)).asm
+    if backend == "hip":
+        return amd(case.name, code["amdgcn"], case.wide, case.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(code["cubin"])
+        [kernel] = nvidia(path)
+    return kernel._replace(name=case.name, reads_rows=case.wide, threads=case.threads)
+
+
+if __name__ == "__main__":
+    every = [(target, index) for index in range(len(cases())) for target in TARGETS]
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+        for kernel in pool.map(compiled, *zip(*every)):
+            print(json.dumps(kernel))

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops in Triton: for GPUs that the CUDA binary does not cover, for ROCm, and on CPU tensors under TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+
+import torch
+
+OPS = ("row_stats", "uniforms", "sample", "accept", "residual", "verify_chain")
+_libraries = []  # a registration lives as long as its library object
+
+
+def register(dispatch_key: str) -> None:
+    """Make these the implementations of torch.ops.specdec.* for a dispatch key, in place of any there."""
+    library = torch.library.Library("specdec", "IMPL", dispatch_key)
+    override = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for op in OPS:
+            library.impl(op, getattr(importlib.import_module(f"{__name__}.{op}"), op), **override)
+    _libraries.append(library)

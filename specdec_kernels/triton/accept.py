@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The acceptance test of speculative sampling (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2): csrc/accept/accept.h."""
+
+import torch
+import triton
+import triton.language as tl
+
+from . import check, launch
+
+MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
+
+
+@triton.jit
+def is_draft_prob(q):
+    """A drafted token whose q is not a probability was not drawn from q."""
+    return (q > 0) & (q <= tl.full(q.shape, MAX_PROB, tl.float64))
+
+
+@triton.jit
+def accept_test(p, q, u):
+    """Probability exactly min(1, p / q), in float64: strict, no division; NaN compares false and rejects."""
+    return is_draft_prob(q) & (u * tl.where(q < 1, q, 1.0) < p)
+
+
+@launch.kernel
+def accept_kernel(p, q, u, out, n, IDS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    drawn = tl.load(q + at, mask=inside, other=0)
+    # Of integer ids, 1 for a one-hot draft and 0 for a missing one.
+    q_d = (drawn >= 0).to(tl.float64) if IDS else drawn.to(tl.float64)
+    p_d = tl.load(p + at, mask=inside, other=0).to(tl.float64)
+    tl.store(out + at, accept_test(p_d, q_d, tl.load(u + at, mask=inside, other=0)), mask=inside)
+
+
+def accept(p, q, u):
+    op = "accept"
+    for name, t in (("q", q), ("u", u)):
+        check.shape(op, name, t, *p.shape)
+    check.dtype(op, "u", u, torch.float64)
+    ids = q.dtype in check.INTEGERS
+    floats = (*check.ROWS, torch.float64)
+    check.that(p.dtype in floats, op, f"p must be floating point, got {check.dtype_name(p)}")
+    check.that(ids or q.dtype in floats, op, f"q must be floating point, int32 or int64, got {check.dtype_name(q)}")
+    for name, t in (("p", p), ("q", q), ("u", u)):
+        check.contiguous(op, name, t)
+        check.device(op, name, t, p)
+
+    accepted = torch.empty(p.shape, dtype=torch.bool, device=p.device)
+    if p.numel():
+        block = launch.elements()
+        launch.run(accept_kernel, (launch.blocks(p.numel(), block),), 128, p, q, u, accepted, p.numel(), IDS=ids, BLOCK=block)
+    return accepted

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What csrc/common/check.h checks, for torch.ops.specdec.* called without the Python wrappers: "op: argument, wanted, got"."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+FLT_MAX = torch.finfo(torch.float32).max
+INTEGERS = (torch.int64, torch.int32)
+ROWS = (torch.float32, torch.bfloat16, torch.float16)
+NAMES = {torch.float64: "Double", torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16",
+         torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}  # fmt: skip
+
+
+def that(ok: bool, op: str, message: str) -> None:
+    if not ok:
+        raise RuntimeError(f"{op}: {message}")
+
+
+def dtype_name(t: torch.Tensor) -> str:
+    return NAMES.get(t.dtype, str(t.dtype))
+
+
+def dim(op: str, name: str, t: torch.Tensor, want: int) -> None:
+    that(t.dim() == want, op, f"{name} must have {want} dimensions, got shape {list(t.shape)}")
+
+
+def shape(op: str, name: str, t: torch.Tensor, *want: int) -> None:
+    that(tuple(t.shape) == want, op, f"{name} must have shape {list(want)}, got {list(t.shape)}")
+
+
+def dtype(op: str, name: str, t: torch.Tensor, want: torch.dtype) -> None:
+    that(t.dtype == want, op, f"{name} must be {NAMES[want]}, got {dtype_name(t)}")
+
+
+def device(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> None:
+    that(t.device == like.device, op, f"{name} must be on {like.device}, got {t.device}")
+
+
+def contiguous(op: str, name: str, t: torch.Tensor) -> None:
+    that(t.is_contiguous(), op, f"{name} must be contiguous, got strides {list(t.stride())}")
+
+
+class Rows(NamedTuple):
+    data: torch.Tensor
+    V: int
+    batch_stride: int
+    row_stride: int
+
+    def arguments(self):
+        return self
+
+
+def rows(op: str, name: str, t: torch.Tensor) -> Rows:
+    """[N, V], or [B, rows, V]; a row is read in place, so its entries must be neighbours in memory."""
+    V = t.size(-1)
+    that(t.stride(-1) == 1 or V <= 1, op, f"{name} must be contiguous in its last dimension, got strides {list(t.stride())}")
+    that(1 <= V <= 1 << 24, op, f"{name} must have a vocabulary of 1 to 2^24, got {V}")
+    that(t.dtype in ROWS, op, f"{name} must be float32, bfloat16 or float16, got {dtype_name(t)}")
+    return Rows(t, V, t.stride(0), t.stride(1) if t.dim() == 3 else t.stride(0))
+
+
+def integers(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    that(t.dtype in INTEGERS, op, f"{name} must be int32 or int64, got {dtype_name(t)}")
+    device(op, name, t, like)
+    return t
+
+
+def per_row(op: str, name: str, t: torch.Tensor | None, n: int, like: torch.Tensor, real: bool = False):
+    """Values of n rows or requests and their stride; stride 0 makes one value serve all."""
+    if t is None:
+        return None, 0
+    that(t.dim() == 1 and t.size(0) in (n, 1), op, f"{name} must have shape [{n}], got {list(t.shape)}")
+    if real:
+        dtype(op, name, t, torch.float32)
+        device(op, name, t, like)
+    else:
+        integers(op, name, t, like)
+    return t, 0 if t.size(0) == 1 else t.stride(0)
+
+
+def stats(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    dtype(op, name, t, torch.float32)
+    device(op, name, t, like)
+    contiguous(op, name, t)
+    return t
+
+
+def uniforms(op: str, t: torch.Tensor | None, n: int, columns: int, like: torch.Tensor) -> torch.Tensor | None:
+    if t is not None:
+        shape(op, "uniforms", t, n, columns)
+        dtype(op, "uniforms", t, torch.float64)
+        device(op, "uniforms", t, like)
+        contiguous(op, "uniforms", t)
+    return t
+
+
+def together(op: str, seed, offset) -> None:
+    alone = "seed" if offset is None else "offset"
+    that((seed is None) == (offset is None), op, f"seed and offset go together, got {alone} alone")
+
+
+class Sampling(NamedTuple):
+    """temperature, top_k, top_p and min_p of n rows or requests, each with its stride."""
+
+    temperature: tuple
+    top_k: tuple
+    top_p: tuple
+    min_p: tuple
+
+    def given(self) -> bool:
+        return any(values is not None for values, _ in self)
+
+    def filters(self) -> bool:
+        return any(values is not None for values, _ in self[1:])
+
+    def arguments(self):
+        return [x for pair in self for x in pair]
+
+
+_RANGES = (
+    ("temperature", "finite and >= 0", lambda t: 0 <= t <= FLT_MAX),
+    ("top_k", ">= 1, or 0 or -1 for off", lambda k: k >= -1),
+    ("top_p", "in (0, 1]", lambda p: 0 < p <= 1),
+    ("min_p", "in [0, 1]", lambda p: 0 <= p <= 1),
+)
+
+
+def sampling(op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch.Tensor, n: int | None = None) -> Sampling:
+    """`prefix` is "" for the target's parameters and "draft_" for the draft's. Values are looked at only on the CPU."""
+    n = like.size(0) if n is None else n
+    given = (temperature, top_k, top_p, min_p)
+    out = Sampling(*(per_row(op, prefix + r[0], t, n, like, real=r[0] != "top_k") for r, t in zip(_RANGES, given)))
+    if like.device.type == "cpu":
+        for t, (name, wanted, inside) in zip(given, _RANGES):
+            for i, x in enumerate([] if t is None or n == 0 else t.tolist()):
+                that(inside(x), op, f"{prefix}{name} must be {wanted}, got {x:g} at index {i}")
+    return out

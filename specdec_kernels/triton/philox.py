@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Philox4x32-10 (Salmon et al., SC'11), stateless: csrc/common/philox.h."""
+
+import triton
+import triton.language as tl
+
+DOMAIN_ACCEPT = tl.constexpr(0)
+DOMAIN_FINAL = tl.constexpr(1)
+DOMAIN_DRAFT = tl.constexpr(2)
+
+
+@triton.jit
+def uniform(seed, offset, domain, slot):
+    """A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1. All int64, words kept in their low halves."""
+    low: tl.constexpr = 0xFFFFFFFF
+    w0 = (slot >> 1) & low
+    w1 = offset & low
+    w2 = (offset >> 32) & low
+    w3 = tl.zeros_like(w0) + domain
+    key0 = seed & low
+    key1 = (seed >> 32) & low
+    for _ in tl.static_range(10):
+        a = w0.to(tl.uint64) * 0xD2511F53
+        b = w2.to(tl.uint64) * 0xCD9E8D57
+        w0 = (b >> 32).to(tl.int64) ^ w1 ^ key0
+        w1 = b.to(tl.int64) & low
+        w2 = (a >> 32).to(tl.int64) ^ w3 ^ key1
+        w3 = a.to(tl.int64) & low
+        key0 = (key0 + 0x9E3779B9) & low
+        key1 = (key1 + 0xBB67AE85) & low
+    odd = (slot & 1) == 1
+    high = tl.where(odd, w2, w0)
+    bits = (high << 21) | (tl.where(odd, w3, w1) >> 11)
+    return bits.to(tl.float64) * 1.1102230246251565e-16
