@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speculative decoding can gain: Leviathan, Kalman, Matias 2023 ("Fast Inference from Transformers via Speculative Decoding").
+"""What speculative decoding can gain: Leviathan, Kalman, Matias 2023 ("Fast Inference from Transformers via Speculative Decoding"),
+and with several drafts: Sun et al. 2023 ("SpecTr: Fast Speculative Decoding via Optimal Transport").
 
 alpha is the mean acceptance rate, gamma the number of drafted tokens, c the cost of one draft step over one target step.
 The formulas take acceptances as independent with one rate alpha (section 3.1 of the paper).
@@ -14,8 +15,12 @@ __all__ = [
     "acceptance_rate_from_logits",
     "best_gamma",
     "expected_tokens",
+    "expected_tree_tokens",
     "improves",
+    "kseq_guarantee",
+    "multi_draft_acceptance",
     "operations_factor",
+    "optimal_acceptance",
     "walltime_factor",
 ]
 
@@ -142,3 +147,123 @@ def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, 
 
     pairs = zip(rows(target_logits, target_stats), rows(draft_logits, draft_stats))
     return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64)
+
+
+def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, k: int) -> torch.Tensor:
+    """The most that any lossless rule can accept of k drafts drawn i.i.d. from q, row by row in float64.
+
+    The optimal transport with membership cost (SpecTr) by max-flow and min-cut: 1 + min_H (p(H) - q(H)^k) over
+    sets H of tokens, and the best H is a prefix of the tokens sorted by ascending p / q: O(V log V).
+
+    p: [..., V], q: [..., Vq] probabilities -> [...].
+
+    >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
+    >>> [round(optimal_acceptance(p, q, k).item(), 6) for k in (1, 2, 3)]
+    [0.7, 0.86, 0.988]
+    """
+    p, q = _pair("optimal_acceptance", p, q, k)
+    order = torch.where(q > 0, p / q, math.inf).argsort(-1)
+    P, Q = p.gather(-1, order).cumsum(-1), q.gather(-1, order).cumsum(-1)
+    return 1 + (P - Q**k).amin(-1).clamp(max=0)
+
+
+def kseq_guarantee(k: int) -> float:
+    """K-SEQ accepts at least this share of the optimum: 1 - (1 - 1/k)^k, which is above 1 - 1/e (SpecTr).
+
+    >>> round(kseq_guarantee(1), 6), round(kseq_guarantee(4), 6), kseq_guarantee(10**6) > 1 - math.exp(-1)
+    (1.0, 0.683594, True)
+    """
+    if k != int(k) or k < 1:
+        raise ValueError(f"kseq_guarantee: k must be an integer >= 1, got {k}")
+    return 1 - (1 - 1 / k) ** k
+
+
+def multi_draft_acceptance(p: torch.Tensor, q: torch.Tensor, k: int, method: str) -> torch.Tensor:
+    """The chance that one of k drafts at a node is accepted, row by row in float64; optimal_acceptance bounds those of i.i.d. drafts.
+
+    p: [..., V], q: [..., Vq] probabilities -> [...]. method:
+
+    - "kseq": i.i.d. drafts, p_acc = 1 - (1 - beta)^k at the best rho.
+    - "recursive": i.i.d. drafts. What stays of p after j rejections does not depend on the tokens, so the chance is
+      1 - prod_j (1 - sum_x min(q, r_j)): O(k V).
+    - "recursive_without_replacement": k distinct drafts; every ordered set of rejected tokens is enumerated, V^(k-1) of them.
+    - "target_only": i.i.d. drafts merged, sum_x p(x) (1 - (1 - q(x))^k).
+
+    >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
+    >>> [round(multi_draft_acceptance(p, q, 2, m).item(), 6) for m in ("kseq", "recursive", "recursive_without_replacement", "target_only")]
+    [0.791355, 0.76, 0.808571, 0.507]
+    """
+    op = "multi_draft_acceptance"
+    rules = {
+        "kseq": lambda a, b: _rho(a, b, k)[2],
+        "recursive": lambda a, b: _recursive(a, b, k),
+        "recursive_without_replacement": lambda a, b: _distinct(a, b, k),
+        "target_only": lambda a, b: float((a * (1 - (1 - b) ** k)).sum()),
+    }
+    if method not in rules:
+        raise ValueError(f"{op}: method must be one of {', '.join(map(repr, rules))}, got {method!r}")
+    p, q = _pair(op, p, q, k)
+    if method == "recursive_without_replacement" and p.size(-1) ** (k - 1) > 10**6:
+        raise ValueError(f"{op}: method {method!r} needs V^(k-1) <= 10^6, got V={p.size(-1)}, k={k}")
+    rows = zip(p.reshape(-1, p.size(-1)).numpy(), q.reshape(-1, p.size(-1)).numpy())
+    return torch.tensor([rules[method](a, b) for a, b in rows], dtype=torch.float64).reshape(p.shape[:-1])
+
+
+def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") -> float:
+    """Expected tokens of one target call that verifies K drafts of length L, by enumeration: small V, K and L only.
+
+    p(prefix), q(prefix) -> [V] float64, the laws behind a tuple of tokens. drawn "iid": K independent drafts merged by
+    build_tree; "distinct": K children without replacement at every node ("kseq" and "recursive" are not lossless there).
+
+    >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]
+    >>> round(expected_tree_tokens(*rows, 1, 2, "recursive"), 6), round(expected_tree_tokens(*rows, 1, 2, "traversal"), 6)
+    (2.111111, 2.222222)
+    """
+    from .reference.tree_law import distinct_trees, expected_length, iid_trees, mixed
+
+    if drawn not in ("iid", "distinct"):
+        raise ValueError(f"expected_tree_tokens: drawn must be 'iid' or 'distinct', got {drawn!r}")
+    trees = iid_trees(q, K, L) if drawn == "iid" else distinct_trees(q, [K] * L)
+    return float(expected_length(mixed(trees, p, q, method)))
+
+
+def _pair(op, p, q, k):
+    """p and q as float64 laws of one width."""
+    if k != int(k) or k < 1:
+        raise ValueError(f"{op}: k must be an integer >= 1, got {k}")
+    for name, x in (("p", p), ("q", q)):
+        if not x.is_floating_point():
+            raise TypeError(f"{op}: {name} must be a floating-point tensor, got {x.dtype}")
+    if p.shape[:-1] != q.shape[:-1]:
+        raise ValueError(f"{op}: q must have leading shape {list(p.shape[:-1])}, got {list(q.shape[:-1])}")
+    wide = max(p.size(-1), q.size(-1))
+    return tuple(torch.nn.functional.pad(x.double().cpu(), (0, wide - x.size(-1))) for x in (p, q))
+
+
+def _rho(p, q, k):
+    from .reference.kseq_rho import best_rho
+
+    return best_rho(p, q, k)
+
+
+def _recursive(r, q, k):
+    rejected = 1.0
+    for _ in range(k):
+        rest = (r - q).clip(min=0)
+        rejected *= max(1 - (r - rest).sum(), 0.0)
+        if rejected < 1e-15 or not rest.sum() > 0:
+            break
+        r = rest / rest.sum()
+    return 1 - rejected
+
+
+def _distinct(r, q, k):
+    kept, rest = r.clip(max=q), (r - q).clip(min=0)
+    accepted = kept.sum()
+    if k > 1 and rest.sum() > 0:
+        for x in (q > kept).nonzero()[0]:  # drawn and rejected with q(x) - min(q(x), r(x))
+            left = q.copy()
+            left[x] = 0
+            if left.sum() > 0:
+                accepted += (q[x] - kept[x]) * _distinct(rest / rest.sum(), left / left.sum(), k - 1)
+    return accepted

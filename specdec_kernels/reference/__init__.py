@@ -7,11 +7,29 @@ evaluation may make there. Where `margin > 1` an op must give the reference's to
 """
 
 from .accept import accept
+from .build_tree import build_tree
 from .chain_law import chain_law
+from .kseq_rho import kseq_rho
 from .residual import residual
 from .row_stats import row_stats
 from .sample import sample
+from .tree_law import tree_law
+from .tree_mask import tree_mask
 from .uniforms import uniforms
 from .verify_chain import verify_chain
+from .verify_tree import verify_tree
 
-__all__ = ["accept", "chain_law", "residual", "row_stats", "sample", "uniforms", "verify_chain"]
+__all__ = [
+    "accept",
+    "build_tree",
+    "chain_law",
+    "kseq_rho",
+    "residual",
+    "row_stats",
+    "sample",
+    "tree_law",
+    "tree_mask",
+    "uniforms",
+    "verify_chain",
+    "verify_tree",
+]

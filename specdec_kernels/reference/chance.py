@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a verification walk takes its decisions from: given uniforms, or every branch in turn with its probability.
+
+A rule asks `accepts`, `below` and `draw` and never sees a uniform, so the rule that is checked against given uniforms is the
+rule whose law is enumerated.
+"""
+
+import math
+
+import numpy as np
+
+from .accept import accepts
+from .law import Q_MAX, draw, ratio
+
+
+class Coins:
+    """The uniforms of one request. margin: how near one lay to an edge, in units of float32's error there."""
+
+    banded = True  # whether margins are wanted
+
+    def __init__(self, tests, final):
+        self.tests, self.final, self.margin = tests, final, math.inf
+
+    def note(self, margin):
+        self.margin = min(self.margin, margin)
+
+    def accepts(self, column, p, q, p_err, q_err, lenience=1.0):
+        """Accept with probability min(1, p / (lenience * q)); what is no probability q rejects."""
+        u = float(self.tests[column])
+        if 0 < q <= Q_MAX:
+            self.note(ratio(abs(u * lenience * min(q, 1.0) - p), p_err + u * q_err))
+        return accepts(p, q, u * lenience)
+
+    def below(self, column, edge, err, seen=0.0):
+        """Whether the coin lies below `edge`, given that it does not lie below `seen`."""
+        u = float(self.tests[column])
+        self.note(ratio(abs(u - edge), err))
+        return u < edge
+
+    def draw(self, w, err):
+        x, near = draw(w, self.final, err)
+        self.note(near)
+        return x
+
+
+class Branches:
+    """One path through all decisions: `script` says which branch each takes, the first where the script ends."""
+
+    banded, margin = False, math.inf
+
+    def __init__(self, script):
+        self.script, self.probability, self.taken, self.open = script, 1.0, [], []
+        self.columns = []  # which uniforms were asked, in order
+
+    def note(self, margin):
+        pass
+
+    def choose(self, options):
+        """options: [(outcome, probability)]; the impossible are dropped, and what only a rounding makes possible."""
+        options = [option for option in options if option[1] > 1e-15]
+        i = self.script[len(self.taken)] if len(self.taken) < len(self.script) else 0
+        if len(self.taken) >= len(self.script):
+            self.open += [(*self.taken, j) for j in range(1, len(options))]
+        self.taken.append(i)
+        outcome, probability = options[i]
+        self.probability *= probability
+        return outcome
+
+    def coin(self, column, chance):
+        self.columns.append(column)
+        chance = min(max(chance, 0.0), 1.0)
+        return self.choose([(True, chance), (False, 1 - chance)])
+
+    def accepts(self, column, p, q, p_err, q_err, lenience=1.0):
+        return self.coin(column, p / (lenience * min(q, 1.0)) if 0 < q <= Q_MAX and p > 0 else 0.0)
+
+    def below(self, column, edge, err, seen=0.0):
+        return self.coin(column, (edge - seen) / (1 - seen) if seen < 1 else 0.0)
+
+    def draw(self, w, err):
+        return self.choose(list(enumerate((w / np.sum(w)).tolist())))
+
+
+def outcomes(run):
+    """Every (result, probability) of run(chance), which must decide by `chance` alone."""
+    scripts = [()]
+    while scripts:
+        chance = Branches(scripts.pop())
+        result = run(chance)
+        scripts += chance.open
+        yield result, chance.probability

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best rho of K-SEQ selection (Sun et al. 2023, "SpecTr"; there p is the draft and q the target)."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .law import clean_q, law_of_logits, law_of_probs, numpy_rows
+from .row_stats import row_stats
+
+
+class KseqRho(NamedTuple):
+    rho: torch.Tensor  # [N] float64, in [1, k]
+    beta: torch.Tensor  # [N] float64, sum min(q, p / rho): the chance that one draft is accepted
+    p_acc: torch.Tensor  # [N] float64, 1 - (1 - beta)^k: the chance that one of k drafts is accepted
+
+
+def kseq_rho(p, q, k, p_stats=None, q_stats=None, kind="logits"):
+    """p [N, V], q [N, Vq], k an int or [N] -> rho*, beta, p_acc, each [N].
+
+    kind "logits": rows of logits under [N, 4] stats (None: temperature 1, no filter); "probs": rows of probabilities.
+    A pair with a row that is no law gives rho = k, which is valid for every pair of laws, and beta = p_acc = NaN.
+    """
+    if kind not in ("logits", "probs"):
+        raise ValueError(f"kseq_rho: kind must be 'logits' or 'probs', got {kind!r}")
+    ks = torch.as_tensor(k).expand(len(p)).tolist()
+    if any(n < 1 for n in ks):
+        raise ValueError(f"kseq_rho: k must be >= 1, got {min(ks)}")
+    out = [rho_of_laws(*pair) for pair in zip(laws(p, p_stats, kind), laws(q, q_stats, kind), ks)]
+    return KseqRho(*torch.tensor(out, dtype=torch.float64).reshape(-1, 3).T)
+
+
+def laws(rows, stats, kind):
+    if kind == "probs":
+        return [law_of_probs(row) for row in numpy_rows(rows)]
+    stats = row_stats(rows) if stats is None else stats.double()
+    return [law_of_logits(z, s) for z, s in zip(numpy_rows(rows), stats.tolist())]
+
+
+def rho_of_laws(p, q, k):
+    if not (p.valid and q.valid):
+        return float(k), math.nan, math.nan
+    wide = max(len(p.p), len(q.p))
+    a, b = np.zeros(wide), np.zeros(wide)
+    a[: len(p.p)], b[: len(q.p)] = np.where(p.p > 0, p.p, 0.0), clean_q(q.p)
+    return best_rho(a / a.sum(), b / b.sum() if b.sum() > 0 else b, k)
+
+
+def beta_of(p, q, rho):
+    return np.minimum(q, p / rho).sum()
+
+
+def excess(p, q, k, rho):
+    """f(rho) = 1 - (1 - beta)^k - rho * beta: the residual p - c min(q, p / rho) is nowhere negative iff f <= 0.
+
+    Of two equal forms the one that loses nothing to cancellation: in beta where it is small, else in
+    1 - beta = sum (q - p / rho)+, which is exactly 0 where p = q and rho = 1.
+    """
+    beta = beta_of(p, q, rho)
+    if beta < 0.5:
+        return -math.expm1(k * math.log1p(-beta)) - rho * beta
+    rejected = np.maximum(q - p / rho, 0.0).sum()
+    return (1 - rho) + rho * rejected - rejected**k
+
+
+def best_rho(p, q, k, level=0.0):
+    """(rho, beta, p_acc) at the smallest rho in [1, k] with f(rho) <= level, for two laws of one width, by bisection.
+
+    f does not increase, f(1) >= 0 >= f(k). Between neighbouring ratios p(x) / q(x), beta is a + b / rho, so f is
+    smooth there: the crossing piece is found among the sorted ratios, and the crossing in it by halving down to
+    neighbouring floats, of which the upper is returned: f <= level always holds. Disjoint laws (beta = 0): rho = k.
+    """
+    if beta_of(p, q, 1.0) == 0:
+        return float(k), 0.0, 0.0
+    inside = np.unique(p[q > 0] / q[q > 0])
+    inside = inside[(inside > 1) & (inside < k)]
+    edges = [1.0, *inside.tolist(), float(k)]
+    low, high = 0, len(edges) - 1  # the first edge with f <= level, the last one if rounding leaves none
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if excess(p, q, k, edges[middle]) <= level else (middle + 1, high)
+    rho = edges[high]
+    if high > 0:
+        below = edges[high - 1]
+        while below < (middle := below + (rho - below) / 2) < rho:
+            below, rho = (below, middle) if excess(p, q, k, middle) <= level else (middle, rho)
+    beta = beta_of(p, q, rho)
+    return rho, beta, -math.expm1(k * math.log1p(-beta)) if beta < 1 else 1.0

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exact law of what one verified tree emits, by enumeration of drafts and decisions: small vocabularies only."""
+
+import itertools
+from collections import defaultdict
+
+import numpy as np
+import torch
+
+from .build_tree import Tree, build_tree
+from .chance import outcomes
+from .law import Law
+from .tree_rules import RULES
+from .tree_rules.request import Draft, Request, one_hot
+
+
+def tree_law(tree, p, q, method, one_hot_nodes=()):
+    """{emitted tokens: probability} of one given tree (B = 1), the rule's decisions enumerated.
+
+    p(prefix) -> [V] float64, the target's law behind a tuple of tokens; q(prefix) -> [V], the law that children were drawn
+    from, or None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts beside others (draft_row -1).
+    """
+    law = defaultdict(float)
+    for step, probability in walks(tree, p, q, method, one_hot_nodes):
+        law[tuple(step.tokens)] += probability
+    return dict(law)
+
+
+def walks(tree, p, q, method, one_hot_nodes=()):
+    """Every walk of the rule down one tree, with its probability."""
+    request = request_of(tree, p, q, method, one_hot_nodes)
+    return outcomes(lambda chance: RULES[method](request, chance))
+
+
+def request_of(tree, p, q, method, one_hot_nodes):
+    parents, tokens = tree.parents[0].tolist(), tree.tokens[0].tolist()
+    drafts = None if tree.draft_nodes is None else tree.draft_nodes[0].tolist()
+    prefix = {0: ()}
+    for i, parent in enumerate(parents):
+        if parent >= 0:
+            prefix[i] = (*prefix[parent], tokens[i])
+
+    def target(node):
+        row = np.asarray(p(prefix[node]), dtype=np.float64)
+        peak = int(np.argmax(row))
+        if method == "greedy":
+            row = np.eye(1, len(row), peak)[0]
+        return Law(row, np.zeros(len(row)), True, method == "greedy", peak), np.inf
+
+    wide = len(p(()))
+    none = np.zeros(wide)
+
+    def draft(child):
+        if q is None or child in one_hot_nodes:
+            return one_hot(tokens[child], wide), np.inf
+        return Draft(np.asarray(q(prefix[parents[child]])), none, True, parents[child]), np.inf
+
+    return Request(parents, tokens, target, draft, wide, len(parents), drafts)
+
+
+def mixed(trees, p, q, method):
+    """The law over drawn trees: trees yields (tree, probability)."""
+    law = defaultdict(float)
+    for tree, probability in trees:
+        for tokens, mass in tree_law(tree, p, q, method).items():
+            law[tokens] += probability * mass
+    return dict(law)
+
+
+def paths(q, length):
+    """Every path of `length` tokens and its probability under q(prefix)."""
+    law = {(): 1.0}
+    for _ in range(length):
+        law = {t + (x,): m * float(w) for t, m in law.items() for x, w in enumerate(q(t)) if w > 0}
+    return law
+
+
+def iid_drafts(q, K, L):
+    """Every K-tuple of independent drafts of length L, as (draft_tokens [1, K, L], probability)."""
+    for drafts in itertools.product(paths(q, L).items(), repeat=K):
+        probability = float(np.prod([mass for _, mass in drafts]))
+        yield torch.tensor([t for t, _ in drafts], dtype=torch.int64).reshape(1, K, L), probability
+
+
+def iid_trees(q, K, L):
+    """K independent drafts of length L merged by build_tree."""
+    for drafts, probability in iid_drafts(q, K, L):
+        yield build_tree(drafts), probability
+
+
+def separate_trees(q, K, L):
+    """K independent children at every node of L levels, duplicates kept apart."""
+    return grown_trees(q, [K] * L, replacement=True)
+
+
+def distinct_trees(q, widths):
+    """widths[l] children at every node of level l, drawn from the node's row without replacement."""
+    return grown_trees(q, widths, replacement=False)
+
+
+def grown_trees(q, widths, replacement):
+    states = [([(-1, -1, ())], 0, 1.0)]  # nodes as (parent, token, prefix), where the last level starts, probability
+    for width in widths:
+        grown = []
+        for nodes, first, probability in states:
+            branches = [([], 1.0)]
+            for parent in range(first, len(nodes)):
+                prefix = nodes[parent][2]
+                choices = children(np.asarray(q(prefix), dtype=np.float64), width, replacement)
+                branches = [(new + [(parent, x, (*prefix, x)) for x in ids], mass * m) for new, mass in branches for ids, m in choices]
+            grown += [(nodes + new, len(nodes), probability * mass) for new, mass in branches]
+        states = grown
+    for nodes, _, probability in states:
+        yield plain_tree([node[0] for node in nodes], [node[1] for node in nodes]), probability
+
+
+def children(row, width, replacement):
+    """Ordered draws of `width` ids from one row: [(ids, probability)]; without replacement it ends where nothing is left."""
+    drawn = [((), 1.0)]
+    for _ in range(width):
+        longer = []
+        for ids, mass in drawn:
+            left = row.copy()
+            if not replacement:
+                left[list(ids)] = 0.0
+            total = left.sum()
+            longer += [((*ids, x), mass * left[x] / total) for x in np.flatnonzero(left)] if total > 0 else [(ids, mass)]
+        drawn = longer
+    return [(tuple(int(x) for x in ids), float(mass)) for ids, mass in drawn]
+
+
+def plain_tree(parents, tokens):
+    """A tree of one request from lists."""
+    return Tree(torch.tensor([parents], dtype=torch.int32), torch.tensor([tokens]))
+
+
+def expected_length(law):
+    return sum(len(tokens) * mass for tokens, mass in law.items())

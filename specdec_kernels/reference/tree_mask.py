@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may attend to whom in a tree of tokens: every node to itself, to its ancestors and to the prefix."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+PACKED = {"uint8": "<u1", "uint32": "<u4", "uint64": "<u8"}
+
+
+class TreeMask(NamedTuple):
+    mask: torch.Tensor
+    depth: torch.Tensor  # [B, N] int32
+    positions: torch.Tensor  # [B, N] int64, prefix_len + depth
+
+
+def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start=None, dtype=torch.float32):
+    """parents [B, N], prefix_len an int or [B] (committed tokens before the root) -> TreeMask.
+
+    Keys: the N nodes (num_keys None), or num_keys columns: key j < prefix_len[b] is the prefix, seen by every node that
+    hangs on the root, and node j is key tree_start[b] + j (an int or [B]; None: prefix_len, right behind the prefix).
+    Nodes past num_keys have no column; all other columns are seen by no one.
+
+    M[i, j] = 1 iff j is i or an ancestor of i: M[i] = e_i | M[parents[i]], i ascending. depth = popcount(M[i]) - 1. A
+    padding node sees itself only, at depth 0, so that no row of a softmax is empty.
+
+    format: "bool" [B, N, keys]; "additive" [B, N, keys] of dtype, 0 or -inf; "uint32", "uint64" [B, N, ceil(keys / w)], key j
+    in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], a request's rows without gaps, lowest bit first, as
+    FlashInfer's packed custom mask.
+    """
+    if format not in ("bool", "additive", *PACKED):
+        raise ValueError(f"tree_mask: format must be 'bool', 'additive', 'uint8', 'uint32' or 'uint64', got {format!r}")
+    B, N = parents.shape
+    prefix = torch.as_tensor(prefix_len).expand(B).tolist()
+    start = prefix if tree_start is None else torch.as_tensor(tree_start).expand(B).tolist()
+    nodes = np.zeros((B, N, N), dtype=bool)
+    for b, row in enumerate(parents.tolist()):
+        for i, parent in enumerate(row):
+            if not -1 <= parent < i:
+                raise ValueError(f"tree_mask: parents[{b}, {i}] must be in [-1, {i}), got {parent}")
+            if parent >= 0:
+                nodes[b, i] = nodes[b, parent]
+            nodes[b, i, i] = True
+    depth = torch.from_numpy(nodes.sum(-1) - 1).int()
+    positions = torch.tensor(prefix, dtype=torch.int64)[:, None] + depth
+    mask = nodes
+    if num_keys is not None:
+        mask = np.zeros((B, N, num_keys), dtype=bool)
+        for b in range(B):
+            mask[b, :, : prefix[b]] = nodes[b, :, :1]
+            width = max(0, min(N, num_keys - start[b]))
+            mask[b, :, start[b] : start[b] + width] = nodes[b, :, :width]
+    return TreeMask(formatted(mask, format, dtype), depth, positions)
+
+
+def formatted(mask, format, dtype):
+    if format == "bool":
+        return torch.from_numpy(mask)
+    if format == "additive":
+        return torch.zeros(mask.shape, dtype=dtype).masked_fill_(torch.from_numpy(~mask), -torch.inf)
+    if format == "uint8":
+        return torch.from_numpy(np.packbits(mask.reshape(len(mask), mask.shape[1] * mask.shape[2]), axis=-1, bitorder="little"))
+    word = np.dtype(PACKED[format])
+    bits = 8 * word.itemsize
+    mask = np.pad(mask, ((0, 0), (0, 0), (0, -mask.shape[-1] % bits)))
+    return torch.from_numpy(np.packbits(mask, axis=-1, bitorder="little").view(word))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recursive rejection sampling (SpecInfer, Miao et al. 2023; without replacement: Sequoia, Chen et al. 2024).
+
+At a node, r = p. Draft after draft, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) / q(x)), else
+r becomes norm((r - q)+) and the next is tried. If none is left the token is drawn from r.
+"""
+
+import math
+
+from .step import descend
+
+
+def recursive(request, chance):
+    """Children drawn independently, duplicates included, and tested as often as they were drawn, in draft order."""
+    return descend(request, chance, with_replacement, request.tests_of_drafts)
+
+
+def recursive_without_replacement(request, chance):
+    """Distinct children: each drawn from its row without its earlier siblings, or i.i.d. draws merged in order of first appearance."""
+    return descend(request, chance, without_replacement, request.tests_of_nodes)
+
+
+def with_replacement(step, p, tests):
+    r, err = p.p, p.err
+    for child, column in tests:
+        t = step.token(child)
+        if math.isnan(r[t]):
+            return None, None
+        draft = step.draft(child)
+        if draft.valid and step.chance.accepts(column, r[t], draft.q[t], err[t], draft.err[t]):
+            return child, None
+        if not p.valid:
+            return None, None
+        if draft.valid:
+            r, err = step.reduce(r, err, draft.q, draft.err)
+    return None, (r, err)
+
+
+def without_replacement(step, p, tests):
+    r, err, gone = p.p, p.err, []
+    for child, column in tests:
+        t = step.token(child)
+        if t in gone:
+            continue  # a duplicate cannot have been drawn: skipping it is what merging would have done
+        if math.isnan(r[t]):
+            return None, None
+        draft = step.draft(child)
+        q, q_err = left_of(draft, gone)
+        if draft.valid and step.chance.accepts(column, r[t], q[t], err[t], q_err[t]):
+            return child, None
+        if not p.valid:
+            return None, None
+        if draft.valid and q.any():
+            r, err = step.reduce(r, err, q, q_err)
+        gone.append(t)
+    return None, (r, err)
+
+
+def left_of(draft, gone):
+    """norm(q without the tokens already drawn) and its error; all zero if nothing is left."""
+    q, err = draft.q, draft.err
+    if not gone:
+        return q, err
+    q, err = q.copy(), err.copy()
+    q[gone] = err[gone] = 0.0
+    total = q.sum()
+    if not total > 0:
+        return q, err
+    return q / total, (err + q / total * draft.err.sum()) / total

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request's tree and rows as the rules see them."""
+
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from ..law import Law
+
+
+class Draft(NamedTuple):
+    """The law that a child was drawn from."""
+
+    q: np.ndarray  # [wide] probabilities, 0 where the row holds none
+    err: np.ndarray  # [wide]
+    valid: bool
+    row: int  # which row of draft_logits; -1: one-hot at the child's own token
+
+
+class Request:
+    """wide = max(V, Vq): laws of both sides come padded with zeros to it.
+
+    parents, tokens: N ids. target(node) -> (Law [wide], slack). draft(child) -> (Draft, slack). draft_nodes [K][L] or None.
+    links: (first_child, next_sibling), N ids each, or None for node order.
+    """
+
+    def __init__(self, parents, tokens, target: Callable, draft: Callable | None, wide, max_depth, draft_nodes=None, links=None):
+        self.tokens, self.target, self.draft, self.wide, self.max_depth = tokens, target, draft, wide, max_depth
+        self.parents, self.draft_nodes, self.known = parents, draft_nodes, {}
+        n = len(parents)
+        self.children = [[] for _ in range(n)]
+        for i in range(1, n):
+            if 0 <= parents[i] < i:
+                self.children[parents[i]].append(i)
+        if links is not None:
+            self.children = [self.linked(node, parents, *links) for node in range(n)]
+
+    def once(self, key, make):
+        """What does not depend on the decisions is made once."""
+        if key not in self.known:
+            self.known[key] = make()
+        return self.known[key]
+
+    @staticmethod
+    def linked(node, parents, first_child, next_sibling):
+        """The list of a node's children by links; it ends at -1, at what is no child of the node, and after N nodes."""
+        out, child = [], first_child[node]
+        while node < child < len(parents) and parents[child] == node and len(out) < len(parents):
+            out.append(child)
+            child = next_sibling[child]
+        return out
+
+    def tests_of_nodes(self, node, depth):
+        """[(child, column)]: each child once, its own uniform."""
+        return [(child, child) for child in self.children[node]] if depth < self.max_depth else []
+
+    def tests_of_drafts(self, node, depth):
+        """[(child, column)] in draft order: each draft that passes through the node and goes on to one of its children."""
+        if self.draft_nodes is None:
+            return self.tests_of_nodes(node, depth)
+        levels = len(self.draft_nodes[0]) if self.draft_nodes else 0
+        if depth >= min(self.max_depth, levels):
+            return []
+        passing = [k for k, nodes in enumerate(self.draft_nodes) if depth == 0 or nodes[depth - 1] == node]
+        onward = [(self.draft_nodes[k][depth], k * levels + depth) for k in passing]
+        return [(child, column) for child, column in onward if node < child < len(self.parents) and self.parents[child] == node]
+
+
+def one_hot(token, wide):
+    return Draft(np.eye(1, wide, token)[0], np.zeros(wide), True, -1)
+
+
+def padded(law: Law, wide):
+    """A Law with zeros behind its last id."""
+    n = wide - len(law.p)
+    return law if n == 0 else law._replace(p=np.pad(law.p, (0, n)), err=np.pad(law.err, (0, n)))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk down a tree: what it has emitted, the reduction after a rejection, and the final draw."""
+
+import math
+
+import numpy as np
+
+from ..law import Q_MAX, SUM_EPS
+from ..verify_chain import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+
+
+class Step:
+    """What one request emits. path starts with the root; len(tokens) = len(path) once the final token is drawn."""
+
+    def __init__(self, request, chance):
+        self.request, self.chance = request, chance
+        self.path, self.tokens, self.logprobs, self.status = [0], [], [], 0
+
+    @property
+    def node(self):
+        return self.path[-1]
+
+    def token(self, child):
+        return self.request.tokens[child]
+
+    def target(self, node):
+        law, slack = self.request.target(node)
+        self.chance.note(slack)
+        return law
+
+    def draft(self, child):
+        """The law that the child was drawn from; a row that is no law flags its draft."""
+        draft, slack = self.request.draft(child)
+        self.chance.note(slack)
+        if not draft.valid:
+            self.status |= INVALID_ROW | INVALID_DRAFT
+        elif not 0 < draft.q[self.token(child)] <= Q_MAX:
+            self.status |= INVALID_DRAFT
+        return draft
+
+    def inside(self, tests):
+        """The tests whose token is in a vocabulary; the others are skipped, as if they had not been drafted."""
+        kept = [(child, column) for child, column in tests if 0 <= self.token(child) < self.request.wide]
+        if len(kept) < len(tests):
+            self.status |= INVALID_DRAFT
+        return kept
+
+    def take(self, child, p):
+        self.path.append(child)
+        self.tokens.append(self.token(child))
+        with np.errstate(divide="ignore"):
+            self.logprobs.append(float(np.log(p.p[self.token(child)])))
+
+    def reduce(self, r, err, q, q_err):
+        """norm((r - q)+) and its error; where nothing is left (rounding alone does that) the last residual stays."""
+        r = np.where(r > 0, r, 0.0)
+        w, w_err = leftover(r, err, q, q_err)
+        if w.sum() < 2 * w_err.sum():
+            self.chance.note(0.0)  # whether anything is left is itself a matter of rounding
+        if not 0 < w.sum() < math.inf:
+            self.status |= EMPTY_RESIDUAL
+            return r, err
+        return normalised(w, w_err)
+
+    def end(self, p, rest):
+        """The final token, from the weights rest = (w, err), or from p where rest is None."""
+        if not p.valid or not (p.p > 0).any():
+            return self.emit(p.fallback, math.nan, INVALID_ROW)
+        if p.greedy:
+            return self.emit(p.fallback, 0.0)
+        w, err = (p.p, p.err) if rest is None else rest
+        w = np.where(w > 0, w, 0.0)
+        if w.sum() < 2 * err.sum():
+            self.chance.note(0.0)
+        status = 0
+        if not 0 < w.sum() < math.inf:
+            w, err, status = np.where(p.p > 0, p.p, 0.0), p.err, EMPTY_RESIDUAL
+        x = self.chance.draw(w, err)
+        return self.emit(x, float(np.log(p.p[x])), status)
+
+    def emit(self, token, logprob, status=0):
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.status |= status
+        return self
+
+
+def leftover(r, err, q, q_err):
+    """(r - q)+ and its error."""
+    w_err = err + q_err
+    w_err[q - r > w_err] = 0.0  # far below zero, no rounding makes a weight of it
+    return np.maximum(r - q, 0.0), w_err
+
+
+def normalised(w, err):
+    """norm(w) and its error: the total is off by the sum of the errors, and by its own summation."""
+    total = w.sum()
+    return w / total, (err + w / total * err.sum()) / total + w / total * SUM_EPS
+
+
+def descend(request, chance, rule, tests_of):
+    """From the root down: rule(step, p, tests) -> (accepted child or None, weights of the final draw or None)."""
+    step = Step(request, chance)
+    while True:
+        p = step.target(step.node)
+        tests = tests_of(step.node, len(step.tokens))
+        child, rest = None, None
+        if p.greedy:  # q is not read: the one token that can be emitted is accepted wherever it was drafted
+            child = next((c for c, _ in tests if step.token(c) == p.fallback), None)
+        elif tests and (p.valid or p.gathered):
+            child, rest = rule(step, p, step.inside(tests))
+        if child is None:
+            return step.end(p, rest)
+        step.take(child, p)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Acceptance by the target's law alone, for trees of any making (SGLang's tree kernel with both thresholds 1).
+
+One coin falls on [0, 1); the children's probabilities p(c) are laid from 0 on, one after the other, and the child it falls on
+is accepted: each with probability exactly p(c), whatever drafted it. Else the token is drawn from p without the children.
+"""
+
+import math
+
+from .step import descend
+
+
+def target_only(request, chance):
+    """The coin of a visited parent stands in the parent's column. A second child of the same token is skipped."""
+    return descend(request, chance, on_node, request.tests_of_nodes)
+
+
+def on_node(step, p, tests):
+    w, err, seen, seen_err = p.p.copy(), p.err.copy(), 0.0, 0.0
+    gone = set()
+    for child, _ in tests:
+        t = step.token(child)
+        if t in gone:
+            continue
+        if math.isnan(p.p[t]):
+            return None, None
+        edge, edge_err = seen + p.p[t], seen_err + p.err[t]
+        if step.chance.below(step.node, edge, edge_err, seen):
+            return child, None
+        seen, seen_err = edge, edge_err
+        gone.add(t)
+        w[t] = err[t] = 0.0
+    return None, (w, err)
