@@ -10,8 +10,10 @@ import torch
 FLT_MAX = torch.finfo(torch.float32).max
 INTEGERS = (torch.int64, torch.int32)
 ROWS = (torch.float32, torch.bfloat16, torch.float16)
-NAMES = {torch.float64: "Double", torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16",
-         torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}  # fmt: skip
+NAMES = {
+    torch.float64: "Double", torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.int64: "Long",
+    torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool",
+}  # fmt: skip
 
 
 def that(ok: bool, op: str, message: str) -> None:

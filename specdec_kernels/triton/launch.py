@@ -14,11 +14,14 @@ from . import interpret
 
 CHUNK = 1024
 
-STRIDES = ("batch_stride", "row_stride", "p_stride", "q_stride") + tuple(f"{s}_{n}_stride" for s in ("target", "draft") for n in ("batch", "row"))
+STRIDES = ("batch_stride", "row_stride", "p_stride", "q_stride") + tuple(
+    f"{side}_{dimension}_stride" for side in ("target", "draft") for dimension in ("batch", "row")
+)
 # Numbers that change from call to call and make no kernel faster: known values of them would only compile it again.
 VARYING = (
-    "B", "G", "D", "N", "n", "bonus", "extra", "target_extra", "draft_extra", "domain", "per_program", "token_batch_stride", "token_stride",
-    "bonus_stride", "temperature_stride", "top_k_stride", "top_p_stride", "min_p_stride", "seed_stride", "offset_stride", "slot_stride",
+    "B", "G", "D", "N", "n", "bonus", "extra", "target_extra", "draft_extra", "domain", "per_program", "token_batch_stride",
+    "token_stride", "bonus_stride", "temperature_stride", "top_k_stride", "top_p_stride", "min_p_stride", "seed_stride", "offset_stride",
+    "slot_stride",
 )  # fmt: skip
 
 
@@ -128,7 +131,7 @@ recorded = None  # a list while launches are noted instead of made (aot.py)
 def options(threads: int, lanes: int) -> dict:
     """Of a launch with warps of 32 lanes (NVIDIA) or 64 (AMD)."""
     # Without a bound, ptxas aims at an occupancy of its own and spills a few registers to get there.
-    nvidia = {"maxnreg": 168} if lanes == 32 else {}
+    nvidia = {"maxnreg": 255 if threads == 32 else 168} if lanes == 32 else {}
     return {"num_warps": max(1, threads // lanes), "enable_fp_fusion": True, **nvidia}
 
 
