@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The harness that runs .cu files on the CPU: right kernels pass under every schedule, and each defect is caught."""
 
+import os
 import re
 import threading
 from itertools import product
@@ -216,7 +217,10 @@ def test_the_cases_that_mutants_meet(worker, op):
     assert worker.call(CASES[op], CSRC, (op,)) == []
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+THOROUGH = pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="half a minute of compiling each: SPECDEC_THOROUGH=1")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[THOROUGH] * mutant.thorough) for name, mutant in MUTANTS.items()])
 def test_mutant_is_caught(worker, name):
     mutant = MUTANTS[name]
     csrc = mutate(CSRC, mutant.file, mutant.old, mutant.new)

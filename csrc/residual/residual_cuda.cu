@@ -17,19 +17,17 @@ struct Outcome {
 
 struct Rest {
   Residual a;
-  float* sum = nullptr;         // [N, chunks]
+  ChunkTable table;
+  RowGrid grid;
   Outcome* outcomes = nullptr;  // [N]
-  int* arrived = nullptr;       // [N]
-  int blocks = 1;               // per row
-  int per_warp = 1;
 };
 
 __global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
-  const int64_t n = blockIdx.x / s.blocks;
+  const int64_t n = s.grid.row();
   const Dist p = s.a.target(n), q = s.a.draft(n);
-  float* sum = s.sum + n * chunk_count(p.row.V);
-  sum_chunks(p, q, int(blockIdx.x % s.blocks), s.per_warp, nullptr, sum);
-  if (!last_block(s.arrived + n, s.blocks)) return;
+  float* sum = s.table.row(n, chunk_count(p.row.V)).sum;
+  sum_chunks(p, q, s.grid.part(), s.grid.per_warp, nullptr, sum);
+  if (!s.grid.last()) return;
 
   BlockTeam team(Law{}, sum, nullptr, BlockTeam::kPair);
   const double total = team.sum(p, q);
@@ -42,30 +40,28 @@ __global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
 }
 
 __global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
-  const int64_t n = blockIdx.x / s.blocks, V = s.a.p.V;
+  const int64_t n = s.grid.row(), V = s.a.p.V;
   const Dist p = s.a.target(n);
   const Outcome outcome = s.outcomes[n];
   const Dist q = outcome.minus ? s.a.draft(n) : Dist{};
   float* out = s.a.probs + n * V;
-  for_chunks(chunk_count(V), int(blockIdx.x % s.blocks), s.per_warp, [&](int64_t c) {
+  for_chunks(chunk_count(V), s.grid.part(), s.grid.per_warp, [&](int64_t c) {
     if (outcome.hot < 0) return write_chunk(p, q, c, outcome.inverse, out);
     for (int64_t v = c * kChunk + threadIdx.x % kLanes; v < V && v < (c + 1) * kChunk; v += kLanes) out[v] = v == outcome.hot;
   });
 }
 
 void run(const Residual& a, const Tensor& like) {
+  constexpr const char* kOp = "residual";
   const OnDeviceOf device(like);
-  const int64_t chunks = chunk_count(a.p.V);
-  Rest s{a};
-  s.per_warp = chunks_per_warp(a.N, chunks);
-  s.blocks = blocks_per_row(chunks, s.per_warp);
   Scratch scratch;
-  const size_t arrived = scratch.ask<int>(a.N), outcomes = scratch.ask<Outcome>(a.N), sum = scratch.ask<float>(a.N * chunks);
+  const RowGridRoom room(scratch, a.N, a.p.V, false);
+  const size_t outcomes = scratch.ask<Outcome>(a.N);
   scratch.allocate(like);
-  s.arrived = scratch.at<int>(arrived), s.outcomes = scratch.at<Outcome>(outcomes), s.sum = scratch.at<float>(sum);
-  check_cuda("residual", cudaMemsetAsync(s.arrived, 0, a.N * sizeof(int), device.stream));
-  SPECDEC_LAUNCH("residual", masses, a.N * s.blocks, device.stream, s);
-  SPECDEC_LAUNCH("residual", normalise, a.N * s.blocks, device.stream, s);
+  Rest s{a, {}, {}, scratch.at<Outcome>(outcomes)};
+  room.take(kOp, scratch, device.stream, s.grid, s.table);
+  SPECDEC_LAUNCH(kOp, masses, a.N * s.grid.blocks, device.stream, s);
+  SPECDEC_LAUNCH(kOp, normalise, a.N * s.grid.blocks, device.stream, s);
 }
 
 }  // namespace

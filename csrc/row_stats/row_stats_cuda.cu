@@ -11,39 +11,33 @@ namespace {
 struct Scan {
   RowStats a;
   ChunkTable table;
-  int* arrived = nullptr;  // [N]
-  int blocks = 1;          // per row
-  int per_warp = 1;
+  RowGrid grid;
 };
 
 template <bool kFiltered>
 __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const Scan s) {
-  const int64_t n = blockIdx.x / s.blocks, chunks = chunk_count(s.a.logits.V);
+  const int64_t n = s.grid.row();
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
-  const ChunkTable table = s.table.row(n, chunks);
-  scan_chunks(row, filters, int(blockIdx.x % s.blocks), s.per_warp, table);
-  if (!last_block(s.arrived + n, s.blocks)) return;
+  const ChunkTable table = s.table.row(n, chunk_count(row.V));
+  scan_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
+  if (!s.grid.last()) return;
   const Law law = block_law<kFiltered>(row, filters, table);
   if (threadIdx.x == 0) s.a.stats[n] = law;
 }
 
 void run(const RowStats& a, const Tensor& like) {
+  constexpr const char* kOp = "row_stats";
   const OnDeviceOf device(like);
-  const int64_t chunks = chunk_count(a.logits.V);
-  Scan s{a};
-  s.per_warp = chunks_per_warp(a.N, chunks);
-  s.blocks = blocks_per_row(chunks, s.per_warp);
   Scratch scratch;
-  const size_t arrived = scratch.ask<int>(a.N);
-  const TableRoom table(scratch, a.N, chunks, a.sampling.filters());
+  const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
-  s.arrived = scratch.at<int>(arrived), s.table = table.in(scratch);
-  check_cuda("row_stats", cudaMemsetAsync(s.arrived, 0, a.N * sizeof(int), device.stream));
+  Scan s{a, {}, {}};
+  room.take(kOp, scratch, device.stream, s.grid, s.table);
   if (a.sampling.filters())
-    SPECDEC_LAUNCH("row_stats", scan<true>, a.N * s.blocks, device.stream, s);
+    SPECDEC_LAUNCH(kOp, scan<true>, a.N * s.grid.blocks, device.stream, s);
   else
-    SPECDEC_LAUNCH("row_stats", scan<false>, a.N * s.blocks, device.stream, s);
+    SPECDEC_LAUNCH(kOp, scan<false>, a.N * s.grid.blocks, device.stream, s);
 }
 
 }  // namespace

@@ -11,25 +11,22 @@ namespace {
 struct Draws {
   Sample a;
   ChunkTable table;
-  int* arrived = nullptr;  // [N]
-  int blocks = 1;          // per row
-  int per_warp = 1;
+  RowGrid grid;
 };
 
 template <bool kFiltered>
 __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws s) {
-  const int64_t n = blockIdx.x / s.blocks, chunks = chunk_count(s.a.logits.V);
-  const int part = int(blockIdx.x % s.blocks);
+  const int64_t n = s.grid.row();
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
-  const ChunkTable table = s.table.row(n, chunks);
+  const ChunkTable table = s.table.row(n, chunk_count(row.V));
   Dist q;
   if (s.a.stats_in) q = from_law(row, law_at(s.a.stats_in, n));
   if (q.kind == Kind::kLogits)
-    sum_chunks(q, Dist{}, part, s.per_warp, nullptr, table.sum);
+    sum_chunks(q, Dist{}, s.grid.part(), s.grid.per_warp, nullptr, table.sum);
   else if (!s.a.stats_in)
-    scan_chunks(row, filters, part, s.per_warp, table);
-  if (!last_block(s.arrived + n, s.blocks)) return;
+    scan_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
+  if (!s.grid.last()) return;
 
   Law law{};
   if (!s.a.stats_in) law = block_law<kFiltered>(row, filters, table);
@@ -39,21 +36,17 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws
 }
 
 void run(const Sample& a, const Tensor& like) {
+  constexpr const char* kOp = "sample";
   const OnDeviceOf device(like);
-  const int64_t chunks = chunk_count(a.logits.V);
-  Draws s{a};
-  s.per_warp = chunks_per_warp(a.N, chunks);
-  s.blocks = blocks_per_row(chunks, s.per_warp);
   Scratch scratch;
-  const size_t arrived = scratch.ask<int>(a.N);
-  const TableRoom table(scratch, a.N, chunks, a.sampling.filters());
+  const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
-  s.arrived = scratch.at<int>(arrived), s.table = table.in(scratch);
-  check_cuda("sample", cudaMemsetAsync(s.arrived, 0, a.N * sizeof(int), device.stream));
+  Draws s{a, {}, {}};
+  room.take(kOp, scratch, device.stream, s.grid, s.table);
   if (a.sampling.filters())
-    SPECDEC_LAUNCH("sample", draws<true>, a.N * s.blocks, device.stream, s);
+    SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
   else
-    SPECDEC_LAUNCH("sample", draws<false>, a.N * s.blocks, device.stream, s);
+    SPECDEC_LAUNCH(kOp, draws<false>, a.N * s.grid.blocks, device.stream, s);
 }
 
 }  // namespace
