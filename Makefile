@@ -30,7 +30,7 @@ build: $(VENV)/ready
 	$(BIN)/python setup.py --quiet build_ext --inplace
 
 test: build
-	$(BIN)/python -m pytest -n 2 python_tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal python_tests
 
 demo: build
 	$(BIN)/python -m bench.demo.run

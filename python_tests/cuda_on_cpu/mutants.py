@@ -65,7 +65,7 @@ MUTANTS = {
         BLOCK, "atomicAdd(arrived, 1) == blocks - 1", "int(blockIdx.x) % blocks == blocks - 1", "race: .* no atomic orders", thorough=True
     ),
     "alignment not asked": Mutant(WARP, " && reinterpret_cast<uintptr_t>(at) % 16 == 0", "", "misaligned"),
-    "one group past the row": Mutant(WARP, "row.V - begin >= kChunk &&", "row.V - begin >= kChunk - kGroup &&", "outside"),
+    "one group past the row": Mutant(WARP, "row.V - begin >= kChunk &&", "row.V - begin >= kChunk - kGroup &&", "outside", thorough=True),
     "stop read without an atomic": Mutant(VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain", True),
     "verdict read before it is made": Mutant(
         VERIFY,
@@ -73,6 +73,7 @@ MUTANTS = {
         "    stop = judge(team, a, b, i);\n  }",
         "uninitialised|race",
         "verify_chain",
+        thorough=True,
     ),
     "stop one row early": Mutant(VERIFY, "a.G + 1 - s.stop[b];", "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G);", "wrong", "verify_chain", True),
 }
