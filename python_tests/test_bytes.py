@@ -236,20 +236,20 @@ def test_row_stats_of_a_large_vocabulary():
 def test_row_stats_of_broad_rows(params, law):
     """More logits may be the cutoff than the kernel keeps side by side, and every 32nd logit tells where it lies. Undecided rows:
     ten tokens at 4 to 12 over the same body, which weighs a third. Flat rows: all logits within some hundredths."""
-    V = 8192
-    flat = 0.01 * torch.randn(8, V, generator=torch.Generator().manual_seed(8))
-    z = flat if law == "flat" else language_rows(8, 8, V, F32, 4.0, 12.0)
+    V = 20_480
+    flat = 0.01 * torch.randn(4, V, generator=torch.Generator().manual_seed(8))
+    z = flat if law == "flat" else language_rows(8, 4, V, F32, 4.0, 12.0)
     _, (rows,), _ = count("row_stats", "logits", logits=z, **params)
     assert within(rows.read, V * 4, V, 4)
     note(f"row_stats of {law} rows, {params}, V={V}, fp32", rows.read.sum(), rows.distinct.sum())
 
 
-def test_row_stats_where_the_guess_may_fail():
-    """The median of a wide flat row is the hardest place to guess from every 32nd logit: a miss costs two reads more."""
+def test_row_stats_where_the_guess_is_hardest():
+    """At the median of a wide flat row the sample tells least: 2.8 standard deviations of its error can be gathered."""
     V = 151_936
     z = 0.01 * torch.randn(6, V, generator=torch.Generator().manual_seed(9))
     _, (rows,), _ = count("row_stats", "logits", logits=z, top_p=0.5)
-    assert within(rows.read, V * 4, 3 * V, 4)
+    assert within(rows.read, V * 4, V, 4)
     note(f"row_stats of flat rows, top_p=0.5, V={V}, fp32", rows.read.sum(), rows.distinct.sum())
 
 

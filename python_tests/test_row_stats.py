@@ -203,6 +203,22 @@ def test_wide_vocabulary(backend):
     assert_stats(backend, z, **params)
 
 
+@pytest.mark.parametrize("params", [{"top_p": 0.5}, {"top_k": 9000}, {"top_k": 15_000, "top_p": 0.3}])
+def test_broad_rows(backend, params):
+    """More logits near the cutoff than a kernel looks at side by side: none tied, most tied, all tied, and those that the CUDA
+    kernel samples (id % 1024 < 256, id % 8 == 0) far above the others, far below them, or bunched up away from the cutoff."""
+    V = 40_960
+    z = torch.randn(6, V, generator=torch.Generator().manual_seed(4))
+    z[1] = z[1].round()
+    z[2] = 1.5
+    ids = torch.arange(V)
+    sampled = (ids % 1024 < 256) & (ids % 8 == 0)
+    z[3, sampled] += 4
+    z[4, sampled] -= 4
+    z[5, sampled] = 0.9 + 0.01 * z[5, sampled]
+    assert_stats(backend, z, **params)
+
+
 def test_bad_arguments(op_backend):
     row_stats = backends.call("row_stats", op_backend)
     z = torch.randn(3, 5)

@@ -10,7 +10,8 @@
 
 namespace specdec {
 
-constexpr int kFew = 4096;
+constexpr int kFew = 8192;
+constexpr int kSample = 4096;
 constexpr int kBins = 1024;
 
 class Nucleus {
@@ -80,8 +81,9 @@ class Nucleus {
     Kept kept;
     bool reached = false;
     if (!(covered_from_ <= lo)) aim(goal, a, b);
+    // A guess and what the histogram then finds take two turns; the bound ends the search on a table that contradicts the row.
 #pragma unroll 1
-    for (;;) {
+    for (int turn = 0; turn < 8; ++turn) {
       unsigned inside = 0;
       if (!(covered_from_ <= lo)) inside = gather(a, b);
       if (goal.reached(above_)) {
@@ -107,13 +109,14 @@ class Nucleus {
       }
       a = from, b = to;
     }
+    return kept;
   }
 
   // Narrows [a, b] to about as many logits as can be gathered around the place where the sample reaches the goal.
   SPECDEC_DEVICE void aim(const Goal& goal, uint32_t& a, uint32_t& b) {
     if (row_.V <= kFew) return;
     Shared& s = shared();
-    const int all = chunks_ * kLanes, n = all < kFew ? all : kFew;
+    const int all = chunks_ * kLanes, n = all < kSample ? all : kSample;
     const double each = double(chunks_) * kChunk / n;  // logits that one of the sample stands for
     const float lo = from_ordered(a);
     count_ = n;
