@@ -34,6 +34,13 @@ def calls(device: str) -> Iterator[tuple[str, object]]:
     seed, offset = torch.arange(B).to(device), torch.arange(B).to(device)
     row_seed, row_offset = torch.arange(B * G).to(device), torch.zeros(B * G, dtype=torch.int64).to(device)
     yield "uniforms", sk.uniforms(seed, offset, 7)
+    for K, L in ((1, 1), (7, 5), (70, 3)):
+        drafts = torch.randint(-1, 3, (B, K, L), generator=torch.Generator().manual_seed(K)).to(device)
+        tree = sk.build_tree(drafts)
+        yield f"build_tree K={K} L={L}", tree
+        for format in ("bool", "additive", "uint8", "uint32", "uint64"):
+            for keys in (None, 1, 3 * K * L + 5):
+                yield f"tree_mask {format} K={K} L={L} keys={keys}", sk.tree_mask(tree.parents, offset * 2, format, num_keys=keys)
     for n in (1, 33, 4097):
         p = torch.rand(n, generator=torch.Generator().manual_seed(n)).to(device)
         yield "accept", sk.accept(p, p.flip(0), p.double())
@@ -53,8 +60,11 @@ def calls(device: str) -> Iterator[tuple[str, object]]:
                 p, q = (x.softmax(-1, dtype=torch.float32).to(dtype).to(device) for x in (target[:, 0].cpu(), draft[:, 0].cpu()))
                 yield f"residual {where}", sk.residual(p, q)
                 yield f"residual, ids {where}", sk.residual(p, torch.tensor([0, -1, V - 1]).to(device))
+                yield f"kseq_rho {where}", sk.kseq_rho(target[:, 0], draft[:, 0], 4)
+                yield f"kseq_rho, probabilities {where}", sk.kseq_rho(p, q, 4, kind="probs")
                 drawn = sk.sample(flat, seed=row_seed, offset=row_offset)
                 yield from steps(where, target, draft, drawn, {"seed": seed, "offset": offset})
+                yield from trees(where, V, dtype, device, pad, {"seed": seed, "offset": offset})
 
 
 def steps(where: str, target: torch.Tensor, draft: torch.Tensor, drawn: sk.SampleOutput, randomness: dict) -> Iterator[tuple[str, object]]:
@@ -79,9 +89,30 @@ def steps(where: str, target: torch.Tensor, draft: torch.Tensor, drawn: sk.Sampl
     yield f"verify_chain ragged {where}", ragged
 
 
+def trees(where: str, V: int, dtype: torch.dtype, device: str, pad: int, randomness: dict) -> Iterator[tuple[str, object]]:
+    """verify_tree by each method, the drafted tokens likely so that walks go down; filtered; rows and siblings by index."""
+    tree = sk.build_tree(torch.randint(0, min(V, 3), (B, 3, 2), generator=torch.Generator().manual_seed(4)).to(device))
+    N = tree.parents.size(1)
+    target, draft = (rows(B * N, V, dtype, "cpu", pad, seed) for seed in (3, 4))
+    for x in (target, draft):
+        x[:, :3] += 8
+    target, draft = (x.to(device).unflatten(0, (B, N)) for x in (target, draft))
+    places = torch.arange(N).flip(0).expand(B, N).to(device)
+    nodes, chain = (tree.parents, tree.tokens), torch.arange(N).expand(B, N).to(device)
+    links = ((chain + 1).where(chain < N - 1, -1), torch.full_like(chain, -1))
+    for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal"):
+        where_method = f"verify_tree {method} {where}"
+        yield where_method, sk.verify_tree(tuple(tree), target, draft, method=method, **randomness)
+        yield f"{where_method} filters", sk.verify_tree(tuple(tree), target, draft, method=method, temperature=0.7, top_k=50, top_p=0.9, **randomness)
+        yield f"{where_method} rows by index", sk.verify_tree(
+            nodes, target, draft, method=method, target_row=places, draft_row=places, **randomness
+        )
+        yield f"{where_method} a chain by links", sk.verify_tree((chain - 1, tree.tokens), target, draft, method=method, links=links, **randomness)
+
+
 def in_range(result: object) -> bool:
     """Every row drew or emitted a token."""
-    if isinstance(result, (sk.VerifyChainOutput, sk.SampleOutput)):
+    if isinstance(result, (sk.VerifyChainOutput, sk.VerifyTreeOutput, sk.SampleOutput)):
         return bool((result.tokens[:, 0].cpu() >= 0).all())
     return True
 

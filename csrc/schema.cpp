@@ -20,6 +20,16 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // p [N,V], q [N,Vq] or ids [N] -> norm((p-q)+) [N,V], its mass [N]
   m.def("residual(Tensor p, Tensor q) -> (Tensor, Tensor)");
 
+  // p [N,V], q [N,Vq], k [N] or [1]; logits with stats [N,4] each, probabilities without -> rho, beta, p_acc [N]
+  m.def("kseq_rho(Tensor p, Tensor q, Tensor k, Tensor? p_stats, Tensor? q_stats) -> (Tensor, Tensor, Tensor)");
+
+  // draft_tokens [B,K,L] -> parents [B,N], tokens [B,N], multiplicity [B,N], draft_nodes [B,K,L]; N = K * L + 1
+  m.def("build_tree(Tensor draft_tokens) -> (Tensor, Tensor, Tensor, Tensor)");
+
+  // parents [B,N], prefix_len and tree_start [B] or [1]; num_keys -1: the nodes alone; formats: 0 bool, 1 float32, 2 float64, 3 bfloat16,
+  // 4 float16, 5 uint8, 6 uint32, 7 uint64 -> mask [B,N,keys] or packed, depth [B,N], positions [B,N], status [B]
+  m.def("tree_mask(Tensor parents, Tensor? prefix_len, Tensor? tree_start, SymInt num_keys, int format) -> (Tensor, Tensor, Tensor, Tensor)");
+
   // dense: target [B,G+1,V], tokens [B,G], draft [B,G,Vq]; ragged with cu_draft [B+1]: target [R,V], tokens [D], draft [D,Vq]
   // without the bonus row (G or D target rows) where bonus_tokens [B] is given; kinds: 0 logits, 1 probabilities
   // -> tokens [B,G+1], num_accepted [B], logprobs [B,G+1], status [B]
@@ -28,4 +38,14 @@ STABLE_TORCH_LIBRARY(specdec, m) {
       "Tensor? bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, "
       "Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, "
       "int target_kind, int draft_kind, Tensor? seed, Tensor? offset, Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor)");
+
+  // parents, node tokens, target_row, draft_row, first_child, next_sibling [B,N]; draft_nodes [B,K,L]; target [B,M,V]; draft [B,Mq,Vq]
+  // methods: 0 kseq, 1 recursive, 2 recursive_without_replacement, 3 target_only, 4 greedy, 5 traversal; kinds: 0 logits, 1 probabilities
+  // -> tokens [B,D+1], num_accepted [B], logprobs [B,D+1], status [B], path [B,D+1], D = max_depth
+  m.def(
+      "verify_tree(Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor target_logits, Tensor? draft_logits, int method, "
+      "SymInt max_depth, Tensor? target_row, Tensor? draft_row, Tensor? first_child, Tensor? next_sibling, Tensor? temperature, "
+      "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, Tensor? draft_stats, Tensor? draft_temperature, "
+      "Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int target_kind, int draft_kind, Tensor? seed, Tensor? offset, "
+      "Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }

@@ -2,6 +2,7 @@
 import backends
 import pytest
 import tally
+import torch
 
 
 def _params(names):
@@ -28,6 +29,15 @@ def backend(request):
 def op_backend(request):
     """Every backend that is an op: with the wrapper's errors, float32 results, an entry at the dispatcher."""
     yield from _ready(request)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Models this small run faster without a second thread, and the tests do not depend on how busy the machine is."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 # ---- the share of flips, over the whole session: with xdist, workers hand what they saw to the process that reports ----

@@ -2,8 +2,16 @@
 """Calls of the ops on their checked build, for a process of its own: loading it replaces the ops of the process."""
 
 import torch
+import tree_cases
 from cuda_on_cpu.build import load
 from cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
+
+TREE_METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
+
+
+def tree_step(method, B=4):
+    """Trees of which some nodes are accepted and some are not; three chunks, the last one ragged, the rows unaligned."""
+    return tree_cases.tree(17, B, 2 * 1024 + 77, method, K=3, L=2, dirty=False, kinds=["near", "dirichlet"])
 
 
 def row_stats_cases(csrc, ops):
@@ -56,6 +64,26 @@ def verify_chain_cases(csrc, ops):
     return found
 
 
+def verify_tree_cases(csrc, ops):
+    """As row_stats_cases, of each method."""
+    import specdec_kernels as sk
+
+    module, found = load("checked", csrc, ops), []
+    for method, turns in zip(TREE_METHODS, zip(2 * SCHEDULES, 2 * BLOCK_ORDERS)):
+        args = tree_step(method)
+        want = sk.reference.verify_tree(**args)
+        try:
+            with order(module, *turns):
+                got = sk.verify_tree(**args)
+        except RuntimeError as error:
+            found.append(str(error))
+            continue
+        same = (got.tokens == want.tokens).all(-1) & (got.status == want.status)
+        if not same[want.margin > 1].all():
+            found.append("wrong")
+    return found
+
+
 def turns(module, blocks):
     """Which turn each thread of the launch takes."""
     out, counter = torch.zeros(blocks * 256, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
@@ -67,7 +95,7 @@ def turns_of_environment():
     return turns(load("fast", ops=()), 4)
 
 
-CASES = {"row_stats": row_stats_cases, "verify_chain": verify_chain_cases}
+CASES = {"row_stats": row_stats_cases, "verify_chain": verify_chain_cases, "verify_tree": verify_tree_cases}
 
 
 def row_stats_bytes(N, V):
@@ -104,6 +132,13 @@ def every_op(schedule, blocks):
         yield "accept", lambda: sk.accept(p[0, 0], q[0, 0], torch.rand(V, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
         yield "residual", lambda: sk.residual(p[:, 0], q[:, 0])
         yield "residual of ids", lambda: sk.residual(p[:, 0], tokens[:, 0])
+        yield "kseq_rho", lambda: sk.kseq_rho(target[:, 0], draft[:, 0], 4)
+        yield "kseq_rho of probabilities", lambda: sk.kseq_rho(p[:, 0], q[:, 0].half(), torch.tensor([1, 2, 64]), kind="probs")
+        trees = sk.build_tree(torch.randint(-1, 3, (B, 7, 5), generator=torch.Generator().manual_seed(2)))
+        yield "build_tree", lambda: sk.build_tree(torch.randint(-1, 3, (B, 70, 3), generator=torch.Generator().manual_seed(3)))
+        for format in ("bool", "additive", "uint8", "uint32", "uint64"):
+            yield f"tree_mask {format}", lambda format=format: sk.tree_mask(trees.parents, seed * 5, format)
+            yield f"tree_mask {format} with a prefix", lambda format=format: sk.tree_mask(trees.parents, seed * 5, format, num_keys=61)
         for name, s in settings.items():
             yield f"row_stats {name}", lambda s=s: sk.row_stats(target[:, 0], **s)
             yield f"sample {name}", lambda s=s: sk.sample(target[:, 0], k=2, **s, **rng)
@@ -112,6 +147,8 @@ def every_op(schedule, blocks):
         yield "verify_chain one-hot", lambda: sk.verify_chain(target, tokens, **rng)
         yield "verify_chain probabilities", lambda: sk.verify_chain(p, tokens, q, target_kind="probs", draft_kind="probs", **rng)
         yield "verify_chain half", lambda: sk.verify_chain(target.half(), tokens, draft.bfloat16(), **rng)
+        for method in TREE_METHODS:
+            yield f"verify_tree {method}", lambda method=method: sk.verify_tree(**tree_step(method))
 
     results = {}
     with order(module, schedule, blocks):

@@ -7,8 +7,9 @@ import pytest
 import tiny
 from typer.testing import CliRunner
 
-from specdec_kernels.cli import app
+from specdec_kernels.cli import Method, app
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = ["<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .:()\n"]
 
 
@@ -62,6 +63,25 @@ def test_generate_streams_text_and_ends_with_statistics(pair):
         assert body(result.output) == body(plain.output) and "acceptance" in result.output
 
 
+def test_generate_with_trees(pair):
+    """Whatever the method, the greedy text; a sampled tree follows its seed."""
+    plain = body(generate(pair, "--plain").output)
+    for method in (Method.kseq, Method.recursive_without_replacement, Method.greedy):
+        result = generate(pair, "--method", method.value, "--drafts", 2, "--gamma", 3)
+        assert result.exit_code == 0 and body(result.output) == plain, result.output
+        assert f"{method.value}: " in result.output
+    for arguments in (["--widths", "3,1"], ["--lookup-first"]):
+        assert body(generate(pair, "--method", "target_only", *arguments).output) == plain
+    one, same, other = (body(generate(pair, "--method", "kseq", "--temperature", 1, "--seed", s).output) for s in (1, 1, 2))
+    assert one == same != other
+
+
+def test_the_methods_are_those_of_the_loop():
+    from specdec_kernels.decode import TREE_METHODS
+
+    assert {m.value for m in Method} == {"chain", *TREE_METHODS}
+
+
 def test_generate_samples_by_seed(pair):
     one, same, other = (body(generate(pair, "--gamma", 3, "--temperature", 1, "--top-p", 0.9, "--seed", s).output) for s in (1, 1, 2))
     assert one == same != other
@@ -83,6 +103,11 @@ def test_generate_refuses(pair, tmp_path):
         (["--draft", other], "target and draft must have one vocabulary"),
         (["--gamma", "many"], '--gamma must be an integer >= 1 or "auto", got many'),
         (["--gamma", 0], 'gamma must be an integer >= 1 or "auto", got 0'),
+        (["--method", "kseq", "--draft", "lookup"], "--method kseq needs a draft model, got --draft lookup"),
+        (["--method", "target_only", "--widths", "3,x"], "--widths must be integers >= 1 with commas between them, got x"),
+        (["--method", "kseq", "--widths", "3,1"], "draws independent chains, which have no fixed shape"),
+        (["--method", "kseq", "--lookup-first"], "lookup needs distinct children"),
+        (["--method", "greedy", "--temperature", 1], "needs temperature 0, request 0 has 1.0"),
         (["--temperature", -1], "temperature must be a finite number >= 0"),
         (["--top-p", 0], "top_p must lie in (0, 1]"),
         (["--draft", "missing.gguf"], "missing.gguf: no such file"),

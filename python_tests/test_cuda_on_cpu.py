@@ -212,12 +212,17 @@ def test_bytes_of_row_stats(worker):
     assert (loads, outside) == ({16: 1024}, 0)
 
 
-@pytest.mark.parametrize("op", CASES)
+THOROUGH = pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="half a minute of compiling each: SPECDEC_THOROUGH=1")
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, marks=[THOROUGH] * (op == "verify_tree")) for op in CASES])
 def test_the_cases_that_mutants_meet(worker, op):
     assert worker.call(CASES[op], CSRC, (op,)) == []
 
 
-THOROUGH = pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="half a minute of compiling each: SPECDEC_THOROUGH=1")
+def test_every_mutant_finds_its_line():
+    """Also those that are compiled on request only."""
+    assert {name for name, m in MUTANTS.items() if (CSRC / m.file).read_text().count(m.old) != 1} == set()
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[THOROUGH] * mutant.thorough) for name, mutant in MUTANTS.items()])

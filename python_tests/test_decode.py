@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decode loop on tiny models: greedy output, the joint law, ragged batches, ends, streaming, errors."""
 
-import random
-
 import laws
 import numpy as np
 import pytest
@@ -21,28 +19,13 @@ from specdec_kernels.decode import (
     stream,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = ["plain", "model", "confident", "lookup", "both", "auto"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Models this small run faster without a second thread, and the tests do not depend on how busy the machine is."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
 def models():
-    """name -> (Hugging Face target, served target, served draft)."""
-    make = {
-        "lean": lambda: adapt(tiny.nearby(tiny.llama(0))),
-        "llama-hf": lambda: adapt(tiny.nearby(tiny.llama(0)), lean=False),
-        "gpt2": lambda: adapt(tiny.nearby(tiny.gpt2(0))),
-    }
-    targets = {"lean": tiny.llama(0), "llama-hf": tiny.llama(0), "gpt2": tiny.gpt2(0)}
-    return {name: (t, adapt(t, lean=name == "lean"), make[name]()) for name, t in targets.items()}
+    return tiny.served()
 
 
 def drafter(kind, model):
@@ -53,23 +36,13 @@ def drafter(kind, model):
     return {"plain": None, "model": ModelDrafter(model, 3), "confident": confident, "lookup": lookup}[kind]
 
 
-def requests(n=8, **parameters):
-    """Prompts of different lengths with repeats in them, so that lookup finds something; ends at different steps."""
-    rng = random.Random(5)
-    out = []
-    for i in range(n):
-        piece = [rng.randrange(32) for _ in range(4 + i)]
-        out.append(Request((piece + piece)[: 6 + 2 * i], max_new_tokens=12 + 3 * i, seed=i, **parameters))
-    return out
-
-
 @pytest.mark.parametrize("name, batch", [("lean", 1), ("lean", 3), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_the_models_own(models, name, batch, kind):
     """batch 3 of 8 requests: slots are freed, moved and taken again. Kills a cache row kept for another request, a
     position off by one, a stale key that is seen."""
     hf, target, draft = models[name]
-    todo = requests()
+    todo = tiny.requests()
     output = generate(target, todo, drafter(kind, draft), max_batch=batch)
     for request, result in zip(todo, output.results):
         assert result.tokens == tiny.greedy(hf, request.prompt, request.max_new_tokens)
@@ -138,7 +111,7 @@ def test_a_request_alone_and_in_a_batch(models, kind):
             min_p=[0.0, 0.1][i // 4],
             seed=100 + i,
         )
-        for i, r in enumerate(requests())
+        for i, r in enumerate(tiny.requests())
     ]
     alone = [generate(target, [r], drafter(kind, draft)).results[0].tokens for r in todo]
     together = generate(target, todo[::-1], drafter(kind, draft), max_batch=5).results
@@ -150,7 +123,7 @@ def test_a_request_alone_and_in_a_batch(models, kind):
 def test_parameters_are_each_requests_own(models):
     """Beside a request at temperature 1, top_k=1 and top_p -> 0 are greedy, and a greedy one is greedy."""
     hf, target, draft = models["lean"]
-    prompt = requests()[3].prompt
+    prompt = tiny.requests()[3].prompt
     variants = [dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0), dict(temperature=0.0), dict()]
     todo = [Request(prompt, 20, **{"temperature": 1.0, **v}, seed=i) for i, v in enumerate(variants)]
     results = generate(target, todo, drafter("model", draft)).results
@@ -163,7 +136,7 @@ def test_ends_at_eos(models, kind):
     """EOS inside an accepted draft: what follows it in the step is dropped, and the request leaves."""
     hf, target, draft = models["lean"]
     todo = []
-    for request in requests():
+    for request in tiny.requests():
         tokens = tiny.greedy(hf, request.prompt, request.max_new_tokens)
         todo.append(Request(request.prompt, request.max_new_tokens, eos=(tokens[7], 31)))
     results = generate(target, todo, drafter(kind, draft), max_batch=4).results
@@ -177,7 +150,7 @@ def test_ends_at_eos(models, kind):
 @pytest.mark.parametrize("tokens", [1, 2, 5])
 def test_max_new_tokens(models, kind, tokens):
     hf, target, draft = models["lean"]
-    for result, request in zip(generate(target, todo := requests(), drafter(kind, draft)).results, todo):
+    for result, request in zip(generate(target, todo := tiny.requests(), drafter(kind, draft)).results, todo):
         assert len(result.tokens) == request.max_new_tokens
     short = [Request(r.prompt, tokens) for r in todo]
     output = generate(target, short, drafter(kind, draft))
@@ -190,7 +163,7 @@ def test_streaming(models, kind):
     """Events of a request, in order, are its tokens and its text; the last one says why it ended, none comes after."""
     _, target, draft = models["lean"]
     tokenizer, seen = tiny.Letters(), {}
-    todo = requests(temperature=1.0)
+    todo = tiny.requests(temperature=1.0)
     output = generate(
         target, todo, drafter(kind, draft), tokenizer=tokenizer, max_batch=3, on_event=lambda e: seen.setdefault(e.index, []).append(e)
     )
@@ -216,7 +189,7 @@ def test_stop_strings(models):
     """The text ends before the stop string, none of which is ever streamed, at any cut into steps."""
     hf, target, draft = models["lean"]
     tokenizer, found = tiny.Letters(), []
-    for request in requests():
+    for request in tiny.requests():
         whole = tokenizer.decode(tiny.greedy(hf, request.prompt, 40))
         found += [(request, whole, i) for i in range(4, 37) if whole.find(whole[i : i + 3]) == i and "\ufffd" not in whole[i : i + 3]]
     request, whole, i = found[0]
@@ -232,7 +205,7 @@ def test_stop_strings(models):
 
 def test_statistics_add_up(models):
     _, target, draft = models["lean"]
-    output = generate(target, requests(temperature=1.0), drafter("both", draft), max_batch=4)
+    output = generate(target, tiny.requests(temperature=1.0), drafter("both", draft), max_batch=4)
     total, each = output.stats, [r.stats for r in output.results]
     for name in ("new_tokens", "rows", "drafted", "tested", "accepted"):
         assert getattr(total, name) == sum(getattr(s, name) for s in each), name
@@ -251,7 +224,7 @@ def test_an_unsure_draft_stops(models):
 
     def widths(confidence):
         drafter = ModelDrafter(draft, 4, confidence=confidence)
-        found = generate(target, [Request(r.prompt, 40) for r in requests()], drafter).stats.widths
+        found = generate(target, [Request(r.prompt, 40) for r in tiny.requests()], drafter).stats.widths
         return {g: n for g, n in found.items() if n > 10}  # the last steps of a request are cut by max_new_tokens
 
     assert set(widths(1.1)) <= {0, 1} and set(widths(0.0)) == {4} and len(widths(0.1)) > 2
@@ -259,7 +232,7 @@ def test_an_unsure_draft_stops(models):
 
 def test_draft_vocabulary_of_another_size():
     """A draft with fewer or more output rows than the target (padded vocabularies) changes no greedy token."""
-    hf, todo = tiny.llama(0), requests()
+    hf, todo = tiny.llama(0), tiny.requests()
     expected = [tiny.greedy(hf, r.prompt, r.max_new_tokens) for r in todo]
     for vocab in (24, 40):
         draft = adapt(tiny.llama(6, vocab))
@@ -324,7 +297,7 @@ def test_lean_forward_is_the_models_own():
 
 def test_errors(models):
     _, target, draft = models["lean"]
-    ok = requests()[0]
+    ok = tiny.requests()[0]
     for make, message in [
         (lambda: Request([]), "prompt must have at least one token"),
         (lambda: Request([1], max_new_tokens=0), "max_new_tokens must be >= 1, got 0"),

@@ -33,11 +33,23 @@ def test_greedy_output_is_the_targets_own(pair):
     from bench.demo.greedy_check import TIE, check
     from bench.demo.prompts import humaneval
 
-    rows = check(pair, humaneval(8, pair.tokenizer), tokens=24, batches=(1, 8))
+    rows = check(pair, humaneval(8, pair.tokenizer), 24, (1, 8), ("plain", "lookup", "model", "lookup+model"))
     assert [(r["batch"], r["drafter"]) for r in rows if r["drafter"] == "lookup+model"] == [(1, "lookup+model"), (8, "lookup+model")]
     for row in rows:
         assert all(gap <= TIE for *_, gap in row["differ"]), row
         assert row["drafter"] == "plain" or row["alpha"] > 0.2, row
+
+
+def test_greedy_trees_are_the_targets_own(pair):
+    """Batch 1 and 4, trees that branch (the draft's likeliest tokens, with and without looked-up text) and trees that merge into chains."""
+    from bench.demo.greedy_check import TIE, check
+    from bench.demo.prompts import humaneval
+
+    rows = check(pair, humaneval(4, pair.tokenizer), 16, (1, 4), ("kseq", "greedy", "lookup+target_only"))
+    assert len(rows) == 6
+    for row in rows:
+        assert all(gap <= TIE for *_, gap in row["differ"]), row
+        assert row["alpha"] > 0.4 and (row["nodes"] > 10) == (row["drafter"] != "kseq"), row
 
 
 def test_lean_passes_are_the_models_own(pair):

@@ -8,13 +8,14 @@ from plain import Plain
 from rich.console import Console
 
 import specdec_kernels as sk
-from specdec_kernels import selfcheck
+from specdec_kernels import selfcheck, selfcheck_trees
 
 
 @pytest.fixture
 def report(monkeypatch):
     """run() with fewer draws, and what it printed."""
     monkeypatch.setattr(selfcheck, "STEPS", 250_000)
+    monkeypatch.setattr(selfcheck_trees, "TREE_STEPS", 100_000)
 
     def go():
         text = io.StringIO()
@@ -42,6 +43,23 @@ def test_wrong_ops_fail(report, monkeypatch, check):
     monkeypatch.setattr(sk, "verify_chain", ResidualIsP())
     passed, text = report()
     assert not passed and "FAILED" in text and "seed 11" in text
+
+
+def merged(honest):
+    """Merged nodes are tested once, however often they were drafted."""
+    return lambda tree, p, q, **options: honest(tree[:2], p, q, **options)
+
+
+def swapped(honest):
+    return lambda tree, p, q, **options: honest(tree, q, p, **options)
+
+
+@pytest.mark.parametrize("mutant, check", [(merged, "joint_law_of_recursive"), (swapped, "agreement_of_trees")])
+def test_wrong_trees_fail(report, monkeypatch, mutant, check):
+    monkeypatch.setattr(selfcheck, "CHECKS", [c for c in selfcheck.TREE_CHECKS if c.__name__ == check])
+    monkeypatch.setattr(sk, "verify_tree", mutant(sk.verify_tree))
+    passed, text = report()
+    assert not passed and text.count("FAIL ") == 1
 
 
 def test_wrong_random_numbers_fail(report, monkeypatch):

@@ -89,6 +89,16 @@ def test_closed_forms_of_one_step(method, k):
     assert got == pytest.approx(expected_length(mixed(trees, p, q, method)) - 1, abs=EXACT)
 
 
+def test_drawn_estimate_of_distinct_drafts():
+    """Against the enumeration, within five standard errors: a draw's chance lies in [0, 1], so its deviation is at most 1/2."""
+    p, q = tensor(*(rows_of("random", 6)[0]((i,)) for i in range(4))), tensor(*(rows_of("random", 6)[1]((i,)) for i in range(4)))
+    for k in (1, 2, 3):
+        exact = theory.multi_draft_acceptance(p, q, k, "recursive_without_replacement")
+        drawn = theory.multi_draft_acceptance(p, q, k, "recursive_without_replacement", draws=4000)
+        assert (drawn - exact).abs().max() < 5 * 0.5 / math.sqrt(4000), (k, exact, drawn)
+        assert 0.05 < exact.min() and exact.min() < 0.9
+
+
 def test_optimal_acceptance_is_the_minimum_cut():
     """1 + min over every H of p(H) - Pr[all drafts in H], by brute force; without replacement by the same cut."""
     rng = np.random.default_rng(6)
@@ -145,6 +155,10 @@ def test_errors():
     p, q = tensor(GOLDEN[0]), tensor(GOLDEN[1])
     with pytest.raises(ValueError, match="multi_draft_acceptance: method must be one of"):
         theory.multi_draft_acceptance(p, q, 2, "x")
+    with pytest.raises(ValueError, match=r"needs V\^\(k-1\) <= 10\^6 or draws, got V=3, k=20"):
+        theory.multi_draft_acceptance(p, q, 20, "recursive_without_replacement")
+    with pytest.raises(ValueError, match="draws must be an integer >= 1 or None, got 0"):
+        theory.multi_draft_acceptance(p, q, 2, "recursive_without_replacement", draws=0)
     with pytest.raises(ValueError, match="optimal_acceptance: k must be an integer >= 1, got 0"):
         theory.optimal_acceptance(p, q, 0)
     with pytest.raises(ValueError, match="kseq_guarantee: k must be an integer >= 1, got 0"):

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny random causal LMs, and what a plain Hugging Face loop says about them."""
 
+import random
+
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from specdec_kernels.decode import Request, adapt
 
 
 def llama(seed, vocab=32, spread=0.3):
@@ -36,6 +40,23 @@ def nearby(model, noise=0.02):
     for weight in model.parameters():
         weight.add_(noise * torch.randn_like(weight))
     return model
+
+
+def served():
+    """name -> (Hugging Face target, served target, served draft)."""
+    make = {"lean": llama, "llama-hf": llama, "gpt2": gpt2}
+    targets = {name: model(0) for name, model in make.items()}
+    return {name: (t, *(adapt(m, lean=name == "lean") for m in (t, nearby(make[name](0))))) for name, t in targets.items()}
+
+
+def requests(n=8, **parameters):
+    """Prompts of different lengths with repeats in them, so that lookup finds something; ends at different steps."""
+    rng = random.Random(5)
+    out = []
+    for i in range(n):
+        piece = [rng.randrange(32) for _ in range(4 + i)]
+        out.append(Request((piece + piece)[: 6 + 2 * i], max_new_tokens=12 + 3 * i, seed=i, **parameters))
+    return out
 
 
 _GREEDY = {}  # (model, prompt) -> tokens so far

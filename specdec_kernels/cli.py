@@ -16,6 +16,16 @@ def main():
     app(prog_name="python -m specdec_kernels")
 
 
+class Method(str, Enum):
+    chain = "chain"
+    kseq = "kseq"
+    recursive = "recursive"
+    recursive_without_replacement = "recursive_without_replacement"
+    traversal = "traversal"
+    target_only = "target_only"
+    greedy = "greedy"
+
+
 class Precision(str, Enum):
     auto = "auto"
     bfloat16 = "bfloat16"
@@ -46,12 +56,17 @@ def generate(
     prompt: Annotated[list[str], typer.Option(help="Text to continue; repeat for a batch.")],
     target: Annotated[str, typer.Option(help='Hub name, folder, .gguf file, or "smollm2".')] = "smollm2",
     draft: Annotated[str, typer.Option(help='A model as for --target, a layer-draft folder, or "lookup" (the prompt itself).')] = "lookup",
-    lookup_first: Annotated[bool, typer.Option(help="Look the draft up in the text first; the draft model where nothing is found.")] = False,
+    lookup_first: Annotated[
+        bool, typer.Option(help="Look the draft up in the text first, the draft model where nothing is found; in a tree: beside the model's.")
+    ] = False,
+    method: Annotated[Method, typer.Option(help="One drafted chain, or a tree verified by this method of verify_tree.")] = Method.chain,
+    drafts: Annotated[int, typer.Option(help="Of a tree: its chains.")] = 4,
+    widths: Annotated[str, typer.Option(help="Of a tree, in place of --drafts and --gamma: children per node, level by level, as 4,2,1.")] = "",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="0: off.")] = 0.0,
-    gamma: Annotated[str, typer.Option(help='Tokens drafted at a time, or "auto".')] = "auto",
+    gamma: Annotated[str, typer.Option(help='Tokens drafted at a time, of a tree its depth; "auto": what pays, of a tree 4.')] = "auto",
     max_new_tokens: Annotated[int, typer.Option()] = 128,
     seed: Annotated[int, typer.Option(help="Request i uses seed + i.")] = 0,
     stop: Annotated[list[str], typer.Option(help="A string that ends the text; may be repeated.")] = [],  # noqa: B006
@@ -69,12 +84,7 @@ def generate(
         with loading(console) as on_step:
             model = None if plain or draft == "lookup" else draft
             pair = decode.load_pair(target, model, _dtype(dtype), on_step=on_step)
-        drafter = None
-        if not plain:
-            lookup = decode.PromptLookupDrafter(width)
-            drafter = lookup if model is None else decode.ModelDrafter(pair.draft, width)
-            if model is not None and lookup_first:
-                drafter = decode.LookupThenModel(decode.PromptLookupDrafter(width, min_ngram=3), drafter)
+        drafter = None if plain else _drafter(decode, pair, method, width, drafts, widths, lookup_first)
         requests = [
             decode.Request(
                 _encode(pair.tokenizer, text, chat), max_new_tokens, temperature, top_k, top_p, min_p, seed + i, pair.eos, tuple(stop)
@@ -87,12 +97,28 @@ def generate(
     except (ValueError, ImportError, OSError) as error:
         Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(2) from None
-    console.print(stats_table(output.stats, drafter is not None))
+    console.print(stats_table(output.stats, None if plain else method.value))
+
+
+def _drafter(decode, pair, method, width, drafts, widths, lookup_first):
+    if width == "auto" and method is not Method.chain:
+        width = 4
+    lookup = decode.PromptLookupDrafter(width, min_ngram=3) if lookup_first else None
+    if method is not Method.chain:
+        if pair.draft is None:
+            raise ValueError(f"--method {method.value} needs a draft model, got --draft lookup")
+        shape = [_number("widths", w) for w in widths.split(",")] if widths else None
+        return decode.TreeDrafter(pair.draft, method.value, drafts, width, shape, lookup)
+    if pair.draft is None:
+        return decode.PromptLookupDrafter(width)
+    model = decode.ModelDrafter(pair.draft, width)
+    return model if lookup is None else decode.LookupThenModel(lookup, model)
 
 
 def _number(name, text):
     if not text.isdigit():
-        raise ValueError(f'--{name} must be an integer >= 1 or "auto", got {text}')
+        wanted = 'an integer >= 1 or "auto"' if name == "gamma" else "integers >= 1 with commas between them"
+        raise ValueError(f"--{name} must be {wanted}, got {text}")
     return int(text)
 
 

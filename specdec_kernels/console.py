@@ -56,8 +56,8 @@ def stream_text(console: Console, prompts: list[str], events) -> list[str]:
     return texts
 
 
-def stats_table(stats, speculative: bool) -> Table:
-    """Counts and times of a run of the loop."""
+def stats_table(stats, method: str | None) -> Table:
+    """Counts and times of a run of the loop. method: None for plain decoding, "chain", or a method of verify_tree."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
 
     def row(name, value):
@@ -66,7 +66,8 @@ def stats_table(stats, speculative: bool) -> Table:
     row("new tokens", f"{stats.new_tokens}")
     row("tokens/s", f"{stats.tokens_per_second:.1f} (prompts read in {stats.prefill_seconds:.2f} s)")
     row("target calls", f"{stats.target_calls:.0f}, {stats.tokens_per_call:.2f} tokens per call and request")
-    if speculative:
+    if method is not None:
+        row("method", f"{method}: {stats.accepted_length:.2f} tokens accepted of {stats.nodes_per_call - 1:.2f} drafted per call and request")
         row("acceptance", f"{stats.acceptance:.3f} of {stats.drafted} drafted, alpha {stats.alpha:.3f} of {stats.tested} tested")
     parts = dict(draft=stats.draft_seconds, target=stats.target_seconds, verify=stats.verify_seconds)
     parts["other"] = max(0.0, stats.decode_seconds - sum(parts.values()))

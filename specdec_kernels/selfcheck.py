@@ -1,57 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the ops installed on this machine draw from the right law? `python -m specdec_kernels selfcheck` finds out in under a minute."""
 
-import math
 import secrets
 import time
-from typing import NamedTuple
 
 import torch
 
-P_VALUE = 1e-6  # right ops fail one run in a million
+from .chi_square import P_VALUE, Row, chi_square, law_row, outcomes
+from .selfcheck_trees import TREE_CHECKS
+
 STEPS = 1_000_000
-
-
-class Row(NamedTuple):
-    check: str
-    finds: str  # what would not pass
-    statistic: str
-    passed: bool
-
-
-class ChiSquare(NamedTuple):
-    p_value: float
-    statistic: float
-    cells: int
-    detects: float  # total variation found 99 times in 100
-
-
-def chi_square(counts, law, smallest=10.0):
-    """counts, law: {outcome: number}; outcomes expected less than `smallest` times share a cell."""
-    n = sum(counts.values())
-    if any(law.get(x, 0) == 0 for x in counts):
-        return ChiSquare(0.0, math.inf, len(counts), 0.0)
-    pairs = [(counts.get(x, 0), n * mass) for x, mass in law.items()]
-    small = [pair for pair in pairs if pair[1] < smallest]
-    pairs = sorted((pair for pair in pairs if pair[1] >= smallest), key=lambda pair: pair[1])
-    if small:
-        if sum(e for _, e in small) < smallest:  # too few for a cell of their own: they join the smallest of the others
-            small.append(pairs.pop(0))
-        pairs.append((sum(o for o, _ in small), sum(e for _, e in small)))
-    statistic, freedom = sum((o - e) ** 2 / e for o, e in pairs), len(pairs) - 1
-    # Power .99 in the normal approximation: critical value and noncentral mean lie 2.33 standard deviations apart.
-    critical, noncentral = freedom + 4.75 * math.sqrt(2 * freedom) + 15, 0.0
-    while freedom + noncentral - 2.33 * math.sqrt(2 * freedom + 4 * noncentral) < critical:
-        noncentral += 1.0
-    tail = torch.special.gammaincc(torch.tensor(freedom / 2, dtype=torch.float64), torch.tensor(statistic / 2, dtype=torch.float64))
-    return ChiSquare(float(tail), statistic, len(pairs), math.sqrt(noncentral / n) / 2)
-
-
-def outcomes(rows):
-    """[N, L] token rows (ids below 255, pads -1) -> {tokens: count}."""
-    code = sum((rows[:, i] + 1) << (8 * i) for i in range(rows.shape[1]))
-    distinct, counts = (x.tolist() for x in torch.unique(code.cpu(), return_counts=True))
-    return {tuple(t - 1 for t in c.to_bytes(rows.shape[1], "little") if t): n for c, n in zip(distinct, counts)}
 
 
 def known_answers(sk, device, seed):
@@ -127,11 +85,6 @@ def joint_law(sk, device, seed, target, draft, claimed=None, steps=STEPS):
     return chi_square(outcomes(rows), law)
 
 
-def law_row(name, result):
-    statistic = f"chi-square {result.statistic:.1f} on {result.cells} cells, p = {result.p_value:.2g}"
-    return Row(name, f"a bias of {result.detects:.4f} in total variation", statistic, result.p_value >= P_VALUE)
-
-
 def plain_law(sk, device, seed):
     return law_row("joint law, T = 1", joint_law(sk, device, seed, {}, {}))
 
@@ -170,7 +123,7 @@ def control(sk, device, seed):
     return Row("control: a draft law misdeclared", "a test that cannot fail", statistic, result.p_value < P_VALUE)
 
 
-CHECKS = known_answers, agreement, plain_law, filtered_law, without_replacement, invariance, control
+CHECKS = known_answers, agreement, plain_law, filtered_law, without_replacement, invariance, *TREE_CHECKS, control
 
 
 def run(console=None, seed=None) -> bool:

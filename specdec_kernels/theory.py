@@ -8,6 +8,7 @@ The formulas take acceptances as independent with one rate alpha (section 3.1 of
 
 import math
 
+import numpy as np
 import torch
 
 __all__ = [
@@ -178,7 +179,7 @@ def kseq_guarantee(k: int) -> float:
     return 1 - (1 - 1 / k) ** k
 
 
-def multi_draft_acceptance(p: torch.Tensor, q: torch.Tensor, k: int, method: str) -> torch.Tensor:
+def multi_draft_acceptance(p: torch.Tensor, q: torch.Tensor, k: int, method: str, draws: int | None = None, seed: int = 0) -> torch.Tensor:
     """The chance that one of k drafts at a node is accepted, row by row in float64; optimal_acceptance bounds those of i.i.d. drafts.
 
     p: [..., V], q: [..., Vq] probabilities -> [...]. method:
@@ -186,7 +187,8 @@ def multi_draft_acceptance(p: torch.Tensor, q: torch.Tensor, k: int, method: str
     - "kseq": i.i.d. drafts, p_acc = 1 - (1 - beta)^k at the best rho.
     - "recursive": i.i.d. drafts. What stays of p after j rejections does not depend on the tokens, so the chance is
       1 - prod_j (1 - sum_x min(q, r_j)): O(k V).
-    - "recursive_without_replacement": k distinct drafts; every ordered set of rejected tokens is enumerated, V^(k-1) of them.
+    - "recursive_without_replacement": k distinct drafts; every ordered set of rejected tokens is enumerated, V^(k-1) of them,
+      or, with `draws`, so many ordered sets are drawn for each row, and the mean of their exact chances is an unbiased estimate.
     - "target_only": i.i.d. drafts merged, sum_x p(x) (1 - (1 - q(x))^k).
 
     >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
@@ -194,17 +196,20 @@ def multi_draft_acceptance(p: torch.Tensor, q: torch.Tensor, k: int, method: str
     [0.791355, 0.76, 0.808571, 0.507]
     """
     op = "multi_draft_acceptance"
+    rng = np.random.default_rng(seed)
     rules = {
         "kseq": lambda a, b: _rho(a, b, k)[2],
         "recursive": lambda a, b: _recursive(a, b, k),
-        "recursive_without_replacement": lambda a, b: _distinct(a, b, k),
+        "recursive_without_replacement": lambda a, b: _distinct(a, b, k) if draws is None else np.mean([_drawn(a, b, k, rng) for _ in range(draws)]),
         "target_only": lambda a, b: float((a * (1 - (1 - b) ** k)).sum()),
     }
     if method not in rules:
         raise ValueError(f"{op}: method must be one of {', '.join(map(repr, rules))}, got {method!r}")
     p, q = _pair(op, p, q, k)
-    if method == "recursive_without_replacement" and p.size(-1) ** (k - 1) > 10**6:
-        raise ValueError(f"{op}: method {method!r} needs V^(k-1) <= 10^6, got V={p.size(-1)}, k={k}")
+    if draws is None and method == "recursive_without_replacement" and p.size(-1) ** (k - 1) > 10**6:
+        raise ValueError(f"{op}: method {method!r} needs V^(k-1) <= 10^6 or draws, got V={p.size(-1)}, k={k}")
+    if draws is not None and draws < 1:
+        raise ValueError(f"{op}: draws must be an integer >= 1 or None, got {draws}")
     rows = zip(p.reshape(-1, p.size(-1)).numpy(), q.reshape(-1, p.size(-1)).numpy())
     return torch.tensor([rules[method](a, b) for a, b in rows], dtype=torch.float64).reshape(p.shape[:-1])
 
@@ -267,3 +272,17 @@ def _distinct(r, q, k):
             if left.sum() > 0:
                 accepted += (q[x] - kept[x]) * _distinct(rest / rest.sum(), left / left.sum(), k - 1)
     return accepted
+
+
+def _drawn(r, q, k, rng):
+    """The chance that one of k distinct drafts, drawn here one after the other, is accepted."""
+    rejected = 1.0
+    for _ in range(k):
+        x = rng.choice(len(q), p=q / q.sum())
+        rejected *= 1 - min(1.0, r[x] / q[x])
+        rest, left = (r - q).clip(min=0), q.copy()
+        left[x] = 0
+        if rejected == 0 or not (rest.sum() > 0 and left.sum() > 0):
+            break
+        r, q = rest / rest.sum(), left / left.sum()
+    return 1 - rejected

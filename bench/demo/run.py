@@ -3,6 +3,7 @@
 
     python -m bench.demo.run                                        # SmolLM2-135M, bfloat16 where the CPU has it
     python -m bench.demo.run --temperature 0 --batch 1 8 --repeats 9 --drafter lookup
+    python -m bench.demo.run --drafter kseq --drafts 4 --gamma 4    # a tree per request, verified by this method
 
 Both sides run the same loop, the same packed weights, the same precision; plain decoding is the loop without a drafter.
 A drafter (prompt lookup first and the draft model where it finds nothing) is timed against plain decoding in interleaved
@@ -34,8 +35,10 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2")
     parser.add_argument("--draft", default=str(DRAFT), help="a model, a layer-draft folder, or none")
-    parser.add_argument("--drafter", choices=["best", "lookup", "model", "lookup+model"], help="lookup+model; best: try all, time the fastest")
-    parser.add_argument("--gamma", default="auto", help='tokens drafted at a time, or "auto"')
+    names = ["best", "lookup", "model", "lookup+model", *decode.TREE_METHODS]
+    parser.add_argument("--drafter", choices=names, help="lookup+model; best: the fastest of the first three; or a method that verifies trees")
+    parser.add_argument("--gamma", default="auto", help='tokens drafted at a time, of a tree its depth; "auto": what pays, of a tree 4')
+    parser.add_argument("--drafts", type=int, default=4, help="of a tree: its chains")
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.7])
     parser.add_argument("--batch", type=int, nargs="+", default=[1], help="prompts decoded at once; several sizes may be given")
     parser.add_argument("--prompts", type=int, default=8)
@@ -46,8 +49,10 @@ def parse():
     return parser.parse_args()
 
 
-def make_drafters(pair, gamma) -> dict:
-    """name -> drafter. They live through all repeats, so that an adaptive gamma keeps what it has learned."""
+def make_drafters(pair, gamma, tree=None, drafts=4) -> dict:
+    """name -> drafter, of trees the one that `tree` names. They live through all repeats, so that an adaptive gamma keeps what it has learned."""
+    if tree is not None:
+        return {tree: decode.TreeDrafter(pair.draft, tree, drafts, 4 if gamma == "auto" else gamma)}
     drafters = {"lookup": decode.PromptLookupDrafter(gamma)}
     if pair.draft is not None:
         # With a model to fall back on, only matches of three tokens and more are worth looking up.
@@ -72,8 +77,14 @@ def pick_threads(target, prompt) -> int:
     return min(seconds, key=seconds.get)
 
 
-def theory(spec, plain_step: float) -> tuple[float, float]:
-    """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts' lengths."""
+def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
+    """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts' lengths.
+
+    Of a tree, whose levels accept with different chances: at the measured tokens per call; c is then that of the whole tree.
+    """
+    if not chain:
+        drafting = spec.draft_seconds / spec.target_calls / plain_step
+        return drafting, spec.tokens_per_call / (1 + drafting)
     steps = sum(spec.widths.values())
     width = sum(g * n for g, n in spec.widths.items()) / steps
     tokens = sum(expected_tokens(spec.alpha, g) * n for g, n in spec.widths.items()) / steps
@@ -123,7 +134,7 @@ def summary(found) -> dict:
     ratios = sorted(spec.tokens_per_second / plain.tokens_per_second for plain, spec in pairs)
     whole = median((s.new_tokens / s.seconds) / (p.new_tokens / p.seconds) for p, s in pairs)
     steps = [p.target_seconds / p.target_calls for p, _ in pairs]
-    predictions = [theory(s, step) for (_, s), step in zip(pairs, steps)]
+    predictions = [theory(s, step, found["drafter"] not in decode.TREE_METHODS) for (_, s), step in zip(pairs, steps)]
     out = dict(
         plain=median(p.tokens_per_second for p, _ in pairs),
         spec=median(s.tokens_per_second for _, s in pairs),
@@ -134,6 +145,7 @@ def summary(found) -> dict:
         alpha=median(s.alpha for _, s in pairs),
         acceptance=median(s.acceptance for _, s in pairs),
         per_call=median(s.tokens_per_call for _, s in pairs),
+        nodes=median(s.nodes_per_call for _, s in pairs),
         c=median(c for c, _ in predictions),
         theory=median(predicted for _, predicted in predictions),
         scoring=median(s.target_seconds / s.target_calls / step for (_, s), step in zip(pairs, steps)),
@@ -159,6 +171,7 @@ def report(console, rows):
         "  lowest-highest": lambda s, name, r: f"{r['low']:.2f}-{r['high']:.2f}",
         "  prompt reading included": lambda s, name, r: f"{r['whole']:.2f}x",
         "tokens per target call": lambda s, name, r: f"{r['per_call']:.2f}",
+        "nodes scored per call": lambda s, name, r: f"{r['nodes']:.1f}",
         "accepted, of all drafted": lambda s, name, r: f"{r['acceptance']:.3f}",
         "alpha: of those tested": lambda s, name, r: f"{r['alpha']:.3f}",
         "c: draft / target step": lambda s, name, r: f"{r['c']:.3f}",
@@ -201,7 +214,10 @@ def main():
         pair = decode.load_pair(args.target, None if args.draft == "none" else args.draft, dtype, on_step=on_step)
     prompts = humaneval(args.prompts, pair.tokenizer)
     torch.set_num_threads(args.threads or pick_threads(pair.target, prompts[0]))
-    drafters = make_drafters(pair, gamma)
+    tree = args.drafter if args.drafter in decode.TREE_METHODS else None
+    if tree is not None and pair.draft is None:
+        raise SystemExit(f"--drafter {tree} needs a draft model, got --draft none")
+    drafters = make_drafters(pair, gamma, tree, args.drafts)
     show_text(console, pair, prompts, args.tokens, drafters)
     names = list(drafters) if args.drafter == "best" else [args.drafter or list(drafters)[-1]]
     console.rule("timing", align="left")
@@ -212,7 +228,7 @@ def main():
         task = progress.add_task("", total=len(settings) * Setting.ticks(names, args.repeats))
         for setting in settings:
             progress.update(task, description=f"batch {setting.batch}, temperature {setting.temperature:g}")
-            drafters = {name: d for name, d in make_drafters(pair, gamma).items() if name in names}
+            drafters = {name: d for name, d in make_drafters(pair, gamma, tree, args.drafts).items() if name in names}
             found = setting.measure(drafters, args.repeats, lambda: progress.advance(task))
             rows.append((setting, found["drafter"], summary(found)))
     report(console, rows)

@@ -181,19 +181,32 @@ bool CpuTeam::holds(const Dist& p) const {
   return held_.kind == p.kind && held_.row.data == p.row.data && std::memcmp(&held_.law, &p.law, sizeof(Law)) == 0 && num_taken_ == 0;
 }
 
-double CpuTeam::sum(const Dist& p, const Dist& q) {
-  const bool plain = q.kind == Kind::kNothing;
-  if (!plain || !holds(p)) {
+double CpuTeam::sum(const Chain& chain) {
+  const bool plain = chain.n == 0;
+  if (!plain || !holds(chain.p)) {
     num_taken_ = 0;
-    chunks_ = chunk_count(p.row.V);
+    chunks_ = chunk_count(chain.p.row.V);
     for_chunks(chunks_, [&](int64_t c) {
       float w[kChunk];
-      sum_[c] = weights(p, q, c, w);
+      sum_[c] = weights(chain, c, w);
     });
-    held_ = plain ? p : Dist{};
+    held_ = plain ? chain.p : Dist{};
   }
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
+  return total;
+}
+
+double CpuTeam::mass(const Dist& q, const Link* links, int64_t n) const {
+  std::vector<double> sums(chunk_count(q.row.V));
+  for_chunks(int64_t(sums.size()), [&](int64_t c) {
+    const int size = chunk_size(q.row.V, c);
+    float buf[kChunk];
+    const float* y = drafted(q, links, n, c, size, buf);
+    sums[c] = rows_.draft(y, size, buf);
+  });
+  double total = 0;
+  for (const double x : sums) total += x;
   return total;
 }
 
@@ -212,41 +225,61 @@ bool CpuTeam::has_left() const {
   return false;
 }
 
-float CpuTeam::weights(const Dist& p, const Dist& q, int64_t c, float* w) const {
-  const int64_t begin = c * kChunk;
+float CpuTeam::plain_weights(const Dist& p, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
   float sum;
   if (p.kind == Kind::kLogits) {
     sum = rows_.probs(load_logits(rows_, p.row, c, w), n, p.law, w);
   } else {
-    const float* z = rows_.load(p.row, begin, n, n, 0.0f, w);
+    const float* z = rows_.load(p.row, c * kChunk, n, n, 0.0f, w);
     if (rows_.scan(z, padded(n)).bad) return kNaN;
     sum = rows_.clean(z, n, w);
   }
-  if (sum == 0) return 0;  // nothing to take q from: its row need not be read
-  if (q.kind == Kind::kNothing) {
-    bool changed = false;
-    for (int64_t i = 0; i < num_taken_; ++i)
-      if (taken_[i] / kChunk == c) w[taken_[i] - begin] = 0, changed = true;
-    return changed ? rows_.clean(w, n, w) : sum;
-  }
-  if (q.kind == Kind::kOneHot) {
-    if (q.hot < begin || q.hot >= begin + n) return sum;
-    w[q.hot - begin] = 0;
-    return rows_.clean(w, n, w);
-  }
-  if (begin >= q.row.V) return sum;
-  float buf[kChunk];
-  const int m = std::min(chunk_size(q.row.V, c), n);
-  if (q.kind == Kind::kLogits) {
-    const float* z = rows_.load(q.row, begin, m, n, -kInf, buf);
-    rows_.probs(z, n, q.law, buf);
-    return rows_.subtract(w, buf, n);
-  }
-  return rows_.subtract(w, rows_.load(q.row, begin, m, n, 0.0f, buf), n);
+  bool changed = false;
+  for (int64_t i = 0; i < num_taken_; ++i)
+    if (taken_[i] / kChunk == c) w[taken_[i] - c * kChunk] = 0, changed = true;
+  return changed ? rows_.clean(w, n, w) : sum;
 }
 
-int64_t CpuTeam::draw(const Dist& p, const Dist& q, double v) const {
+const float* CpuTeam::drafted(const Dist& q, const Link* links, int64_t j, int64_t c, int n, float* buf) const {
+  const int64_t begin = c * kChunk;
+  if (begin >= q.row.V) return nullptr;
+  const int m = std::min(chunk_size(q.row.V, c), n);
+  const float* z = rows_.load(q.row, begin, m, n, q.kind == Kind::kLogits ? -kInf : 0.0f, buf);
+  if (q.kind == Kind::kLogits) rows_.probs(z, n, q.law, buf), z = buf;
+  for (int64_t i = 0; i < j; ++i) {
+    const int64_t at = links[i].gone - begin;
+    if (at < 0 || at >= n) continue;
+    if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
+    buf[at] = 0;
+  }
+  return z;
+}
+
+float CpuTeam::weights(const Chain& chain, int64_t c, float* w) const {
+  const int64_t begin = c * kChunk;
+  const int n = chunk_size(chain.p.row.V, c);
+  float sum = plain_weights(chain.p, c, w), factor = 1;
+  bool changed = false;  // since `sum`
+  for (int64_t j = 0; j < chain.n; ++j) {
+    if (sum == 0) return 0;  // nothing to take q from: its row need not be read
+    const Link& link = chain.links[j];
+    factor *= link.m;
+    if (link.q.kind == Kind::kNothing) continue;
+    if (link.q.kind == Kind::kOneHot) {
+      if (link.q.hot >= begin && link.q.hot < begin + n) w[link.q.hot - begin] = 0, changed = true;
+      continue;
+    }
+    float buf[kChunk];
+    const float* q = drafted(link.q, chain.links, j, c, n, buf);
+    if (!q) continue;
+    sum = std::isnan(sum) ? sum : rows_.subtract(w, q, n, factor, link.s, link.cap);
+    factor = 1, changed = false;
+  }
+  return (changed || factor != 1) && sum > 0 ? rows_.scale(w, n, factor) : sum;
+}
+
+int64_t CpuTeam::draw(const Chain& chain, double v) const {
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
   const double target = v * total;
@@ -263,8 +296,8 @@ int64_t CpuTeam::draw(const Dist& p, const Dist& q, double v) const {
     if (running > target) break;
   }
   float w[kChunk];
-  weights(p, q, chunk, w);
-  const int n = chunk_size(p.row.V, chunk);
+  weights(chain, chunk, w);
+  const int n = chunk_size(chain.p.row.V, chunk);
   double local = 0;
   for (int i = 0; i < n; ++i) local += w[i];
   const double local_target = (target - before) / inside * local;  // the rescan's own scale

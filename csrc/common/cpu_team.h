@@ -7,8 +7,9 @@
 
 #include <vector>
 
+#include "chain.h"
+#include "cpu_pair.h"
 #include "filters.h"
-#include "rows.h"
 
 namespace specdec {
 
@@ -22,18 +23,42 @@ class CpuTeam {
   // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
   Law law(const Row& row, const Filters& filters);
 
-  // Total of (p - q)+; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
-  double sum(const Dist& p, const Dist& q);
+  // Threads of a team meet here before one of them overwrites what others may still read, and after it.
+  void sync() const {}
+
+  // Total of a chain's weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
+  double sum(const Chain& chain);
+  double sum(const Dist& p, const Dist& q) { const Link link = subtracting(q); return sum(pair(p, link)); }
+
+  // Total of what the q of a link behind these n holds.
+  double mass(const Dist& q, const Link* links, int64_t n) const;
 
   // Inverse CDF over the chunk sums left behind: the first id with mass whose running sum exceeds v * total.
-  int64_t draw(const Dist& p, const Dist& q, double v) const;
+  int64_t draw(const Chain& chain, double v) const;
+  int64_t draw(const Dist& p, const Dist& q, double v) const { const Link link = subtracting(q); return draw(pair(p, link), v); }
 
   // Takes ids[count - 1] out of the sums of p, so that draw() draws without replacement; ids holds all taken so far.
   void take_out(const Dist& p, const int64_t* ids, int64_t count);
   bool has_left() const;
 
-  // Weights (p - q)+ of chunk c into w [kChunk]; returns their sum.
-  float weights(const Dist& p, const Dist& q, int64_t c, float* w) const;
+  // Weights of chunk c into w [kChunk]; returns their sum.
+  float weights(const Chain& chain, int64_t c, float* w) const;
+  float weights(const Dist& p, const Dist& q, int64_t c, float* w) const { const Link link = subtracting(q); return weights(pair(p, link), c, w); }
+
+  // Totals of p and of q; leaves both rows as probabilities for unders(). No sums held for draw() change.
+  PairMass masses(const Dist& p, const Dist& q) { return pair_.masses(p, q, wide_); }
+  void unders(const Dist&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) { pair_.unders(t, wide_, out); }
+
+  // The first i in 0..31 where a test holds that holds from some i on; 32 if nowhere.
+  template <class Test>
+  int first_of_32(const Test& test) const {
+    int none = 0, some = 32;
+    while (none < some) {
+      const int i = (none + some) / 2;
+      test(i) ? some = i : none = i + 1;
+    }
+    return some;
+  }
 
   // The largest finite entry's id, 0 if there is none.
   int64_t argmax_finite(const Row& row) const;
@@ -41,13 +66,7 @@ class CpuTeam {
  private:
   template <class F>
   void for_chunks(int64_t chunks, const F& f) const {
-    if (!wide_) {
-      for (int64_t c = 0; c < chunks; ++c) f(c);
-      return;
-    }
-    torch::stable::parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin; c < end; ++c) f(c);
-    });
+    specdec::for_chunks(wide_, chunks, f);
   }
 
   float cutoff(const Row& row, const Filters& filters, float scale, float max);
@@ -55,9 +74,14 @@ class CpuTeam {
   template <class Weigh>
   float crossing(const Row& row, float lo, double target, const Weigh& weigh) const;
 
+  static Chain pair(const Dist& p, const Link& q) { return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1}; }
+  bool holds(const Dist& p) const;
+  float plain_weights(const Dist& p, int64_t c, float* w) const;
+  // Chunk c of the q of link j as its row holds it, 0 from its end to n; null where it holds nothing.
+  const float* drafted(const Dist& q, const Link* links, int64_t j, int64_t c, int n, float* buf) const;
+
   const RowKernels& rows_ = rows();
   bool wide_;
-  bool holds(const Dist& p) const;
 
   int64_t chunks_ = 0;           // of the row whose sums are held
   Dist held_;                    // whose plain sums they are, if anyone's
@@ -66,10 +90,8 @@ class CpuTeam {
   std::vector<float> max_;       // [chunks]
   std::vector<char> bad_;        // [chunks]
   std::vector<double> sum_;      // [chunks]
+  CpuPair pair_;
 };
-
-constexpr int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
-constexpr int chunk_size(int64_t V, int64_t c) { return int(V - c * kChunk < kChunk ? V - c * kChunk : kChunk); }
 
 // One thread per request, or all threads on each request in turn.
 template <class Walk>

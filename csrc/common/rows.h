@@ -3,6 +3,7 @@
 #pragma once
 
 #include "law.h"
+#include "pair_sums.h"
 
 namespace specdec {
 
@@ -28,8 +29,15 @@ struct RowKernels {
   float (*probs)(const float* z, int n, const Law& law, float* out);
   // out = z where it is a finite positive number, else 0; returns the sum
   float (*clean)(const float* z, int n, float* out);
-  // w = (w - q)+, where a q outside [0, 1 + 1e-3] counts as 0 and one above 1 as 1; returns the sum
-  float (*subtract)(float* w, const float* q, int n);
+  // out = q as a residual takes it away: outside [0, 1 + 1e-3] it counts as 0, above 1 as 1; returns the sum
+  float (*draft)(const float* q, int n, float* out);
+  // w = (x - s * min(q, cap * x))+ with x = m * w and q as draft() makes it; returns the sum
+  float (*subtract)(float* w, const float* q, int n, float m, float s, float cap);
+  // w = m * w; returns the sum
+  float (*scale)(float* w, int n, float m);
+  double (*total)(const float* p, int n);
+  // sum (p - t q)+ for every candidate t, as pair_sums.h wants it
+  void (*unders)(const float* p, const float* q, int n, const float* t, double* out);
   // indices of lo <= z <= hi, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float hi, int* out);
 };

@@ -3,7 +3,7 @@
 // an inline function shared with other files could carry this file's instructions to a CPU that lacks them.
 #include "rows.h"
 
-#if defined(__F16C__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -214,14 +214,122 @@ float clean(const float* z, int n, float* out) {
   });
 }
 
-float subtract(float* w, const float* q, int n) {
+inline F draft_f(F q) { return min_f(max_f(select(q <= 1.001f, q, F{}), F{}), splat(1.0f)); }
+
+float draft(const float* q, int n, float* out) {
   return sum_over(n, [=](int i) {
-    F y = load_f(q + i);
-    y = min_f(max_f(select(y <= 1.001f, y, F{}), F{}), splat(1.0f));
-    const F r = max_f(load_f(w + i) - y, F{});
+    const F y = draft_f(load_f(q + i));
+    store_f(out + i, y);
+    return y;
+  });
+}
+
+float subtract(float* w, const float* q, int n, float m, float s, float cap) {
+  return sum_over(n, [=](int i) {
+    const F x = load_f(w + i) * m;
+    const F r = max_f(x - min_f(draft_f(load_f(q + i)), x * cap) * s, F{});
     store_f(w + i, r);
     return r;
   });
+}
+
+float scale(float* w, int n, float m) {
+  return sum_over(n, [=](int i) {
+    const F x = load_f(w + i) * m;
+    store_f(w + i, x);
+    return x;
+  });
+}
+
+using D = double __attribute__((vector_size(W * 4)));
+
+// The lanes of x in float64: the lower half of them and the upper one.
+inline D low(F x) {
+#if defined(__AVX512F__)
+  return (D)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x));
+#elif defined(__AVX2__)
+  return (D)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+#elif defined(__SSE2__)
+  return (D)_mm_cvtps_pd((__m128)x);
+#else
+  return D{x[0], x[1]};
+#endif
+}
+inline D high(F x) {
+#if defined(__AVX512F__)
+  return (D)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1));
+#elif defined(__AVX2__)
+  return (D)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+#elif defined(__SSE2__)
+  return (D)_mm_cvtps_pd(_mm_movehl_ps((__m128)x, (__m128)x));
+#else
+  return D{x[2], x[3]};
+#endif
+}
+
+inline double total(D x) {
+  double t = 0;
+  for (int i = 0; i < W / 2; ++i) t += x[i];
+  return t;
+}
+
+double total(const float* p, int n) {
+  D sum[2 * U] = {};
+  for (int i = 0; i < n; i += kPad)
+    for (int u = 0; u < U; ++u) {
+      const F x = load_f(p + i + u * W);
+      sum[2 * u] += low(x), sum[2 * u + 1] += high(x);
+    }
+  for (int u = 1; u < 2 * U; ++u) sum[0] += sum[u];
+  return total(sum[0]);
+}
+
+// sum += (p - t q)+ of N vectors
+#if defined(__AVX2__)
+template <int N>
+__attribute__((always_inline))
+inline F under(const float* p, const float* q, F t) {
+  if constexpr (N > 1) return under<N / 2>(p, q, t) + under<N / 2>(p + N / 2 * W, q + N / 2 * W, t);
+#if defined(__AVX512F__)
+  return max_f((F)_mm512_fnmadd_ps((__m512)t, (__m512)load_f(q), (__m512)load_f(p)), F{});
+#else
+  return max_f((F)_mm256_fnmadd_ps((__m256)t, (__m256)load_f(q), (__m256)load_f(p)), F{});
+#endif
+}
+template <int N>
+inline void add_under(const float* p, const float* q, F t, D& sum) {
+  const F x = under<N>(p, q, t);
+  sum += low(x) + high(x);
+}
+#else  // without an instruction that rounds p - t q once
+inline D above_0(D x) {
+#if defined(__SSE2__)
+  return (D)_mm_max_pd((__m128d)x, (__m128d)D{});
+#else
+  return x > 0.0 ? x : D{};
+#endif
+}
+template <int N>
+inline void add_under(const float* p, const float* q, F t, D& sum) {
+  const D s = low(t);
+  for (int a = 0; a < N; ++a) {
+    const F x = load_f(p + a * W), y = load_f(q + a * W);
+    sum += above_0(low(x) - s * low(y)) + above_0(high(x) - s * high(y));
+  }
+}
+#endif
+
+void unders(const float* p, const float* q, int n, const float* t, double* out) {
+  F at[kCandidates];
+  D sums[kCandidates] = {};
+  for (int m = 0; m < kCandidates; ++m) at[m] = splat(t[m]);
+  int i = 0;
+#pragma GCC unroll 1
+  for (; i + 8 * W <= padded(n); i += 8 * W)
+    for (int m = 0; m < kCandidates; ++m) add_under<8>(p + i, q + i, at[m], sums[m]);
+  for (; i < n; i += W)
+    for (int m = 0; m < kCandidates; ++m) add_under<1>(p + i, q + i, at[m], sums[m]);
+  for (int m = 0; m < kCandidates; ++m) out[m] = total(sums[m]);
 }
 
 int find(const float* z, int n, float lo, float hi, int* out) {
@@ -249,6 +357,6 @@ int find(const float* z, int n, float lo, float hi, int* out) {
 #define SPECDEC_TABLE_(isa) rows_##isa
 #define SPECDEC_TABLE(isa) SPECDEC_TABLE_(isa)
 extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA);
-const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA), load, scan, max, exp_sum, probs, clean, subtract, find};
+const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA), load, scan, max, exp_sum, probs, clean, draft, subtract, scale, total, unders, find};
 
 }  // namespace specdec

@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
 
 
 BLOCK, WARP, VERIFY = "common/block.cuh", "common/warp.cuh", "verify_chain/verify_chain_cuda.cu"
+TEAM, WALK = "common/chain_team.cuh", "verify_tree/walk.h"
 
 MUTANTS = {
     "barrier removed": Mutant(BLOCK, "  x = least;\n  __syncthreads();\n", "  x = least;\n", "race: .* shared memory"),
@@ -76,4 +77,18 @@ MUTANTS = {
         thorough=True,
     ),
     "stop one row early": Mutant(VERIFY, "a.G + 1 - s.stop[b];", "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G);", "wrong", "verify_chain", True),
+    "rejection read before it is written": Mutant(
+        WALK, "[bottom() + rest.n] = link;\n    team_.sync();", "[bottom() + rest.n] = link;", "race|wrong", "verify_tree", True
+    ),
+    "chunk sums read before they are written": Mutant(
+        TEAM, "__stcg(sums + c, all);\n  });\n  __syncthreads();", "__stcg(sums + c, all);\n  });", "race", "verify_tree", True
+    ),
+    "sums of another row": Mutant(TEAM, "    held_ = nullptr;\n    return step_mass", "    return step_mass", "wrong", "verify_tree", True),
+    "residual not normalised": Mutant(WALK, "link.m = float(weight / total)", "link.m = float(weight)", "wrong", "verify_tree", True),
+    "drawn tokens stay in q": Mutant("verify_tree/recursive.h", "kReplacement ? -1 : token", "-1", "wrong", "verify_tree", True),
+    "survivors not counted": Mutant("verify_tree/kseq.h", "      ++k;", "      ;", "wrong", "verify_tree", True),
+    "weight of the leaf alone": Mutant("verify_tree/traversal.h", "top_.w * r * left", "r * left", "wrong", "verify_tree", True),
+    "child's coin for the parent's": Mutant(
+        "verify_tree/target_only.h", "if (coin < seen)", "if (walk.coin(t.column) < seen)", "wrong", "verify_tree", True
+    ),
 }

@@ -55,7 +55,7 @@ def nvidia(path: Path) -> list[Kernel]:
                 shared=usage["SHARED"],
                 loads=dict(Counter(_bits(word) for word in lines if word.startswith("LDG"))),
                 barriers=sum(word.startswith("BAR.") for word in lines),
-                reads_rows=not re.search(r"\b(uniforms|accept)::", _readable(function)),
+                reads_rows=not re.search(r"\b(uniforms|accept|build_tree|tree_mask)::", _readable(function)),
                 threads=threads,
                 blocks=blocks,
             )

@@ -10,6 +10,7 @@ from gates.machine_code import Kernel
 PAGE = Path(__file__).parents[2] / "build" / "gates" / "kernels.md"
 
 REGISTERS = 65_536  # of a multiprocessor
+REGISTERS_OF = {"gfx942": 131_072}
 SHARED = {"sm_75": 64, "sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}  # KiB of it
 
 
@@ -22,7 +23,7 @@ def broken(kernel: Kernel) -> list[str]:
         problems.append(f"{kernel.local} local loads and stores, or spills")
     if kernel.reads_rows and not any(bits >= 128 for bits in kernel.loads):
         problems.append(f"no 16-byte load: bits of loads {kernel.loads}")
-    registers = REGISTERS // (kernel.threads * kernel.blocks)
+    registers = REGISTERS_OF.get(kernel.arch, REGISTERS) // (kernel.threads * kernel.blocks)
     if kernel.registers > registers:
         problems.append(f"{kernel.registers} registers, {registers} for {kernel.blocks} blocks of {kernel.threads} threads")
     shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block costs a kilobyte more

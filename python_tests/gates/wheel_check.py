@@ -8,7 +8,7 @@ import torch
 
 import specdec_kernels as sk
 
-OPS = ("accept", "residual", "row_stats", "sample", "uniforms", "verify_chain")
+OPS = ("accept", "residual", "row_stats", "sample", "uniforms", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree")
 
 
 def on_cpu():

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative decoding from prompt to text: a thin loop around sk.sample and sk.verify_chain.
+"""Speculative decoding from prompt to text: a thin loop around sk.sample, sk.verify_chain and sk.verify_tree.
 
     pair = load_pair("smollm2", draft="path/to/draft")
     requests = [Request(pair.tokenizer.encode("def fib(n):"), max_new_tokens=64, eos=pair.eos)]
     output = generate(pair.target, requests, LookupThenModel(PromptLookupDrafter(), ModelDrafter(pair.draft)))
+    output = generate(pair.target, requests, TreeDrafter(pair.draft, "kseq", drafts=4, depth=4))     # a tree per request
 
 Needs the extra `decode` (transformers and friends); the ops themselves do not.
 """
 
 from .adapters import HFModel, Model, adapt
-from .cache import SlotCache
-from .draft import Draft, Drafter
+from .cache import Branches, SlotCache
+from .draft import Draft, Drafter, TreeDraft
 from .llama import LeanLlama
 from .lookup import PromptLookupDrafter
 from .loop import Output, generate, stream
@@ -18,8 +19,12 @@ from .mixed import LookupThenModel
 from .model_drafter import ModelDrafter
 from .models import Pair, check_tokenizers, load_pair
 from .request import Event, Request, Result, Stats
+from .tree_drafter import TREE_METHODS, TreeDrafter
+from .tree_shape import TreeShape
 
 __all__ = [
+    "TREE_METHODS",
+    "Branches",
     "Draft",
     "Drafter",
     "Event",
@@ -35,6 +40,9 @@ __all__ = [
     "Result",
     "SlotCache",
     "Stats",
+    "TreeDraft",
+    "TreeDrafter",
+    "TreeShape",
     "adapt",
     "check_tokenizers",
     "generate",

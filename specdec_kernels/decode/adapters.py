@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from .cache import SlotCache
+from .cache import Branches, SlotCache
 from .llama import LeanLlama
 from .packing import pack_linears
 
@@ -22,10 +22,13 @@ class Model(Protocol):
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
         """An empty cache, with move(source, target)."""
 
-    def forward(self, ids: torch.Tensor, start: list[int], cache: SlotCache, slot: int = 0, keep="all") -> torch.Tensor | None:
+    def forward(
+        self, ids: torch.Tensor, start: list[int], cache: SlotCache, slot: int = 0, keep="all", branches: Branches | None = None
+    ) -> torch.Tensor | None:
         """Row i of ids [n, T] belongs to slot `slot + i` and starts at position start[i]; older keys there stay, newer are stale.
 
         keep "all": logits [n, T, V]; a list [n]: logits [n, V] of that token of each row; None: no logits.
+        branches: the tokens are nodes of trees (cache.Branches), each of which sees what lies before start[i], its ancestors and itself.
         """
 
 
@@ -83,8 +86,8 @@ class HFModel:
         return SlotCache(slots, capacity)
 
     @torch.inference_mode()
-    def forward(self, ids, start, cache, slot=0, keep="all"):
-        positions = cache.begin(start, ids.shape[1], slot, self.device)
+    def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
+        positions = cache.begin(start, ids.shape[1], slot, self.device, branches)
         dtype = self.model.dtype
         mask = torch.zeros((), dtype=dtype).masked_fill(~cache.visible(), torch.finfo(dtype).min)
         logits = self.model(

@@ -2,13 +2,28 @@
 """A key-value cache of fixed slots, one request each, in which rolling back costs nothing.
 
 The cache keeps no lengths. The caller says at which positions a forward pass writes, and a query sees the positions up to
-its own. What lies behind a request's accepted tokens is stale: no query reaches it before it is written again. So requests
-of one batch accept different lengths, and a rejection neither copies nor recomputes anything.
+its own, or those of its ancestors in a tree. What lies behind a request's accepted tokens is stale: no query reaches it before
+it is written again. So requests of one batch accept different lengths, and a rejection neither copies nor recomputes
+anything; of a tree, the accepted nodes move together (compact).
 """
+
+from typing import NamedTuple
 
 import torch
 
-__all__ = ["SlotCache"]
+import specdec_kernels as sk
+
+__all__ = ["Branches", "SlotCache"]
+
+
+class Branches(NamedTuple):
+    """The tokens of a pass as nodes of trees: first[i], first[i] + 1, ... of row i's tree, whose node 0 stands at position start[i].
+
+    Node j is cached at start[i] + j until compact(); its position in the text is start[i] + its depth.
+    """
+
+    parents: torch.Tensor  # [n, N] int32, as tree_mask takes them; all ancestors of the pass's nodes are among the N
+    first: list[int]
 
 
 class SlotCache:
@@ -18,25 +33,31 @@ class SlotCache:
         self.slots, self.capacity = slots, capacity
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys, values: [slots, capacity, heads, head_dim]
 
-    def begin(self, start: list[int], width: int, slot: int, device=None) -> torch.Tensor:
+    def begin(self, start: list[int], width: int, slot: int, device=None, branches: Branches | None = None) -> torch.Tensor:
         """Open a forward pass of `width` tokens a row, row i in slot `slot + i` from position start[i] -> positions [n, width]."""
-        self.rows, self.length = slice(slot, slot + len(start)), max(start) + width
+        first = [0] * len(start) if branches is None else branches.first
+        self.rows, self.length = slice(slot, slot + len(start)), max(s + f for s, f in zip(start, first)) + width
         if self.rows.stop > self.slots or self.length > self.capacity:
             raise ValueError(
                 f"SlotCache: rows {slot}..{self.rows.stop - 1} up to position {self.length - 1} do not fit "
                 f"{self.slots} slots of {self.capacity} positions"
             )
-        step = torch.arange(width)
-        self.positions = torch.tensor(start)[:, None] + step
-        first = torch.tensor([(slot + i) * self.capacity + s for i, s in enumerate(start)])
-        self.index = (first[:, None] + step).flatten().to(device)
-        self.positions = self.positions.to(device)
+        node = torch.tensor(first)[:, None] + torch.arange(width)
+        place = torch.tensor(start)[:, None] + node
+        row = self.capacity * torch.arange(slot, self.rows.stop)
+        self.index = (row[:, None] + place).flatten().to(device)
+        if branches is None:
+            seen, positions = torch.arange(self.length) <= place[..., None], place
+        else:
+            tree = sk.tree_mask(branches.parents, torch.tensor(start), num_keys=self.length)
+            rows = torch.arange(len(start))[:, None]
+            seen, positions = tree.mask[rows, node], tree.positions[rows, node]
+        self.seen, self.positions = seen.to(device), positions.to(device)
         return self.positions
 
     def visible(self) -> torch.Tensor:
         """[n, 1, width, length] bool: which positions each query of this pass may see."""
-        seen = torch.arange(self.length, device=self.positions.device) <= self.positions[..., None]
-        return seen[:, None]
+        return self.seen[:, None]
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values [n, width, heads, head_dim] of this pass; returns all up to its last position, [n, heads, length, head_dim]."""
@@ -47,6 +68,18 @@ class SlotCache:
             store.view(-1, *store.shape[2:]).index_copy_(0, self.index, new.flatten(0, 1))
             out.append(store[self.rows, : self.length].transpose(1, 2))
         return out[0], out[1]
+
+    @torch.inference_mode()
+    def compact(self, start: list[int], paths: list[list[int]]) -> None:
+        """Slot i keeps the nodes paths[i] of the tree at start[i], root first: they move up to start[i], start[i] + 1, ..."""
+        roots = [i * self.capacity + s for i, s in enumerate(start)]
+        moves = [(root + node, root + j) for root, path in zip(roots, paths) for j, node in enumerate(path) if node != j]
+        if moves:
+            source, target = torch.tensor(moves).T
+            for layer in self.layers:
+                for store in layer:
+                    flat = store.view(-1, *store.shape[2:])
+                    flat[target] = flat[source]
 
     @torch.inference_mode()
     def move(self, source: int, target: int) -> None:

@@ -5,15 +5,64 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+import specdec_kernels as sk
+
+from .cache import Branches
 from .sequence import Batch, Sequence
 
-__all__ = ["Draft", "Drafter", "tested_drafts"]
+__all__ = ["Draft", "Drafter", "TreeDraft", "tested_drafts"]
 
 
 class Draft(NamedTuple):
+    """A chain for each row."""
+
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
     logits: torch.Tensor | None = None  # [n, G, Vq], None: every draft is one-hot
     stats: torch.Tensor | None = None  # [n, G, 4] of the rows of logits; a greedy row (scale +inf) is one-hot and its logits go unread
+
+    branches = None  # in the target's pass each token sees all before it
+
+    def verify(self, logits, randomness):
+        return sk.verify_chain(logits, self.tokens, draft_logits=self.logits, draft_stats=self.stats, **randomness)
+
+    def settle(self, cache, start, verdict):
+        """The accepted tokens lie in the target's cache where they belong."""
+
+    def tested(self, verdict) -> list[int]:
+        return [min(a + 1, g) for a, g in zip(verdict.num_accepted.tolist(), (self.tokens >= 0).sum(1).tolist())]
+
+
+class TreeDraft(NamedTuple):
+    """A tree for each row, by the numbering of build_tree: node 0 is the last committed token. `tokens` has no column for it."""
+
+    parents: torch.Tensor  # [n, N] int32, -1 at the root and at padding
+    tokens: torch.Tensor  # [n, N - 1] int64, of nodes 1, 2, ...; -1 at padding
+    method: str = ""  # of verify_tree
+    depth: int = 0  # of the deepest tree the drafter makes
+    draft_nodes: torch.Tensor | None = None  # [n, K, L], as build_tree has them, for methods that test drafts
+    logits: torch.Tensor | None = None  # [n, M, Vq] rows that nodes were drawn from, for methods that read them
+    stats: torch.Tensor | None = None  # [n, M, 4]
+    row: torch.Tensor | None = None  # [n, N]: the row each node was drawn from, -1: one-hot
+
+    @property
+    def branches(self):
+        return Branches(self.parents, [0] * len(self.parents))
+
+    def verify(self, logits, randomness):
+        root = self.tokens.new_full((len(self.tokens), 1), -1)
+        tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
+        drawn = {} if self.logits is None else dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
+        return sk.verify_tree(tree, logits, method=self.method, max_depth=self.depth, **drawn, **randomness)
+
+    def settle(self, cache, start, verdict):
+        """The accepted path moves together in the target's cache."""
+        cache.compact(start, [[node for node in path if node >= 0] for path in verdict.path.tolist()])
+
+    def tested(self, verdict) -> list[int]:
+        """Levels with drafts that the walk has come to: the accepted ones, and the one where none was accepted."""
+        accepted = verdict.num_accepted.long()
+        last = verdict.path.gather(1, accepted[:, None])
+        return (accepted + (self.parents == last).any(1)).tolist()
 
 
 class Drafter(Protocol):
@@ -30,7 +79,7 @@ class Drafter(Protocol):
     def move(self, source: int, target: int) -> None:
         """The request in slot `source` goes on in slot `target`."""
 
-    def propose(self, batch: Batch) -> Draft | None:
+    def propose(self, batch: Batch) -> Draft | TreeDraft | None:
         """Draft for every sequence; None if there is nothing for any of them."""
 
     def observe(self, drafted: list[int], accepted: list[int], draft_seconds: float, target_seconds: float) -> None:

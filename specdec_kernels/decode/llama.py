@@ -9,7 +9,7 @@ their key head's attention (no copies of keys); logits are computed only where t
 import torch
 import torch.nn.functional as F
 
-from .cache import SlotCache
+from .cache import Branches, SlotCache
 from .packing import PackedLinear
 
 __all__ = ["LeanLlama"]
@@ -79,16 +79,17 @@ class LeanLlama:
         return SlotCache(slots, capacity)
 
     @torch.inference_mode()
-    def forward(self, ids, start, cache: SlotCache, slot=0, keep="all"):
+    def forward(self, ids, start, cache: SlotCache, slot=0, keep="all", branches: Branches | None = None):
         """One pass over ids [n, T]: row i belongs to slot `slot + i` and starts at position start[i].
 
         keep "all": logits [n, T, V]; a list [n]: the logits [n, V] of that token of each row; None: no logits.
+        branches: the tokens are nodes of trees, each of which sees what lies before start[i], its ancestors and itself.
         """
         n, T = ids.shape
         H, K, D = self.heads, self.kv_heads, self.head_dim
-        positions = cache.begin(start, T, slot, self.device)
+        positions = cache.begin(start, T, slot, self.device, branches)
         cos, sin = (table[positions] for table in self.rope)
-        mask = self._mask(cache, n, T)
+        mask = None if n == T == 1 and branches is None else self._mask(cache, n, T)
         shape, eps = (self.embed.shape[1],), self.eps
         x = F.embedding(ids, self.embed)
         for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
@@ -109,9 +110,7 @@ class LeanLlama:
         return self._logits(F.rms_norm(x, shape, self.norm, eps))
 
     def _mask(self, cache, n, T):
-        """Additive mask [n, 1, H/K * T, length], or None where every query sees every position."""
-        if n == 1 and T == 1:
-            return None
+        """Additive mask [n, 1, H/K * T, length]; a single token that is no node of a tree needs none."""
         hidden = torch.zeros((), dtype=self.dtype).masked_fill(~cache.visible(), float("-inf"))
         return hidden.expand(n, 1, T, -1).repeat(1, 1, self.heads // self.kv_heads, 1)
 

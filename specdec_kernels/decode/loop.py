@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decode loop: draft, score the draft with one forward pass of the target, verify, emit; roll back by moving on.
 
-Plain decoding is the same loop with no drafter, so the two share prefill, caches, sampling and bookkeeping.
+A draft is a chain or a tree of tokens per request, and knows how it is scored and verified (draft.py). Plain decoding is the
+same loop with no drafter, so all share prefill, caches, sampling and bookkeeping.
 """
 
 from collections import deque
@@ -11,8 +12,7 @@ from time import perf_counter
 
 import torch
 
-import specdec_kernels as sk
-
+from .draft import Draft
 from .request import Event, Request, Result, Stats
 from .sequence import Batch, Sequence
 
@@ -107,36 +107,39 @@ def _step(target, cache, batch, drafter, totals) -> list[Event]:
     """One pass of the target over the last token and the draft of every request in the batch."""
     times = [perf_counter()]
     draft = None if drafter is None else drafter.propose(batch)
-    tokens = torch.empty(len(batch), 0, dtype=torch.int64) if draft is None else draft.tokens
-    rows = dict(draft_logits=draft.logits, draft_stats=draft.stats) if draft is not None else {}
+    proposed = draft is not None
+    if not proposed:
+        draft = Draft(torch.empty(len(batch), 0, dtype=torch.int64))
     times.append(perf_counter())
 
+    start = [len(s.tokens) - 1 for s in batch]
     last = torch.tensor([[s.tokens[-1]] for s in batch])
-    ids = torch.cat((last, tokens.clamp(0, target.vocab_size - 1)), 1)
-    logits = target.forward(ids, [len(s.tokens) - 1 for s in batch], cache)
+    ids = torch.cat((last, draft.tokens.clamp(0, target.vocab_size - 1)), 1)
+    logits = target.forward(ids, start, cache, branches=draft.branches)
     times.append(perf_counter())
 
-    verdict = sk.verify_chain(logits, tokens, **rows, **batch.randomness)
+    verdict = draft.verify(logits, batch.randomness)
+    draft.settle(cache, start, verdict)
     emitted, accepted = verdict.tokens.tolist(), verdict.num_accepted.tolist()
-    drafted, status = (tokens >= 0).sum(1).tolist(), verdict.status.tolist()
+    drafted = (draft.tokens >= 0).sum(1).tolist()
     times.append(perf_counter())
 
-    if draft is not None:
+    if proposed:
         drafter.observe(drafted, accepted, times[1] - times[0], times[2] - times[1])
     events = [s.extend(row[: a + 1]) for s, row, a in zip(batch, emitted, accepted)]
-    _count(batch, totals, drafted, accepted, status, events, times)
+    _count(batch, totals, zip(drafted, draft.tested(verdict), accepted, verdict.status.tolist()), events, times)
     return events
 
 
-def _count(batch, totals, drafted, accepted, status, events, times):
+def _count(batch, totals, found, events, times):
     spent = [b - a for a, b in zip(times, times[1:])]
-    for s, g, a, bits, event in zip(batch, drafted, accepted, status, events):
+    for s, (drafted, tested, accepted, bits), event in zip(batch, found, events):
         for stats in (s.result.stats, totals):
             stats.rows += 1
-            stats.drafted += g
-            stats.widths[g] += 1
-            stats.accepted += a
-            stats.tested += min(a + 1, g)
+            stats.drafted += drafted
+            stats.widths[drafted] += 1
+            stats.accepted += accepted
+            stats.tested += tested
             stats.status |= bits
         totals.new_tokens += len(event.tokens)
         _spend(s.result.stats, [t / len(batch) for t in spent])

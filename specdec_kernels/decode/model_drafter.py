@@ -6,6 +6,7 @@ import torch
 import specdec_kernels as sk
 
 from .draft import Draft, tested_drafts
+from .follower import Follower
 from .gamma import make_gamma
 
 __all__ = ["ModelDrafter"]
@@ -28,30 +29,26 @@ class ModelDrafter:
     """
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8, confidence: float | None = None):
-        self.model, self.gamma = model, make_gamma(gamma, max_gamma)
+        self.gamma = make_gamma(gamma, max_gamma)
         self.confidence = (_CONFIDENCE if gamma == "auto" else 0.0) if confidence is None else confidence
-        self.catch_up = self.gamma.max + 1  # tokens a row may be behind in a joint pass
-        self.margin = self.gamma.max + self.catch_up
+        self.model = Follower(model, reach=self.gamma.max + 1)
+        self.margin = self.gamma.max + self.model.reach
 
     def begin(self, slots, capacity):
-        self.cache = self.model.new_cache(slots, capacity)
-        self.held: list[list[int]] = [[] for _ in range(slots)]  # the tokens whose keys each slot's cache holds
+        self.model.begin(slots, capacity)
 
     def admit(self, slot, sequence):
-        self.held[slot] = []
-        self._feed(slot, sequence.tokens[:-1])
+        self.model.admit(slot, sequence)
 
     def move(self, source, target):
-        self.cache.move(source, target)
-        self.held[target] = self.held[source]
+        self.model.move(source, target)
 
     def propose(self, batch):
         limits = [min(self.gamma.value, s.remaining - 1) for s in batch]
         width = max(limits)
         if width < 1:
             return None
-        logits = self._behind(batch)
-        randomness, length = batch.randomness, [len(s.tokens) for s in batch]
+        logits, randomness = self.model.catch_up(batch), batch.randomness
         drawn, rows, stats = [], [], []
         going, chance = torch.tensor(limits) > 0, torch.ones(len(batch))
         while going.any():
@@ -64,40 +61,9 @@ class ModelDrafter:
                 chance *= _probability(logits, out.tokens)
             going &= (torch.tensor(limits) > i + 1) & (chance >= self.confidence)
             if going.any():
-                ids = out.tokens.clamp(max=self.model.vocab_size - 1)
-                logits = self.model.forward(ids, [n + i for n in length], self.cache, keep=[0] * len(batch))
-        tokens = torch.cat(drawn, 1)
-        for slot, row in enumerate(tokens[:, :-1].tolist()):
-            self.held[slot] += row
-        return Draft(tokens, torch.stack(rows, 1), torch.stack(stats, 1))
+                logits = self.model.extend(drawn[-1][:, 0], i)
+        return Draft(torch.cat(drawn, 1), torch.stack(rows, 1), torch.stack(stats, 1))
 
     def observe(self, drafted, accepted, draft_seconds, target_seconds):
         tested = tested_drafts(drafted, accepted)
         self.gamma.observe(tested, sum(accepted), max(drafted), draft_seconds, target_seconds, len(drafted))
-
-    def _behind(self, batch):
-        """Feed what each cache lacks: the last token, and after a full acceptance the one before -> logits [n, Vq]."""
-        start, missing = [], []
-        for slot, sequence in enumerate(batch):
-            tokens, held = sequence.tokens, self.held[slot]
-            # Drafted tokens were held on trust; those the target did not emit are forgotten.
-            keep = min(len(held), len(tokens) - 1)
-            first = max(0, keep - self.margin)
-            while first < keep and held[first] == tokens[first]:
-                first += 1
-            del held[first:]
-            if len(tokens) - first > self.catch_up:
-                self._feed(slot, tokens[first:-1])
-                first = len(tokens) - 1
-            start.append(first)
-            missing.append(tokens[first:])
-            held += missing[-1]
-        width = max(map(len, missing))
-        ids = torch.tensor([m + [0] * (width - len(m)) for m in missing]).clamp_(max=self.model.vocab_size - 1)
-        return self.model.forward(ids, start, self.cache, keep=[len(m) - 1 for m in missing])
-
-    def _feed(self, slot, tokens):
-        if tokens:
-            ids = torch.tensor([tokens]).clamp_(max=self.model.vocab_size - 1)
-            self.model.forward(ids, [len(self.held[slot])], self.cache, slot, keep=None)
-            self.held[slot] += tokens

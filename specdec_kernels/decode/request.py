@@ -56,25 +56,35 @@ class Stats:
     target_calls: float = 0  # for one request: the steps it took part in; in total: forward passes of the target
     rows: int = 0  # steps summed over requests
     drafted: int = 0  # draft tokens offered
-    tested: int = 0  # draft tokens the acceptance test looked at: the accepted ones and the first rejected one
+    tested: int = 0  # levels of the drafts that verification looked at: the accepted ones and the first rejected one
     accepted: int = 0
-    widths: Counter = field(default_factory=Counter)  # drafts by their length; steps without one have length 0
+    widths: Counter = field(default_factory=Counter)  # drafts by their number of tokens, a step without one counted as 0
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
     verify_seconds: float = 0.0
     seconds: float = 0.0  # the whole, prefill and bookkeeping included
-    status: int = 0  # the status bits of verify_chain, or-ed
+    status: int = 0  # the status bits of verify_chain or verify_tree, or-ed
 
     @property
     def alpha(self) -> float:
-        """Chance that a tested draft token is accepted: the alpha of theory.py."""
+        """Chance that a tested draft token, of a tree one of a node's children, is accepted: the alpha of theory.py."""
         return self.accepted / self.tested if self.tested else 0.0
 
     @property
     def acceptance(self) -> float:
         """Accepted draft tokens over all drafted ones, those behind a rejection included."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def accepted_length(self) -> float:
+        """Accepted draft tokens per step of a request."""
+        return self.accepted / self.rows if self.rows else 0.0
+
+    @property
+    def nodes_per_call(self) -> float:
+        """Tokens of a request that a forward pass of the target scores: the last committed one and the drafted ones."""
+        return 1 + self.drafted / self.rows if self.rows else 0.0
 
     @property
     def tokens_per_call(self) -> float:

@@ -45,7 +45,7 @@ def rho_of_laws(p, q, k):
     wide = max(len(p.p), len(q.p))
     a, b = np.zeros(wide), np.zeros(wide)
     a[: len(p.p)], b[: len(q.p)] = np.where(p.p > 0, p.p, 0.0), clean_q(q.p)
-    return best_rho(a / a.sum(), b / b.sum() if b.sum() > 0 else b, k)
+    return best_rho(a / a.sum(), b / b.sum(), k) if b.any() else (float(k), math.nan, math.nan)
 
 
 def beta_of(p, q, rho):
@@ -55,14 +55,14 @@ def beta_of(p, q, rho):
 def excess(p, q, k, rho):
     """f(rho) = 1 - (1 - beta)^k - rho * beta: the residual p - c min(q, p / rho) is nowhere negative iff f <= 0.
 
-    Of two equal forms the one that loses nothing to cancellation: in beta where it is small, else in
-    1 - beta = sum (q - p / rho)+, which is exactly 0 where p = q and rho = 1.
+    Of two equal forms the one that loses nothing to cancellation: in rho * beta where it is small, else, with
+    D = sum (p - rho q)+ = 1 - rho * beta, D - (1 - beta)^k, whose terms are both tiny where p is close to q or k is large.
     """
     beta = beta_of(p, q, rho)
-    if beta < 0.5:
+    if rho * beta < 0.5:
         return -math.expm1(k * math.log1p(-beta)) - rho * beta
-    rejected = np.maximum(q - p / rho, 0.0).sum()
-    return (1 - rho) + rho * rejected - rejected**k
+    rejected = 1 - beta if beta < 0.5 else np.maximum(q - p / rho, 0.0).sum()
+    return np.maximum(p - rho * q, 0.0).sum() - rejected**k
 
 
 def best_rho(p, q, k, level=0.0):

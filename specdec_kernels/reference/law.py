@@ -51,7 +51,7 @@ def law_of_logits(z, stats):
 
 
 def law_of_probs(p):
-    valid = bool(np.isfinite(p).all() and (p > 0).any())
+    valid = bool((p < math.inf).all() and (p > 0).any())  # what is negative counts 0
     return Law(p, np.zeros(len(p)), valid, False, argmax_finite(p), gathered=True)
 
 

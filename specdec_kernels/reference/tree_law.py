@@ -53,7 +53,7 @@ def request_of(tree, p, q, method, one_hot_nodes):
     def draft(child):
         if q is None or child in one_hot_nodes:
             return one_hot(tokens[child], wide), np.inf
-        return Draft(np.asarray(q(prefix[parents[child]])), none, True, parents[child]), np.inf
+        return Draft(np.asarray(q(prefix[parents[child]])), none, True, True, parents[child]), np.inf
 
     return Request(parents, tokens, target, draft, wide, len(parents), drafts)
 

@@ -73,7 +73,7 @@ def verify_tree(tree, target_logits, draft_logits=None, *, method, max_depth=Non
         draft = draft_of(None if draft_logits is None else draft_logits[b], draft_kind, pick(draft_stats, b), q_params,
                          parents[b].tolist() if draft_row is None else draft_row[b].tolist(), tokens[b].tolist(), wide)
         request = Request(parents[b].tolist(), tokens[b].tolist(), target, draft, wide, max_depth,
-                          None if draft_nodes is None else draft_nodes[b].tolist(),
+                          draft_nodes[b].tolist() if tests_drafts else None,
                           None if links is None else [x[b].tolist() for x in links])
         chance = Coins(uniforms[b, :-1], float(uniforms[b, -1]))
         step = RULES[method](request, chance)
@@ -112,9 +112,9 @@ def draft_of(rows, kind, stats, params, row_of, tokens, wide):
         if rows is None or row < 0:
             return one_hot(tokens[child], wide), math.inf
         if row >= len(rows):
-            return Draft(np.zeros(wide), np.zeros(wide), False, row), math.inf
+            return Draft(np.zeros(wide), np.zeros(wide), False, False, row), math.inf
         law, slack = law_of(row)
         law = padded(law, wide)
-        return Draft(clean_q(law.p), law.err, law.valid or law.gathered, row), slack
+        return Draft(clean_q(law.p), law.err, law.valid or law.gathered, law.valid, row), slack
 
     return draft

@@ -10,7 +10,7 @@ import torch
 from . import launch
 
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
-         torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1"}  # fmt: skip
+         torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.uint8: "*u8", torch.bool: "*i1"}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -75,17 +75,21 @@ def reads_rows(kernel, args) -> bool:
     """Whether whole chunks of rows are read: row_stats' second launch does so only to filter."""
     if kernel.__name__ == "law_kernel":
         return args[kernel.arg_names.index("few")] is not None
-    return kernel.__name__ not in ("accept_kernel", "uniforms_kernel")
+    return kernel.__name__ not in ("accept_kernel", "uniforms_kernel", "build_tree_kernel", "climb_kernel", "put_units_kernel")
 
 
 def calls(dtype: torch.dtype, V: int):
     """(what is special about it, a call of one op on meta tensors)"""
     from .accept import accept
+    from .build_tree import build_tree
+    from .kseq_rho import kseq_rho
     from .residual import residual
     from .row_stats import row_stats
     from .sample import sample
+    from .tree_mask import FORMATS, tree_mask
     from .uniforms import uniforms
     from .verify_chain import verify_chain
+    from .verify_tree import verify_tree
 
     B, G = 64, 5
 
@@ -100,6 +104,14 @@ def calls(dtype: torch.dtype, V: int):
 
     def chain(p=target, d=tokens, q=None, cu=None, params=none, q_stats=None, q_params=none, kinds=(0, 0), seed=whole, u=None):
         verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, *kinds, seed, seed, u)
+
+    nodes, table, draft_nodes = empty(B, 64, V), empty(B, 64, of=torch.int32), empty(B, 8, G, of=torch.int32)
+
+    def tree(method, q=nodes, drafts=None, stats=None, params=none):
+        draft_stats = None if q is None else stats
+        verify_tree(
+            table, table, drafts, nodes, q, method, G, *none, *params, stats, draft_stats, *none, 0, 0, whole, whole, None
+        )
 
     yield "", lambda: row_stats(rows, *none)
     yield "filters", lambda: row_stats(rows, *filters)
@@ -117,3 +129,17 @@ def calls(dtype: torch.dtype, V: int):
     yield "one-hot", lambda: chain()
     yield "probabilities", lambda: chain(q=draft, kinds=(1, 1), seed=None, u=u)
     yield "ragged", lambda: chain(ragged_target, empty(B * G, of=torch.int64), ragged_draft, cu_draft)
+    row_stats_given = empty(B, 4, of=torch.float32)
+    yield "", lambda: kseq_rho(rows, rows, whole, row_stats_given, row_stats_given)
+    yield "probabilities", lambda: kseq_rho(rows, rows, whole, None, None)
+    yield "", lambda: build_tree(empty(B, 8, G, of=torch.int64))
+    for name in ("bool", "uint8", "uint32", "float64"):
+        format = [str(of) for of, *_ in FORMATS].index(f"torch.{name}")
+        yield name, lambda format=format: tree_mask(empty(B, 64, of=torch.int32), None, None, -1, format)
+        yield f"{name} with a prefix", lambda format=format: tree_mask(empty(B, 64, of=torch.int32), whole, None, 4096, format)
+    yield "kseq", lambda: tree(0, drafts=draft_nodes)
+    yield "recursive", lambda: tree(1, drafts=draft_nodes)
+    yield "without replacement, stats", lambda: tree(2, stats=empty(B, 64, 4, of=torch.float32))
+    yield "target only, filters", lambda: tree(3, q=None, params=filters)
+    yield "greedy", lambda: tree(4, q=None)
+    yield "traversal", lambda: tree(5)

@@ -21,7 +21,10 @@ STRIDES = ("batch_stride", "row_stride", "p_stride", "q_stride") + tuple(
 VARYING = (
     "B", "G", "D", "N", "n", "bonus", "extra", "target_extra", "draft_extra", "domain", "per_program", "token_batch_stride",
     "token_stride", "bonus_stride", "temperature_stride", "top_k_stride", "top_p_stride", "min_p_stride", "seed_stride", "offset_stride",
-    "slot_stride",
+    "slot_stride", "k_stride",
+    "K", "L", "W", "keys", "units", "words", "request_stride", "draft_stride", "level_stride", "node_stride", "prefix_stride", "start_stride",
+    "target_count", "draft_count", "columns", "most_links",
+    "draft_temperature_stride", "draft_top_k_stride", "draft_top_p_stride", "draft_min_p_stride",
 )  # fmt: skip
 
 
@@ -131,7 +134,7 @@ recorded = None  # a list while launches are noted instead of made (aot.py)
 def options(threads: int, lanes: int) -> dict:
     """Of a launch with warps of 32 lanes (NVIDIA) or 64 (AMD)."""
     # Without a bound, ptxas aims at an occupancy of its own and spills a few registers to get there.
-    nvidia = {"maxnreg": 255 if threads == 32 else 168} if lanes == 32 else {}
+    nvidia = {"maxnreg": 168 if threads == 128 else 255} if lanes == 32 else {}
     return {"num_warps": max(1, threads // lanes), "enable_fp_fusion": True, **nvidia}
 
 

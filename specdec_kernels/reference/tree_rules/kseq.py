@@ -6,33 +6,39 @@ best one for k; those that drafted the accepted token survive. If none is accept
 norm(p - c min(q, p / rho)), c = p_acc / beta, which at the best rho is norm((p - rho q)+).
 """
 
+import math
+
 import numpy as np
 
 from ..kseq_rho import best_rho, rho_of_laws
 from ..law import Law
-from ..verify_chain import INVALID_DRAFT
+from ..verify_chain import INVALID_DRAFT, INVALID_ROW
 from .step import descend
 
 LEVEL = 1e-6  # the residual |f(rho)| that an op's search may leave, on the valid side
 
 
 def kseq(request, chance):
-    """Drafts drawn i.i.d. from one row per node. A child from another row than its first sibling's is skipped."""
+    """Drafts drawn i.i.d. from one law per node. A child from another law than its first sibling's is skipped."""
     return descend(request, chance, on_node, request.tests_of_drafts)
 
 
 def on_node(step, p, tests):
     if not tests or not p.valid:
         return None, None
-    row = step.request.draft(tests[0][0])[0].row
-    same = [test for test in tests if step.request.draft(test[0])[0].row == row]
+    p = p._replace(p=np.maximum(p.p, 0.0))  # what is negative counts 0
+    first = tests[0][0]
+    same = [test for test in tests if step.request.one_law(first, test[0])]
     if len(same) < len(tests):
         step.status |= INVALID_DRAFT
-    draft = step.draft(same[0][0])
+    draft = step.draft(first)
     if not draft.valid:
         return None, None
-    q = Law(draft.q, draft.err, True, False, 0)
+    q = Law(draft.q, draft.err, draft.whole, False, 0)
     low, rho, high, c = step.request.once((step.node, len(same)), lambda: rho_and_band(p, q, len(same), step.chance.banded))
+    if math.isnan(c):
+        step.status |= INVALID_ROW | INVALID_DRAFT
+        return None, None
     rho_err = max(rho - low, high - rho)
     for child, column in same:
         t = step.token(child)
@@ -52,6 +58,8 @@ def rho_and_band(p, q, k, banded):
     df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho, and dbeta is at most the errors of the smaller of q and p / rho.
     """
     rho, beta, _ = rho_of_laws(p, q, k)
+    if math.isnan(beta):  # a probability row of q that is no law
+        return rho, rho, rho, math.nan
     if not banded:
         return rho, rho, rho, rho
     a, b = p.p / p.p.sum(), q.p / q.p.sum()

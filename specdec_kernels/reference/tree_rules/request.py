@@ -14,6 +14,7 @@ class Draft(NamedTuple):
     q: np.ndarray  # [wide] probabilities, 0 where the row holds none
     err: np.ndarray  # [wide]
     valid: bool
+    whole: bool  # a law as a whole; a test looks at one entry of a probability row and does not notice the rest
     row: int  # which row of draft_logits; -1: one-hot at the child's own token
 
 
@@ -33,7 +34,20 @@ class Request:
             if 0 <= parents[i] < i:
                 self.children[parents[i]].append(i)
         if links is not None:
-            self.children = [self.linked(node, parents, *links) for node in range(n)]
+            self.children = [self.linked(node, *links) for node in range(n)]
+
+    def bad(self):
+        """Whether a parent does not come before its node, or a draft goes on to what is no child."""
+        steps = [(parent, node) for nodes in self.draft_nodes or [] for parent, node in zip([0, *nodes], nodes) if node != -1]
+        return any(not -1 <= parent < i for i, parent in enumerate(self.parents)) or any(not self.is_child(*step) for step in steps)
+
+    def is_child(self, node, child):
+        return node < child < len(self.parents) and self.parents[child] == node
+
+    def one_law(self, x, y):
+        """Whether two children were drawn from one law."""
+        row = self.draft(x)[0].row
+        return row == self.draft(y)[0].row and (row >= 0 or self.tokens[x] == self.tokens[y])
 
     def once(self, key, make):
         """What does not depend on the decisions is made once."""
@@ -41,11 +55,10 @@ class Request:
             self.known[key] = make()
         return self.known[key]
 
-    @staticmethod
-    def linked(node, parents, first_child, next_sibling):
+    def linked(self, node, first_child, next_sibling):
         """The list of a node's children by links; it ends at -1, at what is no child of the node, and after N nodes."""
         out, child = [], first_child[node]
-        while node < child < len(parents) and parents[child] == node and len(out) < len(parents):
+        while self.is_child(node, child) and len(out) < len(self.parents):
             out.append(child)
             child = next_sibling[child]
         return out
@@ -63,11 +76,11 @@ class Request:
             return []
         passing = [k for k, nodes in enumerate(self.draft_nodes) if depth == 0 or nodes[depth - 1] == node]
         onward = [(self.draft_nodes[k][depth], k * levels + depth) for k in passing]
-        return [(child, column) for child, column in onward if node < child < len(self.parents) and self.parents[child] == node]
+        return [(child, column) for child, column in onward if self.is_child(node, child)]
 
 
 def one_hot(token, wide):
-    return Draft(np.eye(1, wide, token)[0], np.zeros(wide), True, -1)
+    return Draft(np.eye(1, wide, token)[0], np.zeros(wide), True, True, -1)
 
 
 def padded(law: Law, wide):

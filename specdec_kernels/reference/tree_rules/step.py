@@ -14,7 +14,7 @@ class Step:
 
     def __init__(self, request, chance):
         self.request, self.chance = request, chance
-        self.path, self.tokens, self.logprobs, self.status = [0], [], [], 0
+        self.path, self.tokens, self.logprobs, self.status = [0], [], [], INVALID_DRAFT if request.bad() else 0
 
     @property
     def node(self):

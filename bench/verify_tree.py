@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verify_tree, method by method, on K drafts of length L merged into one tree, against the same walk in eager torch.
+
+Bytes: the target row of every visited node once and, where the method reads q, the draft row of every node at which a draft was
+tested and none accepted; kseq reads it wherever drafts go on. The drafter's stats are handed over, the target's are not.
+`second_read`: the target row once more where drafts were rejected. Further passes are not counted: kseq's search and
+the residuals behind several rejections read both rows again.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import torch
+
+import specdec_kernels as sk
+from bench.harness import DTYPES, Case, Cases, Work, logits
+from bench.peers import tree as eager
+from bench.peers import triton
+
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
+CLOSENESS = 1.1  # as in bench.verify_chain
+K, L = 4, 4
+
+
+def cases(device: str) -> Cases:
+    for method in METHODS:
+        for B in (1, 8) if device == "cpu" else (1, 8, 64):
+            yield Case(f"B={B} V=151936 bf16 K={K} L={L} {method}", functools.partial(_step, B, 151936, "bf16", method, device))
+
+
+def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
+    """The tree of K drafts of length L, i.i.d. from the rows of the nodes they pass through."""
+    N = K * L + 1
+    target = logits(B, N, V, dtype=torch.float32, device=device, seed=B)
+    noise = torch.empty(B, N, V, device=device).normal_(0, CLOSENESS, generator=torch.Generator(device).manual_seed(1))
+    draft, target = (target + noise).to(DTYPES[dtype]), target.to(DTYPES[dtype])
+    seed, offset = torch.arange(B, device=device), torch.zeros(B, dtype=torch.int64, device=device)
+    drafts, at = torch.full((B, K, L), -1, device=device), torch.zeros(B, K, dtype=torch.int64, device=device)
+    for level in range(L):
+        rows = draft[torch.arange(B, device=device)[:, None], at].view(B * K, V)
+        slot = (torch.arange(K, device=device) * L + level).repeat(B)
+        drawn = sk.sample(rows, seed=seed.repeat_interleave(K), offset=offset.repeat_interleave(K), slot=slot)
+        drafts[:, :, level] = drawn.tokens.view(B, K)
+        tree = sk.build_tree(drafts[:, :, : level + 1])
+        at = tree.draft_nodes[:, :, level].long()
+    stats = sk.row_stats(draft.view(B * N, V)).view(B, N, 4)
+    return SimpleNamespace(tree=tuple(tree), target=target, draft=draft, stats=stats, seed=seed, offset=offset)
+
+
+def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
+    x = inputs(B, V, dtype, device)
+    reads_q = method not in ("target_only", "greedy")
+
+    def ours(x):
+        q = {"draft_logits": x.draft, "draft_stats": x.stats} if reads_q else {}
+        return sk.verify_tree(x.tree, x.target, method=method, seed=x.seed, offset=x.offset, **q)
+
+    n = ours(x).num_accepted
+    visited, inner, stopped = int((n + 1).sum()), int((n + 1).clamp(max=L).sum()), int((n < L).sum())
+    tested = {"kseq": inner, "greedy": 0, "target_only": 0}.get(method, stopped)
+    row = V * x.target.element_size()
+    work = Work(x, ours, (visited + tested) * row, (method != "greedy") * stopped * row, outcome=tokens_per_request)
+    if method == "traversal":
+        work.skipped["eager"] = "not written: it walks from the leaves"
+    else:
+        work.peers["eager"] = lambda x: eager.verify(method, x.tree, x.target, x.draft, x.stats)
+    if device == "cuda":
+        work.peer("ours in triton", lambda: triton.same("verify_tree", ours, device))
+    return work
+
+
+def tokens_per_request(output: object) -> float:
+    tokens = output if isinstance(output, torch.Tensor) else output.tokens
+    return (tokens >= 0).sum(1).double().mean().item()

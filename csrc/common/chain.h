@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several rejections leave of a law, evaluated id by id: no residual is ever stored.
+#pragma once
+
+#include "../accept/accept.h"
+#include "view.h"
+
+namespace specdec {
+
+// What a residual takes away: of what is not a probability nothing, of a rounded one one.
+SPECDEC_HD double draft_prob(double q) { return is_draft_prob(q) ? (q < 1 ? q : 1) : 0; }
+
+// One step of a chain: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v).
+struct Link {
+  Dist q;              // one-hot: its token keeps nothing; kNothing: r becomes m * r
+  float m = 1, s = 1;
+  float cap = FLT_MAX;
+  int64_t gone = -1;   // a token that the q of the links behind this one no longer hold
+};
+
+SPECDEC_HD Link subtracting(const Dist& q) {
+  Link link;
+  link.q = q;
+  return link;
+}
+
+// p after its links; not normalised, so a link's m carries the normaliser of what was before it.
+struct Chain {
+  Dist p;
+  const Link* links = nullptr;
+  int64_t n = 0;
+
+  SPECDEC_HD bool is_gone(int64_t v, int64_t before) const {
+    for (int64_t i = 0; i < before; ++i) {
+      if (links[i].gone == v) return true;
+    }
+    return false;
+  }
+
+  // NaN where p is a probability that is none.
+  SPECDEC_HD double weight(int64_t v) const {
+    double r = p.prob(v);
+    if (r < 0) r = 0;
+    for (int64_t j = 0; j < n; ++j) {
+      const Link& link = links[j];
+      r *= link.m;
+      if (link.q.kind == Kind::kNothing) continue;
+      if (link.q.kind == Kind::kOneHot) {
+        if (link.q.hot == v) r *= 0;
+        continue;
+      }
+      const double q = is_gone(v, j) ? 0 : draft_prob(link.q.prob(v)), most = link.cap * r;
+      r -= link.s * (q < most ? q : most);
+      if (r < 0) r = 0;
+    }
+    return r;
+  }
+};
+
+}  // namespace specdec

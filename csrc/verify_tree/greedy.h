@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Greedy decoding on a tree: follow the argmax while it was drafted; the first of equal siblings wins.
+#pragma once
+
+#include "walk.h"
+
+namespace specdec {
+
+template <class Team>
+SPECDEC_WALK void walk_greedily(Walk<Team>& walk) {
+  descend(walk, [](Walk<Team>&, const Tests&) { return -1; });
+}
+
+}  // namespace specdec

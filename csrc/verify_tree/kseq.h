@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Draft-sequence selection with K-SEQ (SpecTr, Sun et al. 2023; there p is the draft and q the target). At a node with k
+// surviving drafts, i.i.d. from q: each in draft order is accepted with probability min(1, p / (rho q)). If none is, the token
+// is drawn from norm(p - c min(q, p / rho)), c = p_acc / beta: valid at every rho that is not below the best one.
+#pragma once
+
+#include "../kseq_rho/kseq_rho.h"
+#include "walk.h"
+
+namespace specdec {
+
+template <class Team>
+SPECDEC_WALK int32_t accept_by_kseq(Walk<Team>& walk, const Tests& tests) {
+  const Dist& p = walk.rest.p;
+  Tests all = tests;
+  const int32_t first = walk.next(all).child;
+  if (first < 0 || (p.kind == Kind::kProbs && !has_mass(walk.team().sum(walk.rest)))) return -1;
+  int64_t k = 1;
+  for (Test t = walk.next(all); t.child >= 0; t = walk.next(all)) {
+    if (walk.one_law(first, t.child))
+      ++k;
+    else
+      walk.status |= kInvalidDraft;
+  }
+  const double q_first = walk.draft(first);
+  if (q_first != q_first || (walk.draft_row(first) < 0 && walk.token(first) >= p.row.V)) return -1;
+  const KSeq best = kseq_rho(walk.team(), p, walk.law_of(first), k);
+  if (best.beta != best.beta) {  // a probability row of q that is no law is found out by its sum
+    walk.status |= kInvalidRow | kInvalidDraft;
+    return -1;
+  }
+  const float s = float(best.beta > 0 ? best.p_acc / best.beta : best.rho), cap = float(1 / best.rho);
+
+  Tests each = tests;
+  for (Test t = walk.next(each); t.child >= 0; t = walk.next(each)) {
+    if (!walk.one_law(first, t.child)) continue;
+    const double q_t = walk.draft_again(t.child);
+    if (accept(p.prob(walk.token(t.child)), q_t, walk.coin(t.column) * best.rho)) return t.child;
+  }
+  Link link = subtracting(walk.law_of(first));
+  link.s = s, link.cap = cap;
+  walk.push(link);
+  return -1;
+}
+
+template <class Team>
+SPECDEC_WALK void walk_kseq(Walk<Team>& walk) {
+  descend(walk, [](Walk<Team>& w, const Tests& tests) { return accept_by_kseq(w, tests); });
+}
+
+}  // namespace specdec

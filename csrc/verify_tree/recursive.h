@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recursive rejection (SpecInfer, Miao et al. 2023; without replacement Sequoia, Chen et al. 2024). At a node r = p. Child
+// after child, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) / q(x)), else r becomes
+// norm((r - q)+). Without replacement q then loses x, and a second child of the same token is skipped.
+#pragma once
+
+#include "walk.h"
+
+namespace specdec {
+
+template <bool kReplacement, class Team>
+SPECDEC_WALK int32_t accept_recursively(Walk<Team>& walk, Tests tests) {
+  for (Test t = walk.next(tests); t.child >= 0; t = walk.next(tests)) {
+    const int64_t token = walk.token(t.child);
+    if (!kReplacement && walk.is_gone(token)) continue;
+    const double r = walk.residual(token);
+    if (r != r) return -1;
+    const double q_t = walk.draft(t.child);
+    double left = q_t == q_t;  // of q: nothing of what is no law
+    if (!kReplacement && left > 0) left = walk.left_of(walk.law_of(t.child));
+    if (left > 0 && accept(r, q_t / left, walk.coin(t.column))) return t.child;
+    const double kept = walk.reduce(left > 0 ? walk.law_of(t.child) : Dist{}, 1, 1 / left, kReplacement ? -1 : token);
+    if (kept != kept) return -1;
+    if (kept == 0 && left > 0) walk.status |= kEmptyResidual;
+  }
+  return -1;
+}
+
+template <bool kReplacement, class Team>
+SPECDEC_WALK void walk_recursively(Walk<Team>& walk) {
+  descend(walk, [](Walk<Team>& w, const Tests& tests) { return accept_recursively<kReplacement>(w, tests); });
+}
+
+}  // namespace specdec

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traversal verification: from the leaves to the root (Weng et al. 2025). A single path is block verification.
+// Weights: w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in depth-first order (siblings in draw order) is
+// accepted with probability w, the root always. Else it leaves the tree and its parent n changes: r = (w(n) p_n - q_n)+,
+// s = sum r, p_n = r / s, w(n) = s / (s + 1 - w(n)) (0 if 0/0), q_n = q_n without the token, renormalised.
+#pragma once
+
+#include "greedy.h"
+
+namespace specdec {
+
+// A node on the path from the root to the leaf under test, or a child of the last one.
+struct Node {
+  Tests tests;        // the children that have not been looked at
+  double w = 1;
+  double s = 1;       // 1 / what the law it was drawn from still held
+  bool drawn = true;  // from a law at all; else there is nothing to take away
+  bool open = true;   // there may be children to look at
+};
+
+// What of the path need not be at hand.
+struct Frame {
+  Dist q;      // the row's law that the node was drawn from
+  Node node;   // this and the rest: while the path goes on behind it
+  Dist p;      // the law of its children, of which `links` links from `bottom` on leave `total`
+  double total = 1;
+  int64_t bottom = 0, links = 0;
+};
+
+template <class Team>
+class Traversal {
+ public:
+  SPECDEC_HD Traversal(Walk<Team>& walk, Frame* frames) : walk_(walk), frames_(frames) {}
+
+  SPECDEC_HD void run() {
+    Next next = Next::kEnter;
+    Node child;  // the root at first
+    while (true) {  // one place for each step: a device has one copy of it
+      if (next == Next::kEnter) enter(child);
+      if (next == Next::kRemove) remove(child);
+      if (depth_ == 0 && law().kind == Kind::kOneHot) return walk_greedily(walk_);  // a greedy root makes the request greedy
+      if (top_.open) {
+        next = look(child);
+      } else if (depth_ == 0 || walk_.coin(top_.tests.node) < top_.w) {
+        return accept_path();
+      } else {
+        next = leave(child);
+      }
+    }
+  }
+
+ private:
+  enum class Next { kEnter, kRemove, kLook };
+
+  SPECDEC_HD const Dist& law() const { return walk_.rest.p; }  // of the top's children, before any left
+
+  // The child becomes the top of the path.
+  SPECDEC_HD void enter(const Node& child) {
+    int64_t bottom = 0;
+    if (child.tests.node > 0) {
+      walk_.team().sync();
+      if (walk_.team().leads()) {
+        Frame& frame = frames_[depth_];
+        frame.node = top_, frame.p = law(), frame.total = walk_.total, frame.bottom = walk_.bottom(), frame.links = walk_.rest.n;
+        frames_[depth_ + 1].q = walk_.known();
+      }
+      walk_.team().sync();
+      bottom = walk_.bottom() + walk_.rest.n;
+      ++depth_;
+    }
+    top_ = child;
+    top_.tests = tests_at(child.tests.node, depth_);
+    walk_.stand(walk_.target(child.tests.node), bottom);
+    if (law().kind == Kind::kOneHot && depth_ == 0) return;
+    walk_.flag_outside(top_.tests);
+    if (law().kind != Kind::kNothing && law().valid()) return;
+    Tests any = top_.tests;
+    if (walk_.next(any).child >= 0) walk_.status |= kInvalidRow;
+    top_.open = false;
+  }
+
+  // The top is not accepted: it becomes a child that its parent loses.
+  SPECDEC_HD Next leave(Node& child) {
+    child = top_;
+    walk_.recall(walk_.draft_row(child.tests.node), frames_[depth_].q);
+    const Frame& frame = frames_[--depth_];
+    top_ = frame.node;
+    walk_.stand(frame.p, frame.bottom);
+    walk_.total = frame.total, walk_.rest.n = frame.links;
+    return Next::kRemove;
+  }
+
+  // The next child of the top: it joins the path, or leaves at once where its weight is 0.
+  SPECDEC_HD Next look(Node& child) {
+    const Test t = walk_.next(top_.tests);
+    top_.open = t.child >= 0;
+    if (!top_.open) return Next::kLook;
+    const int64_t token = walk_.token(t.child);
+    if (walk_.is_gone(token)) return Next::kLook;
+    const double r = walk_.residual(token);
+    if (r != r) {
+      top_.open = false;
+      return Next::kLook;
+    }
+    const double q_t = walk_.draft(t.child), left = q_t == q_t ? walk_.left_of(walk_.law_of(t.child)) : 0;
+    const double w = left > 0 && q_t > 0 && r > 0 ? top_.w * r * left / q_t : 0;
+    child.tests.node = t.child, child.w = w < 1 ? w : 1, child.s = 1 / left, child.drawn = left > 0, child.open = true;
+    return w > 0 ? Next::kEnter : Next::kRemove;
+  }
+
+  SPECDEC_HD void remove(const Node& child) {
+    const int64_t token = walk_.token(child.tests.node);
+    if (!child.drawn) {
+      Link link;
+      link.gone = token;
+      return walk_.push(link);
+    }
+    const double kept = walk_.reduce(walk_.law_of(child.tests.node), top_.w, child.s, token);
+    if (kept != kept) {
+      top_.open = false;
+      return;
+    }
+    if (kept == 0 && depth_ == 0) walk_.status |= kEmptyResidual;  // rounding alone gets here: the root's last law stays
+    const double below = kept + 1 - top_.w;
+    top_.w = below > 0 ? kept / below : 0;
+  }
+
+  SPECDEC_HD void accept_path() {
+    for (int32_t i = 1; i <= depth_; ++i) walk_.keep(i < depth_ ? frames_[i].node.tests.node : top_.tests.node, frames_[i - 1].p);
+  }
+
+  Walk<Team>& walk_;
+  Frame* frames_;      // [D + 1]
+  Node top_;
+  int32_t depth_ = 0;  // of the top
+};
+
+}  // namespace specdec

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tree whose shape is known before its tokens are."""
+
+from collections.abc import Sequence
+
+__all__ = ["TreeShape"]
+
+
+class TreeShape:
+    """Nodes numbered level by level, the children of a node side by side, so that a level is drafted in one pass.
+
+    shape: how many children each node of a level has, level by level: (4, 1, 1) is four chains of length 3; or a parent list,
+    which starts with -1 and names parents before their children, as Medusa and EAGLE publish theirs.
+    """
+
+    def __init__(self, shape: Sequence[int]):
+        shape = list(shape)
+        if not shape or not all(isinstance(x, int) for x in shape):
+            raise ValueError(f"TreeShape: shape must be widths per level or a parent list, got {shape}")
+        parents = shape if shape[0] == -1 else self._parents(shape)
+        wrong = [i for i, p in enumerate(parents) if not (0 <= p < i or i == 0)]
+        if wrong or len(parents) < 2:
+            raise ValueError(f"TreeShape: shape must be widths >= 1, or a parent list with parents[0] = -1 and 0 <= parents[i] < i, got {shape}")
+        below = [[] for _ in parents]
+        for i, p in enumerate(parents[1:], 1):
+            below[p].append(i)
+        order = [0]
+        for node in order:  # it grows as it is walked: breadth first
+            order += below[node]
+        number = {node: i for i, node in enumerate(order)}
+        self.parents = [-1] + [number[parents[node]] for node in order[1:]]
+        self.children = [[number[c] for c in below[node]] for node in order]
+        self.levels = [range(1)]  # the nodes of each level
+        while self.levels[-1].stop < len(order):
+            last = self.levels[-1]
+            self.levels.append(range(last.stop, last.stop + sum(len(self.children[i]) for i in last)))
+
+    @property
+    def depth(self) -> int:
+        return len(self.levels) - 1
+
+    @staticmethod
+    def _parents(widths):
+        if min(widths) < 1:
+            raise ValueError(f"TreeShape: shape must be widths >= 1, or a parent list that starts with -1, got {widths}")
+        parents, level = [-1], range(1)
+        for width in widths:
+            parents += [i for i in level for _ in range(width)]
+            level = range(level.stop, len(parents))
+        return parents

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _check
+from specdec_kernels.ops.row_stats import row_stats
+
+
+class KSeqRhoOutput(NamedTuple):
+    rho: torch.Tensor
+    beta: torch.Tensor
+    p_acc: torch.Tensor
+
+
+def kseq_rho(
+    p: torch.Tensor,
+    q: torch.Tensor,
+    k: int | torch.Tensor,
+    p_stats: torch.Tensor | None = None,
+    q_stats: torch.Tensor | None = None,
+    kind: str = "logits",
+) -> KSeqRhoOutput:
+    """The best rho of K-SEQ selection for each pair of rows: k i.i.d. drafts from q, verified against p.
+
+    K-SEQ accepts the first draft x with u * rho * q(x) < p(x), and otherwise draws from norm((p - rho q)+). With
+    beta(rho) = sum min(q, p / rho) the emitted token has law p where f(rho) = 1 - (1 - beta)^k - rho * beta <= 0, and the
+    smallest such rho in [1, k] accepts most often. It is found as tightly as float32 weights allow, and always on the
+    side where f <= 0. Rows are compared as laws: each is divided by its total.
+
+    Args:
+        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0).
+        q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
+        k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
+        p_stats, q_stats: [N, 4] float32 from ``row_stats``; made here, at temperature 1 without filters, if None.
+        kind: "logits", or "probs", which takes no stats.
+
+    Returns:
+        KSeqRhoOutput, float64: rho [N] in [1, k]; beta [N], the chance that one draft is accepted; p_acc [N] =
+        1 - (1 - beta)^k, the chance that one of k is. A pair with a row that is no law (NaN, inf, no mass) gives rho = k,
+        which is valid for every pair of laws, and beta = p_acc = NaN.
+
+    Errors:
+        ValueError for shapes, devices, an unknown kind, k < 1, stats beside probabilities; TypeError for dtypes.
+
+    Example:
+        >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
+        >>> [round(x.item(), 4) for x in kseq_rho(p, q, 2, kind="probs")]
+        [1.4568, 0.5432, 0.7914]
+
+    Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", K-SEQ (Algorithm 3 and its p*; there p
+    is the draft's law and q the target's).
+    """
+    op = "kseq_rho"
+    _check.rows(op, "p", p, "N, V")
+    _check.rows(op, "q", q, "N, Vq", p.device)
+    n = p.size(0)
+    _check.shape(op, "q", q, N=n, Vq=q.size(1))
+    if kind not in ("logits", "probs"):
+        raise ValueError(f"{op}: kind must be 'logits' or 'probs', got {kind!r}")
+    if isinstance(k, torch.Tensor):
+        _check.tensor(op, "k", k, _check.INTEGERS, p.device)
+        if k.dim() != 1 or k.size(0) not in (n, 1):
+            raise ValueError(f"{op}: k must be a number or have shape [{n}], got {list(k.shape)}")
+    elif isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"{op}: k must be an int or a tensor, got {type(k).__name__}")
+    elif k < 1:
+        raise ValueError(f"{op}: k must be >= 1, got {k}")
+    else:
+        k = torch.full((1,), k, dtype=torch.int64, device=p.device)
+    stats = {"p_stats": p_stats, "q_stats": q_stats}
+    for name, x in stats.items():
+        if x is None:
+            continue
+        if kind == "probs":
+            raise ValueError(f"{op}: {name} goes with logits, got kind 'probs'")
+        _check.tensor(op, name, x, _check.FLOAT32, p.device)
+        _check.shape(op, name, x, **{"N": n, "4": 4})
+        stats[name] = x.contiguous()
+    if kind == "logits":
+        stats = {name: row_stats(rows) if x is None else x for (name, x), rows in zip(stats.items(), (p, q))}
+    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho(p, q, k, stats["p_stats"], stats["q_stats"]))
+
+
+@torch.library.register_fake("specdec::kseq_rho")
+def _(p, q, k, p_stats, q_stats):
+    return tuple(p.new_empty((p.size(0),), dtype=torch.float64) for _ in range(3))

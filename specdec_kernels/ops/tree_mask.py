@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _check
+
+STATUS_INVALID_PARENT = 1  # a parent outside [-1, its node): the node counts as padding
+STATUS_INVALID_PREFIX = 2  # a negative prefix_len or tree_start: it counts as 0
+
+# In the order of the op's format numbers.
+_DTYPES = (torch.bool, torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.uint32, torch.uint64)
+_BITS = {torch.uint8: 8, torch.uint32: 32, torch.uint64: 64}
+_FORMATS = {"bool": 0, "uint8": 5, "uint32": 6, "uint64": 7}
+_ADDITIVE = {dtype: i for i, dtype in enumerate(_DTYPES) if dtype.is_floating_point}
+
+
+class TreeMask(NamedTuple):
+    mask: torch.Tensor  # [B, N, keys] bool or float, or packed
+    depth: torch.Tensor  # [B, N] int32: edges between the node and its root
+    positions: torch.Tensor  # [B, N] int64: prefix_len + depth
+    status: torch.Tensor  # [B] int32: 0 or STATUS_INVALID_* bits
+
+
+def tree_mask(
+    parents: torch.Tensor,
+    prefix_len: int | torch.Tensor = 0,
+    format: str = "bool",
+    *,
+    num_keys: int | None = None,
+    tree_start: int | torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> TreeMask:
+    """The attention mask of a tree of tokens: each node sees itself, its ancestors and the prefix.
+
+    M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) sees itself only, so that no row of a
+    softmax is empty; a node that hangs on padding sees no prefix either.
+
+    Args:
+        parents: [B, N] int32 or int64, any strides, parents[i] < i, -1 for the root and for padding: ``build_tree``'s, or an
+            engine's own list. [N]: one tree for all, of as many requests as prefix_len or tree_start has.
+        prefix_len: committed tokens before the root, a number or [B] int32 or int64. The root is at position prefix_len.
+        format: "bool" [B, N, keys]; "additive" [B, N, keys] of ``dtype``, 0 or -inf; "uint32" and "uint64" [B, N, ceil(keys / w)],
+            key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], the rows of a request without gaps, lowest bit
+            first, as FlashInfer's packed custom mask. Bits past the last key are 0.
+        num_keys: None, and the keys are the N nodes; or how many key columns the mask has: key j < prefix_len[b] is the prefix,
+            key tree_start[b] + j is node j, all others are seen by no one; nodes past num_keys have no column.
+        tree_start: where the tree's keys begin, a number or [B]; None: right behind the prefix. A cache padded to one length
+            passes that length here and the lengths of its requests as prefix_len.
+        dtype: of "additive": float32, float64, bfloat16 or float16.
+
+    Returns:
+        TreeMask. For ``scaled_dot_product_attention`` pass ``mask[:, None]`` of "bool" or of "additive" in the queries' dtype, for
+        FlexAttention see ``tree_mask_mod``. An impossible parent or a negative length raises on CPU tensors; elsewhere values cannot
+        be looked at without waiting: the node counts as padding, the length as 0, and ``status`` says so. A second -1 is padding.
+
+    Example:
+        >>> tree_mask(torch.tensor([[-1, 0, 0, 1]]), 7, "uint32").mask.tolist()
+        [[[1], [3], [5], [11]]]
+
+    Source: SpecInfer, Miao et al. 2023, section 4 (tree attention).
+    """
+    op = "tree_mask"
+    parents, prefix_len, tree_start = per_request(op, parents, prefix_len, tree_start)
+    if format == "additive":
+        if dtype not in _ADDITIVE:
+            raise TypeError(f"{op}: dtype must be float32, float64, bfloat16 or float16, got {str(dtype).removeprefix('torch.')}")
+        number = _ADDITIVE[dtype]
+    elif format in _FORMATS:
+        number = _FORMATS[format]
+    else:
+        raise ValueError(f"{op}: format must be 'bool', 'additive', 'uint8', 'uint32' or 'uint64', got {format!r}")
+    if num_keys is not None and not 0 <= num_keys <= 1 << 30:
+        raise ValueError(f"{op}: num_keys must be in [0, 2^30] or None, got {num_keys}")
+    return TreeMask(*torch.ops.specdec.tree_mask(parents, prefix_len, tree_start, -1 if num_keys is None else num_keys, number))
+
+
+def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: object):
+    """parents as [B, N], and the two lengths as tensors [B] or [1], or None: 0, and right behind the prefix."""
+    _check.tensor(op, "parents", parents, _check.INTEGERS)
+    given = [x for x in (prefix_len, tree_start) if isinstance(x, torch.Tensor) and x.dim() == 1]
+    if parents.dim() == 1:
+        parents = parents.expand(max((x.size(0) for x in given), default=1), -1)
+    _check.dims(op, "parents", parents, "B, N")
+    prefix = _length(op, "prefix_len", prefix_len, parents)
+    start = None if tree_start is None else _length(op, "tree_start", tree_start, parents)
+    return parents, prefix, start
+
+
+def _length(op, name, x, parents):
+    if isinstance(x, torch.Tensor):
+        _check.tensor(op, name, x, _check.INTEGERS, parents.device)
+        if x.dim() != 1 or x.size(0) not in (parents.size(0), 1):
+            raise ValueError(f"{op}: {name} must be a number or have shape [{parents.size(0)}], got {list(x.shape)}")
+        return x
+    if isinstance(x, bool) or not isinstance(x, int):
+        raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
+    if x < 0:
+        raise ValueError(f"{op}: {name} must be >= 0, got {x}")
+    return torch.full((1,), x, dtype=torch.int64, device=parents.device)
+
+
+@torch.library.register_fake("specdec::tree_mask")
+def _(parents, prefix_len, tree_start, num_keys, format):
+    B, N = parents.shape
+    keys, dtype = N if num_keys == -1 else num_keys, _DTYPES[format]
+    if dtype == torch.uint8:
+        shape = (B, (N * keys + 7) // 8)
+    else:
+        bits = _BITS.get(dtype, 1)
+        shape = (B, N, (keys + bits - 1) // bits)
+    return (
+        parents.new_empty(shape, dtype=dtype),
+        parents.new_empty((B, N), dtype=torch.int32),
+        parents.new_empty((B, N), dtype=torch.int64),
+        parents.new_empty((B,), dtype=torch.int32),
+    )

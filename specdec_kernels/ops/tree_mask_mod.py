@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from specdec_kernels.ops.tree_mask import per_request, tree_mask
+
+
+def tree_mask_mod(
+    parents: torch.Tensor, prefix_len: int | torch.Tensor = 0, *, tree_start: int | torch.Tensor | None = None
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The mask of ``tree_mask`` as a ``mask_mod`` for torch's FlexAttention: no mask of size N x keys is ever stored.
+
+    The ancestors are packed once, one bit for each pair of nodes; the function looks its bit up. Query i is node i, keys are laid
+    out as in ``tree_mask`` with num_keys: the prefix, then the tree.
+
+    Args:
+        parents, prefix_len, tree_start: as ``tree_mask``.
+
+    Returns:
+        ``mask_mod(b, h, q_idx, kv_idx)``, for ``create_block_mask(mask_mod, B, None, N, keys)`` and for ``flex_attention`` under
+        torch.compile.
+
+    Example:
+        >>> from torch.nn.attention.flex_attention import create_mask
+        >>> seen = tree_mask_mod(torch.tensor([[-1, 0, 0]]), 2)
+        >>> create_mask(seen, 1, None, 3, 5, device="cpu")[0, 0].int().tolist()
+        [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 0, 1]]
+    """
+    parents, prefix, start = per_request("tree_mask_mod", parents, prefix_len, tree_start)
+    B, N = parents.shape
+    words = tree_mask(parents, prefix, "uint32", tree_start=start).mask.view(torch.int32)  # torch has few operations on unsigned words
+    prefix = prefix.clamp(min=0).expand(B)
+    start = prefix if start is None else start.clamp(min=0).expand(B)
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        node = kv_idx - start[b]
+        inside = (node >= 0) & (node < N)
+        at = node.clamp(0, N - 1)
+        ancestor = (words[b, q_idx, at // 32] >> (at % 32)) & 1
+        committed = (kv_idx < prefix[b]) & ((words[b, q_idx, 0] & 1) != 0)
+        return torch.where(inside, ancestor != 0, committed)
+
+    return mask_mod

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _check
+from specdec_kernels.ops.verify_chain import _KINDS, _given, _parameters, _side
+
+_METHODS = {"kseq": 0, "recursive": 1, "recursive_without_replacement": 2, "target_only": 3, "greedy": 4, "traversal": 5}
+_TEST_DRAFTS = ("kseq", "recursive")  # one merged node is tested as often as it was drafted; the others test nodes
+_NEED_NO_DRAFT = ("target_only", "greedy")
+
+
+class VerifyTreeOutput(NamedTuple):
+    tokens: torch.Tensor  # [B, max_depth+1] int64: accepted tokens, one final token, then -1
+    num_accepted: torch.Tensor  # [B] int32, 0..max_depth
+    logprobs: torch.Tensor  # [B, max_depth+1] float32, ln of the target law at each emitted token, 0 at pads
+    status: torch.Tensor  # [B] int32, 0 or STATUS_* bits
+    path: torch.Tensor  # [B, max_depth+1] int32: the root and the accepted nodes, then -1
+
+
+def verify_tree(
+    tree: tuple[torch.Tensor, ...],
+    target_logits: torch.Tensor,
+    draft_logits: torch.Tensor | None = None,
+    *,
+    method: str,
+    max_depth: int | None = None,
+    target_row: torch.Tensor | None = None,
+    draft_row: torch.Tensor | None = None,
+    links: tuple[torch.Tensor, torch.Tensor] | None = None,
+    temperature: float | torch.Tensor | None = None,
+    top_k: int | torch.Tensor | None = None,
+    top_p: float | torch.Tensor | None = None,
+    min_p: float | torch.Tensor | None = None,
+    target_stats: torch.Tensor | None = None,
+    draft_stats: torch.Tensor | None = None,
+    draft_temperature: float | torch.Tensor | None = None,
+    draft_top_k: int | torch.Tensor | None = None,
+    draft_top_p: float | torch.Tensor | None = None,
+    draft_min_p: float | torch.Tensor | None = None,
+    target_kind: str = "logits",
+    draft_kind: str = "logits",
+    seed: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> VerifyTreeOutput:
+    """Verify a tree of drafts per request; the emitted tokens have exactly the target's law.
+
+    The accepted nodes form a path from the root; one more token is drawn at its end. Rows of nodes that are not visited
+    are not read, and no law or residual is written to memory. Which method keeps the target's law depends on how the
+    children of a node came about:
+
+    =================================  ==============================================================================
+    method                             children of a node
+    =================================  ==============================================================================
+    ``kseq``                           drafts drawn i.i.d. from one row per node, tested in draft order with multiplicity
+    ``recursive``                      drawn independently (rows may differ), in draft order with multiplicity
+    ``recursive_without_replacement``  distinct: each drawn from its row without its earlier siblings, or i.i.d. draws
+                                       merged in order of first appearance
+    ``traversal``                      as ``recursive_without_replacement``; decides from the leaves to the root
+    ``target_only``                    any distinct children (top-k trees, lookups); reads no draft row
+    ``greedy``                         any; follows the target's argmax, whatever the temperature
+    =================================  ==============================================================================
+
+    For i.i.d. drafts give ``build_tree``'s tree, which knows which node each draft passes through: testing merged
+    children A, A, B where A, B, A was drafted is biased. Distinct children given to ``kseq`` or ``recursive``, or a top-k
+    tree to any method but ``target_only`` and ``greedy``, are biased too, and nothing in the data tells.
+
+    Args:
+        tree: what ``build_tree`` returns, or (parents [B, N] or [N], tokens of the same shape), int32 or int64. Node 0 is
+            the last committed token, a parent comes before its children, and a parent of -1 behind node 0 is padding.
+        target_logits: [B, N, V]: row i is the law of node i's children. float32, bfloat16 or float16, any row stride.
+        draft_logits: [B, N, Vq]: row i is the law that node i's children were drawn from; or None for one-hot drafts. Vq
+            may differ from V: ids outside the other side have probability 0 there. ``target_only`` and ``greedy`` ignore it.
+        method: see above.
+        max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
+            tree with draft_nodes, else N - 1.
+        target_row, draft_row: [B, N]: the row of target_logits [B, M, V] that is the law of a node's children, and the row
+            of draft_logits [B, M, Vq] that a node was drawn from (a negative one: a one-hot draft). A row out of range is
+            an invalid row.
+        links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by default
+            that of their numbers. Not where the drafts of a tree are tested.
+        temperature ... draft_kind: as in ``verify_chain``; stats are [B, M, 4], a row of stats per row of logits.
+        seed, offset: [B] int64; see ``uniforms``. Not needed where the request is greedy.
+        uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes and
+            ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test in column
+            i; ``target_only`` tosses one coin for each visited parent, in the parent's column.
+
+    Returns:
+        VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys and
+        values to keep. Status as in ``verify_chain``: 1 a needed row was invalid (of a target's the token is its largest finite
+        entry), 2 nothing was left to draw from (rounding alone gets there), 4 a child that was not drawn from its row, lies
+        outside both vocabularies, or (``kseq``) comes from another law than its siblings, which is then not accepted; or a
+        parent that does not come before its node, or a draft_nodes entry that is no child of the one before, which are
+        ignored (on CPU tensors they raise). Under ``recursive_without_replacement``, ``traversal`` and ``target_only`` a
+        second sibling of the same token is skipped. Every emitted token lies in [0, V), and bad data in one request changes no other.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
+    Example:
+        >>> p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.5, 0.3])
+        >>> tree = torch.tensor([[-1, 0, 0]]), torch.tensor([[-1, 1, 2]])  # two children of the root
+        >>> out = verify_tree(tree, p.log().expand(1, 3, 3), q.log().expand(1, 3, 3), method="recursive", max_depth=1,
+        ...                   uniforms=torch.tensor([[0.0, 0.5, 0.9, 0.1]], dtype=torch.float64))
+        >>> out.tokens, out.path
+        (tensor([[1, 0]]), tensor([[0, 1]], dtype=torch.int32))
+
+    Source: Sun et al. 2023 (SpecTr); Miao et al. 2023 (SpecInfer); Chen et al. 2024 (Sequoia); Weng et al. 2025 (traversal).
+    """
+    op = "verify_tree"
+    if method not in _METHODS:
+        raise ValueError(f"{op}: method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}")
+    for name, kind in (("target_kind", target_kind), ("draft_kind", draft_kind)):
+        if kind not in _KINDS:
+            raise ValueError(f"{op}: {name} must be 'logits' or 'probs', got {kind!r}")
+    if not isinstance(tree, tuple | list) or len(tree) < 2:
+        raise TypeError(f"{op}: tree must be (parents, tokens, ...) as build_tree returns it, got {type(tree).__name__}")
+    _check.rows(op, "target_logits", target_logits, "B, M, V")
+    device, (B, M, V) = target_logits.device, target_logits.shape
+
+    parents, tokens, _, draft_nodes = (*tree, None, None)[:4]
+    for name, x in (("parents", parents), ("tokens", tokens)):
+        _check.tensor(op, name, x, _check.INTEGERS, device)
+    if parents.dim() == 1:
+        parents = parents.expand(B, -1)
+    if tokens.dim() == 1:
+        tokens = tokens.expand(B, -1)
+    _check.dims(op, "parents", parents, "B, N")
+    N = parents.size(1)
+    if N == 0:
+        raise ValueError(f"{op}: parents must have at least the root, got {list(parents.shape)}")
+    _check.shape(op, "parents", parents, B=B, N=N)
+    _check.shape(op, "tokens", tokens, B=B, N=N)
+    columns, depth = N, N - 1
+    if draft_nodes is not None:
+        _check.tensor(op, "draft_nodes", draft_nodes, _check.INTEGERS, device)
+        _check.dims(op, "draft_nodes", draft_nodes, "B, K, L")
+        K, depth = draft_nodes.shape[1:]
+        _check.shape(op, "draft_nodes", draft_nodes, B=B, K=K, L=depth)
+        if method in _TEST_DRAFTS:
+            if links is not None:
+                raise ValueError(f"{op}: links give no order where method {method!r} tests the drafts of draft_nodes, got both")
+            columns = K * depth
+        else:
+            draft_nodes = None
+    if max_depth is None:
+        max_depth = depth
+    if isinstance(max_depth, bool) or not isinstance(max_depth, int | torch.SymInt) or max_depth < 0:
+        raise ValueError(f"{op}: max_depth must be an integer >= 0, got {max_depth}")
+
+    first_child, next_sibling = (None, None) if links is None else links
+    tables = {"target_row": target_row, "draft_row": draft_row, "first_child": first_child, "next_sibling": next_sibling}
+    for name, x in tables.items():
+        if x is not None or (links is not None and name in ("first_child", "next_sibling")):
+            _check.tensor(op, name, x, _check.INTEGERS, device)
+            _check.shape(op, name, x, B=B, N=N)
+
+    target = (temperature, top_k, top_p, min_p)
+    draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+    target_stats = _side(op, "target", target_kind, target_stats, target, {"B": B, "M": M}, device)
+    if target_row is None:
+        _check.shape(op, "target_logits", target_logits, B=B, N=N, V=V)
+    if draft_logits is None:
+        if method == "kseq":
+            raise ValueError(f"{op}: method 'kseq' needs draft_logits, got None")
+        if draft_stats is not None or draft_row is not None or _given(*draft):
+            raise ValueError(f"{op}: draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits, got None")
+    else:
+        _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
+        rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}
+        _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))
+        draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, rows, device)
+    if method in _NEED_NO_DRAFT:
+        draft_logits = draft_stats = draft_row = None
+        draft = (None,) * 4
+    if method == "greedy":
+        target_stats, target = None, (None,) * 4
+    greedy = method == "greedy" or isinstance(temperature, (int, float)) and temperature == 0
+    _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed=not greedy)
+
+    return VerifyTreeOutput(
+        *torch.ops.specdec.verify_tree(
+            parents,
+            tokens,
+            draft_nodes,
+            target_logits,
+            draft_logits,
+            _METHODS[method],
+            max_depth,
+            target_row,
+            draft_row,
+            first_child,
+            next_sibling,
+            *_parameters(op, "", target, B, device),
+            target_stats,
+            draft_stats,
+            *_parameters(op, "draft_", draft, B, device),
+            _KINDS[target_kind],
+            _KINDS[draft_kind],
+            seed,
+            offset,
+            None if uniforms is None else uniforms.contiguous(),
+        )
+    )
+
+
+@torch.library.register_fake("specdec::verify_tree")
+def _(parents, node_tokens, draft_nodes, target_logits, draft_logits, method, max_depth, *rest):
+    B = parents.size(0)
+    return (
+        target_logits.new_empty((B, max_depth + 1), dtype=torch.int64),
+        target_logits.new_empty((B,), dtype=torch.int32),
+        target_logits.new_empty((B, max_depth + 1), dtype=torch.float32),
+        target_logits.new_empty((B,), dtype=torch.int32),
+        target_logits.new_empty((B, max_depth + 1), dtype=torch.int32),
+    )

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several rejections leave of a law, evaluated id by id: csrc/common/chain.h for a block of requests. No residual is stored."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .draw import total_mass
+from .law import FLT_MAX, clean_p, clean_q, finite_max, is_bad, lane_of, load_chunk, probs
+from .side import Dist, chunks_from, draft_prob, each, each_dist, each_request, is_something, offset_of, packed, prob, unpacked
+from .tree import some
+
+INTS = tl.constexpr(2)  # of a link
+FLOATS = tl.constexpr(7)
+
+
+class Link(NamedTuple):
+    """One step of a chain: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v). One-hot q: its token keeps nothing;
+    nothing: r becomes m * r."""
+
+    q: Any
+    m: Any
+    s: Any
+    cap: Any
+    gone: Any  # a token that the q of the links behind this one no longer hold
+
+
+class Chain(NamedTuple):
+    """p of the requests b after their n links, the first at `at`; not normalised."""
+
+    b: Any
+    p: Any
+    at: Any
+    n: Any
+
+
+class Rows(NamedTuple):
+    """Both sides and the scratch of chains."""
+
+    target: Any
+    draft: Any
+    ints: Any  # [links, INTS]
+    floats: Any  # [links, FLOATS]
+    masses: Any  # [B, chunks of the target]
+
+
+@triton.jit
+def put_link(rows, at, link, mask):
+    """Between two barriers: every thread may read it next."""
+    tl.debug_barrier()
+    ints = rows.ints + at * INTS
+    tl.store(ints, packed(link.q), mask=mask)
+    tl.store(ints + 1, link.gone, mask=mask)
+    floats = rows.floats + at * FLOATS
+    tl.store(floats, link.q.scale, mask=mask)
+    tl.store(floats + 1, link.q.cutoff, mask=mask)
+    tl.store(floats + 2, link.q.log_norm, mask=mask)
+    tl.store(floats + 3, link.q.most, mask=mask)
+    tl.store(floats + 4, link.m, mask=mask)
+    tl.store(floats + 5, link.s, mask=mask)
+    tl.store(floats + 6, link.cap, mask=mask)
+    tl.debug_barrier()
+
+
+@triton.jit
+def get_link(rows, at, mask):
+    ints = rows.ints + at * INTS
+    floats = rows.floats + at * FLOATS
+    q = unpacked(
+        tl.load(ints, mask=mask, other=-1), tl.load(floats, mask=mask, other=1.0), tl.load(floats + 1, mask=mask, other=1.0),
+        tl.load(floats + 2, mask=mask, other=1.0), tl.load(floats + 3, mask=mask, other=1.0),
+    )  # fmt: skip
+    m = tl.load(floats + 4, mask=mask, other=1.0)
+    s = tl.load(floats + 5, mask=mask, other=1.0)
+    return Link(q, m, s, tl.load(floats + 6, mask=mask, other=1.0), tl.load(ints + 1, mask=mask, other=-1))
+
+
+@triton.jit
+def subtracting(q, m, s, gone):
+    return Link(q, m, s, tl.zeros_like(m) + FLT_MAX, gone)
+
+
+@triton.jit
+def chain_weight(rows, chain, v, mask):
+    """The weight of ids v in float64, NaN where p is no law; and whether a link took v."""
+    r, _ = prob(rows.target, chain.b, chain.p, v, mask)
+    r = tl.where(r < 0, 0.0, r)
+    gone = mask & False
+    for j in range(0, tl.max(tl.where(mask, chain.n, 0), 0)):
+        here = mask & (j < chain.n)
+        link = get_link(rows, chain.at + j, here)
+        r *= link.m.to(tl.float64)
+        r *= tl.where((link.q.hot >= 0) & (link.q.hot == v), 0.0, 1.0)
+        if rows.draft.rows is not None:
+            has_row = (link.q.row >= 0) & (link.q.hot < 0)
+            q, _ = prob(rows.draft, chain.b, link.q, v, has_row & ~gone)
+            left = r - link.s.to(tl.float64) * tl.minimum(draft_prob(q), link.cap.to(tl.float64) * r)
+            r = tl.where(has_row, tl.where(left < 0, 0.0, left), r)
+        gone |= here & (link.gone == v)
+    return r, gone
+
+
+@triton.jit
+def draft_chunk(draft, b, q, c, alive, WIDTH: tl.constexpr):
+    """Chunk c of q's row as a residual sees it; 0 where it has none."""
+    here = alive & (q.row >= 0) & (q.hot < 0)
+    if draft.PROBS:
+        return clean_q(load_chunk(draft.rows, offset_of(draft, b, q.row), draft.V, c, here, 0.0, WIDTH))
+    else:
+        z = load_chunk(draft.rows, offset_of(draft, b, q.row), draft.V, c, here, -float("inf"), WIDTH)
+        return tl.where(here[:, None], clean_q(probs(z, q.scale, q.cutoff, q.log_norm, q.most)), 0.0)
+
+
+@triton.jit
+def chain_chunk(rows, b, p, at, n, c, alive, WIDTH: tl.constexpr):
+    """Chunk c of p's row as it is, and the weights that its links leave."""
+    z = load_chunk(rows.target.rows, offset_of(rows.target, b, p.row), rows.target.V, c, alive, -float("inf"), WIDTH)
+    if rows.target.PROBS:
+        w = clean_p(z)
+    else:
+        w = probs(z, p.scale, p.cutoff, p.log_norm, p.most)
+    lane = tl.arange(0, WIDTH)[None, :]
+    drafted = lane >= 0
+    drafted = drafted & alive[:, None]
+    for j in range(0, tl.max(tl.where(alive, n, 0), 0)):
+        here = alive & (j < n)
+        link = get_link(rows, at + j, here)
+        w *= link.m[:, None]
+        w = tl.where(lane == lane_of(link.q.hot, c)[:, None], 0.0, w)
+        if rows.draft.rows is not None:
+            q = tl.where(drafted, draft_chunk(rows.draft, b, link.q, c, here, WIDTH), 0.0)
+            w = tl.maximum(w - link.s[:, None] * tl.minimum(q, link.cap[:, None] * w), 0.0)
+            drafted &= lane != lane_of(link.gone, c)[:, None]
+    return z, w
+
+
+@triton.jit
+def chain_sum(rows, chain, on, S):
+    """The total of a chain in float64, NaN where p is no law. Its chunks stay in rows.masses, those of p in rows.target.maxes."""
+    p = each_dist(chain.p, S)
+    b = each_request(S)
+    at = each(chain.at, S)
+    n = each(chain.n, S)
+    out = b * rows.target.chunks
+    alive = each(on, S)
+    tl.debug_barrier()
+    for begin in range(0, rows.target.chunks, S.TOGETHER):
+        c = chunks_from(begin, S)
+        here = alive & (c < rows.target.chunks)
+        z, w = chain_chunk(rows, b, p, at, n, c, here, S.WIDTH)
+        mass = tl.sum(w, 1)
+        if rows.target.PROBS:
+            mass = tl.where(is_bad(z), float("nan"), mass)
+        tl.store(rows.masses + out + c, mass, mask=here)
+        tl.store(rows.target.maxes + out + c, finite_max(z), mask=here)
+    tl.debug_barrier()
+    return total_mass(rows.masses, chain.b * rows.target.chunks, rows.target.chunks, on, S.ROWS, S.CHUNKS)
+
+
+@triton.jit
+def draft_mass(rows, q, chain, on, S):
+    """What q's row holds without the tokens that have left, added up."""
+    q = each_dist(q, S)
+    b = each_request(S)
+    at = each(chain.at, S)
+    n = each(chain.n, S)
+    alive = each(on, S)
+    lane = tl.arange(0, S.WIDTH)[None, :]
+    total = tl.zeros([S.ROWS * S.TOGETHER], tl.float64)
+    for begin in range(0, rows.draft.chunks, S.TOGETHER):
+        c = chunks_from(begin, S)
+        y = draft_chunk(rows.draft, b, q, c, alive & (c < rows.draft.chunks), S.WIDTH)
+        for j in range(0, tl.max(tl.where(on, chain.n, 0), 0)):
+            gone = tl.load(rows.ints + (at + j) * INTS + 1, mask=alive & (j < n), other=-1)
+            y = tl.where(lane == lane_of(gone, c)[:, None], 0.0, y)
+        total += tl.sum(y, 1).to(tl.float64)
+    return tl.sum(tl.reshape(total, [S.ROWS, S.TOGETHER]), 1)
+
+
+@triton.jit
+def left_of(rows, q, chain, on, S):
+    """Of what q holds without the tokens that have left, its share; exactly 0 if nothing is left."""
+    if rows.draft.rows is None:
+        return tl.full([S.ROWS], 1.0, tl.float64)
+    else:
+        left = tl.where(is_something(q), 1.0, 0.0).to(tl.float64)
+        left = tl.where(chain.n == 0, 1.0, left)
+        has_row = on & (q.row >= 0) & (q.hot < 0) & (chain.n > 0)
+        adding = has_row
+        if not rows.draft.PROBS:
+            for j in range(0, tl.max(tl.where(has_row, chain.n, 0), 0)):
+                here = has_row & (j < chain.n)
+                gone = tl.load(rows.ints + (chain.at + j) * INTS + 1, mask=here, other=-1)
+                gone_p, _ = prob(rows.draft, chain.b, q, gone, here)
+                left -= gone_p
+            adding = has_row & ~(left > 0.125)  # cancellation: what is left is added up
+        if some(adding):
+            left = tl.where(adding, draft_mass(rows, q, chain, adding, S), left)
+        return left
+
+
+@triton.jit
+def reduce(rows, chain, total, q, weight, s, gone, on, S):
+    """The chain becomes (weight * chain - s * q)+ where `on`; a one-hot q keeps nothing of its token. n, total and what is left,
+    the chain being normalised before; and whether rows.masses holds its chunks. Where nothing is left the chain stays as it was
+    (rounding alone gets there). NaN: p is no law."""
+    n = chain.n
+    taking = on & is_something(q)
+    m = tl.where(taking, weight / total, 1.0).to(tl.float32)
+    put_link(rows, chain.at + n, subtracting(q, m, s.to(tl.float32), gone), on)
+    longer = Chain(chain.b, chain.p, chain.at, n + taking.to(tl.int64))
+    kept = tl.zeros([S.ROWS], tl.float64)
+    by_token = taking & ((q.hot >= 0) | (chain.p.hot >= 0))
+    if rows.target.PROBS:
+        by_token &= chain.p.hot >= 0
+    if some(by_token):
+        of_p = chain.p.hot >= 0
+        before = Chain(chain.b, chain.p, chain.at, n + tl.where(of_p, 1, 0))
+        r, _ = chain_weight(rows, before, tl.where(of_p, chain.p.hot, q.hot), by_token)
+        kept = tl.where(by_token, tl.where(of_p, r, weight * (1 - r / total)), 0.0)
+    adding = taking & (chain.p.hot < 0) & ~(kept > 0.125)
+    if some(adding):
+        kept = tl.where(adding, chain_sum(rows, longer, adding, S), kept)
+    stays = taking & (kept > 0) & (kept < float("inf"))
+    lost = on & ~stays
+    kept = tl.where(stays, kept, 0.0)
+    if some(lost):
+        if rows.target.PROBS:  # a probability row that is no law is found out by its sum
+            law = chain_sum(rows, Chain(chain.b, chain.p, chain.at, n * 0), lost & (chain.p.hot < 0), S)
+            kept = tl.where(lost & (chain.p.hot < 0) & ~((law > 0) & (law < float("inf"))), float("nan"), kept)
+        nothing = Dist(gone * 0 - 1, gone * 0 - 1, q.scale, q.cutoff, q.log_norm, q.most)
+        put_link(rows, chain.at + n, subtracting(nothing, m * 0 + 1, m * 0 + 1, gone), lost)
+    return n + tl.where(on, 1, 0), tl.where(stays, kept, total), kept, stays & adding

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tree of drafts per request, and which of a node's children is tested next: csrc/verify_tree/tree.h for a block of requests."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .philox import uniform
+
+INSIDE = tl.constexpr(-1)  # a wanted token: any of a vocabulary
+OUTSIDE = tl.constexpr(-2)  # any other
+
+
+class Tree(NamedTuple):
+    """Tables of integers, contiguous."""
+
+    parents: Any  # [B, N]
+    tokens: Any  # [B, N]
+    target_row: Any  # [B, N] or None: the row of a node
+    draft_row: Any  # [B, N] or None: the row that a node was drawn from
+    first_child: Any  # [B, N] or None
+    next_sibling: Any
+    draft_nodes: Any  # [B, K, L] or None: the drafts are tested, not the nodes
+    N: Any
+    K: Any
+    L: Any
+    D: Any  # the deepest level whose nodes may be accepted
+    widest: Any  # of both vocabularies
+    TILE: Any
+
+
+class Tests(NamedTuple):
+    """Where the tests at a node stand."""
+
+    at: Any  # the next draft or candidate; by links the last child
+    count: Any  # children seen, by links
+
+
+class Randomness(NamedTuple):
+    seed: Any
+    seed_stride: Any
+    offset: Any
+    offset_stride: Any
+    uniforms: Any  # [B, columns + 1] or None
+    columns: Any
+
+
+@triton.jit
+def some(mask):
+    return tl.max(mask.to(tl.int32), 0) > 0
+
+
+@triton.jit
+def coin(random, b, column, domain, slot, on):
+    """The uniform of a column of `uniforms`, or of a slot of a domain."""
+    if random.uniforms is not None:
+        return tl.load(random.uniforms + b * (random.columns + 1) + column, mask=on, other=0.0)
+    elif random.seed is not None:
+        seed = tl.load(random.seed + b * random.seed_stride, mask=on, other=0).to(tl.int64)
+        offset = tl.load(random.offset + b * random.offset_stride, mask=on, other=0).to(tl.int64)
+        return uniform(seed, offset, domain, slot)
+    else:
+        return tl.zeros(b.shape, tl.float64)
+
+
+@triton.jit
+def entry(table, at, mask):
+    return tl.load(table + at, mask=mask, other=-1).to(tl.int64)
+
+
+@triton.jit
+def is_child(tree, first, child, node, mask):
+    """Of a request whose nodes begin at `first` in every table."""
+    there = mask & (child > node) & (child < tree.N)
+    return there & (entry(tree.parents, first + child, there) == node)
+
+
+@triton.jit
+def is_wanted(tree, first, child, wanted, mask):
+    token = entry(tree.tokens, first + child, mask)
+    inside = (token >= 0) & (token < tree.widest)
+    return mask & tl.where(wanted >= 0, token == wanted, inside == (wanted == INSIDE))
+
+
+@triton.jit
+def is_bad_tree(tree, b, exists):
+    """Whether a parent does not come before its node, or a draft goes on to no child. Both are ignored."""
+    first = (b * tree.N)[:, None]
+    lane = tl.arange(0, tree.TILE).to(tl.int64)[None, :]
+    bad = (exists & False).to(tl.int32)
+    for begin in range(0, tree.N, tree.TILE):
+        i = begin + lane
+        inside = exists[:, None] & (i < tree.N)
+        parent = entry(tree.parents, first + i, inside)
+        bad |= tl.max((inside & ((parent < -1) | (parent >= i))).to(tl.int32), 1)
+    if tree.draft_nodes is not None:
+        steps = tree.K * tree.L
+        for begin in range(0, steps, tree.TILE):
+            i = begin + lane
+            at = (b * steps)[:, None] + i
+            node = entry(tree.draft_nodes, at, exists[:, None] & (i < steps))
+            going = node != -1
+            deeper = going & (i % tree.L > 0)
+            above = tl.where(deeper, entry(tree.draft_nodes, at - 1, deeper), 0)
+            bad |= tl.max((going & ~is_child(tree, first, node, above, going)).to(tl.int32), 1)
+    return bad > 0
+
+
+@triton.jit
+def next_test(tree, b, node, depth, tests, wanted, on):
+    """The next child of each node whose token is wanted, -1 where there is none; the column of its uniform; the tests behind it.
+
+    They come in the order in which they were drawn: every draft that passes through the node and goes on to a child, or every
+    child, by links or by number. Links that do not lead from child to child end the list.
+    """
+    first = b * tree.N
+    child = node * 0 - 1
+    column = child
+    at = tests.at
+    count = tests.count
+    searching = on & (depth < tree.D)
+    if tree.draft_nodes is not None:
+        searching &= (depth < tree.L) & (at < tree.K)
+        while some(searching):
+            k = at[:, None] + tl.arange(0, tree.TILE)[None, :]
+            here = searching[:, None] & (k < tree.K)
+            level = (b[:, None] * tree.K + k) * tree.L + depth[:, None]
+            above = entry(tree.draft_nodes, level - 1, here & (depth > 0)[:, None])
+            here &= (depth == 0)[:, None] | (above == node[:, None])
+            c = entry(tree.draft_nodes, level, here)
+            here = is_child(tree, first[:, None], c, node[:, None], here)
+            here = is_wanted(tree, first[:, None], c, wanted[:, None], here)
+            hit = tl.min(tl.where(here, k, tree.K), 1)
+            found = searching & (hit < tree.K)
+            child = tl.where(found, tl.sum(tl.where(k == hit[:, None], c, 0), 1), child)
+            column = tl.where(found, hit * tree.L + depth, column)
+            at = tl.where(searching, tl.where(found, hit + 1, at + tree.TILE), at)
+            searching &= ~found & (at < tree.K)
+    elif tree.first_child is not None:
+        searching &= count < tree.N
+        while some(searching):
+            begin = entry(tree.first_child, first + node, searching & (count == 0))
+            following = entry(tree.next_sibling, first + at, searching & (count > 0))
+            at = tl.where(searching, tl.where(count == 0, begin, following), at)
+            here = is_child(tree, first, at, node, searching)
+            count = tl.where(searching, tl.where(here, count + 1, tree.N), count)
+            found = is_wanted(tree, first, at, wanted, here)
+            child = tl.where(found, at, child)
+            searching &= ~found & (count < tree.N)
+        column = child
+    else:
+        at = tl.where(searching, tl.maximum(at, node + 1), at)
+        searching &= at < tree.N
+        while some(searching):
+            i = at[:, None] + tl.arange(0, tree.TILE)[None, :]
+            here = is_child(tree, first[:, None], i, node[:, None], searching[:, None] & (i < tree.N))
+            here = is_wanted(tree, first[:, None], i, wanted[:, None], here)
+            hit = tl.min(tl.where(here, i, tree.N), 1)
+            found = searching & (hit < tree.N)
+            child = tl.where(found, hit, child)
+            at = tl.where(searching, tl.where(found, hit + 1, at + tree.TILE), at)
+            searching &= ~found & (at < tree.N)
+        column = child
+    return child, column, Tests(at, count)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tree_mask: csrc/tree_mask/tree_mask.h. One launch climbs from each node and packs its ancestors, one writes the mask."""
+
+import torch
+import triton
+import triton.language as tl
+
+from . import check, launch
+
+# In the order of the op's format numbers: dtype, as what it is written, what is seen, what is hidden.
+FORMATS = (
+    (torch.bool, torch.bool, 1, 0),
+    (torch.float32, torch.int32, 0, -(1 << 23)),
+    (torch.float64, torch.int64, 0, -(1 << 52)),
+    (torch.bfloat16, torch.int16, 0, -(1 << 7)),
+    (torch.float16, torch.int16, 0, -(1 << 10)),
+    (torch.uint8, torch.uint8, 1, 0),
+    (torch.uint32, torch.int32, 1, 0),
+    (torch.uint64, torch.int32, 1, 0),
+)
+UINT8, UINT32, UINT64 = 5, 6, 7
+ELEMENT, BYTE, WORD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+@triton.jit
+def not_negative(values, stride, b, inside):
+    return tl.maximum(tl.load(values + b * stride, mask=inside, other=0).to(tl.int64), 0)
+
+
+@launch.kernel
+def climb_kernel(
+    parents, request_stride, node_stride, prefix_len, prefix_stride, tree_start, start_stride, ancestors, depth, positions, status,
+    B, N, W, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < B * N * W
+    row = at // W
+    w = at - row * W
+    b = row // N
+    i = row - b * N
+    parents += b * request_stride
+    given = tl.load(parents + i * node_stride, mask=inside, other=-1).to(tl.int64)
+    bits = tl.zeros([BLOCK], tl.int32)
+    nodes = tl.zeros([BLOCK], tl.int32)
+    j = tl.where(inside, i, -1)
+    # Parents come before children: below the word there is nothing left for it.
+    while tl.max((j >= 32 * w).to(tl.int32)) > 0:
+        here = j >= 32 * w
+        bits = tl.where(here & (j < 32 * w + 32), bits | (1 << (j - 32 * w).to(tl.int32)), bits)
+        nodes += here.to(tl.int32)
+        up = tl.load(parents + j * node_stride, mask=here, other=-1).to(tl.int64)
+        j = tl.where((up >= 0) & (up < j), up, -1)
+    tl.store(ancestors + at, bits, mask=inside)
+    once = inside & (w == 0)
+    tl.store(depth + row, nodes - 1, mask=once)
+    prefix = not_negative(prefix_len, prefix_stride, b, once) if prefix_len is not None else tl.zeros([BLOCK], tl.int64)
+    tl.store(positions + row, prefix + nodes - 1, mask=once)
+
+    flags = tl.where((given < -1) | (given >= i), 1, 0)
+    root = once & (i == 0)
+    if prefix_len is not None:
+        flags |= tl.where(tl.load(prefix_len + b * prefix_stride, mask=root, other=0) < 0, 2, 0)
+    if tree_start is not None:
+        flags |= tl.where(tl.load(tree_start + b * start_stride, mask=root, other=0) < 0, 2, 0)
+    tl.atomic_or(status + b, flags, mask=once & (flags > 0))
+
+
+@triton.jit
+def sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride, N, W, inside, NODES_ONLY: tl.constexpr):
+    """Whether node i may attend to key j: the tree's where it lies, else the prefix's, seen by all that hang on the root."""
+    row = ancestors + (b * N + i) * W
+    prefix = tl.zeros_like(b)
+    if not NODES_ONLY:
+        if prefix_len is not None:
+            prefix = not_negative(prefix_len, prefix_stride, b, inside)
+    start = prefix
+    if not NODES_ONLY:
+        if tree_start is not None:
+            start = not_negative(tree_start, start_stride, b, inside)
+    t = j - start
+    in_tree = inside & (t >= 0) & (t < N)
+    word = tl.load(row + (t >> 5), mask=in_tree, other=0)
+    committed = inside & (j < prefix) & (in_tree == 0)
+    rooted = tl.load(row, mask=committed, other=0)
+    return (((word >> (t & 31).to(tl.int32)) & 1) | (rooted & 1)) != 0
+
+
+@launch.kernel
+def put_units_kernel(
+    ancestors, prefix_len, prefix_stride, tree_start, start_stride, mask, units, words, B, N, W, keys, seen, hidden,
+    NODES_ONLY: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    unit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    exists = unit < units
+    if KIND == ELEMENT:
+        row = unit // keys
+        b = row // N
+        i, j = row - b * N, unit - row * keys
+        s = sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride, N, W, exists, NODES_ONLY)
+        tl.store(mask + unit, tl.where(s, seen, hidden).to(mask.dtype.element_ty), mask=exists)
+    else:
+        BITS: tl.constexpr = 8 if KIND == BYTE else 32
+        bit = tl.arange(0, BITS)[None, :]
+        if KIND == BYTE:  # of a request: its rows have no gaps
+            b = (unit // words)[:, None]
+            e = (unit - unit // words * words)[:, None] * 8 + bit
+            i = e // keys
+            j = e - i * keys
+            inside = exists[:, None] & (i < N)
+        else:  # of a row
+            row = (unit // words)[:, None]
+            b = row // N + tl.zeros_like(bit)
+            i = row - row // N * N
+            j = (unit - unit // words * words)[:, None] * 32 + bit
+            inside = exists[:, None] & (j < keys)
+        s = sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride, N, W, inside, NODES_ONLY)
+        tl.store(mask + unit, tl.sum(s.to(tl.int32) << bit, 1).to(mask.dtype.element_ty), mask=exists)
+
+
+def check_tree(op, parents, prefix_len, tree_start):
+    """Values are looked at only on the CPU."""
+    if parents.device.type != "cpu":
+        return
+    for name, x in (("prefix_len", prefix_len), ("tree_start", tree_start)):
+        for b, length in enumerate([] if x is None or not parents.size(0) else x.tolist()):
+            check.that(length >= 0, op, f"{name} must be >= 0, got {length} at index {b}")
+    nodes = torch.arange(parents.size(1))
+    for b, i in ((parents < -1) | (parents >= nodes)).nonzero().tolist():
+        check.that(False, op, f"parents[{b}, {i}] must be in [-1, {i}), got {parents[b, i]}")
+
+
+def tree_mask(parents, prefix_len, tree_start, num_keys, format):
+    op = "tree_mask"
+    check.dim(op, "parents", parents, 2)
+    B, N = parents.shape
+    check.that(-1 <= num_keys <= 1 << 30, op, f"num_keys must be in [0, 2^30], or -1 for the nodes alone, got {num_keys}")
+    check.that(0 <= format < len(FORMATS), op, f"format must be in [0, {len(FORMATS)}), got {format}")
+    check.that(N <= 1 << 20, op, f"parents must have at most 2^20 nodes, got {N}")
+    check.integers(op, "parents", parents, parents)
+    prefix = check.per_row(op, "prefix_len", prefix_len, B, parents)
+    start = check.per_row(op, "tree_start", tree_start, B, parents)
+    check_tree(op, parents, prefix_len, tree_start)
+    return unchecked(parents, prefix, start, num_keys, format)
+
+
+def unchecked(parents, prefix, start, num_keys, format):
+    """prefix and start: values and their stride."""
+    B, N = parents.shape
+    nodes_only = num_keys < 0
+    keys = N if nodes_only else num_keys
+    dtype, written, seen, hidden = FORMATS[format]
+
+    def empty(*size, of=torch.int32):
+        return torch.empty(size, dtype=of, device=parents.device)
+
+    packed = format in (UINT32, UINT64)
+    if format == UINT8:
+        mask = empty(B, launch.blocks(N * keys, 8), of=dtype)
+    else:
+        mask = empty(B, N, launch.blocks(keys, 8 * dtype.itemsize) if packed else keys, of=dtype)
+    out = mask.view(written)
+    words = out.size(-1)
+    direct = nodes_only and packed  # packed ancestors without a prefix are the mask; else they are scratch
+    W = words if direct else launch.blocks(N, 32)
+    ancestors = out if direct else empty(B, N, W)
+    depth, positions = empty(B, N), empty(B, N, of=torch.int64)
+    status = torch.zeros(B, dtype=torch.int32, device=parents.device)
+    lengths = (*prefix, *start)
+    block = launch.elements()
+    if ancestors.numel():
+        args = (parents, *parents.stride(), *lengths, ancestors, depth, positions, status, B, N, W)
+        launch.run(climb_kernel, (launch.blocks(B * N * W, block),), 128, *args, BLOCK=block)
+    if out.numel() and not direct:
+        kind, per_unit = (BYTE, 8) if format == UINT8 else (WORD, 32) if packed else (ELEMENT, 1)
+        block = max(16, block * 4 // per_unit)
+        args = (ancestors, *lengths, out, out.numel(), words, B, N, W, keys, seen, hidden)
+        grid = (launch.blocks(out.numel(), block),)
+        launch.run(put_units_kernel, grid, 128, *args, NODES_ONLY=nodes_only, KIND=kind.value, BLOCK=block)
+    return mask, depth, positions, status
