@@ -17,7 +17,7 @@ from bench import machine
 from bench.harness import copy_bandwidth, measure
 from bench.report import HEADER, Files, Row, skipped
 
-OPS = ("verify_chain", "row_stats", "sample", "residual", "kseq_rho", "accept", "uniforms", "build_tree", "tree_mask", "verify_tree")
+OPS = ("verify_chain", "row_stats", "sample", "residual", "kseq_rho", "row_gap", "rules", "accept", "uniforms", "build_tree", "tree_mask", "verify_tree")
 
 READING_GPU = """\
 time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache; as called: the same calls from

@@ -195,7 +195,7 @@ def _call(how: str, device: str) -> Work:
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, seed=seed, offset=offset)
     op, no = torch.ops.specdec.verify_chain, [None] * 4
     calls = {
-        "torch.ops": lambda x: op(x.target, x.tokens, x.draft, None, G, None, *no, None, None, *no, 0, 0, x.seed, x.offset, None),
+        "torch.ops": lambda x: op(x.target, x.tokens, x.draft, None, G, None, *no, None, None, *no, 0, 0, 0, None, None, x.seed, x.offset, None),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }
     return Work(x, calls[how], peers={"eager": lambda x: eager.step(x.target, x.tokens, x.draft)}, calls=500)

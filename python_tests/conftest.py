@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import backends
 import pytest
+import rule_cases
 import tally
 import torch
 
@@ -38,6 +39,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=_params(name for name in backends.NAMES if name not in rule_cases.SLOW))
+def sweep_backend(request):
+    """Every op that walks thousands of requests by a rule in seconds."""
+    yield from _ready(request)
 
 
 # ---- the share of flips, over the whole session: with xdist, workers hand what they saw to the process that reports ----

@@ -76,6 +76,22 @@ def test_generate_with_trees(pair):
     assert one == same != other
 
 
+def test_generate_with_rules(pair):
+    """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target where it defers."""
+    target, draft = pair
+    plain, drafted = (body(generate(p, "--plain").output) for p in (pair, (draft, target)))
+    assert plain != drafted
+    for arguments in (["--rule", "chow", "--alpha", 0], ["--rule", "lenience"], ["--block"]):
+        result = generate(pair, "--gamma", 3, *arguments)
+        assert result.exit_code == 0 and body(result.output) == plain, result.output
+    for arguments in (["--gamma", 3], ["--gamma", 3, "--block"], ["--plain"]):
+        result = generate(pair, "--rule", "chow", "--alpha", 1, *arguments)
+        assert result.exit_code == 0 and body(result.output) == drafted, result.output
+    assert "target calls 0" in " ".join(result.output.split())
+    typical = generate(pair, "--rule", "typical", "--alpha", "0.2,0.5", "--gamma", 3, "--temperature", 1)
+    assert typical.exit_code == 0 and "acceptance" in typical.output
+
+
 def test_the_methods_are_those_of_the_loop():
     from specdec_kernels.decode import TREE_METHODS
 
@@ -108,6 +124,13 @@ def test_generate_refuses(pair, tmp_path):
         (["--method", "kseq", "--widths", "3,1"], "draws independent chains, which have no fixed shape"),
         (["--method", "kseq", "--lookup-first"], "lookup needs distinct children"),
         (["--method", "greedy", "--temperature", 1], "needs temperature 0, request 0 has 1.0"),
+        (["--rule", "chov"], "rule must be one of exact, chow"),
+        (["--rule", "diff", "--alpha", 2], "alpha of rule 'diff' must be in [0, 1], got 2"),
+        (["--rule", "diff", "--alpha", "x"], "--alpha must be a number, or two with a comma between them, got x"),
+        (["--rule", "diff", "--draft", "lookup"], "with PromptLookupDrafter, request 0 has 'diff'"),
+        (["--rule", "diff", "--plain", "--draft", "lookup"], "--plain --rule diff needs a draft model, got --draft lookup"),
+        (["--rule", "diff", "--method", "kseq"], "rule must be one of exact with TreeDrafter, request 0 has 'diff'"),
+        (["--method", "kseq", "--block"], "verify must be 'token' with TreeDrafter, got 'block'"),
         (["--temperature", -1], "temperature must be a finite number >= 0"),
         (["--top-p", 0], "top_p must lie in (0, 1]"),
         (["--draft", "missing.gguf"], "missing.gguf: no such file"),

@@ -16,7 +16,7 @@ from gates.machine_code import Kernel
 from specdec_kernels import backends
 
 HERE = Path(__file__).parent
-OPS = {"accept", "residual", "row_stats", "sample", "uniforms", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree"}
+OPS = {"accept", "residual", "row_gap", "row_stats", "sample", "uniforms", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree"}
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 needs_cuobjdump = pytest.mark.skipif(machine_code.cuobjdump() is None, reason="no cuobjdump beside nvcc or in a triton package")

@@ -45,7 +45,7 @@ def test_cli_commands_exist():
     assert set(re.findall(r"python -m specdec_kernels (\w+)", README)) <= known
 
 
-@pytest.mark.parametrize("op", ["row_stats", "uniforms", "sample", "accept", "residual", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "tree_mask_mod", "verify_tree"])
+@pytest.mark.parametrize("op", ["row_stats", "uniforms", "sample", "accept", "residual", "row_gap", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "tree_mask_mod", "verify_tree"])
 def test_docstring_examples_print_what_they_say(op):
     function = getattr(sk, op)
     test = doctest.DocTestFinder(recurse=False).find(function, op, globs={op: function, "torch": importlib.import_module("torch")})[0]

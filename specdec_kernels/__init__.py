@@ -13,6 +13,7 @@ from specdec_kernels.ops.accept import accept  # noqa: E402
 from specdec_kernels.ops.build_tree import Tree, build_tree  # noqa: E402
 from specdec_kernels.ops.kseq_rho import KSeqRhoOutput, kseq_rho  # noqa: E402
 from specdec_kernels.ops.residual import residual  # noqa: E402
+from specdec_kernels.ops.row_gap import row_gap  # noqa: E402
 from specdec_kernels.ops.row_stats import row_stats  # noqa: E402
 from specdec_kernels.ops.sample import SampleOutput, sample  # noqa: E402
 from specdec_kernels.ops.tree_mask import (  # noqa: E402
@@ -38,6 +39,7 @@ from specdec_kernels.ops.verify_chain import (  # noqa: E402
     verify_chain,
 )
 from specdec_kernels.ops.verify_tree import VerifyTreeOutput, verify_tree  # noqa: E402
+from specdec_kernels.rules import RULES  # noqa: E402
 
 __version__ = "0.1.0"
 
@@ -46,6 +48,7 @@ __all__ = [
     "DOMAIN_DRAFT",
     "DOMAIN_FINAL",
     "DOMAIN_NOISE",
+    "RULES",
     "STATUS_EMPTY_RESIDUAL",
     "STATUS_INVALID_BONUS",
     "STATUS_INVALID_DRAFT",
@@ -64,6 +67,7 @@ __all__ = [
     "kseq_rho",
     "reference",
     "residual",
+    "row_gap",
     "row_stats",
     "sample",
     "theory",

@@ -62,6 +62,9 @@ def generate(
     method: Annotated[Method, typer.Option(help="One drafted chain, or a tree verified by this method of verify_tree.")] = Method.chain,
     drafts: Annotated[int, typer.Option(help="Of a tree: its chains.")] = 4,
     widths: Annotated[str, typer.Option(help="Of a tree, in place of --drafts and --gamma: children per node, level by level, as 4,2,1.")] = "",
+    rule: Annotated[str, typer.Option(help="How drafts are accepted: chow, diff, typical ... (all: specdec_kernels.rules).")] = "exact",
+    alpha: Annotated[str, typer.Option(help="Of the rule: a number, or two with a comma between them.")] = "",
+    block: Annotated[bool, typer.Option(help="Verify a chain as a block.")] = False,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
@@ -71,7 +74,7 @@ def generate(
     seed: Annotated[int, typer.Option(help="Request i uses seed + i.")] = 0,
     stop: Annotated[list[str], typer.Option(help="A string that ends the text; may be repeated.")] = [],  # noqa: B006
     chat: Annotated[bool, typer.Option(help="Wrap the prompt in the model's chat template.")] = False,
-    plain: Annotated[bool, typer.Option(help="No draft: plain decoding through the same loop.")] = False,
+    plain: Annotated[bool, typer.Option(help="No speculation: plain decoding through the same loop, with --rule a plain cascade.")] = False,
     dtype: Annotated[Precision, typer.Option(help="auto: bfloat16 where the CPU has it.")] = Precision.auto,
 ):
     """Continue text with a target and a draft, streaming, and say what it cost."""
@@ -80,20 +83,24 @@ def generate(
     try:
         from specdec_kernels import decode
 
+        cascade = plain and rule != "exact"
         width = gamma if gamma == "auto" else _number("gamma", gamma)
         with loading(console) as on_step:
-            model = None if plain or draft == "lookup" else draft
+            model = None if draft == "lookup" or (plain and not cascade) else draft
             pair = decode.load_pair(target, model, _dtype(dtype), on_step=on_step)
-        drafter = None if plain else _drafter(decode, pair, method, width, drafts, widths, lookup_first)
+        if cascade:
+            drafter = _cascade(decode, pair, rule, max_new_tokens)
+        else:
+            drafter = None if plain else _drafter(decode, pair, method, width, drafts, widths, lookup_first)
+        law = max_new_tokens, temperature, top_k, top_p, min_p
         requests = [
-            decode.Request(
-                _encode(pair.tokenizer, text, chat), max_new_tokens, temperature, top_k, top_p, min_p, seed + i, pair.eos, tuple(stop)
-            )
+            decode.Request(_encode(pair.tokenizer, text, chat), *law, seed + i, pair.eos, tuple(stop), rule, _alpha(alpha))
             for i, text in enumerate(prompt)
         ]
         output = decode.Output()
+        options = dict(verify="block" if block else "token", tokenizer=pair.tokenizer, output=output)
         heads = [text + "\n\n" for text in prompt] if chat else prompt
-        stream_text(console, heads, decode.stream(pair.target, requests, drafter, tokenizer=pair.tokenizer, output=output))
+        stream_text(console, heads, decode.stream(pair.target, requests, drafter, **options))
     except (ValueError, ImportError, OSError) as error:
         Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(2) from None
@@ -115,11 +122,25 @@ def _drafter(decode, pair, method, width, drafts, widths, lookup_first):
     return model if lookup is None else decode.LookupThenModel(lookup, model)
 
 
+def _cascade(decode, pair, rule, longest):
+    if pair.draft is None:
+        raise ValueError(f"--plain --rule {rule} needs a draft model, got --draft lookup")
+    return decode.PlainCascade(pair.draft, longest)
+
+
 def _number(name, text):
     if not text.isdigit():
         wanted = 'an integer >= 1 or "auto"' if name == "gamma" else "integers >= 1 with commas between them"
         raise ValueError(f"--{name} must be {wanted}, got {text}")
     return int(text)
+
+
+def _alpha(text):
+    try:
+        given = tuple(float(x) for x in text.split(",")) if text else (None,)
+    except ValueError:
+        raise ValueError(f"--alpha must be a number, or two with a comma between them, got {text}") from None
+    return given[0] if len(given) == 1 else given
 
 
 def _dtype(precision):

@@ -15,6 +15,8 @@ __all__ = [
     "acceptance_rate",
     "acceptance_rate_from_logits",
     "best_gamma",
+    "deferral_rate",
+    "expected_chain_tokens",
     "expected_tokens",
     "expected_tree_tokens",
     "improves",
@@ -230,6 +232,52 @@ def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") 
         raise ValueError(f"expected_tree_tokens: drawn must be 'iid' or 'distinct', got {drawn!r}")
     trees = iid_trees(q, K, L) if drawn == "iid" else distinct_trees(q, [K] * L)
     return float(expected_length(mixed(trees, p, q, method)))
+
+
+def expected_chain_tokens(p, q, gamma: int, method: str = "token", rule: str = "exact", alpha=None, p1=None, q1=None) -> float:
+    """Expected tokens of one target call that verifies one path of gamma drafts, by enumeration: small V and gamma only.
+
+    p(prefix) -> [V] float64, q(prefix) -> [V], the laws behind a tuple of tokens; p1, q1: the same rows unscaled (temperature 1,
+    no filters), which the cascades' confidences are read from, by default p and q. method "block" never expects fewer than
+    "token", whatever the law that the rule puts in place of p (Sun et al. 2024).
+
+    >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]
+    >>> [round(expected_chain_tokens(*rows, 2, method), 6) for method in ("token", "block")]
+    [2.111111, 2.222222]
+    >>> expected_chain_tokens(*rows, 2, rule="chow", alpha=0.5)
+    3.0
+    """
+    from .reference.chain_law import chain_law
+
+    _check("expected_chain_tokens", gamma=gamma)
+    if method not in ("token", "block"):
+        raise ValueError(f"expected_chain_tokens: method must be 'token' or 'block', got {method!r}")
+    law = chain_law(p, q, int(gamma), method=method, rule=rule, alpha=alpha, p1=p1, q1=q1)
+    return math.fsum(len(tokens) * float(mass) for tokens, mass in law.items())
+
+
+def deferral_rate(p: torch.Tensor, q: torch.Tensor, rule: str, alpha=None, p1=None, q1=None) -> torch.Tensor:
+    """The chance that a speculative cascade hands a token drafted from q over to the target, row by row in float64.
+
+    p: [..., V], q: [..., Vq] probabilities; p1, q1: the same rows unscaled, by default p and q -> [...]: 0 or 1 under a rule that
+    defers whole rows ("chow" ... "opt_log"), the mass eta of the tokens that are not kept under "token_v1" ... "token_v3".
+
+    >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
+    >>> [round(deferral_rate(p, q, rule, 0.45).item(), 6) for rule in ("chow", "diff", "token_v1", "token_v3")]
+    [1.0, 0.0, 0.0, 0.3]
+    """
+    from .reference.rules import mix_of, resolved
+    from .reference.rules.one_step import pair_of
+
+    op = "deferral_rate"
+    cascades = ("chow", "chow_log", "diff", "diff_log", "opt", "opt_log", "token_v1", "token_v2", "token_v3")
+    if rule not in cascades:
+        raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, cascades))}, got {rule!r}")
+    _, alpha = resolved(op, "token", rule, alpha)
+    rows = [_pair(op, *pair, 1) for pair in ((p, q), (p if p1 is None else p1, q if q1 is None else q1))]
+    flat = [x.reshape(-1, x.size(-1)).numpy() for pair in rows for x in pair]
+    out = [float(mix_of(pair_of(*each), rule, alpha).a) for each in zip(*flat)]
+    return torch.tensor(out, dtype=torch.float64).reshape(p.shape[:-1])
 
 
 def _pair(op, p, q, k):

@@ -104,10 +104,10 @@ def without_replacement(z, y, K, draws):
     return sk.verify_tree((parents.expand(n, -1), tokens), z[:, None], y[:, None], **one).num_accepted.double().mean().item()
 
 
-def interval(counts, numerator, denominator, resamples=4000):
+def interval(counts, numerator, denominator, resamples=4000, fields=FIELDS):
     """Ratio of sums over prompts, and its 95% interval: prompts are drawn again."""
     x = np.array(counts, dtype=float)
-    a, b = x[:, FIELDS.index(numerator)], x[:, FIELDS.index(denominator)]
+    a, b = x[:, fields.index(numerator)], x[:, fields.index(denominator)]
     drawn = np.random.default_rng(0).integers(0, len(x), (resamples, len(x)))
     low, high = np.quantile(a[drawn].sum(1) / b[drawn].sum(1), (0.025, 0.975))
     return a.sum() / b.sum(), low, high

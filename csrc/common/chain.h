@@ -2,13 +2,10 @@
 // What several rejections leave of a law, evaluated id by id: no residual is ever stored.
 #pragma once
 
-#include "../accept/accept.h"
+#include "blend.h"
 #include "view.h"
 
 namespace specdec {
-
-// What a residual takes away: of what is not a probability nothing, of a rounded one one.
-SPECDEC_HD double draft_prob(double q) { return is_draft_prob(q) ? (q < 1 ? q : 1) : 0; }
 
 // One step of a chain: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v).
 struct Link {
@@ -24,11 +21,12 @@ SPECDEC_HD Link subtracting(const Dist& q) {
   return link;
 }
 
-// p after its links; not normalised, so a link's m carries the normaliser of what was before it.
+// p after its links; not normalised, so a link's m carries the normaliser of what was before it. A blend stands in for p.
 struct Chain {
   Dist p;
   const Link* links = nullptr;
   int64_t n = 0;
+  const Blend* blend = nullptr;
 
   SPECDEC_HD bool is_gone(int64_t v, int64_t before) const {
     for (int64_t i = 0; i < before; ++i) {
@@ -41,6 +39,7 @@ struct Chain {
   SPECDEC_HD double weight(int64_t v) const {
     double r = p.prob(v);
     if (r < 0) r = 0;
+    if (blend) r = v < p.row.V ? blend->weight(r, v) : 0;
     for (int64_t j = 0; j < n; ++j) {
       const Link& link = links[j];
       r *= link.m;

@@ -187,7 +187,7 @@ class ChainTeam {
   template <class Test>
   SPECDEC_DEVICE int first_of_32(const Test& test) const { return warp_first_of_32(test); }
 
- private:
+ protected:
   const ChunkTable table_;
   const void* held_ = nullptr;  // the row of logits whose law's own sums the table holds: of the law without a cutoff
   float held_norm_ = 0;         // and with this norm

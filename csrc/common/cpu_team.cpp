@@ -182,7 +182,7 @@ bool CpuTeam::holds(const Dist& p) const {
 }
 
 double CpuTeam::sum(const Chain& chain) {
-  const bool plain = chain.n == 0;
+  const bool plain = chain.n == 0 && !chain.blend;
   if (!plain || !holds(chain.p)) {
     num_taken_ = 0;
     chunks_ = chunk_count(chain.p.row.V);
@@ -197,17 +197,67 @@ double CpuTeam::sum(const Chain& chain) {
   return total;
 }
 
-double CpuTeam::mass(const Dist& q, const Link* links, int64_t n) const {
-  std::vector<double> sums(chunk_count(q.row.V));
-  for_chunks(int64_t(sums.size()), [&](int64_t c) {
-    const int size = chunk_size(q.row.V, c);
-    float buf[kChunk];
-    const float* y = drafted(q, links, n, c, size, buf);
-    sums[c] = rows_.draft(y, size, buf);
-  });
+// f(chunk) summed in the order of the chunks
+template <class F>
+double CpuTeam::total_of(int64_t chunks, const F& f) const {
+  std::vector<double> sums(chunks);
+  for_chunks(chunks, [&](int64_t c) { sums[c] = f(c); });
   double total = 0;
   for (const double x : sums) total += x;
   return total;
+}
+
+double CpuTeam::mass(const Dist& q, const Link* links, int64_t n) const {
+  return total_of(chunk_count(q.row.V), [&](int64_t c) {
+    const int size = chunk_size(q.row.V, c);
+    float buf[kChunk];
+    const float* y = drafted(q, links, n, c, size, buf);
+    return rows_.draft(y, size, buf);
+  });
+}
+
+double CpuTeam::entropy(const Dist& d) const {
+  if (d.kind == Kind::kOneHot) return 0;
+  if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return kNaN;
+  const bool logits = d.kind == Kind::kLogits;
+  const double total = total_of(chunk_count(d.row.V), [&](int64_t c) {
+    const int n = chunk_size(d.row.V, c);
+    float buf[kChunk];
+    const float* z = rows_.load(d.row, c * kChunk, n, n, logits ? -kInf : 0.0f, buf);
+    return logits ? rows_.entropy(z, n, d.law) : rows_.prob_entropy(z, n);
+  });
+  return logits ? d.law.log_norm + total * std::exp(-double(d.law.log_norm)) : total;
+}
+
+double CpuTeam::largest_prob(const Row& row) const {
+  double largest = 0;
+  for (int64_t c = 0; c < chunk_count(row.V); ++c) {
+    float buf[kChunk];
+    const int n = chunk_size(row.V, c);
+    const Scan s = rows_.scan(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n));
+    if (s.bad) return kNaN;
+    largest = std::max<double>(largest, s.max);
+  }
+  return largest > 0 ? largest : kNaN;
+}
+
+int64_t CpuTeam::above(const Row& row, float least) const {
+  return int64_t(total_of(chunk_count(row.V), [&](int64_t c) {
+    float buf[kChunk];
+    const int n = chunk_size(row.V, c);
+    return rows_.above(rows_.load(row, c * kChunk, n, n, -kInf, buf), n, least);
+  }));
+}
+
+double CpuTeam::deferred(const Blend& blend, int64_t V) const {
+  const Dist& q = blend.q;
+  if (q.kind == Kind::kOneHot) return q.hot < V && blend.keeps(q.hot) ? 0 : 1;
+  return total_of(chunk_count(q.row.V), [&](int64_t c) {
+    const int n = chunk_size(q.row.V, c);
+    float of_q[kChunk], of_ruler[kChunk];
+    const float* y = draft_probs(q, c, n, of_q);
+    return rows_.deferred(y, entries(blend.ruler, V, c, n, of_ruler), n, blend.cut);
+  });
 }
 
 // The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
@@ -256,10 +306,40 @@ const float* CpuTeam::drafted(const Dist& q, const Link* links, int64_t j, int64
   return z;
 }
 
+const float* CpuTeam::draft_probs(const Dist& q, int64_t c, int n, float* buf) const {
+  const float* y = q.kind == Kind::kOneHot ? nullptr : drafted(q, nullptr, 0, c, n, buf);
+  if (y) return y;
+  std::fill(buf, buf + padded(n), 0.0f);
+  if (q.kind == Kind::kOneHot && q.hot / kChunk == c && q.hot % kChunk < n) buf[q.hot % kChunk] = 1;
+  return buf;
+}
+
+const float* CpuTeam::entries(const Dist& ruler, int64_t V, int64_t c, int n, float* buf) const {
+  const int m = int(std::clamp<int64_t>(std::min(V, ruler.row.V) - c * kChunk, 0, n));
+  if (m > 0) return rows_.load(ruler.row, c * kChunk, m, n, kNaN, buf);
+  std::fill(buf, buf + padded(n), kNaN);
+  return buf;
+}
+
+float CpuTeam::blended_weights(const Dist& p, const Blend& blend, int64_t c, float* w) const {
+  const int n = chunk_size(p.row.V, c);
+  float of_q[kChunk], of_ruler[kChunk];
+  if (p.kind == Kind::kOneHot)
+    draft_probs(p, c, n, w);
+  else if (std::isnan(plain_weights(p, c, w)))
+    return kNaN;
+  const float* q = draft_probs(blend.q, c, n, of_q);
+  if (blend.capped) return rows_.cap(w, q, n, blend.of_q, blend.of_p, blend.m, blend.minus);
+  // What a one-hot ruler says is said by q, which has no more than that one id.
+  const bool has_ruler = blend.ruler.kind == Kind::kLogits || blend.ruler.kind == Kind::kProbs;
+  const float* ruler = has_ruler ? entries(blend.ruler, p.row.V, c, n, of_ruler) : q;
+  return rows_.mix(w, q, ruler, n, blend.cut, blend.m * blend.of_p, blend.kept(), -blend.minus);
+}
+
 float CpuTeam::weights(const Chain& chain, int64_t c, float* w) const {
   const int64_t begin = c * kChunk;
   const int n = chunk_size(chain.p.row.V, c);
-  float sum = plain_weights(chain.p, c, w), factor = 1;
+  float sum = chain.blend ? blended_weights(chain.p, *chain.blend, c, w) : plain_weights(chain.p, c, w), factor = 1;
   bool changed = false;  // since `sum`
   for (int64_t j = 0; j < chain.n; ++j) {
     if (sum == 0) return 0;  // nothing to take q from: its row need not be read

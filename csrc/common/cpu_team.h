@@ -33,6 +33,12 @@ class CpuTeam {
   // Total of what the q of a link behind these n holds.
   double mass(const Dist& q, const Link* links, int64_t n) const;
 
+  // Of rows that hold a law, without a trace on the sums left behind
+  double entropy(const Dist& d) const;
+  double largest_prob(const Row& row) const;                // NaN if NaN or inf is in it, or nothing positive
+  int64_t above(const Row& row, float least) const;         // how many entries are larger
+  double deferred(const Blend& blend, int64_t V) const;     // mass of the blend's q where it is not kept, or of ids beyond V
+
   // Inverse CDF over the chunk sums left behind: the first id with mass whose running sum exceeds v * total.
   int64_t draw(const Chain& chain, double v) const;
   int64_t draw(const Dist& p, const Dist& q, double v) const { const Link link = subtracting(q); return draw(pair(p, link), v); }
@@ -74,9 +80,16 @@ class CpuTeam {
   template <class Weigh>
   float crossing(const Row& row, float lo, double target, const Weigh& weigh) const;
 
-  static Chain pair(const Dist& p, const Link& q) { return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1}; }
+  static Chain pair(const Dist& p, const Link& q) { return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1, nullptr}; }
   bool holds(const Dist& p) const;
   float plain_weights(const Dist& p, int64_t c, float* w) const;
+  float blended_weights(const Dist& p, const Blend& blend, int64_t c, float* w) const;
+  // Chunk c of a draft as probabilities, a one-hot's too, 0 from its end to n.
+  const float* draft_probs(const Dist& q, int64_t c, int n, float* buf) const;
+  // Chunk c of a blend's ruler, NaN from id V to n.
+  const float* entries(const Dist& ruler, int64_t V, int64_t c, int n, float* buf) const;
+  template <class F>
+  double total_of(int64_t chunks, const F& f) const;
   // Chunk c of the q of link j as its row holds it, 0 from its end to n; null where it holds nothing.
   const float* drafted(const Dist& q, const Link* links, int64_t j, int64_t c, int n, float* buf) const;
 

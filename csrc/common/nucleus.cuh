@@ -81,9 +81,8 @@ class Nucleus {
     Kept kept;
     bool reached = false;
     if (!(covered_from_ <= lo)) aim(goal, a, b);
-    // A guess and what the histogram then finds take two turns; the bound ends the search on a table that contradicts the row.
 #pragma unroll 1
-    for (int turn = 0; turn < 8; ++turn) {
+    for (;;) {
       unsigned inside = 0;
       if (!(covered_from_ <= lo)) inside = gather(a, b);
       if (goal.reached(above_)) {
@@ -109,7 +108,6 @@ class Nucleus {
       }
       a = from, b = to;
     }
-    return kept;
   }
 
   // Narrows [a, b] to about as many logits as can be gathered around the place where the sample reaches the goal.

@@ -35,6 +35,15 @@ struct RowKernels {
   float (*subtract)(float* w, const float* q, int n, float m, float s, float cap);
   // w = m * w; returns the sum
   float (*scale)(float* w, int n, float m);
+  // w, which holds p, becomes the weights of a blend of it and q; an entry of `ruler` tells whether q is kept there. Returns the sum.
+  float (*mix)(float* w, const float* q, const float* ruler, int n, float cut, float of_p, float kept, float gone);
+  float (*cap)(float* w, const float* q, int n, float of_q, float of_p, float m, float minus);
+  // sum of q, as draft() makes it, where the entry of `ruler` does not reach the cut
+  float (*deferred)(const float* q, const float* ruler, int n, float cut);
+  // sum over z >= cutoff of -x exp(x) with x = (z - max) * scale, and of -x ln x over positive probabilities
+  float (*entropy)(const float* z, int n, const Law& law);
+  float (*prob_entropy)(const float* p, int n);
+  int (*above)(const float* z, int n, float least);
   double (*total)(const float* p, int n);
   // sum (p - t q)+ for every candidate t, as pair_sums.h wants it
   void (*unders)(const float* p, const float* q, int n, const float* t, double* out);

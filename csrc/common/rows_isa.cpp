@@ -241,6 +241,63 @@ float scale(float* w, int n, float m) {
   });
 }
 
+float mix(float* w, const float* q, const float* ruler, int n, float cut, float of_p, float kept, float gone) {
+  return sum_over(n, [=](int i) {
+    const F of_q = select(load_f(ruler + i) >= cut, splat(kept), splat(gone));
+    const F r = max_f(load_f(w + i) * of_p + of_q * draft_f(load_f(q + i)), F{});
+    store_f(w + i, r);
+    return r;
+  });
+}
+
+float cap(float* w, const float* q, int n, float of_q, float of_p, float m, float minus) {
+  return sum_over(n, [=](int i) {
+    const F x = load_f(w + i), y = draft_f(load_f(q + i));
+    const F r = max_f(max_f(min_f(y, x * of_q), x * of_p) * m - y * minus, F{});
+    store_f(w + i, r);
+    return r;
+  });
+}
+
+float deferred(const float* q, const float* ruler, int n, float cut) {
+  return sum_over(n, [=](int i) { return select(load_f(ruler + i) >= cut, F{}, draft_f(load_f(q + i))); });
+}
+
+float entropy(const float* z, int n, const Law& law) {
+  const float scale = law.scale, max = law.max, cutoff = law.cutoff;
+  return sum_over(n, [=](int i) {
+    const F z_i = load_f(z + i), x = max_f((z_i - max) * scale, splat(-100.0f));  // below it exp(x) is nothing, and x must be finite
+    return select(z_i >= cutoff, exp2_f(x * kLog2e) * -x, F{});
+  });
+}
+
+// ln x of a normal number, relative error below 1e-7 but around 1, where it is absolute.
+inline F log_f(F x) {
+  I exponent = ((I)x >> 23) - 127;
+  F m = (F)(((I)x & 0x7fffff) | 0x3f800000);
+  const I high = m > 1.41421356f;
+  m = select(high, m * 0.5f, m);
+  exponent -= high;  // true is -1
+  const F s = (m - 1.0f) / (m + 1.0f), t = s * s;
+  const F series = ((t * 0.11111111f + 0.14285714f) * t + 0.2f) * t + 0.33333333f;
+  return __builtin_convertvector(exponent, F) * 0.69314718f + (s + s * t * series) * 2.0f;
+}
+
+float prob_entropy(const float* p, int n) {
+  return sum_over(n, [=](int i) {
+    const F x = load_f(p + i);
+    return select((x >= 0x1p-126f) & (x < HUGE_VALF), -x * log_f(x), F{});
+  });
+}
+
+int above(const float* z, int n, float least) {
+  I count{};
+  for (int i = 0; i < padded(n); i += W) count -= load_f(z + i) > least;
+  int total = 0;
+  for (int j = 0; j < W; ++j) total += count[j];
+  return total;
+}
+
 using D = double __attribute__((vector_size(W * 4)));
 
 // The lanes of x in float64: the lower half of them and the upper one.
@@ -357,6 +414,6 @@ int find(const float* z, int n, float lo, float hi, int* out) {
 #define SPECDEC_TABLE_(isa) rows_##isa
 #define SPECDEC_TABLE(isa) SPECDEC_TABLE_(isa)
 extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA);
-const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA), load, scan, max, exp_sum, probs, clean, draft, subtract, scale, total, unders, find};
+const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA), load, scan, max, exp_sum, probs, clean, draft, subtract, scale, mix, cap, deferred, entropy, prob_entropy, above, total, unders, find};
 
 }  // namespace specdec

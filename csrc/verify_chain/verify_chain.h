@@ -6,6 +6,7 @@
 #include "../common/draw.h"
 #include "../common/philox.h"
 #include "../common/side.h"
+#include "../rules/rules.h"
 
 namespace specdec {
 
@@ -16,6 +17,8 @@ struct VerifyChain {
   int64_t draft_tokens_stride = 0;   // from request to request, if dense
   Ints cu_draft;                     // ragged: [B+1]
   Ints bonus_tokens;                 // [B]; the target then has no bonus row
+  bool block = false;                // block verification, else token by token
+  Rules rules;
   Ints seed, offset;                 // [B]
   const double* uniforms = nullptr;  // [B, G+1], in place of seed and offset
   int64_t* tokens = nullptr;         // [B, G+1]
@@ -23,6 +26,8 @@ struct VerifyChain {
   float* logprobs = nullptr;         // [B, G+1]
   int32_t* status = nullptr;         // [B]
 
+  // Whether anything but the exact rule, token by token, is asked of some request
+  SPECDEC_HD bool by_rule() const { return block || rules; }
   // Offsets on a device are not looked at before the launch, so they are kept inside [0, D] and [0, G] here.
   SPECDEC_HD int64_t start(int64_t b) const { return cu_draft ? clamped(cu_draft[b], D) : -1; }
   SPECDEC_HD int64_t drafted(int64_t b) const { return cu_draft ? clamped(clamped(cu_draft[b + 1], D) - start(b), G) : G; }
@@ -51,6 +56,9 @@ struct Verdict {
   bool accepted = false;
   Dist p, q;  // q of kind kNothing draws from p itself
   int32_t status = 0;
+
+  template <class Team>
+  SPECDEC_HD Final draw(Team& team, double v, int32_t& all) const { return final_token(team, p, q, v, all); }
 };
 
 template <class Team>
@@ -77,15 +85,15 @@ SPECDEC_HD Verdict judge(Team& team, const VerifyChain& a, int64_t b, int64_t i)
   return r;
 }
 
-SPECDEC_HD void keep_draft(const VerifyChain& a, int64_t b, int64_t i, const Verdict& accepted) {
+SPECDEC_HD void keep_draft(const VerifyChain& a, int64_t b, int64_t i, const Dist& p) {
   const int64_t d = a.draft_token(b, i);
   a.tokens[b * (a.G + 1) + i] = d;
-  a.logprobs[b * (a.G + 1) + i] = float(accepted.p.log_prob(d));
+  a.logprobs[b * (a.G + 1) + i] = float(p.log_prob(d));
 }
 
 // The final token at position i, where the walk stopped, and the padding behind it.
-template <class Team>
-SPECDEC_HD void finish(Team& team, const VerifyChain& a, int64_t b, int64_t i, const Verdict& stop) {
+template <class Team, class Stop>
+SPECDEC_WALK void finish(Team& team, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop) {
   const int64_t V = a.target.rows.V;
   int32_t status = stop.status;
   Final last;
@@ -94,7 +102,7 @@ SPECDEC_HD void finish(Team& team, const VerifyChain& a, int64_t b, int64_t i, c
     if (bonus < 0 || bonus >= V) status |= kInvalidBonus;
     last = {bonus < 0 ? 0 : bonus >= V ? V - 1 : bonus, NAN};  // its row was not given
   } else {
-    last = final_token(team, stop.p, stop.q, a.final_uniform(b), status);
+    last = stop.draw(team, a.final_uniform(b), status);
   }
   if (!team.leads()) return;
   int64_t* tokens = a.tokens + b * (a.G + 1);
@@ -111,7 +119,7 @@ SPECDEC_HD void verify_chain(Team& team, const VerifyChain& a, int64_t b) {
   int64_t i = 0;
   Verdict verdict = judge(team, a, b, i);
   while (verdict.accepted) {
-    keep_draft(a, b, i, verdict);
+    keep_draft(a, b, i, verdict.p);
     verdict = judge(team, a, b, ++i);
   }
   finish(team, a, b, i, verdict);

@@ -2,13 +2,18 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../common/cpu_team.h"
+#include "request.h"
 #include "verify_chain_op.h"
 
 namespace specdec {
 namespace {
 
 void run(const VerifyChain& a, const Tensor&) {
-  for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuTeam& team, int64_t b) { verify_chain(team, a, b); });
+  for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuTeam& team, int64_t b) {
+    if (!a.by_rule()) return verify_chain(team, a, b);
+    std::vector<Place> places(places_of(a));
+    verify_request(team, a, b, places.data());
+  });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../common/block_team.cuh"
+#include "requests.cuh"
 #include "verify_chain_op.h"
 
 namespace specdec {
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   NoTeam team;
   const Verdict verdict = judge(team, a, b, i);
   if (verdict.accepted)
-    keep_draft(a, b, i, verdict);
+    keep_draft(a, b, i, verdict.p);
   else
     atomicMax(s.stop + b, int(a.G + 1 - i));
 }
@@ -129,6 +130,7 @@ class ScanRoom {
 
 void run(const VerifyChain& a, const Tensor& like) {
   const OnDeviceOf device(like);
+  if (a.by_rule()) return run_requests(a, like, device.stream);
   Step s{a};
   const int64_t chunks = chunk_count(a.target.rows.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);

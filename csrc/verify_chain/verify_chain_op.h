@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "../common/check.h"
+#include "../rules/rules_op.h"
 #include "verify_chain.h"
 
 namespace specdec {
@@ -55,8 +55,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
     const Tensor& target_logits, const Tensor& draft_tokens, const OptTensor& draft_logits, const OptTensor& cu_draft, int64_t max_draft,
     const OptTensor& bonus_tokens, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
     const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature, const OptTensor& draft_top_k,
-    const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, const OptTensor& seed,
-    const OptTensor& offset, const OptTensor& uniforms) {
+    const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method,
+    const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
   const Op op("verify_chain", target_logits);
   VerifyChain a;
   const bool ragged = cu_draft.has_value();
@@ -88,6 +88,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   } else {
     check(!draft_stats && !draft_sampling, op, "draft_stats and draft sampling parameters need draft_logits, got none");
   }
+
+  check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
+  a.block = method == 1;
+  a.rules = rules(op, rule, alpha, B);
+  check_rules(op, a.rules, a.block, B);
 
   if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, G + 1);
   a.seed = ints_per_row(op, "seed", seed, B);

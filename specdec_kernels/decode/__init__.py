@@ -18,6 +18,7 @@ from .loop import Output, generate, stream
 from .mixed import LookupThenModel
 from .model_drafter import ModelDrafter
 from .models import Pair, check_tokenizers, load_pair
+from .plain_cascade import PlainCascade
 from .request import Event, Request, Result, Stats
 from .tree_drafter import TREE_METHODS, TreeDrafter
 from .tree_shape import TreeShape
@@ -35,6 +36,7 @@ __all__ = [
     "ModelDrafter",
     "Output",
     "Pair",
+    "PlainCascade",
     "PromptLookupDrafter",
     "Request",
     "Result",

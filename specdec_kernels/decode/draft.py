@@ -7,23 +7,33 @@ import torch
 
 import specdec_kernels as sk
 
+from ..rules import TABLE
 from .cache import Branches
 from .sequence import Batch, Sequence
 
-__all__ = ["Draft", "Drafter", "TreeDraft", "tested_drafts"]
+__all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "TreeDraft", "tested_drafts"]
+
+# Rules that make sense of a draft which no model has weighed: all but those that put a law of both models' rows in place of p.
+ONE_HOT_RULES = tuple(name for name, rule in TABLE.items() if name == "exact" or not rule.is_law)
 
 
 class Draft(NamedTuple):
     """A chain for each row."""
 
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
-    logits: torch.Tensor | None = None  # [n, G, Vq], None: every draft is one-hot
-    stats: torch.Tensor | None = None  # [n, G, 4] of the rows of logits; a greedy row (scale +inf) is one-hot and its logits go unread
+    logits: torch.Tensor | None = None  # [n, G, Vq], or G+1 rows, the last behind a request's last draft; None: every draft is one-hot
+    stats: torch.Tensor | None = None  # [n, G or G+1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
 
     branches = None  # in the target's pass each token sees all before it
 
-    def verify(self, logits, randomness):
-        return sk.verify_chain(logits, self.tokens, draft_logits=self.logits, draft_stats=self.stats, **randomness)
+    @property
+    def called(self) -> list[bool]:
+        """For which rows the target is needed."""
+        return [True] * len(self.tokens)
+
+    def verify(self, logits, batch, method):
+        drawn = dict(draft_logits=self.logits, draft_stats=self.stats)
+        return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.randomness)
 
     def settle(self, cache, start, verdict):
         """The accepted tokens lie in the target's cache where they belong."""
@@ -44,15 +54,17 @@ class TreeDraft(NamedTuple):
     stats: torch.Tensor | None = None  # [n, M, 4]
     row: torch.Tensor | None = None  # [n, N]: the row each node was drawn from, -1: one-hot
 
+    called = Draft.called
+
     @property
     def branches(self):
         return Branches(self.parents, [0] * len(self.parents))
 
-    def verify(self, logits, randomness):
+    def verify(self, logits, batch, method):
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
         drawn = {} if self.logits is None else dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
-        return sk.verify_tree(tree, logits, method=self.method, max_depth=self.depth, **drawn, **randomness)
+        return sk.verify_tree(tree, logits, method=self.method, max_depth=self.depth, **drawn, **batch.randomness)
 
     def settle(self, cache, start, verdict):
         """The accepted path moves together in the target's cache."""
@@ -69,6 +81,8 @@ class Drafter(Protocol):
     """What the loop asks of a drafter. Slots are numbered as in the target's cache."""
 
     margin: int  # how many positions past the end of a sequence a step may write
+    rules: tuple[str, ...]  # under which its drafts can be verified
+    verifies: tuple[str, ...]  # "token", "block": the methods of verify_chain that can do it; a tree names its own
 
     def begin(self, slots: int, capacity: int) -> None:
         """A new run of the loop."""

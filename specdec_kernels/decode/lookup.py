@@ -3,7 +3,7 @@
 
 import torch
 
-from .draft import Draft, tested_drafts
+from .draft import ONE_HOT_RULES, Draft, tested_drafts
 from .gamma import make_gamma
 
 __all__ = ["PromptLookupDrafter"]
@@ -15,6 +15,8 @@ class PromptLookupDrafter:
     The longest n of max_ngram..min_ngram that occurred before wins. An index of each sequence's n-grams grows with it,
     so a proposal costs microseconds at any length.
     """
+
+    rules, verifies = ONE_HOT_RULES, ("token", "block")
 
     def __init__(self, gamma: int | str = 6, max_ngram: int = 4, min_ngram: int = 2, max_gamma: int = 10):
         if not 1 <= min_ngram <= max_ngram:

@@ -12,7 +12,9 @@ from time import perf_counter
 
 import torch
 
+from ..rules import TABLE
 from .draft import Draft
+from .plain_cascade import PlainCascade
 from .request import Event, Request, Result, Stats
 from .sequence import Batch, Sequence
 
@@ -37,11 +39,19 @@ def generate(target, requests: list[Request], drafter=None, *, on_event: Callabl
 
 
 def stream(
-    target, requests: list[Request], drafter=None, *, max_batch: int | None = None, tokenizer=None, output: Output | None = None
+    target,
+    requests: list[Request],
+    drafter=None,
+    *,
+    verify: str = "token",
+    max_batch: int | None = None,
+    tokenizer=None,
+    output: Output | None = None,
 ) -> Iterator[Event]:
     """Decode `requests`, yielding the tokens of each as they arrive.
 
     target: a model adapter (adapters.py). drafter: a Drafter (draft.py), None for plain decoding.
+    verify: "token" or "block", how chains are verified (sk.verify_chain).
     max_batch: requests decoded at once; the others wait for a slot. tokenizer: gives events their text.
     output: is filled with results and statistics.
 
@@ -56,6 +66,7 @@ def stream(
     waiting = deque(Sequence(i, request, tokenizer) for i, request in enumerate(requests))
     output.results[:] = [s.result for s in waiting]
     _check(target, waiting)
+    _check_rules(target, drafter, waiting, verify)
     started = perf_counter()
     slots = min(len(waiting), max_batch or len(waiting))
     capacity = max(len(s.tokens) + s.remaining for s in waiting) + (0 if drafter is None else drafter.margin)
@@ -68,7 +79,7 @@ def stream(
             batch = Batch(batch)
             while waiting and len(batch) < slots:
                 batch.append(_admit(target, cache, len(batch), waiting.popleft(), drafter, output.stats))
-        for event in _step(target, cache, batch, drafter, output.stats):
+        for event in _step(target, cache, batch, drafter, verify, output.stats):
             output.stats.seconds = perf_counter() - started
             yield event
         batch = _retire(batch, cache, drafter)
@@ -87,6 +98,23 @@ def _check(target, sequences):
             )
 
 
+def _check_rules(target, drafter, sequences, verify):
+    if isinstance(drafter, PlainCascade) and drafter.vocab_size > target.vocab_size:
+        raise ValueError(f"generate: PlainCascade's draft must have at most the target's {target.vocab_size} ids, got {drafter.vocab_size}")
+    if verify not in ("token", "block"):
+        raise ValueError(f"generate: verify must be 'token' or 'block', got {verify!r}")
+    name = "plain decoding" if drafter is None else type(drafter).__name__
+    if drafter is not None and verify not in drafter.verifies:
+        raise ValueError(f"generate: verify must be {' or '.join(map(repr, drafter.verifies))} with {name}, got {verify!r}")
+    known = ("exact",) if drafter is None else drafter.rules
+    for s in sequences:
+        rule = s.request.rule
+        if rule not in known:
+            raise ValueError(f"generate: rule must be one of {', '.join(known)} with {name}, request {s.index} has {rule!r}")
+        if verify == "block" and not TABLE[rule].is_law:
+            raise ValueError(f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})")
+
+
 def _admit(target, cache, slot, sequence, drafter, totals) -> Sequence:
     """Read the prompt into a slot; its last token is left to the first step, which needs its logits."""
     began = perf_counter()
@@ -103,7 +131,7 @@ def _admit(target, cache, slot, sequence, drafter, totals) -> Sequence:
 
 
 @torch.inference_mode()
-def _step(target, cache, batch, drafter, totals) -> list[Event]:
+def _step(target, cache, batch, drafter, verify, totals) -> list[Event]:
     """One pass of the target over the last token and the draft of every request in the batch."""
     times = [perf_counter()]
     draft = None if drafter is None else drafter.propose(batch)
@@ -115,10 +143,10 @@ def _step(target, cache, batch, drafter, totals) -> list[Event]:
     start = [len(s.tokens) - 1 for s in batch]
     last = torch.tensor([[s.tokens[-1]] for s in batch])
     ids = torch.cat((last, draft.tokens.clamp(0, target.vocab_size - 1)), 1)
-    logits = target.forward(ids, start, cache, branches=draft.branches)
+    logits = target.forward(ids, start, cache, branches=draft.branches) if any(draft.called) else None
     times.append(perf_counter())
 
-    verdict = draft.verify(logits, batch.randomness)
+    verdict = draft.verify(logits, batch, verify)
     draft.settle(cache, start, verdict)
     emitted, accepted = verdict.tokens.tolist(), verdict.num_accepted.tolist()
     drafted = (draft.tokens >= 0).sum(1).tolist()
@@ -127,15 +155,16 @@ def _step(target, cache, batch, drafter, totals) -> list[Event]:
     if proposed:
         drafter.observe(drafted, accepted, times[1] - times[0], times[2] - times[1])
     events = [s.extend(row[: a + 1]) for s, row, a in zip(batch, emitted, accepted)]
-    _count(batch, totals, zip(drafted, draft.tested(verdict), accepted, verdict.status.tolist()), events, times)
+    found = zip(drafted, draft.tested(verdict), accepted, verdict.status.tolist(), draft.called)
+    _count(batch, totals, found, logits is not None, events, times)
     return events
 
 
-def _count(batch, totals, found, events, times):
+def _count(batch, totals, found, any_called, events, times):
     spent = [b - a for a, b in zip(times, times[1:])]
-    for s, (drafted, tested, accepted, bits), event in zip(batch, found, events):
+    for s, (drafted, tested, accepted, bits, called), event in zip(batch, found, events):
         for stats in (s.result.stats, totals):
-            stats.rows += 1
+            stats.rows += called
             stats.drafted += drafted
             stats.widths[drafted] += 1
             stats.accepted += accepted
@@ -143,10 +172,10 @@ def _count(batch, totals, found, events, times):
             stats.status |= bits
         totals.new_tokens += len(event.tokens)
         _spend(s.result.stats, [t / len(batch) for t in spent])
-        s.result.stats.target_calls += 1
+        s.result.stats.target_calls += called
         s.result.stats.seconds += (perf_counter() - times[0]) / len(batch)
     _spend(totals, spent)
-    totals.target_calls += 1
+    totals.target_calls += any_called
 
 
 def _spend(stats, seconds):

@@ -3,7 +3,7 @@
 
 import torch
 
-from .draft import Draft, tested_drafts
+from .draft import ONE_HOT_RULES, Draft, tested_drafts
 from .lookup import PromptLookupDrafter
 from .model_drafter import ModelDrafter
 
@@ -12,6 +12,8 @@ __all__ = ["LookupThenModel"]
 
 class LookupThenModel:
     """Prompt lookup where it finds something, the model for the other requests of the batch."""
+
+    rules, verifies = ONE_HOT_RULES, ("token", "block")
 
     def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter):
         self.lookup, self.model = lookup, model

@@ -5,6 +5,7 @@ import torch
 
 import specdec_kernels as sk
 
+from ..rules import TABLE
 from .draft import Draft, tested_drafts
 from .follower import Follower
 from .gamma import make_gamma
@@ -26,7 +27,12 @@ class ModelDrafter:
     confidence: a row's draft ends once the model's own probability of it, at temperature 1, has fallen below this. The
     token that made it fall stays in the draft, so whether it is drafted never depends on which one it is: exact.
     None: 0.4 with an adaptive gamma (measured to be best for SmolLM2 and its draft, by a little), else 0.
+
+    Under a rule that puts a law pi in place of p, the row behind the last draft comes along (one more pass of this model),
+    so that every token has law pi.
     """
+
+    rules, verifies = tuple(TABLE), ("token", "block")
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8, confidence: float | None = None):
         self.gamma = make_gamma(gamma, max_gamma)
@@ -46,7 +52,7 @@ class ModelDrafter:
     def propose(self, batch):
         limits = [min(self.gamma.value, s.remaining - 1) for s in batch]
         width = max(limits)
-        if width < 1:
+        if width < 1 and not batch.has_law:
             return None
         logits, randomness = self.model.catch_up(batch), batch.randomness
         drawn, rows, stats = [], [], []
@@ -60,9 +66,12 @@ class ModelDrafter:
             if self.confidence > 0:
                 chance *= _probability(logits, out.tokens)
             going &= (torch.tensor(limits) > i + 1) & (chance >= self.confidence)
-            if going.any():
+            if going.any() or batch.has_law:
                 logits = self.model.extend(drawn[-1][:, 0], i)
-        return Draft(torch.cat(drawn, 1), torch.stack(rows, 1), torch.stack(stats, 1))
+        if batch.has_law:
+            rows.append(logits)
+            stats.append(sk.row_stats(logits, **batch.filters))
+        return Draft(torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1), torch.stack(rows, 1), torch.stack(stats, 1))
 
     def observe(self, drafted, accepted, draft_seconds, target_seconds):
         tested = tested_drafts(drafted, accepted)

@@ -5,12 +5,20 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+import torch
+
+from ..ops import _rules
+from ..rules import TABLE
+
 __all__ = ["Event", "Request", "Result", "Stats"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy."""
+    """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy.
+
+    rule, alpha: how drafts are accepted, by the names of specdec_kernels.rules.TABLE; "exact" keeps the target's law.
+    """
 
     prompt: list[int]  # token ids, at least one
     max_new_tokens: int = 64
@@ -21,6 +29,8 @@ class Request:
     seed: int = 0
     eos: tuple[int, ...] = ()  # any of these ids ends the request; it is the last token of the result
     stop: tuple[str, ...] = ()  # any of these strings ends the request (needs a tokenizer); the text ends before it
+    rule: str = "exact"
+    alpha: float | tuple[float, float] | None = None  # the rule's parameters, None for its defaults
 
     def __post_init__(self):
         object.__setattr__(self, "prompt", [int(t) for t in self.prompt])
@@ -36,6 +46,9 @@ class Request:
             raise ValueError(f"Request: min_p must lie in [0, 1], got {self.min_p}")
         if self.top_k < -1:
             raise ValueError(f"Request: top_k must be >= -1, got {self.top_k}")
+        if self.rule not in TABLE:
+            raise ValueError(f"Request: rule must be one of {', '.join(TABLE)}, got {self.rule!r}")
+        _rules.arguments("Request", "token", self.rule, self.alpha, 1, torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -53,8 +66,8 @@ class Stats:
     """Counts and seconds, of one request or of all. The requests of a step share its seconds equally."""
 
     new_tokens: int = 0
-    target_calls: float = 0  # for one request: the steps it took part in; in total: forward passes of the target
-    rows: int = 0  # steps summed over requests
+    target_calls: float = 0  # for one request: the steps that needed the target for it; in total: forward passes of the target
+    rows: int = 0  # the target calls of the requests, summed
     drafted: int = 0  # draft tokens offered
     tested: int = 0  # levels of the drafts that verification looked at: the accepted ones and the first rejected one
     accepted: int = 0

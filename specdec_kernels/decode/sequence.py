@@ -5,6 +5,7 @@ from functools import cached_property
 
 import torch
 
+from ..rules import RULES, TABLE
 from .request import Event, Request, Result
 from .text import TextStream
 
@@ -57,22 +58,45 @@ class Batch(list):
 
     @cached_property
     def law(self) -> dict:
-        """Sampling parameters as sk.sample and sk.verify_chain take them; filters nobody uses are left out."""
+        """filters and seeds, as sk.sample and sk.verify_chain take them."""
+        return dict(self.filters, seed=torch.tensor([s.request.seed for s in self], dtype=torch.int64))
+
+    @cached_property
+    def filters(self) -> dict:
+        """Sampling parameters as sk.row_stats takes them; those nobody uses are left out."""
 
         def gather(name, off, dtype):
             values = [getattr(s.request, name) for s in self]
             return None if all(v == off for v in values) else torch.tensor(values, dtype=dtype)
 
-        law = dict(
+        return dict(
             temperature=torch.tensor([s.request.temperature for s in self], dtype=torch.float32),
             top_k=gather("top_k", 0, torch.int64),
             top_p=gather("top_p", 1.0, torch.float32),
             min_p=gather("min_p", 0.0, torch.float32),
-            seed=torch.tensor([s.request.seed for s in self], dtype=torch.int64),
         )
-        return law
 
     @property
     def randomness(self) -> dict:
         """law, and the offset of this step: the number of tokens each sequence has."""
         return dict(self.law, offset=torch.tensor([len(s.tokens) for s in self], dtype=torch.int64))
+
+    @cached_property
+    def rules(self) -> dict:
+        """rule and alpha as sk.verify_chain takes them; nothing where all are exact."""
+        requests = [s.request for s in self]
+        if all(r.rule == "exact" for r in requests):
+            return {}
+        codes = torch.tensor([RULES[r.rule] for r in requests])
+        return dict(rule=codes, alpha=torch.tensor([_pair(TABLE[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32))
+
+    @cached_property
+    def has_law(self) -> bool:
+        """Whether a rule puts a law pi in place of p, which the token behind the last draft should have too."""
+        return any(s.request.rule != "exact" and TABLE[s.request.rule].is_law for s in self)
+
+
+def _pair(parameters, alpha) -> list[float]:
+    """alpha with its defaults; what a rule has no use for is 0."""
+    given = [] if alpha is None else list(alpha) if isinstance(alpha, (tuple, list)) else [alpha]
+    return [*given, *[p.default for p in parameters[len(given) :]], 0.0, 0.0][:2]

@@ -37,6 +37,8 @@ class TreeDrafter:
     drafts have one law per node.
     """
 
+    rules, verifies = ("exact",), ("token",)
+
     def __init__(
         self,
         model,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _check, _rules
 
 STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
@@ -13,6 +13,7 @@ STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draf
 STATUS_INVALID_BONUS = 8  # a bonus token lay outside the vocabulary and was clamped
 
 _KINDS = {"logits": 0, "probs": 1}
+_METHODS = {"token": 0, "block": 1}
 
 
 class VerifyChainOutput(NamedTuple):
@@ -43,17 +44,21 @@ def verify_chain(
     target_kind: str = "logits",
     draft_kind: str = "logits",
     method: str = "token",
-    rule: str = "exact",
-    alpha: float | torch.Tensor | None = None,
+    rule: str | torch.Tensor = "exact",
+    alpha: float | tuple[float, float] | torch.Tensor | None = None,
     seed: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
 ) -> VerifyChainOutput:
-    """Verify one drafted path per request; the emitted tokens have exactly the target's law.
+    """Verify one drafted path per request; by default the emitted tokens have exactly the target's law.
 
     Drafted tokens are tested in order, d accepted with probability min(1, p(d) / q(d)); the first rejection is replaced
     by a draw from norm((p - q)+) and ends the step; if all are accepted one more token is drawn from p. Emitted:
     ``num_accepted + 1`` tokens. Rows after the stop are not read, and neither side's law is written to memory.
+
+    Block verification emits the same law and accepts at least as many tokens in expectation: the whole draft is
+    weighed, and a longer prefix may make good for a token that alone would have been rejected. It reads the target's rows
+    up to the first draft that p forbids.
 
     Args:
         target_logits: dense [B, G+1, V]: row i is the law after the first i drafted tokens. Ragged: [R, V] with
@@ -62,7 +67,8 @@ def verify_chain(
             neither vocabulary: pad short drafts with -1.
         draft_logits: [B, G, Vq], ragged [D, Vq]: the rows the tokens were drawn from; or None for one-hot drafts
             (n-gram, prompt lookup). Vq may differ from V: ids outside the other side have probability 0 there. One more
-            row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed, and not read.
+            row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed: of a rule's bonus token; the exact rule does not
+            read it.
         cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
         bonus_tokens: [B], sampled by the engine; the target then comes without its bonus row (G or D rows).
         temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 is
@@ -71,7 +77,13 @@ def verify_chain(
         target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
             in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
         target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters.
-        method: "token". rule: "exact". alpha: None.
+        method: "token" or "block".
+        rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each. Or [B]
+            int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method "token" only (in a
+            tensor on a GPU, they are verified token by token whatever the method). Where a rule is a law pi, everything
+            above holds with pi in the place of p; the bonus token has law pi where the draft scored its position too, else p.
+        alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a tensor
+            on a GPU: the nearest value inside.
         seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw.
 
@@ -93,13 +105,11 @@ def verify_chain(
         >>> out.tokens, out.num_accepted
         (tensor([[1, 0, 0]]), tensor([2], dtype=torch.int32))
 
-    Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
+    Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2; Sun et al. 2024 (block verification).
     """
     op = "verify_chain"
-    if method != "token":
-        raise ValueError(f"{op}: method must be 'token', got {method!r}")
-    if rule != "exact" or alpha is not None:
-        raise ValueError(f"{op}: rule must be 'exact' and alpha None, got {rule!r} and {alpha}")
+    if method not in _METHODS:
+        raise ValueError(f"{op}: method must be 'token' or 'block', got {method!r}")
     for name, kind in (("target_kind", target_kind), ("draft_kind", draft_kind)):
         if kind not in _KINDS:
             raise ValueError(f"{op}: {name} must be 'logits' or 'probs', got {kind!r}")
@@ -145,8 +155,12 @@ def verify_chain(
     draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
     if draft_logits is None and (draft_stats is not None or _given(*draft)):
         raise ValueError(f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None")
+    if alpha is None and isinstance(rule, str) and rule == "exact":
+        rule = None
+    else:
+        rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
     greedy = isinstance(temperature, (int, float)) and temperature == 0
-    _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed=not greedy)
+    _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed=not (greedy and rule is None))
 
     return VerifyChainOutput(
         *torch.ops.specdec.verify_chain(
@@ -162,13 +176,14 @@ def verify_chain(
             *_parameters(op, "draft_", draft, B, device),
             _KINDS[target_kind],
             _KINDS[draft_kind],
+            _METHODS[method],
+            rule,
+            alpha,
             seed,
             offset,
             None if uniforms is None else uniforms.contiguous(),
         )
     )
-
-
 
 
 def _given(temperature, top_k, top_p, min_p):

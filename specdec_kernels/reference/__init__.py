@@ -11,6 +11,7 @@ from .build_tree import build_tree
 from .chain_law import chain_law
 from .kseq_rho import kseq_rho
 from .residual import residual
+from .row_gap import row_gap
 from .row_stats import row_stats
 from .sample import sample
 from .tree_law import tree_law
@@ -25,6 +26,7 @@ __all__ = [
     "chain_law",
     "kseq_rho",
     "residual",
+    "row_gap",
     "row_stats",
     "sample",
     "tree_law",

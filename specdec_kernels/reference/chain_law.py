@@ -1,38 +1,127 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exact law of what one verified step emits, by enumeration: small vocabularies only."""
 
+import itertools
+import math
 from collections import defaultdict
 
 import numpy as np
 
+from .chain import Chain
+from .chance import outcomes
+from .law import padded
+from .rules import LAWS, resolved
+from .rules.one_step import law_of_row, one_step, pi_of
 
-def chain_law(p, q, gamma):
+
+def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
     """The law of what one step emits, {tokens: probability}; len(tokens) - 1 drafts were accepted.
 
-    p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a one-hot draft). Every draft tuple is enumerated,
-    the uniforms are integrated by hand: a draft x ~ q is accepted with min(1, p/q), so x is emitted as a draft with
-    min(p, q), and with what is left of q the residual norm((p - q)+) speaks.
+    p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a one-hot draft). p1, q1: the same rows unscaled (T = 1, no
+    filters), by default p and q. alpha: the rule's parameters, a number or a tuple, None its defaults. end_row: the draft scored the position
+    behind its last draft too. Every draft tuple is enumerated and the uniforms are integrated by hand.
+
+    Token by token: x ~ q is accepted with its chance, so x is emitted as a draft with q(x) accept(x), and the law that
+    replaces a rejected x speaks with what is left of q. Block: Pr[tau >= i | d] and the laws of the final token as in block.py.
     """
+    rows = Rows(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
+    return (token_law if method == "token" else block_law)(rows, gamma, end_row)
+
+
+class Rows:
+    """The rows behind a prefix as arrays, and the rule."""
+
+    def __init__(self, p, q, p1, q1, rule, alpha):
+        self.rule, self.alpha = rule, alpha
+        self.p = lambda prefix: np.asarray(p(prefix), dtype=np.float64)
+        self._q, self._p1, self._q1 = q, p1 or p, q1 or q
+
+    def q(self, prefix):
+        return self.wide(self._q(prefix), prefix)
+
+    def wide(self, row, prefix):
+        return np.eye(1, len(self.p(prefix)), row)[0] if np.ndim(row) == 0 else np.asarray(row, dtype=np.float64)
+
+    def all(self, prefix):
+        return self.p(prefix), self.q(prefix), self.rule, self.alpha, self._p1(prefix), self.wide(self._q1(prefix), prefix)
+
+    def last(self, prefix, end_row):
+        """The law of the token behind the last draft."""
+        return pi_of(*self.all(prefix)) if end_row and self.rule in LAWS else self.p(prefix)
+
+
+def token_law(rows, gamma, end_row):
     law = defaultdict(float)
 
     def visit(prefix, mass):
-        row = p(prefix)
         if len(prefix) == gamma:
-            rejected, rest = 1.0, row
-        else:
-            draft = q(prefix)
-            if np.ndim(draft) == 0:
-                draft = np.eye(1, len(row), draft)[0]
-            size = min(len(row), len(draft))
-            padded = np.zeros(len(row))
-            padded[:size] = draft[:size]
-            kept = np.minimum(row, padded)
-            for x in np.flatnonzero(kept):
-                visit(prefix + (int(x),), mass * kept[x])
-            rejected, rest = draft.sum() - kept.sum(), np.maximum(row - padded, 0.0)
-        if rejected > 1e-15:
-            for y in np.flatnonzero(rest):
-                law[prefix + (int(y),)] += mass * rejected * rest[y] / rest.sum()
+            return add(law, prefix, mass, rows.last(prefix, end_row))
+        q, step = rows.q(prefix), one_step(*rows.all(prefix))
+        q = np.pad(q, (0, len(step.accept) - len(q)))
+        for x in np.flatnonzero(q * step.accept):
+            visit(prefix + (int(x),), mass * q[x] * step.accept[x])
+        left = q * (1 - step.accept)
+        left[left < 1e-15] = 0.0  # rounding
+        add(law, prefix, mass, left @ step.final)
 
     visit((), 1.0)
+    return dict(law)
+
+
+def add(law, prefix, mass, row):
+    for y in np.flatnonzero(mass * row):
+        law[prefix + (int(y),)] += mass * row[y]
+
+
+def block_law(rows, gamma, end_row):
+    law = defaultdict(float)
+
+    def visit(drafts, mass, r, h, finals):
+        """r_i, h_1 .. h_{i-1} and the final laws at tau = 0 .. i - 1, behind i drafts."""
+        if len(drafts) == gamma:
+            left = mass
+            for tau, chance in [*enumerate([*h, r], 1)][:gamma][::-1]:
+                add(law, drafts[:tau], left * chance, finals[tau] if tau < gamma else rows.last(drafts, end_row))
+                left *= 1 - chance
+            return add(law, (), left, finals[0] if gamma else rows.last((), end_row))
+        q, pi = rows.q(drafts), pi_of(*rows.all(drafts))
+        q = np.pad(q, (0, len(pi) - len(q)))
+        rest = np.maximum(r * pi - q, 0.0)
+        s = rest.sum() if rest.sum() > 1e-15 else 0.0
+        final = rest / s if s > 0 else pi / pi.sum()
+        below = s + 1 - r
+        stop = [*h, (s / below if below > 0 else 1.0)] if drafts else h
+        for x in np.flatnonzero(q):
+            visit(drafts + (int(x),), mass * q[x], min(1.0, r * pi[x] / q[x]), stop, [*finals, final])
+
+    visit((), 1.0, 1.0, [], [])
+    return dict(law)
+
+
+def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
+    """chain_law by enumeration of the decisions that verify_chain's reference itself makes, draft tuple by draft tuple."""
+    from .verify_chain import METHODS
+
+    rows = Rows(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
+    V = len(p(()))
+    wide = max(V, len(rows.q(())))
+    law = defaultdict(float)
+    for drafts in itertools.product(range(wide), repeat=gamma):
+        mass = math.prod(dict(enumerate(rows.q(drafts[:i]))).get(d, 0.0) for i, d in enumerate(drafts))
+        if mass == 0:
+            continue
+
+        def known(row, drafts=drafts):
+            return lambda i: padded(law_of_row(np.asarray(rows.wide(row(drafts[:i]), drafts[:i]), dtype=np.float64)), wide)
+
+        def exact(row):
+            return lambda i: (row(i), math.inf)
+
+        target, draft, target1, draft1 = (known(row) for row in (rows.p, rows._q, rows._p1, rows._q1))
+
+        def walk(chance):
+            return METHODS[method](Chain(drafts, exact(target), exact(draft), target1, draft1, V, rows.rule, rows.alpha, chance, end_row=end_row))
+
+        for chain, probability in outcomes(walk):
+            law[tuple(chain.tokens)] += mass * probability
     return dict(law)

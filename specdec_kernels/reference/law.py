@@ -55,6 +55,12 @@ def law_of_probs(p):
     return Law(p, np.zeros(len(p)), valid, False, argmax_finite(p), gathered=True)
 
 
+def padded(law: Law, wide):
+    """A Law with zeros behind its last id."""
+    n = wide - len(law.p)
+    return law if n == 0 else law._replace(p=np.pad(law.p, (0, n)), err=np.pad(law.err, (0, n)))
+
+
 def clean_q(q):
     """q as a residual sees it: what is no probability counts 0, a rounded 1 counts 1."""
     return np.where((q >= 0) & (q <= Q_MAX), np.minimum(q, 1.0), 0.0)

@@ -34,3 +34,9 @@ def residual_row(p, q):
         if candidate.sum() > 0:
             return candidate / candidate.sum(), w.sum()
     return np.eye(1, len(p), argmax_finite(p))[0], w.sum()
+
+
+def leftover(p, p_err, q, q_err):
+    """(p - q)+ of two rows of one width, and its error."""
+    err = p_err + q_err
+    return np.maximum(p - q, 0.0), np.where(q - p > err, 0.0, err)  # far below zero, no rounding makes a weight of it

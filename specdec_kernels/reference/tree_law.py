@@ -10,29 +10,30 @@ import torch
 from .build_tree import Tree, build_tree
 from .chance import outcomes
 from .law import Law
+from .rules import resolved
 from .tree_rules import RULES
 from .tree_rules.request import Draft, Request, one_hot
 
 
-def tree_law(tree, p, q, method, one_hot_nodes=()):
+def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None):
     """{emitted tokens: probability} of one given tree (B = 1), the rule's decisions enumerated.
 
     p(prefix) -> [V] float64, the target's law behind a tuple of tokens; q(prefix) -> [V], the law that children were drawn
     from, or None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts beside others (draft_row -1).
     """
     law = defaultdict(float)
-    for step, probability in walks(tree, p, q, method, one_hot_nodes):
+    for step, probability in walks(tree, p, q, method, one_hot_nodes, rule, alpha):
         law[tuple(step.tokens)] += probability
     return dict(law)
 
 
-def walks(tree, p, q, method, one_hot_nodes=()):
+def walks(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None):
     """Every walk of the rule down one tree, with its probability."""
-    request = request_of(tree, p, q, method, one_hot_nodes)
+    request = request_of(tree, p, q, method, one_hot_nodes, resolved("tree_law", "token", rule, alpha))
     return outcomes(lambda chance: RULES[method](request, chance))
 
 
-def request_of(tree, p, q, method, one_hot_nodes):
+def request_of(tree, p, q, method, one_hot_nodes, rule):
     parents, tokens = tree.parents[0].tolist(), tree.tokens[0].tolist()
     drafts = None if tree.draft_nodes is None else tree.draft_nodes[0].tolist()
     prefix = {0: ()}
@@ -55,14 +56,14 @@ def request_of(tree, p, q, method, one_hot_nodes):
             return one_hot(tokens[child], wide), np.inf
         return Draft(np.asarray(q(prefix[parents[child]])), none, True, True, parents[child]), np.inf
 
-    return Request(parents, tokens, target, draft, wide, len(parents), drafts)
+    return Request(parents, tokens, target, draft, wide, len(parents), drafts, rule=rule)
 
 
-def mixed(trees, p, q, method):
+def mixed(trees, p, q, method, rule="exact", alpha=None):
     """The law over drawn trees: trees yields (tree, probability)."""
     law = defaultdict(float)
     for tree, probability in trees:
-        for tokens, mass in tree_law(tree, p, q, method).items():
+        for tokens, mass in tree_law(tree, p, q, method, rule=rule, alpha=alpha).items():
             law[tokens] += probability * mass
     return dict(law)
 

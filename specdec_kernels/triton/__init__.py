@@ -9,7 +9,7 @@ import warnings
 
 import torch
 
-OPS = ("row_stats", "uniforms", "sample", "accept", "residual", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree")
+OPS = ("row_stats", "uniforms", "sample", "accept", "residual", "row_gap", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree")
 _libraries = []  # a registration lives as long as its library object
 
 

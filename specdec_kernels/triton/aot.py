@@ -84,6 +84,7 @@ def calls(dtype: torch.dtype, V: int):
     from .build_tree import build_tree
     from .kseq_rho import kseq_rho
     from .residual import residual
+    from .row_gap import row_gap
     from .row_stats import row_stats
     from .sample import sample
     from .tree_mask import FORMATS, tree_mask
@@ -102,8 +103,11 @@ def calls(dtype: torch.dtype, V: int):
     tokens, stats, cu_draft = empty(B, G, of=torch.int64), empty(B, G, 4, of=torch.float32), empty(B + 1, of=torch.int32)
     none, filters = (None,) * 4, (real, whole, real, real)
 
-    def chain(p=target, d=tokens, q=None, cu=None, params=none, q_stats=None, q_params=none, kinds=(0, 0), seed=whole, u=None):
-        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, *kinds, seed, seed, u)
+    def chain(
+        p=target, d=tokens, q=None, cu=None, params=none, q_stats=None, q_params=none, kinds=(0, 0), rules=(0, None, None), seed=whole,
+        u=None,
+    ):  # fmt: skip
+        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, *kinds, *rules, seed, seed, u)
 
     nodes, table, draft_nodes = empty(B, 64, V), empty(B, 64, of=torch.int32), empty(B, 8, G, of=torch.int32)
 
@@ -123,11 +127,16 @@ def calls(dtype: torch.dtype, V: int):
     yield "", lambda: uniforms(whole, whole, G, 0)
     yield "", lambda: residual(rows, rows)
     yield "one-hot", lambda: residual(rows, whole)
+    yield "", lambda: row_gap(rows, rows, empty(B, 4, of=torch.float32), empty(B, 4, of=torch.float32))
+    yield "probabilities", lambda: row_gap(rows, rows, None, None)
     yield "", lambda: chain(q=draft)
     yield "draft stats", lambda: chain(q=draft, q_stats=stats)
     yield "filters", lambda: chain(q=draft, params=filters, q_params=filters)
     yield "one-hot", lambda: chain()
     yield "probabilities", lambda: chain(q=draft, kinds=(1, 1), seed=None, u=u)
+    pairs = empty(B, 2, of=torch.float32)
+    yield "block", lambda: chain(q=target, rules=(1, whole, pairs))  # a block holds every other walk by a rule
+    yield "block, probabilities", lambda: chain(q=target, kinds=(1, 1), seed=None, u=u, rules=(1, whole, pairs))
     yield "ragged", lambda: chain(ragged_target, empty(B * G, of=torch.int64), ragged_draft, cu_draft)
     row_stats_given = empty(B, 4, of=torch.float32)
     yield "", lambda: kseq_rho(rows, rows, whole, row_stats_given, row_stats_given)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.rules import TABLE
+
 FLT_MAX = torch.finfo(torch.float32).max
 INTEGERS = (torch.int64, torch.int32)
 ROWS = (torch.float32, torch.bfloat16, torch.float16)
@@ -140,3 +142,33 @@ def sampling(op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch
             for i, x in enumerate([] if t is None or n == 0 else t.tolist()):
                 that(inside(x), op, f"{prefix}{name} must be {wanted}, got {x:g} at index {i}")
     return out
+
+
+def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int):
+    """rule [B] or [1] and alpha [B], [1], [B, 2] or [1, 2], each with its strides; the second parameter's is -1 where there is none."""
+    that(rule is not None or alpha is None, op, "alpha needs a rule, got none")
+    codes = per_row(op, "rule", rule, B, like)
+    alphas = (None, 0, -1)
+    if alpha is not None:
+        device(op, "alpha", alpha, like)
+        dtype(op, "alpha", alpha, torch.float32)
+        fits = alpha.dim() == 1 or (alpha.dim() == 2 and alpha.size(1) == 2)
+        that(fits and alpha.size(0) in (B, 1), op, f"alpha must have shape [{B}] or [{B}, 2], got {list(alpha.shape)}")
+        alphas = (alpha, 0 if alpha.size(0) == 1 else alpha.stride(0), alpha.stride(1) if alpha.dim() == 2 else -1)
+    if rule is not None and like.device.type == "cpu":
+        check_rules(op, rule.expand(B).tolist(), None if alpha is None else alpha.reshape(alpha.size(0), -1), block)
+    return *codes, *alphas
+
+
+def check_rules(op: str, codes: list, alpha, block: bool) -> None:
+    names = {rule.code: name for name, rule in TABLE.items()}
+    for b, code in enumerate(codes):
+        that(code in names, op, f"rule must be a code from 0 to {len(TABLE) - 1}, got {code} at index {b}")
+        rule = TABLE[names[code]]
+        wanted = f"rule {names[code]} is no law, so method must be token, got block at index {b}"
+        that(not block or rule.is_law, op, wanted)
+        if alpha is None:
+            continue
+        values = alpha[b if len(alpha) > 1 else 0].tolist()
+        for which, parameter, x in zip(("alpha", "the second alpha"), rule.parameters, values):
+            that(x in parameter, op, f"{which} of rule {names[code]} must be in {parameter.range}, got {x:g} at index {b}")

@@ -26,13 +26,15 @@ def largest_of(maxes, at, chunks, alive, ROWS: tl.constexpr, CHUNKS: tl.constexp
 def final_kernel(
     B, G, cu_draft, D, draft_tokens, token_batch_stride, token_stride, target, V, target_batch_stride, target_row_stride, target_extra,
     target_stats, draft, Vq, draft_batch_stride, draft_row_stride, draft_extra, draft_stats, seed, seed_stride, offset, offset_stride,
-    uniforms, tokens, num_accepted, logprobs, status, removes, p_masses, masses, maxes, chunks, BONUS: tl.constexpr,
+    uniforms, by_rule, tokens, num_accepted, logprobs, status, removes, p_masses, masses, maxes, chunks, BONUS: tl.constexpr,
     TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """The last token: from (p - q)+ where a draft was rejected, from p otherwise or where nothing is left of it."""
     RAGGED: tl.constexpr = cu_draft is not None
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     exists = b < B
+    if by_rule is not None:
+        exists = exists & (tl.load(by_rule + b, mask=exists, other=1) == 0)
     start, g = requests(b, exists, G, cu_draft, D)
     n = tl.load(num_accepted + b, mask=exists, other=0).to(tl.int64)
     draws = exists

@@ -21,7 +21,7 @@ STRIDES = ("batch_stride", "row_stride", "p_stride", "q_stride") + tuple(
 VARYING = (
     "B", "G", "D", "N", "n", "bonus", "extra", "target_extra", "draft_extra", "domain", "per_program", "token_batch_stride",
     "token_stride", "bonus_stride", "temperature_stride", "top_k_stride", "top_p_stride", "min_p_stride", "seed_stride", "offset_stride",
-    "slot_stride", "k_stride",
+    "slot_stride", "k_stride", "rule_stride", "alpha_stride", "second_stride",
     "K", "L", "W", "keys", "units", "words", "request_stride", "draft_stride", "level_stride", "node_stride", "prefix_stride", "start_stride",
     "target_count", "draft_count", "columns", "most_links",
     "draft_temperature_stride", "draft_top_k_stride", "draft_top_p_stride", "draft_min_p_stride",
@@ -53,6 +53,16 @@ class Table(NamedTuple):
     together: int  # listed chunks that a filter reads at once
     wide_threads: int = 32  # a warp per chunk: no barrier, and 16 bytes per lane and load
     row_threads: int = 128
+
+    @property
+    def walk_threads(self) -> int:
+        """Of a program that reads whole rows by itself."""
+        return 128 if self.chunk_count == 1 else 256
+
+    @property
+    def at_once(self) -> int:
+        """Chunks that such a program reads together."""
+        return min(4, power_of_2(self.chunk_count))
 
     def per_program(self, slots: int) -> int:
         """Chunks per program of a wide launch: enough programs to fill a device first, then fewer."""

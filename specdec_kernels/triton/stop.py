@@ -14,13 +14,15 @@ def stop_kernel(
     B, G, cu_draft, D, draft_tokens, token_batch_stride, token_stride, bonus_tokens, bonus_stride,
     target, V, target_batch_stride, target_row_stride, target_extra, target_stats, target_maxes, target_sums,
     draft, Vq, draft_batch_stride, draft_row_stride, draft_extra, draft_stats,
-    seed, seed_stride, offset, offset_stride, uniforms, tokens, num_accepted, logprobs, status, removes,
+    seed, seed_stride, offset, offset_stride, uniforms, by_rule, tokens, num_accepted, logprobs, status, removes,
     p_masses, masses, maxes, chunks, per_program,
     TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr, POSITIONS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     RAGGED: tl.constexpr = cu_draft is not None
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     exists = b < B
+    if by_rule is not None:
+        exists = exists & (tl.load(by_rule + b, mask=exists, other=1) == 0)
     start, g = requests(b, exists, G, cu_draft, D)
     d, log_p, n, removed, state = judge(
         b, exists, start, g, B, G, draft_tokens, token_batch_stride, token_stride, target, V, target_batch_stride, target_row_stride,

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """verify_chain: the stats of both sides where they are not handed over, then two launches. The first walks the drafts and sums
-the chunks of (p - q)+ at the stop; the second draws from them."""
+the chunks of (p - q)+ at the stop; the second draws from them. Requests by a rule or by block have a launch of their own before."""
 
 import torch
 
 from . import check, launch
 from .final import final_kernel
+from .request import request_kernel
 from .row_stats import laws
 from .stop import stop_kernel
 
@@ -53,7 +54,7 @@ class Side:
 
 def verify_chain(
     target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p, target_stats,
-    draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, seed, offset, uniforms,
+    draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, method, rule, alpha, seed, offset, uniforms,
 ):  # fmt: skip
     ragged = cu_draft is not None
     like = target_logits
@@ -81,11 +82,15 @@ def verify_chain(
     if draft_logits is not None:
         check.dim(OP, "draft_logits", draft_logits, 2 if ragged else 3)
         extra = int(B > 0 and draft_logits.size(0) == D + B) if ragged else int(draft_logits.size(1) == G + 1)
-        draft = Side("draft", draft_logits, draft_kind, draft_stats, draft_parameters, launch.Layout(B, G, 0, extra, cu_draft, D), like)
+        scored = 0 if rule is None else extra  # only a rule reads the draft's row at the end
+        draft = Side("draft", draft_logits, draft_kind, draft_stats, draft_parameters, launch.Layout(B, G, scored, extra, cu_draft, D), like)
     else:
         draft = None
         wanted = "draft_stats and draft sampling parameters need draft_logits, got none"
         check.that(draft_stats is None and not draft_parameters.given(), OP, wanted)
+    check.that(method in (0, 1), OP, f"method must be 0 (token) or 1 (block), got {method}")
+    block = method == 1
+    rules = check.rules(OP, rule, alpha, block, like, B)
     check.uniforms(OP, uniforms, B, G + 1, like)
     seeds, offsets = check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like)
     check.together(OP, seed, offset)
@@ -107,11 +112,26 @@ def verify_chain(
         sums = (None, None) if target.sums is None else (target.sums.maxes, target.sums.sums)
         q_rows = (None, 0, 0, 0, 0, None) if draft is None else draft.arguments()
         randomness = (*seeds, *offsets, uniforms)
-        out = (tokens, num_accepted, logprobs, status, removes, p_masses, masses, maxes, count)
-        sizes = {"TARGET_PROBS": target.probs, "DRAFT_PROBS": draft is not None and draft.probs, "ROWS": table.rows, "WIDTH": table.width}
+        kinds = {"TARGET_PROBS": target.probs, "DRAFT_PROBS": draft is not None and draft.probs}
+        sizes = {**kinds, "ROWS": table.rows, "WIDTH": table.width}
+        positions = launch.power_of_2(G + 1)
+        by_rule = None
+        if block or rule is not None:
+            by_rule = launch.empty(target.rows, (B,), torch.int32)
+            places = launch.empty(target.rows, (B, G + 1, 4), torch.int32), launch.empty(target.rows, (B, G + 1, 6), torch.float64)
+            wider = table if draft is None else launch.table(max(target.rows.V, draft.rows.V))
+            launch.run(
+                request_kernel, (B,), wider.walk_threads, *walk, *bonus, *target.arguments(), *q_rows, *rules, *randomness,
+                tokens, num_accepted, logprobs, status, by_rule, *places, masses, BLOCK=block,
+                SCORES_END=draft is not None and draft.layout.extra == 1, **kinds, POSITIONS=positions, TOGETHER=wider.at_once,
+                WIDTH=wider.width, CHUNKS=table.chunks,
+            )  # fmt: skip
+        if block:  # all of them
+            return tokens, num_accepted, logprobs, status
+        out = (by_rule, tokens, num_accepted, logprobs, status, removes, p_masses, masses, maxes, count)
         launch.run(
             stop_kernel, (launch.blocks(B, table.rows), launch.blocks(count, per_program)), table.wide_threads, *walk, *bonus,
-            *target.arguments(), *sums, *q_rows, *randomness, *out, per_program, **sizes, POSITIONS=launch.power_of_2(G + 1),
+            *target.arguments(), *sums, *q_rows, *randomness, *out, per_program, **sizes, POSITIONS=positions,
         )  # fmt: skip
         launch.run(
             final_kernel, (launch.blocks(B, table.rows),), table.row_threads, *walk, *target.arguments(), *q_rows, *randomness, *out,

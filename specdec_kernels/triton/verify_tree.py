@@ -119,7 +119,7 @@ def verify_tree(
     check.dim(OP, "parents", parents, 2)
     (B, N), D = parents.shape, max_depth
     check.that(N >= 1, OP, f"parents must have at least the root, got shape {list(parents.shape)}")
-    check.that(D >= 0, OP, f"max_depth must be >= 0, got {D}")
+    check.that(0 <= D < 2**31 - 1, OP, f"max_depth must be in [0, 2^31 - 1), got {D}")
     parents = integer_table("parents", parents, (B, N), like)
     node_tokens = integer_table("tokens", tokens, (B, N), like)
     K, L, columns = 0, 0, N

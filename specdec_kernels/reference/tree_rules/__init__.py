@@ -15,4 +15,5 @@ RULES = {
     "greedy": greedy,
     "traversal": traversal,
 }
+OF_LAWS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # these take any law in place of p
 TEST_DRAFTS = ("kseq", "recursive")  # these test drafts, one merged node several times; the others test nodes

@@ -5,8 +5,6 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
-from ..law import Law
-
 
 class Draft(NamedTuple):
     """The law that a child was drawn from."""
@@ -22,10 +20,13 @@ class Request:
     """wide = max(V, Vq): laws of both sides come padded with zeros to it.
 
     parents, tokens: N ids. target(node) -> (Law [wide], slack). draft(child) -> (Draft, slack). draft_nodes [K][L] or None.
-    links: (first_child, next_sibling), N ids each, or None for node order.
+    links: (first_child, next_sibling), N ids each, or None for node order. rule: (name, alpha), what stands in place of p where a
+    node has children; unscaled(node, child) -> the Laws of p's row and of the child's q row at T = 1 without filters.
     """
 
-    def __init__(self, parents, tokens, target: Callable, draft: Callable | None, wide, max_depth, draft_nodes=None, links=None):
+    def __init__(self, parents, tokens, target: Callable, draft: Callable | None, wide, max_depth, draft_nodes=None, links=None,
+                 rule=("exact", ()), unscaled=None, vocab=None):
+        self.rule, self.unscaled, self.vocab = rule, unscaled, vocab
         self.tokens, self.target, self.draft, self.wide, self.max_depth = tokens, target, draft, wide, max_depth
         self.parents, self.draft_nodes, self.known = parents, draft_nodes, {}
         n = len(parents)
@@ -81,9 +82,3 @@ class Request:
 
 def one_hot(token, wide):
     return Draft(np.eye(1, wide, token)[0], np.zeros(wide), True, True, -1)
-
-
-def padded(law: Law, wide):
-    """A Law with zeros behind its last id."""
-    n = wide - len(law.p)
-    return law if n == 0 else law._replace(p=np.pad(law.p, (0, n)), err=np.pad(law.err, (0, n)))

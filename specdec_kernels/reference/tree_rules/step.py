@@ -5,7 +5,9 @@ import math
 
 import numpy as np
 
-from ..law import Q_MAX, SUM_EPS
+from ..law import Q_MAX, SUM_EPS, Law
+from ..residual import leftover
+from ..rules import LAWS, Pair, mix_of
 from ..verify_chain import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 
 
@@ -27,6 +29,23 @@ class Step:
         law, slack = self.request.target(node)
         self.chance.note(slack)
         return law
+
+    def pi(self, node, p):
+        """The law that the rule puts in place of p at a node with children, made of p and the row its first child was drawn from."""
+        rule, alpha = self.request.rule
+        if rule not in LAWS or rule == "exact" or (p.greedy and rule == "lossy") or not self.request.children[node]:
+            return p
+        child = self.request.children[node][0]
+        draft, slack = self.request.draft(child)
+        self.chance.note(slack)
+        unscaled = self.request.unscaled and (lambda: self.request.unscaled(node, child))
+        pair = Pair(p, Law(draft.q, draft.err, draft.valid, False, 0), unscaled, self.request.vocab)
+        mix = mix_of(pair, rule, alpha)
+        self.chance.note(mix.margin)
+        if mix.defers:
+            return p
+        pi, err = mix.law(pair)
+        return p._replace(p=pi, err=err, greedy=False)
 
     def draft(self, child):
         """The law that the child was drawn from; a row that is no law flags its draft."""
@@ -66,7 +85,7 @@ class Step:
         """The final token, from the weights rest = (w, err), or from p where rest is None."""
         if not p.valid or not (p.p > 0).any():
             return self.emit(p.fallback, math.nan, INVALID_ROW)
-        if p.greedy:
+        if p.greedy and rest is None:
             return self.emit(p.fallback, 0.0)
         w, err = (p.p, p.err) if rest is None else rest
         w = np.where(w > 0, w, 0.0)
@@ -76,20 +95,14 @@ class Step:
         if not 0 < w.sum() < math.inf:
             w, err, status = np.where(p.p > 0, p.p, 0.0), p.err, EMPTY_RESIDUAL
         x = self.chance.draw(w, err)
-        return self.emit(x, float(np.log(p.p[x])), status)
+        with np.errstate(divide="ignore"):
+            return self.emit(x, float(np.log(p.p[x])), status)
 
     def emit(self, token, logprob, status=0):
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.status |= status
         return self
-
-
-def leftover(r, err, q, q_err):
-    """(r - q)+ and its error."""
-    w_err = err + q_err
-    w_err[q - r > w_err] = 0.0  # far below zero, no rounding makes a weight of it
-    return np.maximum(r - q, 0.0), w_err
 
 
 def normalised(w, err):
@@ -104,11 +117,12 @@ def descend(request, chance, rule, tests_of):
     while True:
         p = step.target(step.node)
         tests = tests_of(step.node, len(step.tokens))
+        pi = step.pi(step.node, p) if tests and (p.valid or p.gathered) else p
         child, rest = None, None
-        if p.greedy:  # q is not read: the one token that can be emitted is accepted wherever it was drafted
+        if pi.greedy:  # q is not read: the one token that can be emitted is accepted wherever it was drafted
             child = next((c for c, _ in tests if step.token(c) == p.fallback), None)
         elif tests and (p.valid or p.gathered):
-            child, rest = rule(step, p, step.inside(tests))
+            child, rest = rule(step, pi, step.inside(tests))
         if child is None:
             return step.end(p, rest)
         step.take(child, p)

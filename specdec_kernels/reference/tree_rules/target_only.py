@@ -3,10 +3,12 @@
 
 One coin falls on [0, 1); the children's probabilities p(c) are laid from 0 on, one after the other, and the child it falls on
 is accepted: each with probability exactly p(c), whatever drafted it. Else the token is drawn from p without the children.
+The rule "thresholds" divides the running sum by threshold_acc and accepts every child of p(c) >= threshold_single it comes to.
 """
 
 import math
 
+from ..law import ratio
 from .step import descend
 
 
@@ -17,6 +19,7 @@ def target_only(request, chance):
 
 def on_node(step, p, tests):
     w, err, seen, seen_err = p.p.copy(), p.err.copy(), 0.0, 0.0
+    single, acc = step.request.rule[1] or (1.0, 1.0)
     gone = set()
     for child, _ in tests:
         t = step.token(child)
@@ -25,7 +28,8 @@ def on_node(step, p, tests):
         if math.isnan(p.p[t]):
             return None, None
         edge, edge_err = seen + p.p[t], seen_err + p.err[t]
-        if step.chance.below(step.node, edge, edge_err, seen):
+        step.chance.note(ratio(abs(p.p[t] - single), p.err[t]) if single < 1 else math.inf)
+        if p.p[t] >= single or step.chance.below(step.node, edge / acc, edge_err / acc, min(seen / acc, 1.0)):
             return child, None
         seen, seen_err = edge, edge_err
         gone.add(t)

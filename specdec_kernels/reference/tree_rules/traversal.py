@@ -19,17 +19,17 @@ from .step import Step, leftover, normalised
 class Frame:
     """A node on the path from the root to the leaf under test."""
 
-    def __init__(self, node, p, w, err, children, q=None, q_err=None, drawn=True):
+    def __init__(self, node, p, w, err, children, q=None, q_err=None, drawn=True, pi=None):
         self.node, self.p, self.w, self.err, self.children = node, p, w, err, children
         self.q, self.q_err, self.drawn = q, q_err, drawn  # the law it was drawn from; drawn False: none, nothing to take away
-        self.r, self.r_err, self.gone = p.p, p.err, []  # its children's law as it stands, and the children that left
+        self.r, self.r_err, self.gone = (pi or p).p, (pi or p).err, []  # its children's law as it stands, and the children that left
 
 
 def traversal(request, chance):
     """Children as recursive_without_replacement wants them. A greedy root makes the request greedy."""
     step = Step(request, chance)
     p = step.target(0)
-    if p.greedy:
+    if p.greedy and request.rule[0] in ("exact", "lossy"):
         return greedy(request, chance)
     path = [opened(step, 0, p, 1.0, 0.0, 0)]
     while True:
@@ -51,7 +51,7 @@ def opened(step, node, p, w, err, depth, *drawn):
     if tests and not (p.valid or p.gathered):
         step.status |= INVALID_ROW
         tests = []
-    return Frame(node, p, w, err, [child for child, _ in tests], *drawn)
+    return Frame(node, p, w, err, [child for child, _ in tests], *drawn, pi=step.pi(node, p) if tests else None)
 
 
 def first_child(step, top, depth):

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""row_gap with both rows' stats at hand, against row_stats on the same rows and the six numbers in eager float32.
+
+Bytes: both rows, once; we read each three times.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import torch
+
+import specdec_kernels as sk
+from bench.harness import DTYPES, Case, Cases, Work, logits
+
+
+def cases(device: str) -> Cases:
+    for dtype in ("fp32", "bf16"):
+        for N in (8, 64):
+            yield Case(f"N={N} V=151936 {dtype}", functools.partial(_gap, N, 151936, dtype, device))
+
+
+def eager(x: SimpleNamespace) -> torch.Tensor:
+    p, q = x.p.float().softmax(-1), x.q.float().softmax(-1)
+    entropy = [torch.special.entr(row).sum(-1) for row in (p, q)]
+    return torch.stack([(p - q).clamp(min=0).sum(-1), torch.minimum(p, q).sum(-1), *entropy, p.amax(-1), q.amax(-1)], -1)
+
+
+def _gap(N: int, V: int, dtype: str, device: str) -> Work:
+    p, q = (logits(N, V, dtype=DTYPES[dtype], device=device, seed=seed) for seed in (N, N + 1))
+    x = SimpleNamespace(p=p, q=q, p_stats=sk.row_stats(p), q_stats=sk.row_stats(q))
+    work = Work(x, lambda x: sk.row_gap(x.p, x.q, x.p_stats, x.q_stats), 2 * p.nbytes, 4 * p.nbytes)
+    work.peers["row_stats"] = lambda x: (sk.row_stats(x.p), sk.row_stats(x.q))
+    work.peers["eager"] = eager
+    return work

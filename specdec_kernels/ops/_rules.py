@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rule` and `alpha` as the ops take them."""
+
+from __future__ import annotations
+
+import torch
+
+from specdec_kernels.ops import _check
+from specdec_kernels.rules import RULES, TABLE
+
+
+def arguments(op: str, method: str, rule, alpha, n: int, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2] -> tensors; (None, None) for the exact rule."""
+    if isinstance(rule, torch.Tensor):
+        _check.tensor(op, "rule", rule, _check.INTEGERS, device)
+        if rule.dim() != 1 or rule.size(0) not in (n, 1):
+            raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
+        return rule, _tensor(op, alpha, n, device)
+    if not isinstance(rule, str) or rule not in RULES:
+        raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {rule!r}")
+    if method == "block" and not TABLE[rule].is_law:
+        raise ValueError(f"{op}: rule {rule!r} is no law, so method must be 'token', got {method!r}")
+    if not isinstance(alpha, torch.Tensor):
+        _check_numbers(op, rule, alpha)
+    if rule == "exact":
+        if alpha is not None:
+            raise ValueError(f"{op}: rule 'exact' takes no alpha, got a tensor")
+        return None, None
+    return torch.full((1,), RULES[rule], dtype=torch.int64, device=device), _tensor(op, alpha, n, device)
+
+
+def _numbers(op, alpha) -> tuple:
+    given = () if alpha is None else tuple(alpha) if isinstance(alpha, (tuple, list)) else (alpha,)
+    for x in given:
+        if isinstance(x, bool) or not isinstance(x, (int, float)):
+            raise TypeError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {alpha!r}")
+    return given
+
+
+def _check_numbers(op, rule, alpha):
+    given, parameters = _numbers(op, alpha), TABLE[rule].parameters
+    if len(given) > len(parameters):
+        raise ValueError(f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {alpha!r}")
+    for x, parameter in zip(given, parameters):
+        if x not in parameter:
+            raise ValueError(f"{op}: {parameter.name} of rule {rule!r} must be in {parameter.range}, got {x}")
+
+
+def _tensor(op, alpha, n, device):
+    if alpha is None:
+        return None
+    if not isinstance(alpha, torch.Tensor):
+        given = _numbers(op, alpha)
+        if len(given) not in (1, 2):
+            raise ValueError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {alpha!r}")
+        return torch.tensor([given], dtype=torch.float32, device=device)[:, slice(None) if len(given) == 2 else 0]
+    _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
+    if alpha.dim() not in (1, 2) or alpha.size(0) not in (n, 1) or (alpha.dim() == 2 and alpha.size(1) != 2):
+        raise ValueError(f"{op}: alpha must be a number, a pair, or have shape [{n}] or [{n}, 2], got {list(alpha.shape)}")
+    return alpha

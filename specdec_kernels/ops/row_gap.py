@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import torch
+
+from specdec_kernels.ops import _check
+from specdec_kernels.ops.row_stats import row_stats
+
+
+def row_gap(
+    p: torch.Tensor,
+    q: torch.Tensor,
+    p_stats: torch.Tensor | None = None,
+    q_stats: torch.Tensor | None = None,
+    kind: str = "logits",
+) -> torch.Tensor:
+    """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
+
+    Args:
+        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0).
+        q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
+        p_stats, q_stats: [N, 4] float32 from ``row_stats`` or ``sample``; made here, at temperature 1 without filters, if None.
+        kind: "logits", or "probs", which takes no stats.
+
+    Returns:
+        [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the chance that a draft is accepted), the entropies H(p) and
+        H(q) in nats, max p and max q; all of the laws that the stats stand for. What depends on a row that is no law (NaN,
+        inf, no mass) is NaN.
+
+    Errors:
+        ValueError for shapes, devices, an unknown kind, stats beside probabilities; TypeError for dtypes.
+
+    Example:
+        >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
+        >>> [round(x, 4) for x in row_gap(p, q, kind="probs")[0].tolist()]
+        [0.3, 0.7, 1.0297, 1.0297, 0.5, 0.5]
+
+    Reads each row three times, once more where its stats are made here.
+
+    Source: Narasimhan et al. 2024 (confidences, TV); Leviathan et al. 2023, section 3 (the overlap).
+    """
+    op = "row_gap"
+    _check.rows(op, "p", p, "N, V")
+    _check.rows(op, "q", q, "N, Vq", p.device)
+    n = p.size(0)
+    _check.shape(op, "q", q, N=n, Vq=q.size(1))
+    if kind not in ("logits", "probs"):
+        raise ValueError(f"{op}: kind must be 'logits' or 'probs', got {kind!r}")
+    stats = {"p_stats": p_stats, "q_stats": q_stats}
+    for name, x in stats.items():
+        if x is None:
+            continue
+        if kind == "probs":
+            raise ValueError(f"{op}: {name} goes with logits, got kind 'probs'")
+        _check.tensor(op, name, x, _check.FLOAT32, p.device)
+        _check.shape(op, name, x, **{"N": n, "4": 4})
+        stats[name] = x.contiguous()
+    if kind == "logits":
+        stats = {name: row_stats(rows) if x is None else x for (name, x), rows in zip(stats.items(), (p, q))}
+    return torch.ops.specdec.row_gap(p, q, stats["p_stats"], stats["q_stats"])
+
+
+@torch.library.register_fake("specdec::row_gap")
+def _(p, q, p_stats, q_stats):
+    return p.new_empty((p.size(0), 6), dtype=torch.float32)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request of verify_chain: its rows, its rule, and what it has emitted."""
+
+import math
+
+import numpy as np
+
+from .law import Q_MAX, Law
+from .rules import LAWS, Pair, mix_of
+from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
+
+
+class Chain:
+    """drafts: ids up to where the draft ends. target(i), draft(i) -> (Law, slack), target1(i), draft1(i) -> Law (T = 1, no filters),
+    all padded to one width >= the vocabulary. draft None: one-hot drafts. end_row: draft(len(drafts)) exists.
+    bonus: the token to emit where all drafts are accepted."""
+
+    def __init__(self, drafts, target, draft, target1, draft1, vocab, rule, alpha, chance, bonus=None, end_row=False):
+        self.drafts, self.target, self.draft, self.target1, self.draft1, self.vocab = drafts, target, draft, target1, draft1, vocab
+        self.rule, self.alpha, self.chance, self.bonus, self.end_row = rule, alpha, chance, bonus, end_row
+        self.tokens, self.logprobs, self.status = [], [], 0
+
+    def p(self, i):
+        law, slack = self.target(i)
+        self.chance.note(slack)
+        return law
+
+    def readable(self, p, d):
+        """Whether p has something to say of d: else the draft ends there."""
+        return not math.isnan(p.p[d]) and (p.valid or p.gathered)
+
+    def pair(self, i, d, p):
+        if self.draft is None:
+            q = Law(np.eye(1, len(p.p), d)[0], np.zeros(len(p.p)), True, False, d)
+            return Pair(p, q, lambda: (self.target1(i), q), self.vocab)
+        q, slack = self.draft(i)
+        self.chance.note(slack)
+        return Pair(p, q, lambda: (self.target1(i), self.draft1(i)), self.vocab)
+
+    def flag(self, pair, d):
+        """The premise that d was drawn from q."""
+        if not (pair.draft.valid or pair.draft.gathered):
+            self.status |= INVALID_ROW | INVALID_DRAFT
+        elif not 0 < pair.q[d] <= Q_MAX:
+            self.status |= INVALID_DRAFT
+
+    def take(self, d, p):
+        with np.errstate(divide="ignore"):
+            self.emit(d, float(np.log(p.p[d])))
+
+    def end(self):
+        """All drafts are accepted: the caller's bonus token, or a draw from pi where the draft scored this position too, else from p."""
+        i = len(self.tokens)
+        if self.bonus is not None:
+            self.status |= 0 if 0 <= self.bonus < self.vocab else INVALID_BONUS
+            return self.emit(min(max(self.bonus, 0), self.vocab - 1), math.nan)
+        p = self.p(i)
+        if p.valid and self.end_row and self.draft is not None and self.rule in LAWS and self.rule != "exact":
+            pair = self.pair(i, -1, p)
+            mix = mix_of(pair, self.rule, self.alpha)
+            self.status |= 0 if pair.draft.valid or pair.draft.gathered else INVALID_ROW
+            self.chance.note(mix.margin)
+            if not mix.defers:
+                return self.draw(p, (mix.law(pair),))
+        return self.draw(p)
+
+    def draw(self, p, choices=()):
+        """The final token from the first of the weights (w, err) that hold any, in the end from p."""
+        if not p.valid or not (p.p > 0).any():  # the second: stats of another row
+            self.status |= INVALID_ROW
+            return self.emit(p.fallback, math.nan)
+        if p.greedy and not choices:
+            return self.emit(p.fallback, 0.0)
+        for w, err in (*choices, (np.where(p.p > 0, p.p, 0.0), p.err)):
+            if w.sum() < 2 * err.sum():
+                self.chance.note(0.0)  # whether anything is left is itself a matter of rounding
+            if 0 < w.sum() < math.inf:
+                break
+            self.status |= EMPTY_RESIDUAL
+        x = self.chance.draw(w, err)
+        with np.errstate(divide="ignore"):
+            return self.emit(x, float(np.log(p.p[x])))
+
+    def emit(self, token, logprob):
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        return self

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a draft's row is from the target's: what the cascades look at (Narasimhan et al. 2024)."""
+
+import math
+
+import torch
+
+from .kseq_rho import laws
+from .law import padded
+from .rules.cascades import entropy, largest
+from .rules.pair import Pair
+
+
+def row_gap(p, q, p_stats=None, q_stats=None, kind="logits"):
+    """p [N, V], q [N, Vq] -> [N, 6] float64: TV = sum (p - q)+, overlap = sum min(p, q), H(p), H(q), max p, max q.
+
+    kind "logits": rows of logits under [N, 4] stats (None: temperature 1, no filter); "probs": rows of probabilities.
+    What depends on a row that is no law is NaN.
+    """
+    if kind not in ("logits", "probs"):
+        raise ValueError(f"row_gap: kind must be 'logits' or 'probs', got {kind!r}")
+    out = [gap(*pair) for pair in zip(laws(p, p_stats, kind), laws(q, q_stats, kind))]
+    return torch.tensor(out, dtype=torch.float64).reshape(-1, 6)
+
+
+def gap(p, q):
+    wide = max(len(p.p), len(q.p))
+    pair = Pair(padded(p, wide), padded(q, wide))
+    p, q = (law._replace(p=row) for law, row in ((pair.target, pair.p), (pair.draft, pair.q)))
+    tv, overlap = (pair.tv()[0], float(p.p.clip(max=q.p).sum())) if p.valid and q.valid else (math.nan, math.nan)
+    (hp, mp), (hq, mq) = ((entropy(x)[0], largest(x)[0]) if x.valid else (math.nan, math.nan) for x in (p, q))
+    return tv, overlap, hp, hq, mp, mq

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The acceptance rules: what each puts in place of p (laws.py), or which other test it makes (acceptance.py)."""
+
+import torch
+
+from ...rules import NAMES, TABLE
+from ..law import per_row
+from .acceptance import TESTS
+from .laws import LAWS, by_law, final, judged, mix_of
+from .pair import DEFER, KEEP, Mix, Pair
+
+__all__ = ["DEFER", "KEEP", "LAWS", "TESTS", "Mix", "Pair", "final", "judge", "judged", "mix_of", "per_request", "resolved"]
+
+
+def judge(chain, i, d, p):
+    """(accepted, choices of weights for the final draw after a rejection) for draft d at position i, by the chain's rule."""
+    return by_law(chain, i, d, p) if chain.rule in LAWS else TESTS[chain.rule](chain, i, d, p, *chain.alpha)
+
+
+def per_request(op, B, method, rule, alpha):
+    """[(name, alpha)] of B requests. rule: a name or [B] codes. alpha: None (the rule's default), a number, a pair, [B] or [B, 2].
+    A length of 1 stands for B. Where a rule has two parameters and alpha one, the second is its default; what it has no use for is
+    ignored."""
+    if isinstance(rule, str):
+        if rule not in TABLE:
+            raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, TABLE))} or a tensor of codes, got {rule!r}")
+        names = [rule] * B
+        if rule == "exact" and alpha is not None:
+            raise ValueError(f"{op}: rule 'exact' takes no alpha, got {alpha!r}")
+    else:
+        codes = rule.expand(B).tolist()
+        unknown = [code for code in codes if code not in NAMES]
+        if unknown:
+            raise ValueError(f"{op}: rule codes must be 0 ... {len(NAMES) - 1}, got {unknown[0]}")
+        names = [NAMES[code] for code in codes]
+    if alpha is None:
+        given = [()] * B
+    elif torch.is_tensor(alpha) and alpha.dim():
+        given = alpha.float().reshape(len(alpha), -1).expand(B, -1).tolist()
+    else:
+        given = [[per_row(x, 1, 0.0)[0] for x in (alpha if isinstance(alpha, (tuple, list)) else (alpha,))]] * B
+    return [resolved(op, method, *each) for each in zip(names, given)]
+
+
+def resolved(op, method, name, given=None):
+    """(name, alpha), checked; a rule at its exact end is "exact". given: None, a number, or the first of its parameters."""
+    if name not in TABLE:
+        raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, TABLE))}, got {name!r}")
+    rule = TABLE[name]
+    if method != "token" and not rule.is_law:
+        raise ValueError(f"{op}: rule {name} is no law, so method must be token, got {method}")
+    given = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    given = given[: len(rule.parameters)]
+    alpha = given + tuple(parameter.default for parameter in rule.parameters[len(given) :])
+    for parameter, x in zip(rule.parameters, alpha):
+        if x not in parameter:
+            which = "alpha" if parameter is rule.parameters[0] else "the second alpha"
+            raise ValueError(f"{op}: {which} of rule {name} must be in {parameter.range}, got {x:g}")
+    return ("exact", ()) if rule.exact_at is not None and alpha[0] == rule.exact_at else (name, alpha)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi - q)+)."""
+
+from . import cascades, lossy
+from .pair import DEFER
+
+LAWS = {  # name: (the law of a Pair, the rows that it sums or searches: "p", "q")
+    "exact": (lambda pair: DEFER, ""),
+    "chow": (cascades.chow, "q"),
+    "chow_log": (cascades.chow_log, "q"),
+    "diff": (cascades.diff, "pq"),
+    "diff_log": (cascades.diff_log, "pq"),
+    "opt": (cascades.opt, "pq"),
+    "opt_log": (cascades.opt_log, "pq"),
+    "token_v1": (cascades.token_v1, "pq"),
+    "token_v2": (cascades.token_v2, "pq"),
+    "token_v3": (cascades.token_v3, "pq"),
+    "lossy": (lossy.lossy, ""),
+    "ensemble": (lossy.ensemble, ""),
+}
+
+ROW_RULES = ("chow", "chow_log", "diff", "diff_log", "opt", "opt_log")
+
+
+def mix_of(pair, rule, alpha):
+    """The Mix of a rule; where a row that it needs is no law, the rule defers."""
+    law, reads = LAWS[rule]
+    q = pair.draft
+    if ("p" in reads and not pair.target.valid) or not (q.valid or (q.gathered and "q" not in reads)):
+        return DEFER
+    if rule in ROW_RULES and q.greedy and not pair.inside[q.fallback]:
+        return DEFER  # the draft's one token is none of the target's
+    return law(pair, *alpha)
+
+
+def judged(chain, i, d, p):
+    """(pair, mix), or None: a greedy target accepts its argmax, and q is not read, where the rule comes to nothing else."""
+    if p.greedy and chain.rule in ("exact", "lossy"):
+        return None
+    pair = chain.pair(i, d, p)
+    mix = mix_of(pair, chain.rule, chain.alpha)
+    chain.chance.note(mix.margin)
+    chain.flag(pair, d)
+    return pair, mix
+
+
+def by_law(chain, i, d, p):
+    """(accepted, weights of the final draw after a rejection, first choice first)."""
+    known = judged(chain, i, d, p)
+    if known is None:
+        return d == p.fallback, ()
+    pair, mix = known
+    pi, err = mix.law(pair)
+    return chain.chance.accepts(i, pi[d], pair.q[d], err[d], pair.q_err[d]), final(p, pair, mix)
+
+
+def final(p, pair, mix, r=1.0, r_err=0.0):
+    """What the final token may be drawn from: norm((r pi - q)+), or pi where rounding leaves nothing of it; () for p itself."""
+    return () if p.greedy and mix.defers else (mix.leftover(pair, r, r_err), mix.law(pair))

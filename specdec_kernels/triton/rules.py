@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request asks of its drafts: the rules, and the parameters they take (csrc/rules/rules.h). All of it for one request."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .law import FLT_MAX
+
+EXACT = tl.constexpr(0)
+CHOW = tl.constexpr(1)
+CHOW_LOG = tl.constexpr(2)
+DIFF_LOG = tl.constexpr(4)
+OPT = tl.constexpr(5)
+OPT_LOG = tl.constexpr(6)
+TOKEN_V1 = tl.constexpr(7)
+TOKEN_V3 = tl.constexpr(9)
+LENIENCE = tl.constexpr(10)
+LOSSY = tl.constexpr(11)
+ENSEMBLE = tl.constexpr(12)
+TYPICAL = tl.constexpr(13)
+TOP_N = tl.constexpr(14)
+SYNTHETIC = tl.constexpr(15)
+THRESHOLDS = tl.constexpr(16)
+
+
+class Rules(NamedTuple):
+    """One rule and its parameters for each request."""
+
+    rule: Any  # [B]; None: exact
+    rule_stride: Any
+    alpha: Any  # [B] or [B, 2]
+    alpha_stride: Any
+    second_stride: Any  # from the first parameter to the second; -1: none is given
+
+
+class Alpha(NamedTuple):
+    first: Any
+    second: Any
+
+
+@triton.jit
+def is_row_rule(rule):
+    return (rule >= CHOW) & (rule <= OPT_LOG)
+
+
+@triton.jit
+def is_token_rule(rule):
+    return (rule >= TOKEN_V1) & (rule <= TOKEN_V3)
+
+
+@triton.jit
+def is_of_log(rule):
+    return (rule == CHOW_LOG) | (rule == DIFF_LOG) | (rule == OPT_LOG)
+
+
+@triton.jit
+def replaces_target(rule):
+    """Whether the rule puts a law pi in the place of p. The others say when to accept, and nothing of a law."""
+    return (rule <= TOKEN_V3) | (rule == LOSSY) | (rule == ENSEMBLE)
+
+
+@triton.jit
+def reads_draft(rule):
+    """Whether the draft's row has a say in what is accepted or emitted."""
+    return replaces_target(rule) | (rule == LENIENCE)
+
+
+@triton.jit
+def nearest(x, least, most, otherwise, open_below, open_above):
+    """A value on a device cannot raise: outside its range it becomes the nearest inside, and NaN the default."""
+    inside = tl.minimum(tl.maximum(x, least), most)
+    inside = tl.where(open_below & (x <= least), 5.9604644775390625e-08, inside)
+    inside = tl.where(open_above & (x >= most), most - 5.9604644775390625e-08, inside)
+    return tl.where(x == x, inside, otherwise)
+
+
+@triton.jit
+def choose(condition, a, b):
+    """In float64, as decimal as it is written."""
+    return tl.where(condition, tl.full([], a, tl.float64), tl.full([], b, tl.float64))
+
+
+@triton.jit
+def rule_of(rules, b):
+    """The rule of request b and its parameters. A rule at the end where it is the exact one, is it."""
+    if rules.rule is None:
+        return tl.full([], 0, tl.int32), Alpha(tl.full([], 0.0, tl.float64), tl.full([], 0.0, tl.float64))
+    else:
+        code = tl.load(rules.rule + b * rules.rule_stride).to(tl.int64)
+        rule = tl.where((code > EXACT) & (code <= THRESHOLDS), code, EXACT).to(tl.int32)
+        strict = (rule == LENIENCE) | (rule == ENSEMBLE) | (rule == TOP_N) | (rule == THRESHOLDS)
+        otherwise = tl.where(rule == TYPICAL, tl.full([], 0.09, tl.float64), choose(strict, 1.0, 0.0))
+        other_second = tl.where(rule == TYPICAL, tl.full([], 0.3, tl.float64), choose(rule == THRESHOLDS, 1.0, 0.0))
+        first = otherwise
+        second = other_second
+        if rules.alpha is not None:
+            at = rules.alpha + b * rules.alpha_stride
+            unbounded = is_of_log(rule) | (rule == OPT) | (rule == TOP_N)
+            open_below = (rule == LENIENCE) | (rule == THRESHOLDS)
+            x = tl.load(at).to(tl.float64)
+            first = nearest(x, choose(rule == TOP_N, 1.0, 0.0), choose(unbounded, FLT_MAX, 1.0), otherwise, open_below, rule == LOSSY)
+            given = rules.second_stride >= 0
+            x = tl.load(at + rules.second_stride, mask=given, other=float("nan")).to(tl.float64)
+            most = choose(rule == TYPICAL, FLT_MAX, 1.0)
+            second = nearest(x, tl.full([], 0.0, tl.float64), most, other_second, rule == THRESHOLDS, False)
+        end = ((rule == LOSSY) & (first == 0)) | (((rule == LENIENCE) | (rule == ENSEMBLE)) & (first == 1))
+        return tl.where(end, EXACT, rule), Alpha(first, second)
