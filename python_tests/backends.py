@@ -23,7 +23,7 @@ class Backend(NamedTuple):
 BACKENDS = {
     "cpu": Backend(),
     "cuda-on-cpu": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "fast"}, slower=4),
-    "triton-interpret": Backend({"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1"}, slower=4),
+    "triton-interpret": Backend({"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1"}, slower=8),
     "cuda": Backend({"SPECDEC_BACKEND": "cuda"}, "cuda"),
     "triton": Backend({"SPECDEC_BACKEND": "triton"}, "cuda"),
     "cuda-on-cpu-checked": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "checked"}, slower=20),  # every access is noted
