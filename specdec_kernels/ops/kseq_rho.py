@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
-from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.ops import _check, _pair
 
 
 class KSeqRhoOutput(NamedTuple):
@@ -54,12 +53,8 @@ def kseq_rho(
     is the draft's law and q the target's).
     """
     op = "kseq_rho"
-    _check.rows(op, "p", p, "N, V")
-    _check.rows(op, "q", q, "N, Vq", p.device)
+    _pair.check_rows(op, p, q, kind)
     n = p.size(0)
-    _check.shape(op, "q", q, N=n, Vq=q.size(1))
-    if kind not in ("logits", "probs"):
-        raise ValueError(f"{op}: kind must be 'logits' or 'probs', got {kind!r}")
     if isinstance(k, torch.Tensor):
         _check.tensor(op, "k", k, _check.INTEGERS, p.device)
         if k.dim() != 1 or k.size(0) not in (n, 1):
@@ -70,18 +65,7 @@ def kseq_rho(
         raise ValueError(f"{op}: k must be >= 1, got {k}")
     else:
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
-    stats = {"p_stats": p_stats, "q_stats": q_stats}
-    for name, x in stats.items():
-        if x is None:
-            continue
-        if kind == "probs":
-            raise ValueError(f"{op}: {name} goes with logits, got kind 'probs'")
-        _check.tensor(op, name, x, _check.FLOAT32, p.device)
-        _check.shape(op, name, x, **{"N": n, "4": 4})
-        stats[name] = x.contiguous()
-    if kind == "logits":
-        stats = {name: row_stats(rows) if x is None else x for (name, x), rows in zip(stats.items(), (p, q))}
-    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho(p, q, k, stats["p_stats"], stats["q_stats"]))
+    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho(p, q, k, *_pair.stats(op, p, q, kind, p_stats, q_stats)))
 
 
 @torch.library.register_fake("specdec::kseq_rho")

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _check
-from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.ops import _pair
 
 
 def row_gap(
@@ -40,24 +39,8 @@ def row_gap(
     Source: Narasimhan et al. 2024 (confidences, TV); Leviathan et al. 2023, section 3 (the overlap).
     """
     op = "row_gap"
-    _check.rows(op, "p", p, "N, V")
-    _check.rows(op, "q", q, "N, Vq", p.device)
-    n = p.size(0)
-    _check.shape(op, "q", q, N=n, Vq=q.size(1))
-    if kind not in ("logits", "probs"):
-        raise ValueError(f"{op}: kind must be 'logits' or 'probs', got {kind!r}")
-    stats = {"p_stats": p_stats, "q_stats": q_stats}
-    for name, x in stats.items():
-        if x is None:
-            continue
-        if kind == "probs":
-            raise ValueError(f"{op}: {name} goes with logits, got kind 'probs'")
-        _check.tensor(op, name, x, _check.FLOAT32, p.device)
-        _check.shape(op, name, x, **{"N": n, "4": 4})
-        stats[name] = x.contiguous()
-    if kind == "logits":
-        stats = {name: row_stats(rows) if x is None else x for (name, x), rows in zip(stats.items(), (p, q))}
-    return torch.ops.specdec.row_gap(p, q, stats["p_stats"], stats["q_stats"])
+    _pair.check_rows(op, p, q, kind)
+    return torch.ops.specdec.row_gap(p, q, *_pair.stats(op, p, q, kind, p_stats, q_stats))
 
 
 @torch.library.register_fake("specdec::row_gap")

@@ -172,3 +172,23 @@ def check_rules(op: str, codes: list, alpha, block: bool) -> None:
         values = alpha[b if len(alpha) > 1 else 0].tolist()
         for which, parameter, x in zip(("alpha", "the second alpha"), rule.parameters, values):
             that(x in parameter, op, f"{which} of rule {names[code]} must be in {parameter.range}, got {x:g} at index {b}")
+
+
+def row_pair(op, p, q):
+    """A target's rows p [N, V] and a draft's q [N, Vq]: N, and both sides' rows."""
+    dim(op, "p", p, 2)
+    p_rows = rows(op, "p", p)
+    dim(op, "q", q, 2)
+    device(op, "q", q, p)
+    q_rows = rows(op, "q", q)
+    shape(op, "q", q, p.size(0), q_rows.V)
+    return p.size(0), p_rows, q_rows
+
+
+def pair_stats(op, p_stats, q_stats, N, like):
+    alone = "q_stats" if p_stats is None else "p_stats"
+    that((p_stats is None) == (q_stats is None), op, f"p_stats and q_stats go together, got {alone} alone")
+    if p_stats is not None:
+        for name, x in (("p_stats", p_stats), ("q_stats", q_stats)):
+            shape(op, name, x, N, 4)
+            stats(op, name, x, like)

@@ -23,20 +23,9 @@ def kseq_rho_kernel(
 
 def kseq_rho(p, q, k, p_stats, q_stats):
     op = "kseq_rho"
-    check.dim(op, "p", p, 2)
-    N = p.size(0)
-    p_rows = check.rows(op, "p", p)
-    check.dim(op, "q", q, 2)
-    check.device(op, "q", q, p)
-    q_rows = check.rows(op, "q", q)
-    check.shape(op, "q", q, N, q_rows.V)
+    N, p_rows, q_rows = check.row_pair(op, p, q)
     k, k_stride = check.per_row(op, "k", k, N, p)
-    alone = "q_stats" if p_stats is None else "p_stats"
-    check.that((p_stats is None) == (q_stats is None), op, f"p_stats and q_stats go together, got {alone} alone")
-    if p_stats is not None:
-        for name, stats in (("p_stats", p_stats), ("q_stats", q_stats)):
-            check.shape(op, name, stats, N, 4)
-            check.stats(op, name, stats, p)
+    check.pair_stats(op, p_stats, q_stats, N, p)
     if p.device.type == "cpu":
         for n, drafts in enumerate(k.expand(N).tolist()):
             check.that(drafts >= 1, op, f"k must be >= 1, got {drafts} at index {n}")

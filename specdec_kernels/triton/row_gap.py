@@ -107,19 +107,8 @@ def row_gap_kernel(
 
 def row_gap(p, q, p_stats, q_stats):
     op = "row_gap"
-    check.dim(op, "p", p, 2)
-    N = p.size(0)
-    p_rows = check.rows(op, "p", p)
-    check.dim(op, "q", q, 2)
-    check.device(op, "q", q, p)
-    q_rows = check.rows(op, "q", q)
-    check.shape(op, "q", q, N, q_rows.V)
-    alone = "p_stats" if q_stats is None else "q_stats"
-    check.that((p_stats is None) == (q_stats is None), op, f"p_stats and q_stats go together, got {alone} alone")
-    if p_stats is not None:
-        for name, stats in (("p_stats", p_stats), ("q_stats", q_stats)):
-            check.shape(op, name, stats, N, 4)
-            check.stats(op, name, stats, p)
+    N, p_rows, q_rows = check.row_pair(op, p, q)
+    check.pair_stats(op, p_stats, q_stats, N, p)
     gaps = torch.empty((N, 6), dtype=torch.float32, device=p.device)
     if N:
         table = launch.table(max(p_rows.V, q_rows.V))

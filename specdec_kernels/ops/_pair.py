@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the ops that compare a target row with a draft row: p [N, V], q [N, Vq], a kind, and the stats of logits."""
+
+from __future__ import annotations
+
+from specdec_kernels.ops import _check
+from specdec_kernels.ops.row_stats import row_stats
+
+
+def check_rows(op, p, q, kind):
+    _check.rows(op, "p", p, "N, V")
+    _check.rows(op, "q", q, "N, Vq", p.device)
+    _check.shape(op, "q", q, N=p.size(0), Vq=q.size(1))
+    if kind not in ("logits", "probs"):
+        raise ValueError(f"{op}: kind must be 'logits' or 'probs', got {kind!r}")
+
+
+def stats(op, p, q, kind, p_stats, q_stats):
+    """Both rows' stats: given, made at temperature 1 without filters, or None for probabilities."""
+    given = {"p_stats": p_stats, "q_stats": q_stats}
+    for name, x in given.items():
+        if x is None:
+            continue
+        if kind == "probs":
+            raise ValueError(f"{op}: {name} goes with logits, got kind 'probs'")
+        _check.tensor(op, name, x, _check.FLOAT32, p.device)
+        _check.shape(op, name, x, **{"N": p.size(0), "4": 4})
+        given[name] = x.contiguous()
+    if kind == "probs":
+        return None, None
+    return tuple(row_stats(rows) if x is None else x for x, rows in zip(given.values(), (p, q)))
