@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """row_gap with both rows' stats at hand, against row_stats on the same rows and the six numbers in eager float32.
 
-Bytes: both rows, once; we read each three times.
+Bytes: both rows, once; a GPU reads each three times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def eager(x: SimpleNamespace) -> torch.Tensor:
 def _gap(N: int, V: int, dtype: str, device: str) -> Work:
     p, q = (logits(N, V, dtype=DTYPES[dtype], device=device, seed=seed) for seed in (N, N + 1))
     x = SimpleNamespace(p=p, q=q, p_stats=sk.row_stats(p), q_stats=sk.row_stats(q))
-    work = Work(x, lambda x: sk.row_gap(x.p, x.q, x.p_stats, x.q_stats), 2 * p.nbytes, 4 * p.nbytes)
+    work = Work(x, lambda x: sk.row_gap(x.p, x.q, x.p_stats, x.q_stats), 2 * p.nbytes, 4 * p.nbytes * (device != "cpu"))
     work.peers["row_stats"] = lambda x: (sk.row_stats(x.p), sk.row_stats(x.q))
     work.peers["eager"] = eager
     return work

@@ -2,13 +2,18 @@
 """verify_chain by rule and by block, beside the exact rule token by token on the same rows: every draft is accepted (u = 0), the
 draft's stats are handed over, T = 1. The draft's rows are flatter than the target's, so that no comparison is decided early.
 
-A label says how often a row of p and of q is read at most (typical acceptance and opt often need not); the exact rule reads p once. `deferred`: the drafted ids are the ones that the
-rule does not keep, so that eta is summed. `scan`: block verification that fails everywhere (u just below 1) and draws at 0.
+A label says how often a row of p and of q is read; the exact rule reads p once. The CPU sums entropies as it makes a law, and both
+rows' entropies and their TV in one pass; a GPU takes a pass for each. `deferred`: the drafted ids are the ones that the rule does
+not keep, so that eta is summed. `entropy`: drafts between the bounds of typical acceptance, so that the entropy decides; `bounds`:
+drafts that the bounds accept. `third`: the third largest of the row; `largest`: its largest. `T=.7`: both models at that
+temperature, so that the confidences are of other laws than the ones sampled from. `scan`: block verification that fails
+everywhere (u just below 1) and draws at 0.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 
@@ -21,17 +26,21 @@ RULES = [  # rule, alpha, method, case, reads of p, of q
     ("chow", 0.9, "token", "", 1, 0),
     ("chow_log", 20.0, "token", "", 1, 1),
     ("diff", 0.9, "token", "", 1, 0),
-    ("diff_log", 20.0, "token", "", 2, 1),
+    ("diff_log", 20.0, "token", "", 1, 1),
     ("opt", 5.0, "token", "", 2, 1),
-    ("opt_log", 50.0, "token", "", 3, 2),
+    ("opt_log", 50.0, "token", "", 2, 1),
+    ("opt_log", 50.0, "token", "T=.7", 3, 2),
     ("token_v1", 0.0, "token", "deferred", 1, 1),
     ("token_v2", 0.0, "token", "deferred", 2, 1),
     ("token_v3", 0.0, "token", "deferred", 2, 1),
     ("lenience", 0.7, "token", "", 1, 0),
     ("lossy", 0.3, "token", "", 1, 0),
     ("ensemble", 0.5, "token", "", 1, 0),
-    ("typical", (1.0, 0.05), "token", "", 2, 0),
-    ("top_n", (10, 1.0), "token", "", 2, 0),
+    ("typical", (1.0, 1e-6), "token", "entropy", 1, 0),
+    ("typical", (1.0, 1e-6), "token", "bounds", 1, 0),
+    ("top_n", (10, 1.0), "token", "third", 1, 0),
+    ("top_n", (10, 1.0), "token", "largest", 1, 0),
+    ("top_n", (10, 1.0), "token", "third T=.7", 2, 0),
     ("synthetic", 0.8, "token", "", 1, 0),
     ("thresholds", (0.5, 0.9), "token", "", 1, 0),
     ("exact", None, "block", "", 1, 0),
@@ -49,22 +58,38 @@ def cases(device: str) -> Cases:
 def _step(rule: str, alpha: object, method: str, how: str, dtype: str, device: str) -> Work:
     from types import SimpleNamespace
 
-    B, V = 8, 151936
+    B, V, T = 8, 151936, 0.7 if "T=.7" in how else None
     target = logits(B, G + 1, V, dtype=torch.float32, device=device, seed=B)
-    draft = (0.8 * target[:, :G] + torch.empty(B, G, V, device=device).normal_(0, 0.3, generator=torch.Generator(device).manual_seed(1))).to(DTYPES[dtype])
+    noise = torch.empty(B, G, V, device=device).normal_(0, 0.3, generator=torch.Generator(device).manual_seed(1))
+    draft = (0.8 * target[:, :G] + noise).to(DTYPES[dtype])
     target = target.to(DTYPES[dtype])
     slot = {"seed": torch.arange(B, device=device).repeat_interleave(G), "offset": torch.zeros(B * G, dtype=torch.int64, device=device)}
-    drawn = sk.sample(draft.view(B * G, V), **slot, slot=torch.arange(G, device=device).repeat(B))
-    tokens = drawn.tokens.view(B, G)
-    if how == "deferred" or rule in ("typical", "top_n"):  # ids of some probability, none of them the largest
-        tokens = target[:, :G].topk(3).indices[..., 2]
-    u = torch.full((B, G + 1), ALMOST_ONE if how == "scan" else 0.0, dtype=torch.float64, device=device)
-    x = SimpleNamespace(target=target, tokens=tokens, draft=draft, stats=drawn.stats.view(B, G, 4), u=u, zero=torch.zeros_like(u))
+    drawn = sk.sample(draft.view(B * G, V), **slot, slot=torch.arange(G, device=device).repeat(B), temperature=T)
+    tokens = drawn.tokens.view(B, G) if (ids := _drafts(rule, alpha, how, target[:, :G])) is None else ids
+    x = SimpleNamespace(target=target, tokens=tokens, draft=draft, stats=drawn.stats.view(B, G, 4))
+    x.T = None if T is None else torch.full((B,), T, device=device)
+    x.zero = torch.zeros(B, G + 1, dtype=torch.float64, device=device)
+    x.u = torch.full_like(x.zero, ALMOST_ONE if how == "scan" else 0.0)
+
+    def exact(x, **how):
+        return sk.verify_chain(x.target, x.tokens, x.draft, temperature=x.T, draft_stats=x.stats, **({"uniforms": x.zero} | how))
 
     def ours(x):
-        return sk.verify_chain(x.target, x.tokens, x.draft, draft_stats=x.stats, uniforms=x.u, method=method, rule=rule, alpha=alpha)
+        return exact(x, uniforms=x.u, method=method, rule=rule, alpha=alpha)
 
-    def exact(x):
-        return sk.verify_chain(x.target, x.tokens, x.draft, draft_stats=x.stats, uniforms=x.zero)
-
+    if how != "scan" and not (ours(x).num_accepted == G).all():
+        raise AssertionError("a draft was rejected, so this is not what every draft costs")
     return Work(x, ours, target.nbytes, peers={"exact": exact})
+
+
+def _drafts(rule: str, alpha: object, how: str, target: torch.Tensor) -> torch.Tensor | None:
+    """Ids that make a rule do what the case is about; None: ids drawn from the draft."""
+    if how == "entropy":  # delta exp(-H) < p <= delta max p, and eps is 1
+        log_p = target.float().log_softmax(-1)
+        middle = (log_p.amax(-1) + (log_p.exp() * log_p).sum(-1)) / 2 + math.log(alpha[1])
+        return (log_p - middle[..., None]).abs().argmin(-1)
+    if how in ("largest", "bounds"):
+        return target.argmax(-1)
+    if how == "deferred" or rule == "top_n":  # an id of some probability, not the largest
+        return target.topk(3).indices[..., 2]
+    return None

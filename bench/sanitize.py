@@ -83,6 +83,10 @@ def steps(where: str, target: torch.Tensor, draft: torch.Tensor, drawn: sk.Sampl
     }
     for name, (t, ids, d, arguments) in forms.items():
         yield f"verify_chain {name} {where}", sk.verify_chain(t, ids, d, **arguments, **randomness)
+    for method in ("token", "block"):
+        for first in (1, 4, 7):  # three codes of laws at a time
+            by_rule = {"rule": torch.arange(B).to(tokens.device) + first, "alpha": torch.full((B,), 0.4).to(tokens.device)}
+            yield f"verify_chain {method} by rule {first} {where}", sk.verify_chain(target, tokens, draft, method=method, **by_rule, **randomness)
     cu_draft = torch.tensor([0, 2, 2, 3]).to(tokens.device)
     ragged_target, ragged_draft = target.flatten(0, 1)[: 3 + B], draft.flatten(0, 1)[:3]
     ragged = sk.verify_chain(ragged_target, tokens.flatten()[:3], ragged_draft, cu_draft=cu_draft, max_draft=G, **randomness)
@@ -107,6 +111,9 @@ def trees(where: str, V: int, dtype: torch.dtype, device: str, pad: int, randomn
         yield f"{where_method} rows by index", sk.verify_tree(
             nodes, target, draft, method=method, target_row=places, draft_row=places, **randomness
         )
+        if method not in ("target_only", "greedy"):
+            by_rule = {"rule": torch.arange(B).to(device) + 6, "alpha": torch.full((B,), 0.4).to(device)}  # opt_log, token_v1, token_v2 ...
+            yield f"{where_method} by rule", sk.verify_tree(tuple(tree), target, draft, method=method, **by_rule, **randomness)
         yield f"{where_method} a chain by links", sk.verify_tree((chain - 1, tree.tokens), target, draft, method=method, links=links, **randomness)
 
 

@@ -5,6 +5,8 @@ Bytes: the target row of every visited node once and, where the method reads q, 
 tested and none accepted; kseq reads it wherever drafts go on. The drafter's stats are handed over, the target's are not.
 `second_read`: the target row once more where drafts were rejected. Further passes are not counted: kseq's search and
 the residuals behind several rejections read both rows again.
+
+`by RULE`: the same tree by a rule, beside the exact rule, with coins of 0 that accept the first child of every node.
 """
 
 from __future__ import annotations
@@ -22,12 +24,16 @@ from bench.peers import triton
 METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 CLOSENESS = 1.1  # as in bench.verify_chain
 K, L = 4, 4
+RULES = [("chow", 0.9), ("opt", 5.0), ("token_v3", 0.5), ("lossy", 0.3)]
 
 
 def cases(device: str) -> Cases:
     for method in METHODS:
         for B in (1, 8) if device == "cpu" else (1, 8, 64):
             yield Case(f"B={B} V=151936 bf16 K={K} L={L} {method}", functools.partial(_step, B, 151936, "bf16", method, device))
+    for rule, alpha in RULES:
+        for method in ("kseq", "recursive_without_replacement", "traversal"):
+            yield Case(f"B=8 V=151936 bf16 K={K} L={L} {method} by {rule}", functools.partial(_by_rule, 8, 151936, "bf16", method, rule, alpha, device))
 
 
 def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
@@ -68,6 +74,23 @@ def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
         work.peers["eager"] = lambda x: eager.verify(method, x.tree, x.target, x.draft, x.stats)
     if device == "cuda":
         work.peer("ours in triton", lambda: triton.same("verify_tree", ours, device))
+    return work
+
+
+def _by_rule(B: int, V: int, dtype: str, method: str, rule: str, alpha: float, device: str) -> Work:
+    x = inputs(B, V, dtype, device)
+    columns = K * L if method == "kseq" else K * L + 1
+    x.u = torch.zeros(B, columns + 1, dtype=torch.float64, device=device)
+
+    def exact(x, **by):
+        return sk.verify_tree(x.tree, x.target, x.draft, method=method, draft_stats=x.stats, uniforms=x.u, **by)
+
+    def ours(x):
+        return exact(x, rule=rule, alpha=alpha)
+
+    assert (ours(x).num_accepted == L).all() and (exact(x).num_accepted == L).all()
+    work = Work(x, ours, B * (L + 1) * V * x.target.element_size(), outcome=tokens_per_request)
+    work.peers["exact"] = exact
     return work
 
 

@@ -45,12 +45,12 @@ STABLE_TORCH_LIBRARY(specdec, m) {
       "Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor)");
 
   // parents, node tokens, target_row, draft_row, first_child, next_sibling [B,N]; draft_nodes [B,K,L]; target [B,M,V]; draft [B,Mq,Vq]
-  // methods: 0 kseq, 1 recursive, 2 recursive_without_replacement, 3 target_only, 4 greedy, 5 traversal; kinds: 0 logits, 1 probabilities
-  // -> tokens [B,D+1], num_accepted [B], logprobs [B,D+1], status [B], path [B,D+1], D = max_depth
+  // methods: 0 kseq, 1 recursive, 2 recursive_without_replacement, 3 target_only, 4 greedy, 5 traversal; kinds: 0 logits, 1 probabilities;
+  // rule and alpha as above -> tokens [B,D+1], num_accepted [B], logprobs [B,D+1], status [B], path [B,D+1], D = max_depth
   m.def(
       "verify_tree(Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor target_logits, Tensor? draft_logits, int method, "
       "SymInt max_depth, Tensor? target_row, Tensor? draft_row, Tensor? first_child, Tensor? next_sibling, Tensor? temperature, "
       "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, Tensor? draft_stats, Tensor? draft_temperature, "
-      "Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int target_kind, int draft_kind, Tensor? seed, Tensor? offset, "
-      "Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int target_kind, int draft_kind, Tensor? rule, Tensor? alpha, "
+      "Tensor? seed, Tensor? offset, Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }

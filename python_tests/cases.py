@@ -24,6 +24,9 @@ def row_pair(kind, V, rng):
         p, q = 6 * rng.standard_normal(V), 6 * rng.standard_normal(V)
     elif kind == "near":
         q = p + 0.3 * rng.standard_normal(V)
+    elif kind == "sharp":  # near, with most of the mass on a few ids however many there are: on request
+        p = 5 * rng.standard_normal(V)
+        q = p + 1.5 * rng.standard_normal(V)
     elif kind == "identical":
         q = p.copy()
     elif kind == "disjoint" and V > 1:

@@ -47,6 +47,17 @@ def sweep_backend(request):
     yield from _ready(request)
 
 
+@pytest.fixture
+def verify(op_backend):
+    """verify_chain on every backend that is an op."""
+    return backends.call("verify_chain", op_backend)
+
+
+@pytest.fixture
+def sweep(sweep_backend):
+    return backends.call("verify_chain", sweep_backend)
+
+
 # ---- the share of flips, over the whole session: with xdist, workers hand what they saw to the process that reports ----
 
 def pytest_runtest_logreport(report):

@@ -9,9 +9,9 @@ from cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
 TREE_METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 
 
-def tree_step(method, B=4):
+def tree_step(method, B=4, kinds=("near", "dirichlet")):
     """Trees of which some nodes are accepted and some are not; three chunks, the last one ragged, the rows unaligned."""
-    return tree_cases.tree(17, B, 2 * 1024 + 77, method, K=3, L=2, dirty=False, kinds=["near", "dirichlet"])
+    return tree_cases.tree(17, B, 2 * 1024 + 77, method, K=3, L=2, dirty=False, kinds=kinds)
 
 
 def row_stats_cases(csrc, ops):
@@ -65,12 +65,12 @@ def verify_chain_cases(csrc, ops):
 
 
 def verify_tree_cases(csrc, ops):
-    """As row_stats_cases, of each method."""
+    """As row_stats_cases, of each method: rows of which a drafted token is a large part, so that what is left of them tells."""
     import specdec_kernels as sk
 
     module, found = load("checked", csrc, ops), []
     for method, turns in zip(TREE_METHODS, zip(2 * SCHEDULES, 2 * BLOCK_ORDERS)):
-        args = tree_step(method)
+        args = tree_step(method, 48, ["sharp"])
         want = sk.reference.verify_tree(**args)
         try:
             with order(module, *turns):
@@ -153,6 +153,10 @@ def every_op(schedule, blocks):
         yield "row_gap", lambda: sk.row_gap(target[:, 0], draft[:, 0])
         for method in TREE_METHODS:
             yield f"verify_tree {method}", lambda method=method: sk.verify_tree(**tree_step(method))
+        by_rule = {"rule": torch.tensor([sk.RULES[name] for name in ("token_v3", "exact", "opt_log", "lossy")]), "alpha": torch.full((4,), 0.5)}
+        for method in ("kseq", "recursive", "recursive_without_replacement", "traversal"):
+            yield f"verify_tree by rule, {method}", lambda method=method: sk.verify_tree(**tree_step(method), **by_rule)
+        yield "verify_tree by thresholds", lambda: sk.verify_tree(**tree_step("target_only"), rule="thresholds", alpha=(0.5, 0.8))
 
     results = {}
     with order(module, schedule, blocks):

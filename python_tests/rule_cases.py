@@ -7,7 +7,7 @@ import cases
 import torch
 from backends import scale
 
-from specdec_kernels.rules import TABLE
+from specdec_kernels.rules import LAWS, TABLE
 
 # Where a request by a rule takes a tenth of a second
 SLOW = ("reference",) if os.environ.get("SPECDEC_THOROUGH") == "1" else ("reference", "triton-interpret")
@@ -39,7 +39,6 @@ ALPHAS = {
     "synthetic": [(0.2,), (0.8,)],
     "thresholds": [(0.9, 0.95), (0.35, 0.6)],
 }
-LAWS = [name for name in TABLE if TABLE[name].is_law]
 CHOICES = {"token": [(name, a) for name in TABLE for a in ALPHAS[name]], "block": [(name, a) for name in LAWS for a in ALPHAS[name]]}
 
 

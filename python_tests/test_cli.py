@@ -81,7 +81,8 @@ def test_generate_with_rules(pair):
     target, draft = pair
     plain, drafted = (body(generate(p, "--plain").output) for p in (pair, (draft, target)))
     assert plain != drafted
-    for arguments in (["--rule", "chow", "--alpha", 0], ["--rule", "lenience"], ["--block"]):
+    trees = ["--rule", "chow", "--alpha", 0, "--method", "kseq"], ["--rule", "thresholds", "--method", "target_only"]
+    for arguments in (["--rule", "chow", "--alpha", 0], ["--rule", "lenience"], ["--block"], *trees):
         result = generate(pair, "--gamma", 3, *arguments)
         assert result.exit_code == 0 and body(result.output) == plain, result.output
     for arguments in (["--gamma", 3], ["--gamma", 3, "--block"], ["--plain"]):
@@ -129,7 +130,8 @@ def test_generate_refuses(pair, tmp_path):
         (["--rule", "diff", "--alpha", "x"], "--alpha must be a number, or two with a comma between them, got x"),
         (["--rule", "diff", "--draft", "lookup"], "with PromptLookupDrafter, request 0 has 'diff'"),
         (["--rule", "diff", "--plain", "--draft", "lookup"], "--plain --rule diff needs a draft model, got --draft lookup"),
-        (["--rule", "diff", "--method", "kseq"], "rule must be one of exact with TreeDrafter, request 0 has 'diff'"),
+        (["--rule", "typical", "--method", "kseq"], "ensemble with TreeDrafter, request 0 has 'typical'"),
+        (["--rule", "diff", "--method", "target_only"], "rule must be one of exact, thresholds with TreeDrafter, request 0 has 'diff'"),
         (["--method", "kseq", "--block"], "verify must be 'token' with TreeDrafter, got 'block'"),
         (["--temperature", -1], "temperature must be a finite number >= 0"),
         (["--top-p", 0], "top_p must lie in (0, 1]"),

@@ -34,6 +34,7 @@ def one(seed):
     nodes[..., :3] += 12  # the drafted tokens are likely
     branches = {"target_logits": nodes[0], "draft_logits": nodes[1]} | randomness
     parents = (torch.rand(B, 40, generator=generator) * torch.arange(40)).long().where(torch.arange(40) > 0, -1)
+    mixed = {"rule": torch.arange(B) % 10, "alpha": torch.full((B,), 0.4)}  # codes of laws
     warm = {"temperature": torch.full((B,), 0.7), "top_k": torch.full((B,), 50), "top_p": torch.full((B,), 0.9)}
     return {
         "uniforms": ("uniforms", randomness | {"n": 7}),
@@ -51,7 +52,9 @@ def one(seed):
         "verify_tree, kseq": ("verify_tree", branches | {"tree": tuple(TREE), "method": "kseq"}),
         "verify_tree, recursive, filters": ("verify_tree", branches | warm | {"tree": tuple(TREE), "method": "recursive"}),
         "verify_tree, traversal": ("verify_tree", branches | {"tree": TREE[:2], "method": "traversal"}),
+        "verify_tree, by rule": ("verify_tree", branches | mixed | {"tree": TREE[:2], "method": "traversal"}),
         "verify_chain": ("verify_chain", step | randomness),
+        "verify_chain, by rule": ("verify_chain", step | mixed | randomness),
         "verify_chain, filters": ("verify_chain", step | warm | randomness),
         "verify_chain, greedy": ("verify_chain", step | {"temperature": torch.zeros(B)} | randomness),
     }

@@ -83,6 +83,36 @@ def test_joint_law_finds_a_bonus_from_p(pair, monkeypatch):
     assert not laws.compare_with_law(tokens, laws.joint(pi(pair, "chow"), 3), V).passed
 
 
+TREES = [("kseq", "chow"), ("recursive", "token_v3"), ("recursive_without_replacement", "opt_log"), ("traversal", "ensemble")]
+
+
+@pytest.mark.parametrize("method, rule", TREES)
+def test_joint_law_of_trees_under_a_rule(pair, method, rule):
+    """Drafts end one token before the request does, so its last token lies behind a leaf: it has the target's law, the others pi."""
+    tokens, stats = three_tokens(pair, rule, TreeDrafter(pair[1], method, drafts=2, depth=2))
+    law = laws.joint(lambda t: pi(pair, rule)(t) if len(t) < 2 else pair[2](t), 3)
+    check = laws.compare_with_law(tokens, law, V)
+    assert check.passed and check.cells > 20 and check.detects < 0.09, check
+    assert stats.tokens_per_call > 1.2
+    if rule in ("chow", "token_v3"):
+        assert not laws.compare_with_law(tokens, laws.joint(pair[2], 3), V).passed
+        assert not laws.compare_with_law(tokens, laws.joint(pi(pair, rule), 3), V).passed
+
+
+def test_thresholds_of_a_tree():
+    """At (1, 1) the target's text; a low single threshold takes the draft's likeliest token wherever the target gives it that much."""
+    _, target, draft = tiny.served()["lean"]
+    tree = lambda: TreeDrafter(draft, "target_only", drafts=3, depth=3)
+
+    def decoded(**rule):
+        todo = [Request(r.prompt, 12, temperature=0.8, seed=i, **rule) for i, r in enumerate(tiny.requests())]
+        return generate(target, todo, tree(), max_batch=4)
+
+    exact, strict = decoded(), decoded(rule="thresholds", alpha=(1.0, 1.0))
+    assert [r.tokens for r in exact.results] == [r.tokens for r in strict.results]
+    assert decoded(rule="thresholds", alpha=(0.2, 0.5)).stats.tokens_per_call > 1.1 * exact.stats.tokens_per_call
+
+
 @pytest.mark.parametrize("rule", PLAIN)
 def test_joint_law_of_a_plain_cascade(pair, rule):
     """The same law without speculation. Calls are deferrals where the draft's row decides, and tokens under an oracle."""
@@ -122,7 +152,7 @@ def mixed(rules):
     ]
 
 
-@pytest.mark.parametrize("kind", ["model", "lookup", "plain"])
+@pytest.mark.parametrize("kind", ["model", "lookup", "plain", "tree"])
 def test_a_request_alone_and_beside_other_rules(kind):
     """Each request of a mixed batch gets what it gets alone, and an exact one what it gets among exact ones."""
     _, target, draft = tiny.served()["lean"]
@@ -131,6 +161,7 @@ def test_a_request_alone_and_beside_other_rules(kind):
         "model": (["exact", "chow", "typical", "opt", "exact", "token_v3", "ensemble", "diff"], model),
         "lookup": (["exact", "typical", "lenience", "synthetic"] * 2, lambda: LookupThenModel(PromptLookupDrafter(5), model())),
         "plain": (["chow", "diff", "chow_log", "opt"] * 2, lambda: PlainCascade(draft)),
+        "tree": (["exact", "chow", "token_v3", "opt", "exact", "ensemble", "diff", "chow_log"], lambda: TreeDrafter(draft, "traversal", 3, 3)),
     }[kind]
     todo = mixed(rules)
     alone = [generate(target, [r], drafter()).results[0] for r in todo]
@@ -171,7 +202,9 @@ def test_errors():
         (lambda: Request([1], rule="diff", alpha=1.5), r"Request: alpha of rule 'diff' must be in \[0, 1\], got 1.5"),
         (lambda: Request([1], alpha=0.5), "Request: rule 'exact' takes no alpha"),
         (lambda: decode(None), "rule must be one of exact with plain decoding, request 0 has 'chow'"),
-        (lambda: decode(tree), "rule must be one of exact with TreeDrafter, request 0 has 'chow'"),
+        (lambda: decode(tree, rule="typical"), "rule must be one of exact, chow, .*ensemble with TreeDrafter, request 0 has 'typical'"),
+        (lambda: decode(TreeDrafter(draft, "target_only")), "rule must be one of exact, thresholds with TreeDrafter, request 0 has 'chow'"),
+        (lambda: decode(TreeDrafter(draft, lookup=lookup)), "rule must be one of exact with TreeDrafter, request 0 has 'chow'"),
         (lambda: decode(lookup), "with PromptLookupDrafter, request 0 has 'chow'"),
         (lambda: decode(LookupThenModel(lookup, model)), "with LookupThenModel, request 0 has 'chow'"),
         (lambda: decode(PlainCascade(draft), rule="token_v3"), "rule must be one of chow, chow_log, diff.* with PlainCascade"),

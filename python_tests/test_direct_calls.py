@@ -96,6 +96,8 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_tree", 9, TREES, "verify_tree: links give no order where the drafts of draft_nodes are tested, got both"),
     ("verify_tree", 10, TREES, r"verify_tree: links must be \(first_child, next_sibling\), got one of them"),
     ("verify_tree", 15, torch.zeros(2, 3, 4), r"verify_tree: target_stats must have shape \[2, 4, 4\], got \[2, 3, 4\]"),
+    ("verify_tree", 23, SEED, r"verify_tree: rule must have shape \[2\], got \[3\]"),
+    ("verify_tree", 24, torch.zeros(2), "verify_tree: alpha needs a rule, got none"),
     ("verify_tree", 22, 2, r"verify_tree: draft_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
     ("verify_tree", -1, torch.zeros(2, 5, dtype=F64), r"verify_tree: uniforms must have shape \[2, 4\], got \[2, 5\]"),
     ("verify_tree", -1, None, "verify_tree: needs seed and offset, or uniforms, got neither"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import specdec_kernels as sk
+from specdec_kernels.rules import TABLE
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -35,6 +36,19 @@ def test_make_targets_exist(target):
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ([\w.]+)", README))))
 def test_modules_exist(module):
     assert importlib.util.find_spec(module)
+
+
+def test_the_table_of_rules():
+    """A row for each rule, in the words of specdec_kernels/rules.py."""
+    section = README.split("## Rules")[1].split("\n## ")[0]
+    wanted = []
+    for name, rule in TABLE.items():
+        alpha = "; ".join(f"{x.name} in {x.range}, {x.default:g}" for x in rule.parameters) or "-"
+        wanted.append(f"| `{name}` | {alpha} | {'law' if rule.is_law else 'test'} | {rule.says} |")
+    assert re.findall(r"^\| `.*", section, re.M) == wanted
+    ends = [f"`{name}` at {rule.exact_at:g}" for name, rule in TABLE.items() if rule.exact_at not in (None, 1)]
+    ends.append(", ".join(f"`{name}`" for name, rule in TABLE.items() if rule.exact_at == 1).replace(", ", " and ") + " at 1")
+    assert ", ".join(ends) + " are the exact rule" in section
 
 
 def test_cli_commands_exist():

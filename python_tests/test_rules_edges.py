@@ -19,16 +19,6 @@ from specdec_kernels.rules import TABLE
 NAN = math.nan
 
 
-@pytest.fixture
-def verify(op_backend):
-    return backends.call("verify_chain", op_backend)
-
-
-@pytest.fixture
-def sweep(sweep_backend):
-    return backends.call("verify_chain", sweep_backend)
-
-
 def one(p, q, d, u=0.5, v=0.5, **how):
     """Arguments of one request with one draft; rows as logits."""
     rows = torch.stack([p, p])[None]
@@ -65,6 +55,18 @@ def test_bad_rows_among_good_ones(verify, method):
     out, ref = verify(**args), reference_verify(**args)
     checks.assert_same_tokens(out, ref, method)
     assert (out.status[1::2] == 0).all() and (out.status != 0).sum() > 4
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_a_greedy_draft_behind_the_vocabulary(verify, method):
+    """The draft's one token is none of the target's three: it is rejected for one drawn from p, whatever a rule would keep."""
+    names = rule_cases.LAWS if method == "block" else [*TABLE]
+    B = len(names)
+    u = torch.tensor([[0.0, 0.6]], dtype=torch.float64).expand(B, 2)
+    out = verify(ln(0.5, 0.3, 0.2).expand(B, 2, 3), torch.full((B, 1), 4), torch.tensor([0.0, 1, 2, 3, 4]).expand(B, 1, 5), uniforms=u,
+                 draft_temperature=0.0, rule=torch.tensor([TABLE[name].code for name in names]), method=method,
+                 alpha=torch.tensor([1.0 if name == "top_n" else 0.9 for name in names]))  # fmt: skip
+    assert out.tokens.tolist() == [[1, -1]] * B and out.status.tolist() == [0] * B
 
 
 @pytest.mark.parametrize("name", rule_cases.LAWS)
@@ -123,10 +125,59 @@ def test_greedy(verify, method):
         assert go("lenience", 0.59, 1) == [1, 0] and go("lenience", 0.61, 1) == [0, -1] and go("lenience", 0.39, 2) == [2, 0]
 
 
+@pytest.mark.parametrize("name", ["token_v1", "token_v2", "token_v3"])
+def test_token_rules_at_a_greedy_draft(verify, name):
+    """The draft is sure, whichever id its argmax is: p = (.6 at 1000), which the rule keeps."""
+    p = torch.full((1100,), math.log(0.4 / 1099)).index_fill(0, torch.tensor([1000]), math.log(0.6))
+    q = torch.full((1100,), math.log(0.1 / 1099)).index_fill(0, torch.tensor([1000]), math.log(0.9))
+    out = verify(**one(p, q, 1000, 0.99), draft_temperature=0.0, rule=name, alpha=0.5)
+    assert out.num_accepted.tolist() == [1]
+
+
 def test_block_is_token_at_a_greedy_target(verify):
     args = cases.chain(13, 60, 4, 9, dirty=False, kinds=["near"])
     a, b = verify(**args, temperature=0.0), verify(**args, temperature=0.0, method="block")
     assert torch.equal(a.tokens, b.tokens) and 0 < a.num_accepted.double().mean() < 4
+
+
+def test_block_through_a_greedy_row(verify):
+    """Stats made by hand: the second of three rows is greedy, behind r_1 = 1/2. Where the draft is that row's argmax, r_2 = 1/2 and
+    h_1 = 0: nothing of r_1 p is left above a one-hot draft; d_3 then makes h_2 = 1/5, h_3 = r_3 = 1/6. Where it is not, h_1 = r_1."""
+    p = torch.stack([ln(0.25, 0.75), ln(0.6, 0.4), ln(0.75, 0.25), ln(0.5, 0.5)])
+    q = torch.stack([ln(0.5, 0.5), ln(0.3, 0.7), ln(0.25, 0.75)])
+    taken = {  # drafts: uniforms of the three tests -> tokens, where a final draw of .9 is 1 under rows that are not greedy
+        (0, 0, 1): {(0.9, 0.9, 0.16): [0, 0, 1, 1], (0.9, 0.19, 0.17): [0, 0, 0], (0.0, 0.21, 0.17): [1]},
+        (0, 1, 1): {(0.49, 0.0, 0.0): [0, 0], (0.501, 0.0, 0.0): [1]},
+    }
+    cases = [(d, u, tokens + [-1] * (4 - len(tokens))) for d, by_u in taken.items() for u, tokens in by_u.items()]
+    stats = sk.row_stats(p, temperature=torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    B = len(cases)
+    args = dict(target_logits=p.expand(B, 4, 2), draft_tokens=torch.tensor([d for d, _, _ in cases]), draft_logits=q.expand(B, 3, 2),
+                target_stats=stats.expand(B, 4, 4), uniforms=torch.tensor([[*u, 0.9] for _, u, _ in cases], dtype=torch.float64))  # fmt: skip
+    out, ref = verify(**args, method="block"), reference_verify(**args, method="block")
+    assert ref.tokens.tolist() == [tokens for _, _, tokens in cases] and (ref.margin > 1).all()
+    checks.assert_same_tokens(out, ref)
+
+
+def test_block_where_nothing_is_lacking(verify):
+    """p = q and r_1 = 1, then a draft that both forbid: h_1 is 0 / 0, which stays, and the token behind d_1 is from p itself."""
+    rows = ln(0.5, 0.5, 0.0)
+    u = torch.tensor([[checks.ALMOST_ONE, 0.0, 0.6]], dtype=torch.float64)
+    out = verify(rows.expand(1, 3, 3), torch.tensor([[0, 2]]), rows.expand(1, 2, 3), uniforms=u, method="block")
+    assert out.tokens.tolist() == [[0, 1, -1]] and out.status.tolist() == [6]
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_greedy_rows_between_others(verify, op_backend, method):
+    """Stats made by hand: any row of a request may be greedy, and a draft there is the argmax half of the time."""
+    B, G, V = rule_cases.count(240, op_backend), 4, 7
+    args = rule_cases.chain(31, B, G, V, method, bonus_row=True, kinds=["near", "dirichlet"])
+    some = torch.Generator().manual_seed(2)
+    cold, best = torch.rand(B, G + 1, generator=some) < 0.4, torch.rand(B, G, generator=some) < 0.5
+    z, d = args["target_logits"], args["draft_tokens"]
+    args["draft_tokens"] = torch.where(cold[:, :G] & best, z[:, :G].argmax(-1), d)
+    args["target_stats"] = sk.row_stats(z.reshape(-1, V), temperature=(~cold).float().flatten()).reshape(B, G + 1, 4)
+    checks.assert_same_tokens(verify(**args), reference_verify(**args), method)
 
 
 def test_bonus_tokens_and_no_draft(verify):
@@ -177,6 +228,18 @@ def test_wrong_values_in_tensors(verify, op_backend, change, message):
         pytest.skip("values on a device are not looked at")
     with pytest.raises(RuntimeError, match="verify_chain: " + message):
         verify(**{**GOOD, **change})
+
+
+def test_defaults_of_typical(verify):
+    """Without an alpha eps = .09 and delta = .3. Of p = (.78, .1, .08, .04) .3 exp(-H) = .14, so eps decides; of ten even ids and one of
+    .026 it is .028, and decides itself."""
+    rule = torch.tensor([TABLE["typical"].code])
+    for p, drafts, taken in (((0.78, 0.1, 0.08, 0.04), [1, 2], [1, 0]), ((*[0.0974] * 10, 0.026), [0, 10], [1, 0])):
+        z = ln(*p).expand(2, 2, -1)
+        u = torch.full((2, 2), 0.5, dtype=torch.float64)
+        assert verify(z, torch.tensor(drafts)[:, None], z[:, :1], uniforms=u, rule=rule).num_accepted.tolist() == taken
+    z = ln(*[0.0305] * 30, 0.085).expand(1, 2, -1)  # .3 exp(-H) = .01; with a delta of 3 the first would be rejected
+    assert verify(z, torch.zeros(1, 1, dtype=torch.int64), z[:, :1], uniforms=u[:1], rule=rule).num_accepted.tolist() == [1]
 
 
 def test_defaults_and_a_single_alpha(sweep):

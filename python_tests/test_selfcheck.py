@@ -4,11 +4,13 @@ import io
 import laws
 import numpy as np
 import pytest
+import torch
 from plain import Plain
 from rich.console import Console
 
 import specdec_kernels as sk
-from specdec_kernels import selfcheck, selfcheck_trees
+from specdec_kernels import selfcheck, selfcheck_rules, selfcheck_trees
+from specdec_kernels.rules import TABLE
 
 
 @pytest.fixture
@@ -16,6 +18,7 @@ def report(monkeypatch):
     """run() with fewer draws, and what it printed."""
     monkeypatch.setattr(selfcheck, "STEPS", 250_000)
     monkeypatch.setattr(selfcheck_trees, "TREE_STEPS", 100_000)
+    monkeypatch.setattr(selfcheck_rules, "RULE_STEPS", 100_000)
 
     def go():
         text = io.StringIO()
@@ -60,6 +63,45 @@ def test_wrong_trees_fail(report, monkeypatch, mutant, check):
     monkeypatch.setattr(sk, "verify_tree", mutant(sk.verify_tree))
     passed, text = report()
     assert not passed and text.count("FAIL ") == 1
+
+
+def token_by_token(honest):
+    return lambda *args, method="token", **options: honest(*args, **options)
+
+
+def bonus_of_p(honest):
+    """The draft's row at the end is not read."""
+    return lambda target, tokens, draft, **options: honest(target, tokens, draft[:, :-1].contiguous(), **options)
+
+
+def beta_left_at_1(honest):
+    return lambda *args, rule, alpha, **options: honest(*args, rule="lenience", alpha=1 - alpha, **options)
+
+
+@pytest.mark.parametrize("mutant, check", [
+    (token_by_token, "agreement_of_rules"), (bonus_of_p, "joint_law_of_block_token_v3"), (beta_left_at_1, "joint_law_of_token_lossy"),
+])  # fmt: skip
+def test_wrong_rules_fail(report, monkeypatch, mutant, check):
+    monkeypatch.setattr(selfcheck, "CHECKS", [c for c in selfcheck.RULE_CHECKS if c.__name__ == check])
+    monkeypatch.setattr(sk, "verify_chain", mutant(sk.verify_chain))
+    passed, text = report()
+    assert not passed and text.count("FAIL ") == 1
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_rule_is_compared(name):
+    """A rule that is verified as another one is found by the comparison with the reference alone."""
+    others = {"exact": "chow", "lossy": "ensemble", "diff": "chow", "opt": "opt_log", "diff_log": "chow_log", "opt_log": "chow_log"}
+    other = others.get(name, "exact")
+
+    class Confused:
+        reference = sk.reference
+
+        @staticmethod
+        def verify_chain(rule, **args):
+            return sk.verify_chain(**args, rule=torch.where(rule == TABLE[name].code, TABLE[other].code, rule))
+
+    assert not selfcheck_rules.agreement_of_rules(Confused, "cpu", 11).passed
 
 
 def test_wrong_random_numbers_fail(report, monkeypatch):

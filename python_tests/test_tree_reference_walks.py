@@ -179,18 +179,18 @@ def test_trees_of_nothing(method):
 
 @pytest.mark.parametrize("method", ALL)
 def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500):
-    """Every probability moved by its error bound, up or down, with float32 pretended to have 11 bits: no token outside the band
+    """Every probability moved by its error bound, up or down, with float32 pretended to have 10 bits: no token outside the band
     changes, inside it some do."""
     law, step, module = (importlib.import_module(f"specdec_kernels.reference.{m}") for m in ("law", "tree_rules.step", "verify_tree"))
-    coarse = 2.0**-11
+    coarse = 2.0**-10
     monkeypatch.setattr(law, "EPS", coarse)
     for m in (law, step):
         monkeypatch.setattr(m, "SUM_EPS", 32 * coarse)
-    rng = torch.Generator().manual_seed(12)
-    q = torch.randn(B, 7, 5, generator=rng)
-    p = q + torch.randn(B, 7, 5, generator=rng)
-    drafts = torch.distributions.Categorical(logits=q[:, 0]).sample((3, 2)).permute(2, 0, 1)
-    u = torch.rand(B, 8, generator=rng, dtype=torch.float64)
+    rng = np.random.default_rng(12)  # the same rows on every machine, which torch's are not, to the last bits
+    q = rng.normal(size=(B, 7, 5))
+    p = q + rng.normal(size=(B, 7, 5))
+    drafts = torch.from_numpy((q[:, 0] + rng.gumbel(size=(3, 2, B, 5))).argmax(-1)).permute(2, 0, 1)
+    p, q, u = torch.from_numpy(p).float(), torch.from_numpy(q).float(), torch.from_numpy(rng.random((B, 8)))
     args = dict(method=method, uniforms=u[:, :7] if method in ("kseq", "recursive") else u, draft_row=torch.zeros(B, 7, dtype=torch.int64))
     tree = reference.build_tree(drafts)
     ref = reference.verify_tree(tree, p, q, **args)

@@ -17,9 +17,12 @@ def verify(backend):
 
 
 def agree(backend, **case):
-    args = tree_cases.tree(**case)
-    out, ref = verify(backend)(**args), reference.verify_tree(**args)
-    same = checks.assert_same_tokens(out, ref, f"{case}")
+    return agree_on(verify(backend), tree_cases.tree(**case), f"{case}")
+
+
+def agree_on(verify, args, what):
+    out, ref = verify(**args), reference.verify_tree(**args)
+    same = checks.assert_same_tokens(out, ref, what)
     assert torch.equal(out.path[same], ref.path[same])
     fine = ref.logprobs[same].isfinite()
     assert torch.equal(fine, out.logprobs[same].isfinite())

@@ -95,12 +95,7 @@ def visited_by_traversal(args):
 def test_bad_rows(backend, method, poison):
     """One target row in three and one draft row in three poisoned, in one entry or (-inf) in all."""
     args = tree_cases.tree(5, 40, 6, method, K=2, L=2, kinds=["near", "dirichlet"])
-    rng = torch.Generator().manual_seed(6)
-    for name in ("target_logits", "draft_logits"):
-        x = args[name]
-        bad = torch.rand(x.shape[:2], generator=rng) < 1 / 3
-        entry = torch.nn.functional.one_hot(torch.randint(0, 6, x.shape[:2], generator=rng), 6).bool() | (poison < 0)
-        args[name] = torch.where(bad[:, :, None] & entry, poison, x)
+    tree_cases.spoil(args, poison)
     out, ref = verify(backend)(**args), reference.verify_tree(**args)
     assert not differ(out, ref).any()
     assert (ref.status & 1).any() and (ref.status == 0).any() and (ref.margin > 1).double().mean() > 0.9

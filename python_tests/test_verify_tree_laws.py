@@ -28,7 +28,7 @@ def logits(row, at):
         return torch.from_numpy(np.log(np.stack([row(t) for t in at]))).float()
 
 
-def draws(backend, trees, p, q, method, seed=1):
+def draws(backend, trees, p, q, method, seed=1, **rule):
     """Tokens of requests whose trees are drawn with their probabilities."""
     n = N if backends.BACKENDS[backend].slower == 1 else 800
     trees = list(trees)
@@ -39,7 +39,7 @@ def draws(backend, trees, p, q, method, seed=1):
     rows = [torch.stack([logits(side, t) for t in at])[pick] for side in (p, q)]
     tree = [None if trees[0][0][i] is None else torch.cat([t[i] for t, _ in trees])[pick] for i in range(4)]
     i = torch.arange(n)
-    out = verify(backend)(tuple(tree), *rows, method=method, seed=i % 1009, offset=i // 1009)
+    out = verify(backend)(tuple(tree), *rows, method=method, seed=i % 1009, offset=i // 1009, **rule)
     assert (out.status == 0).all()
     return out.tokens.numpy()
 

@@ -95,6 +95,16 @@ def tree(seed, B, V, method, K=3, L=2, N=None, Vq=None, dtype=torch.float32, dra
     return {"tree": tuple(tree), "target_logits": p, "draft_logits": None if one_hot else q, **args}
 
 
+def spoil(args, poison, share=1 / 3):
+    """A share of the rows of either side poisoned, in one entry or (-inf) in all."""
+    rng = torch.Generator().manual_seed(6)
+    for name in ("target_logits", "draft_logits"):
+        x = args[name]
+        bad = torch.rand(x.shape[:2], generator=rng) < share
+        entry = torch.nn.functional.one_hot(torch.randint(0, x.shape[2], x.shape[:2], generator=rng), x.shape[2]).bool() | (poison < 0)
+        args[name] = torch.where(bad[:, :, None] & entry, poison, x)
+
+
 def scattered(x, order):
     """Row i of each request at order[b, i]; rows that nothing names are NaN."""
     out = x.new_full((len(x), x.shape[1] + 2, x.shape[2]), torch.nan)

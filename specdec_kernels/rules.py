@@ -50,7 +50,8 @@ def _positive(name):
 
 TABLE = {
     "exact": Rule(0, (), True, "pi = p"),
-    # Speculative cascades (Narasimhan et al. 2024): pi = p where the rule defers, else q.
+    # Speculative cascades (Narasimhan et al. 2024): pi = p where the rule defers, else q. Of a wider draft, pi keeps what lies in the
+    # target's vocabulary, and leaves the rest to p.
     "chow": Rule(1, (_unit(),), True, "defers iff max q1 < 1 - alpha"),
     "chow_log": Rule(2, (_open(),), True, "defers iff H(q1) > alpha"),
     "diff": Rule(3, (_unit(),), True, "defers iff max q1 < max p1 - alpha"),
@@ -77,3 +78,10 @@ TABLE = {
 }
 RULES = {name: rule.code for name, rule in TABLE.items()}
 NAMES = {rule.code: name for name, rule in TABLE.items()}
+
+LAWS = tuple(name for name, rule in TABLE.items() if rule.is_law)
+
+
+def of_tree_method(method: str) -> tuple[str, ...]:
+    """The rules that a method of verify_tree takes: every law, but for those methods that test against the target alone."""
+    return {"target_only": ("exact", "thresholds"), "greedy": ("exact",)}.get(method, LAWS)

@@ -7,6 +7,7 @@ import time
 import torch
 
 from .chi_square import P_VALUE, Row, chi_square, law_row, outcomes
+from .selfcheck_rules import RULE_CHECKS
 from .selfcheck_trees import TREE_CHECKS
 
 STEPS = 1_000_000
@@ -123,7 +124,7 @@ def control(sk, device, seed):
     return Row("control: a draft law misdeclared", "a test that cannot fail", statistic, result.p_value < P_VALUE)
 
 
-CHECKS = known_answers, agreement, plain_law, filtered_law, without_replacement, invariance, *TREE_CHECKS, control
+CHECKS = known_answers, agreement, plain_law, filtered_law, without_replacement, invariance, *TREE_CHECKS, *RULE_CHECKS, control
 
 
 def run(console=None, seed=None) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quality against cost of speculative cascades on the real pair, beside the plain cascade and exact speculative decoding.
 
-    python -m bench.demo.cascades                   # about 6 minutes of one core in all; finished settings are kept in cascades.json
+    python -m bench.demo.cascades                   # about 15 minutes of one core in all; finished settings are kept in cascades.json
     python -m bench.demo.cascades --seconds 120     # stop in time, go on at the next call
     python -m bench.demo.cascades --seconds 0       # only show what there is: the table, and cascades.png if matplotlib is installed
 
@@ -11,30 +11,24 @@ emitted text, that the rule hands the token over to the target. Intervals hold 9
 A plain cascade by diff or opt calls the target at every token and emits the same law as the speculative one: it has no row.
 """
 
-import argparse
-import json
-from pathlib import Path
-from time import perf_counter
-
 import torch
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import specdec_kernels as sk
+from bench.demo.parts import arguments, run
 from bench.demo.prompts import humaneval
 from bench.demo.trees import interval
 from specdec_kernels import decode
 
-HERE = Path(__file__).parent
 FIELDS = "new_tokens", "calls", "accepted", "tested", "deferred", "logprob"
 SWEEPS = {  # (cascade, rule): alphas, which the loop takes in turns
     ("speculative", "exact"): (None,),
-    ("plain", "chow"): (0.6, 0.2, 0.8, 1.0),
-    ("speculative", "chow"): (0.6, 0.2, 0.8),
-    ("speculative", "opt"): (0.5, 0.2, 0.8),
-    ("speculative", "token_v3"): (0.8, 0.5, 0.95),
-    ("speculative", "diff"): (0.3, 0.1, 0.6),
+    ("plain", "chow"): (0.6, 0.2, 0.8, 0.4, 1.0),
+    ("speculative", "chow"): (0.6, 0.2, 0.8, 0.4, 1.0),
+    ("speculative", "opt"): (0.5, 0.2, 0.8, 0.1),
+    ("speculative", "token_v3"): (0.8, 0.5, 0.95, 0.2),
+    ("speculative", "diff"): (0.3, 0.1, 0.6, 0.03),
 }
 
 
@@ -144,44 +138,22 @@ def draw(data, path):
     axes[3].set_title("quality against cost", fontsize=9)
     axes[3].set_xlabel(titles[1])
     axes[3].set_ylabel(titles[2], fontsize=8)
-    axes[3].legend(fontsize=7)
     for axis in axes:
         axis.grid(alpha=0.3)
-    figure.tight_layout()
+    figure.legend(*axes[3].get_legend_handles_labels(), loc="lower center", ncol=len(SWEEPS), fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=90)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after this long")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--gamma", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE / "cascades.json")
-    args, console, began = parser.parse_args(), Console(), perf_counter()
-    console.width = max(console.width, 110)
-    torch.set_num_threads(args.threads)
-    data = json.loads(args.out.read_text()) if args.out.exists() else {"decode": {}}
-    pair = None
-    for setting in settings():
-        if key(*setting) in data["decode"] or perf_counter() - began > args.seconds:
-            continue
-        if pair is None:
-            pair = decode.load_pair("smollm2", str(HERE / "draft"))
-            scorer = Scorer(pair, humaneval(args.prompts, pair.tokenizer), args.tokens)
-            precision = str(pair.target.dtype).removeprefix("torch.")
-            data["of"] = f"{precision}, {args.tokens} tokens, batch {args.batch}, torch {torch.__version__}"
-        began_one = perf_counter()
-        data["decode"][key(*setting)] = decoded(pair, scorer, args.tokens, args.batch, args.gamma, *setting)
-        console.print(f"{key(*setting)}: {perf_counter() - began_one:.0f} s", style="dim", highlight=False)
-        args.out.write_text(json.dumps(data, separators=(",", ":")).replace(',"', ',\n"') + "\n")
-    show(console, data)
-    try:
-        draw(data, args.out.with_suffix(".png"))
-    except ModuleNotFoundError as error:
-        console.print(f"no picture: {error.name} is missing", style="dim")
+    args = arguments(__doc__, "cascades.json", {"prompts": (64, None), "tokens": (64, None), "batch": (8, None), "gamma": (4, None)})
+
+    def parts(data):
+        for setting in settings():
+            if key(*setting) not in data["decode"]:
+                yield data["decode"], key(*setting), lambda known, setting=setting: decoded(*known, args.tokens, args.batch, args.gamma, *setting)
+
+    run(args, {"decode": {}}, parts, lambda pair: (pair, Scorer(pair, humaneval(args.prompts, pair.tokenizer), args.tokens)), show, draw)
 
 
 if __name__ == "__main__":

@@ -10,22 +10,16 @@ HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of bench/d
 resampling prompts, which are the independent units. A chain is the loop's ordinary draft of length L.
 """
 
-import argparse
-import json
-from pathlib import Path
-from time import perf_counter
-
 import numpy as np
 import torch
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import specdec_kernels as sk
+from bench.demo.parts import arguments, run
 from bench.demo.prompts import humaneval
 from specdec_kernels import decode, theory
 
-HERE = Path(__file__).parent
 METHODS = "kseq", "recursive", "recursive_without_replacement", "traversal", "target_only"
 KS, LS = (1, 2, 4, 8), (1, 2, 4, 6)
 FIELDS = "new_tokens", "rows", "accepted", "tested", "drafted"
@@ -190,45 +184,27 @@ def draw(data, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after this long")
-    parser.add_argument("--prompts", type=int, default=40, help="of the sweeps and of the rows")
-    parser.add_argument("--main-prompts", type=int, default=164, help="of the settings with K = 4 and L = 4, and of their chain")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--positions", type=int, default=16, help="rows of each prompt, the first that follow it")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE / "trees.json")
-    args, console, began = parser.parse_args(), Console(), perf_counter()
-    console.width = max(console.width, 110)
-    torch.set_num_threads(args.threads)
-    data = json.loads(args.out.read_text()) if args.out.exists() else {"decode": {}, "rows": {}}
+    options = {
+        "prompts": (40, "of the sweeps and of the rows"),
+        "main-prompts": (164, "of the settings with K = 4 and L = 4, and of their chain"),
+        "tokens": (64, None),
+        "batch": (8, None),
+        "positions": (16, "rows of each prompt, the first that follow it"),
+    }
+    args = arguments(__doc__, "trees.json", options)
 
-    def keep():
-        args.out.write_text(json.dumps(data, separators=(",", ":")).replace('"decode"', '\n"decode"').replace(',"', ',\n"') + "\n")
+    def step(pair, method, K, L):
+        main_one = L == 4 and K == (1 if method == "chain" else 4)
+        prompts = humaneval(args.main_prompts if main_one else args.prompts, pair.tokenizer)
+        return decoded(pair, prompts, args.tokens, args.batch, method, K, L)
 
-    todo = [s for s in dict.fromkeys(settings()) if key(*s) not in data["decode"]]
-    pair = None
-    for setting in [*todo[:6], None, *todo[6:]]:
-        if perf_counter() - began > args.seconds or (setting is None and data["rows"]):
-            continue
-        if pair is None:
-            pair = decode.load_pair("smollm2", str(HERE / "draft"))
-            data["of"] = f"{str(pair.target.dtype).removeprefix('torch.')}, {args.tokens} tokens, batch {args.batch}, torch {torch.__version__}"
-        began_one = perf_counter()
-        if setting is None:
-            data["rows"] = row_acceptance(pair, humaneval(args.prompts, pair.tokenizer), args.positions)
-        else:
-            main_one = setting[2] == 4 and setting[1] == (1 if setting[0] == "chain" else 4)
-            prompts = humaneval(args.main_prompts if main_one else args.prompts, pair.tokenizer)
-            data["decode"][key(*setting)] = decoded(pair, prompts, args.tokens, args.batch, *setting)
-        console.print(f"{'rows' if setting is None else key(*setting)}: {perf_counter() - began_one:.0f} s", style="dim", highlight=False)
-        keep()
-    show(console, data)
-    try:
-        draw(data, args.out.with_suffix(".png"))
-    except ModuleNotFoundError as error:
-        console.print(f"no picture: {error.name} is missing", style="dim")
+    def parts(data):
+        todo = [s for s in dict.fromkeys(settings()) if key(*s) not in data["decode"]]
+        found = [(data["decode"], key(*s), lambda pair, s=s: step(pair, *s)) for s in todo]
+        rows = [] if data["rows"] else [(data, "rows", lambda pair: row_acceptance(pair, humaneval(args.prompts, pair.tokenizer), args.positions))]
+        return [*found[:6], *rows, *found[6:]]
+
+    run(args, {"decode": {}, "rows": {}}, parts, lambda pair: pair, show, draw)
 
 
 if __name__ == "__main__":

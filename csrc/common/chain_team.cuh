@@ -8,18 +8,19 @@
 
 namespace specdec {
 
-// Two groups of a chunk of q as a residual sees them, without the tokens that the links before `j` took; 0 beyond the row.
-SPECDEC_DEVICE void draft_groups(const Dist& q, const Link* links, int64_t j, int64_t chunk, int first, float (&y)[kPairs * kGroup]) {
-  load_groups<kPairs>(q.row, chunk, first, pad_of(q), y);
+// Groups of a chunk of q as a residual sees them, without the tokens that the links before `j` took; 0 beyond the row.
+template <int N>
+SPECDEC_DEVICE void draft_groups(const Dist& q, const Link* links, int64_t j, int64_t chunk, int first, float (&y)[N]) {
+  load_groups<N / kGroup>(q.row, chunk, first, pad_of(q), y);
 #pragma unroll
-  for (int r = 0; r < kPairs * kGroup; ++r) y[r] = draft_weight(q, y[r]);
+  for (int r = 0; r < N; ++r) y[r] = draft_weight(q, y[r]);
 #pragma unroll 1
   for (int64_t i = 0; i < j; ++i) {
     const int64_t gone = links[i].gone;
     if (gone < chunk * kChunk || gone >= (chunk + 1) * kChunk) continue;
 #pragma unroll
-    for (int r = 0; r < kPairs * kGroup; ++r) {
-      if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == gone) y[r] = 0;
+    for (int r = 0; r < N; ++r) {
+      if (id_of(chunk, first, r) == gone) y[r] = 0;
     }
   }
 }
@@ -30,12 +31,9 @@ SPECDEC_DEVICE float taken_away(float x, float q, float s, float cap) {
   return left > 0 || x != x ? left : 0.0f;
 }
 
-// The weights of two groups of a chunk; 0 beyond the row of p, which has one.
-SPECDEC_DEVICE void chain_groups(const Chain& chain, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
+// What its links leave of two groups of a chunk
+SPECDEC_DEVICE void link_groups(const Chain& chain, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
   constexpr int N = kPairs * kGroup;
-  load_groups<kPairs>(chain.p.row, chunk, first, pad_of(chain.p), w);
-#pragma unroll
-  for (int r = 0; r < N; ++r) w[r] = target_weight(chain.p, w[r]);
 #pragma unroll 1
   for (int64_t j = 0; j < chain.n; ++j) {
     const Link& link = chain.links[j];
@@ -46,7 +44,7 @@ SPECDEC_DEVICE void chain_groups(const Chain& chain, int64_t chunk, int first, f
       const int64_t hot = link.q.hot;
 #pragma unroll
       for (int r = 0; r < N; ++r) {
-        if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == hot) w[r] *= 0;
+        if (id_of(chunk, first, r) == hot) w[r] *= 0;
       }
     } else if (link.q.kind != Kind::kNothing && chunk * kChunk < link.q.row.V) {
       const float s = link.s, cap = link.cap;
@@ -58,8 +56,16 @@ SPECDEC_DEVICE void chain_groups(const Chain& chain, int64_t chunk, int first, f
   }
 }
 
-SPECDEC_DEVICE float chain_weight_at(const Chain& chain, int64_t v) {
-  float w = target_weight(chain.p, load_scalar(chain.p.row, v));
+// The weights of two groups of a chunk; 0 beyond the row of p, which has one.
+SPECDEC_DEVICE void chain_groups(const Chain& chain, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
+  load_groups<kPairs>(chain.p.row, chunk, first, pad_of(chain.p), w);
+#pragma unroll
+  for (int r = 0; r < kPairs * kGroup; ++r) w[r] = target_weight(chain.p, w[r]);
+  link_groups(chain, chunk, first, w);
+}
+
+// What its links leave of w
+SPECDEC_DEVICE float link_weight_at(const Chain& chain, int64_t v, float w) {
 #pragma unroll 1
   for (int64_t j = 0; j < chain.n; ++j) {
     const Link& link = chain.links[j];
@@ -71,6 +77,10 @@ SPECDEC_DEVICE float chain_weight_at(const Chain& chain, int64_t v) {
     }
   }
   return w;
+}
+
+SPECDEC_DEVICE float chain_weight_at(const Chain& chain, int64_t v) {
+  return link_weight_at(chain, v, target_weight(chain.p, load_scalar(chain.p.row, v)));
 }
 
 // How many chunks each warp takes where one block does all of a row.
@@ -126,13 +136,13 @@ SPECDEC_STEP int64_t step_draw(Chain chain, double v, const float* sums) {
   return first + pick(n, fraction, [&](int i) { return double(chain_weight_at(chain, first + i)); }).index;
 }
 
-SPECDEC_STEP PairMass step_masses(Dist p, Dist q) { return block_masses(p, q); }
+SPECDEC_STEP PairMass step_masses(Dist p, Dist q) { return block_masses(DistWeights{p}, q); }
 
 // `out` [kCandidates] is shared memory.
 SPECDEC_STEP void step_unders(Dist p, Dist q, float4 t, double* out) {
   const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
   double sums[kCandidates];
-  block_unders(p, q, candidates, sums);
+  block_unders(DistWeights{p}, q, candidates, sums);
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
@@ -144,6 +154,8 @@ SPECDEC_STEP void step_unders(Dist p, Dist q, float4 t, double* out) {
 
 class ChainTeam {
  public:
+  static constexpr bool kBlends = false, kMakesLaws = true;
+
   // Room for the chunks of the widest row.
   SPECDEC_DEVICE explicit ChainTeam(const ChunkTable& table) : table_(table) {}
 
@@ -159,10 +171,7 @@ class ChainTeam {
 
   // Leaves its chunk sums for draw().
   SPECDEC_DEVICE double sum(const Chain& chain) {
-    const Dist& p = chain.p;
-    // Two laws of one row, neither with a cutoff, are the same if their norms are.
-    const bool same = held_ == p.row.data && held_norm_ == p.law.log_norm && p.law.cutoff == -FLT_MAX;
-    if (same && chain.n == 0 && p.kind == Kind::kLogits) return block_sum_of(p.row.V, table_.sum);
+    if (holds(chain)) return block_sum_of(chain.p.row.V, table_.sum);
     held_ = nullptr;
     return step_sum(chain, table_.sum);
   }
@@ -176,6 +185,11 @@ class ChainTeam {
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
+  // Of a law without links; a Dist is one.
+  SPECDEC_DEVICE PairMass masses(const Chain& p, const Dist& q) const { return step_masses(p.p, q); }
+  SPECDEC_DEVICE void unders(const Chain& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
+    unders(p.p, q, t, out);
+  }
   SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return step_masses(p, q); }
   SPECDEC_DEVICE void unders(const Dist& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
     __shared__ double sums[kCandidates];
@@ -188,6 +202,13 @@ class ChainTeam {
   SPECDEC_DEVICE int first_of_32(const Test& test) const { return warp_first_of_32(test); }
 
  protected:
+  // Two laws of one row, neither with a cutoff, are the same if their norms are.
+  SPECDEC_DEVICE bool holds(const Chain& chain) const {
+    const Dist& p = chain.p;
+    const bool same = held_ == p.row.data && held_norm_ == p.law.log_norm && p.law.cutoff == -FLT_MAX;
+    return same && chain.n == 0 && p.kind == Kind::kLogits && !chain.blend;
+  }
+
   const ChunkTable table_;
   const void* held_ = nullptr;  // the row of logits whose law's own sums the table holds: of the law without a cutoff
   float held_norm_ = 0;         // and with this norm

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu_pair.h"
 
-#include <algorithm>
-#include <cmath>
-
 namespace specdec {
 
 // Chunk c of a row as n probabilities; returns their sum, NaN if a probability row holds NaN or inf there.
@@ -25,23 +22,15 @@ double CpuPair::fill(const Dist& d, bool draft, int64_t c, int n, float* out) co
   return rows_.total(out, n);
 }
 
-PairMass CpuPair::masses(const Dist& p, const Dist& q, bool wide) {
-  if (!p.valid() || !q.valid()) return {NAN, NAN};
-  V_ = std::max(p.row.V, q.row.V);
-  const int64_t chunks = chunk_count(V_);
+int64_t CpuPair::begin(int64_t V) {
+  V_ = V;
+  const int64_t chunks = chunk_count(V);
   if (room_.size < chunks * kChunk) {
     room_.size = chunks * kChunk;
     room_.p.reset(new float[room_.size]), room_.q.reset(new float[room_.size]);
   }
   parts_.resize(chunks * kCandidates);
-  for_chunks(wide, chunks, [&](int64_t c) {
-    const int n = chunk_size(V_, c);
-    parts_[c * kCandidates] = fill(p, false, c, n, room_.p.get() + c * kChunk);
-    parts_[c * kCandidates + 1] = fill(q, true, c, n, room_.q.get() + c * kChunk);
-  });
-  PairMass mass{0, 0};
-  for (int64_t c = 0; c < chunks; ++c) mass.p += parts_[c * kCandidates], mass.q += parts_[c * kCandidates + 1];
-  return mass;
+  return chunks;
 }
 
 void CpuPair::unders(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]) {

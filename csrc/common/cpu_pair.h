@@ -4,6 +4,8 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -41,11 +43,28 @@ struct PairRoom {
 // One of a thread is in use at a time.
 class CpuPair {
  public:
-  PairMass masses(const Dist& p, const Dist& q, bool wide);
+  PairMass masses(const Dist& p, const Dist& q, bool wide) {
+    return masses(p, q, wide, [&](int64_t c, int n, float* out) { return fill(p, false, c, n, out); });
+  }
+  // Of what stands in the place of p: fill(c, n, out) writes chunk c of it and returns its sum, NaN if it is no law.
+  template <class Fill>
+  PairMass masses(const Dist& p, const Dist& q, bool wide, const Fill& fill_p) {
+    if (!p.valid() || !q.valid()) return {NAN, NAN};
+    const int64_t chunks = begin(std::max(p.row.V, q.row.V));
+    for_chunks(wide, chunks, [&](int64_t c) {
+      const int n = chunk_size(V_, c);
+      parts_[c * kCandidates] = fill_p(c, n, room_.p.get() + c * kChunk);
+      parts_[c * kCandidates + 1] = fill(q, true, c, n, room_.q.get() + c * kChunk);
+    });
+    PairMass mass{0, 0};
+    for (int64_t c = 0; c < chunks; ++c) mass.p += parts_[c * kCandidates], mass.q += parts_[c * kCandidates + 1];
+    return mass;
+  }
   // Of the pair that masses() has seen last
   void unders(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]);
 
  private:
+  int64_t begin(int64_t V);  // the number of chunks
   double fill(const Dist& d, bool draft, int64_t c, int n, float* out) const;
 
   const RowKernels& rows_ = rows();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 namespace specdec {
@@ -19,12 +18,14 @@ const float* load_logits(const RowKernels& rows, const Row& row, int64_t c, floa
 
 }  // namespace
 
-CpuTeam::CpuTeam(int64_t max_V, bool wide) : wide_(wide), max_(chunk_count(max_V)), bad_(max_.size()), sum_(max_.size()) {}
+CpuTeam::CpuTeam(int64_t max_V, bool wide)
+    : wide_(wide), max_(chunk_count(max_V)), bad_(max_.size()), sum_(max_.size()), surprise_(max_.size()) {}
 
 Law CpuTeam::law(const Row& row, const Filters& filters) {
   chunks_ = chunk_count(row.V);
   held_ = {};
   num_taken_ = 0;
+  peaks_ = row;
   const bool greedy = filters.greedy(), filtered = filters.any(row.V);
   const float scale = filters.scale();
 
@@ -33,7 +34,12 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
     const float* z = load_logits(rows_, row, c, buf);
     const int n = chunk_size(row.V, c);
     if (!greedy && !filtered && (max_[c] = rows_.max(z, n)) > -kInf) {
-      sum_[c] = rows_.exp_sum(z, n, max_[c], scale, -FLT_MAX);
+      if (sums_surprise_) {
+        const ExpSums sums = rows_.exp_sums(z, n, max_[c], scale, -FLT_MAX);
+        sum_[c] = sums.sum, surprise_[c] = sums.surprise;
+      } else {
+        sum_[c] = rows_.exp_sum(z, n, max_[c], scale, -FLT_MAX);
+      }
       bad_[c] = std::isnan(sum_[c]) || max_[c] == kInf;
       return;
     }
@@ -60,13 +66,17 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
   }
 
   float kept = -FLT_MAX;
-  double total = 0;
+  double total = 0, surprise = 0;
   if (filtered) {
     kept = cutoff(row, filters, scale, max);
     total = kept_sum(row, max, scale, kept);
   } else {
     for (int64_t c = 0; c < chunks_; ++c) {
-      if (sum_[c] > 0) sum_[c] *= std::exp((max_[c] - max) * scale);
+      if (sum_[c] > 0) {
+        const float below = (max_[c] - max) * scale, weight = std::exp(below);
+        if (sums_surprise_ && weight > 0) surprise += weight * (surprise_[c] - below * sum_[c]);
+        sum_[c] *= weight;
+      }
       total += sum_[c];
     }
   }
@@ -75,6 +85,7 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
   for (int64_t c = 0; c < chunks_; ++c) sum_[c] *= norm;
   const Law law{scale, kept, log_norm, max};
   held_ = from_law(row, law);
+  if (sums_surprise_ && !filtered) remember(held_, log_norm + surprise * norm);
   return law;
 }
 
@@ -178,7 +189,7 @@ float CpuTeam::crossing(const Row& row, float lo, double target, const Weigh& we
 
 // Whether the sums at hand are those of p itself: law() leaves them, so the bonus draw reads only one chunk again.
 bool CpuTeam::holds(const Dist& p) const {
-  return held_.kind == p.kind && held_.row.data == p.row.data && std::memcmp(&held_.law, &p.law, sizeof(Law)) == 0 && num_taken_ == 0;
+  return same(held_, p) && num_taken_ == 0;
 }
 
 double CpuTeam::sum(const Chain& chain) {
@@ -197,16 +208,6 @@ double CpuTeam::sum(const Chain& chain) {
   return total;
 }
 
-// f(chunk) summed in the order of the chunks
-template <class F>
-double CpuTeam::total_of(int64_t chunks, const F& f) const {
-  std::vector<double> sums(chunks);
-  for_chunks(chunks, [&](int64_t c) { sums[c] = f(c); });
-  double total = 0;
-  for (const double x : sums) total += x;
-  return total;
-}
-
 double CpuTeam::mass(const Dist& q, const Link* links, int64_t n) const {
   return total_of(chunk_count(q.row.V), [&](int64_t c) {
     const int size = chunk_size(q.row.V, c);
@@ -216,47 +217,13 @@ double CpuTeam::mass(const Dist& q, const Link* links, int64_t n) const {
   });
 }
 
-double CpuTeam::entropy(const Dist& d) const {
-  if (d.kind == Kind::kOneHot) return 0;
-  if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return kNaN;
-  const bool logits = d.kind == Kind::kLogits;
-  const double total = total_of(chunk_count(d.row.V), [&](int64_t c) {
-    const int n = chunk_size(d.row.V, c);
-    float buf[kChunk];
-    const float* z = rows_.load(d.row, c * kChunk, n, n, logits ? -kInf : 0.0f, buf);
-    return logits ? rows_.entropy(z, n, d.law) : rows_.prob_entropy(z, n);
-  });
-  return logits ? d.law.log_norm + total * std::exp(-double(d.law.log_norm)) : total;
-}
-
-double CpuTeam::largest_prob(const Row& row) const {
-  double largest = 0;
-  for (int64_t c = 0; c < chunk_count(row.V); ++c) {
-    float buf[kChunk];
-    const int n = chunk_size(row.V, c);
-    const Scan s = rows_.scan(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n));
-    if (s.bad) return kNaN;
-    largest = std::max<double>(largest, s.max);
-  }
-  return largest > 0 ? largest : kNaN;
-}
-
-int64_t CpuTeam::above(const Row& row, float least) const {
-  return int64_t(total_of(chunk_count(row.V), [&](int64_t c) {
-    float buf[kChunk];
-    const int n = chunk_size(row.V, c);
-    return rows_.above(rows_.load(row, c * kChunk, n, n, -kInf, buf), n, least);
-  }));
-}
-
-double CpuTeam::deferred(const Blend& blend, int64_t V) const {
-  const Dist& q = blend.q;
-  if (q.kind == Kind::kOneHot) return q.hot < V && blend.keeps(q.hot) ? 0 : 1;
-  return total_of(chunk_count(q.row.V), [&](int64_t c) {
-    const int n = chunk_size(q.row.V, c);
-    float of_q[kChunk], of_ruler[kChunk];
-    const float* y = draft_probs(q, c, n, of_q);
-    return rows_.deferred(y, entries(blend.ruler, V, c, n, of_ruler), n, blend.cut);
+PairMass CpuTeam::masses(const Chain& p, const Dist& q) {
+  if (!p.blend) return masses(p.p, q);
+  return pair_.masses(p.p, q, wide_, [&](int64_t c, int n, float* out) {
+    const int m = int(std::clamp<int64_t>(p.p.row.V - c * kChunk, 0, n));
+    if (m > 0 && std::isnan(weights(p, c, out))) return double(kNaN);
+    std::fill(out + m, out + padded(n), 0.0f);
+    return rows_.total(out, n);
   });
 }
 
@@ -314,10 +281,10 @@ const float* CpuTeam::draft_probs(const Dist& q, int64_t c, int n, float* buf) c
   return buf;
 }
 
-const float* CpuTeam::entries(const Dist& ruler, int64_t V, int64_t c, int n, float* buf) const {
-  const int m = int(std::clamp<int64_t>(std::min(V, ruler.row.V) - c * kChunk, 0, n));
-  if (m > 0) return rows_.load(ruler.row, c * kChunk, m, n, kNaN, buf);
-  std::fill(buf, buf + padded(n), kNaN);
+const float* CpuTeam::entries(const Row& row, int64_t V, int64_t c, int n, float pad, float* buf) const {
+  const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
+  if (m > 0) return rows_.load(row, c * kChunk, m, n, pad, buf);
+  std::fill(buf, buf + padded(n), pad);
   return buf;
 }
 
@@ -332,7 +299,7 @@ float CpuTeam::blended_weights(const Dist& p, const Blend& blend, int64_t c, flo
   if (blend.capped) return rows_.cap(w, q, n, blend.of_q, blend.of_p, blend.m, blend.minus);
   // What a one-hot ruler says is said by q, which has no more than that one id.
   const bool has_ruler = blend.ruler.kind == Kind::kLogits || blend.ruler.kind == Kind::kProbs;
-  const float* ruler = has_ruler ? entries(blend.ruler, p.row.V, c, n, of_ruler) : q;
+  const float* ruler = has_ruler ? entries(blend.ruler.row, p.row.V, c, n, kNaN, of_ruler) : q;
   return rows_.mix(w, q, ruler, n, blend.cut, blend.m * blend.of_p, blend.kept(), -blend.minus);
 }
 

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <cstring>
 #include <vector>
 
 #include "chain.h"
@@ -15,6 +16,8 @@ namespace specdec {
 
 class CpuTeam {
  public:
+  static constexpr bool kBlends = true, kMakesLaws = true;
+
   CpuTeam(int64_t max_V, bool wide);
 
   // Whether this thread writes the results of a walk.
@@ -26,6 +29,12 @@ class CpuTeam {
   // Threads of a team meet here before one of them overwrites what others may still read, and after it.
   void sync() const {}
 
+  // Says whether entropies will be asked of the laws to be made; then law() sums them as it reads. What was known is forgotten.
+  void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
+
+  // Says that the entropies of two laws will be asked, and perhaps their TV: one pass sums all three if one of the entropies is not known.
+  void expect_gap(const Dist& p, const Dist& q);
+
   // Total of a chain's weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
   double sum(const Chain& chain);
   double sum(const Dist& p, const Dist& q) { const Link link = subtracting(q); return sum(pair(p, link)); }
@@ -35,6 +44,8 @@ class CpuTeam {
 
   // Of rows that hold a law, without a trace on the sums left behind
   double entropy(const Dist& d) const;
+  PairGap gap(const Dist& p, const Dist& q);
+  double tv(const Dist& p, const Dist& q);                  // of rows other than two of logits it leaves sums behind
   double largest_prob(const Row& row) const;                // NaN if NaN or inf is in it, or nothing positive
   int64_t above(const Row& row, float least) const;         // how many entries are larger
   double deferred(const Blend& blend, int64_t V) const;     // mass of the blend's q where it is not kept, or of ids beyond V
@@ -53,7 +64,8 @@ class CpuTeam {
 
   // Totals of p and of q; leaves both rows as probabilities for unders(). No sums held for draw() change.
   PairMass masses(const Dist& p, const Dist& q) { return pair_.masses(p, q, wide_); }
-  void unders(const Dist&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) { pair_.unders(t, wide_, out); }
+  PairMass masses(const Chain& p, const Dist& q);  // of a law without links
+  void unders(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) { pair_.unders(t, wide_, out); }
 
   // The first i in 0..31 where a test holds that holds from some i on; 32 if nowhere.
   template <class Test>
@@ -81,15 +93,32 @@ class CpuTeam {
   float crossing(const Row& row, float lo, double target, const Weigh& weigh) const;
 
   static Chain pair(const Dist& p, const Link& q) { return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1, nullptr}; }
+  static bool same(const Dist& a, const Dist& b) {
+    return a.kind == b.kind && a.row.data == b.row.data && a.row.V == b.row.V && std::memcmp(&a.law, &b.law, sizeof(Law)) == 0;
+  }
   bool holds(const Dist& p) const;
+  bool has_peaks(const Row& row) const { return peaks_.data == row.data && peaks_.V == row.V; }
+  void remember(const Dist& d, double entropy) { known_[0] = known_[1], known_[1] = {d, entropy}; }
+  const double* known(const Dist& d) const {
+    for (const auto& [of, entropy] : known_)
+      if (same(of, d)) return &entropy;
+    return nullptr;
+  }
   float plain_weights(const Dist& p, int64_t c, float* w) const;
   float blended_weights(const Dist& p, const Blend& blend, int64_t c, float* w) const;
   // Chunk c of a draft as probabilities, a one-hot's too, 0 from its end to n.
   const float* draft_probs(const Dist& q, int64_t c, int n, float* buf) const;
-  // Chunk c of a blend's ruler, NaN from id V to n.
-  const float* entries(const Dist& ruler, int64_t V, int64_t c, int n, float* buf) const;
+  // Chunk c of a row, `pad` from id V to n and beyond the row.
+  const float* entries(const Row& row, int64_t V, int64_t c, int n, float pad, float* buf) const;
+  // f(chunk) summed in the order of the chunks
   template <class F>
-  double total_of(int64_t chunks, const F& f) const;
+  double total_of(int64_t chunks, const F& f) const {
+    std::vector<double> sums(chunks);
+    for_chunks(chunks, [&](int64_t c) { sums[c] = f(c); });
+    double total = 0;
+    for (const double x : sums) total += x;
+    return total;
+  }
   // Chunk c of the q of link j as its row holds it, 0 from its end to n; null where it holds nothing.
   const float* drafted(const Dist& q, const Link* links, int64_t j, int64_t c, int n, float* buf) const;
 
@@ -101,8 +130,14 @@ class CpuTeam {
   const int64_t* taken_ = nullptr;
   int64_t num_taken_ = 0;
   std::vector<float> max_;       // [chunks]
+  Row peaks_{};                  // the row that max_ is of
   std::vector<char> bad_;        // [chunks]
   std::vector<double> sum_;      // [chunks]
+  bool sums_surprise_ = false;
+  std::vector<float> surprise_;  // [chunks]
+  struct { Dist of; double entropy = 0; } known_[2];  // the last two
+  Dist tv_of_[2];                // p and q of the last TV
+  double tv_ = 0;
   CpuPair pair_;
 };
 

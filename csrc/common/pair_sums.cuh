@@ -13,33 +13,44 @@ SPECDEC_DEVICE float pair_draft_weight(const Dist& q, float z) {
   return w <= 1.0f + 1e-3f ? fminf(w, 1.0f) : w - w;
 }
 
-// add(x, y) of every 8 neighbours of p and of q
-template <class Add>
-SPECDEC_DEVICE void for_pair(const Dist& p, const Dist& q, const Add& add) {
-  constexpr int N = kPairs * kGroup;
-  const int64_t V = p.row.V > q.row.V ? p.row.V : q.row.V, chunks = (V + kChunk - 1) / kChunk;
+// The weights of a law, group by group
+struct DistWeights {
+  static constexpr int kWide = kPairs * kGroup;  // entries at a time: as many as registers allow
+  const Dist& p;
+
+  SPECDEC_DEVICE bool valid() const { return p.valid(); }
+  SPECDEC_DEVICE int64_t V() const { return p.row.V; }
+  template <int N>
+  SPECDEC_DEVICE void operator()(int64_t chunk, int first, float (&x)[N]) const {
+    if (has_row(p) && chunk * kChunk < p.row.V) {
+      load_groups<N / kGroup>(p.row, chunk, first, pad_of(p), x);
+#pragma unroll
+      for (int r = 0; r < N; ++r) x[r] = target_weight(p, x[r]);
+    } else {
+#pragma unroll
+      for (int r = 0; r < N; ++r) x[r] = p.kind == Kind::kOneHot && id_of(chunk, first, r) == p.hot;
+    }
+  }
+};
+
+// add(x, y) of every 8 neighbours of p, a law's weights, and of q
+template <class Weights, class Add>
+SPECDEC_DEVICE void for_pair(const Weights& p, const Dist& q, const Add& add) {
+  constexpr int N = Weights::kWide;
+  const int64_t V = p.V() > q.row.V ? p.V() : q.row.V, chunks = (V + kChunk - 1) / kChunk;
 #pragma unroll 1
   for (int64_t c = threadIdx.x / kLanes; c < chunks; c += kWarps) {
 #pragma unroll 1
-    for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
-      float x[N] = {}, y[N] = {};
-      if (has_row(p) && c * kChunk < p.row.V) {
-        load_groups<kPairs>(p.row, c, first, pad_of(p), x);
-#pragma unroll
-        for (int r = 0; r < N; ++r) x[r] = target_weight(p, x[r]);
-      }
+    for (int first = 0; first < kChunk / kLanes / kGroup; first += N / kGroup) {
+      float x[N], y[N] = {};
+      p(c, first, x);
       if (has_row(q) && c * kChunk < q.row.V) {
-        load_groups<kPairs>(q.row, c, first, pad_of(q), y);
+        load_groups<N / kGroup>(q.row, c, first, pad_of(q), y);
 #pragma unroll
         for (int r = 0; r < N; ++r) y[r] = pair_draft_weight(q, y[r]);
-      }
-      if (p.kind == Kind::kOneHot || q.kind == Kind::kOneHot) {
+      } else if (q.kind == Kind::kOneHot) {
 #pragma unroll
-        for (int r = 0; r < N; ++r) {
-          const int64_t id = c * kChunk + group_begin(first + r / kGroup) + r % kGroup;
-          if (p.kind == Kind::kOneHot) x[r] = id == p.hot;
-          if (q.kind == Kind::kOneHot) y[r] = id == q.hot;
-        }
+        for (int r = 0; r < N; ++r) y[r] = id_of(c, first, r) == q.hot;
       }
 #pragma unroll
       for (int g = 0; g < N; g += kGroup) add(x + g, y + g);
@@ -66,7 +77,8 @@ SPECDEC_DEVICE void block_totals(double (&sums)[M]) {
   __syncthreads();
 }
 
-SPECDEC_DEVICE PairMass block_masses(const Dist& p, const Dist& q) {
+template <class Weights>
+SPECDEC_DEVICE PairMass block_masses(const Weights& p, const Dist& q) {
   if (!p.valid() || !q.valid()) return {NAN, NAN};
   double sums[2] = {};
   for_pair(p, q, [&](const float* x, const float* y) {
@@ -77,7 +89,8 @@ SPECDEC_DEVICE PairMass block_masses(const Dist& p, const Dist& q) {
   return {sums[0], sums[1]};
 }
 
-SPECDEC_DEVICE void block_unders(const Dist& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) {
+template <class Weights>
+SPECDEC_DEVICE void block_unders(const Weights& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) {
 #pragma unroll
   for (int m = 0; m < kCandidates; ++m) out[m] = 0;
   for_pair(p, q, [&](const float* x, const float* y) {
@@ -101,9 +114,9 @@ SPECDEC_DEVICE int warp_first_of_32(const Test& test) {
 
 // The Team of a search that is all a kernel does.
 struct PairTeam {
-  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return block_masses(p, q); }
+  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return block_masses(DistWeights{p}, q); }
   SPECDEC_DEVICE void unders(const Dist& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
-    block_unders(p, q, t, out);
+    block_unders(DistWeights{p}, q, t, out);
   }
   template <class Test>
   SPECDEC_DEVICE int first_of_32(const Test& test) const { return warp_first_of_32(test); }

@@ -13,6 +13,11 @@ struct PairMass {
   double p, q;
 };
 
+// How far two laws are apart: TV = sum (p - q)+, the overlap sum min(p, q), and the entropy of each.
+struct PairGap {
+  double tv, overlap, entropy_p, entropy_q;
+};
+
 // Then there is unders(p, q, t, out): sum (p - t q)+ for each t. A term is rounded once and added to others in float32 three times
 // at most, so no sum is off by more than 2^-22 of itself; it is 0 where t q >= p everywhere.
 

@@ -16,6 +16,15 @@ struct Scan {
   bool bad;   // a NaN or +inf was seen
 };
 
+// Sums over a chunk, with x = (z - max) * scale
+struct ExpSums {
+  float sum, surprise;           // of exp(x), -x exp(x)
+};
+struct GapSums {
+  float tv, overlap;             // of (p - q)+, min(p, q)
+  float surprise_p, surprise_q;  // of -x p, -x q
+};
+
 struct RowKernels {
   const char* isa;
   // Elements [begin, begin + n) of the row as floats: the row itself where it can be read in place, else buf [padded(total)],
@@ -25,6 +34,8 @@ struct RowKernels {
   float (*max)(const float* z, int n);  // over everything but NaN
   // sum of exp((z - max) * scale) over z >= cutoff; NaN if a NaN is among them
   float (*exp_sum)(const float* z, int n, float max, float scale, float cutoff);
+  // the same sum, bit for bit, with its surprise
+  ExpSums (*exp_sums)(const float* z, int n, float max, float scale, float cutoff);
   // out = p(z) of a logits row; returns the sum
   float (*probs)(const float* z, int n, const Law& law, float* out);
   // out = z where it is a finite positive number, else 0; returns the sum
@@ -43,6 +54,8 @@ struct RowKernels {
   // sum over z >= cutoff of -x exp(x) with x = (z - max) * scale, and of -x ln x over positive probabilities
   float (*entropy)(const float* z, int n, const Law& law);
   float (*prob_entropy)(const float* p, int n);
+  // of two rows of logits, -inf beyond their ends
+  GapSums (*gap)(const float* z_p, const float* z_q, int n, const Law& law_p, const Law& law_q);
   int (*above)(const float* z, int n, float least);
   double (*total)(const float* p, int n);
   // sum (p - t q)+ for every candidate t, as pair_sums.h wants it

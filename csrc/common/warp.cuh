@@ -175,6 +175,8 @@ SPECDEC_DEVICE float draft_weight(const Dist& q, float z) {
 }
 
 SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0f : -HUGE_VALF; }
+SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) { return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup; }
+
 SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
 
 // (p - q)+ at one id; p has a row.

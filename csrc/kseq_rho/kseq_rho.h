@@ -117,8 +117,9 @@ struct Bracket {
 
 // Needs of the Team: masses(p, q), unders(p, q, t, under) as often as wanted, and first_of_32. A pair with a row that is no law
 // gives rho = k, which is valid for every pair of laws, with beta = p_acc = NaN.
-template <class Team>
-SPECDEC_HD KSeq kseq_rho(Team& team, const Dist& p, const Dist& q, int64_t k) {
+// p: a Dist, or what else the Team can tell the masses of.
+template <class Team, class Target>
+SPECDEC_HD KSeq kseq_rho(Team& team, const Target& p, const Dist& q, int64_t k) {
   using namespace kseq;
   if (k < 1) k = 1;
   const Pair pair{team.masses(p, q), k};

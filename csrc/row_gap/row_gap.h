@@ -14,15 +14,10 @@ struct Gap {
 // What depends on a row that is no law is NaN.
 template <class Team>
 SPECDEC_WALK Gap row_gap(Team& team, const Dist& p, const Dist& q) {
-  Gap gap{NAN, NAN, team.entropy(p), team.entropy(q), largest(team, p), largest(team, q)};
-  if (!(gap.max_p > 0) || !(gap.max_q > 0)) return gap;
-  const PairMass mass = team.masses(p, q);
-  if (!(mass.p > 0)) return gap;
-  const float t[kCandidates] = {1, 1, 1, 1};
-  double unders[kCandidates];
-  team.unders(p, q, t, unders);
-  gap.tv = unders[0], gap.overlap = mass.p > unders[0] ? mass.p - unders[0] : 0;
-  return gap;
+  const double max_p = largest(team, p), max_q = largest(team, q);
+  const bool laws = max_p > 0 && max_q > 0;
+  const PairGap x = laws ? team.gap(p, q) : PairGap{NAN, NAN, team.entropy(p), team.entropy(q)};
+  return {x.tv, x.overlap, x.entropy_p, x.entropy_q, max_p, max_q};
 }
 
 }  // namespace specdec

@@ -8,46 +8,38 @@ namespace specdec {
 
 constexpr int kHeld = kPairs * kGroup;  // entries of a lane at a time
 
-SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) { return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup; }
-
 // q as a residual sees it, a one-hot's too; 0 beyond the row
-SPECDEC_DEVICE void blend_draft_groups(const Dist& q, int64_t chunk, int first, float (&y)[kHeld]) {
+template <int N>
+SPECDEC_DEVICE void blend_draft_groups(const Dist& q, int64_t chunk, int first, float (&y)[N]) {
   const bool row = has_row(q) && chunk * kChunk < q.row.V;
   if (row) return draft_groups(q, nullptr, 0, chunk, first, y);
   const int64_t hot = q.kind == Kind::kOneHot ? q.hot : -1;
 #pragma unroll
-  for (int r = 0; r < kHeld; ++r) y[r] = id_of(chunk, first, r) == hot;
+  for (int r = 0; r < N; ++r) y[r] = id_of(chunk, first, r) == hot;
 }
 
 // Whether q is kept, bit by bit; a one-hot ruler says no more than q, `y`, does.
-SPECDEC_DEVICE uint32_t kept_groups(const Blend& blend, int64_t V, int64_t chunk, int first, const float (&y)[kHeld]) {
-  float z[kHeld];
+template <int N>
+SPECDEC_DEVICE uint32_t kept_groups(const Blend& blend, int64_t V, int64_t chunk, int first, const float (&y)[N]) {
+  float z[N];
   const bool row = has_row(blend.ruler) && chunk * kChunk < blend.ruler.row.V;
-  if (row) load_groups<kPairs>(blend.ruler.row, chunk, first, -HUGE_VALF, z);
+  if (row) load_groups<N / kGroup>(blend.ruler.row, chunk, first, -HUGE_VALF, z);
   const float cut = blend.cut;
   uint32_t kept = 0;
 #pragma unroll
-  for (int r = 0; r < kHeld; ++r) kept |= uint32_t((row ? z[r] : y[r]) >= cut && id_of(chunk, first, r) < V) << r;
+  for (int r = 0; r < N; ++r) kept |= uint32_t((row ? z[r] : y[r]) >= cut && id_of(chunk, first, r) < V) << r;
   return kept;
 }
 
-// The weights of two groups of a chunk; 0 beyond p's row.
-SPECDEC_DEVICE void blend_groups(const Dist& p, const Blend& blend, int64_t chunk, int first, float (&w)[kHeld]) {
-  const int64_t V = p.row.V;
-  if (p.kind == Kind::kOneHot) {
-#pragma unroll
-    for (int r = 0; r < kHeld; ++r) w[r] = id_of(chunk, first, r) == p.hot;
-  } else {
-    load_groups<kPairs>(p.row, chunk, first, pad_of(p), w);
-#pragma unroll
-    for (int r = 0; r < kHeld; ++r) w[r] = target_weight(p, w[r]);
-  }
-  float y[kHeld];
+// The weights of p, which become those of the blend
+template <int N>
+SPECDEC_DEVICE void blend_groups(int64_t V, const Blend& blend, int64_t chunk, int first, float (&w)[N]) {
+  float y[N];
   blend_draft_groups(blend.q, chunk, first, y);
   if (blend.capped) {
     const float of_q = blend.of_q, of_p = blend.of_p, m = blend.m, minus = blend.minus;
 #pragma unroll
-    for (int r = 0; r < kHeld; ++r) {
+    for (int r = 0; r < N; ++r) {
       const float left = m * fmaxf(fminf(y[r], of_q * w[r]), of_p * w[r]) - minus * y[r];
       w[r] = (left > 0 || w[r] != w[r]) && id_of(chunk, first, r) < V ? w[r] != w[r] ? w[r] : left : 0.0f;
     }
@@ -56,14 +48,20 @@ SPECDEC_DEVICE void blend_groups(const Dist& p, const Blend& blend, int64_t chun
   const uint32_t keeps = kept_groups(blend, V, chunk, first, y);
   const float of_p = blend.m * blend.of_p, kept = blend.kept(), gone = -blend.minus;
 #pragma unroll
-  for (int r = 0; r < kHeld; ++r) {
+  for (int r = 0; r < N; ++r) {
     const float left = of_p * w[r] + (keeps >> r & 1 ? kept : gone) * y[r];
     w[r] = (left > 0 || left != left) && id_of(chunk, first, r) < V ? left : 0.0f;
   }
 }
 
-SPECDEC_DEVICE float blend_weight_at(const Dist& p, const Blend& blend, int64_t v) {
-  const float x = p.kind == Kind::kOneHot ? float(v == p.hot) : target_weight(p, load_scalar(p.row, v));
+// The weights of two groups of a chunk before any link; 0 beyond p's row.
+template <int N>
+SPECDEC_DEVICE void law_groups(const Chain& chain, int64_t chunk, int first, float (&w)[N]) {
+  DistWeights{chain.p}(chunk, first, w);
+  if (chain.blend && chunk * kChunk < chain.p.row.V) blend_groups(chain.p.row.V, *chain.blend, chunk, first, w);
+}
+
+SPECDEC_DEVICE float blend_weight_at(const Blend& blend, int64_t v, float x) {
   float y = blend.q.kind == Kind::kOneHot && v == blend.q.hot;
   if (has_row(blend.q)) y = v < blend.q.row.V ? draft_weight(blend.q, load_scalar(blend.q.row, v)) : 0.0f;
   float left;
@@ -86,20 +84,56 @@ namespace apart {
 
 #define SPECDEC_APART static __device__ __attribute__((noinline))
 
-SPECDEC_APART double blend_sum(const Chain* chain, float* sums) {
+SPECDEC_APART double chain_sum(const Chain* chain, float* sums) {
   return block_sum_over(chain->p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
-    blend_groups(chain->p, *chain->blend, chunk, first, w);
+    law_groups(*chain, chunk, first, w);
+    link_groups(*chain, chunk, first, w);
   });
 }
 
-SPECDEC_APART int64_t blend_draw(const Chain* chain, double v, const float* sums) {
+SPECDEC_APART int64_t chain_draw(const Chain* chain, double v, const float* sums) {
   const int64_t V = chain->p.row.V;
   const Pick chunk = pick(int(chunk_count(V)), v, [&](int c) { return double(__ldcg(sums + c)); });
   const int64_t first = int64_t(chunk.index) * kChunk;
   const int n = int(V - first < kChunk ? V - first : kChunk);
   // The fraction of the chunk's own weight, since the rescan adds it up in another order.
   const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-  return first + pick(n, fraction, [&](int i) { return double(blend_weight_at(chain->p, *chain->blend, first + i)); }).index;
+  return first + pick(n, fraction, [&](int i) {
+    const int64_t v = first + i;
+    const Dist& p = chain->p;
+    const float x = p.kind == Kind::kOneHot ? float(v == p.hot) : target_weight(p, load_scalar(p.row, v));
+    return double(link_weight_at(*chain, v, chain->blend ? blend_weight_at(*chain->blend, v, x) : x));
+  }).index;
+}
+
+// The weights of a law without links
+struct ChainWeights {
+  static constexpr int kWide = kGroup;
+  const Chain& chain;
+
+  SPECDEC_DEVICE bool valid() const { return chain.p.valid(); }
+  SPECDEC_DEVICE int64_t V() const { return chain.p.row.V; }
+  SPECDEC_DEVICE void operator()(int64_t chunk, int first, float (&x)[kWide]) const { law_groups(chain, chunk, first, x); }
+};
+
+// Of a law without links
+struct Pair {
+  Chain p;
+  Dist q;
+};
+
+SPECDEC_APART PairMass pair_masses(const Pair* pair) { return block_masses(ChainWeights{pair->p}, pair->q); }
+
+// `out` [kCandidates] is shared memory.
+SPECDEC_APART void pair_unders(const Pair* pair, float4 t, double* out) {
+  const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
+  double sums[kCandidates];
+  block_unders(ChainWeights{pair->p}, pair->q, candidates, sums);
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
+  }
+  __syncthreads();
 }
 
 SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
@@ -151,20 +185,37 @@ SPECDEC_APART double largest_prob(Row row) {
 
 class BlendTeam : public ChainTeam {
  public:
+  static constexpr bool kBlends = true, kMakesLaws = true;
+
   using ChainTeam::ChainTeam;
 
-  // A chain with a blend, and what it refers to, lies in memory.
+  // What a chain refers to lies in memory.
   SPECDEC_DEVICE double sum(const Chain& chain) {
-    if (!chain.blend) return ChainTeam::sum(chain);
+    if (holds(chain)) return block_sum_of(chain.p.row.V, table_.sum);
     held_ = nullptr;
-    return apart::blend_sum(&chain, table_.sum);
+    return apart::chain_sum(&shared(chain).p, table_.sum);
   }
   SPECDEC_DEVICE int64_t draw(const Chain& chain, double v) const {
-    return chain.blend ? apart::blend_draw(&chain, v, table_.sum) : ChainTeam::draw(chain, v);
+    return apart::chain_draw(&shared(chain).p, v, table_.sum);
   }
 
-  // So do p and q.
-  SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
+  // Leaves the pair for unders(), as long as nothing else is asked.
+  SPECDEC_DEVICE PairMass masses(const Chain& p, const Dist& q) const {
+    return apart::pair_masses(&shared(p, &q));
+  }
+  SPECDEC_DEVICE void unders(const Chain&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
+    __shared__ double sums[kCandidates];
+    apart::pair_unders(&shared(), make_float4(t[0], t[1], t[2], t[3]), sums);
+#pragma unroll
+    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
+  }
+  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return masses(Chain{p}, q); }
+  SPECDEC_DEVICE void unders(const Dist& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
+    unders(Chain{p}, q, t, out);
+  }
+
+  // p and q lie in memory.
+  SPECDEC_DEVICE double tv(const Dist& p, const Dist& q) {
     held_ = nullptr;
     return apart::pair_sum(&p, &q, table_.sum);
   }
@@ -177,6 +228,16 @@ class BlendTeam : public ChainTeam {
     const double sum = apart::entropy_sum(d.row, d.law, logits, table_.sum);
     return logits ? d.law.log_norm + sum * exp(-double(d.law.log_norm)) : sum;
   }
+  SPECDEC_DEVICE PairGap gap(const Dist& p, const Dist& q) {
+    const PairMass mass = masses(p, q);
+    const float t[kCandidates] = {1, 1, 1, 1};
+    double under[kCandidates];
+    unders(p, q, t, under);
+    return {under[0], mass.p > under[0] ? mass.p - under[0] : 0, entropy(p), entropy(q)};
+  }
+  // A CPU sums on the way what it is told will be asked. Here each is a pass of its own: verify_requests has no registers to spare.
+  SPECDEC_DEVICE void expect_entropy(bool) const {}
+  SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // NaN if NaN or inf is in it, or nothing positive
   SPECDEC_DEVICE double largest_prob(const Row& row) const { return apart::largest_prob(row); }
   // How many entries are larger
@@ -190,6 +251,22 @@ class BlendTeam : public ChainTeam {
     if (q.kind == Kind::kOneHot) return q.hot < V && blend.keeps(q.hot) ? 0 : 1;
     held_ = nullptr;
     return apart::deferred_sum(&blend, V, table_.sum);
+  }
+
+ private:
+  // Where all threads find it: a pointer to what a thread holds would put that on its stack.
+  SPECDEC_DEVICE apart::Pair& shared() const {
+    __shared__ Uninitialised<apart::Pair> room;
+    return room.get();
+  }
+  SPECDEC_DEVICE apart::Pair& shared(const Chain& p, const Dist* q = nullptr) const {
+    __syncthreads();
+    if (leads()) {
+      shared().p = p;
+      if (q) shared().q = *q;
+    }
+    __syncthreads();
+    return shared();
   }
 };
 

@@ -13,6 +13,7 @@ namespace specdec {
 template <class Team>
 SPECDEC_WALK bool keeps_row(Team& team, Rule rule, double alpha, const Dist& p, const Dist& q) {
   const bool of_log = rule == Rule::kChowLog || rule == Rule::kDiffLog || rule == Rule::kOptLog;
+  if (rule == Rule::kOptLog && is_unscaled(p) && is_unscaled(q)) team.expect_gap(p, q);
   const Dist q1 = unscaled(team, q);
   double lack = of_log ? team.entropy(q1) : 1 - largest(team, q1);
   if (rule != Rule::kChow && rule != Rule::kChowLog) {
@@ -21,7 +22,7 @@ SPECDEC_WALK bool keeps_row(Team& team, Rule rule, double alpha, const Dist& p, 
   }
   if (rule != Rule::kOpt && rule != Rule::kOptLog) return lack <= alpha;
   if (!(lack > 0) || !(lack <= alpha)) return lack <= 0;  // TV lies in [0, 1]
-  return lack <= alpha * (p.kind == Kind::kOneHot ? 1 - draft_prob(q.prob(p.hot)) : team.sum(p, q));
+  return lack <= alpha * (p.kind == Kind::kOneHot ? 1 - draft_prob(q.prob(p.hot)) : team.tv(p, q));
 }
 
 // pi(v) = q(v) where the rule keeps v, plus eta p(v) with eta the mass of q that it does not keep.

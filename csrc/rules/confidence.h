@@ -6,11 +6,15 @@
 
 namespace specdec {
 
-// A row of probabilities speaks for itself, and so does a drafted token without a row. Reads the row once if the law does not say it.
+// A row of probabilities speaks for itself, and so does a drafted token without a row.
+SPECDEC_HD bool is_unscaled(const Dist& d) {
+  return d.kind == Kind::kProbs || !d.row.data || (d.law.scale == 1 && d.law.cutoff == -FLT_MAX);
+}
+
+// Reads the row once if the law does not say it.
 template <class Team>
 SPECDEC_WALK Dist unscaled(Team& team, const Dist& sampled) {
-  if (sampled.kind == Kind::kProbs || !sampled.row.data) return sampled;
-  if (sampled.law.scale == 1 && sampled.law.cutoff == -FLT_MAX) return sampled;
+  if (is_unscaled(sampled)) return sampled;
   Dist d = sampled;
   d.kind = Kind::kLogits;
   d.law = team.law(sampled.row, Filters{});

@@ -15,7 +15,7 @@ SPECDEC_WALK void make_law(Team& team, Rule rule, double alpha, const Dist& p, c
       if (q.kind == Kind::kOneHot && q.hot >= p.row.V) return;
       if (!keeps_row(team, rule, alpha, p, q)) return;
       return once(team, [&] {
-        pi.blended = q.kind != Kind::kOneHot && q.row.V > p.row.V;  // ids beyond p's vocabulary have no part in pi
+        pi.blended = pi.open = q.kind != Kind::kOneHot && q.row.V > p.row.V;  // what q holds beyond p's vocabulary is left to p
         if (pi.blended)
           pi.blend.q = q, pi.blend.of_p = 0, pi.blend.of_q = 1;
         else
@@ -31,6 +31,7 @@ SPECDEC_WALK void make_law(Team& team, Rule rule, double alpha, const Dist& p, c
     case Rule::kEnsemble:
       return once(team, [&] {
         pi.blended = true;
+        pi.open = q.kind == Kind::kOneHot ? q.hot >= p.row.V : q.row.V > p.row.V;
         pi.blend.q = q, pi.blend.of_p = float(alpha), pi.blend.of_q = float(1 - alpha);
       });
     default: return;
@@ -41,7 +42,8 @@ SPECDEC_WALK void make_law(Team& team, Rule rule, double alpha, const Dist& p, c
 template <class Team>
 SPECDEC_WALK void complete(Team& team, double alpha, Pi& pi, Link& link) {
   if (!pi.open) return;
-  const double of_p = pi.blend.capped ? lossy_scale(team, pi.law, pi.blend.q, alpha, link) : team.deferred(pi.blend, pi.law.row.V);
+  const double of_p = pi.blend.capped ? lossy_scale(team, pi.law, pi.blend.q, alpha, link)
+                                      : pi.blend.of_p + pi.blend.of_q * team.deferred(pi.blend, pi.law.row.V);
   once(team, [&] {
     pi.open = false;
     pi.blended = of_p == of_p;

@@ -18,7 +18,7 @@ struct Pi {
   Dist law;              // p, or q
   Blend blend;           // of p and q, where `blended`
   bool blended = false;
-  bool open = false;     // of_p, a sum over V, is not known yet and stands at 0: prob() is at most that of the law
+  bool open = false;     // of_p lacks what a sum over V will tell: prob() is at most that of the law
 
   SPECDEC_HD double prob(int64_t v) const { return Chain{law, nullptr, 0, blended ? &blend : nullptr}.weight(v); }
   SPECDEC_HD bool hot() const { return !blended && law.kind == Kind::kOneHot; }

@@ -20,6 +20,11 @@ SPECDEC_HD bool replaces_target(Rule rule) { return rule <= Rule::kTokenV3 || ru
 // Whether the draft's row has a say in what is accepted or emitted.
 SPECDEC_HD bool reads_draft(Rule rule) { return replaces_target(rule) || rule == Rule::kLenience; }
 
+// Whether the rule asks rows for their entropy.
+SPECDEC_HD bool reads_entropy(Rule rule) {
+  return rule == Rule::kTypical || rule == Rule::kChowLog || rule == Rule::kDiffLog || rule == Rule::kOptLog;
+}
+
 // Of one parameter. An end that is not `closed` does not belong to it; what is not given takes the default: the strictest value,
 // but for typical acceptance, whose authors give one.
 struct Range {

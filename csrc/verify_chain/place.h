@@ -35,6 +35,7 @@ SPECDEC_WALK void look(Team& team, const VerifyChain& a, int64_t b, int64_t i, P
     x.tested = false, x.status = 0;
   });
   if (!drafted && a.gives_bonus(b, i)) return;
+  team.expect_entropy(drafted && reads_entropy(rule));
   const Dist p = a.target.dist(team, a.start(b), b, i);
   once(team, [&] { x.p = x.pi.law = p; });
   if (!p.valid()) return;

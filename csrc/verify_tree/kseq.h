@@ -14,7 +14,9 @@ SPECDEC_WALK int32_t accept_by_kseq(Walk<Team>& walk, const Tests& tests) {
   const Dist& p = walk.rest.p;
   Tests all = tests;
   const int32_t first = walk.next(all).child;
-  if (first < 0 || (p.kind == Kind::kProbs && !has_mass(walk.team().sum(walk.rest)))) return -1;
+  if (first < 0) return -1;
+  walk.complete_pi();
+  if (walk.own().kind == Kind::kProbs && !has_mass(walk.team().sum(walk.rest))) return -1;
   int64_t k = 1;
   for (Test t = walk.next(all); t.child >= 0; t = walk.next(all)) {
     if (walk.one_law(first, t.child))
@@ -22,9 +24,13 @@ SPECDEC_WALK int32_t accept_by_kseq(Walk<Team>& walk, const Tests& tests) {
     else
       walk.status |= kInvalidDraft;
   }
-  const double q_first = walk.draft(first);
+  double q_first;
+  if constexpr (Team::kMakesLaws)
+    q_first = walk.draft(first);
+  else
+    q_first = walk.draft_again(first);  // it came with the node
   if (q_first != q_first || (walk.draft_row(first) < 0 && walk.token(first) >= p.row.V)) return -1;
-  const KSeq best = kseq_rho(walk.team(), p, walk.law_of(first), k);
+  const KSeq best = kseq_rho(walk.team(), walk.rest, walk.law_of(first), k);
   if (best.beta != best.beta) {  // a probability row of q that is no law is found out by its sum
     walk.status |= kInvalidRow | kInvalidDraft;
     return -1;
@@ -35,7 +41,7 @@ SPECDEC_WALK int32_t accept_by_kseq(Walk<Team>& walk, const Tests& tests) {
   for (Test t = walk.next(each); t.child >= 0; t = walk.next(each)) {
     if (!walk.one_law(first, t.child)) continue;
     const double q_t = walk.draft_again(t.child);
-    if (accept(p.prob(walk.token(t.child)), q_t, walk.coin(t.column) * best.rho)) return t.child;
+    if (accept(walk.residual(walk.token(t.child)), q_t, walk.coin(t.column) * best.rho)) return t.child;
   }
   Link link = subtracting(walk.law_of(first));
   link.s = s, link.cap = cap;

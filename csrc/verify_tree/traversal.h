@@ -22,9 +22,9 @@ struct Node {
 struct Frame {
   Dist q;      // the row's law that the node was drawn from
   Node node;   // this and the rest: while the path goes on behind it
-  Dist p;      // the law of its children, of which `links` links from `bottom` on leave `total`
+  Chain rest;  // the law of its children
   double total = 1;
-  int64_t bottom = 0, links = 0;
+  Dist p;      // the target's own
 };
 
 template <class Team>
@@ -38,7 +38,7 @@ class Traversal {
     while (true) {  // one place for each step: a device has one copy of it
       if (next == Next::kEnter) enter(child);
       if (next == Next::kRemove) remove(child);
-      if (depth_ == 0 && law().kind == Kind::kOneHot) return walk_greedily(walk_);  // a greedy root makes the request greedy
+      if (follows_argmax()) return walk_greedily(walk_);
       if (top_.open) {
         next = look(child);
       } else if (depth_ == 0 || walk_.coin(top_.tests.node) < top_.w) {
@@ -52,7 +52,10 @@ class Traversal {
  private:
   enum class Next { kEnter, kRemove, kLook };
 
-  SPECDEC_HD const Dist& law() const { return walk_.rest.p; }  // of the top's children, before any left
+  // A greedy root makes the request greedy, but where a rule may say otherwise.
+  SPECDEC_HD bool follows_argmax() const {
+    return depth_ == 0 && walk_.own().kind == Kind::kOneHot && (!walk_.by_rule() || walk_.a.rule(walk_.b) == Rule::kLossy);
+  }
 
   // The child becomes the top of the path.
   SPECDEC_HD void enter(const Node& child) {
@@ -61,7 +64,7 @@ class Traversal {
       walk_.team().sync();
       if (walk_.team().leads()) {
         Frame& frame = frames_[depth_];
-        frame.node = top_, frame.p = law(), frame.total = walk_.total, frame.bottom = walk_.bottom(), frame.links = walk_.rest.n;
+        frame.node = top_, frame.rest = walk_.rest, frame.total = walk_.total, frame.p = walk_.own();
         frames_[depth_ + 1].q = walk_.known();
       }
       walk_.team().sync();
@@ -70,10 +73,10 @@ class Traversal {
     }
     top_ = child;
     top_.tests = tests_at(child.tests.node, depth_);
-    walk_.stand(walk_.target(child.tests.node), bottom);
-    if (law().kind == Kind::kOneHot && depth_ == 0) return;
+    walk_.arrive(child.tests.node, top_.tests, bottom);
+    if (follows_argmax()) return;
     walk_.flag_outside(top_.tests);
-    if (law().kind != Kind::kNothing && law().valid()) return;
+    if (walk_.readable()) return;
     Tests any = top_.tests;
     if (walk_.next(any).child >= 0) walk_.status |= kInvalidRow;
     top_.open = false;
@@ -85,8 +88,7 @@ class Traversal {
     walk_.recall(walk_.draft_row(child.tests.node), frames_[depth_].q);
     const Frame& frame = frames_[--depth_];
     top_ = frame.node;
-    walk_.stand(frame.p, frame.bottom);
-    walk_.total = frame.total, walk_.rest.n = frame.links;
+    walk_.come_back(top_.tests.node, frame.rest, frame.total);
     return Next::kRemove;
   }
 
@@ -103,7 +105,9 @@ class Traversal {
       return Next::kLook;
     }
     const double q_t = walk_.draft(t.child), left = q_t == q_t ? walk_.left_of(walk_.law_of(t.child)) : 0;
-    const double w = left > 0 && q_t > 0 && r > 0 ? top_.w * r * left / q_t : 0;
+    const auto weigh = [&](double x) { return left > 0 && q_t > 0 && x > 0 ? top_.w * x * left / q_t : 0; };
+    double w = weigh(r);
+    if (w < 1 && walk_.complete_pi()) w = weigh(walk_.residual(token));
     child.tests.node = t.child, child.w = w < 1 ? w : 1, child.s = 1 / left, child.drawn = left > 0, child.open = true;
     return w > 0 ? Next::kEnter : Next::kRemove;
   }

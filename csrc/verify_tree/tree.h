@@ -5,10 +5,17 @@
 #include "../common/chain.h"
 #include "../common/philox.h"
 #include "../common/side.h"
+#include "../rules/rules.h"
 
 namespace specdec {
 
 enum class Method : int32_t { kKseq, kRecursive, kRecursiveWithoutReplacement, kTargetOnly, kGreedy, kTraversal };
+
+// The rules that a method takes: those that are laws where p stands for a law, or SGLang's thresholds.
+SPECDEC_HD bool takes(Method method, Rule rule) {
+  if (method == Method::kTargetOnly) return rule == Rule::kExact || rule == Rule::kThresholds;
+  return rule == Rule::kExact || (method != Method::kGreedy && replaces_target(rule));
+}
 
 // Integers [B, n] or [B, n, m].
 struct IntTable {
@@ -28,6 +35,7 @@ struct VerifyTree {
   IntTable target_row, draft_row;          // [B, N]: which row belongs to a node; which row a node was drawn from
   IntTable first_child, next_sibling;      // [B, N]
   Side target, draft;                      // draft.rows empty: one-hot drafts
+  Rules rules;
   Ints seed, offset;                       // [B]
   const double* uniforms = nullptr;        // [B, columns + 1], in place of seed and offset
   int64_t* tokens = nullptr;               // [B, D+1]
@@ -36,6 +44,7 @@ struct VerifyTree {
   int32_t* status = nullptr;               // [B]
   int32_t* path = nullptr;                 // [B, D+1]
 
+  SPECDEC_HD Rule rule(int64_t b) const { return takes(method, rules[b]) ? rules[b] : Rule::kExact; }
   SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }
   SPECDEC_HD int64_t most_links() const { return N > K ? N : K; }  // of one request at any time
   SPECDEC_HD int64_t widest() const { return target.rows.V > draft.rows.V ? target.rows.V : draft.rows.V; }
@@ -47,6 +56,11 @@ struct VerifyTree {
   SPECDEC_HD bool bad_step(int64_t b, int64_t k, int64_t l) const {
     const int64_t node = draft_nodes.at(b, k, l);
     return node != -1 && !is_child(b, node, l == 0 ? 0 : draft_nodes.at(b, k, l - 1));
+  }
+  SPECDEC_HD int32_t depth_of(int64_t b, int32_t node) const {
+    int32_t depth = 0;
+    while (node > 0 && !bad_parent(b, node)) node = int32_t(parents.at(b, node)), ++depth;
+    return node == 0 ? depth : -1;  // -1: of no tree
   }
   SPECDEC_HD bool bad_tree(int64_t b) const {
     bool bad = false;

@@ -9,18 +9,25 @@
 
 namespace specdec {
 
-// links [most_links()]; frames [D + 1], for traversal alone.
-template <class Team>
-SPECDEC_WALK void verify_tree(Team& team, const VerifyTree& a, int64_t b, Link* links, Frame* frames) {
-  Walk<Team> walk(team, a, b, links);
+enum class Methods { kAll, kKseq, kTraversal, kOthers };  // that are compiled in
+
+// frames [D + 1], for traversal alone.
+template <Methods kMethods = Methods::kAll, class Team>
+SPECDEC_WALK void verify_tree(Team& team, const VerifyTree& a, int64_t b, const WalkRoom& room, Frame* frames) {
+  Walk<Team> walk(team, a, b, room);
   if (a.bad_tree(b)) walk.status |= kInvalidDraft;
-  switch (a.method) {
-    case Method::kKseq: walk_kseq(walk); break;
-    case Method::kRecursive: walk_recursively<true>(walk); break;
-    case Method::kRecursiveWithoutReplacement: walk_recursively<false>(walk); break;
-    case Method::kTargetOnly: walk_target_only(walk); break;
-    case Method::kGreedy: walk_greedily(walk); break;
-    case Method::kTraversal: Traversal<Team>(walk, frames).run(); break;
+  constexpr bool all = kMethods == Methods::kAll;
+  if constexpr (all || kMethods == Methods::kKseq) {
+    if (a.method == Method::kKseq) walk_kseq(walk);
+  }
+  if constexpr (all || kMethods == Methods::kTraversal) {
+    if (a.method == Method::kTraversal) Traversal<Team>(walk, frames).run();
+  }
+  if constexpr (all || kMethods == Methods::kOthers) {
+    if (a.method == Method::kRecursive) walk_recursively<true>(walk);
+    if (a.method == Method::kRecursiveWithoutReplacement) walk_recursively<false>(walk);
+    if (a.method == Method::kTargetOnly) walk_target_only(walk);
+    if (a.method == Method::kGreedy) walk_greedily(walk);
   }
   walk.finish();
 }

@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "../common/check.h"
+#include "../rules/rules_op.h"
 #include "verify_tree.h"
 
 namespace specdec {
@@ -41,6 +41,19 @@ inline Side tree_side(const Op& op, const std::string& name, const Tensor& rows,
   return s;
 }
 
+inline const char* method_name(Method method) {
+  constexpr const char* kNames[] = {"kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal"};
+  return kNames[int(method)];
+}
+
+// A rule that a method on a device does not take is the exact one.
+inline void check_tree_rules(const Op& op, const VerifyTree& a) {
+  check_rules(op, a.rules, false, a.B);
+  if (!a.rules || !values_at_hand(op)) return;
+  for (int64_t b = 0; b < a.B; ++b)
+    check(takes(a.method, a.rules[b]), op, "rule ", rule_name(a.rules[b]), " is not defined for method ", method_name(a.method), ", got it at index ", b);
+}
+
 // Elsewhere than on the CPU a bad tree is a matter of status.
 inline void check_tree(const Op& op, const VerifyTree& a) {
   if (!values_at_hand(op)) return;
@@ -59,8 +72,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
     int64_t method, int64_t max_depth, const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& first_child,
     const OptTensor& next_sibling, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
     const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature, const OptTensor& draft_top_k,
-    const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, const OptTensor& seed,
-    const OptTensor& offset, const OptTensor& uniforms) {
+    const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, const OptTensor& rule,
+    const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
   const Op op("verify_tree", target_logits);
   VerifyTree a;
   check(method >= 0 && method <= int64_t(Method::kTraversal), op, "method must be 0 to 5, got ", method);
@@ -102,6 +115,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
   } else {
     check(!draft_stats && !draft_sampling && !draft_row, op, "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
   }
+
+  a.rules = rules(op, rule, alpha, B);
+  check_tree_rules(op, a);
 
   if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, a.columns() + 1);
   a.seed = ints_per_row(op, "seed", seed, B);

@@ -2,21 +2,27 @@
 // The walk down a tree: what it has emitted, the residual at the node where it stands, and the final draw.
 #pragma once
 
-#include "../common/draw.h"
-#include "tree.h"
+#include "node_law.h"
 
 namespace specdec {
 
+// What a walk keeps in its team's memory
+struct WalkRoom {
+  Link* links;    // [most_links()]
+  NodeLaw* laws;  // [N], where rules are given
+};
+
+// A Team that has no blends walks by no rule: what rules cost, its kernel does not pay.
 template <class Team>
 class Walk {
  public:
-  SPECDEC_HD Walk(Team& team, const VerifyTree& a, int64_t b, Link* links) : a(a), b(b), team_(team), links_(links) {}
+  SPECDEC_HD Walk(Team& team, const VerifyTree& a, int64_t b, const WalkRoom& room) : a(a), b(b), team_(team), room_(room) {}
 
   const VerifyTree& a;
   const int64_t b;
   int32_t node = 0, depth = 0;  // where the walk stands
   int32_t status = 0;
-  Chain rest;                   // the law of node's children as rejections left it, links on top of the request's stack
+  Chain rest;                   // the law of node's children, p or pi, as rejections left it; links on top of the request's stack
   double total = 1;             // of rest's weights
 
   SPECDEC_HD Team& team() const { return team_; }
@@ -65,11 +71,7 @@ class Walk {
 
   // q of a child's token: 0 if that is no probability, NaN if the row is no law, and both flag the draft.
   SPECDEC_HD double draft(int32_t child) {
-    const int64_t row = draft_row(child);
-    if (row >= 0 && row != known_row_) {
-      held_ = held_ && a.draft.stats;
-      recall(row, row < a.draft.per_request ? a.draft.dist(team_, -1, b, row) : Dist{});
-    }
+    look_up(child);
     return draft_again(child);
   }
   // Right after draft() of a child of the same law.
@@ -83,7 +85,13 @@ class Walk {
     if (!(q > 0)) status |= kInvalidDraft;
     return q;
   }
-  // The law that a child was drawn from, right after draft() or recall() of it.
+  SPECDEC_HD void look_up(int32_t child) {
+    const int64_t row = draft_row(child);
+    if (row < 0 || row == known_row_) return;
+    held_ = held_ && a.draft.stats;
+    recall(row, row < a.draft.per_request ? a.draft.dist(team_, -1, b, row) : Dist{});
+  }
+  // The law that a child was drawn from, right after look_up() or recall() of it.
   SPECDEC_HD Dist law_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }
   SPECDEC_HD const Dist& known() const { return known_; }
   SPECDEC_HD void recall(int64_t row, const Dist& law) { known_row_ = row, known_ = law; }
@@ -102,16 +110,81 @@ class Walk {
 
   // A law at whose node the walk stands, before any rejection; its links go on the stack from `bottom` on.
   SPECDEC_HD void stand(const Dist& p, int64_t bottom) {
-    rest = Chain{p, links_ + bottom, 0};
+    rest = Chain{p, room_.links + bottom, 0};
     total = 1;
   }
-  SPECDEC_HD int64_t bottom() const { return rest.links - links_; }
+  // The same where the walk comes to a node: p, or pi where the request's rule makes one; its links go on the stack from `bottom` on.
+  SPECDEC_HD void arrive(int32_t at, const Tests& tests, int64_t bottom) {
+    if constexpr (Team::kBlends) {
+      if (a.rules) {
+        if constexpr (Team::kMakesLaws) make_law_of(at, tests);
+        held_ = false;
+        of_ = &room_.laws[at];
+        stand(of_->pi.law, bottom);
+        stand_at_pi();
+        if (of_->row >= 0) recall(of_->row, of_->q);
+        return;
+      }
+    }
+    stand(target(at), bottom);
+  }
+  // And where it comes back.
+  SPECDEC_HD void come_back(int32_t at, const Chain& left, double total_left) {
+    rest = left, total = total_left;
+    if constexpr (Team::kBlends) of_ = a.rules ? &room_.laws[at] : nullptr;
+  }
+  // What is open of pi, where the walk stands: true if there was anything. Before any rejection at least, and where a test needs it.
+  SPECDEC_HD bool complete_pi() {
+    if constexpr (Team::kBlends && Team::kMakesLaws) {
+      if (!of_ || !of_->pi.open) return false;
+      complete(team_, a.rules.parameters(b).first, of_->pi, of_->link);
+      held_ = false;
+      stand_at_pi();
+      return true;
+    }
+    return false;
+  }
+
+  SPECDEC_HD bool by_rule() const {
+    if constexpr (Team::kBlends) return a.rules && a.rule(b) != Rule::kExact;
+    return false;
+  }
+  // Of a node whose children are tested as `tests` tells: p, the law that the first of them was drawn from, and pi
+  // where both are laws.
+  SPECDEC_HD void make_law_of(int32_t at, Tests tests) {
+    NodeLaw& x = room_.laws[at];
+    const Rule rule = a.rule(b);
+    const Dist p = target(at);
+    const bool certain = p.kind == Kind::kOneHot && (rule == Rule::kExact || rule == Rule::kLossy);
+    const int32_t first = p.kind != Kind::kNothing && p.valid() && !certain ? next(tests).child : -1;
+    if (first >= 0) look_up(first);
+    const Dist q = first >= 0 ? law_of(first) : Dist{};
+    const int64_t row = first >= 0 ? draft_row(first) : -1;
+    once(team_, [&] {
+      x.p = p, x.q = q, x.row = row, x.pi = Pi{};
+      x.pi.law = p;
+    });
+    if (rule == Rule::kExact || !replaces_target(rule) || first < 0 || !is_law(p) || !is_law(q)) return;
+    make_law(team_, rule, a.rules.parameters(b).first, x.p, x.q, x.pi);
+  }
+
+  // The target's own law, whatever stands in its place
+  SPECDEC_HD Dist own() const {
+    if constexpr (Team::kBlends) {
+      if (of_) return of_->p;  // no reference, which would put the walk on the stack of a device's thread
+    }
+    return rest.p;
+  }
+  // All mass lies on rest.p.hot.
+  SPECDEC_HD bool certain() const { return rest.p.kind == Kind::kOneHot && !rest.blend; }
+  SPECDEC_HD bool readable() const { return own().kind != Kind::kNothing && own().valid(); }
+  SPECDEC_HD int64_t bottom() const { return rest.links - room_.links; }
   SPECDEC_HD double residual(int64_t v) const { return rest.weight(v) / total; }
   SPECDEC_HD bool is_gone(int64_t v) const { return rest.is_gone(v, rest.n); }
 
   SPECDEC_HD void push(const Link& link) {
     team_.sync();
-    if (team_.leads()) links_[bottom() + rest.n] = link;
+    if (team_.leads()) room_.links[bottom() + rest.n] = link;
     team_.sync();
     ++rest.n;
     held_ = false;
@@ -120,21 +193,23 @@ class Walk {
   // rest becomes (weight * rest - s * q)+; a one-hot q keeps nothing of its token. Returns what is left, rest being normalised
   // before; where nothing is left, rest stays as it was (rounding alone gets there). NaN: p is no law.
   SPECDEC_HD double reduce(const Dist& q, double weight, double s, int64_t gone) {
+    complete_pi();
     Link link = subtracting(q);
     link.m = float(weight / total), link.s = float(s), link.gone = gone;
     if (q.kind != Kind::kNothing) {
-      const double known = q.kind == Kind::kOneHot && rest.p.kind == Kind::kLogits ? weight * (1 - residual(q.hot)) : 0;
+      const double known = q.kind == Kind::kOneHot && rest.p.kind == Kind::kLogits && !rest.blend ? weight * (1 - residual(q.hot)) : 0;
       push(link);
       const double left = known > 0.125 ? known : sum_of(rest);  // a small difference of large numbers is added up
       if (has_mass(left)) return total = left;
       --rest.n;
     }
-    if (rest.p.kind == Kind::kProbs && !has_mass(sum_of(Chain{rest.p}))) return NAN;  // known by its sum alone
+    if (own().kind == Kind::kProbs && !has_mass(sum_of(Chain{own()}))) return NAN;  // known by its sum alone
     link.q = Dist{}, link.m = 1;
     push(link);
     return 0;
   }
 
+  // p: the target's own law
   SPECDEC_HD void keep(int32_t child, const Dist& p) {
     if (team_.leads()) {
       a.tokens[b * (a.D + 1) + depth] = token(child);
@@ -145,7 +220,7 @@ class Walk {
     node = child;
   }
 
-  // The final token, from rest or from p where it has no mass, and the padding behind it.
+  // The final token, from rest or, where it has no mass, from what stood there before rejections, or from p; and the padding behind.
   SPECDEC_HD void finish() {
     const Final last = final_draw();
     if (!team_.leads()) return;
@@ -161,25 +236,39 @@ class Walk {
   }
 
  private:
+  SPECDEC_HD bool is_law(const Dist& d) const {
+    return d.kind == Kind::kProbs ? team_.largest_prob(d.row) > 0 : d.kind != Kind::kNothing && d.valid();
+  }
+
+  SPECDEC_HD void stand_at_pi() { rest.blend = of_->pi.blended ? &of_->pi.blend : nullptr; }
+
   SPECDEC_HD double sum_of(const Chain& chain) {
-    if (chain.p.kind == Kind::kOneHot) return chain.weight(chain.p.hot);
+    if (chain.p.kind == Kind::kOneHot && !chain.blend) return chain.weight(chain.p.hot);
     held_ = chain.n > 0;
     return team_.sum(chain);
   }
 
   SPECDEC_HD Final final_draw() {
-    const Dist& p = rest.p;
-    if (p.kind == Kind::kOneHot) return {p.hot, 0.0};
-    if (p.kind != Kind::kNothing && p.valid()) {
-      Chain from = rest;  // then p itself
+    complete_pi();
+    const Dist p = own();
+    if (readable()) {
+      Chain from = rest;
+      bool last = !by_rule();
+      int32_t empty = 0;
       while (true) {
-        if (has_mass(held_ && from.n > 0 ? total : team_.sum(from))) {
-          if (from.n < rest.n) status |= kEmptyResidual;
-          const int64_t id = team_.draw(from, a.final_uniform(b));
+        const bool hot = from.p.kind == Kind::kOneHot && !from.blend;
+        if (hot || has_mass(held_ && from.n > 0 ? total : team_.sum(from))) {
+          status |= empty;
+          const int64_t id = hot ? from.p.hot : team_.draw(from, a.final_uniform(b));
           return {id, p.log_prob(id)};
         }
-        if (from.n == 0) break;
-        from.n = 0;
+        empty = kEmptyResidual;
+        if (from.n > 0)
+          from.n = 0;
+        else if (!last)
+          from = Chain{p}, last = true;
+        else
+          break;
       }
     }
     status |= kInvalidRow;
@@ -187,7 +276,8 @@ class Walk {
   }
 
   Team& team_;
-  Link* links_;
+  const WalkRoom room_;
+  NodeLaw* of_ = nullptr;  // where the walk stands, in batches by rule
   int64_t known_row_ = -1;  // a draft row
   Dist known_;              // its law
   bool held_ = false;       // the team holds the sums of `rest`
@@ -198,20 +288,19 @@ class Walk {
 template <class Team, class Rule>
 SPECDEC_WALK void descend(Walk<Team>& walk, const Rule& rule) {
   while (true) {
-    const Dist p = walk.target(walk.node);
-    walk.stand(p, 0);
     Tests tests = tests_at(walk.node, walk.depth);
+    walk.arrive(walk.node, tests, 0);
     int32_t child = -1;
-    if (p.kind == Kind::kOneHot) {  // q is not read: the one token that can be emitted is accepted wherever it was drafted
+    if (walk.certain()) {  // the one token that can be emitted is accepted wherever it was drafted
       Test test = tests.next(walk.a, walk.b);
-      while (test.child >= 0 && walk.token(test.child) != p.hot) test = tests.next(walk.a, walk.b);
+      while (test.child >= 0 && walk.token(test.child) != walk.rest.p.hot) test = tests.next(walk.a, walk.b);
       child = test.child;
-    } else if (p.kind != Kind::kNothing && p.valid()) {
+    } else if (walk.readable()) {
       walk.flag_outside(tests);
       child = rule(walk, tests);
     }
     if (child < 0) return;
-    walk.keep(child, p);
+    walk.keep(child, walk.own());
   }
 }
 

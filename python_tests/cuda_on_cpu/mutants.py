@@ -83,12 +83,12 @@ MUTANTS = {
     "chunk sums read before they are written": Mutant(
         TEAM, "__stcg(sums + c, all);\n  });\n  __syncthreads();", "__stcg(sums + c, all);\n  });", "race", "verify_tree", True
     ),
-    "sums of another row": Mutant(TEAM, "    held_ = nullptr;\n    return step_mass", "    return step_mass", "wrong", "verify_tree", True),
+    "the row's own sums for what is left": Mutant(TEAM, "same && chain.n == 0 && ", "same && ", "wrong", "verify_tree", True),
     "residual not normalised": Mutant(WALK, "link.m = float(weight / total)", "link.m = float(weight)", "wrong", "verify_tree", True),
     "drawn tokens stay in q": Mutant("verify_tree/recursive.h", "kReplacement ? -1 : token", "-1", "wrong", "verify_tree", True),
     "survivors not counted": Mutant("verify_tree/kseq.h", "      ++k;", "      ;", "wrong", "verify_tree", True),
-    "weight of the leaf alone": Mutant("verify_tree/traversal.h", "top_.w * r * left", "r * left", "wrong", "verify_tree", True),
+    "weight of the leaf alone": Mutant("verify_tree/traversal.h", "top_.w * x * left", "x * left", "wrong", "verify_tree", True),
     "child's coin for the parent's": Mutant(
-        "verify_tree/target_only.h", "if (coin < seen)", "if (walk.coin(t.column) < seen)", "wrong", "verify_tree", True
+        "verify_tree/target_only.h", "coin * acc < seen", "walk.coin(t.column) * acc < seen", "wrong", "verify_tree", True
     ),
 }

@@ -64,7 +64,7 @@ class TreeDraft(NamedTuple):
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
         drawn = {} if self.logits is None else dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
-        return sk.verify_tree(tree, logits, method=self.method, max_depth=self.depth, **drawn, **batch.randomness)
+        return sk.verify_tree(tree, logits, method=self.method, max_depth=self.depth, **drawn, **batch.rules, **batch.randomness)
 
     def settle(self, cache, start, verdict):
         """The accepted path moves together in the target's cache."""

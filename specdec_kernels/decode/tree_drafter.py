@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ..rules import of_tree_method
+from .draft import ONE_HOT_RULES
 from .follower import Follower
 from .lookup import PromptLookupDrafter
 from .lookup_branch import with_lookup
@@ -33,11 +35,12 @@ class TreeDrafter:
       one that branches for requests at temperature 0, whose draws are all one token; ``greedy`` takes no other requests.
 
     shape: of TreeShape, for the last four; by default (drafts, 1, 1, ...): distinct first tokens, a chain behind each.
+    Requests go by any rule that the method takes (specdec_kernels.rules.of_tree_method).
     lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and ``recursive``: merged
-    drafts have one law per node.
+    drafts have one law per node. Then no rule that is a law of both models: looked-up text has none.
     """
 
-    rules, verifies = ("exact",), ("token",)
+    verifies = ("token",)
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class TreeDrafter:
             raise ValueError(f"TreeDrafter: method {method!r} draws independent chains, which have no fixed shape, got {list(shape)}")
         if lookup is not None and self.shape is None:
             raise ValueError(f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} cannot verify")
+        self.rules = tuple(rule for rule in of_tree_method(method) if lookup is None or rule in ONE_HOT_RULES)
         self.model = Follower(model, reach=self.depth + 1)
         nodes = drafts * depth if self.shape is None else len(self.shape.parents) - 1
         longest = 0 if lookup is None else lookup.gamma.max

@@ -34,7 +34,7 @@ def row_gap(
         >>> [round(x, 4) for x in row_gap(p, q, kind="probs")[0].tolist()]
         [0.3, 0.7, 1.0297, 1.0297, 0.5, 0.5]
 
-    Reads each row three times, once more where its stats are made here.
+    A CPU reads each row of logits once, a GPU three times; once more where its stats are made here.
 
     Source: Narasimhan et al. 2024 (confidences, TV); Leviathan et al. 2023, section 3 (the overlap).
     """

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _check, _rules
 from specdec_kernels.ops.verify_chain import _KINDS, _given, _parameters, _side
+from specdec_kernels.rules import TABLE, of_tree_method
 
 _METHODS = {"kseq": 0, "recursive": 1, "recursive_without_replacement": 2, "target_only": 3, "greedy": 4, "traversal": 5}
 _TEST_DRAFTS = ("kseq", "recursive")  # one merged node is tested as often as it was drafted; the others test nodes
@@ -43,14 +44,16 @@ def verify_tree(
     draft_min_p: float | torch.Tensor | None = None,
     target_kind: str = "logits",
     draft_kind: str = "logits",
+    rule: str | torch.Tensor = "exact",
+    alpha: float | tuple[float, float] | torch.Tensor | None = None,
     seed: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
 ) -> VerifyTreeOutput:
-    """Verify a tree of drafts per request; the emitted tokens have exactly the target's law.
+    """Verify a tree of drafts per request; by default the emitted tokens have exactly the target's law.
 
     The accepted nodes form a path from the root; one more token is drawn at its end. Rows of nodes that are not visited
-    are not read, and no law or residual is written to memory. Which method keeps the target's law depends on how the
+    are not read (where a rule is given CUDA kernels read those of every node), and no law or residual is written to memory. Which method keeps the target's law depends on how the
     children of a node came about:
 
     =================================  ==============================================================================
@@ -84,6 +87,11 @@ def verify_tree(
         links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by default
             that of their numbers. Not where the drafts of a tree are tested.
         temperature ... draft_kind: as in ``verify_chain``; stats are [B, M, 4], a row of stats per row of logits.
+        rule, alpha: as in ``verify_chain``, of those rules that are laws, for the methods that test against the draft's row:
+            pi = T(q, p), made of a node's row and of the row that the first of its children under test was drawn from, takes
+            the place of p at every node with children, in the test and in the residual; the token behind a leaf is the
+            target's. ``target_only`` takes "thresholds": a child is accepted for sure from threshold_single on, and the sum
+            of the children's probabilities that the coin must lie below is divided by threshold_acc.
         seed, offset: [B] int64; see ``uniforms``. Not needed where the request is greedy.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes and
             ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test in column
@@ -109,7 +117,8 @@ def verify_tree(
         >>> out.tokens, out.path
         (tensor([[1, 0]]), tensor([[0, 1]], dtype=torch.int32))
 
-    Source: Sun et al. 2023 (SpecTr); Miao et al. 2023 (SpecInfer); Chen et al. 2024 (Sequoia); Weng et al. 2025 (traversal).
+    Source: Sun et al. 2023 (SpecTr); Miao et al. 2023 (SpecInfer); Chen et al. 2024 (Sequoia); Weng et al. 2025 (traversal);
+    Narasimhan et al. 2024 (the cascades among the rules); SGLang (thresholds).
     """
     op = "verify_tree"
     if method not in _METHODS:
@@ -179,7 +188,13 @@ def verify_tree(
         draft = (None,) * 4
     if method == "greedy":
         target_stats, target = None, (None,) * 4
-    greedy = method == "greedy" or isinstance(temperature, (int, float)) and temperature == 0
+    if alpha is None and isinstance(rule, str) and rule == "exact":
+        rule = None
+    else:
+        if isinstance(rule, str) and rule in TABLE and rule not in of_tree_method(method):
+            raise ValueError(f"{op}: rule {rule!r} is not defined for method {method!r}")
+        rule, alpha = _rules.arguments(op, "token", rule, alpha, B, device)
+    greedy = method == "greedy" or isinstance(temperature, (int, float)) and temperature == 0 and rule is None
     _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed=not greedy)
 
     return VerifyTreeOutput(
@@ -201,6 +216,8 @@ def verify_tree(
             *_parameters(op, "draft_", draft, B, device),
             _KINDS[target_kind],
             _KINDS[draft_kind],
+            rule,
+            alpha,
             seed,
             offset,
             None if uniforms is None else uniforms.contiguous(),

@@ -36,8 +36,8 @@ def verify_tree(tree, target_logits, draft_logits=None, *, method, max_depth=Non
     Row of node i: target_row[b, i], by default i; the row that node i was drawn from: draft_row[b, i], by default its parent's
     number. A negative draft_row, or no draft_logits at all, is a one-hot draft; a row number out of range is an invalid row.
     rule, alpha: as verify_chain's. A rule that is a law stands in place of p at every node with children, made of p's row and the
-    row that the first child was drawn from ("kseq", "recursive", "recursive_without_replacement", "traversal"); where a leaf is
-    reached the token is drawn from p. "thresholds" belongs to "target_only".
+    row that the first child under test was drawn from ("kseq", "recursive", "recursive_without_replacement", "traversal"); where
+    a leaf is reached the token is drawn from p. "thresholds" belongs to "target_only".
     uniforms: [B, columns + 1], tests first. Methods that test drafts ("kseq", "recursive", on a tree with draft_nodes):
     columns = K * L, draft k at level l in column k * L + l. Else columns = N, node i's test in column i ("target_only": the
     visited parent's coin in the parent's column).
@@ -105,7 +105,7 @@ def tree_rules_of(rules, method):
 
 
 def law_of_draft(draft):
-    return Law(draft.q, draft.err, draft.valid, False, 0)
+    return Law(draft.q, draft.err, draft.valid, draft.hot is not None, draft.hot or 0)
 
 
 def pick_row(rows, b, n):
@@ -139,6 +139,6 @@ def draft_of(rows, kind, stats, params, row_of, tokens, wide):
             return Draft(np.zeros(wide), np.zeros(wide), False, False, row), math.inf
         law, slack = law_of(row)
         law = padded(law, wide)
-        return Draft(clean_q(law.p), law.err, law.valid or law.gathered, law.valid, row), slack
+        return Draft(clean_q(law.p), law.err, law.valid or law.gathered, law.valid, row, law.fallback if law.greedy else None), slack
 
     return draft

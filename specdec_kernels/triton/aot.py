@@ -111,10 +111,10 @@ def calls(dtype: torch.dtype, V: int):
 
     nodes, table, draft_nodes = empty(B, 64, V), empty(B, 64, of=torch.int32), empty(B, 8, G, of=torch.int32)
 
-    def tree(method, q=nodes, drafts=None, stats=None, params=none):
+    def tree(method, q=nodes, drafts=None, stats=None, params=none, rules=(None, None)):
         draft_stats = None if q is None else stats
         verify_tree(
-            table, table, drafts, nodes, q, method, G, *none, *params, stats, draft_stats, *none, 0, 0, whole, whole, None
+            table, table, drafts, nodes, q, method, G, *none, *params, stats, draft_stats, *none, 0, 0, *rules, whole, whole, None
         )
 
     yield "", lambda: row_stats(rows, *none)
@@ -152,3 +152,7 @@ def calls(dtype: torch.dtype, V: int):
     yield "target only, filters", lambda: tree(3, q=None, params=filters)
     yield "greedy", lambda: tree(4, q=None)
     yield "traversal", lambda: tree(5)
+    yield "kseq by rule", lambda: tree(0, drafts=draft_nodes, rules=(whole, pairs))
+    yield "without replacement by rule", lambda: tree(2, rules=(whole, pairs))
+    yield "target only by rule", lambda: tree(3, q=None, rules=(whole, pairs))
+    yield "traversal by rule", lambda: tree(5, rules=(whole, pairs))

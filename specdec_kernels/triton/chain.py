@@ -1,91 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What several rejections leave of a law, evaluated id by id: csrc/common/chain.h for a block of requests. No residual is stored."""
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
-from .draw import total_mass
-from .law import FLT_MAX, clean_p, clean_q, finite_max, is_bad, lane_of, load_chunk, probs
-from .side import Dist, chunks_from, draft_prob, each, each_dist, each_request, is_something, offset_of, packed, prob, unpacked
+from .blend import first_chunk, first_weight, standing
+from .draw import has_mass, total_mass
+from .law import clean_q, finite_max, is_bad, lane_of, load_chunk, probs
+from .links import INTS, Chain, get_link, put_link, subtracting
+from .side import Dist, chunks_from, draft_prob, each, each_dist, each_request, is_something, offset_of, prob
 from .tree import some
-
-INTS = tl.constexpr(2)  # of a link
-FLOATS = tl.constexpr(7)
-
-
-class Link(NamedTuple):
-    """One step of a chain: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v). One-hot q: its token keeps nothing;
-    nothing: r becomes m * r."""
-
-    q: Any
-    m: Any
-    s: Any
-    cap: Any
-    gone: Any  # a token that the q of the links behind this one no longer hold
-
-
-class Chain(NamedTuple):
-    """p of the requests b after their n links, the first at `at`; not normalised."""
-
-    b: Any
-    p: Any
-    at: Any
-    n: Any
-
-
-class Rows(NamedTuple):
-    """Both sides and the scratch of chains."""
-
-    target: Any
-    draft: Any
-    ints: Any  # [links, INTS]
-    floats: Any  # [links, FLOATS]
-    masses: Any  # [B, chunks of the target]
-
-
-@triton.jit
-def put_link(rows, at, link, mask):
-    """Between two barriers: every thread may read it next."""
-    tl.debug_barrier()
-    ints = rows.ints + at * INTS
-    tl.store(ints, packed(link.q), mask=mask)
-    tl.store(ints + 1, link.gone, mask=mask)
-    floats = rows.floats + at * FLOATS
-    tl.store(floats, link.q.scale, mask=mask)
-    tl.store(floats + 1, link.q.cutoff, mask=mask)
-    tl.store(floats + 2, link.q.log_norm, mask=mask)
-    tl.store(floats + 3, link.q.most, mask=mask)
-    tl.store(floats + 4, link.m, mask=mask)
-    tl.store(floats + 5, link.s, mask=mask)
-    tl.store(floats + 6, link.cap, mask=mask)
-    tl.debug_barrier()
-
-
-@triton.jit
-def get_link(rows, at, mask):
-    ints = rows.ints + at * INTS
-    floats = rows.floats + at * FLOATS
-    q = unpacked(
-        tl.load(ints, mask=mask, other=-1), tl.load(floats, mask=mask, other=1.0), tl.load(floats + 1, mask=mask, other=1.0),
-        tl.load(floats + 2, mask=mask, other=1.0), tl.load(floats + 3, mask=mask, other=1.0),
-    )  # fmt: skip
-    m = tl.load(floats + 4, mask=mask, other=1.0)
-    s = tl.load(floats + 5, mask=mask, other=1.0)
-    return Link(q, m, s, tl.load(floats + 6, mask=mask, other=1.0), tl.load(ints + 1, mask=mask, other=-1))
-
-
-@triton.jit
-def subtracting(q, m, s, gone):
-    return Link(q, m, s, tl.zeros_like(m) + FLT_MAX, gone)
-
 
 @triton.jit
 def chain_weight(rows, chain, v, mask):
     """The weight of ids v in float64, NaN where p is no law; and whether a link took v."""
-    r, _ = prob(rows.target, chain.b, chain.p, v, mask)
-    r = tl.where(r < 0, 0.0, r)
+    r = first_weight(rows, chain.b, chain.p, chain.at, v, mask)
     gone = mask & False
     for j in range(0, tl.max(tl.where(mask, chain.n, 0), 0)):
         here = mask & (j < chain.n)
@@ -115,11 +44,7 @@ def draft_chunk(draft, b, q, c, alive, WIDTH: tl.constexpr):
 @triton.jit
 def chain_chunk(rows, b, p, at, n, c, alive, WIDTH: tl.constexpr):
     """Chunk c of p's row as it is, and the weights that its links leave."""
-    z = load_chunk(rows.target.rows, offset_of(rows.target, b, p.row), rows.target.V, c, alive, -float("inf"), WIDTH)
-    if rows.target.PROBS:
-        w = clean_p(z)
-    else:
-        w = probs(z, p.scale, p.cutoff, p.log_norm, p.most)
+    z, w = first_chunk(rows, b, p, at, c, alive, WIDTH)
     lane = tl.arange(0, WIDTH)[None, :]
     drafted = lane >= 0
     drafted = drafted & alive[:, None]
@@ -211,15 +136,15 @@ def reduce(rows, chain, total, q, weight, s, gone, on, S):
     put_link(rows, chain.at + n, subtracting(q, m, s.to(tl.float32), gone), on)
     longer = Chain(chain.b, chain.p, chain.at, n + taking.to(tl.int64))
     kept = tl.zeros([S.ROWS], tl.float64)
-    by_token = taking & ((q.hot >= 0) | (chain.p.hot >= 0))
-    if rows.target.PROBS:
-        by_token &= chain.p.hot >= 0
+    plain, hot = standing(rows, chain.p, chain.at, on)
+    by_token = taking & (hot >= 0)
+    if not rows.target.PROBS:
+        by_token |= taking & plain & (q.hot >= 0)
     if some(by_token):
-        of_p = chain.p.hot >= 0
-        before = Chain(chain.b, chain.p, chain.at, n + tl.where(of_p, 1, 0))
-        r, _ = chain_weight(rows, before, tl.where(of_p, chain.p.hot, q.hot), by_token)
-        kept = tl.where(by_token, tl.where(of_p, r, weight * (1 - r / total)), 0.0)
-    adding = taking & (chain.p.hot < 0) & ~(kept > 0.125)
+        before = Chain(chain.b, chain.p, chain.at, n + tl.where(hot >= 0, 1, 0))
+        r, _ = chain_weight(rows, before, tl.where(hot >= 0, hot, q.hot), by_token)
+        kept = tl.where(by_token, tl.where(hot >= 0, r, weight * (1 - r / total)), 0.0)
+    adding = taking & (hot < 0) & ~(kept > 0.125)
     if some(adding):
         kept = tl.where(adding, chain_sum(rows, longer, adding, S), kept)
     stays = taking & (kept > 0) & (kept < float("inf"))
@@ -227,8 +152,8 @@ def reduce(rows, chain, total, q, weight, s, gone, on, S):
     kept = tl.where(stays, kept, 0.0)
     if some(lost):
         if rows.target.PROBS:  # a probability row that is no law is found out by its sum
-            law = chain_sum(rows, Chain(chain.b, chain.p, chain.at, n * 0), lost & (chain.p.hot < 0), S)
-            kept = tl.where(lost & (chain.p.hot < 0) & ~((law > 0) & (law < float("inf"))), float("nan"), kept)
+            mass = chain_sum(rows, Chain(chain.b, chain.p, chain.at, n * 0), lost & (chain.p.hot < 0), S)
+            kept = tl.where(lost & (chain.p.hot < 0) & ~has_mass(mass), float("nan"), kept)
         nothing = Dist(gone * 0 - 1, gone * 0 - 1, q.scale, q.cutoff, q.log_norm, q.most)
         put_link(rows, chain.at + n, subtracting(nothing, m * 0 + 1, m * 0 + 1, gone), lost)
     return n + tl.where(on, 1, 0), tl.where(stays, kept, total), kept, stays & adding

@@ -83,6 +83,6 @@ def confidence(side, d, sampled, least, wanted, whole, S):
             cutoff = tl.where(sampled, d.cutoff, -FLT_MAX)
             reads = wanted & d.row & (whole | ~known)
             read = logit_confidence(side, d, scale, cutoff, least, reads, S)
-            largest = tl.where(reads, read.largest, tl.exp(-d.log_norm.to(tl.float64)))
+            largest = tl.where(reads, read.largest, tl.where(d.hot >= 0, 1.0, tl.exp(-d.log_norm.to(tl.float64))))
             out = Confidence(largest, read.entropy, tl.where(reads, read.most, d.most), read.above)
         return Confidence(tl.where(d.row, out.largest, 1.0), tl.where(d.row, out.entropy, 0.0), out.most, out.above)

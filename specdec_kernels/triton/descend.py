@@ -8,12 +8,16 @@ import triton
 import triton.language as tl
 
 from .accept import accept_test
-from .chain import Chain, Link, chain_sum, chain_weight, get_link, left_of, put_link, reduce, subtracting
+from .blend import first_weight, standing
+from .chain import chain_sum, chain_weight, left_of, reduce
 from .draw import has_mass
 from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from .kseq import search_laws
+from .links import Chain, Link, get_link, put_link, subtracting
 from .philox import DOMAIN_ACCEPT
+from .rules import THRESHOLDS
 from .side import choose, draft_prob, is_something, is_valid, offset_of, one_hot, prob
+from .stand import rule_here, stand
 from .tree import INSIDE, OUTSIDE, Tests, coin, entry, is_bad_tree, next_test, some
 from .walk import draft_law, draft_row, finish, keep, target_law
 
@@ -26,14 +30,16 @@ TRAVERSAL = tl.constexpr(5)
 
 
 @triton.jit
-def test_by_target(rows, chain, seen, u, token, testing):
+def test_by_target(rows, chain, seen, u, single, token, testing):
     """One coin falls on [0, 1), the children's probabilities are laid from 0 on one after the other, and the child it falls on is
-    accepted. A second child of the same token is skipped."""
+    accepted; or, where `single` is given, one whose probability reaches it. A second child of the same token is skipped."""
     _, gone = chain_weight(rows, chain, token, testing)
     testing &= ~gone
     p, _ = prob(rows.target, chain.b, chain.p, token, testing)
     seen = tl.where(testing, seen + p, seen)
     accepted = testing & (u < seen)
+    if single is not None:
+        accepted |= testing & (p >= single)
     rejected = testing & ~accepted & (seen == seen)
     one = tl.full(token.shape, 1.0, tl.float32)
     put_link(rows, chain.at + chain.n, subtracting(one_hot(token), one, one, token), rejected)
@@ -122,22 +128,21 @@ def count_drafts(rows, chain, drafts, row, token, found, counting, S):
 
 
 @triton.jit
-def test_by_kseq(tree, rows, random, chain, drafts, child, column, token, testing, S):
+def test_by_kseq(tree, rows, random, chain, drafts, child, column, token, known, known_row, testing, S):
     """Each draft is accepted with probability min(1, p / (rho q)), rho the best one for p, q and k. If none is, the token is drawn from
     norm(p - c min(q, p / rho)), c = p_acc / beta: that link waits on top of the chain."""
     stopped = testing & False
     status = tl.zeros([S.ROWS], tl.int32)
     first = testing & (drafts.rho == 0)
     if some(first):
-        nothing = one_hot(token * 0 - 1)
-        q, _, status, _, _ = draft_law(tree, rows, chain.b, child, token, nothing, nothing.row, first, S)
+        q, _, status, _, _ = draft_law(tree, rows, chain.b, child, token, known, known_row, first, S)
         stopped = first & (~is_something(q) | ((drafts.row < 0) & (token >= rows.target.V)))
         first &= ~stopped
         p_at = offset_of(rows.target, chain.b, chain.p.row)
         q_at = offset_of(rows.draft, chain.b, q.row)
         rho, beta, p_acc = search_laws(
             rows.target.rows, p_at, rows.target.V, chain.p, rows.draft.rows, q_at, rows.draft.V, q, drafts.k, first,
-            rows.target.PROBS, rows.draft.PROBS, S.ROWS, S.WIDTH,
+            rows.target.PROBS, rows.draft.PROBS, S.ROWS, S.WIDTH, rows, chain if rows.BLENDS else None,
         )  # fmt: skip
         unlawful = first & (beta != beta)  # a probability row of q that is no law is found out by its sum
         status |= tl.where(unlawful, INVALID_ROW | INVALID_DRAFT, 0)
@@ -148,7 +153,7 @@ def test_by_kseq(tree, rows, random, chain, drafts, child, column, token, testin
         put_link(rows, chain.at + chain.n, Link(q, one, c.to(tl.float32), (1 / rho).to(tl.float32), token * 0 - 1), first)
         drafts = Drafts(drafts.counting, drafts.k, drafts.row, drafts.token, drafts.others, tl.where(first, rho, drafts.rho))
     testing &= ~stopped
-    p, _ = prob(rows.target, chain.b, chain.p, token, testing)
+    p = first_weight(rows, chain.b, chain.p, chain.at, token, testing)
     q_t, _ = prob(rows.draft, chain.b, get_link(rows, chain.at + chain.n, testing).q, token, testing)
     q_t = draft_prob(q_t)
     status |= tl.where(testing & (drafts.row >= 0) & ~(q_t > 0), INVALID_DRAFT, 0)
@@ -157,8 +162,15 @@ def test_by_kseq(tree, rows, random, chain, drafts, child, column, token, testin
 
 
 @triton.jit
-def descend(tree, rows, random, out, b, links, exists, METHOD: tl.constexpr, S):
+def descend(tree, rows, rules, random, out, b, links, exists, METHOD: tl.constexpr, S):
     """`links`: where the links of each request begin."""
+    BY_RULE: tl.constexpr = rules.rule is not None
+    if BY_RULE:
+        rule, alpha = rule_here(rules, METHOD == TARGET_ONLY)
+        single = tl.where(rule == THRESHOLDS, alpha.first, 1.0)
+        acc = tl.where(rule == THRESHOLDS, alpha.second, 1.0)
+    else:
+        single = None
     zero = b * 0
     node = zero
     depth = zero
@@ -186,30 +198,37 @@ def descend(tree, rows, random, out, b, links, exists, METHOD: tl.constexpr, S):
             tests = Tests(tl.where(arriving, 0, tests.at), tl.where(arriving, 0, tests.count))
             if METHOD == TARGET_ONLY:
                 u = tl.where(arriving, coin(random, b, node, DOMAIN_ACCEPT, node, arriving), u)
+                if BY_RULE:
+                    u = tl.where(arriving, u * acc, u)
                 seen = tl.where(arriving, 0.0, seen)
             if METHOD == KSEQ:
                 drafts = choose_drafts(arriving, no_drafts(zero), drafts)
-            judged = arriving & (p.hot < 0)
+            if rows.BLENDS:
+                own, known, known_row = stand(tree, rows, rule, alpha, b, node, depth, p, links, known, known_row, arriving, S)
+                held &= own
+            _, hot = standing(rows, p, links, arriving)
+            judged = arriving & (hot < 0)
             walking &= ~judged | is_valid(rows.target, p)
             outside, _, _ = next_test(tree, b, node, depth, Tests(zero, zero), zero + OUTSIDE, judged & walking)
             status |= tl.where(outside >= 0, INVALID_DRAFT, 0)
-        # A greedy row needs no q: the one token that can be emitted is accepted wherever it was drafted.
-        wanted = tl.where(p.hot >= 0, p.hot, INSIDE)
+        # Where one token alone can be emitted, it is accepted wherever it was drafted, and q is not asked.
+        _, sure = standing(rows, p, links, walking)
+        wanted = tl.where(sure >= 0, sure, INSIDE)
         child, column, tests = next_test(tree, b, node, depth, tests, wanted, walking)
         found = child >= 0
         ended = walking & ~found
         token = entry(tree.tokens, b * tree.N + child, walking & found)
-        accepted = walking & found & (p.hot >= 0)
-        testing = walking & found & (p.hot < 0)
+        accepted = walking & found & (sure >= 0)
+        testing = walking & found & (sure < 0)
         chain = Chain(b, p, links, n)
         if METHOD == KSEQ:
             row = draft_row(tree, b, child, testing)
-            counting = walking & (p.hot < 0) & drafts.counting
+            counting = walking & (sure < 0) & drafts.counting
             drafts, nothing_to_test = count_drafts(rows, chain, drafts, row, token, found, counting, S)
             begun = counting & ~found & ~nothing_to_test
             status |= tl.where(begun & drafts.others, INVALID_DRAFT, 0)
             tests = Tests(tl.where(begun, 0, tests.at), tl.where(begun, 0, tests.count))
-            n += tl.where(ended & ~counting & (p.hot < 0), 1, 0)
+            n += tl.where(ended & ~counting & (sure < 0), 1, 0)
             held &= n == chain.n
             ended &= ~begun
             testing &= ~counting & one_law(drafts, row, token)
@@ -217,12 +236,14 @@ def descend(tree, rows, random, out, b, links, exists, METHOD: tl.constexpr, S):
         if METHOD == GREEDY:
             walking &= ~testing
         elif METHOD == TARGET_ONLY:
-            taken, stopped, n, seen = test_by_target(rows, chain, seen, u, token, testing)
+            taken, stopped, n, seen = test_by_target(rows, chain, seen, u, single, token, testing)
             held &= n == chain.n
             accepted |= taken
             walking &= ~stopped
         elif METHOD == KSEQ:
-            taken, stopped, bits, drafts = test_by_kseq(tree, rows, random, chain, drafts, child, column, token, testing, S)
+            taken, stopped, bits, drafts = test_by_kseq(
+                tree, rows, random, chain, drafts, child, column, token, known, known_row, testing, S
+            )
             status |= bits
             accepted |= taken
             walking &= ~stopped

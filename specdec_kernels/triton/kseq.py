@@ -4,6 +4,7 @@
 import triton
 import triton.language as tl
 
+from .blend import first_chunk
 from .law import CHUNK, clean_p, clean_q, is_bad, is_greedy, lane_of, load_chunk, load_law, probs
 from .side import Dist
 
@@ -41,6 +42,15 @@ def pair_weights(rows, offset, V, law, c, alive, DRAFT: tl.constexpr, PROBS: tl.
         w = tl.where((law.log_norm == law.log_norm)[:, None], w, float("nan"))
     hot = (tl.arange(0, WIDTH)[None, :] == lane_of(law.hot, at)[:, None]).to(tl.float32)
     return tl.where((law.hot >= 0)[:, None], hot, w)
+
+
+@triton.jit
+def target_weights(rows, chain, p, offset, V, law, c, alive, PROBS: tl.constexpr, WIDTH: tl.constexpr):
+    if chain is None:
+        return pair_weights(p, offset, V, law, c, alive, False, PROBS, WIDTH)
+    else:
+        _, w = first_chunk(rows, chain.b, chain.p, chain.at, tl.zeros(alive.shape, tl.int32) + c, alive, WIDTH)
+        return w
 
 
 @triton.jit
@@ -119,15 +129,15 @@ def kseq_search(
 @triton.jit
 def search_laws(
     p, p_offset, V, p_law, q, q_offset, Vq, q_law, k, alive,
-    P_PROBS: tl.constexpr, Q_PROBS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    P_PROBS: tl.constexpr, Q_PROBS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, rows=None, chain=None,
 ):  # fmt: skip
-    """kseq_search under laws that are at hand."""
+    """kseq_search under laws that are at hand; with a chain, of what it begins with in place of p."""
     chunks = tl.cdiv(tl.maximum(V, Vq), CHUNK)
     SUMS: tl.constexpr = WIDTH // 4 if WIDTH >= 4 else WIDTH
     p_sums = tl.zeros([ROWS, WIDTH], tl.float64)
     q_sums = tl.zeros([ROWS, WIDTH], tl.float64)
     for c in range(0, chunks):
-        p_sums += pair_weights(p, p_offset, V, p_law, c, alive, False, P_PROBS, WIDTH).to(tl.float64)
+        p_sums += target_weights(rows, chain, p, p_offset, V, p_law, c, alive, P_PROBS, WIDTH).to(tl.float64)
         q_sums += pair_weights(q, q_offset, Vq, q_law, c, alive, True, Q_PROBS, WIDTH).to(tl.float64)
     p_mass = tl.sum(p_sums, 1)
     q_mass = tl.sum(q_sums, 1)
@@ -161,7 +171,7 @@ def search_laws(
         t2 = column(t, 2).to(tl.float32)
         t3 = column(t, 3).to(tl.float32)
         for c in range(0, chunks):
-            x = pair_weights(p, p_offset, V, p_law, c, reads, False, P_PROBS, WIDTH)
+            x = target_weights(rows, chain, p, p_offset, V, p_law, c, reads, P_PROBS, WIDTH)
             y = pair_weights(q, q_offset, Vq, q_law, c, reads, True, Q_PROBS, WIDTH)
             s0 += under_by_fours(x, y, t0, ROWS, WIDTH)
             s1 += under_by_fours(x, y, t1, ROWS, WIDTH)

@@ -138,4 +138,5 @@ def draft_chunk(side, d, c, alive, S):
         return one, one
     else:
         z = load(side, d, c, alive, -float("inf"), S)
-        return z, law_chunk(side, d, z, c, True, S)
+        w = law_chunk(side, d, z, c, True, S)
+        return tl.where(d.row, z, w), w

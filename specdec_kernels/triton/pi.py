@@ -23,15 +23,11 @@ DRAFT = tl.constexpr(2)
 class Pi(NamedTuple):
     form: Any
     ruler: Any
-    of_p: Any  # below 0: a sum over V that is not known yet
+    of_p: Any
     of_q: Any
     cut: Any
     lack: Any  # of confidence, where TV will tell
-
-
-@triton.jit
-def is_open(pi):
-    return (pi.of_p < 0) | (pi.form == UNDECIDED)
+    open: Any  # of_p lacks what a sum over V will tell, and stands below it
 
 
 @triton.jit
@@ -85,16 +81,22 @@ def make_law(rule, alpha, target, draft, p, q, of_p, of_q, on):
     lossy = on & (rule == LOSSY) & (p.hot < 0)
     ensemble = on & (rule == ENSEMBLE)
     form = tl.where(lossy, CAPPED, tl.where(undecided, UNDECIDED, MIXED))
-    p_share = tl.where(tokens | lossy, -1.0, tl.where(keeps, 0.0, tl.where(ensemble, alpha, 1.0))).to(tl.float32)
-    q_share = tl.where(lossy, 1 / (1 - alpha), tl.where(ensemble, 1 - alpha, tl.where(tokens | keeps, 1.0, 0.0))).to(tl.float32)
-    return Pi(form.to(tl.int32), ruler.to(tl.int32), p_share, q_share, tl.where(tokens, cut, -float("inf")).to(tl.float32), lack)
+    if draft.rows is None:
+        beyond = rows & False
+    else:  # what q holds of ids that the target has not is left to p
+        beyond = tl.where(q.hot >= 0, q.hot >= target.V, draft.V > target.V)
+    open = tokens | lossy | undecided | ((keeps | ensemble) & beyond)
+    p_share = tl.where(tokens | lossy | keeps | undecided, 0.0, tl.where(ensemble, alpha, 1.0)).to(tl.float32)
+    q_share = tl.where(lossy, 1 / (1 - alpha), tl.where(ensemble, 1 - alpha, tl.where(tokens | keeps | undecided, 1.0, 0.0))).to(tl.float32)
+    cut = tl.where(tokens, cut, -float("inf")).to(tl.float32)
+    return Pi(form.to(tl.int32), ruler.to(tl.int32), p_share, q_share, cut, lack, open.to(tl.int32))
 
 
 @triton.jit
 def pi_prob(pi, p, q, keeps, inside):
     """pi at an id with these probabilities, of the target's vocabulary where `inside`. Of what is open, no more than pi."""
     y = tl.where(inside, draft_prob(q), 0.0)
-    of_p = tl.maximum(pi.of_p, 0.0).to(tl.float64) * p
+    of_p = pi.of_p.to(tl.float64) * p
     of_q = pi.of_q.to(tl.float64)
     mixed = of_p + tl.where(keeps, of_q, 0.0) * y
     mixed = tl.where(is_p(pi), p, mixed)
@@ -115,18 +117,21 @@ def pair_chunk(target, draft, p, q, c, reads_p, reads_q, S):
 
 @triton.jit
 def open_sum(target, draft, p, q, pi, S):
-    """What is open of pi: TV, the mass of q that a token rule does not keep, or the s of lossy's max(min(q, c p), s p), where
-    F(s) = sum (s p - q)+ - R = 0 with R = sum (q - c p)+. F is convex and rises to F(1) >= 0, so Newton's steps come down from 1."""
+    """What is open of pi: the mass of q that is not kept or lies beyond the target's vocabulary; and TV, or the s of lossy's
+    max(min(q, c p), s p), where F(s) = sum (s p - q)+ - R = 0 with R = sum (q - c p)+. F is convex and rises to F(1) >= 0, so
+    Newton's steps come down from 1."""
     ENOUGH: tl.constexpr = 2.384185791015625e-07  # of R: what float32 weights lose of it anyway
     MOST_PASSES: tl.constexpr = 64
-    tokens = pi.ruler != NOBODY
+    mixed = pi.form == MIXED
     capped = pi.form == CAPPED
     vocabulary = target.V
     if draft.rows is not None:
         vocabulary = tl.maximum(target.V, draft.V)
     chunks = chunks_of(vocabulary)
+    first = tl.where(mixed & (pi.ruler == NOBODY), target.V // CHUNK, 0).to(tl.int32)
     s = tl.full([], 1.0, tl.float64)
     found = s
+    left = s
     passes = tl.full([], 0, tl.int32)
     going = passes == 0
     while going:
@@ -134,15 +139,14 @@ def open_sum(target, draft, p, q, pi, S):
         total = tl.full([], 0.0, tl.float64)
         slope = total
         R = total
+        left = total
         bad = tl.full([], 0, tl.int32)
-        for begin in range(0, chunks, S.TOGETHER):
+        for begin in range(first, chunks, S.TOGETHER):
             c = begin + tl.arange(0, S.TOGETHER)
             z, x, z_q, y = pair_chunk(target, draft, p, q, c, True, True, S)
-            if tokens:
-                lane = tl.arange(0, S.WIDTH)[None, :]
-                inside = lane < (target.V - c * CHUNK)[:, None]
-                total += tl.sum(tl.sum(tl.where(inside & kept(pi, z, z_q), 0.0, y), 1).to(tl.float64), 0)
-            else:
+            inside = tl.arange(0, S.WIDTH)[None, :] < (target.V - c * CHUNK)[:, None]
+            left += tl.sum(tl.sum(tl.where(inside & kept(pi, z, z_q), 0.0, y), 1).to(tl.float64), 0)
+            if ~mixed:
                 total += tl.sum(tl.sum(tl.maximum(x - t * y, 0.0), 1).to(tl.float64), 0)
             if capped:
                 slope += tl.sum(tl.sum(tl.where(x > t * y, x, 0.0), 1).to(tl.float64), 0)
@@ -158,7 +162,7 @@ def open_sum(target, draft, p, q, pi, S):
         found = tl.where(bad > 0, float("nan"), found)
         going = capped & (bad == 0) & (R > 0) & (excess > ENOUGH * R) & (step < s) & (passes < MOST_PASSES)
         s = tl.where(going, step, s)
-    return found
+    return left, found
 
 
 @triton.jit
@@ -167,28 +171,34 @@ def complete(target, draft, p, q, pi, alpha, needed, S):
     form = pi.form
     of_p = pi.of_p
     of_q = pi.of_q
-    if needed & is_open(pi):
-        found = open_sum(target, draft, p, q, pi, S)
-        by_tv = pi.form == UNDECIDED
-        keeps = by_tv & (pi.lack <= alpha * found)
-        lost = found != found
-        of_p = tl.where(by_tv, tl.where(keeps, 0.0, 1.0), tl.where(lost, 1.0, found)).to(tl.float32)
-        of_q = tl.where(by_tv, tl.where(keeps, 1.0, 0.0), tl.where(lost, 0.0, pi.of_q)).to(tl.float32)
-        form = tl.where(by_tv | lost, MIXED, pi.form).to(tl.int32)
-    return Pi(form, pi.ruler, of_p, of_q, pi.cut, pi.lack)
+    still = pi.open
+    if needed & (pi.open > 0):
+        left, found = open_sum(target, draft, p, q, pi, S)
+        defers = tl.where(pi.form == UNDECIDED, ~(pi.lack <= alpha * found), found != found)
+        of_p = tl.where(defers, 1.0, tl.where(pi.form == CAPPED, found, pi.of_p + pi.of_q * left)).to(tl.float32)
+        of_q = tl.where(defers, 0.0, pi.of_q).to(tl.float32)
+        form = tl.where((pi.form == CAPPED) & ~defers, CAPPED, MIXED).to(tl.int32)
+        still = pi.open * 0
+    return Pi(form, pi.ruler, of_p, of_q, pi.cut, pi.lack, still)
+
+
+@triton.jit
+def pi_weights(pi, z, x, z_q, y, m, minus):
+    """(m pi - minus q)+ at ids of the target whose entries are z and z_q and probabilities x and y, put together so that nothing
+    cancels where pi is q."""
+    mixed = m * pi.of_p * x + tl.where(kept(pi, z, z_q), m * pi.of_q - minus, -minus) * y
+    capped = m * tl.maximum(tl.minimum(y, pi.of_q * x), pi.of_p * x) - minus * y
+    return tl.maximum(tl.where(pi.form == CAPPED, capped, mixed), 0.0)
 
 
 @triton.jit
 def rest_chunk(target, draft, p, q, pi, m, minus, c, S):
-    """The weights (m pi - minus q)+ of chunks c, and whether p is no law there. They are put together so that nothing cancels
-    where pi is q."""
+    """The weights (m pi - minus q)+ of chunks c, and whether p is no law there."""
     reads_p = ((pi.form == CAPPED) | (pi.of_p != 0) | (pi.ruler == TARGET))
     reads_q = ((minus != 0) | (pi.of_q != 0))
     z, x, z_q, y = pair_chunk(target, draft, p, q, c, reads_p, reads_q, S)
-    mixed = m * pi.of_p * x + tl.where(kept(pi, z, z_q), m * pi.of_q - minus, -minus) * y
-    capped = m * tl.maximum(tl.minimum(y, pi.of_q * x), pi.of_p * x) - minus * y
     inside = tl.arange(0, S.WIDTH)[None, :] < (target.V - c * CHUNK)[:, None]
-    w = tl.where(inside, tl.maximum(tl.where(pi.form == CAPPED, capped, mixed), 0.0), 0.0)
+    w = tl.where(inside, pi_weights(pi, z, x, z_q, y, m, minus), 0.0)
     if target.PROBS:
         return w, is_bad(z) & reads_p
     else:

@@ -13,22 +13,7 @@ from .judge import INVALID_DRAFT, INVALID_ROW
 from .pair import Dist, dist, entry, is_law, prob_at
 from .philox import uniform
 from .pi import Pi, kept, make_law
-from .rules import (
-    CHOW,
-    CHOW_LOG,
-    EXACT,
-    LENIENCE,
-    LOSSY,
-    THRESHOLDS,
-    TOKEN_V1,
-    TOP_N,
-    TYPICAL,
-    is_of_log,
-    is_row_rule,
-    is_token_rule,
-    reads_draft,
-    replaces_target,
-)
+from .rules import EXACT, LENIENCE, LOSSY, THRESHOLDS, TOP_N, TYPICAL, asks_of, is_of_log, reads_draft, replaces_target
 
 INTS = tl.constexpr(4)  # of a place
 FLOATS = tl.constexpr(6)
@@ -140,10 +125,8 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     q = Dist(q.row & q_law, q.offset, q.hot, q.scale, q.cutoff, q.log_norm, q.most)
 
     judged = reads & q_law
-    by_row = judged & is_row_rule(rule)
-    by_token = judged & is_token_rule(rule)
     whole = is_of_log(rule)
-    wants_p = (by_row & (rule != CHOW) & (rule != CHOW_LOG)) | by_token
+    wants_p, wants_q = asks_of(rule, judged, draft.PROBS)
     # Medusa's entropy is summed only where its bounds, 0 <= exp(-H) <= max p, leave the test open.
     open_p = (p_d > 0) & ~(p_d > alpha.first)
     if not target.PROBS:
@@ -152,14 +135,11 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     top_n = tested & (rule == TOP_N)
     wants_p |= (typical & (p.hot < 0) & open_p) | top_n
     of_p = confidence(target, p, typical, z_p, wants_p, whole | typical | top_n, S)
-    wants_q = by_row | (by_token & (rule == TOKEN_V1))
-    if draft.PROBS:
-        wants_q |= by_token  # whether they are a law
     of_q = confidence(draft, q, False, z_p, wants_q, whole, S)
     pi = make_law(rule, alpha.first, target, draft, p, q, of_p, of_q, judged)
     keeps = kept(pi, z_p, tl.where(q.row, z_q, 1.0))
     place = Place(p, q, pi, tested, r)
-    return place, d, p_d, z_p, q_d, keeps & (d < target.V), of_p, tl.where(reads, status, 0)
+    return place, d, p_d, z_p, q_d, keeps, of_p, tl.where(reads, status, 0)
 
 
 @triton.jit
@@ -170,7 +150,7 @@ def put_place(places, drafts, x, i, place):
     ints = places.ints + at * INTS
     tl.store(ints, place.pi.form)
     tl.store(ints + 1, place.pi.ruler)
-    tl.store(ints + 2, place.q.row.to(tl.int32) | (place.tested.to(tl.int32) << 1))
+    tl.store(ints + 2, place.q.row.to(tl.int32) | (place.tested.to(tl.int32) << 1) | (place.pi.open << 2))
     tl.store(ints + 3, tl.where(place.q.row, -1, place.q.hot).to(tl.int32))
     floats = places.floats + at * FLOATS
     tl.store(floats, place.r)
@@ -193,5 +173,5 @@ def get_place(places, drafts, x, i, target, draft):
     q = dist(draft, drafts, x, i, (bits & 1) > 0, tl.load(ints + 3).to(tl.int64))
     of_p, of_q = tl.load(floats + 1).to(tl.float32), tl.load(floats + 2).to(tl.float32)
     cut = tl.load(floats + 3).to(tl.float32)
-    pi = Pi(tl.load(ints), tl.load(ints + 1), of_p, of_q, cut, tl.load(floats + 4))
+    pi = Pi(tl.load(ints), tl.load(ints + 1), of_p, of_q, cut, tl.load(floats + 4), (bits & 4) >> 2)
     return Place(p, q, pi, (bits & 2) > 0, tl.load(floats)), draws

@@ -11,7 +11,7 @@ from .accept import accept_test, is_draft_prob
 from .judge import INVALID_BONUS, gathered, requests, row_of
 from .pair import Side, Sizes, draft_prob
 from .philox import DOMAIN_ACCEPT
-from .pi import complete, is_open, pi_prob
+from .pi import complete, pi_prob
 from .place import Coins, Drafts, Place, Places, Request, coin, look, put_place
 from .rules import EXACT, LENIENCE, SYNTHETIC, THRESHOLDS, TOP_N, TYPICAL, Rules, replaces_target, rule_of
 from .settle import settle
@@ -56,7 +56,7 @@ def walk(drafts, x, target, draft, places, coins, rule, alpha, block, SCORES_END
         of_law = replaces_target(rule)
         pi_d = pi_prob(place.pi, p_d, q_d, keeps, inside)
         taken = tl.where(block, drawn & (pi_d >= enough), accept_test(pi_d, q_d, u))
-        needed = drawn & of_law & is_open(place.pi) & ~taken
+        needed = drawn & of_law & (place.pi.open > 0) & ~taken
         pi = complete(target, draft, place.p, place.q, place.pi, alpha.first, needed, S)
         pi_d = pi_prob(pi, p_d, q_d, keeps, inside)
         accepted = tl.where(of_law, accept_test(pi_d, q_d, u), (rule == LENIENCE) & accept_test(p_d, q_d, alpha.first * u))

@@ -68,6 +68,17 @@ def reads_draft(rule):
 
 
 @triton.jit
+def asks_of(rule, on, DRAFT_PROBS: tl.constexpr):
+    """Whether a rule that is a law asks how sure the target is, and the draft."""
+    by_row = on & is_row_rule(rule)
+    by_token = on & is_token_rule(rule)
+    asks_draft = by_row | (by_token & (rule == TOKEN_V1))
+    if DRAFT_PROBS:
+        asks_draft |= by_token  # whether they are a law
+    return (by_row & (rule != CHOW) & (rule != CHOW_LOG)) | by_token, asks_draft
+
+
+@triton.jit
 def nearest(x, least, most, otherwise, open_below, open_above):
     """A value on a device cannot raise: outside its range it becomes the nearest inside, and NaN the default."""
     inside = tl.minimum(tl.maximum(x, least), most)

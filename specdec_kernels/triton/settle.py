@@ -91,7 +91,7 @@ def settle(drafts, x, i, status, target, draft, places, masses, coins, alpha, bl
         plain = state == PLAIN
         pi = Pi(
             tl.where(plain, MIXED, pi.form), tl.where(plain, NOBODY, pi.ruler), tl.where(plain, one, pi.of_p), tl.where(plain, one * 0, pi.of_q),
-            pi.cut, pi.lack,
+            pi.cut, pi.lack, pi.open,
         )  # fmt: skip
         takes = place.tested & (place.q.row | (place.q.hot >= 0)) & (state <= REST)
         hot = tl.where(is_p(pi), place.p.hot, tl.where(is_q(pi), place.q.hot, -1))

@@ -58,13 +58,13 @@ def one_hot(id):
 
 @triton.jit
 def packed(d):
-    """Row and token of a law in one number."""
-    return tl.where(d.hot >= 0, -2 - d.hot, d.row)
+    """Row and token of a law in one number, 0 of nothing."""
+    return ((d.hot + 1) << 32) + d.row + 1
 
 
 @triton.jit
 def unpacked(x, scale, cutoff, log_norm, most):
-    return Dist(tl.maximum(x, -1), tl.where(x < -1, -2 - x, -1), scale, cutoff, log_norm, most)
+    return Dist((x & 0xFFFFFFFF) - 1, (x >> 32) - 1, scale, cutoff, log_norm, most)
 
 
 @triton.jit

@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .chain import Chain, chain_weight, left_of, reduce
+from .blend import standing
+from .chain import chain_weight, left_of, reduce
 from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from .links import Chain
 from .philox import DOMAIN_ACCEPT
+from .rules import EXACT, LOSSY
 from .side import choose, is_something, is_valid, one_hot, packed, prob, unpacked
+from .stand import rule_here, stand
 from .tree import INSIDE, OUTSIDE, Tests, coin, entry, is_bad_tree, next_test, some
 from .walk import draft_law, finish, keep, target_law
 
@@ -75,7 +79,7 @@ def get_dist(ints, reals, mask):
     cutoff = tl.load(reals + 1, mask=mask, other=1.0).to(tl.float32)
     log_norm = tl.load(reals + 2, mask=mask, other=1.0).to(tl.float32)
     most = tl.load(reals + 3, mask=mask, other=1.0).to(tl.float32)
-    return unpacked(tl.load(ints, mask=mask, other=-1), scale, cutoff, log_norm, most)
+    return unpacked(tl.load(ints, mask=mask, other=0), scale, cutoff, log_norm, most)
 
 
 @triton.jit
@@ -94,8 +98,10 @@ def get_frame(ints, reals, at, mask):
 
 
 @triton.jit
-def traverse(tree, rows, random, out, b, links, ints, reals, exists, S):
+def traverse(tree, rows, rules, random, out, b, links, ints, reals, exists, S):
     """`links`: where the links of each request begin. ints [B, D+1, FRAME_INTS] and reals [B, D+1, FRAME_REALS] hold frames."""
+    if rows.BLENDS:
+        rule, alpha = rule_here(rules, False)
     zero = b * 0
     one = tl.full([S.ROWS], 1.0, tl.float64)
     nothing = one_hot(zero - 1)
@@ -118,11 +124,17 @@ def traverse(tree, rows, random, out, b, links, ints, reals, exists, S):
             put_frame(ints, reals, frames + depth, top, below)
             depth += tl.where(below, 1, 0)
             p, holds = target_law(tree, rows, b, child.node, entering, False, S)
-            bottom = top.bottom + tl.where(below, top.n, 0)
+            bottom = top.bottom + tl.where(below, top.n + (1 if rows.BLENDS else 0), 0)
             top = choose_frame(entering, Frame(child.node, Tests(zero, zero), p, zero, bottom, one, child.w, child.q, child.s), top)
             held = tl.where(entering, holds, held)
             opened |= entering
-            greedy |= entering & (child.node == 0) & (p.hot >= 0)
+            root = entering & (child.node == 0) & (p.hot >= 0)
+            if rows.BLENDS:
+                own, known, known_row = stand(tree, rows, rule, alpha, b, top.node, depth, p, bottom, known, known_row, entering, S)
+                held &= own
+                if (rule != EXACT) & (rule != LOSSY):
+                    root = root & False
+            greedy |= root
             valid = is_valid(rows.target, top.p)
             flagged = entering & (~greedy | (valid & (top.p.hot < 0)))
             outside, _, _ = next_test(tree, b, top.node, depth, Tests(zero, zero), zero + OUTSIDE, flagged)

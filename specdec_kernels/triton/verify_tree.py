@@ -5,10 +5,13 @@ import torch
 import triton
 import triton.language as tl
 
+from specdec_kernels.rules import NAMES, TABLE
+
 from . import check, launch
-from .chain import FLOATS, INTS, Rows
-from .descend import GREEDY, KSEQ, RECURSIVE, TRAVERSAL, descend
+from .descend import GREEDY, KSEQ, RECURSIVE, TARGET_ONLY, TRAVERSAL, descend
+from .links import FLOATS, INTS, Rows
 from .row_law import Parameters
+from .rules import EXACT, THRESHOLDS, Rules
 from .side import Side, Sizes
 from .traversal import FRAME_INTS, FRAME_REALS, traverse
 from .tree import Randomness, Tree
@@ -16,14 +19,15 @@ from .walk import Out
 
 OP = "verify_tree"
 THREADS = 256
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 
 
 @triton.jit
-def walk(tree, rows, random, out, b, links, frame_ints, frame_reals, exists, METHOD: tl.constexpr, S):
+def walk(tree, rows, rules, random, out, b, links, frame_ints, frame_reals, exists, METHOD: tl.constexpr, S):
     if METHOD == TRAVERSAL:
-        traverse(tree, rows, random, out, b, links, frame_ints, frame_reals, exists, S)
+        traverse(tree, rows, rules, random, out, b, links, frame_ints, frame_reals, exists, S)
     else:
-        descend(tree, rows, random, out, b, links, exists, METHOD, S)
+        descend(tree, rows, rules, random, out, b, links, exists, METHOD, S)
 
 
 @launch.kernel
@@ -33,10 +37,11 @@ def verify_tree_kernel(
     top_ps, top_p_stride, min_ps, min_p_stride, target_maxes, target_sums, target_listed, target_few, target_chunks,
     draft, Vq, draft_batch_stride, draft_row_stride, draft_count, draft_stats, draft_temperature, draft_temperature_stride, draft_top_ks,
     draft_top_k_stride, draft_top_ps, draft_top_p_stride, draft_min_ps, draft_min_p_stride, draft_maxes, draft_sums, draft_listed,
-    draft_few, draft_chunks, seed, seed_stride, offset, offset_stride, uniforms, columns,
+    draft_few, draft_chunks, rule, rule_stride, alpha, alpha_stride, second_stride,
+    seed, seed_stride, offset, offset_stride, uniforms, columns,
     tokens, num_accepted, logprobs, status, path, masses, link_ints, link_floats, most_links, frame_ints, frame_reals,
-    METHOD: tl.constexpr, TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr,
-    WIDTH: tl.constexpr, CHUNKS: tl.constexpr, FEW: tl.constexpr, TILE: tl.constexpr,
+    METHOD: tl.constexpr, BLENDS: tl.constexpr, TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr, TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, FEW: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     widest = V
@@ -59,11 +64,12 @@ def verify_tree_kernel(
                 ),
                 draft_maxes, draft_sums, draft_listed, draft_few, draft_chunks, DRAFT_PROBS,
             ),
-            link_ints, link_floats, masses,
+            link_ints, link_floats, masses, BLENDS,
         ),
+        Rules(rule, rule_stride, alpha, alpha_stride, second_stride),
         Randomness(seed, seed_stride, offset, offset_stride, uniforms, columns),
         Out(tokens, num_accepted, logprobs, status, path),
-        b, b * most_links, frame_ints, frame_reals, b < B, METHOD, Sizes(TOGETHER, ROWS, WIDTH, CHUNKS, FEW),
+        b, b * most_links + (1 if BLENDS else 0), frame_ints, frame_reals, b < B, METHOD, Sizes(TOGETHER, ROWS, WIDTH, CHUNKS, FEW),
     )  # fmt: skip
 
 
@@ -73,6 +79,16 @@ def integer_table(name, t, want, like):
         return None
     check.shape(OP, name, t, *want)
     return check.integers(OP, name, t, like).contiguous()
+
+
+def check_rules(rule, method, like, B):
+    """A rule that a method on a device does not take is the exact one."""
+    if rule is None or like.device.type != "cpu":
+        return
+    for b, code in enumerate(rule.expand(B).tolist()):
+        takes = code == THRESHOLDS.value if method == TARGET_ONLY.value else method != GREEDY.value and TABLE[NAMES[code]].is_law
+        wanted = f"rule {NAMES[code]} is not defined for method {METHODS[method]}, got it at index {b}"
+        check.that(code == EXACT.value or takes, OP, wanted)
 
 
 class TreeSide:
@@ -106,13 +122,14 @@ class TreeSide:
         return (*self.rows, self.count, self.stats, *self.parameters.arguments(), maxes, sums, listed, few, chunks)
 
 
+NO_RULES = (None, 0, None, 0, -1)
 NO_SIDE = (None, 0, 0, 0, 0, None, None, 0, None, 0, None, 0, None, 0, None, None, None, None, 0)
 
 
 def verify_tree(
     parents, tokens, draft_nodes, target_logits, draft_logits, method, max_depth, target_row, draft_row, first_child, next_sibling,
     temperature, top_k, top_p, min_p, target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p,
-    target_kind, draft_kind, seed, offset, uniforms,
+    target_kind, draft_kind, rule, alpha, seed, offset, uniforms,
 ):  # fmt: skip
     like = target_logits
     check.that(0 <= method <= TRAVERSAL.value, OP, f"method must be 0 to 5, got {method}")
@@ -153,6 +170,8 @@ def verify_tree(
     else:
         wanted = "draft_row, draft_stats and draft sampling parameters need draft_logits, got none"
         check.that(draft_stats is None and draft_row is None and not draft_parameters.given(), OP, wanted)
+    rules = check.rules(OP, rule, alpha, False, like, B)
+    check_rules(rule, method, like, B)
     check.uniforms(OP, uniforms, B, columns + 1, like)
     seeds, offsets = check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like)
     check.together(OP, seed, offset)
@@ -165,14 +184,16 @@ def verify_tree(
     path = launch.empty(target.rows, (B, D + 1), torch.int32)
     if B:
         if method == GREEDY.value:
-            target.stats, target.parameters = None, check.Sampling(*[(None, 0)] * 4)
+            target.stats, target.parameters, rules = None, check.Sampling(*[(None, 0)] * 4), NO_RULES
         table = launch.table(max(target.rows.V, draft.rows.V if draft else 1))
-        if launch.interpreted():
+        by_rule = rules[0] is not None
+        if launch.interpreted() and not by_rule:
             table = table._replace(rows=min(table.rows, launch.power_of_2(B)))
         else:  # a walk is too long to share registers; 16 bytes for each thread
             narrowest = min(side.rows.data.itemsize for side in (target, draft) if side)
             table = table._replace(rows=1, together=min(table.together, THREADS * 16 // narrowest // launch.CHUNK))
-        most_links = max(N, K)
+        blends = by_rule and method != TARGET_ONLY.value
+        most_links = max(N, K) + (N if blends else 0)
         masses = launch.empty(target.rows, (B, launch.blocks(target.rows.V, launch.CHUNK)), torch.float32)
         ints = launch.empty(target.rows, (B, most_links, INTS.value), torch.int64)
         floats = launch.empty(target.rows, (B, most_links, FLOATS.value), torch.float32)
@@ -185,9 +206,9 @@ def verify_tree(
         launch.run(
             verify_tree_kernel, (launch.blocks(B, table.rows),), THREADS,
             B, N, K, L, D, parents, node_tokens, draft_nodes, target_row, draft_row, first_child, next_sibling,
-            *target.arguments(table), *(NO_SIDE if draft is None else draft.arguments(table)),
+            *target.arguments(table), *(NO_SIDE if draft is None else draft.arguments(table)), *rules,
             *seeds, *offsets, uniforms, columns, out_tokens, num_accepted, logprobs, status, path, masses, ints, floats, most_links, *frames,
-            METHOD=method, TARGET_PROBS=target.probs, DRAFT_PROBS=draft is not None and draft.probs, TOGETHER=table.together,
+            METHOD=method, BLENDS=blends, TARGET_PROBS=target.probs, DRAFT_PROBS=draft is not None and draft.probs, TOGETHER=table.together,
             ROWS=table.rows, WIDTH=table.width, CHUNKS=table.chunks, FEW=table.few, TILE=min(128, launch.power_of_2(max(N, K))),
         )  # fmt: skip
     return out_tokens, num_accepted, logprobs, status, path

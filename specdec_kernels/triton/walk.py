@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .chain import Chain, chain_chunk, chain_sum
+from .blend import put_p, standing
+from .chain import chain_chunk, chain_sum
 from .draw import has_mass, pick_chunk, pick_lane, total_mass
 from .final import largest_of
 from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from .law import CHUNK, LOG2E, first_chunk_with, first_lane_with
+from .links import Chain
 from .philox import DOMAIN_FINAL
 from .side import choose, dist, draft_prob, is_valid, one_hot, prob
 from .tree import coin, entry, some
@@ -91,16 +93,18 @@ def keep(tree, out, b, depth, child, token, log_p, on):
 
 @triton.jit
 def finish(tree, rows, random, out, chain, held, depth, status, exists, S):
-    """The final token, from the chain or from p where it has no mass, and the padding behind it."""
+    """The final token, from the chain or, where it has no mass, from what it began with, or from p; and the padding behind it."""
     b = chain.b
     p = chain.p
-    sure = exists & (p.hot >= 0)
-    pending = exists & (p.hot < 0) & (p.row >= 0)
+    plain, hot = standing(rows, p, chain.at, exists)
+    sure = exists & (hot >= 0)
+    pending = exists & ~sure & (p.row >= 0)
     found = exists & False
+    empty = found
     n = chain.n
     total = tl.zeros([S.ROWS], tl.float64)
     at = b * rows.target.chunks
-    for _ in range(0, 2):  # the chain, then p itself
+    for _ in range(0, 3 if rows.BLENDS else 2):
         summing = pending & ~held
         if some(summing):
             chain_sum(rows, Chain(b, p, chain.at, n), summing, S)
@@ -108,7 +112,12 @@ def finish(tree, rows, random, out, chain, held, depth, status, exists, S):
         here = pending & is_valid(rows.target, p) & has_mass(mass)
         total = tl.where(here, mass, total)
         found |= here
-        pending &= ~here & (n > 0)
+        pending &= ~here & ((n > 0) | ~plain)
+        empty |= pending
+        if rows.BLENDS:
+            last = pending & (n == 0)
+            put_p(rows, chain.at, p, last)
+            plain |= last
         n = tl.where(found, n, 0)
     lost = exists & ~sure & ~found
     u = coin(random, b, random.columns + b * 0, DOMAIN_FINAL, b * 0, exists)
@@ -120,10 +129,10 @@ def finish(tree, rows, random, out, chain, held, depth, status, exists, S):
         c = tl.where(seen, first_chunk_with(rows.target.maxes, at, rows.target.chunks, largest, seen, S.ROWS, S.CHUNKS), c)
     z, w = chain_chunk(rows, b, p, chain.at, n, c, found | seen, S.WIDTH)
     lane = tl.where(found, pick_lane(w, into, mass, S.WIDTH), tl.where(seen, first_lane_with(z, largest, S.WIDTH), 0))
-    token = tl.where(sure, p.hot, c.to(tl.int64) * CHUNK + lane)
-    _, log_p = prob(rows.target, b, p, token, found)
-    log_p = tl.where(sure, 0.0, tl.where(lost, float("nan"), log_p))
-    status |= tl.where(found & (n < chain.n), EMPTY_RESIDUAL, 0) | tl.where(lost, INVALID_ROW, 0)
+    token = tl.where(sure, hot, c.to(tl.int64) * CHUNK + lane)
+    _, log_p = prob(rows.target, b, p, token, found | sure)
+    log_p = tl.where(lost, float("nan"), log_p)
+    status |= tl.where(found & empty, EMPTY_RESIDUAL, 0) | tl.where(lost, INVALID_ROW, 0)
 
     first = b * (tree.D + 1)
     tl.store(out.num_accepted + b, depth.to(tl.int32), mask=exists)

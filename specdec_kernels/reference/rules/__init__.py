@@ -6,10 +6,10 @@ import torch
 from ...rules import NAMES, TABLE
 from ..law import per_row
 from .acceptance import TESTS
-from .laws import LAWS, by_law, final, judged, mix_of
+from .laws import LAWS, ROW_RULES, by_law, final, judged, mix_of
 from .pair import DEFER, KEEP, Mix, Pair
 
-__all__ = ["DEFER", "KEEP", "LAWS", "TESTS", "Mix", "Pair", "final", "judge", "judged", "mix_of", "per_request", "resolved"]
+__all__ = ["DEFER", "KEEP", "LAWS", "ROW_RULES", "TESTS", "Mix", "Pair", "final", "judge", "judged", "mix_of", "per_request", "resolved"]
 
 
 def judge(chain, i, d, p):

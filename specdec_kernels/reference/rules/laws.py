@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi - q)+)."""
 
+from ..law import SUM_EPS
 from . import cascades, lossy
 from .pair import DEFER
 
@@ -30,7 +31,12 @@ def mix_of(pair, rule, alpha):
         return DEFER
     if rule in ROW_RULES and q.greedy and not pair.inside[q.fallback]:
         return DEFER  # the draft's one token is none of the target's
-    return law(pair, *alpha)
+    mix = law(pair, *alpha)
+    beyond = ~pair.inside
+    if rule in (*ROW_RULES, "ensemble") and pair.q[beyond].any():  # what q holds of ids that the target has not, it leaves to p
+        b, lost, err = float(mix.b), pair.q[beyond].sum(), pair.q_err[beyond].sum()
+        mix = mix._replace(a=mix.a + b * lost, err=mix.err + b * pair.p * (err + SUM_EPS * lost))
+    return mix
 
 
 def judged(chain, i, d, p):

@@ -52,6 +52,10 @@ class Mix(NamedTuple):
     def defers(self):
         return np.ndim(self.b) == 0 and self.a == 1 and self.b == 0
 
+    @property
+    def keeps(self):
+        return np.ndim(self.b) == 0 and self.a == 0 and self.b == 1
+
     def law(self, pair):
         """(pi, its error)."""
         pi, err = self.a * pair.p + self.b * pair.q, self.a * pair.p_err + self.b * pair.q_err + self.err

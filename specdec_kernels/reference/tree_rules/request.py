@@ -14,6 +14,7 @@ class Draft(NamedTuple):
     valid: bool
     whole: bool  # a law as a whole; a test looks at one entry of a probability row and does not notice the rest
     row: int  # which row of draft_logits; -1: one-hot at the child's own token
+    hot: int | None = None  # the one token of a greedy row or of a one-hot draft
 
 
 class Request:
@@ -81,4 +82,4 @@ class Request:
 
 
 def one_hot(token, wide):
-    return Draft(np.eye(1, wide, token)[0], np.zeros(wide), True, True, -1)
+    return Draft(np.eye(1, wide, token)[0], np.zeros(wide), True, True, -1, token)

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..law import Q_MAX, SUM_EPS, Law
 from ..residual import leftover
-from ..rules import LAWS, Pair, mix_of
+from ..rules import LAWS, ROW_RULES, Pair, mix_of
 from ..verify_chain import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 
 
@@ -30,20 +30,26 @@ class Step:
         self.chance.note(slack)
         return law
 
-    def pi(self, node, p):
-        """The law that the rule puts in place of p at a node with children, made of p and the row its first child was drawn from."""
+    def pi(self, node, p, children):
+        """The law that the rule puts in place of p at a node, made of p and the row that the first of its children was drawn from; p
+        itself where either row is no law."""
         rule, alpha = self.request.rule
-        if rule not in LAWS or rule == "exact" or (p.greedy and rule == "lossy") or not self.request.children[node]:
+        if rule not in LAWS or rule == "exact" or (p.greedy and rule == "lossy") or not children:
             return p
-        child = self.request.children[node][0]
+        child = children[0]
         draft, slack = self.request.draft(child)
         self.chance.note(slack)
+        if not (p.valid and draft.whole):
+            return p
         unscaled = self.request.unscaled and (lambda: self.request.unscaled(node, child))
-        pair = Pair(p, Law(draft.q, draft.err, draft.valid, False, 0), unscaled, self.request.vocab)
+        q = Law(draft.q, draft.err, True, draft.hot is not None, draft.hot or 0)
+        pair = Pair(p, q, unscaled, self.request.vocab)
         mix = mix_of(pair, rule, alpha)
         self.chance.note(mix.margin)
         if mix.defers:
             return p
+        if rule in ROW_RULES and mix.keeps and q.greedy:
+            return p._replace(p=q.p, err=q.err, greedy=True, fallback=q.fallback)
         pi, err = mix.law(pair)
         return p._replace(p=pi, err=err, greedy=False)
 
@@ -57,9 +63,12 @@ class Step:
             self.status |= INVALID_DRAFT
         return draft
 
+    def is_inside(self, child):
+        return 0 <= self.token(child) < self.request.wide
+
     def inside(self, tests):
         """The tests whose token is in a vocabulary; the others are skipped, as if they had not been drafted."""
-        kept = [(child, column) for child, column in tests if 0 <= self.token(child) < self.request.wide]
+        kept = [(child, column) for child, column in tests if self.is_inside(child)]
         if len(kept) < len(tests):
             self.status |= INVALID_DRAFT
         return kept
@@ -81,19 +90,21 @@ class Step:
             return r, err
         return normalised(w, w_err)
 
-    def end(self, p, rest):
-        """The final token, from the weights rest = (w, err), or from p where rest is None."""
+    def end(self, p, rest, pi):
+        """The final token, from the weights rest = (w, err); or from pi, where rest is None or has no mass; or from p."""
         if not p.valid or not (p.p > 0).any():
             return self.emit(p.fallback, math.nan, INVALID_ROW)
-        if p.greedy and rest is None:
-            return self.emit(p.fallback, 0.0)
-        w, err = (p.p, p.err) if rest is None else rest
-        w = np.where(w > 0, w, 0.0)
-        if w.sum() < 2 * err.sum():
-            self.chance.note(0.0)
+        if pi.greedy and rest is None:
+            with np.errstate(divide="ignore"):
+                return self.emit(pi.fallback, float(np.log(p.p[pi.fallback])))
         status = 0
-        if not 0 < w.sum() < math.inf:
-            w, err, status = np.where(p.p > 0, p.p, 0.0), p.err, EMPTY_RESIDUAL
+        for w, err in ([] if rest is None else [rest]) + [(pi.p, pi.err), (p.p, p.err)]:
+            w = np.where(w > 0, w, 0.0)
+            if w.sum() < 2 * err.sum():
+                self.chance.note(0.0)
+            if 0 < w.sum() < math.inf:
+                break
+            status = EMPTY_RESIDUAL
         x = self.chance.draw(w, err)
         with np.errstate(divide="ignore"):
             return self.emit(x, float(np.log(p.p[x])), status)
@@ -117,12 +128,13 @@ def descend(request, chance, rule, tests_of):
     while True:
         p = step.target(step.node)
         tests = tests_of(step.node, len(step.tokens))
-        pi = step.pi(step.node, p) if tests and (p.valid or p.gathered) else p
-        child, rest = None, None
-        if pi.greedy:  # q is not read: the one token that can be emitted is accepted wherever it was drafted
-            child = next((c for c, _ in tests if step.token(c) == p.fallback), None)
+        pi, child, rest = p, None, None
+        if p.valid or p.gathered:
+            pi = step.pi(step.node, p, [c for c, _ in tests if step.is_inside(c)])
+        if pi.greedy:  # the one token that can be emitted is accepted wherever it was drafted
+            child = next((c for c, _ in tests if step.token(c) == pi.fallback), None)
         elif tests and (p.valid or p.gathered):
             child, rest = rule(step, pi, step.inside(tests))
         if child is None:
-            return step.end(p, rest)
+            return step.end(p, rest, pi)
         step.take(child, p)

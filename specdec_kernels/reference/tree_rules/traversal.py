@@ -22,7 +22,8 @@ class Frame:
     def __init__(self, node, p, w, err, children, q=None, q_err=None, drawn=True, pi=None):
         self.node, self.p, self.w, self.err, self.children = node, p, w, err, children
         self.q, self.q_err, self.drawn = q, q_err, drawn  # the law it was drawn from; drawn False: none, nothing to take away
-        self.r, self.r_err, self.gone = (pi or p).p, (pi or p).err, []  # its children's law as it stands, and the children that left
+        self.pi = pi or p
+        self.r, self.r_err, self.gone = self.pi.p, self.pi.err, []  # its children's law as it stands, and the children that left
 
 
 def traversal(request, chance):
@@ -51,7 +52,8 @@ def opened(step, node, p, w, err, depth, *drawn):
     if tests and not (p.valid or p.gathered):
         step.status |= INVALID_ROW
         tests = []
-    return Frame(node, p, w, err, [child for child, _ in tests], *drawn, pi=step.pi(node, p) if tests else None)
+    children = [child for child, _ in tests]
+    return Frame(node, p, w, err, children, *drawn, pi=step.pi(node, p, children))
 
 
 def first_child(step, top, depth):
@@ -102,4 +104,4 @@ def accept(step, path):
     for parent, child in zip(path, path[1:]):
         step.take(child.node, parent.p)
     top = path[-1]
-    return step.end(top.p, (top.r, top.r_err) if top.gone else None)
+    return step.end(top.p, (top.r, top.r_err) if top.gone else None, top.pi)

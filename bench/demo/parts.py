@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of a measurement on the real pair that is made of parts: each is kept in a JSON file as soon as it is done."""
+
+import argparse
+import json
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from rich.console import Console
+
+from specdec_kernels import decode
+
+HERE = Path(__file__).parent
+
+
+def arguments(doc, out, options):
+    """options: {name: (default, help)} of integers, in the order of --help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after this long")
+    for name, (default, text) in options.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=text)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE / out)
+    return parser.parse_args()
+
+
+def measure(args, data, parts, prepare, console):
+    """parts: (where in data, name, function of what prepare(pair) returns); the pair is loaded where there is something to do."""
+    began, ready = perf_counter(), None
+    for where, name, part in parts:
+        if perf_counter() - began > args.seconds:
+            return
+        if ready is None:
+            pair = decode.load_pair("smollm2", str(HERE / "draft"))
+            precision = str(pair.target.dtype).removeprefix("torch.")
+            data["of"] = f"{precision}, {args.tokens} tokens, batch {args.batch}, torch {torch.__version__}"
+            ready = prepare(pair)
+        began_one = perf_counter()
+        where[name] = part(ready)
+        console.print(f"{name}: {perf_counter() - began_one:.0f} s", style="dim", highlight=False)
+        args.out.write_text(json.dumps(data, separators=(",", ":")).replace(',"', ',\n"') + "\n")
+
+
+def run(args, empty, parts, prepare, show, draw):
+    """What is there already, the parts(data) that are not, the table and the picture."""
+    console = Console()
+    console.width = max(console.width, 110)
+    torch.set_num_threads(args.threads)
+    data = json.loads(args.out.read_text()) if args.out.exists() else empty
+    measure(args, data, parts(data), prepare, console)
+    show(console, data)
+    try:
+        draw(data, args.out.with_suffix(".png"))
+    except ModuleNotFoundError as error:
+        console.print(f"no picture: {error.name} is missing", style="dim")
