@@ -196,6 +196,23 @@ def test_filters_on_the_target():
     note(f"verify_chain with filters, V={V}, bf16", target.read.sum() + draft.read.sum(), V * item * int((out.num_accepted + 1).sum()))
 
 
+def test_a_request_by_a_rule_leaves_the_others_alone():
+    """Exact requests read what they read without it. Of its own rows, whose laws many blocks make, none is left out."""
+    B, G, V = 8, 3, 2048
+    args = step(B, G, V, BF16)
+    args["draft_stats"] = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
+    exact, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", **args)
+    rule = torch.tensor([sk.RULES["exact"], sk.RULES["chow"]]).repeat(B // 2)
+    mixed, (target_too, draft_too), launches = count("verify_chain", "target_logits", "draft_logits", rule=rule, alpha=1.0, **args)
+    assert len(launches) == 3 and (exact.num_accepted[::2] < G).any()
+    assert torch.equal(exact.tokens[::2], mixed.tokens[::2])
+    assert mixed.num_accepted[1::2].tolist() == [G, G, 2, G], "the draft's law stands for the target's"
+    assert torch.equal(target.read[::2], target_too.read[::2]) and torch.equal(draft.read[::2], draft_too.read[::2])
+    whole = target_too.distinct[1::2] == V * BF16.itemsize
+    ends = ENDS_EARLY // 2  # after 2 drafts: there is no other position that it could come to
+    assert whole[ends].tolist() == [True, True, True, False] and whole.sum() == whole.numel() - 1
+
+
 # ---- row_stats and sample -------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype", [BF16, F32])

@@ -112,11 +112,12 @@ SPECDEC_DEVICE double block_sum_over(int64_t V, float* sums, const Groups& group
 // The steps over V: a walk takes each in several places, and a kernel has one copy of it.
 #define SPECDEC_STEP static __device__ __attribute__((noinline))
 
+template <bool kFiltered>
 SPECDEC_STEP Law step_law(Row row, Filters filters, ChunkTable table) {
   __syncthreads();
   scan_chunks(row, filters, 0, all_turns(row.V), table);
   __syncthreads();
-  return block_law<true>(row, filters, table);
+  return block_law<kFiltered>(row, filters, table);
 }
 
 SPECDEC_STEP double step_sum(Chain chain, float* sums) {
@@ -163,8 +164,9 @@ class ChainTeam {
   SPECDEC_DEVICE void sync() const { __syncthreads(); }
 
   // Without filters it leaves the chunk sums of the row's law.
+  template <bool kFiltered = true>
   SPECDEC_DEVICE Law law(const Row& row, const Filters& filters) {
-    const Law law = step_law(row, filters, table_);
+    const Law law = step_law<kFiltered>(row, filters, table_);
     held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.data, held_norm_ = law.log_norm;
     return law;
   }

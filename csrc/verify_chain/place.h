@@ -24,6 +24,12 @@ struct Place {
 // The draft's rows come with one more at the end of each request's draft, so that the bonus token follows pi there too.
 SPECDEC_HD bool scores_end(const VerifyChain& a) { return a.draft.rows && a.draft.extra == 1; }
 
+// Whether the draft's row has a say at position i.
+SPECDEC_HD bool reads_draft(const VerifyChain& a, int64_t b, int64_t i) {
+  const Rule rule = a.rules[b];
+  return a.has_draft(b, i) ? reads_draft(rule) : rule != Rule::kExact && replaces_target(rule) && scores_end(a);
+}
+
 // Looks at position i. pi is complete where there is no draft.
 template <class Team>
 SPECDEC_WALK void look(Team& team, const VerifyChain& a, int64_t b, int64_t i, Place& x) {
@@ -39,10 +45,11 @@ SPECDEC_WALK void look(Team& team, const VerifyChain& a, int64_t b, int64_t i, P
   const Dist p = a.target.dist(team, a.start(b), b, i);
   once(team, [&] { x.p = x.pi.law = p; });
   if (!p.valid()) return;
-  if (!drafted && !(rule != Rule::kExact && replaces_target(rule) && scores_end(a))) return;
+  const bool reads = reads_draft(a, b, i);
+  if (!drafted && !reads) return;
 
   const int64_t d = drafted ? a.draft_token(b, i) : -1;
-  if (!reads_draft(rule)) {
+  if (!reads) {
     return once(team, [&] {
       x.tested = d < p.row.V;
       if (rule == Rule::kThresholds) x.q = one_hot(d);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launch of batches in which some request asks for a rule, or for block verification.
+// The walks of the requests that ask for a rule, or for block verification. `a` has the laws of all their rows.
 #pragma once
 
 #include "../common/cuda_launch.h"

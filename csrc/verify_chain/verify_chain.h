@@ -26,8 +26,9 @@ struct VerifyChain {
   float* logprobs = nullptr;         // [B, G+1]
   int32_t* status = nullptr;         // [B]
 
-  // Whether anything but the exact rule, token by token, is asked of some request
+  // Whether anything but the exact rule, token by token, is asked of some request, and of this one
   SPECDEC_HD bool by_rule() const { return block || rules; }
+  SPECDEC_HD bool by_rule(int64_t b) const { return block || rules[b] != Rule::kExact; }
   // Offsets on a device are not looked at before the launch, so they are kept inside [0, D] and [0, G] here.
   SPECDEC_HD int64_t start(int64_t b) const { return cu_draft ? clamped(cu_draft[b], D) : -1; }
   SPECDEC_HD int64_t drafted(int64_t b) const { return cu_draft ? clamped(clamped(cu_draft[b + 1], D) - start(b), G) : G; }

@@ -10,7 +10,7 @@ namespace {
 
 void run(const VerifyChain& a, const Tensor&) {
   for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuTeam& team, int64_t b) {
-    if (!a.by_rule()) return verify_chain(team, a, b);
+    if (!a.by_rule(b)) return verify_chain(team, a, b);
     std::vector<Place> places(places_of(a));
     verify_request(team, a, b, places.data());
   });

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two launches. `judge_rows`: blocks take parts of rows, first positions first; the last block of a position makes its laws and
 // judges its draft, and a stop keeps the blocks of later positions that have not begun from reading. `finish_requests`:
-// chunk sums of the residual at each stop, whose last block draws the final token. No block ever waits for another.
+// chunk sums of the residual at each stop, whose last block draws the final token. No block ever waits for another. Requests that ask
+// for a rule, or for block verification, only have their laws made by the first launch, and are then walked by one of their own.
 #include <torch/csrc/stable/library.h>
 
 #include "../common/block_team.cuh"
+#include "place.h"
 #include "requests.cuh"
 #include "verify_chain_op.h"
 
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   if (__syncthreads_or(needless)) return;
 
   const bool scan_target = s.target.laws && !a.gives_bonus(b, i);
-  const bool scan_draft = s.draft.laws && a.has_draft(b, i) && !greedy_target(s, b, i);
+  const bool walks = a.by_rule(b);
+  const bool scan_draft = s.draft.laws && (walks ? reads_draft(a, b, i) : a.has_draft(b, i) && !greedy_target(s, b, i));
   const bool of_target = part < s.target.blocks;
   if (of_target ? scan_target : scan_draft) {
     const Side& side = of_target ? a.target : a.draft;
@@ -67,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   for (int which = 0; which < 2; ++which) {
     if (which == 0 ? scan_target : scan_draft) make_law<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, start, b, i);
   }
-  if (threadIdx.x != 0) return;
+  if (walks || threadIdx.x != 0) return;
   NoTeam team;
   const Verdict verdict = judge(team, a, b, i);
   if (verdict.accepted)
@@ -79,6 +82,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
 __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
   const int64_t b = blockIdx.x / s.residual_blocks, chunks = chunk_count(a.target.rows.V);
+  if (a.by_rule(b)) return;
   const int part = int(blockIdx.x % s.residual_blocks);
   const int64_t i = a.G + 1 - s.stop[b];
   __shared__ Uninitialised<Verdict> shared;
@@ -130,7 +134,6 @@ class ScanRoom {
 
 void run(const VerifyChain& a, const Tensor& like) {
   const OnDeviceOf device(like);
-  if (a.by_rule()) return run_requests(a, like, device.stream);
   Step s{a};
   const int64_t chunks = chunk_count(a.target.rows.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
@@ -152,7 +155,8 @@ void run(const VerifyChain& a, const Tensor& like) {
     SPECDEC_LAUNCH("verify_chain", judge_rows<true>, blocks, device.stream, s);
   else
     SPECDEC_LAUNCH("verify_chain", judge_rows<false>, blocks, device.stream, s);
-  SPECDEC_LAUNCH("verify_chain", finish_requests, a.B * s.residual_blocks, device.stream, s);
+  if (a.by_rule()) run_requests(s.a, like, device.stream);
+  if (!a.block) SPECDEC_LAUNCH("verify_chain", finish_requests, a.B * s.residual_blocks, device.stream, s);
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ struct VerifyTree {
   int32_t* path = nullptr;                 // [B, D+1]
 
   SPECDEC_HD Rule rule(int64_t b) const { return takes(method, rules[b]) ? rules[b] : Rule::kExact; }
+  SPECDEC_HD bool by_rule(int64_t b) const { return rules && rule(b) != Rule::kExact; }
   SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }
   SPECDEC_HD int64_t most_links() const { return N > K ? N : K; }  // of one request at any time
   SPECDEC_HD int64_t widest() const { return target.rows.V > draft.rows.V ? target.rows.V : draft.rows.V; }

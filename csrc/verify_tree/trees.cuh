@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels of verify_tree are given. One block per request walks its tree and reads the rows that it visits, nothing else;
-// where rules are given, what stands for p is made at every node before.
+// of a request by a rule, what stands for p is made at every node before.
 #pragma once
 
 #include "../common/block_team.cuh"
@@ -34,7 +34,7 @@ struct Trees {
   }
 };
 
-// Where some request asks for a rule.
+// The walks of the requests that ask for a rule.
 void walk_trees_by_rule(const Trees& s, cudaStream_t stream);
 
 }  // namespace specdec

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trees in which some request asks for a rule, in two launches, the second with a kernel for what takes most registers: all of it
-// together would take more than there are.
+// Requests that ask for a rule, in two launches, the second with a kernel for what takes most registers: all of it together would
+// take more than there are.
 #include "../rules/blend_team.cuh"
 #include "trees.cuh"
 
@@ -11,10 +11,10 @@ namespace {
 __global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s, int64_t makers) {
   for (int64_t i = blockIdx.x; i < s.a.B * s.a.N; i += makers) {
     const int64_t b = i / s.a.N;
-    const int32_t node = int32_t(i % s.a.N), depth = s.a.depth_of(b, node);
+    const int32_t node = int32_t(i % s.a.N), depth = s.a.by_rule(b) ? s.a.depth_of(b, node) : -1;
+    if (depth < 0) continue;
     BlendTeam team(s.table.row(blockIdx.x, chunk_count(s.a.widest())));
     Walk<BlendTeam> walk(team, s.a, b, {nullptr, s.laws + b * s.a.N});
-    if (depth < 0) continue;
     walk.make_law_of(node, tests_at(node, depth));
     NodeLaw& x = s.laws[i];
     complete(team, s.a.rules.parameters(b).first, x.pi, x.link);
@@ -30,7 +30,7 @@ class MadeTeam : public BlendTeam {
 
 template <Methods kMethods>
 __global__ void __launch_bounds__(kThreads, 1) walk_by_rule(const Trees s) {
-  s.walk<MadeTeam, kMethods>(blockIdx.x);
+  if (s.a.by_rule(blockIdx.x)) s.walk<MadeTeam, kMethods>(blockIdx.x);
 }
 
 }  // namespace

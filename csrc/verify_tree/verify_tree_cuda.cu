@@ -9,13 +9,15 @@ namespace specdec {
 namespace {
 
 // All methods in one kernel: what is large in it, the steps over V, they share.
-__global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) { s.walk<ChainTeam>(blockIdx.x); }
+__global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
+  if (!s.a.by_rule(blockIdx.x)) s.walk<ChainTeam>(blockIdx.x);
+}
 
 void run(const VerifyTree& a, const Tensor& like) {
   const OnDeviceOf device(like);
   Scratch scratch;
   const Trees s(a, scratch, like);
-  if (a.rules) return walk_trees_by_rule(s, device.stream);
+  if (a.rules) walk_trees_by_rule(s, device.stream);
   SPECDEC_LAUNCH("verify_tree", walk_trees, a.B, device.stream, s);
 }
 

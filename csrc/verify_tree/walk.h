@@ -12,7 +12,8 @@ struct WalkRoom {
   NodeLaw* laws;  // [N], where rules are given
 };
 
-// A Team that has no blends walks by no rule: what rules cost, its kernel does not pay.
+// A Team that has no blends walks by no rule, and one that makes no laws by nothing else: what a walk has no use for, its kernel does
+// not pay.
 template <class Team>
 class Walk {
  public:
@@ -116,7 +117,7 @@ class Walk {
   // The same where the walk comes to a node: p, or pi where the request's rule makes one; its links go on the stack from `bottom` on.
   SPECDEC_HD void arrive(int32_t at, const Tests& tests, int64_t bottom) {
     if constexpr (Team::kBlends) {
-      if (a.rules) {
+      if (by_rule()) {
         if constexpr (Team::kMakesLaws) make_law_of(at, tests);
         held_ = false;
         of_ = &room_.laws[at];
@@ -131,7 +132,7 @@ class Walk {
   // And where it comes back.
   SPECDEC_HD void come_back(int32_t at, const Chain& left, double total_left) {
     rest = left, total = total_left;
-    if constexpr (Team::kBlends) of_ = a.rules ? &room_.laws[at] : nullptr;
+    if constexpr (Team::kBlends) of_ = by_rule() ? &room_.laws[at] : nullptr;
   }
   // What is open of pi, where the walk stands: true if there was anything. Before any rejection at least, and where a test needs it.
   SPECDEC_HD bool complete_pi() {
@@ -146,8 +147,8 @@ class Walk {
   }
 
   SPECDEC_HD bool by_rule() const {
-    if constexpr (Team::kBlends) return a.rules && a.rule(b) != Rule::kExact;
-    return false;
+    if constexpr (!Team::kMakesLaws) return true;
+    return Team::kBlends && a.by_rule(b);
   }
   // Of a node whose children are tested as `tests` tells: p, the law that the first of them was drawn from, and pi
   // where both are laws.
@@ -155,7 +156,7 @@ class Walk {
     NodeLaw& x = room_.laws[at];
     const Rule rule = a.rule(b);
     const Dist p = target(at);
-    const bool certain = p.kind == Kind::kOneHot && (rule == Rule::kExact || rule == Rule::kLossy);
+    const bool certain = p.kind == Kind::kOneHot && rule == Rule::kLossy;
     const int32_t first = p.kind != Kind::kNothing && p.valid() && !certain ? next(tests).child : -1;
     if (first >= 0) look_up(first);
     const Dist q = first >= 0 ? law_of(first) : Dist{};
@@ -164,7 +165,7 @@ class Walk {
       x.p = p, x.q = q, x.row = row, x.pi = Pi{};
       x.pi.law = p;
     });
-    if (rule == Rule::kExact || !replaces_target(rule) || first < 0 || !is_law(p) || !is_law(q)) return;
+    if (!replaces_target(rule) || first < 0 || !is_law(p) || !is_law(q)) return;
     make_law(team_, rule, a.rules.parameters(b).first, x.p, x.q, x.pi);
   }
 
