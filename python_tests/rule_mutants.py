@@ -55,6 +55,7 @@ def nan(name):
 CASCADE, CONFIDENCE, LAW, LOSSY = "rules/cascade.h", "rules/confidence.h", "rules/law.h", "rules/lossy.h"
 ACCEPTANCE, RULES, PI, TEAM = "rules/acceptance.h", "rules/rules.h", "rules/pi.h", "rules/blend_team.cuh"
 BLEND, TOKEN, PLACE, BLOCK = "common/blend.h", "verify_chain/token.h", "verify_chain/place.h", "verify_chain/block.h"
+LAUNCHES, REQUESTS = "verify_chain/verify_chain_cuda.cu", "verify_chain/requests_cuda.cu"
 
 CUDA = {
     # Cascades by row
@@ -176,8 +177,8 @@ CUDA = {
     "tested behind p's vocabulary": (PLACE, "x.tested = d < p.row.V;", "x.tested = drafted;", agrees("wide draft", "token")),
     # Places
     "the bonus of p": (
-        PLACE, "if (!drafted && !(rule != Rule::kExact && replaces_target(rule) && scores_end(a))) return;",
-        "if (!drafted) return;", LOSSY_TENTH,
+        PLACE, "rule != Rule::kExact && replaces_target(rule) && scores_end(a);",
+        "false;", LOSSY_TENTH,
     ),
     "the residual of p": (PLACE, "x.rest = Chain{x.pi.law, ", "x.rest = Chain{x.p, ", agrees("draft scores the end", "token")),
     "r omitted of a residual": (PLACE, "x.link.m = float(r);", "x.link.m = 1;", agrees("wide draft, chunks", "block")),
@@ -214,6 +215,11 @@ CUDA = {
         "  finish", FORBIDDEN,
     ),
     "s of a greedy row without r": (BLOCK, "s = x.r - draft_prob", "s = 1 - draft_prob", GREEDY_ROW),
+    # Launches
+    "no law of the draft's last row": (LAUNCHES, "walks ? reads_draft(a, b, i)", "walks ? a.has_draft(b, i)", agrees("draft scores the end", "token")),
+    "judged as well": (LAUNCHES, "if (walks || threadIdx.x != 0) return;", "if (threadIdx.x != 0) return;", agrees("long chain", "token")),
+    "finished twice": (LAUNCHES, "  if (a.by_rule(b)) return;\n", "", FIVE),
+    "not walked": (REQUESTS, "if (!s.a.by_rule(b)) return;", "if (s.a.by_rule(b)) return;", FIVE),
 }
 
 T_PI, T_PLACE, T_RULES, T_CONFIDENCE = "pi.py", "place.py", "rules.py", "confidence.py"

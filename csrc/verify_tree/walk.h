@@ -278,7 +278,7 @@ class Walk {
 
   Team& team_;
   const WalkRoom room_;
-  NodeLaw* of_ = nullptr;  // where the walk stands, in batches by rule
+  NodeLaw* of_ = nullptr;  // where the walk of a request by a rule stands
   int64_t known_row_ = -1;  // a draft row
   Dist known_;              // its law
   bool held_ = false;       // the team holds the sums of `rest`
