@@ -12,7 +12,7 @@ from cuda_on_cpu.build import ROOT
 
 PACKAGE = ROOT / "specdec_kernels"
 
-FIVE, GROUPS = ((decisions.test_decisions, {"ids": ids}) for ids in decisions.AT)
+FIVE, GROUPS = ((decisions.decide, {"ids": ids}) for ids in decisions.AT)
 BLOCKS = decisions.test_block_decisions, {}
 FORBIDDEN = decisions.test_a_block_ends_before_a_draft_that_q_forbids, {}
 TIES, TOP_TIES = (edges.test_thresholds_at_the_edge, {}), (edges.test_top_n_keeps_ties, {})

@@ -32,6 +32,12 @@ def tree(seed, B, method, shift=0, names=None, **case):
     return tree_cases.tree(seed, B, method=method, **case) | rule_cases.rules(B, how, names, shift)
 
 
+def takes_turns(backend, method, nth):
+    """Where kernels are simulated slowest, the methods share the tests: the nth has one of them."""
+    if backend in rule_cases.SLOW and METHODS.index(method) != nth % 4:
+        pytest.skip("the interpreter is slow: each case with one method")
+
+
 CASES = {
     "drafts": dict(V=7, K=3, L=2),
     "shared prefixes": dict(V=3, K=4, L=3),
@@ -62,8 +68,7 @@ def test_agreement(backend, method, name):
     case, at = CASES[name], list(CASES).index(name)
     if method == "kseq" and case.get("one_hot"):
         pytest.skip("kseq needs draft rows")
-    if backend in rule_cases.SLOW and (METHODS.index(method) + at) % 4:
-        pytest.skip("the interpreter is slow: each case with one method")
+    takes_turns(backend, method, -at)
     B = rule_cases.count(105 if case["V"] < 100 else 46, backend)
     args = tree(31, B, method, shift=3 * at, **case)
     assert B < 46 or len(args["rule"].unique()) == len(rule_cases.LAWS)
@@ -101,6 +106,8 @@ def test_thresholds_by_hand(backend, alpha, first, second):
 @pytest.mark.parametrize("method", [*METHODS, "target_only", "greedy"])
 def test_the_exact_rule_and_exact_ends(backend, method):
     """Rules at the alpha where they are the exact rule, and the exact rule's own code, beside other rules: the bits of a call without."""
+    if method in METHODS:
+        takes_turns(backend, method, 0)
     B = rule_cases.count(48, backend)
     args = tree_cases.tree(35, B, 1100, method, N=5, filtered=True, shuffled=True, kinds=["near", "peaked", "dirichlet"])
     want = verify(backend)(**args)
@@ -118,6 +125,7 @@ def test_the_exact_rule_and_exact_ends(backend, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_requests_do_not_see_each_other(op_backend, method):
     """A batch of mixed rules: each request gets what it gets alone, by name, bit for bit, and beside rows of NaN."""
+    takes_turns(op_backend, method, 0)
     B = rule_cases.count(23, op_backend)
     args = tree(37, B, method, shift=8 * METHODS.index(method), V=1100, K=2, L=1, filtered=True, kinds=["near", "peaked"])
     out = verify(op_backend)(**args)
@@ -137,6 +145,7 @@ def test_requests_do_not_see_each_other(op_backend, method):
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_bad_rows(backend, method, poison):
     """One target row in three and one draft row in three poisoned, in one entry or (-inf) in all."""
+    takes_turns(backend, method, 1 if math.isnan(poison) else 3 if poison > 0 else 2)
     B = rule_cases.count(69, backend)
     args = tree(39, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, kinds=["near", "dirichlet"])
     tree_cases.spoil(args, poison)
@@ -148,6 +157,7 @@ def test_bad_rows(backend, method, poison):
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_probability_rows(backend, method):
     """NaN or infinity among probabilities, or none but zeros: a rule that reads such a row as a whole defers."""
+    takes_turns(backend, method, 3)
     B = rule_cases.count(184, backend)
     args = tree(41, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
     rng = torch.Generator().manual_seed(6)
@@ -166,6 +176,7 @@ def test_bad_probability_rows(backend, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_stats_handed_over(backend, method):
     """The unscaled confidences are found though the stats are of other laws."""
+    takes_turns(backend, method, 1)
     B = rule_cases.count(46, backend)
     args = tree(43, B, method, shift=5 * METHODS.index(method), V=1300, K=2, L=2, filtered=True, dtype=torch.bfloat16)
     want = verify(backend)(**args)
@@ -191,6 +202,7 @@ def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_wide_draft_holds_beyond_is_left_to_the_target(backend, method):
     """q = (.1, .3, .6), p = (.8, .2): kept, pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is rejected, and (pi - q)+ is .6 p."""
+    takes_turns(backend, method, 2)
     n = backends.scale(160, backend, least=16)
     p, q = torch.tensor([0.8, 0.2]), torch.tensor([0.1, 0.3, 0.6])
     u = torch.full((n, 3), 0.5, dtype=F64)
