@@ -4,9 +4,10 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-# Where there is no GPU to run it, what is built here serves the static gates: Hopper, and the architecture with the least room.
+# Where there is no GPU to run it, what is built here serves the static gates: Hopper, and the architecture with the least room,
+# with the PTX that states the launch bounds.
 NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),9.0;12.0,9.0)
+GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),9.0;12.0+PTX,9.0+PTX)
 ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(shell command -v nvidia-smi),,$(GATED)))
 
 .PHONY: help build test demo bench selfcheck wheel wheel-check clean

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def problems(kernels):
 def test_cuda_kernels():
     kernels = machine_code.nvidia(backends._CUDA_LIBRARY)
     print("\n" + rules.write("CUDA C++", kernels))
+    if any(arch.endswith("+PTX") for arch in backends.cuda_archs()):
+        assert any(kernel.blocks > 1 for kernel in kernels), "the launch bounds were not found in the PTX"
+    else:
+        warnings.warn("no PTX in _C_cuda.so, so no launch bounds to check", stacklevel=1)
     archs = {"sm_" + arch.removesuffix("+PTX").replace(".", "") for arch in backends.cuda_archs()}
     for op in OPS:
         assert {k.arch for k in kernels if k.name.startswith(op + "::")} == archs, op
