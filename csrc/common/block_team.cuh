@@ -27,6 +27,46 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
   return id == INT32_MAX ? 0 : id;
 }
 
+// What a row's chunks weigh relative to its maximum, from their statistics.
+struct ChunkShares {
+  const ChunkTable& table;
+  float max, rate;
+
+  SPECDEC_DEVICE double operator()(int c) const {
+    const float s = __ldcg(table.sum + c);
+    return s > 0 ? double(s) * fast_exp2((__ldcg(table.max + c) - max) * rate) : 0.0;
+  }
+};
+
+// log_norm of a row whose shares add up to `total`; the table's sums become those of p.
+SPECDEC_DEVICE float normalise_chunks(int chunks, const ChunkShares& share, double total) {
+  const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
+  const float log_norm = float(log(total));
+  const double norm = exp(-double(log_norm));
+  for (int c = begin; c < begin + run && c < chunks; ++c) __stcg(share.table.sum + c, float(share(c) * norm));
+  __syncthreads();
+  return log_norm;
+}
+
+// What is left of a row of logits where ids were taken out, as a law of its own: it is measured from the largest logit that is left, so
+// that nothing is lost however little that weighs; log_norm is NaN where nothing is left. Leaves its chunk sums in table.sum.
+SPECDEC_DEVICE Law block_law_without(const Dist& q, const Taken& taken, const ChunkTable& table) {
+  const int chunks = int(chunk_count(q.row.V));
+  __syncthreads();
+  for_chunks(chunks, 0, (chunks + kWarps - 1) / kWarps, [&](int64_t c) {
+    const ChunkStats stats = chunk_stats_without(q, taken, c);
+    if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
+  });
+  __syncthreads();
+  float max = -HUGE_VALF;
+  for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(table.max + c));
+  max = block_max(max);
+  if (max == -HUGE_VALF) return {q.law.scale, q.law.cutoff, NAN, max};
+  const ChunkShares share{table, max, q.law.scale * kLog2E};
+  const double total = block_sum<double>(chunks, share);
+  return {q.law.scale, q.law.cutoff, normalise_chunks(chunks, share, total), max};
+}
+
 // The four floats of a row from its chunk statistics. Leaves the chunk sums of p in table.sum, unless a filter is on.
 template <bool kFiltered>
 SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const ChunkTable& table) {
@@ -59,11 +99,7 @@ SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const Chunk
     }
     return {scale, max, float(first + block_min(id)), max};
   }
-  const float rate = scale * kLog2E;
-  const auto share = [&](int c) {
-    const float s = __ldcg(sum + c);
-    return s > 0 ? double(s) * fast_exp2((__ldcg(chunk_max + c) - max) * rate) : 0.0;
-  };
+  const ChunkShares share{table, max, scale * kLog2E};
   const double total = block_sum<double>(chunks, share);
   if constexpr (kFiltered) {
     if (filters.any(row.V)) {
@@ -71,11 +107,7 @@ SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const Chunk
       return {scale, kept.cutoff, float(log(double(kept.mass) * Nucleus::kUnit)), max};
     }
   }
-  const float log_norm = float(log(total));
-  const double norm = exp(-double(log_norm));
-  for (int c = begin; c < begin + run && c < chunks; ++c) __stcg(sum + c, float(share(c) * norm));
-  __syncthreads();
-  return {scale, -FLT_MAX, log_norm, max};
+  return {scale, -FLT_MAX, normalise_chunks(chunks, share, total), max};
 }
 
 class BlockTeam {
@@ -111,41 +143,18 @@ class BlockTeam {
     return first + pick(n, fraction, [&](int i) { return double(weight(p, q, first + i)); }).index;
   }
 
-  // The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
-  SPECDEC_DEVICE void take_out(const Dist& p, const int64_t* ids, int64_t count) {
-    taken_ = ids, num_taken_ = count;
-    __syncthreads();
-    const int64_t chunk = ids[count - 1] / kChunk, first = chunk * kChunk;
-    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
-    const double left = block_sum<double>(n, [&](int i) { return double(weight(p, Dist{}, first + i)); });
-    if (leads()) __stcg(sum_ + chunk, float(left));
-    chunks_ = int(chunk_count(p.row.V));
-    __syncthreads();
-  }
-
-  SPECDEC_DEVICE bool has_left() const {
-    bool some = false;
-    for (int c = threadIdx.x; c < chunks_; c += kThreads) some |= __ldcg(sum_ + c) > 0;
-    return __syncthreads_or(some);
-  }
-
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
- private:
+ protected:
   SPECDEC_DEVICE float weight(const Dist& p, const Dist& q, int64_t v) const {
-    for (int64_t i = 0; i < num_taken_; ++i) {
-      if (taken_[i] == v) return 0;
-    }
-    return weight_at(p, q, v);
+    return taken_.has(v) ? 0 : weight_at(p, q, v);
   }
 
   const Law law_;
   float* sum_;
   const float* chunk_max_;
   Held held_;
-  const int64_t* taken_ = nullptr;  // drawn without replacement so far
-  int64_t num_taken_ = 0;
-  int chunks_ = 0;
+  Taken taken_;  // what draw() must not draw
 };
 
 }  // namespace specdec

@@ -15,6 +15,30 @@ struct Link {
   int64_t gone = -1;   // a token that the q of the links behind this one no longer hold
 };
 
+// What is left of a law is measured anew, from its own largest logit, once it weighs less than this. Until then what kLeastExponent
+// takes away is less than 2^-42 of it: at most 2^24 logits.
+constexpr double kEnough = 0x1p-60;
+
+// Ids that have been taken out of a row.
+struct Taken {
+  const int64_t* first = nullptr;
+  int64_t n = 0, stride = 1;  // in int64s
+
+  SPECDEC_HD int64_t operator[](int64_t i) const { return first[i * stride]; }
+  SPECDEC_HD bool has(int64_t v) const {
+    for (int64_t i = 0; i < n; ++i) {
+      if ((*this)[i] == v) return true;
+    }
+    return false;
+  }
+};
+
+// The tokens that left with the first n links; -1 of a link that took none.
+SPECDEC_HD Taken gone(const Link* links, int64_t n) {
+  static_assert(sizeof(Link) % sizeof(int64_t) == 0);
+  return {n > 0 ? &links->gone : nullptr, n, int64_t(sizeof(Link) / sizeof(int64_t))};
+}
+
 SPECDEC_HD Link subtracting(const Dist& q) {
   Link link;
   link.q = q;
@@ -28,12 +52,7 @@ struct Chain {
   int64_t n = 0;
   const Blend* blend = nullptr;
 
-  SPECDEC_HD bool is_gone(int64_t v, int64_t before) const {
-    for (int64_t i = 0; i < before; ++i) {
-      if (links[i].gone == v) return true;
-    }
-    return false;
-  }
+  SPECDEC_HD bool is_gone(int64_t v, int64_t before) const { return gone(links, before).has(v); }
 
   // NaN where p is a probability that is none.
   SPECDEC_HD double weight(int64_t v) const {

@@ -8,19 +8,19 @@
 
 namespace specdec {
 
-// Groups of a chunk of q as a residual sees them, without the tokens that the links before `j` took; 0 beyond the row.
+// Groups of a chunk of q as a residual sees them, without ids that were taken out; 0 beyond the row.
 template <int N>
-SPECDEC_DEVICE void draft_groups(const Dist& q, const Link* links, int64_t j, int64_t chunk, int first, float (&y)[N]) {
+SPECDEC_DEVICE void draft_groups(const Dist& q, const Taken& taken, int64_t chunk, int first, float (&y)[N]) {
   load_groups<N / kGroup>(q.row, chunk, first, pad_of(q), y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = draft_weight(q, y[r]);
 #pragma unroll 1
-  for (int64_t i = 0; i < j; ++i) {
-    const int64_t gone = links[i].gone;
-    if (gone < chunk * kChunk || gone >= (chunk + 1) * kChunk) continue;
+  for (int64_t i = 0; i < taken.n; ++i) {
+    const int64_t id = taken[i];
+    if (id < chunk * kChunk || id >= (chunk + 1) * kChunk) continue;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      if (id_of(chunk, first, r) == gone) y[r] = 0;
+      if (id_of(chunk, first, r) == id) y[r] = 0;
     }
   }
 }
@@ -49,7 +49,7 @@ SPECDEC_DEVICE void link_groups(const Chain& chain, int64_t chunk, int first, fl
     } else if (link.q.kind != Kind::kNothing && chunk * kChunk < link.q.row.V) {
       const float s = link.s, cap = link.cap;
       float y[N];
-      draft_groups(link.q, chain.links, j, chunk, first, y);
+      draft_groups(link.q, gone(chain.links, j), chunk, first, y);
 #pragma unroll
       for (int r = 0; r < N; ++r) w[r] = taken_away(w[r], y[r], s, cap);
     }
@@ -124,8 +124,10 @@ SPECDEC_STEP double step_sum(Chain chain, float* sums) {
   return block_sum_over(chain.p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs * kGroup]) { chain_groups(chain, chunk, first, w); });
 }
 
-SPECDEC_STEP double step_mass(Dist q, const Link* links, int64_t n, float* sums) {
-  return block_sum_over(q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs * kGroup]) { draft_groups(q, links, n, chunk, first, w); });
+SPECDEC_STEP Law step_law_without(Dist q, Taken taken, ChunkTable table) { return block_law_without(q, taken, table); }
+
+SPECDEC_STEP double step_mass_without(Dist q, Taken taken, float* sums) {
+  return block_sum_over(q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs * kGroup]) { draft_groups(q, taken, chunk, first, w); });
 }
 
 SPECDEC_STEP int64_t step_draw(Chain chain, double v, const float* sums) {
@@ -178,9 +180,14 @@ class ChainTeam {
     return step_sum(chain, table_.sum);
   }
 
-  SPECDEC_DEVICE double mass(const Dist& q, const Link* links, int64_t n) {
+  // What is left of a row where ids were taken out: of logits a law of its own (see block_law_without), of any row the total.
+  SPECDEC_DEVICE Law law_without(const Dist& q, const Taken& taken) {
     held_ = nullptr;
-    return step_mass(q, links, n, table_.sum);
+    return step_law_without(q, taken, table_);
+  }
+  SPECDEC_DEVICE double mass_without(const Dist& q, const Taken& taken) {
+    held_ = nullptr;
+    return step_mass_without(q, taken, table_.sum);
   }
 
   SPECDEC_DEVICE int64_t draw(const Chain& chain, double v) const { return step_draw(chain, v, table_.sum); }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "draw.h"
+
 namespace specdec {
 namespace {
 
@@ -16,6 +18,17 @@ const float* load_logits(const RowKernels& rows, const Row& row, int64_t c, floa
   return rows.load(row, c * kChunk, n, n, -kInf, buf);
 }
 
+// The n entries z of chunk c, or a copy of them in buf with `value` at the ids that were taken out.
+const float* without(const Taken& taken, int64_t c, int n, float value, const float* z, float* buf) {
+  for (int64_t i = 0; i < taken.n; ++i) {
+    const int64_t at = taken[i] - c * kChunk;
+    if (at < 0 || at >= n) continue;
+    if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
+    buf[at] = value;
+  }
+  return z;
+}
+
 }  // namespace
 
 CpuTeam::CpuTeam(int64_t max_V, bool wide)
@@ -24,7 +37,7 @@ CpuTeam::CpuTeam(int64_t max_V, bool wide)
 Law CpuTeam::law(const Row& row, const Filters& filters) {
   chunks_ = chunk_count(row.V);
   held_ = {};
-  num_taken_ = 0;
+  taken_ = {};
   peaks_ = row;
   const bool greedy = filters.greedy(), filtered = filters.any(row.V);
   const float scale = filters.scale();
@@ -189,13 +202,13 @@ float CpuTeam::crossing(const Row& row, float lo, double target, const Weigh& we
 
 // Whether the sums at hand are those of p itself: law() leaves them, so the bonus draw reads only one chunk again.
 bool CpuTeam::holds(const Dist& p) const {
-  return same(held_, p) && num_taken_ == 0;
+  return same(held_, p) && taken_.n == 0;
 }
 
 double CpuTeam::sum(const Chain& chain) {
   const bool plain = chain.n == 0 && !chain.blend;
   if (!plain || !holds(chain.p)) {
-    num_taken_ = 0;
+    taken_ = {};
     chunks_ = chunk_count(chain.p.row.V);
     for_chunks(chunks_, [&](int64_t c) {
       float w[kChunk];
@@ -208,12 +221,37 @@ double CpuTeam::sum(const Chain& chain) {
   return total;
 }
 
-double CpuTeam::mass(const Dist& q, const Link* links, int64_t n) const {
-  return total_of(chunk_count(q.row.V), [&](int64_t c) {
-    const int size = chunk_size(q.row.V, c);
+Law CpuTeam::law_without(const Dist& q, const Taken& taken) {
+  Law left = q.law;
+  chunks_ = chunk_count(q.row.V);
+  held_ = {}, peaks_ = {};
+  for_chunks(chunks_, [&](int64_t c) {
+    const int n = chunk_size(q.row.V, c);
     float buf[kChunk];
-    const float* y = drafted(q, links, n, c, size, buf);
-    return rows_.draft(y, size, buf);
+    const float* z = without(taken, c, n, -kInf, load_logits(rows_, q.row, c, buf), buf);
+    max_[c] = rows_.max(z, n);
+    const bool kept = max_[c] >= left.cutoff && max_[c] > -kInf;
+    sum_[c] = kept ? rows_.exp_sum(z, n, max_[c], left.scale, left.cutoff) : 0;
+  });
+  left.max = -kInf;
+  for (int64_t c = 0; c < chunks_; ++c)
+    if (sum_[c] > 0) left.max = std::max(left.max, max_[c]);
+  double total = 0;
+  for (int64_t c = 0; c < chunks_; ++c) {
+    if (sum_[c] > 0) sum_[c] *= std::exp((max_[c] - left.max) * left.scale);
+    total += sum_[c];
+  }
+  left.log_norm = has_mass(total) ? float(std::log(total)) : kNaN;
+  const double norm = std::exp(-double(left.log_norm));
+  for (int64_t c = 0; c < chunks_; ++c) sum_[c] *= norm;
+  return left;
+}
+
+double CpuTeam::mass_without(const Dist& q, const Taken& taken) const {
+  return total_of(chunk_count(q.row.V), [&](int64_t c) {
+    const int n = chunk_size(q.row.V, c);
+    float buf[kChunk];
+    return rows_.draft(drafted(q, taken, c, n, buf), n, buf);
   });
 }
 
@@ -228,18 +266,17 @@ PairMass CpuTeam::masses(const Chain& p, const Dist& q) {
 }
 
 // The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
-void CpuTeam::take_out(const Dist& p, const int64_t* ids, int64_t count) {
-  taken_ = ids;
-  num_taken_ = count;
-  const int64_t c = ids[count - 1] / kChunk;
+Dist CpuTeam::take_out(const Dist& p, const Taken& taken) {
+  taken_ = taken;
+  const int64_t c = taken[taken.n - 1] / kChunk;
   float w[kChunk];
   sum_[c] = weights(p, Dist{}, c, w);
-}
-
-bool CpuTeam::has_left() const {
-  for (int64_t c = 0; c < chunks_; ++c)
-    if (sum_[c] > 0) return true;
-  return false;
+  double total = 0;
+  for (int64_t i = 0; i < chunks_; ++i) total += sum_[i];
+  if (total >= kEnough) return p;
+  Dist left = p;
+  left.law = law_without(p, taken);
+  return left.valid() ? left : Dist{};
 }
 
 float CpuTeam::plain_weights(const Dist& p, int64_t c, float* w) const {
@@ -253,28 +290,22 @@ float CpuTeam::plain_weights(const Dist& p, int64_t c, float* w) const {
     sum = rows_.clean(z, n, w);
   }
   bool changed = false;
-  for (int64_t i = 0; i < num_taken_; ++i)
+  for (int64_t i = 0; i < taken_.n; ++i)
     if (taken_[i] / kChunk == c) w[taken_[i] - c * kChunk] = 0, changed = true;
   return changed ? rows_.clean(w, n, w) : sum;
 }
 
-const float* CpuTeam::drafted(const Dist& q, const Link* links, int64_t j, int64_t c, int n, float* buf) const {
+const float* CpuTeam::drafted(const Dist& q, const Taken& taken, int64_t c, int n, float* buf) const {
   const int64_t begin = c * kChunk;
   if (begin >= q.row.V) return nullptr;
   const int m = std::min(chunk_size(q.row.V, c), n);
   const float* z = rows_.load(q.row, begin, m, n, q.kind == Kind::kLogits ? -kInf : 0.0f, buf);
   if (q.kind == Kind::kLogits) rows_.probs(z, n, q.law, buf), z = buf;
-  for (int64_t i = 0; i < j; ++i) {
-    const int64_t at = links[i].gone - begin;
-    if (at < 0 || at >= n) continue;
-    if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
-    buf[at] = 0;
-  }
-  return z;
+  return without(taken, c, n, 0, z, buf);
 }
 
 const float* CpuTeam::draft_probs(const Dist& q, int64_t c, int n, float* buf) const {
-  const float* y = q.kind == Kind::kOneHot ? nullptr : drafted(q, nullptr, 0, c, n, buf);
+  const float* y = q.kind == Kind::kOneHot ? nullptr : drafted(q, Taken{}, c, n, buf);
   if (y) return y;
   std::fill(buf, buf + padded(n), 0.0f);
   if (q.kind == Kind::kOneHot && q.hot / kChunk == c && q.hot % kChunk < n) buf[q.hot % kChunk] = 1;
@@ -318,7 +349,7 @@ float CpuTeam::weights(const Chain& chain, int64_t c, float* w) const {
       continue;
     }
     float buf[kChunk];
-    const float* q = drafted(link.q, chain.links, j, c, n, buf);
+    const float* q = drafted(link.q, gone(chain.links, j), c, n, buf);
     if (!q) continue;
     sum = std::isnan(sum) ? sum : rows_.subtract(w, q, n, factor, link.s, link.cap);
     factor = 1, changed = false;

@@ -39,8 +39,11 @@ class CpuTeam {
   double sum(const Chain& chain);
   double sum(const Dist& p, const Dist& q) { const Link link = subtracting(q); return sum(pair(p, link)); }
 
-  // Total of what the q of a link behind these n holds.
-  double mass(const Dist& q, const Link* links, int64_t n) const;
+  // What is left of a row where ids were taken out. Of logits as a law of its own: it is measured from the largest logit that is left, so
+  // that nothing is lost however little that weighs; log_norm is NaN where nothing is left. It leaves its chunk sums for draw().
+  Law law_without(const Dist& q, const Taken& taken);
+  // Of any row the total, in the units of q.
+  double mass_without(const Dist& q, const Taken& taken) const;
 
   // Of rows that hold a law, without a trace on the sums left behind
   double entropy(const Dist& d) const;
@@ -54,9 +57,9 @@ class CpuTeam {
   int64_t draw(const Chain& chain, double v) const;
   int64_t draw(const Dist& p, const Dist& q, double v) const { const Link link = subtracting(q); return draw(pair(p, link), v); }
 
-  // Takes ids[count - 1] out of the sums of p, so that draw() draws without replacement; ids holds all taken so far.
-  void take_out(const Dist& p, const int64_t* ids, int64_t count);
-  bool has_left() const;
+  // The last id taken leaves the sums of p, so that draw() draws without replacement. Returns p as it is to be drawn from next;
+  // nothing where nothing is left.
+  Dist take_out(const Dist& p, const Taken& taken);
 
   // Weights of chunk c into w [kChunk]; returns their sum.
   float weights(const Chain& chain, int64_t c, float* w) const;
@@ -119,16 +122,15 @@ class CpuTeam {
     for (const double x : sums) total += x;
     return total;
   }
-  // Chunk c of the q of link j as its row holds it, 0 from its end to n; null where it holds nothing.
-  const float* drafted(const Dist& q, const Link* links, int64_t j, int64_t c, int n, float* buf) const;
+  // Chunk c of q as its row holds it, 0 from its end to n and where ids were taken out; null where it holds nothing.
+  const float* drafted(const Dist& q, const Taken& taken, int64_t c, int n, float* buf) const;
 
   const RowKernels& rows_ = rows();
   bool wide_;
 
   int64_t chunks_ = 0;           // of the row whose sums are held
   Dist held_;                    // whose plain sums they are, if anyone's
-  const int64_t* taken_ = nullptr;
-  int64_t num_taken_ = 0;
+  Taken taken_;                  // what draw() must not draw
   std::vector<float> max_;       // [chunks]
   Row peaks_{};                  // the row that max_ is of
   std::vector<char> bad_;        // [chunks]

@@ -13,6 +13,9 @@ namespace specdec {
 // Every sum over V has one shape: chunks of kChunk, a fixed order inside, chunk totals added in order in float64.
 constexpr int kChunk = 1024;
 
+// A logit whose weight is less than 2^-126 of the largest one's weighs nothing, on every backend.
+constexpr float kLeastExponent = -126.0f;
+
 enum DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
 struct Row {

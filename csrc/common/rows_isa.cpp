@@ -81,7 +81,7 @@ float exp_sum(const float* z, int n, float max, float scale, float cutoff) {
 }
 
 constexpr float kLn2 = 0.69314718055994531f;
-constexpr float kNothing = -200.0f;  // the y from which on 2^y is 0, or next to it: y 2^y must be no NaN where y is infinite
+constexpr float kNothing = -200.0f;  // a y whose 2^y is 0: y 2^y must be no NaN where y is infinite
 
 ExpSums exp_sums(const float* z, int n, float max, float scale, float cutoff) {
   const float a = scale * kLog2e;

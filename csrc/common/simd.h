@@ -81,17 +81,17 @@ inline F exp2_poly(F f) {
   return r * f + 1.0f;
 }
 
-// 2^y. NaN stays NaN; y = -inf may give NaN too, so callers mask logits of -inf.
+// 2^y, 0 where y lies below kLeastExponent: a floor in its place would be mass where nothing else is left. NaN stays NaN.
 inline F exp2_f(F y) {
 #if defined(__AVX512F__)
+  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)y, _mm512_set1_ps(kLeastExponent), _CMP_NLT_UQ);
   const __m512 n = _mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return (F)_mm512_scalef_ps((__m512)exp2_poly(y - (F)n), n);
+  return (F)_mm512_maskz_scalef_ps(counts, (__m512)exp2_poly(y - (F)n), n);
 #else
-  y = select(y < -126.0f, splat(-126.0f), y);
-  y = select(y > 127.0f, splat(127.0f), y);
-  const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
+  const F capped = select(y > 127.0f, splat(127.0f), y);
+  const F shifted = capped + 0x1.8p23f;  // the low mantissa bits now hold round(y)
   const F power = (F)(((I)shifted << 23) + 0x3f800000);
-  return exp2_poly(y - (shifted - 0x1.8p23f)) * power;
+  return select(y < kLeastExponent, F{}, exp2_poly(capped - (shifted - 0x1.8p23f)) * power);
 #endif
 }
 

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "law.h"
+#include "chain.h"
 
 #define SPECDEC_DEVICE __device__ __forceinline__
 
@@ -14,14 +14,14 @@ constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int kLanes = 32;
 constexpr float kLog2E = 1.4426950408889634f;
 
-// exp2 on the special function unit: 2 ulp, subnormal results are zero.
+// exp2 on the special function unit: 2 ulp, and 0 below kLeastExponent.
 SPECDEC_DEVICE float fast_exp2(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  return exp2f(x);
+  return x < kLeastExponent ? 0.0f : exp2f(x);
 #endif
 }
 
@@ -61,6 +61,7 @@ SPECDEC_DEVICE float warp_sum(float x) {
 // alignment of the row: the order of every sum, and so its bits, are the same for all.
 constexpr int kGroup = 8;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
+SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) { return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup; }
 
 // Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way before one is used.
 template <int N>
@@ -137,15 +138,9 @@ struct ChunkStats {
   float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; not needed of a greedy row, else 0
 };
 
-// `sample` [32] or null: an entry per lane, from all over the chunk.
-SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, float* sample) {
-  constexpr int N = kChunk / kLanes;
-  float z[N];
-  load_groups<N / kGroup>(row, chunk, 0, -HUGE_VALF, z);
-  if (sample) {
-    const int lane = threadIdx.x % kLanes, j = lane % 4;
-    __stcg(sample + lane, j < 2 ? (j == 0 ? z[0] : z[kGroup]) : (j == 2 ? z[2 * kGroup] : z[3 * kGroup]));
-  }
+// Of the chunk whose entries the lanes hold
+template <int N>
+SPECDEC_DEVICE ChunkStats stats_of(const float (&z)[N], float scale) {
   float max = -HUGE_VALF;
 #pragma unroll
   for (int r = 0; r < N; ++r) max = fmaxf(max, z[r]);
@@ -162,6 +157,40 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale
   return {max, warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]))};
 }
 
+// `sample` [32] or null: an entry per lane, from all over the chunk.
+SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, float* sample) {
+  constexpr int N = kChunk / kLanes;
+  float z[N];
+  load_groups<N / kGroup>(row, chunk, 0, -HUGE_VALF, z);
+  if (sample) {
+    const int lane = threadIdx.x % kLanes, j = lane % 4;
+    __stcg(sample + lane, j < 2 ? (j == 0 ? z[0] : z[kGroup]) : (j == 2 ? z[2 * kGroup] : z[3 * kGroup]));
+  }
+  return stats_of(z, scale);
+}
+
+// Of the entries that a law keeps, without ids that were taken out
+SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Taken& taken, int64_t chunk) {
+  constexpr int N = kChunk / kLanes;
+  float z[N];
+  load_groups<N / kGroup>(q.row, chunk, 0, -HUGE_VALF, z);
+#pragma unroll 1
+  for (int64_t i = 0; i < taken.n; ++i) {
+    const int64_t id = taken[i];
+    if (id < chunk * kChunk || id >= (chunk + 1) * kChunk) continue;
+#pragma unroll
+    for (int r = 0; r < N; ++r) {
+      if (id_of(chunk, 0, r) == id) z[r] = -HUGE_VALF;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < N; ++r) z[r] = z[r] >= q.law.cutoff ? z[r] : -HUGE_VALF;
+  const ChunkStats stats = stats_of(z, q.law.scale);
+  return {stats.max, stats.max > -HUGE_VALF ? stats.sum : 0.0f};
+}
+
+
+
 // p(v) of a dist that has a row, from the entry of that row; NaN of a probability that is none
 SPECDEC_DEVICE float target_weight(const Dist& p, float z) {
   if (p.kind == Kind::kProbs) return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN;
@@ -175,7 +204,6 @@ SPECDEC_DEVICE float draft_weight(const Dist& q, float z) {
 }
 
 SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0f : -HUGE_VALF; }
-SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) { return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup; }
 
 SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
 

@@ -12,7 +12,7 @@ constexpr int kHeld = kPairs * kGroup;  // entries of a lane at a time
 template <int N>
 SPECDEC_DEVICE void blend_draft_groups(const Dist& q, int64_t chunk, int first, float (&y)[N]) {
   const bool row = has_row(q) && chunk * kChunk < q.row.V;
-  if (row) return draft_groups(q, nullptr, 0, chunk, first, y);
+  if (row) return draft_groups(q, Taken{}, chunk, first, y);
   const int64_t hot = q.kind == Kind::kOneHot ? q.hot : -1;
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = id_of(chunk, first, r) == hot;
@@ -158,7 +158,7 @@ SPECDEC_APART double count_above(Row row, float least, float* sums) {
 
 SPECDEC_APART double deferred_sum(const Blend* blend, int64_t V, float* sums) {
   return block_sum_over(blend->q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
-    draft_groups(blend->q, nullptr, 0, chunk, first, w);
+    draft_groups(blend->q, Taken{}, chunk, first, w);
     const uint32_t kept = kept_groups(*blend, V, chunk, first, w);
 #pragma unroll
     for (int r = 0; r < kHeld; ++r) w[r] = kept >> r & 1 ? 0.0f : w[r];

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// k draws from one row's law, by inverse CDF: independent, or without replacement (each from what is left, renormalised).
+// k draws from one row's law, by inverse CDF: independent, or without replacement (each from what is left, renormalised: however little
+// that is, see take_out).
 #pragma once
 
+#include "../common/chain.h"
 #include "../common/draw.h"
 #include "../common/philox.h"
 
@@ -39,11 +41,12 @@ SPECDEC_HD void sample(Team& team, const Sample& a, int64_t n) {
     for (int64_t i = 0; i < a.k && team.leads(); ++i) tokens[i] = id, logprobs[i] = NAN;
     return;
   }
+  Dist left = q;
   for (int64_t i = 0; i < a.k; ++i) {
-    const bool empty = i > 0 && !a.replacement && (q.kind == Kind::kOneHot || !team.has_left());
-    const int64_t id = empty ? -1 : q.kind == Kind::kOneHot ? q.hot : team.draw(q, Dist{}, a.draft_uniform(n, i));
+    const bool empty = left.kind == Kind::kNothing;
+    const int64_t id = empty ? -1 : q.kind == Kind::kOneHot ? q.hot : team.draw(left, Dist{}, a.draft_uniform(n, i));
     if (team.leads()) tokens[i] = id, logprobs[i] = empty ? -HUGE_VALF : float(q.log_prob(id));
-    if (!a.replacement && !empty) team.take_out(q, tokens, i + 1);
+    if (!a.replacement && !empty) left = q.kind == Kind::kOneHot ? Dist{} : team.take_out(left, {tokens, i + 1});
   }
 }
 

@@ -8,6 +8,32 @@
 namespace specdec {
 namespace {
 
+class DrawTeam : public BlockTeam {
+ public:
+  SPECDEC_DEVICE DrawTeam(const Law& law, const ChunkTable& table, bool has_max, Held held)
+      : BlockTeam(law, table.sum, has_max ? table.max : nullptr, held), table_(table) {}
+
+  // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left of it may be far
+  // smaller than what was taken. Returns p as it is to be drawn from next; nothing where nothing is left.
+  SPECDEC_DEVICE Dist take_out(const Dist& p, const Taken& taken) {
+    taken_ = taken;
+    __syncthreads();
+    const int64_t chunk = taken[taken.n - 1] / kChunk, first = chunk * kChunk;
+    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
+    const double rest = block_sum<double>(n, [&](int i) { return double(weight(p, Dist{}, first + i)); });
+    if (leads()) __stcg(sum_ + chunk, float(rest));
+    __syncthreads();
+    const double total = block_sum<double>(int(chunk_count(p.row.V)), [&](int c) { return double(__ldcg(sum_ + c)); });
+    if (total >= kEnough) return p;
+    Dist left = p;
+    left.law = block_law_without(p, taken, table_);
+    return left.valid() ? left : Dist{};
+  }
+
+ private:
+  const ChunkTable table_;
+};
+
 struct Draws {
   Sample a;
   ChunkTable table;
@@ -31,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws
   Law law{};
   if (!s.a.stats_in) law = block_law<kFiltered>(row, filters, table);
   const bool held = s.a.stats_in || !filters.any(row.V);
-  BlockTeam team(law, table.sum, s.a.stats_in ? nullptr : table.max, held ? BlockTeam::kPlain : BlockTeam::kNothingHeld);
+  DrawTeam team(law, table, !s.a.stats_in, held ? BlockTeam::kPlain : BlockTeam::kNothingHeld);
   sample(team, s.a, n);
 }
 

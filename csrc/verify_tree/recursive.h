@@ -13,18 +13,16 @@ SPECDEC_WALK int32_t accept_recursively(Walk<Team>& walk, Tests tests) {
   for (Test t = walk.next(tests); t.child >= 0; t = walk.next(tests)) {
     const int64_t token = walk.token(t.child);
     if (!kReplacement && walk.is_gone(token)) continue;
-    double r = walk.residual(token);
+    const double r = walk.residual(token);
     if (r != r) return -1;
-    const double q_t = walk.draft(t.child);
-    double left = q_t == q_t;  // of q: nothing of what is no law
-    if (!kReplacement && left > 0) left = walk.left_of(walk.law_of(t.child));
-    if (left > 0) {
-      if (accept(r, q_t / left, walk.coin(t.column))) return t.child;
-      if (walk.complete_pi() && accept(r = walk.residual(token), q_t / left, walk.coin(t.column))) return t.child;
-    }
-    const double kept = walk.reduce(left > 0 ? walk.law_of(t.child) : Dist{}, 1, 1 / left, kReplacement ? -1 : token);
+    walk.look_up(t.child);
+    const Left left = walk.template left_of_law<kReplacement>(t.child);
+    const double q_t = walk.draft_of(t.child, left);
+    if (accept(r, q_t, walk.coin(t.column))) return t.child;
+    if (left.q.kind != Kind::kNothing && walk.complete_pi() && accept(walk.residual(token), q_t, walk.coin(t.column))) return t.child;
+    const double kept = walk.reduce(left.q, 1, 1 / left.share, kReplacement ? -1 : token);
     if (kept != kept) return -1;
-    if (kept == 0 && left > 0) walk.status |= kEmptyResidual;
+    if (kept == 0 && left.q.kind != Kind::kNothing) walk.status |= kEmptyResidual;
   }
   return -1;
 }

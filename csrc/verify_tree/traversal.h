@@ -13,7 +13,8 @@ namespace specdec {
 struct Node {
   Tests tests;        // the children that have not been looked at
   double w = 1;
-  double s = 1;       // 1 / what the law it was drawn from still held
+  float log_norm = 0, max = 0;  // what was left of the law it was drawn from, if one of logits
+  float share = 1;              // and if one of probabilities
   bool drawn = true;  // from a law at all; else there is nothing to take away
   bool open = true;   // there may be children to look at
 };
@@ -104,11 +105,15 @@ class Traversal {
       top_.open = false;
       return Next::kLook;
     }
-    const double q_t = walk_.draft(t.child), left = q_t == q_t ? walk_.left_of(walk_.law_of(t.child)) : 0;
-    const auto weigh = [&](double x) { return left > 0 && q_t > 0 && x > 0 ? top_.w * x * left / q_t : 0; };
+    walk_.look_up(t.child);
+    const Left left = walk_.left_of_law(t.child);
+    const double q_t = walk_.draft_of(t.child, left);
+    const auto weigh = [&](double x) { return q_t > 0 && x > 0 ? top_.w * x / q_t : 0; };
     double w = weigh(r);
     if (w < 1 && walk_.complete_pi()) w = weigh(walk_.residual(token));
-    child.tests.node = t.child, child.w = w < 1 ? w : 1, child.s = 1 / left, child.drawn = left > 0, child.open = true;
+    child.tests.node = t.child, child.w = w < 1 ? w : 1, child.open = true;
+    child.drawn = left.q.kind != Kind::kNothing;
+    child.log_norm = left.q.law.log_norm, child.max = left.q.law.max, child.share = float(left.share);
     return w > 0 ? Next::kEnter : Next::kRemove;
   }
 
@@ -119,7 +124,9 @@ class Traversal {
       link.gone = token;
       return walk_.push(link);
     }
-    const double kept = walk_.reduce(walk_.law_of(child.tests.node), top_.w, child.s, token);
+    Dist q = walk_.law_of(child.tests.node);
+    q.law.log_norm = child.log_norm, q.law.max = child.max;
+    const double kept = walk_.reduce(q, top_.w, 1 / child.share, token);
     if (kept != kept) {
       top_.open = false;
       return;

@@ -6,6 +6,13 @@
 
 namespace specdec {
 
+// What is left of a law: q renormalised if it is one of logits, else a row of which the tokens that are left hold a share.
+// Ids that have left are not to be asked for.
+struct Left {
+  Dist q;  // nothing if nothing is left
+  double share = 1;
+};
+
 // What a walk keeps in its team's memory
 struct WalkRoom {
   Link* links;    // [most_links()]
@@ -76,13 +83,15 @@ class Walk {
     return draft_again(child);
   }
   // Right after draft() of a child of the same law.
-  SPECDEC_HD double draft_again(int32_t child) {
+  SPECDEC_HD double draft_again(int32_t child) { return draft_of(child, {known_}); }
+  // Of a child that was drawn from what was left of its law.
+  SPECDEC_HD double draft_of(int32_t child, const Left& left) {
     if (draft_row(child) < 0) return 1;
     if (known_.kind == Kind::kNothing || !known_.valid()) {
       status |= kInvalidRow | kInvalidDraft;
       return NAN;
     }
-    const double q = draft_prob(known_.prob(token(child)));
+    const double q = draft_prob(left.q.prob(token(child))) / left.share;
     if (!(q > 0)) status |= kInvalidDraft;
     return q;
   }
@@ -97,16 +106,30 @@ class Walk {
   SPECDEC_HD const Dist& known() const { return known_; }
   SPECDEC_HD void recall(int64_t row, const Dist& law) { known_row_ = row, known_ = law; }
 
-  // Of what q holds without the tokens that have left, their share; exactly 0 if nothing is left.
-  SPECDEC_HD double left_of(const Dist& q) {
-    if (rest.n == 0 || q.kind == Kind::kOneHot) return 1;
-    if (q.kind == Kind::kLogits) {
-      double left = 1;
-      for (int64_t i = 0; i < rest.n; ++i) left -= rest.links[i].gone < 0 ? 0 : q.prob(rest.links[i].gone);
-      if (left > 0.125) return left;  // else cancellation: what is left is added up
+  // What is left of the law that a child was drawn from, right after look_up() of it: all of it with replacement, else without the
+  // tokens that have left.
+  template <bool kReplacement = false>
+  SPECDEC_HD Left left_of_law(int32_t child) {
+    Left left{law_of(child)};
+    const Dist& q = left.q;
+    if (!q.valid()) return {};
+    if (kReplacement || rest.n == 0 || !(q.kind == Kind::kLogits || q.kind == Kind::kProbs)) return left;
+    const Taken taken = gone(rest.links, rest.n);
+    if (q.kind == Kind::kProbs) {
+      held_ = false;
+      left.share = team_.mass_without(q, taken);
+      return left.share >= FLT_MIN ? left : Left{};
     }
-    held_ = false;
-    return team_.mass(q, rest.links, rest.n);
+    double share = 1;
+    for (int64_t i = 0; i < rest.n; ++i) share -= taken[i] < 0 ? 0 : q.prob(taken[i]);
+    if (share > 0.125) {
+      left.q.law.log_norm += float(log(share));
+    } else {  // cancellation, and perhaps next to nothing: what is left is added up, in units of its own
+      held_ = false;
+      left.q.law = team_.law_without(q, taken);
+      if (!left.q.valid()) return {};
+    }
+    return left;
   }
 
   // A law at whose node the walk stands, before any rejection; its links go on the stack from `bottom` on.
@@ -192,7 +215,8 @@ class Walk {
   }
 
   // rest becomes (weight * rest - s * q)+; a one-hot q keeps nothing of its token. Returns what is left, rest being normalised
-  // before; where nothing is left, rest stays as it was (rounding alone gets there). NaN: p is no law.
+  // before; where nothing is left, or less than 2^-126, rest stays as it was (but for rounding, nobody gets there more often than that).
+  // NaN: p is no law.
   SPECDEC_HD double reduce(const Dist& q, double weight, double s, int64_t gone) {
     complete_pi();
     Link link = subtracting(q);
@@ -201,7 +225,7 @@ class Walk {
       const double known = q.kind == Kind::kOneHot && rest.p.kind == Kind::kLogits && !rest.blend ? weight * (1 - residual(q.hot)) : 0;
       push(link);
       const double left = known > 0.125 ? known : sum_of(rest);  // a small difference of large numbers is added up
-      if (has_mass(left)) return total = left;
+      if (left >= FLT_MIN && has_mass(left)) return total = left;
       --rest.n;
     }
     if (own().kind == Kind::kProbs && !has_mass(sum_of(Chain{own()}))) return NAN;  // known by its sum alone

@@ -6,10 +6,12 @@ import triton.language as tl
 
 from .blend import first_chunk, first_weight, standing
 from .draw import has_mass, total_mass
-from .law import clean_q, finite_max, is_bad, lane_of, load_chunk, probs
+from .judge import INVALID_DRAFT
+from .law import FLT_MIN, chunk_sum, clean_q, finite_max, is_bad, lane_of, load_chunk, probs
 from .links import INTS, Chain, get_link, put_link, subtracting
-from .side import Dist, chunks_from, draft_prob, each, each_dist, each_request, is_something, offset_of, prob
+from .side import Dist, choose, chunks_from, draft_prob, each, each_dist, each_request, is_something, offset_of, one_hot, prob
 from .tree import some
+
 
 @triton.jit
 def chain_weight(rows, chain, v, mask):
@@ -104,32 +106,85 @@ def draft_mass(rows, q, chain, on, S):
 
 
 @triton.jit
+def law_without(rows, q, chain, on, S):
+    """log_norm and max of what is left of q's logits without the tokens that have left: measured from the largest that is left, so that
+    nothing is lost however little that weighs. log_norm is NaN where nothing is left."""
+    q = each_dist(q, S)
+    b = each_request(S)
+    at = each(chain.at, S)
+    n = each(chain.n, S)
+    alive = each(on, S)
+    lane = tl.arange(0, S.WIDTH)[None, :]
+    most = tl.full([S.ROWS * S.TOGETHER], -float("inf"), tl.float32)
+    total = tl.zeros([S.ROWS * S.TOGETHER], tl.float64)
+    for begin in range(0, rows.draft.chunks, S.TOGETHER):
+        c = chunks_from(begin, S)
+        z = load_chunk(rows.draft.rows, offset_of(rows.draft, b, q.row), rows.draft.V, c, alive & (c < rows.draft.chunks), -float("inf"), S.WIDTH)
+        for j in range(0, tl.max(tl.where(on, chain.n, 0), 0)):
+            gone = tl.load(rows.ints + (at + j) * INTS + 1, mask=alive & (j < n), other=-1)
+            z = tl.where(lane == lane_of(gone, c)[:, None], -float("inf"), z)
+        largest, mass = chunk_sum(tl.where(z >= q.cutoff[:, None], z, -float("inf")), q.scale, q.cutoff)
+        new = tl.maximum(most, largest)
+        total = moved(total, most, new, q.scale) + moved(mass.to(tl.float64), largest, new, q.scale)
+        most = new
+    parts = tl.reshape(most, [S.ROWS, S.TOGETHER])
+    new = tl.max(parts, 1)
+    total = tl.sum(tl.reshape(moved(total, most, each(new, S), q.scale), [S.ROWS, S.TOGETHER]), 1)
+    return tl.log(tl.where(total > 0, total, float("nan"))).to(tl.float32), new
+
+
+@triton.jit
+def moved(total, most, new, scale):
+    """A sum of exponentials relative to one logit, relative to another."""
+    x = (most.to(tl.float64) - new.to(tl.float64)) * scale.to(tl.float64)
+    return tl.where(total > 0, total * tl.exp(tl.where(total > 0, x, 0.0)), 0.0)
+
+
+@triton.jit
 def left_of(rows, q, chain, on, S):
-    """Of what q holds without the tokens that have left, its share; exactly 0 if nothing is left."""
-    if rows.draft.rows is None:
-        return tl.full([S.ROWS], 1.0, tl.float64)
-    else:
-        left = tl.where(is_something(q), 1.0, 0.0).to(tl.float64)
-        left = tl.where(chain.n == 0, 1.0, left)
+    """What is left of q without the tokens that have left: a law of its own if q is one of logits, else q as it is and the share that
+    they leave of it. Nothing where nothing is left."""
+    share = tl.full([S.ROWS], 1.0, tl.float64)
+    if rows.draft.rows is not None:
         has_row = on & (q.row >= 0) & (q.hot < 0) & (chain.n > 0)
-        adding = has_row
-        if not rows.draft.PROBS:
+        nothing = one_hot(q.row * 0 - 1)
+        if rows.draft.PROBS:
+            if some(has_row):
+                share = tl.where(has_row, draft_mass(rows, q, chain, has_row, S), 1.0)
+            q = choose(share >= FLT_MIN, q, nothing)
+        else:
+            left = share
             for j in range(0, tl.max(tl.where(has_row, chain.n, 0), 0)):
                 here = has_row & (j < chain.n)
                 gone = tl.load(rows.ints + (chain.at + j) * INTS + 1, mask=here, other=-1)
                 gone_p, _ = prob(rows.draft, chain.b, q, gone, here)
                 left -= gone_p
-            adding = has_row & ~(left > 0.125)  # cancellation: what is left is added up
-        if some(adding):
-            left = tl.where(adding, draft_mass(rows, q, chain, adding, S), left)
-        return left
+            adding = has_row & ~(left > 0.125)  # cancellation, and perhaps next to nothing: what is left is added up, in units of its own
+            log_norm = q.log_norm + tl.log(tl.where(has_row & ~adding, left, 1.0)).to(tl.float32)
+            most = q.most
+            if some(adding):
+                new_norm, new_most = law_without(rows, q, chain, adding, S)
+                log_norm = tl.where(adding, new_norm, log_norm)
+                most = tl.where(adding, new_most, most)
+            q = choose(log_norm == log_norm, Dist(q.row, q.hot, q.scale, q.cutoff, log_norm, most), nothing)
+    return q, share
+
+
+@triton.jit
+def draft_of(rows, b, token, q, share, on, S):
+    """q of each child's token, drawn from what was left of a law; and the bits of status where it is no probability."""
+    q_t = tl.full([S.ROWS], 1.0, tl.float64)
+    if rows.draft.rows is not None:
+        p_t, _ = prob(rows.draft, b, q, token, on)
+        q_t = draft_prob(p_t) / share
+    return q_t, tl.where(on & ~(q_t > 0), INVALID_DRAFT, 0)
 
 
 @triton.jit
 def reduce(rows, chain, total, q, weight, s, gone, on, S):
     """The chain becomes (weight * chain - s * q)+ where `on`; a one-hot q keeps nothing of its token. n, total and what is left,
-    the chain being normalised before; and whether rows.masses holds its chunks. Where nothing is left the chain stays as it was
-    (rounding alone gets there). NaN: p is no law."""
+    the chain being normalised before; and whether rows.masses holds its chunks. Where nothing is left, or less than 2^-126, the chain
+    stays as it was (but for rounding, nobody gets there more often than that). NaN: p is no law."""
     n = chain.n
     taking = on & is_something(q)
     m = tl.where(taking, weight / total, 1.0).to(tl.float32)
@@ -147,7 +202,7 @@ def reduce(rows, chain, total, q, weight, s, gone, on, S):
     adding = taking & (hot < 0) & ~(kept > 0.125)
     if some(adding):
         kept = tl.where(adding, chain_sum(rows, longer, adding, S), kept)
-    stays = taking & (kept > 0) & (kept < float("inf"))
+    stays = taking & (kept >= FLT_MIN) & (kept < float("inf"))
     lost = on & ~stays
     kept = tl.where(stays, kept, 0.0)
     if some(lost):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX, LOG2E, finite_max, is_bad
+from .law import FLT_MAX, LOG2E, finite_max, is_bad, weight_of
 from .pair import chunks_of, load
 
 
@@ -54,7 +54,7 @@ def logit_confidence(side, d, scale, cutoff, least, reads, S):
         most = tl.max(finite_max(z), 0)
         new = tl.maximum(top, most)
         x = (z - new) * scale
-        e = tl.where(z < cutoff, 0.0, tl.exp2(x * LOG2E))  # so a NaN reaches the sum
+        e = tl.where(z < cutoff, 0.0, weight_of(x * LOG2E))  # so a NaN reaches the sum
         of_x = tl.where(z >= cutoff, e * -tl.maximum(x, -100.0), 0.0)  # below it exp(x) is nothing, and x must be finite
         # What was summed relative to an earlier maximum moves to the new one.
         moved = tl.where(top > -float("inf"), ((top - new) * scale).to(tl.float64), 0.0)

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from .accept import accept_test
 from .blend import first_weight, standing
-from .chain import chain_sum, chain_weight, left_of, reduce
+from .chain import chain_sum, chain_weight, draft_of, left_of, reduce
 from .draw import has_mass
 from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from .kseq import search_laws
@@ -56,20 +56,21 @@ def test_recursively(tree, rows, random, chain, total, held, child, column, toke
     r /= total
     stopped = testing & (r != r)
     testing &= r == r
-    q, q_t, bits, known, known_row = draft_law(tree, rows, chain.b, child, token, known, known_row, testing, S)
-    left = tl.full([S.ROWS], 1.0, tl.float64)
+    q, bits, known, known_row = draft_law(tree, rows, chain.b, child, token, known, known_row, testing, S)
+    share = tl.full([S.ROWS], 1.0, tl.float64)
     taken = token * 0 - 1
     if not REPLACES:
-        left = left_of(rows, q, chain, testing, S)
+        q, share = left_of(rows, q, chain, testing, S)
         taken = token
+    q_t, no_prob = draft_of(rows, chain.b, token, q, share, testing, S)
+    bits |= no_prob
     u = coin(random, chain.b, column, DOMAIN_ACCEPT, column, testing)
-    accepted = testing & (left > 0) & accept_test(r, q_t / left, u)
+    accepted = testing & accept_test(r, q_t, u)
     rejected = testing & ~accepted
     n = chain.n
     if some(rejected):
-        q = choose(left > 0, q, one_hot(token * 0 - 1))
         one = tl.full([S.ROWS], 1.0, tl.float64)
-        n, total, kept, holds = reduce(rows, chain, total, q, one, one / left, taken, rejected, S)
+        n, total, kept, holds = reduce(rows, chain, total, q, one, one / share, taken, rejected, S)
         stopped |= rejected & (kept != kept)
         bits |= tl.where(rejected & (kept == 0) & is_something(q), EMPTY_RESIDUAL, 0)
         held = tl.where(rejected, holds, held)
@@ -135,7 +136,7 @@ def test_by_kseq(tree, rows, random, chain, drafts, child, column, token, known,
     status = tl.zeros([S.ROWS], tl.int32)
     first = testing & (drafts.rho == 0)
     if some(first):
-        q, _, status, _, _ = draft_law(tree, rows, chain.b, child, token, known, known_row, first, S)
+        q, status, _, _ = draft_law(tree, rows, chain.b, child, token, known, known_row, first, S)
         stopped = first & (~is_something(q) | ((drafts.row < 0) & (token >= rows.target.V)))
         first &= ~stopped
         p_at = offset_of(rows.target, chain.b, chain.p.row)

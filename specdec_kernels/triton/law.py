@@ -11,6 +11,9 @@ import triton.language as tl
 CHUNK = tl.constexpr(1024)
 LOG2E = tl.constexpr(1.4426950408889634)
 FLT_MAX = tl.constexpr(3.4028234663852886e38)
+FLT_MIN = tl.constexpr(2.0**-126)
+ENOUGH = tl.constexpr(2.0**-60)  # what is left of a law is measured anew once it weighs less: csrc/common/chain.h
+LEAST_EXPONENT = tl.constexpr(-126.0)  # a logit that weighs less than 2^-126 of the largest one weighs nothing, on every backend
 
 
 @triton.jit
@@ -66,11 +69,17 @@ def finite_max(z):
 
 
 @triton.jit
+def weight_of(y):
+    """2^y, 0 below LEAST_EXPONENT."""
+    return tl.where(y < LEAST_EXPONENT, 0.0, tl.exp2(y))
+
+
+@triton.jit
 def chunk_sum(z, scale, cutoff):
     """The largest finite logit of a chunk, and sum of exp((z - it) * scale) over z >= cutoff; no finite sum if the chunk holds
     NaN or +inf."""
     most = finite_max(z)
-    e = tl.exp2((z - most[:, None]) * (scale * LOG2E)[:, None])
+    e = weight_of((z - most[:, None]) * (scale * LOG2E)[:, None])
     return most, tl.sum(tl.where(z < cutoff[:, None], 0.0, e), 1)
 
 
@@ -119,7 +128,7 @@ def log_prob(z, scale, cutoff, log_norm, most):
 @triton.jit
 def probs(z, scale, cutoff, log_norm, most):
     """p of a chunk of logits, in float32."""
-    e = tl.exp2((z - most[:, None]) * (scale * LOG2E)[:, None]) * tl.exp2(-log_norm * LOG2E)[:, None]
+    e = weight_of((z - most[:, None]) * (scale * LOG2E)[:, None]) * tl.exp2(-log_norm * LOG2E)[:, None]
     return tl.where(z >= cutoff[:, None], e, 0.0)
 
 

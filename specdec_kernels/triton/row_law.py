@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .cutoff import ONE, crossing, keep, top_k_bound
-from .law import CHUNK, FLT_MAX, LOG2E, first_chunk_with, first_lane_with, load_chunk
+from .law import CHUNK, FLT_MAX, LOG2E, first_chunk_with, first_lane_with, load_chunk, weight_of
 from .scan import parameter, scale_of
 
 
@@ -47,7 +47,7 @@ def row_sum(maxes, sums, at, chunks, top, scale, exists, ROWS: tl.constexpr, CHU
         inside = (c < chunks) & exists[:, None]
         m = tl.load(maxes + at[:, None] + c, mask=inside, other=-float("inf"))
         s = tl.load(sums + at[:, None] + c, mask=inside, other=0.0)
-        share = s * tl.exp2((m - top[:, None]) * (scale * LOG2E)[:, None])
+        share = s * weight_of((m - top[:, None]) * (scale * LOG2E)[:, None])
         total += tl.sum(tl.where(s > 0, share, 0.0).to(tl.float64), 1)
     return total
 

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from . import check, launch
 from .draw import has_mass, pick_chunk, pick_lane, total_mass
-from .law import CHUNK, LOG2E, first_chunk_with, first_lane_with, is_greedy, lane_of, load_chunk, load_law, log_prob, probs
+from .law import CHUNK, ENOUGH, LOG2E, chunk_sum, first_chunk_with, first_lane_with, is_greedy, lane_of, load_chunk, load_law, log_prob, probs, weight_of
 from .philox import DOMAIN_DRAFT, uniform
 from .row_stats import laws, scan
 
@@ -43,11 +43,37 @@ def to_masses(maxes, sums, at, chunks, top, scale, exists, ROWS: tl.constexpr, C
         inside = (c < chunks) & exists[:, None]
         m = tl.load(maxes + at[:, None] + c, mask=inside, other=-float("inf"))
         s = tl.load(sums + at[:, None] + c, mask=inside, other=0.0)
-        share = s * tl.exp2((m - top[:, None]) * (scale * LOG2E)[:, None])
+        share = s * weight_of((m - top[:, None]) * (scale * LOG2E)[:, None])
         tl.store(sums + at[:, None] + c, tl.where(s == 0, 0.0, share), mask=inside)
         most = tl.maximum(most, tl.max(m, 1))
     tl.debug_barrier()
     return most
+
+
+@triton.jit
+def measure_anew(
+    rows, offset, V, tokens, num_taken, scale, cutoff, maxes, masses, at, chunks, on, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr
+):  # fmt: skip
+    """What is left of rows of logits without the tokens that were drawn: the largest logit that is, and chunk sums in its units, so that
+    nothing is lost however little that weighs."""
+    lane = tl.arange(0, WIDTH)[None, :]
+    finite_scale = tl.where(on, scale, 1.0)
+    for c in range(0, chunks):
+        each_c = tl.zeros([ROWS], tl.int32) + c
+        z = load_chunk(rows, offset, V, each_c, on, -float("inf"), WIDTH)
+        for j in range(0, num_taken):
+            taken = tl.load(tokens + j, mask=on, other=-1)
+            z = tl.where(lane == lane_of(taken, each_c)[:, None], -float("inf"), z)
+        most, mass = chunk_sum(tl.where(z >= cutoff[:, None], z, -float("inf")), finite_scale, cutoff)
+        tl.store(maxes + at + c, most, mask=on)
+        tl.store(masses + at + c, mass, mask=on)
+    tl.debug_barrier()
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    for begin in range(0, chunks, CHUNKS):
+        c = begin + tl.arange(0, CHUNKS)[None, :]
+        top = tl.maximum(top, tl.max(tl.load(maxes + at[:, None] + c, mask=on[:, None] & (c < chunks), other=-float("inf")), 1))
+    to_masses(maxes, masses, at, chunks, top, finite_scale, on, ROWS, CHUNKS)
+    return top, total_mass(masses, at, chunks, on, ROWS, CHUNKS)
 
 
 @launch.kernel
@@ -82,11 +108,14 @@ def draw_kernel(
     tl.store(logprobs + place, tl.where(gone, -float("inf"), known), mask=others)
 
     u = draw_uniforms(n, draws, k, seed, seed_stride, offsets, offset_stride, slots, slot_stride, uniforms, exists)
+    # Chunk sums are in units of the row's largest logit, or of the largest that was left when they were measured anew.
+    unit = top
+    measured = total
     for i in range(0, k):
         target = tl.sum(tl.where(draws == i, u, 0.0), 1) * total
         c, into, mass = pick_chunk(masses, at, chunks, target, drawing, ROWS, CHUNKS)
         z = load_chunk(rows, n * row_stride, V, c, drawing, -float("inf"), WIDTH)
-        w = probs(z, scale, cutoff, log_norm, top)
+        w = probs(z, scale, cutoff, tl.zeros([ROWS], tl.float32), unit)
         if not REPLACEMENT:
             for j in range(0, i):
                 taken = tl.load(tokens + n * k + j, mask=drawing, other=-1)
@@ -100,14 +129,21 @@ def draw_kernel(
             token = tl.where(left, token, -1)
             logprob = tl.where(left, logprob, -float("inf"))
             # The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
-            # Here weights are in units of p, in the sums in units of the largest: the factor is exp(log_norm).
-            rest = tl.sum(tl.where(lane == here[:, None], 0.0, w), 1) * tl.exp2(log_norm * LOG2E)
+            rest = tl.sum(tl.where(lane == here[:, None], 0.0, w), 1)
             tl.store(masses + at + c, rest, mask=drawing & left)
         tl.store(tokens + n * k + i, token, mask=drawing)
         tl.store(logprobs + n * k + i, logprob, mask=drawing)
         if not REPLACEMENT:
             tl.debug_barrier()
             total = total_mass(masses, at, chunks, drawing, ROWS, CHUNKS)
+            few = drawing & left & (total < measured * ENOUGH)
+            if (tl.max(few.to(tl.int32)) > 0) & (i + 1 < k):
+                largest_left, total_left = measure_anew(
+                    rows, n * row_stride, V, tokens + n * k, i + 1, scale, cutoff, maxes, masses, at, chunks, few, ROWS, WIDTH, CHUNKS
+                )
+                unit = tl.where(few, largest_left, unit)
+                total = tl.where(few, total_left, total)
+                measured = tl.where(few, total_left, measured)
 
 
 def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms):

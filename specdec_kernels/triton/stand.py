@@ -64,7 +64,7 @@ def stand(tree, rows, rule, alpha, b, node, depth, p, at, known, known_row, on, 
         if rule == LOSSY:  # a greedy target stays what it is, and q is not read
             tested = tested & (p.hot < 0)
         token = entry(tree.tokens, b * tree.N + child, tested)
-        q, _, _, known, known_row = draft_law(tree, rows, b, child, token, known, known_row, tested, S)
+        q, _, known, known_row = draft_law(tree, rows, b, child, token, known, known_row, tested, S)
         if some(tested & is_something(q)):
             pi = pi_of(rule, alpha.first, rows.target, rows.draft, alone_dist(rows.target, p), alone_dist(rows.draft, q), S)
             put_pi(rows, at, pi, q, on)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .blend import standing
-from .chain import chain_weight, left_of, reduce
+from .chain import chain_weight, draft_of, left_of, reduce
 from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from .links import Chain
 from .philox import DOMAIN_ACCEPT
@@ -32,8 +32,8 @@ class Frame(NamedTuple):
     bottom: Any  # where they begin
     total: Any  # of p as they left it
     w: Any
-    q: Any  # the law it was drawn from; nothing: nothing to take away
-    s: Any  # 1 / what q still held
+    q: Any  # what was left of the law it was drawn from; nothing: nothing to take away
+    s: Any  # 1 / the share that is
 
 
 @triton.jit
@@ -174,13 +174,12 @@ def traverse(tree, rows, rules, random, out, b, links, ints, reals, exists, S):
         testing &= ~gone
         opened &= ~(testing & (r != r))
         testing &= r == r
-        q, q_t, bits, known, known_row = draft_law(tree, rows, b, node, token, known, known_row, testing, S)
-        status |= bits
-        left = left_of(rows, q, chain, testing, S)
-        q_t = tl.where(left > 0, q_t / left, 0.0)
+        q, bits, known, known_row = draft_law(tree, rows, b, node, token, known, known_row, testing, S)
+        q, share = left_of(rows, q, chain, testing, S)
+        q_t, no_prob = draft_of(rows, b, token, q, share, testing, S)
+        status |= bits | no_prob
         w = tl.where((q_t > 0) & (r > 0), top.w * r / q_t, 0.0)
-        q = choose(left > 0, q, nothing)
-        next_child = Frame(node, top.tests, top.p, top.n, top.bottom, top.total, tl.minimum(w, 1.0), q, 1 / left)
+        next_child = Frame(node, top.tests, top.p, top.n, top.bottom, top.total, tl.minimum(w, 1.0), q, 1 / share)
         child = choose_frame(looking, next_child, child)
         entering = following | (testing & (w > 0))
         removing = testing & ~(w > 0)

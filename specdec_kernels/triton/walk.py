@@ -14,7 +14,7 @@ from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from .law import CHUNK, LOG2E, first_chunk_with, first_lane_with
 from .links import Chain
 from .philox import DOMAIN_FINAL
-from .side import choose, dist, draft_prob, is_valid, one_hot, prob
+from .side import choose, dist, is_valid, one_hot, prob
 from .tree import coin, entry, some
 
 
@@ -60,12 +60,9 @@ def draft_row(tree, b, child, on):
 
 @triton.jit
 def draft_law(tree, rows, b, child, token, known, known_row, on, S):
-    """The law q that each child was drawn from, q of its token, the bits of status; and the law that is known now, of which row.
-
-    A row that is no law flags its draft, and so does a token that it holds no probability for.
-    """
+    """The law q that each child was drawn from, the bits of status; and the law that is known now, of which row. A row that is no law
+    flags its draft."""
     q = one_hot(token)
-    q_t = tl.full([S.ROWS], 1.0, tl.float64)
     bits = tl.zeros([S.ROWS], tl.int32)
     if rows.draft.rows is not None:
         row = draft_row(tree, b, child, on)
@@ -75,12 +72,10 @@ def draft_law(tree, rows, b, child, token, known, known_row, on, S):
             known = choose(unknown, dist(rows.draft, b, row, unknown, False, S), known)
             known_row = tl.where(unknown, row, known_row)
         valid = is_valid(rows.draft, known)
-        p_t, _ = prob(rows.draft, b, known, token, drawn & valid)
-        q_t = tl.where(drawn, tl.where(valid, draft_prob(p_t), 0.0), q_t)
-        bits = tl.where(drawn & ~(q_t > 0), INVALID_DRAFT, 0) | tl.where(drawn & ~valid, INVALID_ROW, 0)
+        bits = tl.where(drawn & ~valid, INVALID_ROW | INVALID_DRAFT, 0)
         nothing = one_hot(token * 0 - 1)
         q = choose(drawn, choose(valid, known, nothing), q)
-    return q, q_t, bits, known, known_row
+    return q, bits, known, known_row
 
 
 @triton.jit
