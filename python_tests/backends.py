@@ -29,8 +29,15 @@ BACKENDS = {
     "cuda-on-cpu-checked": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "checked"}, slower=20),  # every access is noted
     "reference": Backend(slower=4),
 }
+# The CPU's instruction sets that can run here, each in a process of its own
+ISAS = ["base", "avx2", "avx512"][: {"AVX512": 3, "AVX2": 2}.get(torch.backends.cpu.get_cpu_capability(), 1)]
+BACKENDS |= {f"cpu-{isa}": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_ISA": isa}) for isa in ISAS}
 NAMES = os.environ.get("SPECDEC_TEST_BACKENDS", "cpu,cuda-on-cpu,triton-interpret,cuda,triton").split(",")
 _workers = {}
+
+
+def instruction_sets(name):
+    return [f"cpu-{isa}" for isa in ISAS] if name == "cpu" else [name]
 
 
 @functools.cache

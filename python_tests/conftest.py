@@ -47,6 +47,12 @@ def sweep_backend(request):
     yield from _ready(request)
 
 
+@pytest.fixture(params=_params([n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name)]))
+def isa_backend(request):
+    """Every backend that is an op, the CPU once for each instruction set."""
+    yield from _ready(request)
+
+
 @pytest.fixture
 def verify(op_backend):
     """verify_chain on every backend that is an op."""

@@ -16,13 +16,13 @@ SPECDEC_WALK int32_t accept_recursively(Walk<Team>& walk, Tests tests) {
     const double r = walk.residual(token);
     if (r != r) return -1;
     walk.look_up(t.child);
-    const Left left = walk.template left_of_law<kReplacement>(t.child);
+    const Left left = kReplacement ? walk.all_of(walk.law_of(t.child)) : walk.left_of(t.child);
     const double q_t = walk.draft_of(t.child, left);
     if (accept(r, q_t, walk.coin(t.column))) return t.child;
-    if (left.q.kind != Kind::kNothing && walk.complete_pi() && accept(walk.residual(token), q_t, walk.coin(t.column))) return t.child;
-    const double kept = walk.reduce(left.q, 1, 1 / left.share, kReplacement ? -1 : token);
+    if (left.any && walk.complete_pi() && accept(walk.residual(token), q_t, walk.coin(t.column))) return t.child;
+    const double kept = walk.reduce(walk.law_of(t.child, left), 1, 1 / left.share, kReplacement ? -1 : token);
     if (kept != kept) return -1;
-    if (kept == 0 && left.q.kind != Kind::kNothing) walk.status |= kEmptyResidual;
+    if (kept == 0 && left.any) walk.status |= kEmptyResidual;
   }
   return -1;
 }

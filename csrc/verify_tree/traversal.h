@@ -13,9 +13,7 @@ namespace specdec {
 struct Node {
   Tests tests;        // the children that have not been looked at
   double w = 1;
-  float log_norm = 0, max = 0;  // what was left of the law it was drawn from, if one of logits
-  float share = 1;              // and if one of probabilities
-  bool drawn = true;  // from a law at all; else there is nothing to take away
+  Left left;          // of the law it was drawn from, to be taken away
   bool open = true;   // there may be children to look at
 };
 
@@ -106,27 +104,23 @@ class Traversal {
       return Next::kLook;
     }
     walk_.look_up(t.child);
-    const Left left = walk_.left_of_law(t.child);
-    const double q_t = walk_.draft_of(t.child, left);
+    child.left = walk_.left_of(t.child);
+    const double q_t = walk_.draft_of(t.child, child.left);
     const auto weigh = [&](double x) { return q_t > 0 && x > 0 ? top_.w * x / q_t : 0; };
     double w = weigh(r);
     if (w < 1 && walk_.complete_pi()) w = weigh(walk_.residual(token));
     child.tests.node = t.child, child.w = w < 1 ? w : 1, child.open = true;
-    child.drawn = left.q.kind != Kind::kNothing;
-    child.log_norm = left.q.law.log_norm, child.max = left.q.law.max, child.share = float(left.share);
     return w > 0 ? Next::kEnter : Next::kRemove;
   }
 
   SPECDEC_HD void remove(const Node& child) {
     const int64_t token = walk_.token(child.tests.node);
-    if (!child.drawn) {
+    if (!child.left.any) {
       Link link;
       link.gone = token;
       return walk_.push(link);
     }
-    Dist q = walk_.law_of(child.tests.node);
-    q.law.log_norm = child.log_norm, q.law.max = child.max;
-    const double kept = walk_.reduce(q, top_.w, 1 / child.share, token);
+    const double kept = walk_.reduce(walk_.law_of(child.tests.node, child.left), top_.w, 1 / child.left.share, token);
     if (kept != kept) {
       top_.open = false;
       return;

@@ -6,11 +6,12 @@
 
 namespace specdec {
 
-// What is left of a law: q renormalised if it is one of logits, else a row of which the tokens that are left hold a share.
-// Ids that have left are not to be asked for.
+// What was left of the law that a child was drawn from, without the tokens that had left. Of logits a law of its own; of probabilities
+// the row as it is and the share of it.
 struct Left {
-  Dist q;  // nothing if nothing is left
-  double share = 1;
+  bool any = true;  // false: nothing, or the row is no law
+  float log_norm = 0, max = 0;
+  float share = 1;
 };
 
 // What a walk keeps in its team's memory
@@ -83,7 +84,7 @@ class Walk {
     return draft_again(child);
   }
   // Right after draft() of a child of the same law.
-  SPECDEC_HD double draft_again(int32_t child) { return draft_of(child, {known_}); }
+  SPECDEC_HD double draft_again(int32_t child) { return draft_of(child, all_of(known_)); }
   // Of a child that was drawn from what was left of its law.
   SPECDEC_HD double draft_of(int32_t child, const Left& left) {
     if (draft_row(child) < 0) return 1;
@@ -91,7 +92,7 @@ class Walk {
       status |= kInvalidRow | kInvalidDraft;
       return NAN;
     }
-    const double q = draft_prob(left.q.prob(token(child))) / left.share;
+    const double q = left.any ? draft_prob(law_of(child, left).prob(token(child))) / left.share : 0;
     if (!(q > 0)) status |= kInvalidDraft;
     return q;
   }
@@ -106,30 +107,36 @@ class Walk {
   SPECDEC_HD const Dist& known() const { return known_; }
   SPECDEC_HD void recall(int64_t row, const Dist& law) { known_row_ = row, known_ = law; }
 
-  // What is left of the law that a child was drawn from, right after look_up() of it: all of it with replacement, else without the
-  // tokens that have left.
-  template <bool kReplacement = false>
-  SPECDEC_HD Left left_of_law(int32_t child) {
-    Left left{law_of(child)};
-    const Dist& q = left.q;
-    if (!q.valid()) return {};
-    if (kReplacement || rest.n == 0 || !(q.kind == Kind::kLogits || q.kind == Kind::kProbs)) return left;
+  // And what was left of it
+  SPECDEC_HD Dist law_of(int32_t child, const Left& left) const {
+    Dist q = left.any ? law_of(child) : Dist{};
+    if (q.kind == Kind::kLogits) q.law.log_norm = left.log_norm, q.law.max = left.max;
+    return q;
+  }
+  SPECDEC_HD static Left all_of(const Dist& q) { return {q.kind != Kind::kNothing && q.valid(), q.law.log_norm, q.law.max}; }
+
+  // What is left of the law that a child was drawn from, right after look_up() of it.
+  SPECDEC_HD Left left_of(int32_t child) {
+    const Dist q = law_of(child);
+    Left left = all_of(q);
+    const bool row = q.kind == Kind::kLogits || q.kind == Kind::kProbs;
+    if (!left.any || rest.n == 0 || !row) return left;
     const Taken taken = gone(rest.links, rest.n);
     if (q.kind == Kind::kProbs) {
       held_ = false;
-      left.share = team_.mass_without(q, taken);
-      return left.share >= FLT_MIN ? left : Left{};
+      left.share = float(team_.mass_without(q, taken));
+      left.any = left.share >= FLT_MIN;
+      return left;
     }
     double share = 1;
     for (int64_t i = 0; i < rest.n; ++i) share -= taken[i] < 0 ? 0 : q.prob(taken[i]);
     if (share > 0.125) {
-      left.q.law.log_norm += float(log(share));
-    } else {  // cancellation, and perhaps next to nothing: what is left is added up, in units of its own
-      held_ = false;
-      left.q.law = team_.law_without(q, taken);
-      if (!left.q.valid()) return {};
+      left.log_norm += float(log(share));
+      return left;
     }
-    return left;
+    held_ = false;  // cancellation, and perhaps next to nothing: what is left is added up, in units of its own
+    const Law law = team_.law_without(q, taken);
+    return {law.log_norm == law.log_norm, law.log_norm, law.max};
   }
 
   // A law at whose node the walk stands, before any rejection; its links go on the stack from `bottom` on.

@@ -45,8 +45,7 @@ class Chain:
             self.status |= INVALID_DRAFT
 
     def take(self, d, p):
-        with np.errstate(divide="ignore"):
-            self.emit(d, float(np.log(p.p[d])))
+        self.emit(d, p.log(d))
 
     def end(self):
         """All drafts are accepted: the caller's bonus token, or a draw from pi where the draft scored this position too, else from p."""
@@ -78,8 +77,7 @@ class Chain:
                 break
             self.status |= EMPTY_RESIDUAL
         x = self.chance.draw(w, err)
-        with np.errstate(divide="ignore"):
-            return self.emit(x, float(np.log(p.p[x])))
+        return self.emit(x, p.log(x))
 
     def emit(self, token, logprob):
         self.tokens.append(token)

@@ -9,6 +9,7 @@ import torch
 
 EPS = 2.0**-24  # half an ulp of float32 at 1
 SUM_EPS = 32 * EPS  # a float32 sum over one chunk of a row, relative to its total
+TINY = 2.0**-126  # what weighs less, relative to a law's largest id, weighs nothing in an op's sums
 Q_MAX = 1 + 1e-3  # above it q is not a probability; between 1 and Q_MAX it is a rounded 1
 
 
@@ -19,6 +20,12 @@ class Law(NamedTuple):
     greedy: bool
     fallback: int  # argmax of the finite entries, 0 if there is none
     gathered: bool = False  # a probability row: a test looks at p(d) alone and does not notice the rest
+    log_p: np.ndarray | None = None  # [V] of a row of logits: what is left of it may weigh less than a float64 holds
+
+    def log(self, v):
+        """ln p(v)."""
+        with np.errstate(divide="ignore"):
+            return float(np.log(self.p[v]) if self.log_p is None else self.log_p[v])
 
 
 def numpy_rows(t):
@@ -43,11 +50,33 @@ def law_of_logits(z, stats):
         return Law(np.zeros(len(z)), np.zeros(len(z)), False, False, argmax_finite(z))
     if math.isinf(scale):
         return Law(np.eye(1, len(z), int(log_norm))[0], np.zeros(len(z)), True, True, int(log_norm))
-    kept = z >= cutoff
-    x = np.where(kept, (z - top) * scale, 0.0)
-    p = np.where(kept, np.exp(x - log_norm), 0.0)
-    # exp of a float32 argument: a few ulp plus the argument's own rounding; the normaliser adds its share.
-    return Law(p, p * EPS * (16 + 2 * np.abs(x) + 3 * math.log(len(z))), True, False, argmax_finite(z))
+    x = np.where(z >= cutoff, (z - top) * scale, -np.inf)
+    p = np.exp(x - log_norm)
+    return Law(p, p * rounding(x), True, False, argmax_finite(z), log_p=x - log_norm)
+
+
+def rounding(x):
+    """What a float32 evaluation of exp(x) / sum exp(x) is off by, relatively: exp of a float32 argument, a few ulp plus the argument's
+    own rounding; the normaliser adds its share. x: [V], ln of the weights relative to the largest."""
+    return EPS * (16 + 2 * np.where(x > -np.inf, np.abs(x), 0.0) + 3 * math.log(len(x)))
+
+
+def without(p, err, log_p, gone):
+    """norm(p without the ids that are gone) and its error; all zero where nothing is left. In logs where there are any: what is left is
+    measured from its own largest id."""
+    if log_p is None:
+        w, w_err = p.copy(), err.copy()
+    else:
+        x = log_p.copy()
+        x[gone] = -np.inf
+        x -= x.max() if x.max() > -np.inf else 0.0
+        w = np.exp(x)
+        w_err = w * rounding(x)
+    w[gone] = w_err[gone] = 0.0
+    total = w.sum()
+    if not total >= TINY:
+        return np.zeros_like(w), np.zeros_like(w)
+    return w / total, (w_err + w / total * w_err.sum()) / total + w / total * SUM_EPS
 
 
 def law_of_probs(p):
@@ -58,7 +87,10 @@ def law_of_probs(p):
 def padded(law: Law, wide):
     """A Law with zeros behind its last id."""
     n = wide - len(law.p)
-    return law if n == 0 else law._replace(p=np.pad(law.p, (0, n)), err=np.pad(law.err, (0, n)))
+    if n == 0:
+        return law
+    log_p = None if law.log_p is None else np.pad(law.log_p, (0, n), constant_values=-np.inf)
+    return law._replace(p=np.pad(law.p, (0, n)), err=np.pad(law.err, (0, n)), log_p=log_p)
 
 
 def clean_q(q):

@@ -4,7 +4,7 @@
 import numpy as np
 import torch
 
-from .law import argmax_finite, clean_q, numpy_rows
+from .law import TINY, argmax_finite, clean_q, numpy_rows
 
 
 def residual(p, q):
@@ -38,5 +38,5 @@ def residual_row(p, q):
 
 def leftover(p, p_err, q, q_err):
     """(p - q)+ of two rows of one width, and its error."""
-    err = p_err + q_err
+    err = p_err + q_err + TINY * (p > 0)
     return np.maximum(p - q, 0.0), np.where(q - p > err, 0.0, err)  # far below zero, no rounding makes a weight of it

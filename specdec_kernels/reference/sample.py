@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .law import draw, law_of_logits, numpy_rows
+from .law import draw, law_of_logits, numpy_rows, without
 from .row_stats import stats_and_slack
 from .uniforms import uniforms as philox_uniforms
 
@@ -45,7 +45,7 @@ def sample(logits, stats=None, k=1, replacement=True, *, temperature=None, top_k
 def draw_row(law, u_row, replacement):
     """k draws from one law -> (tokens, logprobs, margin)."""
     tokens, logprobs, margin = [], [], math.inf
-    w, err = law.p.copy(), law.err.copy()
+    w, err = law.p, law.err
     for u in u_row:
         if not law.valid:
             tokens.append(law.fallback)
@@ -56,8 +56,8 @@ def draw_row(law, u_row, replacement):
         else:
             x, near = draw(w, u, err)
             tokens.append(x)
-            logprobs.append(float(np.log(law.p[x])))
+            logprobs.append(law.log(x))
             margin = min(margin, near)
             if not replacement:
-                w[x] = err[x] = 0.0
+                w, err = without(law.p, law.err, law.log_p, tokens)
     return tokens, logprobs, margin

@@ -3,6 +3,7 @@
 
 import itertools
 from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,29 +12,49 @@ from .build_tree import Tree, build_tree
 from .chance import outcomes
 from .law import Law
 from .rules import resolved
+from .rules.one_step import law_of_row
 from .tree_rules import RULES
 from .tree_rules.request import Draft, Request, one_hot
 
 
-def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None):
+class Logs(NamedTuple):
+    """A row by the logarithms of its weights: what is left of it after a few draws may weigh less than a float64 holds."""
+
+    x: np.ndarray  # [V], not normalised
+
+
+def probabilities(row):
+    if not isinstance(row, Logs):
+        return np.asarray(row, dtype=np.float64)
+    w = np.exp(row.x - row.x.max())
+    return w / w.sum()
+
+
+def logs(row):
+    with np.errstate(divide="ignore"):
+        return row.x if isinstance(row, Logs) else np.log(probabilities(row))
+
+
+def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=None, q1=None):
     """{emitted tokens: probability} of one given tree (B = 1), the rule's decisions enumerated.
 
-    p(prefix) -> [V] float64, the target's law behind a tuple of tokens; q(prefix) -> [V], the law that children were drawn
-    from, or None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts beside others (draft_row -1).
+    p(prefix) -> [V] float64 or Logs, the target's law behind a tuple of tokens; q(prefix) -> [V] or Logs, the law that children were
+    drawn from, or None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts beside others (draft_row -1). p1, q1: the same
+    rows unscaled (T = 1, no filters), by default p and q.
     """
     law = defaultdict(float)
-    for step, probability in walks(tree, p, q, method, one_hot_nodes, rule, alpha):
+    for step, probability in walks(tree, p, q, method, one_hot_nodes, rule, alpha, p1, q1):
         law[tuple(step.tokens)] += probability
     return dict(law)
 
 
-def walks(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None):
+def walks(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=None, q1=None):
     """Every walk of the rule down one tree, with its probability."""
-    request = request_of(tree, p, q, method, one_hot_nodes, resolved("tree_law", "token", rule, alpha))
+    request = request_of(tree, p, q, method, one_hot_nodes, resolved("tree_law", "token", rule, alpha), p1, q1)
     return outcomes(lambda chance: RULES[method](request, chance))
 
 
-def request_of(tree, p, q, method, one_hot_nodes, rule):
+def request_of(tree, p, q, method, one_hot_nodes, rule, p1=None, q1=None):
     parents, tokens = tree.parents[0].tolist(), tree.tokens[0].tolist()
     drafts = None if tree.draft_nodes is None else tree.draft_nodes[0].tolist()
     prefix = {0: ()}
@@ -42,28 +63,32 @@ def request_of(tree, p, q, method, one_hot_nodes, rule):
             prefix[i] = (*prefix[parent], tokens[i])
 
     def target(node):
-        row = np.asarray(p(prefix[node]), dtype=np.float64)
+        row = probabilities(p(prefix[node]))
         peak = int(np.argmax(row))
         if method == "greedy":
             row = np.eye(1, len(row), peak)[0]
         return Law(row, np.zeros(len(row)), True, method == "greedy", peak), np.inf
 
-    wide = len(p(()))
+    wide = len(probabilities(p(())))
     none = np.zeros(wide)
 
     def draft(child):
         if q is None or child in one_hot_nodes:
             return one_hot(tokens[child], wide), np.inf
-        return Draft(np.asarray(q(prefix[parents[child]])), none, True, True, parents[child]), np.inf
+        row = q(prefix[parents[child]])
+        return Draft(probabilities(row), none, True, True, parents[child], log_q=logs(row) if isinstance(row, Logs) else None), np.inf
 
-    return Request(parents, tokens, target, draft, wide, len(parents), drafts, rule=rule)
+    def unscaled(node, child):
+        return law_of_row(probabilities(p1(prefix[node]))), law_of_row(probabilities(q1(prefix[parents[child]])))
+
+    return Request(parents, tokens, target, draft, wide, len(parents), drafts, rule=rule, unscaled=unscaled if p1 else None)
 
 
-def mixed(trees, p, q, method, rule="exact", alpha=None):
+def mixed(trees, p, q, method, rule="exact", alpha=None, p1=None, q1=None):
     """The law over drawn trees: trees yields (tree, probability)."""
     law = defaultdict(float)
     for tree, probability in trees:
-        for tokens, mass in tree_law(tree, p, q, method, rule=rule, alpha=alpha).items():
+        for tokens, mass in tree_law(tree, p, q, method, rule=rule, alpha=alpha, p1=p1, q1=q1).items():
             law[tokens] += probability * mass
     return dict(law)
 
@@ -72,7 +97,7 @@ def paths(q, length):
     """Every path of `length` tokens and its probability under q(prefix)."""
     law = {(): 1.0}
     for _ in range(length):
-        law = {t + (x,): m * float(w) for t, m in law.items() for x, w in enumerate(q(t)) if w > 0}
+        law = {t + (x,): m * float(w) for t, m in law.items() for x, w in enumerate(probabilities(q(t))) if w > 0}
     return law
 
 
@@ -107,7 +132,7 @@ def grown_trees(q, widths, replacement):
             branches = [([], 1.0)]
             for parent in range(first, len(nodes)):
                 prefix = nodes[parent][2]
-                choices = children(np.asarray(q(prefix), dtype=np.float64), width, replacement)
+                choices = children(q(prefix), width, replacement)
                 branches = [(new + [(parent, x, (*prefix, x)) for x in ids], mass * m) for new, mass in branches for ids, m in choices]
             grown += [(nodes + new, len(nodes), probability * mass) for new, mass in branches]
         states = grown
@@ -121,11 +146,11 @@ def children(row, width, replacement):
     for _ in range(width):
         longer = []
         for ids, mass in drawn:
-            left = row.copy()
+            left = logs(row).copy()
             if not replacement:
-                left[list(ids)] = 0.0
-            total = left.sum()
-            longer += [((*ids, x), mass * left[x] / total) for x in np.flatnonzero(left)] if total > 0 else [(ids, mass)]
+                left[list(ids)] = -np.inf
+            w = probabilities(Logs(left)) if left.max() > -np.inf else np.zeros(len(left))
+            longer += [((*ids, x), mass * w[x]) for x in np.flatnonzero(w)] or [(ids, mass)]
         drawn = longer
     return [(tuple(int(x) for x in ids), float(mass)) for ids, mass in drawn]
 

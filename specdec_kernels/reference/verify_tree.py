@@ -139,6 +139,7 @@ def draft_of(rows, kind, stats, params, row_of, tokens, wide):
             return Draft(np.zeros(wide), np.zeros(wide), False, False, row), math.inf
         law, slack = law_of(row)
         law = padded(law, wide)
-        return Draft(clean_q(law.p), law.err, law.valid or law.gathered, law.valid, row, law.fallback if law.greedy else None), slack
+        hot = law.fallback if law.greedy else None
+        return Draft(clean_q(law.p), law.err, law.valid or law.gathered, law.valid, row, hot, law.log_p), slack
 
     return draft

@@ -44,8 +44,7 @@ def without_replacement(step, p, tests):
             continue  # a duplicate cannot have been drawn: skipping it is what merging would have done
         if math.isnan(r[t]):
             return None, None
-        draft = step.draft(child)
-        q, q_err = left_of(draft, gone)
+        draft, q, q_err = step.draft_without(child, gone)
         if draft.valid and step.chance.accepts(column, r[t], q[t], err[t], q_err[t]):
             return child, None
         if not p.valid:
@@ -54,16 +53,3 @@ def without_replacement(step, p, tests):
             r, err = step.reduce(r, err, q, q_err)
         gone.append(t)
     return None, (r, err)
-
-
-def left_of(draft, gone):
-    """norm(q without the tokens already drawn) and its error; all zero if nothing is left."""
-    q, err = draft.q, draft.err
-    if not gone:
-        return q, err
-    q, err = q.copy(), err.copy()
-    q[gone] = err[gone] = 0.0
-    total = q.sum()
-    if not total > 0:
-        return q, err
-    return q / total, (err + q / total * draft.err.sum()) / total

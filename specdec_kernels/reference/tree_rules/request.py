@@ -15,6 +15,7 @@ class Draft(NamedTuple):
     whole: bool  # a law as a whole; a test looks at one entry of a probability row and does not notice the rest
     row: int  # which row of draft_logits; -1: one-hot at the child's own token
     hot: int | None = None  # the one token of a greedy row or of a one-hot draft
+    log_q: np.ndarray | None = None  # [wide] of a row of logits
 
 
 class Request:

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ..law import Q_MAX, SUM_EPS, Law
+from ..law import Q_MAX, SUM_EPS, Law, without
 from ..residual import leftover
 from ..rules import LAWS, ROW_RULES, Pair, mix_of
 from ..verify_chain import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
@@ -55,13 +55,18 @@ class Step:
 
     def draft(self, child):
         """The law that the child was drawn from; a row that is no law flags its draft."""
+        return self.draft_without(child, [])[0]
+
+    def draft_without(self, child, gone):
+        """(the law that the child was drawn from, that law without the tokens that are gone, its error; all zero where nothing is left)."""
         draft, slack = self.request.draft(child)
         self.chance.note(slack)
+        q, err = without(draft.q, draft.err, draft.log_q, gone) if gone else (draft.q, draft.err)
         if not draft.valid:
             self.status |= INVALID_ROW | INVALID_DRAFT
-        elif not 0 < draft.q[self.token(child)] <= Q_MAX:
+        elif not 0 < q[self.token(child)] <= Q_MAX:
             self.status |= INVALID_DRAFT
-        return draft
+        return draft, q, err
 
     def is_inside(self, child):
         return 0 <= self.token(child) < self.request.wide
@@ -76,8 +81,7 @@ class Step:
     def take(self, child, p):
         self.path.append(child)
         self.tokens.append(self.token(child))
-        with np.errstate(divide="ignore"):
-            self.logprobs.append(float(np.log(p.p[self.token(child)])))
+        self.logprobs.append(p.log(self.token(child)))
 
     def reduce(self, r, err, q, q_err):
         """norm((r - q)+) and its error; where nothing is left (rounding alone does that) the last residual stays."""
@@ -95,8 +99,7 @@ class Step:
         if not p.valid or not (p.p > 0).any():
             return self.emit(p.fallback, math.nan, INVALID_ROW)
         if pi.greedy and rest is None:
-            with np.errstate(divide="ignore"):
-                return self.emit(pi.fallback, float(np.log(p.p[pi.fallback])))
+            return self.emit(pi.fallback, p.log(pi.fallback))
         status = 0
         for w, err in ([] if rest is None else [rest]) + [(pi.p, pi.err), (p.p, p.err)]:
             w = np.where(w > 0, w, 0.0)
@@ -106,8 +109,7 @@ class Step:
                 break
             status = EMPTY_RESIDUAL
         x = self.chance.draw(w, err)
-        with np.errstate(divide="ignore"):
-            return self.emit(x, float(np.log(p.p[x])), status)
+        return self.emit(x, p.log(x), status)
 
     def emit(self, token, logprob, status=0):
         self.tokens.append(token)

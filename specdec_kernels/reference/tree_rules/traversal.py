@@ -12,7 +12,6 @@ import numpy as np
 
 from ..verify_chain import EMPTY_RESIDUAL, INVALID_ROW
 from .greedy import greedy
-from .recursive import left_of
 from .step import Step, leftover, normalised
 
 
@@ -65,8 +64,7 @@ def first_child(step, top, depth):
     if math.isnan(top.r[t]):
         top.children = []
         return None
-    draft = step.draft(child)
-    q, q_err = left_of(draft, top.gone)
+    draft, q, q_err = step.draft_without(child, top.gone)
     w, err = 0.0, 0.0
     if draft.valid and q[t] > 0 and top.r[t] > 0:
         x = top.w * top.r[t] / q[t]
