@@ -108,6 +108,15 @@ def test_pairs(isa_backend):
         assert ((got - want).abs() <= off * (1 + want.abs())).all(), cell
 
 
+def test_the_least_exponent(isa_backend):
+    """An id that weighs less than 2^-126 of the largest weighs nothing; one that weighs more can be drawn where nothing else is left."""
+    for below, token, status in ((-125.5, 1, 4), (-126.5, 0, 4 | 2), (-140.0, 0, 4 | 2), (-160.0, 0, 4 | 2)):
+        p, q = torch.tensor([0.0, below * math.log(2)]), torch.tensor([0.0, -math.inf])
+        u = torch.full((1, 2), 0.5, dtype=torch.float64)
+        out = backends.run("verify_chain", isa_backend, p.expand(1, 2, 2), torch.tensor([[1]]), q.expand(1, 1, 2), uniforms=u)
+        assert (out.tokens[0, 0].item(), out.status.item()) == (token, status), below
+
+
 def test_residual(isa_backend):
     """Rows of probabilities down to the smallest float."""
     rng = rng_of("residual")

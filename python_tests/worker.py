@@ -92,9 +92,9 @@ def serve(name, where, descriptor):
     import specdec_kernels  # noqa: F401
 
     if "SPECDEC_CUDA_ON_CPU" in os.environ:
-        from cuda_on_cpu.build import load
+        from cuda_on_cpu.build import CSRC, load
 
-        load(os.environ["SPECDEC_CUDA_ON_CPU"])
+        load(os.environ["SPECDEC_CUDA_ON_CPU"], os.environ.get("SPECDEC_CSRC", CSRC))
     device = where
     pipe = Connection(descriptor)
     while True:
