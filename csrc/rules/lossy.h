@@ -64,7 +64,8 @@ SPECDEC_WALK double lossy_scale(Team& team, const Dist& p, const Dist& q, double
     const double least = bracket.below(), most = bracket.has_hi() ? bracket.above() : least * 0x1p12;
     if (bracket.has_hi() && !(most - least > kClose * most)) return 1 / most;
     const double step = cbrt(most / least);
-    t[0] = float(least), t[1] = float(least * step), t[2] = float(least * step * step), t[3] = float(most);
+    const double at[kCandidates] = {least, least * step, least * step * step, most};
+    for (int m = 0; m < kCandidates; ++m) t[m] = float(at[m] < 0x1p126 ? at[m] : 0x1p126);  // 1 / R at most, and finite
   }
   return 1 / bracket.above();
 }

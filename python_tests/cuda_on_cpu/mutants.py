@@ -87,7 +87,7 @@ MUTANTS = {
     "residual not normalised": Mutant(WALK, "link.m = float(weight / total)", "link.m = float(weight)", "wrong", "verify_tree", True),
     "drawn tokens stay in q": Mutant("verify_tree/recursive.h", "kReplacement ? -1 : token", "-1", "wrong", "verify_tree", True),
     "survivors not counted": Mutant("verify_tree/kseq.h", "      ++k;", "      ;", "wrong", "verify_tree", True),
-    "weight of the leaf alone": Mutant("verify_tree/traversal.h", "top_.w * x * left", "x * left", "wrong", "verify_tree", True),
+    "weight of the leaf alone": Mutant("verify_tree/traversal.h", "top_.w * x / q_t", "x / q_t", "wrong", "verify_tree", True),
     "child's coin for the parent's": Mutant(
         "verify_tree/target_only.h", "coin * acc < seen", "walk.coin(t.column) * acc < seen", "wrong", "verify_tree", True
     ),
