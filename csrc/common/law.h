@@ -30,6 +30,12 @@ struct Law {
   float max;
 };
 
+// (z - max) * scale, by halves: the difference of two finite logits may overflow.
+SPECDEC_HD float scaled(float z, float max, float scale) { return (0.5f * z - 0.5f * max) * (2 * scale); }
+
+// An entry of a probability row: what is negative counts 0, and what is not finite is none.
+SPECDEC_HD float clean_prob(float z) { return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN; }
+
 SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
   if (row.dtype == kFloat32) return static_cast<const float*>(row.data)[v];
   const uint32_t h = static_cast<const uint16_t*>(row.data)[v];

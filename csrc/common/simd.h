@@ -81,13 +81,14 @@ inline F exp2_poly(F f) {
   return r * f + 1.0f;
 }
 
-// 2^y. NaN stays NaN; y = -inf may give NaN too, so callers mask logits of -inf.
+// 2^y: 0 of -inf, NaN of NaN.
 inline F exp2_f(F y) {
 #if defined(__AVX512F__)
+  y = max_f(splat(-200.0f), y);  // NaN stays
   const __m512 n = _mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return (F)_mm512_scalef_ps((__m512)exp2_poly(y - (F)n), n);
 #else
-  y = select(y < -126.0f, splat(-126.0f), y);
+  y = select(y < -127.0f, splat(-127.0f), y);  // whose power is 0
   y = select(y > 127.0f, splat(127.0f), y);
   const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
   const F power = (F)(((I)shifted << 23) + 0x3f800000);
@@ -96,6 +97,13 @@ inline F exp2_f(F y) {
 }
 
 constexpr float kLog2e = 1.44269504088896341f;
+
+// (z - max) * scale * log2(e) of a row, by halves: the difference of two finite logits may overflow.
+struct Exponent {
+  float half, twice;
+  Exponent(float max, float scale) : half(0.5f * max), twice(2 * scale * kLog2e) {}
+  F operator()(F z) const { return (z * 0.5f - half) * twice; }
+};
 
 // Four accumulators hide the latency of the adds; they and the lanes are combined in one fixed order.
 constexpr int A = 4;
