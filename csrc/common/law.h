@@ -71,13 +71,13 @@ struct Dist {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
     if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
     const float z = load_scalar(row, v);
-    if (kind == Kind::kProbs) return log(double(z));
+    if (kind == Kind::kProbs) return log(double(clean_prob(z)));
     if (!(z >= law.cutoff)) return -HUGE_VAL;
     return (double(z) - law.max) * law.scale - law.log_norm;
   }
 
   SPECDEC_HD double prob(int64_t v) const {
-    if (kind == Kind::kProbs) return v < row.V ? double(load_scalar(row, v)) : 0.0;
+    if (kind == Kind::kProbs) return v < row.V ? double(clean_prob(load_scalar(row, v))) : 0.0;
     return exp(log_prob(v));
   }
 };

@@ -72,10 +72,10 @@ struct VerifyTree {
     return bad;
   }
   SPECDEC_HD double test_uniform(int64_t b, int64_t column) const {
-    return uniforms ? uniforms[b * (columns() + 1) + column] : seed ? uniform(seed[b], offset[b], kDomainAccept, column) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + column]) : seed ? uniform(seed[b], offset[b], kDomainAccept, column) : 0.0;
   }
   SPECDEC_HD double final_uniform(int64_t b) const {
-    return uniforms ? uniforms[b * (columns() + 1) + columns()] : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + columns()]) : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
   }
 };
 

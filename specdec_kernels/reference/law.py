@@ -50,9 +50,10 @@ def law_of_logits(z, stats):
     return Law(p, p * EPS * (16 + 2 * np.abs(x) + 3 * math.log(len(z))), True, False, argmax_finite(z))
 
 
-def law_of_probs(p):
-    valid = bool((p < math.inf).all() and (p > 0).any())  # what is negative counts 0
-    return Law(p, np.zeros(len(p)), valid, False, argmax_finite(p), gathered=True)
+def law_of_probs(row):
+    """What is negative counts 0; what is not finite is none, and the row no law."""
+    p = np.where(row < math.inf, np.maximum(row, 0.0), math.nan)
+    return Law(p, np.zeros(len(p)), bool(np.isfinite(p).all() and (p > 0).any()), False, argmax_finite(row), gathered=True)
 
 
 def padded(law: Law, wide):
