@@ -103,7 +103,7 @@ SPECDEC_WALK void finish(Team& team, const VerifyChain& a, int64_t b, int64_t i,
   if (a.gives_bonus(b, i)) {
     const int64_t bonus = a.bonus_tokens[b];
     if (bonus < 0 || bonus >= V) status |= kInvalidBonus;
-    last = {bonus < 0 ? 0 : bonus >= V ? V - 1 : bonus, NAN};  // its row was not given
+    last = {bonus < 0 ? 0 : bonus, NAN};  // as given: its row was not, and an id beyond V may have its use
   } else {
     last = stop.draw(team, a.final_uniform(b), status);
   }
