@@ -19,8 +19,9 @@ SPECDEC_WALK bool keeps_row(Team& team, Rule rule, double alpha, const Dist& p, 
   if (rule != Rule::kChow && rule != Rule::kChowLog) {
     const Dist p1 = unscaled(team, p);
     lack -= of_log ? team.entropy(p1) : 1 - largest(team, p1);
+  } else if (lack <= alpha && p.kind == Kind::kProbs && !(largest(team, p) > 0)) {
+    return false;  // whether probabilities are a law is not known before they are read
   }
-  if (rule == Rule::kChow || rule == Rule::kChowLog) return lack <= alpha && (p.kind != Kind::kProbs || largest(team, p) > 0);
   if (rule != Rule::kOpt && rule != Rule::kOptLog) return lack <= alpha;
   if (!(lack > 0) || !(lack <= alpha)) return lack <= 0;  // TV lies in [0, 1]
   return lack <= alpha * (p.kind == Kind::kOneHot ? 1 - draft_prob(q.prob(p.hot)) : team.tv(p, q));

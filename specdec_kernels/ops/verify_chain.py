@@ -72,8 +72,8 @@ def verify_chain(
         cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
         bonus_tokens: [B], sampled by the engine; the target then comes without its bonus row (G or D rows).
         temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 (or
-            a subnormal one) is greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1 without filters; q
-            must be the law the draft was drawn from.
+            a subnormal one) is greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1
+            without filters; q must be the law the draft was drawn from.
         target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
             in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
         target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters. What is negative in
