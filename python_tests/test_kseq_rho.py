@@ -136,6 +136,28 @@ def test_exact_ends(backend, k):
     assert [x.item() for x in backends.run("kseq_rho", backend, *apart, k, kind="probs")] == [k, 0, 0]
 
 
+def test_disjoint_and_nearly(backend):
+    """beta and p_acc are chances, whatever rounding does to sums that hardly differ from 1; at rho = k nothing is accepted of disjoint rows."""
+    V = 1100
+    rng = torch.Generator().manual_seed(9)
+    p, q = torch.rand(2, backends.scale(60, backend), V, generator=rng).pow(4)
+    at = torch.arange(V) % 2 == 0
+    p, q = torch.where(at, p, 0.0), torch.where(at, 0.0, q)
+    p, q = (x / x.sum(-1, keepdim=True) for x in (p, q))
+    third = len(p) // 3
+    q[:third, 0] = torch.logspace(-12, -5, third)  # the rest overlaps by so much
+    q[third : 2 * third, ::2] = 1e-9 * p[third : 2 * third, ::2]
+    for k in (1, 2, 8, 64):
+        rho, beta, p_acc = backends.run("kseq_rho", backend, p, q, k, kind="probs")
+        assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all() and ((rho >= 1) & (rho <= k)).all()
+        assert (p_acc <= k * 1.1e-5 + 1e-6).all() and (p_acc >= beta).all()  # no draft more than the overlap, whose sum is off by 4 u
+        assert (beta[2 * third :] < 1e-6).all() and (rho[2 * third :] == k).all()
+        z, y = p.log(), q.log()
+        z_stats, y_stats = sk.row_stats(z), sk.row_stats(y)
+        _, beta, p_acc = backends.run("kseq_rho", backend, z, y, k, z_stats, y_stats)
+        assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all()
+
+
 def test_greedy_rows_are_one_hot(backend):
     """Stats at temperature 0, on either side and on both: with p one-hot at a, sum min(rho q, p) = min(rho q(a), 1)."""
     z = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]]).log()

@@ -143,14 +143,19 @@ def test_ragged_gaps_and_index_dtypes(verify):
 
 
 def test_bonus_tokens(verify):
-    """Emitted on full acceptance with logprob NaN; a rejection does not look at them; outside the vocabulary: clamped."""
-    p = ln(0.5, 0.3, 0.2).expand(4, 1, 3)
-    drafts = torch.tensor([[0], [0], [0], [2]])
-    u = torch.tensor([[0.0, 0.0]] * 3 + [[checks.ALMOST_ONE, 0.0]], dtype=torch.float64)
-    out = verify(p, drafts, None, bonus_tokens=torch.tensor([2, 7, -4, 1]), uniforms=u)
-    assert out.tokens.tolist() == [[0, 2], [0, 2], [0, 0], [0, -1]]
-    assert out.status.tolist() == [0, 8, 8, 0]
-    assert out.logprobs[:3, 1].isnan().all() and not out.logprobs[:, 0].isnan().any()
+    """Emitted on full acceptance with logprob NaN, as they are given even where they lie beyond the vocabulary, with status 8; a negative one
+    becomes 0. A rejection does not look at them."""
+    p = ln(0.5, 0.3, 0.2).expand(6, 1, 3)
+    drafts = torch.tensor([[0], [0], [0], [0], [0], [2]])
+    u = torch.tensor([[0.0, 0.0]] * 5 + [[checks.ALMOST_ONE, 0.0]], dtype=torch.float64)
+    bonus = torch.tensor([2, 3, 7, 2**62, -4, 1])
+    for how in ({}, {"method": "block"}, {"rule": "lenience", "alpha": 0.5}):
+        out = verify(p, drafts, None, bonus_tokens=bonus, uniforms=u, **how)
+        assert out.tokens.tolist() == [[0, 2], [0, 3], [0, 7], [0, 2**62], [0, 0], [0, -1]]
+        assert out.status.tolist() == [0, 8, 8, 8, 8, 0]
+        assert out.logprobs[:5, 1].isnan().all() and not out.logprobs[:, 0].isnan().any()
+    args = dict(target_logits=p, draft_tokens=drafts, bonus_tokens=bonus, uniforms=u)
+    checks.assert_same_tokens(out, checks.reference_verify(**args))
 
 
 def test_golden(verify):

@@ -2,6 +2,8 @@
 """verify_tree on bad data and degenerate trees, its errors, and what torch wants of an op."""
 
 import math
+import resource
+from pathlib import Path
 
 import backends
 import pytest
@@ -9,6 +11,7 @@ import surface
 import torch
 import tree_cases
 from test_verify_tree import METHODS, verify
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import specdec_kernels as sk
 from specdec_kernels import reference
@@ -255,6 +258,56 @@ def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
     args = dict(method=method, target_row=zeros, draft_row=zeros, uniforms=u)
     out, ref = verify(backend)((parents, tokens), p, q, **args), reference.verify_tree((parents, tokens), p, q, **args)
     assert not differ(out, ref).any()
+
+
+def deep(max_depth):
+    """A path of three nodes that may be accepted far below them."""
+    tree = torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 2, 1]])
+    rows = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(3))
+    uniforms = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=F64)
+    return {"tree": tree, "target_logits": rows, "draft_logits": rows.flip(1), "method": "traversal", "max_depth": max_depth, "uniforms": uniforms}
+
+
+def within_reach(max_depth, room):
+    """The call with so many bytes of address space left."""
+    sk.verify_tree(**deep(9))  # what is made once
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
+    try:
+        return tuple(x[:, :9] if x.dim() == 2 else x for x in sk.verify_tree(**deep(max_depth)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that a tensor made under it has."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if torch.is_tensor(out):
+            self.most = max(self.most, out.numel())
+        return out
+
+
+def largest_tensor(max_depth):
+    with Largest() as seen:
+        sk.verify_tree(**deep(max_depth))
+    return seen.most
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_depth_costs_no_more_than_its_outputs(op_backend):
+    """A path holds no more nodes than the tree, however deep it might go: 2^22 frames would take a gigabyte, the outputs take 64 MB."""
+    if op_backend.startswith("triton"):  # whose tensors are all torch's own
+        assert backends.there(op_backend, largest_tensor, 100) <= 101
+    elif op_backend != "cuda":
+        depth = 2**22
+        out = backends.there(op_backend, within_reach, depth, 1 << 29)
+        want = backends.run("verify_tree", op_backend, **deep(8))
+        assert equal(out, want)
 
 
 def test_seeds(backend):

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../common/check.h"
+#include "../common/philox.h"
 #include "accept.h"
 
 namespace specdec {
@@ -29,7 +30,7 @@ struct Accept {
   Probs p, q, u;        // [n]
   bool* out = nullptr;  // [n]
 
-  SPECDEC_HD void test(int64_t i) const { out[i] = accept(p[i], q[i], u[i]); }
+  SPECDEC_HD void test(int64_t i) const { out[i] = accept(p[i], q[i], given_uniform(u[i])); }
 };
 
 inline Probs probs(const Op& op, const char* name, const Tensor& t, bool ids) {

@@ -34,7 +34,7 @@ struct ChunkShares {
 
   SPECDEC_DEVICE double operator()(int c) const {
     const float s = __ldcg(table.sum + c);
-    return s > 0 ? double(s) * fast_exp2((__ldcg(table.max + c) - max) * rate) : 0.0;
+    return s > 0 ? double(s) * fast_exp2(scaled(__ldcg(table.max + c), max, rate)) : 0.0;
   }
 };
 
@@ -82,10 +82,10 @@ SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const Chunk
     const float s = __ldcg(sum + c);
     bad |= s != s;
   }
-  max = block_max(max);
+  max = block_max(max) + 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
   if (__syncthreads_or(bad) || max == -HUGE_VALF) {
     const float z = load_scalar(row, block_argmax_finite(row));
-    return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z : -HUGE_VALF};
+    return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z + 0.0f : -HUGE_VALF};
   }
   if (filters.greedy()) {
     int chunk = INT32_MAX;
@@ -104,7 +104,7 @@ SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const Chunk
   if constexpr (kFiltered) {
     if (filters.any(row.V)) {
       const Nucleus::Kept kept = Nucleus(row, chunk_max, table.samples, max, scale).keep(filters, total);
-      return {scale, kept.cutoff, float(log(double(kept.mass) * Nucleus::kUnit)), max};
+      return {scale, kept.cutoff + 0.0f, float(log(double(kept.mass) * Nucleus::kUnit)), max};
     }
   }
   return {scale, -FLT_MAX, normalise_chunks(chunks, share, total), max};

@@ -65,10 +65,11 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
   float max = -kInf;
   bool bad = !filters.sane();
   for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= bad_[c];
+  max += 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
   if (bad || max == -kInf) {
     const int64_t id = argmax_finite(row);
     const float z = row.V ? load_scalar(row, id) : -kInf;
-    return {scale, -FLT_MAX, kNaN, std::isfinite(z) ? z : -kInf};
+    return {scale, -FLT_MAX, kNaN, std::isfinite(z) ? z + 0.0f : -kInf};
   }
 
   if (greedy) {
@@ -86,7 +87,7 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
   } else {
     for (int64_t c = 0; c < chunks_; ++c) {
       if (sum_[c] > 0) {
-        const float below = (max_[c] - max) * scale, weight = std::exp(below);
+        const float below = scaled(max_[c], max, scale), weight = std::exp(below);
         if (sums_surprise_ && weight > 0) surprise += weight * (surprise_[c] - below * sum_[c]);
         sum_[c] *= weight;
       }
@@ -96,7 +97,7 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
   const float log_norm = float(std::log(total));
   const double norm = std::exp(-double(log_norm));
   for (int64_t c = 0; c < chunks_; ++c) sum_[c] *= norm;
-  const Law law{scale, kept, log_norm, max};
+  const Law law{scale, kept + 0.0f, log_norm, max};
   held_ = from_law(row, law);
   if (sums_surprise_ && !filtered) remember(held_, log_norm + surprise * norm);
   return law;
@@ -127,7 +128,7 @@ float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float
     // Fixed point: integer sums do not depend on their order.
     constexpr double kOne = 0x1p40;
     kept = std::max(kept, crossing(row, lo, filters.top_p * total * kOne, [=](float z) {
-                      return uint64_t(std::exp((z - max) * scale) * float(kOne));
+                      return uint64_t(std::exp(scaled(z, max, scale)) * float(kOne));
                     }));
   }
   return kept;
@@ -238,7 +239,7 @@ Law CpuTeam::law_without(const Dist& q, const Taken& taken) {
     if (sum_[c] > 0) left.max = std::max(left.max, max_[c]);
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) {
-    if (sum_[c] > 0) sum_[c] *= std::exp((max_[c] - left.max) * left.scale);
+    if (sum_[c] > 0) sum_[c] *= std::exp(scaled(max_[c], left.max, left.scale));
     total += sum_[c];
   }
   left.log_norm = has_mass(total) ? float(std::log(total)) : kNaN;

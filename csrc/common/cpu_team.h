@@ -20,6 +20,12 @@ class CpuTeam {
 
   CpuTeam(int64_t max_V, bool wide);
 
+  // What is kept of rows is of one request's: batch mates may share its rows, and what they asked of them must not show.
+  void forget() {
+    held_ = {}, peaks_ = {}, num_taken_ = 0;
+    expect_entropy(false);
+  }
+
   // Whether this thread writes the results of a walk.
   bool leads() const { return true; }
 
@@ -151,13 +157,13 @@ void for_requests(int64_t B, int64_t V, const Walk& walk) {
   const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);
   if (wide || B == 1) {
     CpuTeam team(V, wide);
-    for (int64_t b = 0; b < B; ++b) walk(team, b);
+    for (int64_t b = 0; b < B; ++b) team.forget(), walk(team, b);
     return;
   }
   const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
   torch::stable::parallel_for(0, B, grain, [&](int64_t begin, int64_t end) {
     CpuTeam team(V, false);
-    for (int64_t b = begin; b < end; ++b) walk(team, b);
+    for (int64_t b = begin; b < end; ++b) team.forget(), walk(team, b);
   });
 }
 

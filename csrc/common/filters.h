@@ -17,14 +17,15 @@ struct Filters {
   float top_p = 1.0f;
   float min_p = 0.0f;
 
-  SPECDEC_HD bool greedy() const { return temperature == 0; }
+  // A subnormal temperature is one of 0: its inverse would overflow.
+  SPECDEC_HD bool greedy() const { return temperature >= 0 && temperature < FLT_MIN; }
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
   SPECDEC_HD bool any(int64_t V) const { return !greedy() && (min_p > 0 || top_p < 1 || top_k_on(V)); }
   // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
   SPECDEC_HD bool sane() const { return temperature >= 0 && temperature <= FLT_MAX && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1; }
 
-  // 1 / T, finite below the overflow of scale * log2(e); infinity is the mark of a greedy row.
-  SPECDEC_HD float scale() const { return greedy() ? HUGE_VALF : 1.0f / temperature < 2e38f ? 1.0f / temperature : 2e38f; }
+  // 1 / T, at most 2^126, so that 2 scale log2(e) is finite; infinity is the mark of a greedy row.
+  SPECDEC_HD float scale() const { return greedy() ? HUGE_VALF : 1.0f / temperature; }
   SPECDEC_HD float min_p_cutoff(float max) const {
     return min_p > 0 ? clamped(max + temperature * log(double(min_p))) : -FLT_MAX;
   }

@@ -33,6 +33,12 @@ struct Law {
   float max;
 };
 
+// (z - max) * scale, by halves: the difference of two finite logits may overflow.
+SPECDEC_HD float scaled(float z, float max, float scale) { return (0.5f * z - 0.5f * max) * (2 * scale); }
+
+// An entry of a probability row: what is negative counts 0, and what is not finite is none.
+SPECDEC_HD float clean_prob(float z) { return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN; }
+
 SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
   if (row.dtype == kFloat32) return static_cast<const float*>(row.data)[v];
   const uint32_t h = static_cast<const uint16_t*>(row.data)[v];
@@ -68,13 +74,13 @@ struct Dist {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
     if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
     const float z = load_scalar(row, v);
-    if (kind == Kind::kProbs) return log(double(z));
+    if (kind == Kind::kProbs) return log(double(clean_prob(z)));
     if (!(z >= law.cutoff)) return -HUGE_VAL;
     return (double(z) - law.max) * law.scale - law.log_norm;
   }
 
   SPECDEC_HD double prob(int64_t v) const {
-    if (kind == Kind::kProbs) return v < row.V ? double(load_scalar(row, v)) : 0.0;
+    if (kind == Kind::kProbs) return v < row.V ? double(clean_prob(load_scalar(row, v))) : 0.0;
     return exp(log_prob(v));
   }
 };

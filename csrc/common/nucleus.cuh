@@ -71,7 +71,7 @@ class Nucleus {
   SPECDEC_DEVICE static uint32_t key(float z) { return ordered(z + 0.0f); }
   SPECDEC_DEVICE static uint32_t before(uint32_t key) { return key - 1 == kMinusZero ? key - 2 : key - 1; }
 
-  SPECDEC_DEVICE unsigned long long mass(float z) const { return (unsigned long long)(fast_exp2((z - max_) * rate_) * float(1 / kUnit)); }
+  SPECDEC_DEVICE unsigned long long mass(float z) const { return (unsigned long long)(fast_exp2(scaled(z, max_, rate_)) * float(1 / kUnit)); }
 
   // The largest z* >= lo with which the goal is reached; the smallest logit >= lo if it never is.
   SPECDEC_DEVICE Kept crossing(float lo, const Goal& goal) {

@@ -36,4 +36,7 @@ SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, int64_t
   return double(bits) * 0x1p-53;
 }
 
+// A uniform that a caller gave: what lies outside [0, 1) counts as the nearer end, NaN as 0.
+SPECDEC_HD double given_uniform(double u) { return u > 0 ? (u < 1 ? u : 1 - 0x1p-53) : 0; }
+
 }  // namespace specdec

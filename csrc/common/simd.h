@@ -97,6 +97,13 @@ inline F exp2_f(F y) {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
+// (z - max) * scale * log2(e) of a row, by halves: the difference of two finite logits may overflow.
+struct Exponent {
+  float half, twice;
+  Exponent(float max, float scale) : half(0.5f * max), twice(2 * scale * kLog2e) {}
+  F operator()(F z) const { return (z * 0.5f - half) * twice; }
+};
+
 // Four accumulators hide the latency of the adds; they and the lanes are combined in one fixed order.
 constexpr int A = 4;
 struct Sum {

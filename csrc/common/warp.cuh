@@ -152,7 +152,7 @@ SPECDEC_DEVICE ChunkStats stats_of(const float (&z)[N], float scale) {
   } else {
     const float rate = scale * kLog2E;
 #pragma unroll
-    for (int r = 0; r < N; ++r) sum[r % 4] += fast_exp2((z[r] - max) * rate);
+    for (int r = 0; r < N; ++r) sum[r % 4] += fast_exp2(scaled(z[r], max, rate));
   }
   return {max, warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]))};
 }
@@ -193,8 +193,8 @@ SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Taken& taken,
 
 // p(v) of a dist that has a row, from the entry of that row; NaN of a probability that is none
 SPECDEC_DEVICE float target_weight(const Dist& p, float z) {
-  if (p.kind == Kind::kProbs) return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN;
-  return z >= p.law.cutoff ? fast_exp2((z - p.law.max) * (p.law.scale * kLog2E) - p.law.log_norm * kLog2E) : 0.0f;
+  if (p.kind == Kind::kProbs) return clean_prob(z);
+  return z >= p.law.cutoff ? fast_exp2(scaled(z, p.law.max, p.law.scale * kLog2E) - p.law.log_norm * kLog2E) : 0.0f;
 }
 
 // q(v) to be taken away: what is not a probability counts as none, and a rounded one as one.

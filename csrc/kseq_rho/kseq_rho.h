@@ -53,7 +53,7 @@ struct Pair {
 
   SPECDEC_HD double rejected(const Point& x) const {
     const double r = (x.under + (x.t * mass.q - mass.p)) / (x.t * mass.q);
-    return r > 0 ? r : 0;
+    return r > 0 ? (r < 1 ? r : 1) : 0;  // but for rounding it lies in [0, 1]
   }
   // f, above what it may be if U is off by `guard` of itself
   SPECDEC_HD double excess(const Point& x, double guard) const { return x.under / mass.p * (1 + guard) - power(rejected(x), k); }

@@ -74,7 +74,7 @@ SPECDEC_DEVICE float blend_weight_at(const Blend& blend, int64_t v, float x) {
 
 // -x exp(x) with x = (z - max) * scale, 0 below the cutoff
 SPECDEC_DEVICE float surprise(const Law& law, float z) {
-  const float x = fmaxf((z - law.max) * law.scale, -100.0f);
+  const float x = fmaxf(scaled(z, law.max, law.scale), -100.0f);
   return z >= law.cutoff ? -x * fast_exp2(x * kLog2E) : 0.0f;
 }
 

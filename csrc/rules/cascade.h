@@ -19,6 +19,8 @@ SPECDEC_WALK bool keeps_row(Team& team, Rule rule, double alpha, const Dist& p, 
   if (rule != Rule::kChow && rule != Rule::kChowLog) {
     const Dist p1 = unscaled(team, p);
     lack -= of_log ? team.entropy(p1) : 1 - largest(team, p1);
+  } else if (lack <= alpha && p.kind == Kind::kProbs && !(largest(team, p) > 0)) {
+    return false;  // whether probabilities are a law is not known before they are read
   }
   if (rule != Rule::kOpt && rule != Rule::kOptLog) return lack <= alpha;
   if (!(lack > 0) || !(lack <= alpha)) return lack <= 0;  // TV lies in [0, 1]

@@ -49,6 +49,10 @@ SPECDEC_WALK void look(Team& team, const VerifyChain& a, int64_t b, int64_t i, P
   if (!drafted && !reads) return;
 
   const int64_t d = drafted ? a.draft_token(b, i) : -1;
+  if (drafted) {
+    const double p_d = p.prob(d);
+    if (p_d != p_d) return;  // a probability row that is no law, as this entry alone tells
+  }
   if (!reads) {
     return once(team, [&] {
       x.tested = d < p.row.V;

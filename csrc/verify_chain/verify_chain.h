@@ -45,10 +45,10 @@ struct VerifyChain {
   // Full acceptance where the engine sampled the bonus token itself
   SPECDEC_HD bool gives_bonus(int64_t b, int64_t i) const { return bonus_tokens && i == drafted(b); }
   SPECDEC_HD double accept_uniform(int64_t b, int64_t i) const {
-    return uniforms ? uniforms[b * (G + 1) + i] : seed ? uniform(seed[b], offset[b], kDomainAccept, i) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (G + 1) + i]) : seed ? uniform(seed[b], offset[b], kDomainAccept, i) : 0.0;
   }
   SPECDEC_HD double final_uniform(int64_t b) const {
-    return uniforms ? uniforms[b * (G + 1) + G] : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (G + 1) + G]) : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
   }
 };
 
@@ -74,9 +74,11 @@ SPECDEC_HD Verdict judge(Team& team, const VerifyChain& a, int64_t b, int64_t i)
     r.accepted = d == r.p.hot;  // a greedy target never reads q
     return r;
   }
+  const double p_d = r.p.prob(d);
+  if (p_d != p_d) return r;  // a probability row that is no law, as this entry alone tells
   const Dist drawn_from = a.draft.rows ? a.draft.dist(team, a.start(b), b, i) : one_hot(d);
   const double q_d = drawn_from.prob(d);
-  r.accepted = accept(r.p.prob(d), q_d, a.accept_uniform(b, i));
+  r.accepted = accept(p_d, q_d, a.accept_uniform(b, i));
   if (r.accepted) return r;
   if (!is_draft_prob(q_d)) r.status |= kInvalidDraft;
   if (drawn_from.valid())
@@ -101,7 +103,7 @@ SPECDEC_WALK void finish(Team& team, const VerifyChain& a, int64_t b, int64_t i,
   if (a.gives_bonus(b, i)) {
     const int64_t bonus = a.bonus_tokens[b];
     if (bonus < 0 || bonus >= V) status |= kInvalidBonus;
-    last = {bonus < 0 ? 0 : bonus >= V ? V - 1 : bonus, NAN};  // its row was not given
+    last = {bonus < 0 ? 0 : bonus, NAN};  // as given: its row was not, and an id beyond V may have its use
   } else {
     last = stop.draw(team, a.final_uniform(b), status);
   }

@@ -135,7 +135,7 @@ class Traversal {
   }
 
   Walk<Team>& walk_;
-  Frame* frames_;      // [D + 1]
+  Frame* frames_;      // [frames()]
   Node top_;
   int32_t depth_ = 0;  // of the top
 };

@@ -48,6 +48,7 @@ struct VerifyTree {
   SPECDEC_HD bool by_rule(int64_t b) const { return rules && rule(b) != Rule::kExact; }
   SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }
   SPECDEC_HD int64_t most_links() const { return N > K ? N : K; }  // of one request at any time
+  SPECDEC_HD int64_t frames() const { return (D < N ? D : N - 1) + 1; }    // of one request: the nodes of a path
   SPECDEC_HD int64_t widest() const { return target.rows.V > draft.rows.V ? target.rows.V : draft.rows.V; }
   SPECDEC_HD bool is_child(int64_t b, int64_t child, int64_t node) const {
     return child > node && child < N && parents.at(b, child) == node;
@@ -71,10 +72,10 @@ struct VerifyTree {
     return bad;
   }
   SPECDEC_HD double test_uniform(int64_t b, int64_t column) const {
-    return uniforms ? uniforms[b * (columns() + 1) + column] : seed ? uniform(seed[b], offset[b], kDomainAccept, column) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + column]) : seed ? uniform(seed[b], offset[b], kDomainAccept, column) : 0.0;
   }
   SPECDEC_HD double final_uniform(int64_t b) const {
-    return uniforms ? uniforms[b * (columns() + 1) + columns()] : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + columns()]) : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
   }
 };
 

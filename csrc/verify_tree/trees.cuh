@@ -14,12 +14,12 @@ struct Trees {
   ChunkTable table;         // of one row for each request
   Link* links = nullptr;    // [B, most_links()]
   NodeLaw* laws = nullptr;  // [B, N], where rules are given
-  Frame* frames = nullptr;  // [B, D + 1]
+  Frame* frames = nullptr;  // [B, frames()]
 
   Trees(const VerifyTree& a, Scratch& scratch, const Tensor& like) : a(a) {
     const TableRoom room(scratch, std::max(a.B, makers()), chunk_count(a.widest()), a.target.sampling.filters() || a.draft.sampling.filters());
     const size_t of_links = scratch.ask<Link>(a.B * a.most_links()), of_laws = scratch.ask<NodeLaw>(a.rules ? a.B * a.N : 0);
-    const size_t of_frames = scratch.ask<Frame>(a.method == Method::kTraversal ? a.B * (a.D + 1) : 0);
+    const size_t of_frames = scratch.ask<Frame>(a.method == Method::kTraversal ? a.B * a.frames() : 0);
     scratch.allocate(like);
     table = room.in(scratch), links = scratch.at<Link>(of_links), laws = scratch.at<NodeLaw>(of_laws), frames = scratch.at<Frame>(of_frames);
   }
@@ -30,7 +30,7 @@ struct Trees {
   template <class Team, Methods kMethods = Methods::kAll>
   SPECDEC_DEVICE void walk(int64_t b) const {
     Team team(table.row(b, chunk_count(a.widest())));
-    verify_tree<kMethods>(team, a, b, {links + b * a.most_links(), laws + b * a.N}, frames + b * (a.D + 1));
+    verify_tree<kMethods>(team, a, b, {links + b * a.most_links(), laws + b * a.N}, frames + b * a.frames());
   }
 };
 

@@ -11,7 +11,7 @@ namespace specdec {
 
 enum class Methods { kAll, kKseq, kTraversal, kOthers };  // that are compiled in
 
-// frames [D + 1], for traversal alone.
+// frames [frames()], for traversal alone.
 template <Methods kMethods = Methods::kAll, class Team>
 SPECDEC_WALK void verify_tree(Team& team, const VerifyTree& a, int64_t b, const WalkRoom& room, Frame* frames) {
   Walk<Team> walk(team, a, b, room);

@@ -11,7 +11,7 @@ void run(const VerifyTree& a, const Tensor&) {
   for_requests(a.B, a.widest(), [&](CpuTeam& team, int64_t b) {
     std::vector<Link> links(a.most_links());
     std::vector<NodeLaw> laws(a.rules ? a.N : 0);
-    std::vector<Frame> frames(a.method == Method::kTraversal ? a.D + 1 : 0);
+    std::vector<Frame> frames(a.method == Method::kTraversal ? a.frames() : 0);
     verify_tree(team, a, b, {links.data(), laws.data()}, frames.data());
   });
 }

@@ -78,6 +78,11 @@ def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> tor
     return torch.full((1,), x, dtype=torch.int64 if integer else torch.float32, device=device)
 
 
+def is_greedy(temperature: object) -> bool:
+    """Whether one number makes every request greedy."""
+    return isinstance(temperature, (int, float)) and 0 <= temperature < torch.finfo(torch.float32).tiny
+
+
 def randomness(op: str, seed, offset, uniforms, n: int, columns: int, device: torch.device, needed: bool) -> None:
     """seed and offset [n], or uniforms [n, columns] float64; one of them if anything is to be drawn."""
     if uniforms is not None:

@@ -24,7 +24,7 @@ def row_stats(
 
     Args:
         logits: [N, V] float32, bfloat16 or float16. Rows may have any stride; entries of a row must be neighbours.
-        temperature: T > 0, or 0 for greedy. None, a number, or [N] float32.
+        temperature: T > 0, or 0 for greedy; a subnormal T, below 2^-126, counts as 0. None, a number, or [N] float32.
         top_k: keep the k largest; 0 or -1 is off. None, an int, or [N] int32 / int64.
         top_p: keep the smallest set of largest probabilities whose sum reaches top_p, in (0, 1]; 1 is off.
         min_p: keep p(v) >= min_p * max p, in [0, 1]; 0 is off.
@@ -34,7 +34,7 @@ def row_stats(
         exp((z - max) * scale), which lies in [0, ln V]; ``max``, the largest logit. The usual log-sum-exp is
         ``max * scale + log_norm``; relative to the maximum it costs no precision at low temperatures.
         A greedy row has scale = inf and its argmax (the lowest id on ties) in place of log_norm. A row with NaN, +inf
-        or no finite entry has log_norm = NaN.
+        or no finite entry has log_norm = NaN. -0 and +0 are one logit: as cutoff or max a zero is +0.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. On CPU tensors a parameter value

@@ -40,10 +40,10 @@ def sample(
         k: draws per row.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, and gives -1
             (ln q = -inf) once nothing is left.
-        temperature, top_k, top_p, min_p: as in ``row_stats``. Temperature 0 gives the argmax.
+        temperature, top_k, top_p, min_p: as in ``row_stats``. Temperature 0, or a subnormal one, gives the argmax.
         seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain.
         slot: an int or [N] int64. A drafter that draws position j of a step passes j * k.
-        uniforms: [N, k] float64 in [0, 1), in place of seed and offset.
+        uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN as 0.
 
     Returns:
         SampleOutput: tokens [N, k] int64, logprobs [N, k] float32 (ln of the row's law, before any token was taken
@@ -68,7 +68,7 @@ def sample(
         if not (temperature is None and top_k is None and top_p is None and min_p is None):
             raise ValueError(f"{op}: stats already hold the sampling parameters, got both")
         stats = stats.contiguous()
-    _check.randomness(op, seed, offset, uniforms, n, k, device, needed=not _is_greedy(temperature))
+    _check.randomness(op, seed, offset, uniforms, n, k, device, needed=not _check.is_greedy(temperature))
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
         _check.shape(op, "slot", slot, N=n)
@@ -90,10 +90,6 @@ def sample(
             None if uniforms is None else uniforms.contiguous(),
         )
     )
-
-
-def _is_greedy(temperature: object) -> bool:
-    return isinstance(temperature, (int, float)) and temperature == 0
 
 
 @torch.library.register_fake("specdec::sample")

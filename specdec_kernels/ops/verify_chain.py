@@ -10,7 +10,7 @@ from specdec_kernels.ops import _check, _rules
 STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
 STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
-STATUS_INVALID_BONUS = 8  # a bonus token lay outside the vocabulary and was clamped
+STATUS_INVALID_BONUS = 8  # the caller's bonus token was no id below V; it was emitted as given, a negative one as 0
 
 _KINDS = {"logits": 0, "probs": 1}
 _METHODS = {"token": 0, "block": 1}
@@ -71,12 +71,14 @@ def verify_chain(
             read it.
         cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
         bonus_tokens: [B], sampled by the engine; the target then comes without its bonus row (G or D rows).
-        temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 is
-            greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1 without filters; q
-            must be the law the draft was drawn from.
+        temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 (or
+            a subnormal one) is greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1
+            without filters; q must be the law the draft was drawn from.
         target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
             in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
-        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters.
+        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters. What is negative in
+            them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is summed or asked how sure it is (as every
+            cascade asks of both), makes the row invalid.
         method: "token" or "block".
         rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each. Or [B]
             int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method "token" only (in a
@@ -85,14 +87,16 @@ def verify_chain(
         alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a tensor
             on a GPU: the nearest value inside.
         seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
-        uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw.
+        uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies outside
+            counts as the nearer end, NaN as 0.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
         token from an invalid row, is NaN. Status 1: a needed row held NaN, +inf or no finite value (the token is the
         row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft was not in (0, 1 + 1e-3], draft
-        rejected; 8: bonus token outside the vocabulary. Every emitted token lies in [0, V), and bad data in one
-        request changes no other.
+        rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a negative one as 0. But for such a
+        token every emitted one lies in [0, V), and bad data in one request changes no other. Under status 0 no logprob is NaN;
+        -inf is that of a token which a rule emits though the target forbids it.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
@@ -159,8 +163,8 @@ def verify_chain(
         rule = None
     else:
         rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
-    greedy = isinstance(temperature, (int, float)) and temperature == 0
-    _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed=not (greedy and rule is None))
+    greedy = _check.is_greedy(temperature) and rule is None
+    _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed=not greedy)
 
     return VerifyChainOutput(
         *torch.ops.specdec.verify_chain(

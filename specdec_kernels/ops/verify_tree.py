@@ -95,7 +95,8 @@ def verify_tree(
         seed, offset: [B] int64; see ``uniforms``. Not needed where the request is greedy.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes and
             ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test in column
-            i; ``target_only`` tosses one coin for each visited parent, in the parent's column.
+            i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies outside [0, 1) counts
+            as the nearer end, NaN as 0.
 
     Returns:
         VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys and
@@ -194,7 +195,7 @@ def verify_tree(
         if isinstance(rule, str) and rule in TABLE and rule not in of_tree_method(method):
             raise ValueError(f"{op}: rule {rule!r} is not defined for method {method!r}")
         rule, alpha = _rules.arguments(op, "token", rule, alpha, B, device)
-    greedy = method == "greedy" or isinstance(temperature, (int, float)) and temperature == 0 and rule is None
+    greedy = method == "greedy" or _check.is_greedy(temperature) and rule is None
     _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed=not greedy)
 
     return VerifyTreeOutput(

@@ -4,6 +4,7 @@
 import torch
 
 from .law import Q_MAX, numpy_rows
+from .uniforms import given
 
 
 def accepts(p, q, u):
@@ -14,5 +15,5 @@ def accepts(p, q, u):
 def accept(p, q, u):
     """p, q [...] probabilities of the drafted token (or q integer ids: one-hot drafts), u [...] uniforms -> bool [...]."""
     q_rows = numpy_rows(q if q.is_floating_point() else (q >= 0))
-    out = [accepts(*each) for each in zip(numpy_rows(p).ravel(), q_rows.ravel(), numpy_rows(u).ravel())]
+    out = [accepts(*each) for each in zip(numpy_rows(p).ravel(), q_rows.ravel(), given(numpy_rows(u)).ravel())]
     return torch.tensor(out, dtype=torch.bool).reshape(p.shape)

@@ -52,7 +52,7 @@ class Chain:
         i = len(self.tokens)
         if self.bonus is not None:
             self.status |= 0 if 0 <= self.bonus < self.vocab else INVALID_BONUS
-            return self.emit(min(max(self.bonus, 0), self.vocab - 1), math.nan)
+            return self.emit(max(self.bonus, 0), math.nan)
         p = self.p(i)
         if p.valid and self.end_row and self.draft is not None and self.rule in LAWS and self.rule != "exact":
             pair = self.pair(i, -1, p)

@@ -79,9 +79,10 @@ def without(p, err, log_p, gone):
     return w / total, (w_err + w / total * w_err.sum()) / total + w / total * SUM_EPS
 
 
-def law_of_probs(p):
-    valid = bool((p < math.inf).all() and (p > 0).any())  # what is negative counts 0
-    return Law(p, np.zeros(len(p)), valid, False, argmax_finite(p), gathered=True)
+def law_of_probs(row):
+    """What is negative counts 0; what is not finite is none, and the row no law."""
+    p = np.where(row < math.inf, np.maximum(row, 0.0), math.nan)
+    return Law(p, np.zeros(len(p)), bool(np.isfinite(p).all() and (p > 0).any()), False, argmax_finite(row), gathered=True)
 
 
 def padded(law: Law, wide):

@@ -8,7 +8,7 @@ import torch
 
 from .law import EPS, numpy_rows, per_row
 
-FLT_MAX = float(np.finfo(np.float32).max)
+FLT_MAX, FLT_MIN = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 
 
 def row_stats(logits, temperature=None, top_k=None, top_p=None, min_p=None):
@@ -27,16 +27,17 @@ def stats_and_slack(rows, temperature, top_k, top_p, min_p):
 
 def stats_of_row(z, temperature, top_k, top_p, min_p):
     finite = z[np.isfinite(z)]
-    top = float(finite.max(initial=-math.inf))
-    scale = float(np.float32(1 / temperature)) if temperature > 0 else math.inf
+    top = float(finite.max(initial=-math.inf)) + 0.0  # -0 and +0 are one logit, and stand as +0 in a law
+    greedy = temperature < FLT_MIN  # the inverse of a subnormal number would overflow
+    scale = math.inf if greedy else float(np.float32(1 / temperature))
     if not len(finite) or np.isnan(z).any() or z.max() == math.inf:
         return (scale, -FLT_MAX, math.nan, top), math.inf
-    if temperature == 0:
+    if greedy:
         return (scale, top, float(np.argmax(z)), top), math.inf
 
     cutoff, slack = -FLT_MAX, math.inf
     if min_p > 0:  # p(v) >= min_p * max p
-        cutoff = max(cutoff, float(np.float32(top + temperature * math.log(min_p))))
+        cutoff = max(cutoff, float(np.float32(max(top + temperature * math.log(min_p), -FLT_MAX))))
     if 0 < top_k < len(z):  # the k-th largest of what is left; ties stay
         cutoff = max(cutoff, float(np.partition(z, -top_k)[-top_k]))
     if top_p < 1:  # the largest c with mass{z >= c} >= top_p * total
@@ -48,4 +49,4 @@ def stats_of_row(z, temperature, top_k, top_p, min_p):
         if len(share) > 1:
             slack = float(np.abs(share[:-1] - top_p).min()) / (EPS * (48 + 5 * math.log(len(z))))
     log_norm = math.log(np.exp((z[z >= cutoff] - top) * scale).sum())
-    return (scale, cutoff, log_norm, top), slack
+    return (scale, cutoff + 0.0, log_norm, top), slack

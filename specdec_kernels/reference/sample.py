@@ -9,6 +9,7 @@ import torch
 
 from .law import draw, law_of_logits, numpy_rows, without
 from .row_stats import stats_and_slack
+from .uniforms import given
 from .uniforms import uniforms as philox_uniforms
 
 
@@ -34,7 +35,7 @@ def sample(logits, stats=None, k=1, replacement=True, *, temperature=None, top_k
         width = int(first.max()) + k if n else k
         u = philox_uniforms(seed, offset, width, 2).gather(1, first[:, None] + torch.arange(k)).numpy()
     else:
-        u = numpy_rows(uniforms)
+        u = given(numpy_rows(uniforms))
     drawn = [draw_row(law_of_logits(z, s), u_row, replacement) for z, s, u_row in zip(rows, stats.double().tolist(), u)]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64).reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64).reshape(n, k)

@@ -20,6 +20,11 @@ def philox(counter, key):
     return c
 
 
+def given(u):
+    """Uniforms that a caller gave, float64 numpy: what lies outside [0, 1) counts as the nearer end, NaN as 0."""
+    return np.clip(np.nan_to_num(u, nan=0.0, posinf=1.0, neginf=0.0), 0.0, 1 - 2.0**-53)
+
+
 def uniforms(seed, offset, n, domain):
     """[B] int64, [B] int64 -> [B, n] float64 in [0, 1): slot i is word pair i & 1 of block i >> 1, its top 53 bits."""
     s = seed.numpy().astype(np.uint64)[:, None]

@@ -15,6 +15,7 @@ from .law import law_of_logits, law_of_probs, numpy_rows, padded
 from .row_stats import stats_and_slack
 from .rules import judge, per_request
 from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
+from .uniforms import given
 from .uniforms import uniforms as philox_uniforms
 
 __all__ = ["EMPTY_RESIDUAL", "INVALID_BONUS", "INVALID_DRAFT", "INVALID_ROW", "METHODS", "Verified", "side", "verify_chain"]
@@ -93,7 +94,7 @@ def verify_chain(target_logits, draft_tokens, draft_logits=None, *, cu_draft=Non
     draft_vocab = vocab if draft_logits is None else draft_logits.shape[-1]
     if uniforms is None and seed is not None:
         uniforms = torch.cat([philox_uniforms(seed, offset, G, 0), philox_uniforms(seed, offset, 1, 1)], 1)
-    uniforms = np.zeros((B, G + 1)) if uniforms is None else numpy_rows(uniforms)
+    uniforms = np.zeros((B, G + 1)) if uniforms is None else given(numpy_rows(uniforms))
 
     def pick(value, b):  # this request's own parameter
         return value[b] if torch.is_tensor(value) and value.dim() else value

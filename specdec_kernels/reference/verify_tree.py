@@ -12,6 +12,7 @@ from .law import Law, clean_q, numpy_rows, padded
 from .rules import LAWS, per_request
 from .tree_rules import OF_LAWS, RULES, TEST_DRAFTS
 from .tree_rules.request import Draft, Request, one_hot
+from .uniforms import given
 from .uniforms import uniforms as philox_uniforms
 from .verify_chain import side
 
@@ -63,7 +64,7 @@ def verify_tree(tree, target_logits, draft_logits=None, *, method, max_depth=Non
     columns = draft_nodes.shape[1] * draft_nodes.shape[2] if tests_drafts else N
     if uniforms is None and seed is not None:
         uniforms = torch.cat([philox_uniforms(seed, offset, columns, 0), philox_uniforms(seed, offset, 1, 1)], 1)
-    uniforms = np.zeros((B, columns + 1)) if uniforms is None else numpy_rows(uniforms)
+    uniforms = np.zeros((B, columns + 1)) if uniforms is None else given(numpy_rows(uniforms))
     if uniforms.shape != (B, columns + 1):
         raise ValueError(f"verify_tree: uniforms must have shape [B={B}, {columns}+1], got {list(uniforms.shape)}")
     wide = max(vocab, 0 if draft_logits is None else draft_logits.shape[-1])

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from . import check, launch
+from .philox import given_uniform
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
 
@@ -30,7 +31,7 @@ def accept_kernel(p, q, u, out, n, IDS: tl.constexpr, BLOCK: tl.constexpr):
     # Of integer ids, 1 for a one-hot draft and 0 for a missing one.
     q_d = (drawn >= 0).to(tl.float64) if IDS else drawn.to(tl.float64)
     p_d = tl.load(p + at, mask=inside, other=0).to(tl.float64)
-    tl.store(out + at, accept_test(p_d, q_d, tl.load(u + at, mask=inside, other=0)), mask=inside)
+    tl.store(out + at, accept_test(p_d, q_d, given_uniform(tl.load(u + at, mask=inside, other=0))), mask=inside)
 
 
 def accept(p, q, u):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX, LOG2E, finite_max, is_bad, weight_of
+from .law import FLT_MAX, LOG2E, finite_max, is_bad, scaled, weight_of
 from .pair import chunks_of, load
 
 
@@ -53,11 +53,11 @@ def logit_confidence(side, d, scale, cutoff, least, reads, S):
         above += tl.sum(tl.sum((z > least).to(tl.int32), 1), 0)
         most = tl.max(finite_max(z), 0)
         new = tl.maximum(top, most)
-        x = (z - new) * scale
+        x = scaled(z, new, scale)
         e = tl.where(z < cutoff, 0.0, weight_of(x * LOG2E))  # so a NaN reaches the sum
         of_x = tl.where(z >= cutoff, e * -tl.maximum(x, -100.0), 0.0)  # below it exp(x) is nothing, and x must be finite
         # What was summed relative to an earlier maximum moves to the new one.
-        moved = tl.where(top > -float("inf"), ((top - new) * scale).to(tl.float64), 0.0)
+        moved = tl.where(top > -float("inf"), scaled(top, new, scale).to(tl.float64), 0.0)
         shrink = tl.exp(moved)
         lack = (lack - total * moved) * shrink + tl.sum(tl.sum(of_x, 1).to(tl.float64), 0)
         total = total * shrink + tl.sum(tl.sum(e, 1).to(tl.float64), 0)

@@ -8,7 +8,7 @@ by side and bisected over the ordered bits of a float; while there are more, the
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX, LOG2E, chunk_sum, load_chunk, weight_of
+from .law import FLT_MAX, LOG2E, chunk_sum, load_chunk, scaled, weight_of
 
 ONE = tl.constexpr(float(1 << 38))  # weights in fixed point: integer sums do not depend on their order; 2^24 of them fit
 
@@ -43,7 +43,7 @@ def by_row(x, TOGETHER: tl.constexpr):
 @triton.jit
 def weigh(z, top, scale, WEIGHTED: tl.constexpr):
     if WEIGHTED:
-        return (weight_of((z - top[:, None]) * (scale * LOG2E)[:, None]) * ONE).to(tl.int64)
+        return (weight_of(scaled(z, top[:, None], (scale * LOG2E)[:, None])) * ONE).to(tl.int64)
     else:
         return tl.full(z.shape, 1, tl.int64)
 

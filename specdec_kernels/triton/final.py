@@ -8,7 +8,7 @@ from . import launch
 from .draw import has_mass, pick_chunk, pick_lane, total_mass
 from .judge import EMPTY_RESIDUAL, INVALID_ROW, requests, row_of
 from .law import CHUNK, first_chunk_with, first_lane_with, is_greedy, load_law, log_prob
-from .philox import DOMAIN_FINAL, uniform
+from .philox import DOMAIN_FINAL, given_uniform, uniform
 from .weights import p_weights, subtract
 
 
@@ -59,7 +59,7 @@ def final_kernel(
     lost = draws & ~greedy & ~rest & ~whole
 
     if uniforms is not None:
-        u = tl.load(uniforms + b * (G + 1) + G, mask=exists, other=0.0)
+        u = given_uniform(tl.load(uniforms + b * (G + 1) + G, mask=exists, other=0.0))
     elif seed is not None:
         s = tl.load(seed + b * seed_stride, mask=exists, other=0).to(tl.int64)
         o = tl.load(offset + b * offset_stride, mask=exists, other=0).to(tl.int64)

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from .accept import accept_test, is_draft_prob
-from .law import is_greedy, load_law, log_prob, span
-from .philox import DOMAIN_ACCEPT, uniform
+from .law import clean_prob, is_greedy, load_law, log_prob, span
+from .philox import DOMAIN_ACCEPT, given_uniform, uniform
 
 INVALID_ROW = tl.constexpr(1)
 EMPTY_RESIDUAL = tl.constexpr(2)
@@ -39,7 +39,7 @@ def gathered(rows, V, stats, index, offset, d, mask, PROBS: tl.constexpr):
     """p of the tokens d under the rows at `index`: p and ln p in float64, whether the row is a law, whether it is greedy."""
     z = tl.load(rows + offset + d, mask=mask & (d < V), other=0.0).to(tl.float32)
     if PROBS:
-        p = tl.where(d < V, z, 0.0).to(tl.float64)
+        p = tl.where(d < V, clean_prob(z), 0.0).to(tl.float64)
         return p, tl.log(p), mask, mask & False, d * 0
     else:
         scale, cutoff, log_norm, most = load_law(stats, index, mask)
@@ -66,6 +66,7 @@ def judge(
     drafted = inside & (d >= 0) & (d < ids)  # the first other id ends the draft
     index, row = row_of(request, start[:, None], i, G, target_extra, target_batch_stride, target_row_stride, RAGGED)
     p, log_p, valid, greedy, hot = gathered(target, V, target_stats, index, row, d, drafted, TARGET_PROBS)
+    valid &= p == p  # a probability row that is no law, as this entry alone tells
     if draft is None:
         q = tl.full(p.shape, 1.0, tl.float64)
         q_valid = drafted
@@ -73,7 +74,7 @@ def judge(
         index, row = row_of(request, start[:, None], i, G, draft_extra, draft_batch_stride, draft_row_stride, RAGGED)
         q, _, q_valid, _, _ = gathered(draft, Vq, draft_stats, index, row, d, drafted, DRAFT_PROBS)
     if uniforms is not None:
-        u = tl.load(uniforms + request * (G + 1) + i, mask=drafted, other=0.0)
+        u = given_uniform(tl.load(uniforms + request * (G + 1) + i, mask=drafted, other=0.0))
     elif seed is not None:
         s = tl.load(seed + b * seed_stride, mask=exists, other=0).to(tl.int64)[:, None]
         o = tl.load(offset + b * offset_stride, mask=exists, other=0).to(tl.int64)[:, None]

@@ -77,7 +77,7 @@ def power(r, k):
 
 @triton.jit
 def rejected(t, under, p_mass, q_mass):
-    return tl.maximum((under + (t * q_mass - p_mass)) / (t * q_mass), 0.0)
+    return tl.minimum(tl.maximum((under + (t * q_mass - p_mass)) / (t * q_mass), 0.0), 1.0)  # but for rounding it lies there
 
 
 @triton.jit

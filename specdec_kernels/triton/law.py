@@ -64,6 +64,12 @@ def lane_of(id, c):
 
 
 @triton.jit
+def scaled(z, most, scale):
+    """(z - most) * scale, by halves: the difference of two finite logits may overflow."""
+    return (z * 0.5 - most * 0.5) * (scale * 2)
+
+
+@triton.jit
 def finite_max(z):
     return tl.max(tl.where(z < float("inf"), z, -float("inf")), 1)
 
@@ -79,7 +85,7 @@ def chunk_sum(z, scale, cutoff):
     """The largest finite logit of a chunk, and sum of exp((z - it) * scale) over z >= cutoff; no finite sum if the chunk holds
     NaN or +inf."""
     most = finite_max(z)
-    e = weight_of((z - most[:, None]) * (scale * LOG2E)[:, None])
+    e = weight_of(scaled(z, most[:, None], (scale * LOG2E)[:, None]))
     return most, tl.sum(tl.where(z < cutoff[:, None], 0.0, e), 1)
 
 
@@ -128,8 +134,14 @@ def log_prob(z, scale, cutoff, log_norm, most):
 @triton.jit
 def probs(z, scale, cutoff, log_norm, most):
     """p of a chunk of logits, in float32."""
-    e = weight_of((z - most[:, None]) * (scale * LOG2E)[:, None]) * tl.exp2(-log_norm * LOG2E)[:, None]
+    e = weight_of(scaled(z, most[:, None], (scale * LOG2E)[:, None])) * tl.exp2(-log_norm * LOG2E)[:, None]
     return tl.where(z >= cutoff[:, None], e, 0.0)
+
+
+@triton.jit
+def clean_prob(z):
+    """An entry of a probability row: what is negative counts 0, and what is not finite is none."""
+    return tl.where(z > 0, tl.where(z < float("inf"), z, float("nan")), tl.where(z <= 0, 0.0, z))
 
 
 @triton.jit

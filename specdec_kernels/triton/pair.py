@@ -11,7 +11,7 @@ import triton.language as tl
 
 from .accept import is_draft_prob
 from .judge import row_of
-from .law import CHUNK, clean_p, clean_q, is_greedy, lane_of, load_chunk, load_law, log_prob, probs
+from .law import CHUNK, clean_p, clean_prob, clean_q, is_greedy, lane_of, load_chunk, load_law, log_prob, probs
 
 
 class Side(NamedTuple):
@@ -80,7 +80,7 @@ def entry(side, d, v):
 def log_prob_at(side, d, v, z):
     """ln p of v, whose entry is z."""
     if side.PROBS:
-        x = tl.log(tl.where(v < side.V, z, 0.0).to(tl.float64))
+        x = tl.log(tl.where(v < side.V, clean_prob(z), 0.0).to(tl.float64))
     else:
         x = tl.where(d.row & (v < side.V), log_prob(z, d.scale, d.cutoff, d.log_norm, d.most), -float("inf"))
     return tl.where(d.hot >= 0, tl.where(v == d.hot, 0.0, -float("inf")), x)
@@ -89,7 +89,7 @@ def log_prob_at(side, d, v, z):
 @triton.jit
 def prob_at(side, d, v, z):
     if side.PROBS:
-        p = tl.where(v < side.V, z, 0.0).to(tl.float64)
+        p = tl.where(v < side.V, clean_prob(z), 0.0).to(tl.float64)
         return tl.where(d.hot >= 0, tl.where(v == d.hot, 1.0, 0.0), p)
     else:
         return tl.exp(log_prob_at(side, d, v, z))

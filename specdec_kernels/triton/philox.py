@@ -32,3 +32,9 @@ def uniform(seed, offset, domain, slot):
     high = tl.where(odd, w2, w0)
     bits = (high << 21) | (tl.where(odd, w3, w1) >> 11)
     return bits.to(tl.float64) * 1.1102230246251565e-16
+
+
+@triton.jit
+def given_uniform(u):
+    """A uniform that a caller gave: what lies outside [0, 1) counts as the nearer end, NaN as 0."""
+    return tl.where(u > 0, tl.where(u < 1, u, tl.full(u.shape, 1 - 2.0**-53, tl.float64)), 0.0)

@@ -64,6 +64,8 @@ def make_law(rule, alpha, target, draft, p, q, of_p, of_q, on):
     lack = tl.where(log, of_q.entropy, 1 - of_q.largest)
     lack -= tl.where((rule == CHOW) | (rule == CHOW_LOG), 0.0, tl.where(log, of_p.entropy, 1 - of_p.largest))
     rows = on & is_row_rule(rule) & (q.hot < target.V)
+    if target.PROBS:
+        rows &= of_p.largest > 0
     by_tv = (rule == OPT) | (rule == OPT_LOG)
     keeps = rows & tl.where(by_tv, lack <= 0, lack <= alpha)
     undecided = rows & by_tv & (lack > 0) & (lack <= alpha)  # TV lies in [0, 1]

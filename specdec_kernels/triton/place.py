@@ -11,7 +11,7 @@ from .accept import is_draft_prob
 from .confidence import confidence
 from .judge import INVALID_DRAFT, INVALID_ROW
 from .pair import Dist, dist, entry, is_law, prob_at
-from .philox import uniform
+from .philox import given_uniform, uniform
 from .pi import Pi, kept, make_law
 from .rules import EXACT, LENIENCE, LOSSY, THRESHOLDS, TOP_N, TYPICAL, asks_of, is_of_log, reads_draft, replaces_target
 
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 @triton.jit
 def coin(coins, drafts, x, domain, slot, column):
     if coins.uniforms is not None:
-        return tl.load(coins.uniforms + x.b * (drafts.G + 1) + column)
+        return given_uniform(tl.load(coins.uniforms + x.b * (drafts.G + 1) + column))
     elif coins.seed is not None:
         seed = tl.load(coins.seed + x.b * coins.seed_stride).to(tl.int64)
         offset = tl.load(coins.offset + x.b * coins.offset_stride).to(tl.int64)
@@ -100,7 +100,9 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     drafted = d >= 0
     draws = draws_at(drafts, x, i, d)
     p = dist(target, drafts, x, i, draws, d * 0 - 1)
-    fine = draws & is_law(p)
+    z_p = entry(target, p, d)
+    p_d = prob_at(target, p, d, z_p)
+    fine = draws & is_law(p) & ~(drafted & (p_d != p_d))
     of_law = replaces_target(rule)
     scored = drafted
     if SCORES_END:
@@ -115,9 +117,7 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     takes_d = (reads & ~has_row) | (fine & drafted & (rule == THRESHOLDS))
     q = dist(draft, drafts, x, i, has_row, tl.where(takes_d, d, -1))
 
-    z_p = entry(target, p, d)
     z_q = entry(draft, q, d)
-    p_d = prob_at(target, p, d, z_p)
     q_d = tl.where(drafted & reads, prob_at(draft, q, d, z_q), 1.0)
     q_law = ~has_row | is_law(q)
     status = tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(q_law, 0, INVALID_ROW)
@@ -126,7 +126,7 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
 
     judged = reads & q_law
     whole = is_of_log(rule)
-    wants_p, wants_q = asks_of(rule, judged, draft.PROBS)
+    wants_p, wants_q = asks_of(rule, judged, target.PROBS, draft.PROBS)
     # Medusa's entropy is summed only where its bounds, 0 <= exp(-H) <= max p, leave the test open.
     open_p = (p_d > 0) & ~(p_d > alpha.first)
     if not target.PROBS:

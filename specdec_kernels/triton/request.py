@@ -96,7 +96,7 @@ def verify_request(
         if bonus_tokens is not None:
             bonus = tl.load(bonus_tokens + b * bonus_stride).to(tl.int64)
             given = n == g
-            token = tl.where(given, tl.minimum(tl.maximum(bonus, 0), target.V - 1), token)
+            token = tl.where(given, tl.maximum(bonus, 0), token)
             status |= tl.where(given & ((bonus < 0) | (bonus >= target.V)), INVALID_BONUS, 0)
 
         i = tl.arange(0, POSITIONS).to(tl.int64)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from . import check, launch
-from .law import LOG2E, finite_max, is_bad, is_greedy, load_law, weight_of
+from .law import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled, weight_of
 from .pair import Dist, Side, Sizes, chunks_of, draft_chunk, law_chunk, load
 
 
@@ -31,7 +31,7 @@ def sureness(side, d, z, S):
         part = -x * tl.log(x)
         bad = tl.max(is_bad(z).to(tl.int32), 0) > 0
     else:
-        x = tl.maximum((z - d.most) * tl.where(d.hot >= 0, 1.0, d.scale), -100.0)  # below it exp(x) is nothing, and x must be finite
+        x = tl.maximum(scaled(z, d.most, tl.where(d.hot >= 0, 1.0, d.scale)), -100.0)  # below it exp(x) is nothing, and x must be finite
         part = tl.where(z >= d.cutoff, weight_of(x * LOG2E) * -x, 0.0)
         bad = d.log_norm != d.log_norm
     return tl.sum(tl.sum(part, 1).to(tl.float64), 0), tl.max(finite_max(z), 0), bad

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from .cutoff import ONE, crossing, keep, top_k_bound
-from .law import CHUNK, FLT_MAX, LOG2E, first_chunk_with, first_lane_with, load_chunk, weight_of
-from .scan import parameter, scale_of
+from .law import CHUNK, FLT_MAX, LOG2E, first_chunk_with, first_lane_with, load_chunk, scaled, weight_of
+from .scan import is_cold, parameter, scale_of
 
 
 class Parameters(NamedTuple):
@@ -26,7 +26,7 @@ class Parameters(NamedTuple):
 
 @triton.jit
 def row_max(maxes, sums, at, chunks, exists, ROWS: tl.constexpr, CHUNKS: tl.constexpr):
-    """The largest finite logit of the row, and whether the row is no law: NaN, +inf, or nothing finite."""
+    """The largest finite logit of the row, a zero as +0, and whether the row is no law: NaN, +inf, or nothing finite."""
     top = tl.full([ROWS], -float("inf"), tl.float32)
     bad = tl.zeros([ROWS], tl.int32)
     for begin in range(0, chunks, CHUNKS):
@@ -35,7 +35,7 @@ def row_max(maxes, sums, at, chunks, exists, ROWS: tl.constexpr, CHUNKS: tl.cons
         top = tl.maximum(top, tl.max(tl.load(maxes + at[:, None] + c, mask=inside, other=-float("inf")), 1))
         s = tl.load(sums + at[:, None] + c, mask=inside, other=0.0)
         bad = tl.maximum(bad, tl.max(tl.where(s < float("inf"), 0, 1), 1))
-    return top, (bad > 0) | (top == -float("inf"))
+    return top + 0.0, (bad > 0) | (top == -float("inf"))
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def row_sum(maxes, sums, at, chunks, top, scale, exists, ROWS: tl.constexpr, CHU
         inside = (c < chunks) & exists[:, None]
         m = tl.load(maxes + at[:, None] + c, mask=inside, other=-float("inf"))
         s = tl.load(sums + at[:, None] + c, mask=inside, other=0.0)
-        share = s * weight_of((m - top[:, None]) * (scale * LOG2E)[:, None])
+        share = s * weight_of(scaled(m, top[:, None], (scale * LOG2E)[:, None]))
         total += tl.sum(tl.where(s > 0, share, 0.0).to(tl.float64), 1)
     return total
 
@@ -64,7 +64,7 @@ def row_law(
     # Data on a device cannot raise, so parameters that make no sense turn the row invalid.
     sane = (T >= 0) & (T <= FLT_MAX) & (top_p > 0) & (top_p <= 1) & (min_p >= 0) & (min_p <= 1)
     scale = scale_of(T)
-    greedy = T == 0
+    greedy = is_cold(T)
     finite_scale = tl.where(greedy, 1.0, scale)
     top, bad = row_max(maxes, sums, at, chunks, exists, ROWS, CHUNKS)
     bad = bad | ~sane
@@ -118,4 +118,4 @@ def row_law(
         z = load_chunk(rows, offset, V, c, argmax, -float("inf"), WIDTH)
         log_norm = tl.where(argmax, (c * CHUNK + first_lane_with(z, top, WIDTH)).to(tl.float32), log_norm)
         cutoff = tl.where(argmax, top, cutoff)
-    return scale, cutoff, tl.where(bad, float("nan"), log_norm), top
+    return scale, cutoff + 0.0, tl.where(bad, float("nan"), log_norm), top

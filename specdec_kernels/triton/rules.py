@@ -68,14 +68,17 @@ def reads_draft(rule):
 
 
 @triton.jit
-def asks_of(rule, on, DRAFT_PROBS: tl.constexpr):
+def asks_of(rule, on, TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr):
     """Whether a rule that is a law asks how sure the target is, and the draft."""
     by_row = on & is_row_rule(rule)
     by_token = on & is_token_rule(rule)
+    asks_target = (by_row & (rule != CHOW) & (rule != CHOW_LOG)) | by_token
+    if TARGET_PROBS:
+        asks_target |= by_row
     asks_draft = by_row | (by_token & (rule == TOKEN_V1))
     if DRAFT_PROBS:
         asks_draft |= by_token  # whether they are a law
-    return (by_row & (rule != CHOW) & (rule != CHOW_LOG)) | by_token, asks_draft
+    return asks_target, asks_draft
 
 
 @triton.jit

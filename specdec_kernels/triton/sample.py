@@ -7,8 +7,23 @@ import triton.language as tl
 
 from . import check, launch
 from .draw import has_mass, pick_chunk, pick_lane, total_mass
-from .law import CHUNK, ENOUGH, LOG2E, chunk_sum, first_chunk_with, first_lane_with, is_greedy, lane_of, load_chunk, load_law, log_prob, probs, weight_of
-from .philox import DOMAIN_DRAFT, uniform
+from .law import (
+    CHUNK,
+    ENOUGH,
+    LOG2E,
+    chunk_sum,
+    first_chunk_with,
+    first_lane_with,
+    is_greedy,
+    lane_of,
+    load_chunk,
+    load_law,
+    log_prob,
+    probs,
+    scaled,
+    weight_of,
+)
+from .philox import DOMAIN_DRAFT, given_uniform, uniform
 from .row_stats import laws, scan
 
 
@@ -25,7 +40,7 @@ def load_or(values, n, stride, exists):
 def draw_uniforms(n, draws, k, seed, seed_stride, offsets, offset_stride, slots, slot_stride, uniforms, exists):
     """The uniforms of all draws of the rows n."""
     if uniforms is not None:
-        return tl.load(uniforms + (n * k)[:, None] + draws, mask=exists[:, None] & (draws < k), other=0.0)
+        return given_uniform(tl.load(uniforms + (n * k)[:, None] + draws, mask=exists[:, None] & (draws < k), other=0.0))
     elif seed is not None:
         s = load_or(seed, n, seed_stride, exists)[:, None] + draws * 0
         o = load_or(offsets, n, offset_stride, exists)[:, None] + draws * 0
@@ -43,7 +58,7 @@ def to_masses(maxes, sums, at, chunks, top, scale, exists, ROWS: tl.constexpr, C
         inside = (c < chunks) & exists[:, None]
         m = tl.load(maxes + at[:, None] + c, mask=inside, other=-float("inf"))
         s = tl.load(sums + at[:, None] + c, mask=inside, other=0.0)
-        share = s * weight_of((m - top[:, None]) * (scale * LOG2E)[:, None])
+        share = s * weight_of(scaled(m, top[:, None], (scale * LOG2E)[:, None]))
         tl.store(sums + at[:, None] + c, tl.where(s == 0, 0.0, share), mask=inside)
         most = tl.maximum(most, tl.max(m, 1))
     tl.debug_barrier()

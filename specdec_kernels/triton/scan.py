@@ -18,10 +18,16 @@ def parameter(values, b, stride, exists, off):
 
 
 @triton.jit
+def is_cold(temperature):
+    """Greedy: a subnormal temperature is one of 0, since its inverse would overflow."""
+    return (temperature >= 0) & (temperature < 1.1754943508222875e-38)
+
+
+@triton.jit
 def scale_of(temperature):
-    """1 / T rounded once, below the overflow of scale * log2(e); infinity is the mark of a greedy row."""
-    scale = tl.minimum((1.0 / temperature.to(tl.float64)).to(tl.float32), 2e38)
-    return tl.where(temperature == 0, float("inf"), scale)
+    """1 / T rounded once, at most 2^126, so that 2 scale log2(e) is finite; infinity is the mark of a greedy row."""
+    cold = is_cold(temperature)
+    return tl.where(cold, float("inf"), (1.0 / tl.where(cold, 1.0, temperature).to(tl.float64)).to(tl.float32))
 
 
 @launch.kernel

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from .accept import is_draft_prob
 from .cutoff import spread
-from .law import FLT_MAX, chunk_sum, is_greedy, load_chunk, load_law, log_prob
+from .law import FLT_MAX, chunk_sum, clean_prob, is_greedy, load_chunk, load_law, log_prob
 from .row_law import row_law
 from .scan import parameter, scale_of
 
@@ -100,7 +100,7 @@ def prob(side, b, d, v, mask):
     inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
     z = tl.load(side.rows + offset_of(side, b, d.row) + v, mask=inside, other=0.0).to(tl.float32)
     if side.PROBS:
-        p = tl.where(inside, z, 0.0).to(tl.float64)
+        p = tl.where(inside, clean_prob(z), 0.0).to(tl.float64)
         x = tl.log(p)
     else:
         x = tl.where(inside, log_prob(z, d.scale, d.cutoff, d.log_norm, d.most), -float("inf"))

@@ -39,7 +39,7 @@ def alone_dist(side, d):
 def pi_of(rule, alpha, target, draft, p, q, S):
     """The law that a rule puts in place of p, as a whole; p itself unless both rows are laws."""
     on = rule != EXACT
-    asks_p, asks_q = asks_of(rule, on, draft.PROBS)
+    asks_p, asks_q = asks_of(rule, on, target.PROBS, draft.PROBS)
     if target.PROBS:
         asks_p = on
     if draft.PROBS:

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from . import launch
 from .judge import INVALID_BONUS, judge, requests, row_of
-from .law import LOG2E, finite_max, is_bad, is_greedy, load_law
+from .law import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled
 from .weights import p_weights, subtract
 
 
@@ -40,7 +40,7 @@ def stop_kernel(
         if bonus_tokens is not None:
             bonus = tl.load(bonus_tokens + b * bonus_stride, mask=exists & ~draws, other=0).to(tl.int64)
             state = state | tl.where((bonus < 0) | (bonus >= V), INVALID_BONUS, 0)
-            last_token = tl.minimum(tl.maximum(bonus, 0), V - 1)
+            last_token = tl.maximum(bonus, 0)
         at = b[:, None] * (G + 1) + i
         last = i == n[:, None]  # the bonus token, whose row was not given, or what draw_kernel puts in its place
         row = exists[:, None] & (i <= G)
@@ -75,7 +75,7 @@ def stop_kernel(
         if target_maxes is not None:
             m = tl.load(target_maxes + index * chunks + step, mask=held, other=0.0)
             s = tl.load(target_sums + index * chunks + step, mask=held, other=0.0)
-            share = s * tl.exp2((m - most) * (scale * LOG2E) - log_norm * LOG2E)
+            share = s * tl.exp2(scaled(m, most, scale * LOG2E) - log_norm * LOG2E)
             p_mass = tl.where(held, tl.where(s == 0, 0.0, share), p_mass)
             largest = tl.where(held, m, largest)
         mass = p_mass

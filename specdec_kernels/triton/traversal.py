@@ -99,7 +99,8 @@ def get_frame(ints, reals, at, mask):
 
 @triton.jit
 def traverse(tree, rows, rules, random, out, b, links, ints, reals, exists, S):
-    """`links`: where the links of each request begin. ints [B, D+1, FRAME_INTS] and reals [B, D+1, FRAME_REALS] hold frames."""
+    """`links`: where the links of each request begin. ints [B, F, FRAME_INTS] and reals [B, F, FRAME_REALS]
+    hold frames, F = min(D, N - 1) + 1: the nodes of a path."""
     if rows.BLENDS:
         rule, alpha = rule_here(rules, False)
     zero = b * 0
@@ -114,7 +115,7 @@ def traverse(tree, rows, rules, random, out, b, links, ints, reals, exists, S):
     status = tl.where(is_bad_tree(tree, b, exists), INVALID_DRAFT, 0)
     known = nothing
     known_row = zero - 1
-    frames = b * (tree.D + 1)
+    frames = b * (tl.minimum(tree.D, tree.N - 1) + 1)
     entering = exists
     removing = greedy
     running = exists

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .philox import uniform
+from .philox import given_uniform, uniform
 
 INSIDE = tl.constexpr(-1)  # a wanted token: any of a vocabulary
 OUTSIDE = tl.constexpr(-2)  # any other
@@ -55,7 +55,7 @@ def some(mask):
 def coin(random, b, column, domain, slot, on):
     """The uniform of a column of `uniforms`, or of a slot of a domain."""
     if random.uniforms is not None:
-        return tl.load(random.uniforms + b * (random.columns + 1) + column, mask=on, other=0.0)
+        return given_uniform(tl.load(random.uniforms + b * (random.columns + 1) + column, mask=on, other=0.0))
     elif random.seed is not None:
         seed = tl.load(random.seed + b * random.seed_stride, mask=on, other=0).to(tl.int64)
         offset = tl.load(random.offset + b * random.offset_stride, mask=on, other=0).to(tl.int64)

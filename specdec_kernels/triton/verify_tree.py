@@ -199,9 +199,10 @@ def verify_tree(
         floats = launch.empty(target.rows, (B, most_links, FLOATS.value), torch.float32)
         frames = None, None
         if method == TRAVERSAL.value:
+            F = min(D, N - 1) + 1
             frames = (
-                launch.empty(target.rows, (B, D + 1, FRAME_INTS.value), torch.int64),
-                launch.empty(target.rows, (B, D + 1, FRAME_REALS.value), torch.float64),
+                launch.empty(target.rows, (B, F, FRAME_INTS.value), torch.int64),
+                launch.empty(target.rows, (B, F, FRAME_REALS.value), torch.float64),
             )
         launch.run(
             verify_tree_kernel, (launch.blocks(B, table.rows),), THREADS,

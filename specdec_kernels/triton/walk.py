@@ -11,7 +11,7 @@ from .chain import chain_chunk, chain_sum
 from .draw import has_mass, pick_chunk, pick_lane, total_mass
 from .final import largest_of
 from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
-from .law import CHUNK, LOG2E, first_chunk_with, first_lane_with
+from .law import CHUNK, LOG2E, first_chunk_with, first_lane_with, scaled
 from .links import Chain
 from .philox import DOMAIN_FINAL
 from .side import choose, dist, is_valid, one_hot, prob
@@ -42,7 +42,7 @@ def target_law(tree, rows, b, node, on, GREEDY: tl.constexpr, S):
             inside = held[:, None] & (c < rows.target.chunks)
             m = tl.load(rows.target.maxes + at, mask=inside, other=0.0)
             s = tl.load(rows.target.sums + at, mask=inside, other=0.0)
-            share = s * tl.exp2((m - p.most[:, None]) * (p.scale * LOG2E)[:, None] - (p.log_norm * LOG2E)[:, None])
+            share = s * tl.exp2(scaled(m, p.most[:, None], (p.scale * LOG2E)[:, None]) - (p.log_norm * LOG2E)[:, None])
             tl.store(rows.masses + at, tl.where(s > 0, share, 0.0), mask=inside)
         tl.debug_barrier()
     return p, held

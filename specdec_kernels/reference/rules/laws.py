@@ -5,10 +5,10 @@ from ..law import SUM_EPS
 from . import cascades, lossy
 from .pair import DEFER
 
-LAWS = {  # name: (the law of a Pair, the rows that it sums or searches: "p", "q")
+LAWS = {  # name: (the law of a Pair, the rows that must be laws as a whole: "p", "q")
     "exact": (lambda pair: DEFER, ""),
-    "chow": (cascades.chow, "q"),
-    "chow_log": (cascades.chow_log, "q"),
+    "chow": (cascades.chow, "pq"),
+    "chow_log": (cascades.chow_log, "pq"),
     "diff": (cascades.diff, "pq"),
     "diff_log": (cascades.diff_log, "pq"),
     "opt": (cascades.opt, "pq"),
