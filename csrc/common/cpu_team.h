@@ -22,7 +22,7 @@ class CpuTeam {
 
   // What is kept of rows is of one request's: batch mates may share its rows, and what they asked of them must not show.
   void forget() {
-    held_ = {}, peaks_ = {}, num_taken_ = 0;
+    held_ = {}, peaks_ = {}, taken_ = {};
     expect_entropy(false);
   }
 
