@@ -59,11 +59,8 @@ def kseq_rho(
         _check.tensor(op, "k", k, _check.INTEGERS, p.device)
         if k.dim() != 1 or k.size(0) not in (n, 1):
             raise ValueError(f"{op}: k must be a number or have shape [{n}], got {list(k.shape)}")
-    elif isinstance(k, bool) or not isinstance(k, int):
-        raise TypeError(f"{op}: k must be an int or a tensor, got {type(k).__name__}")
-    elif k < 1:
-        raise ValueError(f"{op}: k must be >= 1, got {k}")
     else:
+        k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
     return KSeqRhoOutput(*torch.ops.specdec.kseq_rho(p, q, k, *_pair.stats(op, p, q, kind, p_stats, q_stats)))
 
