@@ -106,3 +106,36 @@ def test_an_error_names_the_argument(op_backend, op):
         calls, errors = backends.there(op_backend, sweep, op, list(errors)[:: 7 if op_backend == "cuda-on-cpu" else 43])
     assert calls and {key: error for key, error in errors.items() if error} == {}
     assert len(errors) > calls / 3
+
+
+# ---- no rows --------------------------------------------------------------------------------------------------------
+
+def hollow(x):
+    """A batch of nothing, with the strides that numpy gives to what is empty: all 0."""
+    if isinstance(x, tuple):
+        return tuple(map(hollow, x))
+    return x[:0].as_strided((0, *x.shape[1:]), (0,) * x.dim()) if isinstance(x, torch.Tensor) else x
+
+
+def on_nothing(op, call):
+    import surface
+
+    result = getattr(sk, op)(**call)
+    _, (direct, args, _) = surface.recorded_call(op, getattr(sk, op), **call)
+    again = direct(*args)
+    return [x.numel() for r in (result, again) for x in (r if isinstance(r, tuple) else (r,))]
+
+
+EMPTY = {f"{op}-{i}": (op, {name: x if name in ("cu_draft", "max_draft") else hollow(x) for name, x in call.items()})
+         for op, calls in CALLS.items() for i, call in enumerate(calls) if op != "tree_mask_mod"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_batch_of_nothing(op_backend, name):
+    op, call = EMPTY[name]
+    if "cu_draft" in call:
+        call["cu_draft"] = torch.zeros(1, dtype=torch.int64)
+    if op == "tree_mask" and call["parents"].dim() == 1:
+        call["prefix_len"] = torch.zeros(0, dtype=torch.int64)
+    sizes = backends.there(op_backend, on_nothing, op, call)
+    assert sizes and not any(sizes)

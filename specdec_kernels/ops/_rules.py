@@ -35,15 +35,13 @@ def _numbers(op, alpha) -> tuple:
     for x in given:
         if isinstance(x, bool) or not isinstance(x, (int, float)):
             raise TypeError(f"{wanted} {_check.shown(x)}" + (" among them" if x is not alpha else ""))
-        if not abs(x) <= _check.FLT_MAX:
-            raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
     return given
 
 
 def _check_numbers(op, rule, alpha):
     given, parameters = _numbers(op, alpha), TABLE[rule].parameters
     if len(given) > len(parameters):
-        raise ValueError(f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {len(given)}")
+        raise ValueError(f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {', '.join(map(_check.shown, given))}")
     for x, parameter in zip(given, parameters):
         if x not in parameter:
             which = "alpha" if parameter.name == "alpha" else f"alpha's {parameter.name}"
@@ -57,6 +55,9 @@ def _tensor(op, alpha, n, device):
         given = _numbers(op, alpha)
         if len(given) not in (1, 2):
             raise ValueError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {len(given)} numbers")
+        for x in given:
+            if not abs(x) <= _check.FLT_MAX:
+                raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
         return torch.tensor([given], dtype=torch.float32, device=device)[:, slice(None) if len(given) == 2 else 0]
     _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
     if alpha.dim() not in (1, 2) or alpha.size(0) not in (n, 1) or (alpha.dim() == 2 and alpha.size(1) != 2):

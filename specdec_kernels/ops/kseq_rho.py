@@ -30,7 +30,7 @@ def kseq_rho(
     side where f <= 0. Rows are compared as laws: each is divided by its total.
 
     Args:
-        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0).
+        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf too).
         q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
         k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
         p_stats, q_stats: [N, 4] float32 from ``row_stats``; made here, at temperature 1 without filters, if None.

@@ -61,7 +61,7 @@ def sample(
     op = "sample"
     _check.rows(op, "logits", logits, "N, V")
     n, device = logits.size(0), logits.device
-    k, replacement = _check.integer(op, "k", k, 0, _check.SLOTS, ">= 0 and at most 2^33"), _check.flag(op, "replacement", replacement)
+    k, replacement = _check.integer(op, "k", k, 0, _check.SLOTS, "in [0, 2^33]"), _check.flag(op, "replacement", replacement)
     if stats is not None:
         _check.tensor(op, "stats", stats, _check.FLOAT32, device)
         _check.shape(op, "stats", stats, N=n, **{"4": 4})
