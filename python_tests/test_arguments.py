@@ -13,6 +13,7 @@ import torch
 from examples import CALLS
 
 import specdec_kernels as sk
+from specdec_kernels import _dispatch
 
 FUNCTIONS = sorted(name for name in sk.__all__ if inspect.isfunction(getattr(sk, name)))
 PARTS = {"tree": "tree|parents|tokens|draft_nodes", "links": "links|first_child|next_sibling"}  # arguments that are tuples of tensors
@@ -127,7 +128,7 @@ def on_nothing(op, call):
 
 
 EMPTY = {f"{op}-{i}": (op, {name: x if name in ("cu_draft", "max_draft") else hollow(x) for name, x in call.items()})
-         for op, calls in CALLS.items() for i, call in enumerate(calls) if op != "tree_mask_mod"}  # fmt: skip
+         for op, calls in CALLS.items() for i, call in enumerate(calls) if op in _dispatch.ops()}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EMPTY)

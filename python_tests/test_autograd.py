@@ -8,8 +8,9 @@ import torch
 from examples import CALLS
 
 import specdec_kernels as sk
+from specdec_kernels import _dispatch
 
-OPS = sorted(set(CALLS) - {"tree_mask_mod"})  # that one is a Python function of tree_mask
+OPS = _dispatch.ops()
 
 
 def leaf(x):
