@@ -113,13 +113,15 @@ def verify_chain(
     _check.choice(op, "draft_kind", draft_kind, _KINDS)
 
     ragged, bonus_row = cu_draft is not None, bonus_tokens is None
-    _check.tensor(op, "target_logits", target_logits, _check.LOGITS)
-    device = target_logits.device
-    for name, x in (("draft_tokens", draft_tokens), ("cu_draft", cu_draft), ("bonus_tokens", bonus_tokens)):
-        if x is not None or name == "draft_tokens":
-            _check.tensor(op, name, x, _check.INTEGERS, device)
+    if ragged:  # these two say which shapes the others must have
+        _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)
+    if not bonus_row:
+        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
     _check.rows(op, "target_logits", target_logits, "R, V" if ragged else "B, G+1, V")
+    device = target_logits.device
+    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
     if ragged:
+        _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
         _check.dims(op, "cu_draft", cu_draft, "B+1")
         _check.dims(op, "draft_tokens", draft_tokens, "D")
         if cu_draft.size(0) == 0:
@@ -149,6 +151,7 @@ def verify_chain(
             draft_rows = {"B": B, "G+1": G + 1}
         _check.shape(op, "draft_logits", draft_logits, **draft_rows, Vq=draft_logits.size(-1))
     if bonus_tokens is not None:
+        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
         _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
 
     target = (temperature, top_k, top_p, min_p)

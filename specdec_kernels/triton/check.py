@@ -162,7 +162,7 @@ def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int):
         that(fits and alpha.size(0) in (B, 1), op, f"alpha must have shape [{B}] or [{B}, 2], got {list(alpha.shape)}")
         alphas = (alpha, 0 if alpha.size(0) == 1 else alpha.stride(0), alpha.stride(1) if alpha.dim() == 2 else -1)
     if rule is not None and like.device.type == "cpu":
-        check_rules(op, rule.expand(B).tolist(), None if alpha is None else alpha.reshape(alpha.size(0), -1), block)
+        check_rules(op, rule.expand(B).tolist(), alpha if alpha is None or alpha.dim() == 2 else alpha[:, None], block)
     return *codes, *alphas
 
 
