@@ -105,6 +105,14 @@ def test_one_hot_that_leaves_nothing(backend):
     assert probs.tolist() == [[0, 1]] and mass.item() == 0
 
 
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_a_one_hot_hides_no_invalid_entry(backend, bad):
+    """What the draft's one id takes away is the very entry that makes the row no law."""
+    p = torch.tensor([[0.25, bad, 0.75], [0.25, 0.0, 0.75]])
+    probs, mass = backends.run("residual", backend, p, torch.tensor([1, 1]))
+    assert mass[0].isnan() and mass[1] == 1 and probs.tolist() == [[0, 0, 1], [0.25, 0, 0.75]]
+
+
 def test_strided_rows_and_empty_batches(backend):
     p, q = prob_rows(5, 14, 37)
     want = backends.run("residual", backend, p, q)

@@ -102,7 +102,7 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
 _RANGES = {
     "temperature": (lambda t: 0 <= t <= FLT_MAX, "finite in float32 and >= 0"),
     "top_k": (lambda k: -1 <= k < 1 << 63, ">= 1 and below 2^63, or 0 or -1 for off"),
-    "top_p": (lambda p: 2.0**-150 < p <= 1, "in (0, 1] in float32"),
+    "top_p": (lambda p: 2.0**-150 < p <= 1, "in (0, 1]"),
     "min_p": (lambda p: 0 <= p <= 1, "in [0, 1]"),
 }
 
