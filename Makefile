@@ -10,13 +10,14 @@ NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),9.0;12.0+PTX,9.0+PTX)
 ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(shell command -v nvidia-smi),,$(GATED)))
 
-.PHONY: help build test demo bench selfcheck wheel wheel-check clean
+.PHONY: help build test demo bench selfcheck asan wheel wheel-check clean
 
 help:
 	@echo "make test       set up $(VENV), build, run the tests"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
 	@echo "make bench      python -m bench.run --device cpu"
 	@echo "make selfcheck  a statistical check of the installed ops, under a minute"
+	@echo "make asan       the CPU ops under AddressSanitizer and UBSan: tests of edges, and 10^5 hostile requests (REQUESTS=, SEED=)"
 	@echo "make wheel      build a wheel into dist/; with nvcc here it holds the CUDA ops, with TORCH_CUDA_ARCH_LIST those for your GPUs"
 	@echo "make wheel-check  install the wheel beside torch 2.10 and the newest torch (13 GB) and try it there"
 	@echo "make build      rebuild the extension; make clean removes what was built"
@@ -48,6 +49,9 @@ bench: build
 
 selfcheck: build
 	$(BIN)/python -m specdec_kernels selfcheck
+
+asan: $(VENV)/ready
+	PYTHON=$(BIN)/python python_tests/gates/asan.sh
 
 wheel: $(VENV)/ready
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .

@@ -23,9 +23,9 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
 from build_tools import nvcc  # noqa: E402
-from build_tools.ninja_file import ninja_file  # noqa: E402
+from build_tools.ninja_file import SANITIZE, ninja_file  # noqa: E402
 
-BUILD = ROOT / "build" / "ninja"  # fixed, so that a rebuild compiles only what changed
+BUILD = ROOT / "build" / ("ninja-sanitize" if SANITIZE else "ninja")  # fixed, so that a rebuild compiles only what changed
 COMPILER = nvcc.wanted()
 LIBRARIES = ["_C", "_C_cuda"] if COMPILER else ["_C"]
 
@@ -37,6 +37,8 @@ class NinjaBuild(build_ext):
     def build_extensions(self):
         import ninja
 
+        if SANITIZE and self.inplace:
+            sys.exit("specdec_kernels: what SPECDEC_SANITIZE builds must not take the place of the package's own: give a --build-lib")
         if COMPILER:
             print(f"specdec_kernels: CUDA ops for {';'.join(nvcc.archs(COMPILER))} by nvcc {COMPILER.version}", flush=True)
         else:

@@ -22,7 +22,7 @@ mkdir -p "$OUTDIR"
 OUTDIR=$(cd "$OUTDIR" && pwd)
 SUMMARY=$OUTDIR/summary.txt LOG=$OUTDIR/log.txt
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8}
-TESTS=${TESTS:-$(grep -lwE 'backend|op_backend|fast_backend' python_tests/test_*.py | tr '\n' ' ')}
+TESTS=${TESTS:-$("$PYTHON" python_tests/on_backends.py)}
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 
 TOTAL=475

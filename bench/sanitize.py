@@ -8,13 +8,14 @@ Results are only checked for being in range: the tests compare them, this makes 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import torch
 import typer
 
 import specdec_kernels as sk
+from specdec_kernels import _dispatch
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # One entry; less than a chunk and odd; one chunk exactly; enough for several blocks of chunks, with a tail.
@@ -61,6 +62,8 @@ def calls(device: str) -> Iterator[tuple[str, object]]:
                 yield f"residual {where}", sk.residual(p, q)
                 yield f"residual, ids {where}", sk.residual(p, torch.tensor([0, -1, V - 1]).to(device))
                 yield f"kseq_rho {where}", sk.kseq_rho(target[:, 0], draft[:, 0], 4)
+                yield f"row_gap {where}", sk.row_gap(target[:, 0], draft[:, 0])
+                yield f"row_gap, probabilities {where}", sk.row_gap(p, q, kind="probs")
                 yield f"kseq_rho, probabilities {where}", sk.kseq_rho(p, q, 4, kind="probs")
                 drawn = sk.sample(flat, seed=row_seed, offset=row_offset)
                 yield from steps(where, target, draft, drawn, {"seed": seed, "offset": offset})
@@ -124,18 +127,27 @@ def in_range(result: object) -> bool:
     return True
 
 
+def without_calls(names: Iterable[str]) -> list[str]:
+    """The ops that no call is named after."""
+    called = {name.split()[0].rstrip(",") for name in names}
+    return [op for op in _dispatch.ops() if op not in called]
+
+
 def main(device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda") -> None:
-    count, wrong = 0, []
+    names, wrong = [], []
     for name, result in calls(device):
-        count += 1
+        names.append(name)
         if not in_range(result):
             wrong.append(name)
     if device == "cuda":
         torch.cuda.synchronize()
-    print(f"{count} calls on {device}, {len(wrong)} out of range")
+    missing = without_calls(names)
     for name in wrong:
         print("out of range:", name)
-    sys.exit(bool(wrong))
+    for op in missing:
+        print("never called:", op)
+    print(f"{len(names)} calls on {device}, {len(wrong)} out of range")
+    sys.exit(bool(wrong or missing))
 
 
 if __name__ == "__main__":

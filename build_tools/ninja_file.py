@@ -25,6 +25,10 @@ INCLUDES = " ".join(f"-isystem {path}" for path in include_paths())
 TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"  # the stable ABI of torch 2.10
 WARNINGS = "-Wall -Wextra -Wno-psabi"
 NAMELESS = f"-ffile-prefix-map={ROOT}=. -ffile-prefix-map={Path(torch.__file__).parent}=torch"  # no paths of this machine inside
+# SPECDEC_SANITIZE=address,undefined: a library for `make asan`, in which what is not defined ends the process.
+SANITIZE = os.environ.get("SPECDEC_SANITIZE", "")
+SANITIZED = f"-fsanitize={SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer"
+OPTIMISE = f"-O1 -g {SANITIZED}" if SANITIZE else "-O3"
 HIDDEN = f"-fPIC -fvisibility=hidden {NAMELESS}"
 LIBRARIES = f"{' '.join(f'-L{path}' for path in library_paths())} -ltorch_cpu -lc10"
 
@@ -46,12 +50,12 @@ def objects(sources, extension=".o"):
 def cpu(output: Path) -> list[str]:
     lines = [
         "rule compile",
-        f"  command = {CXX} -std=c++20 -O3 {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} $isa -MMD -MF $out.d -c $in -o $out",
+        f"  command = {CXX} -std=c++20 {OPTIMISE} {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} $isa -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $in $isa",
         "rule link",
-        f"  command = {CXX} -shared $in -o $out -Wl,-rpath,'$$ORIGIN/../torch/lib' {LIBRARIES}",
+        f"  command = {CXX} -shared {SANITIZED if SANITIZE else ''} $in -o $out -Wl,-rpath,'$$ORIGIN/../torch/lib' {LIBRARIES}",
         "  description = $out",
     ]
     linked = []

@@ -8,17 +8,20 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import on_backends
 import pytest
 import torch
+from backends import BACKENDS
 
 import specdec_kernels as sk
+from specdec_kernels import _dispatch
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("bench.run", reason="needs the source tree's bench")
 
 import typer  # noqa: E402
 
-from bench import clock, harness, rehearsal, run, verify_chain  # noqa: E402
+from bench import clock, harness, rehearsal, run, sanitize, verify_chain  # noqa: E402
 from bench.peers import eager, triton  # noqa: E402
 
 
@@ -171,6 +174,28 @@ def test_gpu_check_goes_on_after_a_failure(tmp_path):
     assert [line.split()[0] for line in summary] == ["environment", "test", "memcheck", "total"]
     assert [("passed" in line, "FAILED" in line) for line in summary] == [(True, False), (False, True), (True, False), (False, True)]
     assert "calls on cpu, 0 out of range" in (tmp_path / "log.txt").read_text()
+
+
+def test_every_op_has_its_benchmark_and_its_calls_for_the_sanitizers(monkeypatch, capsys):
+    assert set(_dispatch.ops()) <= set(run.OPS)
+    calls = list(sanitize.calls("cpu"))
+    assert sanitize.without_calls(name for name, _ in calls) == []
+    short = [call for call in calls if not call[0].startswith("row_gap")]
+    assert sanitize.without_calls(name for name, _ in short) == ["row_gap"]
+    monkeypatch.setattr(sanitize, "calls", lambda device: iter(short[:1]))
+    with pytest.raises(SystemExit) as exit:
+        sanitize.main("cpu")
+    assert exit.value.code and "never called: row_gap" in capsys.readouterr().out
+
+
+def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
+    """Those that this session collected, which is all of them where all tests run."""
+    items = [item for item in request.session.items if hasattr(item, "callspec")]
+    seen = {item.path for item in items if any(x in BACKENDS for x in item.callspec.params.values() if isinstance(x, str))}
+    selected = set(on_backends.files())
+    assert seen - selected <= {on_backends.HERE / "test_cuda_graph.py"}  # the graph step runs it
+    assert {"backend", "op_backend", "sweep_backend", "sweep"} <= on_backends.fixtures()
+    assert on_backends.HERE / "test_rules_turns.py" in selected and on_backends.HERE / "test_readme.py" not in selected
 
 
 def test_gpu_check_names_its_steps(tmp_path):

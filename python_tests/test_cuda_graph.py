@@ -10,6 +10,7 @@ import graphs
 import pytest
 import torch
 
+from specdec_kernels import _dispatch
 from specdec_kernels.reference import build_tree
 
 B, G, V = 5, 3, 3001  # three chunks, the last with an odd tail
@@ -41,6 +42,8 @@ def one(seed):
         "accept": ("accept", {"p": laws[0], "q": laws[1], "u": torch.rand(B, V, dtype=torch.float64, generator=generator)}),
         "residual": ("residual", {"p": laws[0], "q": laws[1]}),
         "kseq_rho": ("kseq_rho", {"p": rows, "q": normal(B, V), "k": torch.arange(B) + 2}),
+        "row_gap": ("row_gap", {"p": rows, "q": normal(B, V)}),
+        "row_gap, probabilities": ("row_gap", {"p": laws[0], "q": laws[1], "kind": "probs"}),
         "kseq_rho, probabilities": ("kseq_rho", {"p": laws[0], "q": laws[1], "k": torch.arange(B) + 2, "kind": "probs"}),
         "build_tree": ("build_tree", {"draft_tokens": drafts}),
         "tree_mask": ("tree_mask", {"parents": parents, "prefix_len": randomness["seed"], "num_keys": 70}),
@@ -61,6 +64,10 @@ def one(seed):
 
 
 CALLS = list(one(0))
+
+
+def test_every_op_has_a_call():
+    assert {op for op, _ in one(0).values()} == set(_dispatch.ops())
 
 
 @pytest.fixture(params=GPU)

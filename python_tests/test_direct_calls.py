@@ -7,27 +7,11 @@ import backends
 import pytest
 import surface
 import torch
+from examples import CALLS, F64, I64, ROWS, SEED, TREES
 
 import specdec_kernels as sk
+from specdec_kernels import _dispatch
 
-F64, I64 = torch.float64, torch.int64
-SEED = torch.arange(3)
-ROWS = torch.arange(33.0).reshape(3, 11).cos()
-TREES = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, -1]])
-CALLS = {  # op, its arguments as the wrapper hands them over
-    "uniforms": ((SEED, SEED), {"n": 2, "domain": 0}),
-    "accept": ((ROWS[0], ROWS[1], ROWS[2].double()), {}),
-    "residual": ((ROWS, ROWS), {}),
-    "row_gap": ((ROWS, ROWS), {}),
-    "row_stats": ((ROWS,), {"temperature": 1.0}),
-    "kseq_rho": ((ROWS, ROWS, torch.tensor([1, 2, 64])), {}),
-    "build_tree": ((torch.zeros(2, 3, 4, dtype=I64),), {}),
-    "tree_mask": ((TREES, torch.tensor([3, 4])), {"num_keys": 9, "tree_start": SEED[:2]}),
-    "sample": ((ROWS,), {"k": 2, "seed": SEED, "offset": SEED}),
-    "verify_chain": ((torch.zeros(4, 6, 11), torch.zeros(4, 5, dtype=I64), torch.zeros(4, 5, 11)), {"uniforms": torch.zeros(4, 6, dtype=F64)}),
-    "verify_tree": (((TREES, TREES, None, torch.ones(2, 3, 1, dtype=torch.int32)), torch.zeros(2, 4, 11), torch.zeros(2, 4, 11)),
-                    {"method": "kseq", "uniforms": torch.zeros(2, 4, dtype=F64)}),
-}
 WRONG = [  # op, index of the argument, what comes, message
     ("uniforms", 0, SEED.float(), "uniforms: seed must be int32 or int64, got Float"),
     ("uniforms", 1, SEED[None], r"uniforms: offset must have shape \[3\], got \[1, 3\]"),
@@ -104,16 +88,34 @@ WRONG = [  # op, index of the argument, what comes, message
 ]
 
 
-def direct_call(name, args, kwargs, index, other):
+def direct_call(name, index, other):
     """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
-    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), *args, **kwargs)
+    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **CALLS[name][0])
     args = list(args)
-    args[index] = other
+    args[index] = other(args[index]) if callable(other) else other
     return op(*args)
 
 
 @pytest.mark.parametrize("name, index, other, message", WRONG, ids=[f"{i}-{w[0]}-{w[1]}" for i, w in enumerate(WRONG)])
 def test_the_op_checks_again(op_backend, name, index, other, message):
     with pytest.raises(RuntimeError) as caught:
-        backends.there(op_backend, direct_call, name, *CALLS[name], index, other)
+        backends.there(op_backend, direct_call, name, index, other)
     assert re.match(message, str(caught.value)), caught.value
+
+
+REQUIRED = [(op, i, argument.name) for op in _dispatch.ops()
+            for i, argument in enumerate(getattr(torch.ops.specdec, op).default._schema.arguments) if str(argument.type) == "Tensor"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name, index, argument", REQUIRED, ids=[f"{name}-{argument}" for name, _, argument in REQUIRED])
+def test_what_no_kernel_takes(op_backend, name, index, argument):
+    with pytest.raises(RuntimeError, match=f"^{name}: {argument} must be a tensor, got None"):
+        backends.there(op_backend, direct_call, name, index, None)
+    for other, what in ((torch.Tensor.to_sparse, "sparse_coo"), (nested, "a nested tensor")):
+        with pytest.raises(NotImplementedError, match=f"^{name}: {argument} must be a dense tensor, got {what}"):
+            backends.there(op_backend, direct_call, name, index, other)
+
+
+def nested(t):
+    return torch.nested.nested_tensor([t, t])

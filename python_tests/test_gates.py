@@ -14,10 +14,9 @@ import pytest
 from gates import machine_code, rules
 from gates.machine_code import Kernel
 
-from specdec_kernels import backends
+from specdec_kernels import _dispatch, backends
 
 HERE = Path(__file__).parent
-OPS = {"accept", "residual", "row_gap", "row_stats", "sample", "uniforms", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree"}
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 needs_cuobjdump = pytest.mark.skipif(machine_code.cuobjdump() is None, reason="no cuobjdump beside nvcc or in a triton package")
@@ -37,7 +36,7 @@ def test_cuda_kernels():
     else:
         warnings.warn("no PTX in _C_cuda.so, so no launch bounds to check", stacklevel=1)
     archs = {"sm_" + arch.removesuffix("+PTX").replace(".", "") for arch in backends.cuda_archs()}
-    for op in OPS:
+    for op in _dispatch.ops():
         assert {k.arch for k in kernels if k.name.startswith(op + "::")} == archs, op
     assert problems(kernels) == []
 

@@ -86,13 +86,15 @@ def test_a_rounded_one_counts_as_one(backend):
     ([0.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),  # nothing at all
     ([NAN, NAN, NAN], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
     ([0.1, INF, 0.4], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]),
+    ([0.6, -INF, 0.4], [0.2, 0.3, 0.3], [0.8, 0.0, 0.2]),  # less than nothing is nothing
+    ([-INF, -INF, -INF], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
 ])
 def test_degenerate_rows_leave_the_others_alone(backend, p, q, want):
     good = torch.tensor([[0.5, 0.3, 0.2]])
     rows_p, rows_q = torch.cat([good, torch.tensor([p]), good]), torch.cat([good.roll(1), torch.tensor([q]), good.roll(1)])
     probs, mass = backends.run("residual", backend, rows_p, rows_q)
     assert torch.allclose(probs[1].float(), torch.tensor(want), atol=1e-6)
-    assert mass[1].isnan() == (not all(map(math.isfinite, p)))
+    assert mass[1].isnan() == (not all(x < INF for x in p))
     alone = backends.run("residual", backend, good, good.roll(1))
     for i in (0, 2):
         assert torch.equal(probs[i], alone[0][0]) and mass[i] == alone[1][0]
@@ -101,6 +103,14 @@ def test_degenerate_rows_leave_the_others_alone(backend, p, q, want):
 def test_one_hot_that_leaves_nothing(backend):
     probs, mass = backends.run("residual", backend, torch.tensor([[0.0, 1.0]]), torch.tensor([1]))
     assert probs.tolist() == [[0, 1]] and mass.item() == 0
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_a_one_hot_hides_no_invalid_entry(backend, bad):
+    """What the draft's one id takes away is the very entry that makes the row no law."""
+    p = torch.tensor([[0.25, bad, 0.75], [0.25, 0.0, 0.75]])
+    probs, mass = backends.run("residual", backend, p, torch.tensor([1, 1]))
+    assert mass[0].isnan() and mass[1] == 1 and probs.tolist() == [[0, 0, 1], [0.25, 0, 0.75]]
 
 
 def test_strided_rows_and_empty_batches(backend):

@@ -83,6 +83,23 @@ def test_joint_law_of_several_draws(backend, replacement):
     assert result.passed and (result.detects < 0.01 or n < 500_000), result
 
 
+@pytest.mark.parametrize("slot", [2**33 - 1, 2**33, 2**63 - 1, -1])
+def test_the_low_33_bits_of_a_slot_count(backend, slot):
+    """In a tensor; a number beyond them is refused (test_arguments). Slot 2^33 - 1 is the last, then comes 0."""
+    z, seed = torch.zeros(2, 1000), torch.tensor([3, 4])
+    first = slot % 2**33
+    got = backends.run("sample", backend, z, k=3, seed=seed, offset=seed, slot=torch.tensor([slot, 7])).tokens
+    alone = [int(backends.run("sample", backend, z[:1], seed=seed[:1], offset=seed[:1], slot=(first + i) % 2**33).tokens) for i in range(3)]
+    assert got[0].tolist() == alone and len(set(alone)) > 1
+    assert torch.equal(got[1:], backends.run("sample", backend, z[1:], k=3, seed=seed[1:], offset=seed[1:], slot=7).tokens)
+
+
+@pytest.mark.parametrize("slot", [-1, 2**33, 2**63 - 1])
+def test_a_number_is_a_slot(op_backend, slot):
+    with pytest.raises(ValueError, match=rf"sample: slot must be in \[0, 2\^33\), got {slot}"):
+        backends.run("sample", op_backend, torch.zeros(2, 5), seed=torch.arange(2), offset=torch.arange(2), slot=slot)
+
+
 def test_seed_offset_and_slot(backend):
     """Draw i takes slot + i of domain 2."""
     z, _ = cases.rows_pair(6, 56, 40, kinds=["dirichlet", "near"])
@@ -175,7 +192,7 @@ def test_bad_arguments(op_backend):
         sample(z, row_stats(z), k=2, temperature=0.5, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: stats must have shape \[N=3, 4=?4?\], got \[2, 4\]"):
         sample(z, row_stats(z[:2]), k=2, uniforms=u)
-    with pytest.raises(ValueError, match="sample: k must be >= 0, got -1"):
+    with pytest.raises(ValueError, match=r"sample: k must be in \[0, 2\^33\], got -1"):
         sample(z, k=-1, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: seed must have shape \[3\], got \[4\]"):
         sample(z, seed=torch.arange(4), offset=torch.arange(3))

@@ -159,16 +159,17 @@ def unchecked(parents):
     return sk.TreeMask(*unchecked(parents, (torch.tensor([3]), 0), (None, 0), 13, 0))
 
 
-def test_negative_lengths(op_backend):
-    parents, prefix = trees(3, 10, seed=1), torch.tensor([4, -1, 2])
+@pytest.mark.parametrize("length", [-1, 2**62, 2**63 - 1, -(2**63)])
+def test_impossible_lengths(op_backend, length):
+    parents, prefix = trees(3, 10, seed=1), torch.tensor([4, length, 2])
     for args, name in (({"prefix_len": prefix}, "prefix_len"), ({"tree_start": prefix}, "tree_start")):
         if refuses(op_backend):
-            with pytest.raises(RuntimeError, match=f"tree_mask: {name} must be >= 0, got -1 at index 1"):
+            with pytest.raises(RuntimeError, match=rf"tree_mask: {name} must be >= 0 and below 2\^62, got {length} at index 1"):
                 backends.run("tree_mask", op_backend, parents, num_keys=14, **args)
             continue
         got = backends.run("tree_mask", op_backend, parents, num_keys=14, **args)
         assert got.status.tolist() == [0, sk.STATUS_INVALID_PREFIX, 0]
-        args[name] = prefix.clamp(min=0)
+        args[name] = torch.tensor([4, 0, 2])
         assert_same(got._replace(status=got.status * 0), backends.run("tree_mask", "reference", parents, num_keys=14, **args))
 
 
@@ -182,7 +183,7 @@ def test_bad_arguments(op_backend):
         tree_mask(parents, 0, "int8")
     with pytest.raises(TypeError, match="tree_mask: dtype must be float32, float64, bfloat16 or float16, got int32"):
         tree_mask(parents, 0, "additive", dtype=torch.int32)
-    with pytest.raises(ValueError, match="tree_mask: prefix_len must be >= 0, got -3"):
+    with pytest.raises(ValueError, match=r"tree_mask: prefix_len must be >= 0 and below 2\^62, got -3"):
         tree_mask(parents, -3)
     with pytest.raises(TypeError, match="tree_mask: prefix_len must be a number or a tensor, got float"):
         tree_mask(parents, 1.0)

@@ -15,6 +15,7 @@ import sys
 import traceback
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 
@@ -106,6 +107,7 @@ def serve(name, where, descriptor):
 
 
 if __name__ == "__main__":
+    sys.path.insert(1, str(Path(__file__).parents[1]))  # the package of this tree, as in the process that tests
     import worker  # the module that pickles name, not __main__
 
     worker.serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from specdec_kernels import _nvml
+from specdec_kernels import _dispatch, _nvml
 
 NAMES = ("cpu", "cuda", "triton")
 _LIBRARY = Path(__file__).with_name("_C.so")
@@ -36,6 +36,7 @@ def load() -> None:
         )
     name = chosen()
     torch.ops.load_library(str(_LIBRARY))
+    _dispatch.register()
     if name == "cuda":
         torch.ops.load_library(str(_CUDA_LIBRARY))
     elif name == "triton":

@@ -56,6 +56,7 @@ inline Probs probs(const Op& op, const char* name, const Tensor& t, bool ids) {
 template <void (*Run)(const Accept&, const Tensor& like)>
 Tensor accept_op(const Tensor& p, const Tensor& q, const Tensor& u) {
   const Op op("accept", p);
+  check_given(op, "p", p, "q", q, "u", u);
   const auto same_shape = [&](const char* name, const Tensor& t) {
     check(bracketed(t.sizes()) == bracketed(p.sizes()), op, name, " must have shape ", bracketed(p.sizes()), ", got ", bracketed(t.sizes()));
   };

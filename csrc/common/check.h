@@ -38,6 +38,15 @@ void check(bool ok, const Op& op, const T&... message) {
   throw std::runtime_error(text.str());
 }
 
+// A tensor that the schema requires: None comes as one that is not defined.
+inline void check_given(const Op&) {}
+
+template <class... More>
+void check_given(const Op& op, const char* name, const Tensor& t, const More&... more) {
+  check(t.defined(), op, name, " must be a tensor, got None");
+  check_given(op, more...);
+}
+
 inline std::string device_name(const Tensor& t) {
   return t.is_cpu() ? "cpu" : (t.is_cuda() ? "cuda:" : "device:") + std::to_string(t.get_device_index());
 }
@@ -72,7 +81,7 @@ inline void check_dtype(const Op& op, const char* name, const Tensor& t, ScalarT
 inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t last = t.dim() - 1;
-  check(t.stride(last) == 1 || t.size(last) <= 1, op, name, " must be contiguous in its last dimension, got strides ",
+  check(t.stride(last) == 1 || t.size(last) <= 1 || t.numel() == 0, op, name, " must be contiguous in its last dimension, got strides ",
         bracketed(t.strides()));
   check(t.size(last) >= 1 && t.size(last) <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ", t.size(last));
   switch (t.scalar_type()) {
@@ -161,7 +170,10 @@ Tensor empty(const Sizes& sizes, ScalarType dtype, const Tensor& like) {
   const int64_t dim = int64_t(sizes.size());
   std::vector<int64_t> strides(sizes.size());
   int64_t n = 1;
-  for (int64_t i = dim - 1; i >= 0; --i) strides[i] = n, n *= std::max<int64_t>(sizes.begin()[i], 1);
+  for (int64_t i = dim - 1; i >= 0; --i) {
+    strides[i] = n;
+    if (__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n)) throw std::runtime_error("a result of shape " + bracketed(sizes) + " has no memory");
+  }
   int32_t device_type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   AtenTensorHandle out;

@@ -26,8 +26,10 @@ SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
   return counter;
 }
 
-// A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1.
-SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, int64_t slot) {
+constexpr int64_t kSlots = int64_t{1} << 33;  // of one (seed, offset, domain): a block's number is a word
+
+// A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1. Of a slot the low 33 bits count.
+SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, uint64_t slot) {
   const uint64_t s = uint64_t(seed), o = uint64_t(offset);
   const Words r = philox4x32({{uint32_t(slot >> 1), uint32_t(o), uint32_t(o >> 32), domain}}, uint32_t(s), uint32_t(s >> 32));
   // A choice of words, not an index: an indexed array would live in memory on a device.

@@ -211,7 +211,7 @@ SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d
 SPECDEC_DEVICE float weight_at(const Dist& p, const Dist& q, int64_t v) {
   const float w = target_weight(p, load_scalar(p.row, v));
   if (q.kind == Kind::kNothing) return w;
-  if (q.kind == Kind::kOneHot) return v == q.hot ? 0.0f : w;
+  if (q.kind == Kind::kOneHot) return v == q.hot ? w - w : w;  // NaN stays
   if (v >= q.row.V) return w;
   const float left = w - draft_weight(q, load_scalar(q.row, v));
   return left > 0 || left != left ? left : 0.0f;
@@ -236,7 +236,7 @@ SPECDEC_DEVICE void weigh_groups(const Dist& p, const Dist& q, int64_t chunk, in
   } else if (q.kind == Kind::kOneHot) {
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == q.hot) w[r] = 0;
+      if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == q.hot) w[r] -= w[r];  // NaN stays
     }
   }
 }

@@ -23,6 +23,7 @@ struct Residual {
 template <void (*Run)(const Residual&, const Tensor& like)>
 std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q) {
   const Op op("residual", p);
+  check_given(op, "p", p, "q", q);
   check_dim(op, "p", p, 2);
   Residual a;
   const int64_t N = a.N = p.size(0), V = p.size(1);

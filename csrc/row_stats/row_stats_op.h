@@ -17,6 +17,7 @@ template <void (*Run)(const RowStats&, const Tensor& like)>
 Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
                     const OptTensor& min_p) {
   const Op op("row_stats", logits);
+  check_given(op, "logits", logits);
   RowStats a;
   check_dim(op, "logits", logits, 2);
   a.N = logits.size(0);

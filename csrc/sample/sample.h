@@ -23,7 +23,8 @@ struct Sample {
   Law* stats = nullptr;              // [N]
 
   SPECDEC_HD double draft_uniform(int64_t n, int64_t i) const {
-    return uniforms ? given_uniform(uniforms[n * k + i]) : seed ? uniform(seed[n], offset[n], kDomainDraft, (slot ? slot[n] : 0) + i) : 0.0;
+    if (uniforms) return given_uniform(uniforms[n * k + i]);
+    return seed ? uniform(seed[n], offset[n], kDomainDraft, uint64_t(slot ? slot[n] : 0) + uint64_t(i)) : 0.0;
   }
 };
 

@@ -15,11 +15,13 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
                                               const OptTensor& min_p, const OptTensor& seed, const OptTensor& offset, const OptTensor& slot,
                                               const OptTensor& uniforms) {
   const Op op("sample", logits);
+  check_given(op, "logits", logits);
   Sample a;
   check_dim(op, "logits", logits, 2);
   const int64_t N = a.N = logits.size(0);
   a.logits = {logits.const_data_ptr(), logits.size(1), 0, logits.stride(0), check_rows(op, "logits", logits)};
   check(k >= 0, op, "k must be >= 0, got ", k);
+  check(k <= kSlots, op, "k must be at most 2^33, got ", k);
   a.k = k;
   a.replacement = replacement;
   a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, N);

@@ -14,7 +14,9 @@ enum MaskFormat : int32_t {
 };
 
 constexpr int32_t kBadParent = 1;    // a parent outside [-1, its node): the node counts as padding
-constexpr int32_t kBadPosition = 2;  // a negative prefix_len or tree_start: it counts as 0
+constexpr int32_t kBadPosition = 2;  // a prefix_len or tree_start outside [0, 2^62): it counts as 0
+
+SPECDEC_HD constexpr bool is_length(int64_t n) { return n >= 0 && n >> 62 == 0; }  // behind it, the position of a node is an int64 too
 
 SPECDEC_HD constexpr bool is_element(MaskFormat f) { return f <= kMaskFloat16; }
 SPECDEC_HD constexpr int element_bytes(MaskFormat f) { return f == kMaskBool ? 1 : f == kMaskFloat32 ? 4 : f == kMaskFloat64 ? 8 : 2; }
@@ -60,9 +62,9 @@ struct TreeMask {
     return p < i && p >= 0 ? p : -1;
   }
 
-  SPECDEC_HD bool bad_position(int64_t b) const { return (prefix_len && prefix_len[b] < 0) || (tree_start && tree_start[b] < 0); }
-  SPECDEC_HD int64_t prefix(int64_t b) const { return prefix_len && prefix_len[b] > 0 ? prefix_len[b] : 0; }
-  SPECDEC_HD int64_t start(int64_t b) const { return !tree_start ? prefix(b) : tree_start[b] > 0 ? tree_start[b] : 0; }
+  SPECDEC_HD bool bad_position(int64_t b) const { return (prefix_len && !is_length(prefix_len[b])) || (tree_start && !is_length(tree_start[b])); }
+  SPECDEC_HD int64_t prefix(int64_t b) const { return prefix_len && is_length(prefix_len[b]) ? prefix_len[b] : 0; }
+  SPECDEC_HD int64_t start(int64_t b) const { return !tree_start ? prefix(b) : is_length(tree_start[b]) ? tree_start[b] : 0; }
 
   SPECDEC_HD void put_node(int64_t b, int64_t i, int32_t d) const {
     depth[b * N + i] = d;

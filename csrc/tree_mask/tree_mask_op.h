@@ -18,8 +18,11 @@ inline ScalarType mask_dtype(MaskFormat f) {
 inline void check_tree(const Op& op, const TreeMask& a) {
   if (!values_at_hand(op)) return;
   for (int64_t b = 0; b < a.B; ++b) {
-    check(!a.prefix_len || a.prefix_len[b] >= 0, op, "prefix_len must be >= 0, got ", a.prefix_len ? a.prefix_len[b] : 0, " at index ", b);
-    check(!a.tree_start || a.tree_start[b] >= 0, op, "tree_start must be >= 0, got ", a.tree_start ? a.tree_start[b] : 0, " at index ", b);
+    const auto check_length = [&](const char* name, const Ints& x) {
+      check(!x || is_length(x[b]), op, name, " must be >= 0 and below 2^62, got ", x ? x[b] : 0, " at index ", b);
+    };
+    check_length("prefix_len", a.prefix_len);
+    check_length("tree_start", a.tree_start);
     for (int64_t i = 0; i < a.N; ++i)
       check(!a.bad_parent(b, i), op, "parents[", b, ", ", i, "] must be in [-1, ", i, "), got ", a.given_parent(b, i));
   }
@@ -29,6 +32,7 @@ template <void (*Run)(const TreeMask&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, const OptTensor& prefix_len, const OptTensor& tree_start,
                                                         int64_t num_keys, int64_t format) {
   const Op op("tree_mask", parents);
+  check_given(op, "parents", parents);
   check_dim(op, "parents", parents, 2);
   check(num_keys >= -1 && num_keys <= 1 << 30, op, "num_keys must be in [0, 2^30], or -1 for the nodes alone, got ", num_keys);
   check(format >= 0 && format < kMaskFormats, op, "format must be in [0, ", int(kMaskFormats), "), got ", format);

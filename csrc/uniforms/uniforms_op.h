@@ -19,11 +19,13 @@ struct Uniforms {
 template <void (*Run)(const Uniforms&, const Tensor& like)>
 Tensor uniforms_op(const Tensor& seed, const Tensor& offset, int64_t n, int64_t domain) {
   const Op op("uniforms", seed);
+  check_given(op, "seed", seed, "offset", offset);
   Uniforms a;
   check_dim(op, "seed", seed, 1);
   a.B = seed.size(0);
   check_shape(op, "offset", offset, {a.B});
   check(n >= 0, op, "n must be >= 0, got ", n);
+  check(n <= kSlots, op, "n must be at most 2^33, got ", n);
   check(domain >= 0 && domain < int64_t{1} << 32, op, "domain must be in [0, 2^32), got ", domain);
   a.n = n;
   a.domain = uint32_t(domain);

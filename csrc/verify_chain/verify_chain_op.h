@@ -58,6 +58,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
     const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method,
     const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
   const Op op("verify_chain", target_logits);
+  check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   VerifyChain a;
   const bool ragged = cu_draft.has_value();
   check_dim(op, "draft_tokens", draft_tokens, ragged ? 1 : 2);
@@ -67,6 +68,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   const int64_t D = a.D = ragged ? draft_tokens.size(0) : 0;
   const int64_t G = a.G = ragged ? max_draft : draft_tokens.size(1);
   check(G >= 0, op, "max_draft must be >= 0, got ", G);
+  check(G <= INT32_MAX, op, "max_draft must be below 2^31, got ", G);
   a.draft_tokens = ints(op, "draft_tokens", draft_tokens, draft_tokens.stride(ragged ? 0 : 1));
   a.draft_tokens_stride = ragged ? 0 : draft_tokens.stride(0);
   if (ragged) {

@@ -75,6 +75,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
     const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, const OptTensor& rule,
     const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
   const Op op("verify_tree", target_logits);
+  check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   VerifyTree a;
   check(method >= 0 && method <= int64_t(Method::kTraversal), op, "method must be 0 to 5, got ", method);
   a.method = Method(method);

@@ -10,16 +10,64 @@ INTEGERS = (torch.int32, torch.int64)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
 MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
+SLOTS = 1 << 33  # of one (seed, offset, domain): see csrc/common/philox.h
+FLT_MAX = torch.finfo(torch.float32).max
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
     return " or ".join(str(d).removeprefix("torch.") for d in dtypes)
 
 
+def shown(x: object) -> str:
+    """What came, in a few words: the number or the word itself where it is short, else its type."""
+    if isinstance(x, str):
+        return f"{x!r:.80}"
+    if isinstance(x, int) and x.bit_length() > 64:
+        return f"an int of {x.bit_length()} bits"
+    return str(x) if x is None or isinstance(x, (int, float)) else type(x).__name__
+
+
+def _python(x: object) -> object:
+    """The Python number of a numpy scalar or of a tensor of one entry; anything else as it is."""
+    try:
+        return x.item()
+    except Exception:  # no item, or more than one of them
+        return x
+
+
+def integer(op: str, name: str, x: object, low: int, high: int, wanted: str, kind: str = "an int") -> int:
+    """x, as an int in [low, high], which `wanted` says in words."""
+    n = x if type(x) in (int, float, bool) or isinstance(x, torch.SymInt) else _python(x)
+    if n is not x and isinstance(n, (int, float)) and abs(n) < float("inf"):
+        n = int(n)
+    if isinstance(n, bool) or not isinstance(n, (int, torch.SymInt)):
+        raise TypeError(f"{op}: {name} must be {kind}, got {type(x).__name__}")
+    if not low <= n <= high:
+        raise ValueError(f"{op}: {name} must be {wanted}, got {shown(n)}")
+    return n
+
+
+def flag(op: str, name: str, x: object) -> bool:
+    x = x if isinstance(x, (bool, int, float)) else _python(x)
+    if not isinstance(x, (bool, int, float)):
+        raise TypeError(f"{op}: {name} must be a bool, got {type(x).__name__}")
+    return bool(x)
+
+
+def choice(op: str, name: str, x: object, choices) -> None:
+    """x is one of a few words."""
+    if not isinstance(x, str) or x not in choices:
+        *others, last = map(repr, choices)
+        raise (ValueError if isinstance(x, str) else TypeError)(f"{op}: {name} must be {', '.join(others)} or {last}, got {shown(x)}")
+
+
 def tensor(op: str, name: str, x: object, dtypes: tuple[torch.dtype, ...], device: torch.device | None = None) -> torch.Tensor:
     """x is a tensor of one of the dtypes, on the device of the op's first argument."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{op}: {name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.layout is not torch.strided or x.is_nested:
+        layout = "a nested tensor" if x.is_nested else str(x.layout).removeprefix("torch.")
+        raise TypeError(f"{op}: {name} must be a dense tensor, got {layout}")
     if x.dtype not in dtypes:
         raise TypeError(f"{op}: {name} must be {_names(dtypes)}, got {str(x.dtype).removeprefix('torch.')}")
     if device is not None and x.device != device:
@@ -44,7 +92,7 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
     """x holds rows that can be read in place."""
     x = tensor(op, name, x, LOGITS, device)
     dims(op, name, x, want)
-    if x.stride(-1) != 1 and x.size(-1) > 1:
+    if x.stride(-1) != 1 and x.size(-1) > 1 and x.numel():
         raise ValueError(f"{op}: {name} must be contiguous in its last dimension, got strides {list(x.stride())}")
     if not 1 <= x.size(-1) <= MAX_VOCABULARY:
         raise ValueError(f"{op}: {name} must have a vocabulary of 1 to 2^24, got {x.size(-1)}")
@@ -52,11 +100,16 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
 
 
 _RANGES = {
-    "temperature": (lambda t: 0 <= t < float("inf"), "finite and >= 0"),
-    "top_k": (lambda k: k >= -1, ">= 1, or 0 or -1 for off"),
-    "top_p": (lambda p: 0 < p <= 1, "in (0, 1]"),
+    "temperature": (lambda t: 0 <= t <= FLT_MAX, "finite in float32 and >= 0"),
+    "top_k": (lambda k: -1 <= k < 1 << 63, ">= 1 and below 2^63, or 0 or -1 for off"),
+    "top_p": (lambda p: 2.0**-150 < p <= 1, "in (0, 1]"),
     "min_p": (lambda p: 0 <= p <= 1, "in [0, 1]"),
 }
+
+
+def given(prefix: str, *parameters: object) -> str:
+    """The names of those sampling parameters that are given, in their order; empty if none is."""
+    return ", ".join(prefix + name for name, x in zip(_RANGES, parameters) if x is not None)
 
 
 def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor | None:
@@ -74,7 +127,7 @@ def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> tor
         raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
     inside, wanted = _RANGES[kind]
     if not inside(x):
-        raise ValueError(f"{op}: {name} must be {wanted}, got {x}")
+        raise ValueError(f"{op}: {name} must be {wanted}, got {shown(x)}")
     return torch.full((1,), x, dtype=torch.int64 if integer else torch.float32, device=device)
 
 

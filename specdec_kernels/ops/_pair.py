@@ -11,8 +11,7 @@ def check_rows(op, p, q, kind):
     _check.rows(op, "p", p, "N, V")
     _check.rows(op, "q", q, "N, Vq", p.device)
     _check.shape(op, "q", q, N=p.size(0), Vq=q.size(1))
-    if kind not in ("logits", "probs"):
-        raise ValueError(f"{op}: kind must be 'logits' or 'probs', got {kind!r}")
+    _check.choice(op, "kind", kind, ("logits", "probs"))
 
 
 def stats(op, p, q, kind, p_stats, q_stats):

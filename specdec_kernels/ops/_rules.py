@@ -17,7 +17,7 @@ def arguments(op: str, method: str, rule, alpha, n: int, device: torch.device) -
             raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
         return rule, _tensor(op, alpha, n, device)
     if not isinstance(rule, str) or rule not in RULES:
-        raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {rule!r}")
+        raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}")
     if method == "block" and not TABLE[rule].is_law:
         raise ValueError(f"{op}: rule {rule!r} is no law, so method must be 'token', got {method!r}")
     if not isinstance(alpha, torch.Tensor):
@@ -31,19 +31,21 @@ def arguments(op: str, method: str, rule, alpha, n: int, device: torch.device) -
 
 def _numbers(op, alpha) -> tuple:
     given = () if alpha is None else tuple(alpha) if isinstance(alpha, (tuple, list)) else (alpha,)
+    wanted = f"{op}: alpha must be a number, a pair of numbers or a tensor, got"
     for x in given:
         if isinstance(x, bool) or not isinstance(x, (int, float)):
-            raise TypeError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {alpha!r}")
+            raise TypeError(f"{wanted} {_check.shown(x)}" + (" among them" if x is not alpha else ""))
     return given
 
 
 def _check_numbers(op, rule, alpha):
     given, parameters = _numbers(op, alpha), TABLE[rule].parameters
     if len(given) > len(parameters):
-        raise ValueError(f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {alpha!r}")
+        raise ValueError(f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {', '.join(map(_check.shown, given))}")
     for x, parameter in zip(given, parameters):
         if x not in parameter:
-            raise ValueError(f"{op}: {parameter.name} of rule {rule!r} must be in {parameter.range}, got {x}")
+            which = "alpha" if parameter.name == "alpha" else f"alpha's {parameter.name}"
+            raise ValueError(f"{op}: {which} of rule {rule!r} must be in {parameter.range}, got {_check.shown(x)}")
 
 
 def _tensor(op, alpha, n, device):
@@ -52,7 +54,10 @@ def _tensor(op, alpha, n, device):
     if not isinstance(alpha, torch.Tensor):
         given = _numbers(op, alpha)
         if len(given) not in (1, 2):
-            raise ValueError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {alpha!r}")
+            raise ValueError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {len(given)} numbers")
+        for x in given:
+            if not abs(x) <= _check.FLT_MAX:
+                raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
         return torch.tensor([given], dtype=torch.float32, device=device)[:, slice(None) if len(given) == 2 else 0]
     _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
     if alpha.dim() not in (1, 2) or alpha.size(0) not in (n, 1) or (alpha.dim() == 2 and alpha.size(1) != 2):

@@ -30,7 +30,7 @@ def kseq_rho(
     side where f <= 0. Rows are compared as laws: each is divided by its total.
 
     Args:
-        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0).
+        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf too).
         q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
         k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
         p_stats, q_stats: [N, 4] float32 from ``row_stats``; made here, at temperature 1 without filters, if None.
@@ -59,11 +59,8 @@ def kseq_rho(
         _check.tensor(op, "k", k, _check.INTEGERS, p.device)
         if k.dim() != 1 or k.size(0) not in (n, 1):
             raise ValueError(f"{op}: k must be a number or have shape [{n}], got {list(k.shape)}")
-    elif isinstance(k, bool) or not isinstance(k, int):
-        raise TypeError(f"{op}: k must be an int or a tensor, got {type(k).__name__}")
-    elif k < 1:
-        raise ValueError(f"{op}: k must be >= 1, got {k}")
     else:
+        k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
     return KSeqRhoOutput(*torch.ops.specdec.kseq_rho(p, q, k, *_pair.stats(op, p, q, kind, p_stats, q_stats)))
 

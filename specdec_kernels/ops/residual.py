@@ -12,13 +12,13 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     For engines that compose their own step; ``verify_chain`` never writes this row.
 
     Args:
-        p: [N, V] target probabilities, float32, bfloat16 or float16. A negative entry counts as 0.
+        p: [N, V] target probabilities, float32, bfloat16 or float16. A negative entry counts as 0, -inf too.
         q: [N, Vq] draft probabilities (a missing entry is 0; one outside [0, 1 + 1e-3] counts as 0), or [N] int32 /
             int64 ids of one-hot drafts (id -1 removes nothing).
 
     Returns:
         probs [N, V] float32, and mass [N] float64 = sum (p - q)+ = 1 - sum min(p, q), the rejection probability.
-        Where the mass is 0, probs is p normalised. A row of p that holds NaN or inf has mass NaN, and it, like a row
+        Where the mass is 0, probs is p normalised. A row of p that holds NaN or +inf has mass NaN, and it, like a row
         without any mass, gives a one-hot row at its largest finite entry.
 
     Example:

@@ -16,7 +16,7 @@ def row_gap(
     """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
 
     Args:
-        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0).
+        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf too).
         q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
         p_stats, q_stats: [N, 4] float32 from ``row_stats`` or ``sample``; made here, at temperature 1 without filters, if None.
         kind: "logits", or "probs", which takes no stats.

@@ -38,11 +38,12 @@ def sample(
         logits: [N, V] float32, bfloat16 or float16.
         stats: [N, 4] from ``row_stats``; the sampling parameters must then be None.
         k: draws per row.
-        replacement: True draws i.i.d.; False draws each token from what is left, renormalised, and gives -1
+        replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that weighs, and gives -1
             (ln q = -inf) once nothing is left.
         temperature, top_k, top_p, min_p: as in ``row_stats``. Temperature 0, or a subnormal one, gives the argmax.
         seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain.
-        slot: an int or [N] int64. A drafter that draws position j of a step passes j * k.
+        slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A drafter that
+            draws position j of a step passes j * k.
         uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN as 0.
 
     Returns:
@@ -60,19 +61,19 @@ def sample(
     op = "sample"
     _check.rows(op, "logits", logits, "N, V")
     n, device = logits.size(0), logits.device
-    if k < 0:
-        raise ValueError(f"{op}: k must be >= 0, got {k}")
+    k, replacement = _check.integer(op, "k", k, 0, _check.SLOTS, "in [0, 2^33]"), _check.flag(op, "replacement", replacement)
     if stats is not None:
         _check.tensor(op, "stats", stats, _check.FLOAT32, device)
         _check.shape(op, "stats", stats, N=n, **{"4": 4})
-        if not (temperature is None and top_k is None and top_p is None and min_p is None):
-            raise ValueError(f"{op}: stats already hold the sampling parameters, got both")
+        if given := _check.given("", temperature, top_k, top_p, min_p):
+            raise ValueError(f"{op}: stats already hold the sampling parameters, got {given} too")
         stats = stats.contiguous()
     _check.randomness(op, seed, offset, uniforms, n, k, device, needed=not _check.is_greedy(temperature))
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
         _check.shape(op, "slot", slot, N=n)
     else:
+        slot = _check.integer(op, "slot", slot, 0, _check.SLOTS - 1, "in [0, 2^33)", "an int or a tensor")
         slot = None if slot == 0 else torch.full((1,), slot, dtype=torch.int64, device=device)
     return SampleOutput(
         *torch.ops.specdec.sample(

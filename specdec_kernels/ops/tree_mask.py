@@ -8,7 +8,8 @@ import torch
 from specdec_kernels.ops import _check
 
 STATUS_INVALID_PARENT = 1  # a parent outside [-1, its node): the node counts as padding
-STATUS_INVALID_PREFIX = 2  # a negative prefix_len or tree_start: it counts as 0
+STATUS_INVALID_PREFIX = 2  # a prefix_len or tree_start outside [0, 2^62): it counts as 0
+MAX_LENGTH = (1 << 62) - 1  # of a prefix, so that the position of a node behind it is an int64 too
 
 # In the order of the op's format numbers.
 _DTYPES = (torch.bool, torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.uint32, torch.uint64)
@@ -64,17 +65,13 @@ def tree_mask(
     """
     op = "tree_mask"
     parents, prefix_len, tree_start = per_request(op, parents, prefix_len, tree_start)
-    if format == "additive":
-        if dtype not in _ADDITIVE:
-            raise TypeError(f"{op}: dtype must be float32, float64, bfloat16 or float16, got {str(dtype).removeprefix('torch.')}")
-        number = _ADDITIVE[dtype]
-    elif format in _FORMATS:
-        number = _FORMATS[format]
-    else:
-        raise ValueError(f"{op}: format must be 'bool', 'additive', 'uint8', 'uint32' or 'uint64', got {format!r}")
-    if num_keys is not None and not 0 <= num_keys <= 1 << 30:
-        raise ValueError(f"{op}: num_keys must be in [0, 2^30] or None, got {num_keys}")
-    return TreeMask(*torch.ops.specdec.tree_mask(parents, prefix_len, tree_start, -1 if num_keys is None else num_keys, number))
+    _check.choice(op, "format", format, ("bool", "additive", "uint8", "uint32", "uint64"))
+    if format == "additive" and not (isinstance(dtype, torch.dtype) and dtype in _ADDITIVE):
+        what = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else _check.shown(dtype)
+        raise TypeError(f"{op}: dtype must be float32, float64, bfloat16 or float16, got {what}")
+    number = _ADDITIVE[dtype] if format == "additive" else _FORMATS[format]
+    num_keys = -1 if num_keys is None else _check.integer(op, "num_keys", num_keys, 0, 1 << 30, "in [0, 2^30] or None", "an int or None")
+    return TreeMask(*torch.ops.specdec.tree_mask(parents, prefix_len, tree_start, num_keys, number))
 
 
 def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: object):
@@ -95,10 +92,7 @@ def _length(op, name, x, parents):
         if x.dim() != 1 or x.size(0) not in (parents.size(0), 1):
             raise ValueError(f"{op}: {name} must be a number or have shape [{parents.size(0)}], got {list(x.shape)}")
         return x
-    if isinstance(x, bool) or not isinstance(x, int):
-        raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
-    if x < 0:
-        raise ValueError(f"{op}: {name} must be >= 0, got {x}")
+    x = _check.integer(op, name, x, 0, MAX_LENGTH, ">= 0 and below 2^62", "a number or a tensor")
     return torch.full((1,), x, dtype=torch.int64, device=parents.device)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from specdec_kernels.ops.tree_mask import per_request, tree_mask
+from specdec_kernels.ops.tree_mask import MAX_LENGTH, per_request, tree_mask
 
 
 def tree_mask_mod(
@@ -32,8 +32,8 @@ def tree_mask_mod(
     parents, prefix, start = per_request("tree_mask_mod", parents, prefix_len, tree_start)
     B, N = parents.shape
     words = tree_mask(parents, prefix, "uint32", tree_start=start).mask.view(torch.int32)  # torch has few operations on unsigned words
-    prefix = prefix.clamp(min=0).expand(B)
-    start = prefix if start is None else start.clamp(min=0).expand(B)
+    prefix, start = (None if x is None else x.where((x >= 0) & (x <= MAX_LENGTH), 0).expand(B) for x in (prefix, start))
+    start = prefix if start is None else start
 
     def mask_mod(b, h, q_idx, kv_idx):
         node = kv_idx - start[b]

@@ -23,7 +23,7 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     Args:
         seed: [B] int64.
         offset: [B] int64.
-        n: slots per request, n >= 0.
+        n: slots per request, 0 to 2^33.
         domain: 0 accept tests, 1 final draw, 2 draft sampling, 3 per-vocabulary noise.
 
     Returns:
@@ -40,10 +40,8 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     _check.dims(op, "seed", seed, "B")
     _check.tensor(op, "offset", offset, _check.INTEGERS[1:], seed.device)
     _check.shape(op, "offset", offset, B=seed.size(0))
-    if n < 0:
-        raise ValueError(f"{op}: n must be >= 0, got {n}")
-    if not 0 <= domain < 1 << 32:
-        raise ValueError(f"{op}: domain must be in [0, 2^32), got {domain}")
+    n = _check.integer(op, "n", n, 0, _check.SLOTS, "in [0, 2^33]")
+    domain = _check.integer(op, "domain", domain, 0, (1 << 32) - 1, "in [0, 2^32)")
     return torch.ops.specdec.uniforms(seed, offset, n, domain)
 
 

@@ -112,34 +112,39 @@ def verify_chain(
     Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2; Sun et al. 2024 (block verification).
     """
     op = "verify_chain"
-    if method not in _METHODS:
-        raise ValueError(f"{op}: method must be 'token' or 'block', got {method!r}")
-    for name, kind in (("target_kind", target_kind), ("draft_kind", draft_kind)):
-        if kind not in _KINDS:
-            raise ValueError(f"{op}: {name} must be 'logits' or 'probs', got {kind!r}")
+    _check.choice(op, "method", method, _METHODS)
+    _check.choice(op, "target_kind", target_kind, _KINDS)
+    _check.choice(op, "draft_kind", draft_kind, _KINDS)
 
-    ragged = cu_draft is not None
+    ragged, bonus_row = cu_draft is not None, bonus_tokens is None
+    if ragged:  # these two say which shapes the others must have
+        _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)
+    if not bonus_row:
+        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
     _check.rows(op, "target_logits", target_logits, "R, V" if ragged else "B, G+1, V")
     device = target_logits.device
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
-    bonus_row = bonus_tokens is None
     if ragged:
         _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
         _check.dims(op, "cu_draft", cu_draft, "B+1")
         _check.dims(op, "draft_tokens", draft_tokens, "D")
         if cu_draft.size(0) == 0:
             raise ValueError(f"{op}: cu_draft must have shape [B+1], got [0]")
-        if max_draft is None or max_draft < 0:
-            raise ValueError(f"{op}: max_draft must be the longest draft's length where cu_draft is given, got {max_draft}")
+        wanted = "the longest draft's length where cu_draft is given"
+        if max_draft is None:
+            raise ValueError(f"{op}: max_draft must be {wanted}, got None")
+        max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
         B, G, D = cu_draft.size(0) - 1, max_draft, draft_tokens.size(0)
+        if B + 1 == (target_logits.size(0) - D if bonus_row else bonus_tokens.numel()):
+            raise ValueError(f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]")
         target_rows, draft_rows = {"R" if bonus_row else "D": D + B * bonus_row}, {"D": D}
     else:
         B, G = target_logits.size(0), target_logits.size(1) - bonus_row
         if G < 0:
             raise ValueError(f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}")
         _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
-        if max_draft is not None and max_draft != G:
-            raise ValueError(f"{op}: max_draft must be G={G} where cu_draft is not given, got {max_draft}")
+        if max_draft is not None:
+            _check.integer(op, "max_draft", max_draft, G, G, f"G={G} where cu_draft is not given", "an int or None")
         target_rows, draft_rows = {"B": B, ("G+1" if bonus_row else "G"): G + bonus_row}, {"B": B, "G": G}
     _check.shape(op, "target_logits", target_logits, **target_rows, V=target_logits.size(-1))
     if draft_logits is not None:
@@ -158,7 +163,8 @@ def verify_chain(
     target_stats = _side(op, "target", target_kind, target_stats, target, target_rows, device)
     draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
     if draft_logits is None and (draft_stats is not None or _given(*draft)):
-        raise ValueError(f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None")
+        given = "draft_stats" if draft_stats is not None else _check.given("draft_", *draft)
+        raise ValueError(f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}")
     if alpha is None and isinstance(rule, str) and rule == "exact":
         rule = None
     else:
@@ -199,12 +205,14 @@ _SAMPLING_NAMES = ("temperature", "top_k", "top_p", "min_p")
 
 def _side(op, side, kind, stats, parameters, rows, device):
     """One side's stats, checked against its kind and its sampling parameters."""
-    if kind == "probs" and (stats is not None or _given(*parameters)):
-        raise ValueError(f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs'")
+    given = _given(*parameters) and _check.given("" if side == "target" else "draft_", *parameters)
+    if kind == "probs" and (stats is not None or given):
+        what = given or f"{side}_stats"
+        raise ValueError(f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs' with {what}")
     if stats is None:
         return None
-    if _given(*parameters):
-        raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got both")
+    if given:
+        raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got {given} too")
     _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
     _check.shape(op, f"{side}_stats", stats, **rows, **{"4": 4})
     return stats.contiguous()

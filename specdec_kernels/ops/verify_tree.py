@@ -122,13 +122,13 @@ def verify_tree(
     Narasimhan et al. 2024 (the cascades among the rules); SGLang (thresholds).
     """
     op = "verify_tree"
-    if method not in _METHODS:
-        raise ValueError(f"{op}: method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}")
-    for name, kind in (("target_kind", target_kind), ("draft_kind", draft_kind)):
-        if kind not in _KINDS:
-            raise ValueError(f"{op}: {name} must be 'logits' or 'probs', got {kind!r}")
+    _check.choice(op, "method", method, _METHODS)
+    _check.choice(op, "target_kind", target_kind, _KINDS)
+    _check.choice(op, "draft_kind", draft_kind, _KINDS)
     if not isinstance(tree, tuple | list) or len(tree) < 2:
         raise TypeError(f"{op}: tree must be (parents, tokens, ...) as build_tree returns it, got {type(tree).__name__}")
+    if links is not None and not (isinstance(links, tuple | list) and len(links) == 2):
+        raise TypeError(f"{op}: links must be (first_child, next_sibling) or None, got {type(links).__name__}")
     _check.rows(op, "target_logits", target_logits, "B, M, V")
     device, (B, M, V) = target_logits.device, target_logits.shape
 
@@ -157,10 +157,8 @@ def verify_tree(
             columns = K * depth
         else:
             draft_nodes = None
-    if max_depth is None:
-        max_depth = depth
-    if isinstance(max_depth, bool) or not isinstance(max_depth, int | torch.SymInt) or max_depth < 0:
-        raise ValueError(f"{op}: max_depth must be an integer >= 0, got {max_depth}")
+    wanted = "an integer >= 0 and below 2^31 - 1"
+    max_depth = depth if max_depth is None else _check.integer(op, "max_depth", max_depth, 0, (1 << 31) - 2, wanted, "an integer or None")
 
     first_child, next_sibling = (None, None) if links is None else links
     tables = {"target_row": target_row, "draft_row": draft_row, "first_child": first_child, "next_sibling": next_sibling}
@@ -178,7 +176,8 @@ def verify_tree(
         if method == "kseq":
             raise ValueError(f"{op}: method 'kseq' needs draft_logits, got None")
         if draft_stats is not None or draft_row is not None or _given(*draft):
-            raise ValueError(f"{op}: draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits, got None")
+            given = "draft_stats" if draft_stats is not None else "draft_row" if draft_row is not None else _check.given("draft_", *draft)
+            raise ValueError(f"{op}: draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}")
     else:
         _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
         rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}

@@ -27,7 +27,7 @@ def residual_weights(p, q):
 
 
 def residual_row(p, q):
-    if not np.isfinite(p).all():
+    if not (p < np.inf).all():  # NaN or +inf
         return np.eye(1, len(p), argmax_finite(p))[0], np.nan  # an invalid row
     w = residual_weights(p, q)
     for candidate in (w, np.where(p > 0, p, 0.0)):

@@ -31,9 +31,7 @@ def sample(logits, stats=None, k=1, replacement=True, *, temperature=None, top_k
     if uniforms is None and seed is None:  # nothing to draw: greedy rows
         u = np.zeros((n, k))
     elif uniforms is None:
-        first = torch.as_tensor(slot).expand(n)
-        width = int(first.max()) + k if n else k
-        u = philox_uniforms(seed, offset, width, 2).gather(1, first[:, None] + torch.arange(k)).numpy()
+        u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot).expand(n)).numpy()
     else:
         u = given(numpy_rows(uniforms))
     drawn = [draw_row(law_of_logits(z, s), u_row, replacement) for z, s, u_row in zip(rows, stats.double().tolist(), u)]

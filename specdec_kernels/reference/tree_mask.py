@@ -48,7 +48,7 @@ def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start
     if num_keys is not None:
         mask = np.zeros((B, N, num_keys), dtype=bool)
         for b in range(B):
-            mask[b, :, : prefix[b]] = nodes[b, :, :1]
+            mask[b, :, : prefix[b]] = nodes[b, :, :1].any(-1, keepdims=True)
             width = max(0, min(N, num_keys - start[b]))
             mask[b, :, start[b] : start[b] + width] = nodes[b, :, :width]
     return TreeMask(formatted(mask, format, dtype), depth, positions)

@@ -9,7 +9,8 @@ import warnings
 
 import torch
 
-OPS = ("row_stats", "uniforms", "sample", "accept", "residual", "row_gap", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree")
+from specdec_kernels import _dispatch
+
 _libraries = []  # a registration lives as long as its library object
 
 
@@ -19,8 +20,9 @@ def register(dispatch_key: str) -> None:
     override = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op in OPS:
-            library.impl(op, getattr(importlib.import_module(f"{__name__}.{op}"), op), **override)
+        for op in _dispatch.ops():
+            # Torch's own operations inside must not make what they return require grad.
+            library.impl(op, torch.no_grad()(getattr(importlib.import_module(f"{__name__}.{op}"), op)), **override)
     _libraries.append(library)
 
 

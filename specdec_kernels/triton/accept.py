@@ -36,6 +36,7 @@ def accept_kernel(p, q, u, out, n, IDS: tl.constexpr, BLOCK: tl.constexpr):
 
 def accept(p, q, u):
     op = "accept"
+    check.given(op, p=p, q=q, u=u)
     for name, t in (("q", q), ("u", u)):
         check.shape(op, name, t, *p.shape)
     check.dtype(op, "u", u, torch.float64)

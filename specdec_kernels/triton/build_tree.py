@@ -79,6 +79,7 @@ def build_tree_kernel(
 
 def build_tree(draft_tokens):
     op = "build_tree"
+    check.given(op, draft_tokens=draft_tokens)
     check.dim(op, "draft_tokens", draft_tokens, 3)
     B, K, L = draft_tokens.shape
     check.that(K <= MAX_DRAFTS, op, f"draft_tokens must hold at most {MAX_DRAFTS} drafts a request, got {K}")

@@ -23,6 +23,12 @@ def that(ok: bool, op: str, message: str) -> None:
         raise RuntimeError(f"{op}: {message}")
 
 
+def given(op: str, **tensors: object) -> None:
+    """The tensors that the schema requires."""
+    for name, t in tensors.items():
+        that(t is not None, op, f"{name} must be a tensor, got None")
+
+
 def dtype_name(t: torch.Tensor) -> str:
     return NAMES.get(t.dtype, str(t.dtype))
 
@@ -60,7 +66,7 @@ class Rows(NamedTuple):
 def rows(op: str, name: str, t: torch.Tensor) -> Rows:
     """[N, V], or [B, rows, V]; a row is read in place, so its entries must be neighbours in memory."""
     V = t.size(-1)
-    that(t.stride(-1) == 1 or V <= 1, op, f"{name} must be contiguous in its last dimension, got strides {list(t.stride())}")
+    that(t.stride(-1) == 1 or V <= 1 or not t.numel(), op, f"{name} must be contiguous in its last dimension, got strides {list(t.stride())}")
     that(1 <= V <= 1 << 24, op, f"{name} must have a vocabulary of 1 to 2^24, got {V}")
     that(t.dtype in ROWS, op, f"{name} must be float32, bfloat16 or float16, got {dtype_name(t)}")
     return Rows(t, V, t.stride(0), t.stride(1) if t.dim() == 3 else t.stride(0))
@@ -156,7 +162,7 @@ def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int):
         that(fits and alpha.size(0) in (B, 1), op, f"alpha must have shape [{B}] or [{B}, 2], got {list(alpha.shape)}")
         alphas = (alpha, 0 if alpha.size(0) == 1 else alpha.stride(0), alpha.stride(1) if alpha.dim() == 2 else -1)
     if rule is not None and like.device.type == "cpu":
-        check_rules(op, rule.expand(B).tolist(), None if alpha is None else alpha.reshape(alpha.size(0), -1), block)
+        check_rules(op, rule.expand(B).tolist(), alpha if alpha is None or alpha.dim() == 2 else alpha[:, None], block)
     return *codes, *alphas
 
 

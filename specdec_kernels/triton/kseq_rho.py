@@ -23,6 +23,7 @@ def kseq_rho_kernel(
 
 def kseq_rho(p, q, k, p_stats, q_stats):
     op = "kseq_rho"
+    check.given(op, p=p, q=q, k=k)
     N, p_rows, q_rows = check.row_pair(op, p, q)
     k, k_stride = check.per_row(op, "k", k, N, p)
     check.pair_stats(op, p_stats, q_stats, N, p)

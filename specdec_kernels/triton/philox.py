@@ -11,7 +11,7 @@ DOMAIN_DRAFT = tl.constexpr(2)
 
 @triton.jit
 def uniform(seed, offset, domain, slot):
-    """A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1. All int64, words kept in their low halves."""
+    """A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1, its low 33 bits count. All int64, words kept in their low halves."""
     low: tl.constexpr = 0xFFFFFFFF
     w0 = (slot >> 1) & low
     w1 = offset & low

@@ -73,6 +73,7 @@ def residual_write_kernel(
 
 def residual(p, q):
     op = "residual"
+    check.given(op, p=p, q=q)
     check.dim(op, "p", p, 2)
     N, V = p.shape
     check.rows(op, "p", p)

@@ -107,6 +107,7 @@ def row_gap_kernel(
 
 def row_gap(p, q, p_stats, q_stats):
     op = "row_gap"
+    check.given(op, p=p, q=q)
     N, p_rows, q_rows = check.row_pair(op, p, q)
     check.pair_stats(op, p_stats, q_stats, N, p)
     gaps = torch.empty((N, 6), dtype=torch.float32, device=p.device)

@@ -66,6 +66,7 @@ def laws(rows: check.Rows, layout: launch.Layout, sampling: check.Sampling) -> t
 
 def row_stats(logits, temperature, top_k, top_p, min_p):
     op = "row_stats"
+    check.given(op, logits=logits)
     check.dim(op, "logits", logits, 2)
     rows = check.rows(op, "logits", logits)
     sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits)

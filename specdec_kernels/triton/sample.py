@@ -163,10 +163,12 @@ def draw_kernel(
 
 def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms):
     op = "sample"
+    check.given(op, logits=logits)
     check.dim(op, "logits", logits, 2)
     N = logits.size(0)
     rows = check.rows(op, "logits", logits)
     check.that(k >= 0, op, f"k must be >= 0, got {k}")
+    check.that(k <= 1 << 33, op, f"k must be at most 2^33, got {k}")
     sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits)
     if stats is not None:
         check.that(not sampling.given(), op, "stats already hold the sampling parameters: give one or the other")

@@ -23,8 +23,14 @@ ELEMENT, BYTE, WORD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
-def not_negative(values, stride, b, inside):
-    return tl.maximum(tl.load(values + b * stride, mask=inside, other=0).to(tl.int64), 0)
+def is_length(n):
+    return (n >= 0) & (n >> 62 == 0)
+
+
+@triton.jit
+def load_length(values, stride, b, inside):
+    n = tl.load(values + b * stride, mask=inside, other=0).to(tl.int64)
+    return tl.where(is_length(n), n, 0)
 
 
 @launch.kernel
@@ -53,15 +59,15 @@ def climb_kernel(
     tl.store(ancestors + at, bits, mask=inside)
     once = inside & (w == 0)
     tl.store(depth + row, nodes - 1, mask=once)
-    prefix = not_negative(prefix_len, prefix_stride, b, once) if prefix_len is not None else tl.zeros([BLOCK], tl.int64)
+    prefix = load_length(prefix_len, prefix_stride, b, once) if prefix_len is not None else tl.zeros([BLOCK], tl.int64)
     tl.store(positions + row, prefix + nodes - 1, mask=once)
 
     flags = tl.where((given < -1) | (given >= i), 1, 0)
     root = once & (i == 0)
     if prefix_len is not None:
-        flags |= tl.where(tl.load(prefix_len + b * prefix_stride, mask=root, other=0) < 0, 2, 0)
+        flags |= tl.where(is_length(tl.load(prefix_len + b * prefix_stride, mask=root, other=0).to(tl.int64)), 0, 2)
     if tree_start is not None:
-        flags |= tl.where(tl.load(tree_start + b * start_stride, mask=root, other=0) < 0, 2, 0)
+        flags |= tl.where(is_length(tl.load(tree_start + b * start_stride, mask=root, other=0).to(tl.int64)), 0, 2)
     tl.atomic_or(status + b, flags, mask=once & (flags > 0))
 
 
@@ -72,11 +78,11 @@ def sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride
     prefix = tl.zeros_like(b)
     if not NODES_ONLY:
         if prefix_len is not None:
-            prefix = not_negative(prefix_len, prefix_stride, b, inside)
+            prefix = load_length(prefix_len, prefix_stride, b, inside)
     start = prefix
     if not NODES_ONLY:
         if tree_start is not None:
-            start = not_negative(tree_start, start_stride, b, inside)
+            start = load_length(tree_start, start_stride, b, inside)
     t = j - start
     in_tree = inside & (t >= 0) & (t < N)
     word = tl.load(row + (t >> 5), mask=in_tree, other=0)
@@ -123,7 +129,7 @@ def check_tree(op, parents, prefix_len, tree_start):
         return
     for name, x in (("prefix_len", prefix_len), ("tree_start", tree_start)):
         for b, length in enumerate([] if x is None or not parents.size(0) else x.tolist()):
-            check.that(length >= 0, op, f"{name} must be >= 0, got {length} at index {b}")
+            check.that(0 <= length < 1 << 62, op, f"{name} must be >= 0 and below 2^62, got {length} at index {b}")
     nodes = torch.arange(parents.size(1))
     for b, i in ((parents < -1) | (parents >= nodes)).nonzero().tolist():
         check.that(False, op, f"parents[{b}, {i}] must be in [-1, {i}), got {parents[b, i]}")
@@ -131,6 +137,7 @@ def check_tree(op, parents, prefix_len, tree_start):
 
 def tree_mask(parents, prefix_len, tree_start, num_keys, format):
     op = "tree_mask"
+    check.given(op, parents=parents)
     check.dim(op, "parents", parents, 2)
     B, N = parents.shape
     check.that(-1 <= num_keys <= 1 << 30, op, f"num_keys must be in [0, 2^30], or -1 for the nodes alone, got {num_keys}")

@@ -21,10 +21,12 @@ def uniforms_kernel(seed, seed_stride, offset, offset_stride, out, B, n, domain,
 
 def uniforms(seed, offset, n, domain):
     op = "uniforms"
+    check.given(op, seed=seed, offset=offset)
     check.dim(op, "seed", seed, 1)
     B = seed.size(0)
     check.shape(op, "offset", offset, B)
     check.that(n >= 0, op, f"n must be >= 0, got {n}")
+    check.that(n <= 1 << 33, op, f"n must be at most 2^33, got {n}")
     check.that(0 <= domain < 1 << 32, op, f"domain must be in [0, 2^32), got {domain}")
     check.integers(op, "seed", seed, seed)
     check.integers(op, "offset", offset, seed)

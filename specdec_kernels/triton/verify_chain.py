@@ -56,6 +56,7 @@ def verify_chain(
     target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p, target_stats,
     draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, method, rule, alpha, seed, offset, uniforms,
 ):  # fmt: skip
+    check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)
     ragged = cu_draft is not None
     like = target_logits
     check.dim(OP, "draft_tokens", draft_tokens, 1 if ragged else 2)
@@ -65,6 +66,7 @@ def verify_chain(
         check.that(cu_draft.size(0) >= 1, OP, "cu_draft must have shape [B+1], got [0]")
         B, G, D = cu_draft.size(0) - 1, max_draft, draft_tokens.size(0)
         check.that(G >= 0, OP, f"max_draft must be >= 0, got {G}")
+        check.that(G < 1 << 31, OP, f"max_draft must be below 2^31, got {G}")
         cu_draft = check.integers(OP, "cu_draft", cu_draft, like).contiguous()
         if cu_draft.device.type == "cpu":
             check_cu_draft(cu_draft, B, D, G)

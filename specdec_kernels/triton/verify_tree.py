@@ -131,6 +131,7 @@ def verify_tree(
     temperature, top_k, top_p, min_p, target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p,
     target_kind, draft_kind, rule, alpha, seed, offset, uniforms,
 ):  # fmt: skip
+    check.given(OP, parents=parents, node_tokens=tokens, target_logits=target_logits)
     like = target_logits
     check.that(0 <= method <= TRAVERSAL.value, OP, f"method must be 0 to 5, got {method}")
     check.dim(OP, "parents", parents, 2)

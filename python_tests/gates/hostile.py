@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python python_tests/gates/hostile.py --requests N --seed S`: random hostile requests at every op on the CPU.
+
+`call(op, rng)` makes one call of a public function, `check(op, call)` runs it and holds it to its docstring: a clean error, or
+a valid output, the same bits for a request alone. `make asan` throws 10^5 requests at a library that the sanitizers watch;
+test_hostile.py throws hypothesis's at every backend. rng is a random.Random: hypothesis's own, where it is to shrink what fails.
+"""
+
+import argparse
+import collections
+import math
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+import specdec_kernels as sk
+from specdec_kernels import reference
+from specdec_kernels.rules import TABLE, of_tree_method
+
+I64, F64 = torch.int64, torch.float64
+INF, NAN = math.inf, math.nan
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+VOCABULARIES = (1, 2, 3, 17, 64, 1000, 1024, 1025, 2100)  # one entry; a vector and less; a chunk and its neighbours; a tail
+TREE_METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
+STATUS = sk.STATUS_INVALID_ROW | sk.STATUS_EMPTY_RESIDUAL | sk.STATUS_INVALID_DRAFT | sk.STATUS_INVALID_BONUS
+
+
+def generator(rng):
+    return torch.Generator().manual_seed(rng.getrandbits(32))
+
+
+def strided(rng, x):
+    """x where it may lie in memory: as it is, between padding, or with its first dimensions the other way round."""
+    how = rng.choice(("contiguous", "padded", "turned"))
+    if how == "padded":
+        wide = torch.full((*x.shape[:-1], x.size(-1) + 3), NAN if x.is_floating_point() else -77, dtype=x.dtype)
+        wide[..., 1:-2] = x
+        return wide[..., 1:-2]
+    if how == "turned" and x.dim() > 2:
+        return x.transpose(0, 1).contiguous().transpose(0, 1)
+    return x
+
+
+def rows(rng, n, V, probs=False):
+    """[n, V] in some dtype; a row in three holds what no model should write."""
+    g, dtype = generator(rng), rng.choice(DTYPES)
+    x = torch.randn(n, V, generator=g) * rng.choice((0.0, 0.3, 3.0, 30.0, 1e4))
+    if probs:
+        x = x.softmax(-1) * rng.choice((1.0, 1.0, 0.5, 3.0))
+    x = x.to(dtype)
+    most, least = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal / 4
+    for i in range(n):
+        if rng.random() < 1 / 3:
+            what = rng.choice((NAN, INF, -INF, -INF, 0.0, least, most, -most, -1.0))
+            where = rng.choice(("one", "half", "all but one", "all"))
+            chosen = torch.rand(V, generator=g) < 0.5 if where == "half" else torch.full((V,), where.startswith("all"))
+            if where in ("one", "all but one"):
+                chosen[rng.randrange(V)] = where == "one"
+            x[i, chosen] = what
+    return x
+
+
+def given(rng, chance=0.5):
+    return rng.random() < chance
+
+
+def sampling(rng, n, prefix=""):
+    """Sampling parameters of n rows: numbers and tensors, extreme and, once in a while, out of range."""
+    wrong = given(rng, 0.04)
+    values = {
+        "temperature": (0.0, 1e-30, 1e-3, 0.7, 1.0, 50.0, 1e30) + ((-1.0, NAN, INF) if wrong else ()),
+        "top_k": (-1, 0, 1, 2, 40, 10**6, 2**62) + ((-2, -(2**62)) if wrong else ()),
+        "top_p": (1e-30, 1e-3, 0.5, 0.999, 1.0) + ((0.0, 1.5, NAN) if wrong else ()),
+        "min_p": (0.0, 1e-30, 0.1, 1.0) + ((-0.1, 2.0, NAN) if wrong else ()),
+    }
+    out = {}
+    for name, choices in values.items():
+        if given(rng, 0.4):
+            dtype = I64 if name == "top_k" else torch.float32
+            x = [rng.choice(choices) for _ in range(n)]
+            out[prefix + name] = x[0] if n and given(rng, 0.3) else torch.tensor(x, dtype=dtype)
+    return out
+
+
+def stats(rng, like, parameters):
+    """Of rows [..., V], by these parameters: right, another row's, or any bits."""
+    flat = like.reshape(-1, like.size(-1))
+    per_row = {k: x.expand(len(flat)) if isinstance(x, torch.Tensor) and len(x) != len(flat) else x for k, x in parameters.items()}
+    try:
+        out = sk.row_stats(flat.contiguous(), **per_row)
+    except (RuntimeError, ValueError):
+        out = sk.row_stats(flat.contiguous())
+    for i in range(len(out)):
+        if given(rng, 0.1):
+            out[i] = torch.tensor([rng.getrandbits(32) - 2**31 for _ in range(4)], dtype=torch.int32).view(torch.float32)
+        elif given(rng, 0.1):
+            out[i, rng.randrange(4)] = rng.choice((NAN, INF, -INF, 0.0, -1.0, 1e9, 3e38, float(like.size(-1))))
+    return out.reshape(*like.shape[:-1], 4)
+
+
+def randomness(rng, n, columns):
+    """seed and offset, or uniforms, which may lie outside [0, 1)."""
+    if given(rng):
+        return {name: torch.tensor([rng.choice((0, 1, -1, 2**63 - 1, -(2**63), rng.getrandbits(62))) for _ in range(n)], dtype=I64)
+                for name in ("seed", "offset")}  # fmt: skip
+    u = torch.rand(n, columns, dtype=F64, generator=generator(rng))
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        if u.numel():
+            u[rng.randrange(n), rng.randrange(columns)] = rng.choice((0.0, 1 - 2.0**-53, 1.0, 2.0, -1.0, 1e300, INF, -INF, NAN))
+    return {"uniforms": u}
+
+
+def ids(rng, shape, V, Vq):
+    """Token ids, mostly likely ones; some in neither vocabulary."""
+    x = torch.randint(0, max(1, min(V, Vq, 6)), shape, generator=generator(rng))
+    for _ in range(rng.choice((0, 0, 1, 4))):
+        if x.numel():
+            x.view(-1)[rng.randrange(x.numel())] = rng.choice((-1, -7, V - 1, V, Vq, Vq - 1, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63)))
+    return strided(rng, x.int() if given(rng, 0.2) else x)
+
+
+def rules(rng, B, names):
+    """A rule by name, or one for each request, and alpha: none, in range, or once in a while not."""
+    out, wrong = {}, given(rng, 0.04)
+    if given(rng):
+        name = rng.choice(names)
+        out["rule"] = name
+        if TABLE[name].parameters and given(rng, 0.7):
+            out["alpha"] = tuple(NAN if wrong else rng.choice((p.default, min(0.5, p.high), min(1.0, p.high) if p.closing == "]" else 0.9))
+                                 for p in TABLE[name].parameters)  # fmt: skip
+    else:
+        out["rule"] = torch.tensor([TABLE[rng.choice(names)].code if not wrong else rng.choice((-1, 99, 2**40)) for _ in range(B)], dtype=I64)
+        if given(rng):
+            out["alpha"] = torch.tensor([rng.choice((0.5, 0.9) if not wrong else (-1.0, NAN, INF)) for _ in range(B)])
+    return out
+
+
+def pair(rng):
+    n, probs = rng.randrange(5), given(rng)
+    p, q = (rows(rng, n, rng.choice(VOCABULARIES), probs) for _ in range(2))
+    return n, probs, p, q
+
+
+# ---- one call of each op --------------------------------------------------------------------------------------------
+
+def uniforms(rng):
+    n = rng.randrange(5)
+    out = {name: torch.tensor([rng.getrandbits(64) - 2**63 for _ in range(n)], dtype=I64) for name in ("seed", "offset")}
+    return out | {"n": rng.choice((0, 1, 2, 7)), "domain": rng.choice((0, 1, 2, 3, 2**32 - 1))}
+
+
+def accept(rng):
+    n = rng.randrange(1, 5)
+    V = rng.choice(VOCABULARIES)
+    q = ids(rng, (n, V), V, V) if given(rng, 0.3) else rows(rng, n, V, True)
+    return {"p": rows(rng, n, V, True), "q": q, "u": torch.rand(n, V, dtype=F64, generator=generator(rng))}
+
+
+def residual(rng):
+    n, _, p, q = pair(rng)
+    p, q = p.float().softmax(-1).to(p.dtype) if given(rng, 0.3) else p, strided(rng, q)
+    return {"p": strided(rng, p), "q": ids(rng, (n, 1), p.size(1), 1)[:, 0] if given(rng, 0.3) else q}
+
+
+def row_gap(rng):
+    n, probs, p, q = pair(rng)
+    out = {"p": strided(rng, p), "q": strided(rng, q), "kind": "probs" if probs else "logits"}
+    return out | ({} if probs else {name: stats(rng, x, sampling(rng, n)) for name, x in (("p_stats", p), ("q_stats", q)) if given(rng)})
+
+
+def kseq_rho(rng):
+    out = row_gap(rng)
+    n = len(out["p"])
+    k = [rng.choice((1, 2, 5, 64, 10**6, 2**62)) for _ in range(n)]
+    return out | {"k": k[0] if n and given(rng) else torch.tensor(k, dtype=I64)}
+
+
+def row_stats(rng):
+    n = rng.randrange(5)
+    return {"logits": strided(rng, rows(rng, n, rng.choice(VOCABULARIES)))} | sampling(rng, n)
+
+
+def sample(rng):
+    n, k = rng.randrange(5), rng.choice((0, 1, 1, 2, 5))
+    out = row_stats(rng)
+    parameters = {name: out.pop(name) for name in list(out) if name != "logits"}
+    n = len(out["logits"])
+    out |= {"stats": stats(rng, out["logits"], parameters)} if given(rng, 0.3) else parameters
+    slot = [rng.choice((0, 5, 2**33 - 1, 2**63 - 1, -(2**63), -1)) for _ in range(n)]
+    out |= randomness(rng, n, k) | {"k": k, "replacement": given(rng)}
+    return out | ({"slot": torch.tensor(slot, dtype=I64)} if given(rng, 0.3) else {})
+
+
+def build_tree(rng):
+    shape = rng.randrange(4), rng.choice((0, 1, 2, 7)), rng.choice((0, 1, 3))
+    return {"draft_tokens": ids(rng, shape, 4, 4)}
+
+
+def tree_mask(rng):
+    B, N = rng.randrange(4), rng.choice((0, 1, 2, 9, 33, 65))
+    extreme = (0, 1, 7, 40, 2**30, 2**62 - 1) + ((-1, 2**62, 2**63 - 1) if given(rng, 0.1) else ())
+    out = {"parents": parents(rng, B, N, given(rng, 0.1)), "format": rng.choice(("bool", "additive", "uint8", "uint32", "uint64"))}
+    for name in ("prefix_len", "tree_start"):
+        if given(rng):
+            x = [rng.choice(extreme) for _ in range(B)]
+            out[name] = x[0] if B and given(rng, 0.3) else torch.tensor(x, dtype=I64)
+    return out | ({"num_keys": rng.choice((0, 1, 5, 31, 64, 100))} if given(rng) else {}) | {"dtype": rng.choice((*DTYPES, F64))}
+
+
+def parents(rng, B, N, bad):
+    x = torch.tensor([[rng.choice((-1, 0, i - 1, rng.randrange(i))) if i else -1 for i in range(N)] for _ in range(B)], dtype=I64).reshape(B, N)
+    if bad and x.numel():
+        b, i = rng.randrange(B), rng.randrange(N)
+        x[b, i] = rng.choice((i, i + 1, -2, 2**31, 2**63 - 1, -(2**63)))
+    return strided(rng, x)
+
+
+def sides(rng, shapes, B):
+    """Rows of both sides with their kinds, stats or parameters: shapes [B, M] or [R], with the vocabularies of each."""
+    out = {}
+    for side, shape in shapes.items():
+        if shape is None:
+            continue
+        probs = given(rng, 0.2)
+        x = strided(rng, rows(rng, math.prod(shape[:-1]), shape[-1], probs).reshape(shape))
+        out |= {f"{side}_logits": x, f"{side}_kind": "probs" if probs else "logits"}
+        parameters = {} if probs else sampling(rng, B, "draft_" if side == "draft" else "")
+        plain = {name.removeprefix("draft_"): value for name, value in parameters.items()}
+        plain = {name: value if not isinstance(value, torch.Tensor) else value.flatten()[:1] for name, value in plain.items()}
+        out |= {f"{side}_stats": stats(rng, x, plain if x.numel() else {})} if not probs and given(rng, 0.4) else parameters
+    return out
+
+
+def verify_chain(rng):
+    B, G = rng.randrange(1, 5), rng.choice((0, 1, 1, 2, 4))
+    V = rng.choice(VOCABULARIES)
+    Vq = V if given(rng) else rng.choice(VOCABULARIES)
+    extra, bonus = int(given(rng, 0.3)), given(rng, 0.2)
+    out = {"method": rng.choice(("token", "block"))}
+    if given(rng, 0.3):
+        lengths = [rng.randrange(G + 1) for _ in range(B)]
+        D = sum(lengths)
+        shapes = {"target": (D + (not bonus) * B, V), "draft": (D + extra * B, Vq) if given(rng, 0.8) else None}
+        out |= {"cu_draft": torch.tensor([sum(lengths[:b]) for b in range(B + 1)]), "max_draft": G, "draft_tokens": ids(rng, (1, D), V, Vq)[0]}
+        if given(rng, 0.05):
+            out["cu_draft"][rng.randrange(B + 1)] = rng.choice((-1, 2**31, 2**62, -(2**63), 0, 3))
+    else:
+        shapes = {"target": (B, G + (not bonus), V), "draft": (B, G + extra, Vq) if given(rng, 0.8) else None}
+        out["draft_tokens"] = ids(rng, (B, G), V, Vq)
+    out |= sides(rng, shapes, B) | randomness(rng, B, G + 1)
+    out |= {"bonus_tokens": ids(rng, (B, 1), V, V)[:, 0]} if bonus else {}
+    names = [name for name, rule in TABLE.items() if rule.is_law or out["method"] == "token"]
+    return out | (rules(rng, B, names) if given(rng) else {})
+
+
+def verify_tree(rng):
+    B, method = rng.randrange(1, 5), rng.choice(TREE_METHODS)
+    V = rng.choice(VOCABULARIES)
+    Vq = V if given(rng) else rng.choice(VOCABULARIES)
+    columns = None
+    if method in ("kseq", "recursive") and given(rng):
+        drafts = ids(rng, (B, rng.choice((1, 2, 4)), rng.choice((1, 2))), V, Vq)
+        tree = tuple(sk.build_tree(drafts))
+        columns = drafts.size(1) * drafts.size(2)
+        if given(rng, 0.1):
+            tree[3].view(-1)[rng.randrange(tree[3].numel())] = rng.choice((-2, 0, 1, 99, 2**31 - 1))
+    else:
+        N = rng.choice((1, 2, 4, 9))
+        up = parents(rng, B, N, given(rng, 0.05))
+        tree = up, ids(rng, (B, N), V, Vq)
+    N = tree[0].size(1)
+    M, Mq = ((N, N) if given(rng, 0.7) else (rng.randrange(1, 4), rng.randrange(1, 4)))
+    out = {"tree": tree, "method": method} | sides(rng, {"target": (B, M, V), "draft": (B, Mq, Vq) if method == "kseq" or given(rng, 0.8) else None}, B)
+    index = (0, 1, N - 1, M - 1) + ((-1, -5, M, Mq, 2**31 - 1) if given(rng, 0.3) else ())
+    for name, count in (("target_row", M), ("draft_row", Mq)):
+        if count != N or given(rng, 0.2):
+            out[name] = torch.tensor([[rng.choice(index) for _ in range(N)] for _ in range(B)], dtype=I64)
+    if "draft_logits" not in out:
+        out.pop("draft_row", None)
+    if given(rng, 0.2) and columns is None:
+        out["links"] = tuple(torch.tensor([[rng.choice((-1, 0, 1, N - 1, N, -9, rng.randrange(N))) for _ in range(N)] for _ in range(B)], dtype=I64)
+                             for _ in range(2))  # fmt: skip
+    out |= {"max_depth": rng.choice((0, 1, 3, 12))} if given(rng, 0.4) else {}
+    out |= randomness(rng, B, 1 + (columns or N))
+    return out | (rules(rng, B, of_tree_method(method)) if given(rng, 0.4) else {})
+
+
+OPS = {f.__name__: f for f in (uniforms, accept, residual, row_gap, kseq_rho, row_stats, sample, build_tree, tree_mask, verify_chain, verify_tree)}
+
+
+def call(op, rng):
+    return OPS[op](rng)
+
+
+# ---- what the docstrings promise ------------------------------------------------------------------------------------
+
+def require(ok, what):
+    if not bool(ok):
+        raise AssertionError(what)
+
+
+def tensors(result):
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def same(a, b):
+    return a.shape == b.shape and bool(((a == b) | (a != a) & (b != b)).all())
+
+
+def is_bad(x):
+    """Which rows hold NaN or +inf."""
+    return (x.isnan() | (x == INF)).any(-1)
+
+
+def check_uniforms(args, out):
+    require(((out >= 0) & (out < 1)).all(), "a uniform outside [0, 1)")
+
+
+def check_accept(args, out):
+    p, q, u = args["p"].double(), args["q"], args["u"]
+    q = q.double() if q.is_floating_point() else (q >= 0).double()
+    require(torch.equal(out, (q > 0) & (q <= 1 + 1e-3) & (u * q.clamp(max=1) < p)), "another answer than the docstring's line")
+
+
+def check_residual(args, out):
+    probs, mass = out
+    require(((probs >= 0) & (probs <= 1)).all(), "an entry outside [0, 1]")
+    require((probs.double().sum(-1) - 1).abs().max() < 1e-3 if len(probs) else True, f"a row that sums to {probs.double().sum(-1).tolist()}")
+    require(torch.equal(mass.isnan(), is_bad(args["p"])), "mass NaN of a valid row, or a number of an invalid one")
+    require((mass.isnan() | (mass >= 0)).all(), "a negative mass")
+
+
+def check_row_gap(args, out):
+    if "p_stats" not in args and "q_stats" not in args:
+        sums = out[:, [0, 1, 4, 5]]  # an entropy is of laws only
+        require((sums.isnan() | (sums >= 0)).all(), f"below 0: {out.tolist()}")
+
+
+def check_kseq_rho(args, out):
+    k = torch.as_tensor(args["k"]).double()
+    require(((out.rho >= 1) & (out.rho <= k)).all(), f"rho outside [1, k]: {out.rho.tolist()}")
+    for x in (out.beta, out.p_acc):
+        require((x.isnan() | (x >= -1e-6) & (x <= 1 + 1e-6)).all(), f"no chance, up to rounding: {x.tolist()}")
+
+
+def check_row_stats(args, out):
+    z, V = args["logits"].float(), args["logits"].size(1)
+    scale, cutoff, log_norm, top = out.unbind(1)
+    bad = is_bad(z) | ~z.isfinite().any(1)
+    require((log_norm.isnan() | ~bad).all(), "an invalid row with a log_norm")
+    greedy, sampled = ~bad & (scale == INF), ~bad & (scale < INF) & ~log_norm.isnan()
+    require((log_norm[greedy] == z[greedy].argmax(1)).all(), "a greedy row without its argmax")
+    require(((log_norm >= -1e-6) & (log_norm <= math.log(V) + 1e-4) & (cutoff <= top))[sampled].all(), "log_norm or cutoff out of place")
+
+
+def check_sample(args, out):
+    V, k = args["logits"].size(1), args["k"]
+    require(((out.tokens >= -1) & (out.tokens < V)).all(), f"a token outside the vocabulary: {out.tokens.tolist()}")
+    require((out.tokens[:, :1] >= 0).all(), "a first draw of nothing")
+    gone = out.tokens < 0
+    require(not (args["replacement"] and gone.any()), "nothing left, with replacement")
+    require(torch.equal(gone, gone.cummax(1).values) if gone.numel() else True, "a token after nothing was left")
+    require((out.logprobs[gone] == -INF).all(), "ln q of no token")
+    if "stats" not in args:
+        bad = is_bad(args["logits"])[:, None].expand(-1, k)
+        require(out.logprobs[bad].isnan().all(), "ln q of an invalid row")
+
+
+def check_build_tree(args, out):
+    want = reference.build_tree(args["draft_tokens"])
+    require(all(torch.equal(a, b) for a, b in zip(out, want)), "another tree than the reference's")
+
+
+def check_tree_mask(args, out):
+    require((out.status == 0).all(), "a status on the CPU, where all of it raises")
+    if max([0, *(int(torch.as_tensor(args.get(name, 0)).max()) for name in ("prefix_len", "tree_start") if len(args["parents"]))]) < 2**31:
+        want = reference.tree_mask(**args)
+        require(all(same(a, b) for a, b in zip(out, want)), "another mask than the reference's")
+
+
+def check_emitted(args, out, V):
+    """Tokens, counts, logprobs and status of either verification."""
+    B, width = out.tokens.shape
+    n, at = out.num_accepted.long()[:, None], torch.arange(width)
+    require(((n >= 0) & (n < width)).all(), f"num_accepted {n.tolist()}")
+    inside = (out.tokens >= 0) & (out.tokens < V)
+    if "bonus_tokens" in args:  # what an engine gives is emitted as it is
+        lengths = args["cu_draft"].diff() if "cu_draft" in args else torch.full((B,), width - 1)
+        inside |= (at == n) & (n == lengths[:, None])
+    require(torch.where(at <= n, inside, out.tokens == -1).all(), f"tokens {out.tokens.tolist()} with {n.tolist()} accepted")
+    require((out.logprobs[at > n] == 0).all(), "a logprob at a pad")
+    require((out.status & ~STATUS == 0).all(), f"status {out.status.tolist()}")
+
+
+def check_verify_chain(args, out):
+    check_emitted(args, out, args["target_logits"].size(-1))
+    tokens, n = args["draft_tokens"], out.num_accepted.tolist()
+    for b, count in enumerate(n):
+        start = int(args["cu_draft"][b]) if "cu_draft" in args else 0
+        drafted = tokens[start : start + count] if "cu_draft" in args else tokens[b, :count]
+        require(torch.equal(out.tokens[b, :count], drafted.long()), "an accepted token that was not drafted")
+
+
+def check_verify_tree(args, out):
+    check_emitted(args, out, args["target_logits"].size(-1))
+    up, tokens = args["tree"][:2]
+    for b, count in enumerate(out.num_accepted.tolist()):
+        path = out.path[b].tolist()
+        require(path[0] == 0 and path[count + 1 :] == [-1] * (len(path) - count - 1), f"path {path} with {count} accepted")
+        for step in range(count):
+            node = path[step + 1]
+            require(up[b, node] == path[step] and tokens[b, node] == out.tokens[b, step], f"path {path} leaves the tree at {node}")
+
+
+CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) if name.removeprefix("check_") in OPS}
+
+
+def requests(op, args):
+    return args["cu_draft"].numel() - 1 if "cu_draft" in args else len(args["tree"][0] if "tree" in args else next(iter(
+        args[name] for name in ("seed", "p", "logits", "draft_tokens", "parents") if name in args and (name != "seed" or op == "uniforms"))))  # fmt: skip
+
+
+def alone(op, args, b, B):
+    """The same call for request b only."""
+    out = {}
+    ragged = "cu_draft" in args
+    if ragged:
+        start, end = args["cu_draft"][b : b + 2].tolist()
+        D = args["draft_tokens"].numel()
+    for name, x in args.items():
+        if isinstance(x, tuple) and isinstance(x[0], torch.Tensor):
+            x = tuple(part if part is None else part[b : b + 1] for part in x)
+        elif name == "cu_draft":
+            x = torch.tensor([0, end - start])
+        elif ragged and name in ("draft_tokens", "target_logits", "target_stats", "draft_logits", "draft_stats"):
+            extra = b if x.size(0) == D + B and name != "draft_tokens" else 0
+            x = x[start + extra : end + extra + (x.size(0) == D + B and name != "draft_tokens")]
+        elif isinstance(x, torch.Tensor) and x.dim():
+            x = x[b : b + 1]
+        out[name] = x
+    return out
+
+
+def check(op, args, run=None, b=0):
+    """Runs a call and what the docstring says of it; request b is run again alone. Returns the error where there was a clean one."""
+    run = run or (lambda op, **args: getattr(sk, op)(**args))
+    try:
+        out = run(op, **args)
+    except (TypeError, ValueError, RuntimeError) as error:
+        require(str(error).startswith(op + ": "), f"no clean error: {type(error).__name__}: {error}")
+        return error
+    CHECKS[op](args, out)
+    B = requests(op, args)
+    if B > 1 and not (op == "accept"):
+        again = run(op, **alone(op, args, b % B, B))
+        for whole, single in zip(tensors(out), tensors(again)):
+            require(same(whole[b % B : b % B + 1], single), f"request {b % B} alone is another: {whole[b % B].tolist()}, alone {single.tolist()}")
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--op", choices=OPS, action="append")
+    parser.add_argument("--call", type=int, help="only this one of the calls, which are numbered from 0")
+    parser.add_argument("--last", help="a file that always names the call that runs")
+    chosen = parser.parse_args()
+    ops = chosen.op or list(OPS)
+    print(f"seed {chosen.seed}, {chosen.requests} requests, {sk.__file__}, {sk.backends.cpu_isa()}", flush=True)
+    made, refused, status, i = 0, collections.Counter(), collections.Counter(), 0
+    while made < chosen.requests:
+        op, rng = ops[i % len(ops)], random.Random(f"{chosen.seed} {i}")
+        if chosen.call in (None, i):
+            args = call(op, rng)
+            where = f"{op}, --call {i} --seed {chosen.seed}"
+            if chosen.last:  # a sanitizer ends the process, and cannot say what was asked of the op
+                Path(chosen.last).write_text(where + "\n")
+            try:
+                error = check(op, args, b=rng.randrange(8))
+            except Exception:
+                print(f"FAILED: {where}", flush=True)
+                raise
+            refused[op] += error is not None
+        made += max(1, requests(op, args)) if chosen.call in (None, i) else 1
+        i += 1
+        if chosen.call is not None and i > chosen.call:
+            break
+    print(f"{i} calls, {made} requests, silent; refused cleanly: {dict(refused)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

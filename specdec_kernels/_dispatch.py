@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's dispatcher does with torch.ops.specdec.* beside the kernels: autograd looks through the ops, and tensors that no
+kernel takes end in an error that names the argument."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+_WITHOUT_KERNELS = ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA")  # the first: every backend but the others
+_libraries = []  # a registration lives as long as its library object
+
+
+def ops() -> list[str]:
+    """Every op, as csrc/schema.cpp defines them."""
+    return sorted(name.removeprefix("specdec::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("specdec::"))
+
+
+def register() -> None:
+    """The stable ABI has neither a fallthrough nor a kernel for any backend, so both are registered here."""
+    autograd, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in ("Autograd", *_WITHOUT_KERNELS))
+    for op in ops():
+        # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail in backward.
+        autograd.impl(op, torch.library.fallthrough_kernel)
+        for library in elsewhere:
+            library.impl(op, functools.partial(_refuse, op))
+    _libraries.extend((autograd, *elsewhere))
+
+
+def _refuse(op, *args, **kwargs):
+    """Tensors of a layout or a device that no kernel is loaded for; or no tensor at all."""
+    from specdec_kernels import backends
+
+    places = "the CPU" if backends.chosen() == "cpu" else "the CPU or a GPU"
+    for argument, x in zip(getattr(torch.ops.specdec, op).default._schema.arguments, args):
+        if x is None and str(argument.type) == "Tensor":
+            raise RuntimeError(f"{op}: {argument.name} must be a tensor, got None")
+        if isinstance(x, torch.Tensor) and (x.is_nested or x.layout is not torch.strided):
+            layout = "a nested tensor" if x.is_nested else str(x.layout).removeprefix("torch.")
+            raise NotImplementedError(f"{op}: {argument.name} must be a dense tensor, got {layout}")
+        if isinstance(x, torch.Tensor) and x.device.type != "cpu":
+            raise NotImplementedError(f"{op}: {argument.name} must be on {places}, got {x.device}")
+    raise NotImplementedError(f"{op}: {', '.join(kwargs) or 'its tensors'} must be dense tensors on {places}")
