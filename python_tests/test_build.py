@@ -8,7 +8,7 @@ import pytest
 from build_tools import nvcc
 from build_tools.ninja_file import ROOT, ninja_file
 
-from specdec_kernels import backends
+from specdec_kernels import _dispatch, backends
 
 FAKE = """#!/bin/sh
 case $1 in
@@ -102,7 +102,7 @@ def test_the_page_without_a_compiler_has_no_cuda():
     page = ninja_file({"_C": Path("_C.so")}, None)
     assert "verify_chain_cpu.cpp" in page and "cuda" not in page
     page = ninja_file({"_C": Path("_C.so"), "_C_cuda": Path("_C_cuda.so")}, NEW)
-    assert all(f"csrc/{op}/{op}_cuda.cu" in page for op in ("accept", "residual", "row_stats", "sample", "uniforms", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "verify_tree"))
+    assert all(f"csrc/{op}/{op}_cuda.cu" in page for op in _dispatch.ops())
 
 
 @pytest.mark.parametrize("library", [backends._LIBRARY, backends._CUDA_LIBRARY], ids=lambda path: path.name)

@@ -75,6 +75,7 @@ BAD = [  # base, change, exception, message
     (good, {"bonus_tokens": torch.zeros(4, dtype=I64)}, ValueError, r"verify_chain: .*must have shape"),
     (ragged, {"max_draft": None}, ValueError, "max_draft must be"),
     (ragged, {"cu_draft": torch.tensor([0, 2, 1, 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
+    (ragged, {"cu_draft": torch.tensor([0, 2, -(2**63), 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
     (ragged, {"cu_draft": torch.tensor([2, 2, 3, 5])}, ValueError, r"cu_draft must have shape \[B\+1=5\], a leading 0 .*got \[4\]"),
     (ragged, {"cu_draft": torch.tensor([2, 2, 3, 5]), "target_logits": torch.zeros(5, V), "bonus_tokens": torch.zeros(4, dtype=I64)},
      ValueError, r"cu_draft must have shape \[B\+1=5\], a leading 0 .*got \[4\]"),

@@ -395,7 +395,7 @@ def test_errors(op_backend):
         ("tree must be", TypeError, dict(tree=parents)),
         ("draft_row, draft_stats and draft_temperature .* need draft_logits, got None", ValueError, dict(draft=None, draft_temperature=0.5)),
         ("needs seed and offset, or uniforms, got neither", ValueError, dict(uniforms=None)),
-        (r"max_depth must be an integer >= 0 and below 2\^31 - 1, got -1", ValueError, dict(max_depth=-1)),
+        ("max_depth must be an integer >= 0 .*got -1", ValueError, dict(max_depth=-1)),
         ("target_kind must be 'logits' or 'probs', got 'x'", ValueError, dict(target_kind="x")),
     ]:
         with pytest.raises(error, match=f"verify_tree: {message}"):

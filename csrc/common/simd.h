@@ -23,6 +23,7 @@ constexpr int U = kPad / W;  // vectors in a group of kPad lanes
 
 using F = float __attribute__((vector_size(W * 4)));
 using I = int32_t __attribute__((vector_size(W * 4)));
+using Bits = uint32_t __attribute__((vector_size(W * 4)));
 using H = uint16_t __attribute__((vector_size(W * 2)));
 using F_u = float __attribute__((vector_size(W * 4), aligned(4)));
 using H_u = uint16_t __attribute__((vector_size(W * 2), aligned(2)));
@@ -90,7 +91,7 @@ inline F exp2_f(F y) {
 #else
   const F capped = select(y > 127.0f, splat(127.0f), y);
   const F shifted = capped + 0x1.8p23f;  // the low mantissa bits now hold round(y)
-  const F power = (F)(((I)shifted << 23) + 0x3f800000);
+  const F power = (F)(((Bits)shifted << 23) + 0x3f800000u);  // of a y that is too small or NaN any
   return select(y < kLeastExponent, F{}, exp2_poly(capped - (shifted - 0x1.8p23f)) * power);
 #endif
 }

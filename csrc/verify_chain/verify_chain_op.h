@@ -43,8 +43,8 @@ inline Side side(const Op& op, const char* name, const Tensor& rows, int64_t kin
 inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_t D, int64_t G) {
   check(cu_draft[0] == 0, op, "cu_draft must start at 0, got ", cu_draft[0]);
   for (int64_t b = 0; b < B; ++b) {
+    check(cu_draft[b + 1] >= cu_draft[b], op, "cu_draft must ascend, got ", cu_draft[b], " then ", cu_draft[b + 1], " at index ", b);
     const int64_t g = cu_draft[b + 1] - cu_draft[b];
-    check(g >= 0, op, "cu_draft must ascend, got ", cu_draft[b], " then ", cu_draft[b + 1], " at index ", b);
     check(g <= G, op, "max_draft must be at least the longest draft, got ", G, " with ", g, " drafted tokens in request ", b);
   }
   check(cu_draft[B] == D, op, "cu_draft must end at D=", D, ", got ", cu_draft[B]);

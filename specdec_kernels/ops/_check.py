@@ -37,6 +37,8 @@ def _python(x: object) -> object:
 
 def integer(op: str, name: str, x: object, low: int, high: int, wanted: str, kind: str = "an int") -> int:
     """x, as an int in [low, high], which `wanted` says in words."""
+    if type(x) is int and low <= x <= high:
+        return x
     n = x if type(x) in (int, float, bool) or isinstance(x, torch.SymInt) else _python(x)
     if n is not x and isinstance(n, (int, float)) and abs(n) < float("inf"):
         n = int(n)
@@ -48,8 +50,8 @@ def integer(op: str, name: str, x: object, low: int, high: int, wanted: str, kin
 
 
 def flag(op: str, name: str, x: object) -> bool:
-    x = x if isinstance(x, (bool, int, float)) else _python(x)
-    if not isinstance(x, (bool, int, float)):
+    x = x if isinstance(x, (int, float)) else _python(x)  # a bool is an int
+    if not isinstance(x, (int, float)):
         raise TypeError(f"{op}: {name} must be a bool, got {type(x).__name__}")
     return bool(x)
 
