@@ -72,11 +72,11 @@ float max(const float* z, int n) {
 }
 
 float exp_sum(const float* z, int n, float max, float scale, float cutoff) {
-  const Exponent exponent(max, scale);
+  const Exponent exponent(max, scale, cutoff);
   return sum_over(n, [=](int i) {
     __builtin_prefetch(z + i + kChunk);  // the row's next chunk, while this one keeps the arithmetic busy
     const F x = load_f(z + i);
-    return select(x < cutoff, F{}, exp2_f(exponent(x)));  // so a NaN reaches the sum
+    return select(x < exponent.least, F{}, exp2_f(exponent(x)));  // so a NaN reaches the sum
   });
 }
 
@@ -84,11 +84,11 @@ constexpr float kLn2 = 0.69314718055994531f;
 constexpr float kNothing = -200.0f;  // a y whose 2^y is 0: y 2^y must be no NaN where y is infinite
 
 ExpSums exp_sums(const float* z, int n, float max, float scale, float cutoff) {
-  const Exponent exponent(max, scale);
+  const Exponent exponent(max, scale, cutoff);
   Sum sum, surprises;
   for_vectors(n, [&](int i, int lane) __attribute__((always_inline)) {
     __builtin_prefetch(z + i + kChunk);
-    const F x = load_f(z + i), y = exponent(x), e = select(x < cutoff, F{}, exp2_f(y));
+    const F x = load_f(z + i), y = exponent(x), e = select(x < exponent.least, F{}, exp2_f(y));
     sum.lane[lane] += e;
     surprises.lane[lane] += max_f(y, splat(kNothing)) * e;
   });
@@ -96,12 +96,12 @@ ExpSums exp_sums(const float* z, int n, float max, float scale, float cutoff) {
 }
 
 float probs(const float* z, int n, const Law& law, float* out) {
-  const Exponent exponent(law.max, law.scale);
-  const float norm = __builtin_expf(-law.log_norm), cutoff = law.cutoff;
+  const Exponent exponent(law.max, law.scale, law.cutoff);
+  const float norm = __builtin_expf(-law.log_norm);
   return sum_over(n, [=](int i) {
     __builtin_prefetch(z + i + kChunk);
     const F x = load_f(z + i);
-    const F p = select(x >= cutoff, exp2_f(exponent(x)) * norm, F{});
+    const F p = select(x >= exponent.least, exp2_f(exponent(x)) * norm, F{});
     store_f(out + i, p);
     return p;
   });
@@ -166,27 +166,25 @@ float deferred(const float* q, const float* ruler, int n, float cut) {
 }
 
 float entropy(const float* z, int n, const Law& law) {
-  const Exponent exponent(law.max, law.scale);
-  const float cutoff = law.cutoff;
+  const Exponent exponent(law.max, law.scale, law.cutoff);
   return -kLn2 * sum_over(n, [=](int i) {
     __builtin_prefetch(z + i + kChunk);
-    const F x = load_f(z + i), y = max_f(exponent(x), splat(kNothing));
-    return select(x >= cutoff, exp2_f(y) * y, F{});
+    const F x = load_f(z + i), y = exponent(x);
+    return select(x >= exponent.least, exp2_f(y) * y, F{});
   });
 }
 
 GapSums gap(const float* z_p, const float* z_q, int n, const Law& law_p, const Law& law_q) {
-  const Exponent exponent_p(law_p.max, law_p.scale), exponent_q(law_q.max, law_q.scale);
-  const float norm_p = __builtin_expf(-law_p.log_norm), cutoff_p = law_p.cutoff;
-  const float norm_q = __builtin_expf(-law_q.log_norm), cutoff_q = law_q.cutoff;
+  const Exponent exponent_p(law_p.max, law_p.scale, law_p.cutoff), exponent_q(law_q.max, law_q.scale, law_q.cutoff);
+  const float norm_p = __builtin_expf(-law_p.log_norm), norm_q = __builtin_expf(-law_q.log_norm);
   Sum apart, shared, of_p, of_q;
   for_vectors(n, [&](int i, int lane) __attribute__((always_inline)) {
     __builtin_prefetch(z_p + i + kChunk);
     __builtin_prefetch(z_q + i + kChunk);
     const F x_p = load_f(z_p + i), y_p = max_f(exponent_p(x_p), splat(kNothing));
     const F x_q = load_f(z_q + i), y_q = max_f(exponent_q(x_q), splat(kNothing));
-    const F p = select(x_p >= cutoff_p, exp2_f(y_p) * norm_p, F{});
-    const F q = select(x_q >= cutoff_q, exp2_f(y_q) * norm_q, F{});
+    const F p = select(x_p >= exponent_p.least, exp2_f(y_p) * norm_p, F{});
+    const F q = select(x_q >= exponent_q.least, exp2_f(y_q) * norm_q, F{});
     const F both = min_f(p, q);
     apart.lane[lane] += p - both;
     shared.lane[lane] += both;

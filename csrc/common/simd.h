@@ -82,26 +82,30 @@ inline F exp2_poly(F f) {
   return r * f + 1.0f;
 }
 
-// 2^y, 0 where y lies below kLeastExponent: a floor in its place would be mass where nothing else is left. NaN stays NaN.
+// 2^y. NaN stays NaN. What lies far below kLeastExponent must not count: see Exponent::least.
 inline F exp2_f(F y) {
 #if defined(__AVX512F__)
-  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)y, _mm512_set1_ps(kLeastExponent), _CMP_NLT_UQ);
   const __m512 n = _mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return (F)_mm512_maskz_scalef_ps(counts, (__m512)exp2_poly(y - (F)n), n);
+  return (F)_mm512_scalef_ps((__m512)exp2_poly(y - (F)n), n);
 #else
-  const F capped = select(y > 127.0f, splat(127.0f), y);
-  const F shifted = capped + 0x1.8p23f;  // the low mantissa bits now hold round(y)
-  const F power = (F)(((Bits)shifted << 23) + 0x3f800000u);  // of a y that is too small or NaN any
-  return select(y < kLeastExponent, F{}, exp2_poly(capped - (shifted - 0x1.8p23f)) * power);
+  y = select(y < -127.0f, splat(-127.0f), y);  // whose power is 0
+  y = select(y > 127.0f, splat(127.0f), y);
+  const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
+  const F power = (F)(((Bits)shifted << 23) + 0x3f800000u);
+  return exp2_poly(y - (shifted - 0x1.8p23f)) * power;
 #endif
 }
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// (z - max) * scale * log2(e) of a row, by halves: the difference of two finite logits may overflow.
+// (z - max) * scale * log2(e) of a row's logits, by halves: the difference of two finite ones may overflow.
 struct Exponent {
   float half, twice;
-  Exponent(float max, float scale) : half(0.5f * max), twice(2 * scale * kLog2e) {}
+  float least;  // logits below it weigh nothing: they are not kept, or 2^y of them lies below kLeastExponent
+  Exponent(float max, float scale, float cutoff) : half(0.5f * max), twice(2 * scale * kLog2e), least(cutoff) {
+    const float z = max + kLeastExponent / (scale * kLog2e);
+    if (z > cutoff) least = z;
+  }
   F operator()(F z) const { return (z * 0.5f - half) * twice; }
 };
 
