@@ -52,7 +52,8 @@ class Worker:
         self.name = name
         self.pipe, theirs = Pipe()
         command = [sys.executable, __file__, name, device, str(theirs.fileno())]
-        self.process = subprocess.Popen(command, env=os.environ | environment, pass_fds=[theirs.fileno()])
+        tree = str(Path(__file__).parents[1])  # whose package it is to import, as the process that tests does
+        self.process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": tree} | environment, pass_fds=[theirs.fileno()])
         theirs.close()
 
     def alive(self):
@@ -107,7 +108,6 @@ def serve(name, where, descriptor):
 
 
 if __name__ == "__main__":
-    sys.path.insert(1, str(Path(__file__).parents[1]))  # the package of this tree, as in the process that tests
     import worker  # the module that pickles name, not __main__
 
     worker.serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))
