@@ -154,7 +154,7 @@ CUDA = {
     ),
     "parameters swapped": (RULES, "alpha ? r.first.nearest(alpha[b])", "second ? r.first.nearest(second[b])", LOSSY_TENTH),
     "entropy not normalised": (TEAM, "d.law.log_norm + sum * exp(-double(d.law.log_norm))", "d.law.log_norm + sum", FIVE),
-    "entropy at T = 1": (TEAM, "fmaxf((z - law.max) * law.scale, -100.0f)", "fmaxf(z - law.max, -100.0f)", FIVE),
+    "entropy at T = 1": (TEAM, "fmaxf(scaled(z, law.max, law.scale), -100.0f)", "fmaxf(z - law.max, -100.0f)", FIVE),
     "a bad probability is not seen": (TEAM, ", bad |= !(z[r] < HUGE_VALF);", ";", nan("chow")),
     # Rules that are no law
     "lenience without l": (TOKEN, "alpha.first * u)", "u)", FIVE),
