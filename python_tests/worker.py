@@ -52,8 +52,8 @@ class Worker:
         self.name = name
         self.pipe, theirs = Pipe()
         command = [sys.executable, __file__, name, device, str(theirs.fileno())]
-        tree = str(Path(__file__).parents[1])  # whose package it is to import, as the process that tests does
-        self.process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": tree} | environment, pass_fds=[theirs.fileno()])
+        here = {"PYTHONPATH": str(Path(__file__).parents[1])}  # the package of this tree, unless somebody names another
+        self.process = subprocess.Popen(command, env=here | os.environ | environment, pass_fds=[theirs.fileno()])
         theirs.close()
 
     def alive(self):
