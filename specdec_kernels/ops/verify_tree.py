@@ -101,7 +101,8 @@ def verify_tree(
     Returns:
         VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys and
         values to keep. Status as in ``verify_chain``: 1 a needed row was invalid (of a target's the token is its largest finite
-        entry), 2 nothing was left to draw from (rounding alone gets there), 4 a child that was not drawn from its row, lies
+        entry), 2 nothing was left to draw from, or less than 2^-126 of p (what stood there before is drawn from; but for rounding,
+        no request gets there more often than that), 4 a child that was not drawn from its row, lies
         outside both vocabularies, or (``kseq``) comes from another law than its siblings, which is then not accepted; or a
         parent that does not come before its node, or a draft_nodes entry that is no child of the one before, which are
         ignored (on CPU tensors they raise). Under ``recursive_without_replacement``, ``traversal`` and ``target_only`` a
