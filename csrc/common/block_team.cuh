@@ -29,12 +29,13 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
 
 // What a row's chunks weigh relative to its maximum, from their statistics.
 struct ChunkShares {
-  const ChunkTable& table;
+  const float* chunk_max;
+  float* sum;
   float max, rate;
 
   SPECDEC_DEVICE double operator()(int c) const {
-    const float s = __ldcg(table.sum + c);
-    return s > 0 ? double(s) * fast_exp2(scaled(__ldcg(table.max + c), max, rate)) : 0.0;
+    const float s = __ldcg(sum + c);
+    return s > 0 ? double(s) * fast_exp2(scaled(__ldcg(chunk_max + c), max, rate)) : 0.0;
   }
 };
 
@@ -43,7 +44,7 @@ SPECDEC_DEVICE float normalise_chunks(int chunks, const ChunkShares& share, doub
   const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
   const float log_norm = float(log(total));
   const double norm = exp(-double(log_norm));
-  for (int c = begin; c < begin + run && c < chunks; ++c) __stcg(share.table.sum + c, float(share(c) * norm));
+  for (int c = begin; c < begin + run && c < chunks; ++c) __stcg(share.sum + c, float(share(c) * norm));
   __syncthreads();
   return log_norm;
 }
@@ -62,7 +63,7 @@ SPECDEC_DEVICE Law block_law_without(const Dist& q, const Taken& taken, const Ch
   for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(table.max + c));
   max = block_max(max);
   if (max == -HUGE_VALF) return {q.law.scale, q.law.cutoff, NAN, max};
-  const ChunkShares share{table, max, q.law.scale * kLog2E};
+  const ChunkShares share{table.max, table.sum, max, q.law.scale * kLog2E};
   const double total = block_sum<double>(chunks, share);
   return {q.law.scale, q.law.cutoff, normalise_chunks(chunks, share, total), max};
 }
@@ -99,7 +100,7 @@ SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const Chunk
     }
     return {scale, max, float(first + block_min(id)), max};
   }
-  const ChunkShares share{table, max, scale * kLog2E};
+  const ChunkShares share{table.max, table.sum, max, scale * kLog2E};
   const double total = block_sum<double>(chunks, share);
   if constexpr (kFiltered) {
     if (filters.any(row.V)) {

@@ -26,7 +26,7 @@ class Nucleus {
 
   // chunk_max [chunks] and samples [chunks, 32] as chunk_stats() left them
   SPECDEC_DEVICE Nucleus(const Row& row, const float* chunk_max, const float* samples, float max, float scale)
-      : row_(row), chunk_max_(chunk_max), samples_(samples), chunks_(int((row.V + kChunk - 1) / kChunk)), max_(max), rate_(scale * kLog2E) {}
+      : row_(row), chunk_max_(chunk_max), samples_(samples), chunks_(int((row.V + kChunk - 1) / kChunk)), max_(max), twice_rate_(2 * scale * kLog2E) {}
 
   // The common cutoff of min-p, then top-k, then top-p; `total` is the sum over the whole row.
   SPECDEC_DEVICE Kept keep(const Filters& filters, double total) {
@@ -71,7 +71,10 @@ class Nucleus {
   SPECDEC_DEVICE static uint32_t key(float z) { return ordered(z + 0.0f); }
   SPECDEC_DEVICE static uint32_t before(uint32_t key) { return key - 1 == kMinusZero ? key - 2 : key - 1; }
 
-  SPECDEC_DEVICE unsigned long long mass(float z) const { return (unsigned long long)(fast_exp2(scaled(z, max_, rate_)) * float(1 / kUnit)); }
+  // scaled(), but that nothing beside max_ and the rate is kept in a register.
+  SPECDEC_DEVICE unsigned long long mass(float z) const {
+    return (unsigned long long)(fast_exp2(fmaf(-0.5f, max_, 0.5f * z) * twice_rate_) * float(1 / kUnit));
+  }
 
   // The largest z* >= lo with which the goal is reached; the smallest logit >= lo if it never is.
   SPECDEC_DEVICE Kept crossing(float lo, const Goal& goal) {
@@ -334,7 +337,7 @@ class Nucleus {
   const float* chunk_max_;
   const float* samples_;
   int chunks_;
-  float max_, rate_;
+  float max_, twice_rate_;
   int count_ = 0;              // of the sorted few
   float covered_from_ = NAN;   // they are all logits from here up; NaN if they are not
   Kept above_;                 // what lies over the few

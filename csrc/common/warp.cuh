@@ -138,9 +138,15 @@ struct ChunkStats {
   float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; not needed of a greedy row, else 0
 };
 
-// Of the chunk whose entries the lanes hold
-template <int N>
-SPECDEC_DEVICE ChunkStats stats_of(const float (&z)[N], float scale) {
+// `sample` [32] or null: an entry per lane, from all over the chunk.
+SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, float* sample) {
+  constexpr int N = kChunk / kLanes;
+  float z[N];
+  load_groups<N / kGroup>(row, chunk, 0, -HUGE_VALF, z);
+  if (sample) {
+    const int lane = threadIdx.x % kLanes, j = lane % 4;
+    __stcg(sample + lane, j < 2 ? (j == 0 ? z[0] : z[kGroup]) : (j == 2 ? z[2 * kGroup] : z[3 * kGroup]));
+  }
   float max = -HUGE_VALF;
 #pragma unroll
   for (int r = 0; r < N; ++r) max = fmaxf(max, z[r]);
@@ -157,39 +163,34 @@ SPECDEC_DEVICE ChunkStats stats_of(const float (&z)[N], float scale) {
   return {max, warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]))};
 }
 
-// `sample` [32] or null: an entry per lane, from all over the chunk.
-SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, float* sample) {
-  constexpr int N = kChunk / kLanes;
-  float z[N];
-  load_groups<N / kGroup>(row, chunk, 0, -HUGE_VALF, z);
-  if (sample) {
-    const int lane = threadIdx.x % kLanes, j = lane % 4;
-    __stcg(sample + lane, j < 2 ? (j == 0 ? z[0] : z[kGroup]) : (j == 2 ? z[2 * kGroup] : z[3 * kGroup]));
-  }
-  return stats_of(z, scale);
-}
-
-// Of the entries that a law keeps, without ids that were taken out
+// Of the entries that a law keeps, without ids that were taken out. Group by group, so that few registers are held.
 SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Taken& taken, int64_t chunk) {
-  constexpr int N = kChunk / kLanes;
-  float z[N];
-  load_groups<N / kGroup>(q.row, chunk, 0, -HUGE_VALF, z);
+  const float rate = q.law.scale * kLog2E, cutoff = q.law.cutoff;
+  float max = -HUGE_VALF, sum = 0;
 #pragma unroll 1
-  for (int64_t i = 0; i < taken.n; ++i) {
-    const int64_t id = taken[i];
-    if (id < chunk * kChunk || id >= (chunk + 1) * kChunk) continue;
+  for (int first = 0; first < kChunk / kLanes / kGroup; ++first) {
+    float z[kGroup];
+    load_groups<1>(q.row, chunk, first, -HUGE_VALF, z);
+#pragma unroll 1
+    for (int64_t i = 0; i < taken.n; ++i) {
+      const int64_t at = taken[i] - id_of(chunk, first, 0);
 #pragma unroll
-    for (int r = 0; r < N; ++r) {
-      if (id_of(chunk, 0, r) == id) z[r] = -HUGE_VALF;
+      for (int r = 0; r < kGroup; ++r) {
+        if (at == r) z[r] = -HUGE_VALF;
+      }
     }
-  }
+    float larger = max;
 #pragma unroll
-  for (int r = 0; r < N; ++r) z[r] = z[r] >= q.law.cutoff ? z[r] : -HUGE_VALF;
-  const ChunkStats stats = stats_of(z, q.law.scale);
-  return {stats.max, stats.max > -HUGE_VALF ? stats.sum : 0.0f};
+    for (int r = 0; r < kGroup; ++r) larger = z[r] >= cutoff ? fmaxf(larger, z[r]) : larger;
+    if (larger == -HUGE_VALF) continue;
+    if (max > -HUGE_VALF) sum *= fast_exp2(scaled(max, larger, rate));
+    max = larger;
+#pragma unroll
+    for (int r = 0; r < kGroup; ++r) sum += z[r] >= cutoff ? fast_exp2(scaled(z[r], max, rate)) : 0.0f;
+  }
+  const float most = warp_max(max);
+  return {most, warp_sum(max > -HUGE_VALF ? sum * fast_exp2(scaled(max, most, rate)) : 0.0f)};
 }
-
-
 
 // p(v) of a dist that has a row, from the entry of that row; NaN of a probability that is none
 SPECDEC_DEVICE float target_weight(const Dist& p, float z) {
