@@ -67,12 +67,12 @@ def assert_law(tokens, law, what):
 
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("replacement", [False, True])
-@pytest.mark.parametrize("backend", ISAS)
-def test_sample(backend, replacement, kind):
+@pytest.mark.parametrize("isa", ISAS)
+def test_sample(isa, replacement, kind):
     """The law of the second and the third draft, jointly."""
     _, q, _, q1 = row_functions(kind)
     law = dict(children(q(()), K, replacement))
-    out = backends.run("sample", backend, logits(q1, ()).expand(N, V), k=K, replacement=replacement, temperature=T, **streams())
+    out = backends.run("sample", isa, logits(q1, ()).expand(N, V), k=K, replacement=replacement, temperature=T, **streams())
     assert_law(out.tokens, law, kind)
 
 
@@ -106,33 +106,33 @@ def tree_law_of(kind, method, rule="exact"):
 
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("backend", ISAS)
-def test_trees(backend, method, kind):
+@pytest.mark.parametrize("isa", ISAS)
+def test_trees(isa, method, kind):
     """Drafted and verified by the op: the target's law."""
     law, p = tree_law_of(kind, method)
     assert tree_laws.error(law, p, 2) < tree_laws.EXACT
-    assert_law(verified(backend, kind, method), law, (method, kind))
+    assert_law(verified(isa, kind, method), law, (method, kind))
 
 
 PAIRS = [(rule, method) for rule in LAWS if rule != "exact" for method in METHODS if method != "target_only"]
 
 
 @pytest.mark.parametrize("rule, method", PAIRS if THOROUGH else PAIRS[:: len(METHODS)])
-@pytest.mark.parametrize("backend", ISAS if THOROUGH else ISAS[SEED % len(ISAS) :][:1])
-def test_trees_by_rule(backend, rule, method):
+@pytest.mark.parametrize("isa", ISAS if THOROUGH else ISAS[SEED % len(ISAS) :][:1])
+def test_trees_by_rule(isa, rule, method):
     kind = [*ROWS][hash_of((rule, method)) % len(ROWS)]
     law, _ = tree_law_of(kind, method, rule)
-    assert_law(verified(backend, kind, method, rule=rule, alpha=unscaled_alpha(ALPHA[rule])), law, (rule, method, kind))
+    assert_law(verified(isa, kind, method, rule=rule, alpha=unscaled_alpha(ALPHA[rule])), law, (rule, method, kind))
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("rule", TABLE)
-@pytest.mark.parametrize("backend", ISAS)
-def test_chains(backend, rule, method):
+@pytest.mark.parametrize("isa", ISAS)
+def test_chains(isa, rule, method):
     """Two drafts, drawn by the op."""
     if method == "block" and rule not in LAWS:
         pytest.skip("no law of its own")
-    if not THOROUGH and hash_of((rule, method)) % len(ISAS) != (ISAS.index(backend) + SEED) % len(ISAS):
+    if not THOROUGH and hash_of((rule, method)) % len(ISAS) != (ISAS.index(isa) + SEED) % len(ISAS):
         pytest.skip("one instruction set for each rule and method: SPECDEC_THOROUGH=1 tries all")
     kind = [*ROWS][hash_of((rule, method)) % len(ROWS)]
     p, q, p1, q1 = row_functions(kind)
@@ -141,12 +141,12 @@ def test_chains(backend, rule, method):
                     **{name: lambda prefix, row=row: probabilities(row(prefix)) for name, row in (("p1", p1), ("q1", q1))})
     drafts, rows = [], [logits(q1, ()).expand(N, V)]
     for slot in range(2):
-        drafts.append(backends.run("sample", backend, rows[-1], k=1, temperature=T, slot=slot, **streams()).tokens[:, 0])
+        drafts.append(backends.run("sample", isa, rows[-1], k=1, temperature=T, slot=slot, **streams()).tokens[:, 0])
         rows.append(logits(q1, *TOKENS)[drafts[0]])
     behind = logits(p1, *[(a, b) for a in range(V) for b in range(V)])[drafts[0] * V + drafts[1]]
     target = torch.stack([logits(p1, ()).expand(N, V), logits(p1, *TOKENS)[drafts[0]], behind], 1)
     alpha = {"alpha": unscaled_alpha(ALPHA[rule])} if ALPHA[rule] else {}
-    out = backends.run("verify_chain", backend, target, torch.stack(drafts, 1), torch.stack(rows[:2], 1), temperature=T, draft_temperature=T,
+    out = backends.run("verify_chain", isa, target, torch.stack(drafts, 1), torch.stack(rows[:2], 1), temperature=T, draft_temperature=T,
                        method=method, rule=rule, **alpha, **streams())
     assert_law(out.tokens, law, (rule, method, kind))
 
