@@ -85,8 +85,8 @@ def measure_anew(
     tl.debug_barrier()
     top = tl.full([ROWS], -float("inf"), tl.float32)
     for begin in range(0, chunks, CHUNKS):
-        c = begin + tl.arange(0, CHUNKS)[None, :]
-        top = tl.maximum(top, tl.max(tl.load(maxes + at[:, None] + c, mask=on[:, None] & (c < chunks), other=-float("inf")), 1))
+        every = begin + tl.arange(0, CHUNKS)[None, :]
+        top = tl.maximum(top, tl.max(tl.load(maxes + at[:, None] + every, mask=on[:, None] & (every < chunks), other=-float("inf")), 1))
     to_masses(maxes, masses, at, chunks, top, finite_scale, on, ROWS, CHUNKS)
     return top, total_mass(masses, at, chunks, on, ROWS, CHUNKS)
 
