@@ -47,7 +47,7 @@ SPECDEC_HD void sample(Team& team, const Sample& a, int64_t n) {
     const bool empty = left.kind == Kind::kNothing;
     const int64_t id = empty ? -1 : q.kind == Kind::kOneHot ? q.hot : team.draw(left, Dist{}, a.draft_uniform(n, i));
     if (team.leads()) tokens[i] = id, logprobs[i] = empty ? -HUGE_VALF : float(q.log_prob(id));
-    if (!a.replacement && !empty) left = q.kind == Kind::kOneHot ? Dist{} : team.take_out(left, {tokens, i + 1});
+    if (!a.replacement && !empty && i + 1 < a.k) left = q.kind == Kind::kOneHot ? Dist{} : team.take_out(left, {tokens, i + 1});
   }
 }
 
