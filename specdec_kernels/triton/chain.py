@@ -86,6 +86,16 @@ def chain_sum(rows, chain, on, S):
 
 
 @triton.jit
+def without_gone(rows, x, at, n, most, c, alive, value, WIDTH: tl.constexpr):
+    """Chunk c of a row, with `value` at the tokens that left with n links, at most `most`."""
+    lane = tl.arange(0, WIDTH)[None, :]
+    for j in range(0, most):
+        gone = tl.load(rows.ints + (at + j) * INTS + 1, mask=alive & (j < n), other=-1)
+        x = tl.where(lane == lane_of(gone, c)[:, None], value, x)
+    return x
+
+
+@triton.jit
 def draft_mass(rows, q, chain, on, S):
     """What q's row holds without the tokens that have left, added up."""
     q = each_dist(q, S)
@@ -93,14 +103,11 @@ def draft_mass(rows, q, chain, on, S):
     at = each(chain.at, S)
     n = each(chain.n, S)
     alive = each(on, S)
-    lane = tl.arange(0, S.WIDTH)[None, :]
     total = tl.zeros([S.ROWS * S.TOGETHER], tl.float64)
     for begin in range(0, rows.draft.chunks, S.TOGETHER):
         c = chunks_from(begin, S)
         y = draft_chunk(rows.draft, b, q, c, alive & (c < rows.draft.chunks), S.WIDTH)
-        for j in range(0, tl.max(tl.where(on, chain.n, 0), 0)):
-            gone = tl.load(rows.ints + (at + j) * INTS + 1, mask=alive & (j < n), other=-1)
-            y = tl.where(lane == lane_of(gone, c)[:, None], 0.0, y)
+        y = without_gone(rows, y, at, n, tl.max(tl.where(on, chain.n, 0), 0), c, alive, 0.0, S.WIDTH)
         total += tl.sum(y, 1).to(tl.float64)
     return tl.sum(tl.reshape(total, [S.ROWS, S.TOGETHER]), 1)
 
@@ -114,15 +121,12 @@ def law_without(rows, q, chain, on, S):
     at = each(chain.at, S)
     n = each(chain.n, S)
     alive = each(on, S)
-    lane = tl.arange(0, S.WIDTH)[None, :]
     most = tl.full([S.ROWS * S.TOGETHER], -float("inf"), tl.float32)
     total = tl.zeros([S.ROWS * S.TOGETHER], tl.float64)
     for begin in range(0, rows.draft.chunks, S.TOGETHER):
         c = chunks_from(begin, S)
         z = load_chunk(rows.draft.rows, offset_of(rows.draft, b, q.row), rows.draft.V, c, alive & (c < rows.draft.chunks), -float("inf"), S.WIDTH)
-        for j in range(0, tl.max(tl.where(on, chain.n, 0), 0)):
-            gone = tl.load(rows.ints + (at + j) * INTS + 1, mask=alive & (j < n), other=-1)
-            z = tl.where(lane == lane_of(gone, c)[:, None], -float("inf"), z)
+        z = without_gone(rows, z, at, n, tl.max(tl.where(on, chain.n, 0), 0), c, alive, -float("inf"), S.WIDTH)
         largest, mass = chunk_sum(tl.where(z >= q.cutoff[:, None], z, -float("inf")), q.scale, q.cutoff)
         new = tl.maximum(most, largest)
         total = moved(total, most, new, q.scale) + moved(mass.to(tl.float64), largest, new, q.scale)
