@@ -42,7 +42,7 @@ def ninja_file(outputs: dict[str, Path], compiler: nvcc.Nvcc | None) -> str:
 
 
 def objects(sources, extension=".o"):
-    """(object, source) of each file, named by its path: verify_chain.verify_chain_cpu.o"""
+    """(object, source) of each file, named by its path: ops.verify_chain.verify_chain_cpu.o"""
     for source in sorted(sources):
         yield source.relative_to(CSRC).with_suffix("").as_posix().replace("/", ".") + extension, source
 
@@ -59,9 +59,8 @@ def cpu(output: Path) -> list[str]:
         "  description = $out",
     ]
     linked = []
-    sources = [source for source in CSRC.glob("*/*.cpp") if not source.name.startswith("cuda_")]
-    for name, source in objects([*sources, CSRC / "schema.cpp"]):
-        for isa, flags in (ISAS if source.name == "rows_isa.cpp" else {"": ""}).items():
+    for name, source in objects([CSRC / "schema.cpp", *CSRC.glob("cpu/*.cpp"), *CSRC.glob("ops/*/*_cpu.cpp")]):
+        for isa, flags in (ISAS if source.name == "simd_kernels.cpp" else {"": ""}).items():
             linked.append(name.replace(".o", f".{isa}.o") if isa else name)
             lines.append(f"build {linked[-1]}: compile {source}")
             if isa:
@@ -94,7 +93,7 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "build libtorch_cuda.so: stub",
     ]
     linked = []
-    for name, source in objects([*CSRC.glob("*/*_cuda.cu"), *CSRC.glob("*/cuda_*.cpp")]):
+    for name, source in objects([*CSRC.glob("ops/*/*_cuda.cu"), *CSRC.glob("cuda/*.cpp")]):
         linked.append(name)
         lines.append(f"build {name}: nvcc {source}")
     return [*lines, f"build {output}: link_cuda {' '.join(linked)} | libtorch_cuda.so"]

@@ -35,7 +35,7 @@ STABLE_TORCH_LIBRARY(specdec, m) {
 
   // dense: target [B,G+1,V], tokens [B,G], draft [B,G,Vq]; ragged with cu_draft [B+1]: target [R,V], tokens [D], draft [D,Vq]
   // without the bonus row (G or D target rows) where bonus_tokens [B] is given; kinds: 0 logits, 1 probabilities; methods: 0 token,
-  // 1 block; rule [B] or [1], its codes in csrc/rules/rules.h; alpha [B], [1], [B,2] or [1,2]
+  // 1 block; rule [B] or [1], its codes in csrc/rules/rule.h; alpha [B], [1], [B,2] or [1,2]
   // -> tokens [B,G+1], num_accepted [B], logprobs [B,G+1], status [B]
   m.def(
       "verify_chain(Tensor target_logits, Tensor draft_tokens, Tensor? draft_logits, Tensor? cu_draft, SymInt max_draft, "

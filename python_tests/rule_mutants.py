@@ -52,10 +52,10 @@ def nan(name):
     return edges.test_nan_probabilities_defer, {"name": name}
 
 
-CASCADE, CONFIDENCE, LAW, LOSSY = "rules/cascade.h", "rules/confidence.h", "rules/law.h", "rules/lossy.h"
-ACCEPTANCE, RULES, PI, TEAM = "rules/acceptance.h", "rules/rules.h", "rules/pi.h", "rules/blend_team.cuh"
-BLEND, TOKEN, PLACE, BLOCK = "common/blend.h", "verify_chain/token.h", "verify_chain/place.h", "verify_chain/block.h"
-LAUNCHES, REQUESTS = "verify_chain/verify_chain_cuda.cu", "verify_chain/requests_cuda.cu"
+CASCADE, CONFIDENCE, LAW, LOSSY = "rules/cascade.h", "rules/confidence.h", "rules/make_rule_dist.h", "rules/lossy.h"
+ACCEPTANCE, RULES, PI, TEAM = "rules/acceptance.h", "rules/rule.h", "rules/rule_dist.h", "cuda/mixture_executor.cuh"
+BLEND, TOKEN, PLACE, BLOCK = "core/mixture.h", "ops/verify_chain/token.h", "ops/verify_chain/position.h", "ops/verify_chain/block_verification.h"
+LAUNCHES, REQUESTS = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_chain/requests_cuda.cu"
 
 CUDA = {
     # Cascades by row

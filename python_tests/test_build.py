@@ -102,7 +102,7 @@ def test_the_page_without_a_compiler_has_no_cuda():
     page = ninja_file({"_C": Path("_C.so")}, None)
     assert "verify_chain_cpu.cpp" in page and "cuda" not in page
     page = ninja_file({"_C": Path("_C.so"), "_C_cuda": Path("_C_cuda.so")}, NEW)
-    assert all(f"csrc/{op}/{op}_cuda.cu" in page for op in _dispatch.ops())
+    assert all(f"csrc/ops/{op}/{op}_cuda.cu" in page for op in _dispatch.ops())
 
 
 @pytest.mark.parametrize("library", [backends._LIBRARY, backends._CUDA_LIBRARY], ids=lambda path: path.name)

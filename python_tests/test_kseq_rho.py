@@ -59,7 +59,7 @@ def best(p, q, k, steps=35):
     return torch.where(at_one, 1.0, high)
 
 
-LEFT = 2.0**-20  # of |f|, and so of the acceptance, by the derivation in csrc/kseq_rho/kseq_rho.h; below 1e-6
+LEFT = 2.0**-20  # of |f|, and so of the acceptance, by the derivation in csrc/ops/kseq_rho/kseq_rho.h; below 1e-6
 EXACT = 1e-14  # float64 here; the sums of float32 weights are allowed for in LEFT, on every backend
 
 
@@ -250,7 +250,7 @@ def test_the_judge_catches(mutant):
         judge(p, q, k, sk.KSeqRhoOutput(rho, *f(p, q, k, rho)[1:]))
 
 
-SEARCH, SUMS = "kseq_rho/kseq_rho.h", "common/pair_sums.cuh"
+SEARCH, SUMS = "ops/kseq_rho/kseq_rho.h", "cuda/pair_sums.cuh"
 SOURCE_MUTANTS = {
     "no guard": (SEARCH, "kGuard = 4 * 0x1p-24", "kGuard = 0"),
     "the lower end": (SEARCH, "found = bracket.hi", "found = bracket.lo"),

@@ -15,7 +15,7 @@ from cuda_on_cpu.build import CSRC, ROOT
 from cuda_on_cpu.mutants import mutate
 from rule_mutants import PACKAGE, package
 
-WALK, SIMD, CPU = "verify_tree/walk.h", "common/simd.h", "common/cpu_team.cpp"
+WALK, SIMD, CPU = "ops/verify_tree/walk.h", "cpu/simd.h", "cpu/row_executor.cpp"
 
 FACTOR = (
     "    return {law.log_norm == law.log_norm, law.log_norm, law.max};",
@@ -43,7 +43,7 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
     "what is left as a float32 factor": (["base", "cuda"], [(WALK, *FACTOR)], trees),
     "sums that are never measured anew": (["avx2"], [(CPU, "  if (total >= kEnough) return p;", "  if (total > 0) return p;")], sample),
     "sums that are never measured anew, in CUDA": (
-        ["cuda"], [("sample/sample_cuda.cu", "    if (total >= kEnough) return p;", "    if (total > 0) return p;")], sample,
+        ["cuda"], [("ops/sample/sample_cuda.cu", "    if (total >= kEnough) return p;", "    if (total > 0) return p;")], sample,
     ),
 }
 TRITON = {

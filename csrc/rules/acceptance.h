@@ -3,7 +3,7 @@
 #pragma once
 
 #include "confidence.h"
-#include "rules.h"
+#include "rule.h"
 
 namespace specdec {
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "confidence.h"
-#include "pi.h"
-#include "rules.h"
+#include "rule_dist.h"
+#include "rule.h"
 
 namespace specdec {
 

@@ -2,7 +2,7 @@
 // How sure a model is: of its softmax at T = 1 without filters, whatever the law that is sampled from.
 #pragma once
 
-#include "../common/view.h"
+#include "../core/views.h"
 
 namespace specdec {
 

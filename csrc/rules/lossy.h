@@ -4,9 +4,9 @@
 // meets 0 behind its root, and the line through two points on one side of the root, drawn on, meets 0 before it.
 #pragma once
 
-#include "../common/chain.h"
-#include "../common/pair_sums.h"
-#include "pi.h"
+#include "../core/residual.h"
+#include "../core/pair_sums.h"
+#include "rule_dist.h"
 
 namespace specdec {
 

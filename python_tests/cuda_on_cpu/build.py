@@ -96,7 +96,7 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
     csrc, top = Path(csrc).resolve(), ROOT / "build" / "cuda_on_cpu"
     harness = top / f"{flavour}-harness"
     sample_only = make(harness, ninja_file(flavour, [], None), jobs)
-    kernels = [p for p in sorted(csrc.glob("*/*_cuda.cu")) if ops is None or p.parent.name in ops]
+    kernels = [p for p in sorted(csrc.glob("ops/*/*_cuda.cu")) if ops is None or p.parent.name in ops]
     if not kernels:
         return sample_only
     whole = csrc == CSRC and ops is None

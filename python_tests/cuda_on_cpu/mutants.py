@@ -34,8 +34,8 @@ class Mutant(NamedTuple):
     thorough: bool = False  # shows what another one shows as well: only where SPECDEC_THOROUGH=1, since each is half a minute of compiling
 
 
-BLOCK, WARP, VERIFY = "common/block.cuh", "common/warp.cuh", "verify_chain/verify_chain_cuda.cu"
-TEAM, WALK = "common/chain_team.cuh", "verify_tree/walk.h"
+BLOCK, WARP, VERIFY = "cuda/thread_block.cuh", "cuda/warp.cuh", "ops/verify_chain/verify_chain_cuda.cu"
+TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
 MUTANTS = {
     "barrier removed": Mutant(BLOCK, "  x = least;\n  __syncthreads();\n", "  x = least;\n", "race: .* shared memory"),
@@ -85,10 +85,10 @@ MUTANTS = {
     ),
     "the row's own sums for what is left": Mutant(TEAM, "same && chain.n == 0 && ", "same && ", "wrong", "verify_tree", True),
     "residual not normalised": Mutant(WALK, "link.m = float(weight / total)", "link.m = float(weight)", "wrong", "verify_tree", True),
-    "drawn tokens stay in q": Mutant("verify_tree/recursive.h", "kReplacement ? -1 : token", "-1", "wrong", "verify_tree", True),
-    "survivors not counted": Mutant("verify_tree/kseq.h", "      ++k;", "      ;", "wrong", "verify_tree", True),
-    "weight of the leaf alone": Mutant("verify_tree/traversal.h", "top_.w * x / q_t", "x / q_t", "wrong", "verify_tree", True),
+    "drawn tokens stay in q": Mutant("ops/verify_tree/recursive.h", "kReplacement ? -1 : token", "-1", "wrong", "verify_tree", True),
+    "survivors not counted": Mutant("ops/verify_tree/kseq.h", "      ++k;", "      ;", "wrong", "verify_tree", True),
+    "weight of the leaf alone": Mutant("ops/verify_tree/traversal.h", "top_.w * x / q_t", "x / q_t", "wrong", "verify_tree", True),
     "child's coin for the parent's": Mutant(
-        "verify_tree/target_only.h", "coin * acc < seen", "walk.coin(t.column) * acc < seen", "wrong", "verify_tree", True
+        "ops/verify_tree/target_only.h", "coin * acc < seen", "walk.coin(t.column) * acc < seen", "wrong", "verify_tree", True
     ),
 }

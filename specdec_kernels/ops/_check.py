@@ -10,7 +10,7 @@ INTEGERS = (torch.int32, torch.int64)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
 MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
-SLOTS = 1 << 33  # of one (seed, offset, domain): see csrc/common/philox.h
+SLOTS = 1 << 33  # of one (seed, offset, domain): see csrc/core/philox.h
 FLT_MAX = torch.finfo(torch.float32).max
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acceptance test of speculative sampling (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2): csrc/accept/accept.h."""
+"""The acceptance test of speculative sampling (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2): csrc/core/accept.h."""
 
 import torch
 import triton

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The law that a chain begins with: p, or the law pi of p and q that a rule puts in its place (csrc/common/blend.h). pi lies where
+"""The law that a chain begins with: p, or the law pi of p and q that a rule puts in its place (csrc/core/mixture.h). pi lies where
 links lie, right before the first one of its chain: q, of_p, of_q and cut in place of m, s and cap, form and ruler in place of gone."""
 
 import triton

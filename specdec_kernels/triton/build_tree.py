@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_tree: csrc/build_tree/build_tree.h, a program per request. Drafts are compared in tiles of all pairs."""
+"""build_tree: csrc/ops/build_tree/build_tree.h, a program per request. Drafts are compared in tiles of all pairs."""
 
 import torch
 import triton

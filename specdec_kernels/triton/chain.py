@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several rejections leave of a law, evaluated id by id: csrc/common/chain.h for a block of requests. No residual is stored."""
+"""What several rejections leave of a law, evaluated id by id: csrc/core/residual.h for a block of requests. No residual is stored."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csrc/common/check.h checks, for torch.ops.specdec.* called without the Python wrappers: "op: argument, wanted, got"."""
+"""What csrc/binding/check.h checks, for torch.ops.specdec.* called without the Python wrappers: "op: argument, wanted, got"."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk from the root down, for a block of requests: one test of each in turn, by the rule of the method
-(csrc/verify_tree: descend in walk.h; greedy.h, target_only.h, recursive.h)."""
+(csrc/ops/verify_tree: descend in walk.h; greedy.h, target_only.h, recursive.h)."""
 
 from typing import Any, NamedTuple
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk of one request, all positions at once: where the drafts stop, and why (csrc/verify_chain/verify_chain.h)."""
+"""The walk of one request, all positions at once: where the drafts stop, and why (csrc/ops/verify_chain/verify_chain.h)."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best rho of K-SEQ: csrc/kseq_rho/kseq_rho.h for ROWS pairs at once, the whole search in one program."""
+"""The best rho of K-SEQ: csrc/ops/kseq_rho/kseq_rho.h for ROWS pairs at once, the whole search in one program."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, laws and chunks as Triton functions: csrc/common/law.h for a block of rows at once.
+"""Rows, laws and chunks as Triton functions: csrc/core/row.h for a block of rows at once.
 
 A program serves ROWS rows; on a GPU that is one row wherever rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH
 is 1024 unless the whole row is shorter. Every sum over V is a sum of chunks, so its bits depend on the row alone.
@@ -12,7 +12,7 @@ CHUNK = tl.constexpr(1024)
 LOG2E = tl.constexpr(1.4426950408889634)
 FLT_MAX = tl.constexpr(3.4028234663852886e38)
 FLT_MIN = tl.constexpr(2.0**-126)
-ENOUGH = tl.constexpr(2.0**-60)  # what is left of a law is measured anew once it weighs less: csrc/common/chain.h
+ENOUGH = tl.constexpr(2.0**-60)  # what is left of a law is measured anew once it weighs less: csrc/core/residual.h
 LEAST_EXPONENT = tl.constexpr(-126.0)  # a logit that weighs less than 2^-126 of the largest one weighs nothing, on every backend
 
 

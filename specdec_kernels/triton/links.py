@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rejections left of a law, step by step, in memory: csrc/common/chain.h's Link for a block of requests."""
+"""What rejections left of a law, step by step, in memory: csrc/core/residual.h's Link for a block of requests."""
 
 from typing import Any, NamedTuple
 

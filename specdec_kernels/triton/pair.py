@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two rows of one position of one request as laws, entry by entry and chunk by chunk (csrc/common/{law,side}.h).
+"""The two rows of one position of one request as laws, entry by entry and chunk by chunk (csrc/core/{row,side}.h).
 
 A program serves one request; it reads a row as tiles of [TOGETHER, WIDTH], TOGETHER chunks at once.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Philox4x32-10 (Salmon et al., SC'11), stateless: csrc/common/philox.h."""
+"""Philox4x32-10 (Salmon et al., SC'11), stateless: csrc/core/philox.h."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The law that a rule puts in the place of the target's (csrc/rules/{pi,law,cascade,lossy}.h, csrc/common/blend.h)."""
+"""The law that a rule puts in the place of the target's (csrc/rules/{rule_dist,make_rule_dist,cascade,lossy}.h, csrc/core/mixture.h)."""
 
 from typing import Any, NamedTuple
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One position of a walk by a rule: the law that stands for the target's, and the one that the draft was drawn from
-(csrc/verify_chain/place.h). What is known of it stays in memory, for the way back and the final draw."""
+(csrc/ops/verify_chain/position.h). What is known of it stays in memory, for the way back and the final draw."""
 
 from typing import Any, NamedTuple
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by a rule or by block: a program walks the positions of one request (csrc/verify_chain/{request,token,block}.h)."""
+"""verify_chain by a rule or by block: a program walks the positions of one request (csrc/ops/verify_chain/{by_rule,token,block_verification}.h)."""
 
 from typing import Any, NamedTuple
 

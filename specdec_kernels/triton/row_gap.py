@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_gap: how far a draft's row is from the target's, and how sure each of them is (csrc/row_gap/row_gap.h). One pass over both."""
+"""row_gap: how far a draft's row is from the target's, and how sure each of them is (csrc/ops/row_gap/row_gap.h). One pass over both."""
 
 import torch
 import triton

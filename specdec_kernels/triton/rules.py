@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks of its drafts: the rules, and the parameters they take (csrc/rules/rules.h). All of it for one request."""
+"""What a request asks of its drafts: the rules, and the parameters they take (csrc/rules/rule.h). All of it for one request."""
 
 from typing import Any, NamedTuple
 

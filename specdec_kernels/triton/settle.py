@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a walk by a rule: on the way back to the last position that stays, and the final token there
-(csrc/verify_chain/{block,place}.h)."""
+(csrc/ops/verify_chain/{block_verification,position}.h)."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of one side as laws: csrc/common/side.h and law.h's Dist, for a block of requests."""
+"""The rows of one side as laws: csrc/core/side.h and law.h's Dist, for a block of requests."""
 
 from typing import Any, NamedTuple
 

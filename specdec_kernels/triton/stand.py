@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule makes of a node (csrc/verify_tree/node_law.h). A program serves one request where there are rules: its vectors have one
+"""What a rule makes of a node (csrc/ops/verify_tree/node_dist.h). A program serves one request where there are rules: its vectors have one
 entry, and the rules take it alone."""
 
 import triton

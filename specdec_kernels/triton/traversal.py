@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traversal verification, from the leaves to the root, for a block of requests (csrc/verify_tree/traversal.h has the rule): in turn
+"""Traversal verification, from the leaves to the root, for a block of requests (csrc/ops/verify_tree/traversal.h has the rule): in turn
 each request enters a child, takes one away, or looks at the next one."""
 
 from typing import Any, NamedTuple

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of drafts per request, and which of a node's children is tested next: csrc/verify_tree/tree.h for a block of requests."""
+"""A tree of drafts per request, and which of a node's children is tested next: csrc/ops/verify_tree/tree.h for a block of requests."""
 
 from typing import Any, NamedTuple
 

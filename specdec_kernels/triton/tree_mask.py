@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask: csrc/tree_mask/tree_mask.h. One launch climbs from each node and packs its ancestors, one writes the mask."""
+"""tree_mask: csrc/ops/tree_mask/tree_mask.h. One launch climbs from each node and packs its ancestors, one writes the mask."""
 
 import torch
 import triton

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk down a tree: the laws it meets, what it emits, and the final draw (csrc/verify_tree/walk.h)."""
+"""The walk down a tree: the laws it meets, what it emits, and the final draw (csrc/ops/verify_tree/walk.h)."""
 
 from typing import Any, NamedTuple
 

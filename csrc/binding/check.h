@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// From torch tensors to plain pointers and int64 strides, with the checks that keep a kernel inside its arguments.
+// Python has already said what a caller did wrong; these guard torch.ops.specdec.* called directly.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../core/views.h"
+
+namespace specdec {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using OptTensor = std::optional<Tensor>;
+
+// The op whose arguments are checked, and its first argument: the others must be on that device.
+struct Op {
+  const char* name;
+  const Tensor& first;
+  Op(const char* name, const Tensor& first) : name(name), first(first) {}
+};
+
+// Raises "op: argument, what was wanted, what came".
+template <class... T>
+void check(bool ok, const Op& op, const T&... message) {
+  if (ok) return;
+  std::ostringstream text;
+  (text << op.name << ": " << ... << message);
+  throw std::runtime_error(text.str());
+}
+
+// A tensor that the schema requires: None comes as one that is not defined.
+inline void check_given(const Op&) {}
+
+template <class... More>
+void check_given(const Op& op, const char* name, const Tensor& t, const More&... more) {
+  check(t.defined(), op, name, " must be a tensor, got None");
+  check_given(op, more...);
+}
+
+inline std::string device_name(const Tensor& t) {
+  return t.is_cpu() ? "cpu" : (t.is_cuda() ? "cuda:" : "device:") + std::to_string(t.get_device_index());
+}
+
+inline void check_device(const Op& op, const char* name, const Tensor& t) {
+  const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() && (t.is_cpu() || t.get_device_index() == op.first.get_device_index());
+  check(same, op, name, " must be on ", device_name(op.first), ", got ", device_name(t));
+}
+
+template <class Sizes>
+std::string bracketed(const Sizes& sizes) {
+  std::string s = "[";
+  for (const int64_t n : sizes) s += (s.size() > 1 ? ", " : "") + std::to_string(n);
+  return s + "]";
+}
+
+inline void check_shape(const Op& op, const char* name, const Tensor& t, std::initializer_list<int64_t> want) {
+  bool same = t.dim() == int64_t(want.size());
+  for (int64_t i = 0; same && i < t.dim(); ++i) same = t.size(i) == want.begin()[i];
+  check(same, op, name, " must have shape ", bracketed(want), ", got ", bracketed(t.sizes()));
+}
+
+inline void check_dim(const Op& op, const char* name, const Tensor& t, int64_t dim) {
+  check(t.dim() == dim, op, name, " must have ", dim, " dimensions, got shape ", bracketed(t.sizes()));
+}
+
+inline void check_dtype(const Op& op, const char* name, const Tensor& t, ScalarType want) {
+  check(t.scalar_type() == want, op, name, " must be ", toString(want), ", got ", toString(t.scalar_type()));
+}
+
+// A row is read in place, so its entries must be neighbours in memory.
+inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
+  check_device(op, name, t);
+  const int64_t last = t.dim() - 1;
+  check(t.stride(last) == 1 || t.size(last) <= 1 || t.numel() == 0, op, name, " must be contiguous in its last dimension, got strides ",
+        bracketed(t.strides()));
+  check(t.size(last) >= 1 && t.size(last) <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ", t.size(last));
+  switch (t.scalar_type()) {
+    case ScalarType::Float: return kFloat32;
+    case ScalarType::BFloat16: return kBFloat16;
+    case ScalarType::Half: return kFloat16;
+    default: check(false, op, name, " must be float32, bfloat16 or float16, got ", toString(t.scalar_type()));
+  }
+  return kFloat32;
+}
+
+inline void check_per_row(const Op& op, const char* name, const Tensor& t, int64_t N) {
+  check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N, "], got ", bracketed(t.sizes()));
+}
+
+inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.stride(0); }
+
+inline Ints ints(const Op& op, const char* name, const Tensor& t, int64_t stride) {
+  check_device(op, name, t);
+  const bool wide = t.scalar_type() == ScalarType::Long;
+  check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ", toString(t.scalar_type()));
+  return {t.const_data_ptr(), stride, wide};
+}
+
+inline Ints ints_per_row(const Op& op, const char* name, const OptTensor& t, int64_t N) {
+  if (!t) return {};
+  check_per_row(op, name, *t, N);
+  return ints(op, name, *t, per_row_stride(*t));
+}
+
+inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t, int64_t N) {
+  if (!t) return {};
+  check_device(op, name, *t);
+  check_per_row(op, name, *t, N);
+  check_dtype(op, name, *t, ScalarType::Float);
+  return {static_cast<const float*>(t->const_data_ptr()), per_row_stride(*t)};
+}
+
+// `prefix` is "" for the target's parameters and "draft_" for the draft's.
+inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
+                         const OptTensor& top_p, const OptTensor& min_p, int64_t N) {
+  const auto name = [&](const char* n) { return std::string(prefix) + n; };
+  return {floats_per_row(op, name("temperature").c_str(), temperature, N), ints_per_row(op, name("top_k").c_str(), top_k, N),
+          floats_per_row(op, name("top_p").c_str(), top_p, N), floats_per_row(op, name("min_p").c_str(), min_p, N)};
+}
+
+// Whether values can be looked at before anything runs. On a device they cannot; there senseless ones make a row invalid.
+inline bool values_at_hand(const Op& op) {
+#if defined(SPECDEC_CUDA_ON_CPU)
+  return false;
+#else
+  return op.first.is_cpu();
+#endif
+}
+
+inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N) {
+  if (!s || !values_at_hand(op)) return;
+  for (int64_t i = 0; i < N; ++i) {
+    const Filters f = s[i];
+    check(f.temperature >= 0 && f.temperature <= FLT_MAX, op, prefix, "temperature must be finite and >= 0, got ", f.temperature, " at index ", i);
+    check(f.top_k >= -1, op, prefix, "top_k must be >= 1, or 0 or -1 for off, got ", f.top_k, " at index ", i);
+    check(f.top_p > 0 && f.top_p <= 1, op, prefix, "top_p must be in (0, 1], got ", f.top_p, " at index ", i);
+    check(f.min_p >= 0 && f.min_p <= 1, op, prefix, "min_p must be in [0, 1], got ", f.min_p, " at index ", i);
+  }
+}
+
+// [..., 4] contiguous float32
+inline const float* stats_pointer(const Op& op, const char* name, const Tensor& t) {
+  check_device(op, name, t);
+  check_dtype(op, name, t, ScalarType::Float);
+  check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
+  return static_cast<const float*>(t.const_data_ptr());
+}
+
+inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, int64_t columns) {
+  check_device(op, "uniforms", t);
+  check_shape(op, "uniforms", t, {n, columns});
+  check_dtype(op, "uniforms", t, ScalarType::Double);
+  check(t.is_contiguous(), op, "uniforms must be contiguous, got strides ", bracketed(t.strides()));
+  return static_cast<const double*>(t.const_data_ptr());
+}
+
+// Uninitialised and contiguous, on the device of `like`. The shim costs a third of a dispatched aten::empty.
+template <class Sizes>
+Tensor empty(const Sizes& sizes, ScalarType dtype, const Tensor& like) {
+  const int64_t dim = int64_t(sizes.size());
+  std::vector<int64_t> strides(sizes.size());
+  int64_t n = 1;
+  for (int64_t i = dim - 1; i >= 0; --i) {
+    strides[i] = n;
+    if (__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n)) throw std::runtime_error("a result of shape " + bracketed(sizes) + " has no memory");
+  }
+  int32_t device_type;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  AtenTensorHandle out;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes.begin(), strides.data(),
+                                                  torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device_type,
+                                                  like.get_device_index(), &out));
+  return Tensor(out);
+}
+
+inline Tensor empty(std::initializer_list<int64_t> sizes, ScalarType dtype, const Tensor& like) {
+  return empty<std::initializer_list<int64_t>>(sizes, dtype, like);
+}
+
+template <class T>
+T* out_pointer(const Tensor& t) {
+  return static_cast<T*>(t.mutable_data_ptr());
+}
+
+}  // namespace specdec

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain views of the arguments: pointers and int64 strides, in elements. No torch here: host and device share them.
+#pragma once
+
+#include "filters.h"
+#include "row.h"
+
+namespace specdec {
+
+// int32 or int64 values, one per index; stride 0 makes one value serve every index.
+struct Ints {
+  const void* data = nullptr;
+  int64_t stride = 0;
+  bool wide = true;
+  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
+  SPECDEC_HD int64_t operator[](int64_t i) const { return at(i * stride); }
+  SPECDEC_HD int64_t at(int64_t offset) const {
+    return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
+  }
+};
+
+struct Floats {
+  const float* data = nullptr;
+  int64_t stride = 0;
+  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
+  SPECDEC_HD float operator[](int64_t i) const { return data[i * stride]; }
+};
+
+// temperature, top_k, top_p and min_p of N rows or requests
+struct Sampling {
+  Floats temperature;
+  Ints top_k;
+  Floats top_p, min_p;
+
+  SPECDEC_HD explicit operator bool() const { return temperature || filters(); }
+  SPECDEC_HD bool filters() const { return top_k || top_p || min_p; }  // some row may have one
+  SPECDEC_HD Filters operator[](int64_t i) const {
+    Filters f;
+    if (temperature) f.temperature = temperature[i];
+    if (top_k) f.top_k = top_k[i];
+    if (top_p) f.top_p = top_p[i];
+    if (min_p) f.min_p = min_p[i];
+    return f;
+  }
+};
+
+// Rows of one side: [N, V], or [B, rows, V] with a stride of its own for each dimension.
+struct Rows {
+  const void* data = nullptr;
+  int64_t V = 0;
+  int64_t batch_stride = 0, row_stride = 0;
+  DType dtype = kFloat32;
+  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
+  SPECDEC_HD Row at(int64_t b, int64_t i) const {
+    const int64_t offset = (b * batch_stride + i * row_stride) * (dtype == kFloat32 ? 4 : 2);
+    return {static_cast<const char*>(data) + offset, V, dtype};
+  }
+};
+
+SPECDEC_HD Law law_at(const float* stats, int64_t i) { return {stats[4 * i], stats[4 * i + 1], stats[4 * i + 2], stats[4 * i + 3]}; }
+
+}  // namespace specdec

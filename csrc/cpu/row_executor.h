@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU's Team: the steps over V that a walk needs, done by one thread with its SIMD lanes, or by all threads
+// when there are fewer requests than threads. The bits are the same either way: chunks are the unit of work.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+
+#include <cstring>
+#include <vector>
+
+#include "../core/residual.h"
+#include "row_pair.h"
+#include "../core/filters.h"
+
+namespace specdec {
+
+class CpuTeam {
+ public:
+  static constexpr bool kBlends = true, kMakesLaws = true;
+
+  CpuTeam(int64_t max_V, bool wide);
+
+  // What is kept of rows is of one request's: batch mates may share its rows, and what they asked of them must not show.
+  void forget() {
+    held_ = {}, peaks_ = {}, taken_ = {};
+    expect_entropy(false);
+  }
+
+  // Whether this thread writes the results of a walk.
+  bool leads() const { return true; }
+
+  // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
+  Law law(const Row& row, const Filters& filters);
+
+  // Threads of a team meet here before one of them overwrites what others may still read, and after it.
+  void sync() const {}
+
+  // Says whether entropies will be asked of the laws to be made; then law() sums them as it reads. What was known is forgotten.
+  void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
+
+  // Says that the entropies of two laws will be asked, and perhaps their TV: one pass sums all three if one of the entropies is not known.
+  void expect_gap(const Dist& p, const Dist& q);
+
+  // Total of a chain's weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
+  double sum(const Chain& chain);
+  double sum(const Dist& p, const Dist& q) { const Link link = subtracting(q); return sum(pair(p, link)); }
+
+  // What is left of a row where ids were taken out. Of logits as a law of its own: it is measured from the largest logit that is left, so
+  // that nothing is lost however little that weighs; log_norm is NaN where nothing is left. It leaves its chunk sums for draw().
+  Law law_without(const Dist& q, const Taken& taken);
+  // Of any row the total, in the units of q.
+  double mass_without(const Dist& q, const Taken& taken) const;
+
+  // Of rows that hold a law, without a trace on the sums left behind
+  double entropy(const Dist& d) const;
+  PairGap gap(const Dist& p, const Dist& q);
+  double tv(const Dist& p, const Dist& q);                  // of rows other than two of logits it leaves sums behind
+  double largest_prob(const Row& row) const;                // NaN if NaN or inf is in it, or nothing positive
+  int64_t above(const Row& row, float least) const;         // how many entries are larger
+  double deferred(const Blend& blend, int64_t V) const;     // mass of the blend's q where it is not kept, or of ids beyond V
+
+  // Inverse CDF over the chunk sums left behind: the first id with mass whose running sum exceeds v * total.
+  int64_t draw(const Chain& chain, double v) const;
+  int64_t draw(const Dist& p, const Dist& q, double v) const { const Link link = subtracting(q); return draw(pair(p, link), v); }
+
+  // The last id taken leaves the sums of p, so that draw() draws without replacement. Returns p as it is to be drawn from next;
+  // nothing where nothing is left.
+  Dist take_out(const Dist& p, const Taken& taken);
+
+  // Weights of chunk c into w [kChunk]; returns their sum.
+  float weights(const Chain& chain, int64_t c, float* w) const;
+  float weights(const Dist& p, const Dist& q, int64_t c, float* w) const { const Link link = subtracting(q); return weights(pair(p, link), c, w); }
+
+  // Totals of p and of q; leaves both rows as probabilities for unders(). No sums held for draw() change.
+  PairMass masses(const Dist& p, const Dist& q) { return pair_.masses(p, q, wide_); }
+  PairMass masses(const Chain& p, const Dist& q);  // of a law without links
+  void unders(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) { pair_.unders(t, wide_, out); }
+
+  // The first i in 0..31 where a test holds that holds from some i on; 32 if nowhere.
+  template <class Test>
+  int first_of_32(const Test& test) const {
+    int none = 0, some = 32;
+    while (none < some) {
+      const int i = (none + some) / 2;
+      test(i) ? some = i : none = i + 1;
+    }
+    return some;
+  }
+
+  // The largest finite entry's id, 0 if there is none.
+  int64_t argmax_finite(const Row& row) const;
+
+ private:
+  template <class F>
+  void for_chunks(int64_t chunks, const F& f) const {
+    specdec::for_chunks(wide_, chunks, f);
+  }
+
+  float cutoff(const Row& row, const Filters& filters, float scale, float max);
+  double kept_sum(const Row& row, float max, float scale, float cutoff);
+  template <class Weigh>
+  float crossing(const Row& row, float lo, double target, const Weigh& weigh) const;
+
+  static Chain pair(const Dist& p, const Link& q) { return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1, nullptr}; }
+  static bool same(const Dist& a, const Dist& b) {
+    return a.kind == b.kind && a.row.data == b.row.data && a.row.V == b.row.V && std::memcmp(&a.law, &b.law, sizeof(Law)) == 0;
+  }
+  bool holds(const Dist& p) const;
+  bool has_peaks(const Row& row) const { return peaks_.data == row.data && peaks_.V == row.V; }
+  void remember(const Dist& d, double entropy) { known_[0] = known_[1], known_[1] = {d, entropy}; }
+  const double* known(const Dist& d) const {
+    for (const auto& [of, entropy] : known_)
+      if (same(of, d)) return &entropy;
+    return nullptr;
+  }
+  float plain_weights(const Dist& p, int64_t c, float* w) const;
+  float blended_weights(const Dist& p, const Blend& blend, int64_t c, float* w) const;
+  // Chunk c of a draft as probabilities, a one-hot's too, 0 from its end to n.
+  const float* draft_probs(const Dist& q, int64_t c, int n, float* buf) const;
+  // Chunk c of a row, `pad` from id V to n and beyond the row.
+  const float* entries(const Row& row, int64_t V, int64_t c, int n, float pad, float* buf) const;
+  // f(chunk) summed in the order of the chunks
+  template <class F>
+  double total_of(int64_t chunks, const F& f) const {
+    std::vector<double> sums(chunks);
+    for_chunks(chunks, [&](int64_t c) { sums[c] = f(c); });
+    double total = 0;
+    for (const double x : sums) total += x;
+    return total;
+  }
+  // Chunk c of q as its row holds it, 0 from its end to n and where ids were taken out; null where it holds nothing.
+  const float* drafted(const Dist& q, const Taken& taken, int64_t c, int n, float* buf) const;
+
+  const RowKernels& rows_ = rows();
+  bool wide_;
+
+  int64_t chunks_ = 0;           // of the row whose sums are held
+  Dist held_;                    // whose plain sums they are, if anyone's
+  Taken taken_;                  // what draw() must not draw
+  std::vector<float> max_;       // [chunks]
+  Row peaks_{};                  // the row that max_ is of
+  std::vector<char> bad_;        // [chunks]
+  std::vector<double> sum_;      // [chunks]
+  bool sums_surprise_ = false;
+  std::vector<float> surprise_;  // [chunks]
+  struct { Dist of; double entropy = 0; } known_[2];  // the last two
+  Dist tv_of_[2];                // p and q of the last TV
+  double tv_ = 0;
+  CpuPair pair_;
+};
+
+// One thread per request, or all threads on each request in turn.
+template <class Walk>
+void for_requests(int64_t B, int64_t V, const Walk& walk) {
+  // Sharing a row costs a fork and join per pass, so it pays only where most threads would idle.
+  const int64_t threads = torch::stable::get_num_threads();
+  const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);
+  if (wide || B == 1) {
+    CpuTeam team(V, wide);
+    for (int64_t b = 0; b < B; ++b) team.forget(), walk(team, b);
+    return;
+  }
+  const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
+  torch::stable::parallel_for(0, B, grain, [&](int64_t begin, int64_t end) {
+    CpuTeam team(V, false);
+    for (int64_t b = begin; b < end; ++b) team.forget(), walk(team, b);
+  });
+}
+
+}  // namespace specdec

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "row_pair.h"
+
+namespace specdec {
+
+// Chunk c of a row as n probabilities; returns their sum, NaN if a probability row holds NaN or inf there.
+double CpuPair::fill(const Dist& d, bool draft, int64_t c, int n, float* out) const {
+  const int64_t begin = c * kChunk;
+  if (!d.row.data || d.kind == Kind::kOneHot || begin >= d.row.V) {
+    std::fill(out, out + padded(n), 0.0f);
+    if (d.kind == Kind::kOneHot && d.hot >= begin && d.hot < begin + n) out[d.hot - begin] = 1;
+  } else {
+    const bool logits = d.kind == Kind::kLogits;
+    const float* z = rows_.load(d.row, begin, chunk_size(d.row.V, c), n, logits ? -HUGE_VALF : 0.0f, out);
+    if (logits)
+      rows_.probs(z, n, d.law, out);
+    else if (rows_.scan(z, padded(n)).bad)
+      return NAN;
+    else
+      draft ? rows_.draft(z, n, out) : rows_.clean(z, n, out);
+  }
+  return rows_.total(out, n);
+}
+
+int64_t CpuPair::begin(int64_t V) {
+  V_ = V;
+  const int64_t chunks = chunk_count(V);
+  if (room_.size < chunks * kChunk) {
+    room_.size = chunks * kChunk;
+    room_.p.reset(new float[room_.size]), room_.q.reset(new float[room_.size]);
+  }
+  parts_.resize(chunks * kCandidates);
+  return chunks;
+}
+
+void CpuPair::unders(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]) {
+  const int64_t chunks = chunk_count(V_);
+  for_chunks(wide, chunks, [&](int64_t c) {
+    rows_.unders(room_.p.get() + c * kChunk, room_.q.get() + c * kChunk, chunk_size(V_, c), t, &parts_[c * kCandidates]);
+  });
+  std::fill(out, out + kCandidates, 0.0);
+  for (int64_t c = 0; c < chunks; ++c)
+    for (int m = 0; m < kCandidates; ++m) out[m] += parts_[c * kCandidates + m];
+}
+
+}  // namespace specdec

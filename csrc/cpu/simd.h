@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vectors of floats for the instruction set that a file is compiled for, their exponential, logarithm and sums. Nothing here has
+// external linkage: see simd_kernels.cpp.
+#pragma once
+
+#include "simd_kernels.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace specdec {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+constexpr int U = kPad / W;  // vectors in a group of kPad lanes
+
+using F = float __attribute__((vector_size(W * 4)));
+using I = int32_t __attribute__((vector_size(W * 4)));
+using Bits = uint32_t __attribute__((vector_size(W * 4)));
+using H = uint16_t __attribute__((vector_size(W * 2)));
+using F_u = float __attribute__((vector_size(W * 4), aligned(4)));
+using H_u = uint16_t __attribute__((vector_size(W * 2), aligned(2)));
+
+inline F load_f(const float* x) { return *reinterpret_cast<const F_u*>(x); }
+inline void store_f(float* x, F v) { *reinterpret_cast<F_u*>(x) = v; }
+inline F splat(float x) { return F{} + x; }
+inline F select(I mask, F a, F b) { return mask ? a : b; }
+
+inline F from_bf16(const uint16_t* x) {
+  const I wide = __builtin_convertvector(*reinterpret_cast<const H_u*>(x), I);
+  return (F)(wide << 16);
+}
+
+inline F from_fp16(const uint16_t* x) {
+#if defined(__AVX512F__)
+  return (F)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+#elif defined(__F16C__)
+  return (F)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+#else
+  const I h = __builtin_convertvector(*reinterpret_cast<const H_u*>(x), I);
+  const I bits = (I)((F)((h & 0x7fff) << 13) * 0x1p112f) | (((h & 0x7c00) == 0x7c00) & 0x7f800000);
+  return (F)(bits | (h & 0x8000) << 16);
+#endif
+}
+
+// x where it is the larger, else m: a NaN x leaves m as it is.
+inline F max_f(F x, F m) {
+#if defined(__AVX512F__)
+  return (F)_mm512_max_ps((__m512)x, (__m512)m);
+#elif defined(__AVX2__)
+  return (F)_mm256_max_ps((__m256)x, (__m256)m);
+#else
+  return select(x > m, x, m);
+#endif
+}
+
+// x where it is the smaller, else m.
+inline F min_f(F x, F m) {
+#if defined(__AVX512F__)
+  return (F)_mm512_min_ps((__m512)x, (__m512)m);
+#elif defined(__AVX2__)
+  return (F)_mm256_min_ps((__m256)x, (__m256)m);
+#else
+  return select(x < m, x, m);
+#endif
+}
+
+// 2^f for |f| <= 1/2, relative error below 8e-8.
+inline F exp2_poly(F f) {
+  F r = splat(1.3276472454890609e-03f);
+  r = r * f + 9.675540961325169e-03f;
+  r = r * f + 5.550713092088699e-02f;
+  r = r * f + 2.4022120237350464e-01f;
+  r = r * f + 6.931469440460205e-01f;
+  return r * f + 1.0f;
+}
+
+// 2^y. NaN stays NaN. What lies far below kLeastExponent must not count: see Exponent::least.
+inline F exp2_f(F y) {
+#if defined(__AVX512F__)
+  const __m512 n = _mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return (F)_mm512_scalef_ps((__m512)exp2_poly(y - (F)n), n);
+#else
+  y = select(y < -127.0f, splat(-127.0f), y);  // whose power is 0
+  y = select(y > 127.0f, splat(127.0f), y);
+  const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
+  const F power = (F)(((Bits)shifted << 23) + 0x3f800000u);
+  return exp2_poly(y - (shifted - 0x1.8p23f)) * power;
+#endif
+}
+
+constexpr float kLog2e = 1.44269504088896341f;
+
+// (z - max) * scale * log2(e) of a row's logits, by halves: the difference of two finite ones may overflow.
+struct Exponent {
+  float half, twice;
+  float least;  // logits below it weigh nothing: they are not kept, or 2^y of them lies below kLeastExponent
+  Exponent(float max, float scale, float cutoff) : half(0.5f * max), twice(2 * scale * kLog2e), least(cutoff) {
+    const float z = max + kLeastExponent / (scale * kLog2e);
+    if (z > cutoff) least = z;
+  }
+  F operator()(F z) const { return (z * 0.5f - half) * twice; }
+};
+
+// Four accumulators hide the latency of the adds; they and the lanes are combined in one fixed order.
+constexpr int A = 4;
+struct Sum {
+  F lane[A] = {};
+  float total() const {
+    const F s = (lane[0] + lane[1]) + (lane[2] + lane[3]);
+    float t = 0;
+    for (int i = 0; i < W; ++i) t += s[i];
+    return t;
+  }
+};
+
+// step(index, accumulator) for every vector of n lanes; the accumulator turns with the index.
+template <class Step>
+__attribute__((always_inline))
+inline void for_vectors(int n, Step step) {
+  const int vectors = padded(n) / W;
+  int i = 0;
+  for (; i + A <= vectors; i += A)
+    for (int a = 0; a < A; ++a) step((i + a) * W, a);
+  for (int a = 0; i < vectors; ++i, ++a) step(i * W, a);
+}
+
+template <class Step>
+__attribute__((always_inline))
+inline float sum_over(int n, Step step) {
+  Sum s;
+  for_vectors(n, [&](int i, int a) __attribute__((always_inline)) { s.lane[a] += step(i); });
+  return s.total();
+}
+
+// ln x of a normal number, relative error below 1e-7 but around 1, where it is absolute.
+inline F log_f(F x) {
+  I exponent = ((I)x >> 23) - 127;
+  F m = (F)(((I)x & 0x7fffff) | 0x3f800000);
+  const I high = m > 1.41421356f;
+  m = select(high, m * 0.5f, m);
+  exponent -= high;  // true is -1
+  const F s = (m - 1.0f) / (m + 1.0f), t = s * s;
+  const F series = ((t * 0.11111111f + 0.14285714f) * t + 0.2f) * t + 0.33333333f;
+  return __builtin_convertvector(exponent, F) * 0.69314718f + (s + s * t * series) * 2.0f;
+}
+
+using D = double __attribute__((vector_size(W * 4)));
+
+// The lanes of x in float64: the lower half of them and the upper one.
+inline D low(F x) {
+#if defined(__AVX512F__)
+  return (D)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x));
+#elif defined(__AVX2__)
+  return (D)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+#elif defined(__SSE2__)
+  return (D)_mm_cvtps_pd((__m128)x);
+#else
+  return D{x[0], x[1]};
+#endif
+}
+inline D high(F x) {
+#if defined(__AVX512F__)
+  return (D)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1));
+#elif defined(__AVX2__)
+  return (D)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+#elif defined(__SSE2__)
+  return (D)_mm_cvtps_pd(_mm_movehl_ps((__m128)x, (__m128)x));
+#else
+  return D{x[2], x[3]};
+#endif
+}
+
+inline double total(D x) {
+  double t = 0;
+  for (int i = 0; i < W / 2; ++i) t += x[i];
+  return t;
+}
+
+}  // namespace
+}  // namespace specdec

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA Team: the steps over V that a walk needs, done by one block over chunk sums that many blocks may have left in memory.
+#pragma once
+
+#include "../core/final_token.h"
+#include "top_k_top_p.cuh"
+#include "chunk_reduce.cuh"
+
+namespace specdec {
+
+// A walk over rows whose laws are all at hand.
+struct NoTeam {
+  SPECDEC_HD Law law(const Row&, const Filters&) const { return {}; }
+  SPECDEC_HD bool leads() const { return true; }
+};
+
+// The largest finite entry's id, 0 if there is none.
+SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
+  float max = -HUGE_VALF;
+  int best = INT32_MAX;
+  for (int v = threadIdx.x; v < row.V; v += kThreads) {
+    const float z = load_scalar(row, v);
+    if (z > max && z < HUGE_VALF) max = z, best = v;
+  }
+  const float top = block_max(max);
+  const int id = block_min(max == top ? best : INT32_MAX);
+  return id == INT32_MAX ? 0 : id;
+}
+
+// What a row's chunks weigh relative to its maximum, from their statistics.
+struct ChunkShares {
+  const float* chunk_max;
+  float* sum;
+  float max, rate;
+
+  SPECDEC_DEVICE double operator()(int c) const {
+    const float s = __ldcg(sum + c);
+    return s > 0 ? double(s) * fast_exp2(scaled(__ldcg(chunk_max + c), max, rate)) : 0.0;
+  }
+};
+
+// log_norm of a row whose shares add up to `total`; the table's sums become those of p.
+SPECDEC_DEVICE float normalise_chunks(int chunks, const ChunkShares& share, double total) {
+  const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
+  const float log_norm = float(log(total));
+  const double norm = exp(-double(log_norm));
+  for (int c = begin; c < begin + run && c < chunks; ++c) __stcg(share.sum + c, float(share(c) * norm));
+  __syncthreads();
+  return log_norm;
+}
+
+// What is left of a row of logits where ids were taken out, as a law of its own: it is measured from the largest logit that is left, so
+// that nothing is lost however little that weighs; log_norm is NaN where nothing is left. Leaves its chunk sums in table.sum.
+SPECDEC_DEVICE Law block_law_without(const Dist& q, const Taken& taken, const ChunkTable& table) {
+  const int chunks = int(chunk_count(q.row.V));
+  __syncthreads();
+  for_chunks(chunks, 0, (chunks + kWarps - 1) / kWarps, [&](int64_t c) {
+    const ChunkStats stats = chunk_stats_without(q, taken, c);
+    if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
+  });
+  __syncthreads();
+  float max = -HUGE_VALF;
+  for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(table.max + c));
+  max = block_max(max);
+  if (max == -HUGE_VALF) return {q.law.scale, q.law.cutoff, NAN, max};
+  const ChunkShares share{table.max, table.sum, max, q.law.scale * kLog2E};
+  const double total = block_sum<double>(chunks, share);
+  return {q.law.scale, q.law.cutoff, normalise_chunks(chunks, share, total), max};
+}
+
+// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in table.sum, unless a filter is on.
+template <bool kFiltered>
+SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const ChunkTable& table) {
+  const float* chunk_max = table.max;
+  float* sum = table.sum;
+  const int chunks = int(chunk_count(row.V));
+  const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
+  const float scale = filters.scale();
+  float max = -HUGE_VALF;
+  bool bad = !filters.sane();
+  for (int c = begin; c < begin + run && c < chunks; ++c) {
+    max = fmaxf(max, __ldcg(chunk_max + c));
+    const float s = __ldcg(sum + c);
+    bad |= s != s;
+  }
+  max = block_max(max) + 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
+  if (__syncthreads_or(bad) || max == -HUGE_VALF) {
+    const float z = load_scalar(row, block_argmax_finite(row));
+    return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z + 0.0f : -HUGE_VALF};
+  }
+  if (filters.greedy()) {
+    int chunk = INT32_MAX;
+    for (int c = begin; c < begin + run && c < chunks && chunk == INT32_MAX; ++c) {
+      if (__ldcg(chunk_max + c) == max) chunk = c;
+    }
+    const int64_t first = int64_t(block_min(chunk)) * kChunk;
+    int id = INT32_MAX;
+    for (int i = threadIdx.x; i < kChunk && first + i < row.V && id == INT32_MAX; i += kThreads) {
+      if (load_scalar(row, first + i) == max) id = i;
+    }
+    return {scale, max, float(first + block_min(id)), max};
+  }
+  const ChunkShares share{table.max, table.sum, max, scale * kLog2E};
+  const double total = block_sum<double>(chunks, share);
+  if constexpr (kFiltered) {
+    if (filters.any(row.V)) {
+      const Nucleus::Kept kept = Nucleus(row, chunk_max, table.samples, max, scale).keep(filters, total);
+      return {scale, kept.cutoff + 0.0f, float(log(double(kept.mass) * Nucleus::kUnit)), max};
+    }
+  }
+  return {scale, -FLT_MAX, normalise_chunks(chunks, share, total), max};
+}
+
+class BlockTeam {
+ public:
+  enum Held { kNothingHeld, kPlain, kPair };
+
+  // `sum` [chunks] holds the chunk sums of p (kPlain) or of (p - q)+ (kPair) for the laws that the walk asks of first;
+  // `chunk_max` [chunks] those of p's row, or null.
+  SPECDEC_DEVICE BlockTeam(const Law& law, float* sum, const float* chunk_max, Held held)
+      : law_(law), sum_(sum), chunk_max_(chunk_max), held_(held) {}
+
+  SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
+  SPECDEC_DEVICE Law law(const Row&, const Filters&) const { return law_; }
+
+  SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
+    const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
+    const int chunks = int(chunk_count(p.row.V));
+    if (held_ != wanted) {
+      __syncthreads();
+      sum_chunks(p, q, 0, (chunks + kWarps - 1) / kWarps, chunk_max_, sum_);
+      __syncthreads();
+      held_ = wanted;
+    }
+    return block_sum<double>(chunks, [&](int c) { return double(__ldcg(sum_ + c)); });
+  }
+
+  SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
+    const Pick chunk = pick(int(chunk_count(p.row.V)), v, [&](int c) { return double(__ldcg(sum_ + c)); });
+    const int64_t first = int64_t(chunk.index) * kChunk;
+    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
+    // The fraction of the chunk's own weight, since the rescan adds it up in another order.
+    const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
+    return first + pick(n, fraction, [&](int i) { return double(weight(p, q, first + i)); }).index;
+  }
+
+  SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
+
+ protected:
+  SPECDEC_DEVICE float weight(const Dist& p, const Dist& q, int64_t v) const {
+    return taken_.has(v) ? 0 : weight_at(p, q, v);
+  }
+
+  const Law law_;
+  float* sum_;
+  const float* chunk_max_;
+  Held held_;
+  Taken taken_;  // what draw() must not draw
+};
+
+}  // namespace specdec

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way onto the device: torch's current stream of the arguments' device, blocks of 256 threads, errors that name the op.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+
+#include "../binding/check.h"
+
+// Under SPECDEC_CUDA_ON_CPU the same file is compiled for the host, to be run a block at a time (python_tests/cuda_on_cpu).
+#if defined(SPECDEC_CUDA_ON_CPU)
+#define SPECDEC_CUDA_KEY CPU
+#define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...) \
+  (specdec::check_grid(op, blocks), cuda_on_cpu::launch(#kernel, blocks, specdec::kThreads, [=] { kernel(__VA_ARGS__); }))
+#else
+#define SPECDEC_CUDA_KEY CUDA
+#define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...)                                            \
+  (specdec::check_grid(op, blocks), kernel<<<unsigned(blocks), specdec::kThreads, 0, stream>>>(__VA_ARGS__), \
+   specdec::check_cuda(op, cudaGetLastError()))
+#endif
+
+// The archs in this binary, as they were asked of the compiler: "8.0;9.0;12.0+PTX"
+extern "C" const char* specdec_cuda_archs();
+
+namespace specdec {
+
+constexpr int kThreads = 256;
+
+inline void check_cuda(const char* op, cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::ostringstream text;
+  text << op << ": ";
+#if !defined(SPECDEC_CUDA_ON_CPU)
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    int device = 0, major = 0, minor = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    text << "this GPU is of arch " << major << '.' << minor << ", the binary has kernels for " << specdec_cuda_archs()
+         << "; set SPECDEC_BACKEND=triton, or rebuild with TORCH_CUDA_ARCH_LIST=\"" << major << '.' << minor
+         << "\" pip install --no-build-isolation .";
+    throw std::runtime_error(text.str());
+  }
+#endif
+  text << "CUDA error: " << cudaGetErrorString(error);
+  throw std::runtime_error(text.str());
+}
+
+inline void check_grid(const char* op, int64_t blocks) {
+  if (blocks > INT32_MAX) throw std::runtime_error(std::string(op) + ": the rows need " + std::to_string(blocks) + " blocks, a launch has at most 2^31 - 1");
+}
+
+// Makes the device of `like` the current one; `stream` is torch's current stream there.
+class OnDeviceOf {
+ public:
+#if defined(SPECDEC_CUDA_ON_CPU)
+  explicit OnDeviceOf(const Tensor&) {}
+#else
+  explicit OnDeviceOf(const Tensor& like) {
+    const int32_t index = like.get_device_index();
+    void* current = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_create_cuda_guard(index, &guard_));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(index, &current));
+    stream = static_cast<cudaStream_t>(current);
+  }
+  ~OnDeviceOf() { aoti_torch_delete_cuda_guard(guard_); }
+#endif
+  OnDeviceOf(const OnDeviceOf&) = delete;
+  OnDeviceOf& operator=(const OnDeviceOf&) = delete;
+
+  cudaStream_t stream{};
+
+ private:
+#if !defined(SPECDEC_CUDA_ON_CPU)
+  CUDAGuardHandle guard_ = nullptr;
+#endif
+};
+
+// Scratch of one launch, cut from one allocation: ask for every piece, then allocate, then take the pieces in the same order.
+class Scratch {
+ public:
+  template <class T>
+  size_t ask(int64_t n) {
+    const size_t at = bytes_;
+    bytes_ += (size_t(n) * sizeof(T) + 15) / 16 * 16;
+    return at;
+  }
+  void allocate(const Tensor& like) { memory_.emplace(empty({int64_t(bytes_)}, ScalarType::Byte, like)); }
+  template <class T>
+  T* at(size_t offset) const {
+    return reinterpret_cast<T*>(static_cast<char*>(memory_->mutable_data_ptr()) + offset);
+  }
+
+ private:
+  size_t bytes_ = 0;
+  std::optional<Tensor> memory_;
+};
+
+// How many chunks one warp takes in turn: enough blocks to fill the device first, then fewer of them. No result depends on it.
+inline int chunks_per_warp(int64_t rows, int64_t chunks) {
+  const int64_t all = rows * chunks;
+  return all <= 1 << 14 ? 1 : all <= 1 << 16 ? 2 : 4;
+}
+
+inline int blocks_per_row(int64_t chunks, int per_warp) {
+  const int64_t per_block = int64_t{kThreads / 32} * per_warp;
+  return int((chunks + per_block - 1) / per_block);
+}
+
+}  // namespace specdec

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over a pair of rows by one block. Eight neighbours are added up in float32, the rest in float64.
+#pragma once
+
+#include "thread_block.cuh"
+#include "../core/pair_sums.h"
+
+namespace specdec {
+
+// q(v) as a residual sees it; what is not finite becomes NaN.
+SPECDEC_DEVICE float pair_draft_weight(const Dist& q, float z) {
+  const float w = target_weight(q, z);
+  return w <= 1.0f + 1e-3f ? fminf(w, 1.0f) : w - w;
+}
+
+// The weights of a law, group by group
+struct DistWeights {
+  static constexpr int kWide = kPairs * kGroup;  // entries at a time: as many as registers allow
+  const Dist& p;
+
+  SPECDEC_DEVICE bool valid() const { return p.valid(); }
+  SPECDEC_DEVICE int64_t V() const { return p.row.V; }
+  template <int N>
+  SPECDEC_DEVICE void operator()(int64_t chunk, int first, float (&x)[N]) const {
+    if (has_row(p) && chunk * kChunk < p.row.V) {
+      load_groups<N / kGroup>(p.row, chunk, first, pad_of(p), x);
+#pragma unroll
+      for (int r = 0; r < N; ++r) x[r] = target_weight(p, x[r]);
+    } else {
+#pragma unroll
+      for (int r = 0; r < N; ++r) x[r] = p.kind == Kind::kOneHot && id_of(chunk, first, r) == p.hot;
+    }
+  }
+};
+
+// add(x, y) of every 8 neighbours of p, a law's weights, and of q
+template <class Weights, class Add>
+SPECDEC_DEVICE void for_pair(const Weights& p, const Dist& q, const Add& add) {
+  constexpr int N = Weights::kWide;
+  const int64_t V = p.V() > q.row.V ? p.V() : q.row.V, chunks = (V + kChunk - 1) / kChunk;
+#pragma unroll 1
+  for (int64_t c = threadIdx.x / kLanes; c < chunks; c += kWarps) {
+#pragma unroll 1
+    for (int first = 0; first < kChunk / kLanes / kGroup; first += N / kGroup) {
+      float x[N], y[N] = {};
+      p(c, first, x);
+      if (has_row(q) && c * kChunk < q.row.V) {
+        load_groups<N / kGroup>(q.row, c, first, pad_of(q), y);
+#pragma unroll
+        for (int r = 0; r < N; ++r) y[r] = pair_draft_weight(q, y[r]);
+      } else if (q.kind == Kind::kOneHot) {
+#pragma unroll
+        for (int r = 0; r < N; ++r) y[r] = id_of(c, first, r) == q.hot;
+      }
+#pragma unroll
+      for (int g = 0; g < N; g += kGroup) add(x + g, y + g);
+    }
+  }
+}
+
+template <int M>
+SPECDEC_DEVICE void block_totals(double (&sums)[M]) {
+  __shared__ double parts[kWarps][M];
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sums[m] += __shfl_xor_sync(kFullWarp, sums[m], step);
+    if (threadIdx.x % kLanes == 0) parts[threadIdx.x / kLanes][m] = sums[m];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    sums[m] = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sums[m] += parts[w][m];
+  }
+  __syncthreads();
+}
+
+template <class Weights>
+SPECDEC_DEVICE PairMass block_masses(const Weights& p, const Dist& q) {
+  if (!p.valid() || !q.valid()) return {NAN, NAN};
+  double sums[2] = {};
+  for_pair(p, q, [&](const float* x, const float* y) {
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) sums[0] += x[e], sums[1] += y[e];
+  });
+  block_totals(sums);
+  return {sums[0], sums[1]};
+}
+
+template <class Weights>
+SPECDEC_DEVICE void block_unders(const Weights& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) {
+#pragma unroll
+  for (int m = 0; m < kCandidates; ++m) out[m] = 0;
+  for_pair(p, q, [&](const float* x, const float* y) {
+#pragma unroll
+    for (int m = 0; m < kCandidates; ++m) {
+      float w[kGroup];
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) w[e] = fmaxf(fmaf(-t[m], y[e], x[e]), 0.0f);
+      out[m] += double(((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])));
+    }
+  });
+  block_totals(out);
+}
+
+// The first i in 0..31 where a test holds; 32 if nowhere.
+template <class Test>
+SPECDEC_DEVICE int warp_first_of_32(const Test& test) {
+  const unsigned held = __ballot_sync(kFullWarp, test(int(threadIdx.x) % kLanes));
+  return held ? __ffs(int(held)) - 1 : 32;
+}
+
+// The Team of a search that is all a kernel does.
+struct PairTeam {
+  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return block_masses(DistWeights{p}, q); }
+  SPECDEC_DEVICE void unders(const Dist& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
+    block_unders(DistWeights{p}, q, t, out);
+  }
+  template <class Test>
+  SPECDEC_DEVICE int first_of_32(const Test& test) const { return warp_first_of_32(test); }
+};
+
+}  // namespace specdec

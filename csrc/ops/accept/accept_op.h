@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// From accept's tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include "../../binding/check.h"
+#include "../../core/philox.h"
+#include "../../core/accept.h"
+
+namespace specdec {
+
+// Probabilities of any dtype; of integer ids, 1 for a one-hot draft and 0 for a missing one.
+struct Probs {
+  enum Type : int32_t { kFloat, kDouble, kHalf, kBrain, kInt, kLong };
+  const void* data = nullptr;
+  Type type = kFloat;
+
+  SPECDEC_HD double operator[](int64_t i) const {
+    switch (type) {
+      case kFloat: return static_cast<const float*>(data)[i];
+      case kDouble: return static_cast<const double*>(data)[i];
+      case kInt: return static_cast<const int32_t*>(data)[i] >= 0;
+      case kLong: return static_cast<const int64_t*>(data)[i] >= 0;
+      default: return load_scalar(Row{data, i + 1, type == kHalf ? kFloat16 : kBFloat16}, i);
+    }
+  }
+};
+
+struct Accept {
+  int64_t n = 0;
+  Probs p, q, u;        // [n]
+  bool* out = nullptr;  // [n]
+
+  SPECDEC_HD void test(int64_t i) const { out[i] = accept(p[i], q[i], given_uniform(u[i])); }
+};
+
+inline Probs probs(const Op& op, const char* name, const Tensor& t, bool ids) {
+  check_device(op, name, t);
+  check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
+  switch (t.scalar_type()) {
+    case ScalarType::Double: return {t.const_data_ptr(), Probs::kDouble};
+    case ScalarType::Float: return {t.const_data_ptr(), Probs::kFloat};
+    case ScalarType::Half: return {t.const_data_ptr(), Probs::kHalf};
+    case ScalarType::BFloat16: return {t.const_data_ptr(), Probs::kBrain};
+    case ScalarType::Long:
+      if (ids) return {t.const_data_ptr(), Probs::kLong};
+      break;
+    case ScalarType::Int:
+      if (ids) return {t.const_data_ptr(), Probs::kInt};
+      break;
+    default: break;
+  }
+  check(false, op, name, ids ? " must be floating point, int32 or int64, got " : " must be floating point, got ", toString(t.scalar_type()));
+  return {};
+}
+
+template <void (*Run)(const Accept&, const Tensor& like)>
+Tensor accept_op(const Tensor& p, const Tensor& q, const Tensor& u) {
+  const Op op("accept", p);
+  check_given(op, "p", p, "q", q, "u", u);
+  const auto same_shape = [&](const char* name, const Tensor& t) {
+    check(bracketed(t.sizes()) == bracketed(p.sizes()), op, name, " must have shape ", bracketed(p.sizes()), ", got ", bracketed(t.sizes()));
+  };
+  same_shape("q", q);
+  same_shape("u", u);
+  check_dtype(op, "u", u, ScalarType::Double);
+  Accept a;
+  a.n = p.numel();
+  a.p = probs(op, "p", p, false);
+  a.q = probs(op, "q", q, true);
+  a.u = probs(op, "u", u, false);
+
+  Tensor accepted = empty(u.sizes(), ScalarType::Bool, u);
+  a.out = out_pointer<bool>(accepted);
+  if (a.n > 0) Run(a, p);
+  return accepted;
+}
+
+}  // namespace specdec

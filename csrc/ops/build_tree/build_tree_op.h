@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// From build_tree's tensor to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include <tuple>
+
+#include "../../binding/check.h"
+#include "build_tree.h"
+
+namespace specdec {
+
+template <void (*Run)(const BuildTree&, const Tensor& like)>
+std::tuple<Tensor, Tensor, Tensor, Tensor> build_tree_op(const Tensor& draft_tokens) {
+  const Op op("build_tree", draft_tokens);
+  check_given(op, "draft_tokens", draft_tokens);
+  check_dim(op, "draft_tokens", draft_tokens, 3);
+  const int64_t B = draft_tokens.size(0), K = draft_tokens.size(1), L = draft_tokens.size(2);
+  check(K <= kMaxDrafts, op, "draft_tokens must hold at most ", kMaxDrafts, " drafts a request, got ", K);
+  check(L <= 1 << 20, op, "draft_tokens must have at most 2^20 levels, got ", L);
+  BuildTree a;
+  a.B = B;
+  a.K = int(K);
+  a.L = int(L);
+  a.N = K * L + 1;
+  a.draft_tokens = ints(op, "draft_tokens", draft_tokens, 1);
+  for (int i = 0; i < 3; ++i) a.strides[i] = draft_tokens.stride(i);
+
+  Tensor parents = empty({B, a.N}, ScalarType::Int, draft_tokens), tokens = empty({B, a.N}, ScalarType::Long, draft_tokens);
+  Tensor multiplicity = empty({B, a.N}, ScalarType::Int, draft_tokens), draft_nodes = empty({B, K, L}, ScalarType::Int, draft_tokens);
+  a.parents = out_pointer<int32_t>(parents);
+  a.tokens = out_pointer<int64_t>(tokens);
+  a.multiplicity = out_pointer<int32_t>(multiplicity);
+  a.draft_nodes = out_pointer<int32_t>(draft_nodes);
+  if (B > 0) Run(a, draft_tokens);
+  return {parents, tokens, multiplicity, draft_nodes};
+}
+
+}  // namespace specdec

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two launches: chunk sums of (p - q)+, from which a row's last block takes its mass; then the normalised rows.
+#include <torch/csrc/stable/library.h>
+
+#include "../../cuda/block_executor.cuh"
+#include "residual_op.h"
+
+namespace specdec {
+namespace {
+
+// What a row's residual turned out to be: weights times `inverse`, or all mass on `hot` where no weights have mass.
+struct Outcome {
+  double inverse;
+  int64_t hot;  // -1: weights
+  bool minus;   // of (p - q)+, else of p
+};
+
+struct Rest {
+  Residual a;
+  ChunkTable table;
+  RowGrid grid;
+  Outcome* outcomes = nullptr;  // [N]
+};
+
+__global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
+  const int64_t n = s.grid.row();
+  const Dist p = s.a.target(n), q = s.a.draft(n);
+  float* sum = s.table.row(n, chunk_count(p.row.V)).sum;
+  sum_chunks(p, q, s.grid.part(), s.grid.per_warp, nullptr, sum);
+  if (!s.grid.last()) return;
+
+  BlockTeam team(Law{}, sum, nullptr, BlockTeam::kPair);
+  const double total = team.sum(p, q);
+  Outcome outcome{1 / total, -1, true};
+  if (!has_mass(total)) {
+    const double p_total = team.sum(p, Dist{});
+    outcome = {1 / p_total, has_mass(p_total) ? -1 : team.argmax_finite(p.row), false};
+  }
+  if (threadIdx.x == 0) s.a.mass[n] = total, s.outcomes[n] = outcome;
+}
+
+__global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
+  const int64_t n = s.grid.row(), V = s.a.p.V;
+  const Dist p = s.a.target(n);
+  const Outcome outcome = s.outcomes[n];
+  const Dist q = outcome.minus ? s.a.draft(n) : Dist{};
+  float* out = s.a.probs + n * V;
+  for_chunks(chunk_count(V), s.grid.part(), s.grid.per_warp, [&](int64_t c) {
+    if (outcome.hot < 0) return write_chunk(p, q, c, outcome.inverse, out);
+    for (int64_t v = c * kChunk + threadIdx.x % kLanes; v < V && v < (c + 1) * kChunk; v += kLanes) out[v] = v == outcome.hot;
+  });
+}
+
+void run(const Residual& a, const Tensor& like) {
+  constexpr const char* kOp = "residual";
+  const OnDeviceOf device(like);
+  Scratch scratch;
+  const RowGridRoom room(scratch, a.N, a.p.V, false);
+  const size_t outcomes = scratch.ask<Outcome>(a.N);
+  scratch.allocate(like);
+  Rest s{a, {}, {}, scratch.at<Outcome>(outcomes)};
+  room.take(kOp, scratch, device.stream, s.grid, s.table);
+  SPECDEC_LAUNCH(kOp, masses, a.N * s.grid.blocks, device.stream, s);
+  SPECDEC_LAUNCH(kOp, normalise, a.N * s.grid.blocks, device.stream, s);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("residual", TORCH_BOX(&residual_op<run>)); }
+
+}  // namespace specdec

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// From residual's tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include <tuple>
+
+#include "../../binding/check.h"
+#include "../../core/final_token.h"
+
+namespace specdec {
+
+struct Residual {
+  int64_t N = 0;
+  Rows p, q;                // [N, V], [N, Vq]
+  Ints q_ids;               // [N], in place of q: one-hot drafts
+  float* probs = nullptr;   // [N, V]
+  double* mass = nullptr;   // [N]
+
+  SPECDEC_HD Dist target(int64_t n) const { return from_probs(p.at(0, n)); }
+  SPECDEC_HD Dist draft(int64_t n) const { return q_ids ? one_hot(q_ids[n]) : from_probs(q.at(0, n)); }
+};
+
+template <void (*Run)(const Residual&, const Tensor& like)>
+std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q) {
+  const Op op("residual", p);
+  check_given(op, "p", p, "q", q);
+  check_dim(op, "p", p, 2);
+  Residual a;
+  const int64_t N = a.N = p.size(0), V = p.size(1);
+  a.p = {p.const_data_ptr(), V, 0, p.stride(0), check_rows(op, "p", p)};
+  if (q.scalar_type() == ScalarType::Long || q.scalar_type() == ScalarType::Int) {
+    check_shape(op, "q", q, {N});
+    a.q_ids = ints(op, "q", q, q.stride(0));
+  } else {
+    check_dim(op, "q", q, 2);
+    a.q = {q.const_data_ptr(), q.size(1), 0, q.stride(0), check_rows(op, "q", q)};
+    check_shape(op, "q", q, {N, a.q.V});
+  }
+
+  Tensor probs = empty({N, V}, ScalarType::Float, p), mass = empty({N}, ScalarType::Double, p);
+  a.probs = out_pointer<float>(probs);
+  a.mass = out_pointer<double>(mass);
+  if (N > 0) Run(a, p);
+  return {probs, mass};
+}
+
+}  // namespace specdec

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/stable/library.h>
+
+#include "../../cpu/row_executor.h"
+#include "row_gap_op.h"
+
+namespace specdec {
+namespace {
+
+void run(const RowGap& a, const Tensor&) {
+  for_requests(a.N, std::max(a.p.V, a.q.V), [&](CpuTeam& team, int64_t n) { a.write(n, row_gap(team, a.target(n), a.draft(n))); });
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_gap", TORCH_BOX(&row_gap_op<run>)); }
+
+}  // namespace specdec

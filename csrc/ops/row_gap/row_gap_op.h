@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// From row_gap's tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include "../../binding/row_pairs.h"
+#include "row_gap.h"
+
+namespace specdec {
+
+struct RowGap : RowPairs {
+  float* gaps = nullptr;  // [N, 6]
+
+  SPECDEC_HD void write(int64_t n, const Gap& x) const {
+    const double values[6] = {x.tv, x.overlap, x.entropy_p, x.entropy_q, x.max_p, x.max_q};
+    for (int i = 0; i < 6; ++i) gaps[6 * n + i] = float(values[i]);
+  }
+};
+
+template <void (*Run)(const RowGap&, const Tensor& like)>
+Tensor row_gap_op(const Tensor& p, const Tensor& q, const OptTensor& p_stats, const OptTensor& q_stats) {
+  const Op op("row_gap", p);
+  check_given(op, "p", p, "q", q);
+  RowGap a{row_pairs(op, p, q, p_stats, q_stats)};
+  Tensor gaps = empty({a.N, 6}, ScalarType::Float, p);
+  a.gaps = out_pointer<float>(gaps);
+  if (a.N > 0) Run(a, p);
+  return gaps;
+}
+
+}  // namespace specdec

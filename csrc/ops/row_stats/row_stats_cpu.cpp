@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/stable/library.h>
+
+#include "../../cpu/row_executor.h"
+#include "row_stats_op.h"
+
+namespace specdec {
+namespace {
+
+void run(const RowStats& a, const Tensor&) {
+  for_requests(a.N, a.logits.V, [&](CpuTeam& team, int64_t n) { a.stats[n] = team.law(a.logits.at(0, n), a.sampling[n]); });
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_stats", TORCH_BOX(&row_stats_op<run>)); }
+
+}  // namespace specdec

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Warps reduce chunks of a row, wherever they run; the last block of a row to be done makes its four floats.
+#include <torch/csrc/stable/library.h>
+
+#include "../../cuda/block_executor.cuh"
+#include "row_stats_op.h"
+
+namespace specdec {
+namespace {
+
+struct Scan {
+  RowStats a;
+  ChunkTable table;
+  RowGrid grid;
+};
+
+template <bool kFiltered>
+__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const Scan s) {
+  const int64_t n = s.grid.row();
+  const Row row = s.a.logits.at(0, n);
+  const Filters filters = s.a.sampling[n];
+  const ChunkTable table = s.table.row(n, chunk_count(row.V));
+  scan_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
+  if (!s.grid.last()) return;
+  const Law law = block_law<kFiltered>(row, filters, table);
+  if (threadIdx.x == 0) s.a.stats[n] = law;
+}
+
+void run(const RowStats& a, const Tensor& like) {
+  constexpr const char* kOp = "row_stats";
+  const OnDeviceOf device(like);
+  Scratch scratch;
+  const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
+  scratch.allocate(like);
+  Scan s{a, {}, {}};
+  room.take(kOp, scratch, device.stream, s.grid, s.table);
+  if (a.sampling.filters())
+    SPECDEC_LAUNCH(kOp, scan<true>, a.N * s.grid.blocks, device.stream, s);
+  else
+    SPECDEC_LAUNCH(kOp, scan<false>, a.N * s.grid.blocks, device.stream, s);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("row_stats", TORCH_BOX(&row_stats_op<run>)); }
+
+}  // namespace specdec

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// From row_stats' tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include "../../binding/check.h"
+
+namespace specdec {
+
+struct RowStats {
+  int64_t N = 0;
+  Rows logits;           // [N, V]
+  Sampling sampling;     // [N]
+  Law* stats = nullptr;  // [N]: a Law is the four floats, in order
+};
+
+template <void (*Run)(const RowStats&, const Tensor& like)>
+Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
+                    const OptTensor& min_p) {
+  const Op op("row_stats", logits);
+  check_given(op, "logits", logits);
+  RowStats a;
+  check_dim(op, "logits", logits, 2);
+  a.N = logits.size(0);
+  a.logits = {logits.const_data_ptr(), logits.size(1), 0, logits.stride(0), check_rows(op, "logits", logits)};
+  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, a.N);
+  check_values(op, "", a.sampling, a.N);
+
+  Tensor stats = empty({a.N, 4}, ScalarType::Float, logits);
+  a.stats = out_pointer<Law>(stats);
+  if (a.N > 0) Run(a, logits);
+  return stats;
+}
+
+}  // namespace specdec

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Warps reduce chunks of a row, wherever they run; the last block of a row to be done walks through its draws.
+#include <torch/csrc/stable/library.h>
+
+#include "../../cuda/block_executor.cuh"
+#include "sample_op.h"
+
+namespace specdec {
+namespace {
+
+class DrawTeam : public BlockTeam {
+ public:
+  SPECDEC_DEVICE DrawTeam(const Law& law, const ChunkTable& table, bool has_max, Held held)
+      : BlockTeam(law, table.sum, has_max ? table.max : nullptr, held), table_(table) {}
+
+  // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left of it may be far
+  // smaller than what was taken. Returns p as it is to be drawn from next; nothing where nothing is left.
+  SPECDEC_DEVICE Dist take_out(const Dist& p, const Taken& taken) {
+    taken_ = taken;
+    __syncthreads();
+    const int64_t chunk = taken[taken.n - 1] / kChunk, first = chunk * kChunk;
+    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
+    const double rest = block_sum<double>(n, [&](int i) { return double(weight(p, Dist{}, first + i)); });
+    if (leads()) __stcg(sum_ + chunk, float(rest));
+    __syncthreads();
+    const double total = block_sum<double>(int(chunk_count(p.row.V)), [&](int c) { return double(__ldcg(sum_ + c)); });
+    if (total >= kEnough) return p;
+    Dist left = p;
+    left.law = block_law_without(p, taken, table_);
+    return left.valid() ? left : Dist{};
+  }
+
+ private:
+  const ChunkTable table_;
+};
+
+struct Draws {
+  Sample a;
+  ChunkTable table;
+  RowGrid grid;
+};
+
+template <bool kFiltered>
+__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws s) {
+  const int64_t n = s.grid.row();
+  const Row row = s.a.logits.at(0, n);
+  const Filters filters = s.a.sampling[n];
+  const ChunkTable table = s.table.row(n, chunk_count(row.V));
+  Dist q;
+  if (s.a.stats_in) q = from_law(row, law_at(s.a.stats_in, n));
+  if (q.kind == Kind::kLogits)
+    sum_chunks(q, Dist{}, s.grid.part(), s.grid.per_warp, nullptr, table.sum);
+  else if (!s.a.stats_in)
+    scan_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
+  if (!s.grid.last()) return;
+
+  Law law{};
+  if (!s.a.stats_in) law = block_law<kFiltered>(row, filters, table);
+  const bool held = s.a.stats_in || !filters.any(row.V);
+  DrawTeam team(law, table, !s.a.stats_in, held ? BlockTeam::kPlain : BlockTeam::kNothingHeld);
+  sample(team, s.a, n);
+}
+
+void run(const Sample& a, const Tensor& like) {
+  constexpr const char* kOp = "sample";
+  const OnDeviceOf device(like);
+  Scratch scratch;
+  const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
+  scratch.allocate(like);
+  Draws s{a, {}, {}};
+  room.take(kOp, scratch, device.stream, s.grid, s.table);
+  if (a.sampling.filters())
+    SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
+  else
+    SPECDEC_LAUNCH(kOp, draws<false>, a.N * s.grid.blocks, device.stream, s);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("sample", TORCH_BOX(&sample_op<run>)); }
+
+}  // namespace specdec

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// From sample's tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include <tuple>
+
+#include "../../binding/check.h"
+#include "sample.h"
+
+namespace specdec {
+
+template <void (*Run)(const Sample&, const Tensor& like)>
+std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTensor& stats, int64_t k, bool replacement,
+                                              const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
+                                              const OptTensor& min_p, const OptTensor& seed, const OptTensor& offset, const OptTensor& slot,
+                                              const OptTensor& uniforms) {
+  const Op op("sample", logits);
+  check_given(op, "logits", logits);
+  Sample a;
+  check_dim(op, "logits", logits, 2);
+  const int64_t N = a.N = logits.size(0);
+  a.logits = {logits.const_data_ptr(), logits.size(1), 0, logits.stride(0), check_rows(op, "logits", logits)};
+  check(k >= 0, op, "k must be >= 0, got ", k);
+  check(k <= kSlots, op, "k must be at most 2^33, got ", k);
+  a.k = k;
+  a.replacement = replacement;
+  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, N);
+  check_values(op, "", a.sampling, N);
+  if (stats) {
+    check(!a.sampling, op, "stats already hold the sampling parameters: give one or the other");
+    check_shape(op, "stats", *stats, {N, 4});
+    a.stats_in = stats_pointer(op, "stats", *stats);
+  }
+  if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, N, k);
+  a.seed = ints_per_row(op, "seed", seed, N);
+  a.offset = ints_per_row(op, "offset", offset, N);
+  a.slot = ints_per_row(op, "slot", slot, N);
+  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset", " alone");
+  check(uniforms || seed || temperature || stats, op, "needs seed and offset, or uniforms, got neither");
+
+  Tensor tokens = empty({N, k}, ScalarType::Long, logits), logprobs = empty({N, k}, ScalarType::Float, logits);
+  Tensor stats_out = empty({N, 4}, ScalarType::Float, logits);
+  a.tokens = out_pointer<int64_t>(tokens);
+  a.logprobs = out_pointer<float>(logprobs);
+  a.stats = out_pointer<Law>(stats_out);
+  if (N > 0) Run(a, logits);
+  return {tokens, logprobs, stats_out};
+}
+
+}  // namespace specdec

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// From uniforms' tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include "../../binding/check.h"
+#include "../../core/philox.h"
+
+namespace specdec {
+
+struct Uniforms {
+  int64_t B = 0, n = 0;
+  Ints seed, offset;  // [B]
+  uint32_t domain = 0;
+  double* out = nullptr;  // [B, n]
+
+  SPECDEC_HD void fill(int64_t b, int64_t i) const { out[b * n + i] = uniform(seed[b], offset[b], domain, i); }
+};
+
+template <void (*Run)(const Uniforms&, const Tensor& like)>
+Tensor uniforms_op(const Tensor& seed, const Tensor& offset, int64_t n, int64_t domain) {
+  const Op op("uniforms", seed);
+  check_given(op, "seed", seed, "offset", offset);
+  Uniforms a;
+  check_dim(op, "seed", seed, 1);
+  a.B = seed.size(0);
+  check_shape(op, "offset", offset, {a.B});
+  check(n >= 0, op, "n must be >= 0, got ", n);
+  check(n <= kSlots, op, "n must be at most 2^33, got ", n);
+  check(domain >= 0 && domain < int64_t{1} << 32, op, "domain must be in [0, 2^32), got ", domain);
+  a.n = n;
+  a.domain = uint32_t(domain);
+  a.seed = ints(op, "seed", seed, seed.stride(0));
+  a.offset = ints(op, "offset", offset, offset.stride(0));
+
+  Tensor u = empty({a.B, n}, ScalarType::Double, seed);
+  a.out = out_pointer<double>(u);
+  if (a.B * n > 0) Run(a, seed);
+  return u;
+}
+
+}  // namespace specdec

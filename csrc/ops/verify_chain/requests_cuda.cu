@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that ask for a rule, or for block verification: a block walks the draft of one of them.
+#include "requests.cuh"
+
+#include "../../cuda/mixture_executor.cuh"
+#include "by_rule.h"
+
+namespace specdec {
+namespace {
+
+// The laws that are sampled from are at hand; those that tell how sure a model is have no filters.
+class RequestTeam : public BlendTeam {
+ public:
+  using BlendTeam::BlendTeam;
+  SPECDEC_DEVICE Law law(const Row& row, const Filters& none) { return BlendTeam::law<false>(row, none); }
+};
+
+struct Requests {
+  VerifyChain a;
+  ChunkTable table;         // of one row for each request
+  Place* places = nullptr;  // [B, places_of()]
+};
+
+__global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s) {
+  const int64_t b = blockIdx.x;
+  if (!s.a.by_rule(b)) return;
+  const int64_t V = s.a.target.rows.V > s.a.draft.rows.V ? s.a.target.rows.V : s.a.draft.rows.V;
+  RequestTeam team(s.table.row(b, chunk_count(V)));
+  verify_request(team, s.a, b, s.places + b * places_of(s.a));
+}
+
+}  // namespace
+
+void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream) {
+  Scratch scratch;
+  const int64_t chunks = chunk_count(std::max(a.target.rows.V, a.draft.rows.V));
+  const TableRoom table(scratch, a.B, chunks, false);
+  const size_t places = scratch.ask<Place>(a.B * places_of(a));
+  scratch.allocate(like);
+  const Requests s{a, table.in(scratch), scratch.at<Place>(places)};
+  SPECDEC_LAUNCH("verify_chain", verify_requests, a.B, stream, s);
+}
+
+}  // namespace specdec

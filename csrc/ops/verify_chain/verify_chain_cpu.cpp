@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/stable/library.h>
+
+#include "../../cpu/row_executor.h"
+#include "by_rule.h"
+#include "verify_chain_op.h"
+
+namespace specdec {
+namespace {
+
+void run(const VerifyChain& a, const Tensor&) {
+  for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuTeam& team, int64_t b) {
+    if (!a.by_rule(b)) return verify_chain(team, a, b);
+    std::vector<Place> places(places_of(a));
+    verify_request(team, a, b, places.data());
+  });
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("verify_chain", TORCH_BOX(&verify_chain_op<run>)); }
+
+}  // namespace specdec

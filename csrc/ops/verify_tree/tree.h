@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request's tree of drafts and its rows, for any method.
+#pragma once
+
+#include "../../core/residual.h"
+#include "../../core/philox.h"
+#include "../../core/side.h"
+#include "../../rules/rule.h"
+
+namespace specdec {
+
+enum class Method : int32_t { kKseq, kRecursive, kRecursiveWithoutReplacement, kTargetOnly, kGreedy, kTraversal };
+
+// The rules that a method takes: those that are laws where p stands for a law, or SGLang's thresholds.
+SPECDEC_HD bool takes(Method method, Rule rule) {
+  if (method == Method::kTargetOnly) return rule == Rule::kExact || rule == Rule::kThresholds;
+  return rule == Rule::kExact || (method != Method::kGreedy && replaces_target(rule));
+}
+
+// Integers [B, n] or [B, n, m].
+struct IntTable {
+  Ints values;
+  int64_t batch = 0, row = 0, column = 0;  // strides
+  SPECDEC_HD explicit operator bool() const { return bool(values); }
+  SPECDEC_HD int64_t at(int64_t b, int64_t i, int64_t j = 0) const { return values.at(b * batch + i * row + j * column); }
+};
+
+struct VerifyTree {
+  Method method = Method::kKseq;
+  int64_t B = 0, N = 0, D = 0;             // D: the deepest level whose nodes may be accepted
+  int64_t K = 0, L = 0;                    // of draft_nodes
+  IntTable parents, node_tokens;           // [B, N]
+  bool tests_drafts = false;               // the drafts of draft_nodes, one after the other; else nodes
+  IntTable draft_nodes;                    // [B, K, L]
+  IntTable target_row, draft_row;          // [B, N]: which row belongs to a node; which row a node was drawn from
+  IntTable first_child, next_sibling;      // [B, N]
+  Side target, draft;                      // draft.rows empty: one-hot drafts
+  Rules rules;
+  Ints seed, offset;                       // [B]
+  const double* uniforms = nullptr;        // [B, columns + 1], in place of seed and offset
+  int64_t* tokens = nullptr;               // [B, D+1]
+  int32_t* num_accepted = nullptr;         // [B]
+  float* logprobs = nullptr;               // [B, D+1]
+  int32_t* status = nullptr;               // [B]
+  int32_t* path = nullptr;                 // [B, D+1]
+
+  SPECDEC_HD Rule rule(int64_t b) const { return takes(method, rules[b]) ? rules[b] : Rule::kExact; }
+  SPECDEC_HD bool by_rule(int64_t b) const { return rules && rule(b) != Rule::kExact; }
+  SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }
+  SPECDEC_HD int64_t most_links() const { return N > K ? N : K; }  // of one request at any time
+  SPECDEC_HD int64_t frames() const { return (D < N ? D : N - 1) + 1; }    // of one request: the nodes of a path
+  SPECDEC_HD int64_t widest() const { return target.rows.V > draft.rows.V ? target.rows.V : draft.rows.V; }
+  SPECDEC_HD bool is_child(int64_t b, int64_t child, int64_t node) const {
+    return child > node && child < N && parents.at(b, child) == node;
+  }
+  // What cannot be is ignored: a parent that does not come before its node, a draft that goes on to no child.
+  SPECDEC_HD bool bad_parent(int64_t b, int64_t i) const { return parents.at(b, i) < -1 || parents.at(b, i) >= i; }
+  SPECDEC_HD bool bad_step(int64_t b, int64_t k, int64_t l) const {
+    const int64_t node = draft_nodes.at(b, k, l);
+    return node != -1 && !is_child(b, node, l == 0 ? 0 : draft_nodes.at(b, k, l - 1));
+  }
+  SPECDEC_HD int32_t depth_of(int64_t b, int32_t node) const {
+    int32_t depth = 0;
+    while (node > 0 && !bad_parent(b, node)) node = int32_t(parents.at(b, node)), ++depth;
+    return node == 0 ? depth : -1;  // -1: of no tree
+  }
+  SPECDEC_HD bool bad_tree(int64_t b) const {
+    bool bad = false;
+    for (int64_t i = 0; i < N; ++i) bad |= bad_parent(b, i);
+    for (int64_t k = 0; k < K; ++k)
+      for (int64_t l = 0; l < L; ++l) bad |= bad_step(b, k, l);
+    return bad;
+  }
+  SPECDEC_HD double test_uniform(int64_t b, int64_t column) const {
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + column]) : seed ? uniform(seed[b], offset[b], kDomainAccept, column) : 0.0;
+  }
+  SPECDEC_HD double final_uniform(int64_t b) const {
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + columns()]) : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
+  }
+};
+
+struct Test {
+  int32_t child = -1;  // -1: no more
+  int64_t column = 0;  // of its uniform
+};
+
+// The tests at a node, in the order in which its children were drawn: every draft that passes through the node and goes on to
+// a child, or every child, by links or by number. Links that do not lead from child to child end the list.
+struct Tests {
+  int32_t node = 0, depth = 0;
+  int32_t at = 0;     // the next draft or candidate; by links the last child
+  int32_t count = 0;  // children seen, by links
+
+  SPECDEC_HD Test next(const VerifyTree& a, int64_t b) {
+    if (depth >= a.D) return {};
+    if (a.tests_drafts) {
+      while (depth < a.L && at < a.K) {
+        const int32_t k = at++;
+        if (depth > 0 && a.draft_nodes.at(b, k, depth - 1) != node) continue;
+        const int64_t child = a.draft_nodes.at(b, k, depth);
+        if (a.is_child(b, child, node)) return {int32_t(child), k * a.L + depth};
+      }
+      return {};
+    }
+    if (a.first_child) {
+      if (count >= a.N) return {};
+      const int64_t child = count == 0 ? a.first_child.at(b, node) : a.next_sibling.at(b, at);
+      if (!a.is_child(b, child, node)) {
+        count = int32_t(a.N);
+        return {};
+      }
+      at = int32_t(child), ++count;
+      return {at, at};
+    }
+    if (at <= node) at = node + 1;
+    while (at < a.N) {
+      const int32_t child = at++;
+      if (a.is_child(b, child, node)) return {child, child};
+    }
+    return {};
+  }
+};
+
+SPECDEC_HD Tests tests_at(int32_t node, int32_t depth) {
+  Tests tests;
+  tests.node = node;
+  tests.depth = depth;
+  return tests;
+}
+
+}  // namespace specdec

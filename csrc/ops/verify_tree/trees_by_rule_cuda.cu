@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that ask for a rule, in two launches, the second with a kernel for what takes most registers: all of it together would
+// take more than there are.
+#include "../../cuda/mixture_executor.cuh"
+#include "trees.cuh"
+
+namespace specdec {
+namespace {
+
+// What stands for p at every node with children, visited or not: so that many blocks do what costs most.
+__global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s, int64_t makers) {
+  for (int64_t i = blockIdx.x; i < s.a.B * s.a.N; i += makers) {
+    const int64_t b = i / s.a.N;
+    const int32_t node = int32_t(i % s.a.N), depth = s.a.by_rule(b) ? s.a.depth_of(b, node) : -1;
+    if (depth < 0) continue;
+    BlendTeam team(s.table.row(blockIdx.x, chunk_count(s.a.widest())));
+    Walk<BlendTeam> walk(team, s.a, b, {nullptr, s.laws + b * s.a.N});
+    walk.make_law_of(node, tests_at(node, depth));
+    NodeLaw& x = s.laws[i];
+    complete(team, s.a.rules.parameters(b).first, x.pi, x.link);
+  }
+}
+
+class MadeTeam : public BlendTeam {
+ public:
+  static constexpr bool kMakesLaws = false;
+
+  using BlendTeam::BlendTeam;
+};
+
+template <Methods kMethods>
+__global__ void __launch_bounds__(kThreads, 1) walk_by_rule(const Trees s) {
+  if (s.a.by_rule(blockIdx.x)) s.walk<MadeTeam, kMethods>(blockIdx.x);
+}
+
+}  // namespace
+
+void walk_trees_by_rule(const Trees& s, cudaStream_t stream) {
+  SPECDEC_LAUNCH("verify_tree", make_node_laws, s.makers(), stream, s, s.makers());
+  const Method method = s.a.method;
+  const auto walk = method == Method::kKseq        ? walk_by_rule<Methods::kKseq>
+                    : method == Method::kTraversal ? walk_by_rule<Methods::kTraversal>
+                                                   : walk_by_rule<Methods::kOthers>;
+  SPECDEC_LAUNCH("verify_tree", walk, s.a.B, stream, s);
+}
+
+}  // namespace specdec
