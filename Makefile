@@ -42,7 +42,7 @@ test: build
 	$(BIN)/python -m pytest -n 2 --dist worksteal python_tests
 
 demo: build
-	$(BIN)/python -m bench.demo.run
+	$(BIN)/python -m demo.run
 
 bench: build
 	$(BIN)/python -m bench.run --device cpu

@@ -22,7 +22,7 @@ mkdir -p "$OUTDIR"
 OUTDIR=$(cd "$OUTDIR" && pwd)
 SUMMARY=$OUTDIR/summary.txt LOG=$OUTDIR/log.txt
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8}
-TESTS=${TESTS:-$("$PYTHON" python_tests/on_backends.py)}
+TESTS=${TESTS:-$("$PYTHON" python_tests/support/on_backends.py)}
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 
 TOTAL=475
@@ -116,7 +116,7 @@ for step in $steps; do
       # shellcheck disable=SC2086
       SPECDEC_TEST_BACKENDS=$backends run test "$PYTHON" -m pytest "${parallel[@]}" -p no:cacheprovider \
         $TESTS ;;
-    graph) run graph "$PYTHON" -m pytest -p no:cacheprovider python_tests/test_cuda_graph.py ;;
+    graph) run graph "$PYTHON" -m pytest -p no:cacheprovider python_tests/ops/test_cuda_graph.py ;;
     bench)
       finish_peers
       limit=$((deadline - SECONDS))

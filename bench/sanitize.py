@@ -15,7 +15,7 @@ import torch
 import typer
 
 import specdec_kernels as sk
-from specdec_kernels import _dispatch
+from specdec_kernels.backends import dispatch
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # One entry; less than a chunk and odd; one chunk exactly; enough for several blocks of chunks, with a tail.
@@ -130,7 +130,7 @@ def in_range(result: object) -> bool:
 def without_calls(names: Iterable[str]) -> list[str]:
     """The ops that no call is named after."""
     called = {name.split()[0].rstrip(",") for name in names}
-    return [op for op in _dispatch.ops() if op not in called]
+    return [op for op in dispatch.ops() if op not in called]
 
 
 def main(device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda") -> None:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-import backends
+import sys
+
 import pytest
-import rule_cases
-import tally
 import torch
+
+from support import backends, paths, rule_cases, tally
+
+sys.path += map(str, paths.FOLDERS)  # test files take from each other, across folders
 
 
 def _params(names):

@@ -8,7 +8,7 @@
 
 #include "../binding/check.h"
 
-// Under SPECDEC_CUDA_ON_CPU the same file is compiled for the host, to be run a block at a time (python_tests/cuda_on_cpu).
+// Under SPECDEC_CUDA_ON_CPU the same file is compiled for the host, to be run a block at a time (tools/cuda_on_cpu).
 #if defined(SPECDEC_CUDA_ON_CPU)
 #define SPECDEC_CUDA_KEY CPU
 #define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...) \

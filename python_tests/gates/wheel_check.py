@@ -7,9 +7,9 @@ import sys
 import torch
 
 import specdec_kernels as sk
-from specdec_kernels import _dispatch
+from specdec_kernels.backends import dispatch
 
-OPS = _dispatch.ops()
+OPS = dispatch.ops()
 
 
 def on_cpu():

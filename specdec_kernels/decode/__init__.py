@@ -9,19 +9,19 @@
 Needs the extra `decode` (transformers and friends); the ops themselves do not.
 """
 
-from .adapters import HFModel, Model, adapt
-from .cache import Branches, SlotCache
+from .models.adapters import HFModel, Model, adapt
+from .models.slot_cache import Branches, SlotCache
 from .draft import Draft, Drafter, TreeDraft
-from .llama import LeanLlama
-from .lookup import PromptLookupDrafter
+from .models.lean_llama import LeanLlama
+from .drafters.prompt_lookup import PromptLookupDrafter
 from .loop import Output, generate, stream
-from .mixed import LookupThenModel
-from .model_drafter import ModelDrafter
-from .models import Pair, check_tokenizers, load_pair
-from .plain_cascade import PlainCascade
+from .drafters.lookup_then_model import LookupThenModel
+from .drafters.model_drafter import ModelDrafter
+from .models.load import Pair, check_tokenizers, load_pair
+from .drafters.token_cascade import PlainCascade
 from .request import Event, Request, Result, Stats
-from .tree_drafter import TREE_METHODS, TreeDrafter
-from .tree_shape import TreeShape
+from .drafters.tree_drafter import TREE_METHODS, TreeDrafter
+from .drafters.tree_shape import TreeShape
 
 __all__ = [
     "TREE_METHODS",

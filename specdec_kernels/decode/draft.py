@@ -8,7 +8,7 @@ import torch
 import specdec_kernels as sk
 
 from ..rules import TABLE
-from .cache import Branches
+from .models.slot_cache import Branches
 from .sequence import Batch, Sequence
 
 __all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "TreeDraft", "tested_drafts"]

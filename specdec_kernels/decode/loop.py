@@ -14,7 +14,7 @@ import torch
 
 from ..rules import TABLE
 from .draft import Draft
-from .plain_cascade import PlainCascade
+from .drafters.token_cascade import PlainCascade
 from .request import Event, Request, Result, Stats
 from .sequence import Batch, Sequence
 

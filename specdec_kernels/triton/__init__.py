@@ -9,7 +9,7 @@ import warnings
 
 import torch
 
-from specdec_kernels import _dispatch
+from specdec_kernels.backends import dispatch
 
 _libraries = []  # a registration lives as long as its library object
 
@@ -20,7 +20,7 @@ def register(dispatch_key: str) -> None:
     override = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op in _dispatch.ops():
+        for op in dispatch.ops():
             # Torch's own operations inside must not make what they return require grad.
             library.impl(op, torch.no_grad()(getattr(importlib.import_module(f"{__name__}.{op}"), op)), **override)
     _libraries.append(library)

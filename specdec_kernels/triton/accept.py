@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check, launch
+from . import check
+from . import launch
 from .philox import given_uniform
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one

@@ -4,7 +4,8 @@
 import torch
 import triton.language as tl
 
-from . import check, launch
+from . import check
+from . import launch
 from .kseq import kseq_search
 
 

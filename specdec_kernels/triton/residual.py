@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check, launch
+from . import check
+from . import launch
 from .draw import has_mass, total_mass
 from .law import CHUNK, clean_p, clean_q, finite_max, first_chunk_with, first_lane_with, is_bad, lane_of, load_chunk
 

@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check, launch
+from . import check
+from . import launch
 from .law import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled, weight_of
 from .pair import Dist, Side, Sizes, chunks_of, draft_chunk, law_chunk, load
 

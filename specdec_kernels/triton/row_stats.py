@@ -4,7 +4,8 @@
 import torch
 import triton.language as tl
 
-from . import check, launch
+from . import check
+from . import launch
 from .law import locate
 from .row_law import Parameters, row_law
 from .scan import parameter, scan_kernel

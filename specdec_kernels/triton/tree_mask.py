@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check, launch
+from . import check
+from . import launch
 
 # In the order of the op's format numbers: dtype, as what it is written, what is seen, what is hidden.
 FORMATS = (

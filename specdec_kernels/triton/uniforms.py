@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check, launch
+from . import check
+from . import launch
 from .philox import uniform
 
 

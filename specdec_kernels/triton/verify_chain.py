@@ -4,7 +4,8 @@ the chunks of (p - q)+ at the stop; the second draws from them. Requests by a ru
 
 import torch
 
-from . import check, launch
+from . import check
+from . import launch
 from .final import final_kernel
 from .request import request_kernel
 from .row_stats import laws

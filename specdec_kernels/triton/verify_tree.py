@@ -7,7 +7,8 @@ import triton.language as tl
 
 from specdec_kernels.rules import NAMES, TABLE
 
-from . import check, launch
+from . import check
+from . import launch
 from .descend import GREEDY, KSEQ, RECURSIVE, TARGET_ONLY, TRAVERSAL, descend
 from .links import FLOATS, INTS, Rows
 from .row_law import Parameters

@@ -2,7 +2,8 @@
 """The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi - q)+)."""
 
 from ..law import SUM_EPS
-from . import cascades, lossy
+from . import cascades
+from . import lossy
 from .pair import DEFER
 
 LAWS = {  # name: (the law of a Pair, the rows that must be laws as a whole: "p", "q")

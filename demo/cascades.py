@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quality against cost of speculative cascades on the real pair, beside the plain cascade and exact speculative decoding.
+
+    python -m demo.cascades                   # about 15 minutes of one core in all; finished settings are kept in cascades.json
+    python -m demo.cascades --seconds 120     # stop in time, go on at the next call
+    python -m demo.cascades --seconds 0       # only show what there is: the table, and cascades.png if matplotlib is installed
+
+HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo, drafts of four tokens. Cost: calls of the
+target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the positions of the
+emitted text, that the rule hands the token over to the target. Intervals hold 95% and come from resampling prompts.
+A plain cascade by diff or opt calls the target at every token and emits the same law as the speculative one: it has no row.
+"""
+
+import torch
+from rich import box
+from rich.table import Table
+
+import specdec_kernels as sk
+from demo.parts import arguments, run
+from demo.prompts import humaneval
+from demo.trees import interval
+from specdec_kernels import decode
+
+FIELDS = "new_tokens", "calls", "accepted", "tested", "deferred", "logprob"
+SWEEPS = {  # (cascade, rule): alphas, which the loop takes in turns
+    ("speculative", "exact"): (None,),
+    ("plain", "chow"): (0.6, 0.2, 0.8, 0.4, 1.0),
+    ("speculative", "chow"): (0.6, 0.2, 0.8, 0.4, 1.0),
+    ("speculative", "opt"): (0.5, 0.2, 0.8, 0.1),
+    ("speculative", "token_v3"): (0.8, 0.5, 0.95, 0.2),
+    ("speculative", "diff"): (0.3, 0.1, 0.6, 0.03),
+}
+
+
+def settings():
+    """(cascade, rule, alpha) in order of importance."""
+    for turn in range(max(map(len, SWEEPS.values()))):
+        yield from ((*sweep, alphas[turn]) for sweep, alphas in SWEEPS.items() if turn < len(alphas))
+
+
+def key(cascade, rule, alpha):
+    return f"{cascade} {rule}" if alpha is None else f"{cascade} {rule} {alpha:g}"
+
+
+def deferral(rule, alpha, z, y):
+    """Chance that the rule hands a token drafted from logits y [N, V] over to the target, whose logits are z [N, V] -> [N]."""
+    if rule == "exact":
+        return torch.ones(len(z))
+    tv, _, _, _, p, q = sk.row_gap(z, y).T  # the largest probabilities
+    if rule == "token_v3":
+        kept = z >= z.amax(1, keepdim=True) + torch.tensor(1 - alpha).log()
+        return 1 - (y.float().softmax(1) * kept).sum(1)
+    least = {"chow": 1 - alpha, "diff": p - alpha, "opt": p - alpha * tv}[rule]
+    return 1 - (q >= least).float()
+
+
+class Scorer:
+    """Reads each prompt once; then the text behind it costs a pass of either model over the text alone."""
+
+    @torch.inference_mode()
+    def __init__(self, pair, prompts, tokens):
+        self.prompts, self.models = prompts, (pair.target, pair.draft)
+        self.caches = [[m.new_cache(1, len(p) + tokens) for m in self.models] for p in prompts]
+        for prompt, caches in zip(prompts, self.caches):
+            for model, cache in zip(self.models, caches):
+                model.forward(torch.tensor([prompt[:-1]]), [0], cache, keep=None)
+
+    @torch.inference_mode()
+    def __call__(self, i, tokens, rule, alpha):
+        """(deferrals expected, log-probability) over the positions of `tokens` behind prompt i."""
+        ids, start = torch.tensor([self.prompts[i][-1:] + tokens[:-1]]), [len(self.prompts[i]) - 1]
+        rows = [model.forward(ids, start, cache)[0].float() for model, cache in zip(self.models, self.caches[i])]
+        logprob = rows[0].log_softmax(1).gather(1, torch.tensor(tokens)[:, None])
+        return deferral(rule, alpha, *rows).sum().item(), logprob.sum().item()
+
+
+def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[list]:
+    """One setting: FIELDS per prompt."""
+    drafter = decode.PlainCascade(pair.draft) if cascade == "plain" else decode.ModelDrafter(pair.draft, gamma)
+    requests = [decode.Request(p, tokens, 1.0, rule=rule, alpha=alpha, seed=i, eos=pair.eos) for i, p in enumerate(scorer.prompts)]
+    output = decode.generate(pair.target, requests, drafter, max_batch=batch)
+    assert output.stats.status == 0, output.stats.status
+    out = []
+    for i, result in enumerate(output.results):
+        s, more = result.stats, scorer(i, result.tokens, rule, alpha)
+        out.append([s.new_tokens, s.rows, s.accepted, s.tested, *(round(x, 3) for x in more)])
+    return out
+
+
+def numbers(counts) -> dict:
+    """name -> (value, low, high)."""
+    pairs = dict(deferral=("deferred", "new_tokens"), calls=("calls", "new_tokens"), logprob=("logprob", "new_tokens"))
+    return {name: interval(counts, *pair, fields=FIELDS) for name, pair in pairs.items()}
+
+
+def columns(counts) -> list[str]:
+    found = numbers(counts)
+    calls, logprob = "{:.2f} ({:.2f}-{:.2f})".format(*found["calls"]), "{:.2f} ({:.2f} to {:.2f})".format(*found["logprob"])
+    return [f"{found['deferral'][0]:.2f}", calls, logprob]
+
+
+def show(console, data):
+    table = Table(title="temperature 1, 95% intervals", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("cascade", "rule", "alpha", "deferral\nrate", "target calls\nper token", "target's mean\nlog-probability", "prompts"):
+        table.add_column(name, justify="left" if name in ("cascade", "rule") else "right", no_wrap=True)
+    for sweep, alphas in SWEEPS.items():
+        for alpha in sorted(alphas, key=lambda a: a or 0):
+            counts = data["decode"].get(key(*sweep, alpha))
+            if counts:
+                table.add_row(*sweep, "" if alpha is None else f"{alpha:g}", *columns(counts), str(len(counts)))
+    console.print(table)
+
+
+def draw(data, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 4, figsize=(13, 3.4))
+    titles = "deferral rate", "target calls per token", "target's mean log-probability"
+    for colour, (sweep, alphas) in enumerate(SWEEPS.items()):
+        done = [a for a in sorted(alphas, key=lambda a: a or 0) if key(*sweep, a) in data["decode"]]
+        known = [(a, numbers(data["decode"][key(*sweep, a)])) for a in done]
+        if not known:
+            continue
+        style = dict(color=f"C{colour}", marker="o", ms=3, lw=1.3, ls="--" if sweep[0] == "plain" else "-")
+        for axis, name in zip(axes, ("deferral", "calls", "logprob")):
+            if sweep[1] == "exact":
+                axis.axhline(known[0][1][name][0], color=style["color"], lw=1, ls=":")
+            else:
+                value, low, high = (torch.tensor([n[name][i] for _, n in known]) for i in range(3))
+                axis.errorbar([a for a, _ in known], value, torch.stack((value - low, high - value)), capsize=2, **style)
+        axes[3].plot([n["calls"][0] for _, n in known], [n["logprob"][0] for _, n in known], label=" ".join(sweep), **style)
+    for axis, title in zip(axes, titles):
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("alpha")
+    axes[3].set_title("quality against cost", fontsize=9)
+    axes[3].set_xlabel(titles[1])
+    axes[3].set_ylabel(titles[2], fontsize=8)
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    figure.legend(*axes[3].get_legend_handles_labels(), loc="lower center", ncol=len(SWEEPS), fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(path, dpi=90)
+
+
+def main():
+    args = arguments(__doc__, "cascades.json", {"prompts": (64, None), "tokens": (64, None), "batch": (8, None), "gamma": (4, None)})
+
+    def parts(data):
+        for setting in settings():
+            if key(*setting) not in data["decode"]:
+                yield data["decode"], key(*setting), lambda known, setting=setting: decoded(*known, args.tokens, args.batch, args.gamma, *setting)
+
+    run(args, {"decode": {}}, parts, lambda pair: (pair, Scorer(pair, humaneval(args.prompts, pair.tokenizer), args.tokens)), show, draw)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the demo's draft model from its target, in three stages; each is resumable and needs one core.
+
+    python demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
+    python demo/distill.py train                  # int8 weights in demo/draft
+    python demo/distill.py train --steps 1400 --seed 1 --init distill-work/train-0-1250.steady     # goes on
+    python demo/distill.py evaluate               # alpha on unseen prompts, c
+"""
+
+import json
+from pathlib import Path
+
+import torch
+import typer
+
+app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
+HERE = Path(__file__).parent
+WORK = typer.Option(Path("distill-work"), help="folder for stored states, shards and checkpoints")
+THREADS = typer.Option(1, help="CPU threads")
+
+
+@app.command()
+def corpus(work: Path = WORK, shards: int = 20, seed: int = 1, out: Path = None, threads: int = THREADS):
+    """The target writes text: shards of 128 sequences in WORK/grown; --out merges the shipped corpus and them."""
+    from corpus import grow, merge
+
+    torch.set_num_threads(threads)
+    grow(work / "grown", shards, seed)
+    if out:
+        merge([HERE / "corpus.npz", *sorted((work / "grown").glob("shard-*.npz"))[:shards]], out)
+
+
+@app.command()
+def train(
+    corpus: Path = HERE / "corpus.npz",
+    work: Path = WORK,
+    out: Path = HERE / "draft",
+    steps: int = 1250,
+    seed: int = 0,
+    init: Path = typer.Option(None, help="a .steady file of an earlier run: go on from the end of its constant rate"),
+    threads: int = THREADS,
+):
+    """Stores the target's states once (20 minutes for 1M tokens), then trains from the target's own layers."""
+    from teacher import Corpus, load_target, store_states
+    from train import Data
+    from train import train as run
+
+    torch.set_num_threads(threads)
+    text = Corpus(corpus)
+    shards = store_states(text, work / f"states-{corpus.stem}-{len(text)}")
+    target, _ = load_target(torch.float32)
+    run(Data(text, shards), target, out, steps, seed, init, checkpoint=work / f"train-{seed}-{steps}.pt")
+
+
+@app.command()
+def evaluate(draft: Path = HERE / "draft", dtype: str = "bfloat16", code: int = 164, tokens: int = 64, threads: int = THREADS):
+    """Prints alpha on HumanEval and chat prompts at temperature 1, 0.7 and 0, and the cost c, as JSON."""
+    import evaluate as measure
+    from teacher import load_target
+
+    from specdec_kernels.decode.models.layer_draft import LayerDraft
+    from specdec_kernels.decode.models.lean_llama import LeanLlama
+
+    torch.set_num_threads(threads)
+    target, tokenizer = load_target(getattr(torch, dtype))
+    big, small = LeanLlama.from_hf(target), LeanLlama.from_layer_draft(LayerDraft.load(draft, target))
+    cost = measure.measure_cost(big, small)
+    alpha = measure.measure_alpha(big, small, tokenizer, code, tokens)
+    print(json.dumps({"dtype": dtype, "threads": threads, "alpha": alpha, "cost": cost}, indent=2))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode HumanEval prompts speculatively and plainly, in turn, and compare (make demo).
+
+    python -m demo.run                                        # SmolLM2-135M, bfloat16 where the CPU has it
+    python -m demo.run --temperature 0 --batch 1 8 --repeats 9 --drafter lookup
+    python -m demo.run --drafter kseq --drafts 4 --gamma 4    # a tree per request, verified by this method
+
+Both sides run the same loop, the same packed weights, the same precision; plain decoding is the loop without a drafter.
+A drafter (prompt lookup first and the draft model where it finds nothing) is timed against plain decoding in interleaved
+repeats; speed-up is the median over the repeats of the ratio of tokens/s, prompt reading left out unless a line says so.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from demo.greedy_check import differences
+from demo.prompts import humaneval
+from specdec_kernels import decode
+from specdec_kernels.cli.console import loading
+from specdec_kernels.theory import expected_tokens
+
+DRAFT = Path(__file__).parent / "draft"
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="smollm2")
+    parser.add_argument("--draft", default=str(DRAFT), help="a model, a layer-draft folder, or none")
+    names = ["best", "lookup", "model", "lookup+model", *decode.TREE_METHODS]
+    parser.add_argument("--drafter", choices=names, help="lookup+model; best: the fastest of the first three; or a method that verifies trees")
+    parser.add_argument("--gamma", default="auto", help='tokens drafted at a time, of a tree its depth; "auto": what pays, of a tree 4')
+    parser.add_argument("--drafts", type=int, default=4, help="of a tree: its chains")
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.7])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1], help="prompts decoded at once; several sizes may be given")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float32"])
+    parser.add_argument("--threads", type=int, help="of torch; by default one per core, or one if that is faster here")
+    return parser.parse_args()
+
+
+def make_drafters(pair, gamma, tree=None, drafts=4) -> dict:
+    """name -> drafter, of trees the one that `tree` names. They live through all repeats, so that an adaptive gamma keeps what it has learned."""
+    if tree is not None:
+        return {tree: decode.TreeDrafter(pair.draft, tree, drafts, 4 if gamma == "auto" else gamma)}
+    drafters = {"lookup": decode.PromptLookupDrafter(gamma)}
+    if pair.draft is not None:
+        # With a model to fall back on, only matches of three tokens and more are worth looking up.
+        lookup, model = decode.PromptLookupDrafter(gamma, min_ngram=3), decode.ModelDrafter(pair.draft, gamma)
+        drafters |= {"model": decode.ModelDrafter(pair.draft, gamma), "lookup+model": decode.LookupThenModel(lookup, model)}
+    return drafters
+
+
+def pick_threads(target, prompt) -> int:
+    """All cores, unless one alone is faster: where another program holds a core, threads that wait for each other crawl."""
+    everything, cache = torch.get_num_threads(), target.new_cache(1, len(prompt) + 1)
+    seconds = {}
+    for threads in {1, everything}:
+        torch.set_num_threads(threads)
+        target.forward(torch.tensor([prompt]), [0], cache, keep=None)
+        passes = []
+        for _ in range(10):
+            began = perf_counter()
+            target.forward(torch.tensor([prompt[-1:]]), [len(prompt)], cache)
+            passes.append(perf_counter() - began)
+        seconds[threads] = median(passes)
+    return min(seconds, key=seconds.get)
+
+
+def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
+    """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts' lengths.
+
+    Of a tree, whose levels accept with different chances: at the measured tokens per call; c is then that of the whole tree.
+    """
+    if not chain:
+        drafting = spec.draft_seconds / spec.target_calls / plain_step
+        return drafting, spec.tokens_per_call / (1 + drafting)
+    steps = sum(spec.widths.values())
+    width = sum(g * n for g, n in spec.widths.items()) / steps
+    tokens = sum(expected_tokens(spec.alpha, g) * n for g, n in spec.widths.items()) / steps
+    drafting = spec.draft_seconds / spec.target_calls / plain_step
+    return drafting / width if width else 0.0, tokens / (1 + drafting)
+
+
+class Setting:
+    """One batch size and temperature: warm up, choose a drafter if there are several, time it against plain decoding."""
+
+    def __init__(self, pair, prompts, tokens, batch, temperature):
+        self.pair, self.prompts, self.tokens, self.batch, self.temperature = pair, prompts, tokens, batch, temperature
+
+    def run(self, drafter, seed=0, prompts=None):
+        requests = [
+            decode.Request(p, self.tokens, self.temperature, seed=1000 * seed + i, eos=self.pair.eos)
+            for i, p in enumerate(prompts or self.prompts)
+        ]
+        self.requests = requests
+        return decode.generate(self.pair.target, requests, drafter, max_batch=self.batch)
+
+    def measure(self, drafters, repeats, tick) -> dict:
+        for drafter in (None, *drafters.values()):
+            self.run(drafter, prompts=self.prompts[: max(2, self.batch // 2)])
+            tick()
+        rates = {}
+        for name, drafter in drafters.items() if len(drafters) > 1 else ():
+            rates[name] = self.run(drafter, prompts=self.prompts[::2] if self.batch == 1 else None).stats.tokens_per_second
+            tick()
+        name = max(drafters, key=lambda name: rates.get(name, 0.0))
+        pairs = []
+        for seed in range(repeats):  # the side that goes first changes, so that a drift of the machine favours neither
+            order = (None, drafters[name])[:: 1 if seed % 2 else -1]
+            outputs = {drafter is None: self.run(drafter, seed) for drafter in order}
+            pairs.append((outputs[True], outputs[False]))
+            tick()
+        return dict(setting=self, drafter=name, pairs=pairs)
+
+    @staticmethod
+    def ticks(drafters, repeats):
+        return 1 + len(drafters) * (1 if len(drafters) == 1 else 2) + repeats
+
+
+def summary(found) -> dict:
+    """The numbers of one row of the table."""
+    pairs = [(plain.stats, spec.stats) for plain, spec in found["pairs"]]
+    ratios = sorted(spec.tokens_per_second / plain.tokens_per_second for plain, spec in pairs)
+    whole = median((s.new_tokens / s.seconds) / (p.new_tokens / p.seconds) for p, s in pairs)
+    steps = [p.target_seconds / p.target_calls for p, _ in pairs]
+    predictions = [theory(s, step, found["drafter"] not in decode.TREE_METHODS) for (_, s), step in zip(pairs, steps)]
+    out = dict(
+        plain=median(p.tokens_per_second for p, _ in pairs),
+        spec=median(s.tokens_per_second for _, s in pairs),
+        ratio=median(ratios),
+        low=ratios[0],
+        high=ratios[-1],
+        whole=whole,
+        alpha=median(s.alpha for _, s in pairs),
+        acceptance=median(s.acceptance for _, s in pairs),
+        per_call=median(s.tokens_per_call for _, s in pairs),
+        nodes=median(s.nodes_per_call for _, s in pairs),
+        c=median(c for c, _ in predictions),
+        theory=median(predicted for _, predicted in predictions),
+        scoring=median(s.target_seconds / s.target_calls / step for (_, s), step in zip(pairs, steps)),
+    )
+    setting = found["setting"]
+    if setting.temperature == 0:
+        plain, speculative = found["pairs"][0]
+        out["differ"] = differences(setting.pair.target, setting.requests, plain.results, speculative.results)
+    return out
+
+
+def report(console, rows):
+    """One column per setting; a legend; greedy differences with the logits behind them."""
+    table = Table(title="plain against speculative decoding", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for setting, _, _ in rows:
+        table.add_column(f"batch {setting.batch}\nT = {setting.temperature:g}", justify="right")
+    lines = {
+        "drafter": lambda s, name, r: name,
+        "plain tokens/s": lambda s, name, r: f"{r['plain']:.1f}",
+        "speculative tokens/s": lambda s, name, r: f"{r['spec']:.1f}",
+        "[bold]speed-up, median[/bold]": lambda s, name, r: f"[bold]{r['ratio']:.2f}x[/bold]",
+        "  lowest-highest": lambda s, name, r: f"{r['low']:.2f}-{r['high']:.2f}",
+        "  prompt reading included": lambda s, name, r: f"{r['whole']:.2f}x",
+        "tokens per target call": lambda s, name, r: f"{r['per_call']:.2f}",
+        "nodes scored per call": lambda s, name, r: f"{r['nodes']:.1f}",
+        "accepted, of all drafted": lambda s, name, r: f"{r['acceptance']:.3f}",
+        "alpha: of those tested": lambda s, name, r: f"{r['alpha']:.3f}",
+        "c: draft / target step": lambda s, name, r: f"{r['c']:.3f}",
+        "theory at this alpha, c": lambda s, name, r: f"{r['theory']:.2f}x",
+        "scoring a draft / a token": lambda s, name, r: f"{r['scoring']:.2f}x",
+        "greedy output identical": lambda s, name, r: f"{len(s.prompts) - len(r['differ'])} of {len(s.prompts)}" if "differ" in r else "",
+    }
+    for label, show in lines.items():
+        table.add_row(label, *(show(*row) for row in rows))
+    console.print(table)
+    console.print(
+        "Theory takes scoring a draft to cost as much as scoring one token; the line below it says what it does cost.", style="dim"
+    )
+    if any(row.get("differ") for *_, row in rows):
+        text = "Passes of different shape round differently, and near ties fall either way; in float32: python -m demo.greedy_check"
+        console.print(text, style="dim", highlight=False)
+    for setting, name, row in rows:
+        for i, at, gap in row.get("differ", []):
+            text = f"batch {setting.batch}, {name}: prompt {i} differs from token {at} on, where the two best logits lie {gap:.3g} apart"
+            console.print(text, style="dim", highlight=False)
+
+
+def show_text(console, pair, prompts, tokens, drafters):
+    """The same batch streamed twice: speculatively, then plainly."""
+    from specdec_kernels.cli.console import stream_text
+
+    name = list(drafters)[-1]
+    requests = [decode.Request(p, tokens, eos=pair.eos) for p in prompts]
+    for title, drafter in ((f"speculative ({name})", drafters[name]), ("plain", None)):
+        console.rule(f"{title}, temperature 0", align="left")
+        heads = [[line for line in pair.tokenizer.decode(p).splitlines() if line.startswith("def ")][-1] + " ...\n" for p in prompts]
+        stream_text(console, heads, decode.stream(pair.target, requests, drafter, tokenizer=pair.tokenizer))
+
+
+def main():
+    args, console = parse(), Console()
+    gamma = args.gamma if args.gamma == "auto" else int(args.gamma)
+    dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
+    with loading(console) as on_step:
+        pair = decode.load_pair(args.target, None if args.draft == "none" else args.draft, dtype, on_step=on_step)
+    prompts = humaneval(args.prompts, pair.tokenizer)
+    torch.set_num_threads(args.threads or pick_threads(pair.target, prompts[0]))
+    tree = args.drafter if args.drafter in decode.TREE_METHODS else None
+    if tree is not None and pair.draft is None:
+        raise SystemExit(f"--drafter {tree} needs a draft model, got --draft none")
+    drafters = make_drafters(pair, gamma, tree, args.drafts)
+    show_text(console, pair, prompts, args.tokens, drafters)
+    names = list(drafters) if args.drafter == "best" else [args.drafter or list(drafters)[-1]]
+    console.rule("timing", align="left")
+    settings = [Setting(pair, prompts, args.tokens, b, t) for b in args.batch for t in args.temperature]
+    rows = []
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(settings) * Setting.ticks(names, args.repeats))
+        for setting in settings:
+            progress.update(task, description=f"batch {setting.batch}, temperature {setting.temperature:g}")
+            drafters = {name: d for name, d in make_drafters(pair, gamma, tree, args.drafts).items() if name in names}
+            found = setting.measure(drafters, args.repeats, lambda: progress.advance(task))
+            rows.append((setting, found["drafter"], summary(found)))
+    report(console, rows)
+    console.print(
+        f"{args.target} in {str(pair.target.dtype).removeprefix('torch.')}, {args.prompts} HumanEval prompts x {args.tokens} tokens, "
+        f"{args.repeats} interleaved repeats, {torch.get_num_threads()} threads on {os.cpu_count()} cores, torch {torch.__version__}",
+        style="dim",
+    )
+
+
+if __name__ == "__main__":
+    main()

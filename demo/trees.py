@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several drafts gain on the real pair: tokens per target call of every method against K and L, and how much of the
+optimum a method accepts of K drafts on the same rows.
+
+    python -m demo.trees                   # about 30 minutes of one core in all; finished parts are kept in trees.json
+    python -m demo.trees --seconds 500     # stop in time, go on at the next call
+    python -m demo.trees --seconds 0       # only show what there is: the table, and trees.png if matplotlib is installed
+
+HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo. Intervals hold 95% and come from
+resampling prompts, which are the independent units. A chain is the loop's ordinary draft of length L.
+"""
+
+import numpy as np
+import torch
+from rich import box
+from rich.table import Table
+
+import specdec_kernels as sk
+from demo.parts import arguments, run
+from demo.prompts import humaneval
+from specdec_kernels import decode, theory
+
+METHODS = "kseq", "recursive", "recursive_without_replacement", "traversal", "target_only"
+KS, LS = (1, 2, 4, 8), (1, 2, 4, 6)
+FIELDS = "new_tokens", "rows", "accepted", "tested", "drafted"
+
+
+def settings():
+    """(method, K, L) in order of importance; kseq, recursive and recursive_without_replacement with K = 1 are the chain."""
+    yield from [("chain", 1, 4), *((m, 4, 4) for m in METHODS)]
+    for L in LS:
+        yield from [("chain", 1, L), *((m, 4, L) for m in METHODS)]
+    for K in KS[1:]:
+        yield from ((m, K, 4) for m in METHODS)
+    yield from [("traversal", 1, 4), ("target_only", 1, 4)]
+
+
+def key(method, K, L):
+    return f"{method} K={K} L={L}"
+
+
+def drafter_of(pair, method, K, L):
+    return decode.ModelDrafter(pair.draft, L) if method == "chain" else decode.TreeDrafter(pair.draft, method, K, L)
+
+
+def decoded(pair, prompts, tokens, batch, method, K, L) -> list[list[int]]:
+    """Counts of one setting, FIELDS per prompt."""
+    requests = [decode.Request(p, tokens, 1.0, seed=i, eos=pair.eos) for i, p in enumerate(prompts)]
+    output = decode.generate(pair.target, requests, drafter_of(pair, method, K, L), max_batch=batch)
+    assert output.stats.status == 0, output.stats.status
+    return [[int(getattr(r.stats, name)) for name in FIELDS] for r in output.results]
+
+
+@torch.inference_mode()
+def row_acceptance(pair, prompts, positions, draws=16) -> dict:
+    """Chance that one of K drafts at one node is accepted, mean over positions of text the target wrote: {rule: [K][prompt]}.
+
+    Closed forms where there are any; without replacement drafts are drawn and verified, `draws` times a position.
+    """
+    found = {}
+    for prompt in prompts:
+        caches = [m.new_cache(1, len(prompt) + positions) for m in (pair.target, pair.draft)]
+        ids, rows, start = torch.tensor([prompt]), ([], []), 0
+        for i in range(positions):
+            logits = [m.forward(ids, [start], c, keep=[ids.shape[1] - 1]).float() for m, c in zip((pair.target, pair.draft), caches)]
+            for kept, z in zip(rows, logits):
+                kept.append(z[0])
+            start += ids.shape[1]
+            ids = sk.sample(logits[0], seed=torch.tensor([len(prompt)]), offset=torch.tensor([start])).tokens
+        z, y = (torch.stack(x) for x in rows)
+        for rule, values in one_prompt(z, y, draws).items():
+            for K, value in zip(KS, values):
+                found.setdefault(rule, {}).setdefault(str(K), []).append(round(value, 5))
+    return found
+
+
+def one_prompt(z, y, draws):
+    p, q = z.double().softmax(-1), y.double().softmax(-1)
+    top = p.gather(1, y.topk(max(KS)).indices)
+    return {
+        "optimum": [theory.optimal_acceptance(p, q, K).mean().item() for K in KS],
+        "kseq": [sk.kseq_rho(z, y, K).p_acc.mean().item() for K in KS],
+        "recursive": [theory.multi_draft_acceptance(p, q, K, "recursive").mean().item() for K in KS],
+        "recursive_without_replacement": [without_replacement(z, y, K, draws) for K in KS],
+        "target_only": [top[:, :K].sum(1).mean().item() for K in KS],
+    }
+
+
+def without_replacement(z, y, K, draws):
+    n = len(z) * draws
+    rng = dict(seed=torch.arange(n), offset=torch.zeros(n, dtype=torch.int64))
+    z, y = (x.repeat_interleave(draws, 0) for x in (z, y))
+    tokens = torch.cat((torch.full((n, 1), -1), sk.sample(y, k=K, replacement=False, **rng).tokens), 1)
+    parents = torch.tensor([-1] + [0] * K)
+    row = torch.zeros(n, K + 1, dtype=torch.int64)
+    one = dict(method="recursive_without_replacement", max_depth=1, target_row=row, draft_row=row, **rng)
+    # The rows below the children are not asked for: an accepted child's own row is the root's, and its token is dropped.
+    return sk.verify_tree((parents.expand(n, -1), tokens), z[:, None], y[:, None], **one).num_accepted.double().mean().item()
+
+
+def interval(counts, numerator, denominator, resamples=4000, fields=FIELDS):
+    """Ratio of sums over prompts, and its 95% interval: prompts are drawn again."""
+    x = np.array(counts, dtype=float)
+    a, b = x[:, fields.index(numerator)], x[:, fields.index(denominator)]
+    drawn = np.random.default_rng(0).integers(0, len(x), (resamples, len(x)))
+    low, high = np.quantile(a[drawn].sum(1) / b[drawn].sum(1), (0.025, 0.975))
+    return a.sum() / b.sum(), low, high
+
+
+def mean_interval(values, resamples=4000):
+    x = np.array(values)
+    drawn = np.random.default_rng(0).integers(0, len(x), (resamples, len(x)))
+    return x.mean(), *np.quantile(x[drawn].mean(1), (0.025, 0.975))
+
+
+def columns(counts) -> list[str]:
+    """One row of the table: tokens per call with its interval, accepted length, acceptance at a node, nodes scored."""
+    rate = "{:.2f} ({:.2f}-{:.2f})".format(*interval(counts, "new_tokens", "rows"))
+    length, level, drafted = (interval(counts, *pair)[0] for pair in (("accepted", "rows"), ("accepted", "tested"), ("drafted", "rows")))
+    return [rate, f"{length:.2f}", f"{level:.2f}", f"{1 + drafted:.1f}"]
+
+
+def show(console, data):
+    table = Table(title="temperature 1, 95% intervals", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("method", "K", "L", "tokens per\ntarget call", "accepted\nlength", "acceptance\nat a node", "nodes\nscored", "prompts"):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for method, K, L in dict.fromkeys(settings()):
+        counts = data["decode"].get(key(method, K, L))
+        if counts:
+            table.add_row(method, str(K), str(L), *columns(counts), str(len(counts)))
+    console.print(table)
+    if data["rows"]:
+        table = Table(title="one of K drafts at a node is accepted, same rows", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("")
+        for K in KS:
+            table.add_column(f"K = {K}", justify="right", no_wrap=True)
+        for rule, found in data["rows"].items():
+            table.add_row(rule, *("{:.3f}\n({:.3f}-{:.3f})".format(*mean_interval(found[str(K)])) for K in KS))
+        console.print(table)
+
+
+def draw(data, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    colours = dict(zip(("chain", *METHODS, "optimum"), ("0.4", "C0", "C1", "C2", "C4", "C5", "k")))
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(12, 3.6))
+
+    def curve(axis, method, xs, points):
+        points = np.array(points).T
+        error = points[0] - points[1], points[2] - points[0]
+        axis.errorbar(xs, points[0], error, label="optimum of i.i.d. drafts" if method == "optimum" else method, color=colours[method], marker="o", ms=3, lw=1.3, capsize=2, ls="--" if method == "optimum" else "-")
+
+    for rule, found in data["rows"].items():
+        curve(left, rule, KS, [mean_interval(found[str(K)]) for K in KS])
+    for axis, vary in ((middle, [(K, 4) for K in KS]), (right, [(4, L) for L in LS])):
+        for method in METHODS:
+            same = [key("chain", 1, L) if K == 1 and method in METHODS[:3] else key(method, K, L) for K, L in vary]  # one draft is the chain
+            known = [(L if axis is right else K, data["decode"][name]) for (K, L), name in zip(vary, same) if name in data["decode"]]
+            if known:
+                curve(axis, method, [x for x, _ in known], [interval(counts, "new_tokens", "rows") for _, counts in known])
+    chains = [(L, data["decode"].get(key("chain", 1, L))) for L in LS]
+    known = [(L, counts) for L, counts in chains if counts]
+    if known:
+        curve(right, "chain", [L for L, _ in known], [interval(counts, "new_tokens", "rows") for _, counts in known])
+    for axis, title, label in (
+        (left, "one of K drafts at a node is accepted", "K"),
+        (middle, "tokens per target call, L = 4", "K"),
+        (right, "tokens per target call, K = 4", "L"),
+    ):
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel(label)
+        axis.set_xticks(KS if axis is not right else LS)
+        axis.grid(alpha=0.3)
+    left.set_ylim(top=1)
+    right.set_ylim(top=3)
+    for axis in (left, right):
+        if axis.has_data():
+            axis.legend(fontsize=5.5, loc="upper left", ncols=2)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+
+
+def main():
+    options = {
+        "prompts": (40, "of the sweeps and of the rows"),
+        "main-prompts": (164, "of the settings with K = 4 and L = 4, and of their chain"),
+        "tokens": (64, None),
+        "batch": (8, None),
+        "positions": (16, "rows of each prompt, the first that follow it"),
+    }
+    args = arguments(__doc__, "trees.json", options)
+
+    def step(pair, method, K, L):
+        main_one = L == 4 and K == (1 if method == "chain" else 4)
+        prompts = humaneval(args.main_prompts if main_one else args.prompts, pair.tokenizer)
+        return decoded(pair, prompts, args.tokens, args.batch, method, K, L)
+
+    def parts(data):
+        todo = [s for s in dict.fromkeys(settings()) if key(*s) not in data["decode"]]
+        found = [(data["decode"], key(*s), lambda pair, s=s: step(pair, *s)) for s in todo]
+        rows = [] if data["rows"] else [(data, "rows", lambda pair: row_acceptance(pair, humaneval(args.prompts, pair.tokenizer), args.positions))]
+        return [*found[:6], *rows, *found[6:]]
+
+    run(args, {"decode": {}, "rows": {}}, parts, lambda pair: pair, show, draw)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks and bench/gpu_check.sh, without their numbers: what would otherwise first run on a GPU by the minute."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from support import on_backends
+import pytest
+import torch
+from support.backends import BACKENDS
+
+import specdec_kernels as sk
+from specdec_kernels.backends import dispatch
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("bench.run", reason="needs the source tree's bench")
+
+import typer  # noqa: E402
+
+from bench import clock, harness, rehearsal, run, sanitize, verify_chain  # noqa: E402
+from bench.peers import eager, triton  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Thousands of small calls: threads would wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def step(**options):
+    return verify_chain.Step(**{"B": 3, "V": 100, "dtype": "fp32"} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({}, (10 + 2, 2)),  # target rows up to the stop; a draft row per rejection; the stop's target row again
+        ({"stats": False}, (10 + 9, 4)),  # and draft rows up to the stop; both of the stop's rows again
+        ({"top_k": 50}, (10 + 2, 2 + 10)),  # and each target row again to resolve the cutoff
+        ({"temperature": 0.0}, (10, 0)),
+    ],
+)
+def test_rows_that_a_step_reads(options, rows):
+    assert verify_chain.rows_read(step(**options), torch.tensor([0, 5, 2])) == rows
+
+
+def test_labels_name_their_step():
+    labels = [s.label for device in ("cpu", "cuda") for s in verify_chain.steps(device)]
+    assert "B=64 V=151936 bf16 stats T=.7" in labels and "B=64 V=151936 bf16 stats T=.7 top_k=50 top_p=.9" in labels
+    for device in ("cpu", "cuda"):
+        labels = [case.label for case in verify_chain.cases(device)]
+        assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 20}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.05}], ids=str)
+def test_eager_law_is_ours(filters):
+    z = harness.logits(4, 500, dtype=torch.float32, device="cpu", seed=3)
+    scale, cutoff, log_norm, top = sk.row_stats(z, temperature=0.7, **filters).unsqueeze(-1).unbind(1)
+    want = torch.where(z >= cutoff, (z - top) * scale - log_norm, -torch.inf)
+    torch.testing.assert_close(eager.log_law(z, torch.tensor(0.7), **filters), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stats", [False, True])
+def test_eager_step_emits_the_targets_law(stats):
+    """50,000 requests: a shift of 1% in a token's probability is 4.5 standard errors or more."""
+    B, G, V = 50_000, 2, 8
+    torch.manual_seed(7)
+    target, draft = torch.randn(1, G + 1, V).expand(B, -1, -1), torch.randn(1, G, V).expand(B, -1, -1)
+    rows = {"seed": torch.arange(B * G), "offset": torch.zeros(B * G, dtype=torch.int64)}
+    drawn = sk.sample(draft.reshape(B * G, V), **rows)
+    tokens, draft_stats = drawn.tokens.view(B, G), drawn.stats.view(B, G, 4) if stats else None
+    out = eager.step(target, tokens, draft, draft_stats)
+    p = target[0, 0].softmax(-1)
+    error = (out[:, 0].bincount(minlength=V) / B - p) / (p * (1 - p) / B).sqrt()
+    assert error.abs().max() < 4.5
+    checked = sk.verify_chain(target, tokens, draft, seed=torch.arange(B), offset=torch.ones(B, dtype=torch.int64))
+    ours = verify_chain.tokens_per_request(checked)
+    assert 1.2 < ours < 2.8 and abs(verify_chain.tokens_per_request(out) - ours) < 0.02
+
+
+def test_drafts_are_accepted_as_often_as_the_bench_says():
+    for temperature in (0.7, 1.0):
+        x = verify_chain.inputs(step(B=96, V=32000, dtype="bf16", temperature=temperature), "cpu")
+        n = verify_chain.ours(x).num_accepted
+        assert 0.62 < (n.sum() / (n + 1).clamp(max=verify_chain.G).sum()).item() < 0.82
+    x = verify_chain.inputs(step(B=16, V=1000, dtype="bf16", temperature=0.7, closeness=0.0), "cpu")
+    assert (verify_chain.ours(x).num_accepted == verify_chain.G).all()
+
+
+def work(**options):
+    x = SimpleNamespace(x=torch.ones(1 << 16))
+    return harness.Work(x, lambda x: x.x.sum(), bytes=x.x.nbytes, **options)
+
+
+def test_a_broken_peer_costs_its_own_column():
+    def broken(x):
+        raise RuntimeError("no such kernel")
+
+    def absent():
+        raise harness.Unavailable("not installed")
+
+    made = work(peers={"eager": lambda x: x.x.sum(), "broken": broken})
+    made.peer("absent", absent)
+    result = harness.measure(harness.Case("case", lambda: made), "cpu", rounds=2)
+    assert set(result.ratios) == {"eager"}
+    assert result.skipped == {"absent": "not installed", "broken": "RuntimeError: no such kernel"}
+
+
+def test_inputs_rotate_through_more_than_the_cache():
+    with rehearsal.no_gpu():
+        sets = harness.copies(work(), "cuda")
+        assert len(sets) * sets[0].x.nbytes >= 3 * rehearsal.PROPERTIES.L2_cache_size
+        assert len({s.x.data_ptr() for s in sets}) == len(sets)
+        seen = set()
+        for way in (clock.stream, clock.graph):
+            once = way(lambda x: seen.add(x.x.data_ptr()) or x.x.sum(), sets, 1)
+            assert len(seen) == len(sets) and once() > 0
+            seen.clear()
+
+
+def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
+    x = verify_chain.inputs(step(), "cpu")
+    seen = []
+    module = SimpleNamespace(verify_chain=lambda *arguments: seen.append(arguments) or torch.ops.specdec.verify_chain(*arguments))
+    monkeypatch.setattr(triton.importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(sk.backends, "lacks", lambda name: None)
+    monkeypatch.setattr(sk.backends, "chosen", lambda: "cuda")
+    call = triton.same("verify_chain", verify_chain.ours, "cuda")
+    for _ in range(2):
+        assert torch.equal(call(x)[0], verify_chain.ours(x).tokens)
+    assert len(seen) == 2 and seen[0][0] is x.target
+
+
+def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
+    """Small steps in place of the real ones; every line of the GPU path runs, on the CPU."""
+    small = [step(temperature=0.7), step(temperature=0.0), step(top_k=5, top_p=0.9), step(stats=False)]
+    monkeypatch.setattr(verify_chain, "steps", lambda device: small)
+    table, markdown = tmp_path / "bench.csv", tmp_path / "bench.md"
+    with rehearsal.no_gpu():
+        run.main(["verify_chain", "accept"], "cuda", "", "all", str(table), str(markdown), rounds=2, budget=1e9)
+    rows = list(csv.DictReader(line for line in table.open() if not line.startswith("#")))
+    assert [row["case"] for row in rows][: len(small)] == [s.label for s in small]
+    assert all(row["timed"] == "graph" and float(row["GB/s"]) > 0 for row in rows if int(row["bytes"]))
+    assert "flashinfer" in rows[0]["skipped"] and "vllm" in rows[0]["skipped"]
+    assert "# commit: " in table.read_text() and rows[0]["case"] in markdown.read_text()
+
+
+def test_a_case_that_breaks_fails_the_run_but_not_the_next(monkeypatch, capsys):
+    monkeypatch.setattr(verify_chain, "steps", lambda device: [step()])
+    monkeypatch.setattr(verify_chain, "ours", lambda x: 1 / 0)
+    with pytest.raises(typer.Exit) as exit:
+        run.main(["verify_chain"], "cpu", "", "none", "", "", rounds=1, budget=1e9)
+    printed = capsys.readouterr().out
+    assert exit.value.exit_code == 1 and "FAILED verify_chain B=3" in printed and "B=1 V=64 wrapper" in printed
+
+
+def gpu_check(outdir, *steps, **environment):
+    command = ["bash", str(ROOT / "bench/gpu_check.sh"), str(outdir), *steps]
+    environment = os.environ | {"DEVICE": "cpu", "PYTHON": sys.executable, "WORKERS": "1"} | environment
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_gpu_check_goes_on_after_a_failure(tmp_path):
+    done = gpu_check(tmp_path, "environment", "test", "memcheck", TESTS="python_tests/no_such_test.py")
+    summary = (tmp_path / "summary.txt").read_text().splitlines()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [line.split()[0] for line in summary] == ["environment", "test", "memcheck", "total"]
+    assert [("passed" in line, "FAILED" in line) for line in summary] == [(True, False), (False, True), (True, False), (False, True)]
+    assert "calls on cpu, 0 out of range" in (tmp_path / "log.txt").read_text()
+
+
+def test_every_op_has_its_benchmark_and_its_calls_for_the_sanitizers(monkeypatch, capsys):
+    assert set(dispatch.ops()) <= set(run.OPS)
+    calls = list(sanitize.calls("cpu"))
+    assert sanitize.without_calls(name for name, _ in calls) == []
+    short = [call for call in calls if not call[0].startswith("row_gap")]
+    assert sanitize.without_calls(name for name, _ in short) == ["row_gap"]
+    monkeypatch.setattr(sanitize, "calls", lambda device: iter(short[:1]))
+    with pytest.raises(SystemExit) as exit:
+        sanitize.main("cpu")
+    assert exit.value.code and "never called: row_gap" in capsys.readouterr().out
+
+
+def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
+    """Those that this session collected, which is all of them where all tests run."""
+    fixtures = on_backends.fixtures()
+    items = [item for item in request.session.items if hasattr(item, "callspec")]
+    seen = {item.path for item in items if any(name in fixtures and x in BACKENDS for name, x in item.callspec.params.items() if isinstance(x, str))}
+    selected = set(on_backends.files())
+    assert seen - selected <= {on_backends.HERE / "test_cuda_graph.py"}  # the graph step runs it
+    assert {"backend", "op_backend", "sweep_backend", "sweep"} <= fixtures
+    assert on_backends.HERE / "test_rules_turns.py" in selected and on_backends.HERE / "test_readme.py" not in selected
+
+
+def test_gpu_check_names_its_steps(tmp_path):
+    done = gpu_check(tmp_path, "everything")
+    assert done.returncode == 2 and "got everything" in done.stderr

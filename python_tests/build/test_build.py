@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which compiler and architectures a build takes, with compilers made up; what the libraries that were built carry."""
+
+import os
+from pathlib import Path
+
+import pytest
+from build_tools import nvcc
+from build_tools.ninja_file import ROOT, ninja_file
+
+from specdec_kernels import backends
+from specdec_kernels.backends import dispatch
+
+FAKE = """#!/bin/sh
+case $1 in
+--version) echo 'Cuda compilation tools, release {version}, V{version}.88' ;;
+--list-gpu-arch) printf '%s\\n' {archs} ;;
+esac
+"""
+
+
+def compiler(folder, version="12.4", archs="compute_75 compute_80 compute_86 compute_89 compute_90"):
+    path = folder / "bin" / "nvcc"
+    path.parent.mkdir(parents=True)
+    path.write_text(FAKE.format(version=version, archs=archs))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch, tmp_path):
+    """No compiler anywhere."""
+    for name in ("SPECDEC_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    find = nvcc.shutil.which
+    absent = "/usr/local/cuda"
+    monkeypatch.setattr(nvcc.shutil, "which", lambda name: None if name.startswith(absent) else find(name, path=os.environ["PATH"]))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+
+def test_where_the_compiler_is_looked_for(monkeypatch, tmp_path):
+    assert nvcc.wanted() is None
+    on_path = compiler(tmp_path / "path")
+    monkeypatch.setenv("PATH", f"{tmp_path}/path/bin:/usr/bin:/bin")
+    assert nvcc.wanted() == (on_path, "12.4", ["7.5", "8.0", "8.6", "8.9", "9.0"])
+    at_home = compiler(tmp_path / "home", "13.0", "compute_80 compute_100")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    assert nvcc.wanted() == (at_home, "13.0", ["8.0", "10.0"])
+    monkeypatch.setenv("SPECDEC_CUDA", "0")
+    assert nvcc.wanted() is None
+
+
+@pytest.mark.parametrize(
+    "choice, message", [("1", "SPECDEC_CUDA=1 needs nvcc, which was not found"), ("yes", "SPECDEC_CUDA must be 0 or 1, got yes")]
+)
+def test_a_build_that_stops(monkeypatch, choice, message):
+    monkeypatch.setenv("SPECDEC_CUDA", choice)
+    with pytest.raises(SystemExit, match=message):
+        nvcc.wanted()
+
+
+OLD = nvcc.Nvcc("nvcc", "12.4", ["8.0", "8.6", "8.9", "9.0"])
+NEW = nvcc.Nvcc("nvcc", "13.0", ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0"])
+
+
+@pytest.mark.parametrize(
+    "asked, compiler, expected",
+    [
+        (None, NEW, ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX"]),
+        (None, OLD, ["8.0", "8.6", "8.9", "9.0+PTX"]),  # what it does not know is left to PTX
+        ("8.0;9.0a;12.0+PTX", NEW, ["8.0", "9.0a", "12.0+PTX"]),
+        ("8.0 8.6, 9.0+PTX", NEW, ["8.0", "8.6", "9.0+PTX"]),
+        (" 9.0; 9.0", NEW, ["9.0"]),
+    ],
+)
+def test_archs(monkeypatch, asked, compiler, expected):
+    if asked is not None:
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", asked)
+    assert nvcc.archs(compiler) == expected
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        ("Hopper", "TORCH_CUDA_ARCH_LIST: an architecture must look like 9.0, 9.0a or 9.0[+]PTX, got Hopper"),
+        ("8.0;sm_90", "got sm_90"),
+        ("8.0;12.0", "TORCH_CUDA_ARCH_LIST: nvcc 12.4 compiles for 8.0, 8.6, 8.9, 9.0, got 12.0"),
+    ],
+)
+def test_bad_archs(monkeypatch, asked, message):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", asked)
+    with pytest.raises(SystemExit, match=message):
+        nvcc.archs(OLD)
+
+
+def test_code_flags():
+    assert nvcc.code_flags(["9.0a", "12.0+PTX"]) == (
+        "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120,code=sm_120 -gencode arch=compute_120,code=compute_120"
+    )
+
+
+def test_the_page_without_a_compiler_has_no_cuda():
+    page = ninja_file({"_C": Path("_C.so")}, None)
+    assert "verify_chain_cpu.cpp" in page and "cuda" not in page
+    page = ninja_file({"_C": Path("_C.so"), "_C_cuda": Path("_C_cuda.so")}, NEW)
+    assert all(f"csrc/ops/{op}/{op}_cuda.cu" in page for op in dispatch.ops())
+
+
+@pytest.mark.parametrize("library", [backends._LIBRARY, backends._CUDA_LIBRARY], ids=lambda path: path.name)
+def test_a_library_finds_torch_beside_it_and_names_no_folder_of_this_machine(library):
+    if not library.exists():
+        pytest.skip(f"{library.name} was not built")
+    code = library.read_bytes()
+    assert b"$ORIGIN/../torch/lib\0" in code
+    assert str(ROOT).encode() + b"/" not in code and b"site-packages" not in code

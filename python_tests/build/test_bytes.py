@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernels read, counted access by access: the `.cu` files on the CPU, in the flavour that notes every one of them.
+
+The harness runs blocks in ascending order, so that what is read is known and not only bounded. A row is `V * item` bytes. Beside
+whole rows there are gathers (an entry of a row by its id) and the rescan: one chunk of 1024 entries, which the final draw looks
+at once to add up and once more up to the token that it picks.
+"""
+
+from support import backends
+import pytest
+from support import tally
+import torch
+
+import specdec_kernels as sk
+
+WHERE = "cuda-on-cpu-checked"
+CHUNK = 1024
+BLOCK = 256  # threads, each of which looks up the logprob of a drawn token: one address, so one transaction
+RESCAN = 2 * CHUNK + BLOCK  # entries, at most: the draw and what follows it
+ENDS_EARLY = 5  # the request whose draft ends at position 2
+BF16, F32 = torch.bfloat16, torch.float32
+
+pytestmark = pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for")
+
+
+def counted(op, args, watched):
+    from tools.cuda_on_cpu.build import load
+    from tools.cuda_on_cpu.control import counting
+
+    with counting(load("checked"), **{name: args[name] for name in watched}) as counts:
+        out = getattr(sk, op)(**args)
+    return out, dict(counts), counts.launches
+
+
+def count(op, *watched, **args):
+    """The op's result, a Count (bytes by row, as tensors) of each watched argument, and its launches."""
+    out, counts, launches = backends.there(WHERE, counted, op, args, watched)
+    for name, c in counts.items():
+        c.read, c.distinct = torch.from_numpy(c.read), torch.from_numpy(c.distinct)
+        assert c.written == 0 and c.outside == 0, f"{name}: written {c.written}, outside its rows {c.outside}"
+    return out, [counts[name] for name in watched], launches
+
+
+def language_rows(seed, n, V, dtype, least=12.0, most=18.0):
+    """Rows as language models have them where they know what comes next: a normal body of width 2.5, and ten tokens that stand
+    out at 12 to 18. The body then weighs about a hundredth at V = 8192, and most of the rest is two or three tokens."""
+    rng = torch.Generator().manual_seed(seed)
+    z = 2.5 * torch.randn(n, V, generator=rng)
+    ids = torch.rand(n, V, generator=rng).topk(10).indices
+    return z.scatter(1, ids, least + (most - least) * torch.rand(n, 10, generator=rng)).to(dtype)
+
+
+def step(B, G, V, dtype):
+    """One step of B requests: the draft's rows are the target's with noise, the drafted tokens are drawn from them."""
+    target = language_rows(1, B * (G + 1), V, dtype).reshape(B, G + 1, V)
+    noise = torch.randn(B, G, V, generator=torch.Generator().manual_seed(2))
+    draft = (target[:, :G].float() + 0.6 * noise).to(dtype)
+    rng = torch.Generator().manual_seed(3)
+    drafts = torch.multinomial(draft.float().softmax(-1).flatten(0, 1), 1, generator=rng).reshape(B, G)
+    uniforms = torch.rand(B, G + 1, generator=rng, dtype=torch.float64)
+    drafts[ENDS_EARLY, 2], uniforms[ENDS_EARLY, :2] = -1, 0  # its drafts are accepted, then a plain draw from row 2
+    return {"target_logits": target, "draft_tokens": drafts, "draft_logits": draft, "uniforms": uniforms}
+
+
+def positions(out):
+    """[B, G+1] masks: before the stop, at it, after it. And who was rejected, of those who stopped before the end."""
+    n, i = out.num_accepted[:, None], torch.arange(out.tokens.shape[1])[None]
+    return i < n, i == n, i > n
+
+
+def within(read, least, entries, item):
+    """At least `least` bytes, at most `entries` entries more."""
+    return bool(((read >= least) & (read <= least + entries * item)).all())
+
+
+def note(what, read, least):
+    tally.notes.append(f"{what}: {int(read):,} bytes read, {read / least:.2f} of what must be read")
+
+
+# A ragged last chunk; whole chunks, and so 16-byte loads alone; the size that the byte floor is quoted at.
+@pytest.mark.parametrize("B, V, dtype", [(32, 3000, BF16), (32, 3000, F32), (32, 8192, BF16), (32, 8192, F32), (8, 151_936, BF16)])
+def test_verify_chain(B, V, dtype):
+    """Draft stats handed over: target rows are read once up to the stop, the one at the stop twice if it was rejected; the
+    draft's row there once, and no other."""
+    G, item = 5, dtype.itemsize
+    args = step(B, G, V, dtype)
+    stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
+    out, (target, draft), launches = count("verify_chain", "target_logits", "draft_logits", draft_stats=stats, **args)
+    before, at, after = positions(out)
+    full = out.num_accepted == G
+    ended = torch.zeros(B, dtype=torch.bool)
+    ended[ENDS_EARLY] = out.num_accepted[ENDS_EARLY] == 2
+    rejected = ~full & ~ended
+    assert ended.any() and full.any() and rejected.any(), "not a test of all the outcomes"
+    assert [blocks > 0 for _, blocks in launches] == [True, True]
+    row = V * item
+
+    # Every needed row of the target once; gathered there: p of the draft, for its test and for its logprob.
+    assert (target.distinct[~after] == row).all() and (target.read[after] == 0).all()
+    assert (target.read[before] == row + 2 * item).all()
+    at_stop = target.read[at]
+    assert within(at_stop[rejected], 2 * row, RESCAN + 2, item)  # the second read makes the residual; p of the draft is gathered twice
+    assert within(at_stop[full], row, RESCAN, item) and within(at_stop[ended], row, RESCAN, item)
+
+    # The draft: q of each token that was tested, and one row where the request was rejected.
+    before, at, after = before[:, :G], at[:, :G], after[:, :G]
+    assert (draft.read[before] == item).all() and (draft.read[after] == 0).all()
+    assert ((draft.distinct == row).sum(-1) == rejected).all()
+    assert within(draft.read[at & rejected[:, None]], row, 2 * CHUNK + 2, item)
+    assert (draft.read[at & ended[:, None]] == 0).all()
+
+    if V == 8192:  # rows are read 16 bytes at a time, gathers and the rescan entry by entry
+        assert set(target.loads) == set(draft.loads) == {item, 16}
+        assert target.loads[16] * 16 == int(row * ((out.num_accepted + 1).sum() + rejected.sum()))
+        assert draft.loads[16] * 16 == int(row * rejected.sum())
+    rows, again, read = int((out.num_accepted + 1).sum()), int(rejected.sum()), int(target.read.sum() + draft.read.sum())
+    more = (read - row * (rows + 2 * again)) / B / item
+    tally.notes.append(f"verify_chain, B={B}, V={V}, {dtype}, draft stats: {rows} target rows (of {B * (G + 1)}), {again} of them again at the stop, "
+                       f"{again} draft rows (of {B * G}), {more:.0f} entries a request gathered or rescanned; {read:,} bytes")
+
+
+def test_verify_chain_ragged():
+    """The same requests ragged read the same rows."""
+    B, G, V = 8, 3, 2048
+    args = step(B, G, V, BF16)
+    stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
+    dense, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", draft_stats=stats, **args)
+    flat = {name: args[name].flatten(0, 1) for name in ("target_logits", "draft_tokens", "draft_logits")}
+    flat |= {"cu_draft": torch.arange(B + 1) * G, "max_draft": G, "uniforms": args["uniforms"], "draft_stats": stats.flatten(0, 1)}
+    ragged, (target_rows, draft_rows), _ = count("verify_chain", "target_logits", "draft_logits", **flat)
+    assert torch.equal(dense.tokens, ragged.tokens) and dense.num_accepted.unique().numel() > 2
+    assert torch.equal(target.read.flatten(), target_rows.read) and torch.equal(draft.read.flatten(), draft_rows.read)
+
+
+def test_greedy_reads_no_draft_row():
+    B, G, V, item = 32, 5, 4096, 2
+    args = step(B, G, V, BF16)
+    out, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", temperature=torch.zeros(B), **args)
+    _, _, after = positions(out)
+    assert out.num_accepted.unique().numel() > 3
+    assert (target.distinct[~after] == V * item).all() and (target.read[after] == 0).all()
+    assert within(target.read[~after], V * item, CHUNK, item)  # the chunk of the maximum once more, for its first id
+    assert (draft.read == 0).all()
+
+
+def test_one_hot_drafts():
+    B, G, V, item = 32, 5, 4096, 2
+    args = step(B, G, V, BF16)
+    del args["draft_logits"]
+    args["draft_tokens"] = torch.where(torch.rand(B, G, generator=torch.Generator().manual_seed(4)) < 0.8, args["target_logits"][:, :G].argmax(-1),
+                                       args["draft_tokens"])
+    out, (target,), _ = count("verify_chain", "target_logits", **args)
+    before, at, after = positions(out)
+    assert out.num_accepted.unique().numel() > 3
+    assert (target.read[before] == (V + 2) * item).all() and (target.read[after] == 0).all()
+    rejected = (out.num_accepted < G) & (args["draft_tokens"].gather(1, out.num_accepted.clamp(max=G - 1).long()[:, None])[:, 0] >= 0)
+    assert within(target.read[at][rejected], 2 * V * item, RESCAN + 2, item)
+    assert within(target.read[at][~rejected], V * item, RESCAN, item)
+
+
+def test_both_stats_handed_over():
+    """Then a row is read only where the request stops."""
+    B, G, V, item = 32, 5, 4096, 2
+    args = step(B, G, V, BF16)
+    for side, rows in (("target", G + 1), ("draft", G)):
+        args[f"{side}_stats"] = backends.run("row_stats", "cpu", args[f"{side}_logits"].flatten(0, 1)).reshape(B, rows, 4)
+    out, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", **args)
+    before, at, after = positions(out)
+    assert (target.distinct[before] == item).all() and (target.read[after] == 0).all()
+    assert within(target.read[at], V * item, RESCAN + 2, item)
+    assert (draft.distinct[before[:, :G]] == item).all() and (draft.read[after[:, :G]] == 0).all()
+
+
+def test_probability_rows():
+    """Nothing is to be normalised: again a row is read only where the request stops."""
+    B, G, V, item = 16, 3, 4096, 4
+    args = step(B, G, V, F32)
+    args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1) for side in ("target", "draft")}
+    out, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", target_kind="probs", draft_kind="probs", **args)
+    before, at, after = positions(out)
+    assert (target.distinct[before] == item).all() and (target.read[after] == 0).all()
+    assert within(target.read[at], V * item, RESCAN + 2, item)
+    assert ((draft.distinct == V * item).sum(-1) <= 1).all() and (draft.read[after[:, :G]] == 0).all()
+
+
+def test_filters_on_the_target():
+    """Temperature, top-k and top-p: one more read at most of the chunks that can hold the cutoff, on every row up to the stop."""
+    B, G, V, item = 16, 5, 8192, 2
+    args = step(B, G, V, BF16)
+    stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
+    out, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", draft_stats=stats, temperature=0.8, top_k=50, top_p=0.95, **args)
+    before, at, after = positions(out)
+    assert (target.distinct[~after] == V * item).all() and (target.read[after] == 0).all()
+    assert within(target.read[before], V * item, V + 2 * CHUNK + 2, item)
+    assert within(target.read[at], V * item, 2 * V + 2 * CHUNK + RESCAN + 2, item)
+    note(f"verify_chain with filters, V={V}, bf16", target.read.sum() + draft.read.sum(), V * item * int((out.num_accepted + 1).sum()))
+
+
+def test_a_request_by_a_rule_leaves_the_others_alone():
+    """Exact requests read what they read without it. Of its own rows, whose laws many blocks make, none is left out."""
+    B, G, V = 8, 3, 2048
+    args = step(B, G, V, BF16)
+    args["draft_stats"] = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
+    exact, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", **args)
+    rule = torch.tensor([sk.RULES["exact"], sk.RULES["chow"]]).repeat(B // 2)
+    mixed, (target_too, draft_too), launches = count("verify_chain", "target_logits", "draft_logits", rule=rule, alpha=1.0, **args)
+    assert len(launches) == 3 and (exact.num_accepted[::2] < G).any()
+    assert torch.equal(exact.tokens[::2], mixed.tokens[::2])
+    assert mixed.num_accepted[1::2].tolist() == [G, G, 2, G], "the draft's law stands for the target's"
+    assert torch.equal(target.read[::2], target_too.read[::2]) and torch.equal(draft.read[::2], draft_too.read[::2])
+    whole = target_too.distinct[1::2] == V * BF16.itemsize
+    ends = ENDS_EARLY // 2  # after 2 drafts: there is no other position that it could come to
+    assert whole[ends].tolist() == [True, True, True, False] and whole.sum() == whole.numel() - 1
+
+
+# ---- row_stats and sample -------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("V", [1, 1023, 3000, 8192])
+def test_row_stats_reads_once(V, dtype):
+    z = language_rows(5, 12, V, dtype) if V > 10 else torch.ones(12, V, dtype=dtype)
+    out, (rows,), launches = count("row_stats", "logits", logits=z, temperature=0.7)
+    assert (rows.read == V * dtype.itemsize).all() and (rows.distinct == rows.read).all() and len(launches) == 1
+    _, (rows,), _ = count("row_stats", "logits", logits=z, temperature=0)
+    assert within(rows.read, V * dtype.itemsize, CHUNK, dtype.itemsize)  # a greedy row: the chunk of the maximum once more
+
+
+FILTERS = [{"top_k": 50}, {"top_k": 1}, {"top_p": 0.9}, {"min_p": 0.05}, {"min_p": 0.02, "top_p": 0.95}, {"top_k": 50, "top_p": 0.9},
+           {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01}]
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("params", FILTERS, ids=["-".join(f) for f in FILTERS])
+def test_row_stats_reads_at_most_twice_with_filters(params, dtype):
+    """On rows as language models have them."""
+    V, item = 8192, dtype.itemsize
+    z = language_rows(6, 12, V, dtype)
+    _, (rows,), launches = count("row_stats", "logits", logits=z, **params)
+    assert within(rows.read, V * item, V, item) and (rows.distinct == V * item).all() and len(launches) == 1
+    note(f"row_stats, {params}, V={V}, {dtype}", rows.read.sum(), rows.distinct.sum())
+
+
+def test_row_stats_of_a_large_vocabulary():
+    """Here top-k 50 finds its bound among the chunk maxima, and most chunks are not read again."""
+    z = language_rows(7, 2, 151_936, BF16)
+    _, (rows,), _ = count("row_stats", "logits", logits=z, temperature=0.8, top_k=50, top_p=0.95)
+    assert within(rows.read, z[0].nbytes, z.shape[1], 2)
+    note("row_stats, temperature, top_k=50, top_p=0.95, V=151936, bf16", rows.read.sum(), rows.distinct.sum())
+
+
+@pytest.mark.parametrize("params", [{"top_p": 0.9}, {"top_p": 0.99}, {"top_k": 3000}, {"top_k": 50, "top_p": 0.9}])
+@pytest.mark.parametrize("law", ["undecided", "flat"])
+def test_row_stats_of_broad_rows(params, law):
+    """More logits may be the cutoff than the kernel keeps side by side, and every 32nd logit tells where it lies. Undecided rows:
+    ten tokens at 4 to 12 over the same body, which weighs a third. Flat rows: all logits within some hundredths."""
+    V = 20_480
+    flat = 0.01 * torch.randn(4, V, generator=torch.Generator().manual_seed(8))
+    z = flat if law == "flat" else language_rows(8, 4, V, F32, 4.0, 12.0)
+    _, (rows,), _ = count("row_stats", "logits", logits=z, **params)
+    assert within(rows.read, V * 4, V, 4)
+    note(f"row_stats of {law} rows, {params}, V={V}, fp32", rows.read.sum(), rows.distinct.sum())
+
+
+def test_row_stats_where_the_guess_is_hardest():
+    """At the median of a wide flat row the sample tells least: 2.8 standard deviations of its error can be gathered."""
+    V = 151_936
+    z = 0.01 * torch.randn(6, V, generator=torch.Generator().manual_seed(9))
+    _, (rows,), _ = count("row_stats", "logits", logits=z, top_p=0.5)
+    assert within(rows.read, V * 4, V, 4)
+    note(f"row_stats of flat rows, top_p=0.5, V={V}, fp32", rows.read.sum(), rows.distinct.sum())
+
+
+@pytest.mark.parametrize("params, whole", [({}, 1), ({"temperature": 0.8, "top_k": 50, "top_p": 0.95}, 3)])
+def test_sample(params, whole):
+    """Without filters a row is read once, and a chunk of it for each draw; with them, once for the cutoff and once for the law
+    that is left, where a chunk reaches the cutoff."""
+    V, k, item = 8192, 2, 2
+    z = language_rows(9, 12, V, BF16)
+    u = torch.rand(12, k, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    _, (rows,), launches = count("sample", "logits", logits=z, k=k, uniforms=u, **params)
+    assert within(rows.read, V * item, (whole - 1) * V + 2 * CHUNK * (whole > 1) + k * RESCAN, item) and len(launches) == 1
+    note(f"sample, {params}, V={V}, bf16", rows.read.sum(), rows.distinct.sum())

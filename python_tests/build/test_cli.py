@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, on a tiny model kept in a folder: what it prints and what it refuses."""
+
+import json
+
+import pytest
+from support import tiny
+from typer.testing import CliRunner
+
+from specdec_kernels.cli import Method, app
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WORDS = ["<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .:()\n"]
+
+
+def folder(path, seed, words=WORDS):
+    """A model and a tokenizer of single characters as transformers keeps them."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>").save_pretrained(path)
+    tiny.llama(seed, vocab=len(words)).save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    return folder(root / "target", 0), folder(root / "draft", 1)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def generate(pair, *arguments):
+    target, draft = pair
+    common = ["--target", target, "--prompt", "def f(x): def f", "--max-new-tokens", 24, "--dtype", "float32"]
+    return run("generate", *common, *arguments, *(() if "--draft" in arguments else ("--draft", draft)))
+
+
+def test_info():
+    from specdec_kernels import __version__
+
+    result = run("info")
+    assert result.exit_code == 0 and __version__ in result.output and "cpu" in result.output
+
+
+def body(output):
+    return output[: output.index("new tokens")]
+
+
+def test_generate_streams_text_and_ends_with_statistics(pair):
+    plain = generate(pair, "--plain")
+    assert plain.exit_code == 0, plain.output
+    assert "def f(x): def f" in plain.output and "tokens/s" in plain.output and "acceptance" not in plain.output
+    for arguments in (["--gamma", 3], ["--gamma", "auto"], ["--lookup-first"], ["--draft", "lookup"]):
+        result = generate(pair, *arguments)
+        assert result.exit_code == 0, result.output
+        assert body(result.output) == body(plain.output) and "acceptance" in result.output
+
+
+def test_generate_with_trees(pair):
+    """Whatever the method, the greedy text; a sampled tree follows its seed."""
+    plain = body(generate(pair, "--plain").output)
+    for method in (Method.kseq, Method.recursive_without_replacement, Method.greedy):
+        result = generate(pair, "--method", method.value, "--drafts", 2, "--gamma", 3)
+        assert result.exit_code == 0 and body(result.output) == plain, result.output
+        assert f"{method.value}: " in result.output
+    for arguments in (["--widths", "3,1"], ["--lookup-first"]):
+        assert body(generate(pair, "--method", "target_only", *arguments).output) == plain
+    one, same, other = (body(generate(pair, "--method", "kseq", "--temperature", 1, "--seed", s).output) for s in (1, 1, 2))
+    assert one == same != other
+
+
+def test_generate_with_rules(pair):
+    """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target where it defers."""
+    target, draft = pair
+    plain, drafted = (body(generate(p, "--plain").output) for p in (pair, (draft, target)))
+    assert plain != drafted
+    trees = ["--rule", "chow", "--alpha", 0, "--method", "kseq"], ["--rule", "thresholds", "--method", "target_only"]
+    for arguments in (["--rule", "chow", "--alpha", 0], ["--rule", "lenience"], ["--block"], *trees):
+        result = generate(pair, "--gamma", 3, *arguments)
+        assert result.exit_code == 0 and body(result.output) == plain, result.output
+    for arguments in (["--gamma", 3], ["--gamma", 3, "--block"], ["--plain"]):
+        result = generate(pair, "--rule", "chow", "--alpha", 1, *arguments)
+        assert result.exit_code == 0 and body(result.output) == drafted, result.output
+    assert "target calls 0" in " ".join(result.output.split())
+    typical = generate(pair, "--rule", "typical", "--alpha", "0.2,0.5", "--gamma", 3, "--temperature", 1)
+    assert typical.exit_code == 0 and "acceptance" in typical.output
+
+
+def test_the_methods_are_those_of_the_loop():
+    from specdec_kernels.decode import TREE_METHODS
+
+    assert {m.value for m in Method} == {"chain", *TREE_METHODS}
+
+
+def test_generate_samples_by_seed(pair):
+    one, same, other = (body(generate(pair, "--gamma", 3, "--temperature", 1, "--top-p", 0.9, "--seed", s).output) for s in (1, 1, 2))
+    assert one == same != other
+
+
+def test_generate_a_batch_stops_at_a_string(pair):
+    target, draft = pair
+    text = body(generate(pair, "--plain").output).split("def f(x): def f")[1]
+    stop = text[4:6]
+    result = generate(pair, "--prompt", "abc abc", "--stop", stop)
+    assert result.exit_code == 0 and "request 1" in result.output
+    assert text[: text.find(stop)] in result.output and text[: text.find(stop) + 2] not in result.output
+
+
+def test_generate_refuses(pair, tmp_path):
+    target, _ = pair
+    other = folder(tmp_path / "other", 2, WORDS[:10] + ["%"] + WORDS[11:])
+    for arguments, message in [
+        (["--draft", other], "target and draft must have one vocabulary"),
+        (["--gamma", "many"], '--gamma must be an integer >= 1 or "auto", got many'),
+        (["--gamma", 0], 'gamma must be an integer >= 1 or "auto", got 0'),
+        (["--method", "kseq", "--draft", "lookup"], "--method kseq needs a draft model, got --draft lookup"),
+        (["--method", "target_only", "--widths", "3,x"], "--widths must be integers >= 1 with commas between them, got x"),
+        (["--method", "kseq", "--widths", "3,1"], "draws independent chains, which have no fixed shape"),
+        (["--method", "kseq", "--lookup-first"], "lookup needs distinct children"),
+        (["--method", "greedy", "--temperature", 1], "needs temperature 0, request 0 has 1.0"),
+        (["--rule", "chov"], "rule must be one of exact, chow"),
+        (["--rule", "diff", "--alpha", 2], "alpha of rule 'diff' must be in [0, 1], got 2"),
+        (["--rule", "diff", "--alpha", "x"], "--alpha must be a number, or two with a comma between them, got x"),
+        (["--rule", "diff", "--draft", "lookup"], "with PromptLookupDrafter, request 0 has 'diff'"),
+        (["--rule", "diff", "--plain", "--draft", "lookup"], "--plain --rule diff needs a draft model, got --draft lookup"),
+        (["--rule", "typical", "--method", "kseq"], "ensemble with TreeDrafter, request 0 has 'typical'"),
+        (["--rule", "diff", "--method", "target_only"], "rule must be one of exact, thresholds with TreeDrafter, request 0 has 'diff'"),
+        (["--method", "kseq", "--block"], "verify must be 'token' with TreeDrafter, got 'block'"),
+        (["--temperature", -1], "temperature must be a finite number >= 0"),
+        (["--top-p", 0], "top_p must lie in (0, 1]"),
+        (["--draft", "missing.gguf"], "missing.gguf: no such file"),
+    ]:
+        result = generate(pair, *arguments)
+        assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
+
+
+def test_vocabularies_that_differ_are_named(pair, tmp_path):
+    from specdec_kernels.decode import load_pair
+
+    target, _ = pair
+    swapped = folder(tmp_path / "swapped", 2, WORDS[:2] + [WORDS[3], WORDS[2]] + WORDS[4:])
+    with pytest.raises(ValueError, match=r"2 with another id \('a': 2 against 3\)"):
+        load_pair(target, swapped)
+    longer = folder(tmp_path / "longer", 2, [*WORDS, "%"])
+    with pytest.raises(ValueError, match=r"34 tokens against 35; 1 only in the draft \('%'\)"):
+        load_pair(target, longer)
+
+
+def test_padded_output_rows_are_fine(pair, tmp_path):
+    """A draft with the same tokenizer and more output rows is accepted."""
+    target, _ = pair
+    path = folder(tmp_path / "padded", 3)
+    tiny.llama(3, vocab=len(WORDS) + 30).save_pretrained(path)
+    config = json.loads((tmp_path / "padded" / "config.json").read_text())
+    assert config["vocab_size"] == len(WORDS) + 30
+    assert body(generate(pair, "--draft", path).output) == body(generate(pair, "--plain").output)

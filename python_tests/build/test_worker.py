@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machinery under the other tests: what travels to a backend's process and back, and the tally of flips."""
+
+import os
+from collections import Counter
+
+from support import cases
+import pytest
+from support import tally
+import torch
+from support.worker import Worker
+
+
+@pytest.fixture(scope="module")
+def other():
+    return Worker("cpu elsewhere", {"SPECDEC_BACKEND": "cpu"})
+
+
+def layout(x):
+    return x.stride(), x.storage_offset(), x.data_ptr() % 64, x
+
+
+def dies():
+    os._exit(3)
+
+
+def refuses(x):
+    raise ValueError(f"op: x must be 1, got {x}")
+
+
+@pytest.mark.parametrize("x", [
+    torch.arange(6.0).reshape(2, 3), torch.randn(4, 5).T, torch.zeros(0, 3), torch.ones(1, 7).expand(9, -1), torch.tensor(2**62),
+    cases.strided(torch.randn(3, 5).bfloat16(), 3, 7), torch.randn(100).half()[33:40], torch.tensor([True, False]),
+], ids=["dense", "transposed", "empty", "expanded", "scalar", "strided and shifted", "slice", "bool"])
+def test_a_tensor_arrives_as_it_is(other, x):
+    """Values, dtype, strides, and where it lies in a vector of 16 bytes; the way back the same."""
+    stride, offset, alignment, back = other.call(layout, x)
+    assert (stride, offset) == (x.stride(), x.storage_offset()) and (x.numel() == 0 or alignment == offset * x.element_size() % 64)
+    assert torch.equal(back, x) and back.dtype == x.dtype and back.stride() == x.stride()
+
+
+def test_exceptions_come_back_as_themselves(other):
+    with pytest.raises(ValueError, match="^op: x must be 1, got 2$"):
+        other.call(refuses, 2)
+    assert other.call(abs, -3) == 3
+
+
+def test_a_process_that_dies_says_so():
+    doomed = Worker("doomed", {"SPECDEC_BACKEND": "cpu"})
+    with pytest.raises(ChildProcessError, match="doomed: the worker died in dies, exit code 3"):
+        doomed.call(dies)
+    assert not doomed.alive()
+
+
+def test_too_many_flips_are_seen(monkeypatch):
+    """In one comparison, and over the session where each comparison alone would pass."""
+    monkeypatch.setattr(tally, "compared", Counter())
+    monkeypatch.setattr(tally, "flipped", Counter())
+    monkeypatch.setattr(tally, "running", "cpu")
+    with pytest.raises(AssertionError, match="2 flips inside the band in 9000 requests"):
+        tally.record(9000, 2)
+    tally.record(9000, 0)
+    assert tally.over_the_cap() == []
+    tally.record(100, 1)
+    assert tally.over_the_cap() == ["cpu"]

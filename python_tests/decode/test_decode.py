@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decode loop on tiny models: greedy output, the joint law, ragged batches, ends, streaming, errors."""
+
+from support import laws
+import numpy as np
+import pytest
+from support import tiny
+import torch
+
+from specdec_kernels.decode import (
+    HFModel,
+    LeanLlama,
+    LookupThenModel,
+    ModelDrafter,
+    PromptLookupDrafter,
+    Request,
+    adapt,
+    generate,
+    stream,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+KINDS = ["plain", "model", "confident", "lookup", "both", "auto"]
+
+
+@pytest.fixture(scope="module")
+def models():
+    return tiny.served()
+
+
+def drafter(kind, model):
+    lookup, gamma = PromptLookupDrafter(5), "auto" if kind == "auto" else 3
+    if kind in ("both", "auto"):
+        return LookupThenModel(lookup, ModelDrafter(model, gamma))
+    confident = ModelDrafter(model, 6, confidence=0.3)
+    return {"plain": None, "model": ModelDrafter(model, 3), "confident": confident, "lookup": lookup}[kind]
+
+
+@pytest.mark.parametrize("name, batch", [("lean", 1), ("lean", 3), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_is_the_models_own(models, name, batch, kind):
+    """batch 3 of 8 requests: slots are freed, moved and taken again. Kills a cache row kept for another request, a
+    position off by one, a stale key that is seen."""
+    hf, target, draft = models[name]
+    todo = tiny.requests()
+    output = generate(target, todo, drafter(kind, draft), max_batch=batch)
+    for request, result in zip(todo, output.results):
+        assert result.tokens == tiny.greedy(hf, request.prompt, request.max_new_tokens)
+        assert result.finished == "length"
+    if kind in ("model", "both"):
+        assert 0.2 < output.stats.alpha < 0.95 and output.stats.tokens_per_call > 1.2  # both outcomes were met
+    if kind == "plain":
+        assert output.stats.tokens_per_call == 1
+
+
+CASES = [("plain", 1.0), ("model", 1.0), ("model", 0.6), ("confident", 1.0), ("lookup", 1.0), ("both", 1.0)]
+
+
+def three_tokens(kind, n, temperature=1.0, V=4):
+    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration, statistics.
+
+    The draft is another random model, so its law is far from the target's.
+    """
+    hf, other = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
+    prompt = [1]  # lookup finds something once the 1 has come again
+    drafters = {"lookup": PromptLookupDrafter(2, 2, 1), "plain": None, "model": ModelDrafter(adapt(other), 3)}
+    drafters["confident"] = ModelDrafter(adapt(other), 3, confidence=0.2)
+    drafters["both"] = LookupThenModel(drafters["lookup"], drafters["model"])
+    todo = [Request(prompt, max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
+    output = generate(adapt(hf), todo, drafters[kind], max_batch=2000)
+    tokens = np.array([r.tokens for r in output.results])
+    return laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, prompt, temperature), 3), V), output.stats
+
+
+@pytest.mark.parametrize("kind, temperature", CASES)
+def test_joint_law_of_three_tokens(kind, temperature):
+    """Through the whole loop the emitted tokens follow the target's joint law on V^3, whatever the drafter.
+
+    With 10,000 draws over up to 64 cells a bias of total variation 0.06, spread over the cells, is found 99 times in 100.
+    """
+    check, stats = three_tokens(kind, 10_000, temperature)
+    assert check.passed, check
+    assert check.cells > 25 and check.detects < 0.06, check
+    assert kind == "plain" or 0.1 < stats.alpha < 0.9, stats  # drafts are both accepted and rejected
+
+
+def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
+    """The test above has teeth: drafts drawn greedily that pass for draws at temperature 1 are caught."""
+    import specdec_kernels as sk
+
+    honest = sk.sample
+
+    def liar(logits, **options):
+        return honest(logits, **options)._replace(tokens=logits.argmax(-1, keepdim=True))
+
+    monkeypatch.setattr(sk, "sample", liar)
+    assert not three_tokens("model", 4000)[0].passed
+
+
+@pytest.mark.parametrize("kind", ["plain", "model", "confident", "lookup", "both"])
+def test_a_request_alone_and_in_a_batch(models, kind):
+    """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters."""
+    _, target, draft = models["lean"]
+    todo = [
+        Request(
+            r.prompt,
+            r.max_new_tokens,
+            temperature=[0.0, 1.0, 0.7, 1.3][i % 4],
+            top_k=[0, 5][i % 2],
+            top_p=[1.0, 0.8, 1.0][i % 3],
+            min_p=[0.0, 0.1][i // 4],
+            seed=100 + i,
+        )
+        for i, r in enumerate(tiny.requests())
+    ]
+    alone = [generate(target, [r], drafter(kind, draft)).results[0].tokens for r in todo]
+    together = generate(target, todo[::-1], drafter(kind, draft), max_batch=5).results
+    assert alone == [r.tokens for r in together[::-1]]
+    reseeded = generate(target, [Request(todo[1].prompt, 15, temperature=1.0, seed=1)], drafter(kind, draft)).results[0].tokens
+    assert reseeded != alone[1]
+
+
+def test_parameters_are_each_requests_own(models):
+    """Beside a request at temperature 1, top_k=1 and top_p -> 0 are greedy, and a greedy one is greedy."""
+    hf, target, draft = models["lean"]
+    prompt = tiny.requests()[3].prompt
+    variants = [dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0), dict(temperature=0.0), dict()]
+    todo = [Request(prompt, 20, **{"temperature": 1.0, **v}, seed=i) for i, v in enumerate(variants)]
+    results = generate(target, todo, drafter("model", draft)).results
+    expected = tiny.greedy(hf, prompt, 20)
+    assert [r.tokens == expected for r in results] == [True] * 4 + [False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ends_at_eos(models, kind):
+    """EOS inside an accepted draft: what follows it in the step is dropped, and the request leaves."""
+    hf, target, draft = models["lean"]
+    todo = []
+    for request in tiny.requests():
+        tokens = tiny.greedy(hf, request.prompt, request.max_new_tokens)
+        todo.append(Request(request.prompt, request.max_new_tokens, eos=(tokens[7], 31)))
+    results = generate(target, todo, drafter(kind, draft), max_batch=4).results
+    for request, result in zip(todo, results):
+        whole = tiny.greedy(hf, request.prompt, request.max_new_tokens)
+        end = min(whole.index(e) for e in request.eos if e in whole)
+        assert result.tokens == whole[: end + 1] and result.finished == "eos" and end <= 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_max_new_tokens(models, kind, tokens):
+    hf, target, draft = models["lean"]
+    for result, request in zip(generate(target, todo := tiny.requests(), drafter(kind, draft)).results, todo):
+        assert len(result.tokens) == request.max_new_tokens
+    short = [Request(r.prompt, tokens) for r in todo]
+    output = generate(target, short, drafter(kind, draft))
+    assert [r.tokens for r in output.results] == [tiny.greedy(hf, r.prompt, tokens) for r in short]
+    assert output.stats.new_tokens == 8 * tokens == sum(r.stats.new_tokens for r in output.results)
+
+
+@pytest.mark.parametrize("kind", ["plain", "both"])
+def test_streaming(models, kind):
+    """Events of a request, in order, are its tokens and its text; the last one says why it ended, none comes after."""
+    _, target, draft = models["lean"]
+    tokenizer, seen = tiny.Letters(), {}
+    todo = tiny.requests(temperature=1.0)
+    output = generate(
+        target, todo, drafter(kind, draft), tokenizer=tokenizer, max_batch=3, on_event=lambda e: seen.setdefault(e.index, []).append(e)
+    )
+    for i, result in enumerate(output.results):
+        events = seen[i]
+        assert [t for e in events for t in e.tokens] == result.tokens and all(e.tokens for e in events)
+        assert "".join(e.text for e in events) == result.text == tokenizer.decode(result.tokens)
+        assert [e.finished for e in events] == [None] * (len(events) - 1) + ["length"]
+    first = next(stream(target, todo, drafter(kind, draft)))
+    assert first.tokens and first.finished is None  # tokens arrive before the requests end
+
+
+def test_text_waits_for_whole_characters():
+    from specdec_kernels.decode.text import TextStream
+
+    text = TextStream(tiny.Letters())
+    assert [text.push(t)[0] for t in (3, 1, 2, 4)] == ["a", "", "\u00e9", "b"]
+    text.push(1)
+    assert text.flush() == "\ufffd"  # half a character at the very end is shown as what it is
+
+
+def test_stop_strings(models):
+    """The text ends before the stop string, none of which is ever streamed, at any cut into steps."""
+    hf, target, draft = models["lean"]
+    tokenizer, found = tiny.Letters(), []
+    for request in tiny.requests():
+        whole = tokenizer.decode(tiny.greedy(hf, request.prompt, 40))
+        found += [(request, whole, i) for i in range(4, 37) if whole.find(whole[i : i + 3]) == i and "\ufffd" not in whole[i : i + 3]]
+    request, whole, i = found[0]
+    stop = whole[i : i + 3]
+    for kind in KINDS:
+        pieces = []
+        asked = Request(request.prompt, 40, stop=("zzzzzz", stop))
+        result = generate(target, [asked], drafter(kind, draft), tokenizer=tokenizer, on_event=lambda e: pieces.append(e.text)).results[0]
+        assert result.finished == "stop" and result.text == "".join(pieces) == whole[: whole.find(stop)]
+    with pytest.raises(ValueError, match="stop strings need a tokenizer"):
+        generate(target, [asked])
+
+
+def test_statistics_add_up(models):
+    _, target, draft = models["lean"]
+    output = generate(target, tiny.requests(temperature=1.0), drafter("both", draft), max_batch=4)
+    total, each = output.stats, [r.stats for r in output.results]
+    for name in ("new_tokens", "rows", "drafted", "tested", "accepted"):
+        assert getattr(total, name) == sum(getattr(s, name) for s in each), name
+    assert total.accepted <= total.tested <= total.drafted == sum(g * n for g, n in total.widths.items())
+    assert total.rows == sum(total.widths.values()) and total.target_calls < total.rows
+    assert total.rows <= total.new_tokens <= total.rows + total.accepted  # an end may cut a step short
+    for name in ("draft_seconds", "target_seconds", "verify_seconds"):
+        assert getattr(total, name) == pytest.approx(sum(getattr(s, name) for s in each)) and getattr(total, name) > 0
+    assert total.draft_seconds + total.target_seconds + total.verify_seconds + total.prefill_seconds < total.seconds
+    assert total.status == 0
+
+
+def test_an_unsure_draft_stops(models):
+    """Every draft ends after the token that makes it unlikely: at confidence > 1 after the first, at 0 never, between sometimes."""
+    _, target, draft = models["lean"]
+
+    def widths(confidence):
+        drafter = ModelDrafter(draft, 4, confidence=confidence)
+        found = generate(target, [Request(r.prompt, 40) for r in tiny.requests()], drafter).stats.widths
+        return {g: n for g, n in found.items() if n > 10}  # the last steps of a request are cut by max_new_tokens
+
+    assert set(widths(1.1)) <= {0, 1} and set(widths(0.0)) == {4} and len(widths(0.1)) > 2
+
+
+def test_draft_vocabulary_of_another_size():
+    """A draft with fewer or more output rows than the target (padded vocabularies) changes no greedy token."""
+    hf, todo = tiny.llama(0), tiny.requests()
+    expected = [tiny.greedy(hf, r.prompt, r.max_new_tokens) for r in todo]
+    for vocab in (24, 40):
+        draft = adapt(tiny.llama(6, vocab))
+        output = generate(adapt(hf), todo, drafter("model", draft))
+        assert [r.tokens for r in output.results] == expected
+        hot = [Request(r.prompt, r.max_new_tokens, temperature=1.0) for r in todo]
+        assert all(0 <= t < 32 for r in generate(adapt(hf), hot, drafter("both", draft)).results for t in r.tokens)
+
+
+def test_lookup_prefers_the_longest_and_latest_match():
+    from specdec_kernels.decode.sequence import Batch, Sequence
+
+    def propose(tokens, gamma=3, **options):
+        drafter = PromptLookupDrafter(gamma, **options)
+        drafter.begin(1, 100)
+        sequence = Sequence(0, Request(tokens))
+        drafter.admit(0, sequence)
+        draft = drafter.propose(Batch([sequence]))
+        return None if draft is None else draft.tokens[0].tolist()
+
+    assert propose([1, 2, 3, 9, 9, 2, 3, 8, 8, 1, 2, 3]) == [9, 9, 2]  # three tokens match at the start, two later
+    assert propose([2, 3, 7, 7, 2, 3, 8, 8, 1, 2, 3]) == [8, 8, 1]  # the later of two matches of two
+    assert propose([1, 2, 3, 4, 5]) is None
+    assert propose([1, 2, 3, 4, 2], min_ngram=2) is None and propose([1, 2, 3, 4, 2], min_ngram=1) == [3, 4, 2]
+    assert propose([5, 6, 5, 6], gamma=5) == [5, 6, 5, 6, 5]  # a match that runs into the end repeats
+    assert propose([1, 2, 1, 2], gamma=100)[:3] == [1, 2, 1] and len(propose([1, 2, 1, 2], gamma=100)) == 63  # max_new_tokens - 1
+
+
+def test_adaptive_gamma_follows_what_it_measures():
+    from specdec_kernels.decode.drafters.draft_length import AdaptiveGamma
+
+    def settle(accepted_share, slope, draft):
+        gamma = AdaptiveGamma(8)
+        for step in range(200):
+            g = gamma.value
+            gamma.observe(g, round(accepted_share * g), g, draft * g, 1 + slope * g, 1)
+        return gamma.value, gamma.cost()
+
+    cheap, cost = settle(1.0, 0.01, 0.02)
+    assert cheap == 8 and cost == pytest.approx(0.03, abs=0.01)
+    dear, cost = settle(0.5, 0.2, 0.2)
+    assert dear <= 2 and cost == pytest.approx(0.4, abs=0.1)
+
+
+def test_lean_forward_is_the_models_own():
+    """Ragged passes over one cache against the whole sequence at once, in float32."""
+    hf = tiny.llama(7)
+    lean = LeanLlama.from_hf(hf)
+    ids = torch.randint(0, 32, (3, 40), generator=torch.Generator().manual_seed(0))
+    cache = lean.new_cache(4, 64)
+    with torch.inference_mode():
+        expected = hf(ids).logits
+    assert torch.allclose(lean.forward(ids[:, :30], [0, 0, 0], cache, slot=1), expected[:, :30], atol=1e-4)
+    start = [30, 27, 22]  # two rows roll back before they go on
+    rows = torch.stack([ids[i, s : s + 8] for i, s in enumerate(start)])
+    logits = lean.forward(rows, start, cache, slot=1)
+    picked = lean.forward(rows, start, cache, slot=1, keep=[7, 0, 3])
+    for i, s in enumerate(start):
+        assert torch.allclose(logits[i], expected[i, s : s + 8], atol=1e-4)
+        assert torch.allclose(picked[i], logits[i, [7, 0, 3][i]], atol=1e-5)
+
+
+def test_errors(models):
+    _, target, draft = models["lean"]
+    ok = tiny.requests()[0]
+    for make, message in [
+        (lambda: Request([]), "prompt must have at least one token"),
+        (lambda: Request([1], max_new_tokens=0), "max_new_tokens must be >= 1, got 0"),
+        (lambda: Request([1], temperature=-0.5), r"temperature must be a finite number >= 0, got -0.5"),
+        (lambda: Request([1], top_p=0.0), r"top_p must lie in \(0, 1\], got 0.0"),
+        (lambda: Request([1], min_p=1.5), r"min_p must lie in \[0, 1\], got 1.5"),
+        (lambda: Request([1], top_k=-2), "top_k must be >= -1, got -2"),
+        (lambda: ModelDrafter(draft, 0), 'gamma must be an integer >= 1 or "auto", got 0'),
+        (lambda: ModelDrafter(draft, "fast"), 'gamma must be an integer >= 1 or "auto", got \'fast\''),
+        (lambda: PromptLookupDrafter(3, max_ngram=1), "min_ngram <= max_ngram, got 2 and 1"),
+        (lambda: generate(target, []), "requests must not be empty"),
+        (lambda: generate(target, [ok], max_batch=0), "max_batch must be >= 1, got 0"),
+        (lambda: generate(target, [ok, Request([3, 32])]), r"prompt ids must lie in \[0, V=32\), request 1 has 32"),
+        (lambda: generate(target, [Request([1] * 500, 20)]), "fit the model's 512 positions, request 0 needs 520"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+def test_models_that_forget_are_refused():
+    """A sliding window would need another cache: a clear error, not a wrong answer."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    config = MistralConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, sliding_window=16
+    )
+    with pytest.raises(ValueError, match="must have full attention in every layer, got sliding_window=16"):
+        HFModel(MistralForCausalLM(config))

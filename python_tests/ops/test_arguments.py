@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every argument of every public function, given everything that it must not be: what comes back is a result, or an error that
+names the op and the argument. The lists are read from the functions themselves."""
+
+import inspect
+import re
+import warnings
+
+from support import backends
+import numpy as np
+import pytest
+import torch
+from support.examples import CALLS
+
+import specdec_kernels as sk
+from specdec_kernels.backends import dispatch
+
+FUNCTIONS = sorted(name for name in sk.__all__ if inspect.isfunction(getattr(sk, name)))
+PARTS = {"tree": "tree|parents|tokens|draft_nodes", "links": "links|first_child|next_sibling"}  # arguments that are tuples of tensors
+PLAIN = {
+    "None": None, "str": "x", "list": [], "words": ["x", 1], "dict": {}, "set": {1}, "object": object(), "type": torch.int64, "complex": 1j,
+    "-1": -1, "2^63": 2**63, "-2^63-1": -(2**63) - 1, "10^400": 10**400, "10^5000": 10**5000, "nan": float("nan"), "inf": float("inf"),
+    "-inf": -float("inf"), "1e39": 1e39, "1e-60": 1e-60, "0.5": 0.5, "True": True, "array": np.zeros(3), "objects": np.array([object()]),
+    "2": torch.tensor(2), "int64(2)": np.int64(2), "float32": np.float32(0.5), "float64": np.float64(0.5), "bool_": np.bool_(True),
+}  # fmt: skip
+DTYPES = (torch.bool, torch.complex64, torch.float64, torch.float32, torch.int64, torch.int32, torch.int8, torch.uint64)
+MADE = {
+    **{str(dtype).removeprefix("torch."): lambda t, dtype=dtype: t.to(dtype) for dtype in DTYPES},
+    "rank + 1": lambda t: t[None].contiguous(),
+    "flat": torch.Tensor.flatten,
+    "none": lambda t: t[:0],
+    "meta": lambda t: t.to("meta"),
+    "nested": lambda t: torch.nested.nested_tensor([t, t]),
+    "jagged": lambda t: torch.nested.nested_tensor([t, t], layout=torch.jagged),
+    "sparse": torch.Tensor.to_sparse,
+    "compressed": lambda t: t.expand(2, *t.shape).flatten(1).to_sparse_csr(),
+    "opaque": lambda t: t.float().to_mkldnn(),
+    "quantized": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.quint8),
+    "requires grad": lambda t: t.detach().requires_grad_(t.is_floating_point()),
+}
+
+
+def values(good):
+    """Name, and how to make it: every value that an argument is tried with. Of a tuple, each of its tensors in turn."""
+    tensor = good if isinstance(good, torch.Tensor) else torch.zeros(3)
+    yield from ((name, lambda x=x: x) for name, x in PLAIN.items())
+    yield from ((name, lambda make=make: make(tensor)) for name, make in MADE.items())
+    if isinstance(good, tuple) and isinstance(good[0], torch.Tensor):
+        for i, part in enumerate(good):
+            for name, make in values(part):
+                yield f"[{i}] {name}", lambda i=i, make=make: good[:i] + (make(),) + good[i + 1 :]
+
+
+def same_type(x, good):
+    """Whether a value may be right in another call, so that any argument may be blamed for not going with it."""
+    if isinstance(x, tuple):
+        return any(same_type(part, good[0]) for part in x if not (part is good[0] or part is good[1]))
+    if isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested:
+        return x.dtype == good.dtype if isinstance(good, torch.Tensor) else x.dtype in (torch.float32, torch.int32, torch.int64)
+    return x is None or isinstance(x, np.integer)
+
+
+def blames(error, op, names):
+    """Whether an error says in its first line which argument of the op is wrong."""
+    first, *_ = str(error).split("\n")
+    return isinstance(error, (TypeError, ValueError, RuntimeError)) and first.startswith(op + ": ") and re.search(rf"\b({names})\b", first)
+
+
+def sweep(op, only=None):
+    """(calls, errors): how many calls were made, and what of them raised, each with its error where that does not say what is wrong."""
+    warnings.simplefilter("ignore")  # of layouts that torch calls prototypes
+    calls, errors = 0, {}
+    function = getattr(sk, op)
+    parameters = list(inspect.signature(function).parameters)
+    every = "|".join((*parameters, *PARTS.values()))
+    for i, call in enumerate(CALLS[op]):
+        for argument in parameters:
+            for name, make in values(call.get(argument)):
+                key = f"{op}({argument} = {name}) of example {i}"
+                if only is not None and key not in only:
+                    continue
+                calls += 1
+                try:
+                    x = make()
+                    function(**call | {argument: x})
+                except Exception as error:
+                    names = every if same_type(x, call.get(argument)) else PARTS.get(argument, argument)
+                    errors[key] = None if blames(error, op, names) else f"{type(error).__name__}: {str(error)[:200]}"
+    return calls, errors
+
+
+def test_every_function_has_examples():
+    assert sorted(CALLS) == FUNCTIONS
+    for op, calls in CALLS.items():
+        given = set().union(*calls)
+        wanted = set(inspect.signature(getattr(sk, op)).parameters)
+        assert given <= wanted
+        # What an example leaves at its default is a mode of its own: these need no example of it.
+        assert wanted - given <= {"draft_stats", "links", "max_depth", "draft_kind", *("draft_" + name for name in sk.ops._check._RANGES)}, op
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_an_error_names_the_argument(op_backend, op):
+    with warnings.catch_warnings():
+        calls, errors = sweep(op)
+    if op_backend != "cpu":  # what the wrapper lets through, each backend has to take or refuse itself
+        calls, errors = backends.there(op_backend, sweep, op, list(errors)[:: 7 if op_backend == "cuda-on-cpu" else 43])
+    assert calls and {key: error for key, error in errors.items() if error} == {}
+    assert len(errors) > calls / 3
+
+
+# ---- no rows --------------------------------------------------------------------------------------------------------
+
+def hollow(x):
+    """A batch of nothing, with the strides that numpy gives to what is empty: all 0."""
+    if isinstance(x, tuple):
+        return tuple(map(hollow, x))
+    return x[:0].as_strided((0, *x.shape[1:]), (0,) * x.dim()) if isinstance(x, torch.Tensor) else x
+
+
+def on_nothing(op, call):
+    from support import surface
+
+    result = getattr(sk, op)(**call)
+    _, (direct, args, _) = surface.recorded_call(op, getattr(sk, op), **call)
+    again = direct(*args)
+    return [x.numel() for r in (result, again) for x in (r if isinstance(r, tuple) else (r,))]
+
+
+EMPTY = {f"{op}-{i}": (op, {name: x if name in ("cu_draft", "max_draft") else hollow(x) for name, x in call.items()})
+         for op, calls in CALLS.items() for i, call in enumerate(calls) if op in dispatch.ops()}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_batch_of_nothing(op_backend, name):
+    op, call = EMPTY[name]
+    if "cu_draft" in call:
+        call["cu_draft"] = torch.zeros(1, dtype=torch.int64)
+    if op == "tree_mask" and call["parents"].dim() == 1:
+        call["prefix_len"] = torch.zeros(0, dtype=torch.int64)
+    sizes = backends.there(op_backend, on_nothing, op, call)
+    assert sizes and not any(sizes)

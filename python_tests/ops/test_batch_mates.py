@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch mate asked of rows that two requests share does not show: every request comes out as it does alone, bit for bit."""
+
+from support import backends
+from support import cases
+import numpy as np
+import pytest
+from support import rule_cases
+import torch
+from support.backends import scale
+
+import specdec_kernels as sk
+from specdec_kernels import reference
+
+MATES = ["exact", "chow_log", "diff_log", "opt_log", "opt"]
+
+
+def shared_rows(n, V, seed=11):
+    """Pairs of rows, the draft's sure of itself, so that its entropy is small and float32 is fine there."""
+    rng = torch.Generator().manual_seed(seed)
+    q = 4 * torch.randn(n, V, generator=rng)
+    return q.roll(1, -1) + 0.1 * torch.randn(n, V, generator=rng), q
+
+
+def thresholds(q):
+    """The floats around the entropy of each row: between two of them lie all that differently ordered sums make of it."""
+    h = reference.row_gap(q, q)[:, 3].numpy().astype(np.float32)
+    return torch.from_numpy(np.stack([np.nextafter(h, np.float32(0)), h, np.nextafter(h, np.float32(9))], 1))
+
+
+def requests(op, p, q, rules, alpha):
+    """One request for each rule, all of the same two rows in memory: a draft that the target hardly believes in."""
+    B, V = len(rules), len(p)
+    d = int(q.argmax())
+    u = torch.tensor([[0.0, 0.999, 0.5]], dtype=torch.float64).expand(B, 3)
+    how = {"rule": torch.tensor([sk.RULES[name] for name in rules]), "alpha": torch.tensor(alpha, dtype=torch.float32)}
+    if op == "verify_chain":
+        rows = {"target_logits": p.expand(B, 2, V), "draft_tokens": torch.tensor([[d]]).expand(B, 1), "draft_logits": q.expand(B, 1, V)}
+        return rows | how | {"uniforms": u[:, 1:]}
+    tree = torch.tensor([[-1, 0]]).expand(B, 2), torch.tensor([[-1, d]]).expand(B, 2)
+    return {"tree": tree, "target_logits": p.expand(B, 2, V), "draft_logits": q.expand(B, 2, V), "method": "recursive", "uniforms": u} | how
+
+
+@pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+def test_entropies_are_not_handed_on(backend, op):
+    """chow_log with alpha at its draft's entropy, behind batch mates that sum the same entropy in another order."""
+    if backend == "reference":
+        pytest.skip("it sums in one order")
+    n = 240 if backend == "cpu" else scale(8, backend, least=1)  # one row in thirty tells the orders apart
+    P, Q = shared_rows(n, 33)
+    for p, q, alphas in zip(P, Q, thresholds(Q)):
+        for a in alphas.tolist() if n > 1 else alphas[1:2].tolist():
+            together = backends.run(op, backend, **requests(op, p, q, ["opt_log", "chow_log"], [0.5, a]))
+            alone = backends.run(op, backend, **requests(op, p, q, ["chow_log"], [a]))
+            for got, want in zip(together, alone):
+                assert torch.equal(got[1:], want), f"alpha {a}"
+
+
+@pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+def test_any_mates_in_any_order(backend, op):
+    if backend == "reference":
+        pytest.skip("it takes requests one by one")
+    P, Q = shared_rows(scale(16, backend, least=1), 1100)
+    for i, (p, q) in enumerate(zip(P, Q)):
+        rules = MATES[i % 5 :] + MATES[: i % 5]
+        rules = rules[2:4] if backend in rule_cases.SLOW else rules
+        alpha = [float(thresholds(q[None])[0, 1]) if name == "chow_log" else 0.3 for name in rules]
+        together = backends.run(op, backend, **requests(op, p, q, rules, alpha))
+        for b, name in enumerate(rules):
+            alone = backends.run(op, backend, **requests(op, p, q, [name], [alpha[b]]))
+            for got, want in zip(together, alone):
+                assert torch.equal(got[b : b + 1], want), name
+
+
+def test_sums_of_a_row_are_not_handed_on(backend):
+    """The target's rows under stats that were handed over, the draft's the same memory, whose law is made anew: a draw of the next
+    request from the target's row adds up its own sums."""
+    if backend == "reference":
+        pytest.skip("it takes requests one by one")
+    V, n = 3000, scale(64, backend, least=2)
+    z, _ = cases.rows_pair(5, 1, V, kinds=["near"])
+    stats = sk.row_stats(z)
+    d = int(z[0].argmax())
+    u = torch.cat([torch.zeros(n, 1, dtype=torch.float64), torch.linspace(0, 1, n, dtype=torch.float64)[:, None]], 1)
+    how = {"target_logits": z.expand(n, 2, V), "draft_tokens": torch.full((n, 1), d), "draft_logits": z.expand(n, 1, V),
+           "target_stats": stats.expand(n, 2, 4), "uniforms": u}  # fmt: skip
+    together = backends.run("verify_chain", backend, **how)
+    for b in range(n):
+        alone = backends.run("verify_chain", backend, **{name: x[b : b + 1] for name, x in how.items()})
+        for got, want in zip(together, alone):
+            assert torch.equal(got[b : b + 1], want)

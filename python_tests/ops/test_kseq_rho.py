@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import math
+import os
+
+from support import backends
+from support import cases
+import pytest
+from support import surface
+import torch
+from tools.cuda_on_cpu.build import CSRC
+from tools.cuda_on_cpu.mutants import mutate
+from support.worker import Worker
+
+import specdec_kernels as sk
+
+NAN, INF = math.nan, math.inf
+
+
+def golden():
+    return torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
+
+
+def laws_of_logits(z, stats):
+    """The float64 laws of rows of logits under float32 stats, each divided by its total as the op does."""
+    scale, cutoff, log_norm, top = stats.double().unsqueeze(1).unbind(-1)
+    z = z.double()
+    p = torch.where(z >= cutoff, ((z - top) * scale - log_norm).exp(), 0.0)
+    return p / p.sum(-1, keepdim=True)
+
+
+def laws_of_probs(p):
+    p = p.double().clamp(0, 1)
+    return p / p.sum(-1, keepdim=True)
+
+
+def widened(p, q):
+    wide = max(p.shape[1], q.shape[1])
+    return [torch.nn.functional.pad(x, (0, wide - x.shape[1])) for x in (p, q)]
+
+
+def f(p, q, k, rho):
+    """f(rho), beta and p_acc of many pairs of float64 laws, in the form that loses nothing to cancellation."""
+    beta = torch.minimum(q, p / rho[:, None]).sum(-1)
+    rejected = torch.where(beta < 0.5, 1 - beta, (q - p / rho[:, None]).clamp(min=0).sum(-1))
+    p_acc = torch.where(beta < 0.5, -torch.expm1(k * torch.log1p(-beta.clamp(max=0.5))), 1 - rejected**k)
+    left = (p - rho[:, None] * q).clamp(min=0).sum(-1)
+    return torch.where(rho * beta < 0.5, p_acc - rho * beta, left - rejected**k), beta, p_acc
+
+
+def best(p, q, k, steps=35):
+    """rho* of many pairs by bisection in float64."""
+    low, high = torch.ones_like(k), k.clone()
+    at_one = f(p, q, k, low)[0] <= 0
+    for _ in range(steps):
+        middle = (low + high) / 2
+        valid = f(p, q, k, middle)[0] <= 0
+        low, high = torch.where(valid, low, middle), torch.where(valid, middle, high)
+    return torch.where(at_one, 1.0, high)
+
+
+LEFT = 2.0**-20  # of |f|, and so of the acceptance, by the derivation in csrc/ops/kseq_rho/kseq_rho.h; below 1e-6
+EXACT = 1e-14  # float64 here; the sums of float32 weights are allowed for in LEFT, on every backend
+
+
+def judge(p, q, k, out, weights_off=EXACT):
+    """p, q: float64 laws, whose float32 weights the op may have got wrong by what moves f by weights_off."""
+    excess, beta, p_acc = f(p, q, k, out.rho)
+    assert ((out.rho >= 1) & (out.rho <= k)).all(), "a rho outside [1, k]"
+    assert excess.max() <= weights_off, f"an invalid rho: f = {excess.max():.1e}"
+    assert excess.min() >= -LEFT - weights_off, f"f = {excess.min():.1e}"
+    lost = f(p, q, k, best(p, q, k))[2] - p_acc
+    assert lost.max() <= LEFT + weights_off, f"acceptance lost: {lost.max():.1e}"
+    for name, got, want in ("beta", out.beta, beta), ("p_acc", out.p_acc, p_acc):
+        assert (got - want).abs().max() <= LEFT + weights_off, f"{name} is off by {(got - want).abs().max():.1e}"
+    apart = beta == 0  # disjoint: any rho would do, k it is
+    assert torch.equal(out.rho[apart], k[apart])
+
+
+def check(backend, z, y, k, kind):
+    k64 = torch.as_tensor(k).double().expand(len(z))
+    if kind == "probs":
+        out = backends.run("kseq_rho", backend, z, y, k, kind="probs")
+        return judge(*widened(laws_of_probs(z), laws_of_probs(y)), k64, out)
+    stats = sk.row_stats(z), sk.row_stats(y)
+    out = backends.run("kseq_rho", backend, z, y, k, *stats)
+    p, q = widened(laws_of_logits(z, stats[0]), laws_of_logits(y, stats[1]))
+    rounded = widened(z.float().softmax(-1).double(), y.float().softmax(-1).double())
+    torch_off = (f(*rounded, k64, out.rho)[0] - f(p, q, k64, out.rho)[0]).abs().max().item()
+    judge(p, q, k64, out, max(EXACT, 2 * torch_off))
+
+
+def pairs(backend, seed, N, V, Vq=None, dtype=torch.float32, kind="logits"):
+    N = backends.scale(N, backend, least=28)
+    z, y = cases.rows_pair(seed, N, V, Vq, dtype)
+    if kind == "probs":
+        z, y = z.float().softmax(-1).to(dtype), y.float().softmax(-1).to(dtype)
+    return z, y, torch.randint(1, 65, (N,), generator=torch.Generator().manual_seed(seed))
+
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+WIDTHS = [
+    *[(V, V, F32) for V in (1, 3, 1025, 4099)],
+    *[(33, 20, F16), (33, 50, BF16), (33, 50, F32), (1025, 1025, BF16)],
+]
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+@pytest.mark.parametrize("V, Vq, dtype", WIDTHS)
+def test_is_the_best_valid_rho(op_backend, V, Vq, dtype, kind):
+    """Random, peaked, near, identical, disjoint and one-hot pairs, k from 1 to 64; V: one id, the golden size, narrower and wider
+    drafts, chunk + 1, a prime of five chunks."""
+    check(op_backend, *pairs(op_backend, V + Vq, 28 if V > 1000 else 280, V, Vq, dtype, kind), kind)
+
+
+@pytest.mark.parametrize("k, rho, beta, p_acc", [
+    (1, 1.0, 0.7, 0.7),
+    (2, 1.456776436283, 0.543223563717, 0.791355287257),
+    (3, 1.792593028269, 0.478925552044, 0.858518605654),
+])
+def test_golden(backend, k, rho, beta, p_acc):
+    out = backends.run("kseq_rho", backend, *golden(), k, kind="probs")
+    assert out.rho.item() == pytest.approx(rho, abs=5e-6)  # f falls by 0.2 at least for each unit of rho
+    assert [out.beta.item(), out.p_acc.item()] == pytest.approx([beta, p_acc], abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 2, 64])
+def test_exact_ends(backend, k):
+    """Identical rows: every first draft is accepted. Disjoint ones: none ever is."""
+    p, q = golden()
+    assert [x.item() for x in backends.run("kseq_rho", backend, p, p, k, kind="probs")] == [1, 1, 1]
+    z = p.log()
+    out = backends.run("kseq_rho", backend, z, z, k)
+    assert out.rho.item() == 1 and out.beta.item() == pytest.approx(1, abs=1e-6)
+    apart = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    assert [x.item() for x in backends.run("kseq_rho", backend, *apart, k, kind="probs")] == [k, 0, 0]
+
+
+def test_disjoint_and_nearly(backend):
+    """beta and p_acc are chances, whatever rounding does to sums that hardly differ from 1; at rho = k nothing is accepted of disjoint rows."""
+    V = 1100
+    rng = torch.Generator().manual_seed(9)
+    p, q = torch.rand(2, backends.scale(60, backend), V, generator=rng).pow(4)
+    at = torch.arange(V) % 2 == 0
+    p, q = torch.where(at, p, 0.0), torch.where(at, 0.0, q)
+    p, q = (x / x.sum(-1, keepdim=True) for x in (p, q))
+    third = len(p) // 3
+    q[:third, 0] = torch.logspace(-12, -5, third)  # the rest overlaps by so much
+    q[third : 2 * third, ::2] = 1e-9 * p[third : 2 * third, ::2]
+    for k in (1, 2, 8, 64):
+        rho, beta, p_acc = backends.run("kseq_rho", backend, p, q, k, kind="probs")
+        assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all() and ((rho >= 1) & (rho <= k)).all()
+        assert (p_acc <= k * 1.1e-5 + 1e-6).all() and (p_acc >= beta).all()  # no draft more than the overlap, whose sum is off by 4 u
+        assert (beta[2 * third :] < 1e-6).all() and (rho[2 * third :] == k).all()
+        z, y = p.log(), q.log()
+        z_stats, y_stats = sk.row_stats(z), sk.row_stats(y)
+        _, beta, p_acc = backends.run("kseq_rho", backend, z, y, k, z_stats, y_stats)
+        assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all()
+
+
+def test_greedy_rows_are_one_hot(backend):
+    """Stats at temperature 0, on either side and on both: with p one-hot at a, sum min(rho q, p) = min(rho q(a), 1)."""
+    z = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]]).log()
+    soft, hard = sk.row_stats(z), sk.row_stats(z, temperature=0.0)
+    rows = z[:1], z[1:]
+    for p_stats, q_stats in ((hard, soft), (soft, hard), (hard, hard)):
+        out = backends.run("kseq_rho", backend, *rows, 2, p_stats[:1], q_stats[1:])
+        want = backends.run("kseq_rho", "reference", *rows, 2, p_stats[:1], q_stats[1:])
+        for a, b in zip(out, want):
+            assert torch.allclose(a, b, atol=1e-6)
+    assert backends.run("kseq_rho", backend, rows[0], rows[0], 2, hard[:1], hard[:1]).rho.item() == 1
+
+
+@pytest.mark.parametrize("p, q", [
+    ([NAN, 0.5, 0.5], [0.2, 0.5, 0.3]),
+    ([0.5, INF, 0.2], [0.2, 0.5, 0.3]),
+    ([0.0, 0.0, 0.0], [0.2, 0.5, 0.3]),
+    ([0.5, 0.3, 0.2], [0.2, NAN, 0.3]),
+    ([0.5, 0.3, 0.2], [0.0, 0.0, 0.0]),
+    ([0.5, 0.3, 0.2], [1.2, 0.0, -1.0]),
+])
+def test_a_row_that_is_no_law(backend, p, q):
+    """rho = k with NaN beside it, and the other rows as if alone."""
+    good_p, good_q = golden()
+    rows = torch.cat([good_p, torch.tensor([p]), good_p]), torch.cat([good_q, torch.tensor([q]), good_q])
+    out = backends.run("kseq_rho", backend, *rows, 3, kind="probs")
+    alone = backends.run("kseq_rho", backend, good_p, good_q, 3, kind="probs")
+    assert out.rho[1] == 3 and out.beta[1].isnan() and out.p_acc[1].isnan()
+    for a, b in zip(out, alone):
+        assert a[0] == b[0] == a[2]
+
+
+def test_a_row_of_logits_that_is_no_law(backend):
+    z = torch.cat([row[None] for row, _ in cases.bad_rows(5)])
+    good = torch.zeros(1, 5).expand(len(z), 5)
+    for p, q in ((z, good), (good, z)):
+        out = backends.run("kseq_rho", backend, p, q, 4)
+        assert (out.rho == 4).all() and out.beta.isnan().all() and out.p_acc.isnan().all()
+
+
+def test_rows_that_do_not_add_up_to_one(op_backend):
+    """They count as laws: each is divided by its total."""
+    p, q = golden()
+    want = backends.run("kseq_rho", op_backend, p, q, 3, kind="probs")
+    for x in (0.25, 1.5):
+        out = backends.run("kseq_rho", op_backend, p * x, q, 3, kind="probs")
+        assert torch.allclose(torch.stack(out), torch.stack(want), atol=1e-6)
+
+
+def test_batch_strides_and_the_type_of_k_change_no_bit(op_backend):
+    z, y, k = pairs(op_backend, 8, 28, 1500)
+    want = backends.run("kseq_rho", op_backend, z, y, k)
+    again = backends.run("kseq_rho", op_backend, cases.strided(z), cases.strided(y, 7, 1), k.int())
+    alone = [backends.run("kseq_rho", op_backend, z[i : i + 1], y[i : i + 1], int(k[i])) for i in range(0, 28, 5)]
+    for a, b in zip(want, again):
+        assert torch.equal(a, b)
+    for i, one in zip(range(0, 28, 5), alone):
+        assert [x.item() for x in one] == [x[i].item() for x in want]
+    empty = backends.run("kseq_rho", op_backend, z[:0], y[:0], k[:0])
+    assert [x.shape for x in empty] == [(0,)] * 3
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+@pytest.mark.parametrize("V", [7, 50])
+def test_a_hundred_thousand_pairs(V, kind):
+    """The property over many pairs: |f| and the loss of acceptance below 1e-6, never an invalid rho. One in ten by default."""
+    for seed in range(10 if os.environ.get("SPECDEC_THOROUGH") == "1" else 1):
+        check("cpu", *pairs("cpu", 100 + seed, 2500, V, kind=kind), kind)
+
+
+MUTANTS = {
+    "rho below the best": lambda p, q, k, rho: rho - 1e-5,
+    "rho above the best": lambda p, q, k, rho: rho * 1.001,
+    "always k": lambda p, q, k, rho: k,
+    "always 1": lambda p, q, k, rho: torch.ones_like(k),
+    "p and q swapped": lambda p, q, k, rho: best(q, p, k),
+    "k less one": lambda p, q, k, rho: best(p, q, (k - 1).clamp(min=1)),
+    "1 / rho": lambda p, q, k, rho: 1 / rho,
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_judge_catches(mutant):
+    z, y, k = pairs("cpu", 3, 280, 50, kind="probs")
+    p, q, k = laws_of_probs(z), laws_of_probs(y), k.double()
+    rho = best(p, q, k)
+    judge(p, q, k, sk.KSeqRhoOutput(rho.where((p.min(q) > 0).any(-1), k), *f(p, q, k, rho)[1:]))
+    rho = MUTANTS[mutant](p, q, k, rho)
+    with pytest.raises(AssertionError, match="rho|lost|f = "):
+        judge(p, q, k, sk.KSeqRhoOutput(rho, *f(p, q, k, rho)[1:]))
+
+
+SEARCH, SUMS = "ops/kseq_rho/kseq_rho.h", "cuda/pair_sums.cuh"
+SOURCE_MUTANTS = {
+    "no guard": (SEARCH, "kGuard = 4 * 0x1p-24", "kGuard = 0"),
+    "the lower end": (SEARCH, "found = bracket.hi", "found = bracket.lo"),
+    "one draft less": (SEARCH, "power(rejected(x), k)", "power(rejected(x), k - 1)"),
+    "stops early": (SEARCH, "kTight = 0x1p-21", "kTight = 0x1p-8"),
+    "p and q swapped": (SUMS, "fmaf(-t[m], y[e], x[e])", "fmaf(-t[m], x[e], y[e])"),
+    "float32 totals": (SUMS, "sums[0] += x[e], sums[1] += y[e]", "sums[0] = float(sums[0] + x[e]), sums[1] = float(sums[1] + y[e])"),
+}
+
+
+def with_kernels_of(csrc, *args, **kwargs):
+    from tools.cuda_on_cpu.build import load
+
+    load("fast", csrc, ("kseq_rho",))
+    return sk.kseq_rho(*args, **kwargs)
+
+
+@pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="half a minute of compiling each: SPECDEC_THOROUGH=1")
+@pytest.mark.parametrize("mutant", [None, *SOURCE_MUTANTS])
+def test_the_judge_catches_in_the_source(mutant):
+    z, y, k = pairs("cpu", 3, 280, 1025, kind="probs")
+    csrc = mutate(CSRC, *SOURCE_MUTANTS[mutant]) if mutant else CSRC
+    worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
+    out = worker.call(with_kernels_of, csrc, z, y, k, kind="probs")
+    worker.process.terminate()
+    with contextlib.nullcontext() if mutant is None else pytest.raises(AssertionError, match="rho|lost|f = "):
+        judge(laws_of_probs(z), laws_of_probs(y), k.double(), out)
+
+
+def test_bad_arguments(op_backend):
+    call = backends.call("kseq_rho", op_backend)
+    p = torch.rand(3, 4)
+    with pytest.raises(ValueError, match=r"kseq_rho: q must have shape \[N=3, Vq=4\], got \[2, 4\]"):
+        call(p, p[:2], 2)
+    with pytest.raises(ValueError, match=r"kseq_rho: k must be >= 1 and below 2\^63, got 0"):
+        call(p, p, 0)
+    with pytest.raises(TypeError, match="kseq_rho: k must be an int or a tensor, got float"):
+        call(p, p, 2.0)
+    with pytest.raises(ValueError, match=r"kseq_rho: k must be a number or have shape \[3\], got \[2\]"):
+        call(p, p, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="kseq_rho: kind must be 'logits' or 'probs', got 'logit'"):
+        call(p, p, 2, kind="logit")
+    with pytest.raises(ValueError, match="kseq_rho: p_stats goes with logits, got kind 'probs'"):
+        call(p, p, 2, torch.zeros(3, 4), kind="probs")
+    with pytest.raises(ValueError, match=r"kseq_rho: q_stats must have shape \[N=3, 4\], got \[3, 3\]"):
+        call(p, p, 2, q_stats=torch.zeros(3, 3))
+    with pytest.raises(TypeError, match="kseq_rho: p must be .*got float64"):
+        call(p.double(), p, 2)
+
+
+def test_a_k_below_one_in_a_tensor():
+    p = torch.rand(3, 4)
+    with pytest.raises(RuntimeError, match="kseq_rho: k must be >= 1, got 0 at index 1"):
+        sk.kseq_rho(p, p, torch.tensor([2, 0, 1]))
+
+
+def test_surface(op_backend):
+    z, y = cases.rows_pair(6, 7, 9)
+    surface.check_op(op_backend, "kseq_rho", sk.kseq_rho, z, y, torch.tensor([1, 2, 3, 4, 5, 6, 64]), sk.row_stats(z), sk.row_stats(y))

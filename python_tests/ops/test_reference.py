@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference is what the ops are held against; here it is held against hand-made numbers and its margin against its meaning."""
+
+import doctest
+
+from support import checks
+import pytest
+import torch
+from support.checks import ln
+
+from specdec_kernels import reference, theory
+
+
+@pytest.mark.parametrize("check", [checks.check_golden, checks.check_strict, checks.check_ties, checks.check_streams])
+def test_single_rules(check):
+    check(reference.verify_chain)
+
+
+def test_every_edge():
+    checks.check_quadrature(reference.verify_chain, ln([0.5, 0.3, 0.2], [0.1, 0.2, 0.7]), ln([0.2, 0.5, 0.3]), n=100)
+
+
+def step(u, v, q=(0.2, 0.5, 0.3)):
+    """Draft 1 of the golden pair: accepted below u = .6; the residual of q' = (.4, .5, .1) splits at v = .5."""
+    uniforms = torch.tensor([[u, v]], dtype=torch.float64)
+    return reference.verify_chain(ln(0.5, 0.3, 0.2).expand(1, 2, 3), torch.tensor([[1]]), ln(*q).expand(1, 1, 3), uniforms=uniforms)
+
+
+def test_margin_is_small_at_an_edge_and_large_elsewhere():
+    assert step(0.6 + 1e-8, 0.5).margin < 1 < step(0.6 + 1e-5, 0.5).margin
+    q = (0.4, 0.5, 0.1)  # residual (.1, 0, .1)
+    assert step(0.9, 0.5 + 1e-8, q).margin < 1 < step(0.9, 0.5 + 1e-4, q).margin
+    assert step(0.3, 0.5 + 1e-8).margin < 1 < step(0.3, 0.51).margin  # the bonus row's own edge at .5
+
+
+def test_margin_sees_a_nucleus_that_hangs_on_a_rounding():
+    z = ln(0.5, 0.3, 0.2)[None]
+    u = torch.tensor([[0.2]], dtype=torch.float64)
+    assert reference.sample(z, top_p=0.8, uniforms=u).margin < 1 < reference.sample(z, top_p=0.79, uniforms=u).margin
+
+
+def test_nothing_is_rounded_on_probability_rows():
+    """Two float32 rows: an acceptance one ulp from its edge is still decided."""
+    p, q = torch.tensor([[[0.25, 0.75]] * 2]), torch.tensor([[[0.5, 0.5]]])
+    for u, accepted in ((0.5 - 2.0**-53, 1), (0.5, 0)):
+        uniforms = torch.tensor([[u, 0.3]], dtype=torch.float64)
+        out = reference.verify_chain(p, torch.tensor([[0]]), q, target_kind="probs", draft_kind="probs", uniforms=uniforms)
+        assert out.num_accepted.tolist() == [accepted] and out.margin > 1
+
+
+def test_it_refuses_what_it_does_not_have():
+    with pytest.raises(ValueError, match="verify_chain: method must be 'token' or 'block', got 'tree'"):
+        reference.verify_chain(torch.zeros(1, 2, 3), torch.zeros(1, 1, dtype=torch.int64), method="tree")
+
+
+def test_examples_in_theory():
+    assert doctest.testmod(theory).failed == 0

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joint laws of what is drawn and emitted at T = .1 where logits over T lie 120 apart, by op, method and rule, on every instruction set of
+the CPU; elsewhere ops agree token for token with the reference (test_scales.py), whose laws are enumerated here too."""
+
+from support import backends
+from support import laws
+import numpy as np
+import pytest
+from support import rule_laws
+import torch
+from support import tree_laws
+from support.scale_cases import HARDEST, SEED, THOROUGH
+from test_scales import METHODS, hash_of
+
+from specdec_kernels.reference.chain_law import chain_law
+from specdec_kernels.reference.tree_law import Logs, children, distinct_trees, mixed, probabilities, separate_trees
+from specdec_kernels.rules import LAWS, TABLE
+
+N = 1_000_000 if THOROUGH else 150_000
+V, K, T, GAP = 4, 3, HARDEST.T, HARDEST.gap
+ISAS = [f"cpu-{isa}" for isa in backends.ISAS]
+# What a rule needs to say something of rows whose T = 1 softmax is a tenth as peaked as the law sampled from
+ALPHA = rule_laws.ALPHAS | {"chow_log": (0.6,), "opt_log": (0.4,)}
+
+# ln of weights. q: what is left falls by e^-120 with every token but one, where two ids are near; p wants all of them. And the like of it
+# with p as peaked as q, elsewhere.
+PEAKED = np.array([0.0, -1.5 * GAP, -GAP, -2.5 * GAP])
+ROWS = {
+    "mild target": (np.log([0.1, 0.2, 0.3, 0.4]), PEAKED + np.array([0, 0.5 * GAP - 1.2, 0, 0])),
+    "every removal": (np.log([0.4, 0.1, 0.3, 0.2]), PEAKED),
+    "both peaked": (np.array([0.0, -0.4, -GAP, -GAP - 0.5]), np.array([-GAP, 0.0, -0.3, -2 * GAP])),
+}
+
+
+def logits_of(x):
+    return torch.tensor(x * T).float()
+
+
+def row_functions(kind):
+    """(p, q, p1, q1), functions of the prefix: float32 logits over T, and the logits themselves; behind a token the ids move on."""
+    p, q = (logits_of(x).double().numpy() for x in ROWS[kind])
+    scale = float(np.float32(1 / T))
+
+    def at(x, by):
+        return lambda prefix: Logs(np.roll(x, sum(prefix) + len(prefix)) * by)
+
+    return at(p, scale), at(q, scale), at(p, 1.0), at(q, 1.0)
+
+
+def logits(row, *prefixes):
+    """Of an unscaled row behind each prefix: [len(prefixes), V]."""
+    return torch.stack([torch.from_numpy(row(prefix).x).float() for prefix in prefixes])
+
+
+TOKENS = [(t,) for t in range(V)]
+
+
+def streams(n=N):
+    i = torch.arange(n)
+    return dict(seed=i % 1009 + SEED, offset=i // 1009)
+
+
+def assert_law(tokens, law, what):
+    result = laws.compare_with_law(tokens.numpy(), {t: m for t, m in law.items() if m > 1e-15}, V)
+    assert result.passed, (what, result)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("isa", ISAS)
+def test_sample(isa, replacement, kind):
+    """The law of the second and the third draft, jointly."""
+    _, q, _, q1 = row_functions(kind)
+    law = dict(children(q(()), K, replacement))
+    out = backends.run("sample", isa, logits(q1, ()).expand(N, V), k=K, replacement=replacement, temperature=T, **streams())
+    assert_law(out.tokens, law, kind)
+
+
+def drawn_trees(backend, root, method):
+    """K siblings drawn by the op from the root's row, whose children alone are drafted."""
+    siblings = backends.run("sample", backend, root, k=K, replacement=method in ("kseq", "recursive"), temperature=T, **streams()).tokens
+    parents = torch.tensor([-1, *[0] * K], dtype=torch.int32).expand(N, K + 1).contiguous()
+    return (parents, torch.cat([torch.zeros(N, 1, dtype=torch.int64), siblings], 1))
+
+
+def verified(backend, kind, method, **rule):
+    _, _, p1, q1 = row_functions(kind)
+    tree = drawn_trees(backend, logits(q1, ()).expand(N, V), method)
+    target = torch.cat([logits(p1, ()).expand(N, 1, V), logits(p1, *TOKENS)[tree[1][:, 1:]]], 1)
+    out = backends.run("verify_tree", backend, tree, target, logits(q1, ()).expand(N, K + 1, V), method=method, max_depth=1, temperature=T, draft_temperature=T,
+                       **streams(), **rule)
+    assert (out.status == 0).all(), "a drawn token is a valid draft, however little was left to draw it from"
+    return out.tokens
+
+
+def unscaled_alpha(alpha):
+    return alpha[0] if len(alpha) == 1 else alpha
+
+
+def tree_law_of(kind, method, rule="exact"):
+    p, q, p1, q1 = row_functions(kind)
+    trees = separate_trees(q, K, 1) if method in ("kseq", "recursive") else distinct_trees(q, [K])
+    alpha = {} if rule == "exact" else {"rule": rule, "alpha": unscaled_alpha(ALPHA[rule])}
+    return mixed(list(trees), p, q, method, p1=p1, q1=q1, **alpha), lambda prefix: probabilities(p(prefix))
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_trees(isa, method, kind):
+    """Drafted and verified by the op: the target's law."""
+    law, p = tree_law_of(kind, method)
+    assert tree_laws.error(law, p, 2) < tree_laws.EXACT
+    assert_law(verified(isa, kind, method), law, (method, kind))
+
+
+PAIRS = [(rule, method) for rule in LAWS if rule != "exact" for method in METHODS if method != "target_only"]
+
+
+@pytest.mark.parametrize("rule, method", PAIRS if THOROUGH else PAIRS[:: len(METHODS)])
+@pytest.mark.parametrize("isa", ISAS if THOROUGH else ISAS[SEED % len(ISAS) :][:1])
+def test_trees_by_rule(isa, rule, method):
+    kind = [*ROWS][hash_of((rule, method)) % len(ROWS)]
+    law, _ = tree_law_of(kind, method, rule)
+    assert_law(verified(isa, kind, method, rule=rule, alpha=unscaled_alpha(ALPHA[rule])), law, (rule, method, kind))
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("rule", TABLE)
+@pytest.mark.parametrize("isa", ISAS)
+def test_chains(isa, rule, method):
+    """Two drafts, drawn by the op."""
+    if method == "block" and rule not in LAWS:
+        pytest.skip("no law of its own")
+    if not THOROUGH and hash_of((rule, method)) % len(ISAS) != (ISAS.index(isa) + SEED) % len(ISAS):
+        pytest.skip("one instruction set for each rule and method: SPECDEC_THOROUGH=1 tries all")
+    kind = [*ROWS][hash_of((rule, method)) % len(ROWS)]
+    p, q, p1, q1 = row_functions(kind)
+    law = chain_law(*(lambda prefix, row=row: probabilities(row(prefix)) for row in (p, q)), 2, method=method, rule=rule,
+                    alpha=unscaled_alpha(ALPHA[rule]) if ALPHA[rule] else None,
+                    **{name: lambda prefix, row=row: probabilities(row(prefix)) for name, row in (("p1", p1), ("q1", q1))})
+    drafts, rows = [], [logits(q1, ()).expand(N, V)]
+    for slot in range(2):
+        drafts.append(backends.run("sample", isa, rows[-1], k=1, temperature=T, slot=slot, **streams()).tokens[:, 0])
+        rows.append(logits(q1, *TOKENS)[drafts[0]])
+    behind = logits(p1, *[(a, b) for a in range(V) for b in range(V)])[drafts[0] * V + drafts[1]]
+    target = torch.stack([logits(p1, ()).expand(N, V), logits(p1, *TOKENS)[drafts[0]], behind], 1)
+    alpha = {"alpha": unscaled_alpha(ALPHA[rule])} if ALPHA[rule] else {}
+    out = backends.run("verify_chain", isa, target, torch.stack(drafts, 1), torch.stack(rows[:2], 1), temperature=T, draft_temperature=T,
+                       method=method, rule=rule, **alpha, **streams())
+    assert_law(out.tokens, law, (rule, method, kind))
+
+
+@pytest.mark.parametrize("method", ["recursive_without_replacement", "traversal"])
+@pytest.mark.parametrize("gap", [50.0, 88.0, 120.0, 300.0])
+def test_the_references_are_lossless_whatever_is_left(method, gap):
+    """All ids drawn, one after the other, out of a row whose ids lie a gap apart: in the end e^-900 of it is left."""
+    p, q = np.array([0.1, 0.2, 0.3, 0.4]), Logs(-gap * np.array([0.0, 2.0, 1.0, 3.0]))
+    law = mixed(list(distinct_trees(lambda prefix: q, [4])), lambda prefix: p, lambda prefix: q, method)
+    assert tree_laws.error(law, lambda prefix: p, 2) < tree_laws.EXACT

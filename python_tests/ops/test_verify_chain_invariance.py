@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request's tokens depend on its own logits, parameters, seed and offset: bit for bit, whatever runs beside it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support import backends
+from support import cases
+from support import checks
+import pytest
+import torch
+
+import specdec_kernels as sk
+from support.paths import PYTHONPATH
+
+PER_REQUEST = ("target_logits", "draft_logits", "draft_tokens", "temperature", "top_k", "top_p", "min_p", "draft_temperature",
+               "draft_top_k", "draft_top_p", "draft_min_p", "seed", "offset")
+
+
+def seeded(B=64, G=4, V=3001, **more):
+    """V of three chunks, so that a sum whose shape depends on the team shows."""
+    args = cases.chain(41, B, G, V, filtered=True, dtype=torch.bfloat16, kinds=["near", "identical"], **more)
+    args.pop("uniforms")
+    return args | {"seed": torch.arange(B) * 7919 + 5, "offset": torch.arange(B) % 3 + 2**33}
+
+
+def of(args, rows):
+    return {name: x[rows] if name in PER_REQUEST else x for name, x in args.items()}
+
+
+def assert_equal(got, want):
+    for a, b in zip(got[:4], want[:4]):
+        assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
+
+
+def test_alone_and_in_any_order(backend):
+    B = backends.scale(64, backend)
+    args = seeded(B)
+    verify = backends.call("verify_chain", backend)
+    whole = verify(**args)
+    assert 0.1 < whole.num_accepted.double().mean() < 3.9
+    for order in (torch.randperm(B, generator=torch.Generator().manual_seed(0)), torch.arange(B - 1, -1, -1)):
+        assert_equal(verify(**of(args, order)), [x[order] for x in whole[:4]])
+    for b in range(0, B, 5):
+        assert_equal(verify(**of(args, slice(b, b + 1))), [x[b : b + 1] for x in whole[:4]])
+
+
+# The launches are shaped by the number of chunks in all: these are less than 2^14 of them, less than 2^16, and more.
+@pytest.mark.parametrize("copies", [2, 60, 230])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_among_many(op_backend, copies, filtered):
+    """A request once, and many times in one call: a grid that is chosen by the size of the batch gives the same bits."""
+    if op_backend == "triton-interpret":
+        copies = min(copies, 20)
+    verify = backends.call("verify_chain", op_backend)
+    V = 100_001 if op_backend != "triton-interpret" else 5001
+    args = seeded(B=1, G=2, V=V)
+    if not filtered:
+        args = {name: x for name, x in args.items() if not name.endswith(("top_k", "top_p", "min_p"))}
+    args["temperature"] = torch.ones(1)
+    many = {name: x.expand(copies, *x.shape[1:]) if x.dim() > 1 or name in ("seed", "offset") else x for name, x in args.items()}
+    assert_equal(verify(**many), [x.expand(copies, *x.shape[1:]) for x in verify(**args)[:4]])
+    rows, params = args["target_logits"][0, :1], {"temperature": 0.8} | ({"top_k": 50, "top_p": 0.9} if filtered else {})
+    many = rows.expand(3 * copies, -1)
+    want = backends.run("row_stats", op_backend, rows, **params)
+    assert torch.equal(backends.run("row_stats", op_backend, many, **params), want.expand(3 * copies, -1))
+    u = torch.full((1, 2), 0.7, dtype=torch.float64)
+    want = backends.run("sample", op_backend, rows, k=2, uniforms=u, **params)
+    got = backends.run("sample", op_backend, many, k=2, uniforms=u.expand(3 * copies, -1), **params)
+    for a, b in zip(got, want):
+        assert torch.equal(a, b.expand_as(a))
+
+
+def test_ragged_and_padded(backend):
+    """The same requests ragged, and in a wider batch with room for more drafts."""
+    B = backends.scale(64, backend)
+    args = seeded(B, V=1500)
+    verify = backends.call("verify_chain", backend)
+    whole = verify(**args)
+    flat = {"target_logits": args["target_logits"].flatten(0, 1), "draft_logits": args["draft_logits"].flatten(0, 1),
+            "draft_tokens": args["draft_tokens"].flatten(), "cu_draft": torch.arange(B + 1) * 4, "max_draft": 4}
+    assert_equal(verify(**args | flat), whole)
+    wide = verify(**args | flat | {"max_draft": 9})
+    assert torch.equal(wide.tokens[:, :5], whole.tokens) and (wide.tokens[:, 5:] == -1).all()
+
+
+def test_layout_of_the_rows(backend):
+    """Row strides that are no multiple of a vector, a first row at any alignment, other orders, rows used many times over."""
+    args = seeded(B=16) if backend != "triton-interpret" else seeded(B=6, G=2)
+    verify = backends.call("verify_chain", backend)
+    want = verify(**args)
+    for pad, shift in ((1, 0), (3, 0), (64, 0), (0, 1), (8, 4), (5, 7)):
+        rows = {name: cases.strided(args[name], pad, shift) for name in ("target_logits", "draft_logits")}
+        assert_equal(verify(**args | rows), want)
+    swapped = {name: args[name].transpose(0, 1).contiguous().transpose(0, 1) for name in ("target_logits", "draft_logits")}
+    assert_equal(verify(**args | swapped), want)
+    same, B = args["target_logits"][:1], len(args["target_logits"])
+    assert_equal(verify(**args | {"target_logits": same.expand(B, -1, -1)}), verify(**args | {"target_logits": same.repeat(B, 1, 1)}))
+
+
+def arguments_after_the_call(**args):
+    sk.verify_chain(**args)
+    return args
+
+
+def test_arguments_are_left_alone(op_backend):
+    args = seeded(B=8)
+    before = {name: x.clone() for name, x in args.items()}
+    for name, x in backends.there(op_backend, arguments_after_the_call, **args).items():
+        assert torch.equal(x, before[name]), name
+
+
+def in_every_order(calls):
+    """[(op, arguments)] under each order of a block's threads and of the blocks: a list of all results for each."""
+    from tools.cuda_on_cpu import control
+    from tools.cuda_on_cpu.build import load
+
+    module = load(os.environ["SPECDEC_CUDA_ON_CPU"])
+    orders = [(threads, ("ascending", 1)) for threads in control.SCHEDULES]
+    orders += [(("random", 3 + i), blocks) for i, blocks in enumerate(control.BLOCK_ORDERS)]
+    results = []
+    for threads, blocks in orders:
+        with control.order(module, threads, blocks):
+            results.append([getattr(sk, op)(**args) for op, args in calls])
+    return results
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_order_of_threads_and_blocks(filtered):
+    """Whichever thread of a block runs first, and whichever block of a launch: the same bits."""
+    where = next((name for name in backends.NAMES if name.startswith("cuda-on-cpu")), None)
+    if where is None:
+        pytest.skip("cuda-on-cpu was not asked for")
+    args = seeded(B=8, G=2) | {"seed": torch.arange(8) + 3}
+    params = {name: x for name, x in cases.parameters(42, 8).items() if filtered or name == "temperature"}
+    if not filtered:
+        args = {name: x for name, x in args.items() if not name.endswith(("top_k", "top_p", "min_p"))}
+    z, draft = args["target_logits"][:, 0], args["draft_logits"][:, 0]
+    calls = [("verify_chain", args), ("row_stats", {"logits": z} | params),
+             ("sample", {"logits": z, "k": 3, "replacement": False, "seed": args["seed"], "offset": args["offset"]} | params),
+             ("residual", {"p": z.softmax(-1), "q": draft.softmax(-1)}),
+             ("uniforms", {"seed": args["seed"], "offset": args["offset"], "n": 9, "domain": 0}),
+             ("accept", {"p": z.softmax(-1), "q": draft.softmax(-1), "u": torch.full(z.shape, 0.7, dtype=torch.float64)})]
+    first, *others = backends.there(where, in_every_order, calls)
+    assert len(others) == 7
+    for other in others:
+        for got, want in zip(other, first):
+            for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want))):
+                assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
+
+
+SCRIPT = """
+import json, sys, torch
+torch.set_num_threads({threads})
+import specdec_kernels as sk, test_verify_chain_invariance as t
+out = sk.verify_chain(**t.seeded())
+print(json.dumps([sk.backends.cpu_isa(), out.tokens.tolist(), out.logprobs.nan_to_num(9).view(torch.int32).tolist()]))
+"""
+
+
+def elsewhere(threads=1, isa=None):
+    """The same call in a process of its own: (isa, tokens, bits of the logprobs)."""
+    env = {k: v for k, v in os.environ.items() if k != "SPECDEC_ISA"} | ({"SPECDEC_ISA": isa} if isa else {})
+    env["PYTHONPATH"] = os.pathsep.join([PYTHONPATH, env.get("PYTHONPATH", "")])
+    code = SCRIPT.format(threads=threads)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_number_of_threads():
+    assert elsewhere(threads=1) == elsewhere(threads=2)
+
+
+@pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
+def test_every_instruction_set(isa):
+    """Sums of another shape may move a token inside the band, nowhere else."""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if isa != "base" and {"avx2": "avx2", "avx512": "avx512f"}[isa] not in flags:
+        pytest.skip(f"this CPU has no {isa}")
+    name, tokens, _ = elsewhere(isa=isa)
+    assert name == isa
+    ref = checks.reference_verify(**seeded())
+    differs = (torch.tensor(tokens) != ref.tokens).any(-1)
+    assert not (differs & (ref.margin > 1)).any() and differs.sum() <= 1

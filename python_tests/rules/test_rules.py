@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verify_chain by rule and by block: against the float64 reference, the exact laws, and each request against itself alone."""
+
+from support import backends
+from support import cases
+from support import checks
+from support import laws
+import numpy as np
+import pytest
+from support import rule_cases
+import torch
+from support.checks import ln
+from support.plain import plain_sample
+
+import specdec_kernels as sk
+from specdec_kernels.reference import verify_chain as reference_verify
+from specdec_kernels.reference.chain_law import chain_law
+from specdec_kernels.reference.rules.one_step import one_step
+from specdec_kernels.rules import NAMES, TABLE
+
+BF16 = torch.bfloat16
+
+AGREEMENT = {
+    "tiny": {"B": 350, "G": 3, "V": 5},
+    "one id": {"B": 60, "G": 3, "V": 1},
+    "draft scores the end": {"B": 350, "G": 2, "V": 9, "bonus_row": True},
+    "filters": {"B": 350, "G": 3, "V": 33, "filtered": True, "bonus_row": True},
+    "chunk and one, bf16": {"B": 120, "G": 2, "V": 1025, "filtered": True, "dtype": BF16},
+    "chunks": {"B": 120, "G": 2, "V": 3001, "bonus_row": True},
+    "narrow draft": {"B": 350, "G": 3, "V": 40, "Vq": 23, "filtered": True, "bonus_row": True},
+    "wide draft": {"B": 350, "G": 3, "V": 23, "Vq": 40, "filtered": True, "bonus_row": True},
+    "narrow draft, chunks": {"B": 80, "G": 2, "V": 2100, "Vq": 1030},
+    "wide draft, chunks": {"B": 80, "G": 2, "V": 1030, "Vq": 2100},
+    "one-hot": {"B": 350, "G": 3, "V": 40, "one_hot": True, "filtered": True},
+    "near": {"B": 350, "G": 3, "V": 40, "kinds": ["near", "dirichlet", "identical"]},
+    "long chain": {"B": 200, "G": 16, "V": 12, "kinds": ["near", "identical"]},
+}
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", AGREEMENT)
+def test_agrees_with_the_reference(verify, op_backend, name, method):
+    """Batches in which all rules meet all kinds of rows; each case holds every rule."""
+    case = AGREEMENT[name]
+    case = case | {"B": rule_cases.count(case["B"], op_backend)}
+    args = rule_cases.chain(23, method=method, shift=case["B"] * list(AGREEMENT).index(name), **case)
+    assert case["B"] < 70 or len(args["rule"].unique()) == (len(TABLE) if method == "token" else len(rule_cases.LAWS))
+    out, ref = verify(**args), reference_verify(**args)
+    same = checks.assert_same_tokens(out, ref, f"{name}, {method}")
+    assert (ref.margin <= 1).double().mean() < 0.2, "the band would hide too much"
+    error = checks.torch_logprob_error(args["target_logits"], checks.split_params(args))
+    checks.assert_floats(out.logprobs[same], ref.logprobs[same], error, "logprobs")
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_agrees_on_probability_rows(verify, op_backend, method):
+    args = rule_cases.chain(5, rule_cases.count(400, op_backend), 3, 37, method, bonus_row=True)
+    for side in ("target", "draft"):
+        args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1), f"{side}_kind": "probs"}
+    checks.assert_same_tokens(verify(**args), reference_verify(**args), method)
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_stats_handed_over(verify, op_backend, method):
+    """The unscaled confidences are found though the stats are of other laws."""
+    args = rule_cases.chain(7, rule_cases.count(300, op_backend), 3, 1300, method, filtered=True, dtype=BF16)
+    want = verify(**args)
+    for prefix, logits in (("", "target_logits"), ("draft_", "draft_logits")):
+        z = args[logits]
+        params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")}
+        stats = backends.run("row_stats", op_backend, z.reshape(-1, z.shape[-1]), **params).reshape(*z.shape[:2], 4)
+        args["draft_stats" if prefix else "target_stats"] = stats
+    got = verify(**args)
+    assert torch.equal(got.tokens, want.tokens) and torch.equal(got.status, want.status)
+
+
+PER_REQUEST = ("target_logits", "draft_logits", "draft_tokens", "temperature", "top_k", "top_p", "min_p", "draft_temperature",
+               "draft_top_k", "draft_top_p", "draft_min_p", "seed", "offset", "rule", "alpha")
+
+
+OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))}
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_mixed_requests_are_alone(verify, op_backend, method):
+    """A batch of 64 mixing all rules, greedy and sampled, with and without filters: each request gets what it gets alone, by name and
+    without the filters that it has off, bit for bit."""
+    slow = op_backend == "triton-interpret"  # half a second for a request that is filtered
+    G, V = (2, 1031) if slow else (3, 3001)  # rows of several chunks, not aligned
+    args = rule_cases.chain(41, 64, G, V, method, filtered=True, bonus_row=True, kinds=["near", "identical", "dirichlet"])
+    for name in OFF:
+        args[name][torch.arange(64) % 3 >= (1 if slow else 2)] = OFF[name]
+    args.pop("uniforms")
+    args |= {"seed": torch.arange(64) * 7919 + 5, "offset": torch.arange(64) % 3 + 2**33}
+    assert len(args["rule"].unique()) == len(TABLE if method == "token" else rule_cases.LAWS) and 0 < (args["temperature"] == 0).sum() < 32
+    whole = verify(**args)
+    assert len(whole.num_accepted.unique()) == G + 1
+    for b in range(64):
+        one = {name: x[b : b + 1] if name in PER_REQUEST else x for name, x in args.items() if name not in OFF or x[b] != OFF[name]}
+        name, alpha = NAMES[int(one.pop("rule"))], one.pop("alpha")[0].tolist()
+        alpha = tuple(alpha[: len(TABLE[name].parameters)]) or None
+        alone = verify(**one, rule=name, alpha=alpha if alpha is None or len(alpha) == 2 else alpha[0])
+        for a, w in zip(alone[:4], whole[:4]):
+            assert torch.equal(a.nan_to_num(9.0), w[b : b + 1].nan_to_num(9.0)), f"request {b}, {name}"
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if TABLE[name].exact_at is not None])
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_the_exact_end_is_exact(verify, op_backend, name, method):
+    if method == "block" and not TABLE[name].is_law:
+        pytest.skip("no law")
+    args = cases.chain(9, rule_cases.count(200, op_backend), 3, 1100, filtered=True)
+    alpha = torch.full((len(args["draft_tokens"]),), TABLE[name].exact_at)
+    for a, b in zip(verify(**args, method=method)[:4], verify(**args, method=method, rule=name, alpha=alpha)[:4]):
+        assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
+
+
+# The golden pair; one whose ratios do not run from large to small; one whose residual depends on beta.
+PAIRS = {
+    "golden": ((0.5, 0.3, 0.2), (0.2, 0.5, 0.3)),
+    "other": ((0.2, 0.4, 0.4), (0.5, 0.35, 0.15)),
+    "five": ((0.5, 0.2, 0.1, 0.1, 0.1), (0.3, 0.02, 0.08, 0.4, 0.2)),
+}
+GOLDEN = {  # algorithms.md 1.1 and 3
+    ("chow", 0.4): (0.5, 0.3, 0.2), ("chow", 0.6): (0.2, 0.5, 0.3), ("chow_log", 0.9): (0.5, 0.3, 0.2), ("diff", 0.1): (0.2, 0.5, 0.3),
+    ("opt", 0.3): (0.2, 0.5, 0.3), ("token_v1", 0.25): (0.1, 0.56, 0.34), ("token_v2", 0.25): (0.35, 0.59, 0.06),
+    ("token_v3", 0.5): (0.35, 0.59, 0.06), ("lossy", 0.2): (0.375, 0.375, 0.25), ("ensemble", 0.5): (0.35, 0.4, 0.25),
+    ("synthetic", 0.5): (0.35, 0.4, 0.25), ("typical", (0.09, 0.3)): (0.2, 0.5, 0.3), ("thresholds", (1.0, 1.0)): (0.5, 0.3, 0.2),
+}  # fmt: skip
+
+
+def measured_law(verify, p, q, rule, alpha, n, method="token"):
+    """The law of the first emitted token by quadrature: every drafted id, its test swept, its replacement swept. Within 3 / n."""
+    V, sweep = len(p), torch.from_numpy(laws.strata(n))
+    law = np.zeros(V)
+    for d in range(V):
+        u = torch.zeros(2 * n, 2, dtype=torch.float64)
+        u[:n, 0], u[n:, 0], u[n:, 1] = sweep, checks.ALMOST_ONE, sweep
+        out = verify(ln(*p).expand(2 * n, 2, V), torch.full((2 * n, 1), d), ln(*q).expand(2 * n, 1, V), uniforms=u, rule=rule, alpha=alpha,
+                     method=method)  # fmt: skip
+        accepted = float((out.num_accepted[:n] == 1).double().mean())
+        law[d] += q[d] * accepted
+        if accepted < 1:
+            assert (out.num_accepted[n:] == 0).all(), f"draft {d} is not rejected at u = 1 - 2^-53"
+            law += q[d] * (1 - accepted) * np.bincount(out.tokens[n:, 0], minlength=V) / n
+    return law
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", TABLE)
+def test_law_of_one_step(sweep, sweep_backend, name, pair):
+    n = {"cuda-on-cpu": 32}.get(sweep_backend, 1024)
+    golden = [a if isinstance(a, tuple) else (a,) for rule, a in GOLDEN if rule == name and pair == "golden"]  # elsewhere some tie
+    for alpha in rule_cases.ALPHAS[name] + golden:
+        got = measured_law(sweep, *PAIRS[pair], name, None if not alpha else alpha if len(alpha) == 2 else alpha[0], n)
+        want = one_step(*PAIRS[pair], name, alpha).emitted
+        assert np.abs(got - want).max() <= 3 / n + 1e-5, f"{name} {alpha}: {got}, wanted {want}"
+        if pair == "golden" and (name, alpha if len(alpha) != 1 else alpha[0]) in GOLDEN:
+            assert np.abs(want - GOLDEN[name, alpha if len(alpha) != 1 else alpha[0]]).max() < 1e-12
+
+
+def test_lenience_golden(sweep, sweep_backend):
+    n = {"cuda-on-cpu": 32}.get(sweep_backend, 1024)
+    got = measured_law(sweep, (0.4, 0.3, 0.2, 0.1), (0.1, 0.2, 0.3, 0.4), "lenience", 0.5, n)
+    assert np.abs(got - (0.25, 0.25, 0.3, 0.2)).max() <= 3 / n + 1e-5
+
+
+def test_block_golden(sweep, sweep_backend):
+    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 11/9 are accepted, by 10/9 token by token. d = (0, 0): r = (1/2, 1/4), and
+    s_1 = 0, so tau is 2 or 0."""
+    n = {"cuda-on-cpu": 6}.get(sweep_backend, 32)
+    p, q = ln(1 / 3, 2 / 3), ln(2 / 3, 1 / 3)
+    u = torch.cartesian_prod(*[torch.from_numpy(laws.strata(n))] * 2)
+    u = torch.cat([u, torch.full((n * n, 1), 0.5)], 1)
+    expected = 0
+    for d, chances in {(0, 0): (0.75, 0, 0.25), (0, 1): (0, 0, 1), (1, 0): (0, 0.5, 0.5), (1, 1): (0, 0, 1)}.items():
+        out = sweep(p.expand(n * n, 3, 2), torch.tensor([d] * (n * n)), q.expand(n * n, 2, 2), uniforms=u, method="block")
+        share = np.bincount(out.num_accepted, minlength=3) / (n * n)
+        assert np.abs(share - chances).max() <= 2 / n, f"{d}: {share}"
+        expected += (2 - d[0]) / 3 * (2 - d[1]) / 3 * np.dot(chances, range(3))
+    assert abs(expected - 11 / 9) < 1e-12
+
+
+@pytest.mark.parametrize("name", rule_cases.LAWS)
+def test_joint_law(sweep, sweep_backend, name):
+    """Two positions whose rows depend on what came before, the bonus scored by the draft: tokens and lengths have the exact law, and
+    completed by pi they are a product of pi."""
+    n = {"cuda-on-cpu": 300}.get(sweep_backend, 100_000)
+    p_row, q_row = checks.noise(3, 4), checks.noise(4, 4)
+    alpha = rule_cases.ALPHAS[name][-1]
+    if name in ("chow", "chow_log", "diff", "diff_log", "opt", "opt_log"):  # some rows defer, some do not
+        alpha = {"chow": (0.5,), "chow_log": (1.0,), "diff": (0.1,), "diff_log": (0.1,), "opt": (0.4,), "opt_log": (0.4,)}[name]
+    rows = lambda row: lambda prefix: row(prefix).double().softmax(-1).numpy()  # noqa: E731
+    prefixes = [list(np.ndindex(*([4] * i))) for i in range(3)]
+    p_table, q_table = ([torch.stack([row(t) for t in level]) for level in prefixes] for row in (p_row, q_row))
+    i = torch.arange(n)
+    seed, offset, at = i % 1009, i // 1009, torch.zeros_like(i)
+    drafts, p_rows, q_rows = [], [p_table[0][at]], [q_table[0][at]]
+    for level in range(2):
+        drafts.append(plain_sample(q_rows[-1], seed=seed, offset=offset, slot=level))
+        at = at * 4 + drafts[-1]
+        p_rows.append(p_table[level + 1][at])
+        q_rows.append(q_table[level + 1][at])
+    args = (torch.stack(p_rows, 1), torch.stack(drafts, 1), torch.stack(q_rows, 1))
+    for method in ("token", "block"):
+        law = chain_law(rows(p_row), rows(q_row), 2, method=method, rule=name, alpha=alpha, end_row=True)
+        out = sweep(*args, seed=seed, offset=offset, method=method, rule=name, alpha=alpha[0] if alpha else None)
+        result = laws.compare_with_law(out.tokens.numpy(), law, 4)
+        assert result.passed, f"{name}, {method}: {result}"
+        assert result.detects < 0.02 or n < 100_000
+
+
+def test_block_accepts_as_expected(sweep, sweep_backend):
+    """10^4 row sets: the mean of tau is that of sum r_i, at least sum prod min(1, p / q), and tokens stay in the vocabulary."""
+    B, G, V = {"cuda-on-cpu": 300}.get(sweep_backend, 10_000), 4, 8
+    args = cases.chain(77, B, G, V, dirty=False, kinds=["dirichlet", "near", "peaked"])
+    p, q = args["target_logits"].double().softmax(-1), args["draft_logits"].double().softmax(-1)
+    d = args["draft_tokens"][..., None]
+    ratio = (p[:, :G].gather(-1, d) / q.gather(-1, d))[..., 0]
+    r, tokenwise, block, plain = torch.ones(B, dtype=torch.float64), torch.ones(B, dtype=torch.float64), 0, 0
+    for i in range(G):
+        r, tokenwise = (r * ratio[:, i]).clamp(max=1), tokenwise * ratio[:, i].clamp(max=1)
+        block, plain = block + r, plain + tokenwise
+    assert (block >= plain - 1e-12).all() and block.mean() > 1.03 * plain.mean()
+    for method, want in (("token", plain), ("block", block)):
+        got = sweep(**args, method=method).num_accepted.double()
+        assert abs(float((got - want).mean())) < 5 * float((got - want).std()) / B**0.5, method
+
+
+def test_without_a_row_at_the_end_the_bonus_is_of_p(verify):
+    """p = (.5, .3, .2), q = (.2, .5, .3), everything kept: the bonus at .45 is 0 under p, 1 under q."""
+    p, q = ln(0.5, 0.3, 0.2).expand(1, 2, 3), ln(0.2, 0.5, 0.3).expand(1, 2, 3)
+    u = torch.tensor([[0.0, 0.45]], dtype=torch.float64)
+    for method in ("token", "block"):
+        for rows, token in ((q[:, :1], 0), (q, 1)):
+            out = verify(p, torch.tensor([[2]]), rows, uniforms=u, rule="chow", alpha=0.6, method=method)
+            assert out.tokens.tolist() == [[2, token]]
+    assert sk.RULES["chow"] == 1
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_ragged_equals_dense(verify, op_backend, method):
+    """Drafts of unequal length, the draft's row at the end of each among them."""
+    B = rule_cases.count(140, op_backend)
+    args = rule_cases.chain(8, B, 4, 50, method, bonus_row=True, filtered=True, dirty=False)
+    lengths = torch.randint(0, 5, (B,), generator=torch.Generator().manual_seed(0))
+    args["draft_tokens"][torch.arange(4)[None] >= lengths[:, None]] = -1
+    ragged = args | {"cu_draft": torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]), "max_draft": 4}
+    ragged["draft_tokens"] = torch.cat([row[:g] for row, g in zip(args["draft_tokens"], lengths)])
+    for name in ("target_logits", "draft_logits"):
+        ragged[name] = torch.cat([rows[: g + 1] for rows, g in zip(args[name], lengths)])
+    dense, out = verify(**args), verify(**ragged)
+    for got, want in zip(out[:4], dense[:4]):
+        assert torch.equal(got.nan_to_num(9.0), want.nan_to_num(9.0))
+    checks.assert_same_tokens(out, reference_verify(**ragged), "ragged")

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules at the edges: bad rows, thresholds, greedy targets, wrong arguments, what torch wants of an op."""
+
+import math
+
+from support import backends
+from support import cases
+from support import checks
+import pytest
+from support import rule_cases
+from support import surface
+import torch
+from support.checks import ln
+
+import specdec_kernels as sk
+from specdec_kernels.reference import verify_chain as reference_verify
+from specdec_kernels.rules import TABLE
+
+NAN = math.nan
+
+
+def one(p, q, d, u=0.5, v=0.5, **how):
+    """Arguments of one request with one draft; rows as logits."""
+    rows = torch.stack([p, p])[None]
+    return dict(target_logits=rows, draft_tokens=torch.tensor([[d]]), draft_logits=q[None, None],
+                uniforms=torch.tensor([[u, v]], dtype=torch.float64)) | how  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_bad_rows(sweep, name):
+    """A row that is no law defers: a bad draft row is not believed, a bad target row ends the step; no other request changes."""
+    V = 1100
+    good_p, good_q = cases.rows_pair(3, 1, V, kinds=["near"])
+    alpha = rule_cases.ALPHAS[name][-1]
+    how = {"rule": name, "alpha": None if not alpha else alpha if len(alpha) == 2 else alpha[0]}
+    d = int(good_q[0].argmax())
+    for method in ("token", "block") if TABLE[name].is_law else ("token",):
+        for row, _ in cases.bad_rows(V):
+            for p, q in ((row, good_q[0]), (good_p[0], row), (row, row)):
+                args = one(p, q, d, 0.3, method=method, **how)
+                whole = {k: torch.cat([x, one(good_p[0], good_q[0], d, 0.3)[k]]) if torch.is_tensor(x) else x for k, x in args.items()}
+                out, ref = sweep(**whole), reference_verify(**whole)
+                checks.assert_same_tokens(out, ref, f"{name}, {method}")
+                assert (out.tokens[:, 0] >= 0).all() and (out.tokens < V).all()
+                assert out.status[1] == 0 and (out.status[0] != 0 or torch.equal(p, good_p[0]))
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_bad_rows_among_good_ones(verify, method):
+    """All rules in one batch, one request in two with a row that is no law."""
+    args = rule_cases.chain(29, 24, 1, 1100, method, dirty=False, kinds=["near"], shift=1)
+    bad = [row for row, _ in cases.bad_rows(1100)]
+    for b in range(0, 24, 2):
+        args["target_logits" if b % 4 else "draft_logits"][b, 0] = bad[b // 2 % len(bad)]
+    out, ref = verify(**args), reference_verify(**args)
+    checks.assert_same_tokens(out, ref, method)
+    assert (out.status[1::2] == 0).all() and (out.status != 0).sum() > 4
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_a_greedy_draft_behind_the_vocabulary(verify, method):
+    """The draft's one token is none of the target's three: it is rejected for one drawn from p, whatever a rule would keep."""
+    names = rule_cases.LAWS if method == "block" else [*TABLE]
+    B = len(names)
+    u = torch.tensor([[0.0, 0.6]], dtype=torch.float64).expand(B, 2)
+    out = verify(ln(0.5, 0.3, 0.2).expand(B, 2, 3), torch.full((B, 1), 4), torch.tensor([0.0, 1, 2, 3, 4]).expand(B, 1, 5), uniforms=u,
+                 draft_temperature=0.0, rule=torch.tensor([TABLE[name].code for name in names]), method=method,
+                 alpha=torch.tensor([1.0 if name == "top_n" else 0.9 for name in names]))  # fmt: skip
+    assert out.tokens.tolist() == [[1, -1]] * B and out.status.tolist() == [0] * B
+
+
+@pytest.mark.parametrize("name", rule_cases.LAWS)
+def test_nan_probabilities_defer(verify, name):
+    """NaN in a row of probabilities, away from the draft: confidences are NaN, and the draft is judged by p."""
+    p, q = torch.tensor([0.2, 0.4, 0.4, 0.0]), torch.tensor([0.5, 0.35, 0.15, NAN])
+    alpha = rule_cases.ALPHAS[name][-1]
+    kinds = {"target_kind": "probs", "draft_kind": "probs"}
+    rule = {"rule": name, "alpha": alpha[0] if alpha else None}
+    args = one(p, q, 0, 0.6, **kinds)  # p / q = .4
+    out, ref = verify(**args, **rule), reference_verify(**args, **rule)
+    assert out.tokens.tolist() == ref.tokens.tolist() and out.num_accepted.tolist() == ref.num_accepted.tolist()
+    if name not in ("lossy", "ensemble"):
+        assert out.num_accepted.tolist() == [0], "a NaN decided for the draft"
+
+
+def test_thresholds_at_the_edge(verify):
+    """Keep iff >=: the threshold itself keeps. In binary fractions nothing is rounded."""
+    p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
+    probs = {"target_kind": "probs", "draft_kind": "probs"}
+    below = 1e-6
+    for name, alpha, d in [("chow", 0.5, 1), ("token_v2", 0.25, 1), ("token_v3", 0.5, 1), ("token_v1", 0.25, 2)]:
+        for a, kept in ((alpha, True), (alpha - below, False)):
+            law = verify(**one(p, q, d, 0.999, **probs), rule=name, alpha=a)
+            assert law.num_accepted.tolist() == [int(kept or (name == "token_v1"))] or name == "token_v1", f"{name} {a}"
+    even = torch.tensor([0.5, 0.25, 0.25])
+    for a, kept in ((0.25, True), (0.25 - below, False)):  # diff: max q = .25 + .25 of max p
+        q_even = torch.full((4,), 0.25)
+        out = verify(**one(torch.cat([even, torch.zeros(1)]), q_even, 3, 0.0, **probs), rule="diff", alpha=a)
+        assert out.num_accepted.tolist() == [int(kept)]
+
+
+def test_top_n_keeps_ties(verify):
+    """Fewer than n ids are more probable: all that tie with the n-th stay."""
+    z = torch.tensor([3.0, 2.0, 2.0, 1.0])
+    taken = [int(verify(**one(z, z, d), rule="top_n", alpha=(2, 1.0)).num_accepted) for d in range(4)]
+    assert taken == [1, 1, 1, 0]
+    taken = [int(verify(**one(z, z, d), rule="top_n", alpha=(4, 0.4)).num_accepted) for d in range(4)]  # .53, .20, .20, .07
+    assert taken == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_greedy(verify, method):
+    """T = 0: row rules emit the argmax of p or of q, token rules d or the argmax of p; the rest is argmax matching."""
+    p, q = ln(0.5, 0.3, 0.2), ln(0.1, 0.3, 0.6)
+
+    def go(rule, alpha, d):
+        out = verify(**one(p, q, d, 0.99, method=method), temperature=0.0, draft_temperature=0.0, rule=rule, alpha=alpha)
+        return out.tokens[0].tolist()
+
+    assert go("chow", 0.5, 2) == [2, 0] and go("chow", 0.3, 2) == [0, -1]
+    assert go("diff", 0.0, 2) == [2, 0]
+    assert go("token_v1", 0.0, 2) == [2, 0] and go("token_v2", 0.35, 2) == [2, 0] and go("token_v2", 0.25, 2) == [0, -1]
+    assert go("lossy", 0.5, 0) == [0, 0] and go("lossy", 0.5, 2) == [0, -1]
+    if method == "token":
+        assert go("lenience", 0.59, 1) == [1, 0] and go("lenience", 0.61, 1) == [0, -1] and go("lenience", 0.39, 2) == [2, 0]
+
+
+@pytest.mark.parametrize("name", ["token_v1", "token_v2", "token_v3"])
+def test_token_rules_at_a_greedy_draft(verify, name):
+    """The draft is sure, whichever id its argmax is: p = (.6 at 1000), which the rule keeps."""
+    p = torch.full((1100,), math.log(0.4 / 1099)).index_fill(0, torch.tensor([1000]), math.log(0.6))
+    q = torch.full((1100,), math.log(0.1 / 1099)).index_fill(0, torch.tensor([1000]), math.log(0.9))
+    out = verify(**one(p, q, 1000, 0.99), draft_temperature=0.0, rule=name, alpha=0.5)
+    assert out.num_accepted.tolist() == [1]
+
+
+def test_block_is_token_at_a_greedy_target(verify):
+    args = cases.chain(13, 60, 4, 9, dirty=False, kinds=["near"])
+    a, b = verify(**args, temperature=0.0), verify(**args, temperature=0.0, method="block")
+    assert torch.equal(a.tokens, b.tokens) and 0 < a.num_accepted.double().mean() < 4
+
+
+def test_block_through_a_greedy_row(verify):
+    """Stats made by hand: the second of three rows is greedy, behind r_1 = 1/2. Where the draft is that row's argmax, r_2 = 1/2 and
+    h_1 = 0: nothing of r_1 p is left above a one-hot draft; d_3 then makes h_2 = 1/5, h_3 = r_3 = 1/6. Where it is not, h_1 = r_1."""
+    p = torch.stack([ln(0.25, 0.75), ln(0.6, 0.4), ln(0.75, 0.25), ln(0.5, 0.5)])
+    q = torch.stack([ln(0.5, 0.5), ln(0.3, 0.7), ln(0.25, 0.75)])
+    taken = {  # drafts: uniforms of the three tests -> tokens, where a final draw of .9 is 1 under rows that are not greedy
+        (0, 0, 1): {(0.9, 0.9, 0.16): [0, 0, 1, 1], (0.9, 0.19, 0.17): [0, 0, 0], (0.0, 0.21, 0.17): [1]},
+        (0, 1, 1): {(0.49, 0.0, 0.0): [0, 0], (0.501, 0.0, 0.0): [1]},
+    }
+    cases = [(d, u, tokens + [-1] * (4 - len(tokens))) for d, by_u in taken.items() for u, tokens in by_u.items()]
+    stats = sk.row_stats(p, temperature=torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    B = len(cases)
+    args = dict(target_logits=p.expand(B, 4, 2), draft_tokens=torch.tensor([d for d, _, _ in cases]), draft_logits=q.expand(B, 3, 2),
+                target_stats=stats.expand(B, 4, 4), uniforms=torch.tensor([[*u, 0.9] for _, u, _ in cases], dtype=torch.float64))  # fmt: skip
+    out, ref = verify(**args, method="block"), reference_verify(**args, method="block")
+    assert ref.tokens.tolist() == [tokens for _, _, tokens in cases] and (ref.margin > 1).all()
+    checks.assert_same_tokens(out, ref)
+
+
+def test_block_where_nothing_is_lacking(verify):
+    """p = q and r_1 = 1, then a draft that both forbid: h_1 is 0 / 0, which stays, and the token behind d_1 is from p itself."""
+    rows = ln(0.5, 0.5, 0.0)
+    u = torch.tensor([[checks.ALMOST_ONE, 0.0, 0.6]], dtype=torch.float64)
+    out = verify(rows.expand(1, 3, 3), torch.tensor([[0, 2]]), rows.expand(1, 2, 3), uniforms=u, method="block")
+    assert out.tokens.tolist() == [[0, 1, -1]] and out.status.tolist() == [6]
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_greedy_rows_between_others(verify, op_backend, method):
+    """Stats made by hand: any row of a request may be greedy, and a draft there is the argmax half of the time."""
+    B, G, V = rule_cases.count(240, op_backend), 4, 7
+    args = rule_cases.chain(31, B, G, V, method, bonus_row=True, kinds=["near", "dirichlet"])
+    some = torch.Generator().manual_seed(2)
+    cold, best = torch.rand(B, G + 1, generator=some) < 0.4, torch.rand(B, G, generator=some) < 0.5
+    z, d = args["target_logits"], args["draft_tokens"]
+    args["draft_tokens"] = torch.where(cold[:, :G] & best, z[:, :G].argmax(-1), d)
+    args["target_stats"] = sk.row_stats(z.reshape(-1, V), temperature=(~cold).float().flatten()).reshape(B, G + 1, 4)
+    checks.assert_same_tokens(verify(**args), reference_verify(**args), method)
+
+
+def test_bonus_tokens_and_no_draft(verify):
+    p = ln(0.5, 0.3, 0.2).expand(2, 1, 3)
+    for method in ("token", "block"):
+        u = torch.zeros(2, 2, dtype=torch.float64)
+        out = verify(p, torch.tensor([[0], [-1]]), None, bonus_tokens=torch.tensor([2, 2]), uniforms=u, rule="chow", alpha=0.5, method=method)
+        assert out.tokens.tolist() == [[0, 2], [0, -1]]
+        out = verify(p, torch.zeros(2, 0, dtype=torch.int64), None, uniforms=u[:, :1], rule="ensemble", alpha=0.5, method=method)
+        assert out.tokens.tolist() == [[0], [0]] and out.num_accepted.tolist() == [0, 0]
+
+
+GOOD = dict(target_logits=torch.zeros(2, 3, 5), draft_tokens=torch.zeros(2, 2, dtype=torch.int64), draft_logits=torch.zeros(2, 2, 5),
+            uniforms=torch.zeros(2, 3, dtype=torch.float64))  # fmt: skip
+WRONG = [
+    ({"rule": "chow", "alpha": 1.2}, ValueError, r"alpha of rule 'chow' must be in \[0, 1\], got 1.2"),
+    ({"rule": "opt", "alpha": -0.1}, ValueError, r"alpha of rule 'opt' must be in \[0, inf\), got -0.1"),
+    ({"rule": "lossy", "alpha": 1.0}, ValueError, r"alpha of rule 'lossy' must be in \[0, 1\), got 1.0"),
+    ({"rule": "lenience", "alpha": 0.0}, ValueError, r"alpha's l of rule 'lenience' must be in \(0, 1\], got 0.0"),
+    ({"rule": "typical", "alpha": (0.1, -1.0)}, ValueError, r"alpha's delta of rule 'typical' must be in \[0, inf\), got -1.0"),
+    ({"rule": "diff", "alpha": math.nan}, ValueError, r"alpha of rule 'diff' must be in \[0, 1\], got nan"),
+    ({"rule": "chow", "alpha": (0.1, 0.2)}, ValueError, r"rule 'chow' takes 1 alpha, got 0.1, 0.2"),
+    ({"rule": "chow", "alpha": "much"}, TypeError, "alpha must be a number, a pair of numbers or a tensor, got 'much'"),
+    ({"alpha": 0.5}, ValueError, "rule 'exact' takes no alpha, got 0.5"),
+    ({"rule": "typical", "method": "block"}, ValueError, "rule 'typical' is no law, so method must be 'token', got 'block'"),
+    ({"rule": torch.zeros(3, dtype=torch.int64)}, ValueError, r"rule must be a name or have shape \[2\], got \[3\]"),
+    ({"rule": torch.zeros(2)}, TypeError, "rule must be int32 or int64, got float32"),
+    ({"rule": "chow", "alpha": torch.zeros(2, 3)}, ValueError, r"alpha must be a number, a pair, or have shape \[2\] or \[2, 2\], got \[2, 3\]"),
+    ({"rule": "chow", "alpha": torch.zeros(2).double()}, TypeError, "alpha must be float32, got float64"),
+]
+IN_TENSORS = [
+    ({"rule": torch.tensor([0, 17])}, "rule must be a code from 0 to 16, got 17 at index 1"),
+    ({"rule": torch.tensor([1, 11]), "alpha": torch.tensor([0.5, 1.0])}, r"alpha of rule lossy must be in \[0, 1\), got 1 at index 1"),
+    ({"rule": torch.tensor([16, 0]), "alpha": torch.tensor([[0.5, 0.0], [9, 9]])}, r"the second alpha of rule thresholds must be in \(0, 1\], got 0"),
+    ({"rule": torch.tensor([0, 13]), "method": "block"}, "rule typical is no law, so method must be token, got block at index 1"),
+]
+
+
+@pytest.mark.parametrize("change, error, message", WRONG)
+def test_wrong_arguments(change, error, message):
+    with pytest.raises(error, match="verify_chain: " + message):
+        sk.verify_chain(**{**GOOD, **change})
+
+
+@pytest.mark.parametrize("change, message", IN_TENSORS)
+def test_wrong_values_in_tensors(verify, op_backend, change, message):
+    if backends.BACKENDS[op_backend].device != "cpu" or op_backend.startswith("cuda-on-cpu"):
+        pytest.skip("values on a device are not looked at")
+    with pytest.raises(RuntimeError, match="verify_chain: " + message):
+        verify(**{**GOOD, **change})
+
+
+def test_defaults_of_typical(verify):
+    """Without an alpha eps = .09 and delta = .3. Of p = (.78, .1, .08, .04) .3 exp(-H) = .14, so eps decides; of ten even ids and one of
+    .026 it is .028, and decides itself."""
+    rule = torch.tensor([TABLE["typical"].code])
+    for p, drafts, taken in (((0.78, 0.1, 0.08, 0.04), [1, 2], [1, 0]), ((*[0.0974] * 10, 0.026), [0, 10], [1, 0])):
+        z = ln(*p).expand(2, 2, -1)
+        u = torch.full((2, 2), 0.5, dtype=torch.float64)
+        assert verify(z, torch.tensor(drafts)[:, None], z[:, :1], uniforms=u, rule=rule).num_accepted.tolist() == taken
+    z = ln(*[0.0305] * 30, 0.085).expand(1, 2, -1)  # .3 exp(-H) = .01; with a delta of 3 the first would be rejected
+    assert verify(z, torch.zeros(1, 1, dtype=torch.int64), z[:, :1], uniforms=u[:1], rule=rule).num_accepted.tolist() == [1]
+
+
+def test_defaults_and_a_single_alpha(sweep):
+    """None is the table's default; of a pair, one number is the first."""
+    args = cases.chain(19, 40, 2, 50, dirty=False, kinds=["near"])
+    for name, rule in TABLE.items():
+        default = tuple(parameter.default for parameter in rule.parameters)
+        if not default:
+            continue
+        a = sweep(**args, rule=name)
+        b = sweep(**args, rule=name, alpha=default if len(default) == 2 else default[0])
+        c = sweep(**args, rule=torch.full((40,), rule.code), alpha=torch.full((1,), default[0]))
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.tokens, c.tokens)
+
+
+def by_rule(target, tokens, draft, uniforms, rule, alpha):
+    return sk.verify_chain(target, tokens, draft, uniforms=uniforms, rule=rule, alpha=alpha, method="block")
+
+
+def test_schema_fake_and_compile(op_backend):
+    rule = torch.tensor([1, 12])
+    surface.check_op(op_backend, "verify_chain", by_rule, *GOOD.values(), rule, torch.tensor([[0.5, 0.0], [0.5, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    "index, other, message",
+    [
+        (18, 2, r"method must be 0 \(token\) or 1 \(block\), got 2"),
+        (19, None, "alpha needs a rule, got none"),
+        (19, torch.zeros(3, dtype=torch.int64), r"rule must have shape \[2\], got \[3\]"),
+        (20, torch.zeros(2, 3), r"alpha must have shape \[2\] or \[2, 2\], got \[2, 3\]"),
+        (20, torch.zeros(2).double(), "alpha must be Float, got Double"),
+    ],
+)
+def test_the_op_checks_again(index, other, message):
+    _, (op, args, _) = surface.recorded_call("verify_chain", sk.verify_chain, **GOOD, rule=torch.tensor([1, 1]), alpha=torch.tensor([0.5, 0.5]))
+    args = [other if i == index else x for i, x in enumerate(args)]
+    with pytest.raises(RuntimeError, match="verify_chain: " + message):
+        op(*args)

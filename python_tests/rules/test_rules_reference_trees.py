@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules in trees: pi in place of p wherever a node has children, and thresholds for target_only."""
+
+from support import laws
+import numpy as np
+import pytest
+import torch
+from support.rule_laws import ALPHAS, LAWS, emitted
+from support.tree_laws import EXACT, TELLING, constant, random_rows, with_zeros
+
+from specdec_kernels import reference
+from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, plain_tree, tree_law
+
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")
+
+
+def distance(law, row, length):
+    full, want = laws.complete(law, row, length), laws.joint(row, length)
+    return max(abs(full.get(t, 0.0) - want.get(t, 0.0)) for t in {*full, *want})
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rule", LAWS[1:])
+def test_every_node_with_children_emits_pi(method, rule):
+    """Two drafts of two tokens: what is emitted has the law pi, but the token behind a leaf, which has the target's."""
+    p, q = random_rows(31, 3), with_zeros(random_rows(32, 3), 1)
+    law = mixed(iid_trees(q, 2, 2), p, q, method, rule, ALPHAS[rule])
+    assert distance(law, lambda t: emitted(rule, p(t), q(t), ALPHAS[rule]) if len(t) < 2 else p(t), 3) < EXACT
+
+
+@pytest.mark.parametrize("method", ["recursive_without_replacement", "traversal"])
+@pytest.mark.parametrize("rule", ["diff", "token_v3", "lossy"])
+def test_children_without_replacement(method, rule):
+    p, q = random_rows(33, 3), random_rows(34, 3)
+    law = mixed(distinct_trees(q, [3, 1]), p, q, method, rule, ALPHAS[rule])
+    assert distance(law, lambda t: emitted(rule, p(t), q(t), ALPHAS[rule]) if len(t) < 2 else p(t), 3) < EXACT
+
+
+def test_a_chain_is_a_tree():
+    """One draft: recursive rejection is verify_chain token by token, traversal the block, under every law."""
+    rng = torch.Generator().manual_seed(5)
+    B, G, V = 60, 3, 6
+    p = 2 * torch.randn(B, G + 1, V, generator=rng)
+    q, drafts = p + torch.randn(B, G + 1, V, generator=rng), torch.randint(V, (B, G), generator=rng)
+    u = torch.rand(B, G + 1, generator=rng, dtype=torch.float64)
+    tree = (torch.tensor([-1, 0, 1, 2]), torch.cat([torch.full((B, 1), -1), drafts], 1))
+    codes = torch.arange(B) % 10
+    more = dict(rule=codes, alpha=torch.tensor([0.3]).expand(B), temperature=torch.tensor([1.0, 0.8, 0.0]).repeat(20))
+    for method, of_tree in (("token", "recursive_without_replacement"), ("block", "traversal")):
+        want = reference.verify_chain(p, drafts, q[:, :G], method=method, uniforms=u, **more)
+        out = reference.verify_tree(tree, p, q, method=of_tree, uniforms=torch.cat([u[:, :1], u], 1), **more)
+        assert want.margin.min() > 1e-3 and torch.equal(out.tokens, want.tokens), method
+        assert out.logprobs.numpy() == pytest.approx(want.logprobs.numpy(), abs=1e-12)
+
+
+def test_thresholds():
+    """Children 2, 0, 1 of p = (.2, .4, .4): by hand at (threshold_single, threshold_acc)."""
+    p = constant(TELLING[0])
+    tree = plain_tree([-1, 0, 0], [-1, 2, 0])
+    want = {  # the coin's share of each child, and what is left for the rest, which is id 1 alone
+        (1.0, 1.0): (0.4, 0.2), (1.0, 0.8): (0.5, 0.25), (1.0, 0.5): (0.8, 0.2),
+        (0.3, 1.0): (1.0, 0.0), (0.4, 0.5): (1.0, 0.0),
+    }
+    for alpha, (first, second) in want.items():
+        law = tree_law(tree, p, None, "target_only", rule="thresholds", alpha=alpha)
+        got = [sum(m for t, m in law.items() if len(t) == 2 and t[0] == x) for x in (2, 0)]
+        assert got == pytest.approx([first, second], abs=EXACT)
+        assert law.get((1,), 0.0) == pytest.approx(1 - first - second, abs=EXACT)
+    order = plain_tree([-1, 0, 0], [-1, 0, 2])  # 0 comes first and is no sure child: it has its share
+    law = tree_law(order, p, None, "target_only", rule="thresholds", alpha=(0.3, 0.8))
+    assert sum(m for t, m in law.items() if t[0] == 0) == pytest.approx(0.25, abs=EXACT)
+    assert sum(m for t, m in law.items() if t[0] == 2) == pytest.approx(0.75, abs=EXACT)
+
+
+def test_thresholds_of_a_chain():
+    """verify_chain's rule is the tree's with one child per node (the coin stands in the parent's column)."""
+    rng = torch.Generator().manual_seed(6)
+    p, drafts = 2 * torch.randn(80, 4, 5, generator=rng), torch.randint(5, (80, 3), generator=rng)
+    u = torch.rand(80, 4, generator=rng, dtype=torch.float64)
+    more = dict(rule="thresholds", alpha=(0.5, 0.6))
+    want = reference.verify_chain(p, drafts, uniforms=u, **more)
+    tree = (torch.tensor([-1, 0, 1, 2]), torch.cat([torch.full((80, 1), -1), drafts], 1))
+    out = reference.verify_tree(tree, p, method="target_only", uniforms=torch.cat([u[:, :3], u[:, 2:]], 1), **more)
+    assert len(set(want.num_accepted.tolist())) == 4 and torch.equal(out.tokens, want.tokens)
+
+
+def test_confidences_are_unscaled():
+    """T = .5 and T = 2: max q1 = .5 keeps at chow .55 whatever max q is, and the draft is accepted as q itself has it."""
+    p, q = (torch.from_numpy(np.log(x)).float() for x in TELLING)
+    tree = plain_tree([-1, 0], [-1, 0])
+    for temperature in (0.5, 2.0):
+        for alpha, accepted in ((0.55, 1), (0.45, 0)):
+            out = reference.verify_tree(tree, p.expand(1, 2, 3), q.expand(1, 2, 3), method="recursive", rule="chow", alpha=alpha,
+                                        temperature=temperature, draft_temperature=temperature,
+                                        uniforms=torch.tensor([[0.0, 0.9999, 0.5]], dtype=torch.float64))
+            assert out.num_accepted.item() == accepted
+
+
+def test_undefined_combinations_are_refused():
+    tree = plain_tree([-1, 0], [-1, 0])
+    z = torch.zeros(1, 2, 3)
+    for method, rule in (("target_only", "chow"), ("greedy", "ensemble"), ("recursive", "typical"), ("kseq", "thresholds"), ("greedy", "thresholds")):
+        with pytest.raises(ValueError, match=f"verify_tree: rule {rule} is not defined for method '{method}'"):
+            reference.verify_tree(tree, z, z, method=method, rule=rule, alpha=0.5)

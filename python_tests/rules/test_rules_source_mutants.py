@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong lines in the rules' CUDA and Triton sources are caught, each by a test that the backends pass."""
+
+import functools
+import inspect
+import os
+
+from support import backends
+import pytest
+from tools.cuda_on_cpu.build import CSRC
+from tools.cuda_on_cpu.mutants import mutate
+from support.rule_mutants import CUDA, PACKAGE, TRITON, package, with_kernels_of
+from support.worker import Worker
+
+DEFAULT = {"cuda": ["eta omitted", "h = r"], "triton": ["TV without alpha", "r not carried"]}
+
+
+def tried(mutants, some):
+    thorough = pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="a quarter of a minute each: SPECDEC_THOROUGH=1")
+    return [pytest.param(name, marks=[thorough] * (name not in some)) for name in mutants]
+
+
+def fails(caught, verify, backend):
+    test, arguments = caught
+    fixtures = {"verify": verify, "sweep": verify, "op_backend": backend, "sweep_backend": backend}
+    given = {name: fixtures[name] for name in inspect.signature(test).parameters if name in fixtures}
+    with pytest.raises(AssertionError):
+        test(**given, **arguments)
+
+
+@pytest.mark.parametrize("name", tried(CUDA, DEFAULT["cuda"]))
+def test_cuda_mutant_is_caught(name):
+    *change, caught = CUDA[name]
+    worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
+    fails(caught, functools.partial(worker.call, with_kernels_of, mutate(CSRC, *change)), "cuda-on-cpu")
+    worker.process.terminate()
+
+
+@pytest.mark.parametrize("name", tried(TRITON, DEFAULT["triton"]))
+def test_triton_mutant_is_caught(name):
+    pytest.importorskip("triton")
+    *change, caught = TRITON[name]
+    worker = Worker("mutant", {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1", "PYTHONPATH": str(package(*change))})
+    fails(caught, functools.partial(worker.call, backends.public, "verify_chain"), "triton-interpret")
+    worker.process.terminate()
+
+
+def test_every_mutant_finds_its_line():
+    """Also those that are tried on request only."""
+    for folder, mutants in ((CSRC, CUDA), (PACKAGE / "triton", TRITON)):
+        assert {name for name, (file, old, *_) in mutants.items() if (folder / file).read_text().count(old) != 1} == set()

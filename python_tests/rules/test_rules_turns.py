@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules sum of rows, entropies, TV and ranks: a parameter on this side and on that side of the value at which float64 says
+that the decision turns, as near to it as float32 sums allow."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support import backends
+import pytest
+import torch
+from support.checks import ALMOST_ONE
+
+import specdec_kernels as sk
+from specdec_kernels.reference.law import EPS
+from support.paths import PYTHONPATH
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SHAPES = {"one chunk": (900, 900), "chunks": (5003, 5003), "narrow draft": (5003, 1030), "wide draft": (2100, 5003)}
+LAWS = {"T=1": {}, "T=.7": {"temperature": 0.7}, "top_k": {"top_k": 40}}
+
+
+def rows(n, V, Vq, dtype):
+    """[n, V] peaked and [n, Vq] flatter logits. Chunks lie far below each other, one of them where exp is 0, and one at -inf."""
+    generator = torch.Generator().manual_seed(1)
+    p, q = (scale * torch.randn(6, width, generator=generator).repeat(-(-n // 6), 1)[:n] for width, scale in ((V, 3.0), (Vq, 1.5)))
+    for z in (p, q):
+        z -= 0.004 * torch.arange(z.shape[1])
+        z[:, 2048:3072] -= 300
+        z[1::2, 1024:2048] = -math.inf
+    return p.to(dtype), q.to(dtype)
+
+
+def softmax(z, temperature=1.0, top_k=0):
+    z = z.double() / temperature
+    if top_k:
+        z = torch.where(z >= z.topk(top_k).values[:, -1:], z, -math.inf)
+    return z.softmax(-1)
+
+
+def entropy(p):
+    return -torch.special.xlogy(p, p).sum(-1)
+
+
+def turns(rule, p, q, how):
+    """[n] parameter at which each row turns, [n] drafted ids that tell, and the relative distance at which rounding has no say."""
+    V = min(p.shape[1], q.shape[1])
+    law_p, law_q, p1, q1 = softmax(p, **how), softmax(q, **how), softmax(p), softmax(q)
+    off = (64 + 8 * math.log(q.shape[1])) * EPS * (1 + math.log(q.shape[1]))  # of an entropy, as test_row_gap has it
+    if rule == "typical":
+        likely = (law_p > 1e-4).double()
+        d = likely.multinomial(1, generator=torch.Generator().manual_seed(3))
+        return law_p.gather(1, d)[:, 0] / (-entropy(law_p)).exp(), d, 2 * off
+    if rule == "top_n":
+        last = p[:, (p.shape[1] - 1) // 1024 * 1024 :].amax(-1, keepdim=True)  # a chunk's one entry that counts, next to the draft
+        d = torch.where(p < last, p, -math.inf).argmax(-1, keepdim=True)
+        return (p > p.gather(1, d)).sum(-1) + 0.5, d, 0
+    most = max(p.shape[1], q.shape[1])
+    d = (law_q[:, :V] - law_p[:, :V]).argmax(-1, keepdim=True)
+    wide_p, wide_q = (torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in (law_p, law_q))
+    tv = (wide_p - wide_q).clamp(min=0).sum(-1)
+    lack = {"chow_log": entropy(q1), "opt": p1.amax(-1) - q1.amax(-1)}.get(rule, entropy(q1) - entropy(p1))
+    assert (lack > 0.05).all() and (tv > 0.1).all(), "the decision would be another's"
+    return lack / (tv if rule in ("opt", "opt_log") else 1), d, 4 * off / float(torch.minimum(lack, tv).min())
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rule", ["typical", "top_n", "chow_log", "diff_log", "opt", "opt_log"])
+def test_decides_as_float64_does(sweep_backend, rule, shape, law):
+    """Stats made by the op itself, which may sum what the rule asks on the way, and stats handed over, when it cannot."""
+    verify = backends.call("verify_chain", sweep_backend)
+    how, n = LAWS[law], backends.scale(6, sweep_backend, least=2)
+    for dtype in list(DTYPES)[: 1 if sweep_backend != "cpu" else 3]:
+        p, q = rows(n, *SHAPES[shape], DTYPES[dtype])
+        at, d, distance = turns(rule, p, q, how)
+        if rule == "top_n":
+            sides = [(torch.stack([(at + side).round(), torch.ones(n)], 1), side > 0) for side in (-0.4, 0.4)]
+        elif rule == "typical":
+            sides = [(torch.stack([torch.ones(n), at * (1 + side * distance)], 1), side < 0) for side in (-1, 1)]
+        else:
+            sides = [(at * (1 + side * distance), side > 0) for side in (-1, 1)]
+        args = {"target_logits": p[:, None].expand(n, 2, -1), "draft_tokens": d, "draft_logits": q[:, None]}
+        args["uniforms"] = torch.tensor([ALMOST_ONE, 0.5], dtype=torch.float64).expand(n, 2)
+        sampled = how | {"draft_" + k: v for k, v in how.items()}
+        p_stats, q_stats = (backends.run("row_stats", sweep_backend, z, **how) for z in (p, q))
+        stats = {"target_stats": p_stats[:, None].expand(n, 2, 4), "draft_stats": q_stats[:, None]}
+        for given in (sampled, how | {"draft_stats": stats["draft_stats"]}, stats):
+            for alpha, accepted in sides:
+                out = verify(**args, **given, rule=rule, alpha=alpha.float())
+                assert (out.num_accepted == int(accepted)).all(), f"{dtype}, {sorted(given)}, {alpha.tolist()}: {out.num_accepted}"
+
+
+def laws_kept():
+    """Whether laws whose entropy is summed on the way are the very laws of the exact rule: logprobs and bonus tokens, bit for bit."""
+    n = 64
+    for dtype in DTYPES.values():
+        for V in (900, 5003):
+            p, _ = rows(n, V, 1, dtype)
+            d = p.topk(3).indices[:, 2:]
+            args = {"target_logits": p[:, None].expand(n, 2, V), "draft_tokens": d, "temperature": torch.linspace(0.2, 2, n)}
+            args["uniforms"] = torch.stack([torch.zeros(n), torch.linspace(0, 1 - 1e-6, n)], 1).double()
+            exact, typical = sk.verify_chain(**args), sk.verify_chain(**args, rule="typical", alpha=(0.0, 0.0))
+            if not (exact.num_accepted == 1).all() or not all(torch.equal(a, b) for a, b in zip(exact[:4], typical[:4])):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
+def test_summing_an_entropy_leaves_the_law_as_it_is(isa):
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if isa != "base" and {"avx2": "avx2", "avx512": "avx512f"}[isa] not in flags:
+        pytest.skip(f"this CPU has no {isa}")
+    path = os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])
+    code = "import json, test_rules_turns as t; from specdec_kernels.backends import cpu_isa; print(json.dumps([cpu_isa(), t.laws_kept()]))"
+    env = os.environ | {"SPECDEC_ISA": isa, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [isa, True]

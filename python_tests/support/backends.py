@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One way to call an op, whatever runs it. Tests take the fixture `backend` and call run(op, backend, ...).
+
+SPECDEC_TEST_BACKENDS picks backends by name, with commas; `reference` runs the tests against the float64 reference: a test
+of the tests.
+"""
+
+import functools
+import importlib.util
+import os
+from typing import NamedTuple
+
+import torch
+from support.worker import Worker
+
+
+class Backend(NamedTuple):
+    environment: dict | None = None  # of the process it runs in; None: this one
+    device: str = "cpu"
+    slower: int = 1  # how many times smaller a grid of inputs has to be: see scale()
+
+
+BACKENDS = {
+    "cpu": Backend(),
+    "cuda-on-cpu": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "fast"}, slower=4),
+    "triton-interpret": Backend({"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1"}, slower=8),
+    "cuda": Backend({"SPECDEC_BACKEND": "cuda"}, "cuda"),
+    "triton": Backend({"SPECDEC_BACKEND": "triton"}, "cuda"),
+    "cuda-on-cpu-checked": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "checked"}, slower=20),  # every access is noted
+    "reference": Backend(slower=4),
+}
+# The CPU's instruction sets that can run here, each in a process of its own
+ISAS = ["base", "avx2", "avx512"][: {"AVX512": 3, "AVX2": 2}.get(torch.backends.cpu.get_cpu_capability(), 1)]
+BACKENDS |= {f"cpu-{isa}": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_ISA": isa}) for isa in ISAS}
+NAMES = os.environ.get("SPECDEC_TEST_BACKENDS", "cpu,cuda-on-cpu,triton-interpret,cuda,triton").split(",")
+_workers = {}
+
+
+def instruction_sets(name):
+    return [f"cpu-{isa}" for isa in ISAS] if name == "cpu" else [name]
+
+
+@functools.cache
+def why_not(name):
+    """Why a backend cannot run here, or None."""
+    from specdec_kernels.backends import lacks, misfit
+
+    if BACKENDS[name].device == "cuda" and not torch.cuda.is_available():
+        return "no GPU here"
+    if name == "triton-interpret":
+        return None if importlib.util.find_spec("triton") else "triton is not installed"
+    return (lacks(name) if name in ("cuda", "triton") else None) or (misfit() if name == "cuda" else None)
+
+
+def scale(n, backend, least=14):
+    """How many of n inputs a test takes on a backend: fewer where kernels are simulated, yet `least` of them (every kind of
+    row comes twice)."""
+    return min(n, max(least, n // BACKENDS[backend].slower))
+
+
+def there(backend, function, *args, **kwargs):
+    """function(*args, **kwargs), a function of a module, in the process where torch.ops.specdec.* is this backend's."""
+    chosen = BACKENDS[backend]
+    if chosen.environment is None:
+        return function(*args, **kwargs)
+    if backend not in _workers or not _workers[backend].alive():
+        _workers[backend] = Worker(backend, chosen.environment, chosen.device)
+    return _workers[backend].call(function, *args, **kwargs)
+
+
+def public(op, *args, **kwargs):
+    import specdec_kernels
+
+    return getattr(specdec_kernels, op)(*args, **kwargs)
+
+
+def run(op, backend, *args, **kwargs):
+    """The op's public function on CPU tensors; what it returns is back on the CPU."""
+    if backend == "reference":
+        from specdec_kernels import reference
+
+        return getattr(reference, op)(*args, **kwargs)
+    return there(backend, public, op, *args, **kwargs)
+
+
+def call(op, backend):
+    """run, as a function of the op's public arguments."""
+    return functools.partial(run, op, backend)

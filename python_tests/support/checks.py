@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verify_chain must pass, as functions of the function under test: the op passes them all, each mutant fails one."""
+
+import math
+from typing import Callable, NamedTuple
+
+from support import cases
+from support import laws
+import numpy as np
+from support import tally
+import torch
+from support.plain import Plain, plain_sample
+
+from specdec_kernels.reference import verify_chain as reference_verify
+from specdec_kernels.reference.law import EPS
+
+ALMOST_ONE = 1 - 2.0**-53
+
+
+def ln(*p):
+    """Logits of a golden law, shifted so that they are no log-probabilities."""
+    with np.errstate(divide="ignore"):
+        return torch.tensor(np.log(p) + 1.5, dtype=torch.float32)
+
+
+# ---- 1. exact agreement ---------------------------------------------------------------------------------------------
+
+def assert_same_tokens(out, ref, what=""):
+    """Tokens, counts and status equal the reference's outside the band; flips inside it are counted and capped."""
+    same = (out.tokens == ref.tokens).all(-1) & (out.num_accepted == ref.num_accepted) & (out.status == ref.status)
+    wrong = (~same & (ref.margin > 1)).nonzero()[:, 0].tolist()
+    assert not wrong, (
+        f"{what}: {len(wrong)} of {len(same)} requests differ, first {wrong[0]}: got {out.tokens[wrong[0]].tolist()} "
+        f"status {int(out.status[wrong[0]])}, wanted {ref.tokens[wrong[0]].tolist()} status {int(ref.status[wrong[0]])} "
+        f"(margin {float(ref.margin[wrong[0]]):.3g})"
+    )
+    tally.record(len(same), int((~same).sum()))
+    return same
+
+
+def assert_floats(got, want, torch_error, what, largest=None):
+    """Within twice what torch's own float32 evaluation loses on the same rows (never tighter than half an ulp of the value)."""
+    assert (got.isnan() == want.isnan()).all(), f"{what}: NaN in other places"
+    infinite = want.isinf()
+    assert (got[infinite] == want[infinite]).all(), f"{what}: infinities differ"
+    fine = want.isfinite()
+    error = (got.double() - want)[fine].abs()
+    allowed = 2 * torch_error + EPS * (1 + want[fine].abs())
+    assert (error <= allowed).all(), f"{what}: error {float(error.max()):.3g}, torch's own {torch_error:.3g}"
+
+
+def torch_logprob_error(rows, params):
+    """The largest error of float32 log_softmax on these rows against float64, over what has mass."""
+    kept = Plain().cutoffs(rows.double(), **params)
+    t = torch.as_tensor(1.0 if params.get("temperature") is None else params["temperature"]).reshape(-1, 1, 1)
+    t = torch.where(t > 0, t, 1.0).double()
+    z32 = torch.where(kept, rows.float(), -math.inf) / t.float()
+    z64 = torch.where(kept, rows.double(), -math.inf) * (1 / t).float().double()
+    error = (torch.log_softmax(z32, -1).double() - torch.log_softmax(z64, -1)).abs()
+    return float(error[kept].max()) if kept.any() else 0.0
+
+
+def split_params(args):
+    return {name: args.get(name) for name in ("temperature", "top_k", "top_p", "min_p")}
+
+
+def check_agreement(verify, **case):
+    args = cases.chain(**case)
+    out, ref = verify(**args), reference_verify(**args)
+    same = assert_same_tokens(out, ref, f"agreement {case}")
+    if args["target_logits"].numel():
+        error = torch_logprob_error(args["target_logits"], split_params(args))
+        assert_floats(out.logprobs[same], ref.logprobs[same], error, f"logprobs {case}")
+    return out, ref
+
+
+# ---- 2. quadrature --------------------------------------------------------------------------------------------------
+
+def check_quadrature(verify, target=None, draft=None, n=1024):
+    """Every edge of the one-step laws, position by position, located to 1/n without a random number.
+
+    u = 0 walks through the positions before; there the test of each drafted id, its residual, the plain draw when the
+    draft ends, and the bonus are each swept by one stratified uniform.
+    """
+    if target is None:
+        target, draft = (x.reshape(-1, 7) for x in cases.rows_pair(5, 4, 7, kinds=["dirichlet", "near"]))
+    gamma, vocab = len(target) - 1, target.shape[-1]
+    P, Q = Plain().laws(target[None])[0].numpy(), Plain().laws(draft[None, :gamma])[0].numpy()
+    walk = [int((P[i] * (Q[i] > 0)).argmax()) for i in range(gamma)]  # ids that u = 0 accepts
+    sweep = torch.from_numpy(laws.strata(n))
+
+    def go(drafts, u):
+        B = len(u)
+        return verify(target.expand(B, -1, -1), torch.tensor([drafts] * B).reshape(B, gamma), draft[:gamma].expand(B, -1, -1), uniforms=u)
+
+    for i in range(gamma):
+        for d in [d for d in range(vocab) if Q[i, d] > 0]:
+            drafts = walk[:i] + [d] + walk[i + 1 :]
+            u = torch.zeros(n, gamma + 1, dtype=torch.float64)
+            u[:, i] = sweep
+            share = float((go(drafts, u).num_accepted > i).double().mean())
+            assert abs(share - min(1, P[i, d] / Q[i, d])) <= 1 / n + 1e-5, f"position {i}, draft {d}: accepts {share}"
+            rest = np.maximum(P[i] - Q[i], 0)
+            if P[i, d] < Q[i, d] * (1 - 1e-3):
+                u[:, i], u[:, -1] = ALMOST_ONE, sweep
+                out = go(drafts, u)
+                assert (out.num_accepted == i).all(), f"position {i}, draft {d}: not rejected at u = 1 - 2^-53"
+                laws.assert_quadrature(out.tokens[:, i].numpy(), rest / rest.sum(), f"residual at {i} after draft {d}")
+        u = torch.zeros(n, gamma + 1, dtype=torch.float64)
+        u[:, -1] = sweep
+        out = go(walk[:i] + [-1] * (gamma - i), u)
+        laws.assert_quadrature(out.tokens[:, i].numpy(), P[i], f"the draft ends at {i}")
+    out = go(walk, u)
+    assert (out.num_accepted == gamma).all()
+    laws.assert_quadrature(out.tokens[:, gamma].numpy(), P[gamma], "bonus")
+
+
+# ---- 3. joint law ---------------------------------------------------------------------------------------------------
+
+class Scenario(NamedTuple):
+    gamma: int
+    vocab: int
+    draft_vocab: int
+    p: Callable  # prefix -> target logits [vocab] float32
+    q: Callable  # prefix -> draft logits [draft_vocab], or an id (one-hot)
+    target: dict = {}
+    draft: dict = {}
+    by_position: bool = False  # rows depend on the position only
+
+
+def noise(seed, vocab, width=1.5):
+    def row(prefix):
+        return torch.from_numpy(width * np.random.default_rng([seed, len(prefix), *prefix]).standard_normal(vocab)).float()
+
+    return row
+
+
+def by_position(row):
+    return lambda prefix: row((0,) * len(prefix))
+
+
+SCENARIOS = {
+    "positions": Scenario(2, 16, 16, by_position(noise(1, 16)), by_position(noise(2, 16)), by_position=True),
+    "prefixes": Scenario(3, 4, 4, noise(3, 4), noise(4, 4)),
+    "adversarial draft": Scenario(2, 6, 6, noise(5, 6), lambda t: -1.2 * noise(5, 6)(t)),
+    "filters": Scenario(2, 8, 8, noise(7, 8), noise(8, 8), {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.4, "top_k": 6}),
+    "other filters": Scenario(2, 8, 8, noise(9, 8), noise(10, 8), {"top_k": 5, "min_p": 0.05}, {"top_p": 0.85, "temperature": 0.8}),
+    "narrow draft": Scenario(2, 8, 5, noise(11, 8), noise(12, 5)),
+    "wide draft": Scenario(2, 5, 8, noise(13, 5), noise(14, 8)),
+    "one-hot draft": Scenario(3, 4, 4, noise(15, 4), lambda t: (2 * sum(t) + len(t)) % 4),
+    "golden": Scenario(1, 4, 4, lambda t: ln(0.4, 0.3, 0.2, 0.1), lambda t: ln(0.1, 0.2, 0.3, 0.4)),
+}
+
+
+def exact_law(s):
+    """The law of what is emitted, and the proof that it is the target's."""
+    plain, cache = Plain(), {}
+
+    def p(prefix):
+        if ("p", prefix) not in cache:
+            cache["p", prefix] = plain.laws(s.p(prefix)[None, None], **s.target)[0, 0].numpy()
+        return cache["p", prefix]
+
+    def q(prefix):
+        row = s.q(prefix)
+        return row if isinstance(row, int) else plain.laws(row[None, None], **s.draft)[0, 0].numpy()
+
+    law = laws.chain_law(p, q, s.gamma)
+    target = laws.joint(p, s.gamma + 1)
+    full = laws.complete(law, p, s.gamma + 1)
+    assert max(abs(full.get(t, 0.0) - m) for t, m in target.items()) < 1e-12
+    return law
+
+
+def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=250_000):
+    """Drafts from domain 2, verification from domains 0 and 1 of the same seeds: the emitted tokens have the exact law.
+    At n = 10^6 a bias of total variation .004 (12 cells) to .012 (2,500 cells) is found; `detects` in the result says which."""
+    s = SCENARIOS[scenario]
+    law = exact_law(s)
+    one_hot = isinstance(s.q(()), int)
+    wide = max(s.vocab, s.draft_vocab)
+    prefixes = [list(np.ndindex(*([1 if s.by_position else wide] * i))) for i in range(s.gamma + 1)]
+    p_table = [torch.stack([s.p(t) for t in level]) for level in prefixes]
+    q_table = [torch.tensor([s.q(t) for t in level]) if one_hot else torch.stack([s.q(t) for t in level]) for level in prefixes[:-1]]
+    draws = []
+    for start in range(0, n, batch):
+        i = torch.arange(start, min(start + batch, n))
+        seed, offset = i % 1009, i // 1009
+        at, drafts, p_rows, q_rows = torch.zeros_like(i), [], [p_table[0][torch.zeros_like(i)]], []
+        for level in range(s.gamma):
+            q_rows.append(q_table[level][at])
+            drafts.append(q_rows[-1] if one_hot else sample(q_rows[-1], seed=seed, offset=offset, slot=level, **s.draft))
+            at = at if s.by_position else at * wide + drafts[-1]
+            p_rows.append(p_table[level + 1][at])
+        draft_logits = None if one_hot else torch.stack(q_rows, 1)
+        out = verify(torch.stack(p_rows, 1), torch.stack(drafts, 1), draft_logits, seed=seed, offset=offset, **s.target,
+                     **{"draft_" + name: value for name, value in s.draft.items()})
+        draws.append(out.tokens.numpy())
+    result = laws.compare_with_law(np.concatenate(draws), law, s.vocab)
+    assert result.passed, f"{scenario}: {result}"
+    return result
+
+
+# ---- 4. single rules ------------------------------------------------------------------------------------------------
+
+def check_golden(verify):
+    """p = (.5, .3, .2), q = (.2, .5, .3): accept with 1, .6, 2/3, residual (1, 0, 0)."""
+    p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)
+    for d, edge in ((0, 1.0), (1, 0.6), (2, 2 / 3)):
+        for u in (0.0, edge - 1e-4, min(edge + 1e-4, ALMOST_ONE)):
+            out = verify(p.expand(1, 2, 3), torch.tensor([[d]]), q.expand(1, 1, 3), uniforms=torch.tensor([[u, 0.6]], dtype=torch.float64))
+            taken = u < edge
+            assert out.num_accepted.tolist() == [int(taken)], f"draft {d} at u = {u}"
+            assert out.tokens.tolist() == [[d, 1] if taken else [0, -1]]
+            want = [math.log((0.5, 0.3, 0.2)[d]), math.log(0.3)] if taken else [math.log(0.5), 0.0]
+            assert np.allclose(out.logprobs[0], want, atol=1e-6)
+
+
+def check_strict(verify):
+    """u = 0 does not accept a token that the target forbids."""
+    p, q = ln(0.5, 0.5, 0.0), ln(0.3, 0.3, 0.4)
+    out = verify(p.expand(1, 2, 3), torch.tensor([[2]]), q.expand(1, 1, 3), uniforms=torch.zeros(1, 2, dtype=torch.float64))
+    assert out.num_accepted.tolist() == [0] and out.tokens.tolist() == [[0, -1]]
+
+
+def check_streams(verify, B=400):
+    """seed and offset name the uniforms of domains 0 and 1, offset and high words included."""
+    args = cases.chain(21, B, 3, 11, dirty=False, kinds=["dirichlet", "near"])
+    args.pop("uniforms")
+    rng = torch.Generator().manual_seed(3)
+    seed = torch.randint(-(2**62), 2**62, (B,), generator=rng)
+    offset = torch.randint(0, 2**40, (B,), generator=rng)
+    ref = reference_verify(**args, seed=seed, offset=offset)
+    assert 0.2 < (ref.num_accepted < 3).double().mean() < 0.98
+    assert_same_tokens(verify(**args, seed=seed, offset=offset), ref, "streams")
+
+
+def check_ties(verify):
+    """Greedy: the lowest id wins a tie. Top-k: all ties at the cutoff stay."""
+    z = torch.tensor([1.0, 3.0, 0.0, 3.0, 3.0])
+    u = torch.tensor([[0.0, 0.999]], dtype=torch.float64)
+    out = verify(z.expand(1, 2, 5), torch.tensor([[3]]), None, temperature=0.0, uniforms=u)
+    assert out.tokens.tolist() == [[1, -1]]
+    out = verify(z.expand(1, 2, 5), torch.tensor([[4]]), None, top_k=2, uniforms=u)
+    assert out.tokens.tolist() == [[4, 4]]
+    assert np.allclose(out.logprobs[0], math.log(1 / 3), atol=1e-6)

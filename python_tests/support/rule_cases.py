@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches in which every rule meets every kind of row."""
+
+import os
+
+from support import cases
+import torch
+from support.backends import scale
+
+from specdec_kernels.rules import LAWS, TABLE
+
+# Where a request by a rule takes a tenth of a second
+SLOW = ("reference",) if os.environ.get("SPECDEC_THOROUGH") == "1" else ("reference", "triton-interpret")
+FEW = 8
+
+
+def count(B, backend):
+    """How many of B requests a test takes: enough for every rule, or else the tests share the rules between them."""
+    return min(B, FEW) if backend in SLOW else scale(B, backend, least=min(B, 70))
+
+
+# Two values a parameter, one of them near the strict end, none where ties are common.
+ALPHAS = {
+    "exact": [()],
+    "chow": [(0.35,), (0.8,)],
+    "chow_log": [(0.4,), (1.9,)],
+    "diff": [(0.02,), (0.4,)],
+    "diff_log": [(0.05,), (0.7,)],
+    "opt": [(0.3,), (1.1,)],
+    "opt_log": [(0.3,), (2.5,)],
+    "token_v1": [(0.07,), (0.6,)],
+    "token_v2": [(0.1,), (0.6,)],
+    "token_v3": [(0.3,), (0.93,)],
+    "lenience": [(0.8,), (0.3,)],
+    "lossy": [(0.1,), (0.6,)],
+    "ensemble": [(0.9,), (0.25,)],
+    "typical": [(0.09, 0.3), (0.5, 0.9)],
+    "top_n": [(1, 0.3), (3, 0.9)],
+    "synthetic": [(0.2,), (0.8,)],
+    "thresholds": [(0.9, 0.95), (0.35, 0.6)],
+}
+CHOICES = {"token": [(name, a) for name in TABLE for a in ALPHAS[name]], "block": [(name, a) for name in LAWS for a in ALPHAS[name]]}
+
+
+def rules(B, method="token", names=None, shift=0):
+    """rule [B] and alpha [B, 2] of requests that take turns in `names`, out of step with the kinds of rows."""
+    choices = [c for c in CHOICES[method] if names is None or c[0] in names]
+    picked = [choices[(b + shift + b // len(cases.KINDS)) % len(choices)] for b in range(B)]
+    alpha = [[*a, *[p.default for p in TABLE[name].parameters[len(a) :]], 0.5, 0.5][:2] for name, a in picked]
+    return {"rule": torch.tensor([TABLE[name].code for name, _ in picked]), "alpha": torch.tensor(alpha, dtype=torch.float32)}
+
+
+def chain(seed, B, G, V, method="token", names=None, bonus_row=False, shift=0, **how):
+    """Keyword arguments of verify_chain for a batch of mixed rules; `bonus_row`: the draft scored the bonus position too;
+    `shift`: of the rules."""
+    args = cases.chain(seed, B, G, V, **how) | rules(B, method, names, shift) | {"method": method}
+    if bonus_row and args["draft_logits"] is not None:
+        last, _ = cases.rows_pair(seed + 5, B, args["draft_logits"].shape[-1], dtype=args["draft_logits"].dtype)
+        args["draft_logits"] = torch.cat([args["draft_logits"], last[:, None]], 1)
+    return args

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows at every scale: what is left of a row after a token has gone may weigh e^-50 to e^-600 of it. A gap is a difference of logits
+divided by the temperature."""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+from support import rule_cases
+import torch
+
+from specdec_kernels import reference
+
+SEED = int(os.environ.get("SPECDEC_SEED", "1"))
+THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
+
+TEMPERATURES = (0.01, 0.1, 1.0, 100.0)
+GAPS = (50.0, 88.0, 120.0, 300.0)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Cell(NamedTuple):
+    T: float
+    gap: float
+    dtype: torch.dtype
+
+
+HARDEST = Cell(0.1, 120.0, torch.float32)
+
+
+def cells(shift=0):
+    """Every temperature with every gap, the dtypes taking turns; over three shifts every triple."""
+    return [Cell(T, gap, DTYPES[(i + j + shift) % 3]) for i, T in enumerate(TEMPERATURES) for j, gap in enumerate(GAPS)]
+
+
+def share_of(backend, backends):
+    """The cells that a backend takes: with SPECDEC_THOROUGH=1 all, else the instruction sets share them, one dtype of each cell, so that
+    any two of temperature, gap, dtype and instruction set meet; simulated devices take some of them."""
+    if THOROUGH:
+        return [cell for shift in range(3) for cell in cells(shift)]
+    if backend.startswith("cpu-"):
+        at = backends.ISAS.index(backend.removeprefix("cpu-"))
+        return [cell for i, cell in enumerate(cells(at)) if (i + i // 4) % len(backends.ISAS) == at] + [HARDEST]
+    return [HARDEST, *cells()[len(backend) % 3 :: 7]]
+
+
+def row(rng, V, gap):
+    """ln of weights: ids on three levels that lie about a gap apart, mild noise within a level, and some ties."""
+    level = rng.integers(0, 3, V)
+    level[rng.integers(V)] = 0
+    x = -gap * level * rng.choice([1.0, rng.uniform(0.3, 1.0)], V) - rng.uniform(0, 2, V)
+    tied = rng.random(V) < 0.2
+    x[tied] = x[rng.integers(V, size=V)[tied]]
+    return x
+
+
+def rows(rng, n, V, cell):
+    """[n, V] logits of a target and a draft: drawn apart, on the same levels, a mild target, or a mild draft."""
+    pairs = []
+    for kind in rng.integers(0, 4, n):
+        p, q = row(rng, V, cell.gap), row(rng, V, cell.gap)
+        if kind == 1:
+            q = p + rng.normal(0, 0.5, V)
+        elif kind == 2:
+            p = rng.normal(0, 1, V)
+        elif kind == 3:
+            q = rng.normal(0, 1, V)
+        pairs.append((p, q))
+    most = 0.98 * torch.finfo(cell.dtype).max
+    return [torch.tensor(np.array(side) * cell.T).clamp(-most, most).to(cell.dtype) for side in zip(*pairs)]
+
+
+def draw(rng, q, k, cell, replacement):
+    """k tokens of each row as the float64 reference draws them."""
+    u = torch.from_numpy(rng.random((len(q), k)))
+    return reference.sample(q, k=k, replacement=replacement, temperature=cell.T, uniforms=u).tokens
+
+
+def tree(rng, B, V, cell, method, K):
+    """K siblings at the root and at the first of them, drawn as the method wants them: keyword arguments of verify_tree."""
+    N = 1 + 2 * K
+    p, q = rows(rng, B * N, V, cell)
+    p, q = p.reshape(B, N, V), q.reshape(B, N, V)
+    replacement = method in ("kseq", "recursive")
+    above, below = draw(rng, q[:, 0], K, cell, replacement), draw(rng, q[:, 1], K, cell, replacement)
+    parents = torch.tensor([-1, *[0] * K, *[1] * K], dtype=torch.int32).expand(B, N).contiguous()
+    tokens = torch.cat([torch.zeros(B, 1, dtype=torch.int64), above, below], 1)
+    uniforms = torch.from_numpy(rng.random((B, N + 1)))
+    return dict(tree=(parents, tokens), target_logits=p, draft_logits=q, method=method, max_depth=2, temperature=cell.T,
+                draft_temperature=cell.T, uniforms=uniforms)
+
+
+def chain(rng, B, V, cell, method, G=3):
+    """Every rule in turn: keyword arguments of verify_chain."""
+    p, q = rows(rng, B * (G + 1), V, cell)
+    p, q = p.reshape(B, G + 1, V), q.reshape(B, G + 1, V)[:, :G].contiguous()
+    drafts = draw(rng, q.reshape(B * G, V), 1, cell, True).reshape(B, G)
+    uniforms = torch.from_numpy(rng.random((B, G + 1)))
+    return dict(target_logits=p, draft_tokens=drafts, draft_logits=q, temperature=cell.T, draft_temperature=cell.T, uniforms=uniforms,
+                method=method, **rule_cases.rules(B, method, shift=int(rng.integers(99))))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows, drafts and comparisons for the exact laws of tree verification, the rule itself enumerated by reference.tree_law."""
+
+from support import laws
+import numpy as np
+
+from specdec_kernels.reference.build_tree import Tree, build_tree
+from specdec_kernels.reference.tree_law import iid_drafts
+
+EXACT = 1e-12
+ALL = ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")
+MERGED = ("recursive_without_replacement", "target_only", "traversal")  # these see distinct children
+
+GOLDEN = (np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3]))
+# After a rejection of 0 the golden pair's residual is one-hot, which hides every wrong residual. Here it is
+# r = (0, 1/6, 5/6): a second draft 1 is accepted with (1/6) / .35 = 10/21, a second draft 2 always.
+TELLING = (np.array([0.2, 0.4, 0.4]), np.array([0.5, 0.35, 0.15]))
+
+
+def constant(row):
+    return lambda prefix: row
+
+
+def random_rows(seed, vocab, concentration=0.7):
+    """Rows that depend on the whole prefix."""
+    table = {}
+
+    def row(prefix):
+        if prefix not in table:
+            table[prefix] = np.random.default_rng([seed, len(prefix), *prefix]).dirichlet(np.full(vocab, concentration))
+        return table[prefix]
+
+    return row
+
+
+def with_zeros(row, keep):
+    """The same rows, a third of the tokens forbidden, but never all."""
+
+    def cut(prefix):
+        r = row(prefix).copy()
+        r[(np.arange(len(r)) + sum(prefix) + len(prefix)) % 3 == keep] = 0.0
+        return r / r.sum()
+
+    return cut
+
+
+def rows_of(kind, vocab):
+    p, q = random_rows(1, vocab), random_rows(2, vocab)
+    if kind == "zeros":
+        return with_zeros(p, 0), with_zeros(q, 1)
+    if kind == "equal":
+        return p, p
+    return p, q
+
+
+def error(law, p, length):
+    """The largest error of the completed joint law, the law's missing mass included. Lossless: 0 up to rounding."""
+    full, target = laws.complete(law, p, length), laws.joint(p, length)
+    return max(max(abs(full.get(t, 0.0) - target.get(t, 0.0)) for t in {*full, *target}), abs(sum(law.values()) - 1))
+
+
+def first_token(law, vocab):
+    """The law of the first emitted token."""
+    out = np.zeros(vocab)
+    for tokens, mass in law.items():
+        out[tokens[0]] += mass
+    return out
+
+
+def without_drafts(trees):
+    """The merged trees without the nodes that drafts pass through: what is left if one keeps only distinct children."""
+    for tree, probability in trees:
+        yield Tree(tree.parents, tree.tokens), probability
+
+
+def grouped_trees(q, K, L):
+    """The mutant: equal drafts are tested one after the other (A, A, B for A, B, A), as merging with a count would do."""
+    for drafts, probability in iid_drafts(q, K, L):
+        first = drafts[0].unique(dim=0, return_inverse=True)[1].tolist()
+        rank = {x: first.index(x) for x in first}
+        order = sorted(range(K), key=lambda k: rank[first[k]])
+        yield build_tree(drafts[:, order]), probability

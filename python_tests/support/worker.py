@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process in which torch.ops.specdec.* is another backend's: one that replaces the CPU's ops, or that lives on a GPU.
+
+`Worker(name, environment, device).call(function, *args)` runs a module-level function there. Tensors travel as their storage
+with its strides and offset, so that a row which is not aligned here is not aligned there; they arrive on the worker's device.
+Exceptions come back as themselves. A worker that dies or hangs takes its test along, and the next test gets a fresh one.
+"""
+
+import faulthandler
+import io
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import torch
+
+from support.paths import PYTHONPATH, TESTS
+
+TIMEOUT = 600.0  # seconds for one call; the first may have to compile
+LARGEST = 1 << 30  # bytes of one storage: what is larger must be made in the worker
+
+device = "cpu"  # where tensors that arrive in this process are put
+
+
+def _rebuild(raw, dtype, size, stride, offset):
+    flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(device, copy=True) if raw else torch.empty(0, dtype=torch.uint8, device=device)
+    return flat.view(dtype).as_strided(size, stride, offset)
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, x):
+        if type(x) is not torch.Tensor:
+            return NotImplemented
+        storage = x.untyped_storage()
+        if storage.nbytes() > LARGEST:
+            raise ValueError(f"a storage of {storage.nbytes()} bytes does not travel: make it in the worker")
+        raw = torch.empty(0, dtype=torch.uint8, device=x.device).set_(storage).cpu().numpy().tobytes()
+        return _rebuild, (raw, x.dtype, tuple(x.shape), x.stride(), x.storage_offset())
+
+
+def _dumps(x):
+    out = io.BytesIO()
+    _Pickler(out, protocol=5).dump(x)
+    return out.getvalue()
+
+
+class Worker:
+    def __init__(self, name, environment, device="cpu"):
+        self.name = name
+        self.pipe, theirs = Pipe()
+        command = [sys.executable, "-m", "support.worker", name, device, str(theirs.fileno())]
+        here = {"PYTHONPATH": PYTHONPATH}  # the package of this tree, unless somebody names another
+        self.process = subprocess.Popen(command, cwd=TESTS, env=here | os.environ | environment, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def call(self, function, *args, **kwargs):
+        try:
+            self.pipe.send_bytes(_dumps((function, args, kwargs)))
+            if not self.pipe.poll(TIMEOUT):
+                self.process.kill()
+                raise TimeoutError(f"{self.name}: {function.__name__} did not end within {TIMEOUT:.0f} s")
+            returned, result = pickle.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionError):
+            code = self.process.wait()
+            raise ChildProcessError(f"{self.name}: the worker died in {function.__name__}, exit code {code}") from None
+        if not returned:
+            raise result
+        return result
+
+
+def _answer(request):
+    try:
+        function, args, kwargs = pickle.loads(request)
+        return _dumps((True, function(*args, **kwargs)))
+    except BaseException as error:  # whatever it is, it belongs to the test, which prints what is written here
+        traceback.print_exception(error)
+        try:
+            return _dumps((False, error))
+        except Exception:  # it does not pickle
+            return _dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+
+
+def serve(name, where, descriptor):
+    """Answers calls until the other side is gone."""
+    global device
+    faulthandler.enable()
+    torch.set_num_threads(1)
+    import specdec_kernels  # noqa: F401
+
+    if "SPECDEC_CUDA_ON_CPU" in os.environ:
+        from tools.cuda_on_cpu.build import CSRC, load
+
+        load(os.environ["SPECDEC_CUDA_ON_CPU"], os.environ.get("SPECDEC_CSRC", CSRC))
+    device = where
+    pipe = Connection(descriptor)
+    while True:
+        try:
+            request = pipe.recv_bytes()
+        except EOFError:
+            return
+        pipe.send_bytes(_answer(request))
+
+
+if __name__ == "__main__":
+    from support import worker  # the module that pickles name, not __main__
+
+    worker.serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

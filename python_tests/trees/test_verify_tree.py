@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verify_tree against the float64 reference, token for token outside the band."""
+
+from support import backends
+from support import checks
+import pytest
+import torch
+from support import tree_cases
+
+from specdec_kernels import reference
+
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
+
+
+def verify(backend):
+    return backends.call("verify_tree", backend)
+
+
+def agree(backend, **case):
+    return agree_on(verify(backend), tree_cases.tree(**case), f"{case}")
+
+
+def agree_on(verify, args, what):
+    out, ref = verify(**args), reference.verify_tree(**args)
+    same = checks.assert_same_tokens(out, ref, what)
+    assert torch.equal(out.path[same], ref.path[same])
+    fine = ref.logprobs[same].isfinite()
+    assert torch.equal(fine, out.logprobs[same].isfinite())
+    assert (out.logprobs[same] - ref.logprobs[same])[fine].abs().max() < 2e-5
+    return out, ref
+
+
+SHAPES = [
+    dict(V=7, K=3, L=2),
+    dict(V=3, K=4, L=3),  # shared prefixes
+    dict(V=11, K=1, L=4),  # a chain
+    dict(V=1, K=2, L=2),
+    dict(V=5, N=12),  # any tree, padded
+    dict(V=3, N=24, linked=True, max_depth=2),
+    dict(V=9, N=10, shuffled=True),
+    dict(V=2500, K=3, L=2, kinds=["near", "peaked", "dirichlet"]),  # three chunks, the last one ragged
+    dict(V=1031, N=9, shuffled=True, linked=True),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: " ".join(f"{k}={v}" for k, v in s.items() if k != "kinds"))
+def test_agreement(backend, method, shape):
+    B = backends.scale(105 if shape["V"] < 100 else 28, backend)
+    out, ref = agree(backend, seed=1, B=B, method=method, **shape)
+    if shape["V"] > 1 and method != "greedy" and (method != "target_only" or shape["V"] < 100):
+        assert 0.05 < (ref.num_accepted > 0).double().mean() < 0.99, "not a test of both answers"
+
+
+OPTIONS = [
+    dict(filtered=True), dict(filtered=True, N=9), dict(stats=True), dict(stats=True, N=9, shuffled=True), dict(probs=True), dict(probs=True, N=9),
+    dict(dtype=torch.bfloat16), dict(dtype=torch.float16, draft_dtype=torch.bfloat16, N=9), dict(Vq=5), dict(Vq=13, N=9), dict(one_hot=True, N=9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("case", OPTIONS, ids=lambda c: " ".join(c))
+def test_agreement_of_options(backend, method, case):
+    if method == "kseq" and case.get("one_hot"):
+        pytest.skip("kseq needs draft rows")
+    if backend == "triton-interpret" and (METHODS.index(method) + OPTIONS.index(case)) % 2:
+        pytest.skip("the interpreter is slow: each option with every other method")
+    agree(backend, seed=2, B=backends.scale(56, backend), V=8, method=method, **case)

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verify_tree on bad data and degenerate trees, its errors, and what torch wants of an op."""
+
+import math
+import resource
+from pathlib import Path
+
+from support import backends
+import pytest
+from support import surface
+import torch
+from support import tree_cases
+from test_verify_tree import METHODS, verify
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import specdec_kernels as sk
+from specdec_kernels import reference
+
+F64 = torch.float64
+
+
+def equal(a, b):
+    return all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(a, b))
+
+
+def differ(out, ref):
+    """Which requests have another answer than the reference's, where one answer is right."""
+    same = (out.tokens == ref.tokens).all(-1) & (out.path == ref.path).all(-1) & (out.num_accepted == ref.num_accepted) & (out.status == ref.status)
+    return ~same & (ref.margin > 1)
+
+
+def pick(args, at):
+    """The same call for some of its requests."""
+    out = {}
+    for name, x in args.items():
+        out[name] = tuple(None if t is None else t[at] for t in x) if isinstance(x, tuple) else x[at] if torch.is_tensor(x) and x.dim() else x
+    return out
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_requests_do_not_see_each_other(backend, method):
+    """The same bits alone, in another order, and beside rows of NaN."""
+    args = tree_cases.tree(3, 12, 1500, method, filtered=True, kinds=["near", "peaked"])
+    out = verify(backend)(**args)
+    order = torch.arange(11, -1, -1)
+    assert equal(verify(backend)(**pick(args, order)), [x[order] for x in out])
+    assert equal(verify(backend)(**pick(args, slice(4, 5))), [x[4:5] for x in out])
+    args["target_logits"][6], args["draft_logits"][7] = math.nan, math.nan
+    bad = verify(backend)(**args)
+    rest = [i for i in range(12) if i not in (6, 7)]
+    assert equal([x[rest] for x in bad], [x[rest] for x in out])
+    assert bad.status[6] & 1 and bad.tokens[6, 0] == 0
+    assert ((bad.tokens >= -1) & (bad.tokens < 1500)).all() and (bad.tokens[:, 0] >= 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
+    """Every row but those of visited nodes turned to NaN: the same bits. (Traversal visits what it looks at, not only the path.)"""
+    args = tree_cases.tree(4, backends.scale(B, backend), 6, method, K=3, L=3, dirty=False, kinds=["near", "dirichlet"])
+    out = verify(backend)(**args)
+    keep = torch.zeros(args["target_logits"].shape[:2], dtype=torch.bool)
+    if method == "traversal":
+        ref = [reference.verify_tree(**pick(args, slice(b, b + 1))) for b in range(len(keep))]
+        assert all(r.status.item() == 0 for r in ref)
+        visited = visited_by_traversal(args)
+    else:
+        visited = [[n for n in path if n >= 0] for path in out.path.tolist()]
+    for b, nodes in enumerate(visited):
+        keep[b, nodes] = True
+    assert not keep.all()
+    args["target_logits"] = torch.where(keep[:, :, None], args["target_logits"], math.nan)
+    args["draft_logits"] = torch.where(keep[:, :, None], args["draft_logits"], math.nan)
+    assert equal(verify(backend)(**args), out)
+
+
+def visited_by_traversal(args):
+    """Nodes whose rows the reference asks for."""
+    from specdec_kernels.reference.tree_rules.step import Step
+
+    seen, target = [], Step.target
+
+    def noted(step, node):
+        seen[-1].append(node)
+        return target(step, node)
+
+    Step.target = noted
+    try:
+        for b in range(len(args["target_logits"])):
+            seen.append([])
+            reference.verify_tree(**pick(args, slice(b, b + 1)))
+    finally:
+        Step.target = target
+    return seen
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_bad_rows(backend, method, poison):
+    """One target row in three and one draft row in three poisoned, in one entry or (-inf) in all."""
+    args = tree_cases.tree(5, 40, 6, method, K=2, L=2, kinds=["near", "dirichlet"])
+    tree_cases.spoil(args, poison)
+    out, ref = verify(backend)(**args), reference.verify_tree(**args)
+    assert not differ(out, ref).any()
+    assert (ref.status & 1).any() and (ref.status == 0).any() and (ref.margin > 1).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_probability_rows(backend, method):
+    """NaN, infinities, negative numbers and zeros among probabilities: a test may not see them, a draw and kseq's search do."""
+    args = tree_cases.tree(5, 140, 6, method, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
+    rng = torch.Generator().manual_seed(6)
+    poison = torch.tensor([math.nan, math.inf, -math.inf, -0.25, 7.0, 0.0])
+    for name in ("target_logits", "draft_logits"):
+        x = args[name]
+        value = poison[torch.randint(0, 6, x.shape[:2], generator=rng)][:, :, None]
+        entry = torch.nn.functional.one_hot(torch.randint(0, 6, x.shape[:2], generator=rng), 6).bool() | (value == 0)
+        args[name] = torch.where((torch.rand(x.shape[:2], generator=rng) < 0.4)[:, :, None] & entry, value, x)
+    out, ref = verify(backend)(**args), reference.verify_tree(**args)
+    assert not differ(out, ref).any()
+    seen = set(ref.status.tolist())
+    assert {0, 1} <= seen and (method in ("target_only", "greedy") or {4, 5} <= seen), seen
+    in_range(out, 5, 6)
+
+
+def test_a_draft_row_with_nan_decides_nothing_under_kseq(backend):
+    """Its law is not known, so no draft is accepted and the token is the target's: p = (.2, .4, .4) whatever the coin."""
+    p, q = torch.tensor([0.2, 0.4, 0.4]), torch.tensor([0.5, 0.35, math.nan])
+    tree = tuple(reference.build_tree(torch.tensor([[[0], [1]]])))
+    for v, token in ((0.1, 0), (0.3, 1), (0.9, 2)):
+        args = dict(method="kseq", target_kind="probs", draft_kind="probs", uniforms=torch.tensor([[0.0, 0.0, v]], dtype=F64))
+        for verifier in (verify(backend), reference.verify_tree):
+            out = verifier(tree, p.expand(1, 3, 3).contiguous(), q.expand(1, 3, 3).contiguous(), **args)
+            assert out.tokens.tolist() == [[token, -1]] and out.status.tolist() == [5]
+
+
+@pytest.mark.parametrize("second, status, accepted", [(1, 0, 1 - 0.6**0.5), (2, 4, 0.4)])
+def test_looked_up_drafts_under_kseq(backend, second, status, accepted, n=500):
+    """Looked-up drafts are drafts of one law only if they are one token; another one is flagged and skipped. p = (.2, .4, .4):
+    token 1 alone is accepted with p(1) = .4; twice, 1 - (1 - x)^2 = .4 gives the chance x of each."""
+    rows = torch.tensor([0.2, 0.4, 0.4]).log().expand(n, 3, 3).contiguous()
+    u = torch.full((n, 3), 1 - 2**-53, dtype=F64)
+    u[:, 0] = (torch.arange(n) + 0.5) / n
+    args = dict(tree=tuple(reference.build_tree(torch.tensor([[[1], [second]]] * n))), target_logits=rows, draft_logits=rows, method="kseq",
+                draft_row=torch.full((n, 3), -1), uniforms=u)
+    out = verify(backend)(**args)
+    assert (out.status == status).all() and not differ(out, reference.verify_tree(**args)).any()
+    assert abs(out.num_accepted.double().mean() - accepted) <= 1 / n
+    assert (out.tokens[out.num_accepted == 0, 0] == 2).all()  # the final draw at 1 - 2^-53, from (.2, 0, .4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
+    p = torch.tensor([0.5, 0.3, 0.2]).log()
+    for drafts in ([[0, 1]] * 4, [[2, 2]] * 4):
+        tree = reference.build_tree(torch.tensor([drafts]))
+        n = tree.parents.shape[1]
+        u = torch.full((1, 9 if method in ("kseq", "recursive") else 10), 0.15, dtype=F64)
+        for q in (p, torch.tensor([0.0, -math.inf, 0.0]), torch.tensor([-math.inf, 0.0, 0.0])):
+            args = dict(method=method, uniforms=u)
+            rows = p.expand(1, n, 3).contiguous(), q.expand(1, n, 3).contiguous()
+            out, ref = verify(backend)(tuple(tree), *rows, **args), reference.verify_tree(tree, *rows, **args)
+            assert not differ(out, ref).any()
+            if q is p and method not in ("target_only", "greedy"):
+                assert out.num_accepted.item() == 2 and out.status.item() == 0  # p = q: the first draft is taken whole
+
+
+def in_range(out, N, V):
+    """A path and tokens that can be, behind them padding."""
+    live = torch.arange(out.path.shape[1])[None] <= out.num_accepted[:, None]
+    assert ((out.tokens >= 0) & (out.tokens < V))[live].all() and (out.tokens[~live] == -1).all()
+    assert ((out.path >= 0) & (out.path < N))[live].all() and (out.path[~live] == -1).all()
+
+
+def anything(seed, B=50, N=9, V=5):
+    """Some links lead elsewhere or in circles, rows and tokens out of range; parents that can be."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def number(least, most):
+        return torch.randint(least, most, (B, N), generator=rng)
+
+    parents = (torch.rand(B, N, generator=rng) * (torch.arange(N) + 1)).long() - 1
+    parents[:, 0] = -1
+    links = tuple(x.long().where(number(0, 5) > 0, number(-2, N + 3)) for x in tree_cases.linked_children(parents, rng))
+    tree = parents, number(-2, V + 2)
+    p, q = tree_cases.rows(seed, B, N, V)
+    tables = {"target_row": number(-2, N + 3), "draft_row": number(-2, N + 3), "links": links}
+    return dict(tree=tree, target_logits=p, draft_logits=q, uniforms=torch.rand(B, N + 1, generator=rng, dtype=F64), **tables)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_links_and_rows(backend, method):
+    """Tokens in range, and it ends; a bad link ends a list, a bad row is an invalid one."""
+    args = anything(8)
+    out, ref = verify(backend)(method=method, **args), reference.verify_tree(method=method, **args)
+    assert not differ(out, ref).any()
+    in_range(out, 9, 5)
+    assert (ref.status & 1).any() and (ref.num_accepted > 0).any()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_trees(backend, method):
+    """Parents that do not come before their nodes, drafts that go on to no child: refused on CPU tensors, elsewhere a status."""
+    args = anything(9) | {"links": None}
+    rng = torch.Generator().manual_seed(9)
+    parents, tokens = args["tree"]
+    wrong = torch.randint(0, 30, parents.shape, generator=rng) == 0
+    parents[wrong] = torch.tensor([-2, 9, 12])[torch.randint(0, 3, parents.shape, generator=rng)][wrong]
+    bad = wrong.any(1)
+    if backend == "cpu":
+        args["tree"] = parents, tokens
+        with pytest.raises(RuntimeError, match=r"verify_tree: parents\[\d+, (\d)\] must be in \[-1, \1\), got (-2|9|12)"):
+            verify(backend)(method=method, **args)
+        parents, bad = parents.where(~wrong, -1), torch.zeros_like(bad)
+    drafts = None
+    if method in ("kseq", "recursive"):
+        drafts = torch.randint(-1, 9, (50, 2, 1), generator=rng)
+        args["uniforms"] = args["uniforms"][:, :3].contiguous()
+        bad |= ((drafts != -1) & (parents.gather(1, drafts[:, :, 0].clamp(min=0)) != 0)[:, :, None]).any(1)[:, 0]
+    args["tree"] = (parents, tokens, None, drafts)
+    if backend == "cpu" and bad.any():
+        with pytest.raises(RuntimeError, match=r"verify_tree: draft_nodes\[\d+, [01], 0\] must be -1 or a child of the node before, got \d"):
+            verify(backend)(method=method, **args)
+        return
+    assert not bad.all() and (bad.any() or backend == "cpu")
+    out, ref = verify(backend)(method=method, **args), reference.verify_tree(method=method, **args)
+    assert not differ(out, ref).any()
+    assert (out.status[bad] & 4 == 4).all()
+    in_range(out, 9, 5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_trees_of_nothing(backend, method):
+    p = torch.zeros(1, 1, 3)
+    for K, L in ((0, 2), (2, 0)):
+        tree = tuple(reference.build_tree(torch.zeros(1, K, L, dtype=torch.int64)))
+        u = torch.full((1, 1 if method in ("kseq", "recursive") else 2), 0.4, dtype=F64)
+        out = verify(backend)(tree, p, p, method=method, uniforms=u)
+        assert out.tokens.tolist() == [[0 if method == "greedy" else 1] + [-1] * L] and out.path.tolist() == [[0] + [-1] * L]
+    empty = verify(backend)((torch.zeros(0, 3, dtype=torch.int32),) * 2, torch.zeros(0, 3, 5), torch.zeros(0, 3, 5), method=method,
+                            uniforms=torch.zeros(0, 4, dtype=F64))
+    assert empty.tokens.shape == (0, 3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", ["deep", "wide"])
+def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
+    slower = backends.BACKENDS[backend].slower
+    N = N if slower == 1 else 400 // slower
+    parents = torch.arange(N)[None] - 1 if shape == "deep" else torch.cat([torch.tensor([[-1]]), torch.zeros(1, N - 1, dtype=torch.int64)], 1)
+    rng = torch.Generator().manual_seed(9)
+    q = 0.1 * torch.randn(1, 1, V, generator=rng)
+    p = q + 0.05 * torch.randn(1, 1, V, generator=rng)
+    tokens = torch.distributions.Categorical(logits=q[0, 0]).sample((1, N))
+    zeros = torch.zeros(1, N, dtype=torch.int64)
+    u = torch.rand(1, N + 1, generator=rng, dtype=F64)
+    if shape == "wide":
+        u[0, 1:-1] = 0.999  # nothing is accepted at once
+    args = dict(method=method, target_row=zeros, draft_row=zeros, uniforms=u)
+    out, ref = verify(backend)((parents, tokens), p, q, **args), reference.verify_tree((parents, tokens), p, q, **args)
+    assert not differ(out, ref).any()
+
+
+def deep(max_depth):
+    """A path of three nodes that may be accepted far below them."""
+    tree = torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 2, 1]])
+    rows = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(3))
+    uniforms = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=F64)
+    return {"tree": tree, "target_logits": rows, "draft_logits": rows.flip(1), "method": "traversal", "max_depth": max_depth, "uniforms": uniforms}
+
+
+def within_reach(max_depth, room):
+    """The call with so many bytes of address space left."""
+    sk.verify_tree(**deep(9))  # what is made once
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
+    try:
+        return tuple(x[:, :9] if x.dim() == 2 else x for x in sk.verify_tree(**deep(max_depth)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that a tensor made under it has."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if torch.is_tensor(out):
+            self.most = max(self.most, out.numel())
+        return out
+
+
+def largest_tensor(max_depth):
+    with Largest() as seen:
+        sk.verify_tree(**deep(max_depth))
+    return seen.most
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_depth_costs_no_more_than_its_outputs(op_backend):
+    """A path holds no more nodes than the tree, however deep it might go: 2^22 frames would take a gigabyte, the outputs take 64 MB."""
+    if op_backend.startswith("triton"):  # whose tensors are all torch's own
+        assert backends.there(op_backend, largest_tensor, 100) <= 101
+    elif op_backend != "cuda":
+        depth = 2**22
+        out = backends.there(op_backend, within_reach, depth, 1 << 29)
+        want = backends.run("verify_tree", op_backend, **deep(8))
+        assert equal(out, want)
+
+
+def test_seeds(backend):
+    args = tree_cases.tree(10, 30, 7, "recursive", dirty=False)
+    args.pop("uniforms")
+    seed, offset = torch.arange(30) * 977, torch.arange(30) + 2**33
+    for method in METHODS:
+        args["method"] = method
+        columns = 6 if method in ("kseq", "recursive") else 7
+        u = torch.cat([sk.uniforms(seed, offset, columns), sk.uniforms(seed, offset, 1, sk.DOMAIN_FINAL)], 1)
+        assert equal(verify(backend)(**args, seed=seed, offset=offset), verify(backend)(**args, uniforms=u))
+
+
+def test_layouts(backend):
+    """Strided rows and tables, one tree for all requests, int32 and int64."""
+    from support import cases
+
+    args = tree_cases.tree(11, 14, 37, "traversal", N=6, shuffled=True)
+    want = verify(backend)(**args)
+    strided = args | {name: cases.strided(args[name], shift=1) for name in ("target_logits", "draft_logits")}
+    strided["tree"] = (args["tree"][0].long(), args["tree"][1].t().contiguous().t())
+    strided["draft_row"] = torch.stack([args["draft_row"]] * 2, -1)[:, :, 0].int()
+    assert equal(verify(backend)(**strided), want)
+    one = {name: x for name, x in args.items() if name not in ("tree", "draft_row")}
+    parents, tokens = args["tree"][0][3], args["tree"][1][3]
+    a = verify(backend)((parents, tokens), args["target_logits"], args["draft_logits"], **{k: v for k, v in one.items() if "logits" not in k},
+                        draft_row=args["draft_row"])
+    b = verify(backend)((parents.expand(14, 6), tokens.expand(14, 6)), args["target_logits"], args["draft_logits"],
+                        **{k: v for k, v in one.items() if "logits" not in k}, draft_row=args["draft_row"])
+    assert equal(a, b)
+
+
+def test_no_row_or_table_is_copied():
+    """An engine's rows and tables reach the op where they lie: strided, of either integer type, one tree for all requests."""
+    from support import cases
+
+    args = tree_cases.tree(13, 4, 37, "traversal", N=6, shuffled=True, linked=True)
+    given = [cases.strided(args[name], shift=1) for name in ("target_logits", "draft_logits")]
+    tables = [args["tree"][0][1].long(), args["tree"][1][1], args["target_row"], args["draft_row"], *args["links"]]
+    _, (_, seen, _) = surface.recorded_call("verify_tree", sk.verify_tree, tuple(tables[:2]), *given, method="traversal", target_row=tables[2],
+                                            draft_row=tables[3], links=tuple(tables[4:]), uniforms=args["uniforms"])
+    seen = {x.data_ptr() for x in seen if torch.is_tensor(x)}
+    assert {x.data_ptr() for x in given + tables} <= seen
+
+
+def _check(parents, tokens, draft_nodes, p, q, u):
+    return sk.verify_tree((parents, tokens, None, draft_nodes), p, q, method="kseq", uniforms=u)
+
+
+def _check_rows(parents, tokens, p, q, u, row, t):
+    return sk.verify_tree((parents, tokens), p, q, method="traversal", uniforms=u, target_row=row, draft_row=row, temperature=t, max_depth=2)
+
+
+def test_opcheck(op_backend):
+    verify(op_backend)
+    args = tree_cases.tree(12, 3, 5, "kseq")
+    tree = args["tree"]
+    surface.check_op(op_backend, "verify_tree", _check, tree[0], tree[1], tree[3], args["target_logits"], args["draft_logits"], args["uniforms"])
+    u = torch.rand(3, 8, dtype=F64)
+    surface.check_op(op_backend, "verify_tree", _check_rows, tree[0], tree[1], args["target_logits"], args["draft_logits"], u,
+                     torch.zeros(3, 7, dtype=torch.int32), torch.ones(3))
+
+
+def test_errors(op_backend):
+    p, q = torch.zeros(2, 4, 3), torch.zeros(2, 4, 3)
+    parents, tokens = torch.tensor([-1, 0, 0, 1]), torch.zeros(4, dtype=torch.int64)
+    u = torch.zeros(2, 5, dtype=F64)
+    nodes = torch.zeros(2, 3, 1, dtype=torch.int32)
+
+    def call(tree=(parents, tokens), target=p, draft=q, method="recursive", **more):
+        return verify(op_backend)(tree, target, draft, method=method, **({"uniforms": u} | more))
+
+    for message, error, more in [
+        ("method must be 'kseq', .* got 'x'", ValueError, dict(method="x")),
+        ("method 'kseq' needs draft_logits, got None", ValueError, dict(method="kseq", draft=None)),
+        (r"uniforms must have shape \[2, 5\], got \[2, 4\]", ValueError, dict(uniforms=u[:, :4])),
+        (r"uniforms must have shape \[2, 4\], got \[2, 5\]", ValueError, dict(tree=(parents, tokens, None, nodes))),
+        ("links give no order where method 'recursive' tests the drafts", ValueError,
+         dict(tree=(parents, tokens, None, nodes), links=(tokens.expand(2, 4),) * 2)),
+        (r"tokens must have shape \[B=2, N=4\], got \[2, 3\]", ValueError, dict(tree=(parents, tokens[:3]))),
+        (r"target_logits must have shape \[B=2, N=4, V=3\], got \[2, 3, 3\]", ValueError, dict(target=p[:, :3])),
+        (r"draft_logits must have shape \[B=2, N=4, Vq=3\], got \[2, 3, 3\]", ValueError, dict(draft=q[:, :3])),
+        (r"target_row must have shape \[B=2, N=4\], got \[4\]", ValueError, dict(target_row=tokens)),
+        ("target_row must be int32 or int64, got float32", TypeError, dict(target_row=torch.zeros(2, 4))),
+        ("tree must be", TypeError, dict(tree=parents)),
+        ("draft_row, draft_stats and draft_temperature .* need draft_logits, got None", ValueError, dict(draft=None, draft_temperature=0.5)),
+        ("needs seed and offset, or uniforms, got neither", ValueError, dict(uniforms=None)),
+        ("max_depth must be an integer >= 0 .*got -1", ValueError, dict(max_depth=-1)),
+        ("target_kind must be 'logits' or 'probs', got 'x'", ValueError, dict(target_kind="x")),
+    ]:
+        with pytest.raises(error, match=f"verify_tree: {message}"):
+            call(**more)
+    assert call(method="greedy", uniforms=None).status.tolist() == [0, 0]
+    assert call(method="target_only", draft=None).status.tolist() == [0, 0]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What verify_tree emits has the enumerated law, and the wrong ways of drafting are caught by the same test."""
+
+from support import backends
+from support import laws
+import numpy as np
+import pytest
+import torch
+from support import tree_laws
+from test_verify_tree import verify
+from support.tree_laws import TELLING, constant, rows_of
+
+from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, separate_trees
+
+N = 200_000
+
+
+def prefixes(tree):
+    at = [()] * tree.parents.shape[1]
+    for i, (parent, token) in enumerate(zip(tree.parents[0].tolist(), tree.tokens[0].tolist())):
+        if parent >= 0:
+            at[i] = (*at[parent], token)
+    return at
+
+
+def logits(row, at):
+    with np.errstate(divide="ignore"):
+        return torch.from_numpy(np.log(np.stack([row(t) for t in at]))).float()
+
+
+def draws(backend, trees, p, q, method, seed=1, **rule):
+    """Tokens of requests whose trees are drawn with their probabilities."""
+    n = N if backends.BACKENDS[backend].slower == 1 else 800
+    trees = list(trees)
+    rng = np.random.default_rng(seed)
+    mass = np.array([m for _, m in trees])
+    pick = torch.from_numpy(rng.choice(len(trees), n, p=mass / mass.sum()))
+    at = [prefixes(tree) for tree, _ in trees]
+    rows = [torch.stack([logits(side, t) for t in at])[pick] for side in (p, q)]
+    tree = [None if trees[0][0][i] is None else torch.cat([t[i] for t, _ in trees])[pick] for i in range(4)]
+    i = torch.arange(n)
+    out = verify(backend)(tuple(tree), *rows, method=method, seed=i % 1009, offset=i // 1009, **rule)
+    assert (out.status == 0).all()
+    return out.tokens.numpy()
+
+
+CASES = [
+    *[(method, "iid", 3, 2, 2) for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")],
+    *[(method, "iid", 3, 3, 1) for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")],
+    ("kseq", "iid", 2, 3, 3),
+    *[(method, "distinct", 3, 2, 2) for method in ("recursive_without_replacement", "target_only", "traversal")],
+    *[(method, "separate", 3, 2, 2) for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")],
+    ("traversal", "distinct", 4, 3, 1),
+    ("recursive_without_replacement", "distinct", 4, 3, 1),
+]
+
+
+@pytest.mark.parametrize("method, drawn, V, K, L", CASES)
+@pytest.mark.parametrize("kind", ["random", "zeros"])
+def test_joint_law(backend, method, drawn, V, K, L, kind):
+    """The joint law of length and tokens; the reference's enumeration is proved lossless in test_tree_reference.py. "separate":
+    independent children, duplicates as siblings of their own."""
+    if backends.BACKENDS[backend].slower > 1 and (drawn, V, K, L, kind) != ("iid", 3, 2, 2, "random"):
+        pytest.skip("simulated: one law of each method; token for token they agree with the reference in test_verify_tree.py")
+    if kind == "zeros" and (drawn != "iid" or V < 3):
+        pytest.skip("fewer children than asked for: the trees differ in shape")
+    if backend == "triton-interpret" and (kind, V, K, L) != ("random", 3, 2, 2):
+        pytest.skip("the interpreter is slow: one tree per method")
+    p, q = rows_of(kind, V)
+    trees = {"iid": iid_trees, "separate": separate_trees, "distinct": lambda q, K, L: distinct_trees(q, [K] + [2] * (L - 1))}[drawn](q, K, L)
+    trees = list(trees)
+    law = mixed(trees, p, q, method)
+    assert tree_laws.error(law, p, L + 1) < tree_laws.EXACT
+    result = laws.compare_with_law(draws(backend, trees, p, q, method), law, V)
+    assert result.passed, result
+
+
+def grouped(q):
+    return tree_laws.grouped_trees(q, 3, 1)
+
+
+def merged(q):
+    return tree_laws.without_drafts(iid_trees(q, 2, 1))
+
+
+@pytest.mark.parametrize("method, wrong", [
+    ("recursive", grouped), ("kseq", grouped), ("recursive", merged), ("kseq", merged), ("recursive", lambda q: distinct_trees(q, [2])),
+])
+def test_wrong_drafts_are_caught(method, wrong):
+    """A, A, B for A, B, A; merged or distinct children tested as independent ones: biased by .008 to .05, and seen."""
+    p, q = map(constant, tree_laws.GOLDEN if (method, wrong) == ("kseq", grouped) else TELLING)
+    trees = list(wrong(q))
+    right = tree_laws.first_token(mixed(iid_trees(q, 2, 1), p, q, method), 3)
+    tokens = draws("cpu", trees, p, q, method)[:, 0]
+    assert laws.chi_square(np.bincount(tokens, minlength=3), right).p_value < 1e-9
+    law = tree_laws.first_token(mixed(trees, p, q, method), 3)  # biased as the enumeration says, and no other way
+    assert laws.chi_square(np.bincount(tokens, minlength=3), law).passed

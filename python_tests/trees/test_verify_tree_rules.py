@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verify_tree by rule: against the float64 reference, the enumerated laws, by hand, and each request against itself alone."""
+
+import math
+
+from support import backends
+from support import checks
+from support import laws
+import pytest
+from support import rule_cases
+from support import surface
+import torch
+from support import tree_cases
+from support.rule_laws import ALPHAS
+from test_verify_tree import agree_on, verify
+from test_verify_tree_edges import differ, equal, in_range, pick
+from test_verify_tree_laws import draws
+from support.tree_laws import random_rows
+
+import specdec_kernels as sk
+from specdec_kernels import reference
+from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed
+from specdec_kernels.rules import NAMES, RULES, TABLE
+
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # that test against the draft's row
+F64 = torch.float64
+
+
+def tree(seed, B, method, shift=0, names=None, **case):
+    """A batch of mixed rules, every law among them where B allows it."""
+    how = "token" if names == ("thresholds",) else "block"
+    return tree_cases.tree(seed, B, method=method, **case) | rule_cases.rules(B, how, names, shift)
+
+
+def takes_turns(backend, method, nth):
+    """Where kernels are simulated slowest, the methods share the tests: the nth has one of them."""
+    if backend in rule_cases.SLOW and METHODS.index(method) != nth % 4:
+        pytest.skip("the interpreter is slow: each case with one method")
+
+
+CASES = {
+    "drafts": dict(V=7, K=3, L=2),
+    "shared prefixes": dict(V=3, K=4, L=3),
+    "one id": dict(V=1, K=2, L=2),
+    "any tree": dict(V=5, N=12),
+    "linked, cut short": dict(V=3, N=24, linked=True, max_depth=2),
+    "chunks": dict(V=2500, K=3, L=2, kinds=["near", "peaked", "dirichlet"]),
+    "chunks, shuffled": dict(V=1031, N=9, shuffled=True, linked=True),
+    "filters": dict(V=8, filtered=True),
+    "filters, any tree": dict(V=9, N=9, filtered=True, shuffled=True),
+    "stats": dict(V=8, N=9, stats=True, shuffled=True),
+    "probabilities": dict(V=8, probs=True),
+    "probabilities, any tree": dict(V=8, N=9, probs=True, shuffled=True),
+    "half precision": dict(V=8, dtype=torch.float16, draft_dtype=torch.bfloat16),
+    "narrow draft": dict(V=8, Vq=5, filtered=True),
+    "wide draft": dict(V=8, Vq=13, filtered=True),
+    "wide draft, any tree": dict(V=5, Vq=8, N=9, shuffled=True),
+    "wide draft, chunks": dict(V=1030, Vq=2100, N=7, kinds=["near", "dirichlet"]),
+    "wide draft, probabilities": dict(V=5, Vq=8, N=9, probs=True),
+    "one-hot": dict(V=8, N=9, one_hot=True, filtered=True),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", CASES)
+def test_agreement(backend, method, name):
+    """Batches in which all laws meet all kinds of rows; where kernels are simulated the tests share them."""
+    case, at = CASES[name], list(CASES).index(name)
+    if method == "kseq" and case.get("one_hot"):
+        pytest.skip("kseq needs draft rows")
+    takes_turns(backend, method, -at)
+    B = rule_cases.count(105 if case["V"] < 100 else 46, backend)
+    args = tree(31, B, method, shift=3 * at, **case)
+    assert B < 46 or len(args["rule"].unique()) == len(rule_cases.LAWS)
+    _, ref = agree_on(verify(backend), args, f"{name}, {method}")
+    assert (ref.margin <= 1).double().mean() < 0.3, "the band would hide too much"
+    if B >= 46 and case["V"] > 1:
+        assert 0.2 < (ref.num_accepted > 0).double().mean() < 0.99, "not a test of both answers"
+
+
+@pytest.mark.parametrize("name", ["any tree", "linked, cut short", "filters", "probabilities, any tree", "stats"])
+def test_thresholds_agree(backend, name):
+    B = rule_cases.count(105, backend)
+    args = tree(33, B, "target_only", names=("thresholds",), **CASES[name])
+    args["rule"][::5] = 0
+    out, ref = agree_on(verify(backend), args, name)
+    assert (ref.num_accepted > 0).any() and (ref.num_accepted == 0).any()
+
+
+@pytest.mark.parametrize("alpha, first, second", [
+    ((1.0, 1.0), 0.4, 0.2), ((1.0, 0.8), 0.5, 0.25), ((1.0, 0.5), 0.8, 0.2), ((0.3, 1.0), 1.0, 0.0), ((0.4, 0.5), 1.0, 0.0),
+])  # fmt: skip
+def test_thresholds_by_hand(backend, alpha, first, second):
+    """Children 2 and 0 of p = (.2, .4, .4): the coin's share of each, and what is left for the rest, which is id 1 alone."""
+    n = backends.scale(160, backend, least=20)
+    p = torch.tensor([0.2, 0.4, 0.4]).expand(n, 3, 3).contiguous()
+    u = torch.full((n, 4), 0.7, dtype=F64)
+    u[:, 0] = (torch.arange(n) + 0.5) / n
+    out = verify(backend)((torch.tensor([-1, 0, 0]), torch.tensor([-1, 2, 0])), p, method="target_only", target_kind="probs", max_depth=1,
+                          rule="thresholds", alpha=alpha, uniforms=u)  # fmt: skip
+    share = [float((out.path[:, 1] == node).double().mean()) for node in (1, 2)]
+    assert share == pytest.approx([first, second], abs=1 / n)
+    assert (out.tokens[out.num_accepted == 0, 0] == 1).all()
+
+
+@pytest.mark.parametrize("method", [*METHODS, "target_only", "greedy"])
+def test_the_exact_rule_and_exact_ends(backend, method):
+    """Rules at the alpha where they are the exact rule, and the exact rule's own code, beside other rules: the bits of a call without."""
+    if method in METHODS:
+        takes_turns(backend, method, 0)
+    B = rule_cases.count(48, backend)
+    args = tree_cases.tree(35, B, 1100, method, N=5, filtered=True, shuffled=True, kinds=["near", "peaked", "dirichlet"])
+    want = verify(backend)(**args)
+    ends = {"greedy": ["exact"], "target_only": ["exact", "thresholds"]}.get(method, ["exact", "lossy", "ensemble"])
+    names = [ends[b % len(ends)] for b in range(B)]
+    rule = torch.tensor([RULES[name] for name in names])
+    alpha = torch.tensor([[0.5 if name == "exact" else TABLE[name].exact_at or float(name == "thresholds")] * 2 for name in names])
+    assert equal(verify(backend)(**args, rule=rule, alpha=alpha), want)
+    if method in METHODS:  # every third request by another rule
+        rule[2::3], alpha[2::3] = RULES["ensemble"], 0.5
+        alone = [b for b in range(B) if b % 3 < 2]
+        assert equal([x[alone] for x in verify(backend)(**args, rule=rule, alpha=alpha)], [x[alone] for x in want])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_requests_do_not_see_each_other(op_backend, method):
+    """A batch of mixed rules: each request gets what it gets alone, by name, bit for bit, and beside rows of NaN."""
+    takes_turns(op_backend, method, 0)
+    B = rule_cases.count(23, op_backend)
+    args = tree(37, B, method, shift=8 * METHODS.index(method), V=1100, K=2, L=1, filtered=True, kinds=["near", "peaked"])
+    out = verify(op_backend)(**args)
+    for b in range(0, B, 1 if op_backend == "cpu" else 5):
+        one = pick(args, slice(b, b + 1))
+        name, alpha = NAMES[int(one.pop("rule"))], float(one.pop("alpha")[0, 0])
+        assert equal(verify(op_backend)(**one, rule=name, alpha=None if name == "exact" else alpha), [x[b : b + 1] for x in out]), name
+    bad = [1, 4, 6]
+    args["target_logits"][bad[:2]], args["draft_logits"][bad[1:]] = math.nan, math.nan
+    beside = verify(op_backend)(**args)
+    rest = [b for b in range(B) if b not in bad]
+    assert equal([x[rest] for x in beside], [x[rest] for x in out])
+    assert (beside.status[bad[:2]] & 1 == 1).all() and (beside.tokens[:, 0] >= 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_bad_rows(backend, method, poison):
+    """One target row in three and one draft row in three poisoned, in one entry or (-inf) in all."""
+    takes_turns(backend, method, 1 if math.isnan(poison) else 3 if poison > 0 else 2)
+    B = rule_cases.count(69, backend)
+    args = tree(39, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, kinds=["near", "dirichlet"])
+    tree_cases.spoil(args, poison)
+    out, ref = verify(backend)(**args), reference.verify_tree(**args)
+    assert not differ(out, ref).any()
+    assert (ref.status & 1).any() and (ref.status == 0).any() and (ref.margin > 1).double().mean() > 0.8
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_probability_rows(backend, method):
+    """NaN or infinity among probabilities, or none but zeros: a rule that reads such a row as a whole defers."""
+    takes_turns(backend, method, 3)
+    B = rule_cases.count(184, backend)
+    args = tree(41, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
+    rng = torch.Generator().manual_seed(6)
+    poison = torch.tensor([math.nan, math.inf, 0.0])
+    for name in ("target_logits", "draft_logits"):
+        x = args[name]
+        value = poison[torch.randint(0, 3, x.shape[:2], generator=rng)][:, :, None]
+        entry = torch.nn.functional.one_hot(torch.randint(0, 6, x.shape[:2], generator=rng), 6).bool() | (value == 0)
+        args[name] = torch.where((torch.rand(x.shape[:2], generator=rng) < 0.4)[:, :, None] & entry, value, x)
+    out, ref = verify(backend)(**args), reference.verify_tree(**args)
+    wrong = differ(out, ref)
+    assert not wrong.any(), [(b, NAMES[int(args["rule"][b])]) for b in wrong.nonzero()[:, 0].tolist()]
+    in_range(out, 5, 6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stats_handed_over(backend, method):
+    """The unscaled confidences are found though the stats are of other laws."""
+    takes_turns(backend, method, 1)
+    B = rule_cases.count(46, backend)
+    args = tree(43, B, method, shift=5 * METHODS.index(method), V=1300, K=2, L=2, filtered=True, dtype=torch.bfloat16)
+    want = verify(backend)(**args)
+    for side, prefix in (("target", ""), ("draft", "draft_")):
+        z = args[f"{side}_logits"]
+        params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")}
+        args[f"{side}_stats"] = backends.run("row_stats", backend, z.flatten(0, 1), **params).float().reshape(*z.shape[:2], 4)
+    got = verify(backend)(**args)
+    assert torch.equal(got.tokens, want.tokens) and torch.equal(got.status, want.status)
+
+
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
+    """A greedy draft, and chow at 1: pi is its argmax, accepted wherever it was drafted, else emitted; with the target's own ln p."""
+    p, q = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.1, 0.6, 0.3]).log()
+    more = dict(method=method, draft_temperature=0.0, max_depth=1, rule="chow", alpha=1.0, uniforms=torch.full((1, 4), 0.999, dtype=F64))
+    for ids, tokens, path in (((2, 1), [1, 0], [0, 2]), ((2, 0), [1, -1], [0, -1])):
+        rows = (x.expand(1, 3, 3).contiguous() for x in (p, q))
+        out = verify(backend)((torch.tensor([-1, 0, 0]), torch.tensor([-1, *ids])), *rows, **more)
+        assert out.tokens[0, 0] == 1 and out.path.tolist() == [path] and out.logprobs[0, 0].item() == pytest.approx(math.log(0.3), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_wide_draft_holds_beyond_is_left_to_the_target(backend, method):
+    """q = (.1, .3, .6), p = (.8, .2): kept, pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is rejected, and (pi - q)+ is .6 p."""
+    takes_turns(backend, method, 2)
+    n = backends.scale(160, backend, least=16)
+    p, q = torch.tensor([0.8, 0.2]), torch.tensor([0.1, 0.3, 0.6])
+    u = torch.full((n, 3), 0.5, dtype=F64)
+    u[:, 2] = (torch.arange(n) + 0.5) / n
+    rows = p.log().expand(n, 2, 2).contiguous(), q.log().expand(n, 2, 3).contiguous()
+    out = verify(backend)((torch.tensor([-1, 0]), torch.tensor([-1, 2])), *rows, method=method, rule="chow", alpha=1.0, uniforms=u)
+    assert (out.num_accepted == 0).all() and (out.status == 0).all()
+    assert float((out.tokens[:, 0] == 0).double().mean()) == pytest.approx(0.8, abs=1 / n)
+
+
+LAW_CASES = [
+    ("kseq", "token_v3", "iid"), ("kseq", "lossy", "iid"), ("recursive", "opt", "iid"), ("recursive", "ensemble", "iid"),
+    ("recursive_without_replacement", "token_v1", "distinct"), ("recursive_without_replacement", "lossy", "iid"),
+    ("traversal", "token_v2", "distinct"), ("traversal", "diff_log", "iid"), ("traversal", "ensemble", "distinct"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method, rule, drawn", LAW_CASES)
+def test_joint_law(sweep_backend, method, rule, drawn):
+    """Length and tokens have the law that the reference enumerates; that it is pi at every node with children is proved of the reference in
+    test_rules_reference_trees.py."""
+    p, q = random_rows(31, 3), random_rows(32, 3)
+    trees = list(iid_trees(q, 2, 2) if drawn == "iid" else distinct_trees(q, [2, 2]))
+    law = mixed(trees, p, q, method, rule, ALPHAS[rule])
+    exact = mixed(trees, p, q, method)
+    assert sum(abs(law.get(t, 0.0) - exact.get(t, 0.0)) for t in {*law, *exact}) > 0.02, "the rule changes nothing"
+    result = laws.compare_with_law(draws(sweep_backend, trees, p, q, method, rule=rule, alpha=ALPHAS[rule]), law, 3)
+    assert result.passed, result
+
+
+REFUSED = [("target_only", "chow"), ("target_only", "lenience"), ("greedy", "ensemble"), ("greedy", "thresholds"), ("kseq", "thresholds"),
+           ("recursive", "typical"), ("recursive_without_replacement", "lenience"), ("traversal", "synthetic")]  # fmt: skip
+
+
+@pytest.mark.parametrize("method, rule", REFUSED)
+def test_rules_that_a_method_does_not_take(op_backend, method, rule):
+    """By name they are refused; as codes on CPU tensors too, and on a device they are the exact rule."""
+    args = tree_cases.tree(45, 4, 5, method, N=4)
+    with pytest.raises(ValueError, match=f"verify_tree: rule '{rule}' is not defined for method '{method}'"):
+        verify(op_backend)(**args, rule=rule, alpha=0.5)
+    codes = torch.tensor([0, 0, RULES[rule], 0])
+    alpha = torch.full((4,), 0.5)
+    if backends.BACKENDS[op_backend].device == "cuda" or op_backend.startswith("cuda-on-cpu"):
+        assert equal(verify(op_backend)(**args, rule=codes, alpha=alpha), verify(op_backend)(**args))
+    else:
+        with pytest.raises(RuntimeError, match=f"verify_tree: rule {rule} is not defined for method {method}, got it at index 2"):
+            verify(op_backend)(**args, rule=codes, alpha=alpha)
+
+
+@pytest.mark.parametrize("more, error, message", [
+    (dict(rule="chow", alpha=1.2), ValueError, r"alpha of rule 'chow' must be in \[0, 1\], got 1.2"),
+    (dict(rule="x"), ValueError, "rule must be a tensor of codes or one of exact, .*, got 'x'"),
+    (dict(alpha=0.5), ValueError, "rule 'exact' takes no alpha, got 0.5"),
+    (dict(rule=torch.zeros(3, dtype=torch.int64)), ValueError, r"rule must be a name or have shape \[4\], got \[3\]"),
+    (dict(rule="diff", alpha=torch.zeros(4, 3)), ValueError, r"alpha must be .* have shape \[4\] or \[4, 2\], got \[4, 3\]"),
+])  # fmt: skip
+def test_errors(op_backend, more, error, message):
+    with pytest.raises(error, match=f"verify_tree: {message}"):
+        verify(op_backend)(**tree_cases.tree(45, 4, 5, "recursive", N=4), **more)
+
+
+def _check(parents, tokens, p, q, u, rule, alpha):
+    return sk.verify_tree((parents, tokens), p, q, method="traversal", uniforms=u, rule=rule, alpha=alpha)
+
+
+def test_opcheck(op_backend):
+    args = tree_cases.tree(49, 3, 5, "traversal", N=4)
+    rows = args["target_logits"], args["draft_logits"], args["uniforms"]
+    surface.check_op(op_backend, "verify_tree", _check, *args["tree"][:2], *rows, torch.tensor([8, 0, 11]), torch.full((3, 2), 0.4))
+
+
+@pytest.mark.parametrize("shape", ["[1]", "[B, 2]"])
+def test_one_rule_for_all(backend, shape):
+    """A rule's name, or one code and alpha for the batch, are the same as one for each request."""
+    args = tree_cases.tree(47, 8, 7, "recursive")
+    wants = verify(backend)(**args, rule="token_v3", alpha=0.3)
+    rule, alpha = torch.tensor([RULES["token_v3"]]), torch.tensor([0.3])
+    if shape == "[B, 2]":
+        rule, alpha = rule.expand(8), torch.tensor([[0.3, 9.0]]).expand(8, 2)
+    assert equal(verify(backend)(**args, rule=rule, alpha=alpha), wants)
+    checks.assert_same_tokens(wants, reference.verify_tree(**args, rule="token_v3", alpha=0.3))

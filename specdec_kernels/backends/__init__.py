@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that loads, chooses and names the implementations behind ``torch.ops.specdec.*``.
+
+CPU tensors run ``_C.so``. CUDA tensors run ``_C_cuda.so`` where its machine code fits every GPU of this machine, else
+Triton, which also serves ROCm. ``SPECDEC_BACKEND=cpu``, ``cuda`` or ``triton`` overrides that choice. Importing loads
+libraries and asks the driver what GPUs there are; it does not initialise CUDA.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+import torch
+
+from specdec_kernels.backends import dispatch, nvml
+
+NAMES = ("cpu", "cuda", "triton")
+_PACKAGE = Path(__file__).parents[1]
+_LIBRARY = _PACKAGE / "_C.so"
+_CUDA_LIBRARY = _PACKAGE / "_C_cuda.so"
+
+# GPUs beside an ARM host on one chip: these run machine code of their own architecture only.
+_TEGRA = {(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)}
+
+
+def load() -> None:
+    """Register the ops. Importing the package does this once."""
+    if not _LIBRARY.exists():
+        raise ImportError(
+            f"specdec_kernels: {_LIBRARY.name} has not been built. From the source tree run "
+            "`pip install --no-build-isolation -e .` (torch >= 2.10 and a C++ compiler are needed)."
+        )
+    name = chosen()
+    torch.ops.load_library(str(_LIBRARY))
+    dispatch.register()
+    if name == "cuda":
+        torch.ops.load_library(str(_CUDA_LIBRARY))
+    elif name == "triton":
+        from specdec_kernels import triton
+
+        triton.register("CPU" if _interpreted() else "CUDA")
+
+
+@functools.cache
+def chosen() -> str:
+    """What CUDA tensors run on: "cuda", "triton", or "cpu" where nothing is registered for them."""
+    asked = os.environ.get("SPECDEC_BACKEND", "")
+    if asked:
+        if asked not in NAMES:
+            raise ValueError(f"SPECDEC_BACKEND must be one of {', '.join(NAMES)}, got {asked}")
+        if lacks(asked):
+            raise RuntimeError(f"SPECDEC_BACKEND={asked} is not available: {lacks(asked)}; available: {', '.join(available())}")
+        return asked
+    if not lacks("cuda") and not misfit():
+        return "cuda"
+    if not lacks("triton") and not _interpreted():
+        return "triton"
+    return "cpu" if lacks("cuda") else "cuda"
+
+
+def available() -> list[str]:
+    """Backends that can run on this machine, by name."""
+    return [name for name in NAMES if not lacks(name) and (name == "cpu" or _runs(name))]
+
+
+def lacks(name: str) -> str | None:
+    """What this installation lacks for a backend, in words; None where it is complete. It says nothing of GPUs."""
+    if name == "cuda" and not _CUDA_LIBRARY.exists():
+        return f"{_CUDA_LIBRARY.name} was not built: nvcc was not found when the package was, or SPECDEC_CUDA=0"
+    if name == "cuda" and not torch.version.cuda:
+        return f"torch {torch.__version__} has no CUDA"
+    if name == "triton" and importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if name == "triton" and not (torch.version.cuda or torch.version.hip or _interpreted()):
+        return f"torch {torch.__version__} has neither CUDA nor ROCm, and TRITON_INTERPRET is not 1"
+    return None
+
+
+def misfit() -> str | None:
+    """Why the CUDA binary cannot run on this machine's GPUs; None where it can, or where there is none to tell of."""
+    gpus = _gpus()
+    if gpus is None or not gpus.capabilities:
+        return None
+    compiler = cuda_compiler()
+    if gpus.driver[0] < int(compiler.split(".")[0]):
+        return f"the driver runs CUDA up to {gpus.driver[0]}.{gpus.driver[1]}, the binary is of CUDA {compiler}"
+    for major, minor in gpus.capabilities:
+        if not any(covers(arch, (major, minor)) for arch in cuda_archs()):
+            return f"a GPU of arch {major}.{minor} is here, the binary has kernels for {', '.join(cuda_archs())}"
+    return None
+
+
+def covers(arch: str, capability: tuple[int, int]) -> bool:
+    """Whether what was built for an arch ("8.0", "9.0a", "12.0+PTX") runs on a GPU of this compute capability."""
+    major, minor, kind, ptx = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch).groups()
+    built = int(major), int(minor)
+    if kind == "a":
+        return capability == built
+    same_major = capability[0] == built[0] and capability >= built
+    if kind == "f":
+        return same_major
+    if ptx and capability >= built:
+        return True
+    return capability == built or same_major and capability not in _TEGRA and built not in _TEGRA
+
+
+def cuda_archs() -> list[str]:
+    """GPU architectures that the installed binary covers, as they were asked of the compiler."""
+    return _built()[1].split(";") if _built() else []
+
+
+def cuda_compiler() -> str:
+    """The version of the CUDA compiler that made the binary, such as "13.0"; empty where there is none."""
+    return _built()[0] if _built() else ""
+
+
+def cpu_isa() -> str:
+    """The instruction set picked for the CPU ops: base, avx2 or avx512 (``SPECDEC_ISA`` forces one)."""
+    name = ctypes.CDLL(str(_LIBRARY)).specdec_cpu_isa
+    name.restype = ctypes.c_char_p
+    return name().decode()
+
+
+def _runs(name):
+    gpus = _gpus()
+    if name == "triton" and _interpreted():
+        return True
+    return (gpus is None or bool(gpus.capabilities)) and not (name == "cuda" and misfit())
+
+
+def _interpreted():
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def _gpus():
+    return None if torch.version.hip else nvml.gpus()
+
+
+@functools.cache
+def _built():
+    """(compiler, archs) as the build marked the file: it may not load here, so its bytes are searched."""
+    if not _CUDA_LIBRARY.exists():
+        return None
+    match = re.search(rb"specdec_cuda (\d+\.\d+) ([\d.;afPTX+]+)\0", _CUDA_LIBRARY.read_bytes())
+    return match[1].decode(), match[2].decode()

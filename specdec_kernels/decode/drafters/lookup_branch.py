@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A looked-up draft as one more branch of a model's tree."""
+
+import torch
+from torch.nn.functional import pad
+
+from ..draft import TreeDraft
+
+__all__ = ["with_lookup"]
+
+
+def with_lookup(draft: TreeDraft, found: list[list[int]]) -> TreeDraft:
+    """Each row's looked-up tokens go down the tree as far as they agree with it; the rest becomes a chain of new nodes.
+
+    A new node is the last child of its parent, and one-hot: what the text says there does not depend on any draw. That is
+    exact for methods that test distinct children, each by its own law without the children tested before it
+    (``recursive_without_replacement``, ``traversal``), or by the target's alone (``target_only``, ``greedy``). Not for ``kseq``, whose
+    drafts have one law, nor for ``recursive`` on merged drafts, where a node that both proposed would have two laws.
+    """
+    ends = ((draft.parents >= 0).sum(1) + 1).tolist()  # a row's padding is its tail
+    branches = [_branch(*row) for row in zip(draft.parents.tolist(), draft.tokens.tolist(), ends, found)]
+    more = max(0, max(end + len(ids) for end, (_, ids) in zip(ends, branches)) - draft.parents.shape[1])
+    parents, tokens = (pad(x, (0, more), value=-1) for x in (draft.parents, draft.tokens))
+    for i, (end, (above, ids)) in enumerate(zip(ends, branches)):
+        parents[i, end : end + len(ids)] = torch.tensor(above, dtype=parents.dtype)
+        tokens[i, end - 1 : end - 1 + len(ids)] = torch.tensor(ids, dtype=tokens.dtype)
+    return draft._replace(parents=parents, tokens=tokens, row=None if draft.row is None else pad(draft.row, (0, more), value=-1))
+
+
+def _branch(parents, tokens, end, ids):
+    """What of `ids` the tree lacks, as nodes end, end + 1, ... -> (their parents, their tokens)."""
+    children = {(p, t): i for i, (p, t) in enumerate(zip(parents[1:], tokens), 1) if p >= 0}
+    at = 0
+    for done, token in enumerate(ids):
+        if (at, token) not in children:
+            rest = ids[done:]
+            return [at, *range(end, end + len(rest) - 1)], rest
+        at = children[at, token]
+    return [], []

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees of drafts from a smaller model."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ...rules import of_tree_method
+from ..draft import ONE_HOT_RULES
+from .draft_runner import Follower
+from .prompt_lookup import PromptLookupDrafter
+from .lookup_branch import with_lookup
+from .tree_growth import independent, shaped
+from .tree_shape import TreeShape
+
+__all__ = ["TREE_METHODS", "TreeDrafter"]
+
+_DRAWN = {  # method of verify_tree -> how the children of a node come about
+    "kseq": "independent",
+    "recursive": "independent",
+    "recursive_without_replacement": "distinct",
+    "traversal": "distinct",
+    "target_only": "top",
+    "greedy": "top",
+}
+TREE_METHODS = tuple(_DRAWN)
+
+
+class TreeDrafter:
+    """Drafts a tree per request, drawn as its method of verification requires, one pass of the model per level.
+
+    - ``kseq``, ``recursive``: `drafts` independent chains of length `depth`, merged where they agree (build_tree).
+    - ``recursive_without_replacement``, ``traversal``: a tree of fixed shape, the children of a node drawn without replacement.
+    - ``target_only``, ``greedy``: a tree of fixed shape, the children of a node the model's most likely tokens there. The only
+      one that branches for requests at temperature 0, whose draws are all one token; ``greedy`` takes no other requests.
+
+    shape: of TreeShape, for the last four; by default (drafts, 1, 1, ...): distinct first tokens, a chain behind each.
+    Requests go by any rule that the method takes (specdec_kernels.rules.of_tree_method).
+    lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and ``recursive``: merged
+    drafts have one law per node. Then no rule that is a law of both models: looked-up text has none.
+    """
+
+    verifies = ("token",)
+
+    def __init__(
+        self,
+        model,
+        method: str = "recursive_without_replacement",
+        drafts: int = 4,
+        depth: int = 4,
+        shape: Sequence[int] | None = None,
+        lookup: PromptLookupDrafter | None = None,
+    ):
+        if method not in _DRAWN:
+            raise ValueError(f"TreeDrafter: method must be one of {', '.join(map(repr, _DRAWN))}, got {method!r}")
+        for name, value in (("drafts", drafts), ("depth", depth)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"TreeDrafter: {name} must be an integer >= 1, got {value!r}")
+        self.method, self.drafts, self.depth, self.lookup, self.shape = method, drafts, depth, lookup, None
+        if _DRAWN[method] != "independent":
+            self.shape = TreeShape((drafts, *[1] * (depth - 1)) if shape is None else shape)
+            self.depth = self.shape.depth
+        elif shape is not None:
+            raise ValueError(f"TreeDrafter: method {method!r} draws independent chains, which have no fixed shape, got {list(shape)}")
+        if lookup is not None and self.shape is None:
+            raise ValueError(f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} cannot verify")
+        self.rules = tuple(rule for rule in of_tree_method(method) if lookup is None or rule in ONE_HOT_RULES)
+        self.model = Follower(model, reach=self.depth + 1)
+        nodes = drafts * depth if self.shape is None else len(self.shape.parents) - 1
+        longest = 0 if lookup is None else lookup.gamma.max
+        self.max_depth = max(self.depth, longest)
+        self.margin = nodes + longest + max(drafts, self.model.reach)
+
+    def begin(self, slots, capacity):
+        self._each("begin", slots, capacity)
+
+    def admit(self, slot, sequence):
+        if self.method == "greedy" and sequence.request.temperature > 0:
+            raise ValueError(
+                f"generate: method 'greedy' follows the argmax and needs temperature 0, request {sequence.index} has {sequence.request.temperature}"
+            )
+        self._each("admit", slot, sequence)
+
+    def move(self, source, target):
+        self._each("move", source, target)
+
+    def _each(self, what, *args):
+        for part in (self.model, self.lookup):
+            if part is not None:
+                getattr(part, what)(*args)
+
+    def propose(self, batch):
+        limits = torch.tensor([min(self.depth, s.remaining - 1) for s in batch])
+        if limits.max() < 1:
+            return None
+        root = self.model.catch_up(batch)[:, None]
+        if self.shape is None:
+            draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
+        else:
+            draft = shaped(self.model, batch, root, limits, self.shape, top=_DRAWN[self.method] == "top")
+        draft = draft._replace(method=self.method, depth=self.max_depth)
+        return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch))
+
+    def observe(self, drafted, accepted, draft_seconds, target_seconds):
+        pass

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the loop asks of a model, and the adapter for any Hugging Face causal LM with ordinary attention."""
+
+from typing import Protocol
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from .slot_cache import Branches, SlotCache
+from .lean_llama import LeanLlama
+from .packed_linear import pack_linears
+
+__all__ = ["HFModel", "Model", "adapt"]
+
+
+class Model(Protocol):
+    """A causal LM as the loop sees it: LeanLlama, HFModel, or an engine's own."""
+
+    vocab_size: int  # columns of its logits; ids it can embed
+    max_positions: int
+
+    def new_cache(self, slots: int, capacity: int) -> SlotCache:
+        """An empty cache, with move(source, target)."""
+
+    def forward(
+        self, ids: torch.Tensor, start: list[int], cache: SlotCache, slot: int = 0, keep="all", branches: Branches | None = None
+    ) -> torch.Tensor | None:
+        """Row i of ids [n, T] belongs to slot `slot + i` and starts at position start[i]; older keys there stay, newer are stale.
+
+        keep "all": logits [n, T, V]; a list [n]: logits [n, V] of that token of each row; None: no logits.
+        branches: the tokens are nodes of trees (cache.Branches), each of which sees what lies before start[i], its ancestors and itself.
+        """
+
+
+def adapt(model, lean: bool = True, pack: bool = True) -> Model:
+    """Serve a transformers model: with the lean Llama pass where it fits, else with its own forward. Its linears are packed once."""
+    if lean and pack and LeanLlama.supports(model):
+        return LeanLlama.from_hf(model)
+    return HFModel(model, pack)
+
+
+class _Layer(CacheLayerMixin):
+    """One layer of a SlotCache, as transformers sees it: update() writes at the positions of the pass that is under way."""
+
+    def __init__(self, cache: SlotCache, index: int):
+        super().__init__()
+        self.cache, self.index = cache, index
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states, value_states):
+        pass
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        return self.cache.update(self.index, key_states.transpose(1, 2), value_states.transpose(1, 2))
+
+    def get_mask_sizes(self, query_length):
+        return self.cache.length, 0
+
+    def get_seq_length(self):
+        return self.cache.length - self.cache.positions.shape[1]
+
+    def get_max_length(self):
+        return self.cache.capacity
+
+
+class HFModel:
+    """Any transformers causal LM whose layers all attend to the whole sequence. Its linears are packed in place."""
+
+    def __init__(self, model, pack: bool = True):
+        config = model.config.get_text_config()
+        self._refuse_other_caches(config, type(model).__name__)
+        self.model = pack_linears(model.eval()) if pack else model.eval()
+        self.vocab_size = model.get_input_embeddings().weight.shape[0]
+        self.max_positions = getattr(config, "max_position_embeddings", None) or 2**31
+        self.layers, self.device = config.num_hidden_layers, model.device
+
+    @staticmethod
+    def _refuse_other_caches(config, name):
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+        if kinds != {"full_attention"} or window:
+            kept = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={window}"
+            raise ValueError(f"HFModel: {name} must have full attention in every layer, got {kept}")
+
+    def new_cache(self, slots, capacity):
+        return SlotCache(slots, capacity)
+
+    @torch.inference_mode()
+    def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
+        positions = cache.begin(start, ids.shape[1], slot, self.device, branches)
+        dtype = self.model.dtype
+        mask = torch.zeros((), dtype=dtype).masked_fill(~cache.visible(), torch.finfo(dtype).min)
+        logits = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions.clamp(max=self.max_positions - 1),
+            past_key_values=Cache(layers=[_Layer(cache, i) for i in range(self.layers)]),
+            use_cache=True,
+            logits_to_keep=1 if keep is None else 0,
+        ).logits
+        if keep is None:
+            return None
+        return logits if keep == "all" else logits[torch.arange(len(ids)), torch.tensor(keep)]

