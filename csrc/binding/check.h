@@ -52,7 +52,8 @@ inline std::string device_name(const Tensor& t) {
 }
 
 inline void check_device(const Op& op, const char* name, const Tensor& t) {
-  const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() && (t.is_cpu() || t.get_device_index() == op.first.get_device_index());
+  const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() &&
+                    (t.is_cpu() || t.get_device_index() == op.first.get_device_index());
   check(same, op, name, " must be on ", device_name(op.first), ", got ", device_name(t));
 }
 
@@ -81,9 +82,10 @@ inline void check_dtype(const Op& op, const char* name, const Tensor& t, ScalarT
 inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t last = t.dim() - 1;
-  check(t.stride(last) == 1 || t.size(last) <= 1 || t.numel() == 0, op, name, " must be contiguous in its last dimension, got strides ",
-        bracketed(t.strides()));
-  check(t.size(last) >= 1 && t.size(last) <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ", t.size(last));
+  check(t.stride(last) == 1 || t.size(last) <= 1 || t.numel() == 0, op, name,
+        " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
+  check(t.size(last) >= 1 && t.size(last) <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ",
+        t.size(last));
   switch (t.scalar_type()) {
     case ScalarType::Float: return kFloat32;
     case ScalarType::BFloat16: return kBFloat16;
@@ -94,7 +96,8 @@ inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
 }
 
 inline void check_per_row(const Op& op, const char* name, const Tensor& t, int64_t N) {
-  check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N, "], got ", bracketed(t.sizes()));
+  check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N, "], got ",
+        bracketed(t.sizes()));
 }
 
 inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.stride(0); }
@@ -102,7 +105,8 @@ inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.s
 inline Ints ints(const Op& op, const char* name, const Tensor& t, int64_t stride) {
   check_device(op, name, t);
   const bool wide = t.scalar_type() == ScalarType::Long;
-  check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ", toString(t.scalar_type()));
+  check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ",
+        toString(t.scalar_type()));
   return {t.const_data_ptr(), stride, wide};
 }
 
@@ -124,11 +128,13 @@ inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t,
 inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
                          const OptTensor& top_p, const OptTensor& min_p, int64_t N) {
   const auto name = [&](const char* n) { return std::string(prefix) + n; };
-  return {floats_per_row(op, name("temperature").c_str(), temperature, N), ints_per_row(op, name("top_k").c_str(), top_k, N),
-          floats_per_row(op, name("top_p").c_str(), top_p, N), floats_per_row(op, name("min_p").c_str(), min_p, N)};
+  return {floats_per_row(op, name("temperature").c_str(), temperature, N),
+          ints_per_row(op, name("top_k").c_str(), top_k, N), floats_per_row(op, name("top_p").c_str(), top_p, N),
+          floats_per_row(op, name("min_p").c_str(), min_p, N)};
 }
 
-// Whether values can be looked at before anything runs. On a device they cannot; there senseless ones make a row invalid.
+// Whether values can be looked at before anything runs. On a device they cannot; there senseless ones make a row
+// invalid.
 inline bool values_at_hand(const Op& op) {
 #if defined(SPECDEC_CUDA_ON_CPU)
   return false;
@@ -141,7 +147,8 @@ inline void check_values(const Op& op, const char* prefix, const Sampling& s, in
   if (!s || !values_at_hand(op)) return;
   for (int64_t i = 0; i < N; ++i) {
     const Filters f = s[i];
-    check(f.temperature >= 0 && f.temperature <= FLT_MAX, op, prefix, "temperature must be finite and >= 0, got ", f.temperature, " at index ", i);
+    check(f.temperature >= 0 && f.temperature <= FLT_MAX, op, prefix, "temperature must be finite and >= 0, got ",
+          f.temperature, " at index ", i);
     check(f.top_k >= -1, op, prefix, "top_k must be >= 1, or 0 or -1 for off, got ", f.top_k, " at index ", i);
     check(f.top_p > 0 && f.top_p <= 1, op, prefix, "top_p must be in (0, 1], got ", f.top_p, " at index ", i);
     check(f.min_p >= 0 && f.min_p <= 1, op, prefix, "min_p must be in [0, 1], got ", f.min_p, " at index ", i);
@@ -172,14 +179,15 @@ Tensor empty(const Sizes& sizes, ScalarType dtype, const Tensor& like) {
   int64_t n = 1;
   for (int64_t i = dim - 1; i >= 0; --i) {
     strides[i] = n;
-    if (__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n)) throw std::runtime_error("a result of shape " + bracketed(sizes) + " has no memory");
+    if (__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n))
+      throw std::runtime_error("a result of shape " + bracketed(sizes) + " has no memory");
   }
   int32_t device_type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   AtenTensorHandle out;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes.begin(), strides.data(),
-                                                  torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device_type,
-                                                  like.get_device_index(), &out));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      dim, sizes.begin(), strides.data(), torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)),
+      device_type, like.get_device_index(), &out));
   return Tensor(out);
 }
 

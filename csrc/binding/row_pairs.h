@@ -17,11 +17,12 @@ struct RowPairs {
  private:
   SPECDEC_HD static Dist dist(const Rows& rows, const float* stats, int64_t n) {
     const Row row = rows.at(0, n);
-    return stats ? from_law(row, law_at(stats, n)) : from_probs(row);
+    return stats ? from_stats(row, stats_at(stats, n)) : from_probs(row);
   }
 };
 
-inline RowPairs row_pairs(const Op& op, const Tensor& p, const Tensor& q, const OptTensor& p_stats, const OptTensor& q_stats) {
+inline RowPairs row_pairs(const Op& op, const Tensor& p, const Tensor& q, const OptTensor& p_stats,
+                          const OptTensor& q_stats) {
   RowPairs a;
   check_dim(op, "p", p, 2);
   a.N = p.size(0);
@@ -29,7 +30,8 @@ inline RowPairs row_pairs(const Op& op, const Tensor& p, const Tensor& q, const 
   check_dim(op, "q", q, 2);
   a.q = {q.const_data_ptr(), q.size(1), 0, q.stride(0), check_rows(op, "q", q)};
   check_shape(op, "q", q, {a.N, a.q.V});
-  check(p_stats.has_value() == q_stats.has_value(), op, "p_stats and q_stats go together, got ", p_stats ? "p_stats" : "q_stats", " alone");
+  check(p_stats.has_value() == q_stats.has_value(), op, "p_stats and q_stats go together, got ",
+        p_stats ? "p_stats" : "q_stats", " alone");
   if (p_stats) {
     check_shape(op, "p_stats", *p_stats, {a.N, 4});
     check_shape(op, "q_stats", *q_stats, {a.N, 4});

@@ -8,8 +8,9 @@
 namespace specdec {
 
 inline const char* rule_name(Rule rule) {
-  constexpr const char* kNames[] = {"exact", "chow", "chow_log", "diff", "diff_log", "opt", "opt_log", "token_v1", "token_v2", "token_v3",
-                                    "lenience", "lossy", "ensemble", "typical", "top_n", "synthetic", "thresholds"};
+  constexpr const char* kNames[] = {"exact",    "chow",     "chow_log", "diff",      "diff_log",  "opt",
+                                    "opt_log",  "token_v1", "token_v2", "token_v3",  "lenience",  "lossy",
+                                    "ensemble", "typical",  "top_n",    "synthetic", "thresholds"};
   static_assert(sizeof(kNames) / sizeof(*kNames) == kRules);
   return kNames[int(rule)];
 }
@@ -23,8 +24,8 @@ inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, 
   const Tensor& t = *alpha;
   check_device(op, "alpha", t);
   check_dtype(op, "alpha", t, ScalarType::Float);
-  check((t.dim() == 1 || (t.dim() == 2 && t.size(1) == 2)) && (t.size(0) == B || t.size(0) == 1), op, "alpha must have shape [", B, "] or [", B,
-        ", 2], got ", bracketed(t.sizes()));
+  check((t.dim() == 1 || (t.dim() == 2 && t.size(1) == 2)) && (t.size(0) == B || t.size(0) == 1), op,
+        "alpha must have shape [", B, "] or [", B, ", 2], got ", bracketed(t.sizes()));
   r.alpha = {static_cast<const float*>(t.const_data_ptr()), per_row_stride(t)};
   if (t.dim() == 2) r.second = {r.alpha.data + t.stride(1), r.alpha.stride};
   return r;
@@ -44,9 +45,11 @@ inline void check_range(const Op& op, Rule rule, const Range& range, double x, c
 inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B) {
   if (!r || !values_at_hand(op)) return;
   for (int64_t b = 0; b < B; ++b) {
-    check(r.rule[b] >= 0 && r.rule[b] < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.rule[b], " at index ", b);
+    check(r.rule[b] >= 0 && r.rule[b] < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.rule[b],
+          " at index ", b);
     const Rule rule = r.asked(b);
-    check(!block || replaces_target(rule), op, "rule ", rule_name(rule), " is no law, so method must be token, got block at index ", b);
+    check(!block || replaces_target(rule), op, "rule ", rule_name(rule),
+          " is no law, so method must be token, got block at index ", b);
     if (rule == Rule::kExact) continue;
     if (r.alpha) check_range(op, rule, ranges(rule).first, r.alpha[b], "alpha", b);
     if (r.second) check_range(op, rule, ranges(rule).second, r.second[b], "the second alpha", b);

@@ -22,14 +22,17 @@ struct Filters {
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
   SPECDEC_HD bool any(int64_t V) const { return !greedy() && (min_p > 0 || top_p < 1 || top_k_on(V)); }
   // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
-  SPECDEC_HD bool sane() const { return temperature >= 0 && temperature <= FLT_MAX && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1; }
+  SPECDEC_HD bool sane() const {
+    return temperature >= 0 && temperature <= FLT_MAX && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1;
+  }
 
   // 1 / T, at most 2^126, so that 2 scale log2(e) is finite; infinity is the mark of a greedy row.
   SPECDEC_HD float scale() const { return greedy() ? HUGE_VALF : 1.0f / temperature; }
   SPECDEC_HD float min_p_cutoff(float max) const {
     return min_p > 0 ? clamped(max + temperature * log(double(min_p))) : -FLT_MAX;
   }
-  // V logits below this weigh less than 1 - top_p of `total` (relative to the maximum) all together: the nucleus ends above it.
+  // V logits below this weigh less than 1 - top_p of `total` (relative to the maximum) all together: the nucleus ends
+  // above it.
   SPECDEC_HD float top_p_bound(float max, double total, int64_t V) const {
     return clamped(max - log(double(V) / ((1 - double(top_p)) * total)) / scale());
   }
@@ -38,12 +41,18 @@ struct Filters {
 
 // Bits of a float in an order that agrees with <.
 SPECDEC_HD uint32_t ordered(float z) {
-  union { float f; uint32_t u; } bits{z};
+  union {
+    float f;
+    uint32_t u;
+  } bits{z};
   return bits.u & 0x80000000u ? ~bits.u : bits.u | 0x80000000u;
 }
 
 SPECDEC_HD float from_ordered(uint32_t key) {
-  union { uint32_t u; float f; } bits{key & 0x80000000u ? key & 0x7fffffffu : ~key};
+  union {
+    uint32_t u;
+    float f;
+  } bits{key & 0x80000000u ? key & 0x7fffffffu : ~key};
   return bits.f;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draw that ends every verification step: one token from the residual (p - q)+, or from p where there is no residual.
+// The draw that ends every verification step: one token from the residual (p - q)+, or from p where there is no
+// residual.
 #pragma once
 
 #include "views.h"
@@ -16,22 +17,22 @@ struct Final {
 };
 
 // q of kind kNothing draws from p itself.
-template <class Team>
-SPECDEC_HD Final final_token(Team& team, const Dist& p, const Dist& q, double v, int32_t& status) {
+template <class Executor>
+SPECDEC_HD Final final_token(Executor& executor, const Dist& p, const Dist& q, double v, int32_t& status) {
   if (p.kind == Kind::kOneHot) return {p.hot, 0.0};
   if (p.valid()) {
-    if (q.kind != Kind::kNothing && has_mass(team.sum(p, q))) {
-      const int64_t token = team.draw(p, q, v);
+    if (q.kind != Kind::kNothing && has_mass(executor.sum(p, q))) {
+      const int64_t token = executor.draw(p, q, v);
       return {token, p.log_prob(token)};
     }
-    if (has_mass(team.sum(p, Dist{}))) {
+    if (has_mass(executor.sum(p, Dist{}))) {
       if (q.kind != Kind::kNothing) status |= kEmptyResidual;
-      const int64_t token = team.draw(p, Dist{}, v);
+      const int64_t token = executor.draw(p, Dist{}, v);
       return {token, p.log_prob(token)};
     }
   }
   status |= kInvalidRow;
-  return {team.argmax_finite(p.row), NAN};
+  return {executor.argmax_finite(p.row), NAN};
 }
 
 }  // namespace specdec

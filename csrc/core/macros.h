@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A rule marked SPECDEC_HD is compiled for the host and for the device. One marked SPECDEC_WALK is part of a walk so long that the
-// device's compiler would not inline it, and would move all that the walk knows from registers to the stack.
+// A rule marked SPECDEC_HD is compiled for the host and for the device. One marked SPECDEC_WALK is part of a walk so
+// long that the device's compiler would not inline it, and would move all that the walk knows from registers to the
+// stack.
 #if defined(__CUDACC__)
 #define SPECDEC_HD __host__ __device__ inline
 #define SPECDEC_WALK __host__ __device__ __forceinline__

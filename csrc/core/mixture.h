@@ -7,21 +7,22 @@
 
 namespace specdec {
 
-// Its weight at v, m pi(v) - minus q(v) where that is positive, is put together so that nothing cancels where pi(v) is q(v).
-struct Blend {
-  Dist q;                  // as a residual sees it
-  bool capped = false;     // pi is max(min(q, of_q p), of_p p); else of_p p + of_q q where q is kept, of_p p elsewhere
+// Its weight at v, m pi(v) - minus q(v) where that is positive, is put together so that nothing cancels where pi(v) is
+// q(v).
+struct Mixture {
+  Dist q;               // as a residual sees it
+  bool capped = false;  // pi is max(min(q, of_q p), of_p p); else of_p p + of_q q where q is kept, of_p p elsewhere
   float of_p = 1, of_q = 0;
-  Dist ruler;              // q is kept where this row's entry reaches the cut; kNothing: everywhere
-  float cut = -HUGE_VALF;  // NaN keeps nothing
+  Dist score_row;                // q is kept where this row's entry reaches the cut; kNothing: everywhere
+  float threshold = -HUGE_VALF;  // NaN keeps nothing
   float m = 1, minus = 0;
 
   SPECDEC_HD float kept() const { return m * of_q - minus; }
 
   SPECDEC_HD bool keeps(int64_t v) const {
-    if (ruler.kind == Kind::kNothing) return true;
-    if (ruler.kind == Kind::kOneHot) return (v == ruler.hot ? 1.0f : 0.0f) >= cut;
-    return v < ruler.row.V && load_scalar(ruler.row, v) >= cut;
+    if (score_row.kind == Kind::kNothing) return true;
+    if (score_row.kind == Kind::kOneHot) return (v == score_row.hot ? 1.0f : 0.0f) >= threshold;
+    return v < score_row.row.V && load_scalar(score_row.row, v) >= threshold;
   }
 
   SPECDEC_HD double weight(double p, int64_t v) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Team tells of a pair of rows as a residual sees them.
+// What an Executor tells of a pair of rows as a residual sees them.
 #pragma once
 
 #include "macros.h"
@@ -18,7 +18,7 @@ struct PairGap {
   double tv, overlap, entropy_p, entropy_q;
 };
 
-// Then there is unders(p, q, t, out): sum (p - t q)+ for each t. A term is rounded once and added to others in float32 three times
-// at most, so no sum is off by more than 2^-22 of itself; it is 0 where t q >= p everywhere.
+// Then there is clipped_sums(p, q, t, out): sum (p - t q)+ for each t. A term is rounded once and added to others in
+// float32 three times at most, so no sum is off by more than 2^-22 of itself; it is 0 where t q >= p everywhere.
 
 }  // namespace specdec

@@ -19,7 +19,8 @@ SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53u} * counter.w[0];
     const uint64_t b = uint64_t{0xCD9E8D57u} * counter.w[2];
-    counter = {{uint32_t(b >> 32) ^ counter.w[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ counter.w[3] ^ key1, uint32_t(a)}};
+    counter = {
+        {uint32_t(b >> 32) ^ counter.w[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ counter.w[3] ^ key1, uint32_t(a)}};
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
@@ -31,7 +32,8 @@ constexpr int64_t kSlots = int64_t{1} << 33;  // of one (seed, offset, domain): 
 // A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1. Of a slot the low 33 bits count.
 SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, uint64_t slot) {
   const uint64_t s = uint64_t(seed), o = uint64_t(offset);
-  const Words r = philox4x32({{uint32_t(slot >> 1), uint32_t(o), uint32_t(o >> 32), domain}}, uint32_t(s), uint32_t(s >> 32));
+  const Words r =
+      philox4x32({{uint32_t(slot >> 1), uint32_t(o), uint32_t(o >> 32), domain}}, uint32_t(s), uint32_t(s >> 32));
   // A choice of words, not an index: an indexed array would live in memory on a device.
   const bool second = slot & 1;
   const uint64_t bits = (uint64_t{second ? r.w[2] : r.w[0]} << 32 | (second ? r.w[3] : r.w[1])) >> 11;

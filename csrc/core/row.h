@@ -26,10 +26,11 @@ struct Row {
 
 // p(v) = exp((z_v - max) * scale - log_norm) if z_v >= cutoff else 0.
 // log_norm is relative to the maximum: it lies in [0, ln V], so a low temperature costs no precision.
-struct Law {
-  float scale;     // 1 / T; +inf marks a greedy row
-  float cutoff;    // top-k, top-p and min-p folded into the smallest logit kept
-  float log_norm;  // ln sum over kept of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
+struct RowStats {
+  float scale;   // 1 / T; +inf marks a greedy row
+  float cutoff;  // top-k, top-p and min-p folded into the smallest logit kept
+  float
+      log_norm;  // ln sum over kept of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
   float max;
 };
 
@@ -42,7 +43,10 @@ SPECDEC_HD float clean_prob(float z) { return z > 0 ? (z <= FLT_MAX ? z : NAN) :
 SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
   if (row.dtype == kFloat32) return static_cast<const float*>(row.data)[v];
   const uint32_t h = static_cast<const uint16_t*>(row.data)[v];
-  union { uint32_t u; float f; } out;
+  union {
+    uint32_t u;
+    float f;
+  } out;
   if (row.dtype == kBFloat16) {
     out.u = h << 16;
     return out.f;
@@ -65,18 +69,18 @@ enum class Kind : int32_t {
 struct Dist {
   Kind kind = Kind::kNothing;
   Row row{};
-  Law law{};
+  RowStats stats{};
   int64_t hot = -1;
 
-  SPECDEC_HD bool valid() const { return kind != Kind::kLogits || law.log_norm == law.log_norm; }
+  SPECDEC_HD bool valid() const { return kind != Kind::kLogits || stats.log_norm == stats.log_norm; }
 
   SPECDEC_HD double log_prob(int64_t v) const {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
     if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
     const float z = load_scalar(row, v);
     if (kind == Kind::kProbs) return log(double(clean_prob(z)));
-    if (!(z >= law.cutoff)) return -HUGE_VAL;
-    return (double(z) - law.max) * law.scale - law.log_norm;
+    if (!(z >= stats.cutoff)) return -HUGE_VAL;
+    return (double(z) - stats.max) * stats.scale - stats.log_norm;
   }
 
   SPECDEC_HD double prob(int64_t v) const {
@@ -93,14 +97,14 @@ SPECDEC_HD Dist one_hot(int64_t id) {
 }
 
 // A row of logits under its law; a greedy law is one-hot at its argmax.
-SPECDEC_HD Dist from_law(const Row& row, const Law& law) {
+SPECDEC_HD Dist from_stats(const Row& row, const RowStats& stats) {
   Dist d;
   d.kind = Kind::kLogits;
   d.row = row;
-  d.law = law;
-  if (law.scale == HUGE_VALF && law.log_norm >= 0 && law.log_norm < float(row.V)) {
+  d.stats = stats;
+  if (stats.scale == HUGE_VALF && stats.log_norm >= 0 && stats.log_norm < float(row.V)) {
     d.kind = Kind::kOneHot;
-    d.hot = int64_t(law.log_norm);
+    d.hot = int64_t(stats.log_norm);
   }
   return d;
 }

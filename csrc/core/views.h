@@ -57,6 +57,8 @@ struct Rows {
   }
 };
 
-SPECDEC_HD Law law_at(const float* stats, int64_t i) { return {stats[4 * i], stats[4 * i + 1], stats[4 * i + 2], stats[4 * i + 3]}; }
+SPECDEC_HD RowStats stats_at(const float* stats, int64_t i) {
+  return {stats[4 * i], stats[4 * i + 1], stats[4 * i + 2], stats[4 * i + 3]};
+}
 
 }  // namespace specdec

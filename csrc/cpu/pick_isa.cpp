@@ -25,7 +25,8 @@ const RowKernels& pick() {
   if (avx2 && (wanted.empty() || wanted == "avx2")) return rows_avx2;
 #endif
   if (wanted.empty() || wanted == "base") return rows_base;
-  throw std::runtime_error("specdec: SPECDEC_ISA must name an instruction set of this CPU (base, avx2, avx512), got " + wanted);
+  throw std::runtime_error("specdec: SPECDEC_ISA must name an instruction set of this CPU (base, avx2, avx512), got " +
+                           wanted);
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ const float* load_logits(const RowKernels& rows, const Row& row, int64_t c, floa
 }
 
 // The n entries z of chunk c, or a copy of them in buf with `value` at the ids that were taken out.
-const float* without(const Taken& taken, int64_t c, int n, float value, const float* z, float* buf) {
-  for (int64_t i = 0; i < taken.n; ++i) {
-    const int64_t at = taken[i] - c * kChunk;
+const float* without(const Removed& removed, int64_t c, int n, float value, const float* z, float* buf) {
+  for (int64_t i = 0; i < removed.n; ++i) {
+    const int64_t at = removed[i] - c * kChunk;
     if (at < 0 || at >= n) continue;
     if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
     buf[at] = value;
@@ -31,13 +31,13 @@ const float* without(const Taken& taken, int64_t c, int n, float value, const fl
 
 }  // namespace
 
-CpuTeam::CpuTeam(int64_t max_V, bool wide)
+CpuExecutor::CpuExecutor(int64_t max_V, bool wide)
     : wide_(wide), max_(chunk_count(max_V)), bad_(max_.size()), sum_(max_.size()), surprise_(max_.size()) {}
 
-Law CpuTeam::law(const Row& row, const Filters& filters) {
+RowStats CpuExecutor::stats(const Row& row, const Filters& filters) {
   chunks_ = chunk_count(row.V);
   held_ = {};
-  taken_ = {};
+  removed_ = {};
   peaks_ = row;
   const bool greedy = filters.greedy(), filtered = filters.any(row.V);
   const float scale = filters.scale();
@@ -56,7 +56,7 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
       bad_[c] = std::isnan(sum_[c]) || max_[c] == kInf;
       return;
     }
-    const Scan s = rows_.scan(z, padded(n));
+    const ChunkMax s = rows_.chunk_max(z, padded(n));
     max_[c] = s.max;
     bad_[c] = s.bad;
     sum_[c] = 0;
@@ -97,14 +97,14 @@ Law CpuTeam::law(const Row& row, const Filters& filters) {
   const float log_norm = float(std::log(total));
   const double norm = std::exp(-double(log_norm));
   for (int64_t c = 0; c < chunks_; ++c) sum_[c] *= norm;
-  const Law law{scale, kept + 0.0f, log_norm, max};
-  held_ = from_law(row, law);
+  const RowStats stats{scale, kept + 0.0f, log_norm, max};
+  held_ = from_stats(row, stats);
   if (sums_surprise_ && !filtered) remember(held_, log_norm + surprise * norm);
-  return law;
+  return stats;
 }
 
 // Filters in the order min-p, top-k, top-p; each is "keep z >= cutoff", so all ties stay.
-float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float max) {
+float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, float max) {
   float kept = filters.min_p_cutoff(max);
   if (filters.top_k_on(row.V)) {
     // At least k logits reach the k-th largest chunk maximum, and the k-th largest logit of any one chunk.
@@ -127,14 +127,13 @@ float CpuTeam::cutoff(const Row& row, const Filters& filters, float scale, float
     const float lo = std::max(kept, filters.top_p_bound(max, total, row.V));
     // Fixed point: integer sums do not depend on their order.
     constexpr double kOne = 0x1p40;
-    kept = std::max(kept, crossing(row, lo, filters.top_p * total * kOne, [=](float z) {
-                      return uint64_t(std::exp(scaled(z, max, scale)) * float(kOne));
-                    }));
+    kept = std::max(kept, crossing(row, lo, filters.top_p * total * kOne,
+                                   [=](float z) { return uint64_t(std::exp(scaled(z, max, scale)) * float(kOne)); }));
   }
   return kept;
 }
 
-double CpuTeam::kept_sum(const Row& row, float max, float scale, float cutoff) {
+double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutoff) {
   for_chunks(chunks_, [&](int64_t c) {
     sum_[c] = 0;
     if (max_[c] < cutoff) return;
@@ -150,7 +149,7 @@ double CpuTeam::kept_sum(const Row& row, float max, float scale, float cutoff) {
 // The largest logit z* >= lo with weight{z >= z*} >= target (the smallest one >= lo if none): an exact radix select
 // over the ordered bits of a float, 11 + 11 + 10 at a time. Few logits usually reach lo; then one scan finds them all.
 template <class Weigh>
-float CpuTeam::crossing(const Row& row, float lo, double target, const Weigh& weigh) const {
+float CpuExecutor::crossing(const Row& row, float lo, double target, const Weigh& weigh) const {
   constexpr size_t kFew = 4096;
   std::vector<float> few;
   bool all = false;  // `few` holds every logit in [lo, hi]
@@ -201,35 +200,33 @@ float CpuTeam::crossing(const Row& row, float lo, double target, const Weigh& we
   return from_ordered(prefix);
 }
 
-// Whether the sums at hand are those of p itself: law() leaves them, so the bonus draw reads only one chunk again.
-bool CpuTeam::holds(const Dist& p) const {
-  return same(held_, p) && taken_.n == 0;
-}
+// Whether the sums at hand are those of p itself: stats() leaves them, so the bonus draw reads only one chunk again.
+bool CpuExecutor::holds(const Dist& p) const { return same(held_, p) && removed_.n == 0; }
 
-double CpuTeam::sum(const Chain& chain) {
-  const bool plain = chain.n == 0 && !chain.blend;
-  if (!plain || !holds(chain.p)) {
-    taken_ = {};
-    chunks_ = chunk_count(chain.p.row.V);
+double CpuExecutor::sum(const Residual& residual) {
+  const bool plain = residual.n == 0 && !residual.mixture;
+  if (!plain || !holds(residual.p)) {
+    removed_ = {};
+    chunks_ = chunk_count(residual.p.row.V);
     for_chunks(chunks_, [&](int64_t c) {
       float w[kChunk];
-      sum_[c] = weights(chain, c, w);
+      sum_[c] = weights(residual, c, w);
     });
-    held_ = plain ? chain.p : Dist{};
+    held_ = plain ? residual.p : Dist{};
   }
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
   return total;
 }
 
-Law CpuTeam::law_without(const Dist& q, const Taken& taken) {
-  Law left = q.law;
+RowStats CpuExecutor::stats_without(const Dist& q, const Removed& removed) {
+  RowStats left = q.stats;
   chunks_ = chunk_count(q.row.V);
   held_ = {}, peaks_ = {};
   for_chunks(chunks_, [&](int64_t c) {
     const int n = chunk_size(q.row.V, c);
     float buf[kChunk];
-    const float* z = without(taken, c, n, -kInf, load_logits(rows_, q.row, c, buf), buf);
+    const float* z = without(removed, c, n, -kInf, load_logits(rows_, q.row, c, buf), buf);
     max_[c] = rows_.max(z, n);
     const bool kept = max_[c] >= left.cutoff && max_[c] > -kInf;
     sum_[c] = kept ? rows_.exp_sum(z, n, max_[c], left.scale, left.cutoff) : 0;
@@ -248,16 +245,16 @@ Law CpuTeam::law_without(const Dist& q, const Taken& taken) {
   return left;
 }
 
-double CpuTeam::mass_without(const Dist& q, const Taken& taken) const {
+double CpuExecutor::mass_without(const Dist& q, const Removed& removed) const {
   return total_of(chunk_count(q.row.V), [&](int64_t c) {
     const int n = chunk_size(q.row.V, c);
     float buf[kChunk];
-    return rows_.draft(drafted(q, taken, c, n, buf), n, buf);
+    return rows_.draft(drafted(q, removed, c, n, buf), n, buf);
   });
 }
 
-PairMass CpuTeam::masses(const Chain& p, const Dist& q) {
-  if (!p.blend) return masses(p.p, q);
+PairMass CpuExecutor::masses(const Residual& p, const Dist& q) {
+  if (!p.mixture) return masses(p.p, q);
   return pair_.masses(p.p, q, wide_, [&](int64_t c, int n, float* out) {
     const int m = int(std::clamp<int64_t>(p.p.row.V - c * kChunk, 0, n));
     if (m > 0 && std::isnan(weights(p, c, out))) return double(kNaN);
@@ -267,98 +264,99 @@ PairMass CpuTeam::masses(const Chain& p, const Dist& q) {
 }
 
 // The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
-Dist CpuTeam::take_out(const Dist& p, const Taken& taken) {
-  taken_ = taken;
-  const int64_t c = taken[taken.n - 1] / kChunk;
+Dist CpuExecutor::exclude(const Dist& p, const Removed& removed) {
+  removed_ = removed;
+  const int64_t c = removed[removed.n - 1] / kChunk;
   float w[kChunk];
   sum_[c] = weights(p, Dist{}, c, w);
   double total = 0;
   for (int64_t i = 0; i < chunks_; ++i) total += sum_[i];
   if (total >= kEnough) return p;
   Dist left = p;
-  left.law = law_without(p, taken);
+  left.stats = stats_without(p, removed);
   return left.valid() ? left : Dist{};
 }
 
-float CpuTeam::plain_weights(const Dist& p, int64_t c, float* w) const {
+float CpuExecutor::plain_weights(const Dist& p, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
   float sum;
   if (p.kind == Kind::kLogits) {
-    sum = rows_.probs(load_logits(rows_, p.row, c, w), n, p.law, w);
+    sum = rows_.probs(load_logits(rows_, p.row, c, w), n, p.stats, w);
   } else {
     const float* z = rows_.load(p.row, c * kChunk, n, n, 0.0f, w);
-    if (rows_.scan(z, padded(n)).bad) return kNaN;
+    if (rows_.chunk_max(z, padded(n)).bad) return kNaN;
     sum = rows_.clean(z, n, w);
   }
   bool changed = false;
-  for (int64_t i = 0; i < taken_.n; ++i)
-    if (taken_[i] / kChunk == c) w[taken_[i] - c * kChunk] = 0, changed = true;
+  for (int64_t i = 0; i < removed_.n; ++i)
+    if (removed_[i] / kChunk == c) w[removed_[i] - c * kChunk] = 0, changed = true;
   return changed ? rows_.clean(w, n, w) : sum;
 }
 
-const float* CpuTeam::drafted(const Dist& q, const Taken& taken, int64_t c, int n, float* buf) const {
+const float* CpuExecutor::drafted(const Dist& q, const Removed& removed, int64_t c, int n, float* buf) const {
   const int64_t begin = c * kChunk;
   if (begin >= q.row.V) return nullptr;
   const int m = std::min(chunk_size(q.row.V, c), n);
   const float* z = rows_.load(q.row, begin, m, n, q.kind == Kind::kLogits ? -kInf : 0.0f, buf);
-  if (q.kind == Kind::kLogits) rows_.probs(z, n, q.law, buf), z = buf;
-  return without(taken, c, n, 0, z, buf);
+  if (q.kind == Kind::kLogits) rows_.probs(z, n, q.stats, buf), z = buf;
+  return without(removed, c, n, 0, z, buf);
 }
 
-const float* CpuTeam::draft_probs(const Dist& q, int64_t c, int n, float* buf) const {
-  const float* y = q.kind == Kind::kOneHot ? nullptr : drafted(q, Taken{}, c, n, buf);
+const float* CpuExecutor::draft_probs(const Dist& q, int64_t c, int n, float* buf) const {
+  const float* y = q.kind == Kind::kOneHot ? nullptr : drafted(q, Removed{}, c, n, buf);
   if (y) return y;
   std::fill(buf, buf + padded(n), 0.0f);
   if (q.kind == Kind::kOneHot && q.hot / kChunk == c && q.hot % kChunk < n) buf[q.hot % kChunk] = 1;
   return buf;
 }
 
-const float* CpuTeam::entries(const Row& row, int64_t V, int64_t c, int n, float pad, float* buf) const {
+const float* CpuExecutor::entries(const Row& row, int64_t V, int64_t c, int n, float pad, float* buf) const {
   const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
   if (m > 0) return rows_.load(row, c * kChunk, m, n, pad, buf);
   std::fill(buf, buf + padded(n), pad);
   return buf;
 }
 
-float CpuTeam::blended_weights(const Dist& p, const Blend& blend, int64_t c, float* w) const {
+float CpuExecutor::mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
-  float of_q[kChunk], of_ruler[kChunk];
+  float of_q[kChunk], of_score_row[kChunk];
   if (p.kind == Kind::kOneHot)
     draft_probs(p, c, n, w);
   else if (std::isnan(plain_weights(p, c, w)))
     return kNaN;
-  const float* q = draft_probs(blend.q, c, n, of_q);
-  if (blend.capped) return rows_.cap(w, q, n, blend.of_q, blend.of_p, blend.m, blend.minus);
+  const float* q = draft_probs(mixture.q, c, n, of_q);
+  if (mixture.capped) return rows_.cap(w, q, n, mixture.of_q, mixture.of_p, mixture.m, mixture.minus);
   // What a one-hot ruler says is said by q, which has no more than that one id.
-  const bool has_ruler = blend.ruler.kind == Kind::kLogits || blend.ruler.kind == Kind::kProbs;
-  const float* ruler = has_ruler ? entries(blend.ruler.row, p.row.V, c, n, kNaN, of_ruler) : q;
-  return rows_.mix(w, q, ruler, n, blend.cut, blend.m * blend.of_p, blend.kept(), -blend.minus);
+  const bool has_score_row = mixture.score_row.kind == Kind::kLogits || mixture.score_row.kind == Kind::kProbs;
+  const float* score_row = has_score_row ? entries(mixture.score_row.row, p.row.V, c, n, kNaN, of_score_row) : q;
+  return rows_.mix(w, q, score_row, n, mixture.threshold, mixture.m * mixture.of_p, mixture.kept(), -mixture.minus);
 }
 
-float CpuTeam::weights(const Chain& chain, int64_t c, float* w) const {
+float CpuExecutor::weights(const Residual& residual, int64_t c, float* w) const {
   const int64_t begin = c * kChunk;
-  const int n = chunk_size(chain.p.row.V, c);
-  float sum = chain.blend ? blended_weights(chain.p, *chain.blend, c, w) : plain_weights(chain.p, c, w), factor = 1;
+  const int n = chunk_size(residual.p.row.V, c);
+  float sum = residual.mixture ? mixed_weights(residual.p, *residual.mixture, c, w) : plain_weights(residual.p, c, w),
+        factor = 1;
   bool changed = false;  // since `sum`
-  for (int64_t j = 0; j < chain.n; ++j) {
+  for (int64_t j = 0; j < residual.n; ++j) {
     if (sum == 0) return 0;  // nothing to take q from: its row need not be read
-    const Link& link = chain.links[j];
-    factor *= link.m;
-    if (link.q.kind == Kind::kNothing) continue;
-    if (link.q.kind == Kind::kOneHot) {
-      if (link.q.hot >= begin && link.q.hot < begin + n) w[link.q.hot - begin] = 0, changed = true;
+    const Subtraction& subtraction = residual.subtractions[j];
+    factor *= subtraction.m;
+    if (subtraction.q.kind == Kind::kNothing) continue;
+    if (subtraction.q.kind == Kind::kOneHot) {
+      if (subtraction.q.hot >= begin && subtraction.q.hot < begin + n) w[subtraction.q.hot - begin] = 0, changed = true;
       continue;
     }
     float buf[kChunk];
-    const float* q = drafted(link.q, gone(chain.links, j), c, n, buf);
+    const float* q = drafted(subtraction.q, removed_by(residual.subtractions, j), c, n, buf);
     if (!q) continue;
-    sum = std::isnan(sum) ? sum : rows_.subtract(w, q, n, factor, link.s, link.cap);
+    sum = std::isnan(sum) ? sum : rows_.subtract(w, q, n, factor, subtraction.s, subtraction.cap);
     factor = 1, changed = false;
   }
   return (changed || factor != 1) && sum > 0 ? rows_.scale(w, n, factor) : sum;
 }
 
-int64_t CpuTeam::draw(const Chain& chain, double v) const {
+int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
   const double target = v * total;
@@ -375,8 +373,8 @@ int64_t CpuTeam::draw(const Chain& chain, double v) const {
     if (running > target) break;
   }
   float w[kChunk];
-  weights(chain, chunk, w);
-  const int n = chunk_size(chain.p.row.V, chunk);
+  weights(residual, chunk, w);
+  const int n = chunk_size(residual.p.row.V, chunk);
   double local = 0;
   for (int i = 0; i < n; ++i) local += w[i];
   const double local_target = (target - before) / inside * local;  // the rescan's own scale
@@ -391,7 +389,7 @@ int64_t CpuTeam::draw(const Chain& chain, double v) const {
   return chunk * kChunk + last;
 }
 
-int64_t CpuTeam::argmax_finite(const Row& row) const {
+int64_t CpuExecutor::argmax_finite(const Row& row) const {
   int64_t best = 0;
   float max = -kInf;
   for (int64_t v = 0; v < row.V; ++v) {

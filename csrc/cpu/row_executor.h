@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's Team: the steps over V that a walk needs, done by one thread with its SIMD lanes, or by all threads
+// The CPU's Executor: the steps over V that a walk needs, done by one thread with its SIMD lanes, or by all threads
 // when there are fewer requests than threads. The bits are the same either way: chunks are the unit of work.
 #pragma once
 
@@ -14,15 +14,16 @@
 
 namespace specdec {
 
-class CpuTeam {
+class CpuExecutor {
  public:
-  static constexpr bool kBlends = true, kMakesLaws = true;
+  static constexpr bool kMixes = true, kMakesRuleDists = true;
 
-  CpuTeam(int64_t max_V, bool wide);
+  CpuExecutor(int64_t max_V, bool wide);
 
-  // What is kept of rows is of one request's: batch mates may share its rows, and what they asked of them must not show.
+  // What is kept of rows is of one request's: batch mates may share its rows, and what they asked of them must not
+  // show.
   void forget() {
-    held_ = {}, peaks_ = {}, taken_ = {};
+    held_ = {}, peaks_ = {}, removed_ = {};
     expect_entropy(false);
   }
 
@@ -30,51 +31,66 @@ class CpuTeam {
   bool leads() const { return true; }
 
   // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
-  Law law(const Row& row, const Filters& filters);
+  RowStats stats(const Row& row, const Filters& filters);
 
-  // Threads of a team meet here before one of them overwrites what others may still read, and after it.
+  // Threads of an executor meet here before one of them overwrites what others may still read, and after it.
   void sync() const {}
 
-  // Says whether entropies will be asked of the laws to be made; then law() sums them as it reads. What was known is forgotten.
+  // Says whether entropies will be asked of the laws to be made; then stats() sums them as it reads. What was known is
+  // forgotten.
   void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
 
-  // Says that the entropies of two laws will be asked, and perhaps their TV: one pass sums all three if one of the entropies is not known.
+  // Says that the entropies of two laws will be asked, and perhaps their TV: one pass sums all three if one of the
+  // entropies is not known.
   void expect_gap(const Dist& p, const Dist& q);
 
   // Total of a chain's weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
-  double sum(const Chain& chain);
-  double sum(const Dist& p, const Dist& q) { const Link link = subtracting(q); return sum(pair(p, link)); }
+  double sum(const Residual& residual);
+  double sum(const Dist& p, const Dist& q) {
+    const Subtraction subtraction = subtracting(q);
+    return sum(pair(p, subtraction));
+  }
 
-  // What is left of a row where ids were taken out. Of logits as a law of its own: it is measured from the largest logit that is left, so
-  // that nothing is lost however little that weighs; log_norm is NaN where nothing is left. It leaves its chunk sums for draw().
-  Law law_without(const Dist& q, const Taken& taken);
+  // What is left of a row where ids were taken out. Of logits as a law of its own: it is measured from the largest
+  // logit that is left, so that nothing is lost however little that weighs; log_norm is NaN where nothing is left. It
+  // leaves its chunk sums for draw().
+  RowStats stats_without(const Dist& q, const Removed& removed);
   // Of any row the total, in the units of q.
-  double mass_without(const Dist& q, const Taken& taken) const;
+  double mass_without(const Dist& q, const Removed& removed) const;
 
   // Of rows that hold a law, without a trace on the sums left behind
   double entropy(const Dist& d) const;
   PairGap gap(const Dist& p, const Dist& q);
-  double tv(const Dist& p, const Dist& q);                  // of rows other than two of logits it leaves sums behind
-  double largest_prob(const Row& row) const;                // NaN if NaN or inf is in it, or nothing positive
-  int64_t above(const Row& row, float least) const;         // how many entries are larger
-  double deferred(const Blend& blend, int64_t V) const;     // mass of the blend's q where it is not kept, or of ids beyond V
+  double tv(const Dist& p, const Dist& q);           // of rows other than two of logits it leaves sums behind
+  double largest_prob(const Row& row) const;         // NaN if NaN or inf is in it, or nothing positive
+  int64_t above(const Row& row, float least) const;  // how many entries are larger
+  double deferred(const Mixture& mixture,
+                  int64_t V) const;  // mass of the mixture's q where it is not kept, or of ids beyond V
 
   // Inverse CDF over the chunk sums left behind: the first id with mass whose running sum exceeds v * total.
-  int64_t draw(const Chain& chain, double v) const;
-  int64_t draw(const Dist& p, const Dist& q, double v) const { const Link link = subtracting(q); return draw(pair(p, link), v); }
+  int64_t draw(const Residual& residual, double v) const;
+  int64_t draw(const Dist& p, const Dist& q, double v) const {
+    const Subtraction subtraction = subtracting(q);
+    return draw(pair(p, subtraction), v);
+  }
 
-  // The last id taken leaves the sums of p, so that draw() draws without replacement. Returns p as it is to be drawn from next;
-  // nothing where nothing is left.
-  Dist take_out(const Dist& p, const Taken& taken);
+  // The last id taken leaves the sums of p, so that draw() draws without replacement. Returns p as it is to be drawn
+  // from next; nothing where nothing is left.
+  Dist exclude(const Dist& p, const Removed& removed);
 
   // Weights of chunk c into w [kChunk]; returns their sum.
-  float weights(const Chain& chain, int64_t c, float* w) const;
-  float weights(const Dist& p, const Dist& q, int64_t c, float* w) const { const Link link = subtracting(q); return weights(pair(p, link), c, w); }
+  float weights(const Residual& residual, int64_t c, float* w) const;
+  float weights(const Dist& p, const Dist& q, int64_t c, float* w) const {
+    const Subtraction subtraction = subtracting(q);
+    return weights(pair(p, subtraction), c, w);
+  }
 
-  // Totals of p and of q; leaves both rows as probabilities for unders(). No sums held for draw() change.
+  // Totals of p and of q; leaves both rows as probabilities for clipped_sums(). No sums held for draw() change.
   PairMass masses(const Dist& p, const Dist& q) { return pair_.masses(p, q, wide_); }
-  PairMass masses(const Chain& p, const Dist& q);  // of a law without links
-  void unders(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) { pair_.unders(t, wide_, out); }
+  PairMass masses(const Residual& p, const Dist& q);  // of a law without subtractions
+  void clipped_sums(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) {
+    pair_.clipped_sums(t, wide_, out);
+  }
 
   // The first i in 0..31 where a test holds that holds from some i on; 32 if nowhere.
   template <class Test>
@@ -101,9 +117,12 @@ class CpuTeam {
   template <class Weigh>
   float crossing(const Row& row, float lo, double target, const Weigh& weigh) const;
 
-  static Chain pair(const Dist& p, const Link& q) { return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1, nullptr}; }
+  static Residual pair(const Dist& p, const Subtraction& q) {
+    return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1, nullptr};
+  }
   static bool same(const Dist& a, const Dist& b) {
-    return a.kind == b.kind && a.row.data == b.row.data && a.row.V == b.row.V && std::memcmp(&a.law, &b.law, sizeof(Law)) == 0;
+    return a.kind == b.kind && a.row.data == b.row.data && a.row.V == b.row.V &&
+           std::memcmp(&a.stats, &b.stats, sizeof(RowStats)) == 0;
   }
   bool holds(const Dist& p) const;
   bool has_peaks(const Row& row) const { return peaks_.data == row.data && peaks_.V == row.V; }
@@ -114,7 +133,7 @@ class CpuTeam {
     return nullptr;
   }
   float plain_weights(const Dist& p, int64_t c, float* w) const;
-  float blended_weights(const Dist& p, const Blend& blend, int64_t c, float* w) const;
+  float mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const;
   // Chunk c of a draft as probabilities, a one-hot's too, 0 from its end to n.
   const float* draft_probs(const Dist& q, int64_t c, int n, float* buf) const;
   // Chunk c of a row, `pad` from id V to n and beyond the row.
@@ -129,24 +148,27 @@ class CpuTeam {
     return total;
   }
   // Chunk c of q as its row holds it, 0 from its end to n and where ids were taken out; null where it holds nothing.
-  const float* drafted(const Dist& q, const Taken& taken, int64_t c, int n, float* buf) const;
+  const float* drafted(const Dist& q, const Removed& removed, int64_t c, int n, float* buf) const;
 
   const RowKernels& rows_ = rows();
   bool wide_;
 
-  int64_t chunks_ = 0;           // of the row whose sums are held
-  Dist held_;                    // whose plain sums they are, if anyone's
-  Taken taken_;                  // what draw() must not draw
-  std::vector<float> max_;       // [chunks]
-  Row peaks_{};                  // the row that max_ is of
-  std::vector<char> bad_;        // [chunks]
-  std::vector<double> sum_;      // [chunks]
+  int64_t chunks_ = 0;       // of the row whose sums are held
+  Dist held_;                // whose plain sums they are, if anyone's
+  Removed removed_;          // what draw() must not draw
+  std::vector<float> max_;   // [chunks]
+  Row peaks_{};              // the row that max_ is of
+  std::vector<char> bad_;    // [chunks]
+  std::vector<double> sum_;  // [chunks]
   bool sums_surprise_ = false;
   std::vector<float> surprise_;  // [chunks]
-  struct { Dist of; double entropy = 0; } known_[2];  // the last two
-  Dist tv_of_[2];                // p and q of the last TV
+  struct {
+    Dist of;
+    double entropy = 0;
+  } known_[2];     // the last two
+  Dist tv_of_[2];  // p and q of the last TV
   double tv_ = 0;
-  CpuPair pair_;
+  RowPair pair_;
 };
 
 // One thread per request, or all threads on each request in turn.
@@ -156,14 +178,14 @@ void for_requests(int64_t B, int64_t V, const Walk& walk) {
   const int64_t threads = torch::stable::get_num_threads();
   const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);
   if (wide || B == 1) {
-    CpuTeam team(V, wide);
-    for (int64_t b = 0; b < B; ++b) team.forget(), walk(team, b);
+    CpuExecutor executor(V, wide);
+    for (int64_t b = 0; b < B; ++b) executor.forget(), walk(executor, b);
     return;
   }
   const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
   torch::stable::parallel_for(0, B, grain, [&](int64_t begin, int64_t end) {
-    CpuTeam team(V, false);
-    for (int64_t b = begin; b < end; ++b) team.forget(), walk(team, b);
+    CpuExecutor executor(V, false);
+    for (int64_t b = begin; b < end; ++b) executor.forget(), walk(executor, b);
   });
 }
 

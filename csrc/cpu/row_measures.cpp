@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a CpuTeam tells of rows that hold a law: how sure they are, and how far apart.
+// What a CpuExecutor tells of rows that hold a law: how sure they are, and how far apart.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,66 +14,68 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-double CpuTeam::entropy(const Dist& d) const {
+double CpuExecutor::entropy(const Dist& d) const {
   if (d.kind == Kind::kOneHot) return 0;
   if (const double* h = known(d)) return *h;
   if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return kNaN;
   const bool logits = d.kind == Kind::kLogits;
   const double total = total_of(chunk_count(d.row.V), [&](int64_t c) {
-    if (logits && has_peaks(d.row) && max_[c] < d.law.cutoff) return 0.0f;
+    if (logits && has_peaks(d.row) && max_[c] < d.stats.cutoff) return 0.0f;
     const int n = chunk_size(d.row.V, c);
     float buf[kChunk];
     const float* z = rows_.load(d.row, c * kChunk, n, n, logits ? -kInf : 0.0f, buf);
-    return logits ? rows_.entropy(z, n, d.law) : rows_.prob_entropy(z, n);
+    return logits ? rows_.entropy(z, n, d.stats) : rows_.prob_entropy(z, n);
   });
-  return logits ? d.law.log_norm + total * std::exp(-double(d.law.log_norm)) : total;
+  return logits ? d.stats.log_norm + total * std::exp(-double(d.stats.log_norm)) : total;
 }
 
-PairGap CpuTeam::gap(const Dist& p, const Dist& q) {
+PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
   if (p.kind != Kind::kLogits || q.kind != Kind::kLogits) {
     const PairMass mass = masses(p, q);
     const float t[kCandidates] = {1, 1, 1, 1};
-    double unders[kCandidates];
-    pair_.unders(t, wide_, unders);
-    return {unders[0], std::max(mass.p - unders[0], 0.0), entropy(p), entropy(q)};
+    double clipped_sums[kCandidates];
+    pair_.clipped_sums(t, wide_, clipped_sums);
+    return {clipped_sums[0], std::max(mass.p - clipped_sums[0], 0.0), entropy(p), entropy(q)};
   }
   const int64_t V = std::max(p.row.V, q.row.V), chunks = chunk_count(V);
   std::vector<GapSums> parts(chunks);
   for_chunks(chunks, [&](int64_t c) {
     float of_p[kChunk], of_q[kChunk];
     const int n = chunk_size(V, c);
-    parts[c] = rows_.gap(entries(p.row, V, c, n, -kInf, of_p), entries(q.row, V, c, n, -kInf, of_q), n, p.law, q.law);
+    parts[c] =
+        rows_.gap(entries(p.row, V, c, n, -kInf, of_p), entries(q.row, V, c, n, -kInf, of_q), n, p.stats, q.stats);
   });
-  PairGap gap{0, 0, p.law.log_norm, q.law.log_norm};
-  for (const GapSums& x : parts) gap.tv += x.tv, gap.overlap += x.overlap, gap.entropy_p += x.surprise_p, gap.entropy_q += x.surprise_q;
+  PairGap gap{0, 0, p.stats.log_norm, q.stats.log_norm};
+  for (const GapSums& x : parts)
+    gap.tv += x.tv, gap.overlap += x.overlap, gap.entropy_p += x.surprise_p, gap.entropy_q += x.surprise_q;
   return gap;
 }
 
-void CpuTeam::expect_gap(const Dist& p, const Dist& q) {
+void CpuExecutor::expect_gap(const Dist& p, const Dist& q) {
   if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || (known(p) && known(q))) return;
   const PairGap both = gap(p, q);
   remember(p, both.entropy_p), remember(q, both.entropy_q);
   tv_of_[0] = p, tv_of_[1] = q, tv_ = both.tv;
 }
 
-double CpuTeam::tv(const Dist& p, const Dist& q) {
+double CpuExecutor::tv(const Dist& p, const Dist& q) {
   if (same(tv_of_[0], p) && same(tv_of_[1], q)) return tv_;
   return p.kind == Kind::kLogits && q.kind == Kind::kLogits ? gap(p, q).tv : sum(p, q);
 }
 
-double CpuTeam::largest_prob(const Row& row) const {
+double CpuExecutor::largest_prob(const Row& row) const {
   double largest = 0;
   for (int64_t c = 0; c < chunk_count(row.V); ++c) {
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
-    const Scan s = rows_.scan(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n));
+    const ChunkMax s = rows_.chunk_max(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n));
     if (s.bad) return kNaN;
     largest = std::max<double>(largest, s.max);
   }
   return largest > 0 ? largest : kNaN;
 }
 
-int64_t CpuTeam::above(const Row& row, float least) const {
+int64_t CpuExecutor::above(const Row& row, float least) const {
   return int64_t(total_of(chunk_count(row.V), [&](int64_t c) {
     if (has_peaks(row) && max_[c] <= least) return 0;
     float buf[kChunk];
@@ -82,21 +84,21 @@ int64_t CpuTeam::above(const Row& row, float least) const {
   }));
 }
 
-double CpuTeam::deferred(const Blend& blend, int64_t V) const {
-  const Dist& q = blend.q;
-  if (q.kind == Kind::kOneHot) return q.hot < V && blend.keeps(q.hot) ? 0 : 1;
+double CpuExecutor::deferred(const Mixture& mixture, int64_t V) const {
+  const Dist& q = mixture.q;
+  if (q.kind == Kind::kOneHot) return q.hot < V && mixture.keeps(q.hot) ? 0 : 1;
   return total_of(chunk_count(q.row.V), [&](int64_t c) {
     const int n = chunk_size(q.row.V, c);
-    const bool all = blend.ruler.kind == Kind::kNothing;
+    const bool all = mixture.score_row.kind == Kind::kNothing;
     if (all && c * kChunk + n <= V) return 0.0f;
-    float of_q[kChunk], of_ruler[kChunk];
+    float of_q[kChunk], of_score_row[kChunk];
     const float* y = draft_probs(q, c, n, of_q);
     if (all) {  // q tells itself what is kept: all of it, but beyond V
-      std::copy(y, y + padded(n), of_ruler);
-      std::fill(of_ruler + std::max<int64_t>(V - c * kChunk, 0), of_ruler + padded(n), kNaN);
-      return rows_.deferred(y, of_ruler, n, -kInf);
+      std::copy(y, y + padded(n), of_score_row);
+      std::fill(of_score_row + std::max<int64_t>(V - c * kChunk, 0), of_score_row + padded(n), kNaN);
+      return rows_.deferred(y, of_score_row, n, -kInf);
     }
-    return rows_.deferred(y, entries(blend.ruler.row, V, c, n, kNaN, of_ruler), n, blend.cut);
+    return rows_.deferred(y, entries(mixture.score_row.row, V, c, n, kNaN, of_score_row), n, mixture.threshold);
   });
 }
 

@@ -4,7 +4,7 @@
 namespace specdec {
 
 // Chunk c of a row as n probabilities; returns their sum, NaN if a probability row holds NaN or inf there.
-double CpuPair::fill(const Dist& d, bool draft, int64_t c, int n, float* out) const {
+double RowPair::fill(const Dist& d, bool draft, int64_t c, int n, float* out) const {
   const int64_t begin = c * kChunk;
   if (!d.row.data || d.kind == Kind::kOneHot || begin >= d.row.V) {
     std::fill(out, out + padded(n), 0.0f);
@@ -13,8 +13,8 @@ double CpuPair::fill(const Dist& d, bool draft, int64_t c, int n, float* out) co
     const bool logits = d.kind == Kind::kLogits;
     const float* z = rows_.load(d.row, begin, chunk_size(d.row.V, c), n, logits ? -HUGE_VALF : 0.0f, out);
     if (logits)
-      rows_.probs(z, n, d.law, out);
-    else if (rows_.scan(z, padded(n)).bad)
+      rows_.probs(z, n, d.stats, out);
+    else if (rows_.chunk_max(z, padded(n)).bad)
       return NAN;
     else
       draft ? rows_.draft(z, n, out) : rows_.clean(z, n, out);
@@ -22,7 +22,7 @@ double CpuPair::fill(const Dist& d, bool draft, int64_t c, int n, float* out) co
   return rows_.total(out, n);
 }
 
-int64_t CpuPair::begin(int64_t V) {
+int64_t RowPair::begin(int64_t V) {
   V_ = V;
   const int64_t chunks = chunk_count(V);
   if (room_.size < chunks * kChunk) {
@@ -33,10 +33,11 @@ int64_t CpuPair::begin(int64_t V) {
   return chunks;
 }
 
-void CpuPair::unders(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]) {
+void RowPair::clipped_sums(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]) {
   const int64_t chunks = chunk_count(V_);
   for_chunks(wide, chunks, [&](int64_t c) {
-    rows_.unders(room_.p.get() + c * kChunk, room_.q.get() + c * kChunk, chunk_size(V_, c), t, &parts_[c * kCandidates]);
+    rows_.clipped_sums(room_.p.get() + c * kChunk, room_.q.get() + c * kChunk, chunk_size(V_, c), t,
+                       &parts_[c * kCandidates]);
   });
   std::fill(out, out + kCandidates, 0.0);
   for (int64_t c = 0; c < chunks; ++c)

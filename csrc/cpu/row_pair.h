@@ -30,18 +30,18 @@ void for_chunks(bool wide, int64_t chunks, const F& f) {
 }
 
 // Kept by each thread from call to call: the pages of a fresh allocation would cost as much as the search.
-struct PairRoom {
+struct RowPairRoom {
   int64_t size = 0;
   std::unique_ptr<float[]> p, q;  // [size], whole chunks
 
-  static PairRoom& of_thread() {
-    static thread_local PairRoom room;
+  static RowPairRoom& of_thread() {
+    static thread_local RowPairRoom room;
     return room;
   }
 };
 
 // One of a thread is in use at a time.
-class CpuPair {
+class RowPair {
  public:
   PairMass masses(const Dist& p, const Dist& q, bool wide) {
     return masses(p, q, wide, [&](int64_t c, int n, float* out) { return fill(p, false, c, n, out); });
@@ -61,14 +61,14 @@ class CpuPair {
     return mass;
   }
   // Of the pair that masses() has seen last
-  void unders(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]);
+  void clipped_sums(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]);
 
  private:
   int64_t begin(int64_t V);  // the number of chunks
   double fill(const Dist& d, bool draft, int64_t c, int n, float* out) const;
 
   const RowKernels& rows_ = rows();
-  PairRoom& room_ = PairRoom::of_thread();
+  RowPairRoom& room_ = RowPairRoom::of_thread();
   int64_t V_ = 0;
   std::vector<double> parts_;  // [chunks, 4]: what was summed of each
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of floats for the instruction set that a file is compiled for, their exponential, logarithm and sums. Nothing here has
-// external linkage: see simd_kernels.cpp.
+// Vectors of floats for the instruction set that a file is compiled for, their exponential, logarithm and sums. Nothing
+// here has external linkage: see simd_kernels.cpp.
 #pragma once
 
 #include "simd_kernels.h"
@@ -123,8 +123,7 @@ struct Sum {
 
 // step(index, accumulator) for every vector of n lanes; the accumulator turns with the index.
 template <class Step>
-__attribute__((always_inline))
-inline void for_vectors(int n, Step step) {
+__attribute__((always_inline)) inline void for_vectors(int n, Step step) {
   const int vectors = padded(n) / W;
   int i = 0;
   for (; i + A <= vectors; i += A)
@@ -133,8 +132,7 @@ inline void for_vectors(int n, Step step) {
 }
 
 template <class Step>
-__attribute__((always_inline))
-inline float sum_over(int n, Step step) {
+__attribute__((always_inline)) inline float sum_over(int n, Step step) {
   Sum s;
   for_vectors(n, [&](int i, int a) __attribute__((always_inline)) { s.lane[a] += step(i); });
   return s.total();

@@ -37,7 +37,7 @@ const float* load(const Row& row, int64_t begin, int n, int total, float pad, fl
   return buf;
 }
 
-Scan scan(const float* z, int n) {
+ChunkMax chunk_max(const float* z, int n) {
   F max[U];
   I fine[U];
   for (int u = 0; u < U; ++u) max[u] = splat(-HUGE_VALF), fine[u] = I{} - 1;
@@ -47,7 +47,7 @@ Scan scan(const float* z, int n) {
       max[u] = max_f(x, max[u]);
       fine[u] &= x < HUGE_VALF;
     }
-  Scan out{-HUGE_VALF, false};
+  ChunkMax out{-HUGE_VALF, false};
   for (int u = 0; u < U; ++u)
     for (int i = 0; i < W; ++i) {
       if (max[u][i] > out.max) out.max = max[u][i];
@@ -95,9 +95,9 @@ ExpSums exp_sums(const float* z, int n, float max, float scale, float cutoff) {
   return {sum.total(), surprises.total() * -kLn2};
 }
 
-float probs(const float* z, int n, const Law& law, float* out) {
-  const Exponent exponent(law.max, law.scale, law.cutoff);
-  const float norm = __builtin_expf(-law.log_norm);
+float probs(const float* z, int n, const RowStats& stats, float* out) {
+  const Exponent exponent(stats.max, stats.scale, stats.cutoff);
+  const float norm = __builtin_expf(-stats.log_norm);
   return sum_over(n, [=](int i) {
     __builtin_prefetch(z + i + kChunk);
     const F x = load_f(z + i);
@@ -143,9 +143,10 @@ float scale(float* w, int n, float m) {
   });
 }
 
-float mix(float* w, const float* q, const float* ruler, int n, float cut, float of_p, float kept, float gone) {
+float mix(float* w, const float* q, const float* score_row, int n, float threshold, float of_p, float kept,
+          float removed) {
   return sum_over(n, [=](int i) {
-    const F of_q = select(load_f(ruler + i) >= cut, splat(kept), splat(gone));
+    const F of_q = select(load_f(score_row + i) >= threshold, splat(kept), splat(removed));
     const F r = max_f(load_f(w + i) * of_p + of_q * draft_f(load_f(q + i)), F{});
     store_f(w + i, r);
     return r;
@@ -161,12 +162,12 @@ float cap(float* w, const float* q, int n, float of_q, float of_p, float m, floa
   });
 }
 
-float deferred(const float* q, const float* ruler, int n, float cut) {
-  return sum_over(n, [=](int i) { return select(load_f(ruler + i) >= cut, F{}, draft_f(load_f(q + i))); });
+float deferred(const float* q, const float* score_row, int n, float threshold) {
+  return sum_over(n, [=](int i) { return select(load_f(score_row + i) >= threshold, F{}, draft_f(load_f(q + i))); });
 }
 
-float entropy(const float* z, int n, const Law& law) {
-  const Exponent exponent(law.max, law.scale, law.cutoff);
+float entropy(const float* z, int n, const RowStats& stats) {
+  const Exponent exponent(stats.max, stats.scale, stats.cutoff);
   return -kLn2 * sum_over(n, [=](int i) {
     __builtin_prefetch(z + i + kChunk);
     const F x = load_f(z + i), y = exponent(x);
@@ -174,9 +175,10 @@ float entropy(const float* z, int n, const Law& law) {
   });
 }
 
-GapSums gap(const float* z_p, const float* z_q, int n, const Law& law_p, const Law& law_q) {
-  const Exponent exponent_p(law_p.max, law_p.scale, law_p.cutoff), exponent_q(law_q.max, law_q.scale, law_q.cutoff);
-  const float norm_p = __builtin_expf(-law_p.log_norm), norm_q = __builtin_expf(-law_q.log_norm);
+GapSums gap(const float* z_p, const float* z_q, int n, const RowStats& stats_p, const RowStats& stats_q) {
+  const Exponent exponent_p(stats_p.max, stats_p.scale, stats_p.cutoff),
+      exponent_q(stats_q.max, stats_q.scale, stats_q.cutoff);
+  const float norm_p = __builtin_expf(-stats_p.log_norm), norm_q = __builtin_expf(-stats_q.log_norm);
   Sum apart, shared, of_p, of_q;
   for_vectors(n, [&](int i, int lane) __attribute__((always_inline)) {
     __builtin_prefetch(z_p + i + kChunk);
@@ -223,8 +225,7 @@ double total(const float* p, int n) {
 // sum += (p - t q)+ of N vectors
 #if defined(__AVX2__)
 template <int N>
-__attribute__((always_inline))
-inline F under(const float* p, const float* q, F t) {
+__attribute__((always_inline)) inline F under(const float* p, const float* q, F t) {
   if constexpr (N > 1) return under<N / 2>(p, q, t) + under<N / 2>(p + N / 2 * W, q + N / 2 * W, t);
 #if defined(__AVX512F__)
   return max_f((F)_mm512_fnmadd_ps((__m512)t, (__m512)load_f(q), (__m512)load_f(p)), F{});
@@ -255,7 +256,7 @@ inline void add_under(const float* p, const float* q, F t, D& sum) {
 }
 #endif
 
-void unders(const float* p, const float* q, int n, const float* t, double* out) {
+void clipped_sums(const float* p, const float* q, int n, const float* t, double* out) {
   F at[kCandidates];
   D sums[kCandidates] = {};
   for (int m = 0; m < kCandidates; ++m) at[m] = splat(t[m]);
@@ -292,8 +293,26 @@ int find(const float* z, int n, float lo, float hi, int* out) {
 
 #define SPECDEC_TABLE_(isa) rows_##isa
 #define SPECDEC_TABLE(isa) SPECDEC_TABLE_(isa)
-extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {
-    SPECDEC_STRING(SPECDEC_ISA), load, scan, max, exp_sum, exp_sums, probs, clean, draft, subtract, scale, mix, cap, deferred,
-    entropy, prob_entropy, gap, above, total, unders, find};
+extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA),
+                                                      load,
+                                                      chunk_max,
+                                                      max,
+                                                      exp_sum,
+                                                      exp_sums,
+                                                      probs,
+                                                      clean,
+                                                      draft,
+                                                      subtract,
+                                                      scale,
+                                                      mix,
+                                                      cap,
+                                                      deferred,
+                                                      entropy,
+                                                      prob_entropy,
+                                                      gap,
+                                                      above,
+                                                      total,
+                                                      clipped_sums,
+                                                      find};
 
 }  // namespace specdec

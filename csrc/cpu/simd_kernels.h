@@ -11,14 +11,14 @@ namespace specdec {
 constexpr int kPad = 16;
 constexpr int padded(int64_t n) { return int((n + kPad - 1) / kPad * kPad); }
 
-struct Scan {
+struct ChunkMax {
   float max;  // over everything but NaN
   bool bad;   // a NaN or +inf was seen
 };
 
 // Sums over a chunk, with x = (z - max) * scale
 struct ExpSums {
-  float sum, surprise;           // of exp(x), -x exp(x)
+  float sum, surprise;  // of exp(x), -x exp(x)
 };
 struct GapSums {
   float tv, overlap;             // of (p - q)+, min(p, q)
@@ -27,17 +27,17 @@ struct GapSums {
 
 struct RowKernels {
   const char* isa;
-  // Elements [begin, begin + n) of the row as floats: the row itself where it can be read in place, else buf [padded(total)],
-  // filled with `pad` from n on. total >= n.
+  // Elements [begin, begin + n) of the row as floats: the row itself where it can be read in place, else buf
+  // [padded(total)], filled with `pad` from n on. total >= n.
   const float* (*load)(const Row& row, int64_t begin, int n, int total, float pad, float* buf);
-  Scan (*scan)(const float* z, int n);
+  ChunkMax (*chunk_max)(const float* z, int n);
   float (*max)(const float* z, int n);  // over everything but NaN
   // sum of exp((z - max) * scale) over z >= cutoff; NaN if a NaN is among them
   float (*exp_sum)(const float* z, int n, float max, float scale, float cutoff);
   // the same sum, bit for bit, with its surprise
   ExpSums (*exp_sums)(const float* z, int n, float max, float scale, float cutoff);
   // out = p(z) of a logits row; returns the sum
-  float (*probs)(const float* z, int n, const Law& law, float* out);
+  float (*probs)(const float* z, int n, const RowStats& stats, float* out);
   // out = z where it is a finite positive number, else 0; returns the sum
   float (*clean)(const float* z, int n, float* out);
   // out = q as a residual takes it away: outside [0, 1 + 1e-3] it counts as 0, above 1 as 1; returns the sum
@@ -46,20 +46,22 @@ struct RowKernels {
   float (*subtract)(float* w, const float* q, int n, float m, float s, float cap);
   // w = m * w; returns the sum
   float (*scale)(float* w, int n, float m);
-  // w, which holds p, becomes the weights of a blend of it and q; an entry of `ruler` tells whether q is kept there. Returns the sum.
-  float (*mix)(float* w, const float* q, const float* ruler, int n, float cut, float of_p, float kept, float gone);
+  // w, which holds p, becomes the weights of a mixture of it and q; an entry of `score_row` tells whether q is kept
+  // there. Returns the sum.
+  float (*mix)(float* w, const float* q, const float* score_row, int n, float threshold, float of_p, float kept,
+               float removed);
   float (*cap)(float* w, const float* q, int n, float of_q, float of_p, float m, float minus);
-  // sum of q, as draft() makes it, where the entry of `ruler` does not reach the cut
-  float (*deferred)(const float* q, const float* ruler, int n, float cut);
+  // sum of q, as draft() makes it, where the entry of `score_row` does not reach the cut
+  float (*deferred)(const float* q, const float* score_row, int n, float threshold);
   // sum over z >= cutoff of -x exp(x) with x = (z - max) * scale, and of -x ln x over positive probabilities
-  float (*entropy)(const float* z, int n, const Law& law);
+  float (*entropy)(const float* z, int n, const RowStats& stats);
   float (*prob_entropy)(const float* p, int n);
   // of two rows of logits, -inf beyond their ends
-  GapSums (*gap)(const float* z_p, const float* z_q, int n, const Law& law_p, const Law& law_q);
+  GapSums (*gap)(const float* z_p, const float* z_q, int n, const RowStats& stats_p, const RowStats& stats_q);
   int (*above)(const float* z, int n, float least);
   double (*total)(const float* p, int n);
   // sum (p - t q)+ for every candidate t, as pair_sums.h wants it
-  void (*unders)(const float* p, const float* q, int n, const float* t, double* out);
+  void (*clipped_sums)(const float* p, const float* q, int n, const float* t, double* out);
   // indices of lo <= z <= hi, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float hi, int* out);
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Team: the steps over V that a walk needs, done by one block over chunk sums that many blocks may have left in memory.
+// The CUDA Executor: the steps over V that a walk needs, done by one block over chunk sums that many blocks may have
+// left in memory.
 #pragma once
 
 #include "../core/final_token.h"
@@ -9,8 +10,8 @@
 namespace specdec {
 
 // A walk over rows whose laws are all at hand.
-struct NoTeam {
-  SPECDEC_HD Law law(const Row&, const Filters&) const { return {}; }
+struct NoExecutor {
+  SPECDEC_HD RowStats stats(const Row&, const Filters&) const { return {}; }
   SPECDEC_HD bool leads() const { return true; }
 };
 
@@ -49,28 +50,29 @@ SPECDEC_DEVICE float normalise_chunks(int chunks, const ChunkShares& share, doub
   return log_norm;
 }
 
-// What is left of a row of logits where ids were taken out, as a law of its own: it is measured from the largest logit that is left, so
-// that nothing is lost however little that weighs; log_norm is NaN where nothing is left. Leaves its chunk sums in table.sum.
-SPECDEC_DEVICE Law block_law_without(const Dist& q, const Taken& taken, const ChunkTable& table) {
+// What is left of a row of logits where ids were taken out, as a law of its own: it is measured from the largest logit
+// that is left, so that nothing is lost however little that weighs; log_norm is NaN where nothing is left. Leaves its
+// chunk sums in table.sum.
+SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const Removed& removed, const ChunkTable& table) {
   const int chunks = int(chunk_count(q.row.V));
   __syncthreads();
   for_chunks(chunks, 0, (chunks + kWarps - 1) / kWarps, [&](int64_t c) {
-    const ChunkStats stats = chunk_stats_without(q, taken, c);
+    const ChunkStats stats = chunk_stats_without(q, removed, c);
     if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
   });
   __syncthreads();
   float max = -HUGE_VALF;
   for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(table.max + c));
   max = block_max(max);
-  if (max == -HUGE_VALF) return {q.law.scale, q.law.cutoff, NAN, max};
-  const ChunkShares share{table.max, table.sum, max, q.law.scale * kLog2E};
+  if (max == -HUGE_VALF) return {q.stats.scale, q.stats.cutoff, NAN, max};
+  const ChunkShares share{table.max, table.sum, max, q.stats.scale * kLog2E};
   const double total = block_sum<double>(chunks, share);
-  return {q.law.scale, q.law.cutoff, normalise_chunks(chunks, share, total), max};
+  return {q.stats.scale, q.stats.cutoff, normalise_chunks(chunks, share, total), max};
 }
 
 // The four floats of a row from its chunk statistics. Leaves the chunk sums of p in table.sum, unless a filter is on.
 template <bool kFiltered>
-SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const ChunkTable& table) {
+SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table) {
   const float* chunk_max = table.max;
   float* sum = table.sum;
   const int chunks = int(chunk_count(row.V));
@@ -104,24 +106,24 @@ SPECDEC_DEVICE Law block_law(const Row& row, const Filters& filters, const Chunk
   const double total = block_sum<double>(chunks, share);
   if constexpr (kFiltered) {
     if (filters.any(row.V)) {
-      const Nucleus::Kept kept = Nucleus(row, chunk_max, table.samples, max, scale).keep(filters, total);
+      const Nucleus::Kept kept = Nucleus(row, chunk_max, table.samples, max, scale).emit(filters, total);
       return {scale, kept.cutoff + 0.0f, float(log(double(kept.mass) * Nucleus::kUnit)), max};
     }
   }
   return {scale, -FLT_MAX, normalise_chunks(chunks, share, total), max};
 }
 
-class BlockTeam {
+class BlockExecutor {
  public:
   enum Held { kNothingHeld, kPlain, kPair };
 
   // `sum` [chunks] holds the chunk sums of p (kPlain) or of (p - q)+ (kPair) for the laws that the walk asks of first;
   // `chunk_max` [chunks] those of p's row, or null.
-  SPECDEC_DEVICE BlockTeam(const Law& law, float* sum, const float* chunk_max, Held held)
-      : law_(law), sum_(sum), chunk_max_(chunk_max), held_(held) {}
+  SPECDEC_DEVICE BlockExecutor(const RowStats& stats, float* sum, const float* chunk_max, Held held)
+      : stats_(stats), sum_(sum), chunk_max_(chunk_max), held_(held) {}
 
   SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
-  SPECDEC_DEVICE Law law(const Row&, const Filters&) const { return law_; }
+  SPECDEC_DEVICE RowStats stats(const Row&, const Filters&) const { return stats_; }
 
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
     const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
@@ -148,14 +150,14 @@ class BlockTeam {
 
  protected:
   SPECDEC_DEVICE float weight(const Dist& p, const Dist& q, int64_t v) const {
-    return taken_.has(v) ? 0 : weight_at(p, q, v);
+    return removed_.has(v) ? 0 : weight_at(p, q, v);
   }
 
-  const Law law_;
+  const RowStats stats_;
   float* sum_;
   const float* chunk_max_;
   Held held_;
-  Taken taken_;  // what draw() must not draw
+  Removed removed_;  // what draw() must not draw
 };
 
 }  // namespace specdec

@@ -33,8 +33,10 @@ struct ChunkTable {
 class TableRoom {
  public:
   TableRoom(Scratch& scratch, int64_t rows, int64_t chunks, bool samples)
-      : max_(scratch.ask<float>(rows * chunks)), sum_(scratch.ask<float>(rows * chunks)),
-        samples_(samples ? scratch.ask<float>(rows * chunks * kLanes) : 0), has_samples_(samples) {}
+      : max_(scratch.ask<float>(rows * chunks)),
+        sum_(scratch.ask<float>(rows * chunks)),
+        samples_(samples ? scratch.ask<float>(rows * chunks * kLanes) : 0),
+        has_samples_(samples) {}
   ChunkTable in(const Scratch& scratch) const {
     return {scratch.at<float>(max_), scratch.at<float>(sum_), has_samples_ ? scratch.at<float>(samples_) : nullptr};
   }
@@ -44,7 +46,8 @@ class TableRoom {
   bool has_samples_;
 };
 
-SPECDEC_DEVICE void scan_chunks(const Row& row, const Filters& filters, int part, int per_warp, const ChunkTable& table) {
+SPECDEC_DEVICE void reduce_chunks(const Row& row, const Filters& filters, int part, int per_warp,
+                                  const ChunkTable& table) {
   const float scale = filters.scale();
   float* samples = filters.any(row.V) ? table.samples : nullptr;
   for_chunks(chunk_count(row.V), part, per_warp, [&](int64_t c) {
@@ -55,10 +58,11 @@ SPECDEC_DEVICE void scan_chunks(const Row& row, const Filters& filters, int part
 
 // Chunks of p whose maximum lies below its cutoff weigh nothing and are not read; chunk_max may be null.
 SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int64_t c) {
-  return !chunk_max || p.kind != Kind::kLogits || __ldcg(chunk_max + c) >= p.law.cutoff;
+  return !chunk_max || p.kind != Kind::kLogits || __ldcg(chunk_max + c) >= p.stats.cutoff;
 }
 
-SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, int part, int per_warp, const float* chunk_max, float* sum) {
+SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, int part, int per_warp, const float* chunk_max,
+                               float* sum) {
   for_chunks(chunk_count(p.row.V), part, per_warp, [&](int64_t c) {
     const float s = reaches(p, chunk_max, c) ? chunk_sum(p, q, c) : 0.0f;
     if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way onto the device: torch's current stream of the arguments' device, blocks of 256 threads, errors that name the op.
+// The one way onto the device: torch's current stream of the arguments' device, blocks of 256 threads, errors that name
+// the op.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,10 +13,11 @@
 #if defined(SPECDEC_CUDA_ON_CPU)
 #define SPECDEC_CUDA_KEY CPU
 #define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...) \
-  (specdec::check_grid(op, blocks), cuda_on_cpu::launch(#kernel, blocks, specdec::kThreads, [=] { kernel(__VA_ARGS__); }))
+  (specdec::check_grid(op, blocks),                     \
+   cuda_on_cpu::launch(#kernel, blocks, specdec::kThreads, [=] { kernel(__VA_ARGS__); }))
 #else
 #define SPECDEC_CUDA_KEY CUDA
-#define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...)                                            \
+#define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...)                                                      \
   (specdec::check_grid(op, blocks), kernel<<<unsigned(blocks), specdec::kThreads, 0, stream>>>(__VA_ARGS__), \
    specdec::check_cuda(op, cudaGetLastError()))
 #endif
@@ -48,7 +50,9 @@ inline void check_cuda(const char* op, cudaError_t error) {
 }
 
 inline void check_grid(const char* op, int64_t blocks) {
-  if (blocks > INT32_MAX) throw std::runtime_error(std::string(op) + ": the rows need " + std::to_string(blocks) + " blocks, a launch has at most 2^31 - 1");
+  if (blocks > INT32_MAX)
+    throw std::runtime_error(std::string(op) + ": the rows need " + std::to_string(blocks) +
+                             " blocks, a launch has at most 2^31 - 1");
 }
 
 // Makes the device of `like` the current one; `stream` is torch's current stream there.
@@ -77,7 +81,8 @@ class OnDeviceOf {
 #endif
 };
 
-// Scratch of one launch, cut from one allocation: ask for every piece, then allocate, then take the pieces in the same order.
+// Scratch of one launch, cut from one allocation: ask for every piece, then allocate, then take the pieces in the same
+// order.
 class Scratch {
  public:
   template <class T>
@@ -97,7 +102,8 @@ class Scratch {
   std::optional<Tensor> memory_;
 };
 
-// How many chunks one warp takes in turn: enough blocks to fill the device first, then fewer of them. No result depends on it.
+// How many chunks one warp takes in turn: enough blocks to fill the device first, then fewer of them. No result depends
+// on it.
 inline int chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
   return all <= 1 << 14 ? 1 : all <= 1 << 16 ? 2 : 4;

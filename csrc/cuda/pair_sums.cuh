@@ -90,7 +90,8 @@ SPECDEC_DEVICE PairMass block_masses(const Weights& p, const Dist& q) {
 }
 
 template <class Weights>
-SPECDEC_DEVICE void block_unders(const Weights& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) {
+SPECDEC_DEVICE void block_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
+                                       double (&out)[kCandidates]) {
 #pragma unroll
   for (int m = 0; m < kCandidates; ++m) out[m] = 0;
   for_pair(p, q, [&](const float* x, const float* y) {
@@ -112,14 +113,17 @@ SPECDEC_DEVICE int warp_first_of_32(const Test& test) {
   return held ? __ffs(int(held)) - 1 : 32;
 }
 
-// The Team of a search that is all a kernel does.
-struct PairTeam {
+// The Executor of a search that is all a kernel does.
+struct PairExecutor {
   SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return block_masses(DistWeights{p}, q); }
-  SPECDEC_DEVICE void unders(const Dist& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
-    block_unders(DistWeights{p}, q, t, out);
+  SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
+                                   double (&out)[kCandidates]) const {
+    block_clipped_sums(DistWeights{p}, q, t, out);
   }
   template <class Test>
-  SPECDEC_DEVICE int first_of_32(const Test& test) const { return warp_first_of_32(test); }
+  SPECDEC_DEVICE int first_of_32(const Test& test) const {
+    return warp_first_of_32(test);
+  }
 };
 
 }  // namespace specdec

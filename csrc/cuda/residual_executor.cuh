@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Team of walks that meet many rows: one block does every step over V itself, over chunks of one fixed shape.
+// The CUDA Executor of walks that meet many rows: one block does every step over V itself, over chunks of one fixed
+// shape.
 #pragma once
 
 #include "block_executor.cuh"
@@ -10,13 +11,13 @@ namespace specdec {
 
 // Groups of a chunk of q as a residual sees them, without ids that were taken out; 0 beyond the row.
 template <int N>
-SPECDEC_DEVICE void draft_groups(const Dist& q, const Taken& taken, int64_t chunk, int first, float (&y)[N]) {
+SPECDEC_DEVICE void draft_groups(const Dist& q, const Removed& removed, int64_t chunk, int first, float (&y)[N]) {
   load_groups<N / kGroup>(q.row, chunk, first, pad_of(q), y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = draft_weight(q, y[r]);
 #pragma unroll 1
-  for (int64_t i = 0; i < taken.n; ++i) {
-    const int64_t id = taken[i];
+  for (int64_t i = 0; i < removed.n; ++i) {
+    const int64_t id = removed[i];
     if (id < chunk * kChunk || id >= (chunk + 1) * kChunk) continue;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
@@ -25,62 +26,62 @@ SPECDEC_DEVICE void draft_groups(const Dist& q, const Taken& taken, int64_t chun
   }
 }
 
-// x less what a link takes away; NaN stays.
-SPECDEC_DEVICE float taken_away(float x, float q, float s, float cap) {
+// x less what a subtraction takes away; NaN stays.
+SPECDEC_DEVICE float subtracted(float x, float q, float s, float cap) {
   const float left = x - s * fminf(q, cap * x);
   return left > 0 || x != x ? left : 0.0f;
 }
 
-// What its links leave of two groups of a chunk
-SPECDEC_DEVICE void link_groups(const Chain& chain, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
+// What its subtractions leave of two groups of a chunk
+SPECDEC_DEVICE void subtract_groups(const Residual& residual, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
   constexpr int N = kPairs * kGroup;
 #pragma unroll 1
-  for (int64_t j = 0; j < chain.n; ++j) {
-    const Link& link = chain.links[j];
-    const float m = link.m;
+  for (int64_t j = 0; j < residual.n; ++j) {
+    const Subtraction& subtraction = residual.subtractions[j];
+    const float m = subtraction.m;
 #pragma unroll
     for (int r = 0; r < N; ++r) w[r] *= m;
-    if (link.q.kind == Kind::kOneHot) {
-      const int64_t hot = link.q.hot;
+    if (subtraction.q.kind == Kind::kOneHot) {
+      const int64_t hot = subtraction.q.hot;
 #pragma unroll
       for (int r = 0; r < N; ++r) {
         if (id_of(chunk, first, r) == hot) w[r] *= 0;
       }
-    } else if (link.q.kind != Kind::kNothing && chunk * kChunk < link.q.row.V) {
-      const float s = link.s, cap = link.cap;
+    } else if (subtraction.q.kind != Kind::kNothing && chunk * kChunk < subtraction.q.row.V) {
+      const float s = subtraction.s, cap = subtraction.cap;
       float y[N];
-      draft_groups(link.q, gone(chain.links, j), chunk, first, y);
+      draft_groups(subtraction.q, removed_by(residual.subtractions, j), chunk, first, y);
 #pragma unroll
-      for (int r = 0; r < N; ++r) w[r] = taken_away(w[r], y[r], s, cap);
+      for (int r = 0; r < N; ++r) w[r] = subtracted(w[r], y[r], s, cap);
     }
   }
 }
 
 // The weights of two groups of a chunk; 0 beyond the row of p, which has one.
-SPECDEC_DEVICE void chain_groups(const Chain& chain, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
-  load_groups<kPairs>(chain.p.row, chunk, first, pad_of(chain.p), w);
+SPECDEC_DEVICE void residual_groups(const Residual& residual, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
+  load_groups<kPairs>(residual.p.row, chunk, first, pad_of(residual.p), w);
 #pragma unroll
-  for (int r = 0; r < kPairs * kGroup; ++r) w[r] = target_weight(chain.p, w[r]);
-  link_groups(chain, chunk, first, w);
+  for (int r = 0; r < kPairs * kGroup; ++r) w[r] = target_weight(residual.p, w[r]);
+  subtract_groups(residual, chunk, first, w);
 }
 
-// What its links leave of w
-SPECDEC_DEVICE float link_weight_at(const Chain& chain, int64_t v, float w) {
+// What its subtractions leave of w
+SPECDEC_DEVICE float subtracted_weight_at(const Residual& residual, int64_t v, float w) {
 #pragma unroll 1
-  for (int64_t j = 0; j < chain.n; ++j) {
-    const Link& link = chain.links[j];
-    w *= link.m;
-    if (link.q.kind == Kind::kOneHot) {
-      if (link.q.hot == v) w *= 0;
-    } else if (link.q.kind != Kind::kNothing && v < link.q.row.V && !chain.is_gone(v, j)) {
-      w = taken_away(w, draft_weight(link.q, load_scalar(link.q.row, v)), link.s, link.cap);
+  for (int64_t j = 0; j < residual.n; ++j) {
+    const Subtraction& subtraction = residual.subtractions[j];
+    w *= subtraction.m;
+    if (subtraction.q.kind == Kind::kOneHot) {
+      if (subtraction.q.hot == v) w *= 0;
+    } else if (subtraction.q.kind != Kind::kNothing && v < subtraction.q.row.V && !residual.is_removed(v, j)) {
+      w = subtracted(w, draft_weight(subtraction.q, load_scalar(subtraction.q.row, v)), subtraction.s, subtraction.cap);
     }
   }
   return w;
 }
 
-SPECDEC_DEVICE float chain_weight_at(const Chain& chain, int64_t v) {
-  return link_weight_at(chain, v, target_weight(chain.p, load_scalar(chain.p.row, v)));
+SPECDEC_DEVICE float residual_weight_at(const Residual& residual, int64_t v) {
+  return subtracted_weight_at(residual, v, target_weight(residual.p, load_scalar(residual.p.row, v)));
 }
 
 // How many chunks each warp takes where one block does all of a row.
@@ -113,39 +114,45 @@ SPECDEC_DEVICE double block_sum_over(int64_t V, float* sums, const Groups& group
 #define SPECDEC_STEP static __device__ __attribute__((noinline))
 
 template <bool kFiltered>
-SPECDEC_STEP Law step_law(Row row, Filters filters, ChunkTable table) {
+SPECDEC_STEP RowStats step_stats(Row row, Filters filters, ChunkTable table) {
   __syncthreads();
-  scan_chunks(row, filters, 0, all_turns(row.V), table);
+  reduce_chunks(row, filters, 0, all_turns(row.V), table);
   __syncthreads();
-  return block_law<kFiltered>(row, filters, table);
+  return block_stats<kFiltered>(row, filters, table);
 }
 
-SPECDEC_STEP double step_sum(Chain chain, float* sums) {
-  return block_sum_over(chain.p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs * kGroup]) { chain_groups(chain, chunk, first, w); });
+SPECDEC_STEP double step_sum(Residual residual, float* sums) {
+  return block_sum_over(residual.p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
+    residual_groups(residual, chunk, first, w);
+  });
 }
 
-SPECDEC_STEP Law step_law_without(Dist q, Taken taken, ChunkTable table) { return block_law_without(q, taken, table); }
-
-SPECDEC_STEP double step_mass_without(Dist q, Taken taken, float* sums) {
-  return block_sum_over(q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs * kGroup]) { draft_groups(q, taken, chunk, first, w); });
+SPECDEC_STEP RowStats step_stats_without(Dist q, Removed removed, ChunkTable table) {
+  return block_stats_without(q, removed, table);
 }
 
-SPECDEC_STEP int64_t step_draw(Chain chain, double v, const float* sums) {
-  const Pick chunk = pick(int(chunk_count(chain.p.row.V)), v, [&](int c) { return double(__ldcg(sums + c)); });
+SPECDEC_STEP double step_mass_without(Dist q, Removed removed, float* sums) {
+  return block_sum_over(q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
+    draft_groups(q, removed, chunk, first, w);
+  });
+}
+
+SPECDEC_STEP int64_t step_draw(Residual residual, double v, const float* sums) {
+  const Pick chunk = pick(int(chunk_count(residual.p.row.V)), v, [&](int c) { return double(__ldcg(sums + c)); });
   const int64_t first = int64_t(chunk.index) * kChunk;
-  const int n = int(chain.p.row.V - first < kChunk ? chain.p.row.V - first : kChunk);
+  const int n = int(residual.p.row.V - first < kChunk ? residual.p.row.V - first : kChunk);
   // The fraction of the chunk's own weight, since the rescan adds it up in another order.
   const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-  return first + pick(n, fraction, [&](int i) { return double(chain_weight_at(chain, first + i)); }).index;
+  return first + pick(n, fraction, [&](int i) { return double(residual_weight_at(residual, first + i)); }).index;
 }
 
 SPECDEC_STEP PairMass step_masses(Dist p, Dist q) { return block_masses(DistWeights{p}, q); }
 
 // `out` [kCandidates] is shared memory.
-SPECDEC_STEP void step_unders(Dist p, Dist q, float4 t, double* out) {
+SPECDEC_STEP void step_clipped_sums(Dist p, Dist q, float4 t, double* out) {
   const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
   double sums[kCandidates];
-  block_unders(DistWeights{p}, q, candidates, sums);
+  block_clipped_sums(DistWeights{p}, q, candidates, sums);
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
@@ -155,67 +162,72 @@ SPECDEC_STEP void step_unders(Dist p, Dist q, float4 t, double* out) {
 
 #undef SPECDEC_STEP
 
-class ChainTeam {
+class ResidualExecutor {
  public:
-  static constexpr bool kBlends = false, kMakesLaws = true;
+  static constexpr bool kMixes = false, kMakesRuleDists = true;
 
   // Room for the chunks of the widest row.
-  SPECDEC_DEVICE explicit ChainTeam(const ChunkTable& table) : table_(table) {}
+  SPECDEC_DEVICE explicit ResidualExecutor(const ChunkTable& table) : table_(table) {}
 
   SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
   SPECDEC_DEVICE void sync() const { __syncthreads(); }
 
   // Without filters it leaves the chunk sums of the row's law.
   template <bool kFiltered = true>
-  SPECDEC_DEVICE Law law(const Row& row, const Filters& filters) {
-    const Law law = step_law<kFiltered>(row, filters, table_);
-    held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.data, held_norm_ = law.log_norm;
-    return law;
+  SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
+    const RowStats stats = step_stats<kFiltered>(row, filters, table_);
+    held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.data, held_norm_ = stats.log_norm;
+    return stats;
   }
 
   // Leaves its chunk sums for draw().
-  SPECDEC_DEVICE double sum(const Chain& chain) {
-    if (holds(chain)) return block_sum_of(chain.p.row.V, table_.sum);
+  SPECDEC_DEVICE double sum(const Residual& residual) {
+    if (holds(residual)) return block_sum_of(residual.p.row.V, table_.sum);
     held_ = nullptr;
-    return step_sum(chain, table_.sum);
+    return step_sum(residual, table_.sum);
   }
 
-  // What is left of a row where ids were taken out: of logits a law of its own (see block_law_without), of any row the total.
-  SPECDEC_DEVICE Law law_without(const Dist& q, const Taken& taken) {
+  // What is left of a row where ids were taken out: of logits a law of its own (see block_stats_without), of any row
+  // the total.
+  SPECDEC_DEVICE RowStats stats_without(const Dist& q, const Removed& removed) {
     held_ = nullptr;
-    return step_law_without(q, taken, table_);
+    return step_stats_without(q, removed, table_);
   }
-  SPECDEC_DEVICE double mass_without(const Dist& q, const Taken& taken) {
+  SPECDEC_DEVICE double mass_without(const Dist& q, const Removed& removed) {
     held_ = nullptr;
-    return step_mass_without(q, taken, table_.sum);
+    return step_mass_without(q, removed, table_.sum);
   }
 
-  SPECDEC_DEVICE int64_t draw(const Chain& chain, double v) const { return step_draw(chain, v, table_.sum); }
+  SPECDEC_DEVICE int64_t draw(const Residual& residual, double v) const { return step_draw(residual, v, table_.sum); }
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
-  // Of a law without links; a Dist is one.
-  SPECDEC_DEVICE PairMass masses(const Chain& p, const Dist& q) const { return step_masses(p.p, q); }
-  SPECDEC_DEVICE void unders(const Chain& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
-    unders(p.p, q, t, out);
+  // Of a law without subtractions; a Dist is one.
+  SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) const { return step_masses(p.p, q); }
+  SPECDEC_DEVICE void clipped_sums(const Residual& p, const Dist& q, const float (&t)[kCandidates],
+                                   double (&out)[kCandidates]) const {
+    clipped_sums(p.p, q, t, out);
   }
   SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return step_masses(p, q); }
-  SPECDEC_DEVICE void unders(const Dist& p, const Dist& q, const float (&t)[kCandidates], double (&out)[kCandidates]) const {
+  SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
+                                   double (&out)[kCandidates]) const {
     __shared__ double sums[kCandidates];
-    step_unders(p, q, make_float4(t[0], t[1], t[2], t[3]), sums);
+    step_clipped_sums(p, q, make_float4(t[0], t[1], t[2], t[3]), sums);
 #pragma unroll
     for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
   }
 
   template <class Test>
-  SPECDEC_DEVICE int first_of_32(const Test& test) const { return warp_first_of_32(test); }
+  SPECDEC_DEVICE int first_of_32(const Test& test) const {
+    return warp_first_of_32(test);
+  }
 
  protected:
   // Two laws of one row, neither with a cutoff, are the same if their norms are.
-  SPECDEC_DEVICE bool holds(const Chain& chain) const {
-    const Dist& p = chain.p;
-    const bool same = held_ == p.row.data && held_norm_ == p.law.log_norm && p.law.cutoff == -FLT_MAX;
-    return same && chain.n == 0 && p.kind == Kind::kLogits && !chain.blend;
+  SPECDEC_DEVICE bool holds(const Residual& residual) const {
+    const Dist& p = residual.p;
+    const bool same = held_ == p.row.data && held_norm_ == p.stats.log_norm && p.stats.cutoff == -FLT_MAX;
+    return same && residual.n == 0 && p.kind == Kind::kLogits && !residual.mixture;
   }
 
   const ChunkTable table_;

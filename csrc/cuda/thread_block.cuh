@@ -84,8 +84,8 @@ struct Pick {
   double before, inside, total;  // weight in front of it, its own, and that of all
 };
 
-// Inverse CDF: the first index with weight whose running sum exceeds fraction * total. The last one with weight stands in
-// where rounding leaves that unreached.
+// Inverse CDF: the first index with weight whose running sum exceeds fraction * total. The last one with weight stands
+// in where rounding leaves that unreached.
 template <class F>
 SPECDEC_DEVICE Pick pick(int n, double fraction, const F& weight) {
   __shared__ double found[2];

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact top-k and top-p cutoffs of one row by one block, without sorting the row, and as a rule in one more read of it. The
-// pass before left chunk maxima, which bound the cutoff from below, and every 32nd logit, which tell about where it lies: the
-// logits around there are gathered in shared memory and sorted, what lies above them is summed. A wrong guess costs more
-// reads (a histogram finds the place), never exactness. Masses are fixed-point integers: no order changes them.
+// Exact top-k and top-p cutoffs of one row by one block, without sorting the row, and as a rule in one more read of it.
+// The pass before left chunk maxima, which bound the cutoff from below, and every 32nd logit, which tell about where it
+// lies: the logits around there are gathered in shared memory and sorted, what lies above them is summed. A wrong guess
+// costs more reads (a histogram finds the place), never exactness. Masses are fixed-point integers: no order changes
+// them.
 #pragma once
 
 #include "thread_block.cuh"
@@ -26,10 +27,15 @@ class Nucleus {
 
   // chunk_max [chunks] and samples [chunks, 32] as chunk_stats() left them
   SPECDEC_DEVICE Nucleus(const Row& row, const float* chunk_max, const float* samples, float max, float scale)
-      : row_(row), chunk_max_(chunk_max), samples_(samples), chunks_(int((row.V + kChunk - 1) / kChunk)), max_(max), twice_rate_(2 * scale * kLog2E) {}
+      : row_(row),
+        chunk_max_(chunk_max),
+        samples_(samples),
+        chunks_(int((row.V + kChunk - 1) / kChunk)),
+        max_(max),
+        twice_rate_(2 * scale * kLog2E) {}
 
   // The common cutoff of min-p, then top-k, then top-p; `total` is the sum over the whole row.
-  SPECDEC_DEVICE Kept keep(const Filters& filters, double total) {
+  SPECDEC_DEVICE Kept emit(const Filters& filters, double total) {
     Kept kept;
     kept.cutoff = filters.min_p_cutoff(max_);
     bool known = false;  // kept.mass is that of kept.cutoff
@@ -59,8 +65,8 @@ class Nucleus {
   }
 
  private:
-  // What must be kept at least. `rest`: what then lies below, by which the place is guessed, since a sample may miss the few
-  // logits that carry most of the mass.
+  // What must be kept at least. `rest`: what then lies below, by which the place is guessed, since a sample may miss
+  // the few logits that carry most of the mass.
   struct Goal {
     double count = 0, mass = 0, rest = 0;
     SPECDEC_DEVICE bool reached(const Kept& k) const { return double(k.count) >= count && double(k.mass) >= mass; }
@@ -97,7 +103,8 @@ class Nucleus {
       } else {
         to = b;
       }
-      // The first histogram is linear in z, which suits most rows; the next ones resolve ten bits of the key, whatever the row.
+      // The first histogram is linear in z, which suits most rows; the next ones resolve ten bits of the key, whatever
+      // the row.
       do {
         inside = narrow(from, to, linear, goal);
         linear = false;
@@ -127,26 +134,27 @@ class Nucleus {
     const int reach = block_sum<int>(n, [&](int i) { return int(s.few[i] >= lo); });
     if (reach * each <= 0.5 * kFew) return;  // all of them can be gathered
     sort_few();
-    int place = reach;
+    int position = reach;
     if (goal.mass > 0) {
       const auto weight = [&](int i) { return double(mass(s.few[n - 1 - i])); };
       const double seen = block_sum<double>(n, weight);
-      place = seen > 0 ? n - 1 - pick(n, goal.rest / (each * seen), weight).index : 0;
+      position = seen > 0 ? n - 1 - pick(n, goal.rest / (each * seen), weight).index : 0;
     } else if (goal.count / each < reach) {
-      place = int(goal.count / each);
+      position = int(goal.count / each);
     }
-    // 2 * width of the sample stand for so many logits, give or take three standard deviations, that they can be gathered.
+    // 2 * width of the sample stand for so many logits, give or take three standard deviations, that they can be
+    // gathered.
     const double root = 0.5 * (sqrt(9 + 4 * kFew / each) - 3);
     const int width = int(0.5 * root * root);
-    const int below = place + width, over = place - width;
+    const int below = position + width, over = position - width;
     if (below < reach) a = key(s.few[below]);
     if (over > 0 && below > 2 * width) b = key(s.few[over]);
     if (a < key(lo)) a = key(lo);
     __syncthreads();
   }
 
-  // One read of the chunks that reach a: the logits in [a, b], sorted if they are few, and how many they are; above_ sums up
-  // those over b.
+  // One read of the chunks that reach a: the logits in [a, b], sorted if they are few, and how many they are; above_
+  // sums up those over b.
   SPECDEC_DEVICE unsigned gather(uint32_t a, uint32_t b) {
     Shared& s = shared();
     const float lo = from_ordered(a), hi = from_ordered(b);
@@ -201,7 +209,8 @@ class Nucleus {
     __syncthreads();
   }
 
-  // The crossing among the sorted few that are >= lo, below what above_ sums up; the last of them if the goal is not reached.
+  // The crossing among the sorted few that are >= lo, below what above_ sums up; the last of them if the goal is not
+  // reached.
   SPECDEC_DEVICE Kept among_sorted(float lo, const Goal& goal, bool& reached) {
     const Shared& s = shared();
     const int run = (count_ + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
@@ -224,13 +233,14 @@ class Nucleus {
     kept.cutoff = lo;
     if (at < 0) return kept;
     kept.cutoff = s.few[at];
-    kept.mass += block_sum<unsigned long long>(count_, [&](int i) { return s.few[i] >= kept.cutoff ? mass(s.few[i]) : 0; });
+    kept.mass +=
+        block_sum<unsigned long long>(count_, [&](int i) { return s.few[i] >= kept.cutoff ? mass(s.few[i]) : 0; });
     kept.count += block_sum<unsigned>(count_, [&](int i) { return unsigned(s.few[i] >= kept.cutoff); });
     return kept;
   }
 
-  // One read: counts and masses of [from, to] in kBins bins. The bracket becomes the bin of the crossing; above_ sums up what
-  // lies over it. Returns how many lie in it.
+  // One read: counts and masses of [from, to] in kBins bins. The bracket becomes the bin of the crossing; above_ sums
+  // up what lies over it. Returns how many lie in it.
   SPECDEC_DEVICE unsigned narrow(uint32_t& from, uint32_t& to, bool linear, const Goal& goal) {
     Shared& s = shared();
     const float lo = from_ordered(from), hi = from_ordered(to);
@@ -266,13 +276,15 @@ class Nucleus {
     }
     above_.mass = block_scan(over.mass).total;
     above_.count = block_scan(over.count).total;
-    // The highest bin with which there is enough, else the lowest that holds anything: thread t looks at a run of bins from the top.
+    // The highest bin with which there is enough, else the lowest that holds anything: thread t looks at a run of bins
+    // from the top.
     constexpr int kRun = kBins / kThreads;
     const int top = kBins - 1 - int(threadIdx.x) * kRun;
     Kept own;
     for (int r = 0; r < kRun; ++r) own.mass += s.bin_mass[top - r], own.count += s.bin_count[top - r];
     Kept running;
-    running.mass = above_.mass + block_scan(own.mass).before, running.count = above_.count + block_scan(own.count).before;
+    running.mass = above_.mass + block_scan(own.mass).before,
+    running.count = above_.count + block_scan(own.count).before;
     int chosen = -1, lowest = INT32_MAX;
     for (int r = 0; r < kRun && chosen < 0; ++r) {
       if (!s.bin_count[top - r]) continue;
@@ -338,9 +350,9 @@ class Nucleus {
   const float* samples_;
   int chunks_;
   float max_, twice_rate_;
-  int count_ = 0;              // of the sorted few
-  float covered_from_ = NAN;   // they are all logits from here up; NaN if they are not
-  Kept above_;                 // what lies over the few
+  int count_ = 0;             // of the sorted few
+  float covered_from_ = NAN;  // they are all logits from here up; NaN if they are not
+  Kept above_;                // what lies over the few
 };
 
 }  // namespace specdec

@@ -36,7 +36,8 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 #endif
 }
 
-// Hides where a pointer comes from: the compiler would otherwise keep an address for every entry of a chunk from turn to turn, and spill.
+// Hides where a pointer comes from: the compiler would otherwise keep an address for every entry of a chunk from turn
+// to turn, and spill.
 template <class T>
 SPECDEC_DEVICE const T* opaque(const T* p) {
 #if defined(__CUDA_ARCH__)
@@ -61,9 +62,12 @@ SPECDEC_DEVICE float warp_sum(float x) {
 // alignment of the row: the order of every sum, and so its bits, are the same for all.
 constexpr int kGroup = 8;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
-SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) { return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup; }
+SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
+  return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
+}
 
-// Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way before one is used.
+// Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way
+// before one is used.
 template <int N>
 SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
   const int64_t begin = chunk * kChunk;
@@ -77,7 +81,8 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
         for (int h = 0; h < 2; ++h) {
           const uint4 x = __ldg(from + h);
           float* to = z + j * kGroup + 4 * h;
-          to[0] = __uint_as_float(x.x), to[1] = __uint_as_float(x.y), to[2] = __uint_as_float(x.z), to[3] = __uint_as_float(x.w);
+          to[0] = __uint_as_float(x.x), to[1] = __uint_as_float(x.y), to[2] = __uint_as_float(x.z),
+          to[3] = __uint_as_float(x.w);
         }
       }
       return;
@@ -110,7 +115,8 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
   }
   // The last chunk, and rows that do not start at a multiple of 16 bytes: entry by entry, eight under way at a time
   const int64_t rest = row.V - begin - group_begin(first);
-  const int left = rest < kChunk ? int(rest) : kChunk;  // entries from this lane's first one to the end of the row, or enough
+  const int left =
+      rest < kChunk ? int(rest) : kChunk;  // entries from this lane's first one to the end of the row, or enough
   if (row.dtype == kFloat32) {
     const float* from = opaque(reinterpret_cast<const float*>(at) + group_begin(first));
 #pragma unroll
@@ -127,9 +133,11 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
   for (int j = 0; j < N; ++j) {
     uint32_t bits[kGroup];
 #pragma unroll
-    for (int e = 0; e < kGroup; ++e) bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
+    for (int e = 0; e < kGroup; ++e)
+      bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
 #pragma unroll
-    for (int e = 0; e < kGroup; ++e) z[j * kGroup + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
+    for (int e = 0; e < kGroup; ++e)
+      z[j * kGroup + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
 
@@ -164,16 +172,16 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale
 }
 
 // Of the entries that a law keeps, without ids that were taken out. Group by group, so that few registers are held.
-SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Taken& taken, int64_t chunk) {
-  const float rate = q.law.scale * kLog2E, cutoff = q.law.cutoff;
+SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Removed& removed, int64_t chunk) {
+  const float rate = q.stats.scale * kLog2E, cutoff = q.stats.cutoff;
   float max = -HUGE_VALF, sum = 0;
 #pragma unroll 1
   for (int first = 0; first < kChunk / kLanes / kGroup; ++first) {
     float z[kGroup];
     load_groups<1>(q.row, chunk, first, -HUGE_VALF, z);
 #pragma unroll 1
-    for (int64_t i = 0; i < taken.n; ++i) {
-      const int64_t at = taken[i] - id_of(chunk, first, 0);
+    for (int64_t i = 0; i < removed.n; ++i) {
+      const int64_t at = removed[i] - id_of(chunk, first, 0);
 #pragma unroll
       for (int r = 0; r < kGroup; ++r) {
         if (at == r) z[r] = -HUGE_VALF;
@@ -195,7 +203,8 @@ SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Taken& taken,
 // p(v) of a dist that has a row, from the entry of that row; NaN of a probability that is none
 SPECDEC_DEVICE float target_weight(const Dist& p, float z) {
   if (p.kind == Kind::kProbs) return clean_prob(z);
-  return z >= p.law.cutoff ? fast_exp2(scaled(z, p.law.max, p.law.scale * kLog2E) - p.law.log_norm * kLog2E) : 0.0f;
+  return z >= p.stats.cutoff ? fast_exp2(scaled(z, p.stats.max, p.stats.scale * kLog2E) - p.stats.log_norm * kLog2E)
+                             : 0.0f;
 }
 
 // q(v) to be taken away: what is not a probability counts as none, and a rounded one as one.

@@ -9,37 +9,39 @@ namespace specdec {
 
 // Of a target that is greedy: p1(d) >= l max p1 (Leviathan et al. 2023, A.5).
 SPECDEC_HD bool lenient_argmax(const Dist& p, int64_t d, double l) {
-  return d < p.row.V && double(load_scalar(p.row, d)) - p.law.max >= log(l);
+  return d < p.row.V && double(load_scalar(p.row, d)) - p.stats.max >= log(l);
 }
 
-// Medusa's typical acceptance (Cai et al. 2024): p(d) > min(eps, delta exp(-H(p))). The entropy is summed only where its bounds,
-// 0 <= exp(-H) <= max p, leave the test open.
-template <class Team>
-SPECDEC_WALK bool typical(Team& team, const Dist& p, double p_d, double eps, double delta) {
+// Medusa's typical acceptance (Cai et al. 2024): p(d) > min(eps, delta exp(-H(p))). The entropy is summed only where
+// its bounds, 0 <= exp(-H) <= max p, leave the test open.
+template <class Executor>
+SPECDEC_WALK bool typical(Executor& executor, const Dist& p, double p_d, double eps, double delta) {
   if (p_d > eps) return true;
   if (!(p_d > 0)) return false;
-  if (p.kind == Kind::kLogits && p_d > delta * exp(-double(p.law.log_norm))) return true;
-  return p_d > delta * exp(-team.entropy(p));
+  if (p.kind == Kind::kLogits && p_d > delta * exp(-double(p.stats.log_norm))) return true;
+  return p_d > delta * exp(-executor.entropy(p));
 }
 
-// TensorRT-LLM's relaxed acceptance, of the unscaled row: fewer than n ids are more probable than d, p1(d) >= max p1 - delta
-// and p1(d) > 0.
-template <class Team>
-SPECDEC_WALK bool among_top(Team& team, const Dist& p, int64_t d, double n, double delta) {
-  const Dist p1 = unscaled(team, p);
+// TensorRT-LLM's relaxed acceptance, of the unscaled row: fewer than n ids are more probable than d, p1(d) >= max p1 -
+// delta and p1(d) > 0.
+template <class Executor>
+SPECDEC_WALK bool among_top(Executor& executor, const Dist& p, int64_t d, double n, double delta) {
+  const Dist p1 = unscaled(executor, p);
   const double p_d = p1.prob(d);
-  if (!(p_d > 0 && p_d >= largest(team, p1) - delta)) return false;
-  return double(team.above(p1.row, load_scalar(p1.row, d))) < n;
+  if (!(p_d > 0 && p_d >= largest(executor, p1) - delta)) return false;
+  return double(executor.above(p1.row, load_scalar(p1.row, d))) < n;
 }
 
 // The rules that read p alone; d is of p's vocabulary.
-template <class Team>
-SPECDEC_WALK bool accept_by_target(Team& team, Rule rule, const Alpha& alpha, const Dist& p, int64_t d, double u) {
+template <class Executor>
+SPECDEC_WALK bool accept_by_target(Executor& executor, Rule rule, const Alpha& alpha, const Dist& p, int64_t d,
+                                   double u) {
   switch (rule) {
-    case Rule::kTypical: return typical(team, p, p.prob(d), alpha.first, alpha.second);
-    case Rule::kTopN: return among_top(team, p, d, alpha.first, alpha.second);
+    case Rule::kTypical: return typical(executor, p, p.prob(d), alpha.first, alpha.second);
+    case Rule::kTopN: return among_top(executor, p, d, alpha.first, alpha.second);
     case Rule::kSynthetic: return u < alpha.first;
-    case Rule::kThresholds: return p.prob(d) >= alpha.first || u * alpha.second < p.prob(d);  // SGLang's, a tree with one child per node
+    case Rule::kThresholds:
+      return p.prob(d) >= alpha.first || u * alpha.second < p.prob(d);  // SGLang's, a tree with one child per node
     default: return false;
   }
 }

@@ -8,30 +8,30 @@ namespace specdec {
 
 // A row of probabilities speaks for itself, and so does a drafted token without a row.
 SPECDEC_HD bool is_unscaled(const Dist& d) {
-  return d.kind == Kind::kProbs || !d.row.data || (d.law.scale == 1 && d.law.cutoff == -FLT_MAX);
+  return d.kind == Kind::kProbs || !d.row.data || (d.stats.scale == 1 && d.stats.cutoff == -FLT_MAX);
 }
 
 // Reads the row once if the law does not say it.
-template <class Team>
-SPECDEC_WALK Dist unscaled(Team& team, const Dist& sampled) {
+template <class Executor>
+SPECDEC_WALK Dist unscaled(Executor& executor, const Dist& sampled) {
   if (is_unscaled(sampled)) return sampled;
   Dist d = sampled;
   d.kind = Kind::kLogits;
-  d.law = team.law(sampled.row, Filters{});
+  d.stats = executor.stats(sampled.row, Filters{});
   return d;
 }
 
 // The largest probability; NaN if the row is no law.
-template <class Team>
-SPECDEC_WALK double largest(Team& team, const Dist& d) {
+template <class Executor>
+SPECDEC_WALK double largest(Executor& executor, const Dist& d) {
   if (d.kind == Kind::kOneHot) return 1;
-  return d.kind == Kind::kLogits ? exp(-double(d.law.log_norm)) : team.largest_prob(d.row);
+  return d.kind == Kind::kLogits ? exp(-double(d.stats.log_norm)) : executor.largest_prob(d.row);
 }
 
 // The entry from which on a probability is at least `share` of the largest one; NaN for NaN.
-SPECDEC_HD float cut_at(const Dist& d, double largest, double share) {
+SPECDEC_HD float threshold_at(const Dist& d, double largest, double share) {
   if (share <= 0) return -HUGE_VALF;
-  return d.kind == Kind::kLogits ? float(d.law.max + log(share)) : float(share * largest);
+  return d.kind == Kind::kLogits ? float(d.stats.max + log(share)) : float(share * largest);
 }
 
 }  // namespace specdec

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lossy speculative sampling (Tran-Thien 2023): pi = max(min(q, c p), p / beta) with c = 1 / (1 - alpha) and the beta >= 1 that makes
-// pi sum to 1: h(beta) = sum (p - beta q)+ - beta R = 0 with R = sum (q - c p)+. h is convex and falls, so the chord of a bracket
-// meets 0 behind its root, and the line through two points on one side of the root, drawn on, meets 0 before it.
+// Lossy speculative sampling (Tran-Thien 2023): pi = max(min(q, c p), p / beta) with c = 1 / (1 - alpha) and the beta
+// >= 1 that makes pi sum to 1: h(beta) = sum (p - beta q)+ - beta R = 0 with R = sum (q - c p)+. h is convex and falls,
+// so the chord of a bracket meets 0 behind its root, and the line through two points on one side of the root, drawn on,
+// meets 0 before it.
 #pragma once
 
 #include "../core/residual.h"
@@ -34,33 +35,36 @@ class LossyBracket {
     double t = 0, h = 0;  // t = 0: none
   };
   SPECDEC_HD static double larger(double a, double b) { return b > a ? b : a; }
-  SPECDEC_HD static double meets_0(const Point& a, const Point& b) { return a.h > b.h ? a.t + a.h * (b.t - a.t) / (a.h - b.h) : a.t; }
+  SPECDEC_HD static double meets_0(const Point& a, const Point& b) {
+    return a.h > b.h ? a.t + a.h * (b.t - a.t) / (a.h - b.h) : a.t;
+  }
 
   Point lo2_, lo_, hi_, hi2_;  // h > 0 at the first two
 };
 
-// 1 / beta, in [0, 1]; NaN if a row is no law. `link` lies in the team's memory.
-template <class Team>
-SPECDEC_WALK double lossy_scale(Team& team, const Dist& p, const Dist& q, double alpha, Link& link) {
+// 1 / beta, in [0, 1]; NaN if a row is no law. `subtraction` lies in the executor's memory.
+template <class Executor>
+SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q, double alpha,
+                                Subtraction& subtraction) {
   constexpr double kClose = 0x1p-21;
   constexpr int kMostPasses = 24;
   const double c = 1 / (1 - alpha);
   double R = q.kind == Kind::kOneHot ? 1 - c * p.prob(q.hot) : 0;
   if (q.kind != Kind::kOneHot) {
-    once(team, [&] { link = subtracting(p), link.s = float(c); });
-    R = team.sum(Chain{q, &link, 1});
+    once(executor, [&] { subtraction = subtracting(p), subtraction.s = float(c); });
+    R = executor.sum(Residual{q, &subtraction, 1});
   }
-  const PairMass mass = team.masses(p, q);
+  const PairMass mass = executor.masses(p, q);
   if (!(mass.p > 0 && mass.q > 0)) return NAN;
   if (!(R > FLT_MIN)) return 0;
 
   LossyBracket bracket;
   float t[kCandidates] = {1, 1.5f, 3, 12};
   for (int pass = 0; pass < kMostPasses; ++pass) {
-    double unders[kCandidates];
-    team.unders(p, q, t, unders);
-    if (pass == 0 && unders[0] <= R) return 1;  // but for rounding h(1) = TV - R >= 0
-    for (int m = 0; m < kCandidates; ++m) bracket.add(t[m], unders[m] - t[m] * R);
+    double clipped_sums[kCandidates];
+    executor.clipped_sums(p, q, t, clipped_sums);
+    if (pass == 0 && clipped_sums[0] <= R) return 1;  // but for rounding h(1) = TV - R >= 0
+    for (int m = 0; m < kCandidates; ++m) bracket.add(t[m], clipped_sums[m] - t[m] * R);
     const double least = bracket.below(), most = bracket.has_hi() ? bracket.above() : least * 0x1p12;
     if (bracket.has_hi() && !(most - least > kClose * most)) return 1 / most;
     const double step = cbrt(most / least);

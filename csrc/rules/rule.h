@@ -8,14 +8,29 @@ namespace specdec {
 
 enum class Rule : int32_t {
   kExact,
-  kChow, kChowLog, kDiff, kDiffLog, kOpt, kOptLog,  // cascades: one of the two laws
-  kTokenV1, kTokenV2, kTokenV3,                     // cascades: q for some ids, p for the others
-  kLenience, kLossy, kEnsemble, kTypical, kTopN, kSynthetic, kThresholds
+  kChow,
+  kChowLog,
+  kDiff,
+  kDiffLog,
+  kOpt,
+  kOptLog,  // cascades: one of the two laws
+  kTokenV1,
+  kTokenV2,
+  kTokenV3,  // cascades: q for some ids, p for the others
+  kLenience,
+  kLossy,
+  kEnsemble,
+  kTypical,
+  kTopN,
+  kSynthetic,
+  kThresholds
 };
 constexpr int64_t kRules = 17;
 
 // Whether the rule puts a law pi in the place of p. The others say when to accept, and nothing of a law.
-SPECDEC_HD bool replaces_target(Rule rule) { return rule <= Rule::kTokenV3 || rule == Rule::kLossy || rule == Rule::kEnsemble; }
+SPECDEC_HD bool replaces_target(Rule rule) {
+  return rule <= Rule::kTokenV3 || rule == Rule::kLossy || rule == Rule::kEnsemble;
+}
 
 // Whether the draft's row has a say in what is accepted or emitted.
 SPECDEC_HD bool reads_draft(Rule rule) { return replaces_target(rule) || rule == Rule::kLenience; }
@@ -25,8 +40,8 @@ SPECDEC_HD bool reads_entropy(Rule rule) {
   return rule == Rule::kTypical || rule == Rule::kChowLog || rule == Rule::kDiffLog || rule == Rule::kOptLog;
 }
 
-// Of one parameter. An end that is not `closed` does not belong to it; what is not given takes the default: the strictest value,
-// but for typical acceptance, whose authors give one.
+// Of one parameter. An end that is not `closed` does not belong to it; what is not given takes the default: the
+// strictest value, but for typical acceptance, whose authors give one.
 struct Range {
   double least = 0, most = 1, otherwise = 0;
   bool closed_below = true, closed_above = true;
@@ -37,7 +52,9 @@ struct Range {
   // A value on a device cannot raise.
   SPECDEC_HD double nearest(double x) const {
     if (holds(x)) return x;
-    return x >= most ? (closed_above ? most : most - 0x1p-24) : x <= least ? (closed_below ? least : 0x1p-24) : otherwise;
+    return x >= most    ? (closed_above ? most : most - 0x1p-24)
+           : x <= least ? (closed_below ? least : 0x1p-24)
+                        : otherwise;
   }
 };
 
@@ -48,7 +65,10 @@ struct Ranges {
 SPECDEC_HD Ranges ranges(Rule rule) {
   const Range share{0, 1, 0}, strict{0, 1, 1}, positive{0, 1, 1, false}, any{0, FLT_MAX, 0};
   switch (rule) {
-    case Rule::kChowLog: case Rule::kDiffLog: case Rule::kOpt: case Rule::kOptLog: return {any, any};
+    case Rule::kChowLog:
+    case Rule::kDiffLog:
+    case Rule::kOpt:
+    case Rule::kOptLog: return {any, any};
     case Rule::kLenience: return {positive, any};
     case Rule::kLossy: return {{0, 1, 0, true, false}, any};
     case Rule::kEnsemble: return {strict, any};
@@ -82,7 +102,8 @@ struct Rules {
   }
   SPECDEC_HD Alpha parameters(int64_t b) const {
     const Ranges r = ranges(asked(b));
-    return {alpha ? r.first.nearest(alpha[b]) : r.first.otherwise, second ? r.second.nearest(second[b]) : r.second.otherwise};
+    return {alpha ? r.first.nearest(alpha[b]) : r.first.otherwise,
+            second ? r.second.nearest(second[b]) : r.second.otherwise};
   }
 };
 

@@ -6,22 +6,22 @@
 
 namespace specdec {
 
-// One thread of a team does what all of them see afterwards.
-template <class Team, class F>
-SPECDEC_WALK void once(Team& team, const F& f) {
-  team.sync();
-  if (team.leads()) f();
-  team.sync();
+// One thread of an executor does what all of them see afterwards.
+template <class Executor, class F>
+SPECDEC_WALK void once(Executor& executor, const F& f) {
+  executor.sync();
+  if (executor.leads()) f();
+  executor.sync();
 }
 
-struct Pi {
-  Dist law;              // p, or q
-  Blend blend;           // of p and q, where `blended`
-  bool blended = false;
-  bool open = false;     // of_p lacks what a sum over V will tell: prob() is at most that of the law
+struct RuleDist {
+  Dist dist;        // p, or q
+  Mixture mixture;  // of p and q, where `mixed`
+  bool mixed = false;
+  bool open = false;  // of_p lacks what a sum over V will tell: prob() is at most that of pi
 
-  SPECDEC_HD double prob(int64_t v) const { return Chain{law, nullptr, 0, blended ? &blend : nullptr}.weight(v); }
-  SPECDEC_HD bool hot() const { return !blended && law.kind == Kind::kOneHot; }
+  SPECDEC_HD double prob(int64_t v) const { return Residual{dist, nullptr, 0, mixed ? &mixture : nullptr}.weight(v); }
+  SPECDEC_HD bool hot() const { return !mixed && dist.kind == Kind::kOneHot; }
 };
 
 }  // namespace specdec

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gates must refuse: a kernel that keeps more than its registers hold, one with a stack, and one with narrow loads.
+// What the gates must refuse: a kernel that keeps more than its registers hold, one with a stack, and one with narrow
+// loads.
 
 __global__ void __launch_bounds__(256, 4) spills(const float4* __restrict__ in, float* __restrict__ out) {
   float4 kept[32];  // 128 registers' worth, where 64 are allowed
   for (int i = 0; i < 32; ++i) kept[i] = in[i * 256 + threadIdx.x];
   __syncthreads();
-  for (int i = 0; i < 32; ++i) out[i * 256 + threadIdx.x] = kept[i].x * kept[31 - i].y + kept[(i * 7) % 32].z - kept[(i * 5) % 32].w;
+  for (int i = 0; i < 32; ++i)
+    out[i * 256 + threadIdx.x] = kept[i].x * kept[31 - i].y + kept[(i * 7) % 32].z - kept[(i * 5) % 32].w;
 }
 
 __global__ void __launch_bounds__(256, 4) has_a_stack(const float4* in, const int* order, float* out) {

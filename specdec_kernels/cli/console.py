@@ -18,7 +18,13 @@ def loading(console: Console, steps: int = 4):
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    columns = SpinnerColumn(), TextColumn("loading {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = (
+        SpinnerColumn(),
+        TextColumn("loading {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=steps, completed=-1)
 
@@ -67,8 +73,14 @@ def stats_table(stats, method: str | None) -> Table:
     row("tokens/s", f"{stats.tokens_per_second:.1f} (prompts read in {stats.prefill_seconds:.2f} s)")
     row("target calls", f"{stats.target_calls:.0f}, {stats.tokens_per_call:.2f} tokens per call and request")
     if method is not None:
-        row("method", f"{method}: {stats.accepted_length:.2f} tokens accepted of {stats.nodes_per_call - 1:.2f} drafted per call and request")
-        row("acceptance", f"{stats.acceptance:.3f} of {stats.drafted} drafted, alpha {stats.alpha:.3f} of {stats.tested} tested")
+        row(
+            "method",
+            f"{method}: {stats.accepted_length:.2f} tokens accepted of {stats.nodes_per_call - 1:.2f} drafted per call and request",
+        )
+        row(
+            "acceptance",
+            f"{stats.acceptance:.3f} of {stats.drafted} drafted, alpha {stats.alpha:.3f} of {stats.tested} tested",
+        )
     parts = dict(draft=stats.draft_seconds, target=stats.target_seconds, verify=stats.verify_seconds)
     parts["other"] = max(0.0, stats.decode_seconds - sum(parts.values()))
     row("seconds", ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items()))

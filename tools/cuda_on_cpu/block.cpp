@@ -43,13 +43,15 @@ std::string at(const char* op, const Site& site) {
 }
 
 bool same(const Site& a, const Site& b) {
-  return a.line() == b.line() && a.column() == b.column() && (a.file_name() == b.file_name() || !std::strcmp(a.file_name(), b.file_name()));
+  return a.line() == b.line() && a.column() == b.column() &&
+         (a.file_name() == b.file_name() || !std::strcmp(a.file_name(), b.file_name()));
 }
 
 }  // namespace
 
 Block::Block() : threads_(new Thread[kMaxThreads]) {
-  void* p = mmap(nullptr, kStack * kMaxThreads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p =
+      mmap(nullptr, kStack * kMaxThreads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::runtime_error("cuda_on_cpu: no memory for the stacks of a block");
   stacks_ = static_cast<char*>(p);
 }
@@ -115,8 +117,12 @@ void Block::wait_at(const char* op, const Site& site) {
 
 void Block::exit() {
   Warp& w = warps_[here.thread.x / 32];
-  if (arrived_) fail("exits while thread " + std::to_string(first_) + " waits at " + at(threads_[first_].op, threads_[first_].site));
-  if (w.arrived) fail("exits while thread " + std::to_string(w.first) + " waits at " + at(threads_[w.first].op, threads_[w.first].site));
+  if (arrived_)
+    fail("exits while thread " + std::to_string(first_) + " waits at " +
+         at(threads_[first_].op, threads_[first_].site));
+  if (w.arrived)
+    fail("exits while thread " + std::to_string(w.first) + " waits at " +
+         at(threads_[w.first].op, threads_[w.first].site));
   ++w.exited, ++exited_;
   running().state = State::exited;
   leave();
@@ -154,8 +160,10 @@ Votes Block::meet_block(const char* op, bool vote, const Site& site) {
   const int t = int(here.thread.x);
   if (exited_) fail("divergent: it is at " + at(op, site) + " when a thread of its block has exited");
   Votes& votes = votes_[turn_ & 1];
-  if (arrived_) check_same(first_, op, site);
-  else votes = {};
+  if (arrived_)
+    check_same(first_, op, site);
+  else
+    votes = {};
   votes.yes += vote, ++votes.all;
   if (++arrived_ < count_) {
     if (arrived_ == 1) first_ = t;
@@ -180,7 +188,8 @@ std::string Block::deadlock() const {
   std::string s;
   for (int t = 0, shown = 0; t < count_; ++t) {
     const Thread& a = threads_[t];
-    const bool as_before = t && threads_[t - 1].op == a.op && threads_[t - 1].state == a.state && same(threads_[t - 1].site, a.site);
+    const bool as_before =
+        t && threads_[t - 1].op == a.op && threads_[t - 1].state == a.state && same(threads_[t - 1].site, a.site);
     if (as_before || ++shown > 4) continue;
     s += (s.empty() ? "deadlock: thread " : "; thread ") + std::to_string(t);
     s += a.state == State::exited ? " has exited" : " waits at " + at(a.op, a.site);

@@ -17,7 +17,8 @@ struct Thread {
   State state = State::ready;
   const char* op = nullptr;  // where it waits
   Site site;
-  // The calls that lead to where the thread is (checked flavour): a helper that meets, called from two branches, is two places.
+  // The calls that lead to where the thread is (checked flavour): a helper that meets, called from two branches, is two
+  // places.
   static constexpr int kDepth = 64;
   uint64_t path[kDepth] = {};
   int depth = 0;

@@ -41,7 +41,9 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-inline void __syncthreads(cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) { cuda_on_cpu::meet_block("__syncthreads", false, site); }
+inline void __syncthreads(cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
+  cuda_on_cpu::meet_block("__syncthreads", false, site);
+}
 inline int __syncthreads_or(int p, cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   return cuda_on_cpu::meet_block("__syncthreads_or", p, site).yes > 0;
 }
@@ -95,24 +97,30 @@ SPECDEC_NOTED T update(T* p, const char* op, Change change) {
 
 // A lane whose source lies outside its segment of `width` lanes keeps its own value.
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
+T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+              cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   const unsigned lane = cuda_on_cpu::lane(), segment = lane & ~unsigned(width - 1);
   return cuda_on_cpu::exchange("__shfl_sync", mask, value, segment | (unsigned(source) & unsigned(width - 1)), site);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                 cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   const unsigned lane = cuda_on_cpu::lane(), segment = lane & ~unsigned(width - 1);
   return cuda_on_cpu::exchange("__shfl_up_sync", mask, value, lane - segment >= delta ? lane - delta : lane, site);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   const unsigned lane = cuda_on_cpu::lane(), segment = lane & ~unsigned(width - 1);
-  return cuda_on_cpu::exchange("__shfl_down_sync", mask, value, lane - segment + delta < unsigned(width) ? lane + delta : lane, site);
+  return cuda_on_cpu::exchange("__shfl_down_sync", mask, value,
+                               lane - segment + delta < unsigned(width) ? lane + delta : lane, site);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
+                  cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   const unsigned lane = cuda_on_cpu::lane(), source = lane ^ unsigned(bits);
-  return cuda_on_cpu::exchange("__shfl_xor_sync", mask, value, source < (lane & ~unsigned(width - 1)) + width ? source : lane, site);
+  return cuda_on_cpu::exchange("__shfl_xor_sync", mask, value,
+                               source < (lane & ~unsigned(width - 1)) + width ? source : lane, site);
 }
 inline unsigned __ballot_sync(unsigned mask, int p, cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   return cuda_on_cpu::ballot("__ballot_sync", mask, p, site);
@@ -169,10 +177,16 @@ inline float __expf(float x) { return exp2f(x * 1.4426950408889634f); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 using cudaStream_t = void*;
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76
+};
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "invalid argument"; }
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "invalid argument";
+}
 inline cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
   std::memset(p, value, bytes);
   return cudaSuccess;

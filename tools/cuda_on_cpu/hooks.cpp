@@ -25,33 +25,36 @@ void __tsan_func_exit() {
   if (cuda_on_cpu::in_kernel()) --cuda_on_cpu::block->running().depth;
 }
 
-#define PLAIN(size)                                                             \
-  void __tsan_read##size(void* p) { note(p, size, Access::read); }              \
-  void __tsan_write##size(void* p) { note(p, size, Access::write); }            \
-  void __tsan_unaligned_read##size(void* p) { note(p, size, Access::read); }    \
+#define PLAIN(size)                                                          \
+  void __tsan_read##size(void* p) { note(p, size, Access::read); }           \
+  void __tsan_write##size(void* p) { note(p, size, Access::write); }         \
+  void __tsan_unaligned_read##size(void* p) { note(p, size, Access::read); } \
   void __tsan_unaligned_write##size(void* p) { note(p, size, Access::write); }
-PLAIN(1) PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
+PLAIN(1)
+PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
 #undef PLAIN
 
 // Atomics of the host's headers (reference counts): kernels have those of cuda_runtime.h.
-#define ATOMIC(bits, T)                                                                                                                   \
-  T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                                 \
-  void __tsan_atomic##bits##_store(volatile T* p, T v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                                 \
-  T __tsan_atomic##bits##_exchange(volatile T* p, T v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }                       \
-  T __tsan_atomic##bits##_fetch_add(volatile T* p, T v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }                       \
-  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); }                       \
-  T __tsan_atomic##bits##_fetch_and(volatile T* p, T v, int) { return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST); }                       \
-  T __tsan_atomic##bits##_fetch_or(volatile T* p, T v, int) { return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST); }                         \
-  T __tsan_atomic##bits##_fetch_xor(volatile T* p, T v, int) { return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST); }                       \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* c, T v, int, int) {                                                 \
-    return __atomic_compare_exchange_n(p, c, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                                               \
-  }                                                                                                                                       \
-  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* c, T v, int, int) {                                                   \
-    return __atomic_compare_exchange_n(p, c, v, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                                                \
+#define ATOMIC(bits, T)                                                                                             \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }           \
+  void __tsan_atomic##bits##_store(volatile T* p, T v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }           \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_add(volatile T* p, T v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_and(volatile T* p, T v, int) { return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_fetch_or(volatile T* p, T v, int) { return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST); }   \
+  T __tsan_atomic##bits##_fetch_xor(volatile T* p, T v, int) { return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST); } \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* c, T v, int, int) {                           \
+    return __atomic_compare_exchange_n(p, c, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                         \
+  }                                                                                                                 \
+  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* c, T v, int, int) {                             \
+    return __atomic_compare_exchange_n(p, c, v, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                          \
   }
-ATOMIC(8, uint8_t) ATOMIC(16, uint16_t) ATOMIC(32, uint32_t) ATOMIC(64, uint64_t)
+    ATOMIC(8, uint8_t) ATOMIC(16, uint16_t) ATOMIC(32, uint32_t) ATOMIC(64, uint64_t)
 #undef ATOMIC
-void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+        void __tsan_atomic_thread_fence(int) {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 // Copies of blocks are calls that the compiler does not instrument: build.py sends those of the .cu files here.
@@ -76,7 +79,8 @@ struct Place {
 
 [[noreturn]] static void undefined(const Place* place, const std::string& what) {
   const std::string file = place && place->file ? place->file : "?";
-  cuda_on_cpu::fail("undefined: " + what + " (" + file.substr(file.rfind('/') + 1) + ":" + std::to_string(place ? place->line : 0) + ")");
+  cuda_on_cpu::fail("undefined: " + what + " (" + file.substr(file.rfind('/') + 1) + ":" +
+                    std::to_string(place ? place->line : 0) + ")");
 }
 
 struct TypeMismatch {
@@ -86,9 +90,10 @@ struct TypeMismatch {
 };
 void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, uintptr_t address) {
   const uintptr_t alignment = uintptr_t{1} << data->log_alignment;
-  undefined(&data->place, !address                ? "access through a null pointer"
-                          : address % alignment ? "misaligned access, the type needs " + std::to_string(alignment) + " bytes"
-                                                : "access past the object");
+  undefined(&data->place, !address ? "access through a null pointer"
+                          : address % alignment
+                              ? "misaligned access, the type needs " + std::to_string(alignment) + " bytes"
+                              : "access past the object");
 }
 
 #define UNDEFINED(name, what) \

@@ -12,7 +12,8 @@ Device device;
 
 namespace {
 
-std::mutex mutex;  // one launch at a time: a kernel's state is global, its shared variables belong to the launching thread
+std::mutex
+    mutex;  // one launch at a time: a kernel's state is global, its shared variables belong to the launching thread
 Order block_order;
 std::vector<Launch> history;
 
@@ -28,8 +29,10 @@ void from_environment(const char* variable, const Set& set) {
 Block& the_block() {
   static Block* const made = [] {
     auto* b = new Block;
-    from_environment("SPECDEC_SCHEDULE", [&](const std::string& name, uint64_t seed) { b->order.set(name, seed, true); });
-    from_environment("SPECDEC_BLOCK_ORDER", [](const std::string& name, uint64_t seed) { block_order.set(name, seed, false); });
+    from_environment("SPECDEC_SCHEDULE",
+                     [&](const std::string& name, uint64_t seed) { b->order.set(name, seed, true); });
+    from_environment("SPECDEC_BLOCK_ORDER",
+                     [](const std::string& name, uint64_t seed) { block_order.set(name, seed, false); });
     return b;
   }();
   return *made;
@@ -75,8 +78,8 @@ void launch(const char* name, int64_t blocks, int64_t threads, void (*body)(void
   const std::lock_guard lock(mutex);
   const std::string readable_name = readable(name);
   if (blocks < 1 || blocks > INT32_MAX || threads < 32 || threads > Block::kMaxThreads || threads % 32)
-    throw std::runtime_error("cuda_on_cpu: " + readable_name + ": invalid grid: " + std::to_string(blocks) + " blocks of " +
-                             std::to_string(threads));
+    throw std::runtime_error("cuda_on_cpu: " + readable_name + ": invalid grid: " + std::to_string(blocks) +
+                             " blocks of " + std::to_string(threads));
   const Running running;
   history.push_back({readable_name, blocks});
   here.blocks = {unsigned(blocks), 1, 1}, here.threads = {unsigned(threads), 1, 1}, here.thread = {}, here.block = {};
@@ -84,7 +87,8 @@ void launch(const char* name, int64_t blocks, int64_t threads, void (*body)(void
   for (const int64_t index : block_order.round(blocks)) {
     block->run(index, int(threads), body, kernel);
     if (block->failed)
-      throw std::runtime_error("cuda_on_cpu: " + readable_name + ", block " + std::to_string(index) + ", " + block->error);
+      throw std::runtime_error("cuda_on_cpu: " + readable_name + ", block " + std::to_string(index) + ", " +
+                               block->error);
   }
 }
 

@@ -17,7 +17,8 @@ py::dict counts() {
   py::dict all;
   for (const auto& [name, w] : cuda_on_cpu::watches.all()) {
     py::dict one;
-    one["read"] = w.read, one["distinct"] = w.distinct, one["loads"] = w.loads, one["written"] = w.written, one["outside"] = w.outside;
+    one["read"] = w.read, one["distinct"] = w.distinct, one["loads"] = w.loads, one["written"] = w.written,
+    one["outside"] = w.outside;
     all[name.c_str()] = one;
   }
   return all;
@@ -35,7 +36,8 @@ PYBIND11_MODULE(SPECDEC_MODULE, m) {
 #endif
   m.def("set_schedule", &cuda_on_cpu::set_schedule, py::arg("name"), py::arg("seed") = 1);
   m.def("set_block_order", &cuda_on_cpu::set_block_order, py::arg("name"), py::arg("seed") = 1);
-  m.def("set_device", [](int multiprocessors, int major, int minor) { cuda_on_cpu::device = {multiprocessors, major, minor}; });
+  m.def("set_device",
+        [](int multiprocessors, int major, int minor) { cuda_on_cpu::device = {multiprocessors, major, minor}; });
   m.def("set_race_check", &cuda_on_cpu::set_race_check);
   m.def("launches", [] {
     py::list all;
@@ -51,8 +53,9 @@ PYBIND11_MODULE(SPECDEC_MODULE, m) {
     cuda_on_cpu::forget_launches();
   });
   m.def("forget", [] { cuda_on_cpu::watches.clear(); });
-  m.def("run_sample", [](const std::string& kernel, int defect, int blocks, uintptr_t in, int n, uintptr_t out, uintptr_t scratch) {
-    const py::gil_scoped_release release;
-    run_sample(kernel, defect, blocks, pointer(in), n, pointer(out), pointer(scratch));
-  });
+  m.def("run_sample",
+        [](const std::string& kernel, int defect, int blocks, uintptr_t in, int n, uintptr_t out, uintptr_t scratch) {
+          const py::gil_scoped_release release;
+          run_sample(kernel, defect, blocks, pointer(in), n, pointer(out), pointer(scratch));
+        });
 }

@@ -29,7 +29,8 @@ class Order {
       order_.resize(n);
       std::iota(order_.begin(), order_.end(), 0);
       if (name_ == "descending") std::reverse(order_.begin(), order_.end());
-      if (name_ == "interleaved") std::stable_sort(order_.begin(), order_.end(), [](int64_t a, int64_t b) { return a % 32 < b % 32; });
+      if (name_ == "interleaved")
+        std::stable_sort(order_.begin(), order_.end(), [](int64_t a, int64_t b) { return a % 32 < b % 32; });
       sorted_ = true;
     }
     if (name_ == "random") std::shuffle(order_.begin(), order_.end(), generator_);

@@ -9,13 +9,15 @@ namespace {
 
 bool is_write(Access access) { return access == Access::write || access == Access::atomic; }
 
-const char* verb(Access access) { return access == Access::write ? "writes" : access == Access::atomic ? "updates" : "reads"; }
+const char* verb(Access access) {
+  return access == Access::write ? "writes" : access == Access::atomic ? "updates" : "reads";
+}
 
 }  // namespace
 
 bool Release::covers_write(const Mark& m) const {
-  return (m.thread == thread && m.time < fence) || m.time < fence_epoch || (m.thread / 32 == thread / 32 && m.time < fence_warp) ||
-         (fences && m.time < (*fences)[m.thread]);
+  return (m.thread == thread && m.time < fence) || m.time < fence_epoch ||
+         (m.thread / 32 == thread / 32 && m.time < fence_warp) || (fences && m.time < (*fences)[m.thread]);
 }
 
 void Races::begin_launch(const char* shared_begin, const char* shared_end) {
@@ -63,7 +65,8 @@ Cell* Races::cell(uintptr_t address) {
 }
 
 bool Races::ordered_within(const Mark& old, unsigned thread) const {
-  return old.thread == thread || old.time < epoch_ || (old.thread / 32 == thread / 32 && old.time < warp_epoch_[thread / 32]);
+  return old.thread == thread || old.time < epoch_ ||
+         (old.thread / 32 == thread / 32 && old.time < warp_epoch_[thread / 32]);
 }
 
 bool Races::knows(const Acquired& a, unsigned thread) const {
@@ -100,13 +103,15 @@ void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Acc
     if (shared || (old.atomic && access == Access::read_past_l1)) return;
     if (!(why = disorder_between(old, old_reads, address, access))) return;
   }
-  const std::string other = old.block == block_
-                                ? "thread " + std::to_string(old.thread)
-                                : "block number " + std::to_string(old.block - launch_) + " to run";
+  const std::string other = old.block == block_ ? "thread " + std::to_string(old.thread)
+                                                : "block number " + std::to_string(old.block - launch_) + " to run";
   char where[32];
   std::snprintf(where, sizeof where, "%#lx", static_cast<unsigned long>(address));
   fail(std::string("race: it ") + verb(access) + (shared ? " shared" : "") + " memory at " + where + " that " + other +
-       (old_reads ? " read, " : old.atomic ? " updated, " : " wrote, ") + why);
+       (old_reads    ? " read, "
+        : old.atomic ? " updated, "
+                     : " wrote, ") +
+       why);
 }
 
 void Races::acquire_and_release(uintptr_t address) {
@@ -116,7 +121,8 @@ void Races::acquire_and_release(uintptr_t address) {
     if (r->block != block_) known_[r->block].push_back({r, address, thread, time_});
   const bool fenced = fence_[thread] > 0;
   const unsigned epoch = fenced ? fence_epoch_[thread] : 0, warp = fenced ? fence_warp_[thread] : 0;
-  releases.push_back(std::make_shared<const Release>(Release{block_, thread, time_, epoch_, fence_[thread], epoch, warp, fences_}));
+  releases.push_back(
+      std::make_shared<const Release>(Release{block_, thread, time_, epoch_, fence_[thread], epoch, warp, fences_}));
   ++time_;
 }
 
@@ -130,7 +136,8 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
   Cell* c = nullptr;
   for (uintptr_t address = begin; address < begin + bytes; ++address, ++c) {
     if (!c || address % kPage == 0) c = cell(address);
-    if (access == Access::read_only && c->write.block >= launch_) fail("race: __ldg reads memory that this launch wrote");
+    if (access == Access::read_only && c->write.block >= launch_)
+      fail("race: __ldg reads memory that this launch wrote");
     check(c->write, false, address, access);
     if (shared && access != Access::write && c->write.block != block_)
       fail(std::string("uninitialised: it ") + verb(access) + " shared memory that no thread of the block wrote");
@@ -140,8 +147,10 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
     } else {
       Mark& last = c->reads[0];
       if (last.block == block_ && last.thread != thread && last.time >= epoch_) {
-        if (last.thread / 32 != thread / 32) c->reads[2] = last;
-        else c->reads[1] = last;
+        if (last.thread / 32 != thread / 32)
+          c->reads[2] = last;
+        else
+          c->reads[1] = last;
       }
       last = now;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds accesses that nothing orders. Within a block, barriers order all and meetings of a warp its lanes. Between the
-// blocks of a launch only this does: write, __threadfence, atomic here; atomic on the same address, then read past L1 there.
+// blocks of a launch only this does: write, __threadfence, atomic here; atomic on the same address, then read past L1
+// there.
 #pragma once
 
 #include <map>
@@ -26,8 +27,8 @@ struct Cell {
 
 // What a thread's atomic makes known to those who see its result.
 struct Release {
-  unsigned block, thread, time, epoch;       // epoch: the time of the block's last barrier before it
-  unsigned fence, fence_epoch, fence_warp;   // of the thread's last fence, and of the last meetings before that
+  unsigned block, thread, time, epoch;      // epoch: the time of the block's last barrier before it
+  unsigned fence, fence_epoch, fence_warp;  // of the thread's last fence, and of the last meetings before that
   std::shared_ptr<const std::vector<unsigned>> fences;  // each thread's last fence before the block's last barrier
   bool covers_write(const Mark& m) const;
   bool covers_read(const Mark& m) const { return m.thread == thread || m.time < epoch; }
@@ -54,7 +55,8 @@ class Races {
 
   Cell* cell(uintptr_t address);
   void check(const Mark& old, bool old_reads, uintptr_t address, Access access) {
-    if (old.block >= launch_ && !(old.atomic && access == Access::atomic)) check_recent(old, old_reads, address, access);
+    if (old.block >= launch_ && !(old.atomic && access == Access::atomic))
+      check_recent(old, old_reads, address, access);
   }
   void check_recent(const Mark& old, bool old_reads, uintptr_t address, Access access);
   bool ordered_within(const Mark& old, unsigned thread) const;

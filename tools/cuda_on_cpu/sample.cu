@@ -15,8 +15,25 @@ __device__ float warp_sum(float x) {
 }
 
 enum class Defect {
-  none, no_barrier, divergent_barrier, early_exit, divergent_shuffle, two_ways, half_mask, deadlock, unaligned, unaligned_plain,
-  no_fence, no_atomic, through_l1, read_only, order, uninitialised, out_of_bounds, overflow, float_to_int
+  none,
+  no_barrier,
+  divergent_barrier,
+  early_exit,
+  divergent_shuffle,
+  two_ways,
+  half_mask,
+  deadlock,
+  unaligned,
+  unaligned_plain,
+  no_fence,
+  no_atomic,
+  through_l1,
+  read_only,
+  order,
+  uninitialised,
+  out_of_bounds,
+  overflow,
+  float_to_int
 };
 
 // out[b] = ln sum exp x[b], one block for each row.
@@ -30,8 +47,10 @@ __global__ void log_sum_exp(const float* x, int n, float* out, Defect defect) {
   if (lane == 0 && !(defect == Defect::uninitialised && warp == 3)) parts[warp] = sum;
   if (defect == Defect::early_exit && threadIdx.x == 77) return;
   if (defect == Defect::divergent_barrier) {
-    if (warp == 0) __syncthreads();
-    else if (warp > 0) __syncthreads();
+    if (warp == 0)
+      __syncthreads();
+    else if (warp > 0)
+      __syncthreads();
   } else if (defect != Defect::no_barrier) {
     __syncthreads();
   }
@@ -90,14 +109,18 @@ __global__ void grid_sum(const float* x, int n, float* parts, unsigned* counter,
   if (threadIdx.x < 32) {
     sum = 0;
     for (unsigned b = threadIdx.x; b < gridDim.x; b += 32)
-      sum += defect == Defect::through_l1 ? parts[b] : defect == Defect::read_only ? __ldg(parts + b) : __ldcg(parts + b);
+      sum += defect == Defect::through_l1  ? parts[b]
+             : defect == Defect::read_only ? __ldg(parts + b)
+                                           : __ldcg(parts + b);
     sum = warp_sum(sum);
     if (threadIdx.x == 0) *out = sum;
   }
 }
 
 // Which threads of a block run one after another: the schedule itself.
-__global__ void turns(unsigned* counter, int* out) { out[blockIdx.x * kThreads + threadIdx.x] = int(atomicAdd(counter, 1)); }
+__global__ void turns(unsigned* counter, int* out) {
+  out[blockIdx.x * kThreads + threadIdx.x] = int(atomicAdd(counter, 1));
+}
 
 // Every intrinsic of a warp, against what each lane can tell without it.
 __global__ void intrinsics(int* wrong) {
@@ -122,18 +145,22 @@ __global__ void intrinsics(int* wrong) {
 }  // namespace
 
 // Called by the control module; the grid is chosen there.
-void run_sample(const std::string& kernel, int defect_index, int blocks, const void* in, int n, void* out, void* scratch) {
+void run_sample(const std::string& kernel, int defect_index, int blocks, const void* in, int n, void* out,
+                void* scratch) {
   const auto defect = Defect(defect_index);
   const auto* floats = static_cast<const float*>(in);
   if (kernel == "log_sum_exp") {
-    cuda_on_cpu::launch("log_sum_exp", blocks, kThreads, [=] { log_sum_exp(floats, n, static_cast<float*>(out), defect); });
+    cuda_on_cpu::launch("log_sum_exp", blocks, kThreads,
+                        [=] { log_sum_exp(floats, n, static_cast<float*>(out), defect); });
   } else if (kernel == "scan") {
-    cuda_on_cpu::launch("scan", 1, kThreads, [=] { scan(static_cast<const int*>(in), static_cast<int*>(out), defect); });
+    cuda_on_cpu::launch("scan", 1, kThreads,
+                        [=] { scan(static_cast<const int*>(in), static_cast<int*>(out), defect); });
   } else if (kernel == "grid_sum") {
     auto* parts = static_cast<float*>(scratch);
     auto* counter = reinterpret_cast<unsigned*>(parts + blocks);
     cudaMemsetAsync(counter, 0, sizeof *counter, nullptr);
-    cuda_on_cpu::launch("grid_sum", blocks, kThreads, [=] { grid_sum(floats, n, parts, counter, static_cast<float*>(out), defect); });
+    cuda_on_cpu::launch("grid_sum", blocks, kThreads,
+                        [=] { grid_sum(floats, n, parts, counter, static_cast<float*>(out), defect); });
   } else if (kernel == "turns") {
     auto* counter = static_cast<unsigned*>(scratch);
     cuda_on_cpu::launch("turns", blocks, kThreads, [=] { turns(counter, static_cast<int*>(out)); });

@@ -11,14 +11,14 @@
 namespace cuda_on_cpu {
 
 struct Watch {
-  std::vector<uintptr_t> rows;          // the address of each, ascending
+  std::vector<uintptr_t> rows;  // the address of each, ascending
   size_t row_bytes = 0;
-  std::vector<uint64_t> read;           // bytes, again for each time
-  std::vector<uint64_t> distinct;       // bytes read at least once
-  std::vector<bool> seen;               // [rows, row_bytes]
-  std::map<size_t, uint64_t> loads;     // how many of each width
-  uint64_t written = 0;                 // bytes
-  uint64_t outside = 0;                 // bytes read or written between the rows
+  std::vector<uint64_t> read;        // bytes, again for each time
+  std::vector<uint64_t> distinct;    // bytes read at least once
+  std::vector<bool> seen;            // [rows, row_bytes]
+  std::map<size_t, uint64_t> loads;  // how many of each width
+  uint64_t written = 0;              // bytes
+  uint64_t outside = 0;              // bytes read or written between the rows
 };
 
 class Watches {

@@ -49,7 +49,8 @@ inline Probs probs(const Op& op, const char* name, const Tensor& t, bool ids) {
       break;
     default: break;
   }
-  check(false, op, name, ids ? " must be floating point, int32 or int64, got " : " must be floating point, got ", toString(t.scalar_type()));
+  check(false, op, name, ids ? " must be floating point, int32 or int64, got " : " must be floating point, got ",
+        toString(t.scalar_type()));
   return {};
 }
 
@@ -58,7 +59,8 @@ Tensor accept_op(const Tensor& p, const Tensor& q, const Tensor& u) {
   const Op op("accept", p);
   check_given(op, "p", p, "q", q, "u", u);
   const auto same_shape = [&](const char* name, const Tensor& t) {
-    check(bracketed(t.sizes()) == bracketed(p.sizes()), op, name, " must have shape ", bracketed(p.sizes()), ", got ", bracketed(t.sizes()));
+    check(bracketed(t.sizes()) == bracketed(p.sizes()), op, name, " must have shape ", bracketed(p.sizes()), ", got ",
+          bracketed(t.sizes()));
   };
   same_shape("q", q);
   same_shape("u", u);

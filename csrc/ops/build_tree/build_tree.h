@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// K drafts as one prefix tree (SpecInfer, Miao et al. 2023; SpecTr, Sun et al. 2023), level by level. Drafts that stand at one node
-// with one token go on together: the first of them is their leader, and new nodes are numbered in the order of leaders.
+// K drafts as one prefix tree (SpecInfer, Miao et al. 2023; SpecTr, Sun et al. 2023), level by level. Drafts that stand
+// at one node with one token go on together: the first of them is their leader, and new nodes are numbered in the order
+// of leaders.
 #pragma once
 
 #include "../../core/views.h"
@@ -47,7 +48,9 @@ struct BuildTree {
   int32_t* multiplicity = nullptr;  // [B, N]
   int32_t* draft_nodes = nullptr;   // [B, K, L]
 
-  SPECDEC_HD int64_t token(int64_t b, int k, int l) const { return draft_tokens.at(b * strides[0] + k * strides[1] + l * strides[2]); }
+  SPECDEC_HD int64_t token(int64_t b, int k, int l) const {
+    return draft_tokens.at(b * strides[0] + k * strides[1] + l * strides[2]);
+  }
 
   SPECDEC_HD void put(int64_t b, int64_t node, int32_t parent, int64_t token, int32_t drafts) const {
     parents[b * N + node] = parent;
@@ -56,17 +59,17 @@ struct BuildTree {
   }
 };
 
-// Request b. team.each(n, f) calls f(0) ... f(n - 1) in any order, and returns when all are done.
-template <class Team>
-SPECDEC_HD void build_tree(const BuildTree& a, int64_t b, Level& s, const Team& team) {
-  team.each(a.N, [&](int64_t i) { a.put(b, i, -1, -1, i == 0 ? a.K : 0); });
-  team.each(a.K, [&](int64_t k) { s.at[k] = 0; });
+// Request b. executor.each(n, f) calls f(0) ... f(n - 1) in any order, and returns when all are done.
+template <class Executor>
+SPECDEC_HD void build_tree(const BuildTree& a, int64_t b, Level& s, const Executor& executor) {
+  executor.each(a.N, [&](int64_t i) { a.put(b, i, -1, -1, i == 0 ? a.K : 0); });
+  executor.each(a.K, [&](int64_t k) { s.at[k] = 0; });
   int32_t first = 1;  // node of this level
   for (int l = 0; l < a.L; ++l) {
-    team.each(a.K, [&](int64_t k) { s.token[k] = s.at[k] < 0 ? -1 : a.token(b, int(k), l); });
-    team.each(a.K, [&](int64_t k) { s.leader[k] = leader(s, int(k)); });
-    team.each(a.K + 1, [&](int64_t k) { s.rank[k] = rank(s, int(k)); });
-    team.each(a.K, [&](int64_t k) {
+    executor.each(a.K, [&](int64_t k) { s.token[k] = s.at[k] < 0 ? -1 : a.token(b, int(k), l); });
+    executor.each(a.K, [&](int64_t k) { s.leader[k] = leader(s, int(k)); });
+    executor.each(a.K + 1, [&](int64_t k) { s.rank[k] = rank(s, int(k)); });
+    executor.each(a.K, [&](int64_t k) {
       const int lead = s.leader[k];
       const int32_t node = lead < 0 ? -1 : first + s.rank[lead];
       if (lead == k) a.put(b, node, s.at[k], s.token[k], followers(s, lead, a.K));

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The best rho of K-SEQ (Sun et al. 2023, "SpecTr": p* of Algorithm 3; there p is the draft and q the target), for any Team.
+// The best rho of K-SEQ (Sun et al. 2023, "SpecTr": p* of Algorithm 3; there p is the draft and q the target), for any
+// Executor.
 //
-// With beta = sum min(q, p / rho), f(rho) = 1 - (1 - beta)^k - rho beta falls from f(1) >= 0 to f(k) <= 0, and K-SEQ is valid where
-// f <= 0: rho* is the smallest root. At a larger rho the chance to accept is less by no more than |f|, since rho beta grows with rho.
+// With beta = sum min(q, p / rho), f(rho) = 1 - (1 - beta)^k - rho beta falls from f(1) >= 0 to f(k) <= 0, and K-SEQ is
+// valid where f <= 0: rho* is the smallest root. At a larger rho the chance to accept is less by no more than |f|,
+// since rho beta grows with rho.
 //
-// Here f = D - r^k with D = sum (p - rho q)+ = 1 - rho beta and r = 1 - beta: both may be tiny over a wide range of rho, where p is close
-// to q or k is large, and |f| alone would hardly tell one rho from another. Both come from U(t) = sum (p - t q)+ and the rows'
-// totals. U is off by at most 4 u of itself, u = 2^-24 (pair_sums.h), and f then by at most 4 u D: dr^k = k r^(k-1) dD / rho,
-// and k r^(k-1) beta <= 1 - r^k = rho beta at the root. So D (1 + 4 u) <= r^k is a proof of f <= 0.
+// Here f = D - r^k with D = sum (p - rho q)+ = 1 - rho beta and r = 1 - beta: both may be tiny over a wide range of
+// rho, where p is close to q or k is large, and |f| alone would hardly tell one rho from another. Both come from U(t) =
+// sum (p - t q)+ and the rows' totals. U is off by at most 4 u of itself, u = 2^-24 (pair_sums.h), and f then by at
+// most 4 u D: dr^k = k r^(k-1) dD / rho, and k r^(k-1) beta <= 1 - r^k = rho beta at the root. So D (1 + 4 u) <= r^k is
+// a proof of f <= 0.
 //
-// U is convex: inside a bracket it lies below its chord and above the chords from either side drawn out into it, and the root lies
-// between the roots under these. A pass over the pair looks at four candidates there. f changes by no more than rho does, both
-// relative, so 16 u = 2^-20 is left of |f| at most.
+// U is convex: inside a bracket it lies below its chord and above the chords from either side drawn out into it, and
+// the root lies between the roots under these. A pass over the pair looks at four candidates there. f changes by no
+// more than rho does, both relative, so 16 u = 2^-20 is left of |f| at most.
 #pragma once
 
 #include "../../core/row.h"
@@ -28,7 +31,7 @@ namespace kseq {
 constexpr double kGuard = 4 * 0x1p-24;
 constexpr double kTight = 0x1p-21;  // of a bracket: it is narrow enough
 constexpr double kLoose = 0x1p-16;  // if |f| is small there
-constexpr int kSmoothPasses = 10;  // then the bracket is cut in five, which ends whatever the rounding
+constexpr int kSmoothPasses = 10;   // then the bracket is cut in five, which ends whatever the rounding
 constexpr int kMostPasses = 24;
 
 SPECDEC_HD double power(double r, int64_t k) {
@@ -56,7 +59,9 @@ struct Pair {
     return r > 0 ? (r < 1 ? r : 1) : 0;  // but for rounding it lies in [0, 1]
   }
   // f, above what it may be if U is off by `guard` of itself
-  SPECDEC_HD double excess(const Point& x, double guard) const { return x.under / mass.p * (1 + guard) - power(rejected(x), k); }
+  SPECDEC_HD double excess(const Point& x, double guard) const {
+    return x.under / mass.p * (1 + guard) - power(rejected(x), k);
+  }
 };
 
 struct Bracket {
@@ -67,7 +72,8 @@ struct Bracket {
 
   SPECDEC_HD bool closed(const Pair& pair) const {
     const double width = (hi.t - lo.t) / hi.t;
-    return width <= kTight || (width <= kLoose && pair.excess(hi, 0) > -2 * kGuard) || !(pair.excess(hi, 2 * kGuard) <= 0);
+    return width <= kTight || (width <= kLoose && pair.excess(hi, 0) > -2 * kGuard) ||
+           !(pair.excess(hi, 2 * kGuard) <= 0);
   }
 
   SPECDEC_HD void shrink(const Pair& pair, const float (&t)[kCandidates], const double (&under)[kCandidates]) {
@@ -83,26 +89,27 @@ struct Bracket {
     }
   }
 
-  template <class Team>
-  SPECDEC_HD void candidates(const Team& team, const Pair& pair, bool smooth, float (&t)[kCandidates]) const {
+  template <class Executor>
+  SPECDEC_HD void candidates(const Executor& executor, const Pair& pair, bool smooth, float (&t)[kCandidates]) const {
     const double width = hi.t - lo.t;
     double a = 0.2, b = 0.8;
     if (smooth) {
       const double chord = slope(lo, hi);
-      a = crossing(team, pair, width * (chord - before), width * (after - chord)) - 0x1p-10;
-      b = crossing(team, pair, 0, 0);
+      a = crossing(executor, pair, width * (chord - before), width * (after - chord)) - 0x1p-10;
+      b = crossing(executor, pair, 0, 0);
     }
     for (int m = 0; m < kCandidates; ++m) t[m] = float(lo.t + width * (a + (b - a) * m / (kCandidates - 1)));
   }
 
  private:
-  // Where f crosses 0 in the bracket if U dips below its chord by min(w u, (1 - w) v) at w, in 32nds of 32nds, rounded up.
-  template <class Team>
-  SPECDEC_HD double crossing(const Team& team, const Pair& pair, double u, double v) const {
+  // Where f crosses 0 in the bracket if U dips below its chord by min(w u, (1 - w) v) at w, in 32nds of 32nds, rounded
+  // up.
+  template <class Executor>
+  SPECDEC_HD double crossing(const Executor& executor, const Pair& pair, double u, double v) const {
     double begin = 0, step = 1;
     for (int round = 0; round < 2; ++round) {
       step /= 32;
-      const int first = team.first_of_32([&](int i) {
+      const int first = executor.first_of_32([&](int i) {
         const double w = begin + (i + 1) * step, n = 1 - w, dip = w * u < n * v ? w * u : n * v;
         const double under = n * lo.under + w * hi.under - (dip > 0 ? dip : 0);
         return pair.excess({n * lo.t + w * hi.t, under > 0 ? under : 0}, 1.5 * kGuard) <= 0;
@@ -115,14 +122,14 @@ struct Bracket {
 
 }  // namespace kseq
 
-// Needs of the Team: masses(p, q), unders(p, q, t, under) as often as wanted, and first_of_32. A pair with a row that is no law
-// gives rho = k, which is valid for every pair of laws, with beta = p_acc = NaN.
-// p: a Dist, or what else the Team can tell the masses of.
-template <class Team, class Target>
-SPECDEC_HD KSeq kseq_rho(Team& team, const Target& p, const Dist& q, int64_t k) {
+// Needs of the Executor: masses(p, q), clipped_sums(p, q, t, under) as often as wanted, and first_of_32. A pair with a
+// row that is no law gives rho = k, which is valid for every pair of laws, with beta = p_acc = NaN. p: a Dist, or what
+// else the Executor can tell the masses of.
+template <class Executor, class Target>
+SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int64_t k) {
   using namespace kseq;
   if (k < 1) k = 1;
-  const Pair pair{team.masses(p, q), k};
+  const Pair pair{executor.masses(p, q), k};
   if (!(pair.mass.p > 0 && pair.mass.p < HUGE_VAL && pair.mass.q > 0)) return {double(k), NAN, NAN};
 
   const double one = pair.mass.p / pair.mass.q, step = cbrt(double(k));
@@ -131,18 +138,19 @@ SPECDEC_HD KSeq kseq_rho(Team& team, const Target& p, const Dist& q, int64_t k) 
   Bracket bracket;
   for (int pass = 1;; ++pass) {
     double under[kCandidates];
-    team.unders(p, q, t, under);
+    executor.clipped_sums(p, q, t, under);
     if (pass == 1) {
       bracket = {{t[0], under[0]}, {t[3], under[3]}, (under[0] - pair.mass.p) / t[0], 0};
       if (k == 1 || pair.excess(bracket.lo, kGuard) <= 0) bracket.hi = bracket.lo;
     }
     bracket.shrink(pair, t, under);
     if (bracket.closed(pair) || pass == kMostPasses) break;
-    bracket.candidates(team, pair, pass < kSmoothPasses, t);
+    bracket.candidates(executor, pair, pass < kSmoothPasses, t);
   }
   const Point found = bracket.hi;
   const double rho = found.t / one, r = pair.rejected(found);
-  if (k > 1 && found.under >= pair.mass.p * (1 - kGuard)) return {double(k), 0, 0};  // nothing in common that could be told from rounding
+  if (k > 1 && found.under >= pair.mass.p * (1 - kGuard))
+    return {double(k), 0, 0};  // nothing in common that could be told from rounding
   return {found.t == most || rho > double(k) ? double(k) : rho > 1 ? rho : 1, 1 - r, 1 - power(r, k)};
 }
 

@@ -8,8 +8,8 @@ namespace specdec {
 namespace {
 
 void run(const KSeqRho& a, const Tensor&) {
-  for_requests(a.N, std::max(a.p.V, a.q.V), [&](CpuTeam& team, int64_t n) {
-    a.write(n, kseq_rho(team, a.target(n), a.draft(n), a.k[n]));
+  for_requests(a.N, std::max(a.p.V, a.q.V), [&](CpuExecutor& executor, int64_t n) {
+    a.write(n, kseq_rho(executor, a.target(n), a.draft(n), a.k[n]));
   });
 }
 

@@ -10,8 +10,8 @@ namespace {
 
 __global__ void __launch_bounds__(kThreads, 1) search(const KSeqRho a) {
   const int64_t n = blockIdx.x;
-  PairTeam team;
-  const KSeq found = kseq_rho(team, a.target(n), a.draft(n), a.k[n]);
+  PairExecutor executor;
+  const KSeq found = kseq_rho(executor, a.target(n), a.draft(n), a.k[n]);
   if (threadIdx.x == 0) a.write(n, found);
 }
 

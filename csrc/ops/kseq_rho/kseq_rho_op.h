@@ -17,8 +17,8 @@ struct KSeqRho : RowPairs {
 };
 
 template <void (*Run)(const KSeqRho&, const Tensor& like)>
-std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const Tensor& q, const Tensor& k, const OptTensor& p_stats,
-                                               const OptTensor& q_stats) {
+std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const Tensor& q, const Tensor& k,
+                                               const OptTensor& p_stats, const OptTensor& q_stats) {
   const Op op("kseq_rho", p);
   check_given(op, "p", p, "q", q, "k", k);
   KSeqRho a{row_pairs(op, p, q, p_stats, q_stats)};
@@ -27,7 +27,8 @@ std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const Tensor& q,
   if (values_at_hand(op))
     for (int64_t n = 0; n < N; ++n) check(a.k[n] >= 1, op, "k must be >= 1, got ", a.k[n], " at index ", n);
 
-  Tensor rho = empty({N}, ScalarType::Double, p), beta = empty({N}, ScalarType::Double, p), p_acc = empty({N}, ScalarType::Double, p);
+  Tensor rho = empty({N}, ScalarType::Double, p), beta = empty({N}, ScalarType::Double, p),
+         p_acc = empty({N}, ScalarType::Double, p);
   a.rho = out_pointer<double>(rho), a.beta = out_pointer<double>(beta), a.p_acc = out_pointer<double>(p_acc);
   if (N > 0) Run(a, p);
   return {rho, beta, p_acc};

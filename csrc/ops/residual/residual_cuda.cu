@@ -16,7 +16,7 @@ struct Outcome {
 };
 
 struct Rest {
-  Residual a;
+  ResidualRows a;
   ChunkTable table;
   RowGrid grid;
   Outcome* outcomes = nullptr;  // [N]
@@ -29,12 +29,12 @@ __global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
   sum_chunks(p, q, s.grid.part(), s.grid.per_warp, nullptr, sum);
   if (!s.grid.last()) return;
 
-  BlockTeam team(Law{}, sum, nullptr, BlockTeam::kPair);
-  const double total = team.sum(p, q);
+  BlockExecutor executor(RowStats{}, sum, nullptr, BlockExecutor::kPair);
+  const double total = executor.sum(p, q);
   Outcome outcome{1 / total, -1, true};
   if (!has_mass(total)) {
-    const double p_total = team.sum(p, Dist{});
-    outcome = {1 / p_total, has_mass(p_total) ? -1 : team.argmax_finite(p.row), false};
+    const double p_total = executor.sum(p, Dist{});
+    outcome = {1 / p_total, has_mass(p_total) ? -1 : executor.argmax_finite(p.row), false};
   }
   if (threadIdx.x == 0) s.a.mass[n] = total, s.outcomes[n] = outcome;
 }
@@ -47,11 +47,12 @@ __global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
   float* out = s.a.probs + n * V;
   for_chunks(chunk_count(V), s.grid.part(), s.grid.per_warp, [&](int64_t c) {
     if (outcome.hot < 0) return write_chunk(p, q, c, outcome.inverse, out);
-    for (int64_t v = c * kChunk + threadIdx.x % kLanes; v < V && v < (c + 1) * kChunk; v += kLanes) out[v] = v == outcome.hot;
+    for (int64_t v = c * kChunk + threadIdx.x % kLanes; v < V && v < (c + 1) * kChunk; v += kLanes)
+      out[v] = v == outcome.hot;
   });
 }
 
-void run(const Residual& a, const Tensor& like) {
+void run(const ResidualRows& a, const Tensor& like) {
   constexpr const char* kOp = "residual";
   const OnDeviceOf device(like);
   Scratch scratch;

@@ -9,23 +9,23 @@
 
 namespace specdec {
 
-struct Residual {
+struct ResidualRows {
   int64_t N = 0;
-  Rows p, q;                // [N, V], [N, Vq]
-  Ints q_ids;               // [N], in place of q: one-hot drafts
-  float* probs = nullptr;   // [N, V]
-  double* mass = nullptr;   // [N]
+  Rows p, q;               // [N, V], [N, Vq]
+  Ints q_ids;              // [N], in place of q: one-hot drafts
+  float* probs = nullptr;  // [N, V]
+  double* mass = nullptr;  // [N]
 
   SPECDEC_HD Dist target(int64_t n) const { return from_probs(p.at(0, n)); }
   SPECDEC_HD Dist draft(int64_t n) const { return q_ids ? one_hot(q_ids[n]) : from_probs(q.at(0, n)); }
 };
 
-template <void (*Run)(const Residual&, const Tensor& like)>
+template <void (*Run)(const ResidualRows&, const Tensor& like)>
 std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q) {
   const Op op("residual", p);
   check_given(op, "p", p, "q", q);
   check_dim(op, "p", p, 2);
-  Residual a;
+  ResidualRows a;
   const int64_t N = a.N = p.size(0), V = p.size(1);
   a.p = {p.const_data_ptr(), V, 0, p.stride(0), check_rows(op, "p", p)};
   if (q.scalar_type() == ScalarType::Long || q.scalar_type() == ScalarType::Int) {

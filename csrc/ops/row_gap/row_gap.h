@@ -12,11 +12,11 @@ struct Gap {
 };
 
 // What depends on a row that is no law is NaN.
-template <class Team>
-SPECDEC_WALK Gap row_gap(Team& team, const Dist& p, const Dist& q) {
-  const double max_p = largest(team, p), max_q = largest(team, q);
-  const bool laws = max_p > 0 && max_q > 0;
-  const PairGap x = laws ? team.gap(p, q) : PairGap{NAN, NAN, team.entropy(p), team.entropy(q)};
+template <class Executor>
+SPECDEC_WALK Gap row_gap(Executor& executor, const Dist& p, const Dist& q) {
+  const double max_p = largest(executor, p), max_q = largest(executor, q);
+  const bool valid = max_p > 0 && max_q > 0;
+  const PairGap x = valid ? executor.gap(p, q) : PairGap{NAN, NAN, executor.entropy(p), executor.entropy(q)};
   return {x.tv, x.overlap, x.entropy_p, x.entropy_q, max_p, max_q};
 }
 

@@ -8,7 +8,8 @@ namespace specdec {
 namespace {
 
 void run(const RowGap& a, const Tensor&) {
-  for_requests(a.N, std::max(a.p.V, a.q.V), [&](CpuTeam& team, int64_t n) { a.write(n, row_gap(team, a.target(n), a.draft(n))); });
+  for_requests(a.N, std::max(a.p.V, a.q.V),
+               [&](CpuExecutor& executor, int64_t n) { a.write(n, row_gap(executor, a.target(n), a.draft(n))); });
 }
 
 }  // namespace

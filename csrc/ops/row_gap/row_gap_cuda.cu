@@ -17,9 +17,9 @@ __global__ void __launch_bounds__(kThreads, 1) measure(const Pairs s) {
   const int64_t n = blockIdx.x, V = s.a.p.V > s.a.q.V ? s.a.p.V : s.a.q.V;
   ChunkTable table;
   table.sum = s.sum + n * chunk_count(V);
-  BlendTeam team(table);
-  const Gap gap = row_gap(team, s.a.target(n), s.a.draft(n));
-  if (team.leads()) s.a.write(n, gap);
+  MixtureExecutor executor(table);
+  const Gap gap = row_gap(executor, s.a.target(n), s.a.draft(n));
+  if (executor.leads()) s.a.write(n, gap);
 }
 
 void run(const RowGap& a, const Tensor& like) {

@@ -7,8 +7,10 @@
 namespace specdec {
 namespace {
 
-void run(const RowStats& a, const Tensor&) {
-  for_requests(a.N, a.logits.V, [&](CpuTeam& team, int64_t n) { a.stats[n] = team.law(a.logits.at(0, n), a.sampling[n]); });
+void run(const LogitRows& a, const Tensor&) {
+  for_requests(a.N, a.logits.V, [&](CpuExecutor& executor, int64_t n) {
+    a.stats[n] = executor.stats(a.logits.at(0, n), a.sampling[n]);
+  });
 }
 
 }  // namespace

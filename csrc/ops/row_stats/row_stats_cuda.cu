@@ -8,31 +8,31 @@
 namespace specdec {
 namespace {
 
-struct Scan {
-  RowStats a;
+struct RowStatsLaunch {
+  LogitRows a;
   ChunkTable table;
   RowGrid grid;
 };
 
 template <bool kFiltered>
-__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const Scan s) {
+__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowStatsLaunch s) {
   const int64_t n = s.grid.row();
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
   const ChunkTable table = s.table.row(n, chunk_count(row.V));
-  scan_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
+  reduce_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
   if (!s.grid.last()) return;
-  const Law law = block_law<kFiltered>(row, filters, table);
-  if (threadIdx.x == 0) s.a.stats[n] = law;
+  const RowStats stats = block_stats<kFiltered>(row, filters, table);
+  if (threadIdx.x == 0) s.a.stats[n] = stats;
 }
 
-void run(const RowStats& a, const Tensor& like) {
+void run(const LogitRows& a, const Tensor& like) {
   constexpr const char* kOp = "row_stats";
   const OnDeviceOf device(like);
   Scratch scratch;
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
-  Scan s{a, {}, {}};
+  RowStatsLaunch s{a, {}, {}};
   room.take(kOp, scratch, device.stream, s.grid, s.table);
   if (a.sampling.filters())
     SPECDEC_LAUNCH(kOp, scan<true>, a.N * s.grid.blocks, device.stream, s);

@@ -6,19 +6,19 @@
 
 namespace specdec {
 
-struct RowStats {
+struct LogitRows {
   int64_t N = 0;
-  Rows logits;           // [N, V]
-  Sampling sampling;     // [N]
-  Law* stats = nullptr;  // [N]: a Law is the four floats, in order
+  Rows logits;                // [N, V]
+  Sampling sampling;          // [N]
+  RowStats* stats = nullptr;  // [N]: a RowStats is the four floats, in order
 };
 
-template <void (*Run)(const RowStats&, const Tensor& like)>
+template <void (*Run)(const LogitRows&, const Tensor& like)>
 Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
                     const OptTensor& min_p) {
   const Op op("row_stats", logits);
   check_given(op, "logits", logits);
-  RowStats a;
+  LogitRows a;
   check_dim(op, "logits", logits, 2);
   a.N = logits.size(0);
   a.logits = {logits.const_data_ptr(), logits.size(1), 0, logits.stride(0), check_rows(op, "logits", logits)};
@@ -26,7 +26,7 @@ Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const Op
   check_values(op, "", a.sampling, a.N);
 
   Tensor stats = empty({a.N, 4}, ScalarType::Float, logits);
-  a.stats = out_pointer<Law>(stats);
+  a.stats = out_pointer<RowStats>(stats);
   if (a.N > 0) Run(a, logits);
   return stats;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// k draws from one row's law, by inverse CDF: independent, or without replacement (each from what is left, renormalised: however little
-// that is, see take_out).
+// k draws from one row's law, by inverse CDF: independent, or without replacement (each from what is left,
+// renormalised: however little that is, see take_out).
 #pragma once
 
 #include "../../core/residual.h"
@@ -11,16 +11,16 @@ namespace specdec {
 
 struct Sample {
   int64_t N = 0;
-  Rows logits;                       // [N, V]
-  const float* stats_in = nullptr;   // [N, 4], or
-  Sampling sampling;                 // [N]
+  Rows logits;                      // [N, V]
+  const float* stats_in = nullptr;  // [N, 4], or
+  Sampling sampling;                // [N]
   int64_t k = 1;
   bool replacement = true;
   Ints seed, offset, slot;           // [N]
   const double* uniforms = nullptr;  // [N, k], in place of seed, offset and slot
   int64_t* tokens = nullptr;         // [N, k]
   float* logprobs = nullptr;         // [N, k]
-  Law* stats = nullptr;              // [N]
+  RowStats* stats = nullptr;         // [N]
 
   SPECDEC_HD double draft_uniform(int64_t n, int64_t i) const {
     if (uniforms) return given_uniform(uniforms[n * k + i]);
@@ -28,26 +28,29 @@ struct Sample {
   }
 };
 
-template <class Team>
-SPECDEC_HD void sample(Team& team, const Sample& a, int64_t n) {
+template <class Executor>
+SPECDEC_HD void sample(Executor& executor, const Sample& a, int64_t n) {
   const Row row = a.logits.at(0, n);
-  const Law law = a.stats_in ? law_at(a.stats_in, n) : team.law(row, a.sampling[n]);
-  const Dist q = from_law(row, law);
-  if (team.leads()) a.stats[n] = law;
+  const RowStats stats = a.stats_in ? stats_at(a.stats_in, n) : executor.stats(row, a.sampling[n]);
+  const Dist q = from_stats(row, stats);
+  if (executor.leads()) a.stats[n] = stats;
   int64_t* tokens = a.tokens + n * a.k;
   float* logprobs = a.logprobs + n * a.k;
 
-  if (!q.valid() || !(q.kind == Kind::kOneHot || has_mass(team.sum(q, Dist{})))) {
-    const int64_t id = team.argmax_finite(row);
-    for (int64_t i = 0; i < a.k && team.leads(); ++i) tokens[i] = id, logprobs[i] = NAN;
+  if (!q.valid() || !(q.kind == Kind::kOneHot || has_mass(executor.sum(q, Dist{})))) {
+    const int64_t id = executor.argmax_finite(row);
+    for (int64_t i = 0; i < a.k && executor.leads(); ++i) tokens[i] = id, logprobs[i] = NAN;
     return;
   }
   Dist left = q;
   for (int64_t i = 0; i < a.k; ++i) {
     const bool empty = left.kind == Kind::kNothing;
-    const int64_t id = empty ? -1 : q.kind == Kind::kOneHot ? q.hot : team.draw(left, Dist{}, a.draft_uniform(n, i));
-    if (team.leads()) tokens[i] = id, logprobs[i] = empty ? -HUGE_VALF : float(q.log_prob(id));
-    if (!a.replacement && !empty && i + 1 < a.k) left = q.kind == Kind::kOneHot ? Dist{} : team.take_out(left, {tokens, i + 1});
+    const int64_t id = empty                     ? -1
+                       : q.kind == Kind::kOneHot ? q.hot
+                                                 : executor.draw(left, Dist{}, a.draft_uniform(n, i));
+    if (executor.leads()) tokens[i] = id, logprobs[i] = empty ? -HUGE_VALF : float(q.log_prob(id));
+    if (!a.replacement && !empty && i + 1 < a.k)
+      left = q.kind == Kind::kOneHot ? Dist{} : executor.exclude(left, {tokens, i + 1});
   }
 }
 

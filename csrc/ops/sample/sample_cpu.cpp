@@ -8,7 +8,7 @@ namespace specdec {
 namespace {
 
 void run(const Sample& a, const Tensor&) {
-  for_requests(a.N, a.logits.V, [&](CpuTeam& team, int64_t n) { sample(team, a, n); });
+  for_requests(a.N, a.logits.V, [&](CpuExecutor& executor, int64_t n) { sample(executor, a, n); });
 }
 
 }  // namespace

@@ -8,17 +8,18 @@
 namespace specdec {
 namespace {
 
-class DrawTeam : public BlockTeam {
+class SampleExecutor : public BlockExecutor {
  public:
-  SPECDEC_DEVICE DrawTeam(const Law& law, const ChunkTable& table, bool has_max, Held held)
-      : BlockTeam(law, table.sum, has_max ? table.max : nullptr, held), table_(table) {}
+  SPECDEC_DEVICE SampleExecutor(const RowStats& stats, const ChunkTable& table, bool has_max, Held held)
+      : BlockExecutor(stats, table.sum, has_max ? table.max : nullptr, held), table_(table) {}
 
-  // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left of it may be far
-  // smaller than what was taken. Returns p as it is to be drawn from next; nothing where nothing is left.
-  SPECDEC_DEVICE Dist take_out(const Dist& p, const Taken& taken) {
-    taken_ = taken;
+  // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left
+  // of it may be far smaller than what was taken. Returns p as it is to be drawn from next; nothing where nothing is
+  // left.
+  SPECDEC_DEVICE Dist exclude(const Dist& p, const Removed& removed) {
+    removed_ = removed;
     __syncthreads();
-    const int64_t chunk = taken[taken.n - 1] / kChunk, first = chunk * kChunk;
+    const int64_t chunk = removed[removed.n - 1] / kChunk, first = chunk * kChunk;
     const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
     const double rest = block_sum<double>(n, [&](int i) { return double(weight(p, Dist{}, first + i)); });
     if (leads()) __stcg(sum_ + chunk, float(rest));
@@ -26,7 +27,7 @@ class DrawTeam : public BlockTeam {
     const double total = block_sum<double>(int(chunk_count(p.row.V)), [&](int c) { return double(__ldcg(sum_ + c)); });
     if (total >= kEnough) return p;
     Dist left = p;
-    left.law = block_law_without(p, taken, table_);
+    left.stats = block_stats_without(p, removed, table_);
     return left.valid() ? left : Dist{};
   }
 
@@ -47,18 +48,18 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws
   const Filters filters = s.a.sampling[n];
   const ChunkTable table = s.table.row(n, chunk_count(row.V));
   Dist q;
-  if (s.a.stats_in) q = from_law(row, law_at(s.a.stats_in, n));
+  if (s.a.stats_in) q = from_stats(row, stats_at(s.a.stats_in, n));
   if (q.kind == Kind::kLogits)
     sum_chunks(q, Dist{}, s.grid.part(), s.grid.per_warp, nullptr, table.sum);
   else if (!s.a.stats_in)
-    scan_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
+    reduce_chunks(row, filters, s.grid.part(), s.grid.per_warp, table);
   if (!s.grid.last()) return;
 
-  Law law{};
-  if (!s.a.stats_in) law = block_law<kFiltered>(row, filters, table);
+  RowStats stats{};
+  if (!s.a.stats_in) stats = block_stats<kFiltered>(row, filters, table);
   const bool held = s.a.stats_in || !filters.any(row.V);
-  DrawTeam team(law, table, !s.a.stats_in, held ? BlockTeam::kPlain : BlockTeam::kNothingHeld);
-  sample(team, s.a, n);
+  SampleExecutor executor(stats, table, !s.a.stats_in, held ? BlockExecutor::kPlain : BlockExecutor::kNothingHeld);
+  sample(executor, s.a, n);
 }
 
 void run(const Sample& a, const Tensor& like) {

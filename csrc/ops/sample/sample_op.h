@@ -11,9 +11,10 @@ namespace specdec {
 
 template <void (*Run)(const Sample&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTensor& stats, int64_t k, bool replacement,
-                                              const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
-                                              const OptTensor& min_p, const OptTensor& seed, const OptTensor& offset, const OptTensor& slot,
-                                              const OptTensor& uniforms) {
+                                             const OptTensor& temperature, const OptTensor& top_k,
+                                             const OptTensor& top_p, const OptTensor& min_p, const OptTensor& seed,
+                                             const OptTensor& offset, const OptTensor& slot,
+                                             const OptTensor& uniforms) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
@@ -35,14 +36,15 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
   a.seed = ints_per_row(op, "seed", seed, N);
   a.offset = ints_per_row(op, "offset", offset, N);
   a.slot = ints_per_row(op, "slot", slot, N);
-  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset", " alone");
+  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
+        " alone");
   check(uniforms || seed || temperature || stats, op, "needs seed and offset, or uniforms, got neither");
 
   Tensor tokens = empty({N, k}, ScalarType::Long, logits), logprobs = empty({N, k}, ScalarType::Float, logits);
   Tensor stats_out = empty({N, 4}, ScalarType::Float, logits);
   a.tokens = out_pointer<int64_t>(tokens);
   a.logprobs = out_pointer<float>(logprobs);
-  a.stats = out_pointer<Law>(stats_out);
+  a.stats = out_pointer<RowStats>(stats_out);
   if (N > 0) Run(a, logits);
   return {tokens, logprobs, stats_out};
 }

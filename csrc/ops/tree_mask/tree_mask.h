@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who may attend to whom in a tree of tokens: every node to itself, to its ancestors and to the prefix.
-// Two steps: the ancestors of each node as bits, key j of the tree in bit j % 32 of word j / 32; then the mask from those bits.
+// Two steps: the ancestors of each node as bits, key j of the tree in bit j % 32 of word j / 32; then the mask from
+// those bits.
 #pragma once
 
 #include <type_traits>
@@ -10,19 +11,33 @@
 namespace specdec {
 
 enum MaskFormat : int32_t {
-  kMaskBool, kMaskFloat32, kMaskFloat64, kMaskBFloat16, kMaskFloat16, kMaskUint8, kMaskUint32, kMaskUint64, kMaskFormats
+  kMaskBool,
+  kMaskFloat32,
+  kMaskFloat64,
+  kMaskBFloat16,
+  kMaskFloat16,
+  kMaskUint8,
+  kMaskUint32,
+  kMaskUint64,
+  kMaskFormats
 };
 
 constexpr int32_t kBadParent = 1;    // a parent outside [-1, its node): the node counts as padding
 constexpr int32_t kBadPosition = 2;  // a prefix_len or tree_start outside [0, 2^62): it counts as 0
 
-SPECDEC_HD constexpr bool is_length(int64_t n) { return n >= 0 && n >> 62 == 0; }  // behind it, the position of a node is an int64 too
+SPECDEC_HD constexpr bool is_length(int64_t n) {
+  return n >= 0 && n >> 62 == 0;
+}  // behind it, the position of a node is an int64 too
 
 SPECDEC_HD constexpr bool is_element(MaskFormat f) { return f <= kMaskFloat16; }
-SPECDEC_HD constexpr int element_bytes(MaskFormat f) { return f == kMaskBool ? 1 : f == kMaskFloat32 ? 4 : f == kMaskFloat64 ? 8 : 2; }
+SPECDEC_HD constexpr int element_bytes(MaskFormat f) {
+  return f == kMaskBool ? 1 : f == kMaskFloat32 ? 4 : f == kMaskFloat64 ? 8 : 2;
+}
 
 // a / b of numbers that are not negative. 64-bit division is slow, on the device most of all.
-SPECDEC_HD int64_t quotient(int64_t a, int64_t b) { return (a | b) >> 32 == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b; }
+SPECDEC_HD int64_t quotient(int64_t a, int64_t b) {
+  return (a | b) >> 32 == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b;
+}
 
 // The lowest n of 32 bits, n clamped to [0, 32].
 SPECDEC_HD uint32_t lowest(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1u; }
@@ -42,17 +57,17 @@ SPECDEC_HD uint32_t elements(MaskFormat f, uint32_t seen, int w) {
 
 struct TreeMask {
   int64_t B = 0, N = 0, keys = 0;
-  bool nodes_only = true;               // the keys are the nodes
-  Ints parents;                         // [B, N]
-  int64_t strides[2] = {};              // of parents
-  Ints prefix_len, tree_start;          // [B]; none: 0, and right behind the prefix
+  bool nodes_only = true;       // the keys are the nodes
+  Ints parents;                 // [B, N]
+  int64_t strides[2] = {};      // of parents
+  Ints prefix_len, tree_start;  // [B]; none: 0, and right behind the prefix
   MaskFormat format = kMaskBool;
-  int64_t W = 0;                        // words of a row of `ancestors`
-  uint32_t* ancestors = nullptr;        // [B, N, W]; where the mask is just this, the mask itself
+  int64_t W = 0;                  // words of a row of `ancestors`
+  uint32_t* ancestors = nullptr;  // [B, N, W]; where the mask is just this, the mask itself
   void* mask = nullptr;
-  int32_t* depth = nullptr;             // [B, N]
-  int64_t* positions = nullptr;         // [B, N]
-  int32_t* status = nullptr;            // [B]
+  int32_t* depth = nullptr;      // [B, N]
+  int64_t* positions = nullptr;  // [B, N]
+  int32_t* status = nullptr;     // [B]
 
   SPECDEC_HD int64_t given_parent(int64_t b, int64_t i) const { return parents.at(b * strides[0] + i * strides[1]); }
   SPECDEC_HD bool bad_parent(int64_t b, int64_t i) const { return given_parent(b, i) < -1 || given_parent(b, i) >= i; }
@@ -62,9 +77,13 @@ struct TreeMask {
     return p < i && p >= 0 ? p : -1;
   }
 
-  SPECDEC_HD bool bad_position(int64_t b) const { return (prefix_len && !is_length(prefix_len[b])) || (tree_start && !is_length(tree_start[b])); }
+  SPECDEC_HD bool bad_position(int64_t b) const {
+    return (prefix_len && !is_length(prefix_len[b])) || (tree_start && !is_length(tree_start[b]));
+  }
   SPECDEC_HD int64_t prefix(int64_t b) const { return prefix_len && is_length(prefix_len[b]) ? prefix_len[b] : 0; }
-  SPECDEC_HD int64_t start(int64_t b) const { return !tree_start ? prefix(b) : is_length(tree_start[b]) ? tree_start[b] : 0; }
+  SPECDEC_HD int64_t start(int64_t b) const {
+    return !tree_start ? prefix(b) : is_length(tree_start[b]) ? tree_start[b] : 0;
+  }
 
   SPECDEC_HD void put_node(int64_t b, int64_t i, int32_t d) const {
     depth[b * N + i] = d;
@@ -101,8 +120,11 @@ struct TreeMask {
     return bits;
   }
 
-  // The mask is written in units: 16 bytes of elements, 4 bytes of a request's "uint8", a word of "uint32" and "uint64".
-  SPECDEC_HD int64_t packed_words() const { return format == kMaskUint64 ? (keys + 63) / 64 * 2 : (keys + 31) / 32; }  // of a row
+  // The mask is written in units: 16 bytes of elements, 4 bytes of a request's "uint8", a word of "uint32" and
+  // "uint64".
+  SPECDEC_HD int64_t packed_words() const {
+    return format == kMaskUint64 ? (keys + 63) / 64 * 2 : (keys + 31) / 32;
+  }  // of a row
   SPECDEC_HD int64_t packed_bytes() const { return (N * keys + 7) / 8; }  // of a request
   SPECDEC_HD int64_t units() const {
     if (format == kMaskUint8) return B * ((packed_bytes() + 3) / 4);
@@ -133,9 +155,11 @@ struct TreeMask {
       uint32_t* out = static_cast<uint32_t*>(mask) + 4 * unit;
       const int64_t left = rows * keys - e;
       if (left >= n) {
-        put_16_bytes(out, elements(kFormat, seen, 0), elements(kFormat, seen, 1), elements(kFormat, seen, 2), elements(kFormat, seen, 3));
+        put_16_bytes(out, elements(kFormat, seen, 0), elements(kFormat, seen, 1), elements(kFormat, seen, 2),
+                     elements(kFormat, seen, 3));
       } else {
-        for (int i = 0; i < left * bytes; ++i) reinterpret_cast<uint8_t*>(out)[i] = uint8_t(elements(kFormat, seen, i / 4) >> i % 4 * 8);
+        for (int i = 0; i < left * bytes; ++i)
+          reinterpret_cast<uint8_t*>(out)[i] = uint8_t(elements(kFormat, seen, i / 4) >> i % 4 * 8);
       }
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread per word of ancestors walks up from its node; then a thread per unit of the mask. No block waits for another.
+// A thread per word of ancestors walks up from its node; then a thread per unit of the mask. No block waits for
+// another.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/launch.h"

@@ -10,8 +10,8 @@
 namespace specdec {
 
 inline ScalarType mask_dtype(MaskFormat f) {
-  constexpr ScalarType dtypes[] = {ScalarType::Bool, ScalarType::Float, ScalarType::Double, ScalarType::BFloat16, ScalarType::Half,
-                                   ScalarType::Byte, ScalarType::UInt32, ScalarType::UInt64};
+  constexpr ScalarType dtypes[] = {ScalarType::Bool, ScalarType::Float, ScalarType::Double, ScalarType::BFloat16,
+                                   ScalarType::Half, ScalarType::Byte,  ScalarType::UInt32, ScalarType::UInt64};
   return dtypes[f];
 }
 
@@ -29,12 +29,13 @@ inline void check_tree(const Op& op, const TreeMask& a) {
 }
 
 template <void (*Run)(const TreeMask&, const Tensor& like)>
-std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, const OptTensor& prefix_len, const OptTensor& tree_start,
-                                                        int64_t num_keys, int64_t format) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, const OptTensor& prefix_len,
+                                                        const OptTensor& tree_start, int64_t num_keys, int64_t format) {
   const Op op("tree_mask", parents);
   check_given(op, "parents", parents);
   check_dim(op, "parents", parents, 2);
-  check(num_keys >= -1 && num_keys <= 1 << 30, op, "num_keys must be in [0, 2^30], or -1 for the nodes alone, got ", num_keys);
+  check(num_keys >= -1 && num_keys <= 1 << 30, op, "num_keys must be in [0, 2^30], or -1 for the nodes alone, got ",
+        num_keys);
   check(format >= 0 && format < kMaskFormats, op, "format must be in [0, ", int(kMaskFormats), "), got ", format);
   TreeMask a;
   const int64_t B = a.B = parents.size(0), N = a.N = parents.size(1);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block verification of one request (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding"), of any law pi:
-//   r_0 = 1,  r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i));   s_i = sum (r_i pi_i - q_i)+;   h_i = s_i / (s_i + 1 - r_i),  h_g = r_g
-//   tau = the largest i with eta_i < h_i, or 0;   then y ~ pi_g, or norm((r_tau pi_tau - q_tau)+).
-// Given the draft, tau >= i has probability r_i; so nothing behind the first r_i = 0 is looked at, and r_i = 1 needs no s_i.
+// Block verification of one request (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding"), of any
+// law pi:
+//   r_0 = 1,  r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i));   s_i = sum (r_i pi_i - q_i)+;   h_i = s_i / (s_i + 1
+//   - r_i),  h_g = r_g tau = the largest i with eta_i < h_i, or 0;   then y ~ pi_g, or norm((r_tau pi_tau - q_tau)+).
+// Given the draft, tau >= i has probability r_i; so nothing behind the first r_i = 0 is looked at, and r_i = 1 needs no
+// s_i.
 #pragma once
 
 #include "position.h"
@@ -10,51 +12,51 @@
 namespace specdec {
 
 // r of the next position, 0 where there is none.
-template <class Team>
-SPECDEC_WALK double next_r(Team& team, const VerifyChain& a, int64_t b, int64_t i, Place& x) {
+template <class Executor>
+SPECDEC_WALK double next_r(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, Position& x) {
   if (!x.tested || !is_draft_prob(x.q_d)) return 0;
   const int64_t d = a.draft_token(b, i);
   const double q_d = draft_prob(x.q_d), enough = q_d / x.r;
-  if (!(x.pi.prob(d) >= enough)) complete(team, a.rules.parameters(b).first, x.pi, x.link);
+  if (!(x.pi.prob(d) >= enough)) complete(executor, a.rules.parameters(b).first, x.pi, x.subtraction);
   const double pi_d = x.pi.prob(d);
   return pi_d >= enough ? 1 : pi_d > 0 ? x.r * pi_d / q_d : 0;
 }
 
 // h of a position, given that its r is not 0.
-template <class Team>
-SPECDEC_WALK double chance_to_stop(Team& team, const VerifyChain& a, int64_t b, Place& x) {
+template <class Executor>
+SPECDEC_WALK double chance_to_stop(Executor& executor, const VerifyChain& a, int64_t b, Position& x) {
   if (!x.tested || x.r == 1) return x.r;
-  complete(team, a.rules.parameters(b).first, x.pi, x.link);
+  complete(executor, a.rules.parameters(b).first, x.pi, x.subtraction);
   double s;
   if (x.pi.hot()) {
-    s = x.r - draft_prob(x.q.prob(x.pi.law.hot));
+    s = x.r - draft_prob(x.q.prob(x.pi.dist.hot));
     if (s < 0) s = 0;
   } else {
-    s = rest_mass(team, x, true, x.r);
+    s = rest_mass(executor, x, true, x.r);
   }
   return s == s ? s / (s + 1 - x.r) : x.r;  // from a row that is no law nothing can be taken away
 }
 
 // places: [G + 1]
-template <class Team>
-SPECDEC_WALK void verify_block(Team& team, const VerifyChain& a, int64_t b, Place* places) {
+template <class Executor>
+SPECDEC_WALK void verify_block(Executor& executor, const VerifyChain& a, int64_t b, Position* positions) {
   int64_t i = 0;
   int32_t status = 0;
-  once(team, [&] { places[0].r = 1; });
+  once(executor, [&] { positions[0].r = 1; });
   while (true) {
-    look(team, a, b, i, places[i]);
-    status |= places[i].status;
-    const double r = next_r(team, a, b, i, places[i]);
+    look(executor, a, b, i, positions[i]);
+    status |= positions[i].status;
+    const double r = next_r(executor, a, b, i, positions[i]);
     if (!(r > 0)) break;
     ++i;
-    once(team, [&] { places[i].r = r; });
+    once(executor, [&] { positions[i].r = r; });
   }
-  while (i > 0 && !(a.accept_uniform(b, i - 1) < chance_to_stop(team, a, b, places[i]))) --i;
-  if (team.leads()) {
-    for (int64_t j = 0; j < i; ++j) keep_draft(a, b, j, places[j].p);
+  while (i > 0 && !(a.accept_uniform(b, i - 1) < chance_to_stop(executor, a, b, positions[i]))) --i;
+  if (executor.leads()) {
+    for (int64_t j = 0; j < i; ++j) emit_draft(a, b, j, positions[j].p);
   }
-  complete(team, a.rules.parameters(b).first, places[i].pi, places[i].link);
-  finish(team, a, b, i, Stop{places[i], status});
+  complete(executor, a.rules.parameters(b).first, positions[i].pi, positions[i].subtraction);
+  finish(executor, a, b, i, Stop{positions[i], status});
 }
 
 }  // namespace specdec

@@ -8,12 +8,12 @@
 namespace specdec {
 
 // How many places the walk of a request needs
-SPECDEC_HD int64_t places_of(const VerifyChain& a) { return a.block ? a.G + 1 : 1; }
+SPECDEC_HD int64_t positions_of(const VerifyChain& a) { return a.block ? a.G + 1 : 1; }
 
-template <class Team>
-SPECDEC_WALK void verify_request(Team& team, const VerifyChain& a, int64_t b, Place* places) {
-  if (a.block && replaces_target(a.rules[b])) return verify_block(team, a, b, places);
-  verify_tokens(team, a, b, *places);
+template <class Executor>
+SPECDEC_WALK void verify_request(Executor& executor, const VerifyChain& a, int64_t b, Position* positions) {
+  if (a.block && replaces_target(a.rules[b])) return verify_block(executor, a, b, positions);
+  verify_tokens(executor, a, b, *positions);
 }
 
 }  // namespace specdec

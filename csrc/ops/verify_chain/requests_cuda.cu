@@ -9,24 +9,26 @@ namespace specdec {
 namespace {
 
 // The laws that are sampled from are at hand; those that tell how sure a model is have no filters.
-class RequestTeam : public BlendTeam {
+class RequestExecutor : public MixtureExecutor {
  public:
-  using BlendTeam::BlendTeam;
-  SPECDEC_DEVICE Law law(const Row& row, const Filters& none) { return BlendTeam::law<false>(row, none); }
+  using MixtureExecutor::MixtureExecutor;
+  SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& none) {
+    return MixtureExecutor::stats<false>(row, none);
+  }
 };
 
 struct Requests {
   VerifyChain a;
-  ChunkTable table;         // of one row for each request
-  Place* places = nullptr;  // [B, places_of()]
+  ChunkTable table;               // of one row for each request
+  Position* positions = nullptr;  // [B, places_of()]
 };
 
 __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s) {
   const int64_t b = blockIdx.x;
   if (!s.a.by_rule(b)) return;
   const int64_t V = s.a.target.rows.V > s.a.draft.rows.V ? s.a.target.rows.V : s.a.draft.rows.V;
-  RequestTeam team(s.table.row(b, chunk_count(V)));
-  verify_request(team, s.a, b, s.places + b * places_of(s.a));
+  RequestExecutor executor(s.table.row(b, chunk_count(V)));
+  verify_request(executor, s.a, b, s.positions + b * positions_of(s.a));
 }
 
 }  // namespace
@@ -35,9 +37,9 @@ void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream)
   Scratch scratch;
   const int64_t chunks = chunk_count(std::max(a.target.rows.V, a.draft.rows.V));
   const TableRoom table(scratch, a.B, chunks, false);
-  const size_t places = scratch.ask<Place>(a.B * places_of(a));
+  const size_t positions = scratch.ask<Position>(a.B * positions_of(a));
   scratch.allocate(like);
-  const Requests s{a, table.in(scratch), scratch.at<Place>(places)};
+  const Requests s{a, table.in(scratch), scratch.at<Position>(positions)};
   SPECDEC_LAUNCH("verify_chain", verify_requests, a.B, stream, s);
 }
 

@@ -9,10 +9,10 @@ namespace specdec {
 namespace {
 
 void run(const VerifyChain& a, const Tensor&) {
-  for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuTeam& team, int64_t b) {
-    if (!a.by_rule(b)) return verify_chain(team, a, b);
-    std::vector<Place> places(places_of(a));
-    verify_request(team, a, b, places.data());
+  for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuExecutor& executor, int64_t b) {
+    if (!a.by_rule(b)) return verify_chain(executor, a, b);
+    std::vector<Position> positions(positions_of(a));
+    verify_request(executor, a, b, positions.data());
   });
 }
 

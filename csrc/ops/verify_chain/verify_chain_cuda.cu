@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches. `judge_rows`: blocks take parts of rows, first positions first; the last block of a position makes its laws and
-// judges its draft, and a stop keeps the blocks of later positions that have not begun from reading. `finish_requests`:
-// chunk sums of the residual at each stop, whose last block draws the final token. No block ever waits for another. Requests that ask
-// for a rule, or for block verification, only have their laws made by the first launch, and are then walked by one of their own.
+// Two launches. `judge_rows`: blocks take parts of rows, first positions first; the last block of a position makes its
+// laws and judges its draft, and a stop keeps the blocks of later positions that have not begun from reading.
+// `finish_requests`: chunk sums of the residual at each stop, whose last block draws the final token. No block ever
+// waits for another. Requests that ask for a rule, or for block verification, only have their laws made by the first
+// launch, and are then walked by one of their own.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
@@ -14,32 +15,33 @@ namespace specdec {
 namespace {
 
 // The chunk statistics and laws of one side's rows, where the caller did not hand its laws over.
-struct Scanned {
-  Law* laws = nullptr;    // [rows]
+struct Reduced {
+  RowStats* stats = nullptr;  // [rows]
   ChunkTable table;
-  int blocks = 0;         // per row
+  int blocks = 0;  // per row
 };
 
 struct Step {
-  VerifyChain a;              // the stats of a scanned side point to its laws
-  Scanned target, draft;
-  float* residual = nullptr;  // [B, chunks]: chunk sums at the stop
-  int* stop = nullptr;        // [B]: G + 1 less the first position known to stop; 0: none yet
-  int* judged = nullptr;      // [B, G+1]: blocks done with a position
-  int* summed = nullptr;      // [B]: blocks done with the chunk sums
+  VerifyChain a;  // the stats of a scanned side point to its laws
+  Reduced target, draft;
+  float* residual = nullptr;     // [B, chunks]: chunk sums at the stop
+  int* stop = nullptr;           // [B]: G + 1 less the first position known to stop; 0: none yet
+  int* tested_blocks = nullptr;  // [B, G+1]: blocks done with a position
+  int* summed = nullptr;         // [B]: blocks done with the chunk sums
   int per_warp = 1, residual_per_warp = 1, residual_blocks = 1;
 };
 
 SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
-  if (s.target.laws) return s.a.target.sampling[b].greedy();
-  return s.a.target.stats && law_at(s.a.target.stats, s.a.target.index(s.a.start(b), b, i)).scale == HUGE_VALF;
+  if (s.target.stats) return s.a.target.sampling[b].greedy();
+  return s.a.target.stats && stats_at(s.a.target.stats, s.a.target.index(s.a.start(b), b, i)).scale == HUGE_VALF;
 }
 
 template <bool kFiltered>
-SPECDEC_DEVICE void make_law(const Side& side, const Scanned& scanned, int64_t start, int64_t b, int64_t i) {
+SPECDEC_DEVICE void make_stats(const Side& side, const Reduced& reduced, int64_t start, int64_t b, int64_t i) {
   const int64_t index = side.index(start, b, i), chunks = chunk_count(side.rows.V);
-  const Law law = block_law<kFiltered>(side.at(start, b, i), side.sampling[b], scanned.table.row(index, chunks));
-  if (threadIdx.x == 0) scanned.laws[index] = law;
+  const RowStats stats =
+      block_stats<kFiltered>(side.at(start, b, i), side.sampling[b], reduced.table.row(index, chunks));
+  if (threadIdx.x == 0) reduced.stats[index] = stats;
 }
 
 template <bool kFiltered>
@@ -54,27 +56,29 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   for (int64_t j = threadIdx.x; j < i && j < g; j += kThreads) needless |= !a.has_draft(b, j);
   if (__syncthreads_or(needless)) return;
 
-  const bool scan_target = s.target.laws && !a.gives_bonus(b, i);
+  const bool reads_target = s.target.stats && !a.gives_bonus(b, i);
   const bool walks = a.by_rule(b);
-  const bool scan_draft = s.draft.laws && (walks ? reads_draft(a, b, i) : a.has_draft(b, i) && !greedy_target(s, b, i));
+  const bool reads_draft_row =
+      s.draft.stats && (walks ? reads_draft(a, b, i) : a.has_draft(b, i) && !greedy_target(s, b, i));
   const bool of_target = part < s.target.blocks;
-  if (of_target ? scan_target : scan_draft) {
+  if (of_target ? reads_target : reads_draft_row) {
     const Side& side = of_target ? a.target : a.draft;
-    const Scanned& scanned = of_target ? s.target : s.draft;
-    scan_chunks(side.at(start, b, i), side.sampling[b], of_target ? part : part - s.target.blocks, s.per_warp,
-                scanned.table.row(side.index(start, b, i), chunk_count(side.rows.V)));
+    const Reduced& reduced = of_target ? s.target : s.draft;
+    reduce_chunks(side.at(start, b, i), side.sampling[b], of_target ? part : part - s.target.blocks, s.per_warp,
+                  reduced.table.row(side.index(start, b, i), chunk_count(side.rows.V)));
   }
-  if (!last_block(s.judged + unit, blocks)) return;
+  if (!last_block(s.tested_blocks + unit, blocks)) return;
 
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
-    if (which == 0 ? scan_target : scan_draft) make_law<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, start, b, i);
+    if (which == 0 ? reads_target : reads_draft_row)
+      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, start, b, i);
   }
   if (walks || threadIdx.x != 0) return;
-  NoTeam team;
-  const Verdict verdict = judge(team, a, b, i);
-  if (verdict.accepted)
-    keep_draft(a, b, i, verdict.p);
+  NoExecutor executor;
+  const DraftTest test = test_draft(executor, a, b, i);
+  if (test.accepted)
+    emit_draft(a, b, i, test.p);
   else
     atomicMax(s.stop + b, int(a.G + 1 - i));
 }
@@ -85,20 +89,20 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   if (a.by_rule(b)) return;
   const int part = int(blockIdx.x % s.residual_blocks);
   const int64_t i = a.G + 1 - s.stop[b];
-  __shared__ Uninitialised<Verdict> shared;
-  Verdict& stop = shared.get();
+  __shared__ Uninitialised<DraftTest> shared;
+  DraftTest& stop = shared.get();
   if (threadIdx.x == 0) {
-    NoTeam team;
-    stop = judge(team, a, b, i);
+    NoExecutor executor;
+    stop = test_draft(executor, a, b, i);
   }
   __syncthreads();
 
   // The row's own chunk sums are at hand where judge_rows made its law and no filter took anything away.
   const bool draws = stop.p.valid() && has_row(stop.p);
   const bool plain = stop.q.kind == Kind::kNothing;
-  const bool held = plain && s.target.laws && !a.target.sampling[b].any(a.target.rows.V);
+  const bool held = plain && s.target.stats && !a.target.sampling[b].any(a.target.rows.V);
   const int64_t at = a.target.index(a.start(b), b, i) * chunks;
-  const float* chunk_max = s.target.laws ? s.target.table.max + at : nullptr;
+  const float* chunk_max = s.target.stats ? s.target.table.max + at : nullptr;
   float* sum = held ? s.target.table.sum + at : s.residual + b * chunks;
   if (!draws || held) {
     if (part > 0) return;
@@ -106,29 +110,31 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
     sum_chunks(stop.p, stop.q, part, s.residual_per_warp, chunk_max, sum);
     if (!last_block(s.summed + b, s.residual_blocks)) return;
   }
-  BlockTeam team(Law{}, sum, chunk_max, plain ? BlockTeam::kPlain : BlockTeam::kPair);
-  finish(team, a, b, i, stop);
+  BlockExecutor executor(RowStats{}, sum, chunk_max, plain ? BlockExecutor::kPlain : BlockExecutor::kPair);
+  finish(executor, a, b, i, stop);
 }
 
 // Room for the laws and the chunks of a side's rows, if its laws have to be made.
-class ScanRoom {
+class ReduceRoom {
  public:
-  ScanRoom(Scratch& scratch, const VerifyChain& a, const Side& side)
-      : scans_(side.rows && side.kind == Kind::kLogits && !side.stats),
-        rows_(!scans_ ? 0 : a.cu_draft ? a.D + a.B : a.B * (a.G + 1)),
-        laws_(scratch.ask<Law>(rows_)),
+  ReduceRoom(Scratch& scratch, const VerifyChain& a, const Side& side)
+      : reduces_(side.rows && side.kind == Kind::kLogits && !side.stats),
+        rows_(!reduces_    ? 0
+              : a.cu_draft ? a.D + a.B
+                           : a.B * (a.G + 1)),
+        stats_(scratch.ask<RowStats>(rows_)),
         table_(scratch, rows_, chunk_count(side.rows.V), side.sampling.filters()) {}
 
-  void take(const Scratch& scratch, int per_warp, Side& side, Scanned& scanned) const {
-    if (!scans_) return;
-    scanned = {scratch.at<Law>(laws_), table_.in(scratch), blocks_per_row(chunk_count(side.rows.V), per_warp)};
-    side.stats = reinterpret_cast<const float*>(scanned.laws);
+  void take(const Scratch& scratch, int per_warp, Side& side, Reduced& reduced) const {
+    if (!reduces_) return;
+    reduced = {scratch.at<RowStats>(stats_), table_.in(scratch), blocks_per_row(chunk_count(side.rows.V), per_warp)};
+    side.stats = reinterpret_cast<const float*>(reduced.stats);
   }
 
  private:
-  bool scans_;
+  bool reduces_;
   int64_t rows_;
-  size_t laws_;
+  size_t stats_;
   TableRoom table_;
 };
 
@@ -142,14 +148,15 @@ void run(const VerifyChain& a, const Tensor& like) {
 
   Scratch scratch;
   const size_t counters = scratch.ask<int>(positions + 2 * a.B), residual = scratch.ask<float>(a.B * chunks);
-  const ScanRoom target(scratch, a, a.target), draft(scratch, a, a.draft);
+  const ReduceRoom target(scratch, a, a.target), draft(scratch, a, a.draft);
   scratch.allocate(like);
-  s.judged = scratch.at<int>(counters), s.stop = s.judged + positions, s.summed = s.stop + a.B;
+  s.tested_blocks = scratch.at<int>(counters), s.stop = s.tested_blocks + positions, s.summed = s.stop + a.B;
   s.residual = scratch.at<float>(residual);
   target.take(scratch, s.per_warp, s.a.target, s.target);
   draft.take(scratch, s.per_warp, s.a.draft, s.draft);
 
-  check_cuda("verify_chain", cudaMemsetAsync(s.judged, 0, size_t(positions + 2 * a.B) * sizeof(int), device.stream));
+  check_cuda("verify_chain",
+             cudaMemsetAsync(s.tested_blocks, 0, size_t(positions + 2 * a.B) * sizeof(int), device.stream));
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);
   if (a.target.sampling.filters() || a.draft.sampling.filters())
     SPECDEC_LAUNCH("verify_chain", judge_rows<true>, blocks, device.stream, s);

@@ -10,8 +10,8 @@
 namespace specdec {
 
 // Rows of one side: [B, per_request, V], or [D + extra * B, V] if ragged.
-inline Side side(const Op& op, const char* name, const Tensor& rows, int64_t kind, const OptTensor& stats, const Sampling& sampling,
-                 bool ragged, int64_t B, int64_t G, int64_t D, int64_t extra) {
+inline Side side(const Op& op, const char* name, const Tensor& rows, int64_t kind, const OptTensor& stats,
+                 const Sampling& sampling, bool ragged, int64_t B, int64_t G, int64_t D, int64_t extra) {
   const int64_t per_request = G + extra, ragged_rows = D + extra * B;
   check(kind == 0 || kind == 1, op, name, "_kind must be 0 (logits) or 1 (probabilities), got ", kind);
   const std::string logits = std::string(name) + "_logits";
@@ -35,7 +35,8 @@ inline Side side(const Op& op, const char* name, const Tensor& rows, int64_t kin
       check_shape(op, n.c_str(), *stats, {B, per_request, 4});
     s.stats = stats_pointer(op, n.c_str(), *stats);
   }
-  check(kind == 0 || (!stats && !sampling), op, name, "_stats and sampling parameters need logits, got ", name, "_kind 1 (probabilities)");
+  check(kind == 0 || (!stats && !sampling), op, name, "_stats and sampling parameters need logits, got ", name,
+        "_kind 1 (probabilities)");
   check(!stats || !sampling, op, name, "_stats already hold the sampling parameters: give one or the other");
   return s;
 }
@@ -43,20 +44,23 @@ inline Side side(const Op& op, const char* name, const Tensor& rows, int64_t kin
 inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_t D, int64_t G) {
   check(cu_draft[0] == 0, op, "cu_draft must start at 0, got ", cu_draft[0]);
   for (int64_t b = 0; b < B; ++b) {
-    check(cu_draft[b + 1] >= cu_draft[b], op, "cu_draft must ascend, got ", cu_draft[b], " then ", cu_draft[b + 1], " at index ", b);
+    check(cu_draft[b + 1] >= cu_draft[b], op, "cu_draft must ascend, got ", cu_draft[b], " then ", cu_draft[b + 1],
+          " at index ", b);
     const int64_t g = cu_draft[b + 1] - cu_draft[b];
-    check(g <= G, op, "max_draft must be at least the longest draft, got ", G, " with ", g, " drafted tokens in request ", b);
+    check(g <= G, op, "max_draft must be at least the longest draft, got ", G, " with ", g,
+          " drafted tokens in request ", b);
   }
   check(cu_draft[B] == D, op, "cu_draft must end at D=", D, ", got ", cu_draft[B]);
 }
 
 template <void (*Run)(const VerifyChain&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
-    const Tensor& target_logits, const Tensor& draft_tokens, const OptTensor& draft_logits, const OptTensor& cu_draft, int64_t max_draft,
-    const OptTensor& bonus_tokens, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
-    const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature, const OptTensor& draft_top_k,
-    const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method,
-    const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
+    const Tensor& target_logits, const Tensor& draft_tokens, const OptTensor& draft_logits, const OptTensor& cu_draft,
+    int64_t max_draft, const OptTensor& bonus_tokens, const OptTensor& temperature, const OptTensor& top_k,
+    const OptTensor& top_p, const OptTensor& min_p, const OptTensor& target_stats, const OptTensor& draft_stats,
+    const OptTensor& draft_temperature, const OptTensor& draft_top_k, const OptTensor& draft_top_p,
+    const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method, const OptTensor& rule,
+    const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
   const Op op("verify_chain", target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   VerifyChain a;
@@ -82,7 +86,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   const Sampling draft_sampling = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
   check_values(op, "", target_sampling, B);
   check_values(op, "draft_", draft_sampling, B);
-  a.target = side(op, "target", target_logits, target_kind, target_stats, target_sampling, ragged, B, G, D, bonus_tokens ? 0 : 1);
+  a.target = side(op, "target", target_logits, target_kind, target_stats, target_sampling, ragged, B, G, D,
+                  bonus_tokens ? 0 : 1);
   if (draft_logits) {
     check_dim(op, "draft_logits", *draft_logits, ragged ? 2 : 3);
     const int64_t extra = ragged ? B > 0 && draft_logits->size(0) == D + B : draft_logits->size(1) == G + 1;
@@ -99,10 +104,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, G + 1);
   a.seed = ints_per_row(op, "seed", seed, B);
   a.offset = ints_per_row(op, "offset", offset, B);
-  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset", " alone");
+  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
+        " alone");
   check(uniforms || seed || temperature || target_stats, op, "needs seed and offset, or uniforms, got neither");
 
-  Tensor tokens = empty({B, G + 1}, ScalarType::Long, target_logits), logprobs = empty({B, G + 1}, ScalarType::Float, target_logits);
+  Tensor tokens = empty({B, G + 1}, ScalarType::Long, target_logits),
+         logprobs = empty({B, G + 1}, ScalarType::Float, target_logits);
   Tensor num_accepted = empty({B}, ScalarType::Int, target_logits), status = empty({B}, ScalarType::Int, target_logits);
   a.tokens = out_pointer<int64_t>(tokens);
   a.logprobs = out_pointer<float>(logprobs);

@@ -6,9 +6,9 @@
 
 namespace specdec {
 
-template <class Team>
-SPECDEC_WALK void walk_greedily(Walk<Team>& walk) {
-  descend(walk, [](Walk<Team>&, const Tests&) { return -1; });
+template <class Executor>
+SPECDEC_WALK void walk_greedily(Walk<Executor>& walk) {
+  descend(walk, [](Walk<Executor>&, const Tests&) { return -1; });
 }
 
 }  // namespace specdec

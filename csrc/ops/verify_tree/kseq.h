@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draft-sequence selection with K-SEQ (SpecTr, Sun et al. 2023; there p is the draft and q the target). At a node with k
-// surviving drafts, i.i.d. from q: each in draft order is accepted with probability min(1, p / (rho q)). If none is, the token
-// is drawn from norm(p - c min(q, p / rho)), c = p_acc / beta: valid at every rho that is not below the best one.
+// Draft-sequence selection with K-SEQ (SpecTr, Sun et al. 2023; there p is the draft and q the target). At a node with
+// k surviving drafts, i.i.d. from q: each in draft order is accepted with probability min(1, p / (rho q)). If none is,
+// the token is drawn from norm(p - c min(q, p / rho)), c = p_acc / beta: valid at every rho that is not below the best
+// one.
 #pragma once
 
 #include "../kseq_rho/kseq_rho.h"
@@ -9,28 +10,28 @@
 
 namespace specdec {
 
-template <class Team>
-SPECDEC_WALK int32_t accept_by_kseq(Walk<Team>& walk, const Tests& tests) {
+template <class Executor>
+SPECDEC_WALK int32_t accept_by_kseq(Walk<Executor>& walk, const Tests& tests) {
   const Dist& p = walk.rest.p;
   Tests all = tests;
   const int32_t first = walk.next(all).child;
   if (first < 0) return -1;
   walk.complete_pi();
-  if (walk.own().kind == Kind::kProbs && !has_mass(walk.team().sum(walk.rest))) return -1;
+  if (walk.own().kind == Kind::kProbs && !has_mass(walk.executor().sum(walk.rest))) return -1;
   int64_t k = 1;
   for (Test t = walk.next(all); t.child >= 0; t = walk.next(all)) {
-    if (walk.one_law(first, t.child))
+    if (walk.same_dist(first, t.child))
       ++k;
     else
       walk.status |= kInvalidDraft;
   }
   double q_first;
-  if constexpr (Team::kMakesLaws)
+  if constexpr (Executor::kMakesRuleDists)
     q_first = walk.draft(first);
   else
     q_first = walk.draft_again(first);  // it came with the node
   if (q_first != q_first || (walk.draft_row(first) < 0 && walk.token(first) >= p.row.V)) return -1;
-  const KSeq best = kseq_rho(walk.team(), walk.rest, walk.law_of(first), k);
+  const KSeq best = kseq_rho(walk.executor(), walk.rest, walk.dist_of(first), k);
   if (best.beta != best.beta) {  // a probability row of q that is no law is found out by its sum
     walk.status |= kInvalidRow | kInvalidDraft;
     return -1;
@@ -39,19 +40,19 @@ SPECDEC_WALK int32_t accept_by_kseq(Walk<Team>& walk, const Tests& tests) {
 
   Tests each = tests;
   for (Test t = walk.next(each); t.child >= 0; t = walk.next(each)) {
-    if (!walk.one_law(first, t.child)) continue;
+    if (!walk.same_dist(first, t.child)) continue;
     const double q_t = walk.draft_again(t.child);
-    if (accept(walk.residual(walk.token(t.child)), q_t, walk.coin(t.column) * best.rho)) return t.child;
+    if (accept(walk.residual(walk.token(t.child)), q_t, walk.test_uniform(t.column) * best.rho)) return t.child;
   }
-  Link link = subtracting(walk.law_of(first));
-  link.s = s, link.cap = cap;
-  walk.push(link);
+  Subtraction subtraction = subtracting(walk.dist_of(first));
+  subtraction.s = s, subtraction.cap = cap;
+  walk.push(subtraction);
   return -1;
 }
 
-template <class Team>
-SPECDEC_WALK void walk_kseq(Walk<Team>& walk) {
-  descend(walk, [](Walk<Team>& w, const Tests& tests) { return accept_by_kseq(w, tests); });
+template <class Executor>
+SPECDEC_WALK void walk_kseq(Walk<Executor>& walk) {
+  descend(walk, [](Walk<Executor>& w, const Tests& tests) { return accept_by_kseq(w, tests); });
 }
 
 }  // namespace specdec

@@ -8,12 +8,12 @@
 
 namespace specdec {
 
-// It lies in memory that the whole team sees.
-struct NodeLaw {
+// It lies in memory that the whole executor sees.
+struct NodeDist {
   Dist p, q;         // the target's own, and the law that the first child was drawn from
   int64_t row = -1;  // of q; -1: none
-  Pi pi;
-  Link link;
+  RuleDist pi;
+  Subtraction subtraction;
 };
 
 }  // namespace specdec

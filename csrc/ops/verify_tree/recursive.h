@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recursive rejection (SpecInfer, Miao et al. 2023; without replacement Sequoia, Chen et al. 2024). At a node r = p. Child
-// after child, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) / q(x)), else r becomes
-// norm((r - q)+). Without replacement q then loses x, and a second child of the same token is skipped.
+// Recursive rejection (SpecInfer, Miao et al. 2023; without replacement Sequoia, Chen et al. 2024). At a node r = p.
+// Child after child, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) / q(x)), else r
+// becomes norm((r - q)+). Without replacement q then loses x, and a second child of the same token is skipped.
 #pragma once
 
 #include "walk.h"
 
 namespace specdec {
 
-template <bool kReplacement, class Team>
-SPECDEC_WALK int32_t accept_recursively(Walk<Team>& walk, Tests tests) {
+template <bool kReplacement, class Executor>
+SPECDEC_WALK int32_t accept_recursively(Walk<Executor>& walk, Tests tests) {
   for (Test t = walk.next(tests); t.child >= 0; t = walk.next(tests)) {
     const int64_t token = walk.token(t.child);
-    if (!kReplacement && walk.is_gone(token)) continue;
+    if (!kReplacement && walk.is_removed(token)) continue;
     const double r = walk.residual(token);
     if (r != r) return -1;
     walk.look_up(t.child);
-    const Left left = kReplacement ? walk.all_of(walk.law_of(t.child)) : walk.left_of(t.child);
+    const Left left = kReplacement ? walk.all_of(walk.dist_of(t.child)) : walk.left_of(t.child);
     const double q_t = walk.draft_of(t.child, left);
-    if (accept(r, q_t, walk.coin(t.column))) return t.child;
-    if (left.any && walk.complete_pi() && accept(walk.residual(token), q_t, walk.coin(t.column))) return t.child;
-    const double kept = walk.reduce(walk.law_of(t.child, left), 1, 1 / left.share, kReplacement ? -1 : token);
+    if (accept(r, q_t, walk.test_uniform(t.column))) return t.child;
+    if (left.any && walk.complete_pi() && accept(walk.residual(token), q_t, walk.test_uniform(t.column)))
+      return t.child;
+    const double kept = walk.reduce(walk.dist_of(t.child, left), 1, 1 / left.share, kReplacement ? -1 : token);
     if (kept != kept) return -1;
     if (kept == 0 && left.any) walk.status |= kEmptyResidual;
   }
   return -1;
 }
 
-template <bool kReplacement, class Team>
-SPECDEC_WALK void walk_recursively(Walk<Team>& walk) {
-  descend(walk, [](Walk<Team>& w, const Tests& tests) { return accept_recursively<kReplacement>(w, tests); });
+template <bool kReplacement, class Executor>
+SPECDEC_WALK void walk_recursively(Walk<Executor>& walk) {
+  descend(walk, [](Walk<Executor>& w, const Tests& tests) { return accept_recursively<kReplacement>(w, tests); });
 }
 
 }  // namespace specdec

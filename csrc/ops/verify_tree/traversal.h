@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traversal verification: from the leaves to the root (Weng et al. 2025). A single path is block verification.
-// Weights: w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in depth-first order (siblings in draw order) is
-// accepted with probability w, the root always. Else it leaves the tree and its parent n changes: r = (w(n) p_n - q_n)+,
-// s = sum r, p_n = r / s, w(n) = s / (s + 1 - w(n)) (0 if 0/0), q_n = q_n without the token, renormalised.
+// Weights: w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in depth-first order (siblings in draw
+// order) is accepted with probability w, the root always. Else it leaves the tree and its parent n changes: r = (w(n)
+// p_n - q_n)+, s = sum r, p_n = r / s, w(n) = s / (s + 1 - w(n)) (0 if 0/0), q_n = q_n without the token, renormalised.
 #pragma once
 
 #include "greedy.h"
@@ -11,36 +11,36 @@ namespace specdec {
 
 // A node on the path from the root to the leaf under test, or a child of the last one.
 struct Node {
-  Tests tests;        // the children that have not been looked at
+  Tests tests;  // the children that have not been looked at
   double w = 1;
-  Left left;          // of the law it was drawn from, to be taken away
-  bool open = true;   // there may be children to look at
+  Left left;         // of the law it was drawn from, to be taken away
+  bool open = true;  // there may be children to look at
 };
 
 // What of the path need not be at hand.
 struct Frame {
-  Dist q;      // the row's law that the node was drawn from
-  Node node;   // this and the rest: while the path goes on behind it
-  Chain rest;  // the law of its children
+  Dist q;         // the row's law that the node was drawn from
+  Node node;      // this and the rest: while the path goes on behind it
+  Residual rest;  // the law of its children
   double total = 1;
-  Dist p;      // the target's own
+  Dist p;  // the target's own
 };
 
-template <class Team>
+template <class Executor>
 class Traversal {
  public:
-  SPECDEC_HD Traversal(Walk<Team>& walk, Frame* frames) : walk_(walk), frames_(frames) {}
+  SPECDEC_HD Traversal(Walk<Executor>& walk, Frame* frames) : walk_(walk), frames_(frames) {}
 
   SPECDEC_HD void run() {
     Next next = Next::kEnter;
-    Node child;  // the root at first
+    Node child;     // the root at first
     while (true) {  // one place for each step: a device has one copy of it
       if (next == Next::kEnter) enter(child);
       if (next == Next::kRemove) remove(child);
       if (follows_argmax()) return walk_greedily(walk_);
       if (top_.open) {
         next = look(child);
-      } else if (depth_ == 0 || walk_.coin(top_.tests.node) < top_.w) {
+      } else if (depth_ == 0 || walk_.test_uniform(top_.tests.node) < top_.w) {
         return accept_path();
       } else {
         next = leave(child);
@@ -53,20 +53,21 @@ class Traversal {
 
   // A greedy root makes the request greedy, but where a rule may say otherwise.
   SPECDEC_HD bool follows_argmax() const {
-    return depth_ == 0 && walk_.own().kind == Kind::kOneHot && (!walk_.by_rule() || walk_.a.rule(walk_.b) == Rule::kLossy);
+    return depth_ == 0 && walk_.own().kind == Kind::kOneHot &&
+           (!walk_.by_rule() || walk_.a.rule(walk_.b) == Rule::kLossy);
   }
 
   // The child becomes the top of the path.
   SPECDEC_HD void enter(const Node& child) {
     int64_t bottom = 0;
     if (child.tests.node > 0) {
-      walk_.team().sync();
-      if (walk_.team().leads()) {
+      walk_.executor().sync();
+      if (walk_.executor().leads()) {
         Frame& frame = frames_[depth_];
         frame.node = top_, frame.rest = walk_.rest, frame.total = walk_.total, frame.p = walk_.own();
         frames_[depth_ + 1].q = walk_.known();
       }
-      walk_.team().sync();
+      walk_.executor().sync();
       bottom = walk_.bottom() + walk_.rest.n;
       ++depth_;
     }
@@ -97,7 +98,7 @@ class Traversal {
     top_.open = t.child >= 0;
     if (!top_.open) return Next::kLook;
     const int64_t token = walk_.token(t.child);
-    if (walk_.is_gone(token)) return Next::kLook;
+    if (walk_.is_removed(token)) return Next::kLook;
     const double r = walk_.residual(token);
     if (r != r) {
       top_.open = false;
@@ -116,26 +117,28 @@ class Traversal {
   SPECDEC_HD void remove(const Node& child) {
     const int64_t token = walk_.token(child.tests.node);
     if (!child.left.any) {
-      Link link;
-      link.gone = token;
-      return walk_.push(link);
+      Subtraction subtraction;
+      subtraction.removed = token;
+      return walk_.push(subtraction);
     }
-    const double kept = walk_.reduce(walk_.law_of(child.tests.node, child.left), top_.w, 1 / child.left.share, token);
+    const double kept = walk_.reduce(walk_.dist_of(child.tests.node, child.left), top_.w, 1 / child.left.share, token);
     if (kept != kept) {
       top_.open = false;
       return;
     }
-    if (kept == 0 && depth_ == 0) walk_.status |= kEmptyResidual;  // rounding alone gets here: the root's last law stays
+    if (kept == 0 && depth_ == 0)
+      walk_.status |= kEmptyResidual;  // rounding alone gets here: the root's last law stays
     const double below = kept + 1 - top_.w;
     top_.w = below > 0 ? kept / below : 0;
   }
 
   SPECDEC_HD void accept_path() {
-    for (int32_t i = 1; i <= depth_; ++i) walk_.keep(i < depth_ ? frames_[i].node.tests.node : top_.tests.node, frames_[i - 1].p);
+    for (int32_t i = 1; i <= depth_; ++i)
+      walk_.emit(i < depth_ ? frames_[i].node.tests.node : top_.tests.node, frames_[i - 1].p);
   }
 
-  Walk<Team>& walk_;
-  Frame* frames_;      // [frames()]
+  Walk<Executor>& walk_;
+  Frame* frames_;  // [frames()]
   Node top_;
   int32_t depth_ = 0;  // of the top
 };

@@ -22,33 +22,35 @@ struct IntTable {
   Ints values;
   int64_t batch = 0, row = 0, column = 0;  // strides
   SPECDEC_HD explicit operator bool() const { return bool(values); }
-  SPECDEC_HD int64_t at(int64_t b, int64_t i, int64_t j = 0) const { return values.at(b * batch + i * row + j * column); }
+  SPECDEC_HD int64_t at(int64_t b, int64_t i, int64_t j = 0) const {
+    return values.at(b * batch + i * row + j * column);
+  }
 };
 
 struct VerifyTree {
   Method method = Method::kKseq;
-  int64_t B = 0, N = 0, D = 0;             // D: the deepest level whose nodes may be accepted
-  int64_t K = 0, L = 0;                    // of draft_nodes
-  IntTable parents, node_tokens;           // [B, N]
-  bool tests_drafts = false;               // the drafts of draft_nodes, one after the other; else nodes
-  IntTable draft_nodes;                    // [B, K, L]
-  IntTable target_row, draft_row;          // [B, N]: which row belongs to a node; which row a node was drawn from
-  IntTable first_child, next_sibling;      // [B, N]
-  Side target, draft;                      // draft.rows empty: one-hot drafts
+  int64_t B = 0, N = 0, D = 0;         // D: the deepest level whose nodes may be accepted
+  int64_t K = 0, L = 0;                // of draft_nodes
+  IntTable parents, node_tokens;       // [B, N]
+  bool tests_drafts = false;           // the drafts of draft_nodes, one after the other; else nodes
+  IntTable draft_nodes;                // [B, K, L]
+  IntTable target_row, draft_row;      // [B, N]: which row belongs to a node; which row a node was drawn from
+  IntTable first_child, next_sibling;  // [B, N]
+  Side target, draft;                  // draft.rows empty: one-hot drafts
   Rules rules;
-  Ints seed, offset;                       // [B]
-  const double* uniforms = nullptr;        // [B, columns + 1], in place of seed and offset
-  int64_t* tokens = nullptr;               // [B, D+1]
-  int32_t* num_accepted = nullptr;         // [B]
-  float* logprobs = nullptr;               // [B, D+1]
-  int32_t* status = nullptr;               // [B]
-  int32_t* path = nullptr;                 // [B, D+1]
+  Ints seed, offset;                 // [B]
+  const double* uniforms = nullptr;  // [B, columns + 1], in place of seed and offset
+  int64_t* tokens = nullptr;         // [B, D+1]
+  int32_t* num_accepted = nullptr;   // [B]
+  float* logprobs = nullptr;         // [B, D+1]
+  int32_t* status = nullptr;         // [B]
+  int32_t* path = nullptr;           // [B, D+1]
 
   SPECDEC_HD Rule rule(int64_t b) const { return takes(method, rules[b]) ? rules[b] : Rule::kExact; }
   SPECDEC_HD bool by_rule(int64_t b) const { return rules && rule(b) != Rule::kExact; }
   SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }
-  SPECDEC_HD int64_t most_links() const { return N > K ? N : K; }  // of one request at any time
-  SPECDEC_HD int64_t frames() const { return (D < N ? D : N - 1) + 1; }    // of one request: the nodes of a path
+  SPECDEC_HD int64_t most_subtractions() const { return N > K ? N : K; }  // of one request at any time
+  SPECDEC_HD int64_t frames() const { return (D < N ? D : N - 1) + 1; }   // of one request: the nodes of a path
   SPECDEC_HD int64_t widest() const { return target.rows.V > draft.rows.V ? target.rows.V : draft.rows.V; }
   SPECDEC_HD bool is_child(int64_t b, int64_t child, int64_t node) const {
     return child > node && child < N && parents.at(b, child) == node;
@@ -72,10 +74,14 @@ struct VerifyTree {
     return bad;
   }
   SPECDEC_HD double test_uniform(int64_t b, int64_t column) const {
-    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + column]) : seed ? uniform(seed[b], offset[b], kDomainAccept, column) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + column])
+           : seed   ? uniform(seed[b], offset[b], kDomainAccept, column)
+                    : 0.0;
   }
   SPECDEC_HD double final_uniform(int64_t b) const {
-    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + columns()]) : seed ? uniform(seed[b], offset[b], kDomainFinal, 0) : 0.0;
+    return uniforms ? given_uniform(uniforms[b * (columns() + 1) + columns()])
+           : seed   ? uniform(seed[b], offset[b], kDomainFinal, 0)
+                    : 0.0;
   }
 };
 
@@ -84,8 +90,8 @@ struct Test {
   int64_t column = 0;  // of its uniform
 };
 
-// The tests at a node, in the order in which its children were drawn: every draft that passes through the node and goes on to
-// a child, or every child, by links or by number. Links that do not lead from child to child end the list.
+// The tests at a node, in the order in which its children were drawn: every draft that passes through the node and goes
+// on to a child, or every child, by links or by number. Links that do not lead from child to child end the list.
 struct Tests {
   int32_t node = 0, depth = 0;
   int32_t at = 0;     // the next draft or candidate; by links the last child

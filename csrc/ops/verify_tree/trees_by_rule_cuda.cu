@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that ask for a rule, in two launches, the second with a kernel for what takes most registers: all of it together would
-// take more than there are.
+// Requests that ask for a rule, in two launches, the second with a kernel for what takes most registers: all of it
+// together would take more than there are.
 #include "../../cuda/mixture_executor.cuh"
 #include "trees.cuh"
 
@@ -13,24 +13,24 @@ __global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s, int
     const int64_t b = i / s.a.N;
     const int32_t node = int32_t(i % s.a.N), depth = s.a.by_rule(b) ? s.a.depth_of(b, node) : -1;
     if (depth < 0) continue;
-    BlendTeam team(s.table.row(blockIdx.x, chunk_count(s.a.widest())));
-    Walk<BlendTeam> walk(team, s.a, b, {nullptr, s.laws + b * s.a.N});
-    walk.make_law_of(node, tests_at(node, depth));
-    NodeLaw& x = s.laws[i];
-    complete(team, s.a.rules.parameters(b).first, x.pi, x.link);
+    MixtureExecutor executor(s.table.row(blockIdx.x, chunk_count(s.a.widest())));
+    Walk<MixtureExecutor> walk(executor, s.a, b, {nullptr, s.dists + b * s.a.N});
+    walk.make_dist_of(node, tests_at(node, depth));
+    NodeDist& x = s.dists[i];
+    complete(executor, s.a.rules.parameters(b).first, x.pi, x.subtraction);
   }
 }
 
-class MadeTeam : public BlendTeam {
+class MadeExecutor : public MixtureExecutor {
  public:
-  static constexpr bool kMakesLaws = false;
+  static constexpr bool kMakesRuleDists = false;
 
-  using BlendTeam::BlendTeam;
+  using MixtureExecutor::MixtureExecutor;
 };
 
 template <Methods kMethods>
 __global__ void __launch_bounds__(kThreads, 1) walk_by_rule(const Trees s) {
-  if (s.a.by_rule(blockIdx.x)) s.walk<MadeTeam, kMethods>(blockIdx.x);
+  if (s.a.by_rule(blockIdx.x)) s.walk<MadeExecutor, kMethods>(blockIdx.x);
 }
 
 }  // namespace

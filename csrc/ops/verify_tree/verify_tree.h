@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification of one request's tree of drafts, for any Team; the methods stand in files of their own.
+// Verification of one request's tree of drafts, for any Executor; the methods stand in files of their own.
 #pragma once
 
 #include "kseq.h"
@@ -12,16 +12,16 @@ namespace specdec {
 enum class Methods { kAll, kKseq, kTraversal, kOthers };  // that are compiled in
 
 // frames [frames()], for traversal alone.
-template <Methods kMethods = Methods::kAll, class Team>
-SPECDEC_WALK void verify_tree(Team& team, const VerifyTree& a, int64_t b, const WalkRoom& room, Frame* frames) {
-  Walk<Team> walk(team, a, b, room);
+template <Methods kMethods = Methods::kAll, class Executor>
+SPECDEC_WALK void verify_tree(Executor& executor, const VerifyTree& a, int64_t b, const WalkRoom& room, Frame* frames) {
+  Walk<Executor> walk(executor, a, b, room);
   if (a.bad_tree(b)) walk.status |= kInvalidDraft;
   constexpr bool all = kMethods == Methods::kAll;
   if constexpr (all || kMethods == Methods::kKseq) {
     if (a.method == Method::kKseq) walk_kseq(walk);
   }
   if constexpr (all || kMethods == Methods::kTraversal) {
-    if (a.method == Method::kTraversal) Traversal<Team>(walk, frames).run();
+    if (a.method == Method::kTraversal) Traversal<Executor>(walk, frames).run();
   }
   if constexpr (all || kMethods == Methods::kOthers) {
     if (a.method == Method::kRecursive) walk_recursively<true>(walk);

@@ -8,11 +8,11 @@ namespace specdec {
 namespace {
 
 void run(const VerifyTree& a, const Tensor&) {
-  for_requests(a.B, a.widest(), [&](CpuTeam& team, int64_t b) {
-    std::vector<Link> links(a.most_links());
-    std::vector<NodeLaw> laws(a.rules ? a.N : 0);
+  for_requests(a.B, a.widest(), [&](CpuExecutor& executor, int64_t b) {
+    std::vector<Subtraction> subtractions(a.most_subtractions());
+    std::vector<NodeDist> dists(a.rules ? a.N : 0);
     std::vector<Frame> frames(a.method == Method::kTraversal ? a.frames() : 0);
-    verify_tree(team, a, b, {links.data(), laws.data()}, frames.data());
+    verify_tree(executor, a, b, {subtractions.data(), dists.data()}, frames.data());
   });
 }
 

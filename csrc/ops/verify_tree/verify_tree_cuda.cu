@@ -10,7 +10,7 @@ namespace {
 
 // All methods in one kernel: what is large in it, the steps over V, they share.
 __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
-  if (!s.a.by_rule(blockIdx.x)) s.walk<ChainTeam>(blockIdx.x);
+  if (!s.a.by_rule(blockIdx.x)) s.walk<ResidualExecutor>(blockIdx.x);
 }
 
 void run(const VerifyTree& a, const Tensor& like) {

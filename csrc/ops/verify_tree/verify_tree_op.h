@@ -21,8 +21,8 @@ inline IntTable int_table(const Op& op, const char* name, const OptTensor& t, st
 }
 
 // Rows of one side, [B, M, V] for any M.
-inline Side tree_side(const Op& op, const std::string& name, const Tensor& rows, int64_t kind, const OptTensor& stats, const Sampling& sampling,
-                      int64_t B) {
+inline Side tree_side(const Op& op, const std::string& name, const Tensor& rows, int64_t kind, const OptTensor& stats,
+                      const Sampling& sampling, int64_t B) {
   const std::string logits = name + "_logits", floats = name + "_stats";
   check(kind == 0 || kind == 1, op, name, "_kind must be 0 (logits) or 1 (probabilities), got ", kind);
   check_dim(op, logits.c_str(), rows, 3);
@@ -36,13 +36,15 @@ inline Side tree_side(const Op& op, const std::string& name, const Tensor& rows,
     check_shape(op, floats.c_str(), *stats, {B, s.per_request, 4});
     s.stats = stats_pointer(op, floats.c_str(), *stats);
   }
-  check(kind == 0 || (!stats && !sampling), op, name, "_stats and sampling parameters need logits, got ", name, "_kind 1 (probabilities)");
+  check(kind == 0 || (!stats && !sampling), op, name, "_stats and sampling parameters need logits, got ", name,
+        "_kind 1 (probabilities)");
   check(!stats || !sampling, op, name, "_stats already hold the sampling parameters: give one or the other");
   return s;
 }
 
 inline const char* method_name(Method method) {
-  constexpr const char* kNames[] = {"kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal"};
+  constexpr const char* kNames[] = {"kseq",        "recursive", "recursive_without_replacement",
+                                    "target_only", "greedy",    "traversal"};
   return kNames[int(method)];
 }
 
@@ -51,7 +53,8 @@ inline void check_tree_rules(const Op& op, const VerifyTree& a) {
   check_rules(op, a.rules, false, a.B);
   if (!a.rules || !values_at_hand(op)) return;
   for (int64_t b = 0; b < a.B; ++b)
-    check(takes(a.method, a.rules[b]), op, "rule ", rule_name(a.rules[b]), " is not defined for method ", method_name(a.method), ", got it at index ", b);
+    check(takes(a.method, a.rules[b]), op, "rule ", rule_name(a.rules[b]), " is not defined for method ",
+          method_name(a.method), ", got it at index ", b);
 }
 
 // Elsewhere than on the CPU a bad tree is a matter of status.
@@ -62,18 +65,21 @@ inline void check_tree(const Op& op, const VerifyTree& a) {
       check(!a.bad_parent(b, i), op, "parents[", b, ", ", i, "] must be in [-1, ", i, "), got ", a.parents.at(b, i));
     for (int64_t k = 0; k < a.K; ++k)
       for (int64_t l = 0; l < a.L; ++l)
-        check(!a.bad_step(b, k, l), op, "draft_nodes[", b, ", ", k, ", ", l, "] must be -1 or a child of the node before, got ", a.draft_nodes.at(b, k, l));
+        check(!a.bad_step(b, k, l), op, "draft_nodes[", b, ", ", k, ", ", l,
+              "] must be -1 or a child of the node before, got ", a.draft_nodes.at(b, k, l));
   }
 }
 
 template <void (*Run)(const VerifyTree&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
-    const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const Tensor& target_logits, const OptTensor& draft_logits,
-    int64_t method, int64_t max_depth, const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& first_child,
-    const OptTensor& next_sibling, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
-    const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature, const OptTensor& draft_top_k,
-    const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, const OptTensor& rule,
-    const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
+    const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const Tensor& target_logits,
+    const OptTensor& draft_logits, int64_t method, int64_t max_depth, const OptTensor& target_row,
+    const OptTensor& draft_row, const OptTensor& first_child, const OptTensor& next_sibling,
+    const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
+    const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature,
+    const OptTensor& draft_top_k, const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind,
+    int64_t draft_kind, const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset,
+    const OptTensor& uniforms) {
   const Op op("verify_tree", target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   VerifyTree a;
@@ -86,19 +92,22 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
   a.parents = int_table(op, "parents", parents, {B, N});
   a.node_tokens = int_table(op, "tokens", node_tokens, {B, N});
   if (draft_nodes) {
-    check(a.method == Method::kKseq || a.method == Method::kRecursive, op, "draft_nodes are for methods that test drafts, got method ", method);
+    check(a.method == Method::kKseq || a.method == Method::kRecursive, op,
+          "draft_nodes are for methods that test drafts, got method ", method);
     check(!first_child, op, "links give no order where the drafts of draft_nodes are tested, got both");
     check_dim(op, "draft_nodes", *draft_nodes, 3);
     a.tests_drafts = true;
     a.K = draft_nodes->size(1), a.L = draft_nodes->size(2);
-    check(a.K < INT32_MAX && a.L < INT32_MAX, op, "draft_nodes must have fewer than 2^31 - 1 drafts and levels, got shape ", bracketed(draft_nodes->sizes()));
+    check(a.K < INT32_MAX && a.L < INT32_MAX, op,
+          "draft_nodes must have fewer than 2^31 - 1 drafts and levels, got shape ", bracketed(draft_nodes->sizes()));
     a.draft_nodes = int_table(op, "draft_nodes", *draft_nodes, {B, a.K, a.L});
   }
   a.target_row = int_table(op, "target_row", target_row, {B, N});
   a.draft_row = int_table(op, "draft_row", draft_row, {B, N});
   a.first_child = int_table(op, "first_child", first_child, {B, N});
   a.next_sibling = int_table(op, "next_sibling", next_sibling, {B, N});
-  check(first_child.has_value() == next_sibling.has_value(), op, "links must be (first_child, next_sibling), got one of them");
+  check(first_child.has_value() == next_sibling.has_value(), op,
+        "links must be (first_child, next_sibling), got one of them");
 
   const Sampling target_sampling = sampling(op, "", temperature, top_k, top_p, min_p, B);
   const Sampling draft_sampling = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
@@ -106,15 +115,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
   check_values(op, "draft_", draft_sampling, B);
   check_tree(op, a);
   a.target = tree_side(op, "target", target_logits, target_kind, target_stats, target_sampling, B);
-  check(target_row || a.target.per_request == N, op, "target_logits must have a row for each of N=", N, " nodes where target_row is not given, got ",
-        a.target.per_request);
+  check(target_row || a.target.per_request == N, op, "target_logits must have a row for each of N=", N,
+        " nodes where target_row is not given, got ", a.target.per_request);
   check(draft_logits || a.method != Method::kKseq, op, "method kseq needs draft_logits, got none");
   if (draft_logits) {
     a.draft = tree_side(op, "draft", *draft_logits, draft_kind, draft_stats, draft_sampling, B);
-    check(draft_row || a.draft.per_request == N, op, "draft_logits must have a row for each of N=", N, " nodes where draft_row is not given, got ",
-          a.draft.per_request);
+    check(draft_row || a.draft.per_request == N, op, "draft_logits must have a row for each of N=", N,
+          " nodes where draft_row is not given, got ", a.draft.per_request);
   } else {
-    check(!draft_stats && !draft_sampling && !draft_row, op, "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
+    check(!draft_stats && !draft_sampling && !draft_row, op,
+          "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
   }
 
   a.rules = rules(op, rule, alpha, B);
@@ -123,10 +133,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
   if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, a.columns() + 1);
   a.seed = ints_per_row(op, "seed", seed, B);
   a.offset = ints_per_row(op, "offset", offset, B);
-  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset", " alone");
-  check(uniforms || seed || temperature || target_stats || a.method == Method::kGreedy, op, "needs seed and offset, or uniforms, got neither");
+  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
+        " alone");
+  check(uniforms || seed || temperature || target_stats || a.method == Method::kGreedy, op,
+        "needs seed and offset, or uniforms, got neither");
 
-  Tensor tokens = empty({B, D + 1}, ScalarType::Long, target_logits), logprobs = empty({B, D + 1}, ScalarType::Float, target_logits);
+  Tensor tokens = empty({B, D + 1}, ScalarType::Long, target_logits),
+         logprobs = empty({B, D + 1}, ScalarType::Float, target_logits);
   Tensor num_accepted = empty({B}, ScalarType::Int, target_logits), status = empty({B}, ScalarType::Int, target_logits);
   Tensor path = empty({B, D + 1}, ScalarType::Int, target_logits);
   a.tokens = out_pointer<int64_t>(tokens);

@@ -6,37 +6,39 @@
 
 namespace specdec {
 
-// What was left of the law that a child was drawn from, without the tokens that had left. Of logits a law of its own; of probabilities
-// the row as it is and the share of it.
+// What was left of the law that a child was drawn from, without the tokens that had left. Of logits a law of its own;
+// of probabilities the row as it is and the share of it.
 struct Left {
   bool any = true;  // false: nothing, or the row is no law
   float log_norm = 0, max = 0;
   float share = 1;
 };
 
-// What a walk keeps in its team's memory
+// What a walk keeps in its executor's memory
 struct WalkRoom {
-  Link* links;    // [most_links()]
-  NodeLaw* laws;  // [N], where rules are given
+  Subtraction* subtractions;  // [most_links()]
+  NodeDist* dists;            // [N], where rules are given
 };
 
-// A Team that has no blends walks by no rule, and one that makes no laws by nothing else: what a walk has no use for, its kernel does
-// not pay.
-template <class Team>
+// A Executor that has no blends walks by no rule, and one that makes no dists by nothing else: what a walk has no use
+// for, its kernel does not pay.
+template <class Executor>
 class Walk {
  public:
-  SPECDEC_HD Walk(Team& team, const VerifyTree& a, int64_t b, const WalkRoom& room) : a(a), b(b), team_(team), room_(room) {}
+  SPECDEC_HD Walk(Executor& executor, const VerifyTree& a, int64_t b, const WalkRoom& room)
+      : a(a), b(b), executor_(executor), room_(room) {}
 
   const VerifyTree& a;
   const int64_t b;
   int32_t node = 0, depth = 0;  // where the walk stands
   int32_t status = 0;
-  Chain rest;                   // the law of node's children, p or pi, as rejections left it; links on top of the request's stack
-  double total = 1;             // of rest's weights
+  Residual
+      rest;  // the law of node's children, p or pi, as rejections left it; subtractions on top of the request's stack
+  double total = 1;  // of rest's weights
 
-  SPECDEC_HD Team& team() const { return team_; }
+  SPECDEC_HD Executor& executor() const { return executor_; }
   SPECDEC_HD int64_t token(int32_t child) const { return a.node_tokens.at(b, child); }
-  SPECDEC_HD double coin(int64_t column) const { return a.test_uniform(b, column); }
+  SPECDEC_HD double test_uniform(int64_t column) const { return a.test_uniform(b, column); }
 
   // The next test whose token is in a vocabulary; the others are skipped, as if they had not been drafted.
   SPECDEC_HD Test next(Tests& tests) const {
@@ -56,13 +58,13 @@ class Walk {
     const int64_t row = a.target_row ? a.target_row.at(b, of) : of;
     held_ = false;
     if (row < 0 || row >= a.target.per_request) return Dist{};
-    if (a.method != Method::kGreedy) return a.target.dist(team_, -1, b, row);
+    if (a.method != Method::kGreedy) return a.target.dist(executor_, -1, b, row);
     Filters greedy;
     greedy.temperature = 0;
     const Row logits = a.target.at(-1, b, row);
-    const Law law = team_.law(logits, greedy);
-    const bool law_of_probs = law.log_norm == law.log_norm && law.max > 0;
-    return a.target.kind == Kind::kLogits || law_of_probs ? from_law(logits, law) : from_probs(logits);
+    const RowStats stats = executor_.stats(logits, greedy);
+    const bool probs_are_valid = stats.log_norm == stats.log_norm && stats.max > 0;
+    return a.target.kind == Kind::kLogits || probs_are_valid ? from_stats(logits, stats) : from_probs(logits);
   }
 
   // -1: one-hot
@@ -73,7 +75,7 @@ class Walk {
   }
 
   // Whether two children were drawn from one law.
-  SPECDEC_HD bool one_law(int32_t x, int32_t y) const {
+  SPECDEC_HD bool same_dist(int32_t x, int32_t y) const {
     const int64_t row = draft_row(x);
     return row == draft_row(y) && (row >= 0 || token(x) == token(y));
   }
@@ -92,7 +94,7 @@ class Walk {
       status |= kInvalidRow | kInvalidDraft;
       return NAN;
     }
-    const double q = left.any ? draft_prob(law_of(child, left).prob(token(child))) / left.share : 0;
+    const double q = left.any ? draft_prob(dist_of(child, left).prob(token(child))) / left.share : 0;
     if (!(q > 0)) status |= kInvalidDraft;
     return q;
   }
@@ -100,150 +102,155 @@ class Walk {
     const int64_t row = draft_row(child);
     if (row < 0 || row == known_row_) return;
     held_ = held_ && a.draft.stats;
-    recall(row, row < a.draft.per_request ? a.draft.dist(team_, -1, b, row) : Dist{});
+    recall(row, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row) : Dist{});
   }
   // The law that a child was drawn from, right after look_up() or recall() of it.
-  SPECDEC_HD Dist law_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }
+  SPECDEC_HD Dist dist_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }
   SPECDEC_HD const Dist& known() const { return known_; }
-  SPECDEC_HD void recall(int64_t row, const Dist& law) { known_row_ = row, known_ = law; }
+  SPECDEC_HD void recall(int64_t row, const Dist& dist) { known_row_ = row, known_ = dist; }
 
   // And what was left of it
-  SPECDEC_HD Dist law_of(int32_t child, const Left& left) const {
-    Dist q = left.any ? law_of(child) : Dist{};
-    if (q.kind == Kind::kLogits) q.law.log_norm = left.log_norm, q.law.max = left.max;
+  SPECDEC_HD Dist dist_of(int32_t child, const Left& left) const {
+    Dist q = left.any ? dist_of(child) : Dist{};
+    if (q.kind == Kind::kLogits) q.stats.log_norm = left.log_norm, q.stats.max = left.max;
     return q;
   }
-  SPECDEC_HD static Left all_of(const Dist& q) { return {q.kind != Kind::kNothing && q.valid(), q.law.log_norm, q.law.max}; }
+  SPECDEC_HD static Left all_of(const Dist& q) {
+    return {q.kind != Kind::kNothing && q.valid(), q.stats.log_norm, q.stats.max};
+  }
 
   // What is left of the law that a child was drawn from, right after look_up() of it.
   SPECDEC_HD Left left_of(int32_t child) {
-    const Dist q = law_of(child);
+    const Dist q = dist_of(child);
     Left left = all_of(q);
     const bool row = q.kind == Kind::kLogits || q.kind == Kind::kProbs;
     if (!left.any || rest.n == 0 || !row) return left;
-    const Taken taken = gone(rest.links, rest.n);
+    const Removed removed = removed_by(rest.subtractions, rest.n);
     if (q.kind == Kind::kProbs) {
       held_ = false;
-      left.share = float(team_.mass_without(q, taken));
+      left.share = float(executor_.mass_without(q, removed));
       left.any = left.share >= FLT_MIN;
       return left;
     }
     double share = 1;
-    for (int64_t i = 0; i < rest.n; ++i) share -= taken[i] < 0 ? 0 : q.prob(taken[i]);
+    for (int64_t i = 0; i < rest.n; ++i) share -= removed[i] < 0 ? 0 : q.prob(removed[i]);
     if (share > 0.125) {
       left.log_norm += float(log(share));
       return left;
     }
     held_ = false;  // cancellation, and perhaps next to nothing: what is left is added up, in units of its own
-    const Law law = team_.law_without(q, taken);
-    return {law.log_norm == law.log_norm, law.log_norm, law.max};
+    const RowStats stats = executor_.stats_without(q, removed);
+    return {stats.log_norm == stats.log_norm, stats.log_norm, stats.max};
   }
 
-  // A law at whose node the walk stands, before any rejection; its links go on the stack from `bottom` on.
-  SPECDEC_HD void stand(const Dist& p, int64_t bottom) {
-    rest = Chain{p, room_.links + bottom, 0};
+  // A law at whose node the walk stands, before any rejection; its subtractions go on the stack from `bottom` on.
+  SPECDEC_HD void enter_node(const Dist& p, int64_t bottom) {
+    rest = Residual{p, room_.subtractions + bottom, 0};
     total = 1;
   }
-  // The same where the walk comes to a node: p, or pi where the request's rule makes one; its links go on the stack from `bottom` on.
+  // The same where the walk comes to a node: p, or pi where the request's rule makes one; its subtractions go on the
+  // stack from `bottom` on.
   SPECDEC_HD void arrive(int32_t at, const Tests& tests, int64_t bottom) {
-    if constexpr (Team::kBlends) {
+    if constexpr (Executor::kMixes) {
       if (by_rule()) {
-        if constexpr (Team::kMakesLaws) make_law_of(at, tests);
+        if constexpr (Executor::kMakesRuleDists) make_dist_of(at, tests);
         held_ = false;
-        of_ = &room_.laws[at];
-        stand(of_->pi.law, bottom);
-        stand_at_pi();
+        of_ = &room_.dists[at];
+        enter_node(of_->pi.dist, bottom);
+        enter_at_pi();
         if (of_->row >= 0) recall(of_->row, of_->q);
         return;
       }
     }
-    stand(target(at), bottom);
+    enter_node(target(at), bottom);
   }
   // And where it comes back.
-  SPECDEC_HD void come_back(int32_t at, const Chain& left, double total_left) {
+  SPECDEC_HD void come_back(int32_t at, const Residual& left, double total_left) {
     rest = left, total = total_left;
-    if constexpr (Team::kBlends) of_ = by_rule() ? &room_.laws[at] : nullptr;
+    if constexpr (Executor::kMixes) of_ = by_rule() ? &room_.dists[at] : nullptr;
   }
-  // What is open of pi, where the walk stands: true if there was anything. Before any rejection at least, and where a test needs it.
+  // What is open of pi, where the walk stands: true if there was anything. Before any rejection at least, and where a
+  // test needs it.
   SPECDEC_HD bool complete_pi() {
-    if constexpr (Team::kBlends && Team::kMakesLaws) {
+    if constexpr (Executor::kMixes && Executor::kMakesRuleDists) {
       if (!of_ || !of_->pi.open) return false;
-      complete(team_, a.rules.parameters(b).first, of_->pi, of_->link);
+      complete(executor_, a.rules.parameters(b).first, of_->pi, of_->subtraction);
       held_ = false;
-      stand_at_pi();
+      enter_at_pi();
       return true;
     }
     return false;
   }
 
   SPECDEC_HD bool by_rule() const {
-    if constexpr (!Team::kMakesLaws) return true;
-    return Team::kBlends && a.by_rule(b);
+    if constexpr (!Executor::kMakesRuleDists) return true;
+    return Executor::kMixes && a.by_rule(b);
   }
   // Of a node whose children are tested as `tests` tells: p, the law that the first of them was drawn from, and pi
-  // where both are laws.
-  SPECDEC_HD void make_law_of(int32_t at, Tests tests) {
-    NodeLaw& x = room_.laws[at];
+  // where both are dists.
+  SPECDEC_HD void make_dist_of(int32_t at, Tests tests) {
+    NodeDist& x = room_.dists[at];
     const Rule rule = a.rule(b);
     const Dist p = target(at);
     const bool certain = p.kind == Kind::kOneHot && rule == Rule::kLossy;
     const int32_t first = p.kind != Kind::kNothing && p.valid() && !certain ? next(tests).child : -1;
     if (first >= 0) look_up(first);
-    const Dist q = first >= 0 ? law_of(first) : Dist{};
+    const Dist q = first >= 0 ? dist_of(first) : Dist{};
     const int64_t row = first >= 0 ? draft_row(first) : -1;
-    once(team_, [&] {
-      x.p = p, x.q = q, x.row = row, x.pi = Pi{};
-      x.pi.law = p;
+    once(executor_, [&] {
+      x.p = p, x.q = q, x.row = row, x.pi = RuleDist{};
+      x.pi.dist = p;
     });
-    if (!replaces_target(rule) || first < 0 || !is_law(p) || !is_law(q)) return;
-    make_law(team_, rule, a.rules.parameters(b).first, x.p, x.q, x.pi);
+    if (!replaces_target(rule) || first < 0 || !is_valid(p) || !is_valid(q)) return;
+    make_rule_dist(executor_, rule, a.rules.parameters(b).first, x.p, x.q, x.pi);
   }
 
   // The target's own law, whatever stands in its place
   SPECDEC_HD Dist own() const {
-    if constexpr (Team::kBlends) {
+    if constexpr (Executor::kMixes) {
       if (of_) return of_->p;  // no reference, which would put the walk on the stack of a device's thread
     }
     return rest.p;
   }
   // All mass lies on rest.p.hot.
-  SPECDEC_HD bool certain() const { return rest.p.kind == Kind::kOneHot && !rest.blend; }
+  SPECDEC_HD bool certain() const { return rest.p.kind == Kind::kOneHot && !rest.mixture; }
   SPECDEC_HD bool readable() const { return own().kind != Kind::kNothing && own().valid(); }
-  SPECDEC_HD int64_t bottom() const { return rest.links - room_.links; }
+  SPECDEC_HD int64_t bottom() const { return rest.subtractions - room_.subtractions; }
   SPECDEC_HD double residual(int64_t v) const { return rest.weight(v) / total; }
-  SPECDEC_HD bool is_gone(int64_t v) const { return rest.is_gone(v, rest.n); }
+  SPECDEC_HD bool is_removed(int64_t v) const { return rest.is_removed(v, rest.n); }
 
-  SPECDEC_HD void push(const Link& link) {
-    team_.sync();
-    if (team_.leads()) room_.links[bottom() + rest.n] = link;
-    team_.sync();
+  SPECDEC_HD void push(const Subtraction& subtraction) {
+    executor_.sync();
+    if (executor_.leads()) room_.subtractions[bottom() + rest.n] = subtraction;
+    executor_.sync();
     ++rest.n;
     held_ = false;
   }
 
-  // rest becomes (weight * rest - s * q)+; a one-hot q keeps nothing of its token. Returns what is left, rest being normalised
-  // before; where nothing is left, or less than 2^-126, rest stays as it was (but for rounding, nobody gets there more often than that).
-  // NaN: p is no law.
-  SPECDEC_HD double reduce(const Dist& q, double weight, double s, int64_t gone) {
+  // rest becomes (weight * rest - s * q)+; a one-hot q keeps nothing of its token. Returns what is left, rest being
+  // normalised before; where nothing is left, or less than 2^-126, rest stays as it was (but for rounding, nobody gets
+  // there more often than that). NaN: p is no law.
+  SPECDEC_HD double reduce(const Dist& q, double weight, double s, int64_t removed) {
     complete_pi();
-    Link link = subtracting(q);
-    link.m = float(weight / total), link.s = float(s), link.gone = gone;
+    Subtraction subtraction = subtracting(q);
+    subtraction.m = float(weight / total), subtraction.s = float(s), subtraction.removed = removed;
     if (q.kind != Kind::kNothing) {
-      const double known = q.kind == Kind::kOneHot && rest.p.kind == Kind::kLogits && !rest.blend ? weight * (1 - residual(q.hot)) : 0;
-      push(link);
+      const double known =
+          q.kind == Kind::kOneHot && rest.p.kind == Kind::kLogits && !rest.mixture ? weight * (1 - residual(q.hot)) : 0;
+      push(subtraction);
       const double left = known > 0.125 ? known : sum_of(rest);  // a small difference of large numbers is added up
       if (left >= FLT_MIN && has_mass(left)) return total = left;
       --rest.n;
     }
-    if (own().kind == Kind::kProbs && !has_mass(sum_of(Chain{own()}))) return NAN;  // known by its sum alone
-    link.q = Dist{}, link.m = 1;
-    push(link);
+    if (own().kind == Kind::kProbs && !has_mass(sum_of(Residual{own()}))) return NAN;  // known by its sum alone
+    subtraction.q = Dist{}, subtraction.m = 1;
+    push(subtraction);
     return 0;
   }
 
   // p: the target's own law
-  SPECDEC_HD void keep(int32_t child, const Dist& p) {
-    if (team_.leads()) {
+  SPECDEC_HD void emit(int32_t child, const Dist& p) {
+    if (executor_.leads()) {
       a.tokens[b * (a.D + 1) + depth] = token(child);
       a.logprobs[b * (a.D + 1) + depth] = float(p.log_prob(token(child)));
       a.path[b * (a.D + 1) + depth + 1] = child;
@@ -252,10 +259,11 @@ class Walk {
     node = child;
   }
 
-  // The final token, from rest or, where it has no mass, from what stood there before rejections, or from p; and the padding behind.
+  // The final token, from rest or, where it has no mass, from what stood there before rejections, or from p; and the
+  // padding behind.
   SPECDEC_HD void finish() {
     const Final last = final_draw();
-    if (!team_.leads()) return;
+    if (!executor_.leads()) return;
     int64_t* tokens = a.tokens + b * (a.D + 1);
     float* logprobs = a.logprobs + b * (a.D + 1);
     int32_t* path = a.path + b * (a.D + 1);
@@ -268,57 +276,57 @@ class Walk {
   }
 
  private:
-  SPECDEC_HD bool is_law(const Dist& d) const {
-    return d.kind == Kind::kProbs ? team_.largest_prob(d.row) > 0 : d.kind != Kind::kNothing && d.valid();
+  SPECDEC_HD bool is_valid(const Dist& d) const {
+    return d.kind == Kind::kProbs ? executor_.largest_prob(d.row) > 0 : d.kind != Kind::kNothing && d.valid();
   }
 
-  SPECDEC_HD void stand_at_pi() { rest.blend = of_->pi.blended ? &of_->pi.blend : nullptr; }
+  SPECDEC_HD void enter_at_pi() { rest.mixture = of_->pi.mixed ? &of_->pi.mixture : nullptr; }
 
-  SPECDEC_HD double sum_of(const Chain& chain) {
-    if (chain.p.kind == Kind::kOneHot && !chain.blend) return chain.weight(chain.p.hot);
-    held_ = chain.n > 0;
-    return team_.sum(chain);
+  SPECDEC_HD double sum_of(const Residual& residual) {
+    if (residual.p.kind == Kind::kOneHot && !residual.mixture) return residual.weight(residual.p.hot);
+    held_ = residual.n > 0;
+    return executor_.sum(residual);
   }
 
   SPECDEC_HD Final final_draw() {
     complete_pi();
     const Dist p = own();
     if (readable()) {
-      Chain from = rest;
+      Residual from = rest;
       bool last = !by_rule();
       int32_t empty = 0;
       while (true) {
-        const bool hot = from.p.kind == Kind::kOneHot && !from.blend;
-        if (hot || has_mass(held_ && from.n > 0 ? total : team_.sum(from))) {
+        const bool hot = from.p.kind == Kind::kOneHot && !from.mixture;
+        if (hot || has_mass(held_ && from.n > 0 ? total : executor_.sum(from))) {
           status |= empty;
-          const int64_t id = hot ? from.p.hot : team_.draw(from, a.final_uniform(b));
+          const int64_t id = hot ? from.p.hot : executor_.draw(from, a.final_uniform(b));
           return {id, p.log_prob(id)};
         }
         empty = kEmptyResidual;
         if (from.n > 0)
           from.n = 0;
         else if (!last)
-          from = Chain{p}, last = true;
+          from = Residual{p}, last = true;
         else
           break;
       }
     }
     status |= kInvalidRow;
-    return {p.kind == Kind::kNothing ? 0 : team_.argmax_finite(p.row), NAN};
+    return {p.kind == Kind::kNothing ? 0 : executor_.argmax_finite(p.row), NAN};
   }
 
-  Team& team_;
+  Executor& executor_;
   const WalkRoom room_;
-  NodeLaw* of_ = nullptr;  // where the walk of a request by a rule stands
+  NodeDist* of_ = nullptr;  // where the walk of a request by a rule stands
   int64_t known_row_ = -1;  // a draft row
   Dist known_;              // its law
-  bool held_ = false;       // the team holds the sums of `rest`
+  bool held_ = false;       // the executor holds the sums of `rest`
 };
 
-// From the root down: rule(walk, tests) -> the accepted child, or -1, which ends the walk; the final token is drawn from what
-// is then its rest.
-template <class Team, class Rule>
-SPECDEC_WALK void descend(Walk<Team>& walk, const Rule& rule) {
+// From the root down: rule(walk, tests) -> the accepted child, or -1, which ends the walk; the final token is drawn
+// from what is then its rest.
+template <class Executor, class Rule>
+SPECDEC_WALK void descend(Walk<Executor>& walk, const Rule& rule) {
   while (true) {
     Tests tests = tests_at(walk.node, walk.depth);
     walk.arrive(walk.node, tests, 0);
@@ -332,7 +340,7 @@ SPECDEC_WALK void descend(Walk<Team>& walk, const Rule& rule) {
       child = rule(walk, tests);
     }
     if (child < 0) return;
-    walk.keep(child, walk.own());
+    walk.emit(child, walk.own());
   }
 }
 
