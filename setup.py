@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds _C.so, and _C_cuda.so where there is an nvcc, on libtorch's stable ABI: one wheel for every Python and every torch from 2.10 on."""
+"""Builds _C.so, and _C_cuda.so where there is an nvcc, on libtorch's stable ABI: one wheel for every Python and every
+torch from 2.10 on."""
 
 import os
 import subprocess
@@ -25,7 +26,9 @@ sys.path.insert(0, str(ROOT))
 from build_tools import nvcc  # noqa: E402
 from build_tools.ninja_file import SANITIZE, ninja_file  # noqa: E402
 
-BUILD = ROOT / "build" / ("ninja-sanitize" if SANITIZE else "ninja")  # fixed, so that a rebuild compiles only what changed
+BUILD = (
+    ROOT / "build" / ("ninja-sanitize" if SANITIZE else "ninja")
+)  # fixed, so that a rebuild compiles only what changed
 COMPILER = nvcc.wanted()
 LIBRARIES = ["_C", "_C_cuda"] if COMPILER else ["_C"]
 
@@ -38,11 +41,19 @@ class NinjaBuild(build_ext):
         import ninja
 
         if SANITIZE and self.inplace:
-            sys.exit("specdec_kernels: what SPECDEC_SANITIZE builds must not take the place of the package's own: give a --build-lib")
+            sys.exit(
+                "specdec_kernels: what SPECDEC_SANITIZE builds must not take the place of the package's own: give a --build-lib"
+            )
         if COMPILER:
-            print(f"specdec_kernels: CUDA ops for {';'.join(nvcc.archs(COMPILER))} by nvcc {COMPILER.version}", flush=True)
+            print(
+                f"specdec_kernels: CUDA ops for {';'.join(nvcc.archs(COMPILER))} by nvcc {COMPILER.version}", flush=True
+            )
         else:
-            why = "SPECDEC_CUDA=0" if os.environ.get("SPECDEC_CUDA") == "0" else "nvcc was not found in CUDA_HOME, PATH or /usr/local/cuda"
+            why = (
+                "SPECDEC_CUDA=0"
+                if os.environ.get("SPECDEC_CUDA") == "0"
+                else "nvcc was not found in CUDA_HOME, PATH or /usr/local/cuda"
+            )
             print(f"specdec_kernels: CPU ops only: {why}", flush=True)
         outputs = {name: Path(self.get_ext_fullpath(f"specdec_kernels.{name}")).absolute() for name in LIBRARIES}
         outputs["_C"].parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +63,9 @@ class NinjaBuild(build_ext):
         (BUILD / "build.ninja").write_text(ninja_file(outputs, COMPILER))
         jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
         if subprocess.run([Path(ninja.BIN_DIR) / "ninja", "-C", BUILD, *jobs]).returncode:
-            sys.exit("specdec_kernels: the build failed" + (" (SPECDEC_CUDA=0 leaves the CUDA ops out)" if COMPILER else ""))
+            sys.exit(
+                "specdec_kernels: the build failed" + (" (SPECDEC_CUDA=0 leaves the CUDA ops out)" if COMPILER else "")
+            )
 
     def copy_extensions_to_source(self):
         super().copy_extensions_to_source()

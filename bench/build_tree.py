@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_tree against the same tree from eager torch: all pairs of drafts compared. Bytes: drafts read, the tree written."""
+"""build_tree against the same tree from eager torch: all pairs of drafts compared. Bytes: drafts read, the tree
+written."""
 
 from __future__ import annotations
 

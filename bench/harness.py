@@ -57,14 +57,18 @@ class Case:
 class Result:
     bytes: int
     second_read: int
-    times: dict[str, dict[str, list[float]]]  # "call" and, on a GPU, "graph": of each variant, "ours" first, every round's
+    times: dict[
+        str, dict[str, list[float]]
+    ]  # "call" and, on a GPU, "graph": of each variant, "ours" first, every round's
     outcome: dict[str, float]
     skipped: dict[str, str]
 
     @cached_property
     def seconds(self) -> dict[str, dict[str, float]]:
         """Medians. A variant that cannot be captured has no entry under "graph"."""
-        return {way: {name: statistics.median(t) for name, t in variants.items()} for way, variants in self.times.items()}
+        return {
+            way: {name: statistics.median(t) for name, t in variants.items()} for way, variants in self.times.items()
+        }
 
     @property
     def way(self) -> str:
@@ -110,7 +114,9 @@ def copies(work: Work, device: str) -> list[SimpleNamespace]:
     n = max(2, min(3 * properties.L2_cache_size // work.bytes + 1, 512, properties.total_memory // 4 // size))
 
     def again() -> SimpleNamespace:
-        return SimpleNamespace(**{name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in vars(work.inputs).items()})
+        return SimpleNamespace(
+            **{name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in vars(work.inputs).items()}
+        )
 
     return [work.inputs] + [again() for _ in range(n - 1)]
 

@@ -27,7 +27,9 @@ def commit() -> str:
     """Of the tree, with a + if it was changed; SPECDEC_COMMIT names it where there is no git."""
     if name := os.environ.get("SPECDEC_COMMIT"):
         return name
-    return (_output("git", "rev-parse", "--short=12", "HEAD") + ("+" if _output("git", "status", "--porcelain") else "")) or "unknown"
+    return (
+        _output("git", "rev-parse", "--short=12", "HEAD") + ("+" if _output("git", "status", "--porcelain") else "")
+    ) or "unknown"
 
 
 def version(package: str) -> str:

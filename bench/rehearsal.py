@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m bench.rehearsal MODULE [arguments]``: run a module's GPU path where there is no GPU.
 
-Tensors asked for on "cuda" are made on the CPU, streams are one and the same, graphs note operators and call them again.
-Every line that a real run executes is executed; no number it prints means anything.
+Tensors asked for on "cuda" are made on the CPU, streams are one and the same, graphs note operators and call them
+again. Every line that a real run executes is executed; no number it prints means anything.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class _Event:
 
 
 class _Graph:
-    """Notes every call of an operator while it captures; a replay calls them again, on the same tensors into the same tensors."""
+    """Notes every call of an operator while it captures; a replay calls them again, on the same tensors into the same
+    tensors."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable, tuple, dict, object]] = []

@@ -13,7 +13,19 @@ from bench.harness import Result
 
 HEADER = ["case", "time", "as called", "GB/s", "% of copy", "% with second read", "tokens", "times as long: each peer"]
 CSV_HEADER = [
-    *("op", "case", "device", "timed", "seconds", "spread", "seconds as called", "bytes", "second read", "GB/s", "GB/s with second read"),
+    *(
+        "op",
+        "case",
+        "device",
+        "timed",
+        "seconds",
+        "spread",
+        "seconds as called",
+        "bytes",
+        "second read",
+        "GB/s",
+        "GB/s with second read",
+    ),
     *("copy GB/s", "outcome", "times as long", "peer seconds as called", "skipped", "command"),
 ]
 
@@ -45,7 +57,15 @@ class Row:
 
     def csv(self) -> list[object]:
         r = self.result
-        numbers = [r.ours, round(r.spread, 4), r.seconds["call"]["ours"], r.bytes, r.second_read, r.gb_per_s, r.gb_per_s_with_second_read]
+        numbers = [
+            r.ours,
+            round(r.spread, 4),
+            r.seconds["call"]["ours"],
+            r.bytes,
+            r.second_read,
+            r.gb_per_s,
+            r.gb_per_s_with_second_read,
+        ]
         details = [r.outcome, r.ratios, r.seconds["call"], r.skipped]
         return [self.op, self.label, self.device, r.way, *numbers, self.copy, *map(json.dumps, details), self.command]
 
@@ -56,7 +76,10 @@ def skipped(rows: list[Row]) -> list[str]:
     for row in rows:
         for why in row.result.skipped.items():
             reasons.setdefault(why, []).append(row.label)
-    return [f"{name} -: {why}" + ("" if len(labels) == len(rows) else f" ({'; '.join(labels)})") for (name, why), labels in reasons.items()]
+    return [
+        f"{name} -: {why}" + ("" if len(labels) == len(rows) else f" ({'; '.join(labels)})")
+        for (name, why), labels in reasons.items()
+    ]
 
 
 class Files:

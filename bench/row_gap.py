@@ -24,7 +24,9 @@ def cases(device: str) -> Cases:
 def eager(x: SimpleNamespace) -> torch.Tensor:
     p, q = x.p.float().softmax(-1), x.q.float().softmax(-1)
     entropy = [torch.special.entr(row).sum(-1) for row in (p, q)]
-    return torch.stack([(p - q).clamp(min=0).sum(-1), torch.minimum(p, q).sum(-1), *entropy, p.amax(-1), q.amax(-1)], -1)
+    return torch.stack(
+        [(p - q).clamp(min=0).sum(-1), torch.minimum(p, q).sum(-1), *entropy, p.amax(-1), q.amax(-1)], -1
+    )
 
 
 def _gap(N: int, V: int, dtype: str, device: str) -> Work:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_stats against torch.logsumexp, and with filters against the sort that engines do, and against topk where it serves.
+"""row_stats against torch.logsumexp, and with filters against the sort that engines do, and against topk where it
+serves.
 
 Bytes: each row once; with top-k or top-p our kernels may read it a second time.
 """

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by rule and by block, beside the exact rule token by token on the same rows: every draft is accepted (u = 0), the
-draft's stats are handed over, T = 1. The draft's rows are flatter than the target's, so that no comparison is decided early.
+"""verify_chain by rule and by block, beside the exact rule token by token on the same rows: every draft is accepted (u
+= 0), the draft's stats are handed over, T = 1. The draft's rows are flatter than the target's, so that no comparison is
+decided early.
 
-A label says how often a row of p and of q is read; the exact rule reads p once. The CPU sums entropies as it makes a law, and both
-rows' entropies and their TV in one pass; a GPU takes a pass for each. `deferred`: the drafted ids are the ones that the rule does
-not keep, so that eta is summed. `entropy`: drafts between the bounds of typical acceptance, so that the entropy decides; `bounds`:
-drafts that the bounds accept. `third`: the third largest of the row; `largest`: its largest. `T=.7`: both models at that
-temperature, so that the confidences are of other laws than the ones sampled from. `scan`: block verification that fails
-everywhere (u just below 1) and draws at 0.
+A label says how often a row of p and of q is read; the exact rule reads p once. The CPU sums entropies as it makes a
+law, and both rows' entropies and their TV in one pass; a GPU takes a pass for each. `deferred`: the drafted ids are the
+ones that the rule does not keep, so that eta is summed. `entropy`: drafts between the bounds of typical acceptance, so
+that the entropy decides; `bounds`: drafts that the bounds accept. `third`: the third largest of the row; `largest`: its
+largest. `T=.7`: both models at that temperature, so that the confidences are of other laws than the ones sampled from.
+`scan`: block verification that fails everywhere (u just below 1) and draws at 0.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, device: s
     noise = torch.empty(B, G, V, device=device).normal_(0, 0.3, generator=torch.Generator(device).manual_seed(1))
     draft = (0.8 * target[:, :G] + noise).to(DTYPES[dtype])
     target = target.to(DTYPES[dtype])
-    slot = {"seed": torch.arange(B, device=device).repeat_interleave(G), "offset": torch.zeros(B * G, dtype=torch.int64, device=device)}
+    slot = {
+        "seed": torch.arange(B, device=device).repeat_interleave(G),
+        "offset": torch.zeros(B * G, dtype=torch.int64, device=device),
+    }
     drawn = sk.sample(draft.view(B * G, V), **slot, slot=torch.arange(G, device=device).repeat(B), temperature=T)
     tokens = drawn.tokens.view(B, G) if (ids := _drafts(rule, alpha, how, target[:, :G])) is None else ids
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, stats=drawn.stats.view(B, G, 4))
@@ -72,7 +76,9 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, device: s
     x.u = torch.full_like(x.zero, ALMOST_ONE if how == "scan" else 0.0)
 
     def exact(x, **how):
-        return sk.verify_chain(x.target, x.tokens, x.draft, temperature=x.T, draft_stats=x.stats, **({"uniforms": x.zero} | how))
+        return sk.verify_chain(
+            x.target, x.tokens, x.draft, temperature=x.T, draft_stats=x.stats, **({"uniforms": x.zero} | how)
+        )
 
     def ours(x):
         return exact(x, uniforms=x.u, method=method, rule=rule, alpha=alpha)

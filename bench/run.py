@@ -17,7 +17,20 @@ from bench import machine
 from bench.harness import copy_bandwidth, measure
 from bench.report import HEADER, Files, Row, skipped
 
-OPS = ("verify_chain", "row_stats", "sample", "residual", "kseq_rho", "row_gap", "rules", "accept", "uniforms", "build_tree", "tree_mask", "verify_tree")
+OPS = (
+    "verify_chain",
+    "row_stats",
+    "sample",
+    "residual",
+    "kseq_rho",
+    "row_gap",
+    "rules",
+    "accept",
+    "uniforms",
+    "build_tree",
+    "tree_mask",
+    "verify_tree",
+)
 
 READING_GPU = """\
 time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache; as called: the same calls from
@@ -93,7 +106,9 @@ def main(
     notes = [READING_GPU] if device == "cuda" else []
     if device == "cuda":
         after = machine.gpu_state()
-        notes.append(f"After the run: copy {copy_bandwidth(device):.1f} GB/s; " + ", ".join(f"{k} {v}" for k, v in after.items()))
+        notes.append(
+            f"After the run: copy {copy_bandwidth(device):.1f} GB/s; " + ", ".join(f"{k} {v}" for k, v in after.items())
+        )
     if late:
         notes.append(f"Not measured within {budget:g} s: {'; '.join(late)}")
     for note in notes:

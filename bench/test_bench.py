@@ -9,7 +9,11 @@ import torch
 from bench.run import OPS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-CASES = [pytest.param(case, id=f"{op} {case.label}") for op in OPS for case in importlib.import_module(f"bench.{op}").cases(DEVICE)]
+CASES = [
+    pytest.param(case, id=f"{op} {case.label}")
+    for op in OPS
+    for case in importlib.import_module(f"bench.{op}").cases(DEVICE)
+]
 
 
 @pytest.mark.parametrize("case", CASES)

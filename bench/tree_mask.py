@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask against eager torch: parents followed level by level, then compared. Bytes: parents read; mask, depth, positions written."""
+"""tree_mask against eager torch: parents followed level by level, then compared. Bytes: parents read; mask, depth,
+positions written."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def cases(device: str) -> Cases:
         (8, 1024, None, "bool", 1),
         (8, 1024, None, "uint64", 1),
     ):
-        yield Case(f"B={B} N={N}{f' keys={keys}' if keys else ''} {format}", partial(_masks, B, N, keys, format, calls, device))
+        yield Case(
+            f"B={B} N={N}{f' keys={keys}' if keys else ''} {format}", partial(_masks, B, N, keys, format, calls, device)
+        )
 
 
 def _masks(B: int, N: int, keys: int | None, format: str, calls: int, device: str) -> Work:
@@ -65,7 +68,9 @@ def eager(parents: torch.Tensor, prefix: torch.Tensor, levels: int, keys: int | 
         column = torch.arange(keys, device=parents.device)
         node = column - prefix[:, None]
         tree = mask.gather(2, node.clamp(0, N - 1)[:, None].expand(-1, N, -1))
-        mask = torch.where(((node >= 0) & (node < N))[:, None], tree, (column < prefix[:, None])[:, None] & mask[:, :, :1])
+        mask = torch.where(
+            ((node >= 0) & (node < N))[:, None], tree, (column < prefix[:, None])[:, None] & mask[:, :, :1]
+        )
     if dtype is not None:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
     return mask, depth

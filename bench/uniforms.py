@@ -24,7 +24,9 @@ def _numbers(B: int, n: int, calls: int, device: str) -> Work:
     def ours(x):
         return sk.uniforms(x.seed, x.offset, n)
 
-    work = Work(x, ours, B * n * 8, peers={"rand": lambda _: torch.rand(B, n, dtype=torch.float64, device=device)}, calls=calls)
+    work = Work(
+        x, ours, B * n * 8, peers={"rand": lambda _: torch.rand(B, n, dtype=torch.float64, device=device)}, calls=calls
+    )
     if device == "cuda":
         work.peer("ours in triton", lambda: triton.same("uniforms", ours, device))
     return work

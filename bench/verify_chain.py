@@ -39,8 +39,12 @@ class Step:
     def label(self) -> str:
         parts = [f"B={self.B} V={self.V} {self.dtype}"]
         parts += ["stats"] * self.stats
-        parts += ["greedy" if self.temperature == 0 else f"T={self.temperature:g}".replace("0.", ".")] * (self.temperature != 1)
-        parts += [f"top_k={self.top_k}"] * bool(self.top_k) + [f"top_p={self.top_p:g}".replace("0.", ".")] * (self.top_p < 1)
+        parts += ["greedy" if self.temperature == 0 else f"T={self.temperature:g}".replace("0.", ".")] * (
+            self.temperature != 1
+        )
+        parts += [f"top_k={self.top_k}"] * bool(self.top_k) + [f"top_p={self.top_p:g}".replace("0.", ".")] * (
+            self.top_p < 1
+        )
         parts += ["all accepted"] * (self.closeness == 0)
         return " ".join(parts)
 
@@ -89,7 +93,11 @@ def inputs(step: Step, device: str) -> SimpleNamespace:
         noise = torch.empty(B, G, V, device=device).normal_(0, step.closeness * (T or 1.0), generator=generator)
         draft = (draft + noise).to(draft.dtype)
     seed, offset = torch.arange(B, device=device), torch.zeros(B, dtype=torch.int64, device=device)
-    rows = {"seed": seed.repeat_interleave(G), "offset": offset.repeat_interleave(G), "slot": torch.arange(G, device=device).repeat(B)}
+    rows = {
+        "seed": seed.repeat_interleave(G),
+        "offset": offset.repeat_interleave(G),
+        "slot": torch.arange(G, device=device).repeat(B),
+    }
     drawn = sk.sample(draft.view(B * G, V), **rows, temperature=None if T == 1 else T)
     tokens = drawn.tokens.view(B, G)
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, seed=seed, offset=offset)
@@ -139,7 +147,9 @@ def transformers_loop(x: SimpleNamespace) -> None:
     from transformers.generation.utils import _speculative_sampling
 
     for b in range(x.tokens.size(0)):
-        _speculative_sampling(x.tokens[b : b + 1], x.draft[b : b + 1].float(), x.tokens.size(1), x.target[b : b + 1].float())
+        _speculative_sampling(
+            x.tokens[b : b + 1], x.draft[b : b + 1].float(), x.tokens.size(1), x.target[b : b + 1].float()
+        )
 
 
 def _step(step: Step, device: str) -> Work:
@@ -195,7 +205,26 @@ def _call(how: str, device: str) -> Work:
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, seed=seed, offset=offset)
     op, no = torch.ops.specdec.verify_chain, [None] * 4
     calls = {
-        "torch.ops": lambda x: op(x.target, x.tokens, x.draft, None, G, None, *no, None, None, *no, 0, 0, 0, None, None, x.seed, x.offset, None),
+        "torch.ops": lambda x: op(
+            x.target,
+            x.tokens,
+            x.draft,
+            None,
+            G,
+            None,
+            *no,
+            None,
+            None,
+            *no,
+            0,
+            0,
+            0,
+            None,
+            None,
+            x.seed,
+            x.offset,
+            None,
+        ),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }
     return Work(x, calls[how], peers={"eager": lambda x: eager.step(x.target, x.tokens, x.draft)}, calls=500)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """verify_tree, method by method, on K drafts of length L merged into one tree, against the same walk in eager torch.
 
-Bytes: the target row of every visited node once and, where the method reads q, the draft row of every node at which a draft was
-tested and none accepted; kseq reads it wherever drafts go on. The drafter's stats are handed over, the target's are not.
-`second_read`: the target row once more where drafts were rejected. Further passes are not counted: kseq's search and
-the residuals behind several rejections read both rows again.
+Bytes: the target row of every visited node once and, where the method reads q, the draft row of every node at which a
+draft was tested and none accepted; kseq reads it wherever drafts go on. The drafter's stats are handed over, the
+target's are not. `second_read`: the target row once more where drafts were rejected. Further passes are not counted:
+kseq's search and the residuals behind several rejections read both rows again.
 
 `by RULE`: the same tree by a rule, beside the exact rule, with coins of 0 that accept the first child of every node.
 """
@@ -30,10 +30,15 @@ RULES = [("chow", 0.9), ("opt", 5.0), ("token_v3", 0.5), ("lossy", 0.3)]
 def cases(device: str) -> Cases:
     for method in METHODS:
         for B in (1, 8) if device == "cpu" else (1, 8, 64):
-            yield Case(f"B={B} V=151936 bf16 K={K} L={L} {method}", functools.partial(_step, B, 151936, "bf16", method, device))
+            yield Case(
+                f"B={B} V=151936 bf16 K={K} L={L} {method}", functools.partial(_step, B, 151936, "bf16", method, device)
+            )
     for rule, alpha in RULES:
         for method in ("kseq", "recursive_without_replacement", "traversal"):
-            yield Case(f"B=8 V=151936 bf16 K={K} L={L} {method} by {rule}", functools.partial(_by_rule, 8, 151936, "bf16", method, rule, alpha, device))
+            yield Case(
+                f"B=8 V=151936 bf16 K={K} L={L} {method} by {rule}",
+                functools.partial(_by_rule, 8, 151936, "bf16", method, rule, alpha, device),
+            )
 
 
 def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:

@@ -82,7 +82,8 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $in",
-        # torch's CUDA library is not there to link against beside a CPU-only torch; an empty one of its name serves as well.
+        # torch's CUDA library is not there to link against beside a CPU-only torch; an empty one of its name serves as
+        # well.
         "rule stub",
         f"  command = {CXX} -shared -nostdlib -x c++ /dev/null -Wl,-soname,$out -o $out",
         "  description = an empty $out",

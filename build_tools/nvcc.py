@@ -49,7 +49,9 @@ def _inspect(path: str) -> Nvcc:
 
     version = re.search(r"release (\d+\.\d+)", ask("--version"))[1]
     known = re.findall(r"compute_(\d+)(\d)\b", ask("--list-gpu-arch"))
-    return Nvcc(path, version, [f"{major}.{minor}" for major, minor in sorted(set(known), key=lambda n: (int(n[0]), n[1]))])
+    return Nvcc(
+        path, version, [f"{major}.{minor}" for major, minor in sorted(set(known), key=lambda n: (int(n[0]), n[1]))]
+    )
 
 
 def archs(nvcc: Nvcc) -> list[str]:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quality against cost of speculative cascades on the real pair, beside the plain cascade and exact speculative decoding.
+"""Quality against cost of speculative cascades on the real pair, beside the plain cascade and exact speculative
+decoding.
 
     python -m demo.cascades                   # about 15 minutes of one core in all; finished settings are kept in cascades.json
     python -m demo.cascades --seconds 120     # stop in time, go on at the next call
     python -m demo.cascades --seconds 0       # only show what there is: the table, and cascades.png if matplotlib is installed
 
 HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo, drafts of four tokens. Cost: calls of the
-target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the positions of the
-emitted text, that the rule hands the token over to the target. Intervals hold 95% and come from resampling prompts.
-A plain cascade by diff or opt calls the target at every token and emits the same law as the speculative one: it has no row.
+target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the
+positions of the emitted text, that the rule hands the token over to the target. Intervals hold 95% and come from
+resampling prompts. A plain cascade by diff or opt calls the target at every token and emits the same law as the
+speculative one: it has no row.
 """
 
 import torch
@@ -43,7 +45,8 @@ def key(cascade, rule, alpha):
 
 
 def deferral(rule, alpha, z, y):
-    """Chance that the rule hands a token drafted from logits y [N, V] over to the target, whose logits are z [N, V] -> [N]."""
+    """Chance that the rule hands a token drafted from logits y [N, V] over to the target, whose logits are z [N, V] ->
+    [N]."""
     if rule == "exact":
         return torch.ones(len(z))
     tv, _, _, _, p, q = sk.row_gap(z, y).T  # the largest probabilities
@@ -77,7 +80,10 @@ class Scorer:
 def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[list]:
     """One setting: FIELDS per prompt."""
     drafter = decode.PlainCascade(pair.draft) if cascade == "plain" else decode.ModelDrafter(pair.draft, gamma)
-    requests = [decode.Request(p, tokens, 1.0, rule=rule, alpha=alpha, seed=i, eos=pair.eos) for i, p in enumerate(scorer.prompts)]
+    requests = [
+        decode.Request(p, tokens, 1.0, rule=rule, alpha=alpha, seed=i, eos=pair.eos)
+        for i, p in enumerate(scorer.prompts)
+    ]
     output = decode.generate(pair.target, requests, drafter, max_batch=batch)
     assert output.stats.status == 0, output.stats.status
     out = []
@@ -95,13 +101,24 @@ def numbers(counts) -> dict:
 
 def columns(counts) -> list[str]:
     found = numbers(counts)
-    calls, logprob = "{:.2f} ({:.2f}-{:.2f})".format(*found["calls"]), "{:.2f} ({:.2f} to {:.2f})".format(*found["logprob"])
+    calls, logprob = (
+        "{:.2f} ({:.2f}-{:.2f})".format(*found["calls"]),
+        "{:.2f} ({:.2f} to {:.2f})".format(*found["logprob"]),
+    )
     return [f"{found['deferral'][0]:.2f}", calls, logprob]
 
 
 def show(console, data):
     table = Table(title="temperature 1, 95% intervals", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("cascade", "rule", "alpha", "deferral\nrate", "target calls\nper token", "target's mean\nlog-probability", "prompts"):
+    for name in (
+        "cascade",
+        "rule",
+        "alpha",
+        "deferral\nrate",
+        "target calls\nper token",
+        "target's mean\nlog-probability",
+        "prompts",
+    ):
         table.add_column(name, justify="left" if name in ("cascade", "rule") else "right", no_wrap=True)
     for sweep, alphas in SWEEPS.items():
         for alpha in sorted(alphas, key=lambda a: a or 0):
@@ -130,8 +147,12 @@ def draw(data, path):
                 axis.axhline(known[0][1][name][0], color=style["color"], lw=1, ls=":")
             else:
                 value, low, high = (torch.tensor([n[name][i] for _, n in known]) for i in range(3))
-                axis.errorbar([a for a, _ in known], value, torch.stack((value - low, high - value)), capsize=2, **style)
-        axes[3].plot([n["calls"][0] for _, n in known], [n["logprob"][0] for _, n in known], label=" ".join(sweep), **style)
+                axis.errorbar(
+                    [a for a, _ in known], value, torch.stack((value - low, high - value)), capsize=2, **style
+                )
+        axes[3].plot(
+            [n["calls"][0] for _, n in known], [n["logprob"][0] for _, n in known], label=" ".join(sweep), **style
+        )
     for axis, title in zip(axes, titles):
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("alpha")
@@ -146,14 +167,27 @@ def draw(data, path):
 
 
 def main():
-    args = arguments(__doc__, "cascades.json", {"prompts": (64, None), "tokens": (64, None), "batch": (8, None), "gamma": (4, None)})
+    args = arguments(
+        __doc__, "cascades.json", {"prompts": (64, None), "tokens": (64, None), "batch": (8, None), "gamma": (4, None)}
+    )
 
     def parts(data):
         for setting in settings():
             if key(*setting) not in data["decode"]:
-                yield data["decode"], key(*setting), lambda known, setting=setting: decoded(*known, args.tokens, args.batch, args.gamma, *setting)
+                yield (
+                    data["decode"],
+                    key(*setting),
+                    lambda known, setting=setting: decoded(*known, args.tokens, args.batch, args.gamma, *setting),
+                )
 
-    run(args, {"decode": {}}, parts, lambda pair: (pair, Scorer(pair, humaneval(args.prompts, pair.tokenizer), args.tokens)), show, draw)
+    run(
+        args,
+        {"decode": {}},
+        parts,
+        lambda pair: (pair, Scorer(pair, humaneval(args.prompts, pair.tokenizer), args.tokens)),
+        show,
+        draw,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The target writes the draft's training text. No HumanEval prompt is among the openings.
 
-Kinds: A chat, the user's turn written by the model as well; B the same, opened with "Write a Python function" and the like;
-C raw code grown from a few characters; D code after real signatures and docstrings; E chat answers to requests that are put
-together from a template and a topic. Answers are sampled at temperature 1, 0.7 and 0.3 in the ratio 3:2:1.
+Kinds: A chat, the user's turn written by the model as well; B the same, opened with "Write a Python function" and the
+like; C raw code grown from a few characters; D code after real signatures and docstrings; E chat answers to requests
+that are put together from a template and a topic. Answers are sampled at temperature 1, 0.7 and 0.3 in the ratio 3:2:1.
 """
 
 import ast
@@ -164,7 +164,11 @@ def grow(folder, shards, seed=1):
         ids = [tokenizer(p)["input_ids"][: LENGTH * 2 // 3] for p in prompts(kind, BATCH, rng, heads)]
         tokens = write(model, ids, torch.Generator().manual_seed(seed * 100_003 + s), f"shard {s} ({kind})")
         prompt_length = np.array([len(p) for p in ids], dtype=np.int32)
-        rest = {"prompt_length": prompt_length, "length": np.full(BATCH, LENGTH, np.int32), "kind": np.full(BATCH, kind)}
+        rest = {
+            "prompt_length": prompt_length,
+            "length": np.full(BATCH, LENGTH, np.int32),
+            "kind": np.full(BATCH, kind),
+        }
         np.savez_compressed(folder / "partial.npz", tokens=tokens.numpy().astype(np.uint16), **rest)
         (folder / "partial.npz").rename(folder / f"shard-{s:03d}.npz")
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the demo's draft model from its target, in three stages; each is resumable and needs one core.
 
-    python demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
-    python demo/distill.py train                  # int8 weights in demo/draft
-    python demo/distill.py train --steps 1400 --seed 1 --init distill-work/train-0-1250.steady     # goes on
-    python demo/distill.py evaluate               # alpha on unseen prompts, c
+python demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
+python demo/distill.py train                  # int8 weights in demo/draft
+python demo/distill.py train --steps 1400 --seed 1 --init distill-work/train-0-1250.steady     # goes on
+python demo/distill.py evaluate               # alpha on unseen prompts, c
 """
 
 import json
@@ -53,7 +53,9 @@ def train(
 
 
 @app.command()
-def evaluate(draft: Path = HERE / "draft", dtype: str = "bfloat16", code: int = 164, tokens: int = 64, threads: int = THREADS):
+def evaluate(
+    draft: Path = HERE / "draft", dtype: str = "bfloat16", code: int = 164, tokens: int = 64, threads: int = THREADS
+):
     """Prints alpha on HumanEval and chat prompts at temperature 1, 0.7 and 0, and the cost c, as JSON."""
     import evaluate as measure
     from teacher import load_target

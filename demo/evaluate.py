@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """alpha and c of a draft, on prompts that are not in its training text.
 
-alpha = mean over positions of sum_x min(p(x), q(x)): the chance that a drafted token is accepted. The target writes `tokens`
-tokens after each prompt at the given temperature; both models then score the same text. At temperature 0 alpha is the share
-of positions where both have the same largest logit. c = time of a draft step / time of a target step, one token, batch 1,
-both through the same lean forward pass with packed weights, in the order in which decoding takes them.
+alpha = mean over positions of sum_x min(p(x), q(x)): the chance that a drafted token is accepted. The target writes
+`tokens` tokens after each prompt at the given temperature; both models then score the same text. At temperature 0 alpha
+is the share of positions where both have the same largest logit. c = time of a draft step / time of a target step, one
+token, batch 1, both through the same lean forward pass with packed weights, in the order in which decoding takes them.
 """
 
 import time
@@ -93,7 +93,9 @@ def measure_alpha(target, draft, tokenizer, code=164, tokens=64, batch=64):
         for temperature in (1.0, 0.7, 0.0):
             use = ids if temperature or name == "humaneval" else ids[: len(CHAT_PROMPTS)]  # greedy repeats are equal
             parts = [use[i : i + batch] for i in range(0, len(use), batch)]
-            found = [f for s, part in enumerate(parts) for f in overlaps(target, draft, part, temperature, tokens, seed=s)]
+            found = [
+                f for s, part in enumerate(parts) for f in overlaps(target, draft, part, temperature, tokens, seed=s)
+            ]
             out.setdefault(name, {})[str(temperature)] = [round(x, 4) for x in mean_and_error(found)]
             print(name, temperature, out[name][str(temperature)], flush=True)
     return out
@@ -102,7 +104,8 @@ def measure_alpha(target, draft, tokenizer, code=164, tokens=64, batch=64):
 @torch.inference_mode()
 def measure_cost(target, draft, context=128, chain=4, repeats=60):
     """Median milliseconds of a one-token step and their ratio c, in turns as decoding takes them: one target step, then
-    `chain` draft steps (the first finds the draft's weights pushed out of the cache, so it costs more than the rest)."""
+    `chain` draft steps (the first finds the draft's weights pushed out of the cache, so it costs more than the
+    rest)."""
     ids, times = torch.full((1, context), 1000), ([], [])
     caches = [m.new_cache(1, context + chain) for m in (target, draft)]
     for m, cache in zip((target, draft), caches):

@@ -5,8 +5,8 @@
     python -m demo.greedy_check --dtype bfloat16   # how often rounding alone changes the output
     python -m demo.greedy_check --drafter kseq greedy --batch 1 4
 
-Two passes of different shape round differently, so where the two best logits all but tie either token may win. In float32
-a difference counts as such a tie when the two lie within 1e-4.
+Two passes of different shape round differently, so where the two best logits all but tie either token may win. In
+float32 a difference counts as such a tie when the two lie within 1e-4.
 """
 
 import argparse
@@ -46,12 +46,15 @@ def make_drafters(pair, gamma=4) -> dict:
         drafters["lookup+model"] = lambda: decode.LookupThenModel(drafters["lookup"](), drafters["model"]())
         for method in decode.TREE_METHODS:
             drafters[method] = lambda method=method: decode.TreeDrafter(pair.draft, method, 4, gamma)
-        drafters["lookup+target_only"] = lambda: decode.TreeDrafter(pair.draft, "target_only", shape=(3, 2, 1, 1), lookup=drafters["lookup"]())
+        drafters["lookup+target_only"] = lambda: decode.TreeDrafter(
+            pair.draft, "target_only", shape=(3, 2, 1, 1), lookup=drafters["lookup"]()
+        )
     return drafters
 
 
 def check(pair, prompts, tokens, batches, names=None, on_row=lambda row: None) -> list[dict]:
-    """Decode `prompts` plainly (batch 1), then with every drafter (or those of `names`) at every batch size -> one row of findings each."""
+    """Decode `prompts` plainly (batch 1), then with every drafter (or those of `names`) at every batch size -> one row
+    of findings each."""
     requests = [decode.Request(p, tokens, eos=pair.eos) for p in prompts]
     plain, rows = decode.generate(pair.target, requests, max_batch=1).results, []
     for batch in batches:
@@ -71,7 +74,11 @@ def main():
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--drafter", nargs="+", help="some of: plain lookup model lookup+model, a method of verify_tree, lookup+target_only")
+    parser.add_argument(
+        "--drafter",
+        nargs="+",
+        help="some of: plain lookup model lookup+model, a method of verify_tree, lookup+target_only",
+    )
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--target", default="smollm2")
@@ -85,21 +92,28 @@ def main():
         torch.set_num_threads(args.threads)
     with loading(console) as on_step:
         pair = decode.load_pair(args.target, args.draft, getattr(torch, args.dtype), on_step=on_step)
+
     def show(row):
         line = f"batch {row['batch']}, {row['drafter']}: {row['of'] - len(row['differ'])} of {row['of']} identical"
         more = f", alpha {row['alpha']:.3f}, {row['per_call']:.2f} tokens per call, {row['nodes']:.1f} nodes scored"
         console.print(line + more * (row["alpha"] > 0), highlight=False)
         for i, at, gap in row["differ"]:
-            console.print(f"  prompt {i} differs from token {at}: the two best logits lie {gap:.2e} apart", highlight=False)
+            console.print(
+                f"  prompt {i} differs from token {at}: the two best logits lie {gap:.2e} apart", highlight=False
+            )
 
     with Progress(console=console, transient=True) as progress:
         drafters = args.drafter or list(make_drafters(pair))
-        task = progress.add_task("decoding", total=len(drafters) * len(args.batch) - (1 in args.batch and "plain" in drafters))
+        task = progress.add_task(
+            "decoding", total=len(drafters) * len(args.batch) - (1 in args.batch and "plain" in drafters)
+        )
         prompts = humaneval(args.prompts, pair.tokenizer)
         rows = check(pair, prompts, args.tokens, args.batch, drafters, lambda r: (show(r), progress.advance(task)))
     worst = max((gap for row in rows for *_, gap in row["differ"]), default=0.0)
     if args.dtype == "float32":
-        console.print("[green]passed[/green]" if worst <= TIE else f"[red]failed[/red]: a difference with a gap of {worst:.2e}")
+        console.print(
+            "[green]passed[/green]" if worst <= TIE else f"[red]failed[/red]: a difference with a gap of {worst:.2e}"
+        )
         raise SystemExit(worst > TIE)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of a measurement on the real pair that is made of parts: each is kept in a JSON file as soon as it is done."""
+"""The command line of a measurement on the real pair that is made of parts: each is kept in a JSON file as soon as it
+is done."""
 
 import argparse
 import json
@@ -26,7 +27,8 @@ def arguments(doc, out, options):
 
 
 def measure(args, data, parts, prepare, console):
-    """parts: (where in data, name, function of what prepare(pair) returns); the pair is loaded where there is something to do."""
+    """parts: (where in data, name, function of what prepare(pair) returns); the pair is loaded where there is something
+    to do."""
     began, ready = perf_counter(), None
     for where, name, part in parts:
         if perf_counter() - began > args.seconds:

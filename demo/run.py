@@ -6,8 +6,9 @@
     python -m demo.run --drafter kseq --drafts 4 --gamma 4    # a tree per request, verified by this method
 
 Both sides run the same loop, the same packed weights, the same precision; plain decoding is the loop without a drafter.
-A drafter (prompt lookup first and the draft model where it finds nothing) is timed against plain decoding in interleaved
-repeats; speed-up is the median over the repeats of the ratio of tokens/s, prompt reading left out unless a line says so.
+A drafter (prompt lookup first and the draft model where it finds nothing) is timed against plain decoding in
+interleaved repeats; speed-up is the median over the repeats of the ratio of tokens/s, prompt reading left out unless a
+line says so.
 """
 
 import argparse
@@ -36,11 +37,19 @@ def parse():
     parser.add_argument("--target", default="smollm2")
     parser.add_argument("--draft", default=str(DRAFT), help="a model, a layer-draft folder, or none")
     names = ["best", "lookup", "model", "lookup+model", *decode.TREE_METHODS]
-    parser.add_argument("--drafter", choices=names, help="lookup+model; best: the fastest of the first three; or a method that verifies trees")
-    parser.add_argument("--gamma", default="auto", help='tokens drafted at a time, of a tree its depth; "auto": what pays, of a tree 4')
+    parser.add_argument(
+        "--drafter",
+        choices=names,
+        help="lookup+model; best: the fastest of the first three; or a method that verifies trees",
+    )
+    parser.add_argument(
+        "--gamma", default="auto", help='tokens drafted at a time, of a tree its depth; "auto": what pays, of a tree 4'
+    )
     parser.add_argument("--drafts", type=int, default=4, help="of a tree: its chains")
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.7])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1], help="prompts decoded at once; several sizes may be given")
+    parser.add_argument(
+        "--batch", type=int, nargs="+", default=[1], help="prompts decoded at once; several sizes may be given"
+    )
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
@@ -50,19 +59,24 @@ def parse():
 
 
 def make_drafters(pair, gamma, tree=None, drafts=4) -> dict:
-    """name -> drafter, of trees the one that `tree` names. They live through all repeats, so that an adaptive gamma keeps what it has learned."""
+    """name -> drafter, of trees the one that `tree` names. They live through all repeats, so that an adaptive gamma
+    keeps what it has learned."""
     if tree is not None:
         return {tree: decode.TreeDrafter(pair.draft, tree, drafts, 4 if gamma == "auto" else gamma)}
     drafters = {"lookup": decode.PromptLookupDrafter(gamma)}
     if pair.draft is not None:
         # With a model to fall back on, only matches of three tokens and more are worth looking up.
         lookup, model = decode.PromptLookupDrafter(gamma, min_ngram=3), decode.ModelDrafter(pair.draft, gamma)
-        drafters |= {"model": decode.ModelDrafter(pair.draft, gamma), "lookup+model": decode.LookupThenModel(lookup, model)}
+        drafters |= {
+            "model": decode.ModelDrafter(pair.draft, gamma),
+            "lookup+model": decode.LookupThenModel(lookup, model),
+        }
     return drafters
 
 
 def pick_threads(target, prompt) -> int:
-    """All cores, unless one alone is faster: where another program holds a core, threads that wait for each other crawl."""
+    """All cores, unless one alone is faster: where another program holds a core, threads that wait for each other
+    crawl."""
     everything, cache = torch.get_num_threads(), target.new_cache(1, len(prompt) + 1)
     seconds = {}
     for threads in {1, everything}:
@@ -78,9 +92,11 @@ def pick_threads(target, prompt) -> int:
 
 
 def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
-    """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts' lengths.
+    """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts'
+    lengths.
 
-    Of a tree, whose levels accept with different chances: at the measured tokens per call; c is then that of the whole tree.
+    Of a tree, whose levels accept with different chances: at the measured tokens per call; c is then that of the whole
+    tree.
     """
     if not chain:
         drafting = spec.draft_seconds / spec.target_calls / plain_step
@@ -93,7 +109,8 @@ def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
 
 
 class Setting:
-    """One batch size and temperature: warm up, choose a drafter if there are several, time it against plain decoding."""
+    """One batch size and temperature: warm up, choose a drafter if there are several, time it against plain
+    decoding."""
 
     def __init__(self, pair, prompts, tokens, batch, temperature):
         self.pair, self.prompts, self.tokens, self.batch, self.temperature = pair, prompts, tokens, batch, temperature
@@ -112,7 +129,9 @@ class Setting:
             tick()
         rates = {}
         for name, drafter in drafters.items() if len(drafters) > 1 else ():
-            rates[name] = self.run(drafter, prompts=self.prompts[::2] if self.batch == 1 else None).stats.tokens_per_second
+            rates[name] = self.run(
+                drafter, prompts=self.prompts[::2] if self.batch == 1 else None
+            ).stats.tokens_per_second
             tick()
         name = max(drafters, key=lambda name: rates.get(name, 0.0))
         pairs = []
@@ -159,7 +178,9 @@ def summary(found) -> dict:
 
 def report(console, rows):
     """One column per setting; a legend; greedy differences with the logits behind them."""
-    table = Table(title="plain against speculative decoding", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title="plain against speculative decoding", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     table.add_column("", no_wrap=True)
     for setting, _, _ in rows:
         table.add_column(f"batch {setting.batch}\nT = {setting.temperature:g}", justify="right")
@@ -177,13 +198,16 @@ def report(console, rows):
         "c: draft / target step": lambda s, name, r: f"{r['c']:.3f}",
         "theory at this alpha, c": lambda s, name, r: f"{r['theory']:.2f}x",
         "scoring a draft / a token": lambda s, name, r: f"{r['scoring']:.2f}x",
-        "greedy output identical": lambda s, name, r: f"{len(s.prompts) - len(r['differ'])} of {len(s.prompts)}" if "differ" in r else "",
+        "greedy output identical": lambda s, name, r: (
+            f"{len(s.prompts) - len(r['differ'])} of {len(s.prompts)}" if "differ" in r else ""
+        ),
     }
     for label, show in lines.items():
         table.add_row(label, *(show(*row) for row in rows))
     console.print(table)
     console.print(
-        "Theory takes scoring a draft to cost as much as scoring one token; the line below it says what it does cost.", style="dim"
+        "Theory takes scoring a draft to cost as much as scoring one token; the line below it says what it does cost.",
+        style="dim",
     )
     if any(row.get("differ") for *_, row in rows):
         text = "Passes of different shape round differently, and near ties fall either way; in float32: python -m demo.greedy_check"
@@ -202,7 +226,10 @@ def show_text(console, pair, prompts, tokens, drafters):
     requests = [decode.Request(p, tokens, eos=pair.eos) for p in prompts]
     for title, drafter in ((f"speculative ({name})", drafters[name]), ("plain", None)):
         console.rule(f"{title}, temperature 0", align="left")
-        heads = [[line for line in pair.tokenizer.decode(p).splitlines() if line.startswith("def ")][-1] + " ...\n" for p in prompts]
+        heads = [
+            [line for line in pair.tokenizer.decode(p).splitlines() if line.startswith("def ")][-1] + " ...\n"
+            for p in prompts
+        ]
         stream_text(console, heads, decode.stream(pair.target, requests, drafter, tokenizer=pair.tokenizer))
 
 

@@ -128,7 +128,9 @@ def train(data, target, out, steps, seed=0, init=None, checkpoint=None, layers=(
     torch.manual_seed(seed)
     draft = LayerDraft(target, head_ids(data.corpus, HEAD_SIZE), layers).copy_layers(target).float()
     weights = [p for p in draft.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in weights if p.dim() == n], "weight_decay": d} for n, d in ((2, WEIGHT_DECAY), (1, 0))]
+    groups = [
+        {"params": [p for p in weights if p.dim() == n], "weight_decay": d} for n, d in ((2, WEIGHT_DECAY), (1, 0))
+    ]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), fused=True)
     head = draft.head.weight.detach().bfloat16()
     start, seen, spent, checkpoint = 0, 0, 0.0, Path(checkpoint) if checkpoint else None
@@ -171,8 +173,13 @@ def train(data, target, out, steps, seed=0, init=None, checkpoint=None, layers=(
                 if last_steady:
                     torch.save(state, checkpoint.with_suffix(".steady"))
     chat, code = held_out_alpha(draft, data, head)
-    notes = {"seed": seed, "steps": steps, "positions": seen, "minutes": round((time.time() - began) / 60, 1),
-             "held_out_alpha": {"chat": round(float(chat), 4), "code": round(float(code), 4)}}
+    notes = {
+        "seed": seed,
+        "steps": steps,
+        "positions": seen,
+        "minutes": round((time.time() - began) / 60, 1),
+        "held_out_alpha": {"chat": round(float(chat), 4), "code": round(float(code), 4)},
+    }
     draft.save(out, head_ids(data.corpus, KEPT_SIZE), **notes)
     print(json.dumps(notes))
     return draft

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several drafts gain on the real pair: tokens per target call of every method against K and L, and how much of the
-optimum a method accepts of K drafts on the same rows.
+"""What several drafts gain on the real pair: tokens per target call of every method against K and L, and how much of
+the optimum a method accepts of K drafts on the same rows.
 
     python -m demo.trees                   # about 30 minutes of one core in all; finished parts are kept in trees.json
     python -m demo.trees --seconds 500     # stop in time, go on at the next call
@@ -26,7 +26,8 @@ FIELDS = "new_tokens", "rows", "accepted", "tested", "drafted"
 
 
 def settings():
-    """(method, K, L) in order of importance; kseq, recursive and recursive_without_replacement with K = 1 are the chain."""
+    """(method, K, L) in order of importance; kseq, recursive and recursive_without_replacement with K = 1 are the
+    chain."""
     yield from [("chain", 1, 4), *((m, 4, 4) for m in METHODS)]
     for L in LS:
         yield from [("chain", 1, L), *((m, 4, L) for m in METHODS)]
@@ -53,7 +54,8 @@ def decoded(pair, prompts, tokens, batch, method, K, L) -> list[list[int]]:
 
 @torch.inference_mode()
 def row_acceptance(pair, prompts, positions, draws=16) -> dict:
-    """Chance that one of K drafts at one node is accepted, mean over positions of text the target wrote: {rule: [K][prompt]}.
+    """Chance that one of K drafts at one node is accepted, mean over positions of text the target wrote: {rule:
+    [K][prompt]}.
 
     Closed forms where there are any; without replacement drafts are drawn and verified, `draws` times a position.
     """
@@ -62,7 +64,10 @@ def row_acceptance(pair, prompts, positions, draws=16) -> dict:
         caches = [m.new_cache(1, len(prompt) + positions) for m in (pair.target, pair.draft)]
         ids, rows, start = torch.tensor([prompt]), ([], []), 0
         for i in range(positions):
-            logits = [m.forward(ids, [start], c, keep=[ids.shape[1] - 1]).float() for m, c in zip((pair.target, pair.draft), caches)]
+            logits = [
+                m.forward(ids, [start], c, keep=[ids.shape[1] - 1]).float()
+                for m, c in zip((pair.target, pair.draft), caches)
+            ]
             for kept, z in zip(rows, logits):
                 kept.append(z[0])
             start += ids.shape[1]
@@ -94,8 +99,14 @@ def without_replacement(z, y, K, draws):
     parents = torch.tensor([-1] + [0] * K)
     row = torch.zeros(n, K + 1, dtype=torch.int64)
     one = dict(method="recursive_without_replacement", max_depth=1, target_row=row, draft_row=row, **rng)
-    # The rows below the children are not asked for: an accepted child's own row is the root's, and its token is dropped.
-    return sk.verify_tree((parents.expand(n, -1), tokens), z[:, None], y[:, None], **one).num_accepted.double().mean().item()
+    # The rows below the children are not asked for: an accepted child's own row is the root's, and its token is
+    # dropped.
+    return (
+        sk.verify_tree((parents.expand(n, -1), tokens), z[:, None], y[:, None], **one)
+        .num_accepted.double()
+        .mean()
+        .item()
+    )
 
 
 def interval(counts, numerator, denominator, resamples=4000, fields=FIELDS):
@@ -116,13 +127,24 @@ def mean_interval(values, resamples=4000):
 def columns(counts) -> list[str]:
     """One row of the table: tokens per call with its interval, accepted length, acceptance at a node, nodes scored."""
     rate = "{:.2f} ({:.2f}-{:.2f})".format(*interval(counts, "new_tokens", "rows"))
-    length, level, drafted = (interval(counts, *pair)[0] for pair in (("accepted", "rows"), ("accepted", "tested"), ("drafted", "rows")))
+    length, level, drafted = (
+        interval(counts, *pair)[0] for pair in (("accepted", "rows"), ("accepted", "tested"), ("drafted", "rows"))
+    )
     return [rate, f"{length:.2f}", f"{level:.2f}", f"{1 + drafted:.1f}"]
 
 
 def show(console, data):
     table = Table(title="temperature 1, 95% intervals", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("method", "K", "L", "tokens per\ntarget call", "accepted\nlength", "acceptance\nat a node", "nodes\nscored", "prompts"):
+    for name in (
+        "method",
+        "K",
+        "L",
+        "tokens per\ntarget call",
+        "accepted\nlength",
+        "acceptance\nat a node",
+        "nodes\nscored",
+        "prompts",
+    ):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     for method, K, L in dict.fromkeys(settings()):
         counts = data["decode"].get(key(method, K, L))
@@ -130,7 +152,12 @@ def show(console, data):
             table.add_row(method, str(K), str(L), *columns(counts), str(len(counts)))
     console.print(table)
     if data["rows"]:
-        table = Table(title="one of K drafts at a node is accepted, same rows", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(
+            title="one of K drafts at a node is accepted, same rows",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
         table.add_column("")
         for K in KS:
             table.add_column(f"K = {K}", justify="right", no_wrap=True)
@@ -151,16 +178,35 @@ def draw(data, path):
     def curve(axis, method, xs, points):
         points = np.array(points).T
         error = points[0] - points[1], points[2] - points[0]
-        axis.errorbar(xs, points[0], error, label="optimum of i.i.d. drafts" if method == "optimum" else method, color=colours[method], marker="o", ms=3, lw=1.3, capsize=2, ls="--" if method == "optimum" else "-")
+        axis.errorbar(
+            xs,
+            points[0],
+            error,
+            label="optimum of i.i.d. drafts" if method == "optimum" else method,
+            color=colours[method],
+            marker="o",
+            ms=3,
+            lw=1.3,
+            capsize=2,
+            ls="--" if method == "optimum" else "-",
+        )
 
     for rule, found in data["rows"].items():
         curve(left, rule, KS, [mean_interval(found[str(K)]) for K in KS])
     for axis, vary in ((middle, [(K, 4) for K in KS]), (right, [(4, L) for L in LS])):
         for method in METHODS:
-            same = [key("chain", 1, L) if K == 1 and method in METHODS[:3] else key(method, K, L) for K, L in vary]  # one draft is the chain
-            known = [(L if axis is right else K, data["decode"][name]) for (K, L), name in zip(vary, same) if name in data["decode"]]
+            same = [
+                key("chain", 1, L) if K == 1 and method in METHODS[:3] else key(method, K, L) for K, L in vary
+            ]  # one draft is the chain
+            known = [
+                (L if axis is right else K, data["decode"][name])
+                for (K, L), name in zip(vary, same)
+                if name in data["decode"]
+            ]
             if known:
-                curve(axis, method, [x for x, _ in known], [interval(counts, "new_tokens", "rows") for _, counts in known])
+                curve(
+                    axis, method, [x for x, _ in known], [interval(counts, "new_tokens", "rows") for _, counts in known]
+                )
     chains = [(L, data["decode"].get(key("chain", 1, L))) for L in LS]
     known = [(L, counts) for L, counts in chains if counts]
     if known:
@@ -201,7 +247,17 @@ def main():
     def parts(data):
         todo = [s for s in dict.fromkeys(settings()) if key(*s) not in data["decode"]]
         found = [(data["decode"], key(*s), lambda pair, s=s: step(pair, *s)) for s in todo]
-        rows = [] if data["rows"] else [(data, "rows", lambda pair: row_acceptance(pair, humaneval(args.prompts, pair.tokenizer), args.positions))]
+        rows = (
+            []
+            if data["rows"]
+            else [
+                (
+                    data,
+                    "rows",
+                    lambda pair: row_acceptance(pair, humaneval(args.prompts, pair.tokenizer), args.positions),
+                )
+            ]
+        )
         return [*found[:6], *rows, *found[6:]]
 
     run(args, {"decode": {}, "rows": {}}, parts, lambda pair: pair, show, draw)

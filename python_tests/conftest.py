@@ -3,7 +3,6 @@ import sys
 
 import pytest
 import torch
-
 from support import backends, paths, rule_cases, tally
 
 sys.path += map(str, paths.FOLDERS)  # test files take from each other, across folders
@@ -12,7 +11,10 @@ sys.path += map(str, paths.FOLDERS)  # test files take from each other, across f
 def _params(names):
     """The backends, those that cannot run here marked as skipped: a mark makes one line a file in the summary."""
     reasons = [(name, backends.why_not(name)) for name in names]
-    return [pytest.param(name, marks=pytest.mark.skip(reason=f"{name}: {reason}") if reason else ()) for name, reason in reasons]
+    return [
+        pytest.param(name, marks=pytest.mark.skip(reason=f"{name}: {reason}") if reason else ())
+        for name, reason in reasons
+    ]
 
 
 def _ready(request):
@@ -50,7 +52,9 @@ def sweep_backend(request):
     yield from _ready(request)
 
 
-@pytest.fixture(params=_params([n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name)]))
+@pytest.fixture(
+    params=_params([n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name)])
+)
 def isa_backend(request):
     """Every backend that is an op, the CPU once for each instruction set."""
     yield from _ready(request)
@@ -67,7 +71,9 @@ def sweep(sweep_backend):
     return backends.call("verify_chain", sweep_backend)
 
 
-# ---- the share of flips, over the whole session: with xdist, workers hand what they saw to the process that reports ----
+# ---- the share of flips, over the whole session: with xdist, workers hand what they saw to the process that reports
+# ----
+
 
 def pytest_runtest_logreport(report):
     name = dict(report.user_properties).get("backend")

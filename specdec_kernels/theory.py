@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speculative decoding can gain: Leviathan, Kalman, Matias 2023 ("Fast Inference from Transformers via Speculative Decoding"),
-and with several drafts: Sun et al. 2023 ("SpecTr: Fast Speculative Decoding via Optimal Transport").
+"""What speculative decoding can gain: Leviathan, Kalman, Matias 2023 ("Fast Inference from Transformers via Speculative
+Decoding"), and with several drafts: Sun et al. 2023 ("SpecTr: Fast Speculative Decoding via Optimal Transport").
 
-alpha is the mean acceptance rate, gamma the number of drafted tokens, c the cost of one draft step over one target step.
-The formulas take acceptances as independent with one rate alpha (section 3.1 of the paper).
+alpha is the mean acceptance rate, gamma the number of drafted tokens, c the cost of one draft step over one target
+step. The formulas take acceptances as independent with one rate alpha (section 3.1 of the paper).
 """
 
 import math
@@ -63,7 +63,8 @@ def walltime_factor(alpha: float, gamma: int, c: float) -> float:
 
 
 def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
-    """How many times the arithmetic operations per token grow: (gamma * c_hat + gamma + 1) / expected_tokens, Theorem 3.11.
+    """How many times the arithmetic operations per token grow: (gamma * c_hat + gamma + 1) / expected_tokens, Theorem
+    3.11.
 
     c_hat is the draft's operations per token over the target's.
 
@@ -75,13 +76,15 @@ def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
 
 
 def improves(alpha: float, c: float) -> bool:
-    """Whether some gamma beats plain decoding: alpha > c, and then gamma = 1 gains (1 + alpha) / (1 + c) at least (Corollary 3.9)."""
+    """Whether some gamma beats plain decoding: alpha > c, and then gamma = 1 gains (1 + alpha) / (1 + c) at least
+    (Corollary 3.9)."""
     _check("improves", alpha=alpha, c=c)
     return alpha > c
 
 
 def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
-    """The gamma in 0..max_gamma with the largest walltime factor (section 3.5); 0 means: do not draft. Ties: the smaller.
+    """The gamma in 0..max_gamma with the largest walltime factor (section 3.5); 0 means: do not draft. Ties: the
+    smaller.
 
     The factor rises to one peak and falls, so the search stops at the first gamma that does not rise. With c = 0 (or
     alpha = 1 > c) it never stops rising, and max_gamma is the answer.
@@ -93,7 +96,8 @@ def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
     best, tokens, power = 0, 1.0, 1.0
     for gamma in range(1, int(max_gamma) + 1):
         power *= alpha
-        # One more draft pays iff its token's chance, alpha^gamma, exceeds the price of a draft step at the present rate.
+        # One more draft pays iff its token's chance, alpha^gamma, exceeds the price of a draft step at the present
+        # rate.
         if not power * ((gamma - 1) * c + 1) > c * tokens:
             break
         best, tokens = gamma, tokens + power
@@ -113,7 +117,9 @@ def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"acceptance_rate: p must be a floating-point tensor, got {p.dtype}")
     if not q.is_floating_point():
         if q.shape != p.shape[:-1]:
-            raise ValueError(f"acceptance_rate: q (draft ids) must have shape {list(p.shape[:-1])}, got {list(q.shape)}")
+            raise ValueError(
+                f"acceptance_rate: q (draft ids) must have shape {list(p.shape[:-1])}, got {list(q.shape)}"
+            )
         inside = (q >= 0) & (q < p.shape[-1])
         chosen = p.gather(-1, q.clamp(0, p.shape[-1] - 1).long().unsqueeze(-1)).squeeze(-1)
         return torch.where(inside, chosen.double(), 0.0)
@@ -126,8 +132,8 @@ def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, draft_stats=None) -> torch.Tensor:
     """acceptance_rate of the laws that [N, V] target and [N, Vq] draft logits stand for, row by row in float64 -> [N].
 
-    target_stats, draft_stats: [N, 4] as row_stats returns them (temperature and filters); None: temperature 1, no filter.
-    A row that is no law (NaN, +inf or nothing finite) gives NaN.
+    target_stats, draft_stats: [N, 4] as row_stats returns them (temperature and filters); None: temperature 1, no
+    filter. A row that is no law (NaN, +inf or nothing finite) gives NaN.
     """
     from .reference.law import law_of_logits, numpy_rows
     from .reference.row_stats import row_stats
@@ -145,7 +151,9 @@ def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, 
     def rows(logits, stats):
         for i in range(n):
             z = logits[i : i + 1].cpu()
-            law = law_of_logits(numpy_rows(z)[0], (row_stats(z) if stats is None else stats[i : i + 1].double().cpu())[0].tolist())
+            law = law_of_logits(
+                numpy_rows(z)[0], (row_stats(z) if stats is None else stats[i : i + 1].double().cpu())[0].tolist()
+            )
             yield torch.from_numpy(law.p if law.valid else law.p + math.nan)
 
     pairs = zip(rows(target_logits, target_stats), rows(draft_logits, draft_stats))
@@ -181,16 +189,20 @@ def kseq_guarantee(k: int) -> float:
     return 1 - (1 - 1 / k) ** k
 
 
-def multi_draft_acceptance(p: torch.Tensor, q: torch.Tensor, k: int, method: str, draws: int | None = None, seed: int = 0) -> torch.Tensor:
-    """The chance that one of k drafts at a node is accepted, row by row in float64; optimal_acceptance bounds those of i.i.d. drafts.
+def multi_draft_acceptance(
+    p: torch.Tensor, q: torch.Tensor, k: int, method: str, draws: int | None = None, seed: int = 0
+) -> torch.Tensor:
+    """The chance that one of k drafts at a node is accepted, row by row in float64; optimal_acceptance bounds those of
+    i.i.d. drafts.
 
     p: [..., V], q: [..., Vq] probabilities -> [...]. method:
 
     - "kseq": i.i.d. drafts, p_acc = 1 - (1 - beta)^k at the best rho.
     - "recursive": i.i.d. drafts. What stays of p after j rejections does not depend on the tokens, so the chance is
       1 - prod_j (1 - sum_x min(q, r_j)): O(k V).
-    - "recursive_without_replacement": k distinct drafts; every ordered set of rejected tokens is enumerated, V^(k-1) of them,
-      or, with `draws`, so many ordered sets are drawn for each row, and the mean of their exact chances is an unbiased estimate.
+    - "recursive_without_replacement": k distinct drafts; every ordered set of rejected tokens is enumerated, V^(k-1) of
+      them, or, with `draws`, so many ordered sets are drawn for each row, and the mean of their exact chances is an
+      unbiased estimate.
     - "target_only": i.i.d. drafts merged, sum_x p(x) (1 - (1 - q(x))^k).
 
     >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
@@ -202,7 +214,9 @@ def multi_draft_acceptance(p: torch.Tensor, q: torch.Tensor, k: int, method: str
     rules = {
         "kseq": lambda a, b: _rho(a, b, k)[2],
         "recursive": lambda a, b: _recursive(a, b, k),
-        "recursive_without_replacement": lambda a, b: _distinct(a, b, k) if draws is None else np.mean([_drawn(a, b, k, rng) for _ in range(draws)]),
+        "recursive_without_replacement": lambda a, b: (
+            _distinct(a, b, k) if draws is None else np.mean([_drawn(a, b, k, rng) for _ in range(draws)])
+        ),
         "target_only": lambda a, b: float((a * (1 - (1 - b) ** k)).sum()),
     }
     if method not in rules:
@@ -220,7 +234,8 @@ def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") 
     """Expected tokens of one target call that verifies K drafts of length L, by enumeration: small V, K and L only.
 
     p(prefix), q(prefix) -> [V] float64, the laws behind a tuple of tokens. drawn "iid": K independent drafts merged by
-    build_tree; "distinct": K children without replacement at every node ("kseq" and "recursive" are not lossless there).
+    build_tree; "distinct": K children without replacement at every node ("kseq" and "recursive" are not lossless
+    there).
 
     >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]
     >>> round(expected_tree_tokens(*rows, 1, 2, "recursive"), 6), round(expected_tree_tokens(*rows, 1, 2, "traversal"), 6)
@@ -234,12 +249,15 @@ def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") 
     return float(expected_length(mixed(trees, p, q, method)))
 
 
-def expected_chain_tokens(p, q, gamma: int, method: str = "token", rule: str = "exact", alpha=None, p1=None, q1=None) -> float:
-    """Expected tokens of one target call that verifies one path of gamma drafts, by enumeration: small V and gamma only.
+def expected_chain_tokens(
+    p, q, gamma: int, method: str = "token", rule: str = "exact", alpha=None, p1=None, q1=None
+) -> float:
+    """Expected tokens of one target call that verifies one path of gamma drafts, by enumeration: small V and gamma
+    only.
 
-    p(prefix) -> [V] float64, q(prefix) -> [V], the laws behind a tuple of tokens; p1, q1: the same rows unscaled (temperature 1,
-    no filters), which the cascades' confidences are read from, by default p and q. method "block" never expects fewer than
-    "token", whatever the law that the rule puts in place of p (Sun et al. 2024).
+    p(prefix) -> [V] float64, q(prefix) -> [V], the laws behind a tuple of tokens; p1, q1: the same rows unscaled
+    (temperature 1, no filters), which the cascades' confidences are read from, by default p and q. method "block" never
+    expects fewer than "token", whatever the law that the rule puts in place of p (Sun et al. 2024).
 
     >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]
     >>> [round(expected_chain_tokens(*rows, 2, method), 6) for method in ("token", "block")]
@@ -259,8 +277,9 @@ def expected_chain_tokens(p, q, gamma: int, method: str = "token", rule: str = "
 def deferral_rate(p: torch.Tensor, q: torch.Tensor, rule: str, alpha=None, p1=None, q1=None) -> torch.Tensor:
     """The chance that a speculative cascade hands a token drafted from q over to the target, row by row in float64.
 
-    p: [..., V], q: [..., Vq] probabilities; p1, q1: the same rows unscaled, by default p and q -> [...]: 0 or 1 under a rule that
-    defers whole rows ("chow" ... "opt_log"), the mass eta of the tokens that are not kept under "token_v1" ... "token_v3".
+    p: [..., V], q: [..., Vq] probabilities; p1, q1: the same rows unscaled, by default p and q -> [...]: 0 or 1 under a
+    rule that defers whole rows ("chow" ... "opt_log"), the mass eta of the tokens that are not kept under "token_v1"
+    ... "token_v3".
 
     >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
     >>> [round(deferral_rate(p, q, rule, 0.45).item(), 6) for rule in ("chow", "diff", "token_v1", "token_v3")]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step and the laws in plain torch, written with care: the row is cast once, filters look at k logits where they can."""
+"""The step and the laws in plain torch, written with care: the row is cast once, filters look at k logits where they
+can."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def step(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> torch.Tensor:
-    """Batched speculative sampling: (p - q)+ only at the stop row, and no log_softmax of the draft where its stats are known."""
+    """Batched speculative sampling: (p - q)+ only at the stop row, and no log_softmax of the draft where its stats are
+    known."""
     B, G = tokens.shape
     t, t_draft = (None if x is None else x.view(-1, 1, 1) for x in (temperature, draft_temperature))
     lp = log_law(target, t, top_k, top_p)

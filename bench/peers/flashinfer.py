@@ -37,7 +37,8 @@ def probabilities(z: torch.Tensor, temperature=None, top_k: int = 0, top_p: floa
 
 
 def chain(temperature: bool, top_k: int, top_p: float, draft_probs: bool):
-    """The step on x.target, x.draft (or x.draft_probs), x.tokens32; x.row_temperature, x.draft_row_temperature per row."""
+    """The step on x.target, x.draft (or x.draft_probs), x.tokens32; x.row_temperature, x.draft_row_temperature per
+    row."""
     sampling()
 
     def call(x):

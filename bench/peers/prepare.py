@@ -18,7 +18,9 @@ def main() -> None:
         flashinfer.sampling()
         p = torch.rand(1, 2, 64, device="cuda")
         p /= p.sum(-1, keepdim=True)
-        x = SimpleNamespace(target=p, draft_probs=p[:, :1].contiguous(), tokens32=torch.zeros(1, 1, dtype=torch.int32, device="cuda"))
+        x = SimpleNamespace(
+            target=p, draft_probs=p[:, :1].contiguous(), tokens32=torch.zeros(1, 1, dtype=torch.int32, device="cuda")
+        )
         flashinfer.chain(False, 5, 0.9, True)(x)
         flashinfer.sample()(SimpleNamespace(logits=p[0]))
         torch.cuda.synchronize()

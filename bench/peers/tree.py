@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of drafts verified in eager torch: request by request, on float32 laws of the visited rows alone, tokens from torch.rand."""
+"""Trees of drafts verified in eager torch: request by request, on float32 laws of the visited rows alone, tokens from
+torch.rand."""
 
 from __future__ import annotations
 
@@ -18,10 +19,16 @@ def verify(method: str, tree: tuple, target: torch.Tensor, draft: torch.Tensor, 
         node = 0
         for depth in range(L + 1):
             if method in ("kseq", "recursive"):
-                children = [nodes[depth] for nodes in drafts if (depth == 0 or nodes[depth - 1] == node) and nodes[depth] > 0] if depth < L else []
+                children = (
+                    [nodes[depth] for nodes in drafts if (depth == 0 or nodes[depth - 1] == node) and nodes[depth] > 0]
+                    if depth < L
+                    else []
+                )
             else:
                 children = [i for i, parent in enumerate(kin) if parent == node and i > 0]
-            child, rest = accept(target[b, node], lambda at=node: law(draft[b, at], stats[b, at]), [names[i] for i in children])
+            child, rest = accept(
+                target[b, node], lambda at=node: law(draft[b, at], stats[b, at]), [names[i] for i in children]
+            )
             if child is None:
                 out[b, depth] = rest if isinstance(rest, int) else int(torch.multinomial(rest, 1))
                 break
@@ -39,7 +46,9 @@ def chance() -> float:
     return torch.rand(()).item()
 
 
-# A rule: (target row, () -> draft law, the children's tokens) -> (accepted child, None), or (None, weights of the final token or itself).
+# A rule: (target row, () -> draft law, the children's tokens) -> (accepted child, None), or (None, weights of the final
+# token or itself).
+
 
 def recursive(z: torch.Tensor, q_of: Callable, tokens: list[int], replacement: bool = True):
     r = z.softmax(-1, dtype=torch.float32)
@@ -90,4 +99,10 @@ def greedy(z: torch.Tensor, q_of: Callable, tokens: list[int]):
     return (tokens.index(best), None) if best in tokens else (None, best)
 
 
-RULES = {"kseq": kseq, "recursive": recursive, "recursive_without_replacement": without_replacement, "target_only": target_only, "greedy": greedy}
+RULES = {
+    "kseq": kseq,
+    "recursive": recursive,
+    "recursive_without_replacement": without_replacement,
+    "target_only": target_only,
+    "greedy": greedy,
+}

@@ -44,7 +44,9 @@ def _from_folder(folder: str) -> None:
     import triton.language.extra.libdevice as tldevice
 
     utils = ModuleType("vllm.triton_utils")
-    utils.__dict__.update(HAS_TRITON=True, LOG2E=1.4426950408889634, LOGE2=0.6931471805599453, triton=triton, tl=tl, tldevice=tldevice)
+    utils.__dict__.update(
+        HAS_TRITON=True, LOG2E=1.4426950408889634, LOGE2=0.6931471805599453, triton=triton, tl=tl, tldevice=tldevice
+    )
     sys.modules["vllm.triton_utils"] = utils
     sys.meta_path.insert(0, _BarePackages(folder))
 
@@ -61,7 +63,8 @@ def rejection_sample():
 
 
 def chain(B: int, G: int, temperature: float, device: str):
-    """The step on x.target, x.tokens, x.draft. Like vLLM's model runner it first copies the target to float32, and scales that copy."""
+    """The step on x.target, x.tokens, x.draft. Like vLLM's model runner it first copies the target to float32, and
+    scales that copy."""
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unavailable("needs a GPU")
     sample = rejection_sample()

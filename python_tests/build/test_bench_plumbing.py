@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks and bench/gpu_check.sh, without their numbers: what would otherwise first run on a GPU by the minute."""
+"""The benchmarks and bench/gpu_check.sh, without their numbers: what would otherwise first run on a GPU by the
+minute."""
 
 import csv
 import os

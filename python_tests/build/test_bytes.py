@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels read, counted access by access: the `.cu` files on the CPU, in the flavour that notes every one of them.
+"""What the kernels read, counted access by access: the `.cu` files on the CPU, in the flavour that notes every one of
+them.
 
-The harness runs blocks in ascending order, so that what is read is known and not only bounded. A row is `V * item` bytes. Beside
-whole rows there are gathers (an entry of a row by its id) and the rescan: one chunk of 1024 entries, which the final draw looks
-at once to add up and once more up to the token that it picks.
+The harness runs blocks in ascending order, so that what is read is known and not only bounded. A row is `V * item`
+bytes. Beside whole rows there are gathers (an entry of a row by its id) and the rescan: one chunk of 1024 entries,
+which the final draw looks at once to add up and once more up to the token that it picks.
 """
 
 from support import backends
@@ -42,8 +43,9 @@ def count(op, *watched, **args):
 
 
 def language_rows(seed, n, V, dtype, least=12.0, most=18.0):
-    """Rows as language models have them where they know what comes next: a normal body of width 2.5, and ten tokens that stand
-    out at 12 to 18. The body then weighs about a hundredth at V = 8192, and most of the rest is two or three tokens."""
+    """Rows as language models have them where they know what comes next: a normal body of width 2.5, and ten tokens
+    that stand out at 12 to 18. The body then weighs about a hundredth at V = 8192, and most of the rest is two or three
+    tokens."""
     rng = torch.Generator().manual_seed(seed)
     z = 2.5 * torch.randn(n, V, generator=rng)
     ids = torch.rand(n, V, generator=rng).topk(10).indices
@@ -80,8 +82,8 @@ def note(what, read, least):
 # A ragged last chunk; whole chunks, and so 16-byte loads alone; the size that the byte floor is quoted at.
 @pytest.mark.parametrize("B, V, dtype", [(32, 3000, BF16), (32, 3000, F32), (32, 8192, BF16), (32, 8192, F32), (8, 151_936, BF16)])
 def test_verify_chain(B, V, dtype):
-    """Draft stats handed over: target rows are read once up to the stop, the one at the stop twice if it was rejected; the
-    draft's row there once, and no other."""
+    """Draft stats handed over: target rows are read once up to the stop, the one at the stop twice if it was rejected;
+    the draft's row there once, and no other."""
     G, item = 5, dtype.itemsize
     args = step(B, G, V, dtype)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -184,7 +186,8 @@ def test_probability_rows():
 
 
 def test_filters_on_the_target():
-    """Temperature, top-k and top-p: one more read at most of the chunks that can hold the cutoff, on every row up to the stop."""
+    """Temperature, top-k and top-p: one more read at most of the chunks that can hold the cutoff, on every row up to
+    the stop."""
     B, G, V, item = 16, 5, 8192, 2
     args = step(B, G, V, BF16)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -251,8 +254,9 @@ def test_row_stats_of_a_large_vocabulary():
 @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"top_p": 0.99}, {"top_k": 3000}, {"top_k": 50, "top_p": 0.9}])
 @pytest.mark.parametrize("law", ["undecided", "flat"])
 def test_row_stats_of_broad_rows(params, law):
-    """More logits may be the cutoff than the kernel keeps side by side, and every 32nd logit tells where it lies. Undecided rows:
-    ten tokens at 4 to 12 over the same body, which weighs a third. Flat rows: all logits within some hundredths."""
+    """More logits may be the cutoff than the kernel keeps side by side, and every 32nd logit tells where it lies.
+    Undecided rows: ten tokens at 4 to 12 over the same body, which weighs a third. Flat rows: all logits within some
+    hundredths."""
     V = 20_480
     flat = 0.01 * torch.randn(4, V, generator=torch.Generator().manual_seed(8))
     z = flat if law == "flat" else language_rows(8, 4, V, F32, 4.0, 12.0)
@@ -272,8 +276,8 @@ def test_row_stats_where_the_guess_is_hardest():
 
 @pytest.mark.parametrize("params, whole", [({}, 1), ({"temperature": 0.8, "top_k": 50, "top_p": 0.95}, 3)])
 def test_sample(params, whole):
-    """Without filters a row is read once, and a chunk of it for each draw; with them, once for the cutoff and once for the law
-    that is left, where a chunk reaches the cutoff."""
+    """Without filters a row is read once, and a chunk of it for each draw; with them, once for the cutoff and once for
+    the law that is left, where a chunk reaches the cutoff."""
     V, k, item = 8192, 2, 2
     z = language_rows(9, 12, V, BF16)
     u = torch.rand(12, k, generator=torch.Generator().manual_seed(9), dtype=torch.float64)

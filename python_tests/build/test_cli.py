@@ -77,7 +77,8 @@ def test_generate_with_trees(pair):
 
 
 def test_generate_with_rules(pair):
-    """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target where it defers."""
+    """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target
+    where it defers."""
     target, draft = pair
     plain, drafted = (body(generate(p, "--plain").output) for p in (pair, (draft, target)))
     assert plain != drafted

@@ -185,7 +185,8 @@ def test_bad_orders_and_grids(module):
 
 @pytest.fixture(scope="module")
 def worker():
-    """A process whose ops the checked kernels replace, one build after another. What it allocates is not zero but 0x7F7F..."""
+    """A process whose ops the checked kernels replace, one build after another. What it allocates is not zero but
+    0x7F7F..."""
     environment = {"OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "128", "SPECDEC_SCHEDULE": "descending", "SPECDEC_BLOCK_ORDER": "descending"}
     made = Worker("checked", environment)
     yield made

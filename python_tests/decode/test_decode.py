@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decode loop on tiny models: greedy output, the joint law, ragged batches, ends, streaming, errors."""
 
-from support import laws
 import numpy as np
 import pytest
-from support import tiny
 import torch
+from support import laws, tiny
 
 from specdec_kernels.decode import (
     HFModel,
@@ -57,7 +56,8 @@ CASES = [("plain", 1.0), ("model", 1.0), ("model", 0.6), ("confident", 1.0), ("l
 
 
 def three_tokens(kind, n, temperature=1.0, V=4):
-    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration, statistics.
+    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration,
+    statistics.
 
     The draft is another random model, so its law is far from the target's.
     """
@@ -76,7 +76,8 @@ def three_tokens(kind, n, temperature=1.0, V=4):
 def test_joint_law_of_three_tokens(kind, temperature):
     """Through the whole loop the emitted tokens follow the target's joint law on V^3, whatever the drafter.
 
-    With 10,000 draws over up to 64 cells a bias of total variation 0.06, spread over the cells, is found 99 times in 100.
+    With 10,000 draws over up to 64 cells a bias of total variation 0.06, spread over the cells, is found 99 times in
+    100.
     """
     check, stats = three_tokens(kind, 10_000, temperature)
     assert check.passed, check
@@ -116,7 +117,9 @@ def test_a_request_alone_and_in_a_batch(models, kind):
     alone = [generate(target, [r], drafter(kind, draft)).results[0].tokens for r in todo]
     together = generate(target, todo[::-1], drafter(kind, draft), max_batch=5).results
     assert alone == [r.tokens for r in together[::-1]]
-    reseeded = generate(target, [Request(todo[1].prompt, 15, temperature=1.0, seed=1)], drafter(kind, draft)).results[0].tokens
+    reseeded = (
+        generate(target, [Request(todo[1].prompt, 15, temperature=1.0, seed=1)], drafter(kind, draft)).results[0].tokens
+    )
     assert reseeded != alone[1]
 
 
@@ -165,7 +168,12 @@ def test_streaming(models, kind):
     tokenizer, seen = tiny.Letters(), {}
     todo = tiny.requests(temperature=1.0)
     output = generate(
-        target, todo, drafter(kind, draft), tokenizer=tokenizer, max_batch=3, on_event=lambda e: seen.setdefault(e.index, []).append(e)
+        target,
+        todo,
+        drafter(kind, draft),
+        tokenizer=tokenizer,
+        max_batch=3,
+        on_event=lambda e: seen.setdefault(e.index, []).append(e),
     )
     for i, result in enumerate(output.results):
         events = seen[i]
@@ -191,13 +199,19 @@ def test_stop_strings(models):
     tokenizer, found = tiny.Letters(), []
     for request in tiny.requests():
         whole = tokenizer.decode(tiny.greedy(hf, request.prompt, 40))
-        found += [(request, whole, i) for i in range(4, 37) if whole.find(whole[i : i + 3]) == i and "\ufffd" not in whole[i : i + 3]]
+        found += [
+            (request, whole, i)
+            for i in range(4, 37)
+            if whole.find(whole[i : i + 3]) == i and "\ufffd" not in whole[i : i + 3]
+        ]
     request, whole, i = found[0]
     stop = whole[i : i + 3]
     for kind in KINDS:
         pieces = []
         asked = Request(request.prompt, 40, stop=("zzzzzz", stop))
-        result = generate(target, [asked], drafter(kind, draft), tokenizer=tokenizer, on_event=lambda e: pieces.append(e.text)).results[0]
+        result = generate(
+            target, [asked], drafter(kind, draft), tokenizer=tokenizer, on_event=lambda e: pieces.append(e.text)
+        ).results[0]
         assert result.finished == "stop" and result.text == "".join(pieces) == whole[: whole.find(stop)]
     with pytest.raises(ValueError, match="stop strings need a tokenizer"):
         generate(target, [asked])
@@ -219,7 +233,8 @@ def test_statistics_add_up(models):
 
 
 def test_an_unsure_draft_stops(models):
-    """Every draft ends after the token that makes it unlikely: at confidence > 1 after the first, at 0 never, between sometimes."""
+    """Every draft ends after the token that makes it unlikely: at confidence > 1 after the first, at 0 never, between
+    sometimes."""
     _, target, draft = models["lean"]
 
     def widths(confidence):
@@ -258,7 +273,9 @@ def test_lookup_prefers_the_longest_and_latest_match():
     assert propose([1, 2, 3, 4, 5]) is None
     assert propose([1, 2, 3, 4, 2], min_ngram=2) is None and propose([1, 2, 3, 4, 2], min_ngram=1) == [3, 4, 2]
     assert propose([5, 6, 5, 6], gamma=5) == [5, 6, 5, 6, 5]  # a match that runs into the end repeats
-    assert propose([1, 2, 1, 2], gamma=100)[:3] == [1, 2, 1] and len(propose([1, 2, 1, 2], gamma=100)) == 63  # max_new_tokens - 1
+    assert (
+        propose([1, 2, 1, 2], gamma=100)[:3] == [1, 2, 1] and len(propose([1, 2, 1, 2], gamma=100)) == 63
+    )  # max_new_tokens - 1
 
 
 def test_adaptive_gamma_follows_what_it_measures():
@@ -306,7 +323,7 @@ def test_errors(models):
         (lambda: Request([1], min_p=1.5), r"min_p must lie in \[0, 1\], got 1.5"),
         (lambda: Request([1], top_k=-2), "top_k must be >= -1, got -2"),
         (lambda: ModelDrafter(draft, 0), 'gamma must be an integer >= 1 or "auto", got 0'),
-        (lambda: ModelDrafter(draft, "fast"), 'gamma must be an integer >= 1 or "auto", got \'fast\''),
+        (lambda: ModelDrafter(draft, "fast"), "gamma must be an integer >= 1 or \"auto\", got 'fast'"),
         (lambda: PromptLookupDrafter(3, max_ngram=1), "min_ngram <= max_ngram, got 2 and 1"),
         (lambda: generate(target, []), "requests must not be empty"),
         (lambda: generate(target, [ok], max_batch=0), "max_batch must be >= 1, got 0"),
@@ -322,7 +339,13 @@ def test_models_that_forget_are_refused():
     from transformers import MistralConfig, MistralForCausalLM
 
     config = MistralConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, sliding_window=16
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=16,
     )
     with pytest.raises(ValueError, match="must have full attention in every layer, got sliding_window=16"):
         HFModel(MistralForCausalLM(config))

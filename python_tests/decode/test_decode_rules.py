@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules in the decode loop, and plain cascades, on tiny models: joint laws, mixed batches, what is counted, errors."""
 
-from support import laws
 import numpy as np
 import pytest
-from support import tiny
+from support import laws, tiny
 from support.rule_laws import ALPHAS, emitted
 
 import specdec_kernels as sk
@@ -22,7 +21,15 @@ from specdec_kernels.decode import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPT, V = [1], 4
 # On this pair the rule defers at some of the prefixes (test_the_parameters_are_telling).
-PARAMETERS = {**ALPHAS, "chow": (0.55,), "chow_log": (1.22,), "diff": (0.06,), "opt": (0.3,), "opt_log": (0.38,), "token_v3": (0.5,)}
+PARAMETERS = {
+    **ALPHAS,
+    "chow": (0.55,),
+    "chow_log": (1.22,),
+    "diff": (0.06,),
+    "opt": (0.3,),
+    "opt_log": (0.38,),
+    "token_v3": (0.5,),
+}
 PLAIN = ("chow", "chow_log", "diff", "opt_log")
 
 
@@ -60,7 +67,8 @@ CASES = [("chow", "token"), ("diff", "block"), ("opt_log", "token"), ("token_v3"
 
 @pytest.mark.parametrize("rule, verify", CASES)
 def test_joint_law_under_a_rule(pair, rule, verify):
-    """Three tokens through the loop follow the product of pi, the token behind the last draft and the last of the request included."""
+    """Three tokens through the loop follow the product of pi, the token behind the last draft and the last of the
+    request included."""
     tokens, stats = three_tokens(pair, rule, ModelDrafter(pair[1], 2), verify=verify)
     check = laws.compare_with_law(tokens, laws.joint(pi(pair, rule), 3), V)
     assert check.passed and check.cells > 20 and check.detects < 0.09, check
@@ -83,12 +91,18 @@ def test_joint_law_finds_a_bonus_from_p(pair, monkeypatch):
     assert not laws.compare_with_law(tokens, laws.joint(pi(pair, "chow"), 3), V).passed
 
 
-TREES = [("kseq", "chow"), ("recursive", "token_v3"), ("recursive_without_replacement", "opt_log"), ("traversal", "ensemble")]
+TREES = [
+    ("kseq", "chow"),
+    ("recursive", "token_v3"),
+    ("recursive_without_replacement", "opt_log"),
+    ("traversal", "ensemble"),
+]
 
 
 @pytest.mark.parametrize("method, rule", TREES)
 def test_joint_law_of_trees_under_a_rule(pair, method, rule):
-    """Drafts end one token before the request does, so its last token lies behind a leaf: it has the target's law, the others pi."""
+    """Drafts end one token before the request does, so its last token lies behind a leaf: it has the target's law, the
+    others pi."""
     tokens, stats = three_tokens(pair, rule, TreeDrafter(pair[1], method, drafts=2, depth=2))
     law = laws.joint(lambda t: pi(pair, rule)(t) if len(t) < 2 else pair[2](t), 3)
     check = laws.compare_with_law(tokens, law, V)
@@ -100,7 +114,8 @@ def test_joint_law_of_trees_under_a_rule(pair, method, rule):
 
 
 def test_thresholds_of_a_tree():
-    """At (1, 1) the target's text; a low single threshold takes the draft's likeliest token wherever the target gives it that much."""
+    """At (1, 1) the target's text; a low single threshold takes the draft's likeliest token wherever the target gives
+    it that much."""
     _, target, draft = tiny.served()["lean"]
     tree = lambda: TreeDrafter(draft, "target_only", drafts=3, depth=3)
 
@@ -115,7 +130,8 @@ def test_thresholds_of_a_tree():
 
 @pytest.mark.parametrize("rule", PLAIN)
 def test_joint_law_of_a_plain_cascade(pair, rule):
-    """The same law without speculation. Calls are deferrals where the draft's row decides, and tokens under an oracle."""
+    """The same law without speculation. Calls are deferrals where the draft's row decides, and tokens under an
+    oracle."""
     tokens, stats = three_tokens(pair, rule, PlainCascade(pair[1]))
     law = laws.joint(pi(pair, rule), 3)
     assert laws.compare_with_law(tokens, law, V).passed
@@ -128,24 +144,32 @@ def test_joint_law_of_a_plain_cascade(pair, rule):
 
 
 def test_plain_cascade_at_its_ends():
-    """Never deferring is the draft model alone, without one call of the target; deferring always is plain decoding, greedy here."""
+    """Never deferring is the draft model alone, without one call of the target; deferring always is plain decoding,
+    greedy here."""
     hf, target, draft = tiny.served()["lean"]
     other = tiny.nearby(tiny.llama(0))
     todo = tiny.requests(3)
     for alpha, model in ((1.0, other), (0.0, hf)):
-        asked = [Request(r.prompt, r.max_new_tokens, rule="chow", alpha=alpha, eos=(tiny.greedy(model, r.prompt, 9)[8],)) for r in todo]
+        asked = [
+            Request(r.prompt, r.max_new_tokens, rule="chow", alpha=alpha, eos=(tiny.greedy(model, r.prompt, 9)[8],))
+            for r in todo
+        ]
         output = generate(target, asked, PlainCascade(draft), max_batch=2)
         for request, result in zip(asked, output.results):
             whole = tiny.greedy(model, request.prompt, 9)
             end = whole.index(request.eos[0]) + 1
             assert result.tokens == whole[:end] and result.finished == "eos"
             assert result.stats.rows == result.stats.target_calls == (0 if alpha else end)
-        assert output.stats.rows == (0 if alpha else output.stats.new_tokens) and (output.stats.target_calls > 0) == (alpha == 0)
+        assert output.stats.rows == (0 if alpha else output.stats.new_tokens) and (output.stats.target_calls > 0) == (
+            alpha == 0
+        )
 
 
 def mixed(rules):
     """Eight requests, one of each rule, greedy and sampled."""
-    alphas = dict(chow=0.8, chow_log=1.0, diff=0.1, opt=0.5, token_v3=0.8, typical=(0.2, 0.5), ensemble=0.5, lenience=0.5)
+    alphas = dict(
+        chow=0.8, chow_log=1.0, diff=0.1, opt=0.5, token_v3=0.8, typical=(0.2, 0.5), ensemble=0.5, lenience=0.5
+    )
     return [
         Request(r.prompt, r.max_new_tokens, [0.7, 1.0, 0.0][i % 3], seed=i, rule=rule, alpha=alphas.get(rule))
         for i, (r, rule) in enumerate(zip(tiny.requests(), rules))
@@ -159,9 +183,15 @@ def test_a_request_alone_and_beside_other_rules(kind):
     model = lambda: ModelDrafter(draft, 3)
     rules, drafter = {
         "model": (["exact", "chow", "typical", "opt", "exact", "token_v3", "ensemble", "diff"], model),
-        "lookup": (["exact", "typical", "lenience", "synthetic"] * 2, lambda: LookupThenModel(PromptLookupDrafter(5), model())),
+        "lookup": (
+            ["exact", "typical", "lenience", "synthetic"] * 2,
+            lambda: LookupThenModel(PromptLookupDrafter(5), model()),
+        ),
         "plain": (["chow", "diff", "chow_log", "opt"] * 2, lambda: PlainCascade(draft)),
-        "tree": (["exact", "chow", "token_v3", "opt", "exact", "ensemble", "diff", "chow_log"], lambda: TreeDrafter(draft, "traversal", 3, 3)),
+        "tree": (
+            ["exact", "chow", "token_v3", "opt", "exact", "ensemble", "diff", "chow_log"],
+            lambda: TreeDrafter(draft, "traversal", 3, 3),
+        ),
     }[kind]
     todo = mixed(rules)
     alone = [generate(target, [r], drafter()).results[0] for r in todo]
@@ -195,24 +225,44 @@ def test_errors():
     model, lookup, tree = ModelDrafter(draft, 3), PromptLookupDrafter(3), TreeDrafter(draft)
 
     def decode(drafter, verify="token", rule="chow", tokens=9):
-        return generate(target, [Request([1, 2], 9), Request([1, 2], tokens, rule=rule)][rule != "exact" :], drafter, verify=verify)
+        return generate(
+            target, [Request([1, 2], 9), Request([1, 2], tokens, rule=rule)][rule != "exact" :], drafter, verify=verify
+        )
 
     for make, message in [
         (lambda: Request([1], rule="chov"), "Request: rule must be one of exact, chow, .*got 'chov'"),
         (lambda: Request([1], rule="diff", alpha=1.5), r"Request: alpha of rule 'diff' must be in \[0, 1\], got 1.5"),
         (lambda: Request([1], alpha=0.5), "Request: rule 'exact' takes no alpha"),
         (lambda: decode(None), "rule must be one of exact with plain decoding, request 0 has 'chow'"),
-        (lambda: decode(tree, rule="typical"), "rule must be one of exact, chow, .*ensemble with TreeDrafter, request 0 has 'typical'"),
-        (lambda: decode(TreeDrafter(draft, "target_only")), "rule must be one of exact, thresholds with TreeDrafter, request 0 has 'chow'"),
-        (lambda: decode(TreeDrafter(draft, lookup=lookup)), "rule must be one of exact with TreeDrafter, request 0 has 'chow'"),
+        (
+            lambda: decode(tree, rule="typical"),
+            "rule must be one of exact, chow, .*ensemble with TreeDrafter, request 0 has 'typical'",
+        ),
+        (
+            lambda: decode(TreeDrafter(draft, "target_only")),
+            "rule must be one of exact, thresholds with TreeDrafter, request 0 has 'chow'",
+        ),
+        (
+            lambda: decode(TreeDrafter(draft, lookup=lookup)),
+            "rule must be one of exact with TreeDrafter, request 0 has 'chow'",
+        ),
         (lambda: decode(lookup), "with PromptLookupDrafter, request 0 has 'chow'"),
         (lambda: decode(LookupThenModel(lookup, model)), "with LookupThenModel, request 0 has 'chow'"),
-        (lambda: decode(PlainCascade(draft), rule="token_v3"), "rule must be one of chow, chow_log, diff.* with PlainCascade"),
+        (
+            lambda: decode(PlainCascade(draft), rule="token_v3"),
+            "rule must be one of chow, chow_log, diff.* with PlainCascade",
+        ),
         (lambda: decode(PlainCascade(draft), tokens=300), "max_new_tokens must be <= longest=256, request 0 has 300"),
-        (lambda: decode(PlainCascade(adapt(tiny.llama(6, 40)))), "PlainCascade's draft must have at most the target's 32 ids, got 40"),
+        (
+            lambda: decode(PlainCascade(adapt(tiny.llama(6, 40)))),
+            "PlainCascade's draft must have at most the target's 32 ids, got 40",
+        ),
         (lambda: decode(model, "tree"), "verify must be 'token' or 'block', got 'tree'"),
         (lambda: decode(tree, "block", "exact"), "verify must be 'token' with TreeDrafter, got 'block'"),
-        (lambda: decode(model, "block", "typical"), "rule 'typical' is no law, so verify must be 'token', got 'block' .request 0."),
+        (
+            lambda: decode(model, "block", "typical"),
+            "rule 'typical' is no law, so verify must be 'token', got 'block' .request 0.",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             make()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees in the decode loop, on tiny models: greedy output, the joint law, scoring, compaction, ragged batches, errors."""
+"""Trees in the decode loop, on tiny models: greedy output, the joint law, scoring, compaction, ragged batches,
+errors."""
 
 from collections import defaultdict
 
-from support import laws
 import numpy as np
 import pytest
-from support import tiny
 import torch
+from support import laws, tiny
 from support.tree_laws import EXACT, error, random_rows
 
 import specdec_kernels as sk
@@ -39,7 +39,9 @@ def models():
 
 def drafter(kind, model, drafts=3, depth=3, **options):
     method, _, lookup = kind.partition("+")
-    return TreeDrafter(model, method, drafts, depth, **({"lookup": PromptLookupDrafter(5)} if lookup else {}), **options)
+    return TreeDrafter(
+        model, method, drafts, depth, **({"lookup": PromptLookupDrafter(5)} if lookup else {}), **options
+    )
 
 
 GREEDY = [("lean", 4, k) for k in KINDS] + [("lean", 1, k) for k in ("kseq", "target_only+lookup")]
@@ -48,8 +50,9 @@ GREEDY += [(m, 3, k) for m in ("llama-hf", "gpt2") for k in ("recursive", "greed
 
 @pytest.mark.parametrize("name, batch, kind", GREEDY)
 def test_greedy_is_the_models_own(models, name, batch, kind):
-    """Batches of 8 requests in fewer slots, so trees differ per request, slots are freed, moved and taken again. Kills a
-    position that counts nodes instead of depth, a sibling that is seen, an accepted key that stays where it was scored."""
+    """Batches of 8 requests in fewer slots, so trees differ per request, slots are freed, moved and taken again. Kills
+    a position that counts nodes instead of depth, a sibling that is seen, an accepted key that stays where it was
+    scored."""
     hf, target, draft = models[name]
     todo = tiny.requests()
     output = generate(target, todo, drafter(kind, draft), max_batch=batch)
@@ -57,7 +60,8 @@ def test_greedy_is_the_models_own(models, name, batch, kind):
         assert result.tokens == tiny.greedy(hf, request.prompt, request.max_new_tokens)
     stats = output.stats
     assert 0.4 < stats.alpha < 0.95 and stats.tokens_per_call > 1.8 and stats.status == 0
-    # draws at temperature 0 are all one token, so their trees are chains of up to 3; the model's likeliest tokens branch
+    # draws at temperature 0 are all one token, so their trees are chains of up to 3; the model's likeliest tokens
+    # branch
     assert (stats.nodes_per_call > 7) == (kind.partition("+")[0] in ("target_only", "greedy"))
 
 
@@ -80,13 +84,19 @@ class Says(PromptLookupDrafter):
         return [self.text[: s.remaining - 1] for s in batch]
 
 
-LAWS = [("kseq", {}), ("recursive", {}), ("recursive_without_replacement", {"shape": (2, 2)}), ("traversal", {"shape": (2, 2)})]
+LAWS = [
+    ("kseq", {}),
+    ("recursive", {}),
+    ("recursive_without_replacement", {"shape": (2, 2)}),
+    ("traversal", {"shape": (2, 2)}),
+]
 LAWS += [("target_only", {"shape": (2, 1)})]
 LAWS += [(m, {"drafts": 1, "lookup": Says([3, 3])}) for m in ("recursive_without_replacement", "target_only")]
 
 
 def three_tokens(make, n=8000, temperature=1.0, V=4):
-    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration, statistics."""
+    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration,
+    statistics."""
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(8, V, 0.15)
     todo = [Request([1], max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, make(adapt(other)), max_batch=2000)
@@ -94,7 +104,9 @@ def three_tokens(make, n=8000, temperature=1.0, V=4):
     return laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, [1], temperature), 3), V), output.stats
 
 
-@pytest.mark.parametrize("kind, options", LAWS, ids=[kind + "+lookup" * ("lookup" in options) for kind, options in LAWS])
+@pytest.mark.parametrize(
+    "kind, options", LAWS, ids=[kind + "+lookup" * ("lookup" in options) for kind, options in LAWS]
+)
 def test_joint_law_of_three_tokens(kind, options):
     """Through the whole loop the emitted tokens follow the target's joint law on V^3, with a draft that is far from it.
 
@@ -109,7 +121,8 @@ def test_joint_law_of_three_tokens(kind, options):
 @pytest.mark.parametrize("method", ["recursive_without_replacement", "traversal", "target_only"])
 @pytest.mark.parametrize("text", [[0, 1], [2, 2], [3]])
 def test_a_lookup_branch_is_exact(method, text):
-    """Every tree of two distinct children and a chain behind each, enumerated with its draws and decisions in float64."""
+    """Every tree of two distinct children and a chain behind each, enumerated with its draws and decisions in
+    float64."""
     p, q, law = random_rows(1, 4), random_rows(11, 4), defaultdict(float)
     grown = set()
     for tree, probability in distinct_trees(q, [2, 1]):
@@ -143,7 +156,11 @@ def merged(other):
     return wrong
 
 
-@pytest.mark.parametrize("make", [verified_as("recursive"), verified_as("kseq"), merged], ids=["distinct as independent", "distinct as kseq", "merged"])
+@pytest.mark.parametrize(
+    "make",
+    [verified_as("recursive"), verified_as("kseq"), merged],
+    ids=["distinct as independent", "distinct as kseq", "merged"],
+)
 def test_joint_law_finds_a_tree_verified_by_the_wrong_rule(make):
     assert not three_tokens(make, 6000)[0].passed
 
@@ -156,7 +173,17 @@ def test_one_independent_draft_is_the_chain(models, kind):
     chain = generate(target, todo, ModelDrafter(draft, 3), max_batch=4)
     tree = generate(target, todo, drafter(kind, draft, 1), max_batch=4)
     assert [r.tokens for r in tree.results] == [r.tokens for r in chain.results]
-    counted = "new_tokens", "rows", "drafted", "tested", "accepted", "widths", "target_calls", "accepted_length", "nodes_per_call"
+    counted = (
+        "new_tokens",
+        "rows",
+        "drafted",
+        "tested",
+        "accepted",
+        "widths",
+        "target_calls",
+        "accepted_length",
+        "nodes_per_call",
+    )
     assert [getattr(tree.stats, name) for name in counted] == [getattr(chain.stats, name) for name in counted]
 
 
@@ -164,7 +191,10 @@ def test_one_independent_draft_is_the_chain(models, kind):
 def test_a_request_alone_and_in_a_batch(models, kind):
     """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters and any other trees."""
     _, target, draft = models["lean"]
-    changes = [dict(temperature=[0.0, 1.0, 0.7, 1.3][i % 4], top_k=[0, 5][i % 2], top_p=[1.0, 0.8, 1.0][i % 3], seed=100 + i) for i in range(8)]
+    changes = [
+        dict(temperature=[0.0, 1.0, 0.7, 1.3][i % 4], top_k=[0, 5][i % 2], top_p=[1.0, 0.8, 1.0][i % 3], seed=100 + i)
+        for i in range(8)
+    ]
     todo = [Request(r.prompt, r.max_new_tokens, **c) for r, c in zip(tiny.requests(), changes)]
     alone = [generate(target, [r], drafter(kind, draft)).results[0].tokens for r in todo]
     together = generate(target, todo[::-1], drafter(kind, draft), max_batch=5).results
@@ -184,7 +214,9 @@ def test_every_node_is_scored_as_its_own_text(models, name):
         cache = target.new_cache(2, 24)
         for slot, tokens in enumerate(prefix):
             target.forward(torch.tensor([tokens]), [0], cache, slot, keep=None)
-        return torch.cat([target.forward(ids[:, p], start, cache, branches=Branches(parents, [int(p[0])] * 2)) for p in parts], 1)
+        return torch.cat(
+            [target.forward(ids[:, p], start, cache, branches=Branches(parents, [int(p[0])] * 2)) for p in parts], 1
+        )
 
     logits = scored([whole])
     assert torch.allclose(logits[0], scored([whole[:1], whole[1:3], whole[3:]])[0], atol=1e-4)
@@ -248,8 +280,9 @@ def test_a_parent_list_is_filled_with_the_likeliest_tokens(models):
 
 
 def test_drafted_rows_and_random_numbers(models):
-    """Each node's row of draft logits is the draft's own law behind the node's parent, and every draw has a random number of
-    its own: slot l * K + k for draft k at level l; a first child of a fixed shape has the slot of its number."""
+    """Each node's row of draft logits is the draft's own law behind the node's parent, and every draw has a random
+    number of its own: slot l * K + k for draft k at level l; a first child of a fixed shape has the slot of its
+    number."""
     _, _, draft = models["lean"]
     u = sk.uniforms(torch.tensor([3]), torch.tensor([3]), 18, sk.DOMAIN_DRAFT)
     for kind, options in (("kseq", {}), ("recursive_without_replacement", {"shape": (3, 2, 1)})):
@@ -295,9 +328,19 @@ def test_lookup_joins_the_tree_where_it_agrees():
     tokens = torch.tensor([[7, 8, 9]] * 3 + [[7, -1, -1]])
     draft = TreeDraft(parents, tokens, "recursive_without_replacement", 4, row=parents)
     out = with_lookup(draft, [[7, 5, 6], [7, 9], [], [4, 7]])
-    assert out.parents.tolist() == [[-1, 0, 0, 1, 1, 4], [-1, 0, 0, 1, -1, -1], [-1, 0, 0, 1, -1, -1], [-1, 0, 0, 2, -1, -1]]
+    assert out.parents.tolist() == [
+        [-1, 0, 0, 1, 1, 4],
+        [-1, 0, 0, 1, -1, -1],
+        [-1, 0, 0, 1, -1, -1],
+        [-1, 0, 0, 2, -1, -1],
+    ]
     assert out.tokens.tolist() == [[7, 8, 9, 5, 6], [7, 8, 9, -1, -1], [7, 8, 9, -1, -1], [7, 4, 7, -1, -1]]
-    assert out.row.tolist() == [[-1, 0, 0, 1, -1, -1], [-1, 0, 0, 1, -1, -1], [-1, 0, 0, 1, -1, -1], [-1, 0, -1, -1, -1, -1]]
+    assert out.row.tolist() == [
+        [-1, 0, 0, 1, -1, -1],
+        [-1, 0, 0, 1, -1, -1],
+        [-1, 0, 0, 1, -1, -1],
+        [-1, 0, -1, -1, -1, -1],
+    ]
     assert parents[3].tolist() == [-1, 0, -1, -1]  # the draft that was handed in stays as it is
 
 
@@ -317,8 +360,12 @@ def test_statistics_add_up(models):
     total, each = output.stats, [r.stats for r in output.results]
     for name in ("new_tokens", "rows", "drafted", "tested", "accepted"):
         assert getattr(total, name) == sum(getattr(s, name) for s in each), name
-    assert total.accepted <= total.tested <= total.accepted + total.rows and total.drafted == sum(g * n for g, n in total.widths.items())
-    assert total.nodes_per_call == 1 + total.drafted / total.rows and total.accepted_length == total.accepted / total.rows
+    assert total.accepted <= total.tested <= total.accepted + total.rows and total.drafted == sum(
+        g * n for g, n in total.widths.items()
+    )
+    assert (
+        total.nodes_per_call == 1 + total.drafted / total.rows and total.accepted_length == total.accepted / total.rows
+    )
     assert max(total.widths) <= 9 and len(total.widths) > 3  # drafts merge, here more and there less
 
 
@@ -328,9 +375,15 @@ def test_errors(models):
         (lambda: TreeDrafter(draft, "best"), "TreeDrafter: method must be one of 'kseq', .* got 'best'"),
         (lambda: TreeDrafter(draft, drafts=0), "TreeDrafter: drafts must be an integer >= 1, got 0"),
         (lambda: TreeDrafter(draft, depth="auto"), "TreeDrafter: depth must be an integer >= 1, got 'auto'"),
-        (lambda: TreeDrafter(draft, "kseq", shape=(2, 1)), r"method 'kseq' draws independent chains, which have no fixed shape, got \[2, 1\]"),
+        (
+            lambda: TreeDrafter(draft, "kseq", shape=(2, 1)),
+            r"method 'kseq' draws independent chains, which have no fixed shape, got \[2, 1\]",
+        ),
         (lambda: drafter("recursive+lookup", draft), "lookup needs distinct children that may differ in their law"),
-        (lambda: generate(target, tiny.requests(temperature=1.0), drafter("greedy", draft)), "needs temperature 0, request 0 has 1.0"),
+        (
+            lambda: generate(target, tiny.requests(temperature=1.0), drafter("greedy", draft)),
+            "needs temperature 0, request 0 has 1.0",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             make()

@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support import tiny
 import torch
+from support import tiny
 
-from demo import cascades
-from demo import parts
+from demo import cascades, parts
 from specdec_kernels import decode, theory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,7 +25,9 @@ def test_deferral_is_the_theorys(rule, alpha):
     assert torch.allclose(cascades.deferral(rule, alpha, z, y).double(), want, atol=1e-5) and 0.1 < want.mean() < 0.9
 
 
-@pytest.mark.parametrize("setting", [("speculative", "exact", None), ("speculative", "chow", 0.7), ("plain", "chow", 0.7)])
+@pytest.mark.parametrize(
+    "setting", [("speculative", "exact", None), ("speculative", "chow", 0.7), ("plain", "chow", 0.7)]
+)
 def test_counts_of_a_setting(setting):
     """Against the whole text read at once; a plain cascade's calls are the deferrals of its text."""
     hf, target, draft = tiny.served()["lean"]
@@ -60,7 +61,14 @@ def test_finished_parts_are_kept(tmp_path, monkeypatch):
             return [(data["decode"], name, part) for name, part in todo.items() if name not in data["decode"]]
 
         args = argparse.Namespace(seconds=seconds, threads=1, out=out, tokens=4, batch=2)
-        parts.run(args, {"decode": {}}, todo, lambda pair: (pair,), lambda console, data: None, lambda data, path: seen.append(path.name))
+        parts.run(
+            args,
+            {"decode": {}},
+            todo,
+            lambda pair: (pair,),
+            lambda console, data: None,
+            lambda data, path: seen.append(path.name),
+        )
         return json.loads(out.read_text())["decode"]
 
     def cut(ready):
@@ -69,7 +77,10 @@ def test_finished_parts_are_kept(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         go(1e9, cut)
     assert go(-1, cut) == {"first": [1]} and seen == [(pair,), "kept.png"]
-    assert go(1e9, lambda ready: [2]) == go(1e9, cut) == {"first": [1], "second": [2]} and seen == [(pair,), *3 * ["kept.png"]]
+    assert go(1e9, lambda ready: [2]) == go(1e9, cut) == {"first": [1], "second": [2]} and seen == [
+        (pair,),
+        *3 * ["kept.png"],
+    ]
 
 
 def measured():
@@ -78,7 +89,9 @@ def measured():
 
 def test_the_readme_quotes_the_measurement():
     data = measured()
-    rows = re.findall(r"^\| (speculative|plain) \| `(\w+)` \| ([\d.]*) \| ([^\n]*) \|$", (ROOT / "README.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| (speculative|plain) \| `(\w+)` \| ([\d.]*) \| ([^\n]*) \|$", (ROOT / "README.md").read_text(), re.M
+    )
     assert len(rows) >= 8 and set(data) == {cascades.key(*setting) for setting in cascades.settings()}
     for cascade, rule, alpha, quoted in rows:
         counts = data[cascades.key(cascade, rule, float(alpha) if alpha else None)]
@@ -87,6 +100,7 @@ def test_the_readme_quotes_the_measurement():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.4, 0.6])
 def test_speculation_pays_in_a_cascade(alpha):
-    """Measured: of one rule, the speculative cascade calls the target less per token, the 95% intervals apart, or as often."""
+    """Measured: of one rule, the speculative cascade calls the target less per token, the 95% intervals apart, or as
+    often."""
     calls = {c: cascades.numbers(measured()[cascades.key(c, "chow", alpha)])["calls"] for c in ("speculative", "plain")}
     assert calls["speculative"][2] < calls["plain"][1] if alpha < 0.5 else calls["speculative"][1] < calls["plain"][2]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""demo.trees: its numbers on small rows against the theory, its intervals, and that the README quotes what it measured."""
+"""demo.trees: its numbers on small rows against the theory, its intervals, and that the README quotes what it
+measured."""
 
 import json
 import math
@@ -17,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_row_acceptance_is_the_theorys():
-    """Without replacement by drawing and verifying, within five standard errors of the enumeration (a coin's is at most 1/2)."""
+    """Without replacement by drawing and verifying, within five standard errors of the enumeration (a coin's is at most
+    1/2)."""
     generator = torch.Generator().manual_seed(0)
     z, y = (1.5 * torch.randn(3, 12, generator=generator) for _ in range(2))
     p, q = z.double().softmax(-1), y.double().softmax(-1)

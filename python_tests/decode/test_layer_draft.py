@@ -18,8 +18,15 @@ V, R, LAYERS = 131, 40, (0, 3)  # V prime; the first and the last of four layers
 def target():
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=V, hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
-        max_position_embeddings=64, initializer_range=0.2, tie_word_embeddings=True,
+        vocab_size=V,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
     )
     return transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
 

@@ -34,14 +34,18 @@ def test_greedy_output_is_the_targets_own(pair):
     from demo.prompts import humaneval
 
     rows = check(pair, humaneval(8, pair.tokenizer), 24, (1, 8), ("plain", "lookup", "model", "lookup+model"))
-    assert [(r["batch"], r["drafter"]) for r in rows if r["drafter"] == "lookup+model"] == [(1, "lookup+model"), (8, "lookup+model")]
+    assert [(r["batch"], r["drafter"]) for r in rows if r["drafter"] == "lookup+model"] == [
+        (1, "lookup+model"),
+        (8, "lookup+model"),
+    ]
     for row in rows:
         assert all(gap <= TIE for *_, gap in row["differ"]), row
         assert row["drafter"] == "plain" or row["alpha"] > 0.2, row
 
 
 def test_greedy_trees_are_the_targets_own(pair):
-    """Batch 1 and 4, trees that branch (the draft's likeliest tokens, with and without looked-up text) and trees that merge into chains."""
+    """Batch 1 and 4, trees that branch (the draft's likeliest tokens, with and without looked-up text) and trees that
+    merge into chains."""
     from demo.greedy_check import TIE, check
     from demo.prompts import humaneval
 

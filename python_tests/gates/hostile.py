@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python python_tests/gates/hostile.py --requests N --seed S`: random hostile requests at every op on the CPU.
 
-`call(op, rng)` makes one call of a public function, `check(op, call)` runs it and holds it to its docstring: a clean error, or
-a valid output, the same bits for a request alone. `make asan` throws 10^5 requests at a library that the sanitizers watch;
-test_hostile.py throws hypothesis's at every backend. rng is a random.Random: hypothesis's own, where it is to shrink what fails.
+`call(op, rng)` makes one call of a public function, `check(op, call)` runs it and holds it to its docstring: a clean
+error, or a valid output, the same bits for a request alone. `make asan` throws 10^5 requests at a library that the
+sanitizers watch; test_hostile.py throws hypothesis's at every backend. rng is a random.Random: hypothesis's own, where
+it is to shrink what fails.
 """
 
 import argparse
@@ -22,7 +23,17 @@ from specdec_kernels.rules import TABLE, of_tree_method
 I64, F64 = torch.int64, torch.float64
 INF, NAN = math.inf, math.nan
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-VOCABULARIES = (1, 2, 3, 17, 64, 1000, 1024, 1025, 2100)  # one entry; a vector and less; a chunk and its neighbours; a tail
+VOCABULARIES = (
+    1,
+    2,
+    3,
+    17,
+    64,
+    1000,
+    1024,
+    1025,
+    2100,
+)  # one entry; a vector and less; a chunk and its neighbours; a tail
 TREE_METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 STATUS = sk.STATUS_INVALID_ROW | sk.STATUS_EMPTY_RESIDUAL | sk.STATUS_INVALID_DRAFT | sk.STATUS_INVALID_BONUS
 
@@ -87,14 +98,19 @@ def sampling(rng, n, prefix=""):
 def stats(rng, like, parameters):
     """Of rows [..., V], by these parameters: right, another row's, or any bits."""
     flat = like.reshape(-1, like.size(-1))
-    per_row = {k: x.expand(len(flat)) if isinstance(x, torch.Tensor) and len(x) != len(flat) else x for k, x in parameters.items()}
+    per_row = {
+        k: x.expand(len(flat)) if isinstance(x, torch.Tensor) and len(x) != len(flat) else x
+        for k, x in parameters.items()
+    }
     try:
         out = sk.row_stats(flat.contiguous(), **per_row)
     except (RuntimeError, ValueError):
         out = sk.row_stats(flat.contiguous())
     for i in range(len(out)):
         if given(rng, 0.1):
-            out[i] = torch.tensor([rng.getrandbits(32) - 2**31 for _ in range(4)], dtype=torch.int32).view(torch.float32)
+            out[i] = torch.tensor([rng.getrandbits(32) - 2**31 for _ in range(4)], dtype=torch.int32).view(
+                torch.float32
+            )
         elif given(rng, 0.1):
             out[i, rng.randrange(4)] = rng.choice((NAN, INF, -INF, 0.0, -1.0, 1e9, 3e38, float(like.size(-1))))
     return out.reshape(*like.shape[:-1], 4)
@@ -108,7 +124,9 @@ def randomness(rng, n, columns):
     u = torch.rand(n, columns, dtype=F64, generator=generator(rng))
     for _ in range(rng.choice((0, 0, 1, 3))):
         if u.numel():
-            u[rng.randrange(n), rng.randrange(columns)] = rng.choice((0.0, 1 - 2.0**-53, 1.0, 2.0, -1.0, 1e300, INF, -INF, NAN))
+            u[rng.randrange(n), rng.randrange(columns)] = rng.choice(
+                (0.0, 1 - 2.0**-53, 1.0, 2.0, -1.0, 1e300, INF, -INF, NAN)
+            )
     return {"uniforms": u}
 
 
@@ -117,7 +135,9 @@ def ids(rng, shape, V, Vq):
     x = torch.randint(0, max(1, min(V, Vq, 6)), shape, generator=generator(rng))
     for _ in range(rng.choice((0, 0, 1, 4))):
         if x.numel():
-            x.view(-1)[rng.randrange(x.numel())] = rng.choice((-1, -7, V - 1, V, Vq, Vq - 1, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63)))
+            x.view(-1)[rng.randrange(x.numel())] = rng.choice(
+                (-1, -7, V - 1, V, Vq, Vq - 1, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63))
+            )
     return strided(rng, x.int() if given(rng, 0.2) else x)
 
 
@@ -131,7 +151,9 @@ def rules(rng, B, names):
             out["alpha"] = tuple(NAN if wrong else rng.choice((p.default, min(0.5, p.high), min(1.0, p.high) if p.closing == "]" else 0.9))
                                  for p in TABLE[name].parameters)  # fmt: skip
     else:
-        out["rule"] = torch.tensor([TABLE[rng.choice(names)].code if not wrong else rng.choice((-1, 99, 2**40)) for _ in range(B)], dtype=I64)
+        out["rule"] = torch.tensor(
+            [TABLE[rng.choice(names)].code if not wrong else rng.choice((-1, 99, 2**40)) for _ in range(B)], dtype=I64
+        )
         if given(rng):
             out["alpha"] = torch.tensor([rng.choice((0.5, 0.9) if not wrong else (-1.0, NAN, INF)) for _ in range(B)])
     return out
@@ -145,9 +167,12 @@ def pair(rng):
 
 # ---- one call of each op --------------------------------------------------------------------------------------------
 
+
 def uniforms(rng):
     n = rng.randrange(5)
-    out = {name: torch.tensor([rng.getrandbits(64) - 2**63 for _ in range(n)], dtype=I64) for name in ("seed", "offset")}
+    out = {
+        name: torch.tensor([rng.getrandbits(64) - 2**63 for _ in range(n)], dtype=I64) for name in ("seed", "offset")
+    }
     return out | {"n": rng.choice((0, 1, 2, 7)), "domain": rng.choice((0, 1, 2, 3, 2**32 - 1))}
 
 
@@ -167,7 +192,11 @@ def residual(rng):
 def row_gap(rng):
     n, probs, p, q = pair(rng)
     out = {"p": strided(rng, p), "q": strided(rng, q), "kind": "probs" if probs else "logits"}
-    return out | ({} if probs else {name: stats(rng, x, sampling(rng, n)) for name, x in (("p_stats", p), ("q_stats", q)) if given(rng)})
+    return out | (
+        {}
+        if probs
+        else {name: stats(rng, x, sampling(rng, n)) for name, x in (("p_stats", p), ("q_stats", q)) if given(rng)}
+    )
 
 
 def kseq_rho(rng):
@@ -201,16 +230,25 @@ def build_tree(rng):
 def tree_mask(rng):
     B, N = rng.randrange(4), rng.choice((0, 1, 2, 9, 33, 65))
     extreme = (0, 1, 7, 40, 2**30, 2**62 - 1) + ((-1, 2**62, 2**63 - 1) if given(rng, 0.1) else ())
-    out = {"parents": parents(rng, B, N, given(rng, 0.1)), "format": rng.choice(("bool", "additive", "uint8", "uint32", "uint64"))}
+    out = {
+        "parents": parents(rng, B, N, given(rng, 0.1)),
+        "format": rng.choice(("bool", "additive", "uint8", "uint32", "uint64")),
+    }
     for name in ("prefix_len", "tree_start"):
         if given(rng):
             x = [rng.choice(extreme) for _ in range(B)]
             out[name] = x[0] if B and given(rng, 0.3) else torch.tensor(x, dtype=I64)
-    return out | ({"num_keys": rng.choice((0, 1, 5, 31, 64, 100))} if given(rng) else {}) | {"dtype": rng.choice((*DTYPES, F64))}
+    return (
+        out
+        | ({"num_keys": rng.choice((0, 1, 5, 31, 64, 100))} if given(rng) else {})
+        | {"dtype": rng.choice((*DTYPES, F64))}
+    )
 
 
 def parents(rng, B, N, bad):
-    x = torch.tensor([[rng.choice((-1, 0, i - 1, rng.randrange(i))) if i else -1 for i in range(N)] for _ in range(B)], dtype=I64).reshape(B, N)
+    x = torch.tensor(
+        [[rng.choice((-1, 0, i - 1, rng.randrange(i))) if i else -1 for i in range(N)] for _ in range(B)], dtype=I64
+    ).reshape(B, N)
     if bad and x.numel():
         b, i = rng.randrange(B), rng.randrange(N)
         x[b, i] = rng.choice((i, i + 1, -2, 2**31, 2**63 - 1, -(2**63)))
@@ -228,8 +266,14 @@ def sides(rng, shapes, B):
         out |= {f"{side}_logits": x, f"{side}_kind": "probs" if probs else "logits"}
         parameters = {} if probs else sampling(rng, B, "draft_" if side == "draft" else "")
         plain = {name.removeprefix("draft_"): value for name, value in parameters.items()}
-        plain = {name: value if not isinstance(value, torch.Tensor) else value.flatten()[:1] for name, value in plain.items()}
-        out |= {f"{side}_stats": stats(rng, x, plain if x.numel() else {})} if not probs and given(rng, 0.4) else parameters
+        plain = {
+            name: value if not isinstance(value, torch.Tensor) else value.flatten()[:1] for name, value in plain.items()
+        }
+        out |= (
+            {f"{side}_stats": stats(rng, x, plain if x.numel() else {})}
+            if not probs and given(rng, 0.4)
+            else parameters
+        )
     return out
 
 
@@ -243,7 +287,11 @@ def verify_chain(rng):
         lengths = [rng.randrange(G + 1) for _ in range(B)]
         D = sum(lengths)
         shapes = {"target": (D + (not bonus) * B, V), "draft": (D + extra * B, Vq) if given(rng, 0.8) else None}
-        out |= {"cu_draft": torch.tensor([sum(lengths[:b]) for b in range(B + 1)]), "max_draft": G, "draft_tokens": ids(rng, (1, D), V, Vq)[0]}
+        out |= {
+            "cu_draft": torch.tensor([sum(lengths[:b]) for b in range(B + 1)]),
+            "max_draft": G,
+            "draft_tokens": ids(rng, (1, D), V, Vq)[0],
+        }
         if given(rng, 0.05):
             out["cu_draft"][rng.randrange(B + 1)] = rng.choice((-1, 2**31, 2**62, -(2**63), 0, 3))
     else:
@@ -271,8 +319,10 @@ def verify_tree(rng):
         up = parents(rng, B, N, given(rng, 0.05))
         tree = up, ids(rng, (B, N), V, Vq)
     N = tree[0].size(1)
-    M, Mq = ((N, N) if given(rng, 0.7) else (rng.randrange(1, 4), rng.randrange(1, 4)))
-    out = {"tree": tree, "method": method} | sides(rng, {"target": (B, M, V), "draft": (B, Mq, Vq) if method == "kseq" or given(rng, 0.8) else None}, B)
+    M, Mq = (N, N) if given(rng, 0.7) else (rng.randrange(1, 4), rng.randrange(1, 4))
+    out = {"tree": tree, "method": method} | sides(
+        rng, {"target": (B, M, V), "draft": (B, Mq, Vq) if method == "kseq" or given(rng, 0.8) else None}, B
+    )
     index = (0, 1, N - 1, M - 1) + ((-1, -5, M, Mq, 2**31 - 1) if given(rng, 0.3) else ())
     for name, count in (("target_row", M), ("draft_row", Mq)):
         if count != N or given(rng, 0.2):
@@ -287,7 +337,22 @@ def verify_tree(rng):
     return out | (rules(rng, B, of_tree_method(method)) if given(rng, 0.4) else {})
 
 
-OPS = {f.__name__: f for f in (uniforms, accept, residual, row_gap, kseq_rho, row_stats, sample, build_tree, tree_mask, verify_chain, verify_tree)}
+OPS = {
+    f.__name__: f
+    for f in (
+        uniforms,
+        accept,
+        residual,
+        row_gap,
+        kseq_rho,
+        row_stats,
+        sample,
+        build_tree,
+        tree_mask,
+        verify_chain,
+        verify_tree,
+    )
+}
 
 
 def call(op, rng):
@@ -295,6 +360,7 @@ def call(op, rng):
 
 
 # ---- what the docstrings promise ------------------------------------------------------------------------------------
+
 
 def require(ok, what):
     if not bool(ok):
@@ -321,13 +387,19 @@ def check_uniforms(args, out):
 def check_accept(args, out):
     p, q, u = args["p"].double(), args["q"], args["u"]
     q = q.double() if q.is_floating_point() else (q >= 0).double()
-    require(torch.equal(out, (q > 0) & (q <= 1 + 1e-3) & (u * q.clamp(max=1) < p)), "another answer than the docstring's line")
+    require(
+        torch.equal(out, (q > 0) & (q <= 1 + 1e-3) & (u * q.clamp(max=1) < p)),
+        "another answer than the docstring's line",
+    )
 
 
 def check_residual(args, out):
     probs, mass = out
     require(((probs >= 0) & (probs <= 1)).all(), "an entry outside [0, 1]")
-    require((probs.double().sum(-1) - 1).abs().max() < 1e-3 if len(probs) else True, f"a row that sums to {probs.double().sum(-1).tolist()}")
+    require(
+        (probs.double().sum(-1) - 1).abs().max() < 1e-3 if len(probs) else True,
+        f"a row that sums to {probs.double().sum(-1).tolist()}",
+    )
     require(torch.equal(mass.isnan(), is_bad(args["p"])), "mass NaN of a valid row, or a number of an invalid one")
     require((mass.isnan() | (mass >= 0)).all(), "a negative mass")
 
@@ -352,7 +424,10 @@ def check_row_stats(args, out):
     require((log_norm.isnan() | ~bad).all(), "an invalid row with a log_norm")
     greedy, sampled = ~bad & (scale == INF), ~bad & (scale < INF) & ~log_norm.isnan()
     require((log_norm[greedy] == z[greedy].argmax(1)).all(), "a greedy row without its argmax")
-    require(((log_norm >= -1e-6) & (log_norm <= math.log(V) + 1e-4) & (cutoff <= top))[sampled].all(), "log_norm or cutoff out of place")
+    require(
+        ((log_norm >= -1e-6) & (log_norm <= math.log(V) + 1e-4) & (cutoff <= top))[sampled].all(),
+        "log_norm or cutoff out of place",
+    )
 
 
 def check_sample(args, out):
@@ -375,7 +450,19 @@ def check_build_tree(args, out):
 
 def check_tree_mask(args, out):
     require((out.status == 0).all(), "a status on the CPU, where all of it raises")
-    if max([0, *(int(torch.as_tensor(args.get(name, 0)).max()) for name in ("prefix_len", "tree_start") if len(args["parents"]))]) < 2**31:
+    if (
+        max(
+            [
+                0,
+                *(
+                    int(torch.as_tensor(args.get(name, 0)).max())
+                    for name in ("prefix_len", "tree_start")
+                    if len(args["parents"])
+                ),
+            ]
+        )
+        < 2**31
+    ):
         want = reference.tree_mask(**args)
         require(all(same(a, b) for a, b in zip(out, want)), "another mask than the reference's")
 
@@ -389,7 +476,9 @@ def check_emitted(args, out, V):
     if "bonus_tokens" in args:  # what an engine gives is emitted as it is
         lengths = args["cu_draft"].diff() if "cu_draft" in args else torch.full((B,), width - 1)
         inside |= (at == n) & (n == lengths[:, None])
-    require(torch.where(at <= n, inside, out.tokens == -1).all(), f"tokens {out.tokens.tolist()} with {n.tolist()} accepted")
+    require(
+        torch.where(at <= n, inside, out.tokens == -1).all(), f"tokens {out.tokens.tolist()} with {n.tolist()} accepted"
+    )
     require((out.logprobs[at > n] == 0).all(), "a logprob at a pad")
     require((out.status & ~STATUS == 0).all(), f"status {out.status.tolist()}")
 
@@ -408,10 +497,15 @@ def check_verify_tree(args, out):
     up, tokens = args["tree"][:2]
     for b, count in enumerate(out.num_accepted.tolist()):
         path = out.path[b].tolist()
-        require(path[0] == 0 and path[count + 1 :] == [-1] * (len(path) - count - 1), f"path {path} with {count} accepted")
+        require(
+            path[0] == 0 and path[count + 1 :] == [-1] * (len(path) - count - 1), f"path {path} with {count} accepted"
+        )
         for step in range(count):
             node = path[step + 1]
-            require(up[b, node] == path[step] and tokens[b, node] == out.tokens[b, step], f"path {path} leaves the tree at {node}")
+            require(
+                up[b, node] == path[step] and tokens[b, node] == out.tokens[b, step],
+                f"path {path} leaves the tree at {node}",
+            )
 
 
 CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) if name.removeprefix("check_") in OPS}
@@ -444,7 +538,8 @@ def alone(op, args, b, B):
 
 
 def check(op, args, run=None, b=0):
-    """Runs a call and what the docstring says of it; request b is run again alone. Returns the error where there was a clean one."""
+    """Runs a call and what the docstring says of it; request b is run again alone. Returns the error where there was a
+    clean one."""
     run = run or (lambda op, **args: getattr(sk, op)(**args))
     try:
         out = run(op, **args)
@@ -456,7 +551,10 @@ def check(op, args, run=None, b=0):
     if B > 1 and not (op == "accept"):
         again = run(op, **alone(op, args, b % B, B))
         for whole, single in zip(tensors(out), tensors(again)):
-            require(same(whole[b % B : b % B + 1], single), f"request {b % B} alone is another: {whole[b % B].tolist()}, alone {single.tolist()}")
+            require(
+                same(whole[b % B : b % B + 1], single),
+                f"request {b % B} alone is another: {whole[b % B].tolist()}, alone {single.tolist()}",
+            )
     return None
 
 

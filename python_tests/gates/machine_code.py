@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compilers made of each kernel, read from the machine code itself: cuobjdump for NVIDIA, the assembly for AMD."""
+"""What the compilers made of each kernel, read from the machine code itself: cuobjdump for NVIDIA, the assembly for
+AMD."""
 
 from __future__ import annotations
 
@@ -101,7 +102,9 @@ def _launch_bounds(path):
 
 
 def _dump(option, path):
-    return subprocess.run([cuobjdump(), option, str(path)], capture_output=True, text=True, check=True).stdout.splitlines()
+    return subprocess.run(
+        [cuobjdump(), option, str(path)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
 
 
 def _bits(word):

@@ -11,7 +11,16 @@ PAGE = Path(__file__).parents[2] / "build" / "gates" / "kernels.md"
 
 REGISTERS = 65_536  # of a multiprocessor
 REGISTERS_OF = {"gfx942": 131_072}
-SHARED = {"sm_75": 64, "sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}  # KiB of it
+SHARED = {
+    "sm_75": 64,
+    "sm_80": 164,
+    "sm_86": 100,
+    "sm_87": 164,
+    "sm_89": 100,
+    "sm_90": 228,
+    "sm_100": 228,
+    "sm_120": 100,
+}  # KiB of it
 
 
 def broken(kernel: Kernel) -> list[str]:
@@ -25,7 +34,9 @@ def broken(kernel: Kernel) -> list[str]:
         problems.append(f"no 16-byte load: bits of loads {kernel.loads}")
     registers = REGISTERS_OF.get(kernel.arch, REGISTERS) // (kernel.threads * kernel.blocks)
     if kernel.registers > registers:
-        problems.append(f"{kernel.registers} registers, {registers} for {kernel.blocks} blocks of {kernel.threads} threads")
+        problems.append(
+            f"{kernel.registers} registers, {registers} for {kernel.blocks} blocks of {kernel.threads} threads"
+        )
     shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block costs a kilobyte more
     if kernel.shared > shared:
         problems.append(f"{kernel.shared} bytes of shared memory, {shared} for {kernel.blocks} blocks")
@@ -34,12 +45,18 @@ def broken(kernel: Kernel) -> list[str]:
 
 def write(title: str, kernels: list[Kernel]) -> str:
     """One compiler's table, put on the page beside the other's."""
-    lines = [f"## {title}", "", "| kernel | arch | threads x blocks | registers | stack | local | shared | global loads | barriers |"]
+    lines = [
+        f"## {title}",
+        "",
+        "| kernel | arch | threads x blocks | registers | stack | local | shared | global loads | barriers |",
+    ]
     lines.append("|---|---|---|--:|--:|--:|--:|---|--:|")
     for k in kernels:
         loads = ", ".join(f"{bits} x {n}" for bits, n in sorted(k.loads.items(), reverse=True)) or "none"
         bounds = f"{k.threads} x {k.blocks}"
-        lines.append(f"| {k.name} | {k.arch} | {bounds} | {k.registers} | {k.stack} | {k.local} | {k.shared} | {loads} | {k.barriers} |")
+        lines.append(
+            f"| {k.name} | {k.arch} | {bounds} | {k.registers} | {k.stack} | {k.local} | {k.shared} | {loads} | {k.barriers} |"
+        )
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.with_name(f"{title}.part.md").write_text("\n".join(lines) + "\n")
     parts = [part.read_text() for part in sorted(PAGE.parent.glob("*.part.md"))]

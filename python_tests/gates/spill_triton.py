@@ -16,4 +16,6 @@ def cases():
     from specdec_kernels.triton.aot import Case
 
     attributes = {(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}
-    yield Case("spills", spills_kernel, {"x": "*fp32", "out": "*fp32", "V": "constexpr"}, {(2,): 32_768}, attributes, 32, True)
+    yield Case(
+        "spills", spills_kernel, {"x": "*fp32", "out": "*fp32", "V": "constexpr"}, {(2,): 32_768}, attributes, 32, True
+    )

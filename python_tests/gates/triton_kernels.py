@@ -3,7 +3,8 @@
 
     cd python_tests && python -m gates.triton_kernels [--spill]
 
-It runs in a process of its own, without TRITON_INTERPRET, and needs no GPU. --spill compiles a kernel that must be refused.
+It runs in a process of its own, without TRITON_INTERPRET, and needs no GPU. --spill compiles a kernel that must be
+refused.
 """
 
 import concurrent.futures
@@ -21,8 +22,9 @@ THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
 
 
 def targets(i, name):
-    """Float32 rows differ from bfloat16 ones in their loads only: one target will do. The others share the targets out, two each, and
-    one for a walk down a tree, which takes ten seconds to compile; of the walks by rule, up to a minute, the longest alone."""
+    """Float32 rows differ from bfloat16 ones in their loads only: one target will do. The others share the targets out,
+    two each, and one for a walk down a tree, which takes ten seconds to compile; of the walks by rule, up to a minute,
+    the longest alone."""
     turn = [TARGETS[(i + j) % len(TARGETS)] for j in (0, 2)]
     if "--spill" in sys.argv:
         return TARGETS

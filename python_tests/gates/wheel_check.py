@@ -20,8 +20,12 @@ def on_cpu():
     draft = target[:, :G] + 0.5 * torch.randn(B, G, V, generator=draw).to(torch.bfloat16)
     seed, offset = torch.arange(B), torch.zeros(B, dtype=torch.int64)
     stats = sk.row_stats(draft.flatten(0, 1))
-    drafts = sk.sample(draft.flatten(0, 1), stats, 1, uniforms=torch.rand(B * G, 1, generator=draw, dtype=torch.float64)).tokens
-    step = dict(target_logits=target, draft_tokens=drafts.view(B, G), draft_logits=draft, top_p=0.9, seed=seed, offset=offset)
+    drafts = sk.sample(
+        draft.flatten(0, 1), stats, 1, uniforms=torch.rand(B * G, 1, generator=draw, dtype=torch.float64)
+    ).tokens
+    step = dict(
+        target_logits=target, draft_tokens=drafts.view(B, G), draft_logits=draft, top_p=0.9, seed=seed, offset=offset
+    )
     got, want = sk.verify_chain(**step), sk.reference.verify_chain(**step)
     assert torch.equal(got.tokens, want.tokens) and 0 < got.num_accepted.sum() < B * G
     p, q = target[:, 0].float().softmax(-1), draft[:, 0].float().softmax(-1)
@@ -47,7 +51,9 @@ print("  CPU ops: run, tokens equal the reference's")
 registered = [op for op in OPS if torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{op}", "CUDA")]
 print(f"  registered for CUDA: {', '.join(registered) or 'none'} (chosen: {sk.backends.chosen()})")
 print(f"  archs in the binary: {', '.join(sk.backends.cuda_archs()) or 'none'}")
-print(f"  lacking for cuda: {sk.backends.lacks('cuda') or 'nothing'}; for triton: {sk.backends.lacks('triton') or 'nothing'}")
+print(
+    f"  lacking for cuda: {sk.backends.lacks('cuda') or 'nothing'}; for triton: {sk.backends.lacks('triton') or 'nothing'}"
+)
 print(f"  can run here: {', '.join(sk.backends.available())}")
 if sk.backends.lacks("cuda"):
     assert not registered or sk.backends.chosen() == "triton"
@@ -56,8 +62,11 @@ else:
 if not torch.cuda.is_available():
     print(f"  tensors on a GPU: {refusal(lambda: sk.uniforms(torch.zeros(1, dtype=torch.int64, device='cuda'), 0, 1))}")
 if registered and not torch.cuda.is_available():
-    # The kernel's own way to the device, on what is no device: it must come back as an error. torch logs a backtrace too.
+    # The kernel's own way to the device, on what is no device: it must come back as an error. torch logs a backtrace
+    # too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     seed = torch.zeros(1, dtype=torch.int64)
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    print(f"  the CUDA kernel: {refusal(lambda: torch.ops.specdec.uniforms.default.redispatch(keys, seed, seed, 1, 0))}")
+    print(
+        f"  the CUDA kernel: {refusal(lambda: torch.ops.specdec.uniforms.default.redispatch(keys, seed, seed, 1, 0))}"
+    )

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
-from support import backends
 import pytest
-from support import surface
 import torch
+from support import backends, surface
 
 import specdec_kernels as sk
 
@@ -16,25 +15,28 @@ def f64(*x):
     return torch.tensor(x, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("p, q, u, want", [
-    (0.3, 0.5, 0.59, True),
-    (0.3, 0.5, 0.61, False),
-    (0.5, 0.5, ALMOST_ONE, True),  # p == q: always
-    (0.5, 0.25, ALMOST_ONE, True),
-    (0.0, 0.5, 0.0, False),  # the test is strict
-    (1e-45, 0.5, 0.0, True),
-    (0.5, 0.0, 0.0, False),  # not drawn from q
-    (0.5, -0.1, 0.0, False),
-    (0.5, NAN, 0.0, False),
-    (0.5, INF, 0.0, False),
-    (0.5, 1.1, 0.0, False),
-    (NAN, 0.5, 0.0, False),
-    (-0.1, 0.5, 0.0, False),
-    (1.0, 1.0, ALMOST_ONE, True),
-    (1.0, 1.0009, ALMOST_ONE, True),  # a rounded 1 counts as 1
-    (0.5, 1.0009, 0.49999, True),
-    (0.5, 1.0009, 0.50001, False),
-])
+@pytest.mark.parametrize(
+    "p, q, u, want",
+    [
+        (0.3, 0.5, 0.59, True),
+        (0.3, 0.5, 0.61, False),
+        (0.5, 0.5, ALMOST_ONE, True),  # p == q: always
+        (0.5, 0.25, ALMOST_ONE, True),
+        (0.0, 0.5, 0.0, False),  # the test is strict
+        (1e-45, 0.5, 0.0, True),
+        (0.5, 0.0, 0.0, False),  # not drawn from q
+        (0.5, -0.1, 0.0, False),
+        (0.5, NAN, 0.0, False),
+        (0.5, INF, 0.0, False),
+        (0.5, 1.1, 0.0, False),
+        (NAN, 0.5, 0.0, False),
+        (-0.1, 0.5, 0.0, False),
+        (1.0, 1.0, ALMOST_ONE, True),
+        (1.0, 1.0009, ALMOST_ONE, True),  # a rounded 1 counts as 1
+        (0.5, 1.0009, 0.49999, True),
+        (0.5, 1.0009, 0.50001, False),
+    ],
+)
 def test_rule(backend, p, q, u, want):
     for dtype in (torch.float32, torch.float64):
         got = backends.run("accept", backend, torch.tensor([p], dtype=dtype), torch.tensor([q], dtype=dtype), f64(u))

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every argument of every public function, given everything that it must not be: what comes back is a result, or an error that
-names the op and the argument. The lists are read from the functions themselves."""
+"""Every argument of every public function, given everything that it must not be: what comes back is a result, or an
+error that names the op and the argument. The lists are read from the functions themselves."""
 
 import inspect
 import re
 import warnings
 
-from support import backends
 import numpy as np
 import pytest
 import torch
+from support import backends
 from support.examples import CALLS
 
 import specdec_kernels as sk
 from specdec_kernels.backends import dispatch
 
 FUNCTIONS = sorted(name for name in sk.__all__ if inspect.isfunction(getattr(sk, name)))
-PARTS = {"tree": "tree|parents|tokens|draft_nodes", "links": "links|first_child|next_sibling"}  # arguments that are tuples of tensors
+PARTS = {
+    "tree": "tree|parents|tokens|draft_nodes",
+    "links": "links|first_child|next_sibling",
+}  # arguments that are tuples of tensors
 PLAIN = {
     "None": None, "str": "x", "list": [], "words": ["x", 1], "dict": {}, "set": {1}, "object": object(), "type": torch.int64, "complex": 1j,
     "-1": -1, "2^63": 2**63, "-2^63-1": -(2**63) - 1, "10^400": 10**400, "10^5000": 10**5000, "nan": float("nan"), "inf": float("inf"),
@@ -56,18 +59,27 @@ def same_type(x, good):
     if isinstance(x, tuple):
         return any(same_type(part, good[0]) for part in x if not (part is good[0] or part is good[1]))
     if isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested:
-        return x.dtype == good.dtype if isinstance(good, torch.Tensor) else x.dtype in (torch.float32, torch.int32, torch.int64)
+        return (
+            x.dtype == good.dtype
+            if isinstance(good, torch.Tensor)
+            else x.dtype in (torch.float32, torch.int32, torch.int64)
+        )
     return x is None or isinstance(x, np.integer)
 
 
 def blames(error, op, names):
     """Whether an error says in its first line which argument of the op is wrong."""
     first, *_ = str(error).split("\n")
-    return isinstance(error, (TypeError, ValueError, RuntimeError)) and first.startswith(op + ": ") and re.search(rf"\b({names})\b", first)
+    return (
+        isinstance(error, (TypeError, ValueError, RuntimeError))
+        and first.startswith(op + ": ")
+        and re.search(rf"\b({names})\b", first)
+    )
 
 
 def sweep(op, only=None):
-    """(calls, errors): how many calls were made, and what of them raised, each with its error where that does not say what is wrong."""
+    """(calls, errors): how many calls were made, and what of them raised, each with its error where that does not say
+    what is wrong."""
     warnings.simplefilter("ignore")  # of layouts that torch calls prototypes
     calls, errors = 0, {}
     function = getattr(sk, op)
@@ -96,7 +108,13 @@ def test_every_function_has_examples():
         wanted = set(inspect.signature(getattr(sk, op)).parameters)
         assert given <= wanted
         # What an example leaves at its default is a mode of its own: these need no example of it.
-        assert wanted - given <= {"draft_stats", "links", "max_depth", "draft_kind", *("draft_" + name for name in sk.ops._check._RANGES)}, op
+        assert wanted - given <= {
+            "draft_stats",
+            "links",
+            "max_depth",
+            "draft_kind",
+            *("draft_" + name for name in sk.ops._check._RANGES),
+        }, op
 
 
 @pytest.mark.parametrize("op", FUNCTIONS)
@@ -110,6 +128,7 @@ def test_an_error_names_the_argument(op_backend, op):
 
 
 # ---- no rows --------------------------------------------------------------------------------------------------------
+
 
 def hollow(x):
     """A batch of nothing, with the strides that numpy gives to what is empty: all 0."""

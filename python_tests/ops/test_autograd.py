@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """No op is differentiable, and none says that it is: results never require grad, whatever the arguments do."""
 
-from support import backends
 import pytest
-from support import surface
 import torch
+from support import backends, surface
 from support.examples import CALLS
 
 import specdec_kernels as sk
@@ -33,7 +32,9 @@ def with_grad(op, call, how):
         got = direct(*leaf(tuple(args)))
     else:
         torch._dynamo.reset()
-        got = torch.compile(lambda **call: function(**call), fullgraph=True, backend="aot_eager", dynamic=False)(**leaf_call(call))
+        got = torch.compile(lambda **call: function(**call), fullgraph=True, backend="aot_eager", dynamic=False)(
+            **leaf_call(call)
+        )
     got = tensors(got)
     return [x.detach() for x in got], wanted, [x.requires_grad for x in got]
 

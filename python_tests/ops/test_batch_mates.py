@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch mate asked of rows that two requests share does not show: every request comes out as it does alone, bit for bit."""
+"""What a batch mate asked of rows that two requests share does not show: every request comes out as it does alone, bit
+for bit."""
 
-from support import backends
-from support import cases
 import numpy as np
 import pytest
-from support import rule_cases
 import torch
+from support import backends, cases, rule_cases
 from support.backends import scale
 
 import specdec_kernels as sk
@@ -23,7 +22,8 @@ def shared_rows(n, V, seed=11):
 
 
 def thresholds(q):
-    """The floats around the entropy of each row: between two of them lie all that differently ordered sums make of it."""
+    """The floats around the entropy of each row: between two of them lie all that differently ordered sums make of
+    it."""
     h = reference.row_gap(q, q)[:, 3].numpy().astype(np.float32)
     return torch.from_numpy(np.stack([np.nextafter(h, np.float32(0)), h, np.nextafter(h, np.float32(9))], 1))
 
@@ -35,10 +35,20 @@ def requests(op, p, q, rules, alpha):
     u = torch.tensor([[0.0, 0.999, 0.5]], dtype=torch.float64).expand(B, 3)
     how = {"rule": torch.tensor([sk.RULES[name] for name in rules]), "alpha": torch.tensor(alpha, dtype=torch.float32)}
     if op == "verify_chain":
-        rows = {"target_logits": p.expand(B, 2, V), "draft_tokens": torch.tensor([[d]]).expand(B, 1), "draft_logits": q.expand(B, 1, V)}
+        rows = {
+            "target_logits": p.expand(B, 2, V),
+            "draft_tokens": torch.tensor([[d]]).expand(B, 1),
+            "draft_logits": q.expand(B, 1, V),
+        }
         return rows | how | {"uniforms": u[:, 1:]}
     tree = torch.tensor([[-1, 0]]).expand(B, 2), torch.tensor([[-1, d]]).expand(B, 2)
-    return {"tree": tree, "target_logits": p.expand(B, 2, V), "draft_logits": q.expand(B, 2, V), "method": "recursive", "uniforms": u} | how
+    return {
+        "tree": tree,
+        "target_logits": p.expand(B, 2, V),
+        "draft_logits": q.expand(B, 2, V),
+        "method": "recursive",
+        "uniforms": u,
+    } | how
 
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
@@ -73,8 +83,8 @@ def test_any_mates_in_any_order(backend, op):
 
 
 def test_sums_of_a_row_are_not_handed_on(backend):
-    """The target's rows under stats that were handed over, the draft's the same memory, whose law is made anew: a draw of the next
-    request from the target's row adds up its own sums."""
+    """The target's rows under stats that were handed over, the draft's the same memory, whose law is made anew: a draw
+    of the next request from the target's row adds up its own sums."""
     if backend == "reference":
         pytest.skip("it takes requests one by one")
     V, n = 3000, scale(64, backend, least=2)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """build_tree against the reference (integers: no band) and against trees made by hand."""
 
-from support import backends
 import pytest
-from support import surface
 import torch
+from support import backends, surface
 
 import specdec_kernels as sk
 
@@ -47,7 +46,9 @@ def test_agrees_with_the_reference(backend, B, K, L, vocab):
 
 def test_by_hand(backend):
     """A, B, A: the third draft goes through the first's node, and draft_nodes keeps the order."""
-    tree = backends.run("build_tree", backend, torch.tensor([[[0, 1, 5], [2, 1, -1], [0, 2, 5]], [[7, -1, 3], [-3, 1, 1], [7, -1, 3]]]))
+    tree = backends.run(
+        "build_tree", backend, torch.tensor([[[0, 1, 5], [2, 1, -1], [0, 2, 5]], [[7, -1, 3], [-3, 1, 1], [7, -1, 3]]])
+    )
     assert tree.parents.tolist() == [[-1, 0, 0, 1, 2, 1, 3, 5, -1, -1], [-1, 0] + [-1] * 8]
     assert tree.tokens.tolist() == [[-1, 0, 2, 1, 1, 2, 5, 5, -1, -1], [-1, 7] + [-1] * 8]
     assert tree.multiplicity.tolist() == [[3, 2, 1, 1, 1, 1, 1, 1, 0, 0], [3, 2] + [0] * 8]

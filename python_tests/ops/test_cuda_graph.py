@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every op under CUDA-graph capture and replay, on other streams, on another device, and never waiting for the device.
 
-The last test runs the same checks without a GPU, on a stand-in that replays what it recorded: it shows that they run, and
-that they catch an op that cannot be replayed.
+The last test runs the same checks without a GPU, on a stand-in that replays what it recorded: it shows that they run,
+and that they catch an op that cannot be replayed.
 """
 
-from support import backends
-from support import graphs
 import pytest
 import torch
+from support import backends, graphs
 
 from specdec_kernels.backends import dispatch
 from specdec_kernels.reference import build_tree
 
 B, G, V = 5, 3, 3001  # three chunks, the last with an odd tail
 GPU = ("cuda", "triton")
-TREE = build_tree(torch.randint(-1, 3, (B, 4, 3), generator=torch.Generator().manual_seed(0)))  # a tuple: replays keep it
+TREE = build_tree(
+    torch.randint(-1, 3, (B, 4, 3), generator=torch.Generator().manual_seed(0))
+)  # a tuple: replays keep it
 
 
 def one(seed):
@@ -29,7 +30,9 @@ def one(seed):
     randomness = {"seed": torch.arange(B) + 100 * seed, "offset": torch.full((B,), seed)}
     step = {"target_logits": normal(B, G + 1, V).bfloat16(), "draft_logits": normal(B, G, V).bfloat16()}
     step["draft_logits"][::2] = step["target_logits"][::2, :G]  # some are accepted throughout, some are not
-    step["draft_tokens"] = step["draft_logits"].float().softmax(-1).flatten(0, 1).multinomial(1, generator=generator).view(B, G)
+    step["draft_tokens"] = (
+        step["draft_logits"].float().softmax(-1).flatten(0, 1).multinomial(1, generator=generator).view(B, G)
+    )
     drafts = torch.randint(-1, 3, (B, 4, 3), generator=generator)
     nodes = normal(2, B, 13, V).bfloat16() / 8
     nodes[..., :3] += 12  # the drafted tokens are likely
@@ -39,21 +42,33 @@ def one(seed):
     warm = {"temperature": torch.full((B,), 0.7), "top_k": torch.full((B,), 50), "top_p": torch.full((B,), 0.9)}
     return {
         "uniforms": ("uniforms", randomness | {"n": 7}),
-        "accept": ("accept", {"p": laws[0], "q": laws[1], "u": torch.rand(B, V, dtype=torch.float64, generator=generator)}),
+        "accept": (
+            "accept",
+            {"p": laws[0], "q": laws[1], "u": torch.rand(B, V, dtype=torch.float64, generator=generator)},
+        ),
         "residual": ("residual", {"p": laws[0], "q": laws[1]}),
         "kseq_rho": ("kseq_rho", {"p": rows, "q": normal(B, V), "k": torch.arange(B) + 2}),
         "row_gap": ("row_gap", {"p": rows, "q": normal(B, V)}),
         "row_gap, probabilities": ("row_gap", {"p": laws[0], "q": laws[1], "kind": "probs"}),
-        "kseq_rho, probabilities": ("kseq_rho", {"p": laws[0], "q": laws[1], "k": torch.arange(B) + 2, "kind": "probs"}),
+        "kseq_rho, probabilities": (
+            "kseq_rho",
+            {"p": laws[0], "q": laws[1], "k": torch.arange(B) + 2, "kind": "probs"},
+        ),
         "build_tree": ("build_tree", {"draft_tokens": drafts}),
         "tree_mask": ("tree_mask", {"parents": parents, "prefix_len": randomness["seed"], "num_keys": 70}),
-        "tree_mask, packed": ("tree_mask", {"parents": parents, "prefix_len": randomness["seed"], "format": "uint8", "num_keys": 70}),
+        "tree_mask, packed": (
+            "tree_mask",
+            {"parents": parents, "prefix_len": randomness["seed"], "format": "uint8", "num_keys": 70},
+        ),
         "row_stats": ("row_stats", {"logits": rows}),
         "row_stats, filters": ("row_stats", {"logits": rows} | warm),
         "sample": ("sample", {"logits": rows} | randomness),
         "sample, no replacement": ("sample", {"logits": rows, "k": 3, "replacement": False} | warm | randomness),
         "verify_tree, kseq": ("verify_tree", branches | {"tree": tuple(TREE), "method": "kseq"}),
-        "verify_tree, recursive, filters": ("verify_tree", branches | warm | {"tree": tuple(TREE), "method": "recursive"}),
+        "verify_tree, recursive, filters": (
+            "verify_tree",
+            branches | warm | {"tree": tuple(TREE), "method": "recursive"},
+        ),
         "verify_tree, traversal": ("verify_tree", branches | {"tree": TREE[:2], "method": "traversal"}),
         "verify_tree, by rule": ("verify_tree", branches | mixed | {"tree": TREE[:2], "method": "traversal"}),
         "verify_chain": ("verify_chain", step | randomness),

@@ -3,10 +3,9 @@
 
 import re
 
-from support import backends
 import pytest
-from support import surface
 import torch
+from support import backends, surface
 from support.examples import CALLS, F64, I64, ROWS, SEED, TREES
 
 import specdec_kernels as sk
@@ -27,7 +26,12 @@ WRONG = [  # op, index of the argument, what comes, message
     ("row_gap", 2, None, "row_gap: p_stats and q_stats go together, got q_stats alone"),
     ("row_gap", 3, torch.zeros(3, 3), r"row_gap: q_stats must have shape \[3, 4\], got \[3, 3\]"),
     ("row_stats", 0, ROWS[0], r"row_stats: logits must have 2 dimensions, got shape \[11\]"),
-    ("row_stats", 0, ROWS.T.contiguous().T, r"row_stats: logits must be contiguous in its last dimension, got strides \[1, 3\]"),
+    (
+        "row_stats",
+        0,
+        ROWS.T.contiguous().T,
+        r"row_stats: logits must be contiguous in its last dimension, got strides \[1, 3\]",
+    ),
     ("row_stats", 0, torch.zeros(3, 0), "row_stats: logits must have a vocabulary of 1 to 2\\^24, got 0"),
     ("row_stats", 1, torch.ones(2), r"row_stats: temperature must have shape \[3\], got \[2\]"),
     ("row_stats", 1, torch.ones(3, dtype=F64), "row_stats: temperature must be Float, got Double"),
@@ -39,11 +43,26 @@ WRONG = [  # op, index of the argument, what comes, message
     ("kseq_rho", 4, torch.zeros(3, 3), r"kseq_rho: q_stats must have shape \[3, 4\], got \[3, 3\]"),
     ("build_tree", 0, SEED, r"build_tree: draft_tokens must have 3 dimensions, got shape \[3\]"),
     ("build_tree", 0, torch.zeros(2, 3, 4), "build_tree: draft_tokens must be int32 or int64, got Float"),
-    ("build_tree", 0, torch.zeros(1, 1025, 2, dtype=I64), "build_tree: draft_tokens must hold at most 1024 drafts a request, got 1025"),
-    ("build_tree", 0, SEED[:1].expand(2, 1, 1 + (1 << 20)), r"build_tree: draft_tokens must have at most 2\^20 levels, got 1048577"),
+    (
+        "build_tree",
+        0,
+        torch.zeros(1, 1025, 2, dtype=I64),
+        "build_tree: draft_tokens must hold at most 1024 drafts a request, got 1025",
+    ),
+    (
+        "build_tree",
+        0,
+        SEED[:1].expand(2, 1, 1 + (1 << 20)),
+        r"build_tree: draft_tokens must have at most 2\^20 levels, got 1048577",
+    ),
     ("tree_mask", 0, SEED, r"tree_mask: parents must have 2 dimensions, got shape \[3\]"),
     ("tree_mask", 0, TREES.float(), "tree_mask: parents must be int32 or int64, got Float"),
-    ("tree_mask", 0, SEED[:1].expand(2, 1 + (1 << 20)), r"tree_mask: parents must have at most 2\^20 nodes, got 1048577"),
+    (
+        "tree_mask",
+        0,
+        SEED[:1].expand(2, 1 + (1 << 20)),
+        r"tree_mask: parents must have at most 2\^20 nodes, got 1048577",
+    ),
     ("tree_mask", 1, SEED, r"tree_mask: prefix_len must have shape \[2\], got \[3\]"),
     ("tree_mask", 1, torch.zeros(2), "tree_mask: prefix_len must be int32 or int64, got Float"),
     ("tree_mask", 2, SEED, r"tree_mask: tree_start must have shape \[2\], got \[3\]"),
@@ -56,22 +75,72 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_chain", 19, SEED, r"verify_chain: rule must have shape \[4\], got \[3\]"),
     ("verify_chain", 20, torch.zeros(4), "verify_chain: alpha needs a rule, got none"),
     ("verify_chain", 0, torch.zeros(4, 11), r"verify_chain: target_logits must have 3 dimensions, got shape \[4, 11\]"),
-    ("verify_chain", 0, torch.zeros(4, 5, 11), r"verify_chain: target_logits must have shape \[4, 6, 11\], got \[4, 5, 11\]"),
+    (
+        "verify_chain",
+        0,
+        torch.zeros(4, 5, 11),
+        r"verify_chain: target_logits must have shape \[4, 6, 11\], got \[4, 5, 11\]",
+    ),
     ("verify_chain", 1, torch.zeros(4, 5), "verify_chain: draft_tokens must be int32 or int64, got Float"),
-    ("verify_chain", 1, torch.zeros(4, 6, dtype=I64), r"verify_chain: target_logits must have shape \[4, 7, 11\], got \[4, 6, 11\]"),
-    ("verify_chain", 2, torch.zeros(4, 4, 11), r"verify_chain: draft_logits must have shape \[4, 5, 11\], got \[4, 4, 11\]"),
-    ("verify_chain", 11, torch.zeros(4, 6, 4), r"verify_chain: draft_stats must have shape \[4, 5, 4\], got \[4, 6, 4\]"),
+    (
+        "verify_chain",
+        1,
+        torch.zeros(4, 6, dtype=I64),
+        r"verify_chain: target_logits must have shape \[4, 7, 11\], got \[4, 6, 11\]",
+    ),
+    (
+        "verify_chain",
+        2,
+        torch.zeros(4, 4, 11),
+        r"verify_chain: draft_logits must have shape \[4, 5, 11\], got \[4, 4, 11\]",
+    ),
+    (
+        "verify_chain",
+        11,
+        torch.zeros(4, 6, 4),
+        r"verify_chain: draft_stats must have shape \[4, 5, 4\], got \[4, 6, 4\]",
+    ),
     ("verify_chain", 16, 2, r"verify_chain: target_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
-    ("verify_chain", -1, torch.zeros(4, 5, dtype=F64), r"verify_chain: uniforms must have shape \[4, 6\], got \[4, 5\]"),
+    (
+        "verify_chain",
+        -1,
+        torch.zeros(4, 5, dtype=F64),
+        r"verify_chain: uniforms must have shape \[4, 6\], got \[4, 5\]",
+    ),
     ("verify_chain", -1, None, "verify_chain: needs seed and offset, or uniforms, got neither"),
     ("verify_tree", 0, SEED, r"verify_tree: parents must have 2 dimensions, got shape \[3\]"),
-    ("verify_tree", 0, torch.zeros(2, 0, dtype=I64), r"verify_tree: parents must have at least the root, got shape \[2, 0\]"),
+    (
+        "verify_tree",
+        0,
+        torch.zeros(2, 0, dtype=I64),
+        r"verify_tree: parents must have at least the root, got shape \[2, 0\]",
+    ),
     ("verify_tree", 1, TREES.float(), "verify_tree: tokens must be int32 or int64, got Float"),
     ("verify_tree", 1, TREES[:, :3], r"verify_tree: tokens must have shape \[2, 4\], got \[2, 3\]"),
-    ("verify_tree", 2, torch.zeros(2, 3, dtype=I64), r"verify_tree: draft_nodes must have 3 dimensions, got shape \[2, 3\]"),
-    ("verify_tree", 3, torch.zeros(2, 3, 11), "verify_tree: target_logits must have a row for each of N=4 nodes where target_row is not given, got 3"),
-    ("verify_tree", 3, torch.zeros(1, 4, 11), r"verify_tree: target_logits must have shape \[2, 4, 11\], got \[1, 4, 11\]"),
-    ("verify_tree", 4, torch.zeros(2, 5, 11), "verify_tree: draft_logits must have a row for each of N=4 nodes where draft_row is not given, got 5"),
+    (
+        "verify_tree",
+        2,
+        torch.zeros(2, 3, dtype=I64),
+        r"verify_tree: draft_nodes must have 3 dimensions, got shape \[2, 3\]",
+    ),
+    (
+        "verify_tree",
+        3,
+        torch.zeros(2, 3, 11),
+        "verify_tree: target_logits must have a row for each of N=4 nodes where target_row is not given, got 3",
+    ),
+    (
+        "verify_tree",
+        3,
+        torch.zeros(1, 4, 11),
+        r"verify_tree: target_logits must have shape \[2, 4, 11\], got \[1, 4, 11\]",
+    ),
+    (
+        "verify_tree",
+        4,
+        torch.zeros(2, 5, 11),
+        "verify_tree: draft_logits must have a row for each of N=4 nodes where draft_row is not given, got 5",
+    ),
     ("verify_tree", 4, None, "verify_tree: method kseq needs draft_logits, got none"),
     ("verify_tree", 5, 6, "verify_tree: method must be 0 to 5, got 6"),
     ("verify_tree", 5, 5, "verify_tree: draft_nodes are for methods that test drafts, got method 5"),
@@ -79,7 +148,12 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_tree", 7, SEED, r"verify_tree: target_row must have shape \[2, 4\], got \[3\]"),
     ("verify_tree", 9, TREES, "verify_tree: links give no order where the drafts of draft_nodes are tested, got both"),
     ("verify_tree", 10, TREES, r"verify_tree: links must be \(first_child, next_sibling\), got one of them"),
-    ("verify_tree", 15, torch.zeros(2, 3, 4), r"verify_tree: target_stats must have shape \[2, 4, 4\], got \[2, 3, 4\]"),
+    (
+        "verify_tree",
+        15,
+        torch.zeros(2, 3, 4),
+        r"verify_tree: target_stats must have shape \[2, 4, 4\], got \[2, 3, 4\]",
+    ),
     ("verify_tree", 23, SEED, r"verify_tree: rule must have shape \[2\], got \[3\]"),
     ("verify_tree", 24, torch.zeros(2), "verify_tree: alpha needs a rule, got none"),
     ("verify_tree", 22, 2, r"verify_tree: draft_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
@@ -103,12 +177,18 @@ def test_the_op_checks_again(op_backend, name, index, other, message):
     assert re.match(message, str(caught.value)), caught.value
 
 
-REQUIRED = [(op, i, argument.name) for op in dispatch.ops()
-            for i, argument in enumerate(getattr(torch.ops.specdec, op).default._schema.arguments) if str(argument.type) == "Tensor"]
+REQUIRED = [
+    (op, i, argument.name)
+    for op in dispatch.ops()
+    for i, argument in enumerate(getattr(torch.ops.specdec, op).default._schema.arguments)
+    if str(argument.type) == "Tensor"
+]
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("name, index, argument", REQUIRED, ids=[f"{name}-{argument}" for name, _, argument in REQUIRED])
+@pytest.mark.parametrize(
+    "name, index, argument", REQUIRED, ids=[f"{name}-{argument}" for name, _, argument in REQUIRED]
+)
 def test_what_no_kernel_takes(op_backend, name, index, argument):
     with pytest.raises(RuntimeError, match=f"^{name}: {argument} must be a tensor, got None"):
         backends.there(op_backend, direct_call, name, index, None)

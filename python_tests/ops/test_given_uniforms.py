@@ -3,10 +3,9 @@
 
 import math
 
-from support import backends
 import pytest
-from support import rule_cases
 import torch
+from support import backends, rule_cases
 
 from specdec_kernels.rules import RULES
 
@@ -16,8 +15,8 @@ NEAREST = torch.tensor([0.0] * 4 + [1 - 2.0**-53] * 3, dtype=torch.float64)
 
 
 def given(B, columns):
-    """Uniforms [B, columns] outside [0, 1), of 49 requests every pair of kinds side by side, of 7 each kind everywhere; and the nearest
-    inside."""
+    """Uniforms [B, columns] outside [0, 1), of 49 requests every pair of kinds side by side, of 7 each kind everywhere;
+    and the nearest inside."""
     pair = torch.arange(B) * (8 if B == 7 else 1)
     i = pair[:, None] // torch.tensor([1, 7])[torch.arange(columns) % 2] % 7
     return OUTSIDE[i], NEAREST[i]
@@ -37,7 +36,11 @@ def case(name, B):
     if name in ("token", "block"):
         return "verify_chain", {"target_logits": p, "draft_tokens": drafts, "draft_logits": q[:, :2], "method": name}, 3
     if name in RULES:
-        return "verify_chain", {"target_logits": p, "draft_tokens": drafts, "draft_logits": q[:, :2], "rule": name, "alpha": 0.5}, 3
+        return (
+            "verify_chain",
+            {"target_logits": p, "draft_tokens": drafts, "draft_logits": q[:, :2], "rule": name, "alpha": 0.5},
+            3,
+        )
     tree = torch.tensor([[-1, 0, 0]]).expand(B, 3), torch.cat([drafts[:, :1] * 0, drafts], 1)
     return "verify_tree", {"tree": tree, "target_logits": p, "draft_logits": q, "method": name}, 4
 
@@ -67,5 +70,14 @@ def test_no_id_of_the_draft_alone_is_emitted(backend):
     assert out.tokens.tolist() == [[0, -1]] and out.num_accepted.tolist() == [0]
     tree = torch.tensor([[-1, 0]]), torch.tensor([[-1, 1]])
     for method in TREE_METHODS:
-        out = backends.run("verify_tree", backend, tree, p, q.expand(1, 2, 2), method=method, max_depth=1, uniforms=torch.full((1, 3), -1.0).double())
+        out = backends.run(
+            "verify_tree",
+            backend,
+            tree,
+            p,
+            q.expand(1, 2, 2),
+            method=method,
+            max_depth=1,
+            uniforms=torch.full((1, 3), -1.0).double(),
+        )
         assert out.tokens.tolist() == [[0, -1]] and out.num_accepted.tolist() == [0]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile calls of every op, by hypothesis: a clean error, or what the docstring promises, the same bits for a request alone.
-gates/hostile.py makes the calls and knows the promises. SPECDEC_THOROUGH=1 tries many, and others each time."""
+"""Hostile calls of every op, by hypothesis: a clean error, or what the docstring promises, the same bits for a request
+alone. gates/hostile.py makes the calls and knows the promises. SPECDEC_THOROUGH=1 tries many, and others each time."""
 
 import collections
 import os
 import random
 
-from support import backends
 import hypothesis
 import pytest
 import torch
 from gates import hostile
 from hypothesis import strategies as st
+from support import backends
 
 import specdec_kernels as sk
 from specdec_kernels.backends import dispatch
@@ -46,7 +46,9 @@ def test_hostile_calls(op_backend, op):
             assert str(refused).startswith(op + ": ")
             return
         if op.startswith("verify"):
-            hostile.check_emitted({}, out, max(args["target_logits"].size(-1), 2**63 - 1 if "bonus_tokens" in args else 0))
+            hostile.check_emitted(
+                {}, out, max(args["target_logits"].size(-1), 2**63 - 1 if "bonus_tokens" in args else 0)
+            )
 
     holds()
 
@@ -70,7 +72,9 @@ def test_the_calls_are_hostile():
 
 
 MUTANTS = {
-    "a token outside the vocabulary": lambda out, args: out._replace(tokens=out.tokens + (out.tokens >= 0) * args["target_logits"].size(-1)),
+    "a token outside the vocabulary": lambda out, args: out._replace(
+        tokens=out.tokens + (out.tokens >= 0) * args["target_logits"].size(-1)
+    ),
     "no token": lambda out, args: out._replace(tokens=torch.full_like(out.tokens, -1)),
     "a batch mate shows": lambda out, args: out._replace(logprobs=out.logprobs + len(out.tokens) * (out.tokens >= 0)),
     "a bit that says nothing": lambda out, args: out._replace(status=out.status | 16),

@@ -3,16 +3,14 @@ import contextlib
 import math
 import os
 
-from support import backends
-from support import cases
 import pytest
-from support import surface
 import torch
-from tools.cuda_on_cpu.build import CSRC
-from tools.cuda_on_cpu.mutants import mutate
+from support import backends, cases, surface
 from support.worker import Worker
 
 import specdec_kernels as sk
+from tools.cuda_on_cpu.build import CSRC
+from tools.cuda_on_cpu.mutants import mutate
 
 NAN, INF = math.nan, math.inf
 
@@ -108,16 +106,19 @@ WIDTHS = [
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 @pytest.mark.parametrize("V, Vq, dtype", WIDTHS)
 def test_is_the_best_valid_rho(op_backend, V, Vq, dtype, kind):
-    """Random, peaked, near, identical, disjoint and one-hot pairs, k from 1 to 64; V: one id, the golden size, narrower and wider
-    drafts, chunk + 1, a prime of five chunks."""
+    """Random, peaked, near, identical, disjoint and one-hot pairs, k from 1 to 64; V: one id, the golden size, narrower
+    and wider drafts, chunk + 1, a prime of five chunks."""
     check(op_backend, *pairs(op_backend, V + Vq, 28 if V > 1000 else 280, V, Vq, dtype, kind), kind)
 
 
-@pytest.mark.parametrize("k, rho, beta, p_acc", [
-    (1, 1.0, 0.7, 0.7),
-    (2, 1.456776436283, 0.543223563717, 0.791355287257),
-    (3, 1.792593028269, 0.478925552044, 0.858518605654),
-])
+@pytest.mark.parametrize(
+    "k, rho, beta, p_acc",
+    [
+        (1, 1.0, 0.7, 0.7),
+        (2, 1.456776436283, 0.543223563717, 0.791355287257),
+        (3, 1.792593028269, 0.478925552044, 0.858518605654),
+    ],
+)
 def test_golden(backend, k, rho, beta, p_acc):
     out = backends.run("kseq_rho", backend, *golden(), k, kind="probs")
     assert out.rho.item() == pytest.approx(rho, abs=5e-6)  # f falls by 0.2 at least for each unit of rho
@@ -137,7 +138,8 @@ def test_exact_ends(backend, k):
 
 
 def test_disjoint_and_nearly(backend):
-    """beta and p_acc are chances, whatever rounding does to sums that hardly differ from 1; at rho = k nothing is accepted of disjoint rows."""
+    """beta and p_acc are chances, whatever rounding does to sums that hardly differ from 1; at rho = k nothing is
+    accepted of disjoint rows."""
     V = 1100
     rng = torch.Generator().manual_seed(9)
     p, q = torch.rand(2, backends.scale(60, backend), V, generator=rng).pow(4)
@@ -150,7 +152,9 @@ def test_disjoint_and_nearly(backend):
     for k in (1, 2, 8, 64):
         rho, beta, p_acc = backends.run("kseq_rho", backend, p, q, k, kind="probs")
         assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all() and ((rho >= 1) & (rho <= k)).all()
-        assert (p_acc <= k * 1.1e-5 + 1e-6).all() and (p_acc >= beta).all()  # no draft more than the overlap, whose sum is off by 4 u
+        assert (p_acc <= k * 1.1e-5 + 1e-6).all() and (
+            p_acc >= beta
+        ).all()  # no draft more than the overlap, whose sum is off by 4 u
         assert (beta[2 * third :] < 1e-6).all() and (rho[2 * third :] == k).all()
         z, y = p.log(), q.log()
         z_stats, y_stats = sk.row_stats(z), sk.row_stats(y)
@@ -171,14 +175,17 @@ def test_greedy_rows_are_one_hot(backend):
     assert backends.run("kseq_rho", backend, rows[0], rows[0], 2, hard[:1], hard[:1]).rho.item() == 1
 
 
-@pytest.mark.parametrize("p, q", [
-    ([NAN, 0.5, 0.5], [0.2, 0.5, 0.3]),
-    ([0.5, INF, 0.2], [0.2, 0.5, 0.3]),
-    ([0.0, 0.0, 0.0], [0.2, 0.5, 0.3]),
-    ([0.5, 0.3, 0.2], [0.2, NAN, 0.3]),
-    ([0.5, 0.3, 0.2], [0.0, 0.0, 0.0]),
-    ([0.5, 0.3, 0.2], [1.2, 0.0, -1.0]),
-])
+@pytest.mark.parametrize(
+    "p, q",
+    [
+        ([NAN, 0.5, 0.5], [0.2, 0.5, 0.3]),
+        ([0.5, INF, 0.2], [0.2, 0.5, 0.3]),
+        ([0.0, 0.0, 0.0], [0.2, 0.5, 0.3]),
+        ([0.5, 0.3, 0.2], [0.2, NAN, 0.3]),
+        ([0.5, 0.3, 0.2], [0.0, 0.0, 0.0]),
+        ([0.5, 0.3, 0.2], [1.2, 0.0, -1.0]),
+    ],
+)
 def test_a_row_that_is_no_law(backend, p, q):
     """rho = k with NaN beside it, and the other rows as if alone."""
     good_p, good_q = golden()
@@ -223,7 +230,8 @@ def test_batch_strides_and_the_type_of_k_change_no_bit(op_backend):
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 @pytest.mark.parametrize("V", [7, 50])
 def test_a_hundred_thousand_pairs(V, kind):
-    """The property over many pairs: |f| and the loss of acceptance below 1e-6, never an invalid rho. One in ten by default."""
+    """The property over many pairs: |f| and the loss of acceptance below 1e-6, never an invalid rho. One in ten by
+    default."""
     for seed in range(10 if os.environ.get("SPECDEC_THOROUGH") == "1" else 1):
         check("cpu", *pairs("cpu", 100 + seed, 2500, V, kind=kind), kind)
 
@@ -257,7 +265,11 @@ SOURCE_MUTANTS = {
     "one draft less": (SEARCH, "power(rejected(x), k)", "power(rejected(x), k - 1)"),
     "stops early": (SEARCH, "kTight = 0x1p-21", "kTight = 0x1p-8"),
     "p and q swapped": (SUMS, "fmaf(-t[m], y[e], x[e])", "fmaf(-t[m], x[e], y[e])"),
-    "float32 totals": (SUMS, "sums[0] += x[e], sums[1] += y[e]", "sums[0] = float(sums[0] + x[e]), sums[1] = float(sums[1] + y[e])"),
+    "float32 totals": (
+        SUMS,
+        "sums[0] += x[e], sums[1] += y[e]",
+        "sums[0] = float(sums[0] + x[e]), sums[1] = float(sums[1] + y[e])",
+    ),
 }
 
 
@@ -268,7 +280,9 @@ def with_kernels_of(csrc, *args, **kwargs):
     return sk.kseq_rho(*args, **kwargs)
 
 
-@pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="half a minute of compiling each: SPECDEC_THOROUGH=1")
+@pytest.mark.skipif(
+    os.environ.get("SPECDEC_THOROUGH") != "1", reason="half a minute of compiling each: SPECDEC_THOROUGH=1"
+)
 @pytest.mark.parametrize("mutant", [None, *SOURCE_MUTANTS])
 def test_the_judge_catches_in_the_source(mutant):
     z, y, k = pairs("cpu", 3, 280, 1025, kind="probs")
@@ -309,4 +323,13 @@ def test_a_k_below_one_in_a_tensor():
 
 def test_surface(op_backend):
     z, y = cases.rows_pair(6, 7, 9)
-    surface.check_op(op_backend, "kseq_rho", sk.kseq_rho, z, y, torch.tensor([1, 2, 3, 4, 5, 6, 64]), sk.row_stats(z), sk.row_stats(y))
+    surface.check_op(
+        op_backend,
+        "kseq_rho",
+        sk.kseq_rho,
+        z,
+        y,
+        torch.tensor([1, 2, 3, 4, 5, 6, 64]),
+        sk.row_stats(z),
+        sk.row_stats(y),
+    )

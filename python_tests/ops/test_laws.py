@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tools the other tests rest on."""
 
-from support import laws
 import numpy as np
 import pytest
+from support import laws
 
 P = np.array([0.4, 0.3, 0.2, 0.1])
 Q = np.array([0.1, 0.2, 0.3, 0.4])
@@ -25,7 +25,9 @@ def random_rows(seed, vocab):
 @pytest.mark.parametrize("draft", ["same width", "narrower", "wider", "one-hot"])
 def test_speculative_sampling_is_lossless(gamma, draft):
     p = random_rows(1, 4)
-    q = {"same width": random_rows(2, 4), "narrower": random_rows(2, 2), "wider": random_rows(2, 6)}.get(draft, lambda prefix: sum(prefix) % 4)
+    q = {"same width": random_rows(2, 4), "narrower": random_rows(2, 2), "wider": random_rows(2, 6)}.get(
+        draft, lambda prefix: sum(prefix) % 4
+    )
     law = laws.chain_law(p, q, gamma)
     assert abs(sum(law.values()) - 1) < 1e-12
     full, target = laws.complete(law, p, gamma + 1), laws.joint(p, gamma + 1)

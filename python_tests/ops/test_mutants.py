@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks have teeth: each mutant is one wrong line, and the check named beside it, which the ops pass, fails."""
 
-from support import checks
 import pytest
 import torch
+from support import checks
 from support.plain import Plain
 
 from specdec_kernels.reference import uniforms as philox_uniforms

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target probabilities that are none, under every rule: what is negative counts 0, what is not finite makes the row invalid wherever it is
-needed, chain and tree alike, and no logprob is NaN under a status of 0."""
+"""Target probabilities that are none, under every rule: what is negative counts 0, what is not finite makes the row
+invalid wherever it is needed, chain and tree alike, and no logprob is NaN under a status of 0."""
 
 import itertools
 import math
 
-from support import backends
-from support import checks
 import pytest
-from support import rule_cases
 import torch
+from support import backends, checks, rule_cases
 
 from specdec_kernels import reference
 from specdec_kernels.rules import LAWS, RULES, TABLE, of_tree_method
@@ -21,8 +19,8 @@ DRAFT = 1  # that the draft is sure of and the target is not
 
 
 def requests(names, thin=1):
-    """Every rule with its values, with every poison at the draft, at ids that may be drawn and at the end's, with some uniforms: one
-    request each; every `thin`-th of them."""
+    """Every rule with its values, with every poison at the draft, at ids that may be drawn and at the end's, with some
+    uniforms: one request each; every `thin`-th of them."""
     rules = [(name, alpha) for name in names for alpha in rule_cases.ALPHAS[name]]
     uniforms = itertools.product((0.02, 0.97), (0.1, 0.7))
     every = list(itertools.product(rules, [(0, DRAFT), (0, 0), (0, 3), (1, 1), (1, 2)], POISON, uniforms))[::thin]
@@ -30,7 +28,12 @@ def requests(names, thin=1):
     for b, (_, (row, id), poison, _) in enumerate(every):
         target[b, row, id] = poison
     alpha = [[*a, *[x.default for x in TABLE[name].parameters[len(a) :]], 0.5, 0.5][:2] for (name, a), *_ in every]
-    how = {"rule": torch.tensor([RULES[name] for (name, _), *_ in every]), "alpha": torch.tensor(alpha), "target_kind": "probs", "draft_kind": "probs"}
+    how = {
+        "rule": torch.tensor([RULES[name] for (name, _), *_ in every]),
+        "alpha": torch.tensor(alpha),
+        "target_kind": "probs",
+        "draft_kind": "probs",
+    }
     return target, torch.tensor([u for *_, u in every], dtype=torch.float64), how
 
 
@@ -49,13 +52,21 @@ def assert_told(out):
 def test_chains(backend, method):
     target, u, how = requests(TABLE if method == "token" else LAWS, thinned(backend))
     B = len(u)
-    args = {"target_logits": target, "draft_tokens": torch.full((B, 1), DRAFT), "draft_logits": Q.expand(B, 2, V), "uniforms": u, "method": method}
+    args = {
+        "target_logits": target,
+        "draft_tokens": torch.full((B, 1), DRAFT),
+        "draft_logits": Q.expand(B, 2, V),
+        "uniforms": u,
+        "method": method,
+    }
     out, ref = backends.run("verify_chain", backend, **args, **how), reference.verify_chain(**args, **how)
     assert_told(ref)
     assert_told(out)
     checks.assert_same_tokens(out, ref, method)
     assert {0, 1} <= set(ref.status.tolist())
-    assert torch.equal(out.logprobs.isnan(), ref.logprobs.isnan()) and torch.equal(out.logprobs == -math.inf, ref.logprobs == -math.inf)
+    assert torch.equal(out.logprobs.isnan(), ref.logprobs.isnan()) and torch.equal(
+        out.logprobs == -math.inf, ref.logprobs == -math.inf
+    )
 
 
 @pytest.mark.parametrize("method", ["kseq", "recursive", "recursive_without_replacement", "traversal", "target_only"])
@@ -69,13 +80,15 @@ def test_trees(backend, method):
     assert_told(ref)
     assert_told(out)
     checks.assert_same_tokens(out, ref, method)
-    assert torch.equal(out.logprobs.isnan(), ref.logprobs.isnan()) and torch.equal(out.logprobs == -math.inf, ref.logprobs == -math.inf)
+    assert torch.equal(out.logprobs.isnan(), ref.logprobs.isnan()) and torch.equal(
+        out.logprobs == -math.inf, ref.logprobs == -math.inf
+    )
 
 
 @pytest.mark.parametrize("rule, alpha", [("chow", 0.5), ("chow_log", 2.0)])
 def test_a_rule_that_keeps_the_draft(backend, rule, alpha):
-    """q is kept at every position: a target probability that is negative there counts 0, and so its logprob is -inf; one that is no
-    number makes the row invalid, wherever it stands, and the step ends there."""
+    """q is kept at every position: a target probability that is negative there counts 0, and so its logprob is -inf;
+    one that is no number makes the row invalid, wherever it stands, and the step ends there."""
     verify = backends.call("verify_chain", backend)
     rows = P.repeat(4, 2, 1)
     rows[1, 0, DRAFT] = rows[2, 0, DRAFT] = -0.1
@@ -89,7 +102,8 @@ def test_a_rule_that_keeps_the_draft(backend, rule, alpha):
 
 
 def test_a_negative_probability_takes_nothing_from_its_siblings(backend):
-    """target_only lays the children's probabilities one after the other: (0, .4) here, so the coin .39 falls on the second."""
+    """target_only lays the children's probabilities one after the other: (0, .4) here, so the coin .39 falls on the
+    second."""
     p = torch.tensor([0.4, -0.2, 0.6])
     tree = torch.tensor([[-1, 0, 0]]), torch.tensor([[-1, 1, 0]])
     for coin, accepted in ((0.39, 1), (0.41, 0)):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference is what the ops are held against; here it is held against hand-made numbers and its margin against its meaning."""
+"""The reference is what the ops are held against; here it is held against hand-made numbers and its margin against its
+meaning."""
 
 import doctest
 
-from support import checks
 import pytest
 import torch
+from support import checks
 from support.checks import ln
 
 from specdec_kernels import reference, theory
@@ -23,7 +24,9 @@ def test_every_edge():
 def step(u, v, q=(0.2, 0.5, 0.3)):
     """Draft 1 of the golden pair: accepted below u = .6; the residual of q' = (.4, .5, .1) splits at v = .5."""
     uniforms = torch.tensor([[u, v]], dtype=torch.float64)
-    return reference.verify_chain(ln(0.5, 0.3, 0.2).expand(1, 2, 3), torch.tensor([[1]]), ln(*q).expand(1, 1, 3), uniforms=uniforms)
+    return reference.verify_chain(
+        ln(0.5, 0.3, 0.2).expand(1, 2, 3), torch.tensor([[1]]), ln(*q).expand(1, 1, 3), uniforms=uniforms
+    )
 
 
 def test_margin_is_small_at_an_edge_and_large_elsewhere():
@@ -44,7 +47,9 @@ def test_nothing_is_rounded_on_probability_rows():
     p, q = torch.tensor([[[0.25, 0.75]] * 2]), torch.tensor([[[0.5, 0.5]]])
     for u, accepted in ((0.5 - 2.0**-53, 1), (0.5, 0)):
         uniforms = torch.tensor([[u, 0.3]], dtype=torch.float64)
-        out = reference.verify_chain(p, torch.tensor([[0]]), q, target_kind="probs", draft_kind="probs", uniforms=uniforms)
+        out = reference.verify_chain(
+            p, torch.tensor([[0]]), q, target_kind="probs", draft_kind="probs", uniforms=uniforms
+        )
         assert out.num_accepted.tolist() == [accepted] and out.margin > 1
 
 

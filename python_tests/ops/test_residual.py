@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
-from support import backends
-from support import cases
 import pytest
-from support import surface
 import torch
+from support import backends, cases, surface
 from support.checks import assert_floats
 
 import specdec_kernels as sk
@@ -78,20 +76,26 @@ def test_a_rounded_one_counts_as_one(backend):
     assert torch.allclose(probs.float(), torch.tensor([[0.0, 1.0]]))
 
 
-@pytest.mark.parametrize("p, q, want", [
-    ([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]),  # empty residual: p
-    ([0.5, 0.5, 0.0], [1.0, 1.0, 1.0], [0.5, 0.5, 0.0]),
-    ([NAN, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),  # an invalid row: its largest finite entry, mass NaN
-    ([-1.0, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 0.75, 0.25]),
-    ([0.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),  # nothing at all
-    ([NAN, NAN, NAN], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
-    ([0.1, INF, 0.4], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]),
-    ([0.6, -INF, 0.4], [0.2, 0.3, 0.3], [0.8, 0.0, 0.2]),  # less than nothing is nothing
-    ([-INF, -INF, -INF], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
-])
+@pytest.mark.parametrize(
+    "p, q, want",
+    [
+        ([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]),  # empty residual: p
+        ([0.5, 0.5, 0.0], [1.0, 1.0, 1.0], [0.5, 0.5, 0.0]),
+        ([NAN, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),  # an invalid row: its largest finite entry, mass NaN
+        ([-1.0, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 0.75, 0.25]),
+        ([0.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),  # nothing at all
+        ([NAN, NAN, NAN], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
+        ([0.1, INF, 0.4], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]),
+        ([0.6, -INF, 0.4], [0.2, 0.3, 0.3], [0.8, 0.0, 0.2]),  # less than nothing is nothing
+        ([-INF, -INF, -INF], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
+    ],
+)
 def test_degenerate_rows_leave_the_others_alone(backend, p, q, want):
     good = torch.tensor([[0.5, 0.3, 0.2]])
-    rows_p, rows_q = torch.cat([good, torch.tensor([p]), good]), torch.cat([good.roll(1), torch.tensor([q]), good.roll(1)])
+    rows_p, rows_q = (
+        torch.cat([good, torch.tensor([p]), good]),
+        torch.cat([good.roll(1), torch.tensor([q]), good.roll(1)]),
+    )
     probs, mass = backends.run("residual", backend, rows_p, rows_q)
     assert torch.allclose(probs[1].float(), torch.tensor(want), atol=1e-6)
     assert mass[1].isnan() == (not all(x < INF for x in p))

@@ -3,25 +3,31 @@
 
 import math
 
-from support import backends
-from support import cases
 import pytest
-from support import rule_cases
-from support import surface
 import torch
+from support import backends, cases, rule_cases, surface
 from support.checks import ln
 
 import specdec_kernels as sk
 from specdec_kernels import reference
 from specdec_kernels.reference.law import EPS
 
-SHAPES = {"one id": (1, 1), "tiny": (5, 5), "narrow draft": (40, 23), "wide draft": (1030, 2100), "chunks": (3001, 3001)}
+SHAPES = {
+    "one id": (1, 1),
+    "tiny": (5, 5),
+    "narrow draft": (40, 23),
+    "wide draft": (1030, 2100),
+    "chunks": (3001, 3001),
+}
 
 
 def assert_close(got, want, V):
-    """A sum of V float32 weights: each off by some ulp (reference/law.py), chunk sums by 32 ulp; entropies by ln V times that."""
+    """A sum of V float32 weights: each off by some ulp (reference/law.py), chunk sums by 32 ulp; entropies by ln V
+    times that."""
     assert torch.equal(got.isnan(), want.isnan())
-    bound = (64 + 8 * math.log(V)) * EPS * torch.tensor([1, 1, 1 + math.log(V), 1 + math.log(V), 1, 1], dtype=torch.float64)
+    bound = (
+        (64 + 8 * math.log(V)) * EPS * torch.tensor([1, 1, 1 + math.log(V), 1 + math.log(V), 1, 1], dtype=torch.float64)
+    )
     assert ((got - want).nan_to_num(0.0).abs() <= bound).all(), (got - want).nan_to_num(0.0).abs().max(0).values
 
 
@@ -54,7 +60,9 @@ def test_by_hand(op_backend):
 
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 def test_rows_that_are_no_law(op_backend, kind):
-    rows = [row for row, _ in cases.bad_rows(1100)] if kind == "logits" else [torch.full((5,), math.nan), torch.zeros(5)]
+    rows = (
+        [row for row, _ in cases.bad_rows(1100)] if kind == "logits" else [torch.full((5,), math.nan), torch.zeros(5)]
+    )
     bad = torch.stack(rows)
     good = torch.full_like(bad, 1 / bad.shape[1])
     gap = backends.call("row_gap", op_backend)

@@ -2,12 +2,10 @@
 import math
 import re
 
-from support import backends
-from support import cases
 import numpy as np
 import pytest
-from support import surface
 import torch
+from support import backends, cases, surface
 from support.backends import scale
 from support.checks import assert_floats, ln
 
@@ -34,7 +32,9 @@ def kept(z, stats):
 
 
 def assert_stats(backend, z, **params):
-    want, slack = stats_and_slack(z.double().numpy(), *(params.get(k) for k in ("temperature", "top_k", "top_p", "min_p")))
+    want, slack = stats_and_slack(
+        z.double().numpy(), *(params.get(k) for k in ("temperature", "top_k", "top_p", "min_p"))
+    )
     want, clear = torch.tensor(want, dtype=torch.float64).reshape(-1, 4), torch.tensor(slack) > 1
     got = backends.run("row_stats", backend, z, **params)
     assert got.shape == (len(z), 4)
@@ -65,13 +65,29 @@ def test_every_mixture_of_parameters(backend, V, dtype):
     assert_stats(backend, z, **cases.parameters(3, n))
 
 
-@pytest.mark.parametrize("params", [
-    {"temperature": 0.7}, {"temperature": 1e-3}, {"temperature": 100.0}, {"temperature": 0},
-    {"top_k": 1}, {"top_k": 7}, {"top_k": 256}, {"top_k": 10**9}, {"top_k": -1}, {"top_k": 0},
-    {"top_p": 0.9}, {"top_p": 1e-6}, {"top_p": 0.99}, {"top_p": 1.0},
-    {"min_p": 0.1}, {"min_p": 1.0}, {"min_p": 1e-6},
-    {"min_p": 0.02, "top_k": 30, "top_p": 0.8, "temperature": 1.7},
-])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0.7},
+        {"temperature": 1e-3},
+        {"temperature": 100.0},
+        {"temperature": 0},
+        {"top_k": 1},
+        {"top_k": 7},
+        {"top_k": 256},
+        {"top_k": 10**9},
+        {"top_k": -1},
+        {"top_k": 0},
+        {"top_p": 0.9},
+        {"top_p": 1e-6},
+        {"top_p": 0.99},
+        {"top_p": 1.0},
+        {"min_p": 0.1},
+        {"min_p": 1.0},
+        {"min_p": 1e-6},
+        {"min_p": 0.02, "top_k": 30, "top_p": 0.8, "temperature": 1.7},
+    ],
+)
 def test_numbers_for_all_rows(backend, params):
     n = scale(70, backend, least=7)
     z, _ = cases.rows_pair(4, n, 257)
@@ -92,7 +108,8 @@ def test_ties_at_the_cutoff_all_stay(backend, levels):
 
 
 def test_min_p_cutoff_is_rounded_once(backend):
-    """max + T ln(min_p) cancels here: in float32 arithmetic the cutoff comes out five ulp high and the last token is lost."""
+    """max + T ln(min_p) cancels here: in float32 arithmetic the cutoff comes out five ulp high and the last token is
+    lost."""
     assert_stats(backend, torch.tensor([[3.904296875, 0.0, -0.2403564453125]]), temperature=0.3, min_p=1e-6)
 
 
@@ -160,7 +177,13 @@ def test_invalid_rows(backend, V, temperature):
 @pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"top_k": 2, "min_p": 0.1}])
 def test_extreme_values(backend, params):
     """The largest floats, subnormals, a range that overflows when subtracted, 1/T up to 1e4."""
-    rows = [[FLT_MAX, -FLT_MAX, 0.0], [-FLT_MAX, -FLT_MAX, -FLT_MAX], [1e-45, -1e-45, 0.0], [88.0, -88.0, 87.9], [-math.inf, -FLT_MAX, -math.inf]]
+    rows = [
+        [FLT_MAX, -FLT_MAX, 0.0],
+        [-FLT_MAX, -FLT_MAX, -FLT_MAX],
+        [1e-45, -1e-45, 0.0],
+        [88.0, -88.0, 87.9],
+        [-math.inf, -FLT_MAX, -math.inf],
+    ]
     for temperature in (1e-4, 1.0, 1e4):
         got = backends.run("row_stats", backend, torch.tensor(rows), temperature=temperature, **params)
         want = backends.run("row_stats", "reference", torch.tensor(rows), temperature=temperature, **params)
@@ -175,7 +198,9 @@ def test_strided_expanded_and_empty(backend):
     assert torch.equal(backends.run("row_stats", backend, cases.strided(z), **params), want)
     every_second = torch.stack([z, z.roll(1, 0)], 1)[:, 0]
     assert torch.equal(backends.run("row_stats", backend, every_second, **params), want)
-    assert torch.equal(backends.run("row_stats", backend, z[:1].expand(9, -1)), backends.run("row_stats", backend, z[:1]).expand(9, 4))
+    assert torch.equal(
+        backends.run("row_stats", backend, z[:1].expand(9, -1)), backends.run("row_stats", backend, z[:1]).expand(9, 4)
+    )
     assert backends.run("row_stats", backend, z[:0]).shape == (0, 4)
 
 
@@ -186,8 +211,10 @@ def test_rows_do_not_depend_on_the_batch(backend):
     want = backends.run("row_stats", backend, z, **params)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     shuffled = backends.run("row_stats", backend, z[order], **{k: v[order] for k, v in params.items()})
-    assert torch.equal(shuffled.view(torch.int32) if backend != "reference" else shuffled,
-                       want[order].view(torch.int32) if backend != "reference" else want[order])
+    assert torch.equal(
+        shuffled.view(torch.int32) if backend != "reference" else shuffled,
+        want[order].view(torch.int32) if backend != "reference" else want[order],
+    )
     for i in range(0, n, 7):
         alone = backends.run("row_stats", backend, z[i : i + 1], **{k: v[i : i + 1] for k, v in params.items()})
         assert np.array_equal(alone[0].numpy(), want[i].numpy(), equal_nan=True)
@@ -198,15 +225,20 @@ def test_wide_vocabulary(backend):
     rng = torch.Generator().manual_seed(2)
     V = 151_936 if backend != "triton-interpret" else 30_384
     z = (2.5 * torch.randn(6, V, generator=rng)).bfloat16()
-    params = {"temperature": torch.tensor([1.0, 0.7, 1.0, 1.0, 1.3, 0.0]), "top_k": torch.tensor([0, 50, 0, V // 8, 0, 0]),
-              "top_p": torch.tensor([1.0, 0.95, 0.9, 0.999, 1.0, 1.0]), "min_p": torch.tensor([0.0, 0.0, 0.0, 0.0, 0.05, 0.0])}
+    params = {
+        "temperature": torch.tensor([1.0, 0.7, 1.0, 1.0, 1.3, 0.0]),
+        "top_k": torch.tensor([0, 50, 0, V // 8, 0, 0]),
+        "top_p": torch.tensor([1.0, 0.95, 0.9, 0.999, 1.0, 1.0]),
+        "min_p": torch.tensor([0.0, 0.0, 0.0, 0.0, 0.05, 0.0]),
+    }
     assert_stats(backend, z, **params)
 
 
 @pytest.mark.parametrize("params", [{"top_p": 0.5}, {"top_k": 9000}, {"top_k": 15_000, "top_p": 0.3}])
 def test_broad_rows(backend, params):
-    """More logits near the cutoff than a kernel looks at side by side: none tied, most tied, all tied, and those that the CUDA
-    kernel samples (id % 1024 < 256, id % 8 == 0) far above the others, far below them, or bunched up away from the cutoff."""
+    """More logits near the cutoff than a kernel looks at side by side: none tied, most tied, all tied, and those that
+    the CUDA kernel samples (id % 1024 < 256, id % 8 == 0) far above the others, far below them, or bunched up away from
+    the cutoff."""
     V = 40_960
     z = torch.randn(6, V, generator=torch.Generator().manual_seed(4))
     z[1] = z[1].round()
@@ -245,10 +277,21 @@ def test_bad_arguments(op_backend):
         row_stats(torch.randn(5, 3).T)
 
 
-@pytest.mark.parametrize("name, value", [("temperature", -1.0), ("temperature", math.nan), ("temperature", math.inf), ("top_p", 0.0),
-                                         ("top_p", math.nan), ("min_p", 1.5), ("min_p", math.nan)])
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("temperature", -1.0),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("top_p", 0.0),
+        ("top_p", math.nan),
+        ("min_p", 1.5),
+        ("min_p", math.nan),
+    ],
+)
 def test_bad_values_in_tensors(op_backend, name, value):
-    """On the CPU they raise; a device cannot raise without being waited for: there the row is invalid, and its neighbours are not."""
+    """On the CPU they raise; a device cannot raise without being waited for: there the row is invalid, and its
+    neighbours are not."""
     z = torch.randn(3, 5, generator=torch.Generator().manual_seed(3))
     try:
         got = backends.run("row_stats", op_backend, z, **{name: torch.tensor([1.0, value, 1.0])})

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
-from support import backends
-from support import cases
-from support import laws
 import pytest
-from support import surface
-from support import tally
 import torch
+from support import backends, cases, laws, surface, tally
 from support.backends import scale
 from support.checks import ALMOST_ONE, assert_floats, ln, torch_logprob_error
 from support.plain import Plain
@@ -19,7 +15,9 @@ def assert_sample(backend, z, what="", **args):
     """Tokens equal the reference's outside the band, ln q within torch's own error."""
     got, ref = backends.run("sample", backend, z, **args), backends.run("sample", "reference", z, **args)
     same = (got.tokens == ref.tokens).all(-1)
-    assert (same | (ref.margin <= 1)).all(), f"{what}: rows {(~same & (ref.margin > 1)).nonzero()[:5, 0].tolist()} differ"
+    assert (same | (ref.margin <= 1)).all(), (
+        f"{what}: rows {(~same & (ref.margin > 1)).nonzero()[:5, 0].tolist()} differ"
+    )
     tally.record(len(z), int((~same).sum()))
     params = {k: args.get(k) for k in ("temperature", "top_k", "top_p", "min_p")}
     error = torch_logprob_error(z[:, None], params) if args.get("stats") is None else 1e-6
@@ -56,16 +54,25 @@ def test_stats_handed_over_give_the_same_tokens(backend, replacement):
 def test_every_edge_by_quadrature(backend):
     """Stratified u: each token's share is its probability to 1/n (rows of several chunks too)."""
     n = scale(4096, backend)
-    for V, params in [(7, {}), (7, {"temperature": 0.6, "top_k": 4}), (7, {"top_p": 0.7}), (2050, {"temperature": 0.4})]:
+    for V, params in [
+        (7, {}),
+        (7, {"temperature": 0.6, "top_k": 4}),
+        (7, {"top_p": 0.7}),
+        (2050, {"temperature": 0.4}),
+    ]:
         z, _ = cases.rows_pair(5, 1, V, kinds=["near"])
-        out = backends.run("sample", backend, z.expand(n, -1), uniforms=torch.from_numpy(laws.strata(n))[:, None], **params)
-        laws.assert_quadrature(out.tokens[:, 0].numpy(), Plain().laws(z[None], **params)[0, 0].numpy(), f"V={V} {params}")
+        out = backends.run(
+            "sample", backend, z.expand(n, -1), uniforms=torch.from_numpy(laws.strata(n))[:, None], **params
+        )
+        laws.assert_quadrature(
+            out.tokens[:, 0].numpy(), Plain().laws(z[None], **params)[0, 0].numpy(), f"V={V} {params}"
+        )
 
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_joint_law_of_several_draws(backend, replacement):
-    """k = 3 draws from seeds, V = 5: the joint law, i.i.d. or without replacement. Finds a total variation of .007; a draw
-    that forgets to renormalise, or two draws that share a slot, are off by far more."""
+    """k = 3 draws from seeds, V = 5: the joint law, i.i.d. or without replacement. Finds a total variation of .007; a
+    draw that forgets to renormalise, or two draws that share a slot, are off by far more."""
     z = ln(0.35, 0.3, 0.2, 0.1, 0.05)
     p = Plain().laws(z[None, None])[0, 0].tolist()
     law = {}
@@ -76,9 +83,13 @@ def test_joint_law_of_several_draws(backend, replacement):
                     law[a, b, c] = p[a] * p[b] * p[c]
                 elif len({a, b, c}) == 3:
                     law[a, b, c] = p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b])
-    n = {"cuda-on-cpu": 2_000, "cuda-on-cpu-checked": 500, "triton-interpret": 20_000, "reference": 20_000}.get(backend, 500_000)
+    n = {"cuda-on-cpu": 2_000, "cuda-on-cpu-checked": 500, "triton-interpret": 20_000, "reference": 20_000}.get(
+        backend, 500_000
+    )
     i = torch.arange(n)
-    out = backends.run("sample", backend, z.expand(n, -1), k=3, replacement=replacement, seed=i % 1009, offset=i // 1009)
+    out = backends.run(
+        "sample", backend, z.expand(n, -1), k=3, replacement=replacement, seed=i % 1009, offset=i // 1009
+    )
     result = laws.compare_with_law(out.tokens.numpy(), law, 5)
     assert result.passed and (result.detects < 0.01 or n < 500_000), result
 
@@ -89,9 +100,14 @@ def test_the_low_33_bits_of_a_slot_count(backend, slot):
     z, seed = torch.zeros(2, 1000), torch.tensor([3, 4])
     first = slot % 2**33
     got = backends.run("sample", backend, z, k=3, seed=seed, offset=seed, slot=torch.tensor([slot, 7])).tokens
-    alone = [int(backends.run("sample", backend, z[:1], seed=seed[:1], offset=seed[:1], slot=(first + i) % 2**33).tokens) for i in range(3)]
+    alone = [
+        int(backends.run("sample", backend, z[:1], seed=seed[:1], offset=seed[:1], slot=(first + i) % 2**33).tokens)
+        for i in range(3)
+    ]
     assert got[0].tolist() == alone and len(set(alone)) > 1
-    assert torch.equal(got[1:], backends.run("sample", backend, z[1:], k=3, seed=seed[1:], offset=seed[1:], slot=7).tokens)
+    assert torch.equal(
+        got[1:], backends.run("sample", backend, z[1:], k=3, seed=seed[1:], offset=seed[1:], slot=7).tokens
+    )
 
 
 @pytest.mark.parametrize("slot", [-1, 2**33, 2**63 - 1])
@@ -167,12 +183,26 @@ def test_batch_order_strides_and_empty(backend):
     seed, offset = torch.arange(n) + 99, torch.arange(n) % 5
     whole = backends.run("sample", backend, z, k=2, seed=seed, offset=offset, **params)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(1))
-    shuffled = backends.run("sample", backend, cases.strided(z[order]), k=2, seed=seed[order], offset=offset[order],
-                            **{name: x[order] for name, x in params.items()})
+    shuffled = backends.run(
+        "sample",
+        backend,
+        cases.strided(z[order]),
+        k=2,
+        seed=seed[order],
+        offset=offset[order],
+        **{name: x[order] for name, x in params.items()},
+    )
     assert torch.equal(shuffled.tokens, whole.tokens[order])
     for i in range(0, n, 9):
-        alone = backends.run("sample", backend, z[i : i + 1], k=2, seed=seed[i : i + 1], offset=offset[i : i + 1],
-                             **{name: x[i : i + 1] for name, x in params.items()})
+        alone = backends.run(
+            "sample",
+            backend,
+            z[i : i + 1],
+            k=2,
+            seed=seed[i : i + 1],
+            offset=offset[i : i + 1],
+            **{name: x[i : i + 1] for name, x in params.items()},
+        )
         assert torch.equal(alone.tokens[0], whole.tokens[i])
     assert backends.run("sample", backend, z[:0], k=2, seed=seed[:0], offset=offset[:0]).tokens.shape == (0, 2)
 

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops agree with the float64 reference at every scale, on every instruction set: temperatures of .01 to 100, gaps of 50 to 300, float32,
-bfloat16 and float16. Cases are drawn at random; SPECDEC_SEED draws others."""
+"""Ops agree with the float64 reference at every scale, on every instruction set: temperatures of .01 to 100, gaps of 50
+to 300, float32, bfloat16 and float16. Cases are drawn at random; SPECDEC_SEED draws others."""
 
 import math
 
-from support import backends
-from support import checks
 import numpy as np
 import pytest
-from support import scale_cases
 import test_kseq_rho
 import torch
+from support import backends, checks, scale_cases
 from support.scale_cases import SEED, THOROUGH
 
 from specdec_kernels import reference
@@ -73,14 +71,18 @@ def test_trees(isa_backend, method):
     accepted, lengths = 0, []
     for i, cell in enumerate(share(isa_backend)):
         rng = rng_of(method, cell)
-        args = scale_cases.tree(rng, count(24 if not THOROUGH else 96, isa_backend), V, cell, method, K=(2, 3, 5, 8)[i % 4])
+        args = scale_cases.tree(
+            rng, count(24 if not THOROUGH else 96, isa_backend), V, cell, method, K=(2, 3, 5, 8)[i % 4]
+        )
         ref = agree("verify_tree", isa_backend, args, (method, cell))
         accepted += int((ref.path[:, 1] > 1).sum())
         lengths.append(ref.num_accepted)
     lengths = torch.cat(lengths)
     if backends.BACKENDS[isa_backend].slower > 1:
         return  # too few to say
-    assert accepted > 0 and 0.05 < (lengths == 0).double().mean() < 0.95, "later siblings are accepted, and all of them rejected"
+    assert accepted > 0 and 0.05 < (lengths == 0).double().mean() < 0.95, (
+        "later siblings are accepted, and all of them rejected"
+    )
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
@@ -88,7 +90,9 @@ def test_chains(isa_backend, method):
     """Every rule."""
     for cell in share(isa_backend):
         rng = rng_of(method, cell)
-        agree("verify_chain", isa_backend, scale_cases.chain(rng, count(72, isa_backend), V, cell, method), (method, cell))
+        agree(
+            "verify_chain", isa_backend, scale_cases.chain(rng, count(72, isa_backend), V, cell, method), (method, cell)
+        )
 
 
 def test_pairs(isa_backend):
@@ -106,16 +110,21 @@ def test_pairs(isa_backend):
         test_kseq_rho.judge(*laws, k.double(), type(out)(*[x.double() for x in out]), test_kseq_rho.LEFT)
         got = backends.run("row_gap", isa_backend, p, q, stats[0], stats[1]).double()
         want = reference.row_gap(p, q, stats[0], stats[1])
-        off = EPS * (64 + 3 * math.log(V)) + 2 * EPS * 50  # an id that weighs e^-x has an error of 2 x of its weight, at most 2 / e of all
+        off = (
+            EPS * (64 + 3 * math.log(V)) + 2 * EPS * 50
+        )  # an id that weighs e^-x has an error of 2 x of its weight, at most 2 / e of all
         assert ((got - want).abs() <= off * (1 + want.abs())).all(), cell
 
 
 def test_the_least_exponent(isa_backend):
-    """An id that weighs less than 2^-126 of the largest weighs nothing; one that weighs more can be drawn where nothing else is left."""
+    """An id that weighs less than 2^-126 of the largest weighs nothing; one that weighs more can be drawn where nothing
+    else is left."""
     for below, token, status in ((-125.5, 1, 4), (-126.5, 0, 4 | 2), (-140.0, 0, 4 | 2), (-160.0, 0, 4 | 2)):
         p, q = torch.tensor([0.0, below * math.log(2)]), torch.tensor([0.0, -math.inf])
         u = torch.full((1, 2), 0.5, dtype=torch.float64)
-        out = backends.run("verify_chain", isa_backend, p.expand(1, 2, 2), torch.tensor([[1]]), q.expand(1, 1, 2), uniforms=u)
+        out = backends.run(
+            "verify_chain", isa_backend, p.expand(1, 2, 2), torch.tensor([[1]]), q.expand(1, 1, 2), uniforms=u
+        )
         assert (out.tokens[0, 0].item(), out.status.item()) == (token, status), below
 
 
@@ -123,7 +132,9 @@ def test_residual(isa_backend):
     """Rows of probabilities down to the smallest float."""
     rng = rng_of("residual")
     x = np.exp(-rng.uniform(0, 100, (64, V)) * (rng.random((64, V)) < 0.8))
-    p, q = (torch.tensor(y / y.sum(-1, keepdims=True)).float() for y in (x, x[:, ::-1] * rng.uniform(0.9, 1.1, (64, V))))
+    p, q = (
+        torch.tensor(y / y.sum(-1, keepdims=True)).float() for y in (x, x[:, ::-1] * rng.uniform(0.9, 1.1, (64, V)))
+    )
     probs, mass = backends.run("residual", isa_backend, p, q)
     want, total = reference.residual(p, q)
     assert torch.allclose(mass.double(), total, rtol=V * EPS * 2, atol=0)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint laws of what is drawn and emitted at T = .1 where logits over T lie 120 apart, by op, method and rule, on every instruction set of
-the CPU; elsewhere ops agree token for token with the reference (test_scales.py), whose laws are enumerated here too."""
+"""Joint laws of what is drawn and emitted at T = .1 where logits over T lie 120 apart, by op, method and rule, on every
+instruction set of the CPU; elsewhere ops agree token for token with the reference (test_scales.py), whose laws are
+enumerated here too."""
 
-from support import backends
-from support import laws
 import numpy as np
 import pytest
-from support import rule_laws
 import torch
-from support import tree_laws
+from support import backends, laws, rule_laws, tree_laws
 from support.scale_cases import HARDEST, SEED, THOROUGH
 from test_scales import METHODS, hash_of
 
@@ -22,8 +20,8 @@ ISAS = [f"cpu-{isa}" for isa in backends.ISAS]
 # What a rule needs to say something of rows whose T = 1 softmax is a tenth as peaked as the law sampled from
 ALPHA = rule_laws.ALPHAS | {"chow_log": (0.6,), "opt_log": (0.4,)}
 
-# ln of weights. q: what is left falls by e^-120 with every token but one, where two ids are near; p wants all of them. And the like of it
-# with p as peaked as q, elsewhere.
+# ln of weights. q: what is left falls by e^-120 with every token but one, where two ids are near; p wants all of them.
+# And the like of it with p as peaked as q, elsewhere.
 PEAKED = np.array([0.0, -1.5 * GAP, -GAP, -2.5 * GAP])
 ROWS = {
     "mild target": (np.log([0.1, 0.2, 0.3, 0.4]), PEAKED + np.array([0, 0.5 * GAP - 1.2, 0, 0])),
@@ -37,7 +35,8 @@ def logits_of(x):
 
 
 def row_functions(kind):
-    """(p, q, p1, q1), functions of the prefix: float32 logits over T, and the logits themselves; behind a token the ids move on."""
+    """(p, q, p1, q1), functions of the prefix: float32 logits over T, and the logits themselves; behind a token the ids
+    move on."""
     p, q = (logits_of(x).double().numpy() for x in ROWS[kind])
     scale = float(np.float32(1 / T))
 
@@ -72,13 +71,17 @@ def test_sample(isa, replacement, kind):
     """The law of the second and the third draft, jointly."""
     _, q, _, q1 = row_functions(kind)
     law = dict(children(q(()), K, replacement))
-    out = backends.run("sample", isa, logits(q1, ()).expand(N, V), k=K, replacement=replacement, temperature=T, **streams())
+    out = backends.run(
+        "sample", isa, logits(q1, ()).expand(N, V), k=K, replacement=replacement, temperature=T, **streams()
+    )
     assert_law(out.tokens, law, kind)
 
 
 def drawn_trees(backend, root, method):
     """K siblings drawn by the op from the root's row, whose children alone are drafted."""
-    siblings = backends.run("sample", backend, root, k=K, replacement=method in ("kseq", "recursive"), temperature=T, **streams()).tokens
+    siblings = backends.run(
+        "sample", backend, root, k=K, replacement=method in ("kseq", "recursive"), temperature=T, **streams()
+    ).tokens
     parents = torch.tensor([-1, *[0] * K], dtype=torch.int32).expand(N, K + 1).contiguous()
     return (parents, torch.cat([torch.zeros(N, 1, dtype=torch.int64), siblings], 1))
 
@@ -87,8 +90,19 @@ def verified(backend, kind, method, **rule):
     _, _, p1, q1 = row_functions(kind)
     tree = drawn_trees(backend, logits(q1, ()).expand(N, V), method)
     target = torch.cat([logits(p1, ()).expand(N, 1, V), logits(p1, *TOKENS)[tree[1][:, 1:]]], 1)
-    out = backends.run("verify_tree", backend, tree, target, logits(q1, ()).expand(N, K + 1, V), method=method, max_depth=1, temperature=T, draft_temperature=T,
-                       **streams(), **rule)
+    out = backends.run(
+        "verify_tree",
+        backend,
+        tree,
+        target,
+        logits(q1, ()).expand(N, K + 1, V),
+        method=method,
+        max_depth=1,
+        temperature=T,
+        draft_temperature=T,
+        **streams(),
+        **rule,
+    )
     assert (out.status == 0).all(), "a drawn token is a valid draft, however little was left to draw it from"
     return out.tokens
 
@@ -136,9 +150,14 @@ def test_chains(isa, rule, method):
         pytest.skip("one instruction set for each rule and method: SPECDEC_THOROUGH=1 tries all")
     kind = [*ROWS][hash_of((rule, method)) % len(ROWS)]
     p, q, p1, q1 = row_functions(kind)
-    law = chain_law(*(lambda prefix, row=row: probabilities(row(prefix)) for row in (p, q)), 2, method=method, rule=rule,
-                    alpha=unscaled_alpha(ALPHA[rule]) if ALPHA[rule] else None,
-                    **{name: lambda prefix, row=row: probabilities(row(prefix)) for name, row in (("p1", p1), ("q1", q1))})
+    law = chain_law(
+        *(lambda prefix, row=row: probabilities(row(prefix)) for row in (p, q)),
+        2,
+        method=method,
+        rule=rule,
+        alpha=unscaled_alpha(ALPHA[rule]) if ALPHA[rule] else None,
+        **{name: lambda prefix, row=row: probabilities(row(prefix)) for name, row in (("p1", p1), ("q1", q1))},
+    )
     drafts, rows = [], [logits(q1, ()).expand(N, V)]
     for slot in range(2):
         drafts.append(backends.run("sample", isa, rows[-1], k=1, temperature=T, slot=slot, **streams()).tokens[:, 0])
@@ -146,8 +165,19 @@ def test_chains(isa, rule, method):
     behind = logits(p1, *[(a, b) for a in range(V) for b in range(V)])[drafts[0] * V + drafts[1]]
     target = torch.stack([logits(p1, ()).expand(N, V), logits(p1, *TOKENS)[drafts[0]], behind], 1)
     alpha = {"alpha": unscaled_alpha(ALPHA[rule])} if ALPHA[rule] else {}
-    out = backends.run("verify_chain", isa, target, torch.stack(drafts, 1), torch.stack(rows[:2], 1), temperature=T, draft_temperature=T,
-                       method=method, rule=rule, **alpha, **streams())
+    out = backends.run(
+        "verify_chain",
+        isa,
+        target,
+        torch.stack(drafts, 1),
+        torch.stack(rows[:2], 1),
+        temperature=T,
+        draft_temperature=T,
+        method=method,
+        rule=rule,
+        **alpha,
+        **streams(),
+    )
     assert_law(out.tokens, law, (rule, method, kind))
 
 

@@ -4,10 +4,9 @@
 import functools
 import math
 
-from support import backends
 import pytest
-from support import surface
 import torch
+from support import backends, surface
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 import specdec_kernels as sk
@@ -48,7 +47,9 @@ def check(backend, *args, **kwargs):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("B, N", [(4, 1), (3, 6), (2, 31), (2, 32), (2, 33), (3, 64), (5, 65), (2, 130), (1, 1024), (1, 1030)])
+@pytest.mark.parametrize(
+    "B, N", [(4, 1), (3, 6), (2, 31), (2, 32), (2, 33), (3, 64), (5, 65), (2, 130), (1, 1024), (1, 1030)]
+)
 def test_the_nodes_alone(op_backend, format, B, N):
     got = check(op_backend, trees(B, N, seed=N), torch.arange(B) * 7, format)
     if N == 65:
@@ -58,7 +59,8 @@ def test_the_nodes_alone(op_backend, format, B, N):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("num_keys", [0, 1, 7, 31, 32, 33, 63, 64, 65, 96, 150, 301])
 def test_prefix_columns(op_backend, format, num_keys):
-    """Prefixes shorter than the mask, as long as it, longer; trees that fit, that are cut, that have no column at all."""
+    """Prefixes shorter than the mask, as long as it, longer; trees that fit, that are cut, that have no column at
+    all."""
     prefix = torch.tensor([0, 3, 33, 64, 90, 149, 400])
     check(op_backend, trees(7, 45, seed=num_keys), prefix, format, num_keys=num_keys)
 
@@ -105,14 +107,18 @@ def test_one_tree_for_all(op_backend):
     parents, prefix = trees(1, 20, seed=8), torch.tensor([4, 0, 11])
     got = backends.run("tree_mask", op_backend, parents[0], prefix, num_keys=31)
     assert_same(got, backends.run("tree_mask", "reference", parents.expand(3, -1), prefix, num_keys=31))
-    assert_same(backends.run("tree_mask", op_backend, parents[0], 4), backends.run("tree_mask", "reference", parents, 4))
+    assert_same(
+        backends.run("tree_mask", op_backend, parents[0], 4), backends.run("tree_mask", "reference", parents, 4)
+    )
 
 
 def test_batch_mates_change_nothing(op_backend):
     parents, prefix = trees(6, 50, seed=6), torch.arange(6) * 9
     for format in FORMATS:
         every = backends.run("tree_mask", op_backend, parents, prefix, format, num_keys=77)
-        for a, alone in zip(every, backends.run("tree_mask", op_backend, parents[3:4], prefix[3:4], format, num_keys=77)):
+        for a, alone in zip(
+            every, backends.run("tree_mask", op_backend, parents[3:4], prefix[3:4], format, num_keys=77)
+        ):
             assert torch.equal(bits(a[3:4]), bits(alone))
 
 
@@ -124,6 +130,7 @@ def test_empty(op_backend, format, B, N):
 
 
 # ---- trees that cannot be -------------------------------------------------------------------------------------------
+
 
 def refuses(backend):
     """Whether values are looked at: on CPU tensors, where nothing stands in for a device."""
@@ -137,7 +144,8 @@ BAD = [  # request, node, parent
 
 @pytest.mark.parametrize("b, i, parent", BAD)
 def test_impossible_parents(op_backend, b, i, parent):
-    """Refused by name on the CPU. On a device the node is as padding is, status says so, other requests know nothing of it."""
+    """Refused by name on the CPU. On a device the node is as padding is, status says so, other requests know nothing of
+    it."""
     parents = trees(2, 10, seed=1, padding=0)
     good = parents.clone()
     parents[b, i], good[b, i] = parent, -1
@@ -164,13 +172,17 @@ def test_impossible_lengths(op_backend, length):
     parents, prefix = trees(3, 10, seed=1), torch.tensor([4, length, 2])
     for args, name in (({"prefix_len": prefix}, "prefix_len"), ({"tree_start": prefix}, "tree_start")):
         if refuses(op_backend):
-            with pytest.raises(RuntimeError, match=rf"tree_mask: {name} must be >= 0 and below 2\^62, got {length} at index 1"):
+            with pytest.raises(
+                RuntimeError, match=rf"tree_mask: {name} must be >= 0 and below 2\^62, got {length} at index 1"
+            ):
                 backends.run("tree_mask", op_backend, parents, num_keys=14, **args)
             continue
         got = backends.run("tree_mask", op_backend, parents, num_keys=14, **args)
         assert got.status.tolist() == [0, sk.STATUS_INVALID_PREFIX, 0]
         args[name] = torch.tensor([4, 0, 2])
-        assert_same(got._replace(status=got.status * 0), backends.run("tree_mask", "reference", parents, num_keys=14, **args))
+        assert_same(
+            got._replace(status=got.status * 0), backends.run("tree_mask", "reference", parents, num_keys=14, **args)
+        )
 
 
 def test_bad_arguments(op_backend):
@@ -195,6 +207,7 @@ def test_bad_arguments(op_backend):
 
 # ---- as attention wants it ------------------------------------------------------------------------------------------
 
+
 def attended_alone(q, k, v, parents, prefix):
     """Each real node's attention over the prefix and its own path, one node at a time."""
     out = torch.zeros_like(q)
@@ -218,7 +231,9 @@ def test_sdpa_attends_to_each_path(op_backend, format):
     mask = backends.run("tree_mask", op_backend, parents, prefix, format, num_keys=N + 9, dtype=torch.float64).mask
     got = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None])
     for b in range(B):
-        assert torch.allclose(got[b], attended_alone(q[b], k[b], v[b], parents[b], int(prefix[b])), rtol=1e-12, atol=1e-12)
+        assert torch.allclose(
+            got[b], attended_alone(q[b], k[b], v[b], parents[b], int(prefix[b])), rtol=1e-12, atol=1e-12
+        )
 
 
 def flex(parents, prefix, start, N, keys):
@@ -229,14 +244,22 @@ def flex(parents, prefix, start, N, keys):
     return create_mask(mod, len(parents), None, N, keys, device=device), blocks.to_dense()
 
 
-@pytest.mark.parametrize("prefix, start", [(0, None), (torch.tensor([3, 40, 64]), None), (torch.tensor([3, 40, 64]), 70)])
+@pytest.mark.parametrize(
+    "prefix, start", [(0, None), (torch.tensor([3, 40, 64]), None), (torch.tensor([3, 40, 64]), 70)]
+)
 def test_mask_mod(op_backend, prefix, start):
     N, keys = 45, 130
     parents = trees(3, N, seed=13)
     got, blocks = backends.there(op_backend, flex, parents, prefix, start, N, keys)
     want = backends.run("tree_mask", "reference", parents, prefix, num_keys=keys, tree_start=start).mask
     assert torch.equal(got[:, 0], want)
-    tiles = torch.nn.functional.pad(want, (0, -keys % 32, 0, -N % 32)).unflatten(2, (-1, 32)).unflatten(1, (-1, 32)).any(4).any(2)
+    tiles = (
+        torch.nn.functional.pad(want, (0, -keys % 32, 0, -N % 32))
+        .unflatten(2, (-1, 32))
+        .unflatten(1, (-1, 32))
+        .any(4)
+        .any(2)
+    )
     assert torch.equal(blocks[:, 0].bool(), tiles) and not tiles.all()
 
 
@@ -256,6 +279,7 @@ def test_mask_mod_in_flex_attention():
 
 # ---- what torch wants of an op --------------------------------------------------------------------------------------
 
+
 def masked(format, num_keys, parents, prefix):
     out = sk.tree_mask(parents, prefix, format, num_keys=num_keys, tree_start=prefix, dtype=torch.bfloat16)
     return tuple(out._replace(mask=bits(out.mask)))
@@ -264,4 +288,6 @@ def masked(format, num_keys, parents, prefix):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("num_keys", [None, 70])
 def test_surface(op_backend, format, num_keys):
-    surface.check_op(op_backend, "tree_mask", functools.partial(masked, format, num_keys), trees(2, 33), torch.tensor([3, 30]))
+    surface.check_op(
+        op_backend, "tree_mask", functools.partial(masked, format, num_keys), trees(2, 33), torch.tensor([3, 30])
+    )

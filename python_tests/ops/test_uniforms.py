@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-from support import backends
 import numpy as np
 import pytest
-from support import surface
 import torch
+from support import backends, surface
 
 import specdec_kernels as sk
 from specdec_kernels.reference.uniforms import philox
@@ -78,7 +77,9 @@ def test_bits_are_even(backend):
 
 @pytest.mark.parametrize("B, n", [(0, 3), (3, 0), (1, 1)])
 def test_empty(backend, B, n):
-    assert backends.run("uniforms", backend, torch.zeros(B, dtype=torch.int64), torch.zeros(B, dtype=torch.int64), n, 0).shape == (B, n)
+    assert backends.run(
+        "uniforms", backend, torch.zeros(B, dtype=torch.int64), torch.zeros(B, dtype=torch.int64), n, 0
+    ).shape == (B, n)
 
 
 def test_bad_arguments(op_backend):

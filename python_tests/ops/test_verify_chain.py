@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain against the float64 reference, the exact laws and the single rules. Edges and invariance have files of their own."""
+"""verify_chain against the float64 reference, the exact laws and the single rules. Edges and invariance have files of
+their own."""
 
-from support import backends
-from support import cases
-from support import checks
-from support import laws
 import numpy as np
 import pytest
 import torch
+from support import backends, cases, checks, laws
 from support.backends import scale
 from support.checks import ln
 
@@ -48,7 +46,9 @@ def test_agrees_with_the_reference(verify, backend, name):
     case = AGREEMENT[name] | ({"B": scale(AGREEMENT[name]["B"], backend)} if name != "many" else {})
     out, ref = checks.check_agreement(verify, seed=17, **case)
     assert out.tokens.dtype == torch.int64 and out.num_accepted.dtype == torch.int32 and out.status.dtype == torch.int32
-    assert (ref.margin <= 1).double().mean() < (0.02 if case["V"] < 1500 else 0.15) or case["B"] < 30, "the band would hide too much"
+    assert (ref.margin <= 1).double().mean() < (0.02 if case["V"] < 1500 else 0.15) or case["B"] < 30, (
+        "the band would hide too much"
+    )
     if case["G"] and case["V"] > 1 and case["B"] >= 30:
         accepted = ref.num_accepted.double().mean() / case["G"]
         assert 0.02 < accepted < 0.98, "not a test of both outcomes"
@@ -60,10 +60,17 @@ def test_agrees_on_any_shape(verify, backend, seed):
     rng = np.random.default_rng(seed)
     V = int(rng.choice([2, 3, 8, 17, 64, 100, 255, 1023, 1026]))
     checks.check_agreement(
-        verify, seed=1000 + seed, B=scale(int(rng.integers(1, 60)), backend, least=4), G=int(rng.integers(0, 7)), V=V,
+        verify,
+        seed=1000 + seed,
+        B=scale(int(rng.integers(1, 60)), backend, least=4),
+        G=int(rng.integers(0, 7)),
+        V=V,
         Vq=max(1, V + int(rng.integers(-V, V))) if rng.random() < 0.5 else None,
-        dtype=[F32, F16, BF16][rng.integers(3)], draft_dtype=[F32, F16, BF16][rng.integers(3)],
-        filtered=bool(rng.integers(2)), one_hot=bool(rng.random() < 0.2), kinds=list(rng.choice(cases.KINDS, 3)),
+        dtype=[F32, F16, BF16][rng.integers(3)],
+        draft_dtype=[F32, F16, BF16][rng.integers(3)],
+        filtered=bool(rng.integers(2)),
+        one_hot=bool(rng.random() < 0.2),
+        kinds=list(rng.choice(cases.KINDS, 3)),
     )
 
 
@@ -99,7 +106,10 @@ def test_stats_handed_over(verify, backend, target, draft):
     for prefix, logits, on in (("", "target_logits", target), ("draft_", "draft_logits", draft)):
         if on:
             z = args[logits]
-            params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")}
+            params = {
+                k: args.pop(prefix + k).repeat_interleave(z.shape[1])
+                for k in ("temperature", "top_k", "top_p", "min_p")
+            }
             stats = backends.run("row_stats", backend, z.reshape(-1, z.shape[-1]), **params).reshape(*z.shape[:2], 4)
             args["draft_stats" if prefix else "target_stats"] = stats
     got = verify(**args)
@@ -138,13 +148,16 @@ def test_ragged_gaps_and_index_dtypes(verify):
     args = dict(target_logits=z, draft_tokens=torch.tensor([3, 4, 5]), max_draft=2, uniforms=u)
     want = checks.reference_verify(**args, cu_draft=torch.tensor([0, 0, 2, 3, 3]))
     for dtype in (torch.int32, torch.int64):
-        out = verify(**{**args, "draft_tokens": args["draft_tokens"].to(dtype)}, cu_draft=torch.tensor([0, 0, 2, 3, 3], dtype=dtype))
+        out = verify(
+            **{**args, "draft_tokens": args["draft_tokens"].to(dtype)},
+            cu_draft=torch.tensor([0, 0, 2, 3, 3], dtype=dtype),
+        )
         checks.assert_same_tokens(out, want)
 
 
 def test_bonus_tokens(verify):
-    """Emitted on full acceptance with logprob NaN, as they are given even where they lie beyond the vocabulary, with status 8; a negative one
-    becomes 0. A rejection does not look at them."""
+    """Emitted on full acceptance with logprob NaN, as they are given even where they lie beyond the vocabulary, with
+    status 8; a negative one becomes 0. A rejection does not look at them."""
     p = ln(0.5, 0.3, 0.2).expand(6, 1, 3)
     drafts = torch.tensor([[0], [0], [0], [0], [0], [2]])
     u = torch.tensor([[0.0, 0.0]] * 5 + [[checks.ALMOST_ONE, 0.0]], dtype=torch.float64)
@@ -184,7 +197,11 @@ def test_seeds_are_the_uniforms_made_visible(verify, backend):
         assert torch.equal(got.nan_to_num(9.0), want.nan_to_num(9.0))
 
 
-STRATA = {"cuda-on-cpu": 64, "cuda-on-cpu-checked": 16, "triton-interpret": 256}  # elsewhere 1024: an edge is located to 1 / strata
+STRATA = {
+    "cuda-on-cpu": 64,
+    "cuda-on-cpu-checked": 16,
+    "triton-interpret": 256,
+}  # elsewhere 1024: an edge is located to 1 / strata
 
 
 def test_every_edge_by_quadrature(verify, backend):
@@ -204,7 +221,9 @@ def test_joint_law(backend, verify, scenario):
     def sample(logits, seed, offset, slot, **params):
         return backends.run("sample", backend, logits, seed=seed, offset=offset, slot=slot, **params).tokens[:, 0]
 
-    n = {"cuda-on-cpu": 1_000, "cuda-on-cpu-checked": 500, "triton-interpret": 10_000, "reference": 4_000}.get(backend, 1_000_000)
+    n = {"cuda-on-cpu": 1_000, "cuda-on-cpu-checked": 500, "triton-interpret": 10_000, "reference": 4_000}.get(
+        backend, 1_000_000
+    )
     result = checks.check_joint_law(verify, scenario, n=n, sample=sample)
     assert result.detects < 0.013 or n < 1_000_000
 
@@ -217,8 +236,11 @@ def test_greedy_and_sampled_requests_mix(verify, backend):
     out = verify(**args, temperature=temperature)
     checks.assert_same_tokens(out, checks.reference_verify(**args, temperature=temperature))
     greedy = temperature == 0
-    poisoned = {**args, "draft_logits": torch.where(greedy[:, None, None], torch.nan, args["draft_logits"]),
-                "uniforms": torch.where(greedy[:, None], 0.999, args["uniforms"])}
+    poisoned = {
+        **args,
+        "draft_logits": torch.where(greedy[:, None, None], torch.nan, args["draft_logits"]),
+        "uniforms": torch.where(greedy[:, None], 0.999, args["uniforms"]),
+    }
     again = verify(**poisoned, temperature=temperature)
     assert torch.equal(out.tokens, again.tokens) and torch.equal(out.status, again.status)
     assert (out.logprobs[greedy] == 0).all()
@@ -251,7 +273,13 @@ def test_expected_tokens_match_the_theory(verify, backend):
     n, gamma = {"cuda-on-cpu": 1000, "cuda-on-cpu-checked": 500}.get(backend, scale(20_000, backend)), 4
     rng = torch.Generator().manual_seed(5)
     drafts = torch.multinomial(q.softmax(-1), n * gamma, replacement=True, generator=rng).reshape(n, gamma)
-    out = verify(p.expand(n, gamma + 1, 3), drafts, q.expand(n, gamma, 3), seed=torch.arange(n), offset=torch.zeros(n, dtype=torch.int64))
+    out = verify(
+        p.expand(n, gamma + 1, 3),
+        drafts,
+        q.expand(n, gamma, 3),
+        seed=torch.arange(n),
+        offset=torch.zeros(n, dtype=torch.int64),
+    )
     emitted = (out.num_accepted + 1).double()
     alpha = theory.acceptance_rate(p.softmax(-1), q.softmax(-1)).item()
     assert abs(emitted.mean() - theory.expected_tokens(alpha, gamma)) < 5 * emitted.std() / n**0.5

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Degenerate data: each case has its defined answer, its status bit, and leaves the other requests of the call alone."""
+"""Degenerate data: each case has its defined answer, its status bit, and leaves the other requests of the call
+alone."""
 
 import math
 
-from support import backends
-from support import cases
-from support import checks
 import pytest
 import torch
+from support import backends, cases, checks
 from support.checks import ALMOST_ONE, ln
 
 NAN, INF = math.nan, math.inf
@@ -27,12 +26,23 @@ def one(backend):
         probs = kwargs.get("target_kind") == "probs", kwargs.get("draft_kind") == "probs"
 
         def rows(values, as_probs):
-            return torch.tensor(values, dtype=torch.float32) if as_probs else values if torch.is_tensor(values) else ln(*values)
+            return (
+                torch.tensor(values, dtype=torch.float32)
+                if as_probs
+                else values
+                if torch.is_tensor(values)
+                else ln(*values)
+            )
 
         def call(p, q, d, u, v, bonus_row):
             draft = None if q[0] is None else torch.stack([rows(x, probs[1]) for x in q])[:, None]
-            return verify(torch.stack([torch.stack([rows(a, probs[0]), rows(b, probs[0])]) for a, b in zip(p, bonus_row)]),
-                          torch.tensor(d)[:, None], draft, uniforms=u64(*zip(u, v)), **kwargs)
+            return verify(
+                torch.stack([torch.stack([rows(a, probs[0]), rows(b, probs[0])]) for a, b in zip(p, bonus_row)]),
+                torch.tensor(d)[:, None],
+                draft,
+                uniforms=u64(*zip(u, v)),
+                **kwargs,
+            )
 
         neighbour = None if q is None else Q
         out = call([P, p, P], [neighbour, q, neighbour], [1, d, 2], [0.5, u, 0.9], [0.6, v, 0.1], [P, bonus_row, P])
@@ -51,7 +61,8 @@ BAD_Q = [0.0, -0.25, NAN, INF, -INF, 1.0011, 2.0]
 @pytest.mark.parametrize("u", [0.0, 0.5, ALMOST_ONE])
 @pytest.mark.parametrize("q_d", BAD_Q)
 def test_q_of_the_draft_is_no_probability(one, q_d, u):
-    """Rejected whatever u; that q counts 0 in the residual: (.3, .3, 0) here, so v below .5 gives id 0, above it id 1."""
+    """Rejected whatever u; that q counts 0 in the residual: (.3, .3, 0) here, so v below .5 gives id 0, above it id
+    1."""
     for v, token in ((0.49, 0), (0.51, 1)):
         tokens, n, status, _ = one(q=(0.2, q_d, 0.8), u=u, v=v, draft_kind="probs")
         assert (tokens, n, status) == ([token, -1], 0, 4)
@@ -87,7 +98,9 @@ def test_p_of_the_draft_is_zero(one, u):
 def test_empty_residual_draws_from_p(one):
     """q covers p everywhere and the draft is impossible: nothing is left, so p itself speaks."""
     for v, token in ((0.59, 0), (0.61, 2)):
-        tokens, n, status, _ = one(p=(0.6, 0.0, 0.4), q=(0.6, 0.0, 0.4), d=1, u=0.0, v=v, target_kind="probs", draft_kind="probs")
+        tokens, n, status, _ = one(
+            p=(0.6, 0.0, 0.4), q=(0.6, 0.0, 0.4), d=1, u=0.0, v=v, target_kind="probs", draft_kind="probs"
+        )
         assert (tokens, n) == ([token, -1], 0)
         assert status == 2 | 4
 
@@ -114,7 +127,14 @@ def test_an_id_outside_ends_the_draft(one, d):
         assert logprobs[0].item() == pytest.approx(math.log(P[token]), abs=1e-6)
 
 
-INVALID = [([NAN, 1.0, 2.0], 2), ([3.0, NAN, 2.0], 0), ([0.0, INF, 2.0], 2), ([-INF, -INF, -INF], 0), ([NAN, NAN, NAN], 0), ([INF, NAN, -INF], 0)]
+INVALID = [
+    ([NAN, 1.0, 2.0], 2),
+    ([3.0, NAN, 2.0], 0),
+    ([0.0, INF, 2.0], 2),
+    ([-INF, -INF, -INF], 0),
+    ([NAN, NAN, NAN], 0),
+    ([INF, NAN, -INF], 0),
+]
 
 
 @pytest.mark.parametrize("temperature", [None, 0.0])
@@ -161,7 +181,10 @@ def test_nan_probability_of_the_draft(one):
 def test_the_ends_of_the_unit_interval(one, v):
     """u = 0 accepts what p allows; u = 1 - 2^-53 accepts where p >= q; v never picks an id without mass."""
     assert one(p=(0.5, 0.5, 0.0), d=1, u=0.0, v=v)[1] == 1
-    assert one(p=(0.5, 0.5, 0.0), q=(0.3, 0.5, 0.2), d=1, u=ALMOST_ONE, v=v, target_kind="probs", draft_kind="probs")[1] == 1
+    assert (
+        one(p=(0.5, 0.5, 0.0), q=(0.3, 0.5, 0.2), d=1, u=ALMOST_ONE, v=v, target_kind="probs", draft_kind="probs")[1]
+        == 1
+    )
     tokens, n, _, _ = one(p=(0.0, 1.0, 0.0), q=(0.2, 0.0, 0.8), d=2, u=0.0, v=v)
     assert (tokens, n) == ([1, -1], 0)
     tokens, n, _, _ = one(d=0, u=0.0, v=v, bonus_row=(0.0, 1.0, 0.0))
@@ -211,6 +234,14 @@ def test_empty_and_smallest(backend, B, G, V):
         assert out.tokens.shape == (B, G + 1) and out.logprobs.shape == (B, G + 1)
         if V == 1:
             assert (out.tokens == 0).all() and (out.num_accepted == G).all() and (out.status == 0).all()
-    out = backends.run("verify_chain", backend, torch.zeros(0, V), torch.zeros(0, dtype=torch.int64), None,
-                       cu_draft=torch.zeros(1, dtype=torch.int64), max_draft=G, uniforms=u[:0])
+    out = backends.run(
+        "verify_chain",
+        backend,
+        torch.zeros(0, V),
+        torch.zeros(0, dtype=torch.int64),
+        None,
+        cu_draft=torch.zeros(1, dtype=torch.int64),
+        max_draft=G,
+        uniforms=u[:0],
+    )
     assert out.tokens.shape == (0, G + 1)

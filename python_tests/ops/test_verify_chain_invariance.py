@@ -7,17 +7,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import backends
-from support import cases
-from support import checks
 import pytest
 import torch
-
-import specdec_kernels as sk
+from support import backends, cases, checks
 from support.paths import PYTHONPATH
 
-PER_REQUEST = ("target_logits", "draft_logits", "draft_tokens", "temperature", "top_k", "top_p", "min_p", "draft_temperature",
-               "draft_top_k", "draft_top_p", "draft_min_p", "seed", "offset")
+import specdec_kernels as sk
+
+PER_REQUEST = (
+    "target_logits",
+    "draft_logits",
+    "draft_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "draft_temperature",
+    "draft_top_k",
+    "draft_top_p",
+    "draft_min_p",
+    "seed",
+    "offset",
+)
 
 
 def seeded(B=64, G=4, V=3001, **more):
@@ -52,7 +63,8 @@ def test_alone_and_in_any_order(backend):
 @pytest.mark.parametrize("copies", [2, 60, 230])
 @pytest.mark.parametrize("filtered", [False, True])
 def test_among_many(op_backend, copies, filtered):
-    """A request once, and many times in one call: a grid that is chosen by the size of the batch gives the same bits."""
+    """A request once, and many times in one call: a grid that is chosen by the size of the batch gives the same
+    bits."""
     if op_backend == "triton-interpret":
         copies = min(copies, 20)
     verify = backends.call("verify_chain", op_backend)
@@ -61,9 +73,15 @@ def test_among_many(op_backend, copies, filtered):
     if not filtered:
         args = {name: x for name, x in args.items() if not name.endswith(("top_k", "top_p", "min_p"))}
     args["temperature"] = torch.ones(1)
-    many = {name: x.expand(copies, *x.shape[1:]) if x.dim() > 1 or name in ("seed", "offset") else x for name, x in args.items()}
+    many = {
+        name: x.expand(copies, *x.shape[1:]) if x.dim() > 1 or name in ("seed", "offset") else x
+        for name, x in args.items()
+    }
     assert_equal(verify(**many), [x.expand(copies, *x.shape[1:]) for x in verify(**args)[:4]])
-    rows, params = args["target_logits"][0, :1], {"temperature": 0.8} | ({"top_k": 50, "top_p": 0.9} if filtered else {})
+    rows, params = (
+        args["target_logits"][0, :1],
+        {"temperature": 0.8} | ({"top_k": 50, "top_p": 0.9} if filtered else {}),
+    )
     many = rows.expand(3 * copies, -1)
     want = backends.run("row_stats", op_backend, rows, **params)
     assert torch.equal(backends.run("row_stats", op_backend, many, **params), want.expand(3 * copies, -1))
@@ -80,25 +98,36 @@ def test_ragged_and_padded(backend):
     args = seeded(B, V=1500)
     verify = backends.call("verify_chain", backend)
     whole = verify(**args)
-    flat = {"target_logits": args["target_logits"].flatten(0, 1), "draft_logits": args["draft_logits"].flatten(0, 1),
-            "draft_tokens": args["draft_tokens"].flatten(), "cu_draft": torch.arange(B + 1) * 4, "max_draft": 4}
+    flat = {
+        "target_logits": args["target_logits"].flatten(0, 1),
+        "draft_logits": args["draft_logits"].flatten(0, 1),
+        "draft_tokens": args["draft_tokens"].flatten(),
+        "cu_draft": torch.arange(B + 1) * 4,
+        "max_draft": 4,
+    }
     assert_equal(verify(**args | flat), whole)
     wide = verify(**args | flat | {"max_draft": 9})
     assert torch.equal(wide.tokens[:, :5], whole.tokens) and (wide.tokens[:, 5:] == -1).all()
 
 
 def test_layout_of_the_rows(backend):
-    """Row strides that are no multiple of a vector, a first row at any alignment, other orders, rows used many times over."""
+    """Row strides that are no multiple of a vector, a first row at any alignment, other orders, rows used many times
+    over."""
     args = seeded(B=16) if backend != "triton-interpret" else seeded(B=6, G=2)
     verify = backends.call("verify_chain", backend)
     want = verify(**args)
     for pad, shift in ((1, 0), (3, 0), (64, 0), (0, 1), (8, 4), (5, 7)):
         rows = {name: cases.strided(args[name], pad, shift) for name in ("target_logits", "draft_logits")}
         assert_equal(verify(**args | rows), want)
-    swapped = {name: args[name].transpose(0, 1).contiguous().transpose(0, 1) for name in ("target_logits", "draft_logits")}
+    swapped = {
+        name: args[name].transpose(0, 1).contiguous().transpose(0, 1) for name in ("target_logits", "draft_logits")
+    }
     assert_equal(verify(**args | swapped), want)
     same, B = args["target_logits"][:1], len(args["target_logits"])
-    assert_equal(verify(**args | {"target_logits": same.expand(B, -1, -1)}), verify(**args | {"target_logits": same.repeat(B, 1, 1)}))
+    assert_equal(
+        verify(**args | {"target_logits": same.expand(B, -1, -1)}),
+        verify(**args | {"target_logits": same.repeat(B, 1, 1)}),
+    )
 
 
 def arguments_after_the_call(**args):
@@ -139,11 +168,17 @@ def test_order_of_threads_and_blocks(filtered):
     if not filtered:
         args = {name: x for name, x in args.items() if not name.endswith(("top_k", "top_p", "min_p"))}
     z, draft = args["target_logits"][:, 0], args["draft_logits"][:, 0]
-    calls = [("verify_chain", args), ("row_stats", {"logits": z} | params),
-             ("sample", {"logits": z, "k": 3, "replacement": False, "seed": args["seed"], "offset": args["offset"]} | params),
-             ("residual", {"p": z.softmax(-1), "q": draft.softmax(-1)}),
-             ("uniforms", {"seed": args["seed"], "offset": args["offset"], "n": 9, "domain": 0}),
-             ("accept", {"p": z.softmax(-1), "q": draft.softmax(-1), "u": torch.full(z.shape, 0.7, dtype=torch.float64)})]
+    calls = [
+        ("verify_chain", args),
+        ("row_stats", {"logits": z} | params),
+        (
+            "sample",
+            {"logits": z, "k": 3, "replacement": False, "seed": args["seed"], "offset": args["offset"]} | params,
+        ),
+        ("residual", {"p": z.softmax(-1), "q": draft.softmax(-1)}),
+        ("uniforms", {"seed": args["seed"], "offset": args["offset"], "n": 9, "domain": 0}),
+        ("accept", {"p": z.softmax(-1), "q": draft.softmax(-1), "u": torch.full(z.shape, 0.7, dtype=torch.float64)}),
+    ]
     first, *others = backends.there(where, in_every_order, calls)
     assert len(others) == 7
     for other in others:

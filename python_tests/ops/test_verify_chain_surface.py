@@ -5,54 +5,108 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-from support import backends
 import pytest
-from support import surface
 import torch
+from support import backends, surface
+from support.paths import PYTHONPATH
 
 import specdec_kernels as sk
-from support.paths import PYTHONPATH
 
 B, G, V = 4, 5, 11
 
 
 def good():
     rng = torch.Generator().manual_seed(0)
-    return {"target_logits": torch.randn(B, G + 1, V, generator=rng), "draft_tokens": torch.zeros(B, G, dtype=torch.int64),
-            "draft_logits": torch.randn(B, G, V, generator=rng), "uniforms": torch.rand(B, G + 1, generator=rng, dtype=torch.float64)}
+    return {
+        "target_logits": torch.randn(B, G + 1, V, generator=rng),
+        "draft_tokens": torch.zeros(B, G, dtype=torch.int64),
+        "draft_logits": torch.randn(B, G, V, generator=rng),
+        "uniforms": torch.rand(B, G + 1, generator=rng, dtype=torch.float64),
+    }
 
 
 def ragged():
     rng = torch.Generator().manual_seed(0)
-    return {"target_logits": torch.randn(9, V, generator=rng), "draft_tokens": torch.zeros(5, dtype=torch.int64),
-            "draft_logits": torch.randn(5, V, generator=rng), "cu_draft": torch.tensor([0, 2, 2, 3, 5]), "max_draft": 2,
-            "uniforms": torch.rand(4, 3, generator=rng, dtype=torch.float64)}
+    return {
+        "target_logits": torch.randn(9, V, generator=rng),
+        "draft_tokens": torch.zeros(5, dtype=torch.int64),
+        "draft_logits": torch.randn(5, V, generator=rng),
+        "cu_draft": torch.tensor([0, 2, 2, 3, 5]),
+        "max_draft": 2,
+        "uniforms": torch.rand(4, 3, generator=rng, dtype=torch.float64),
+    }
 
 
 I64 = torch.int64
 BAD = [  # base, change, exception, message
-    (good, {"draft_tokens": torch.zeros(4, 6, dtype=I64)}, ValueError, r"verify_chain: draft_tokens must have shape \[B=4, G=5\], got \[4, 6\]"),
-    (good, {"draft_tokens": torch.zeros(3, 5, dtype=I64)}, ValueError, r"draft_tokens must have shape \[B=4, G=5\], got \[3, 5\]"),
+    (
+        good,
+        {"draft_tokens": torch.zeros(4, 6, dtype=I64)},
+        ValueError,
+        r"verify_chain: draft_tokens must have shape \[B=4, G=5\], got \[4, 6\]",
+    ),
+    (
+        good,
+        {"draft_tokens": torch.zeros(3, 5, dtype=I64)},
+        ValueError,
+        r"draft_tokens must have shape \[B=4, G=5\], got \[3, 5\]",
+    ),
     (good, {"draft_tokens": torch.zeros(4, 5)}, TypeError, "draft_tokens must be int32 or int64, got float32"),
     (good, {"draft_tokens": [[0] * 5] * 4}, TypeError, "draft_tokens must be a torch.Tensor, got list"),
-    (good, {"target_logits": torch.zeros(4, 6, 11, dtype=torch.float64)},
-     TypeError, "target_logits must be float32 or bfloat16 or float16, got float64"),
-    (good, {"target_logits": torch.zeros(6, 11)}, ValueError, r"target_logits must have shape \[B, G\+1, V\], got \[6, 11\]"),
+    (
+        good,
+        {"target_logits": torch.zeros(4, 6, 11, dtype=torch.float64)},
+        TypeError,
+        "target_logits must be float32 or bfloat16 or float16, got float64",
+    ),
+    (
+        good,
+        {"target_logits": torch.zeros(6, 11)},
+        ValueError,
+        r"target_logits must have shape \[B, G\+1, V\], got \[6, 11\]",
+    ),
     (good, {"target_logits": torch.zeros(4, 6, 0)}, ValueError, "target_logits must have a vocabulary of"),
-    (good, {"target_logits": torch.zeros(4, 11, 6).transpose(1, 2)}, ValueError, "target_logits must be contiguous in its last dimension"),
-    (good, {"draft_logits": torch.zeros(4, 4, 11)}, ValueError, r"draft_logits must have shape \[B=4, G=5, Vq=11\], got \[4, 4, 11\]"),
+    (
+        good,
+        {"target_logits": torch.zeros(4, 11, 6).transpose(1, 2)},
+        ValueError,
+        "target_logits must be contiguous in its last dimension",
+    ),
+    (
+        good,
+        {"draft_logits": torch.zeros(4, 4, 11)},
+        ValueError,
+        r"draft_logits must have shape \[B=4, G=5, Vq=11\], got \[4, 4, 11\]",
+    ),
     (good, {"draft_logits": torch.zeros(4, 5, 11, dtype=I64)}, TypeError, "draft_logits must be .*got int64"),
-    (good, {"uniforms": torch.zeros(4, 5, dtype=torch.float64)}, ValueError, r"uniforms must have shape \[4, 6\], got \[4, 5\]"),
+    (
+        good,
+        {"uniforms": torch.zeros(4, 5, dtype=torch.float64)},
+        ValueError,
+        r"uniforms must have shape \[4, 6\], got \[4, 5\]",
+    ),
     (good, {"uniforms": torch.zeros(4, 6)}, TypeError, "uniforms must be float64, got float32"),
     (good, {"uniforms": None}, ValueError, "needs seed and offset, or uniforms, got neither"),
-    (good, {"seed": torch.zeros(4, dtype=I64), "offset": torch.zeros(4, dtype=I64)}, ValueError, "uniforms take the place of seed and offset"),
+    (
+        good,
+        {"seed": torch.zeros(4, dtype=I64), "offset": torch.zeros(4, dtype=I64)},
+        ValueError,
+        "uniforms take the place of seed and offset",
+    ),
     (good, {"uniforms": None, "seed": torch.zeros(4, dtype=I64)}, ValueError, "seed and offset go together"),
-    (good, {"uniforms": None, "seed": torch.zeros(4, dtype=torch.int32), "offset": torch.zeros(4, dtype=I64)},
-     TypeError, "seed must be int64, got int32"),
-    (good, {"uniforms": None, "seed": torch.zeros(5, dtype=I64), "offset": torch.zeros(4, dtype=I64)},
-     ValueError, r"seed must have shape \[4\], got \[5\]"),
+    (
+        good,
+        {"uniforms": None, "seed": torch.zeros(4, dtype=torch.int32), "offset": torch.zeros(4, dtype=I64)},
+        TypeError,
+        "seed must be int64, got int32",
+    ),
+    (
+        good,
+        {"uniforms": None, "seed": torch.zeros(5, dtype=I64), "offset": torch.zeros(4, dtype=I64)},
+        ValueError,
+        r"seed must have shape \[4\], got \[5\]",
+    ),
     (good, {"temperature": -0.5}, ValueError, "temperature must be .*>= 0, got -0.5"),
     (good, {"temperature": torch.ones(3)}, ValueError, r"temperature must be a number or have shape \[4\], got \[3\]"),
     (good, {"temperature": "1"}, TypeError, "temperature must be a number or a tensor, got str"),
@@ -65,39 +119,97 @@ BAD = [  # base, change, exception, message
     (good, {"top_k": 1.5}, TypeError, "top_k must be"),
     (good, {"min_p": 1.5}, ValueError, r"min_p must be in \[0, 1\], got 1.5"),
     (good, {"target_kind": "prob"}, ValueError, "target_kind must be 'logits' or 'probs', got 'prob'"),
-    (good, {"target_kind": "probs", "temperature": 0.5}, ValueError, "sampling parameters need target_kind='logits', got 'probs'"),
-    (good, {"draft_kind": "probs", "draft_stats": torch.zeros(4, 5, 4)}, ValueError, "need draft_kind='logits', got 'probs'"),
-    (good, {"target_stats": torch.zeros(4, 5, 4)}, ValueError, r"target_stats must have shape \[B=4, G\+1=6, 4=?4?\], got \[4, 5, 4\]"),
-    (good, {"draft_stats": torch.zeros(4, 5, 4), "draft_temperature": 0.5}, ValueError, "draft_stats already hold the sampling parameters"),
+    (
+        good,
+        {"target_kind": "probs", "temperature": 0.5},
+        ValueError,
+        "sampling parameters need target_kind='logits', got 'probs'",
+    ),
+    (
+        good,
+        {"draft_kind": "probs", "draft_stats": torch.zeros(4, 5, 4)},
+        ValueError,
+        "need draft_kind='logits', got 'probs'",
+    ),
+    (
+        good,
+        {"target_stats": torch.zeros(4, 5, 4)},
+        ValueError,
+        r"target_stats must have shape \[B=4, G\+1=6, 4=?4?\], got \[4, 5, 4\]",
+    ),
+    (
+        good,
+        {"draft_stats": torch.zeros(4, 5, 4), "draft_temperature": 0.5},
+        ValueError,
+        "draft_stats already hold the sampling parameters",
+    ),
     (good, {"draft_logits": None, "draft_top_k": 3}, ValueError, "need draft_logits, got None"),
     (good, {"method": "tree"}, ValueError, "method must be 'token' or 'block', got 'tree'"),
-    (good, {"rule": "chow_lag"}, ValueError, "rule must be a tensor of codes or one of exact, chow, .*, got 'chow_lag'"),
+    (
+        good,
+        {"rule": "chow_lag"},
+        ValueError,
+        "rule must be a tensor of codes or one of exact, chow, .*, got 'chow_lag'",
+    ),
     (good, {"max_draft": 4}, ValueError, "max_draft must be G=5"),
     (good, {"bonus_tokens": torch.zeros(4, dtype=I64)}, ValueError, r"verify_chain: .*must have shape"),
     (ragged, {"max_draft": None}, ValueError, "max_draft must be"),
     (ragged, {"cu_draft": torch.tensor([0, 2, 1, 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
     (ragged, {"cu_draft": torch.tensor([0, 2, -(2**63), 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
-    (ragged, {"cu_draft": torch.tensor([2, 2, 3, 5])}, ValueError, r"cu_draft must have shape \[B\+1=5\], a leading 0 .*got \[4\]"),
-    (ragged, {"cu_draft": torch.tensor([2, 2, 3, 5]), "target_logits": torch.zeros(5, V), "bonus_tokens": torch.zeros(4, dtype=I64)},
-     ValueError, r"cu_draft must have shape \[B\+1=5\], a leading 0 .*got \[4\]"),
+    (
+        ragged,
+        {"cu_draft": torch.tensor([2, 2, 3, 5])},
+        ValueError,
+        r"cu_draft must have shape \[B\+1=5\], a leading 0 .*got \[4\]",
+    ),
+    (
+        ragged,
+        {
+            "cu_draft": torch.tensor([2, 2, 3, 5]),
+            "target_logits": torch.zeros(5, V),
+            "bonus_tokens": torch.zeros(4, dtype=I64),
+        },
+        ValueError,
+        r"cu_draft must have shape \[B\+1=5\], a leading 0 .*got \[4\]",
+    ),
     (ragged, {"cu_draft": torch.tensor([1, 2, 2, 3, 5])}, RuntimeError, "verify_chain: cu_draft must"),
     (ragged, {"cu_draft": torch.tensor([0, 2, 2, 3, 4])}, RuntimeError, "verify_chain: cu_draft must"),
-    (ragged, {"max_draft": 1, "uniforms": torch.zeros(4, 2, dtype=torch.float64)}, RuntimeError, "verify_chain: .*max_draft"),
+    (
+        ragged,
+        {"max_draft": 1, "uniforms": torch.zeros(4, 2, dtype=torch.float64)},
+        RuntimeError,
+        "verify_chain: .*max_draft",
+    ),
     (ragged, {"cu_draft": torch.tensor([0.0, 2, 2, 3, 5])}, TypeError, "cu_draft must be int32 or int64, got float32"),
-    (ragged, {"target_logits": torch.zeros(8, 11)}, ValueError, r"target_logits must have shape \[R=9, V=11\], got \[8, 11\]"),
-    (ragged, {"draft_logits": torch.zeros(4, 11)}, ValueError, r"draft_logits must have shape \[D=5, Vq=11\], got \[4, 11\]"),
+    (
+        ragged,
+        {"target_logits": torch.zeros(8, 11)},
+        ValueError,
+        r"target_logits must have shape \[R=9, V=11\], got \[8, 11\]",
+    ),
+    (
+        ragged,
+        {"draft_logits": torch.zeros(4, 11)},
+        ValueError,
+        r"draft_logits must have shape \[D=5, Vq=11\], got \[4, 11\]",
+    ),
 ]
 
 
-@pytest.mark.parametrize("base, change, error, message", BAD, ids=[f"{i}-{'-'.join(c)}" for i, (_, c, _, _) in enumerate(BAD)])
+@pytest.mark.parametrize(
+    "base, change, error, message", BAD, ids=[f"{i}-{'-'.join(c)}" for i, (_, c, _, _) in enumerate(BAD)]
+)
 def test_bad_arguments(op_backend, base, change, error, message):
     verify = backends.call("verify_chain", op_backend)
     try:
         out = verify(**base() | change)
     except (TypeError, ValueError, RuntimeError) as caught:
-        assert isinstance(caught, error) and re.search(message, str(caught)) and str(caught).startswith("verify_chain: ")
+        assert (
+            isinstance(caught, error) and re.search(message, str(caught)) and str(caught).startswith("verify_chain: ")
+        )
         return
-    # Senseless values inside tensors raise where the host can read them; a device cannot raise without being waited for.
+    # Senseless values inside tensors raise where the host can read them; a device cannot raise without being waited
+    # for.
     assert error is RuntimeError and op_backend != "cpu", "nothing was raised"
     assert ((out.tokens >= -1) & (out.tokens < V)).all() and (out.tokens[:, 0] >= 0).all()
     want = verify(**base())
@@ -112,7 +224,9 @@ def draft_on_another_device(args):
 
 
 def test_wrong_device(op_backend):
-    with pytest.raises((ValueError, NotImplementedError), match="verify_chain: draft_tokens must be on (cpu|cuda:0), got meta"):
+    with pytest.raises(
+        (ValueError, NotImplementedError), match="verify_chain: draft_tokens must be on (cpu|cuda:0), got meta"
+    ):
         backends.there(op_backend, draft_on_another_device, good())
 
 
@@ -149,7 +263,9 @@ def compiled_step(*args):
 def test_a_step_compiles_whole(op_backend):
     """Draft and verification in one fullgraph, stats handed over."""
     a = good()
-    compiled, eager = backends.there(op_backend, compiled_step, a["target_logits"][:, :2], a["draft_logits"][:, 0], torch.arange(B))
+    compiled, eager = backends.there(
+        op_backend, compiled_step, a["target_logits"][:, :2], a["draft_logits"][:, 0], torch.arange(B)
+    )
     for got, want in zip(compiled, eager):
         assert torch.equal(got, want)
 
@@ -203,9 +319,17 @@ def far_apart(rows, drafts, u, layout):
     storage = torch.empty(far + 4 * width, dtype=rows.dtype, device=rows.device)
     view = storage.as_strided(rows.shape, (far, width, 1) if layout == "request stride" else (2 * width, far, 1))
     view.copy_(rows)
-    return [[*sk.verify_chain(x, drafts, None, uniforms=u)[:3], *sk.verify_chain(x, drafts, x[:, :1], uniforms=u)[:3],
-             sk.row_stats(x[:, 0]), sk.row_stats(x[:, 0], top_k=5), sk.sample(x[:, 1], uniforms=u[:, :1].contiguous()).tokens,
-             *sk.residual(x[:, 0], x[:, 1])] for x in (rows, view)]
+    return [
+        [
+            *sk.verify_chain(x, drafts, None, uniforms=u)[:3],
+            *sk.verify_chain(x, drafts, x[:, :1], uniforms=u)[:3],
+            sk.row_stats(x[:, 0]),
+            sk.row_stats(x[:, 0], top_k=5),
+            sk.sample(x[:, 1], uniforms=u[:, :1].contiguous()).tokens,
+            *sk.residual(x[:, 0], x[:, 1]),
+        ]
+        for x in (rows, view)
+    ]
 
 
 @pytest.mark.parametrize("layout", ["request stride", "row stride"])
@@ -232,7 +356,15 @@ def test_a_draft_row_at_the_bonus_position_is_not_read(backend, ragged):
     want = verify(target, tokens, draft[:, :G], seed=seed, offset=offset)
     if ragged:
         cu = torch.arange(B + 1) * G
-        got = verify(target.flatten(0, 1), tokens.flatten(), draft.flatten(0, 1), cu_draft=cu, max_draft=G, seed=seed, offset=offset)
+        got = verify(
+            target.flatten(0, 1),
+            tokens.flatten(),
+            draft.flatten(0, 1),
+            cu_draft=cu,
+            max_draft=G,
+            seed=seed,
+            offset=offset,
+        )
     else:
         got = verify(target, tokens, draft, seed=seed, offset=offset)
     assert all(torch.equal(a, b) for a, b in zip(want, got))

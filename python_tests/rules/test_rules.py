@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by rule and by block: against the float64 reference, the exact laws, and each request against itself alone."""
+"""verify_chain by rule and by block: against the float64 reference, the exact laws, and each request against itself
+alone."""
 
-from support import backends
-from support import cases
-from support import checks
-from support import laws
 import numpy as np
 import pytest
-from support import rule_cases
 import torch
+from support import backends, cases, checks, laws, rule_cases
 from support.checks import ln
 from support.plain import plain_sample
 
@@ -67,15 +64,32 @@ def test_stats_handed_over(verify, op_backend, method):
     want = verify(**args)
     for prefix, logits in (("", "target_logits"), ("draft_", "draft_logits")):
         z = args[logits]
-        params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")}
+        params = {
+            k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")
+        }
         stats = backends.run("row_stats", op_backend, z.reshape(-1, z.shape[-1]), **params).reshape(*z.shape[:2], 4)
         args["draft_stats" if prefix else "target_stats"] = stats
     got = verify(**args)
     assert torch.equal(got.tokens, want.tokens) and torch.equal(got.status, want.status)
 
 
-PER_REQUEST = ("target_logits", "draft_logits", "draft_tokens", "temperature", "top_k", "top_p", "min_p", "draft_temperature",
-               "draft_top_k", "draft_top_p", "draft_min_p", "seed", "offset", "rule", "alpha")
+PER_REQUEST = (
+    "target_logits",
+    "draft_logits",
+    "draft_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "draft_temperature",
+    "draft_top_k",
+    "draft_top_p",
+    "draft_min_p",
+    "seed",
+    "offset",
+    "rule",
+    "alpha",
+)
 
 
 OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))}
@@ -83,20 +97,29 @@ OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_mixed_requests_are_alone(verify, op_backend, method):
-    """A batch of 64 mixing all rules, greedy and sampled, with and without filters: each request gets what it gets alone, by name and
-    without the filters that it has off, bit for bit."""
+    """A batch of 64 mixing all rules, greedy and sampled, with and without filters: each request gets what it gets
+    alone, by name and without the filters that it has off, bit for bit."""
     slow = op_backend == "triton-interpret"  # half a second for a request that is filtered
     G, V = (2, 1031) if slow else (3, 3001)  # rows of several chunks, not aligned
-    args = rule_cases.chain(41, 64, G, V, method, filtered=True, bonus_row=True, kinds=["near", "identical", "dirichlet"])
+    args = rule_cases.chain(
+        41, 64, G, V, method, filtered=True, bonus_row=True, kinds=["near", "identical", "dirichlet"]
+    )
     for name in OFF:
         args[name][torch.arange(64) % 3 >= (1 if slow else 2)] = OFF[name]
     args.pop("uniforms")
     args |= {"seed": torch.arange(64) * 7919 + 5, "offset": torch.arange(64) % 3 + 2**33}
-    assert len(args["rule"].unique()) == len(TABLE if method == "token" else rule_cases.LAWS) and 0 < (args["temperature"] == 0).sum() < 32
+    assert (
+        len(args["rule"].unique()) == len(TABLE if method == "token" else rule_cases.LAWS)
+        and 0 < (args["temperature"] == 0).sum() < 32
+    )
     whole = verify(**args)
     assert len(whole.num_accepted.unique()) == G + 1
     for b in range(64):
-        one = {name: x[b : b + 1] if name in PER_REQUEST else x for name, x in args.items() if name not in OFF or x[b] != OFF[name]}
+        one = {
+            name: x[b : b + 1] if name in PER_REQUEST else x
+            for name, x in args.items()
+            if name not in OFF or x[b] != OFF[name]
+        }
         name, alpha = NAMES[int(one.pop("rule"))], one.pop("alpha")[0].tolist()
         alpha = tuple(alpha[: len(TABLE[name].parameters)]) or None
         alone = verify(**one, rule=name, alpha=alpha if alpha is None or len(alpha) == 2 else alpha[0])
@@ -130,7 +153,8 @@ GOLDEN = {  # algorithms.md 1.1 and 3
 
 
 def measured_law(verify, p, q, rule, alpha, n, method="token"):
-    """The law of the first emitted token by quadrature: every drafted id, its test swept, its replacement swept. Within 3 / n."""
+    """The law of the first emitted token by quadrature: every drafted id, its test swept, its replacement swept. Within
+    3 / n."""
     V, sweep = len(p), torch.from_numpy(laws.strata(n))
     law = np.zeros(V)
     for d in range(V):
@@ -150,7 +174,9 @@ def measured_law(verify, p, q, rule, alpha, n, method="token"):
 @pytest.mark.parametrize("name", TABLE)
 def test_law_of_one_step(sweep, sweep_backend, name, pair):
     n = {"cuda-on-cpu": 32}.get(sweep_backend, 1024)
-    golden = [a if isinstance(a, tuple) else (a,) for rule, a in GOLDEN if rule == name and pair == "golden"]  # elsewhere some tie
+    golden = [
+        a if isinstance(a, tuple) else (a,) for rule, a in GOLDEN if rule == name and pair == "golden"
+    ]  # elsewhere some tie
     for alpha in rule_cases.ALPHAS[name] + golden:
         got = measured_law(sweep, *PAIRS[pair], name, None if not alpha else alpha if len(alpha) == 2 else alpha[0], n)
         want = one_step(*PAIRS[pair], name, alpha).emitted
@@ -166,15 +192,17 @@ def test_lenience_golden(sweep, sweep_backend):
 
 
 def test_block_golden(sweep, sweep_backend):
-    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 11/9 are accepted, by 10/9 token by token. d = (0, 0): r = (1/2, 1/4), and
-    s_1 = 0, so tau is 2 or 0."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 11/9 are accepted, by 10/9 token by token. d = (0, 0): r = (1/2,
+    1/4), and s_1 = 0, so tau is 2 or 0."""
     n = {"cuda-on-cpu": 6}.get(sweep_backend, 32)
     p, q = ln(1 / 3, 2 / 3), ln(2 / 3, 1 / 3)
     u = torch.cartesian_prod(*[torch.from_numpy(laws.strata(n))] * 2)
     u = torch.cat([u, torch.full((n * n, 1), 0.5)], 1)
     expected = 0
     for d, chances in {(0, 0): (0.75, 0, 0.25), (0, 1): (0, 0, 1), (1, 0): (0, 0.5, 0.5), (1, 1): (0, 0, 1)}.items():
-        out = sweep(p.expand(n * n, 3, 2), torch.tensor([d] * (n * n)), q.expand(n * n, 2, 2), uniforms=u, method="block")
+        out = sweep(
+            p.expand(n * n, 3, 2), torch.tensor([d] * (n * n)), q.expand(n * n, 2, 2), uniforms=u, method="block"
+        )
         share = np.bincount(out.num_accepted, minlength=3) / (n * n)
         assert np.abs(share - chances).max() <= 2 / n, f"{d}: {share}"
         expected += (2 - d[0]) / 3 * (2 - d[1]) / 3 * np.dot(chances, range(3))
@@ -183,13 +211,20 @@ def test_block_golden(sweep, sweep_backend):
 
 @pytest.mark.parametrize("name", rule_cases.LAWS)
 def test_joint_law(sweep, sweep_backend, name):
-    """Two positions whose rows depend on what came before, the bonus scored by the draft: tokens and lengths have the exact law, and
-    completed by pi they are a product of pi."""
+    """Two positions whose rows depend on what came before, the bonus scored by the draft: tokens and lengths have the
+    exact law, and completed by pi they are a product of pi."""
     n = {"cuda-on-cpu": 300}.get(sweep_backend, 100_000)
     p_row, q_row = checks.noise(3, 4), checks.noise(4, 4)
     alpha = rule_cases.ALPHAS[name][-1]
     if name in ("chow", "chow_log", "diff", "diff_log", "opt", "opt_log"):  # some rows defer, some do not
-        alpha = {"chow": (0.5,), "chow_log": (1.0,), "diff": (0.1,), "diff_log": (0.1,), "opt": (0.4,), "opt_log": (0.4,)}[name]
+        alpha = {
+            "chow": (0.5,),
+            "chow_log": (1.0,),
+            "diff": (0.1,),
+            "diff_log": (0.1,),
+            "opt": (0.4,),
+            "opt_log": (0.4,),
+        }[name]
     rows = lambda row: lambda prefix: row(prefix).double().softmax(-1).numpy()  # noqa: E731
     prefixes = [list(np.ndindex(*([4] * i))) for i in range(3)]
     p_table, q_table = ([torch.stack([row(t) for t in level]) for level in prefixes] for row in (p_row, q_row))
@@ -211,7 +246,8 @@ def test_joint_law(sweep, sweep_backend, name):
 
 
 def test_block_accepts_as_expected(sweep, sweep_backend):
-    """10^4 row sets: the mean of tau is that of sum r_i, at least sum prod min(1, p / q), and tokens stay in the vocabulary."""
+    """10^4 row sets: the mean of tau is that of sum r_i, at least sum prod min(1, p / q), and tokens stay in the
+    vocabulary."""
     B, G, V = {"cuda-on-cpu": 300}.get(sweep_backend, 10_000), 4, 8
     args = cases.chain(77, B, G, V, dirty=False, kinds=["dirichlet", "near", "peaked"])
     p, q = args["target_logits"].double().softmax(-1), args["draft_logits"].double().softmax(-1)

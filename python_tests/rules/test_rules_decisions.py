@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rule decides just to either side of where it changes its mind: the uniform, the parameter, the final draw."""
+"""What each rule decides just to either side of where it changes its mind: the uniform, the parameter, the final
+draw."""
 
-from support import checks
 import numpy as np
 import pytest
-from support import rule_cases
 import torch
+from support import checks, rule_cases
 from support.checks import ln
 
 from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import TABLE
 
-# The target is the surer of the two, by its largest probability and by its entropy, and so it is at its own temperature.
+# The target is the surer of the two, by its largest probability and by its entropy, and so it is at its own
+# temperature.
 P1, Q1, T, TQ = (0.55, 0.2, 0.12, 0.08, 0.05), (0.3, 0.06, 0.14, 0.32, 0.18), 0.8, 1.25
 ROWS = [ln(*P1), ln(*Q1)]
 p1, q1, p, q = (torch.softmax(row.double() / t, -1).numpy() for row, t in zip(2 * ROWS, (1, 1, T, TQ)))
@@ -50,7 +51,10 @@ def decisions():
     """(rule, alpha, draft, test's uniform, final uniform)"""
     for name, parameters in SWEPT.items():
         for alpha in parameters:
-            found = [(d, turn(lambda x, d=d: 0.97 < step(name, alpha(x)).accept[d], 0.0, MOST.get(name, 1.0))) for d in range(5)]
+            found = [
+                (d, turn(lambda x, d=d: 0.97 < step(name, alpha(x)).accept[d], 0.0, MOST.get(name, 1.0)))
+                for d in range(5)
+            ]
             found = [(d, x) for d, x in found if x is not None][: 2 if name.startswith("token") else 1]
             assert found, name
             yield from ((name, alpha(x * by), d, 0.97, 0.5) for d, x in found for by in (1 - NEAR, 1 + NEAR))
@@ -66,7 +70,8 @@ def decisions():
                 yield from ((name, alpha, d, checks.ALMOST_ONE, x + by) for x in middle for by in (-NEAR, NEAR))
 
 
-# Five ids, or five of two groups of four chunks: the largest entries come last, so that what was summed before is rescaled.
+# Five ids, or five of two groups of four chunks: the largest entries come last, so that what was summed before is
+# rescaled.
 AT = {"five ids": (5, [0, 1, 2, 3, 4]), "two groups of chunks": (4 * 1024 + 5, [4100, 2500, 1030, 4099, 17])}
 
 
@@ -86,7 +91,9 @@ def decide(verify, ids):
         found = step(name, alpha)
         accepted = test < found.accept[d]
         token = at[d] if accepted else at[order[drawn(found.final[d][order], final)]]
-        assert [int(out.num_accepted[b]), int(out.tokens[b, 0])] == [accepted, token], f"{name} {alpha}, draft {d}, u = {test}, {final}"
+        assert [int(out.num_accepted[b]), int(out.tokens[b, 0])] == [accepted, token], (
+            f"{name} {alpha}, draft {d}, u = {test}, {final}"
+        )
     assert {name for name, *_ in wanted} == set(TABLE)
     checks.assert_same_tokens(out, reference_verify(**args), ids)
 
@@ -102,8 +109,8 @@ BLOCK = [name for name in rule_cases.LAWS if not name.startswith(("chow", "diff"
 
 
 def block_decisions():
-    """(rule, alpha, two drafts, the tests' uniforms, tokens) of the same two rows twice; the first r is below 1, and a final draw of
-    1/2 is from p behind both drafts."""
+    """(rule, alpha, two drafts, the tests' uniforms, tokens) of the same two rows twice; the first r is below 1, and a
+    final draw of 1/2 is from p behind both drafts."""
     for name in BLOCK:
         for alpha in rule_cases.ALPHAS[name]:
             pi = step(name, alpha).pi
@@ -145,7 +152,8 @@ def test_block_decisions(verify):
 
 
 def test_a_block_ends_before_a_draft_that_q_forbids(verify):
-    """r is 0 behind it, and h of the row it stands on, or the final draw there, needs all of pi, which nothing else asked for."""
+    """r is 0 behind it, and h of the row it stands on, or the final draw there, needs all of pi, which nothing else
+    asked for."""
     rows = ln(*(0.98 * x for x in P1), 0.02), ln(*Q1, 0.0)
     a, b = (torch.softmax(row.double(), -1).numpy() for row in rows)
     wanted = []
@@ -153,13 +161,18 @@ def test_a_block_ends_before_a_draft_that_q_forbids(verify):
         for alpha in rule_cases.ALPHAS[name]:
             pi = one_step(a, b, name, alpha).pi
             first = drawn(np.maximum(pi - b, 0), 0.5)
-            wanted.append((name, alpha, (5, 0), 0.0, [first if first < 6 else drawn(pi, 0.5)]))  # pi = q leaves nothing: pi itself
+            wanted.append(
+                (name, alpha, (5, 0), 0.0, [first if first < 6 else drawn(pi, 0.5)])
+            )  # pi = q leaves nothing: pi itself
             for d in [d for d in range(5) if pi[d] < 0.95 * b[d]]:
                 r = pi[d] / b[d]
                 rest = np.maximum(r * pi - b, 0)
                 h = rest.sum() / (rest.sum() + 1 - r)
                 if h > 0:
-                    wanted += [(name, alpha, (d, 5), h * (1 - NEAR), [d, drawn(rest, 0.5)]), (name, alpha, (d, 5), h * (1 + NEAR), [first])]
+                    wanted += [
+                        (name, alpha, (d, 5), h * (1 - NEAR), [d, drawn(rest, 0.5)]),
+                        (name, alpha, (d, 5), h * (1 + NEAR), [first]),
+                    ]
     B = len(wanted)
     u = torch.tensor([[u, 0.0, 0.5] for *_, u, _ in wanted], dtype=torch.float64)
     args = dict(target_logits=rows[0].expand(B, 3, 6), draft_tokens=torch.tensor([d for _, _, d, *_ in wanted]), uniforms=u,
@@ -167,15 +180,17 @@ def test_a_block_ends_before_a_draft_that_q_forbids(verify):
                 alpha=torch.tensor([[*alpha, 0.5, 0.5][:2] for _, alpha, *_ in wanted]))  # fmt: skip
     out = verify(**args)
     assert out.tokens.tolist() == [tokens + [-1] * (3 - len(tokens)) for *_, tokens in wanted]
-    assert (out.status & 4 == 4).all() and out.status.max() == 6 and ((out.status == 6) <= (out.num_accepted == 0)).all()
+    assert (
+        (out.status & 4 == 4).all() and out.status.max() == 6 and ((out.status == 6) <= (out.num_accepted == 0)).all()
+    )
     assert {name for name, *_ in wanted} >= {"exact", "token_v1", "token_v2", "lossy", "ensemble"}
     checks.assert_same_tokens(out, reference_verify(**args))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_lossy_beta_of_broad_rows(verify, alpha):
-    """A bonus token from pi at 32 quantiles of 6,000 ids, those that p / beta lifts before the others: were beta off by a thousandth,
-    half of them would be other tokens."""
+    """A bonus token from pi at 32 quantiles of 6,000 ids, those that p / beta lifts before the others: were beta off by
+    a thousandth, half of them would be other tokens."""
     z, y = 1.5 * torch.randn(2, 6000, generator=torch.Generator().manual_seed(4))
     order = (z.log_softmax(-1) - y.log_softmax(-1)).argsort(descending=True)
     u = torch.stack((torch.zeros(32), (torch.arange(32) + 0.5) / 32), 1).double()

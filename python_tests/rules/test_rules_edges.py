@@ -3,13 +3,9 @@
 
 import math
 
-from support import backends
-from support import cases
-from support import checks
 import pytest
-from support import rule_cases
-from support import surface
 import torch
+from support import backends, cases, checks, rule_cases, surface
 from support.checks import ln
 
 import specdec_kernels as sk
@@ -28,7 +24,8 @@ def one(p, q, d, u=0.5, v=0.5, **how):
 
 @pytest.mark.parametrize("name", TABLE)
 def test_bad_rows(sweep, name):
-    """A row that is no law defers: a bad draft row is not believed, a bad target row ends the step; no other request changes."""
+    """A row that is no law defers: a bad draft row is not believed, a bad target row ends the step; no other request
+    changes."""
     V = 1100
     good_p, good_q = cases.rows_pair(3, 1, V, kinds=["near"])
     alpha = rule_cases.ALPHAS[name][-1]
@@ -38,7 +35,10 @@ def test_bad_rows(sweep, name):
         for row, _ in cases.bad_rows(V):
             for p, q in ((row, good_q[0]), (good_p[0], row), (row, row)):
                 args = one(p, q, d, 0.3, method=method, **how)
-                whole = {k: torch.cat([x, one(good_p[0], good_q[0], d, 0.3)[k]]) if torch.is_tensor(x) else x for k, x in args.items()}
+                whole = {
+                    k: torch.cat([x, one(good_p[0], good_q[0], d, 0.3)[k]]) if torch.is_tensor(x) else x
+                    for k, x in args.items()
+                }
                 out, ref = sweep(**whole), reference_verify(**whole)
                 checks.assert_same_tokens(out, ref, f"{name}, {method}")
                 assert (out.tokens[:, 0] >= 0).all() and (out.tokens < V).all()
@@ -59,7 +59,8 @@ def test_bad_rows_among_good_ones(verify, method):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_a_greedy_draft_behind_the_vocabulary(verify, method):
-    """The draft's one token is none of the target's three: it is rejected for one drawn from p, whatever a rule would keep."""
+    """The draft's one token is none of the target's three: it is rejected for one drawn from p, whatever a rule would
+    keep."""
     names = rule_cases.LAWS if method == "block" else [*TABLE]
     B = len(names)
     u = torch.tensor([[0.0, 0.6]], dtype=torch.float64).expand(B, 2)
@@ -104,7 +105,9 @@ def test_top_n_keeps_ties(verify):
     z = torch.tensor([3.0, 2.0, 2.0, 1.0])
     taken = [int(verify(**one(z, z, d), rule="top_n", alpha=(2, 1.0)).num_accepted) for d in range(4)]
     assert taken == [1, 1, 1, 0]
-    taken = [int(verify(**one(z, z, d), rule="top_n", alpha=(4, 0.4)).num_accepted) for d in range(4)]  # .53, .20, .20, .07
+    taken = [
+        int(verify(**one(z, z, d), rule="top_n", alpha=(4, 0.4)).num_accepted) for d in range(4)
+    ]  # .53, .20, .20, .07
     assert taken == [1, 1, 1, 0]
 
 
@@ -114,7 +117,9 @@ def test_greedy(verify, method):
     p, q = ln(0.5, 0.3, 0.2), ln(0.1, 0.3, 0.6)
 
     def go(rule, alpha, d):
-        out = verify(**one(p, q, d, 0.99, method=method), temperature=0.0, draft_temperature=0.0, rule=rule, alpha=alpha)
+        out = verify(
+            **one(p, q, d, 0.99, method=method), temperature=0.0, draft_temperature=0.0, rule=rule, alpha=alpha
+        )
         return out.tokens[0].tolist()
 
     assert go("chow", 0.5, 2) == [2, 0] and go("chow", 0.3, 2) == [0, -1]
@@ -122,7 +127,11 @@ def test_greedy(verify, method):
     assert go("token_v1", 0.0, 2) == [2, 0] and go("token_v2", 0.35, 2) == [2, 0] and go("token_v2", 0.25, 2) == [0, -1]
     assert go("lossy", 0.5, 0) == [0, 0] and go("lossy", 0.5, 2) == [0, -1]
     if method == "token":
-        assert go("lenience", 0.59, 1) == [1, 0] and go("lenience", 0.61, 1) == [0, -1] and go("lenience", 0.39, 2) == [2, 0]
+        assert (
+            go("lenience", 0.59, 1) == [1, 0]
+            and go("lenience", 0.61, 1) == [0, -1]
+            and go("lenience", 0.39, 2) == [2, 0]
+        )
 
 
 @pytest.mark.parametrize("name", ["token_v1", "token_v2", "token_v3"])
@@ -141,8 +150,9 @@ def test_block_is_token_at_a_greedy_target(verify):
 
 
 def test_block_through_a_greedy_row(verify):
-    """Stats made by hand: the second of three rows is greedy, behind r_1 = 1/2. Where the draft is that row's argmax, r_2 = 1/2 and
-    h_1 = 0: nothing of r_1 p is left above a one-hot draft; d_3 then makes h_2 = 1/5, h_3 = r_3 = 1/6. Where it is not, h_1 = r_1."""
+    """Stats made by hand: the second of three rows is greedy, behind r_1 = 1/2. Where the draft is that row's argmax,
+    r_2 = 1/2 and h_1 = 0: nothing of r_1 p is left above a one-hot draft; d_3 then makes h_2 = 1/5, h_3 = r_3 = 1/6.
+    Where it is not, h_1 = r_1."""
     p = torch.stack([ln(0.25, 0.75), ln(0.6, 0.4), ln(0.75, 0.25), ln(0.5, 0.5)])
     q = torch.stack([ln(0.5, 0.5), ln(0.3, 0.7), ln(0.25, 0.75)])
     taken = {  # drafts: uniforms of the three tests -> tokens, where a final draw of .9 is 1 under rows that are not greedy
@@ -160,7 +170,8 @@ def test_block_through_a_greedy_row(verify):
 
 
 def test_block_where_nothing_is_lacking(verify):
-    """p = q and r_1 = 1, then a draft that both forbid: h_1 is 0 / 0, which stays, and the token behind d_1 is from p itself."""
+    """p = q and r_1 = 1, then a draft that both forbid: h_1 is 0 / 0, which stays, and the token behind d_1 is from p
+    itself."""
     rows = ln(0.5, 0.5, 0.0)
     u = torch.tensor([[checks.ALMOST_ONE, 0.0, 0.6]], dtype=torch.float64)
     out = verify(rows.expand(1, 3, 3), torch.tensor([[0, 2]]), rows.expand(1, 2, 3), uniforms=u, method="block")
@@ -184,9 +195,20 @@ def test_bonus_tokens_and_no_draft(verify):
     p = ln(0.5, 0.3, 0.2).expand(2, 1, 3)
     for method in ("token", "block"):
         u = torch.zeros(2, 2, dtype=torch.float64)
-        out = verify(p, torch.tensor([[0], [-1]]), None, bonus_tokens=torch.tensor([2, 2]), uniforms=u, rule="chow", alpha=0.5, method=method)
+        out = verify(
+            p,
+            torch.tensor([[0], [-1]]),
+            None,
+            bonus_tokens=torch.tensor([2, 2]),
+            uniforms=u,
+            rule="chow",
+            alpha=0.5,
+            method=method,
+        )
         assert out.tokens.tolist() == [[0, 2], [0, -1]]
-        out = verify(p, torch.zeros(2, 0, dtype=torch.int64), None, uniforms=u[:, :1], rule="ensemble", alpha=0.5, method=method)
+        out = verify(
+            p, torch.zeros(2, 0, dtype=torch.int64), None, uniforms=u[:, :1], rule="ensemble", alpha=0.5, method=method
+        )
         assert out.tokens.tolist() == [[0], [0]] and out.num_accepted.tolist() == [0, 0]
 
 
@@ -197,22 +219,43 @@ WRONG = [
     ({"rule": "opt", "alpha": -0.1}, ValueError, r"alpha of rule 'opt' must be in \[0, inf\), got -0.1"),
     ({"rule": "lossy", "alpha": 1.0}, ValueError, r"alpha of rule 'lossy' must be in \[0, 1\), got 1.0"),
     ({"rule": "lenience", "alpha": 0.0}, ValueError, r"alpha's l of rule 'lenience' must be in \(0, 1\], got 0.0"),
-    ({"rule": "typical", "alpha": (0.1, -1.0)}, ValueError, r"alpha's delta of rule 'typical' must be in \[0, inf\), got -1.0"),
+    (
+        {"rule": "typical", "alpha": (0.1, -1.0)},
+        ValueError,
+        r"alpha's delta of rule 'typical' must be in \[0, inf\), got -1.0",
+    ),
     ({"rule": "diff", "alpha": math.nan}, ValueError, r"alpha of rule 'diff' must be in \[0, 1\], got nan"),
     ({"rule": "chow", "alpha": (0.1, 0.2)}, ValueError, r"rule 'chow' takes 1 alpha, got 0.1, 0.2"),
     ({"rule": "chow", "alpha": "much"}, TypeError, "alpha must be a number, a pair of numbers or a tensor, got 'much'"),
     ({"alpha": 0.5}, ValueError, "rule 'exact' takes no alpha, got 0.5"),
-    ({"rule": "typical", "method": "block"}, ValueError, "rule 'typical' is no law, so method must be 'token', got 'block'"),
+    (
+        {"rule": "typical", "method": "block"},
+        ValueError,
+        "rule 'typical' is no law, so method must be 'token', got 'block'",
+    ),
     ({"rule": torch.zeros(3, dtype=torch.int64)}, ValueError, r"rule must be a name or have shape \[2\], got \[3\]"),
     ({"rule": torch.zeros(2)}, TypeError, "rule must be int32 or int64, got float32"),
-    ({"rule": "chow", "alpha": torch.zeros(2, 3)}, ValueError, r"alpha must be a number, a pair, or have shape \[2\] or \[2, 2\], got \[2, 3\]"),
+    (
+        {"rule": "chow", "alpha": torch.zeros(2, 3)},
+        ValueError,
+        r"alpha must be a number, a pair, or have shape \[2\] or \[2, 2\], got \[2, 3\]",
+    ),
     ({"rule": "chow", "alpha": torch.zeros(2).double()}, TypeError, "alpha must be float32, got float64"),
 ]
 IN_TENSORS = [
     ({"rule": torch.tensor([0, 17])}, "rule must be a code from 0 to 16, got 17 at index 1"),
-    ({"rule": torch.tensor([1, 11]), "alpha": torch.tensor([0.5, 1.0])}, r"alpha of rule lossy must be in \[0, 1\), got 1 at index 1"),
-    ({"rule": torch.tensor([16, 0]), "alpha": torch.tensor([[0.5, 0.0], [9, 9]])}, r"the second alpha of rule thresholds must be in \(0, 1\], got 0"),
-    ({"rule": torch.tensor([0, 13]), "method": "block"}, "rule typical is no law, so method must be token, got block at index 1"),
+    (
+        {"rule": torch.tensor([1, 11]), "alpha": torch.tensor([0.5, 1.0])},
+        r"alpha of rule lossy must be in \[0, 1\), got 1 at index 1",
+    ),
+    (
+        {"rule": torch.tensor([16, 0]), "alpha": torch.tensor([[0.5, 0.0], [9, 9]])},
+        r"the second alpha of rule thresholds must be in \(0, 1\], got 0",
+    ),
+    (
+        {"rule": torch.tensor([0, 13]), "method": "block"},
+        "rule typical is no law, so method must be token, got block at index 1",
+    ),
 ]
 
 
@@ -231,15 +274,17 @@ def test_wrong_values_in_tensors(verify, op_backend, change, message):
 
 
 def test_defaults_of_typical(verify):
-    """Without an alpha eps = .09 and delta = .3. Of p = (.78, .1, .08, .04) .3 exp(-H) = .14, so eps decides; of ten even ids and one of
-    .026 it is .028, and decides itself."""
+    """Without an alpha eps = .09 and delta = .3. Of p = (.78, .1, .08, .04) .3 exp(-H) = .14, so eps decides; of ten
+    even ids and one of .026 it is .028, and decides itself."""
     rule = torch.tensor([TABLE["typical"].code])
     for p, drafts, taken in (((0.78, 0.1, 0.08, 0.04), [1, 2], [1, 0]), ((*[0.0974] * 10, 0.026), [0, 10], [1, 0])):
         z = ln(*p).expand(2, 2, -1)
         u = torch.full((2, 2), 0.5, dtype=torch.float64)
         assert verify(z, torch.tensor(drafts)[:, None], z[:, :1], uniforms=u, rule=rule).num_accepted.tolist() == taken
     z = ln(*[0.0305] * 30, 0.085).expand(1, 2, -1)  # .3 exp(-H) = .01; with a delta of 3 the first would be rejected
-    assert verify(z, torch.zeros(1, 1, dtype=torch.int64), z[:, :1], uniforms=u[:1], rule=rule).num_accepted.tolist() == [1]
+    assert verify(
+        z, torch.zeros(1, 1, dtype=torch.int64), z[:, :1], uniforms=u[:1], rule=rule
+    ).num_accepted.tolist() == [1]
 
 
 def test_defaults_and_a_single_alpha(sweep):
@@ -275,7 +320,9 @@ def test_schema_fake_and_compile(op_backend):
     ],
 )
 def test_the_op_checks_again(index, other, message):
-    _, (op, args, _) = surface.recorded_call("verify_chain", sk.verify_chain, **GOOD, rule=torch.tensor([1, 1]), alpha=torch.tensor([0.5, 0.5]))
+    _, (op, args, _) = surface.recorded_call(
+        "verify_chain", sk.verify_chain, **GOOD, rule=torch.tensor([1, 1]), alpha=torch.tensor([0.5, 0.5])
+    )
     args = [other if i == index else x for i, x in enumerate(args)]
     with pytest.raises(RuntimeError, match="verify_chain: " + message):
         op(*args)

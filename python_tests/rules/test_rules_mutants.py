@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of test_rules tell the rules apart: an op that takes one for another, or a parameter for another, is caught."""
+"""The checks of test_rules tell the rules apart: an op that takes one for another, or a parameter for another, is
+caught."""
 
 import numpy as np
 import pytest
-from support import rule_cases
 import test_rules
 import torch
+from support import rule_cases
 
 import specdec_kernels as sk
 from specdec_kernels.reference import verify_chain as reference_verify
@@ -74,7 +75,9 @@ def test_a_wrong_batch_is_caught(what):
     elif what == "alpha of the neighbour":
         wrong["alpha"] = args["alpha"].roll(1, 0).clamp(max=0.99)
     else:
-        wrong["rule"] = torch.tensor([RULES[rule_cases.LAWS[(rule_cases.LAWS.index(NAMES[c]) + 1) % 12]] for c in args["rule"].tolist()])
+        wrong["rule"] = torch.tensor(
+            [RULES[rule_cases.LAWS[(rule_cases.LAWS.index(NAMES[c]) + 1) % 12]] for c in args["rule"].tolist()]
+        )
         wrong["alpha"] = args["alpha"].clamp(max=0.99)
     ref, out = reference_verify(**args), sk.verify_chain(**wrong)
     assert ((out.tokens != ref.tokens).any(-1) & (ref.margin > 1)).sum() > 5

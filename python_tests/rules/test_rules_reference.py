@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules' laws by exact enumeration: the chain law of every rule and method against the law that defines the rule."""
+"""The rules' laws by exact enumeration: the chain law of every rule and method against the law that defines the
+rule."""
 
 import importlib
 import itertools
 
-from support import laws
 import numpy as np
 import pytest
+from support import laws
 from support.rule_laws import ALPHAS, LAWS, ROW_RULES, emitted, rows_of
 from support.tree_laws import EXACT, GOLDEN, TELLING, random_rows
 
@@ -27,8 +28,23 @@ def distance(law, other):
 
 def test_the_table_is_the_one_agreed_on():
     assert [*RULES.values()] == list(range(17)) and [*RULES] == [
-        "exact", "chow", "chow_log", "diff", "diff_log", "opt", "opt_log", "token_v1", "token_v2", "token_v3",
-        "lenience", "lossy", "ensemble", "typical", "top_n", "synthetic", "thresholds",
+        "exact",
+        "chow",
+        "chow_log",
+        "diff",
+        "diff_log",
+        "opt",
+        "opt_log",
+        "token_v1",
+        "token_v2",
+        "token_v3",
+        "lenience",
+        "lossy",
+        "ensemble",
+        "typical",
+        "top_n",
+        "synthetic",
+        "thresholds",
     ]
     assert [rule for rule in TABLE if TABLE[rule].is_law] == [rule for rule in RULES if rule in LAWS]
 
@@ -36,28 +52,46 @@ def test_the_table_is_the_one_agreed_on():
 # ---- golden numbers -------------------------------------------------------------------------------------------------
 
 GOLDEN_LAWS = [
-    ("chow", 0.4, "p"), ("chow", 0.6, "q"), ("chow_log", 0.9, "p"), ("diff", 0.1, "q"), ("opt", 0.3, "q"),
-    ("token_v1", 0.25, (0.1, 0.56, 0.34)), ("token_v2", 0.25, (0.35, 0.59, 0.06)), ("token_v3", 0.5, (0.35, 0.59, 0.06)),
+    ("chow", 0.4, "p"),
+    ("chow", 0.6, "q"),
+    ("chow_log", 0.9, "p"),
+    ("diff", 0.1, "q"),
+    ("opt", 0.3, "q"),
+    ("token_v1", 0.25, (0.1, 0.56, 0.34)),
+    ("token_v2", 0.25, (0.35, 0.59, 0.06)),
+    ("token_v3", 0.5, (0.35, 0.59, 0.06)),
     ("lossy", 0.2, (0.375, 0.375, 0.25)),
 ]
 TELLING_LAWS = [  # by hand: p = (.2, .4, .4), q = (.5, .35, .15); H(p) = 1.05492, H(q) = .99858, TV = .3
-    ("chow", 0.4, "p"), ("chow", 0.5, "q"), ("chow_log", 0.99, "p"), ("chow_log", 1.0, "q"), ("diff", 0.0, "q"), ("opt", 0.0, "q"),
-    ("diff_log", 0.0, "q"), ("opt_log", 0.0, "q"),
+    ("chow", 0.4, "p"),
+    ("chow", 0.5, "q"),
+    ("chow_log", 0.99, "p"),
+    ("chow_log", 1.0, "q"),
+    ("diff", 0.0, "q"),
+    ("opt", 0.0, "q"),
+    ("diff_log", 0.0, "q"),
+    ("opt_log", 0.0, "q"),
     ("token_v1", 0.1, (0.53, 0.41, 0.06)),  # keeps q >= .3: eta = .15
-    ("token_v2", 0.1, (0.1, 0.55, 0.35)), ("token_v3", 0.4, (0.1, 0.55, 0.35)),  # keep p >= .3, p >= .24: eta = .5
+    ("token_v2", 0.1, (0.1, 0.55, 0.35)),
+    ("token_v3", 0.4, (0.1, 0.55, 0.35)),  # keep p >= .3, p >= .24: eta = .5
     ("token_v3", 0.6, "q"),
     ("lossy", 0.2, (0.25, 0.375, 0.375)),  # R = .5 - .25; .8 t - .5 = R at t = .9375
     ("ensemble", 0.25, (0.425, 0.3625, 0.2125)),
     ("lenience", 0.8, (0.25, 0.35 + 0.25 / 6, 0.15 + 1.25 / 6)),  # kept (.25, .35, .15), residual (0, 1, 5) / 6
-    ("typical", (0.3, 1.0), (0.1, 0.55, 0.35)), ("typical", (0.09, 0.3), "q"),  # .3 exp(-H) = .104
-    ("top_n", (1, 0.0), (0.1, 0.55, 0.35)), ("top_n", (3, 0.15), (0.1, 0.55, 0.35)), ("top_n", (3, 0.25), "q"),  # both .4 are the largest
+    ("typical", (0.3, 1.0), (0.1, 0.55, 0.35)),
+    ("typical", (0.09, 0.3), "q"),  # .3 exp(-H) = .104
+    ("top_n", (1, 0.0), (0.1, 0.55, 0.35)),
+    ("top_n", (3, 0.15), (0.1, 0.55, 0.35)),
+    ("top_n", (3, 0.25), "q"),  # both .4 are the largest
     ("synthetic", 0.7, (0.41, 0.365, 0.225)),
     ("thresholds", (0.4, 0.8), (0.125, 0.5375, 0.3375)),  # 0 accepted with .2 / .8, else (0, .5, .5)
     ("thresholds", (1.0, 1.0), "p"),
 ]
 
 
-@pytest.mark.parametrize("pair, rule, alpha, want", [(GOLDEN, *x) for x in GOLDEN_LAWS] + [(TELLING, *x) for x in TELLING_LAWS])
+@pytest.mark.parametrize(
+    "pair, rule, alpha, want", [(GOLDEN, *x) for x in GOLDEN_LAWS] + [(TELLING, *x) for x in TELLING_LAWS]
+)
 def test_golden_laws(pair, rule, alpha, want):
     p, q = pair
     want = {"p": p, "q": q}.get(want, want) if isinstance(want, str) else want
@@ -85,7 +119,8 @@ SIZES = {"random": (4, 2), "tempered": (3, 3), "zeros": (3, 2), "equal": (3, 2),
 @pytest.mark.parametrize("kind", SIZES)
 @pytest.mark.parametrize("method, rule", COMBINATIONS)
 def test_chain_law_is_the_product_of_the_rules_law(method, rule, kind):
-    """Every emitted token has the law that defines the rule, whatever stands before it; the bonus too where its row is given."""
+    """Every emitted token has the law that defines the rule, whatever stands before it; the bonus too where its row is
+    given."""
     V, gamma = SIZES[kind]
     p, q, p1, q1 = rows_of(kind, V)
     wide = (lambda row: lambda t: np.eye(V)[row(t)]) if kind == "one-hot" else lambda row: row
@@ -93,7 +128,9 @@ def test_chain_law_is_the_product_of_the_rules_law(method, rule, kind):
         law = chain_law(p, q, gamma, method=method, rule=rule, alpha=ALPHAS[rule], p1=p1, q1=q1, end_row=end_row)
 
         def pi(t, end_row=end_row):
-            return emitted(rule, p(t), wide(q)(t), ALPHAS[rule], p1(t), wide(q1)(t)) if len(t) < gamma or end_row else p(t)
+            return (
+                emitted(rule, p(t), wide(q)(t), ALPHAS[rule], p1(t), wide(q1)(t)) if len(t) < gamma or end_row else p(t)
+            )
 
         assert sum(law.values()) == pytest.approx(1, abs=EXACT)
         assert distance(laws.complete(law, pi, gamma + 1), laws.joint(pi, gamma + 1)) < EXACT
@@ -142,10 +179,16 @@ def test_unscaled_rows_decide_and_sampled_rows_mix():
     """Confidences of p1, q1, TV and eta of p, q: exchanged, another law comes out."""
     p, q = TELLING
     p1, q1 = np.array([0.6, 0.3, 0.1]), np.array([0.3, 0.36, 0.34])
-    assert pi_of(p, q, "diff", (0.1,)).tolist() == q.tolist() and pi_of(p, q, "diff", (0.1,), p1, q1).tolist() == p.tolist()
+    assert (
+        pi_of(p, q, "diff", (0.1,)).tolist() == q.tolist()
+        and pi_of(p, q, "diff", (0.1,), p1, q1).tolist() == p.tolist()
+    )
     # max q1 = .36 >= .6 - alpha TV from alpha TV = .24 on: TV(p, q) = .3
     near = p + 0.1 * (q - p)  # TV(p, near) = .03
-    assert pi_of(p, near, "opt", (0.9,), p1, q1).tolist() == p.tolist() and pi_of(p, q, "opt", (0.9,), p1, q1).tolist() == q.tolist()
+    assert (
+        pi_of(p, near, "opt", (0.9,), p1, q1).tolist() == p.tolist()
+        and pi_of(p, q, "opt", (0.9,), p1, q1).tolist() == q.tolist()
+    )
     # token_v2 with p1: keeps 0 alone, eta = q(1) + q(2) of q as sampled
     assert pi_of(p, q, "token_v2", (0.2,), p1, q1) == pytest.approx([0.5 + 0.1, 0.2, 0.2], abs=EXACT)
     # token_v1 keeps q1 >= .35: id 1; eta = .65 of q as sampled
@@ -153,6 +196,7 @@ def test_unscaled_rows_decide_and_sampled_rows_mix():
 
 
 # ---- teeth ----------------------------------------------------------------------------------------------------------
+
 
 def walked_error(method, rule):
     """How far the walk is from the product of the rule's law, on tempered rows, the bonus row given."""
@@ -163,20 +207,50 @@ def walked_error(method, rule):
 
 
 def replace(owner, name, make):
-    return lambda patch: patch.setattr(owner, name, make(getattr(owner, name, None)), raising=False)  # builtins are no attributes yet
+    return lambda patch: patch.setattr(
+        owner, name, make(getattr(owner, name, None)), raising=False
+    )  # builtins are no attributes yet
 
 
 MUTANTS = {
-    "confidences of the sampled rows": ("token", "opt", replace(Pair, "unscaled", lambda _: property(lambda self: (self.target, self.draft)))),
-    "the residual of p": ("token", "token_v2", replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0, r_err=0.0: f(DEFER, pair, r, r_err))),
-    "the residual not of r pi": ("block", "exact", replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0, r_err=0.0: f(self, pair))),
-    "the bonus from p": ("token", "token_v3", replace(Chain, "end", lambda _: lambda self: self.draw(self.p(len(self.tokens))))),
+    "confidences of the sampled rows": (
+        "token",
+        "opt",
+        replace(Pair, "unscaled", lambda _: property(lambda self: (self.target, self.draft))),
+    ),
+    "the residual of p": (
+        "token",
+        "token_v2",
+        replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0, r_err=0.0: f(DEFER, pair, r, r_err)),
+    ),
+    "the residual not of r pi": (
+        "block",
+        "exact",
+        replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0, r_err=0.0: f(self, pair)),
+    ),
+    "the bonus from p": (
+        "token",
+        "token_v3",
+        replace(Chain, "end", lambda _: lambda self: self.draw(self.p(len(self.tokens)))),
+    ),
     "r not capped at 1": ("block", "exact", replace(block, "min", lambda _: lambda a, b: b)),
     "h_i = r_i": ("block", "lossy", replace(block, "chance_of", lambda _: lambda chain, i, last, rows, r: r[i])),
-    "q of the row before": ("token", "ensemble", replace(Chain, "pair", lambda f: lambda self, i, d, p: f(self, max(i - 1, 0), d, p))),
+    "q of the row before": (
+        "token",
+        "ensemble",
+        replace(Chain, "pair", lambda f: lambda self, i, d, p: f(self, max(i - 1, 0), d, p)),
+    ),
     "beta = 1": ("token", "lossy", replace(lossy, "inverse_beta", lambda _: lambda pair, alpha: (1.0, 0.0))),
-    "the mass that is kept for eta": ("token", "token_v1", replace(cascades, "token_rule", lambda f: lambda *a: f(*a)._replace(a=1 - f(*a).a))),
-    "tau = the smallest i": ("block", "exact", replace(block, "next", lambda _: lambda found, default: min(found, default=default))),
+    "the mass that is kept for eta": (
+        "token",
+        "token_v1",
+        replace(cascades, "token_rule", lambda f: lambda *a: f(*a)._replace(a=1 - f(*a).a)),
+    ),
+    "tau = the smallest i": (
+        "block",
+        "exact",
+        replace(block, "next", lambda _: lambda found, default: min(found, default=default)),
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules promise, on random rows: guarantees, exact ends, and that a block never expects less than its tokens."""
+"""What the rules promise, on random rows: guarantees, exact ends, and that a block never expects less than its
+tokens."""
 
 import numpy as np
 import pytest
@@ -56,29 +57,38 @@ def test_lossy_beta_solves_its_equation():
 
 
 def test_distance_from_the_target():
-    """TV(pi, p) = (1 - w) TV(p, q) for the ensemble; row rules and lossy lie between p and q, id by id. The token rules do not: they
-    gather mass on what they keep, even where p = q."""
+    """TV(pi, p) = (1 - w) TV(p, q) for the ensemble; row rules and lossy lie between p and q, id by id. The token rules
+    do not: they gather mass on what they keep, even where p = q."""
     for p, q, w in pairs(400, 2):
         tv = np.maximum(p - q, 0).sum()
         assert np.maximum(p - pi_of(p, q, "ensemble", (w,)), 0).sum() == pytest.approx((1 - w) * tv, abs=EXACT)
         for rule in (*ROW_RULES, *TOKEN_RULES, "lossy"):
             pi = pi_of(p, q, rule, (w,))
-            assert pi == pytest.approx(emitted(rule, p, q, (w,)), abs=EXACT) and pi.sum() == pytest.approx(1, abs=EXACT), rule
+            assert pi == pytest.approx(emitted(rule, p, q, (w,)), abs=EXACT) and pi.sum() == pytest.approx(
+                1, abs=EXACT
+            ), rule
             if rule not in TOKEN_RULES:
                 assert (pi <= np.maximum(p, q) + EXACT).all() and (pi >= np.minimum(p, q) - EXACT).all()
     p = np.array([0.5, 0.3, 0.2])
-    assert pi_of(p, p, "token_v2", (0.25,)) == pytest.approx([0.6, 0.36, 0.04], abs=EXACT)  # keeps 0 and 1: p + .2 p there
+    assert pi_of(p, p, "token_v2", (0.25,)) == pytest.approx(
+        [0.6, 0.36, 0.04], abs=EXACT
+    )  # keeps 0 and 1: p + .2 p there
 
 
 def test_what_a_token_rule_keeps_is_always_accepted():
     for p, q, alpha in pairs(300, 3):
         for rule in TOKEN_RULES:
             step = one_step(p, q, rule, (alpha,))
-            confidence, cut = (q, p.max() - alpha) if rule == "token_v1" else (p, p.max() - alpha if rule == "token_v2" else (1 - alpha) * p.max())
+            confidence, cut = (
+                (q, p.max() - alpha)
+                if rule == "token_v1"
+                else (p, p.max() - alpha if rule == "token_v2" else (1 - alpha) * p.max())
+            )
             assert (step.accept[(confidence >= cut) & (q > 0)] == 1).all()
 
 
 # ---- ends of the parameters' ranges ---------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_the_exact_end_is_exact_bit_for_bit(method):
@@ -98,13 +108,17 @@ def test_the_laws_at_both_ends_bit_for_bit():
         for rule in ("chow", "diff", *TOKEN_RULES):
             assert (pi_of(p, q, rule, (1.0,)) == q).all()
         assert (pi_of(p, q, "ensemble", (0.0,)) == q).all()
-        assert one_step(p, q, "thresholds", (1.0, 1.0)).emitted == pytest.approx(p, abs=EXACT)  # whatever drafted the token
+        assert one_step(p, q, "thresholds", (1.0, 1.0)).emitted == pytest.approx(
+            p, abs=EXACT
+        )  # whatever drafted the token
 
 
 # ---- block against token --------------------------------------------------------------------------------------------
 
+
 def expectations(p, q, gamma):
-    """p, q: level i [N, V^i, V], rows that depend on the prefix -> expected tokens of (token, block) [N], written out for all N at once."""
+    """p, q: level i [N, V^i, V], rows that depend on the prefix -> expected tokens of (token, block) [N], written out
+    for all N at once."""
     N, V = p[0].shape[0], p[0].shape[2]
     reach, mass, r = (np.ones((N, 1)) for _ in range(3))
     token, h = np.ones(N), []
@@ -138,8 +152,14 @@ def test_a_block_never_expects_less_than_its_tokens():
             assert (block >= token - EXACT).all()
             gains.append((block - token).mean())
             for n in range(8):
-                row = [lambda t, rows=rows: rows[len(t)][n, sum(x * V ** (len(t) - 1 - j) for j, x in enumerate(t))] if len(t) < gamma else
-                       np.full(V, 1 / V) for rows in (p, q)]
+                row = [
+                    lambda t, rows=rows: (
+                        rows[len(t)][n, sum(x * V ** (len(t) - 1 - j) for j, x in enumerate(t))]
+                        if len(t) < gamma
+                        else np.full(V, 1 / V)
+                    )
+                    for rows in (p, q)
+                ]
                 for method, want in (("token", token), ("block", block)):
                     got = theory.expected_chain_tokens(*row, gamma, method, "ensemble", w)
                     assert got == pytest.approx(want[n], abs=EXACT)
@@ -157,8 +177,12 @@ def test_expected_tokens_of_a_block_golden():
 
 def test_deferral_rate():
     p, q = (torch.from_numpy(np.stack(x)) for x in zip(GOLDEN, TELLING))
-    assert theory.deferral_rate(p, q, "chow", 0.45).tolist() == [1, 1] and theory.deferral_rate(p, q, "diff", 0.0).tolist() == [0, 0]
-    assert theory.deferral_rate(p, q, "token_v2", 0.15).tolist() == pytest.approx([0.8, 0.5])  # keeps p >= .35; p >= .25
+    assert theory.deferral_rate(p, q, "chow", 0.45).tolist() == [1, 1] and theory.deferral_rate(
+        p, q, "diff", 0.0
+    ).tolist() == [0, 0]
+    assert theory.deferral_rate(p, q, "token_v2", 0.15).tolist() == pytest.approx(
+        [0.8, 0.5]
+    )  # keeps p >= .35; p >= .25
     assert theory.deferral_rate(p[0], q[0, :2] / 0.7, "token_v3", 0.5).item() == 0  # narrower: ids 0 and 1 are kept
     with pytest.raises(ValueError, match="deferral_rate: rule must be one of 'chow', .*, got 'lossy'"):
         theory.deferral_rate(p, q, "lossy", 0.1)
@@ -169,10 +193,17 @@ def test_deferral_rate():
 def test_row_gap():
     """By hand: TELLING has TV .3; where the sides differ in width the missing ids have no mass."""
     p, q = (torch.from_numpy(np.stack(x)) for x in zip(GOLDEN, TELLING))
-    want = [[0.3, 0.7, 1.0296530140645737, 1.0296530140645737, 0.5, 0.5], [0.3, 0.7, 1.0549201679861442, 0.9985793315873921, 0.4, 0.5]]
+    want = [
+        [0.3, 0.7, 1.0296530140645737, 1.0296530140645737, 0.5, 0.5],
+        [0.3, 0.7, 1.0549201679861442, 0.9985793315873921, 0.4, 0.5],
+    ]
     assert reference.row_gap(p, q, kind="probs").numpy() == pytest.approx(np.array(want), abs=EXACT)
-    assert reference.row_gap(p.log() + 3, q.log() - 2).numpy() == pytest.approx(np.array(want), abs=1e-7)  # stats hold the maximum as they hold it
-    assert reference.row_gap(p, q[:, :2], kind="probs")[:, :2].numpy() == pytest.approx(np.array([[0.5, 0.5], [0.45, 0.55]]), abs=EXACT)
+    assert reference.row_gap(p.log() + 3, q.log() - 2).numpy() == pytest.approx(
+        np.array(want), abs=1e-7
+    )  # stats hold the maximum as they hold it
+    assert reference.row_gap(p, q[:, :2], kind="probs")[:, :2].numpy() == pytest.approx(
+        np.array([[0.5, 0.5], [0.45, 0.55]]), abs=EXACT
+    )
     bad = reference.row_gap(p, torch.full_like(q, torch.nan), kind="probs")
     assert bad[:, [0, 1, 3, 5]].isnan().all() and not bad[:, [2, 4]].isnan().any()
     stats = reference.row_stats(q.log(), temperature=0.5)

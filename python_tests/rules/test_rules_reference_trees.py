@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules in trees: pi in place of p wherever a node has children, and thresholds for target_only."""
 
-from support import laws
 import numpy as np
 import pytest
 import torch
+from support import laws
 from support.rule_laws import ALPHAS, LAWS, emitted
 from support.tree_laws import EXACT, TELLING, constant, random_rows, with_zeros
 
@@ -58,8 +58,11 @@ def test_thresholds():
     p = constant(TELLING[0])
     tree = plain_tree([-1, 0, 0], [-1, 2, 0])
     want = {  # the coin's share of each child, and what is left for the rest, which is id 1 alone
-        (1.0, 1.0): (0.4, 0.2), (1.0, 0.8): (0.5, 0.25), (1.0, 0.5): (0.8, 0.2),
-        (0.3, 1.0): (1.0, 0.0), (0.4, 0.5): (1.0, 0.0),
+        (1.0, 1.0): (0.4, 0.2),
+        (1.0, 0.8): (0.5, 0.25),
+        (1.0, 0.5): (0.8, 0.2),
+        (0.3, 1.0): (1.0, 0.0),
+        (0.4, 0.5): (1.0, 0.0),
     }
     for alpha, (first, second) in want.items():
         law = tree_law(tree, p, None, "target_only", rule="thresholds", alpha=alpha)
@@ -85,20 +88,35 @@ def test_thresholds_of_a_chain():
 
 
 def test_confidences_are_unscaled():
-    """T = .5 and T = 2: max q1 = .5 keeps at chow .55 whatever max q is, and the draft is accepted as q itself has it."""
+    """T = .5 and T = 2: max q1 = .5 keeps at chow .55 whatever max q is, and the draft is accepted as q itself has
+    it."""
     p, q = (torch.from_numpy(np.log(x)).float() for x in TELLING)
     tree = plain_tree([-1, 0], [-1, 0])
     for temperature in (0.5, 2.0):
         for alpha, accepted in ((0.55, 1), (0.45, 0)):
-            out = reference.verify_tree(tree, p.expand(1, 2, 3), q.expand(1, 2, 3), method="recursive", rule="chow", alpha=alpha,
-                                        temperature=temperature, draft_temperature=temperature,
-                                        uniforms=torch.tensor([[0.0, 0.9999, 0.5]], dtype=torch.float64))
+            out = reference.verify_tree(
+                tree,
+                p.expand(1, 2, 3),
+                q.expand(1, 2, 3),
+                method="recursive",
+                rule="chow",
+                alpha=alpha,
+                temperature=temperature,
+                draft_temperature=temperature,
+                uniforms=torch.tensor([[0.0, 0.9999, 0.5]], dtype=torch.float64),
+            )
             assert out.num_accepted.item() == accepted
 
 
 def test_undefined_combinations_are_refused():
     tree = plain_tree([-1, 0], [-1, 0])
     z = torch.zeros(1, 2, 3)
-    for method, rule in (("target_only", "chow"), ("greedy", "ensemble"), ("recursive", "typical"), ("kseq", "thresholds"), ("greedy", "thresholds")):
+    for method, rule in (
+        ("target_only", "chow"),
+        ("greedy", "ensemble"),
+        ("recursive", "typical"),
+        ("kseq", "thresholds"),
+        ("greedy", "thresholds"),
+    ):
         with pytest.raises(ValueError, match=f"verify_tree: rule {rule} is not defined for method '{method}'"):
             reference.verify_tree(tree, z, z, method=method, rule=rule, alpha=0.5)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference.verify_chain with rules and blocks on given uniforms: columns, mixed batches, greedy rows, bad data, ties, margins."""
+"""reference.verify_chain with rules and blocks on given uniforms: columns, mixed batches, greedy rows, bad data, ties,
+margins."""
 
 import math
 
@@ -27,18 +28,29 @@ def step(p, q, drafts, u, q_end=None, **more):
     p, q = ln(np.asarray(p, dtype=float)), None if q is None else ln(np.asarray(q, dtype=float))
     if q_end is not None:
         q = torch.cat([q, ln(np.asarray([q_end], dtype=float))])
-    return reference.verify_chain(p[None], torch.tensor([drafts]), None if q is None else q[None],
-                                  uniforms=torch.tensor([u], dtype=torch.float64), **more)
+    return reference.verify_chain(
+        p[None],
+        torch.tensor([drafts]),
+        None if q is None else q[None],
+        uniforms=torch.tensor([u], dtype=torch.float64),
+        **more,
+    )
 
 
 # ---- block ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("drafts, u, tokens", [
-    ([0, 0], (0.0, 0.249), [0, 0, 1]), ([0, 0], (0.0, 0.251), [1]),  # r = (.5, .25), s_1 = 0: tau is 2 or 0, whatever u_1
-    ([0, 1], (0.999, 0.999), [0, 1, 1]),  # r = (.5, 1)
-    ([1, 0], (0.999, 0.499), [1, 0, 1]), ([1, 0], (0.999, 0.501), [1, 1]),  # r = (1, .5), h_1 = 1
-    ([1, 1], (0.999, 0.999), [1, 1, 1]),
-])
+
+@pytest.mark.parametrize(
+    "drafts, u, tokens",
+    [
+        ([0, 0], (0.0, 0.249), [0, 0, 1]),
+        ([0, 0], (0.0, 0.251), [1]),  # r = (.5, .25), s_1 = 0: tau is 2 or 0, whatever u_1
+        ([0, 1], (0.999, 0.999), [0, 1, 1]),  # r = (.5, 1)
+        ([1, 0], (0.999, 0.499), [1, 0, 1]),
+        ([1, 0], (0.999, 0.501), [1, 1]),  # r = (1, .5), h_1 = 1
+        ([1, 1], (0.999, 0.999), [1, 1, 1]),
+    ],
+)
 def test_block_golden(drafts, u, tokens):
     """p = (1/3, 2/3), q = (2/3, 1/3): the worked example of Sun et al. 2024; a final draw of .9 is 1."""
     out = step([[1 / 3, 2 / 3]] * 3, [[2 / 3, 1 / 3]] * 2, drafts, [*u, 0.9], method="block")
@@ -46,7 +58,8 @@ def test_block_golden(drafts, u, tokens):
 
 
 def test_a_block_is_the_traversal_of_a_single_path():
-    """Two implementations from two papers, the same uniforms: test i stands in column i here, in its node's column there."""
+    """Two implementations from two papers, the same uniforms: test i stands in column i here, in its node's column
+    there."""
     args = chain_args(2, B=200, G=4, V=5)
     del args["draft_logits"]
     q = chain_args(3, B=200, G=4, V=5)["draft_logits"]  # drafts that q did not draw: accepted less often
@@ -69,6 +82,7 @@ def test_nothing_behind_a_first_r_of_zero_is_read():
 
 
 # ---- mixed batches --------------------------------------------------------------------------------------------------
+
 
 def mixed(method, B):
     names = LAWS if method == "block" else [*ALPHAS]
@@ -103,8 +117,15 @@ def test_ragged_equals_dense(method, end_row):
     args["draft_tokens"][torch.arange(G)[None] >= lengths[:, None]] = -1
     _, codes, alpha = mixed(method, B)
     more = dict(method=method, rule=codes, alpha=alpha, uniforms=args.pop("uniforms"))
-    ragged = {name: torch.cat([rows[: n + (name == "target_logits" or (end_row and name == "draft_logits"))] for rows, n in zip(x, lengths)])
-              for name, x in args.items()}
+    ragged = {
+        name: torch.cat(
+            [
+                rows[: n + (name == "target_logits" or (end_row and name == "draft_logits"))]
+                for rows, n in zip(x, lengths)
+            ]
+        )
+        for name, x in args.items()
+    }
     cu_draft = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     want = reference.verify_chain(**args, **more)
     for got, expected in zip(reference.verify_chain(**ragged, cu_draft=cu_draft, max_draft=G, **more), want):
@@ -119,10 +140,27 @@ def test_the_bonus_follows_pi_where_the_drafts_row_is_given(method):
         for end in (True, False):
             pi = pi_of(p, q, rule, ALPHAS[rule]) if rule in LAWS and end else p
             for v, x in [((pi[:x].sum() + pi[: x + 1].sum()) / 2, x) for x in range(3) if pi[x] > 0]:
-                out = step([p], np.zeros((0, 3)), [], [v], q_end=q if end else None, method=method, rule=rule, alpha=ALPHAS[rule] or None)
+                out = step(
+                    [p],
+                    np.zeros((0, 3)),
+                    [],
+                    [v],
+                    q_end=q if end else None,
+                    method=method,
+                    rule=rule,
+                    alpha=ALPHAS[rule] or None,
+                )
                 assert out.tokens.tolist() == [[x]], (rule, end, v)
-    out = reference.verify_chain(ln(p)[None, None], torch.tensor([[1]]), ln([q, q])[None], bonus_tokens=torch.tensor([2]), method=method,
-                                 rule="ensemble", alpha=0.5, uniforms=torch.zeros(1, 2, dtype=torch.float64))
+    out = reference.verify_chain(
+        ln(p)[None, None],
+        torch.tensor([[1]]),
+        ln([q, q])[None],
+        bonus_tokens=torch.tensor([2]),
+        method=method,
+        rule="ensemble",
+        alpha=0.5,
+        uniforms=torch.zeros(1, 2, dtype=torch.float64),
+    )
     assert out.tokens.tolist() == [[1, 2]]
 
 
@@ -132,29 +170,49 @@ P1, Q1 = (0.5, 0.3, 0.2), (0.1, 0.36, 0.54)  # argmax 0 and 2
 
 
 def greedy_step(d, rule, alpha, u=0.5, v=0.5, q_temperature=0.0, method="token", end=False):
-    out = step([P1, P1], [Q1], [d], [u, v], q_end=Q1 if end else None, rule=rule, alpha=alpha, temperature=0.0,
-               draft_temperature=q_temperature, method=method)
+    out = step(
+        [P1, P1],
+        [Q1],
+        [d],
+        [u, v],
+        q_end=Q1 if end else None,
+        rule=rule,
+        alpha=alpha,
+        temperature=0.0,
+        draft_temperature=q_temperature,
+        method=method,
+    )
     return out.tokens[0].tolist()
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_greedy_rows(method):
-    """Both sides at T = 0, with confidences of the unscaled rows: a row that defers emits argmax p, one that keeps argmax q."""
-    assert greedy_step(2, "diff", 0.0, method=method) == [2, 0] and greedy_step(2, "chow", 0.4, method=method) == [0, -1]
+    """Both sides at T = 0, with confidences of the unscaled rows: a row that defers emits argmax p, one that keeps
+    argmax q."""
+    assert greedy_step(2, "diff", 0.0, method=method) == [2, 0] and greedy_step(2, "chow", 0.4, method=method) == [
+        0,
+        -1,
+    ]
     assert greedy_step(2, "diff", 0.0, method=method, end=True) == [2, 2]  # the bonus too
     assert greedy_step(0, "chow", 0.4, q_temperature=1.0, method=method) == [0, 0]
     for alpha, kept in ((0.25, False), (0.35, True)):  # token_v2: .2 >= .5 - alpha
         assert greedy_step(2, "token_v2", alpha, method=method) == ([2, 0] if kept else [0, -1])
-        assert greedy_step(2, "token_v3", 2 * alpha, method=method) == ([2, 0] if kept else [0, -1])  # .2 >= (1 - 2 alpha) .5
+        assert greedy_step(2, "token_v3", 2 * alpha, method=method) == (
+            [2, 0] if kept else [0, -1]
+        )  # .2 >= (1 - 2 alpha) .5
     assert greedy_step(1, "token_v1", 0.1, q_temperature=1.0, method=method) == [0, -1]  # .36 < .4
     assert greedy_step(1, "token_v1", 0.2, q_temperature=1.0, method=method) == [1, 0]
-    assert greedy_step(0, "token_v1", 0.1, q_temperature=1.0, method=method) == [0, 0]  # argmax p is accepted, kept or not
+    assert greedy_step(0, "token_v1", 0.1, q_temperature=1.0, method=method) == [
+        0,
+        0,
+    ]  # argmax p is accepted, kept or not
     for d in (0, 1, 2):
         assert greedy_step(d, "lossy", 0.4, ALMOST_ONE, method=method) == ([0, 0] if d == 0 else [0, -1])  # as exact
 
 
 def test_greedy_lenience_is_the_argmax_variant():
-    """p1(x) >= l max p1, deterministic: .3 >= .5 l up to l = .6. At l = 1 a tie that is not the argmax is rejected as exact does."""
+    """p1(x) >= l max p1, deterministic: .3 >= .5 l up to l = .6. At l = 1 a tie that is not the argmax is rejected as
+    exact does."""
     for l, kept in ((0.59, True), (0.61, False)):
         for u in (0.0, ALMOST_ONE):
             assert greedy_step(1, "lenience", l, u) == ([1, 0] if kept else [0, -1])
@@ -171,7 +229,9 @@ def test_greedy_rows_of_the_other_rules():
         for rule, alpha in (("typical", None), ("thresholds", (0.4, 0.5))):
             assert greedy_step(d, rule, alpha) == ([0, 0] if d == 0 else [0, -1])
     assert greedy_step(1, "synthetic", 0.6) == [1, 0] and greedy_step(1, "synthetic", 0.4) == [0, -1]
-    assert greedy_step(1, "ensemble", 0.3, 0.69, q_temperature=1.0) == [1, 0] and greedy_step(1, "ensemble", 0.3, 0.71, q_temperature=1.0) == [0, -1]
+    assert greedy_step(1, "ensemble", 0.3, 0.69, q_temperature=1.0) == [1, 0] and greedy_step(
+        1, "ensemble", 0.3, 0.71, q_temperature=1.0
+    ) == [0, -1]
 
 
 # ---- bad data -------------------------------------------------------------------------------------------------------
@@ -181,12 +241,16 @@ NAN = (math.nan, 0.5, 0.5)
 
 @pytest.mark.parametrize("rule", [*ROW_RULES, *TOKEN_RULES])
 def test_nan_confidences_defer(rule):
-    """A NaN in the draft's probabilities: id 1 is tested as exact would, and the residual counts the NaN as 0. At these alphas every
-    rule would keep whatever the draft says."""
+    """A NaN in the draft's probabilities: id 1 is tested as exact would, and the residual counts the NaN as 0. At these
+    alphas every rule would keep whatever the draft says."""
     alpha = {"chow_log": 9.0, "diff_log": 9.0, "opt": 9.0, "opt_log": 9.0}.get(rule, 1.0)
     for d, u, tokens in ((1, 0.59, [1, 0]), (1, 0.61, [0, -1])):
         args = dict(target_kind="probs", draft_kind="probs", uniforms=torch.tensor([[u, 0.0]], dtype=torch.float64))
-        rows = torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64), torch.tensor([[d]]), torch.tensor([[NAN]], dtype=torch.float64)
+        rows = (
+            torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64),
+            torch.tensor([[d]]),
+            torch.tensor([[NAN]], dtype=torch.float64),
+        )
         kept = reference.verify_chain(rows[0], rows[1], rows[2].nan_to_num(0.0), **args, rule=rule, alpha=alpha)
         assert kept.num_accepted.item() == 1
         out = reference.verify_chain(*rows, **args, rule=rule, alpha=alpha)
@@ -203,7 +267,9 @@ def test_bad_rows_and_drafts_emit_a_token_of_the_vocabulary(rule):
         assert out.status.item() == (5 if reads_q else 0) and (out.num_accepted.item() == 0 or not reads_q)
         assert not reads_q or out.tokens[0].tolist() == [1, -1]  # .7 of p: nothing is taken away
         out = step([bad, good], [good], [1], [0.0, 0.7], **more)
-        assert out.status.item() == 1 and out.tokens[0].tolist() == [1, -1] and out.logprobs[0, 0].isnan()  # the largest finite entry
+        assert (
+            out.status.item() == 1 and out.tokens[0].tolist() == [1, -1] and out.logprobs[0, 0].isnan()
+        )  # the largest finite entry
         out = step([good, good], [(0.7, 0.0, 0.3)], [1], [0.0, 0.0], **more)  # q(d) = 0
         assert not reads_q or (out.status.item() & 4 and out.num_accepted.item() == 0)
         for d in (-1, 7):
@@ -222,10 +288,17 @@ def test_a_token_the_target_forbids_is_not_accepted():
 
 # ---- edges ----------------------------------------------------------------------------------------------------------
 
+
 def probs_step(rule, alpha, d, u, p, q):
     rows = torch.tensor([[p, p]], dtype=torch.float64), torch.tensor([[d]]), torch.tensor([[q]], dtype=torch.float64)
-    return reference.verify_chain(*rows, target_kind="probs", draft_kind="probs", rule=rule, alpha=alpha,
-                                  uniforms=torch.tensor([[u, 0.0]], dtype=torch.float64))
+    return reference.verify_chain(
+        *rows,
+        target_kind="probs",
+        draft_kind="probs",
+        rule=rule,
+        alpha=alpha,
+        uniforms=torch.tensor([[u, 0.0]], dtype=torch.float64),
+    )
 
 
 def test_a_tie_keeps_the_draft():
@@ -243,14 +316,25 @@ def test_a_tie_keeps_the_draft():
     # typical is strict, as Medusa has it
     assert probs_step("typical", (0.125, 1.0), 1, 0.0, p, q).num_accepted.item() == 0
     assert probs_step("top_n", (2, 0.0), 1, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 0
-    assert probs_step("top_n", (2, 0.25), 2, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 1  # ties at the n-th stay
+    assert (
+        probs_step("top_n", (2, 0.25), 2, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 1
+    )  # ties at the n-th stay
 
 
-@pytest.mark.parametrize("rule, alpha, edges", [
-    ("chow", 0.5, None), ("diff", 0.05, None), ("token_v2", 0.1999, None),  # close to a threshold
-    ("lossy", 0.2, {1: 0.75, 2: 5 / 6}), ("ensemble", 0.5, {1: 0.8, 2: 5 / 6}), ("lenience", 0.8, {1: 0.75}), ("token_v3", 0.5, {2: 0.2}),
-    ("synthetic", 0.7, {0: 0.7}), ("thresholds", (0.9, 0.8), {0: 0.625, 1: 0.375}),
-])
+@pytest.mark.parametrize(
+    "rule, alpha, edges",
+    [
+        ("chow", 0.5, None),
+        ("diff", 0.05, None),
+        ("token_v2", 0.1999, None),  # close to a threshold
+        ("lossy", 0.2, {1: 0.75, 2: 5 / 6}),
+        ("ensemble", 0.5, {1: 0.8, 2: 5 / 6}),
+        ("lenience", 0.8, {1: 0.75}),
+        ("token_v3", 0.5, {2: 0.2}),
+        ("synthetic", 0.7, {0: 0.7}),
+        ("thresholds", (0.9, 0.8), {0: 0.625, 1: 0.375}),
+    ],
+)
 def test_margins(rule, alpha, edges):
     """Small at an acceptance's edge (except where nothing is rounded: synthetic), large elsewhere."""
     p, q = (0.5, 0.3, 0.2), (0.2, 0.5 + 1e-8, 0.3 - 1e-8)
@@ -263,7 +347,9 @@ def test_margins(rule, alpha, edges):
         return
     for d, edge in edges.items():
         for distance in (3e-9, 1e-4):
-            below, above = (step([p, p], [q], [d], [edge + x, 0.1], rule=rule, alpha=alpha) for x in (-distance, distance))
+            below, above = (
+                step([p, p], [q], [d], [edge + x, 0.1], rule=rule, alpha=alpha) for x in (-distance, distance)
+            )
             near = distance < 1e-8 and rule != "synthetic"
             assert (below.margin < 1) == (above.margin < 1) == near, (rule, d, edge)
             if distance > 1e-8:
@@ -273,9 +359,22 @@ def test_margins(rule, alpha, edges):
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 RANGES = {
-    "chow": r"\[0, 1\]", "chow_log": r"\[0, inf\)", "diff": r"\[0, 1\]", "diff_log": r"\[0, inf\)", "opt": r"\[0, inf\)", "opt_log": r"\[0, inf\)",
-    "token_v1": r"\[0, 1\]", "token_v2": r"\[0, 1\]", "token_v3": r"\[0, 1\]", "lenience": r"\(0, 1\]", "lossy": r"\[0, 1\)",
-    "ensemble": r"\[0, 1\]", "typical": r"\[0, 1\]", "top_n": r"\[1, inf\)", "synthetic": r"\[0, 1\]", "thresholds": r"\(0, 1\]",
+    "chow": r"\[0, 1\]",
+    "chow_log": r"\[0, inf\)",
+    "diff": r"\[0, 1\]",
+    "diff_log": r"\[0, inf\)",
+    "opt": r"\[0, inf\)",
+    "opt_log": r"\[0, inf\)",
+    "token_v1": r"\[0, 1\]",
+    "token_v2": r"\[0, 1\]",
+    "token_v3": r"\[0, 1\]",
+    "lenience": r"\(0, 1\]",
+    "lossy": r"\[0, 1\)",
+    "ensemble": r"\[0, 1\]",
+    "typical": r"\[0, 1\]",
+    "top_n": r"\[1, inf\)",
+    "synthetic": r"\[0, 1\]",
+    "thresholds": r"\(0, 1\]",
 }
 
 
@@ -283,20 +382,28 @@ def test_alpha_outside_its_range_is_refused():
     args = chain_args(6, B=2)
     for rule, text in RANGES.items():
         for alpha in (-0.1, math.nan, math.inf):
-            with pytest.raises(ValueError, match=f"verify_chain: alpha of rule {rule} must be in {text}, got {alpha:g}"):
+            with pytest.raises(
+                ValueError, match=f"verify_chain: alpha of rule {rule} must be in {text}, got {alpha:g}"
+            ):
                 reference.verify_chain(**args, rule=rule, alpha=alpha)
     with pytest.raises(ValueError, match=r"the second alpha of rule thresholds must be in \(0, 1\], got 0"):
         reference.verify_chain(**args, rule="thresholds", alpha=(1.0, 0.0))
     with pytest.raises(ValueError, match=r"alpha of rule lossy must be in \[0, 1\), got 1"):
-        reference.verify_chain(**args, rule=torch.tensor([0, RULES["lossy"]]), alpha=torch.tensor([7.0, 1.0]))  # exact takes none
+        reference.verify_chain(
+            **args, rule=torch.tensor([0, RULES["lossy"]]), alpha=torch.tensor([7.0, 1.0])
+        )  # exact takes none
 
 
 def test_what_else_is_refused():
     args = chain_args(6, B=2)
     for rule in OTHERS:
-        with pytest.raises(ValueError, match=f"verify_chain: rule {rule} is no law, so method must be token, got block"):
+        with pytest.raises(
+            ValueError, match=f"verify_chain: rule {rule} is no law, so method must be token, got block"
+        ):
             reference.verify_chain(**args, rule=rule, method="block")
-    with pytest.raises(ValueError, match="verify_chain: rule must be one of 'exact', 'chow', .* or a tensor of codes, got 'x'"):
+    with pytest.raises(
+        ValueError, match="verify_chain: rule must be one of 'exact', 'chow', .* or a tensor of codes, got 'x'"
+    ):
         reference.verify_chain(**args, rule="x")
     with pytest.raises(ValueError, match="verify_chain: rule codes must be 0 ... 16, got 17"):
         reference.verify_chain(**args, rule=torch.tensor([0, 17]))
@@ -309,6 +416,8 @@ def test_defaults_are_the_strictest_values_and_medusas():
     for rule in ALPHAS:
         default = {"typical": (0.09, 0.3), "top_n": (1, 0.0), "thresholds": (1.0, 1.0)}.get(rule)
         alpha = default or {"lenience": 1.0, "ensemble": 1.0, "exact": None}.get(rule, 0.0)
-        assert_equal(reference.verify_chain(**args, rule=rule), reference.verify_chain(**args, rule=rule, alpha=alpha), rule)
+        assert_equal(
+            reference.verify_chain(**args, rule=rule), reference.verify_chain(**args, rule=rule, alpha=alpha), rule
+        )
     only_eps = reference.verify_chain(**args, rule="typical", alpha=0.2)
     assert_equal(only_eps, reference.verify_chain(**args, rule="typical", alpha=(0.2, 0.3)))

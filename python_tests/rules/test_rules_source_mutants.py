@@ -5,18 +5,22 @@ import functools
 import inspect
 import os
 
-from support import backends
 import pytest
-from tools.cuda_on_cpu.build import CSRC
-from tools.cuda_on_cpu.mutants import mutate
+from support import backends
 from support.rule_mutants import CUDA, PACKAGE, TRITON, package, with_kernels_of
 from support.worker import Worker
+
+from tools.cuda_on_cpu.build import CSRC
+from tools.cuda_on_cpu.mutants import mutate
+from tools.mutate import places
 
 DEFAULT = {"cuda": ["eta omitted", "h = r"], "triton": ["TV without alpha", "r not carried"]}
 
 
 def tried(mutants, some):
-    thorough = pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="a quarter of a minute each: SPECDEC_THOROUGH=1")
+    thorough = pytest.mark.skipif(
+        os.environ.get("SPECDEC_THOROUGH") != "1", reason="a quarter of a minute each: SPECDEC_THOROUGH=1"
+    )
     return [pytest.param(name, marks=[thorough] * (name not in some)) for name in mutants]
 
 
@@ -40,7 +44,9 @@ def test_cuda_mutant_is_caught(name):
 def test_triton_mutant_is_caught(name):
     pytest.importorskip("triton")
     *change, caught = TRITON[name]
-    worker = Worker("mutant", {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1", "PYTHONPATH": str(package(*change))})
+    worker = Worker(
+        "mutant", {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1", "PYTHONPATH": str(package(*change))}
+    )
     fails(caught, functools.partial(worker.call, backends.public, "verify_chain"), "triton-interpret")
     worker.process.terminate()
 
@@ -48,4 +54,6 @@ def test_triton_mutant_is_caught(name):
 def test_every_mutant_finds_its_line():
     """Also those that are tried on request only."""
     for folder, mutants in ((CSRC, CUDA), (PACKAGE / "triton", TRITON)):
-        assert {name for name, (file, old, *_) in mutants.items() if (folder / file).read_text().count(old) != 1} == set()
+        assert {
+            name for name, (file, old, *_) in mutants.items() if len(places((folder / file).read_text(), old)) != 1
+        } == set()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules sum of rows, entropies, TV and ranks: a parameter on this side and on that side of the value at which float64 says
-that the decision turns, as near to it as float32 sums allow."""
+"""What the rules sum of rows, entropies, TV and ranks: a parameter on this side and on that side of the value at which
+float64 says that the decision turns, as near to it as float32 sums allow."""
 
 import json
 import math
@@ -9,14 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import backends
 import pytest
 import torch
+from support import backends
 from support.checks import ALMOST_ONE
+from support.paths import PYTHONPATH
 
 import specdec_kernels as sk
 from specdec_kernels.reference.law import EPS
-from support.paths import PYTHONPATH
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHAPES = {"one chunk": (900, 900), "chunks": (5003, 5003), "narrow draft": (5003, 1030), "wide draft": (2100, 5003)}
@@ -24,9 +24,13 @@ LAWS = {"T=1": {}, "T=.7": {"temperature": 0.7}, "top_k": {"top_k": 40}}
 
 
 def rows(n, V, Vq, dtype):
-    """[n, V] peaked and [n, Vq] flatter logits. Chunks lie far below each other, one of them where exp is 0, and one at -inf."""
+    """[n, V] peaked and [n, Vq] flatter logits. Chunks lie far below each other, one of them where exp is 0, and one at
+    -inf."""
     generator = torch.Generator().manual_seed(1)
-    p, q = (scale * torch.randn(6, width, generator=generator).repeat(-(-n // 6), 1)[:n] for width, scale in ((V, 3.0), (Vq, 1.5)))
+    p, q = (
+        scale * torch.randn(6, width, generator=generator).repeat(-(-n // 6), 1)[:n]
+        for width, scale in ((V, 3.0), (Vq, 1.5))
+    )
     for z in (p, q):
         z -= 0.004 * torch.arange(z.shape[1])
         z[:, 2048:3072] -= 300
@@ -46,7 +50,8 @@ def entropy(p):
 
 
 def turns(rule, p, q, how):
-    """[n] parameter at which each row turns, [n] drafted ids that tell, and the relative distance at which rounding has no say."""
+    """[n] parameter at which each row turns, [n] drafted ids that tell, and the relative distance at which rounding has
+    no say."""
     V = min(p.shape[1], q.shape[1])
     law_p, law_q, p1, q1 = softmax(p, **how), softmax(q, **how), softmax(p), softmax(q)
     off = (64 + 8 * math.log(q.shape[1])) * EPS * (1 + math.log(q.shape[1]))  # of an entropy, as test_row_gap has it
@@ -55,7 +60,9 @@ def turns(rule, p, q, how):
         d = likely.multinomial(1, generator=torch.Generator().manual_seed(3))
         return law_p.gather(1, d)[:, 0] / (-entropy(law_p)).exp(), d, 2 * off
     if rule == "top_n":
-        last = p[:, (p.shape[1] - 1) // 1024 * 1024 :].amax(-1, keepdim=True)  # a chunk's one entry that counts, next to the draft
+        last = p[:, (p.shape[1] - 1) // 1024 * 1024 :].amax(
+            -1, keepdim=True
+        )  # a chunk's one entry that counts, next to the draft
         d = torch.where(p < last, p, -math.inf).argmax(-1, keepdim=True)
         return (p > p.gather(1, d)).sum(-1) + 0.5, d, 0
     most = max(p.shape[1], q.shape[1])
@@ -71,7 +78,8 @@ def turns(rule, p, q, how):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rule", ["typical", "top_n", "chow_log", "diff_log", "opt", "opt_log"])
 def test_decides_as_float64_does(sweep_backend, rule, shape, law):
-    """Stats made by the op itself, which may sum what the rule asks on the way, and stats handed over, when it cannot."""
+    """Stats made by the op itself, which may sum what the rule asks on the way, and stats handed over, when it
+    cannot."""
     verify = backends.call("verify_chain", sweep_backend)
     how, n = LAWS[law], backends.scale(6, sweep_backend, least=2)
     for dtype in list(DTYPES)[: 1 if sweep_backend != "cpu" else 3]:
@@ -91,20 +99,29 @@ def test_decides_as_float64_does(sweep_backend, rule, shape, law):
         for given in (sampled, how | {"draft_stats": stats["draft_stats"]}, stats):
             for alpha, accepted in sides:
                 out = verify(**args, **given, rule=rule, alpha=alpha.float())
-                assert (out.num_accepted == int(accepted)).all(), f"{dtype}, {sorted(given)}, {alpha.tolist()}: {out.num_accepted}"
+                assert (out.num_accepted == int(accepted)).all(), (
+                    f"{dtype}, {sorted(given)}, {alpha.tolist()}: {out.num_accepted}"
+                )
 
 
 def laws_kept():
-    """Whether laws whose entropy is summed on the way are the very laws of the exact rule: logprobs and bonus tokens, bit for bit."""
+    """Whether laws whose entropy is summed on the way are the very laws of the exact rule: logprobs and bonus tokens,
+    bit for bit."""
     n = 64
     for dtype in DTYPES.values():
         for V in (900, 5003):
             p, _ = rows(n, V, 1, dtype)
             d = p.topk(3).indices[:, 2:]
-            args = {"target_logits": p[:, None].expand(n, 2, V), "draft_tokens": d, "temperature": torch.linspace(0.2, 2, n)}
+            args = {
+                "target_logits": p[:, None].expand(n, 2, V),
+                "draft_tokens": d,
+                "temperature": torch.linspace(0.2, 2, n),
+            }
             args["uniforms"] = torch.stack([torch.zeros(n), torch.linspace(0, 1 - 1e-6, n)], 1).double()
             exact, typical = sk.verify_chain(**args), sk.verify_chain(**args, rule="typical", alpha=(0.0, 0.0))
-            if not (exact.num_accepted == 1).all() or not all(torch.equal(a, b) for a, b in zip(exact[:4], typical[:4])):
+            if not (exact.num_accepted == 1).all() or not all(
+                torch.equal(a, b) for a, b in zip(exact[:4], typical[:4])
+            ):
                 return False
     return True
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One way to call an op, whatever runs it. Tests take the fixture `backend` and call run(op, backend, ...).
 
-SPECDEC_TEST_BACKENDS picks backends by name, with commas; `reference` runs the tests against the float64 reference: a test
-of the tests.
+SPECDEC_TEST_BACKENDS picks backends by name, with commas; `reference` runs the tests against the float64 reference: a
+test of the tests.
 """
 
 import functools
@@ -26,7 +26,9 @@ BACKENDS = {
     "triton-interpret": Backend({"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1"}, slower=8),
     "cuda": Backend({"SPECDEC_BACKEND": "cuda"}, "cuda"),
     "triton": Backend({"SPECDEC_BACKEND": "triton"}, "cuda"),
-    "cuda-on-cpu-checked": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "checked"}, slower=20),  # every access is noted
+    "cuda-on-cpu-checked": Backend(
+        {"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "checked"}, slower=20
+    ),  # every access is noted
     "reference": Backend(slower=4),
 }
 # The CPU's instruction sets that can run here, each in a process of its own
@@ -53,8 +55,8 @@ def why_not(name):
 
 
 def scale(n, backend, least=14):
-    """How many of n inputs a test takes on a backend: fewer where kernels are simulated, yet `least` of them (every kind of
-    row comes twice)."""
+    """How many of n inputs a test takes on a backend: fewer where kernels are simulated, yet `least` of them (every
+    kind of row comes twice)."""
     return min(n, max(least, n // BACKENDS[backend].slower))
 
 

@@ -67,15 +67,29 @@ def parameters(seed, n):
 
 
 def strided(t, pad=3, shift=0):
-    """The same rows with a row stride that is no multiple of anything, the first one `shift` elements into its storage."""
+    """The same rows with a row stride that is no multiple of anything, the first one `shift` elements into its
+    storage."""
     sizes = (*t.shape[:-1], t.shape[-1] + pad)
     wide = torch.full((math.prod(sizes) + shift,), math.nan, dtype=t.dtype)[shift:].view(sizes)
     wide[..., : t.shape[-1]] = t
     return wide[..., : t.shape[-1]]
 
 
-def chain(seed, B, G, V, Vq=None, dtype=torch.float32, draft_dtype=None, filtered=False, one_hot=False, dirty=True, kinds=KINDS):
-    """Keyword arguments of verify_chain. Drafts come from the draft's law; with `dirty` one id in 16 is out of range."""
+def chain(
+    seed,
+    B,
+    G,
+    V,
+    Vq=None,
+    dtype=torch.float32,
+    draft_dtype=None,
+    filtered=False,
+    one_hot=False,
+    dirty=True,
+    kinds=KINDS,
+):
+    """Keyword arguments of verify_chain. Drafts come from the draft's law; with `dirty` one id in 16 is out of
+    range."""
     p, _ = rows_pair(seed, B * (G + 1), V, dtype=dtype, kinds=kinds)
     pairs = rows_pair(seed + 1, B * G, V, Vq, dtype, draft_dtype, kinds)
     p, q = p.reshape(B, G + 1, V), pairs[1].reshape(B, G, Vq or V)
@@ -89,7 +103,9 @@ def chain(seed, B, G, V, Vq=None, dtype=torch.float32, draft_dtype=None, filtere
             args |= {"draft_" + name: value for name, value in draft_params.items()}
     rng = torch.Generator().manual_seed(seed)
     laws = Plain().laws(q, **draft_params)
-    drafts = inverse_cdf(laws.reshape(B * G, laws.shape[-1]), torch.rand(B * G, generator=rng, dtype=torch.float64)).reshape(B, G)
+    drafts = inverse_cdf(
+        laws.reshape(B * G, laws.shape[-1]), torch.rand(B * G, generator=rng, dtype=torch.float64)
+    ).reshape(B, G)
     if one_hot:  # a guess of its own kind: half of the time what the target likes best
         best = p[:, :G].argmax(-1)
         drafts = torch.where(torch.rand(B, G, generator=rng) < 0.5, best, drafts.clamp(max=V - 1))

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verify_chain must pass, as functions of the function under test: the op passes them all, each mutant fails one."""
+"""What a verify_chain must pass, as functions of the function under test: the op passes them all, each mutant fails
+one."""
 
 import math
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from support import cases
-from support import laws
 import numpy as np
-from support import tally
 import torch
+from support import cases, laws, tally
 from support.plain import Plain, plain_sample
 
 from specdec_kernels.reference import verify_chain as reference_verify
@@ -25,6 +25,7 @@ def ln(*p):
 
 # ---- 1. exact agreement ---------------------------------------------------------------------------------------------
 
+
 def assert_same_tokens(out, ref, what=""):
     """Tokens, counts and status equal the reference's outside the band; flips inside it are counted and capped."""
     same = (out.tokens == ref.tokens).all(-1) & (out.num_accepted == ref.num_accepted) & (out.status == ref.status)
@@ -39,7 +40,8 @@ def assert_same_tokens(out, ref, what=""):
 
 
 def assert_floats(got, want, torch_error, what, largest=None):
-    """Within twice what torch's own float32 evaluation loses on the same rows (never tighter than half an ulp of the value)."""
+    """Within twice what torch's own float32 evaluation loses on the same rows (never tighter than half an ulp of the
+    value)."""
     assert (got.isnan() == want.isnan()).all(), f"{what}: NaN in other places"
     infinite = want.isinf()
     assert (got[infinite] == want[infinite]).all(), f"{what}: infinities differ"
@@ -76,6 +78,7 @@ def check_agreement(verify, **case):
 
 # ---- 2. quadrature --------------------------------------------------------------------------------------------------
 
+
 def check_quadrature(verify, target=None, draft=None, n=1024):
     """Every edge of the one-step laws, position by position, located to 1/n without a random number.
 
@@ -91,7 +94,12 @@ def check_quadrature(verify, target=None, draft=None, n=1024):
 
     def go(drafts, u):
         B = len(u)
-        return verify(target.expand(B, -1, -1), torch.tensor([drafts] * B).reshape(B, gamma), draft[:gamma].expand(B, -1, -1), uniforms=u)
+        return verify(
+            target.expand(B, -1, -1),
+            torch.tensor([drafts] * B).reshape(B, gamma),
+            draft[:gamma].expand(B, -1, -1),
+            uniforms=u,
+        )
 
     for i in range(gamma):
         for d in [d for d in range(vocab) if Q[i, d] > 0]:
@@ -117,6 +125,7 @@ def check_quadrature(verify, target=None, draft=None, n=1024):
 
 # ---- 3. joint law ---------------------------------------------------------------------------------------------------
 
+
 class Scenario(NamedTuple):
     gamma: int
     vocab: int
@@ -130,7 +139,9 @@ class Scenario(NamedTuple):
 
 def noise(seed, vocab, width=1.5):
     def row(prefix):
-        return torch.from_numpy(width * np.random.default_rng([seed, len(prefix), *prefix]).standard_normal(vocab)).float()
+        return torch.from_numpy(
+            width * np.random.default_rng([seed, len(prefix), *prefix]).standard_normal(vocab)
+        ).float()
 
     return row
 
@@ -143,8 +154,12 @@ SCENARIOS = {
     "positions": Scenario(2, 16, 16, by_position(noise(1, 16)), by_position(noise(2, 16)), by_position=True),
     "prefixes": Scenario(3, 4, 4, noise(3, 4), noise(4, 4)),
     "adversarial draft": Scenario(2, 6, 6, noise(5, 6), lambda t: -1.2 * noise(5, 6)(t)),
-    "filters": Scenario(2, 8, 8, noise(7, 8), noise(8, 8), {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.4, "top_k": 6}),
-    "other filters": Scenario(2, 8, 8, noise(9, 8), noise(10, 8), {"top_k": 5, "min_p": 0.05}, {"top_p": 0.85, "temperature": 0.8}),
+    "filters": Scenario(
+        2, 8, 8, noise(7, 8), noise(8, 8), {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.4, "top_k": 6}
+    ),
+    "other filters": Scenario(
+        2, 8, 8, noise(9, 8), noise(10, 8), {"top_k": 5, "min_p": 0.05}, {"top_p": 0.85, "temperature": 0.8}
+    ),
     "narrow draft": Scenario(2, 8, 5, noise(11, 8), noise(12, 5)),
     "wide draft": Scenario(2, 5, 8, noise(13, 5), noise(14, 8)),
     "one-hot draft": Scenario(3, 4, 4, noise(15, 4), lambda t: (2 * sum(t) + len(t)) % 4),
@@ -174,14 +189,18 @@ def exact_law(s):
 
 def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=250_000):
     """Drafts from domain 2, verification from domains 0 and 1 of the same seeds: the emitted tokens have the exact law.
-    At n = 10^6 a bias of total variation .004 (12 cells) to .012 (2,500 cells) is found; `detects` in the result says which."""
+    At n = 10^6 a bias of total variation .004 (12 cells) to .012 (2,500 cells) is found; `detects` in the result says
+    which."""
     s = SCENARIOS[scenario]
     law = exact_law(s)
     one_hot = isinstance(s.q(()), int)
     wide = max(s.vocab, s.draft_vocab)
     prefixes = [list(np.ndindex(*([1 if s.by_position else wide] * i))) for i in range(s.gamma + 1)]
     p_table = [torch.stack([s.p(t) for t in level]) for level in prefixes]
-    q_table = [torch.tensor([s.q(t) for t in level]) if one_hot else torch.stack([s.q(t) for t in level]) for level in prefixes[:-1]]
+    q_table = [
+        torch.tensor([s.q(t) for t in level]) if one_hot else torch.stack([s.q(t) for t in level])
+        for level in prefixes[:-1]
+    ]
     draws = []
     for start in range(0, n, batch):
         i = torch.arange(start, min(start + batch, n))
@@ -189,12 +208,21 @@ def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=25
         at, drafts, p_rows, q_rows = torch.zeros_like(i), [], [p_table[0][torch.zeros_like(i)]], []
         for level in range(s.gamma):
             q_rows.append(q_table[level][at])
-            drafts.append(q_rows[-1] if one_hot else sample(q_rows[-1], seed=seed, offset=offset, slot=level, **s.draft))
+            drafts.append(
+                q_rows[-1] if one_hot else sample(q_rows[-1], seed=seed, offset=offset, slot=level, **s.draft)
+            )
             at = at if s.by_position else at * wide + drafts[-1]
             p_rows.append(p_table[level + 1][at])
         draft_logits = None if one_hot else torch.stack(q_rows, 1)
-        out = verify(torch.stack(p_rows, 1), torch.stack(drafts, 1), draft_logits, seed=seed, offset=offset, **s.target,
-                     **{"draft_" + name: value for name, value in s.draft.items()})
+        out = verify(
+            torch.stack(p_rows, 1),
+            torch.stack(drafts, 1),
+            draft_logits,
+            seed=seed,
+            offset=offset,
+            **s.target,
+            **{"draft_" + name: value for name, value in s.draft.items()},
+        )
         draws.append(out.tokens.numpy())
     result = laws.compare_with_law(np.concatenate(draws), law, s.vocab)
     assert result.passed, f"{scenario}: {result}"
@@ -203,12 +231,18 @@ def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=25
 
 # ---- 4. single rules ------------------------------------------------------------------------------------------------
 
+
 def check_golden(verify):
     """p = (.5, .3, .2), q = (.2, .5, .3): accept with 1, .6, 2/3, residual (1, 0, 0)."""
     p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)
     for d, edge in ((0, 1.0), (1, 0.6), (2, 2 / 3)):
         for u in (0.0, edge - 1e-4, min(edge + 1e-4, ALMOST_ONE)):
-            out = verify(p.expand(1, 2, 3), torch.tensor([[d]]), q.expand(1, 1, 3), uniforms=torch.tensor([[u, 0.6]], dtype=torch.float64))
+            out = verify(
+                p.expand(1, 2, 3),
+                torch.tensor([[d]]),
+                q.expand(1, 1, 3),
+                uniforms=torch.tensor([[u, 0.6]], dtype=torch.float64),
+            )
             taken = u < edge
             assert out.num_accepted.tolist() == [int(taken)], f"draft {d} at u = {u}"
             assert out.tokens.tolist() == [[d, 1] if taken else [0, -1]]
@@ -219,7 +253,9 @@ def check_golden(verify):
 def check_strict(verify):
     """u = 0 does not accept a token that the target forbids."""
     p, q = ln(0.5, 0.5, 0.0), ln(0.3, 0.3, 0.4)
-    out = verify(p.expand(1, 2, 3), torch.tensor([[2]]), q.expand(1, 1, 3), uniforms=torch.zeros(1, 2, dtype=torch.float64))
+    out = verify(
+        p.expand(1, 2, 3), torch.tensor([[2]]), q.expand(1, 1, 3), uniforms=torch.zeros(1, 2, dtype=torch.float64)
+    )
     assert out.num_accepted.tolist() == [0] and out.tokens.tolist() == [[0, -1]]
 
 

@@ -17,12 +17,27 @@ SAMPLING = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05}
 B, G, V, R = 4, 5, 11, 9  # R rows of a ragged batch
 
 _pair = [{}, {"p_stats": STATS, "q_stats": STATS, "kind": "logits"}]
-_chain = {"target_logits": torch.zeros(B, G + 1, V), "draft_tokens": torch.zeros(B, G, dtype=I64), "draft_logits": torch.zeros(B, G, V)}
+_chain = {
+    "target_logits": torch.zeros(B, G + 1, V),
+    "draft_tokens": torch.zeros(B, G, dtype=I64),
+    "draft_logits": torch.zeros(B, G, V),
+}
 _u = {"uniforms": torch.zeros(B, G + 1, dtype=F64)}
-_ragged = {"target_logits": torch.zeros(R, V), "draft_tokens": torch.zeros(R - B, dtype=I64), "draft_logits": torch.zeros(R - B, V),
-           "cu_draft": torch.tensor([0, 2, 2, 3, 5]), "max_draft": 2, "seed": torch.arange(B), "offset": torch.arange(B)}
+_ragged = {
+    "target_logits": torch.zeros(R, V),
+    "draft_tokens": torch.zeros(R - B, dtype=I64),
+    "draft_logits": torch.zeros(R - B, V),
+    "cu_draft": torch.tensor([0, 2, 2, 3, 5]),
+    "max_draft": 2,
+    "seed": torch.arange(B),
+    "offset": torch.arange(B),
+}
 _draft_nodes = torch.ones(2, 3, 1, dtype=I32)
-_tree = {"tree": (TREES, TREES, None, _draft_nodes), "target_logits": torch.zeros(2, 4, V), "draft_logits": torch.zeros(2, 4, V)}
+_tree = {
+    "tree": (TREES, TREES, None, _draft_nodes),
+    "target_logits": torch.zeros(2, 4, V),
+    "draft_logits": torch.zeros(2, 4, V),
+}
 _rows = torch.arange(4).expand(2, 4)
 
 CALLS = {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_cuda_graph runs where the GPU is: each function takes tensors of a device and returns tensors to compare."""
+"""What test_cuda_graph runs where the GPU is: each function takes tensors of a device and returns tensors to
+compare."""
 
 import torch
 
@@ -19,7 +20,8 @@ def copied(inputs):
 
 
 def replayed(op, sets):
-    """Captures one call, then replays it on each set of inputs in turn: what the replays leave, and what plain calls return."""
+    """Captures one call, then replays it on each set of inputs in turn: what the replays leave, and what plain calls
+    return."""
     static = copied(sets[0])
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -3,6 +3,7 @@
 
 import torch
 from support import tree_cases
+
 from tools.cuda_on_cpu.build import load
 from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
 
@@ -10,7 +11,8 @@ TREE_METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_on
 
 
 def tree_step(method, B=4, kinds=("near", "dirichlet")):
-    """Trees of which some nodes are accepted and some are not; three chunks, the last one ragged, the rows unaligned."""
+    """Trees of which some nodes are accepted and some are not; three chunks, the last one ragged, the rows
+    unaligned."""
     return tree_cases.tree(17, B, 2 * 1024 + 77, method, K=3, L=2, dirty=False, kinds=kinds)
 
 
@@ -20,10 +22,13 @@ def row_stats_cases(csrc, ops):
 
     module, found = load("checked", csrc, ops), []
     generator = torch.Generator().manual_seed(5)
-    # 9 chunks make two blocks, the last chunk has 3 entries less than a group of 8; 3,001 is in one block, its rows unaligned
+    # 9 chunks make two blocks, the last chunk has 3 entries less than a group of 8; 3,001 is in one block, its rows
+    # unaligned
     for V, pad, dtype in (9 * 1024 - 3, 11, torch.float32), (9 * 1024 - 8, 8, torch.bfloat16), (3001, 0, torch.float16):
         logits = (3 * torch.randn(3, V + pad, generator=generator)).to(dtype)[:, :V]
-        for settings, *turns in zip([{}, {"temperature": 0.7, "top_k": 5, "top_p": 0.9}, {"temperature": 0.0}], SCHEDULES, BLOCK_ORDERS):
+        for settings, *turns in zip(
+            [{}, {"temperature": 0.7, "top_k": 5, "top_p": 0.9}, {"temperature": 0.0}], SCHEDULES, BLOCK_ORDERS
+        ):
             try:
                 with order(module, *turns), counting(module, logits=logits) as counts:
                     got = sk.row_stats(logits, **settings)
@@ -65,7 +70,8 @@ def verify_chain_cases(csrc, ops):
 
 
 def verify_tree_cases(csrc, ops):
-    """As row_stats_cases, of each method: rows of which a drafted token is a large part, so that what is left of them tells."""
+    """As row_stats_cases, of each method: rows of which a drafted token is a large part, so that what is left of them
+    tells."""
     import specdec_kernels as sk
 
     module, found = load("checked", csrc, ops), []
@@ -127,25 +133,46 @@ def every_op(schedule, blocks):
         "top-p": {"temperature": torch.tensor([0.7, 0.0, 1.3]), "top_p": 0.9},
         "min-p": {"min_p": 0.05, "top_k": 3000},
     }
+
     def calls():
         yield "uniforms", lambda: sk.uniforms(seed, offset, 300)
-        yield "accept", lambda: sk.accept(p[0, 0], q[0, 0], torch.rand(V, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
+        yield (
+            "accept",
+            lambda: sk.accept(
+                p[0, 0], q[0, 0], torch.rand(V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+            ),
+        )
         yield "residual", lambda: sk.residual(p[:, 0], q[:, 0])
         yield "residual of ids", lambda: sk.residual(p[:, 0], tokens[:, 0])
         yield "kseq_rho", lambda: sk.kseq_rho(target[:, 0], draft[:, 0], 4)
-        yield "kseq_rho of probabilities", lambda: sk.kseq_rho(p[:, 0], q[:, 0].half(), torch.tensor([1, 2, 64]), kind="probs")
+        yield (
+            "kseq_rho of probabilities",
+            lambda: sk.kseq_rho(p[:, 0], q[:, 0].half(), torch.tensor([1, 2, 64]), kind="probs"),
+        )
         trees = sk.build_tree(torch.randint(-1, 3, (B, 7, 5), generator=torch.Generator().manual_seed(2)))
-        yield "build_tree", lambda: sk.build_tree(torch.randint(-1, 3, (B, 70, 3), generator=torch.Generator().manual_seed(3)))
+        yield (
+            "build_tree",
+            lambda: sk.build_tree(torch.randint(-1, 3, (B, 70, 3), generator=torch.Generator().manual_seed(3))),
+        )
         for format in ("bool", "additive", "uint8", "uint32", "uint64"):
             yield f"tree_mask {format}", lambda format=format: sk.tree_mask(trees.parents, seed * 5, format)
-            yield f"tree_mask {format} with a prefix", lambda format=format: sk.tree_mask(trees.parents, seed * 5, format, num_keys=61)
+            yield (
+                f"tree_mask {format} with a prefix",
+                lambda format=format: sk.tree_mask(trees.parents, seed * 5, format, num_keys=61),
+            )
         for name, s in settings.items():
             yield f"row_stats {name}", lambda s=s: sk.row_stats(target[:, 0], **s)
             yield f"sample {name}", lambda s=s: sk.sample(target[:, 0], k=2, **s, **rng)
-            yield f"sample without replacement {name}", lambda s=s: sk.sample(target[:, 0], k=3, replacement=False, **s, **rng)
+            yield (
+                f"sample without replacement {name}",
+                lambda s=s: sk.sample(target[:, 0], k=3, replacement=False, **s, **rng),
+            )
             yield f"verify_chain {name}", lambda s=s: sk.verify_chain(target, tokens, draft, **s, **rng)
         yield "verify_chain one-hot", lambda: sk.verify_chain(target, tokens, **rng)
-        yield "verify_chain probabilities", lambda: sk.verify_chain(p, tokens, q, target_kind="probs", draft_kind="probs", **rng)
+        yield (
+            "verify_chain probabilities",
+            lambda: sk.verify_chain(p, tokens, q, target_kind="probs", draft_kind="probs", **rng),
+        )
         yield "verify_chain half", lambda: sk.verify_chain(target.half(), tokens, draft.bfloat16(), **rng)
         for method, rules in (("token", ("opt_log", "top_n", "lossy")), ("block", ("exact", "token_v3", "ensemble"))):
             mixed = torch.tensor([sk.RULES[name] for name in rules])
@@ -153,10 +180,16 @@ def every_op(schedule, blocks):
         yield "row_gap", lambda: sk.row_gap(target[:, 0], draft[:, 0])
         for method in TREE_METHODS:
             yield f"verify_tree {method}", lambda method=method: sk.verify_tree(**tree_step(method))
-        by_rule = {"rule": torch.tensor([sk.RULES[name] for name in ("token_v3", "exact", "opt_log", "lossy")]), "alpha": torch.full((4,), 0.5)}
+        by_rule = {
+            "rule": torch.tensor([sk.RULES[name] for name in ("token_v3", "exact", "opt_log", "lossy")]),
+            "alpha": torch.full((4,), 0.5),
+        }
         for method in ("kseq", "recursive", "recursive_without_replacement", "traversal"):
             yield f"verify_tree by rule, {method}", lambda method=method: sk.verify_tree(**tree_step(method), **by_rule)
-        yield "verify_tree by thresholds", lambda: sk.verify_tree(**tree_step("target_only"), rule="thresholds", alpha=(0.5, 0.8))
+        yield (
+            "verify_tree by thresholds",
+            lambda: sk.verify_tree(**tree_step("target_only"), rule="thresholds", alpha=(0.5, 0.8)),
+        )
 
     results = {}
     with order(module, schedule, blocks):

@@ -23,7 +23,8 @@ def joint(p, length):
 
 
 def complete(law, p, length):
-    """Emitted tokens continued by plain target sampling to `length` tokens. Lossless means: equal to joint(p, length)."""
+    """Emitted tokens continued by plain target sampling to `length` tokens. Lossless means: equal to joint(p,
+    length)."""
     full = defaultdict(float)
     for tokens, mass in law.items():
         if len(tokens) >= length:
@@ -47,8 +48,8 @@ class ChiSquare(NamedTuple):
 
 
 def chi_square(counts, probabilities, smallest=10.0):
-    """counts, probabilities: [cells]. Cells with fewer than `smallest` expected draws are pooled; draws where the law has
-    no mass at all are a failure outright."""
+    """counts, probabilities: [cells]. Cells with fewer than `smallest` expected draws are pooled; draws where the law
+    has no mass at all are a failure outright."""
     counts, probabilities = np.asarray(counts, dtype=np.float64), np.asarray(probabilities, dtype=np.float64)
     n = counts.sum()
     assert abs(probabilities.sum() - 1) < 1e-6, f"the law sums to {probabilities.sum()}"
@@ -71,7 +72,8 @@ def chi_square(counts, probabilities, smallest=10.0):
 
 
 def detectable(freedom, n):
-    """The bias found with 99% power: every cell off by a factor 1 +- w has total variation w / 2 and noncentrality n w^2."""
+    """The bias found with 99% power: every cell off by a factor 1 +- w has total variation w / 2 and noncentrality n
+    w^2."""
     critical = stats.chi2.isf(P_VALUE, freedom)
     low, high = 0.0, 100.0 * (critical + 100)
     for _ in range(60):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the test files with a test that runs on every backend: those that take a fixture of conftest.py which the backends
-parametrize, or a fixture made of one. bench/gpu_check.sh runs them; it reads the sources, since importing them all takes long."""
+"""Prints the test files with a test that runs on every backend: those that take a fixture of conftest.py which the
+backends parametrize, or a fixture made of one. bench/gpu_check.sh runs them; it reads the sources, since importing them
+all takes long."""
 
 import ast
 from pathlib import Path
@@ -18,16 +19,24 @@ def arguments(function):
 
 def fixtures():
     """Of conftest.py: fixtures whose params are _params(...), and those that take one of these."""
-    found = {f.name for f in functions(HERE / "conftest.py") for d in f.decorator_list if "params=_params(" in ast.unparse(d)}
+    found = {
+        f.name for f in functions(HERE / "conftest.py") for d in f.decorator_list if "params=_params(" in ast.unparse(d)
+    }
     assert found, "conftest.py parametrizes no fixture by backends"
-    while more := {f.name for f in functions(HERE / "conftest.py") if f.decorator_list and arguments(f) & found} - found:
+    while (
+        more := {f.name for f in functions(HERE / "conftest.py") if f.decorator_list and arguments(f) & found} - found
+    ):
         found |= more
     return found
 
 
 def files():
     taken = fixtures()
-    return [path for path in sorted(HERE.glob("*/test_*.py")) if any(arguments(f) & taken for f in functions(path) if f.name.startswith("test_"))]
+    return [
+        path
+        for path in sorted(HERE.glob("*/test_*.py"))
+        if any(arguments(f) & taken for f in functions(path) if f.name.startswith("test_"))
+    ]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification as one writes it in plain vectorised torch (float64, dense rows, valid laws): the body the mutants are cut from.
+"""Verification as one writes it in plain vectorised torch (float64, dense rows, valid laws): the body the mutants are
+cut from.
 
 Each step of the rule is a small method, so that a mutant is one override.
 """
@@ -100,8 +101,24 @@ class Plain:
         at = drafts.gather(1, n.clamp(max=drafts.shape[1] - 1)[:, None])[:, 0] if drafts.shape[1] else n
         return (n == drafts.shape[1]) | (at < 0) | (at >= vocab)
 
-    def __call__(self, target_logits, draft_tokens, draft_logits=None, *, temperature=None, top_k=None, top_p=None, min_p=None,
-                 draft_temperature=None, draft_top_k=None, draft_top_p=None, draft_min_p=None, seed=None, offset=None, uniforms=None):
+    def __call__(
+        self,
+        target_logits,
+        draft_tokens,
+        draft_logits=None,
+        *,
+        temperature=None,
+        top_k=None,
+        top_p=None,
+        min_p=None,
+        draft_temperature=None,
+        draft_top_k=None,
+        draft_top_p=None,
+        draft_min_p=None,
+        seed=None,
+        offset=None,
+        uniforms=None,
+    ):
         B, gamma = draft_tokens.shape
         vocab, rows = target_logits.shape[-1], torch.arange(B)
         P = self.laws(target_logits, temperature, top_k, top_p, min_p)

@@ -3,8 +3,8 @@
 
 import os
 
-from support import cases
 import torch
+from support import cases
 from support.backends import scale
 
 from specdec_kernels.rules import LAWS, TABLE
@@ -39,7 +39,10 @@ ALPHAS = {
     "synthetic": [(0.2,), (0.8,)],
     "thresholds": [(0.9, 0.95), (0.35, 0.6)],
 }
-CHOICES = {"token": [(name, a) for name in TABLE for a in ALPHAS[name]], "block": [(name, a) for name in LAWS for a in ALPHAS[name]]}
+CHOICES = {
+    "token": [(name, a) for name in TABLE for a in ALPHAS[name]],
+    "block": [(name, a) for name in LAWS for a in ALPHAS[name]],
+}
 
 
 def rules(B, method="token", names=None, shift=0):
@@ -47,12 +50,15 @@ def rules(B, method="token", names=None, shift=0):
     choices = [c for c in CHOICES[method] if names is None or c[0] in names]
     picked = [choices[(b + shift + b // len(cases.KINDS)) % len(choices)] for b in range(B)]
     alpha = [[*a, *[p.default for p in TABLE[name].parameters[len(a) :]], 0.5, 0.5][:2] for name, a in picked]
-    return {"rule": torch.tensor([TABLE[name].code for name, _ in picked]), "alpha": torch.tensor(alpha, dtype=torch.float32)}
+    return {
+        "rule": torch.tensor([TABLE[name].code for name, _ in picked]),
+        "alpha": torch.tensor(alpha, dtype=torch.float32),
+    }
 
 
 def chain(seed, B, G, V, method="token", names=None, bonus_row=False, shift=0, **how):
-    """Keyword arguments of verify_chain for a batch of mixed rules; `bonus_row`: the draft scored the bonus position too;
-    `shift`: of the rules."""
+    """Keyword arguments of verify_chain for a batch of mixed rules; `bonus_row`: the draft scored the bonus position
+    too; `shift`: of the rules."""
     args = cases.chain(seed, B, G, V, **how) | rules(B, method, names, shift) | {"method": method}
     if bonus_row and args["draft_logits"] is not None:
         last, _ = cases.rows_pair(seed + 5, B, args["draft_logits"].shape[-1], dtype=args["draft_logits"].dtype)

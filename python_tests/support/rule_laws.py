@@ -9,9 +9,23 @@ from support.tree_laws import random_rows, with_zeros
 
 # Parameters at which the rows below defer at some prefixes and not at others (`test_the_parameters_are_telling`).
 ALPHAS = {
-    "exact": (), "chow": (0.45,), "chow_log": (0.8,), "diff": (0.1,), "diff_log": (0.05,), "opt": (0.3,), "opt_log": (0.3,),
-    "token_v1": (0.35,), "token_v2": (0.3,), "token_v3": (0.6,), "lossy": (0.3,), "ensemble": (0.4,),
-    "lenience": (0.6,), "typical": (0.3, 0.6), "top_n": (2, 0.3), "synthetic": (0.7,), "thresholds": (0.6, 0.8),
+    "exact": (),
+    "chow": (0.45,),
+    "chow_log": (0.8,),
+    "diff": (0.1,),
+    "diff_log": (0.05,),
+    "opt": (0.3,),
+    "opt_log": (0.3,),
+    "token_v1": (0.35,),
+    "token_v2": (0.3,),
+    "token_v3": (0.6,),
+    "lossy": (0.3,),
+    "ensemble": (0.4,),
+    "lenience": (0.6,),
+    "typical": (0.3, 0.6),
+    "top_n": (2, 0.3),
+    "synthetic": (0.7,),
+    "thresholds": (0.6, 0.8),
 }
 LAWS = [*ALPHAS][:12]  # these put a law pi in place of p
 OTHERS = [*ALPHAS][12:]
@@ -32,15 +46,19 @@ def emitted(rule, p, q, alpha, p1=None, q1=None):
     if rule in ROW_RULES:
         (a,) = alpha
         defers = {
-            "chow": lambda: max(q1) < 1 - a, "chow_log": lambda: entropy(q1) > a,
-            "diff": lambda: max(q1) < max(p1) - a, "diff_log": lambda: entropy(q1) > entropy(p1) + a,
-            "opt": lambda: max(q1) < max(p1) - a * tv, "opt_log": lambda: entropy(q1) > entropy(p1) + a * tv,
+            "chow": lambda: max(q1) < 1 - a,
+            "chow_log": lambda: entropy(q1) > a,
+            "diff": lambda: max(q1) < max(p1) - a,
+            "diff_log": lambda: entropy(q1) > entropy(p1) + a,
+            "opt": lambda: max(q1) < max(p1) - a * tv,
+            "opt_log": lambda: entropy(q1) > entropy(p1) + a * tv,
         }[rule]()
         return np.array(p if defers else q)
     if rule in TOKEN_RULES:
         (a,) = alpha
         rejects = {
-            "token_v1": lambda v: q1[v] < max(p1) - a, "token_v2": lambda v: p1[v] < max(p1) - a,
+            "token_v1": lambda v: q1[v] < max(p1) - a,
+            "token_v2": lambda v: p1[v] < max(p1) - a,
             "token_v3": lambda v: p1[v] < (1 - a) * max(p1),
         }[rule]
         eta = sum(q[v] for v in ids if rejects(v))
@@ -81,7 +99,8 @@ def emitted(rule, p, q, alpha, p1=None, q1=None):
 
 
 def tempered(row, exponent, least=0.0):
-    """The rows at another temperature, without what is below `least`: what is sampled from where `row` is the plain softmax."""
+    """The rows at another temperature, without what is below `least`: what is sampled from where `row` is the plain
+    softmax."""
 
     def law(prefix):
         r = row(prefix) ** exponent
@@ -112,7 +131,12 @@ def chain_args(seed, B=120, G=3, V=9, end_row=True):
     q = p + 0.7 * torch.randn(B, G + 1, V, generator=rng)
     drafts = torch.multinomial(q[:, :G].reshape(B * G, V).softmax(-1), 1, generator=rng).reshape(B, G)
     q = q if end_row else q[:, :G]
-    return dict(target_logits=p, draft_tokens=drafts, draft_logits=q, uniforms=torch.rand(B, G + 1, generator=rng, dtype=torch.float64))
+    return dict(
+        target_logits=p,
+        draft_tokens=drafts,
+        draft_logits=q,
+        uniforms=torch.rand(B, G + 1, generator=rng, dtype=torch.float64),
+    )
 
 
 def assert_equal(out, want, what=""):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules' code with one thing wrong, in CUDA and in Triton: name -> (file, what it says, what the mutant says, the test that fails)."""
+"""The rules' code with one thing wrong, in CUDA and in Triton: name -> (file, what it says, what the mutant says, the
+test that fails)."""
 
 import hashlib
 import os
@@ -8,7 +9,9 @@ import shutil
 import test_rules
 import test_rules_decisions as decisions
 import test_rules_edges as edges
+
 from tools.cuda_on_cpu.build import ROOT
+from tools.mutate import changed
 
 PACKAGE = ROOT / "specdec_kernels"
 
@@ -54,170 +57,336 @@ def nan(name):
 
 CASCADE, CONFIDENCE, LAW, LOSSY = "rules/cascade.h", "rules/confidence.h", "rules/make_rule_dist.h", "rules/lossy.h"
 ACCEPTANCE, RULES, PI, TEAM = "rules/acceptance.h", "rules/rule.h", "rules/rule_dist.h", "cuda/mixture_executor.cuh"
-BLEND, TOKEN, PLACE, BLOCK = "core/mixture.h", "ops/verify_chain/token.h", "ops/verify_chain/position.h", "ops/verify_chain/block_verification.h"
+BLEND, TOKEN, PLACE, BLOCK = (
+    "core/mixture.h",
+    "ops/verify_chain/token.h",
+    "ops/verify_chain/position.h",
+    "ops/verify_chain/block_verification.h",
+)
 LAUNCHES, REQUESTS = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_chain/requests_cuda.cu"
 
 CUDA = {
     # Cascades by row
-    "a tie defers": (CASCADE, "return lack <= alpha;", "return lack < alpha;", TIES),
-    "NaN keeps": (CASCADE, "return lack <= alpha;", "return !(lack > alpha);", nan("chow")),
-    "q as sampled": (CASCADE, "const Dist q1 = unscaled(team, q);", "const Dist q1 = q;", agrees("filters", "token")),
-    "p as sampled": (CASCADE, "    const Dist p1 = unscaled(team, p);", "    const Dist p1 = p;", agrees("filters", "token")),
-    "maxima for entropies": (CASCADE, "double lack = of_log ? team.entropy(q1) : ", "double lack = ", agrees("tiny", "token")),
-    "chow_log beside the target": (
-        CASCADE, "rule != Rule::kChow && rule != Rule::kChowLog",
-        "rule != Rule::kChow", agrees("tiny", "token"),
+    "a tie defers": (CASCADE, "return confidence_gap <= alpha;", "return confidence_gap < alpha;", TIES),
+    "NaN keeps": (CASCADE, "return confidence_gap <= alpha;", "return !(confidence_gap > alpha);", nan("chow")),
+    "q as sampled": (
+        CASCADE,
+        "const Dist q1 = unscaled(executor, q);",
+        "const Dist q1 = q;",
+        agrees("filters", "token"),
     ),
-    "TV without alpha": (CASCADE, "lack <= alpha * (p.kind", "lack <= (p.kind", agrees("wide draft, chunks", "token")),
-    "overlap for TV": (CASCADE, "team.tv(p, q));", "1 - team.tv(p, q));", agrees("tiny", "token")),
-    "TV of a greedy target": (CASCADE, "1 - draft_prob(q.prob(p.hot))", "draft_prob(q.prob(p.hot))", agrees("filters", "token")),
-    "kept ids behind p's vocabulary": (LAW, "q.kind != Kind::kOneHot && q.row.V > p.row.V;", "false;", agrees("wide draft", "token")),
+    "p as sampled": (
+        CASCADE,
+        "kChowLog) {\n    const Dist p1 = unscaled(executor, p);",
+        "kChowLog) {\n    const Dist p1 = p;",
+        agrees("filters", "token"),
+    ),
+    "maxima for entropies": (
+        CASCADE,
+        "double confidence_gap = of_log ? executor.entropy(q1) : ",
+        "double lack = ",
+        agrees("tiny", "token"),
+    ),
+    "chow_log beside the target": (
+        CASCADE,
+        "rule != Rule::kChow && rule != Rule::kChowLog",
+        "rule != Rule::kChow",
+        agrees("tiny", "token"),
+    ),
+    "TV without alpha": (
+        CASCADE,
+        "confidence_gap <= alpha * (p.kind",
+        "confidence_gap <= (p.kind",
+        agrees("wide draft, chunks", "token"),
+    ),
+    "overlap for TV": (CASCADE, "executor.tv(p, q));", "1 - executor.tv(p, q));", agrees("tiny", "token")),
+    "TV of a greedy target": (
+        CASCADE,
+        "1 - draft_prob(q.prob(p.hot))",
+        "draft_prob(q.prob(p.hot))",
+        agrees("filters", "token"),
+    ),
+    "kept ids behind p's vocabulary": (
+        LAW,
+        "q.kind != Kind::kOneHot && q.row.V > p.row.V;",
+        "false;",
+        agrees("wide draft", "token"),
+    ),
     "a kept one-hot behind p's vocabulary": (
-        LAW, "if (q.kind == Kind::kOneHot && q.hot >= p.row.V) return;",
-        "", agrees("wide draft", "token"),
+        LAW,
+        "if (q.kind == Kind::kOneHot && q.hot >= p.row.V) return;",
+        "",
+        agrees("wide draft", "token"),
     ),
     # Cascades by token
     "token_v1 by q as sampled": (
-        CASCADE, "rule == Rule::kTokenV1 ? unscaled(team, q) : p1",
-        "rule == Rule::kTokenV1 ? q : p1", agrees("filters", "token"),
+        CASCADE,
+        "rule == Rule::kTokenV1 ? unscaled(executor, q) : p1",
+        "rule == Rule::kTokenV1 ? q : p1",
+        agrees("filters", "token"),
     ),
     "token_v2, v3 by p as sampled": (
-        CASCADE, "\n  const Dist p1 = unscaled(team, p);",
-        "\n  const Dist p1 = p;", agrees("filters", "token"),
+        CASCADE,
+        "RuleDist& pi) {\n  const Dist p1 = unscaled(executor, p);",
+        "RuleDist& pi) {\n  const Dist p1 = p;",
+        agrees("filters", "token"),
     ),
-    "token_v1 from q's own largest": (CASCADE, "(most - alpha) / top)", "(top - alpha) / top)", agrees("tiny", "token")),
+    "token_v1 from q's own largest": (
+        CASCADE,
+        "(most - alpha) / top)",
+        "(top - alpha) / top)",
+        agrees("tiny", "token"),
+    ),
     "token_v3 absolute": (
-        CASCADE, "rule == Rule::kTokenV3 ? 1 - alpha : (most - alpha) / top",
-        "(most - alpha) / top", agrees("tiny", "token"),
+        CASCADE,
+        "rule == Rule::kTokenV3 ? 1 - alpha : (most - alpha) / top",
+        "(most - alpha) / top",
+        agrees("tiny", "token"),
     ),
     "token rules believe a bad q": (
-        CASCADE, "if (!(most > 0) || !(largest(team, q) > 0)) return;",
-        "if (!(most > 0)) return;", nan("token_v2"),
+        CASCADE,
+        "if (!(most > 0) || !(largest(executor, q) > 0)) return;",
+        "if (!(most > 0)) return;",
+        nan("token_v2"),
     ),
-    "cut without a logarithm": (CONFIDENCE, "d.law.max + log(share)", "d.law.max + share - 1", agrees("draft scores the end", "token")),
+    "cut without a logarithm": (
+        CONFIDENCE,
+        "d.stats.max + log(share)",
+        "d.stats.max + share - 1",
+        agrees("draft scores the end", "token"),
+    ),
     "filters stay in a confidence": (
-        CONFIDENCE, "d.law.scale == 1 && d.law.cutoff == -FLT_MAX",
-        "d.law.scale == 1", agrees("filters", "token"),
+        CONFIDENCE,
+        "d.stats.scale == 1 && d.stats.cutoff == -FLT_MAX",
+        "d.law.scale == 1",
+        agrees("filters", "token"),
     ),
     "temperature stays in a confidence": (
-        CONFIDENCE, "d.law.scale == 1 && d.law.cutoff",
-        "d.law.cutoff", ragged("token"),
+        CONFIDENCE,
+        "d.stats.scale == 1 && d.stats.cutoff",
+        "d.law.cutoff",
+        ragged("token"),
     ),
-    "eta omitted": (LAW, " + pi.blend.of_q * team.deferred(pi.blend, pi.law.row.V);", ";", agrees("tiny", "token")),
-    "eta of what is kept": (TEAM, "w[r] = kept >> r & 1 ? 0.0f : w[r];", "w[r] = kept >> r & 1 ? w[r] : 0.0f;", agrees("tiny", "token")),
+    "eta omitted": (
+        LAW,
+        " + pi.mixture.of_q * executor.deferred(pi.mixture, pi.dist.row.V);",
+        ";",
+        agrees("tiny", "token"),
+    ),
+    "eta of what is kept": (
+        TEAM,
+        "w[r] = kept >> r & 1 ? 0.0f : w[r];",
+        "w[r] = kept >> r & 1 ? w[r] : 0.0f;",
+        agrees("tiny", "token"),
+    ),
     "eta without ids behind p's vocabulary": (
-        TEAM, "(row ? z[r] : y[r]) >= cut && id_of(chunk, first, r) < V",
-        "(row ? z[r] : y[r]) >= cut", agrees("wide draft", "token"),
+        TEAM,
+        "(row ? z[r] : y[r]) >= threshold && id_of(chunk, first, r) < V",
+        "(row ? z[r] : y[r]) >= threshold",
+        agrees("wide draft", "token"),
     ),
     "eta of a one-hot behind p's vocabulary": (
-        TEAM, "q.hot < V && blend.keeps(q.hot) ? 0 : 1",
-        "blend.keeps(q.hot) ? 0 : 1", agrees("wide draft", "block"),
+        TEAM,
+        "q.hot < V && mixture.keeps(q.hot) ? 0 : 1",
+        "mixture.keeps(q.hot) ? 0 : 1",
+        agrees("wide draft", "block"),
     ),
     "an entry at the cut is not kept, in a sum": (
-        TEAM, "(row ? z[r] : y[r]) >= cut",
-        "(row ? z[r] : y[r]) > cut", agrees("filters", "block"),
+        TEAM,
+        "(row ? z[r] : y[r]) >= threshold",
+        "(row ? z[r] : y[r]) > threshold",
+        agrees("filters", "block"),
     ),
     "an entry at the cut is not kept, in a test": (
-        BLEND, "load_scalar(ruler.row, v) >= cut",
-        "load_scalar(ruler.row, v) > cut", agrees("chunk and one, bf16", "token"),
+        BLEND,
+        "load_scalar(score_row.row, v) >= threshold",
+        "load_scalar(score_row.row, v) > threshold",
+        agrees("chunk and one, bf16", "token"),
     ),
     "all ids kept in a draw": (
-        TEAM, "(blend.keeps(v) ? blend.kept() : -blend.minus)",
-        "blend.kept()", agrees("draft scores the end", "token"),
+        TEAM,
+        "(mixture.keeps(v) ? mixture.kept() : -mixture.minus)",
+        "mixture.kept()",
+        agrees("draft scores the end", "token"),
     ),
     "all ids kept in a test": (BLEND, "(keeps(v) ? kept() : -minus) * y;", "kept() * y;", agrees("tiny", "token")),
     # Lossy
-    "cap at 1": (LAW, "pi.blend.of_q = float(1 / (1 - alpha));", "pi.blend.of_q = 1;", agrees("tiny", "token")),
-    "R without c": (LOSSY, "link.s = float(c);", "link.s = 1;", agrees("long chain", "block")),
+    "cap at 1": (LAW, "pi.mixture.of_q = float(1 / (1 - alpha));", "pi.mixture.of_q = 1;", agrees("tiny", "token")),
+    "R without c": (LOSSY, "subtraction.s = float(c);", "subtraction.s = 1;", agrees("long chain", "block")),
     "R of a one-hot without c": (LOSSY, "1 - c * p.prob(q.hot)", "1 - p.prob(q.hot)", LOSSY_BONUS),
-    "bracket without beta": (LOSSY, "unders[m] - t[m] * R", "unders[m] - R", agrees("draft scores the end", "token")),
+    "bracket without beta": (LOSSY, "clipped_sums[m] - t[m] * R", "clipped_sums[m] - R", agrees("draft scores the end", "token")),
     "bracket closed early": (LOSSY, "kClose = 0x1p-21", "kClose = 0x1p-5", LOSSY_TENTH),
     "bracket takes the wrong side": (LOSSY, "if (h > 0) {", "if (h < 0) {", agrees("near", "token")),
     "beta for 1 / beta": (LOSSY, "return 1 / most;", "return most;", agrees("long chain", "token")),
     "R = 0 defers": (LOSSY, "if (!(R > FLT_MIN)) return 0;", "if (!(R > FLT_MIN)) return 1;", probabilities("block")),
-    "cap omitted in a sum": (TEAM, "fmaxf(fminf(y[r], of_q * w[r]), of_p * w[r])", "fmaxf(fminf(y[r], w[r]), of_p * w[r])", LOSSY_TENTH),
+    "cap omitted in a sum": (
+        TEAM,
+        "fmaxf(fminf(y[r], of_q * w[r]), of_p * w[r])",
+        "fmaxf(fminf(y[r], w[r]), of_p * w[r])",
+        LOSSY_TENTH,
+    ),
     "cap omitted in a draw": (
-        TEAM, "fmaxf(fminf(y, blend.of_q * x), blend.of_p * x)",
-        "fmaxf(fminf(y, x), blend.of_p * x)", probabilities("block"),
+        TEAM,
+        "fmaxf(fminf(y, mixture.of_q * x), mixture.of_p * x)",
+        "fmaxf(fminf(y, x), mixture.of_p * x)",
+        probabilities("block"),
     ),
     "cap omitted in a test": (BLEND, "y < most ? y : most;", "y < p ? y : p;", agrees("tiny", "token")),
     "not lifted to p / beta": (BLEND, "m * (x < least ? least : x)", "m * x", BLOCKS),
     # Ensemble, and how laws are asked
     "weights swapped": (
-        LAW, "float(alpha), pi.blend.of_q = float(1 - alpha);",
-        "float(1 - alpha), pi.blend.of_q = float(alpha);", agrees("tiny", "token"),
+        LAW,
+        "float(alpha), pi.mixture.of_q = float(1 - alpha);",
+        "float(1 - alpha), pi.mixture.of_q = float(alpha);",
+        agrees("tiny", "token"),
     ),
     "what is open is never summed": (LAW, "if (!pi.open) return false;", "return false;", behind("token")),
     "a blend taken for p's token": (
-        PI, "return !blended && law.kind == Kind::kOneHot;",
-        "return law.kind == Kind::kOneHot;", agrees("wide draft", "token"),
+        PI,
+        "return !mixed && dist.kind == Kind::kOneHot;",
+        "return dist.kind == Kind::kOneHot;",
+        agrees("wide draft", "token"),
     ),
-    "parameters swapped": (RULES, "alpha ? r.first.nearest(alpha[b])", "second ? r.first.nearest(second[b])", LOSSY_TENTH),
-    "entropy not normalised": (TEAM, "d.law.log_norm + sum * exp(-double(d.law.log_norm))", "d.law.log_norm + sum", FIVE),
-    "entropy at T = 1": (TEAM, "fmaxf(scaled(z, law.max, law.scale), -100.0f)", "fmaxf(z - law.max, -100.0f)", FIVE),
+    "parameters swapped": (
+        RULES,
+        "alpha ? r.first.nearest(alpha[b])",
+        "second ? r.first.nearest(second[b])",
+        LOSSY_TENTH,
+    ),
+    "entropy not normalised": (
+        TEAM,
+        "d.stats.log_norm + sum * exp(-double(d.stats.log_norm))",
+        "d.stats.log_norm + sum",
+        FIVE,
+    ),
+    "entropy at T = 1": (
+        TEAM,
+        "fmaxf(scaled(z, stats.max, stats.scale), -100.0f)",
+        "fmaxf(z - stats.max, -100.0f)",
+        FIVE,
+    ),
     "a bad probability is not seen": (TEAM, ", bad |= !(z[r] < HUGE_VALF);", ";", nan("chow")),
     # Rules that are no law
     "lenience without l": (TOKEN, "alpha.first * u)", "u)", FIVE),
-    "greedy lenience matches the argmax": (TOKEN, "lenient_argmax(x.p, d, alpha.first)", "lenient_argmax(x.p, d, 1)", greedy("token")),
+    "greedy lenience matches the argmax": (
+        TOKEN,
+        "lenient_argmax(x.p, d, alpha.first)",
+        "lenient_argmax(x.p, d, 1)",
+        greedy("token"),
+    ),
     "greedy lenience without a logarithm": (ACCEPTANCE, ">= log(l);", ">= l - 1;", greedy("token")),
     "typical: both bounds": (ACCEPTANCE, "if (p_d > eps) return true;", "if (!(p_d > eps)) return false;", FIVE),
-    "typical: delta omitted": (ACCEPTANCE, "delta * exp(-team.entropy(p))", "exp(-team.entropy(p))", FIVE),
+    "typical: delta omitted": (ACCEPTANCE, "delta * exp(-executor.entropy(p))", "exp(-executor.entropy(p))", FIVE),
     "typical: the shortcut by eps": (
-        ACCEPTANCE, "p_d > delta * exp(-double(p.law.log_norm))",
-        "p_d > eps * exp(-double(p.law.log_norm))", FIVE,
+        ACCEPTANCE,
+        "p_d > delta * exp(-double(p.stats.log_norm))",
+        "p_d > eps * exp(-double(p.stats.log_norm))",
+        FIVE,
     ),
-    "top_n as sampled": (ACCEPTANCE, "const Dist p1 = unscaled(team, p);", "const Dist p1 = p;", FIVE),
+    "top_n as sampled": (ACCEPTANCE, "const Dist p1 = unscaled(executor, p);", "const Dist p1 = p;", FIVE),
     "top_n: one more": (ACCEPTANCE, "load_scalar(p1.row, d))) < n", "load_scalar(p1.row, d))) <= n", FIVE),
     "top_n: ties go": (TEAM, "w[r] = w[r] > least;", "w[r] = w[r] >= least;", agrees("tiny", "token")),
-    "top_n: delta relative": (ACCEPTANCE, "largest(team, p1) - delta", "largest(team, p1) * (1 - delta)", FIVE),
+    "top_n: delta relative": (ACCEPTANCE, "largest(executor, p1) - delta", "largest(executor, p1) * (1 - delta)", FIVE),
     "synthetic: 1 - rate": (ACCEPTANCE, "return u < alpha.first;", "return u >= alpha.first;", FIVE),
     "thresholds: acc omitted": (ACCEPTANCE, "u * alpha.second < p.prob(d)", "u < p.prob(d)", FIVE),
     "thresholds: single omitted": (ACCEPTANCE, "p.prob(d) >= alpha.first || ", "", FIVE),
     "thresholds: d stays": (PLACE, "if (rule == Rule::kThresholds) x.q = one_hot(d);", "", FIVE),
-    "tested behind p's vocabulary": (PLACE, "x.tested = d < p.row.V;", "x.tested = drafted;", agrees("wide draft", "token")),
-    # Places
-    "the bonus of p": (
-        PLACE, "rule != Rule::kExact && replaces_target(rule) && scores_end(a);",
-        "false;", LOSSY_TENTH,
+    "tested behind p's vocabulary": (
+        PLACE,
+        "x.tested = d < p.row.V;",
+        "x.tested = drafted;",
+        agrees("wide draft", "token"),
     ),
-    "the residual of p": (PLACE, "x.rest = Chain{x.pi.law, ", "x.rest = Chain{x.p, ", agrees("draft scores the end", "token")),
-    "r omitted of a residual": (PLACE, "x.link.m = float(r);", "x.link.m = 1;", agrees("wide draft, chunks", "block")),
-    "r omitted of a blend": (PLACE, "x.pi.blend.m = residual ? float(r) : 1, ", "x.pi.blend.m = 1, ", agrees("tiny", "block")),
+    # Places
+    "the bonus of p": (PLACE, "rule != Rule::kExact && replaces_target(rule) && scores_end(a);", "false;", LOSSY_TENTH),
+    "the residual of p": (
+        PLACE,
+        "x.rest = Residual{x.pi.dist, ",
+        "x.rest = Residual{x.p, ",
+        agrees("draft scores the end", "token"),
+    ),
+    "r omitted of a residual": (
+        PLACE,
+        "x.subtraction.m = float(r);",
+        "x.subtraction.m = 1;",
+        agrees("wide draft, chunks", "block"),
+    ),
+    "r omitted of a blend": (
+        PLACE,
+        "x.pi.mixture.m = residual ? float(r) : 1, ",
+        "x.pi.blend.m = 1, ",
+        agrees("tiny", "block"),
+    ),
     "r omitted where q is kept": (BLEND, "return m * of_q - minus;", "return of_q - minus;", agrees("tiny", "block")),
-    "r omitted where p is": (TEAM, "of_p = blend.m * blend.of_p, ", "of_p = blend.of_p, ", agrees("tiny", "block")),
+    "r omitted where p is": (TEAM, "of_p = mixture.m * mixture.of_p, ", "of_p = mixture.of_p, ", agrees("tiny", "block")),
     "an empty residual is drawn from p": (
-        PLACE, "    if (!found && !(found = has_mass(rest_mass(team, x, false, 1)))) empty = kEmptyResidual;\n",
-        "", LOSSY_TENTH,
+        PLACE,
+        "    if (!found && !(found = has_mass(rest_mass(executor, x, false, 1)))) empty = kEmptyResidual;\n",
+        "",
+        LOSSY_TENTH,
     ),
     "logprob of pi": (
-        PLACE, "      return {token, p.log_prob(token)};",
-        "      return {token, log(x.pi.prob(token))};", agrees("tiny", "token"),
+        PLACE,
+        "      return {token, p.log_prob(token)};",
+        "      return {token, log(x.pi.prob(token))};",
+        agrees("tiny", "token"),
     ),
     "a greedy target never reads q": (
-        PLACE, "p.kind == Kind::kOneHot && (rule == Rule::kExact || rule == Rule::kLossy || rule == Rule::kLenience)",
-        "p.kind == Kind::kOneHot", agrees("filters", "token"),
+        PLACE,
+        "p.kind == Kind::kOneHot && (rule == Rule::kExact || rule == Rule::kLossy || rule == Rule::kLenience)",
+        "p.kind == Kind::kOneHot",
+        agrees("filters", "token"),
     ),
-    "a bad q_d is not told": (PLACE, "    if (!is_draft_prob(q_d)) x.status |= kInvalidDraft;\n", "", bad_rows("token")),
+    "a bad q_d is not told": (
+        PLACE,
+        "    if (!is_draft_prob(q_d)) x.status |= kInvalidDraft;\n",
+        "",
+        bad_rows("token"),
+    ),
     # Block
     "r not capped": (BLOCK, "return pi_d >= enough ? 1 : pi_d > 0", "return pi_d > 0", agrees("long chain", "block")),
     "r not carried": (BLOCK, "x.r * pi_d / q_d", "pi_d / q_d", agrees("tiny", "block")),
     "h = r": (BLOCK, "s == s ? s / (s + 1 - x.r) : x.r;", "x.r;", agrees("tiny", "block")),
     "h without what p lacks": (BLOCK, "s / (s + 1 - x.r)", "s", agrees("draft scores the end", "block")),
-    "0 / 0 where r = 1": (BLOCK, "if (!x.tested || x.r == 1) return x.r;", "if (!x.tested) return x.r;", agrees("wide draft", "block")),
+    "0 / 0 where r = 1": (
+        BLOCK,
+        "if (!x.tested || x.r == 1) return x.r;",
+        "if (!x.tested) return x.r;",
+        agrees("wide draft", "block"),
+    ),
     "the next test's uniform": (BLOCK, "a.accept_uniform(b, i - 1)", "a.accept_uniform(b, i)", agrees("tiny", "block")),
-    "h of an open pi": (BLOCK, "  complete(team, a.rules.parameters(b).first, x.pi, x.link);\n  double s;", "  double s;", FORBIDDEN),
+    "h of an open pi": (
+        BLOCK,
+        "  complete(executor, a.rules.parameters(b).first, x.pi, x.subtraction);\n  double s;",
+        "  double s;",
+        FORBIDDEN,
+    ),
     "r of an open pi": (
-        BLOCK, "  if (!(x.pi.prob(d) >= enough)) complete(team, a.rules.parameters(b).first, x.pi, x.link);\n",
-        "", agrees("draft scores the end", "block"),
+        BLOCK,
+        "  if (!(x.pi.prob(d) >= enough)) complete(executor, a.rules.parameters(b).first, x.pi, x.subtraction);\n",
+        "",
+        agrees("draft scores the end", "block"),
     ),
     "the final draw of an open pi": (
-        BLOCK, "  complete(team, a.rules.parameters(b).first, places[i].pi, places[i].link);\n  finish",
-        "  finish", FORBIDDEN,
+        BLOCK,
+        "  complete(executor, a.rules.parameters(b).first, positions[i].pi, positions[i].subtraction);\n  finish",
+        "  finish",
+        FORBIDDEN,
     ),
     "s of a greedy row without r": (BLOCK, "s = x.r - draft_prob", "s = 1 - draft_prob", GREEDY_ROW),
     # Launches
-    "no law of the draft's last row": (LAUNCHES, "walks ? reads_draft(a, b, i)", "walks ? a.has_draft(b, i)", agrees("draft scores the end", "token")),
-    "judged as well": (LAUNCHES, "if (walks || threadIdx.x != 0) return;", "if (threadIdx.x != 0) return;", agrees("long chain", "token")),
+    "no law of the draft's last row": (
+        LAUNCHES,
+        "walks ? reads_draft(a, b, i)",
+        "walks ? a.has_draft(b, i)",
+        agrees("draft scores the end", "token"),
+    ),
+    "judged as well": (
+        LAUNCHES,
+        "if (walks || threadIdx.x != 0) return;",
+        "if (threadIdx.x != 0) return;",
+        agrees("long chain", "token"),
+    ),
     "finished twice": (LAUNCHES, "  if (a.by_rule(b)) return;\n", "", FIVE),
     "not walked": (REQUESTS, "if (!s.a.by_rule(b)) return;", "if (s.a.by_rule(b)) return;", FIVE),
 }
@@ -227,26 +396,57 @@ T_REQUEST, T_SETTLE = "request.py", "settle.py"
 
 TRITON = {
     # Cascades by row
-    "a tie defers": (T_PI, "tl.where(by_tv, lack <= 0, lack <= alpha)", "tl.where(by_tv, lack <= 0, lack < alpha)", TIES),
-    "NaN keeps": (T_PI, "tl.where(by_tv, lack <= 0, lack <= alpha)", "tl.where(by_tv, lack <= 0, ~(lack > alpha))", nan("chow")),
-    "maxima for entropies": (
-        T_PI, "lack = tl.where(log, of_q.entropy, 1 - of_q.largest)",
-        "lack = 1 - of_q.largest", agrees("chunk and one, bf16", "token"),
+    "a tie defers": (
+        T_PI,
+        "tl.where(by_tv, lack <= 0, lack <= alpha)",
+        "tl.where(by_tv, lack <= 0, lack < alpha)",
+        TIES,
     ),
-    "chow_log beside the target": (T_PI, "(rule == CHOW) | (rule == CHOW_LOG), 0.0", "(rule == CHOW), 0.0", agrees("tiny", "token")),
+    "NaN keeps": (
+        T_PI,
+        "tl.where(by_tv, lack <= 0, lack <= alpha)",
+        "tl.where(by_tv, lack <= 0, ~(lack > alpha))",
+        nan("chow"),
+    ),
+    "maxima for entropies": (
+        T_PI,
+        "lack = tl.where(log, of_q.entropy, 1 - of_q.largest)",
+        "lack = 1 - of_q.largest",
+        agrees("chunk and one, bf16", "token"),
+    ),
+    "chow_log beside the target": (
+        T_PI,
+        "(rule == CHOW) | (rule == CHOW_LOG), 0.0",
+        "(rule == CHOW), 0.0",
+        agrees("tiny", "token"),
+    ),
     "TV without alpha": (T_PI, "pi.lack <= alpha * found", "pi.lack <= found", GROUPS),
     "overlap for TV": (T_PI, "tl.maximum(x - t * y, 0.0)", "tl.minimum(x, t * y)", GROUPS),
-    "a kept one-hot behind p's vocabulary": (T_PI, "is_row_rule(rule) & (q.hot < target.V)", "is_row_rule(rule)", behind("token")),
+    "a kept one-hot behind p's vocabulary": (
+        T_PI,
+        "is_row_rule(rule) & (q.hot < target.V)",
+        "is_row_rule(rule)",
+        behind("token"),
+    ),
     "opt_log by maxima": (T_RULES, "(rule == DIFF_LOG) | (rule == OPT_LOG)", "(rule == DIFF_LOG)", GROUPS),
     # Confidences
-    "temperature stays in a confidence": (T_CONFIDENCE, "scale = tl.where(sampled, d.scale, 1.0)", "scale = d.scale", GROUPS),
+    "temperature stays in a confidence": (
+        T_CONFIDENCE,
+        "scale = tl.where(sampled, d.scale, 1.0)",
+        "scale = d.scale",
+        GROUPS,
+    ),
     "filters stay in a confidence": (
-        T_CONFIDENCE, "cutoff = tl.where(sampled, d.cutoff, -FLT_MAX)",
-        "cutoff = d.cutoff", agrees("chunk and one, bf16", "token"),
+        T_CONFIDENCE,
+        "cutoff = tl.where(sampled, d.cutoff, -FLT_MAX)",
+        "cutoff = d.cutoff",
+        agrees("chunk and one, bf16", "token"),
     ),
     "as sampled where the temperature is 1": (
-        T_CONFIDENCE, "(d.scale == 1) & (d.cutoff == -FLT_MAX)",
-        "(d.scale == 1)", agrees("filters", "block"),
+        T_CONFIDENCE,
+        "(d.scale == 1) & (d.cutoff == -FLT_MAX)",
+        "(d.scale == 1)",
+        agrees("filters", "block"),
     ),
     "entropy of an earlier maximum": (T_CONFIDENCE, "(lack - total * moved) * shrink", "lack * shrink", GROUPS),
     "total of an earlier maximum": (T_CONFIDENCE, "total = total * shrink + ", "total = total + ", GROUPS),
@@ -255,24 +455,47 @@ TRITON = {
     "a bad probability is not seen": (T_CONFIDENCE, "fine = (bad == 0) & (top > 0)", "fine = top > 0", nan("chow")),
     # Cascades by token
     "token_v1 from q's own largest": (
-        T_PI, "(of_p.largest - alpha) / ",
-        "(tl.where(by_draft, of_q.largest, of_p.largest) - alpha) / ", GROUPS,
+        T_PI,
+        "(of_p.largest - alpha) / ",
+        "(tl.where(by_draft, of_q.largest, of_p.largest) - alpha) / ",
+        GROUPS,
     ),
-    "token_v3 absolute": (T_PI, "share = tl.where(rule == TOKEN_V3, 1 - alpha, ", "share = tl.where(rule < 0, 1 - alpha, ", GROUPS),
-    "token rules believe a bad q": (T_PI, "(of_p.largest > 0) & (of_q.largest > 0)", "(of_p.largest > 0)", nan("token_v2")),
-    "cut without a logarithm": (T_PI, "tl.log(tl.maximum(share, 1e-300, propagate_nan=tl.PropagateNan.ALL))", "(share - 1)", GROUPS),
+    "token_v3 absolute": (
+        T_PI,
+        "share = tl.where(rule == TOKEN_V3, 1 - alpha, ",
+        "share = tl.where(rule < 0, 1 - alpha, ",
+        GROUPS,
+    ),
+    "token rules believe a bad q": (
+        T_PI,
+        "(of_p.largest > 0) & (of_q.largest > 0)",
+        "(of_p.largest > 0)",
+        nan("token_v2"),
+    ),
+    "cut without a logarithm": (
+        T_PI,
+        "tl.log(tl.maximum(share, 1e-300, propagate_nan=tl.PropagateNan.ALL))",
+        "(share - 1)",
+        GROUPS,
+    ),
     "eta of what is kept": (
-        T_PI, "tl.where(inside & kept(pi, z, z_q), 0.0, y)",
-        "tl.where(inside & kept(pi, z, z_q), y, 0.0)", behind("token"),
+        T_PI,
+        "tl.where(inside & kept(pi, z, z_q), 0.0, y)",
+        "tl.where(inside & kept(pi, z, z_q), y, 0.0)",
+        behind("token"),
     ),
     "eta without ids behind p's vocabulary": (
-        T_PI, "tl.where(inside & kept(pi, z, z_q), 0.0, y)",
-        "tl.where(kept(pi, z, z_q), 0.0, y)", behind("token"),
+        T_PI,
+        "tl.where(inside & kept(pi, z, z_q), 0.0, y)",
+        "tl.where(kept(pi, z, z_q), 0.0, y)",
+        behind("token"),
     ),
     "an entry at the cut is not kept": (T_PI, "(entry >= pi.cut)", "(entry > pi.cut)", TIES),
     "all ids kept in a draw": (
-        T_PI, "tl.where(kept(pi, z, z_q), m * pi.of_q - minus, -minus)",
-        "(m * pi.of_q - minus)", agrees("draft scores the end", "token"),
+        T_PI,
+        "tl.where(kept(pi, z, z_q), m * pi.of_q - minus, -minus)",
+        "(m * pi.of_q - minus)",
+        agrees("draft scores the end", "token"),
     ),
     "all ids kept in a test": (T_PI, "tl.where(keeps, of_q, 0.0) * y", "of_q * y", GROUPS),
     # Lossy
@@ -288,52 +511,110 @@ TRITON = {
     "q's weight is w": (T_PI, "tl.where(ensemble, 1 - alpha, ", "tl.where(ensemble, alpha, ", GROUPS),
     "p's weight is 1 - w": (T_PI, "tl.where(ensemble, alpha, 1.0)", "tl.where(ensemble, 1 - alpha, 1.0)", GROUPS),
     "what is open is never summed": (
-        T_REQUEST, "needed = drawn & of_law & (place.pi.open > 0) & ~taken",
-        "needed = drawn & (q_d < 0)", GROUPS,
+        T_REQUEST,
+        "needed = drawn & of_law & (place.pi.open > 0) & ~taken",
+        "needed = drawn & (q_d < 0)",
+        GROUPS,
     ),
     "ensemble is no law": (T_RULES, "| (rule == LOSSY) | (rule == ENSEMBLE)\n", "| (rule == LOSSY)\n", GROUPS),
     "the first parameter twice": (T_RULES, "tl.load(at + rules.second_stride, ", "tl.load(at, ", GROUPS),
     "defaults of typical": (T_RULES, "tl.full([], 0.09, tl.float64)", "tl.full([], 0.9, tl.float64)", DEFAULTS),
     # Rules that are no law
     "lenience without l": (T_REQUEST, "accept_test(p_d, q_d, alpha.first * u)", "accept_test(p_d, q_d, u)", GROUPS),
-    "greedy lenience without a logarithm": (T_REQUEST, ">= tl.log(alpha.first))", ">= alpha.first - 1)", greedy("token")),
-    "typical: both bounds": (T_REQUEST, "typical = (p_d > alpha.first) | (", "typical = (p_d > alpha.first) & (", GROUPS),
-    "typical: delta omitted": (T_REQUEST, "(p_d > alpha.second * tl.exp(-tl.where(", "(p_d > tl.exp(-tl.where(", GROUPS),
-    "typical: the shortcut by eps": (
-        T_REQUEST, "p_d > alpha.second * tl.exp(-p.log_norm",
-        "p_d > alpha.first * tl.exp(-p.log_norm", GROUPS,
+    "greedy lenience without a logarithm": (
+        T_REQUEST,
+        ">= tl.log(alpha.first))",
+        ">= alpha.first - 1)",
+        greedy("token"),
     ),
-    "typical: entropy at T = 1": (T_PLACE, "confidence(target, p, typical, z_p", "confidence(target, p, False, z_p", GROUPS),
-    "top_n: one more": (T_REQUEST, "(of_p.above.to(tl.float64) < alpha.first)", "(of_p.above.to(tl.float64) <= alpha.first)", GROUPS),
+    "typical: both bounds": (
+        T_REQUEST,
+        "typical = (p_d > alpha.first) | (",
+        "typical = (p_d > alpha.first) & (",
+        GROUPS,
+    ),
+    "typical: delta omitted": (
+        T_REQUEST,
+        "(p_d > alpha.second * tl.exp(-tl.where(",
+        "(p_d > tl.exp(-tl.where(",
+        GROUPS,
+    ),
+    "typical: the shortcut by eps": (
+        T_REQUEST,
+        "p_d > alpha.second * tl.exp(-p.log_norm",
+        "p_d > alpha.first * tl.exp(-p.log_norm",
+        GROUPS,
+    ),
+    "typical: entropy at T = 1": (
+        T_PLACE,
+        "confidence(target, p, typical, z_p",
+        "confidence(target, p, False, z_p",
+        GROUPS,
+    ),
+    "top_n: one more": (
+        T_REQUEST,
+        "(of_p.above.to(tl.float64) < alpha.first)",
+        "(of_p.above.to(tl.float64) <= alpha.first)",
+        GROUPS,
+    ),
     "top_n: ties go": (
-        T_CONFIDENCE, "above += tl.sum(tl.sum((z > least).to(tl.int32), 1), 0)\n        most",
-        "above += tl.sum(tl.sum((z >= least).to(tl.int32), 1), 0)\n        most", TOP_TIES,
+        T_CONFIDENCE,
+        "above += tl.sum(tl.sum((z > least).to(tl.int32), 1), 0)\n        most",
+        "above += tl.sum(tl.sum((z >= least).to(tl.int32), 1), 0)\n        most",
+        TOP_TIES,
     ),
     "top_n: delta relative": (T_REQUEST, "of_p.largest - alpha.second", "of_p.largest * (1 - alpha.second)", FIVE),
     "top_n: counted only where the law is not known": (T_PLACE, "whole | typical | top_n", "whole | typical", TOP_TIES),
     "synthetic: 1 - rate": (T_REQUEST, "(u < alpha.first)", "(u >= alpha.first)", FIVE),
     "thresholds: acc omitted": (T_REQUEST, "(u * alpha.second < p_d)", "(u < p_d)", FIVE),
     "thresholds: single omitted": (T_REQUEST, "(p_d >= alpha.first) | (u", "(p_d > 2) | (u", FIVE),
-    "thresholds: d stays": (T_PLACE, "(reads & ~has_row) | (fine & drafted & (rule == THRESHOLDS))", "(reads & ~has_row)", FIVE),
-    "tested behind p's vocabulary": (T_PLACE, "tl.where(reads, q_law, d < target.V)", "tl.where(reads, q_law, drafted)", behind("token")),
+    "thresholds: d stays": (
+        T_PLACE,
+        "(reads & ~has_row) | (fine & drafted & (rule == THRESHOLDS))",
+        "(reads & ~has_row)",
+        FIVE,
+    ),
+    "tested behind p's vocabulary": (
+        T_PLACE,
+        "tl.where(reads, q_law, d < target.V)",
+        "tl.where(reads, q_law, drafted)",
+        behind("token"),
+    ),
     # Places
-    "the bonus of p": (T_PLACE, "scored = drafted | (of_law & (rule != EXACT))", "scored = drafted | (of_law & False)", BONUS),
+    "the bonus of p": (
+        T_PLACE,
+        "scored = drafted | (of_law & (rule != EXACT))",
+        "scored = drafted | (of_law & False)",
+        BONUS,
+    ),
     "a greedy target never reads q": (
-        T_PLACE, "(p.hot >= 0) & ((rule == EXACT) | (rule == LOSSY) | (rule == LENIENCE))",
-        "(p.hot >= 0)", greedy("token"),
+        T_PLACE,
+        "(p.hot >= 0) & ((rule == EXACT) | (rule == LOSSY) | (rule == LENIENCE))",
+        "(p.hot >= 0)",
+        greedy("token"),
     ),
     "r omitted of a residual": (T_SETTLE, "m = tl.where(takes, r, 1.0).to", "m = tl.where(takes, 1.0, 1.0).to", BLOCKS),
     "r omitted where q is kept": (T_PI, "m * pi.of_q - minus, -minus", "pi.of_q - minus, -minus", BLOCKS),
     "r omitted where p is": (T_PI, "mixed = m * pi.of_p * x", "mixed = pi.of_p * x", BLOCKS),
     "r omitted of a capped law": (T_PI, "capped = m * tl.maximum(", "capped = tl.maximum(", BLOCKS),
     "an empty residual is drawn from p": (T_SETTLE, "tl.where(takes, WHOLE, PLAIN)", "PLAIN", FORBIDDEN),
-    "a bad q_d is not told": (T_PLACE, "tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT)", "tl.where(is_draft_prob(q_d), 0, 0)", FORBIDDEN),
+    "a bad q_d is not told": (
+        T_PLACE,
+        "tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT)",
+        "tl.where(is_draft_prob(q_d), 0, 0)",
+        FORBIDDEN,
+    ),
     # Block
     "r not capped": (T_REQUEST, "tl.where(pi_d >= enough, 1.0, tl.where(", "tl.where(pi_d > 2, 1.0, tl.where(", BLOCKS),
     "r not carried": (T_REQUEST, "r * pi_d / draft_prob(q_d)", "pi_d / draft_prob(q_d)", BLOCKS),
     "h = r": (T_SETTLE, "s / (s + 1 - r), r)", "r, r)", BLOCKS),
     "h without what p lacks": (T_SETTLE, "s / (s + 1 - r), r)", "s, r)", BLOCKS),
-    "the next test's uniform": (T_SETTLE, "DOMAIN_ACCEPT, tl.maximum(i - 1, 0), tl.maximum(i - 1, 0))", "DOMAIN_ACCEPT, i, i)", BLOCKS),
+    "the next test's uniform": (
+        T_SETTLE,
+        "DOMAIN_ACCEPT, tl.maximum(i - 1, 0), tl.maximum(i - 1, 0))",
+        "DOMAIN_ACCEPT, i, i)",
+        BLOCKS,
+    ),
     "0 / 0 where r = 1": (T_SETTLE, "place.tested & (r < 1) & (s == s)", "place.tested", NOTHING_LACKING),
     "s of a greedy row without r": (T_SETTLE, "tl.maximum(r - q_hot, 0.0)", "tl.maximum(1 - q_hot, 0.0)", GREEDY_ROW),
     "hopeless too soon": (T_SETTLE, "testing & (u > 1.01 * r)", "testing & (u > 0.5 * r)", BLOCKS),
@@ -352,11 +633,12 @@ def with_kernels_of(csrc, *args, **kwargs):
 def package(file, old, new):
     """Where PYTHONPATH finds the package with one Triton file changed; the rest of it are links."""
     text = (PACKAGE / "triton" / file).read_text()
-    assert text.count(old) == 1, f"{file} holds this {text.count(old)} times: {old}"
     folder = ROOT / "build" / "triton_mutants" / hashlib.sha256(f"{file} {old} {new}".encode()).hexdigest()[:12]
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(PACKAGE, folder / PACKAGE.name, copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__"))
-    changed = folder / PACKAGE.name / "triton" / file
-    changed.unlink()
-    changed.write_text(text.replace(old, new))
+    shutil.copytree(
+        PACKAGE, folder / PACKAGE.name, copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    path = folder / PACKAGE.name / "triton" / file
+    path.unlink()
+    path.write_text(changed(text, old, new))
     return folder

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows at every scale: what is left of a row after a token has gone may weigh e^-50 to e^-600 of it. A gap is a difference of logits
-divided by the temperature."""
+"""Rows at every scale: what is left of a row after a token has gone may weigh e^-50 to e^-600 of it. A gap is a
+difference of logits divided by the temperature."""
 
 import os
 from typing import NamedTuple
 
 import numpy as np
-from support import rule_cases
 import torch
+from support import rule_cases
 
 from specdec_kernels import reference
 
@@ -34,8 +34,9 @@ def cells(shift=0):
 
 
 def share_of(backend, backends):
-    """The cells that a backend takes: with SPECDEC_THOROUGH=1 all, else the instruction sets share them, one dtype of each cell, so that
-    any two of temperature, gap, dtype and instruction set meet; simulated devices take some of them."""
+    """The cells that a backend takes: with SPECDEC_THOROUGH=1 all, else the instruction sets share them, one dtype of
+    each cell, so that any two of temperature, gap, dtype and instruction set meet; simulated devices take some of
+    them."""
     if THOROUGH:
         return [cell for shift in range(3) for cell in cells(shift)]
     if backend.startswith("cpu-"):
@@ -77,7 +78,8 @@ def draw(rng, q, k, cell, replacement):
 
 
 def tree(rng, B, V, cell, method, K):
-    """K siblings at the root and at the first of them, drawn as the method wants them: keyword arguments of verify_tree."""
+    """K siblings at the root and at the first of them, drawn as the method wants them: keyword arguments of
+    verify_tree."""
     N = 1 + 2 * K
     p, q = rows(rng, B * N, V, cell)
     p, q = p.reshape(B, N, V), q.reshape(B, N, V)
@@ -86,8 +88,16 @@ def tree(rng, B, V, cell, method, K):
     parents = torch.tensor([-1, *[0] * K, *[1] * K], dtype=torch.int32).expand(B, N).contiguous()
     tokens = torch.cat([torch.zeros(B, 1, dtype=torch.int64), above, below], 1)
     uniforms = torch.from_numpy(rng.random((B, N + 1)))
-    return dict(tree=(parents, tokens), target_logits=p, draft_logits=q, method=method, max_depth=2, temperature=cell.T,
-                draft_temperature=cell.T, uniforms=uniforms)
+    return dict(
+        tree=(parents, tokens),
+        target_logits=p,
+        draft_logits=q,
+        method=method,
+        max_depth=2,
+        temperature=cell.T,
+        draft_temperature=cell.T,
+        uniforms=uniforms,
+    )
 
 
 def chain(rng, B, V, cell, method, G=3):
@@ -96,5 +106,13 @@ def chain(rng, B, V, cell, method, G=3):
     p, q = p.reshape(B, G + 1, V), q.reshape(B, G + 1, V)[:, :G].contiguous()
     drafts = draw(rng, q.reshape(B * G, V), 1, cell, True).reshape(B, G)
     uniforms = torch.from_numpy(rng.random((B, G + 1)))
-    return dict(target_logits=p, draft_tokens=drafts, draft_logits=q, temperature=cell.T, draft_temperature=cell.T, uniforms=uniforms,
-                method=method, **rule_cases.rules(B, method, shift=int(rng.integers(99))))
+    return dict(
+        target_logits=p,
+        draft_tokens=drafts,
+        draft_logits=q,
+        temperature=cell.T,
+        draft_temperature=cell.T,
+        uniforms=uniforms,
+        method=method,
+        **rule_cases.rules(B, method, shift=int(rng.integers(99))),
+    )

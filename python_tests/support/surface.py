@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch wants of every op: schema, fake and autograd registration agree (opcheck), and torch.compile sees through it."""
+"""What torch wants of every op: schema, fake and autograd registration agree (opcheck), and torch.compile sees through
+it."""
 
-from support import backends
 import torch
+from support import backends
 
 
 class Recorded(torch.utils._python_dispatch.TorchDispatchMode):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the session has seen of each backend: requests compared with the reference, and those that differ inside the band."""
+"""What the session has seen of each backend: requests compared with the reference, and those that differ inside the
+band."""
 
 import math
 from collections import Counter

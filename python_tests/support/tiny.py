@@ -29,7 +29,14 @@ def llama(seed, vocab=32, spread=0.3):
 def gpt2(seed, vocab=32):
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=vocab, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.3, bos_token_id=0, eos_token_id=0
+        vocab_size=vocab,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=512,
+        initializer_range=0.3,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return GPT2LMHeadModel(config).float().eval().requires_grad_(False)
 
@@ -46,7 +53,9 @@ def served():
     """name -> (Hugging Face target, served target, served draft)."""
     make = {"lean": llama, "llama-hf": llama, "gpt2": gpt2}
     targets = {name: model(0) for name, model in make.items()}
-    return {name: (t, *(adapt(m, lean=name == "lean") for m in (t, nearby(make[name](0))))) for name, t in targets.items()}
+    return {
+        name: (t, *(adapt(m, lean=name == "lean") for m in (t, nearby(make[name](0))))) for name, t in targets.items()
+    }
 
 
 def requests(n=8, **parameters):

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees of drafts that differ per request, with their rows: keyword arguments of verify_tree."""
 
-from support import cases
 import torch
+from support import cases
 from support.plain import Plain, inverse_cdf
 
 from specdec_kernels import reference
 
 
 def rows(seed, B, N, V, Vq=None, dtype=torch.float32, draft_dtype=None, kinds=cases.KINDS):
-    """Logits of both sides, [B, N, V] and [B, N, Vq]; the kinds of pairs take turns, another for each request and node."""
+    """Logits of both sides, [B, N, V] and [B, N, Vq]; the kinds of pairs take turns, another for each request and
+    node."""
     p, q = cases.rows_pair(seed, B * N, V, Vq, dtype, draft_dtype, kinds)
     return p.reshape(B, N, -1), q.reshape(B, N, -1)
 
@@ -33,8 +34,8 @@ def drafted_tree(q, K, L, rng):
 
 
 def grown_tree(q, rng, target=None):
-    """Trees of up to N nodes: parents at random among the nodes before, so depth and width differ; tokens from the parent's
-    law, or one time in three the target's favourite. The last nodes of some requests are padding."""
+    """Trees of up to N nodes: parents at random among the nodes before, so depth and width differ; tokens from the
+    parent's law, or one time in three the target's favourite. The last nodes of some requests are padding."""
     B, N = q.shape[:2]
     parents, tokens = torch.full((B, N), -1, dtype=torch.int32), torch.full((B, N), -1)
     reach = 1 + torch.randint(0, 4, (B,), generator=rng)  # 1: long paths; more: wide trees
@@ -49,12 +50,34 @@ def grown_tree(q, rng, target=None):
         here = i < size
         parents[here, i] = parent[here].int()
         tokens[here, i] = token[here]
-    return reference.build_tree(torch.zeros(0, 0, 0, dtype=torch.int64))._replace(parents=parents, tokens=tokens, multiplicity=None, draft_nodes=None)
+    return reference.build_tree(torch.zeros(0, 0, 0, dtype=torch.int64))._replace(
+        parents=parents, tokens=tokens, multiplicity=None, draft_nodes=None
+    )
 
 
-def tree(seed, B, V, method, K=3, L=2, N=None, Vq=None, dtype=torch.float32, draft_dtype=None, filtered=False, one_hot=False,
-         shuffled=False, linked=False, max_depth=None, stats=False, probs=False, dirty=True, kinds=cases.KINDS):
-    """N: nodes of a grown tree; else K drafts of length L. shuffled: rows by index, some nodes one-hot beside the others."""
+def tree(
+    seed,
+    B,
+    V,
+    method,
+    K=3,
+    L=2,
+    N=None,
+    Vq=None,
+    dtype=torch.float32,
+    draft_dtype=None,
+    filtered=False,
+    one_hot=False,
+    shuffled=False,
+    linked=False,
+    max_depth=None,
+    stats=False,
+    probs=False,
+    dirty=True,
+    kinds=cases.KINDS,
+):
+    """N: nodes of a grown tree; else K drafts of length L. shuffled: rows by index, some nodes one-hot beside the
+    others."""
     rng = torch.Generator().manual_seed(seed)
     nodes = N or K * L + 1
     p, q = rows(seed, B, nodes, V, Vq, dtype, draft_dtype, kinds)
@@ -101,7 +124,9 @@ def spoil(args, poison, share=1 / 3):
     for name in ("target_logits", "draft_logits"):
         x = args[name]
         bad = torch.rand(x.shape[:2], generator=rng) < share
-        entry = torch.nn.functional.one_hot(torch.randint(0, x.shape[2], x.shape[:2], generator=rng), x.shape[2]).bool() | (poison < 0)
+        entry = torch.nn.functional.one_hot(
+            torch.randint(0, x.shape[2], x.shape[:2], generator=rng), x.shape[2]
+        ).bool() | (poison < 0)
         args[name] = torch.where(bad[:, :, None] & entry, poison, x)
 
 

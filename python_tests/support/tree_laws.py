@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, drafts and comparisons for the exact laws of tree verification, the rule itself enumerated by reference.tree_law."""
+"""Rows, drafts and comparisons for the exact laws of tree verification, the rule itself enumerated by
+reference.tree_law."""
 
-from support import laws
 import numpy as np
+from support import laws
 
 from specdec_kernels.reference.build_tree import Tree, build_tree
 from specdec_kernels.reference.tree_law import iid_drafts
@@ -74,7 +75,8 @@ def without_drafts(trees):
 
 
 def grouped_trees(q, K, L):
-    """The mutant: equal drafts are tested one after the other (A, A, B for A, B, A), as merging with a count would do."""
+    """The mutant: equal drafts are tested one after the other (A, A, B for A, B, A), as merging with a count would
+    do."""
     for drafts, probability in iid_drafts(q, K, L):
         first = drafts[0].unique(dim=0, return_inverse=True)[1].tolist()
         rank = {x: first.index(x) for x in first}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process in which torch.ops.specdec.* is another backend's: one that replaces the CPU's ops, or that lives on a GPU.
 
-`Worker(name, environment, device).call(function, *args)` runs a module-level function there. Tensors travel as their storage
-with its strides and offset, so that a row which is not aligned here is not aligned there; they arrive on the worker's device.
-Exceptions come back as themselves. A worker that dies or hangs takes its test along, and the next test gets a fresh one.
+`Worker(name, environment, device).call(function, *args)` runs a module-level function there. Tensors travel as their
+storage with its strides and offset, so that a row which is not aligned here is not aligned there; they arrive on the
+worker's device. Exceptions come back as themselves. A worker that dies or hangs takes its test along, and the next test
+gets a fresh one.
 """
 
 import faulthandler
@@ -17,7 +18,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 import torch
-
 from support.paths import PYTHONPATH, TESTS
 
 TIMEOUT = 600.0  # seconds for one call; the first may have to compile
@@ -27,7 +27,11 @@ device = "cpu"  # where tensors that arrive in this process are put
 
 
 def _rebuild(raw, dtype, size, stride, offset):
-    flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(device, copy=True) if raw else torch.empty(0, dtype=torch.uint8, device=device)
+    flat = (
+        torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(device, copy=True)
+        if raw
+        else torch.empty(0, dtype=torch.uint8, device=device)
+    )
     return flat.view(dtype).as_strided(size, stride, offset)
 
 
@@ -53,8 +57,10 @@ class Worker:
         self.name = name
         self.pipe, theirs = Pipe()
         command = [sys.executable, "-m", "support.worker", name, device, str(theirs.fileno())]
-        here = {"PYTHONPATH": PYTHONPATH}  # the package of this tree, unless somebody names another
-        self.process = subprocess.Popen(command, cwd=TESTS, env=here | os.environ | environment, pass_fds=[theirs.fileno()])
+        environment = os.environ | environment
+        # The package of this tree, unless somebody names another.
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), PYTHONPATH]))
+        self.process = subprocess.Popen(command, cwd=TESTS, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
 
     def alive(self):

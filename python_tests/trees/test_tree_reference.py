@@ -4,11 +4,10 @@
 import itertools
 import math
 
-from support import laws
 import numpy as np
 import pytest
 import torch
-from support import tree_laws
+from support import laws, tree_laws
 from support.tree_laws import ALL, EXACT, GOLDEN, MERGED, TELLING, constant, error, first_token, random_rows, rows_of
 
 from specdec_kernels import reference
@@ -70,7 +69,8 @@ def test_one_hot_drafts(method):
 
 def test_a_looked_up_branch_beside_drawn_ones():
     """Draft 0 is looked up (one-hot nodes), two more are drawn: merged in order of first appearance, verified without
-    replacement, each node against the law it came from. Tested as drafts, the merged node would need two laws: biased."""
+    replacement, each node against the law it came from. Tested as drafts, the merged node would need two laws:
+    biased."""
     p, q = rows_of("random", 3)
 
     def law(method):
@@ -92,7 +92,9 @@ def test_target_only_is_lossless_on_top_k_trees():
     tree = plain_tree([-1, 0, 0, 1, 1, 2, 2], [-1, *np.concatenate(top).tolist()])
     law = one_tree_law(tree, p, q, "target_only")
     assert error(law, p, 3) < EXACT
-    paths = [(a,) for a in top[0]] + [(a, b) for i, a in enumerate(top[0]) for b in top[1 + i]]  # a node is accepted with its p
+    paths = [(a,) for a in top[0]] + [
+        (a, b) for i, a in enumerate(top[0]) for b in top[1 + i]
+    ]  # a node is accepted with its p
     accepted = sum(math.prod(p(t[:i])[t[i]] for i in range(len(t))) for t in paths)
     assert expected_length(law) == pytest.approx(1 + accepted, abs=EXACT)
 
@@ -130,8 +132,10 @@ def test_no_uniform_is_asked_twice():
 
 # ---- what must not be lossless --------------------------------------------------------------------------------------
 
+
 def test_merged_drafts_verified_as_independent_ones_are_biased():
-    """K = 2: 0 is rejected (.5 * .6 = .3) and drawn again (.5): the second test is lost, and token 1 gets 1/6 of it, not 0."""
+    """K = 2: 0 is rejected (.5 * .6 = .3) and drawn again (.5): the second test is lost, and token 1 gets 1/6 of it,
+    not 0."""
     p, q = map(constant, TELLING)
     law = mixed(tree_laws.without_drafts(iid_trees(q, 2, 1)), p, q, "recursive")
     assert first_token(law, 3) == pytest.approx([0.2, 0.425, 0.375], abs=EXACT)
@@ -141,15 +145,20 @@ def test_merged_drafts_verified_as_independent_ones_are_biased():
 def test_distinct_drafts_verified_as_independent_ones_are_biased():
     """K = 2: behind a rejected 0 (.3) comes 1 (.7, accepted with 10/21) or 2: token 1 gets .35 + .1."""
     p, q = map(constant, TELLING)
-    assert first_token(mixed(distinct_trees(q, [2]), p, q, "recursive"), 3) == pytest.approx([0.2, 0.45, 0.35], abs=EXACT)
+    assert first_token(mixed(distinct_trees(q, [2]), p, q, "recursive"), 3) == pytest.approx(
+        [0.2, 0.45, 0.35], abs=EXACT
+    )
     assert error(mixed(distinct_trees(q, [2]), p, q, "kseq"), p, 2) > 1e-3
 
 
 def test_a_top_k_tree_verified_by_q_is_biased():
-    """Children 0, 1 for sure: 0 is accepted with .4, then 1 with 10/21; without replacement 1 is tested against q = .7: 5/21."""
+    """Children 0, 1 for sure: 0 is accepted with .4, then 1 with 10/21; without replacement 1 is tested against q = .7:
+    5/21."""
     p, q = map(constant, TELLING)
     tree = plain_tree([-1, 0, 0], [-1, 0, 1])
-    assert first_token(one_tree_law(tree, p, q, "recursive"), 3) == pytest.approx([0.4, 0.6 * 10 / 21, 0.6 * 11 / 21], abs=EXACT)
+    assert first_token(one_tree_law(tree, p, q, "recursive"), 3) == pytest.approx(
+        [0.4, 0.6 * 10 / 21, 0.6 * 11 / 21], abs=EXACT
+    )
     got = first_token(one_tree_law(tree, p, q, "recursive_without_replacement"), 3)
     assert got == pytest.approx([0.4, 0.6 * 5 / 21, 0.6 * 16 / 21], abs=EXACT)
     for method in ("kseq", "traversal"):
@@ -157,15 +166,16 @@ def test_a_top_k_tree_verified_by_q_is_biased():
 
 
 def test_merged_order_is_biased_for_recursive_rejection():
-    """Only 0, 1, 0 tells: in draft order 1 is accepted with 10/21, behind two zeros never. .5^2 * .35 * .6 * 10/21 = .025."""
+    """Only 0, 1, 0 tells: in draft order 1 is accepted with 10/21, behind two zeros never. .5^2 * .35 * .6 * 10/21 =
+    .025."""
     p, q = map(constant, TELLING)
     law = mixed(tree_laws.grouped_trees(q, 3, 1), p, q, "recursive")
     assert first_token(law, 3) == pytest.approx([0.2, 0.375, 0.425], abs=EXACT)
 
 
 def test_merged_order_is_biased_for_kseq():
-    """p = (.5, .3, .2), q = (.2, .5, .3), k = 3: a draft x is accepted with a_x = min(1, p / (rho q)). For A, B, A turned
-    into A, A, B, token B loses a_B a_A (1 - a_A) of q_A^2 q_B."""
+    """p = (.5, .3, .2), q = (.2, .5, .3), k = 3: a draft x is accepted with a_x = min(1, p / (rho q)). For A, B, A
+    turned into A, A, B, token B loses a_B a_A (1 - a_A) of q_A^2 q_B."""
     P, Q = GOLDEN
     p, q = map(constant, GOLDEN)
     a = np.minimum(1, P / (1.792593028269 * Q))

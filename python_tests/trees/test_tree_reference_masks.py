@@ -32,7 +32,9 @@ def test_build_tree_invariants():
         assert len({(parents[i], tokens[i]) for i in real}) == len(real)  # distinct siblings
         for k, path in enumerate(nodes.tolist()):
             length = next((l for l in range(4) if drafts[b, k, l] < 0), 4)
-            assert [tokens[i] for i in path[:length]] == drafts[b, k, :length].tolist() and path[length:] == [-1] * (4 - length)
+            assert [tokens[i] for i in path[:length]] == drafts[b, k, :length].tolist() and path[length:] == [-1] * (
+                4 - length
+            )
             assert [parents[i] for i in path[:length]] == [0, *path][:length]
         firsts = {i: min(k for k in range(5) if i in nodes[k]) for i in real}
         for i, j in itertools.combinations(real, 2):
@@ -60,7 +62,11 @@ def test_tree_mask_golden():
     edges[range(1, 6), PARENTS[0, 1:].long()] = 1
     assert torch.equal(nodes, torch.linalg.inv(torch.eye(6) - edges).round().bool())  # (I - A)^-1
     additive = reference.tree_mask(PARENTS, format="additive", dtype=torch.bfloat16).mask
-    assert additive.dtype == torch.bfloat16 and torch.equal(additive == 0, nodes[None]) and (additive[~nodes[None]] == -math.inf).all()
+    assert (
+        additive.dtype == torch.bfloat16
+        and torch.equal(additive == 0, nodes[None])
+        and (additive[~nodes[None]] == -math.inf).all()
+    )
 
 
 def test_tree_mask_prefix_columns():

@@ -90,8 +90,12 @@ def test_closed_forms_of_one_step(method, k):
 
 
 def test_drawn_estimate_of_distinct_drafts():
-    """Against the enumeration, within five standard errors: a draw's chance lies in [0, 1], so its deviation is at most 1/2."""
-    p, q = tensor(*(rows_of("random", 6)[0]((i,)) for i in range(4))), tensor(*(rows_of("random", 6)[1]((i,)) for i in range(4)))
+    """Against the enumeration, within five standard errors: a draw's chance lies in [0, 1], so its deviation is at most
+    1/2."""
+    p, q = (
+        tensor(*(rows_of("random", 6)[0]((i,)) for i in range(4))),
+        tensor(*(rows_of("random", 6)[1]((i,)) for i in range(4))),
+    )
     for k in (1, 2, 3):
         exact = theory.multi_draft_acceptance(p, q, k, "recursive_without_replacement")
         drawn = theory.multi_draft_acceptance(p, q, k, "recursive_without_replacement", draws=4000)
@@ -112,7 +116,10 @@ def test_optimal_acceptance_is_the_minimum_cut():
     assert got == pytest.approx([0.7, 0.86, 0.988], abs=EXACT)
     p, q = GOLDEN
     pair = {(x, y): q[x] * q[y] / (1 - q[x]) for x, y in itertools.permutations(range(3), 2)}
-    cut = 1 + min(p @ np.array(h) - sum(m for (x, y), m in pair.items() if h[x] and h[y]) for h in itertools.product([0, 1], repeat=3))
+    cut = 1 + min(
+        p @ np.array(h) - sum(m for (x, y), m in pair.items() if h[x] and h[y])
+        for h in itertools.product([0, 1], repeat=3)
+    )
     assert cut == pytest.approx(0.985714285714, abs=6e-13)
     assert expected_length(mixed(distinct_trees(constant(q), [2]), constant(p), constant(q), "traversal")) - 1 <= cut
 
@@ -121,7 +128,9 @@ def test_optimal_acceptance_is_the_minimum_cut():
 def test_no_method_beats_the_optimum_of_its_drafts(k):
     p, q = np.random.default_rng(7).dirichlet(np.full(8, 0.5), (2, 12))
     best = theory.optimal_acceptance(tensor(*p), tensor(*q), k)
-    kseq, recursive, target = (theory.multi_draft_acceptance(tensor(*p), tensor(*q), k, m) for m in ("kseq", "recursive", "target_only"))
+    kseq, recursive, target = (
+        theory.multi_draft_acceptance(tensor(*p), tensor(*q), k, m) for m in ("kseq", "recursive", "target_only")
+    )
     assert (kseq <= best + EXACT).all() and (recursive <= kseq + EXACT).all() and (target <= recursive + EXACT).all()
     assert (kseq >= theory.kseq_guarantee(k) * best - EXACT).all()
 
@@ -147,7 +156,10 @@ def test_single_path_of_traversal_is_block_verification():
 def test_traversal_accepts_more_than_recursive_rejection_on_distinct_children():
     for seed in range(3):
         p, q = random_rows(seed, 3), random_rows(seed + 10, 3)
-        lengths = [theory.expected_tree_tokens(p, q, 2, 2, m, "distinct") for m in ("traversal", "recursive_without_replacement")]
+        lengths = [
+            theory.expected_tree_tokens(p, q, 2, 2, m, "distinct")
+            for m in ("traversal", "recursive_without_replacement")
+        ]
         assert lengths[0] > lengths[1] - EXACT
 
 

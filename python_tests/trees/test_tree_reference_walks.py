@@ -4,10 +4,10 @@
 import importlib
 import math
 
-from support import laws
 import numpy as np
 import pytest
 import torch
+from support import laws
 from support.tree_laws import ALL, GOLDEN, rows_of
 
 from specdec_kernels import reference
@@ -30,7 +30,8 @@ def prefixes_of(tree):
 
 @pytest.mark.parametrize("method", [*ALL, "greedy"])
 def test_uniforms_reproduce_the_enumerated_law(method, n=1200):
-    """Chi-square of one tree's outcomes: the wiring of columns and of the final draw (the rule itself is enumerated above)."""
+    """Chi-square of one tree's outcomes: the wiring of columns and of the final draw (the rule itself is enumerated
+    above)."""
     p, q = rows_of("random", 3)
     tree = reference.build_tree(torch.tensor([[[0, 1], [2, 1], [0, 2]]]))
     law = one_tree_law(tree, p, q, method)
@@ -38,12 +39,18 @@ def test_uniforms_reproduce_the_enumerated_law(method, n=1200):
     columns = 6 if method in ("kseq", "recursive") else 7
     u = torch.rand(n, columns + 1, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     at = prefixes_of(tree)
-    out = reference.verify_tree(wide, logits_of(p, at).expand(n, 7, 3), logits_of(q, at).expand(n, 7, 3), method=method, uniforms=u)
+    out = reference.verify_tree(
+        wide, logits_of(p, at).expand(n, 7, 3), logits_of(q, at).expand(n, 7, 3), method=method, uniforms=u
+    )
     result = laws.compare_with_law(out.tokens.numpy(), law, 3)
     assert result.passed, result
     assert (out.status == 0).all() and out.tokens.shape == (n, 3) and out.path.shape == (n, 3)
-    for tokens, path, count, logprobs in zip(out.tokens.tolist(), out.path.tolist(), out.num_accepted.tolist(), out.logprobs.tolist()):
-        assert [tree.tokens[0, i].item() for i in path[1 : count + 1]] == tokens[:count] and path[count + 1 :] == [-1] * (2 - count)
+    for tokens, path, count, logprobs in zip(
+        out.tokens.tolist(), out.path.tolist(), out.num_accepted.tolist(), out.logprobs.tolist()
+    ):
+        assert [tree.tokens[0, i].item() for i in path[1 : count + 1]] == tokens[:count] and path[count + 1 :] == [
+            -1
+        ] * (2 - count)
         if method != "greedy":
             want = [math.log(p(tuple(tokens[:i]))[tokens[i]]) for i in range(count + 1)] + [0] * (2 - count)
             assert logprobs == pytest.approx(want, abs=1e-6)
@@ -56,13 +63,26 @@ def node_step(method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], **more)
     """Children `tokens` of one root."""
     n = len(tokens) + 1
     tree = plain_tree([-1] + [0] * len(tokens), [-1, *tokens])
-    return reference.verify_tree(tree, p.expand(1, n, len(p)), None if q is None else q.expand(1, n, len(q)), method=method,
-                                 uniforms=torch.tensor([u], dtype=torch.float64), **more)
+    return reference.verify_tree(
+        tree,
+        p.expand(1, n, len(p)),
+        None if q is None else q.expand(1, n, len(q)),
+        method=method,
+        uniforms=torch.tensor([u], dtype=torch.float64),
+        **more,
+    )
 
 
-@pytest.mark.parametrize("method, edges", [
-    ("recursive", [0.6]), ("recursive_without_replacement", [0.6]), ("traversal", [0.6]), ("kseq", [0.6]), ("target_only", [0.3]),
-])
+@pytest.mark.parametrize(
+    "method, edges",
+    [
+        ("recursive", [0.6]),
+        ("recursive_without_replacement", [0.6]),
+        ("traversal", [0.6]),
+        ("kseq", [0.6]),
+        ("target_only", [0.3]),
+    ],
+)
 def test_margin_is_small_at_an_edge_and_large_elsewhere(method, edges):
     """One child 1: accepted below p / q = .6 (rho = 1 for one draft); target-only below p = .3, the root's coin."""
     for edge in edges:
@@ -77,7 +97,8 @@ def test_margin_is_small_at_an_edge_and_large_elsewhere(method, edges):
 
 
 def test_kseq_margin_knows_what_rho_may_be_off_by():
-    """k = 2: draft 1 is accepted below .3 / (rho * .5). An op may stop at f = -1e-6, where rho is about 1e-6 / |f'| higher."""
+    """k = 2: draft 1 is accepted below .3 / (rho * .5). An op may stop at f = -1e-6, where rho is about 1e-6 / |f'|
+    higher."""
     edge = 0.6 / ((1.8 + math.sqrt(1.24)) / 2)
     near, far = (node_step("kseq", [1, 1], [0, edge - d, 0.9, 0.2]) for d in (3e-7, 1e-4))
     assert near.num_accepted.item() == far.num_accepted.item() == 1 and near.margin < 1 < far.margin
@@ -89,7 +110,9 @@ def test_bad_rows_and_tokens(method):
     nan = torch.tensor([math.nan, 0.0, 1.0])
     u = [0.99, 0.99, 0.99, 0.5]
     out = node_step(method, [0, 1], u, p=nan)
-    assert out.status.item() & 1 and out.tokens[0, 0].item() == 2 and out.logprobs[0, 0].isnan()  # the largest finite entry
+    assert (
+        out.status.item() & 1 and out.tokens[0, 0].item() == 2 and out.logprobs[0, 0].isnan()
+    )  # the largest finite entry
     out = node_step(method, [-7, 5], u)
     assert out.status.item() == 4 and out.tokens[0].tolist()[1:] == [-1, -1] and 0 <= out.tokens[0, 0] < 3
     assert out.tokens[0, 0].item() == 0 and out.num_accepted.item() == 0  # .5 of p itself is 1; nothing is taken away
@@ -97,7 +120,9 @@ def test_bad_rows_and_tokens(method):
         return
     out = node_step(method, [0, 1], u, q=nan)
     assert out.status.item() == 5 and out.num_accepted.item() == 0 and 0 <= out.tokens[0, 0] < 3
-    out = node_step(method, [0, 0], [0.0, 0.0, 0.0, 0.5], q=torch.tensor([-math.inf, 0.0, 0.0]))  # q(0) = 0: not drawn from q
+    out = node_step(
+        method, [0, 0], [0.0, 0.0, 0.0, 0.5], q=torch.tensor([-math.inf, 0.0, 0.0])
+    )  # q(0) = 0: not drawn from q
     assert out.status.item() == 4 and out.num_accepted.item() == 0
 
 
@@ -105,8 +130,15 @@ def test_greedy_requests_mix_with_sampled_ones():
     p, q = GOLDEN_LOGITS
     tree = (torch.tensor([-1, 0, 0, 2]), torch.tensor([-1, 1, 0, 2]))
     for method in (*ALL, "greedy"):
-        out = reference.verify_tree(tree, p.expand(2, 4, 3), q.expand(2, 4, 3), method=method, max_depth=2,
-                                    temperature=torch.tensor([0.0, 1.0]), uniforms=torch.full((2, 5), 0.5, dtype=torch.float64))
+        out = reference.verify_tree(
+            tree,
+            p.expand(2, 4, 3),
+            q.expand(2, 4, 3),
+            method=method,
+            max_depth=2,
+            temperature=torch.tensor([0.0, 1.0]),
+            uniforms=torch.full((2, 5), 0.5, dtype=torch.float64),
+        )
         assert out.tokens[0].tolist() == [0, 0, -1] and out.path[0].tolist() == [0, 2, -1] and out.status[0].item() == 0
         assert out.tokens.shape == (2, 3)
 
@@ -116,7 +148,9 @@ def test_rows_by_index_links_and_depth():
     tree = (torch.tensor([[-1, 0, 0, 1]]), torch.tensor([[-1, 2, 1, 0]]))
     rows = torch.stack([q, q, p])[None]
     u = torch.tensor([[0.0, 0.65, 0.59, 0.0, 0.1]], dtype=torch.float64)
-    args = dict(method="recursive", uniforms=u, target_row=torch.tensor([[2, 2, 2, 2]]), draft_row=torch.tensor([[0, 0, 1, 0]]))
+    args = dict(
+        method="recursive", uniforms=u, target_row=torch.tensor([[2, 2, 2, 2]]), draft_row=torch.tensor([[0, 0, 1, 0]])
+    )
     out = reference.verify_tree(tree, rows, rows, **args)
     assert out.path.tolist() == [[0, 1, 3, -1]] and out.tokens.tolist() == [[2, 0, 0, -1]]
     links = (torch.tensor([[2, 3, -1, -1]]), torch.tensor([[-1, -1, 1, -1]]))  # child 2 before child 1
@@ -160,7 +194,10 @@ def test_probability_rows():
     for method in ALL:
         for v in (0.0, 0.3, 0.7, 0.99):
             u = [0.4, 0.5, 0.5, v]
-            a, b = node_step(method, [1, 2], u), node_step(method, [1, 2], u, p=P, q=Q, target_kind="probs", draft_kind="probs")
+            a, b = (
+                node_step(method, [1, 2], u),
+                node_step(method, [1, 2], u, p=P, q=Q, target_kind="probs", draft_kind="probs"),
+            )
             assert torch.equal(a.tokens, b.tokens) and torch.equal(a.path, b.path) and b.status.item() == 0
     assert node_step("greedy", [1, 0], [0.0] * 4, p=P, q=None, target_kind="probs").tokens[0].tolist() == [0, 0, -1]
 
@@ -170,18 +207,27 @@ def test_trees_of_nothing(method):
     p, q = GOLDEN_LOGITS
     for K, L in ((0, 2), (2, 0)):
         tree = reference.build_tree(torch.zeros(1, K, L, dtype=torch.int64))
-        out = reference.verify_tree(tree, p.expand(1, 1, 3), q.expand(1, 1, 3), method=method, uniforms=torch.tensor([[0.4]] if
-                                    method in ("kseq", "recursive") else [[0.0, 0.4]], dtype=torch.float64))
+        out = reference.verify_tree(
+            tree,
+            p.expand(1, 1, 3),
+            q.expand(1, 1, 3),
+            method=method,
+            uniforms=torch.tensor([[0.4]] if method in ("kseq", "recursive") else [[0.0, 0.4]], dtype=torch.float64),
+        )
         assert out.tokens.tolist() == [[0] + [-1] * L] and out.path.tolist() == [[0] + [-1] * L]
-    empty = reference.verify_tree((torch.zeros(0, 3), torch.zeros(0, 3)), torch.zeros(0, 3, 5), torch.zeros(0, 3, 5), method=method)
+    empty = reference.verify_tree(
+        (torch.zeros(0, 3), torch.zeros(0, 3)), torch.zeros(0, 3, 5), torch.zeros(0, 3, 5), method=method
+    )
     assert empty.tokens.shape == (0, 3)
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500):
-    """Every probability moved by its error bound, up or down, with float32 pretended to have 10 bits: no token outside the band
-    changes, inside it some do."""
-    law, step, module = (importlib.import_module(f"specdec_kernels.reference.{m}") for m in ("law", "tree_rules.step", "verify_tree"))
+    """Every probability moved by its error bound, up or down, with float32 pretended to have 10 bits: no token outside
+    the band changes, inside it some do."""
+    law, step, module = (
+        importlib.import_module(f"specdec_kernels.reference.{m}") for m in ("law", "tree_rules.step", "verify_tree")
+    )
     coarse = 2.0**-10
     monkeypatch.setattr(law, "EPS", coarse)
     for m in (law, step):
@@ -191,7 +237,11 @@ def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500):
     p = q + rng.normal(size=(B, 7, 5))
     drafts = torch.from_numpy((q[:, 0] + rng.gumbel(size=(3, 2, B, 5))).argmax(-1)).permute(2, 0, 1)
     p, q, u = torch.from_numpy(p).float(), torch.from_numpy(q).float(), torch.from_numpy(rng.random((B, 8)))
-    args = dict(method=method, uniforms=u[:, :7] if method in ("kseq", "recursive") else u, draft_row=torch.zeros(B, 7, dtype=torch.int64))
+    args = dict(
+        method=method,
+        uniforms=u[:, :7] if method in ("kseq", "recursive") else u,
+        draft_row=torch.zeros(B, 7, dtype=torch.int64),
+    )
     tree = reference.build_tree(drafts)
     ref = reference.verify_tree(tree, p, q, **args)
     exact, noise = module.side, np.random.default_rng(13)

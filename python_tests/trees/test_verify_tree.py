@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """verify_tree against the float64 reference, token for token outside the band."""
 
-from support import backends
-from support import checks
 import pytest
 import torch
-from support import tree_cases
+from support import backends, checks, tree_cases
 
 from specdec_kernels import reference
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify_tree reads, counted access by access as in test_bytes.py: rows of nodes that are not visited are not touched, and
-those that are, are read as often as their method must.
+"""What verify_tree reads, counted access by access as in test_bytes.py: rows of nodes that are not visited are not
+touched, and those that are, are read as often as their method must.
 
-A visited target row is read once for its law. Every rejected draft that has a row costs another pass over the target's row and
-over the rows of the rejections before it and its own: residuals are made anew each time, never stored. Passes read 16 bytes at
-a time, so that they are counted exactly. Beside them there are the rescan of the final draw and entries looked up by their
-ids, by all threads of the block at once: 256 accesses at one address, which are one transaction.
+A visited target row is read once for its law. Every rejected draft that has a row costs another pass over the target's
+row and over the rows of the rejections before it and its own: residuals are made anew each time, never stored. Passes
+read 16 bytes at a time, so that they are counted exactly. Beside them there are the rescan of the final draw and
+entries looked up by their ids, by all threads of the block at once: 256 accesses at one address, which are one
+transaction.
 """
 
-from support import backends
 import pytest
 import torch
+from support import backends
 from test_bytes import BF16, BLOCK, CHUNK, RESCAN, count, language_rows, note, within
 
 from specdec_kernels import reference
@@ -34,7 +35,12 @@ def step(B=16, noise=0.6):
             drafts[:, k, level] = torch.multinomial(laws[torch.arange(B), at[:, k]], 1, generator=rng)[:, 0]
         at = reference.build_tree(drafts[:, :, : level + 1]).draft_nodes[:, :, level].long()
     stats = backends.run("row_stats", "cpu", draft.flatten(0, 1)).reshape(B, N, 4)
-    return {"tree": tuple(reference.build_tree(drafts)), "target_logits": target, "draft_logits": draft, "draft_stats": stats}
+    return {
+        "tree": tuple(reference.build_tree(drafts)),
+        "target_logits": target,
+        "draft_logits": draft,
+        "draft_stats": stats,
+    }
 
 
 def call(method, **more):
@@ -63,7 +69,9 @@ def rejections(method, tree, out):
         nodes = [n for n in path if n >= 0]
         for depth, (node, taken) in enumerate(zip(nodes, nodes[1:] + [None])):
             if method == "recursive":
-                passing = [k for k in range(K) if depth == 0 or draft_nodes[b, k, depth - 1] == node] if depth < L else []
+                passing = (
+                    [k for k in range(K) if depth == 0 or draft_nodes[b, k, depth - 1] == node] if depth < L else []
+                )
                 tests = [int(draft_nodes[b, k, depth]) for k in passing]
             else:
                 tests = [i for i in range(1, parents.shape[1]) if parents[b, i] == node]
@@ -79,7 +87,8 @@ def passes(counted):
 
 
 def summed_again(args, out, tests):
-    """What q still holds is one less the tokens that left; where that is below an eighth it is added up, by a pass over q."""
+    """What q still holds is one less the tokens that left; where that is below an eighth it is added up, by a pass over
+    q."""
     parents, tokens = args["tree"][:2]
     laws, n = args["draft_logits"].double().softmax(-1), 0
     for b, i in (tests > 1).nonzero().tolist():
@@ -93,7 +102,9 @@ def test_recursive(method, noise):
     args, out, target, draft = call(method, noise=noise)
     on_path, stop = visited(out, target.read.shape[1])
     m, tests = rejections(method, args["tree"], out)
-    assert (m[stop] > 1).any() and (m[stop] == 0).any() and (m[on_path & ~stop] > 0).any(), "not a test of all the outcomes"
+    assert (m[stop] > 1).any() and (m[stop] == 0).any() and (m[on_path & ~stop] > 0).any(), (
+        "not a test of all the outcomes"
+    )
     assert (target.read[~on_path] == 0).all() and (draft.read[~on_path] == 0).all()
     assert (target.distinct[on_path] == ROW).all()
     assert (draft.distinct[m > 0] == ROW).all() and (draft.distinct[m == 0] <= (tests * ITEM)[m == 0]).all()
@@ -102,7 +113,11 @@ def test_recursive(method, noise):
     assert passes(draft) == int((m * (m + 1) // 2).sum()) + again
     rest = target.read.sum() - passes(target) * ROW
     assert rest <= int(((tests + 1) * (m + 2) * BLOCK + stop * RESCAN).sum()) * ITEM
-    note(f"verify_tree {method}, K={K}, L={L}, V={V}", target.read.sum() + draft.read.sum(), int(on_path.sum() + (m > 0).sum()) * ROW)
+    note(
+        f"verify_tree {method}, K={K}, L={L}, V={V}",
+        target.read.sum() + draft.read.sum(),
+        int(on_path.sum() + (m > 0).sum()) * ROW,
+    )
 
 
 def test_target_only_and_greedy_read_no_draft_row():
@@ -114,7 +129,9 @@ def test_target_only_and_greedy_read_no_draft_row():
         assert (target.read[~on_path] == 0).all() and (draft.read == 0).all()
         assert (target.distinct[on_path] == ROW).all()
         if method == "greedy":
-            assert within(target.read[on_path], ROW, CHUNK, ITEM)  # the chunk of the maximum once more, for its first id
+            assert within(
+                target.read[on_path], ROW, CHUNK, ITEM
+            )  # the chunk of the maximum once more, for its first id
             continue
         assert within(target.read[on_path & ~stop], ROW, (K + 1) * BLOCK, ITEM)
         again = stop & (m > 0)  # the row without the children
@@ -139,12 +156,16 @@ def test_kseq():
     assert (draft.read - (pairs + rejected) * ROW <= few)[searched].all()
     more = target.read - (1 + pairs + rejected) * ROW
     assert ((more >= -ROW) & (more <= few))[searched].all()  # its total may be known from its law
-    note(f"verify_tree kseq, K={K}, L={L}, V={V}, {pairs[searched].double().mean():.1f} passes over the pair",
-         target.read.sum() + draft.read.sum(), int(on_path.sum() + searched.sum()) * ROW)
+    note(
+        f"verify_tree kseq, K={K}, L={L}, V={V}, {pairs[searched].double().mean():.1f} passes over the pair",
+        target.read.sum() + draft.read.sum(),
+        int(on_path.sum() + searched.sum()) * ROW,
+    )
 
 
 def test_traversal():
-    """It visits every node whose weight is not 0 until a leaf is accepted, and no other: those the reference asks for."""
+    """It visits every node whose weight is not 0 until a leaf is accepted, and no other: those the reference asks
+    for."""
     from test_verify_tree_edges import visited_by_traversal
 
     args, out, target, draft = call("traversal", B=8, noise=1.5)
@@ -154,7 +175,9 @@ def test_traversal():
         seen[b, nodes] = True
     assert (seen & ~on_path).any() and not seen.all() and out.num_accepted.unique().numel() > 2
     assert (target.read[~seen] == 0).all() and (target.distinct[seen] == ROW).all() and (draft.read[~seen] == 0).all()
-    children = torch.zeros_like(on_path, dtype=torch.int64).scatter_add_(1, args["tree"][0].clamp(min=0).long(), (args["tree"][0] >= 0).long())
+    children = torch.zeros_like(on_path, dtype=torch.int64).scatter_add_(
+        1, args["tree"][0].clamp(min=0).long(), (args["tree"][0] >= 0).long()
+    )
     lost = children + 1  # a node loses a child at most once each, and is drawn from once
     assert int(seen.sum()) < passes(target) <= int((1 + lost)[seen].sum())
     assert 0 < passes(draft) <= int((lost * (lost + 1) // 2 + lost)[seen].sum())

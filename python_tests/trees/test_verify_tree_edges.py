@@ -5,11 +5,9 @@ import math
 import resource
 from pathlib import Path
 
-from support import backends
 import pytest
-from support import surface
 import torch
-from support import tree_cases
+from support import backends, surface, tree_cases
 from test_verify_tree import METHODS, verify
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,7 +23,12 @@ def equal(a, b):
 
 def differ(out, ref):
     """Which requests have another answer than the reference's, where one answer is right."""
-    same = (out.tokens == ref.tokens).all(-1) & (out.path == ref.path).all(-1) & (out.num_accepted == ref.num_accepted) & (out.status == ref.status)
+    same = (
+        (out.tokens == ref.tokens).all(-1)
+        & (out.path == ref.path).all(-1)
+        & (out.num_accepted == ref.num_accepted)
+        & (out.status == ref.status)
+    )
     return ~same & (ref.margin > 1)
 
 
@@ -33,7 +36,13 @@ def pick(args, at):
     """The same call for some of its requests."""
     out = {}
     for name, x in args.items():
-        out[name] = tuple(None if t is None else t[at] for t in x) if isinstance(x, tuple) else x[at] if torch.is_tensor(x) and x.dim() else x
+        out[name] = (
+            tuple(None if t is None else t[at] for t in x)
+            if isinstance(x, tuple)
+            else x[at]
+            if torch.is_tensor(x) and x.dim()
+            else x
+        )
     return out
 
 
@@ -55,7 +64,8 @@ def test_requests_do_not_see_each_other(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
-    """Every row but those of visited nodes turned to NaN: the same bits. (Traversal visits what it looks at, not only the path.)"""
+    """Every row but those of visited nodes turned to NaN: the same bits. (Traversal visits what it looks at, not only
+    the path.)"""
     args = tree_cases.tree(4, backends.scale(B, backend), 6, method, K=3, L=3, dirty=False, kinds=["near", "dirichlet"])
     out = verify(backend)(**args)
     keep = torch.zeros(args["target_logits"].shape[:2], dtype=torch.bool)
@@ -106,7 +116,8 @@ def test_bad_rows(backend, method, poison):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_probability_rows(backend, method):
-    """NaN, infinities, negative numbers and zeros among probabilities: a test may not see them, a draw and kseq's search do."""
+    """NaN, infinities, negative numbers and zeros among probabilities: a test may not see them, a draw and kseq's
+    search do."""
     args = tree_cases.tree(5, 140, 6, method, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
     rng = torch.Generator().manual_seed(6)
     poison = torch.tensor([math.nan, math.inf, -math.inf, -0.25, 7.0, 0.0])
@@ -123,11 +134,14 @@ def test_bad_probability_rows(backend, method):
 
 
 def test_a_draft_row_with_nan_decides_nothing_under_kseq(backend):
-    """Its law is not known, so no draft is accepted and the token is the target's: p = (.2, .4, .4) whatever the coin."""
+    """Its law is not known, so no draft is accepted and the token is the target's: p = (.2, .4, .4) whatever the
+    coin."""
     p, q = torch.tensor([0.2, 0.4, 0.4]), torch.tensor([0.5, 0.35, math.nan])
     tree = tuple(reference.build_tree(torch.tensor([[[0], [1]]])))
     for v, token in ((0.1, 0), (0.3, 1), (0.9, 2)):
-        args = dict(method="kseq", target_kind="probs", draft_kind="probs", uniforms=torch.tensor([[0.0, 0.0, v]], dtype=F64))
+        args = dict(
+            method="kseq", target_kind="probs", draft_kind="probs", uniforms=torch.tensor([[0.0, 0.0, v]], dtype=F64)
+        )
         for verifier in (verify(backend), reference.verify_tree):
             out = verifier(tree, p.expand(1, 3, 3).contiguous(), q.expand(1, 3, 3).contiguous(), **args)
             assert out.tokens.tolist() == [[token, -1]] and out.status.tolist() == [5]
@@ -135,13 +149,19 @@ def test_a_draft_row_with_nan_decides_nothing_under_kseq(backend):
 
 @pytest.mark.parametrize("second, status, accepted", [(1, 0, 1 - 0.6**0.5), (2, 4, 0.4)])
 def test_looked_up_drafts_under_kseq(backend, second, status, accepted, n=500):
-    """Looked-up drafts are drafts of one law only if they are one token; another one is flagged and skipped. p = (.2, .4, .4):
-    token 1 alone is accepted with p(1) = .4; twice, 1 - (1 - x)^2 = .4 gives the chance x of each."""
+    """Looked-up drafts are drafts of one law only if they are one token; another one is flagged and skipped. p = (.2,
+    .4, .4): token 1 alone is accepted with p(1) = .4; twice, 1 - (1 - x)^2 = .4 gives the chance x of each."""
     rows = torch.tensor([0.2, 0.4, 0.4]).log().expand(n, 3, 3).contiguous()
     u = torch.full((n, 3), 1 - 2**-53, dtype=F64)
     u[:, 0] = (torch.arange(n) + 0.5) / n
-    args = dict(tree=tuple(reference.build_tree(torch.tensor([[[1], [second]]] * n))), target_logits=rows, draft_logits=rows, method="kseq",
-                draft_row=torch.full((n, 3), -1), uniforms=u)
+    args = dict(
+        tree=tuple(reference.build_tree(torch.tensor([[[1], [second]]] * n))),
+        target_logits=rows,
+        draft_logits=rows,
+        method="kseq",
+        draft_row=torch.full((n, 3), -1),
+        uniforms=u,
+    )
     out = verify(backend)(**args)
     assert (out.status == status).all() and not differ(out, reference.verify_tree(**args)).any()
     assert abs(out.num_accepted.double().mean() - accepted) <= 1 / n
@@ -184,7 +204,9 @@ def anything(seed, B=50, N=9, V=5):
     tree = parents, number(-2, V + 2)
     p, q = tree_cases.rows(seed, B, N, V)
     tables = {"target_row": number(-2, N + 3), "draft_row": number(-2, N + 3), "links": links}
-    return dict(tree=tree, target_logits=p, draft_logits=q, uniforms=torch.rand(B, N + 1, generator=rng, dtype=F64), **tables)
+    return dict(
+        tree=tree, target_logits=p, draft_logits=q, uniforms=torch.rand(B, N + 1, generator=rng, dtype=F64), **tables
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -199,7 +221,8 @@ def test_bad_links_and_rows(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_trees(backend, method):
-    """Parents that do not come before their nodes, drafts that go on to no child: refused on CPU tensors, elsewhere a status."""
+    """Parents that do not come before their nodes, drafts that go on to no child: refused on CPU tensors, elsewhere a
+    status."""
     args = anything(9) | {"links": None}
     rng = torch.Generator().manual_seed(9)
     parents, tokens = args["tree"]
@@ -208,7 +231,9 @@ def test_bad_trees(backend, method):
     bad = wrong.any(1)
     if backend == "cpu":
         args["tree"] = parents, tokens
-        with pytest.raises(RuntimeError, match=r"verify_tree: parents\[\d+, (\d)\] must be in \[-1, \1\), got (-2|9|12)"):
+        with pytest.raises(
+            RuntimeError, match=r"verify_tree: parents\[\d+, (\d)\] must be in \[-1, \1\), got (-2|9|12)"
+        ):
             verify(backend)(method=method, **args)
         parents, bad = parents.where(~wrong, -1), torch.zeros_like(bad)
     drafts = None
@@ -218,7 +243,10 @@ def test_bad_trees(backend, method):
         bad |= ((drafts != -1) & (parents.gather(1, drafts[:, :, 0].clamp(min=0)) != 0)[:, :, None]).any(1)[:, 0]
     args["tree"] = (parents, tokens, None, drafts)
     if backend == "cpu" and bad.any():
-        with pytest.raises(RuntimeError, match=r"verify_tree: draft_nodes\[\d+, [01], 0\] must be -1 or a child of the node before, got \d"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"verify_tree: draft_nodes\[\d+, [01], 0\] must be -1 or a child of the node before, got \d",
+        ):
             verify(backend)(method=method, **args)
         return
     assert not bad.all() and (bad.any() or backend == "cpu")
@@ -235,9 +263,16 @@ def test_trees_of_nothing(backend, method):
         tree = tuple(reference.build_tree(torch.zeros(1, K, L, dtype=torch.int64)))
         u = torch.full((1, 1 if method in ("kseq", "recursive") else 2), 0.4, dtype=F64)
         out = verify(backend)(tree, p, p, method=method, uniforms=u)
-        assert out.tokens.tolist() == [[0 if method == "greedy" else 1] + [-1] * L] and out.path.tolist() == [[0] + [-1] * L]
-    empty = verify(backend)((torch.zeros(0, 3, dtype=torch.int32),) * 2, torch.zeros(0, 3, 5), torch.zeros(0, 3, 5), method=method,
-                            uniforms=torch.zeros(0, 4, dtype=F64))
+        assert out.tokens.tolist() == [[0 if method == "greedy" else 1] + [-1] * L] and out.path.tolist() == [
+            [0] + [-1] * L
+        ]
+    empty = verify(backend)(
+        (torch.zeros(0, 3, dtype=torch.int32),) * 2,
+        torch.zeros(0, 3, 5),
+        torch.zeros(0, 3, 5),
+        method=method,
+        uniforms=torch.zeros(0, 4, dtype=F64),
+    )
     assert empty.tokens.shape == (0, 3)
 
 
@@ -246,7 +281,11 @@ def test_trees_of_nothing(backend, method):
 def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
     slower = backends.BACKENDS[backend].slower
     N = N if slower == 1 else 400 // slower
-    parents = torch.arange(N)[None] - 1 if shape == "deep" else torch.cat([torch.tensor([[-1]]), torch.zeros(1, N - 1, dtype=torch.int64)], 1)
+    parents = (
+        torch.arange(N)[None] - 1
+        if shape == "deep"
+        else torch.cat([torch.tensor([[-1]]), torch.zeros(1, N - 1, dtype=torch.int64)], 1)
+    )
     rng = torch.Generator().manual_seed(9)
     q = 0.1 * torch.randn(1, 1, V, generator=rng)
     p = q + 0.05 * torch.randn(1, 1, V, generator=rng)
@@ -265,7 +304,14 @@ def deep(max_depth):
     tree = torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 2, 1]])
     rows = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(3))
     uniforms = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=F64)
-    return {"tree": tree, "target_logits": rows, "draft_logits": rows.flip(1), "method": "traversal", "max_depth": max_depth, "uniforms": uniforms}
+    return {
+        "tree": tree,
+        "target_logits": rows,
+        "draft_logits": rows.flip(1),
+        "method": "traversal",
+        "max_depth": max_depth,
+        "uniforms": uniforms,
+    }
 
 
 def within_reach(max_depth, room):
@@ -300,7 +346,8 @@ def largest_tensor(max_depth):
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_depth_costs_no_more_than_its_outputs(op_backend):
-    """A path holds no more nodes than the tree, however deep it might go: 2^22 frames would take a gigabyte, the outputs take 64 MB."""
+    """A path holds no more nodes than the tree, however deep it might go: 2^22 frames would take a gigabyte, the
+    outputs take 64 MB."""
     if op_backend.startswith("triton"):  # whose tensors are all torch's own
         assert backends.there(op_backend, largest_tensor, 100) <= 101
     elif op_backend != "cuda":
@@ -333,22 +380,42 @@ def test_layouts(backend):
     assert equal(verify(backend)(**strided), want)
     one = {name: x for name, x in args.items() if name not in ("tree", "draft_row")}
     parents, tokens = args["tree"][0][3], args["tree"][1][3]
-    a = verify(backend)((parents, tokens), args["target_logits"], args["draft_logits"], **{k: v for k, v in one.items() if "logits" not in k},
-                        draft_row=args["draft_row"])
-    b = verify(backend)((parents.expand(14, 6), tokens.expand(14, 6)), args["target_logits"], args["draft_logits"],
-                        **{k: v for k, v in one.items() if "logits" not in k}, draft_row=args["draft_row"])
+    a = verify(backend)(
+        (parents, tokens),
+        args["target_logits"],
+        args["draft_logits"],
+        **{k: v for k, v in one.items() if "logits" not in k},
+        draft_row=args["draft_row"],
+    )
+    b = verify(backend)(
+        (parents.expand(14, 6), tokens.expand(14, 6)),
+        args["target_logits"],
+        args["draft_logits"],
+        **{k: v for k, v in one.items() if "logits" not in k},
+        draft_row=args["draft_row"],
+    )
     assert equal(a, b)
 
 
 def test_no_row_or_table_is_copied():
-    """An engine's rows and tables reach the op where they lie: strided, of either integer type, one tree for all requests."""
+    """An engine's rows and tables reach the op where they lie: strided, of either integer type, one tree for all
+    requests."""
     from support import cases
 
     args = tree_cases.tree(13, 4, 37, "traversal", N=6, shuffled=True, linked=True)
     given = [cases.strided(args[name], shift=1) for name in ("target_logits", "draft_logits")]
     tables = [args["tree"][0][1].long(), args["tree"][1][1], args["target_row"], args["draft_row"], *args["links"]]
-    _, (_, seen, _) = surface.recorded_call("verify_tree", sk.verify_tree, tuple(tables[:2]), *given, method="traversal", target_row=tables[2],
-                                            draft_row=tables[3], links=tuple(tables[4:]), uniforms=args["uniforms"])
+    _, (_, seen, _) = surface.recorded_call(
+        "verify_tree",
+        sk.verify_tree,
+        tuple(tables[:2]),
+        *given,
+        method="traversal",
+        target_row=tables[2],
+        draft_row=tables[3],
+        links=tuple(tables[4:]),
+        uniforms=args["uniforms"],
+    )
     seen = {x.data_ptr() for x in seen if torch.is_tensor(x)}
     assert {x.data_ptr() for x in given + tables} <= seen
 
@@ -358,17 +425,47 @@ def _check(parents, tokens, draft_nodes, p, q, u):
 
 
 def _check_rows(parents, tokens, p, q, u, row, t):
-    return sk.verify_tree((parents, tokens), p, q, method="traversal", uniforms=u, target_row=row, draft_row=row, temperature=t, max_depth=2)
+    return sk.verify_tree(
+        (parents, tokens),
+        p,
+        q,
+        method="traversal",
+        uniforms=u,
+        target_row=row,
+        draft_row=row,
+        temperature=t,
+        max_depth=2,
+    )
 
 
 def test_opcheck(op_backend):
     verify(op_backend)
     args = tree_cases.tree(12, 3, 5, "kseq")
     tree = args["tree"]
-    surface.check_op(op_backend, "verify_tree", _check, tree[0], tree[1], tree[3], args["target_logits"], args["draft_logits"], args["uniforms"])
+    surface.check_op(
+        op_backend,
+        "verify_tree",
+        _check,
+        tree[0],
+        tree[1],
+        tree[3],
+        args["target_logits"],
+        args["draft_logits"],
+        args["uniforms"],
+    )
     u = torch.rand(3, 8, dtype=F64)
-    surface.check_op(op_backend, "verify_tree", _check_rows, tree[0], tree[1], args["target_logits"], args["draft_logits"], u,
-                     torch.zeros(3, 7, dtype=torch.int32), torch.ones(3))
+    surface.check_op(
+        op_backend,
+        "verify_tree",
+        _check_rows,
+        tree[0],
+        tree[1],
+        args["target_logits"],
+        args["draft_logits"],
+        u,
+        torch.zeros(3, 7, dtype=torch.int32),
+        torch.ones(3),
+    )
 
 
 def test_errors(op_backend):
@@ -385,15 +482,22 @@ def test_errors(op_backend):
         ("method 'kseq' needs draft_logits, got None", ValueError, dict(method="kseq", draft=None)),
         (r"uniforms must have shape \[2, 5\], got \[2, 4\]", ValueError, dict(uniforms=u[:, :4])),
         (r"uniforms must have shape \[2, 4\], got \[2, 5\]", ValueError, dict(tree=(parents, tokens, None, nodes))),
-        ("links give no order where method 'recursive' tests the drafts", ValueError,
-         dict(tree=(parents, tokens, None, nodes), links=(tokens.expand(2, 4),) * 2)),
+        (
+            "links give no order where method 'recursive' tests the drafts",
+            ValueError,
+            dict(tree=(parents, tokens, None, nodes), links=(tokens.expand(2, 4),) * 2),
+        ),
         (r"tokens must have shape \[B=2, N=4\], got \[2, 3\]", ValueError, dict(tree=(parents, tokens[:3]))),
         (r"target_logits must have shape \[B=2, N=4, V=3\], got \[2, 3, 3\]", ValueError, dict(target=p[:, :3])),
         (r"draft_logits must have shape \[B=2, N=4, Vq=3\], got \[2, 3, 3\]", ValueError, dict(draft=q[:, :3])),
         (r"target_row must have shape \[B=2, N=4\], got \[4\]", ValueError, dict(target_row=tokens)),
         ("target_row must be int32 or int64, got float32", TypeError, dict(target_row=torch.zeros(2, 4))),
         ("tree must be", TypeError, dict(tree=parents)),
-        ("draft_row, draft_stats and draft_temperature .* need draft_logits, got None", ValueError, dict(draft=None, draft_temperature=0.5)),
+        (
+            "draft_row, draft_stats and draft_temperature .* need draft_logits, got None",
+            ValueError,
+            dict(draft=None, draft_temperature=0.5),
+        ),
         ("needs seed and offset, or uniforms, got neither", ValueError, dict(uniforms=None)),
         ("max_depth must be an integer >= 0 .*got -1", ValueError, dict(max_depth=-1)),
         ("target_kind must be 'logits' or 'probs', got 'x'", ValueError, dict(target_kind="x")),

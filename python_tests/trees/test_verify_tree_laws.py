@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What verify_tree emits has the enumerated law, and the wrong ways of drafting are caught by the same test."""
 
-from support import backends
-from support import laws
 import numpy as np
 import pytest
 import torch
-from support import tree_laws
-from test_verify_tree import verify
+from support import backends, laws, tree_laws
 from support.tree_laws import TELLING, constant, rows_of
+from test_verify_tree import verify
 
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, separate_trees
 
@@ -45,11 +43,20 @@ def draws(backend, trees, p, q, method, seed=1, **rule):
 
 
 CASES = [
-    *[(method, "iid", 3, 2, 2) for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")],
-    *[(method, "iid", 3, 3, 1) for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")],
+    *[
+        (method, "iid", 3, 2, 2)
+        for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")
+    ],
+    *[
+        (method, "iid", 3, 3, 1)
+        for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")
+    ],
     ("kseq", "iid", 2, 3, 3),
     *[(method, "distinct", 3, 2, 2) for method in ("recursive_without_replacement", "target_only", "traversal")],
-    *[(method, "separate", 3, 2, 2) for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")],
+    *[
+        (method, "separate", 3, 2, 2)
+        for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")
+    ],
     ("traversal", "distinct", 4, 3, 1),
     ("recursive_without_replacement", "distinct", 4, 3, 1),
 ]
@@ -58,16 +65,22 @@ CASES = [
 @pytest.mark.parametrize("method, drawn, V, K, L", CASES)
 @pytest.mark.parametrize("kind", ["random", "zeros"])
 def test_joint_law(backend, method, drawn, V, K, L, kind):
-    """The joint law of length and tokens; the reference's enumeration is proved lossless in test_tree_reference.py. "separate":
-    independent children, duplicates as siblings of their own."""
+    """The joint law of length and tokens; the reference's enumeration is proved lossless in test_tree_reference.py.
+    "separate": independent children, duplicates as siblings of their own."""
     if backends.BACKENDS[backend].slower > 1 and (drawn, V, K, L, kind) != ("iid", 3, 2, 2, "random"):
-        pytest.skip("simulated: one law of each method; token for token they agree with the reference in test_verify_tree.py")
+        pytest.skip(
+            "simulated: one law of each method; token for token they agree with the reference in test_verify_tree.py"
+        )
     if kind == "zeros" and (drawn != "iid" or V < 3):
         pytest.skip("fewer children than asked for: the trees differ in shape")
     if backend == "triton-interpret" and (kind, V, K, L) != ("random", 3, 2, 2):
         pytest.skip("the interpreter is slow: one tree per method")
     p, q = rows_of(kind, V)
-    trees = {"iid": iid_trees, "separate": separate_trees, "distinct": lambda q, K, L: distinct_trees(q, [K] + [2] * (L - 1))}[drawn](q, K, L)
+    trees = {
+        "iid": iid_trees,
+        "separate": separate_trees,
+        "distinct": lambda q, K, L: distinct_trees(q, [K] + [2] * (L - 1)),
+    }[drawn](q, K, L)
     trees = list(trees)
     law = mixed(trees, p, q, method)
     assert tree_laws.error(law, p, L + 1) < tree_laws.EXACT
@@ -83,9 +96,16 @@ def merged(q):
     return tree_laws.without_drafts(iid_trees(q, 2, 1))
 
 
-@pytest.mark.parametrize("method, wrong", [
-    ("recursive", grouped), ("kseq", grouped), ("recursive", merged), ("kseq", merged), ("recursive", lambda q: distinct_trees(q, [2])),
-])
+@pytest.mark.parametrize(
+    "method, wrong",
+    [
+        ("recursive", grouped),
+        ("kseq", grouped),
+        ("recursive", merged),
+        ("kseq", merged),
+        ("recursive", lambda q: distinct_trees(q, [2])),
+    ],
+)
 def test_wrong_drafts_are_caught(method, wrong):
     """A, A, B for A, B, A; merged or distinct children tested as independent ones: biased by .008 to .05, and seen."""
     p, q = map(constant, tree_laws.GOLDEN if (method, wrong) == ("kseq", grouped) else TELLING)

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree by rule: against the float64 reference, the enumerated laws, by hand, and each request against itself alone."""
+"""verify_tree by rule: against the float64 reference, the enumerated laws, by hand, and each request against itself
+alone."""
 
 import math
 
-from support import backends
-from support import checks
-from support import laws
 import pytest
-from support import rule_cases
-from support import surface
 import torch
-from support import tree_cases
+from support import backends, checks, laws, rule_cases, surface, tree_cases
 from support.rule_laws import ALPHAS
+from support.tree_laws import random_rows
 from test_verify_tree import agree_on, verify
 from test_verify_tree_edges import differ, equal, in_range, pick
 from test_verify_tree_laws import draws
-from support.tree_laws import random_rows
 
 import specdec_kernels as sk
 from specdec_kernels import reference
@@ -91,7 +87,8 @@ def test_thresholds_agree(backend, name):
     ((1.0, 1.0), 0.4, 0.2), ((1.0, 0.8), 0.5, 0.25), ((1.0, 0.5), 0.8, 0.2), ((0.3, 1.0), 1.0, 0.0), ((0.4, 0.5), 1.0, 0.0),
 ])  # fmt: skip
 def test_thresholds_by_hand(backend, alpha, first, second):
-    """Children 2 and 0 of p = (.2, .4, .4): the coin's share of each, and what is left for the rest, which is id 1 alone."""
+    """Children 2 and 0 of p = (.2, .4, .4): the coin's share of each, and what is left for the rest, which is id 1
+    alone."""
     n = backends.scale(160, backend, least=20)
     p = torch.tensor([0.2, 0.4, 0.4]).expand(n, 3, 3).contiguous()
     u = torch.full((n, 4), 0.7, dtype=F64)
@@ -105,16 +102,21 @@ def test_thresholds_by_hand(backend, alpha, first, second):
 
 @pytest.mark.parametrize("method", [*METHODS, "target_only", "greedy"])
 def test_the_exact_rule_and_exact_ends(backend, method):
-    """Rules at the alpha where they are the exact rule, and the exact rule's own code, beside other rules: the bits of a call without."""
+    """Rules at the alpha where they are the exact rule, and the exact rule's own code, beside other rules: the bits of
+    a call without."""
     if method in METHODS:
         takes_turns(backend, method, 0)
     B = rule_cases.count(48, backend)
-    args = tree_cases.tree(35, B, 1100, method, N=5, filtered=True, shuffled=True, kinds=["near", "peaked", "dirichlet"])
+    args = tree_cases.tree(
+        35, B, 1100, method, N=5, filtered=True, shuffled=True, kinds=["near", "peaked", "dirichlet"]
+    )
     want = verify(backend)(**args)
     ends = {"greedy": ["exact"], "target_only": ["exact", "thresholds"]}.get(method, ["exact", "lossy", "ensemble"])
     names = [ends[b % len(ends)] for b in range(B)]
     rule = torch.tensor([RULES[name] for name in names])
-    alpha = torch.tensor([[0.5 if name == "exact" else TABLE[name].exact_at or float(name == "thresholds")] * 2 for name in names])
+    alpha = torch.tensor(
+        [[0.5 if name == "exact" else TABLE[name].exact_at or float(name == "thresholds")] * 2 for name in names]
+    )
     assert equal(verify(backend)(**args, rule=rule, alpha=alpha), want)
     if method in METHODS:  # every third request by another rule
         rule[2::3], alpha[2::3] = RULES["ensemble"], 0.5
@@ -127,12 +129,16 @@ def test_requests_do_not_see_each_other(op_backend, method):
     """A batch of mixed rules: each request gets what it gets alone, by name, bit for bit, and beside rows of NaN."""
     takes_turns(op_backend, method, 0)
     B = rule_cases.count(23, op_backend)
-    args = tree(37, B, method, shift=8 * METHODS.index(method), V=1100, K=2, L=1, filtered=True, kinds=["near", "peaked"])
+    args = tree(
+        37, B, method, shift=8 * METHODS.index(method), V=1100, K=2, L=1, filtered=True, kinds=["near", "peaked"]
+    )
     out = verify(op_backend)(**args)
     for b in range(0, B, 1 if op_backend == "cpu" else 5):
         one = pick(args, slice(b, b + 1))
         name, alpha = NAMES[int(one.pop("rule"))], float(one.pop("alpha")[0, 0])
-        assert equal(verify(op_backend)(**one, rule=name, alpha=None if name == "exact" else alpha), [x[b : b + 1] for x in out]), name
+        assert equal(
+            verify(op_backend)(**one, rule=name, alpha=None if name == "exact" else alpha), [x[b : b + 1] for x in out]
+        ), name
     bad = [1, 4, 6]
     args["target_logits"][bad[:2]], args["draft_logits"][bad[1:]] = math.nan, math.nan
     beside = verify(op_backend)(**args)
@@ -182,33 +188,52 @@ def test_stats_handed_over(backend, method):
     want = verify(backend)(**args)
     for side, prefix in (("target", ""), ("draft", "draft_")):
         z = args[f"{side}_logits"]
-        params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")}
-        args[f"{side}_stats"] = backends.run("row_stats", backend, z.flatten(0, 1), **params).float().reshape(*z.shape[:2], 4)
+        params = {
+            k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")
+        }
+        args[f"{side}_stats"] = (
+            backends.run("row_stats", backend, z.flatten(0, 1), **params).float().reshape(*z.shape[:2], 4)
+        )
     got = verify(backend)(**args)
     assert torch.equal(got.tokens, want.tokens) and torch.equal(got.status, want.status)
 
 
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
-    """A greedy draft, and chow at 1: pi is its argmax, accepted wherever it was drafted, else emitted; with the target's own ln p."""
+    """A greedy draft, and chow at 1: pi is its argmax, accepted wherever it was drafted, else emitted; with the
+    target's own ln p."""
     p, q = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.1, 0.6, 0.3]).log()
-    more = dict(method=method, draft_temperature=0.0, max_depth=1, rule="chow", alpha=1.0, uniforms=torch.full((1, 4), 0.999, dtype=F64))
+    more = dict(
+        method=method,
+        draft_temperature=0.0,
+        max_depth=1,
+        rule="chow",
+        alpha=1.0,
+        uniforms=torch.full((1, 4), 0.999, dtype=F64),
+    )
     for ids, tokens, path in (((2, 1), [1, 0], [0, 2]), ((2, 0), [1, -1], [0, -1])):
         rows = (x.expand(1, 3, 3).contiguous() for x in (p, q))
         out = verify(backend)((torch.tensor([-1, 0, 0]), torch.tensor([-1, *ids])), *rows, **more)
-        assert out.tokens[0, 0] == 1 and out.path.tolist() == [path] and out.logprobs[0, 0].item() == pytest.approx(math.log(0.3), abs=1e-6)
+        assert (
+            out.tokens[0, 0] == 1
+            and out.path.tolist() == [path]
+            and out.logprobs[0, 0].item() == pytest.approx(math.log(0.3), abs=1e-6)
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_wide_draft_holds_beyond_is_left_to_the_target(backend, method):
-    """q = (.1, .3, .6), p = (.8, .2): kept, pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is rejected, and (pi - q)+ is .6 p."""
+    """q = (.1, .3, .6), p = (.8, .2): kept, pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is rejected, and (pi -
+    q)+ is .6 p."""
     takes_turns(backend, method, 2)
     n = backends.scale(160, backend, least=16)
     p, q = torch.tensor([0.8, 0.2]), torch.tensor([0.1, 0.3, 0.6])
     u = torch.full((n, 3), 0.5, dtype=F64)
     u[:, 2] = (torch.arange(n) + 0.5) / n
     rows = p.log().expand(n, 2, 2).contiguous(), q.log().expand(n, 2, 3).contiguous()
-    out = verify(backend)((torch.tensor([-1, 0]), torch.tensor([-1, 2])), *rows, method=method, rule="chow", alpha=1.0, uniforms=u)
+    out = verify(backend)(
+        (torch.tensor([-1, 0]), torch.tensor([-1, 2])), *rows, method=method, rule="chow", alpha=1.0, uniforms=u
+    )
     assert (out.num_accepted == 0).all() and (out.status == 0).all()
     assert float((out.tokens[:, 0] == 0).double().mean()) == pytest.approx(0.8, abs=1 / n)
 
@@ -222,8 +247,8 @@ LAW_CASES = [
 
 @pytest.mark.parametrize("method, rule, drawn", LAW_CASES)
 def test_joint_law(sweep_backend, method, rule, drawn):
-    """Length and tokens have the law that the reference enumerates; that it is pi at every node with children is proved of the reference in
-    test_rules_reference_trees.py."""
+    """Length and tokens have the law that the reference enumerates; that it is pi at every node with children is proved
+    of the reference in test_rules_reference_trees.py."""
     p, q = random_rows(31, 3), random_rows(32, 3)
     trees = list(iid_trees(q, 2, 2) if drawn == "iid" else distinct_trees(q, [2, 2]))
     law = mixed(trees, p, q, method, rule, ALPHAS[rule])
@@ -248,7 +273,9 @@ def test_rules_that_a_method_does_not_take(op_backend, method, rule):
     if backends.BACKENDS[op_backend].device == "cuda" or op_backend.startswith("cuda-on-cpu"):
         assert equal(verify(op_backend)(**args, rule=codes, alpha=alpha), verify(op_backend)(**args))
     else:
-        with pytest.raises(RuntimeError, match=f"verify_tree: rule {rule} is not defined for method {method}, got it at index 2"):
+        with pytest.raises(
+            RuntimeError, match=f"verify_tree: rule {rule} is not defined for method {method}, got it at index 2"
+        ):
             verify(op_backend)(**args, rule=codes, alpha=alpha)
 
 
@@ -271,7 +298,9 @@ def _check(parents, tokens, p, q, u, rule, alpha):
 def test_opcheck(op_backend):
     args = tree_cases.tree(49, 3, 5, "traversal", N=4)
     rows = args["target_logits"], args["draft_logits"], args["uniforms"]
-    surface.check_op(op_backend, "verify_tree", _check, *args["tree"][:2], *rows, torch.tensor([8, 0, 11]), torch.full((3, 2), 0.4))
+    surface.check_op(
+        op_backend, "verify_tree", _check, *args["tree"][:2], *rows, torch.tensor([8, 0, 11]), torch.full((3, 2), 0.4)
+    )
 
 
 @pytest.mark.parametrize("shape", ["[1]", "[B, 2]"])

@@ -54,7 +54,9 @@ def chosen() -> str:
         if asked not in NAMES:
             raise ValueError(f"SPECDEC_BACKEND must be one of {', '.join(NAMES)}, got {asked}")
         if lacks(asked):
-            raise RuntimeError(f"SPECDEC_BACKEND={asked} is not available: {lacks(asked)}; available: {', '.join(available())}")
+            raise RuntimeError(
+                f"SPECDEC_BACKEND={asked} is not available: {lacks(asked)}; available: {', '.join(available())}"
+            )
         return asked
     if not lacks("cuda") and not misfit():
         return "cuda"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's dispatcher does with torch.ops.specdec.* beside the kernels: autograd looks through the ops, and tensors that no
-kernel takes end in an error that names the argument."""
+"""What torch's dispatcher does with torch.ops.specdec.* beside the kernels: autograd looks through the ops, and tensors
+that no kernel takes end in an error that names the argument."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ import functools
 
 import torch
 
-_WITHOUT_KERNELS = ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA")  # the first: every backend but the others
+_WITHOUT_KERNELS = (
+    "CompositeExplicitAutograd",
+    "NestedTensorCPU",
+    "NestedTensorCUDA",
+)  # the first: every backend but the others
 _libraries = []  # a registration lives as long as its library object
 
 
 def ops() -> list[str]:
     """Every op, as csrc/schema.cpp defines them."""
-    return sorted(name.removeprefix("specdec::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("specdec::"))
+    return sorted(
+        name.removeprefix("specdec::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("specdec::")
+    )
 
 
 def register() -> None:
     """The stable ABI has neither a fallthrough nor a kernel for any backend, so both are registered here."""
     autograd, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in ("Autograd", *_WITHOUT_KERNELS))
     for op in ops():
-        # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail in backward.
+        # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail in
+        # backward.
         autograd.impl(op, torch.library.fallthrough_kernel)
         for library in elsewhere:
             library.impl(op, functools.partial(_refuse, op))

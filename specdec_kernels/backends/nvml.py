@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVIDIA GPUs of this machine, asked of the driver's management library: CUDA is not initialised, so forking stays safe."""
+"""The NVIDIA GPUs of this machine, asked of the driver's management library: CUDA is not initialised, so forking stays
+safe."""
 
 from __future__ import annotations
 

@@ -9,19 +9,19 @@
 Needs the extra `decode` (transformers and friends); the ops themselves do not.
 """
 
-from .models.adapters import HFModel, Model, adapt
-from .models.slot_cache import Branches, SlotCache
 from .draft import Draft, Drafter, TreeDraft
-from .models.lean_llama import LeanLlama
-from .drafters.prompt_lookup import PromptLookupDrafter
-from .loop import Output, generate, stream
 from .drafters.lookup_then_model import LookupThenModel
 from .drafters.model_drafter import ModelDrafter
-from .models.load import Pair, check_tokenizers, load_pair
+from .drafters.prompt_lookup import PromptLookupDrafter
 from .drafters.token_cascade import PlainCascade
-from .request import Event, Request, Result, Stats
 from .drafters.tree_drafter import TREE_METHODS, TreeDrafter
 from .drafters.tree_shape import TreeShape
+from .loop import Output, generate, stream
+from .models.adapters import HFModel, Model, adapt
+from .models.lean_llama import LeanLlama
+from .models.load import Pair, check_tokenizers, load_pair
+from .models.slot_cache import Branches, SlotCache
+from .request import Event, Request, Result, Stats
 
 __all__ = [
     "TREE_METHODS",

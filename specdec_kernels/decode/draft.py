@@ -13,7 +13,8 @@ from .sequence import Batch, Sequence
 
 __all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "TreeDraft", "tested_drafts"]
 
-# Rules that make sense of a draft which no model has weighed: all but those that put a law of both models' rows in place of p.
+# Rules that make sense of a draft which no model has weighed: all but those that put a law of both models' rows in
+# place of p.
 ONE_HOT_RULES = tuple(name for name, rule in TABLE.items() if name == "exact" or not rule.is_law)
 
 
@@ -21,8 +22,12 @@ class Draft(NamedTuple):
     """A chain for each row."""
 
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
-    logits: torch.Tensor | None = None  # [n, G, Vq], or G+1 rows, the last behind a request's last draft; None: every draft is one-hot
-    stats: torch.Tensor | None = None  # [n, G or G+1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
+    logits: torch.Tensor | None = (
+        None  # [n, G, Vq], or G+1 rows, the last behind a request's last draft; None: every draft is one-hot
+    )
+    stats: torch.Tensor | None = (
+        None  # [n, G or G+1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
+    )
 
     branches = None  # in the target's pass each token sees all before it
 
@@ -43,7 +48,8 @@ class Draft(NamedTuple):
 
 
 class TreeDraft(NamedTuple):
-    """A tree for each row, by the numbering of build_tree: node 0 is the last committed token. `tokens` has no column for it."""
+    """A tree for each row, by the numbering of build_tree: node 0 is the last committed token. `tokens` has no column
+    for it."""
 
     parents: torch.Tensor  # [n, N] int32, -1 at the root and at padding
     tokens: torch.Tensor  # [n, N - 1] int64, of nodes 1, 2, ...; -1 at padding
@@ -63,8 +69,12 @@ class TreeDraft(NamedTuple):
     def verify(self, logits, batch, method):
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
-        drawn = {} if self.logits is None else dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
-        return sk.verify_tree(tree, logits, method=self.method, max_depth=self.depth, **drawn, **batch.rules, **batch.randomness)
+        drawn = (
+            {} if self.logits is None else dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
+        )
+        return sk.verify_tree(
+            tree, logits, method=self.method, max_depth=self.depth, **drawn, **batch.rules, **batch.randomness
+        )
 
     def settle(self, cache, start, verdict):
         """The accepted path moves together in the target's cache."""

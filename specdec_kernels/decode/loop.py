@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decode loop: draft, score the draft with one forward pass of the target, verify, emit; roll back by moving on.
 
-A draft is a chain or a tree of tokens per request, and knows how it is scored and verified (draft.py). Plain decoding is the
-same loop with no drafter, so all share prefill, caches, sampling and bookkeeping.
+A draft is a chain or a tree of tokens per request, and knows how it is scored and verified (draft.py). Plain decoding
+is the same loop with no drafter, so all share prefill, caches, sampling and bookkeeping.
 """
 
 from collections import deque
@@ -29,7 +29,9 @@ class Output:
     stats: Stats = field(default_factory=Stats)
 
 
-def generate(target, requests: list[Request], drafter=None, *, on_event: Callable[[Event], None] | None = None, **options) -> Output:
+def generate(
+    target, requests: list[Request], drafter=None, *, on_event: Callable[[Event], None] | None = None, **options
+) -> Output:
     """Decode `requests` to their ends; `on_event` sees the tokens as they arrive. Options as in `stream`."""
     output = Output()
     for event in stream(target, requests, drafter, output=output, **options):
@@ -56,7 +58,8 @@ def stream(
     output: is filled with results and statistics.
 
     A request's tokens depend on itself alone (prompt, parameters, seed, drafter), up to the rounding of the models,
-    which may differ with the shape of the batch. With an adaptive gamma the law is the same, the very tokens need not be.
+    which may differ with the shape of the batch. With an adaptive gamma the law is the same, the very tokens need not
+    be.
     """
     if not requests:
         raise ValueError("generate: requests must not be empty")
@@ -90,7 +93,9 @@ def _check(target, sequences):
     for s in sequences:
         largest = max(s.tokens)
         if min(s.tokens) < 0 or largest >= target.vocab_size:
-            raise ValueError(f"generate: prompt ids must lie in [0, V={target.vocab_size}), request {s.index} has {largest}")
+            raise ValueError(
+                f"generate: prompt ids must lie in [0, V={target.vocab_size}), request {s.index} has {largest}"
+            )
         if len(s.tokens) + s.remaining > target.max_positions:
             raise ValueError(
                 f"generate: prompt and max_new_tokens must fit the model's {target.max_positions} positions, "
@@ -100,19 +105,27 @@ def _check(target, sequences):
 
 def _check_rules(target, drafter, sequences, verify):
     if isinstance(drafter, PlainCascade) and drafter.vocab_size > target.vocab_size:
-        raise ValueError(f"generate: PlainCascade's draft must have at most the target's {target.vocab_size} ids, got {drafter.vocab_size}")
+        raise ValueError(
+            f"generate: PlainCascade's draft must have at most the target's {target.vocab_size} ids, got {drafter.vocab_size}"
+        )
     if verify not in ("token", "block"):
         raise ValueError(f"generate: verify must be 'token' or 'block', got {verify!r}")
     name = "plain decoding" if drafter is None else type(drafter).__name__
     if drafter is not None and verify not in drafter.verifies:
-        raise ValueError(f"generate: verify must be {' or '.join(map(repr, drafter.verifies))} with {name}, got {verify!r}")
+        raise ValueError(
+            f"generate: verify must be {' or '.join(map(repr, drafter.verifies))} with {name}, got {verify!r}"
+        )
     known = ("exact",) if drafter is None else drafter.rules
     for s in sequences:
         rule = s.request.rule
         if rule not in known:
-            raise ValueError(f"generate: rule must be one of {', '.join(known)} with {name}, request {s.index} has {rule!r}")
+            raise ValueError(
+                f"generate: rule must be one of {', '.join(known)} with {name}, request {s.index} has {rule!r}"
+            )
         if verify == "block" and not TABLE[rule].is_law:
-            raise ValueError(f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})")
+            raise ValueError(
+                f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})"
+            )
 
 
 def _admit(target, cache, slot, sequence, drafter, totals) -> Sequence:

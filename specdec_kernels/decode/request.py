@@ -66,12 +66,16 @@ class Stats:
     """Counts and seconds, of one request or of all. The requests of a step share its seconds equally."""
 
     new_tokens: int = 0
-    target_calls: float = 0  # for one request: the steps that needed the target for it; in total: forward passes of the target
+    target_calls: float = (
+        0  # for one request: the steps that needed the target for it; in total: forward passes of the target
+    )
     rows: int = 0  # the target calls of the requests, summed
     drafted: int = 0  # draft tokens offered
     tested: int = 0  # levels of the drafts that verification looked at: the accepted ones and the first rejected one
     accepted: int = 0
-    widths: Counter = field(default_factory=Counter)  # drafts by their number of tokens, a step without one counted as 0
+    widths: Counter = field(
+        default_factory=Counter
+    )  # drafts by their number of tokens, a step without one counted as 0
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0

@@ -15,7 +15,8 @@ __all__ = ["Batch", "Sequence"]
 class Sequence:
     """One request: its tokens so far (prompt included) and its result.
 
-    Between steps the target's cache holds the keys of tokens[:-1]; the next step feeds tokens[-1] and the draft after it.
+    Between steps the target's cache holds the keys of tokens[:-1]; the next step feeds tokens[-1] and the draft after
+    it.
     """
 
     def __init__(self, index: int, request: Request, tokenizer=None):
@@ -88,7 +89,10 @@ class Batch(list):
         if all(r.rule == "exact" for r in requests):
             return {}
         codes = torch.tensor([RULES[r.rule] for r in requests])
-        return dict(rule=codes, alpha=torch.tensor([_pair(TABLE[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32))
+        return dict(
+            rule=codes,
+            alpha=torch.tensor([_pair(TABLE[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32),
+        )
 
     @cached_property
     def has_law(self) -> bool:

@@ -60,10 +60,14 @@ def choice(op: str, name: str, x: object, choices) -> None:
     """x is one of a few words."""
     if not isinstance(x, str) or x not in choices:
         *others, last = map(repr, choices)
-        raise (ValueError if isinstance(x, str) else TypeError)(f"{op}: {name} must be {', '.join(others)} or {last}, got {shown(x)}")
+        raise (ValueError if isinstance(x, str) else TypeError)(
+            f"{op}: {name} must be {', '.join(others)} or {last}, got {shown(x)}"
+        )
 
 
-def tensor(op: str, name: str, x: object, dtypes: tuple[torch.dtype, ...], device: torch.device | None = None) -> torch.Tensor:
+def tensor(
+    op: str, name: str, x: object, dtypes: tuple[torch.dtype, ...], device: torch.device | None = None
+) -> torch.Tensor:
     """x is a tensor of one of the dtypes, on the device of the op's first argument."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{op}: {name} must be a torch.Tensor, got {type(x).__name__}")
@@ -115,7 +119,8 @@ def given(prefix: str, *parameters: object) -> str:
 
 
 def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor | None:
-    """A sampling parameter: None, one number for all, or a tensor with one value per row; the ops take tensors [n] or [1]."""
+    """A sampling parameter: None, one number for all, or a tensor with one value per row; the ops take tensors [n] or
+    [1]."""
     if x is None:
         return None
     kind = name.removeprefix("draft_")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of the ops that compare a target row with a draft row: p [N, V], q [N, Vq], a kind, and the stats of logits."""
+"""Arguments of the ops that compare a target row with a draft row: p [N, V], q [N, Vq], a kind, and the stats of
+logits."""
 
 from __future__ import annotations
 

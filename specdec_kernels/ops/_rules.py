@@ -9,8 +9,11 @@ from specdec_kernels.ops import _check
 from specdec_kernels.rules import RULES, TABLE
 
 
-def arguments(op: str, method: str, rule, alpha, n: int, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2] -> tensors; (None, None) for the exact rule."""
+def arguments(
+    op: str, method: str, rule, alpha, n: int, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2] -> tensors; (None, None) for the
+    exact rule."""
     if isinstance(rule, torch.Tensor):
         _check.tensor(op, "rule", rule, _check.INTEGERS, device)
         if rule.dim() != 1 or rule.size(0) not in (n, 1):
@@ -41,7 +44,9 @@ def _numbers(op, alpha) -> tuple:
 def _check_numbers(op, rule, alpha):
     given, parameters = _numbers(op, alpha), TABLE[rule].parameters
     if len(given) > len(parameters):
-        raise ValueError(f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {', '.join(map(_check.shown, given))}")
+        raise ValueError(
+            f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {', '.join(map(_check.shown, given))}"
+        )
     for x, parameter in zip(given, parameters):
         if x not in parameter:
             which = "alpha" if parameter.name == "alpha" else f"alpha's {parameter.name}"
@@ -61,5 +66,7 @@ def _tensor(op, alpha, n, device):
         return torch.tensor([given], dtype=torch.float32, device=device)[:, slice(None) if len(given) == 2 else 0]
     _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
     if alpha.dim() not in (1, 2) or alpha.size(0) not in (n, 1) or (alpha.dim() == 2 and alpha.size(1) != 2):
-        raise ValueError(f"{op}: alpha must be a number, a pair, or have shape [{n}] or [{n}, 2], got {list(alpha.shape)}")
+        raise ValueError(
+            f"{op}: alpha must be a number, a pair, or have shape [{n}] or [{n}, 2], got {list(alpha.shape)}"
+        )
     return alpha

@@ -11,8 +11,8 @@ _PROBS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """The acceptance test of speculative sampling, elementwise: accept with probability min(1, p / q).
 
-    ``0 < q <= 1 + 1e-3 and u * min(q, 1) < p``, in float64. The comparison is strict, so p = 0 is never accepted; NaN in p
-    or q rejects. A drafted token with q = 0 was not drawn from q and is rejected.
+    ``0 < q <= 1 + 1e-3 and u * min(q, 1) < p``, in float64. The comparison is strict, so p = 0 is never accepted; NaN
+    in p or q rejects. A drafted token with q = 0 was not drawn from q and is rejected.
 
     Args:
         p: target probability of each drafted token, any shape, any floating dtype.

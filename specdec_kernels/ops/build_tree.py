@@ -12,10 +12,11 @@ MAX_DRAFTS = 1024
 def build_tree(draft_tokens: torch.Tensor) -> Tree:
     """K drafts per request as one prefix tree, so that the target scores every shared prefix once.
 
-    Node 0 is the last committed token. The other nodes are numbered level by level, inside a level by the first draft that
-    passes through: parents come before children, siblings stand in draft order, padding is one tail, and the tree of the
-    first l levels is a prefix of the tree of all of them, so a drafter that works level by level never renumbers what it
-    has cached. ``draft_nodes`` keeps what merging loses: drafts A, B, A are tested in that order, and not as A, A, B.
+    Node 0 is the last committed token. The other nodes are numbered level by level, inside a level by the first draft
+    that passes through: parents come before children, siblings stand in draft order, padding is one tail, and the tree
+    of the first l levels is a prefix of the tree of all of them, so a drafter that works level by level never renumbers
+    what it has cached. ``draft_nodes`` keeps what merging loses: drafts A, B, A are tested in that order, and not as A,
+    A, B.
 
     Shapes depend on K and L alone, never on how many prefixes are shared: nothing waits for the device.
 
@@ -23,9 +24,9 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
         draft_tokens: [B, K, L] int32 or int64, any strides. An id below 0 ends its draft. K is at most 1024.
 
     Returns:
-        Tree of N = K * L + 1 nodes: ``parents`` [B, N] int32 (-1 for the root and for padding), ``tokens`` [B, N] int64 (-1
-        there), ``multiplicity`` [B, N] int32, the number of drafts through a node (K at the root, 0 at padding), and
-        ``draft_nodes`` [B, K, L] int32, the node that each draft passes through at each level, -1 past its end.
+        Tree of N = K * L + 1 nodes: ``parents`` [B, N] int32 (-1 for the root and for padding), ``tokens`` [B, N] int64
+        (-1 there), ``multiplicity`` [B, N] int32, the number of drafts through a node (K at the root, 0 at padding),
+        and ``draft_nodes`` [B, K, L] int32, the node that each draft passes through at each level, -1 past its end.
         A tree of an engine's own needs none of this: ``verify_tree`` and ``tree_mask`` take its parents as they are.
 
     Example:
@@ -41,7 +42,9 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS)
     _check.dims(op, "draft_tokens", draft_tokens, "B, K, L")
     if draft_tokens.size(1) > MAX_DRAFTS:
-        raise ValueError(f"{op}: draft_tokens must hold at most {MAX_DRAFTS} drafts a request, got {draft_tokens.size(1)}")
+        raise ValueError(
+            f"{op}: draft_tokens must hold at most {MAX_DRAFTS} drafts a request, got {draft_tokens.size(1)}"
+        )
     return Tree(*torch.ops.specdec.build_tree(draft_tokens))
 
 

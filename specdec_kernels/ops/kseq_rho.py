@@ -25,12 +25,13 @@ def kseq_rho(
     """The best rho of K-SEQ selection for each pair of rows: k i.i.d. drafts from q, verified against p.
 
     K-SEQ accepts the first draft x with u * rho * q(x) < p(x), and otherwise draws from norm((p - rho q)+). With
-    beta(rho) = sum min(q, p / rho) the emitted token has law p where f(rho) = 1 - (1 - beta)^k - rho * beta <= 0, and the
-    smallest such rho in [1, k] accepts most often. It is found as tightly as float32 weights allow, and always on the
-    side where f <= 0. Rows are compared as laws: each is divided by its total.
+    beta(rho) = sum min(q, p / rho) the emitted token has law p where f(rho) = 1 - (1 - beta)^k - rho * beta <= 0, and
+    the smallest such rho in [1, k] accepts most often. It is found as tightly as float32 weights allow, and always on
+    the side where f <= 0. Rows are compared as laws: each is divided by its total.
 
     Args:
-        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf too).
+        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf
+            too).
         q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
         k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
         p_stats, q_stats: [N, 4] float32 from ``row_stats``; made here, at temperature 1 without filters, if None.
@@ -38,8 +39,8 @@ def kseq_rho(
 
     Returns:
         KSeqRhoOutput, float64: rho [N] in [1, k]; beta [N], the chance that one draft is accepted; p_acc [N] =
-        1 - (1 - beta)^k, the chance that one of k is. A pair with a row that is no law (NaN, inf, no mass) gives rho = k,
-        which is valid for every pair of laws, and beta = p_acc = NaN.
+        1 - (1 - beta)^k, the chance that one of k is. A pair with a row that is no law (NaN, inf, no mass) gives rho =
+        k, which is valid for every pair of laws, and beta = p_acc = NaN.
 
     Errors:
         ValueError for shapes, devices, an unknown kind, k < 1, stats beside probabilities; TypeError for dtypes.
@@ -49,8 +50,8 @@ def kseq_rho(
         >>> [round(x.item(), 4) for x in kseq_rho(p, q, 2, kind="probs")]
         [1.4568, 0.5432, 0.7914]
 
-    Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", K-SEQ (Algorithm 3 and its p*; there p
-    is the draft's law and q the target's).
+    Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", K-SEQ (Algorithm 3 and its p*;
+    there p is the draft's law and q the target's).
     """
     op = "kseq_rho"
     _pair.check_rows(op, p, q, kind)

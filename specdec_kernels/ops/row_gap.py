@@ -16,15 +16,17 @@ def row_gap(
     """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
 
     Args:
-        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf too).
+        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf
+            too).
         q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
-        p_stats, q_stats: [N, 4] float32 from ``row_stats`` or ``sample``; made here, at temperature 1 without filters, if None.
+        p_stats, q_stats: [N, 4] float32 from ``row_stats`` or ``sample``; made here, at temperature 1 without filters,
+            if None.
         kind: "logits", or "probs", which takes no stats.
 
     Returns:
-        [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the chance that a draft is accepted), the entropies H(p) and
-        H(q) in nats, max p and max q; all of the laws that the stats stand for. What depends on a row that is no law (NaN,
-        inf, no mass) is NaN.
+        [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the chance that a draft is accepted), the
+        entropies H(p) and H(q) in nats, max p and max q; all of the laws that the stats stand for. What depends on a
+        row that is no law (NaN, inf, no mass) is NaN.
 
     Errors:
         ValueError for shapes, devices, an unknown kind, stats beside probabilities; TypeError for dtypes.

@@ -34,8 +34,8 @@ def row_stats(
         exp((z - max) * scale), which lies in [0, ln V]; ``max``, the largest logit. The usual log-sum-exp is
         ``max * scale + log_norm``; relative to the maximum it costs no precision at low temperatures.
         A greedy row has scale = inf and its argmax (the lowest id on ties) in place of log_norm. A row with NaN, +inf
-        or no finite entry has log_norm = NaN. In sums over a row a logit that weighs less than 2^-126 of the largest one
-        weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
+        or no finite entry has log_norm = NaN. In sums over a row a logit that weighs less than 2^-126 of the largest
+        one weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. On CPU tensors a parameter value

@@ -38,13 +38,14 @@ def sample(
         logits: [N, V] float32, bfloat16 or float16.
         stats: [N, 4] from ``row_stats``; the sampling parameters must then be None.
         k: draws per row.
-        replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that weighs, and gives -1
-            (ln q = -inf) once nothing is left.
+        replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
+            weighs, and gives -1 (ln q = -inf) once nothing is left.
         temperature, top_k, top_p, min_p: as in ``row_stats``. Temperature 0, or a subnormal one, gives the argmax.
         seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain.
-        slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A drafter that
-            draws position j of a step passes j * k.
-        uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN as 0.
+        slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A
+            drafter that draws position j of a step passes j * k.
+        uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN
+            as 0.
 
     Returns:
         SampleOutput: tokens [N, k] int64, logprobs [N, k] float32 (ln of the row's law, before any token was taken
@@ -61,7 +62,10 @@ def sample(
     op = "sample"
     _check.rows(op, "logits", logits, "N, V")
     n, device = logits.size(0), logits.device
-    k, replacement = _check.integer(op, "k", k, 0, _check.SLOTS, "in [0, 2^33]"), _check.flag(op, "replacement", replacement)
+    k, replacement = (
+        _check.integer(op, "k", k, 0, _check.SLOTS, "in [0, 2^33]"),
+        _check.flag(op, "replacement", replacement),
+    )
     if stats is not None:
         _check.tensor(op, "stats", stats, _check.FLOAT32, device)
         _check.shape(op, "stats", stats, N=n, **{"4": 4})

@@ -12,7 +12,16 @@ STATUS_INVALID_PREFIX = 2  # a prefix_len or tree_start outside [0, 2^62): it co
 MAX_LENGTH = (1 << 62) - 1  # of a prefix, so that the position of a node behind it is an int64 too
 
 # In the order of the op's format numbers.
-_DTYPES = (torch.bool, torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.uint32, torch.uint64)
+_DTYPES = (
+    torch.bool,
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.uint8,
+    torch.uint32,
+    torch.uint64,
+)
 _BITS = {torch.uint8: 8, torch.uint32: 32, torch.uint64: 64}
 _FORMATS = {"bool": 0, "uint8": 5, "uint32": 6, "uint64": 7}
 _ADDITIVE = {dtype: i for i, dtype in enumerate(_DTYPES) if dtype.is_floating_point}
@@ -36,26 +45,28 @@ def tree_mask(
 ) -> TreeMask:
     """The attention mask of a tree of tokens: each node sees itself, its ancestors and the prefix.
 
-    M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) sees itself only, so that no row of a
-    softmax is empty; a node that hangs on padding sees no prefix either.
+    M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) sees itself only, so that no row of
+    a softmax is empty; a node that hangs on padding sees no prefix either.
 
     Args:
-        parents: [B, N] int32 or int64, any strides, parents[i] < i, -1 for the root and for padding: ``build_tree``'s, or an
-            engine's own list. [N]: one tree for all, of as many requests as prefix_len or tree_start has.
-        prefix_len: committed tokens before the root, a number or [B] int32 or int64. The root is at position prefix_len.
-        format: "bool" [B, N, keys]; "additive" [B, N, keys] of ``dtype``, 0 or -inf; "uint32" and "uint64" [B, N, ceil(keys / w)],
-            key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], the rows of a request without gaps, lowest bit
-            first, as FlashInfer's packed custom mask. Bits past the last key are 0.
-        num_keys: None, and the keys are the N nodes; or how many key columns the mask has: key j < prefix_len[b] is the prefix,
-            key tree_start[b] + j is node j, all others are seen by no one; nodes past num_keys have no column.
-        tree_start: where the tree's keys begin, a number or [B]; None: right behind the prefix. A cache padded to one length
-            passes that length here and the lengths of its requests as prefix_len.
+        parents: [B, N] int32 or int64, any strides, parents[i] < i, -1 for the root and for padding: ``build_tree``'s,
+            or an engine's own list. [N]: one tree for all, of as many requests as prefix_len or tree_start has.
+        prefix_len: committed tokens before the root, a number or [B] int32 or int64. The root is at position
+            prefix_len.
+        format: "bool" [B, N, keys]; "additive" [B, N, keys] of ``dtype``, 0 or -inf; "uint32" and "uint64" [B, N,
+            ceil(keys / w)], key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], the rows of a request
+            without gaps, lowest bit first, as FlashInfer's packed custom mask. Bits past the last key are 0.
+        num_keys: None, and the keys are the N nodes; or how many key columns the mask has: key j < prefix_len[b] is the
+            prefix, key tree_start[b] + j is node j, all others are seen by no one; nodes past num_keys have no column.
+        tree_start: where the tree's keys begin, a number or [B]; None: right behind the prefix. A cache padded to one
+            length passes that length here and the lengths of its requests as prefix_len.
         dtype: of "additive": float32, float64, bfloat16 or float16.
 
     Returns:
-        TreeMask. For ``scaled_dot_product_attention`` pass ``mask[:, None]`` of "bool" or of "additive" in the queries' dtype, for
-        FlexAttention see ``tree_mask_mod``. An impossible parent or a negative length raises on CPU tensors; elsewhere values cannot
-        be looked at without waiting: the node counts as padding, the length as 0, and ``status`` says so. A second -1 is padding.
+        TreeMask. For ``scaled_dot_product_attention`` pass ``mask[:, None]`` of "bool" or of "additive" in the queries'
+        dtype, for FlexAttention see ``tree_mask_mod``. An impossible parent or a negative length raises on CPU tensors;
+        elsewhere values cannot be looked at without waiting: the node counts as padding, the length as 0, and
+        ``status`` says so. A second -1 is padding.
 
     Example:
         >>> tree_mask(torch.tensor([[-1, 0, 0, 1]]), 7, "uint32").mask.tolist()
@@ -70,7 +81,11 @@ def tree_mask(
         what = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else _check.shown(dtype)
         raise TypeError(f"{op}: dtype must be float32, float64, bfloat16 or float16, got {what}")
     number = _ADDITIVE[dtype] if format == "additive" else _FORMATS[format]
-    num_keys = -1 if num_keys is None else _check.integer(op, "num_keys", num_keys, 0, 1 << 30, "in [0, 2^30] or None", "an int or None")
+    num_keys = (
+        -1
+        if num_keys is None
+        else _check.integer(op, "num_keys", num_keys, 0, 1 << 30, "in [0, 2^30] or None", "an int or None")
+    )
     return TreeMask(*torch.ops.specdec.tree_mask(parents, prefix_len, tree_start, num_keys, number))
 
 

@@ -13,15 +13,15 @@ def tree_mask_mod(
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
     """The mask of ``tree_mask`` as a ``mask_mod`` for torch's FlexAttention: no mask of size N x keys is ever stored.
 
-    The ancestors are packed once, one bit for each pair of nodes; the function looks its bit up. Query i is node i, keys are laid
-    out as in ``tree_mask`` with num_keys: the prefix, then the tree.
+    The ancestors are packed once, one bit for each pair of nodes; the function looks its bit up. Query i is node i,
+    keys are laid out as in ``tree_mask`` with num_keys: the prefix, then the tree.
 
     Args:
         parents, prefix_len, tree_start: as ``tree_mask``.
 
     Returns:
-        ``mask_mod(b, h, q_idx, kv_idx)``, for ``create_block_mask(mask_mod, B, None, N, keys)`` and for ``flex_attention`` under
-        torch.compile.
+        ``mask_mod(b, h, q_idx, kv_idx)``, for ``create_block_mask(mask_mod, B, None, N, keys)`` and for
+        ``flex_attention`` under torch.compile.
 
     Example:
         >>> from torch.nn.attention.flex_attention import create_mask
@@ -31,7 +31,9 @@ def tree_mask_mod(
     """
     parents, prefix, start = per_request("tree_mask_mod", parents, prefix_len, tree_start)
     B, N = parents.shape
-    words = tree_mask(parents, prefix, "uint32", tree_start=start).mask.view(torch.int32)  # torch has few operations on unsigned words
+    words = tree_mask(parents, prefix, "uint32", tree_start=start).mask.view(
+        torch.int32
+    )  # torch has few operations on unsigned words
     prefix, start = (None if x is None else x.where((x >= 0) & (x <= MAX_LENGTH), 0).expand(B) for x in (prefix, start))
     start = prefix if start is None else start
 

@@ -57,8 +57,8 @@ def verify_chain(
     ``num_accepted + 1`` tokens. Rows after the stop are not read, and neither side's law is written to memory.
 
     Block verification emits the same law and accepts at least as many tokens in expectation: the whole draft is
-    weighed, and a longer prefix may make good for a token that alone would have been rejected. It reads the target's rows
-    up to the first draft that p forbids.
+    weighed, and a longer prefix may make good for a token that alone would have been rejected. It reads the target's
+    rows up to the first draft that p forbids.
 
     Args:
         target_logits: dense [B, G+1, V]: row i is the law after the first i drafted tokens. Ragged: [R, V] with
@@ -76,27 +76,28 @@ def verify_chain(
             without filters; q must be the law the draft was drawn from.
         target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
             in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
-        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters. What is negative in
-            them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is summed or asked how sure it is (as every
-            cascade asks of both), makes the row invalid.
+        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters. What is
+            negative in them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is summed or asked how
+            sure it is (as every cascade asks of both), makes the row invalid.
         method: "token" or "block".
-        rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each. Or [B]
-            int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method "token" only (in a
-            tensor on a GPU, they are verified token by token whatever the method). Where a rule is a law pi, everything
-            above holds with pi in the place of p; the bonus token has law pi where the draft scored its position too, else p.
-        alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a tensor
-            on a GPU: the nearest value inside.
+        rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each.
+            Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method
+            "token" only (in a tensor on a GPU, they are verified token by token whatever the method). Where a rule is a
+            law pi, everything above holds with pi in the place of p; the bonus token has law pi where the draft scored
+            its position too, else p.
+        alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a
+            tensor on a GPU: the nearest value inside.
         seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
-        uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies outside
-            counts as the nearer end, NaN as 0.
+        uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
+            outside counts as the nearer end, NaN as 0.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
         token from an invalid row, is NaN. Status 1: a needed row held NaN, +inf or no finite value (the token is the
         row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft was not in (0, 1 + 1e-3], draft
-        rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a negative one as 0. But for such a
-        token every emitted one lies in [0, V), and bad data in one request changes no other. Under status 0 no logprob is NaN;
-        -inf is that of a token which a rule emits though the target forbids it.
+        rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a negative one as 0. But for
+        such a token every emitted one lies in [0, V), and bad data in one request changes no other. Under status 0 no
+        logprob is NaN; -inf is that of a token which a rule emits though the target forbids it.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
@@ -136,12 +137,16 @@ def verify_chain(
         max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
         B, G, D = cu_draft.size(0) - 1, max_draft, draft_tokens.size(0)
         if B + 1 == (target_logits.size(0) - D if bonus_row else bonus_tokens.numel()):
-            raise ValueError(f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]")
+            raise ValueError(
+                f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
+            )
         target_rows, draft_rows = {"R" if bonus_row else "D": D + B * bonus_row}, {"D": D}
     else:
         B, G = target_logits.size(0), target_logits.size(1) - bonus_row
         if G < 0:
-            raise ValueError(f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}")
+            raise ValueError(
+                f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}"
+            )
         _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
         if max_draft is not None:
             _check.integer(op, "max_draft", max_draft, G, G, f"G={G} where cu_draft is not given", "an int or None")
@@ -164,7 +169,9 @@ def verify_chain(
     draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
     if draft_logits is None and (draft_stats is not None or _given(*draft)):
         given = "draft_stats" if draft_stats is not None else _check.given("draft_", *draft)
-        raise ValueError(f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}")
+        raise ValueError(
+            f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}"
+        )
     if alpha is None and isinstance(rule, str) and rule == "exact":
         rule = None
     else:
@@ -208,7 +215,9 @@ def _side(op, side, kind, stats, parameters, rows, device):
     given = _given(*parameters) and _check.given("" if side == "target" else "draft_", *parameters)
     if kind == "probs" and (stats is not None or given):
         what = given or f"{side}_stats"
-        raise ValueError(f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs' with {what}")
+        raise ValueError(
+            f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs' with {what}"
+        )
     if stats is None:
         return None
     if given:

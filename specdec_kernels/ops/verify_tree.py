@@ -9,7 +9,14 @@ from specdec_kernels.ops import _check, _rules
 from specdec_kernels.ops.verify_chain import _KINDS, _given, _parameters, _side
 from specdec_kernels.rules import TABLE, of_tree_method
 
-_METHODS = {"kseq": 0, "recursive": 1, "recursive_without_replacement": 2, "target_only": 3, "greedy": 4, "traversal": 5}
+_METHODS = {
+    "kseq": 0,
+    "recursive": 1,
+    "recursive_without_replacement": 2,
+    "target_only": 3,
+    "greedy": 4,
+    "traversal": 5,
+}
 _TEST_DRAFTS = ("kseq", "recursive")  # one merged node is tested as often as it was drafted; the others test nodes
 _NEED_NO_DRAFT = ("target_only", "greedy")
 
@@ -53,8 +60,8 @@ def verify_tree(
     """Verify a tree of drafts per request; by default the emitted tokens have exactly the target's law.
 
     The accepted nodes form a path from the root; one more token is drawn at its end. Rows of nodes that are not visited
-    are not read (where a rule is given CUDA kernels read those of every node), and no law or residual is written to memory. Which method keeps the target's law depends on how the
-    children of a node came about:
+    are not read (where a rule is given CUDA kernels read those of every node), and no law or residual is written to
+    memory. Which method keeps the target's law depends on how the children of a node came about:
 
     =================================  ==============================================================================
     method                             children of a node
@@ -69,44 +76,47 @@ def verify_tree(
     =================================  ==============================================================================
 
     For i.i.d. drafts give ``build_tree``'s tree, which knows which node each draft passes through: testing merged
-    children A, A, B where A, B, A was drafted is biased. Distinct children given to ``kseq`` or ``recursive``, or a top-k
-    tree to any method but ``target_only`` and ``greedy``, are biased too, and nothing in the data tells.
+    children A, A, B where A, B, A was drafted is biased. Distinct children given to ``kseq`` or ``recursive``, or a
+    top-k tree to any method but ``target_only`` and ``greedy``, are biased too, and nothing in the data tells.
 
     Args:
-        tree: what ``build_tree`` returns, or (parents [B, N] or [N], tokens of the same shape), int32 or int64. Node 0 is
-            the last committed token, a parent comes before its children, and a parent of -1 behind node 0 is padding.
+        tree: what ``build_tree`` returns, or (parents [B, N] or [N], tokens of the same shape), int32 or int64. Node 0
+            is the last committed token, a parent comes before its children, and a parent of -1 behind node 0 is
+            padding.
         target_logits: [B, N, V]: row i is the law of node i's children. float32, bfloat16 or float16, any row stride.
-        draft_logits: [B, N, Vq]: row i is the law that node i's children were drawn from; or None for one-hot drafts. Vq
-            may differ from V: ids outside the other side have probability 0 there. ``target_only`` and ``greedy`` ignore it.
+        draft_logits: [B, N, Vq]: row i is the law that node i's children were drawn from; or None for one-hot drafts.
+            Vq may differ from V: ids outside the other side have probability 0 there. ``target_only`` and ``greedy``
+            ignore it.
         method: see above.
         max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
             tree with draft_nodes, else N - 1.
-        target_row, draft_row: [B, N]: the row of target_logits [B, M, V] that is the law of a node's children, and the row
-            of draft_logits [B, M, Vq] that a node was drawn from (a negative one: a one-hot draft). A row out of range is
-            an invalid row.
-        links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by default
-            that of their numbers. Not where the drafts of a tree are tested.
+        target_row, draft_row: [B, N]: the row of target_logits [B, M, V] that is the law of a node's children, and the
+            row of draft_logits [B, M, Vq] that a node was drawn from (a negative one: a one-hot draft). A row out of
+            range is an invalid row.
+        links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by
+            default that of their numbers. Not where the drafts of a tree are tested.
         temperature ... draft_kind: as in ``verify_chain``; stats are [B, M, 4], a row of stats per row of logits.
-        rule, alpha: as in ``verify_chain``, of those rules that are laws, for the methods that test against the draft's row:
-            pi = T(q, p), made of a node's row and of the row that the first of its children under test was drawn from, takes
-            the place of p at every node with children, in the test and in the residual; the token behind a leaf is the
-            target's. ``target_only`` takes "thresholds": a child is accepted for sure from threshold_single on, and the sum
-            of the children's probabilities that the coin must lie below is divided by threshold_acc.
+        rule, alpha: as in ``verify_chain``, of those rules that are laws, for the methods that test against the draft's
+            row: pi = T(q, p), made of a node's row and of the row that the first of its children under test was drawn
+            from, takes the place of p at every node with children, in the test and in the residual; the token behind a
+            leaf is the target's. ``target_only`` takes "thresholds": a child is accepted for sure from threshold_single
+            on, and the sum of the children's probabilities that the coin must lie below is divided by threshold_acc.
         seed, offset: [B] int64; see ``uniforms``. Not needed where the request is greedy.
-        uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes and
-            ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test in column
-            i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies outside [0, 1) counts
-            as the nearer end, NaN as 0.
+        uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
+            and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
+            in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies
+            outside [0, 1) counts as the nearer end, NaN as 0.
 
     Returns:
-        VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys and
-        values to keep. Status as in ``verify_chain``: 1 a needed row was invalid (of a target's the token is its largest finite
-        entry), 2 nothing was left to draw from, or less than 2^-126 of p (what stood there before is drawn from; but for rounding,
-        no request gets there more often than that), 4 a child that was not drawn from its row, lies
-        outside both vocabularies, or (``kseq``) comes from another law than its siblings, which is then not accepted; or a
-        parent that does not come before its node, or a draft_nodes entry that is no child of the one before, which are
-        ignored (on CPU tensors they raise). Under ``recursive_without_replacement``, ``traversal`` and ``target_only`` a
-        second sibling of the same token is skipped. Every emitted token lies in [0, V), and bad data in one request changes no other.
+        VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys
+        and values to keep. Status as in ``verify_chain``: 1 a needed row was invalid (of a target's the token is its
+        largest finite entry), 2 nothing was left to draw from, or less than 2^-126 of p (what stood there before is
+        drawn from; but for rounding, no request gets there more often than that), 4 a child that was not drawn from its
+        row, lies outside both vocabularies, or (``kseq``) comes from another law than its siblings, which is then not
+        accepted; or a parent that does not come before its node, or a draft_nodes entry that is no child of the one
+        before, which are ignored (on CPU tensors they raise). Under ``recursive_without_replacement``, ``traversal``
+        and ``target_only`` a second sibling of the same token is skipped. Every emitted token lies in [0, V), and bad
+        data in one request changes no other.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -119,15 +129,17 @@ def verify_tree(
         >>> out.tokens, out.path
         (tensor([[1, 0]]), tensor([[0, 1]], dtype=torch.int32))
 
-    Source: Sun et al. 2023 (SpecTr); Miao et al. 2023 (SpecInfer); Chen et al. 2024 (Sequoia); Weng et al. 2025 (traversal);
-    Narasimhan et al. 2024 (the cascades among the rules); SGLang (thresholds).
+    Source: Sun et al. 2023 (SpecTr); Miao et al. 2023 (SpecInfer); Chen et al. 2024 (Sequoia); Weng et al. 2025
+    (traversal); Narasimhan et al. 2024 (the cascades among the rules); SGLang (thresholds).
     """
     op = "verify_tree"
     _check.choice(op, "method", method, _METHODS)
     _check.choice(op, "target_kind", target_kind, _KINDS)
     _check.choice(op, "draft_kind", draft_kind, _KINDS)
     if not isinstance(tree, tuple | list) or len(tree) < 2:
-        raise TypeError(f"{op}: tree must be (parents, tokens, ...) as build_tree returns it, got {type(tree).__name__}")
+        raise TypeError(
+            f"{op}: tree must be (parents, tokens, ...) as build_tree returns it, got {type(tree).__name__}"
+        )
     if links is not None and not (isinstance(links, tuple | list) and len(links) == 2):
         raise TypeError(f"{op}: links must be (first_child, next_sibling) or None, got {type(links).__name__}")
     _check.rows(op, "target_logits", target_logits, "B, M, V")
@@ -154,15 +166,26 @@ def verify_tree(
         _check.shape(op, "draft_nodes", draft_nodes, B=B, K=K, L=depth)
         if method in _TEST_DRAFTS:
             if links is not None:
-                raise ValueError(f"{op}: links give no order where method {method!r} tests the drafts of draft_nodes, got both")
+                raise ValueError(
+                    f"{op}: links give no order where method {method!r} tests the drafts of draft_nodes, got both"
+                )
             columns = K * depth
         else:
             draft_nodes = None
     wanted = "an integer >= 0 and below 2^31 - 1"
-    max_depth = depth if max_depth is None else _check.integer(op, "max_depth", max_depth, 0, (1 << 31) - 2, wanted, "an integer or None")
+    max_depth = (
+        depth
+        if max_depth is None
+        else _check.integer(op, "max_depth", max_depth, 0, (1 << 31) - 2, wanted, "an integer or None")
+    )
 
     first_child, next_sibling = (None, None) if links is None else links
-    tables = {"target_row": target_row, "draft_row": draft_row, "first_child": first_child, "next_sibling": next_sibling}
+    tables = {
+        "target_row": target_row,
+        "draft_row": draft_row,
+        "first_child": first_child,
+        "next_sibling": next_sibling,
+    }
     for name, x in tables.items():
         if x is not None or (links is not None and name in ("first_child", "next_sibling")):
             _check.tensor(op, name, x, _check.INTEGERS, device)
@@ -177,8 +200,16 @@ def verify_tree(
         if method == "kseq":
             raise ValueError(f"{op}: method 'kseq' needs draft_logits, got None")
         if draft_stats is not None or draft_row is not None or _given(*draft):
-            given = "draft_stats" if draft_stats is not None else "draft_row" if draft_row is not None else _check.given("draft_", *draft)
-            raise ValueError(f"{op}: draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}")
+            given = (
+                "draft_stats"
+                if draft_stats is not None
+                else "draft_row"
+                if draft_row is not None
+                else _check.given("draft_", *draft)
+            )
+            raise ValueError(
+                f"{op}: draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}"
+            )
     else:
         _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
         rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}

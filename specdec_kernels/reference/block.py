@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block verification (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", arXiv 2403.10444).
 
-r_0 = 1, r_i = min(1, r_{i-1} p_{i-1}(d_i) / q_{i-1}(d_i)); s_i = sum (r_i p_i - q_i)+; h_i = s_i / (s_i + 1 - r_i), h_g = r_g.
-tau = the largest i with eta_i < h_i, else 0: then d_1 .. d_tau are emitted, and a token from norm((r_tau p_tau - q_tau)+),
-or from p_g where tau = g. With a rule that is a law, pi stands in place of p.
+r_0 = 1, r_i = min(1, r_{i-1} p_{i-1}(d_i) / q_{i-1}(d_i)); s_i = sum (r_i p_i - q_i)+; h_i = s_i / (s_i + 1 - r_i), h_g
+= r_g. tau = the largest i with eta_i < h_i, else 0: then d_1 .. d_tau are emitted, and a token from norm((r_tau p_tau -
+q_tau)+), or from p_g where tau = g. With a rule that is a law, pi stands in place of p.
 """
 
 import math
@@ -24,7 +24,14 @@ def block(chain):
         if r[-1][0] == 0:
             break  # every later r and h is 0
     last = len(r) - 1
-    tau = next((i for i in range(last, 0, -1) if r[i][0] > 0 and chain.chance.below(i - 1, *chance_of(chain, i, last, rows, r))), 0)
+    tau = next(
+        (
+            i
+            for i in range(last, 0, -1)
+            if r[i][0] > 0 and chain.chance.below(i - 1, *chance_of(chain, i, last, rows, r))
+        ),
+        0,
+    )
     for d, (p, _) in zip(chain.drafts[:tau], rows):
         chain.take(d, p)
     if tau == last and r[tau][0] > 0:
@@ -53,7 +60,9 @@ def chance_of(chain, i, last, rows, r):
     if at == 1 and err == 0:
         return 1.0, 0.0  # whatever s_i is: 0 / 0 comes before an r_{i+1} of 1
     p, known = rows[i]
-    if known is None:  # greedy, the draft itself in place of q: where it is p's token s_i = (r_i - 1)+ = 0, else s_i = r_i and r_{i+1} = 0
+    if (
+        known is None
+    ):  # greedy, the draft itself in place of q: where it is p's token s_i = (r_i - 1)+ = 0, else s_i = r_i and r_{i+1} = 0
         return (at, err) if r[i + 1][0] == 0 else (float(at == 1), math.inf if at + err >= 1 else 0.0)
     if not p.valid:
         return at, err  # nothing can be taken away from what is no law

@@ -12,7 +12,9 @@ class Tree(NamedTuple):
     parents: torch.Tensor  # [B, N] int32, -1 for the root and for padding
     tokens: torch.Tensor  # [B, N] int64, -1 for the root and for padding
     multiplicity: torch.Tensor | None = None  # [B, N] int32: how many drafts pass through the node; K at the root
-    draft_nodes: torch.Tensor | None = None  # [B, K, L] int32: the node that draft k passes through at level l, -1 past its end
+    draft_nodes: torch.Tensor | None = (
+        None  # [B, K, L] int32: the node that draft k passes through at level l, -1 past its end
+    )
 
 
 def build_tree(draft_tokens):
@@ -28,8 +30,12 @@ def build_tree(draft_tokens):
     """
     B, K, L = draft_tokens.shape
     N = K * L + 1
-    tree = Tree(torch.full((B, N), -1, dtype=torch.int32), torch.full((B, N), -1),
-                torch.zeros(B, N, dtype=torch.int32), torch.full((B, K, L), -1, dtype=torch.int32))
+    tree = Tree(
+        torch.full((B, N), -1, dtype=torch.int32),
+        torch.full((B, N), -1),
+        torch.zeros(B, N, dtype=torch.int32),
+        torch.full((B, K, L), -1, dtype=torch.int32),
+    )
     for b, drafts in enumerate(draft_tokens.tolist()):
         tree.multiplicity[b, 0] = K
         at, count, known = [0] * K, 1, {}

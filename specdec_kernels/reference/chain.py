@@ -11,12 +11,20 @@ from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
 
 
 class Chain:
-    """drafts: ids up to where the draft ends. target(i), draft(i) -> (Law, slack), target1(i), draft1(i) -> Law (T = 1, no filters),
-    all padded to one width >= the vocabulary. draft None: one-hot drafts. end_row: draft(len(drafts)) exists.
+    """drafts: ids up to where the draft ends. target(i), draft(i) -> (Law, slack), target1(i), draft1(i) -> Law (T = 1,
+    no filters), all padded to one width >= the vocabulary. draft None: one-hot drafts. end_row: draft(len(drafts))
+    exists.
     bonus: the token to emit where all drafts are accepted."""
 
     def __init__(self, drafts, target, draft, target1, draft1, vocab, rule, alpha, chance, bonus=None, end_row=False):
-        self.drafts, self.target, self.draft, self.target1, self.draft1, self.vocab = drafts, target, draft, target1, draft1, vocab
+        self.drafts, self.target, self.draft, self.target1, self.draft1, self.vocab = (
+            drafts,
+            target,
+            draft,
+            target1,
+            draft1,
+            vocab,
+        )
         self.rule, self.alpha, self.chance, self.bonus, self.end_row = rule, alpha, chance, bonus, end_row
         self.tokens, self.logprobs, self.status = [], [], 0
 
@@ -48,7 +56,8 @@ class Chain:
         self.emit(d, p.log(d))
 
     def end(self):
-        """All drafts are accepted: the caller's bonus token, or a draw from pi where the draft scored this position too, else from p."""
+        """All drafts are accepted: the caller's bonus token, or a draw from pi where the draft scored this position
+        too, else from p."""
         i = len(self.tokens)
         if self.bonus is not None:
             self.status |= 0 if 0 <= self.bonus < self.vocab else INVALID_BONUS

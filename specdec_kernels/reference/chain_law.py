@@ -17,12 +17,14 @@ from .rules.one_step import law_of_row, one_step, pi_of
 def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
     """The law of what one step emits, {tokens: probability}; len(tokens) - 1 drafts were accepted.
 
-    p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a one-hot draft). p1, q1: the same rows unscaled (T = 1, no
-    filters), by default p and q. alpha: the rule's parameters, a number or a tuple, None its defaults. end_row: the draft scored the position
-    behind its last draft too. Every draft tuple is enumerated and the uniforms are integrated by hand.
+    p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a one-hot draft). p1, q1: the same rows unscaled (T
+    = 1, no filters), by default p and q. alpha: the rule's parameters, a number or a tuple, None its defaults. end_row:
+    the draft scored the position behind its last draft too. Every draft tuple is enumerated and the uniforms are
+    integrated by hand.
 
     Token by token: x ~ q is accepted with its chance, so x is emitted as a draft with q(x) accept(x), and the law that
-    replaces a rejected x speaks with what is left of q. Block: Pr[tau >= i | d] and the laws of the final token as in block.py.
+    replaces a rejected x speaks with what is left of q. Block: Pr[tau >= i | d] and the laws of the final token as in
+    block.py.
     """
     rows = Rows(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
     return (token_law if method == "token" else block_law)(rows, gamma, end_row)
@@ -43,7 +45,14 @@ class Rows:
         return np.eye(1, len(self.p(prefix)), row)[0] if np.ndim(row) == 0 else np.asarray(row, dtype=np.float64)
 
     def all(self, prefix):
-        return self.p(prefix), self.q(prefix), self.rule, self.alpha, self._p1(prefix), self.wide(self._q1(prefix), prefix)
+        return (
+            self.p(prefix),
+            self.q(prefix),
+            self.rule,
+            self.alpha,
+            self._p1(prefix),
+            self.wide(self._q1(prefix), prefix),
+        )
 
     def last(self, prefix, end_row):
         """The law of the token behind the last draft."""
@@ -99,7 +108,8 @@ def block_law(rows, gamma, end_row):
 
 
 def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
-    """chain_law by enumeration of the decisions that verify_chain's reference itself makes, draft tuple by draft tuple."""
+    """chain_law by enumeration of the decisions that verify_chain's reference itself makes, draft tuple by draft
+    tuple."""
     from .verify_chain import METHODS
 
     rows = Rows(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
@@ -112,7 +122,9 @@ def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p
             continue
 
         def known(row, drafts=drafts):
-            return lambda i: padded(law_of_row(np.asarray(rows.wide(row(drafts[:i]), drafts[:i]), dtype=np.float64)), wide)
+            return lambda i: padded(
+                law_of_row(np.asarray(rows.wide(row(drafts[:i]), drafts[:i]), dtype=np.float64)), wide
+            )
 
         def exact(row):
             return lambda i: (row(i), math.inf)
@@ -120,7 +132,20 @@ def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p
         target, draft, target1, draft1 = (known(row) for row in (rows.p, rows._q, rows._p1, rows._q1))
 
         def walk(chance):
-            return METHODS[method](Chain(drafts, exact(target), exact(draft), target1, draft1, V, rows.rule, rows.alpha, chance, end_row=end_row))
+            return METHODS[method](
+                Chain(
+                    drafts,
+                    exact(target),
+                    exact(draft),
+                    target1,
+                    draft1,
+                    V,
+                    rows.rule,
+                    rows.alpha,
+                    chance,
+                    end_row=end_row,
+                )
+            )
 
         for chain, probability in outcomes(walk):
             law[tuple(chain.tokens)] += mass * probability

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a verification walk takes its decisions from: given uniforms, or every branch in turn with its probability.
 
-A rule asks `accepts`, `below` and `draw` and never sees a uniform, so the rule that is checked against given uniforms is the
-rule whose law is enumerated.
+A rule asks `accepts`, `below` and `draw` and never sees a uniform, so the rule that is checked against given uniforms
+is the rule whose law is enumerated.
 """
 
 import math

@@ -56,7 +56,8 @@ def excess(p, q, k, rho):
     """f(rho) = 1 - (1 - beta)^k - rho * beta: the residual p - c min(q, p / rho) is nowhere negative iff f <= 0.
 
     Of two equal forms the one that loses nothing to cancellation: in rho * beta where it is small, else, with
-    D = sum (p - rho q)+ = 1 - rho * beta, D - (1 - beta)^k, whose terms are both tiny where p is close to q or k is large.
+    D = sum (p - rho q)+ = 1 - rho * beta, D - (1 - beta)^k, whose terms are both tiny where p is close to q or k is
+    large.
     """
     beta = beta_of(p, q, rho)
     if rho * beta < 0.5:

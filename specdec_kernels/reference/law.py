@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of logits (or probabilities) as a law in float64, and the two steps every op is made of: a test and a draw."""
+"""One row of logits (or probabilities) as a law in float64, and the two steps every op is made of: a test and a
+draw."""
 
 import math
 from typing import NamedTuple
@@ -56,14 +57,14 @@ def law_of_logits(z, stats):
 
 
 def rounding(x):
-    """What a float32 evaluation of exp(x) / sum exp(x) is off by, relatively: exp of a float32 argument, a few ulp plus the argument's
-    own rounding; the normaliser adds its share. x: [V], ln of the weights relative to the largest."""
+    """What a float32 evaluation of exp(x) / sum exp(x) is off by, relatively: exp of a float32 argument, a few ulp plus
+    the argument's own rounding; the normaliser adds its share. x: [V], ln of the weights relative to the largest."""
     return EPS * (16 + 2 * np.where(x > -np.inf, np.abs(x), 0.0) + 3 * math.log(len(x)))
 
 
 def without(p, err, log_p, gone):
-    """norm(p without the ids that are gone) and its error; all zero where nothing is left. In logs where there are any: what is left is
-    measured from its own largest id."""
+    """norm(p without the ids that are gone) and its error; all zero where nothing is left. In logs where there are any:
+    what is left is measured from its own largest id."""
     if log_p is None:
         w, w_err = p.copy(), err.copy()
     else:
@@ -82,7 +83,9 @@ def without(p, err, log_p, gone):
 def law_of_probs(row):
     """What is negative counts 0; what is not finite is none, and the row no law."""
     p = np.where(row < math.inf, np.maximum(row, 0.0), math.nan)
-    return Law(p, np.zeros(len(p)), bool(np.isfinite(p).all() and (p > 0).any()), False, argmax_finite(row), gathered=True)
+    return Law(
+        p, np.zeros(len(p)), bool(np.isfinite(p).all() and (p > 0).any()), False, argmax_finite(row), gathered=True
+    )
 
 
 def padded(law: Law, wide):
@@ -105,7 +108,8 @@ def ratio(distance, err):
 
 
 def draw(w, v, err):
-    """Inverse CDF: the first id with w > 0 and cumsum > v * total; if none, the last id with w > 0. Returns (id, margin)."""
+    """Inverse CDF: the first id with w > 0 and cumsum > v * total; if none, the last id with w > 0. Returns (id,
+    margin)."""
     cum = np.cumsum(w)
     total = cum[-1]
     hits = np.flatnonzero((w > 0) & (cum > v * total))

@@ -20,8 +20,21 @@ class Sampled(NamedTuple):
     margin: torch.Tensor  # [N] float64
 
 
-def sample(logits, stats=None, k=1, replacement=True, *, temperature=None, top_k=None, top_p=None, min_p=None,
-           seed=None, offset=None, slot=0, uniforms=None):
+def sample(
+    logits,
+    stats=None,
+    k=1,
+    replacement=True,
+    *,
+    temperature=None,
+    top_k=None,
+    top_p=None,
+    min_p=None,
+    seed=None,
+    offset=None,
+    slot=0,
+    uniforms=None,
+):
     rows = numpy_rows(logits)
     n = len(rows)
     slack = [math.inf] * n

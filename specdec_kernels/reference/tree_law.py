@@ -18,7 +18,8 @@ from .tree_rules.request import Draft, Request, one_hot
 
 
 class Logs(NamedTuple):
-    """A row by the logarithms of its weights: what is left of it after a few draws may weigh less than a float64 holds."""
+    """A row by the logarithms of its weights: what is left of it after a few draws may weigh less than a float64
+    holds."""
 
     x: np.ndarray  # [V], not normalised
 
@@ -38,9 +39,9 @@ def logs(row):
 def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=None, q1=None):
     """{emitted tokens: probability} of one given tree (B = 1), the rule's decisions enumerated.
 
-    p(prefix) -> [V] float64 or Logs, the target's law behind a tuple of tokens; q(prefix) -> [V] or Logs, the law that children were
-    drawn from, or None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts beside others (draft_row -1). p1, q1: the same
-    rows unscaled (T = 1, no filters), by default p and q.
+    p(prefix) -> [V] float64 or Logs, the target's law behind a tuple of tokens; q(prefix) -> [V] or Logs, the law that
+    children were drawn from, or None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts beside others
+    (draft_row -1). p1, q1: the same rows unscaled (T = 1, no filters), by default p and q.
     """
     law = defaultdict(float)
     for step, probability in walks(tree, p, q, method, one_hot_nodes, rule, alpha, p1, q1):
@@ -76,12 +77,16 @@ def request_of(tree, p, q, method, one_hot_nodes, rule, p1=None, q1=None):
         if q is None or child in one_hot_nodes:
             return one_hot(tokens[child], wide), np.inf
         row = q(prefix[parents[child]])
-        return Draft(probabilities(row), none, True, True, parents[child], log_q=logs(row) if isinstance(row, Logs) else None), np.inf
+        return Draft(
+            probabilities(row), none, True, True, parents[child], log_q=logs(row) if isinstance(row, Logs) else None
+        ), np.inf
 
     def unscaled(node, child):
         return law_of_row(probabilities(p1(prefix[node]))), law_of_row(probabilities(q1(prefix[parents[child]])))
 
-    return Request(parents, tokens, target, draft, wide, len(parents), drafts, rule=rule, unscaled=unscaled if p1 else None)
+    return Request(
+        parents, tokens, target, draft, wide, len(parents), drafts, rule=rule, unscaled=unscaled if p1 else None
+    )
 
 
 def mixed(trees, p, q, method, rule="exact", alpha=None, p1=None, q1=None):
@@ -133,7 +138,11 @@ def grown_trees(q, widths, replacement):
             for parent in range(first, len(nodes)):
                 prefix = nodes[parent][2]
                 choices = children(q(prefix), width, replacement)
-                branches = [(new + [(parent, x, (*prefix, x)) for x in ids], mass * m) for new, mass in branches for ids, m in choices]
+                branches = [
+                    (new + [(parent, x, (*prefix, x)) for x in ids], mass * m)
+                    for new, mass in branches
+                    for ids, m in choices
+                ]
             grown += [(nodes + new, len(nodes), probability * mass) for new, mass in branches]
         states = grown
     for nodes, _, probability in states:
@@ -141,7 +150,8 @@ def grown_trees(q, widths, replacement):
 
 
 def children(row, width, replacement):
-    """Ordered draws of `width` ids from one row: [(ids, probability)]; without replacement it ends where nothing is left."""
+    """Ordered draws of `width` ids from one row: [(ids, probability)]; without replacement it ends where nothing is
+    left."""
     drawn = [((), 1.0)]
     for _ in range(width):
         longer = []

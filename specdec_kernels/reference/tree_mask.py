@@ -25,9 +25,9 @@ def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start
     M[i, j] = 1 iff j is i or an ancestor of i: M[i] = e_i | M[parents[i]], i ascending. depth = popcount(M[i]) - 1. A
     padding node sees itself only, at depth 0, so that no row of a softmax is empty.
 
-    format: "bool" [B, N, keys]; "additive" [B, N, keys] of dtype, 0 or -inf; "uint32", "uint64" [B, N, ceil(keys / w)], key j
-    in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], a request's rows without gaps, lowest bit first, as
-    FlashInfer's packed custom mask.
+    format: "bool" [B, N, keys]; "additive" [B, N, keys] of dtype, 0 or -inf; "uint32", "uint64" [B, N, ceil(keys / w)],
+    key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], a request's rows without gaps, lowest bit first,
+    as FlashInfer's packed custom mask.
     """
     if format not in ("bool", "additive", *PACKED):
         raise ValueError(f"tree_mask: format must be 'bool', 'additive', 'uint8', 'uint32' or 'uint64', got {format!r}")
@@ -60,7 +60,9 @@ def formatted(mask, format, dtype):
     if format == "additive":
         return torch.zeros(mask.shape, dtype=dtype).masked_fill_(torch.from_numpy(~mask), -torch.inf)
     if format == "uint8":
-        return torch.from_numpy(np.packbits(mask.reshape(len(mask), mask.shape[1] * mask.shape[2]), axis=-1, bitorder="little"))
+        return torch.from_numpy(
+            np.packbits(mask.reshape(len(mask), mask.shape[1] * mask.shape[2]), axis=-1, bitorder="little")
+        )
     word = np.dtype(PACKED[format])
     bits = 8 * word.itemsize
     mask = np.pad(mask, ((0, 0), (0, 0), (0, -mask.shape[-1] % bits)))

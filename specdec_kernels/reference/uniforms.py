@@ -26,8 +26,8 @@ def given(u):
 
 
 def uniforms(seed, offset, n, domain, first=None):
-    """[B] int64, [B] int64 -> [B, n] float64 in [0, 1): slot i is word pair i & 1 of block i >> 1, its top 53 bits. Column j holds slot
-    first[b] + j, of which the low 33 bits count."""
+    """[B] int64, [B] int64 -> [B, n] float64 in [0, 1): slot i is word pair i & 1 of block i >> 1, its top 53 bits.
+    Column j holds slot first[b] + j, of which the low 33 bits count."""
     s = seed.numpy().astype(np.uint64)[:, None]
     o = offset.numpy().astype(np.uint64)[:, None]
     slot = np.arange(n, dtype=np.uint64)[None, :]
@@ -35,7 +35,10 @@ def uniforms(seed, offset, n, domain, first=None):
         slot = slot + first.numpy().astype(np.uint64)[:, None] & np.uint64((1 << 33) - 1)
     zero = np.zeros(np.broadcast_shapes(s.shape, slot.shape), dtype=np.uint64)
     high = np.uint64(32)
-    w = philox(((slot >> np.uint64(1)) + zero, (o & LOW) + zero, (o >> high) + zero, zero + np.uint64(domain)), (s & LOW, s >> high))
+    w = philox(
+        ((slot >> np.uint64(1)) + zero, (o & LOW) + zero, (o >> high) + zero, zero + np.uint64(domain)),
+        (s & LOW, s >> high),
+    )
     odd = (slot & np.uint64(1)) == 1
     first, second = np.where(odd, w[2], w[0]), np.where(odd, w[3], w[1])
     return torch.from_numpy((((first << high) | second) >> np.uint64(11)).astype(np.float64) * 2.0**-53)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of one drafted path per request, one request at a time; block.py has the block rule, rules/ what may stand in place of p."""
+"""Verification of one drafted path per request, one request at a time; block.py has the block rule, rules/ what may
+stand in place of p."""
 
 import itertools
 import math
@@ -18,7 +19,16 @@ from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
 from .uniforms import given
 from .uniforms import uniforms as philox_uniforms
 
-__all__ = ["EMPTY_RESIDUAL", "INVALID_BONUS", "INVALID_DRAFT", "INVALID_ROW", "METHODS", "Verified", "side", "verify_chain"]
+__all__ = [
+    "EMPTY_RESIDUAL",
+    "INVALID_BONUS",
+    "INVALID_DRAFT",
+    "INVALID_ROW",
+    "METHODS",
+    "Verified",
+    "side",
+    "verify_chain",
+]
 
 
 class Verified(NamedTuple):
@@ -77,13 +87,36 @@ def widened(law, wide):
     return row
 
 
-def verify_chain(target_logits, draft_tokens, draft_logits=None, *, cu_draft=None, max_draft=None, bonus_tokens=None,
-                 temperature=None, top_k=None, top_p=None, min_p=None, target_stats=None, draft_stats=None,
-                 draft_temperature=None, draft_top_k=None, draft_top_p=None, draft_min_p=None,
-                 target_kind="logits", draft_kind="logits", method="token", rule="exact", alpha=None,
-                 seed=None, offset=None, uniforms=None):
-    """As the op; rule and alpha as rules.per_request reads them. The draft's row behind its last draft is read where draft_logits
-    holds one more row per request and the rule is a law other than exact: it must be filled wherever a request's draft ends."""
+def verify_chain(
+    target_logits,
+    draft_tokens,
+    draft_logits=None,
+    *,
+    cu_draft=None,
+    max_draft=None,
+    bonus_tokens=None,
+    temperature=None,
+    top_k=None,
+    top_p=None,
+    min_p=None,
+    target_stats=None,
+    draft_stats=None,
+    draft_temperature=None,
+    draft_top_k=None,
+    draft_top_p=None,
+    draft_min_p=None,
+    target_kind="logits",
+    draft_kind="logits",
+    method="token",
+    rule="exact",
+    alpha=None,
+    seed=None,
+    offset=None,
+    uniforms=None,
+):
+    """As the op; rule and alpha as rules.per_request reads them. The draft's row behind its last draft is read where
+    draft_logits holds one more row per request and the rule is a law other than exact: it must be filled wherever a
+    request's draft ends."""
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     dense = cu_draft is None
@@ -105,23 +138,36 @@ def verify_chain(target_logits, draft_tokens, draft_logits=None, *, cu_draft=Non
     wide = max(vocab, draft_vocab)
     rules = per_request("verify_chain", B, method, rule, alpha)
 
-    out = Verified(torch.full((B, G + 1), -1), torch.zeros(B, dtype=torch.int32), torch.zeros(B, G + 1, dtype=torch.float64),
-                   torch.zeros(B, dtype=torch.int32), torch.zeros(B, dtype=torch.float64))
+    out = Verified(
+        torch.full((B, G + 1), -1),
+        torch.zeros(B, dtype=torch.int32),
+        torch.zeros(B, G + 1, dtype=torch.float64),
+        torch.zeros(B, dtype=torch.int32),
+        torch.zeros(B, dtype=torch.float64),
+    )
     extra_p = int(bonus_tokens is None)
-    extra_q = int(draft_logits is not None and (draft_logits.shape[1] > G if dense else len(draft_logits) != len(draft_tokens)))
+    extra_q = int(
+        draft_logits is not None and (draft_logits.shape[1] > G if dense else len(draft_logits) != len(draft_tokens))
+    )
     for b in range(B):
         p_params = [pick(x, b) for x in (temperature, top_k, top_p, min_p)]
         q_params = [pick(x, b) for x in (draft_temperature, draft_top_k, draft_top_p, draft_min_p)]
         p_rows, q_rows = rows_of(target_logits, b, extra_p), rows_of(draft_logits, b, extra_q)
         target = widened(side(p_rows, target_kind, rows_of(target_stats, b, extra_p), *p_params), wide)
-        draft = q_rows if q_rows is None else widened(side(q_rows, draft_kind, rows_of(draft_stats, b, extra_q), *q_params), wide)
+        draft = (
+            q_rows
+            if q_rows is None
+            else widened(side(q_rows, draft_kind, rows_of(draft_stats, b, extra_q), *q_params), wide)
+        )
         target1 = unscaled(p_rows, target_kind, wide)
         draft1 = q_rows if q_rows is None else unscaled(q_rows, draft_kind, wide)
         ids = rows_of(draft_tokens, b, 0).tolist()
         drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = int(bonus_tokens[b]) if bonus_tokens is not None and len(drafts) == len(ids) else None
         chance = Coins(uniforms[b, :-1], float(uniforms[b, -1]))
-        done = METHODS[method](Chain(drafts, target, draft, target1, draft1, vocab, *rules[b], chance, bonus, bool(extra_q)))
+        done = METHODS[method](
+            Chain(drafts, target, draft, target1, draft1, vocab, *rules[b], chance, bonus, bool(extra_q))
+        )
         n = len(done.tokens)
         out.tokens[b, :n] = torch.tensor(done.tokens)
         out.logprobs[b, :n] = torch.tensor(done.logprobs, dtype=torch.float64)

@@ -28,20 +28,46 @@ class VerifiedTree(NamedTuple):
     margin: torch.Tensor  # [B] float64: below 1 another answer is as right as this one
 
 
-def verify_tree(tree, target_logits, draft_logits=None, *, method, max_depth=None, target_row=None, draft_row=None, links=None,
-                temperature=None, top_k=None, top_p=None, min_p=None, target_stats=None, draft_stats=None,
-                draft_temperature=None, draft_top_k=None, draft_top_p=None, draft_min_p=None,
-                target_kind="logits", draft_kind="logits", rule="exact", alpha=None, seed=None, offset=None, uniforms=None):
-    """tree (parents, tokens[, multiplicity, draft_nodes]), target_logits [B, M, V], draft_logits [B, M, Vq] -> VerifiedTree.
+def verify_tree(
+    tree,
+    target_logits,
+    draft_logits=None,
+    *,
+    method,
+    max_depth=None,
+    target_row=None,
+    draft_row=None,
+    links=None,
+    temperature=None,
+    top_k=None,
+    top_p=None,
+    min_p=None,
+    target_stats=None,
+    draft_stats=None,
+    draft_temperature=None,
+    draft_top_k=None,
+    draft_top_p=None,
+    draft_min_p=None,
+    target_kind="logits",
+    draft_kind="logits",
+    rule="exact",
+    alpha=None,
+    seed=None,
+    offset=None,
+    uniforms=None,
+):
+    """tree (parents, tokens[, multiplicity, draft_nodes]), target_logits [B, M, V], draft_logits [B, M, Vq] ->
+    VerifiedTree.
 
-    Row of node i: target_row[b, i], by default i; the row that node i was drawn from: draft_row[b, i], by default its parent's
-    number. A negative draft_row, or no draft_logits at all, is a one-hot draft; a row number out of range is an invalid row.
-    rule, alpha: as verify_chain's. A rule that is a law stands in place of p at every node with children, made of p's row and the
-    row that the first child under test was drawn from ("kseq", "recursive", "recursive_without_replacement", "traversal"); where
-    a leaf is reached the token is drawn from p. "thresholds" belongs to "target_only".
+    Row of node i: target_row[b, i], by default i; the row that node i was drawn from: draft_row[b, i], by default its
+    parent's number. A negative draft_row, or no draft_logits at all, is a one-hot draft; a row number out of range is
+    an invalid row. rule, alpha: as verify_chain's. A rule that is a law stands in place of p at every node with
+    children, made of p's row and the row that the first child under test was drawn from ("kseq", "recursive",
+    "recursive_without_replacement", "traversal"); where a leaf is reached the token is drawn from p. "thresholds"
+    belongs to "target_only".
     uniforms: [B, columns + 1], tests first. Methods that test drafts ("kseq", "recursive", on a tree with draft_nodes):
-    columns = K * L, draft k at level l in column k * L + l. Else columns = N, node i's test in column i ("target_only": the
-    visited parent's coin in the parent's column).
+    columns = K * L, draft k at level l in column k * L + l. Else columns = N, node i's test in column i ("target_only":
+    the visited parent's coin in the parent's column).
     """
     if method not in RULES:
         raise ValueError(f"verify_tree: method must be one of {', '.join(map(repr, RULES))}, got {method!r}")
@@ -52,7 +78,9 @@ def verify_tree(tree, target_logits, draft_logits=None, *, method, max_depth=Non
     parents, tokens, _, draft_nodes = (*tree, None, None)[:4]
     tests_drafts = draft_nodes is not None and method in TEST_DRAFTS
     if tests_drafts and links is not None:
-        raise ValueError(f"verify_tree: links give no order where method {method!r} tests the drafts of draft_nodes, got both")
+        raise ValueError(
+            f"verify_tree: links give no order where method {method!r} tests the drafts of draft_nodes, got both"
+        )
     vocab, N = target_logits.shape[-1], parents.shape[-1]
     parents, tokens = parents.expand(B, N), tokens.expand(B, N)
     if method in ("greedy", "target_only"):
@@ -72,22 +100,53 @@ def verify_tree(tree, target_logits, draft_logits=None, *, method, max_depth=Non
     def pick(value, b):  # this request's own parameter
         return value[b] if torch.is_tensor(value) and value.dim() else value
 
-    out = VerifiedTree(torch.full((B, max_depth + 1), -1), torch.zeros(B, dtype=torch.int32),
-                       torch.zeros(B, max_depth + 1, dtype=torch.float64), torch.zeros(B, dtype=torch.int32),
-                       torch.full((B, max_depth + 1), -1, dtype=torch.int32), torch.zeros(B, dtype=torch.float64))
+    out = VerifiedTree(
+        torch.full((B, max_depth + 1), -1),
+        torch.zeros(B, dtype=torch.int32),
+        torch.zeros(B, max_depth + 1, dtype=torch.float64),
+        torch.zeros(B, dtype=torch.int32),
+        torch.full((B, max_depth + 1), -1, dtype=torch.int32),
+        torch.zeros(B, dtype=torch.float64),
+    )
     for b in range(B):
         p_params = [pick(x, b) for x in (temperature, top_k, top_p, min_p)]
         q_params = [pick(x, b) for x in (draft_temperature, draft_top_k, draft_top_p, draft_min_p)]
         draft_rows = parents[b].tolist() if draft_row is None else draft_row[b].tolist()
-        target = target_of(target_logits[b], target_kind, pick(target_stats, b), p_params, pick_row(target_row, b, N), wide, method)
-        draft = draft_of(None if draft_logits is None else draft_logits[b], draft_kind, pick(draft_stats, b), q_params,
-                         draft_rows, tokens[b].tolist(), wide)
+        target = target_of(
+            target_logits[b], target_kind, pick(target_stats, b), p_params, pick_row(target_row, b, N), wide, method
+        )
+        draft = draft_of(
+            None if draft_logits is None else draft_logits[b],
+            draft_kind,
+            pick(draft_stats, b),
+            q_params,
+            draft_rows,
+            tokens[b].tolist(),
+            wide,
+        )
         target1 = target_of(target_logits[b], target_kind, None, NO_FILTERS, pick_row(target_row, b, N), wide, "")
-        draft1 = draft_of(None if draft_logits is None else draft_logits[b], draft_kind, None, NO_FILTERS, draft_rows, tokens[b].tolist(), wide)
-        request = Request(parents[b].tolist(), tokens[b].tolist(), target, draft, wide, max_depth,
-                          draft_nodes[b].tolist() if tests_drafts else None,
-                          None if links is None else [x[b].tolist() for x in links], rules[b],
-                          lambda node, child, p=target1, q=draft1: (p(node)[0], law_of_draft(q(child)[0])), vocab)
+        draft1 = draft_of(
+            None if draft_logits is None else draft_logits[b],
+            draft_kind,
+            None,
+            NO_FILTERS,
+            draft_rows,
+            tokens[b].tolist(),
+            wide,
+        )
+        request = Request(
+            parents[b].tolist(),
+            tokens[b].tolist(),
+            target,
+            draft,
+            wide,
+            max_depth,
+            draft_nodes[b].tolist() if tests_drafts else None,
+            None if links is None else [x[b].tolist() for x in links],
+            rules[b],
+            lambda node, child, p=target1, q=draft1: (p(node)[0], law_of_draft(q(child)[0])),
+            vocab,
+        )
         chance = Coins(uniforms[b, :-1], float(uniforms[b, -1]))
         step = RULES[method](request, chance)
         n = len(step.tokens)
@@ -100,7 +159,9 @@ def verify_tree(tree, target_logits, draft_logits=None, *, method, max_depth=Non
 def tree_rules_of(rules, method):
     """The rules that a method takes: target_only "thresholds", greedy none, the others every law."""
     for name, _ in rules:
-        if name != "exact" and not (method in OF_LAWS and name in LAWS or method == "target_only" and name == "thresholds"):
+        if name != "exact" and not (
+            method in OF_LAWS and name in LAWS or method == "target_only" and name == "thresholds"
+        ):
             raise ValueError(f"verify_tree: rule {name} is not defined for method {method!r}")
     return rules
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the ops installed on this machine draw from the right law? `python -m specdec_kernels selfcheck` finds out in under a minute."""
+"""Do the ops installed on this machine draw from the right law? `python -m specdec_kernels selfcheck` finds out in
+under a minute."""
 
 import secrets
 import time
@@ -14,7 +15,8 @@ STEPS = 1_000_000
 
 
 def known_answers(sk, device, seed):
-    """Random123's vector for counter 0 and key 0, and the layout (block, offset low, offset high, domain), (seed low, high)."""
+    """Random123's vector for counter 0 and key 0, and the layout (block, offset low, offset high, domain), (seed low,
+    high)."""
     known = [  # seed, offset, slot, the two words
         (0, 0, 0, (0x6627E8D5, 0xE169C58D)),
         (1234, 7 << 32, 0, (0x56E604F4, 0x2107ACFD)),
@@ -23,9 +25,13 @@ def known_answers(sk, device, seed):
     ]
     right = 0
     for key, offset, slot, (high, low) in known:
-        got = sk.uniforms(torch.tensor([key], device=device), torch.tensor([offset], device=device), slot + 1, 0)[0, slot].item()
+        got = sk.uniforms(torch.tensor([key], device=device), torch.tensor([offset], device=device), slot + 1, 0)[
+            0, slot
+        ].item()
         right += got == ((high << 32 | low) >> 11) * 2.0**-53
-    return Row("random numbers", "any wrong bit of Philox", f"{right} of {len(known)} known answers", right == len(known))
+    return Row(
+        "random numbers", "any wrong bit of Philox", f"{right} of {len(known)} known answers", right == len(known)
+    )
 
 
 def random_steps(generator, B, G, V, dtype):
@@ -33,8 +39,18 @@ def random_steps(generator, B, G, V, dtype):
     p[::5] *= 4
     q = p[:, :G] + 0.7 * torch.randn(B, G, V, generator=generator)
     choose = lambda *values: torch.tensor(values)[torch.randint(len(values), (B,), generator=generator)]  # noqa: E731
-    target = {"temperature": choose(0.0, 0.7, 1.0, 1.5), "top_k": choose(0, 3, 8, 20), "top_p": choose(1.0, 0.9), "min_p": choose(0.0, 0.05)}
-    draft = {"temperature": choose(0.5, 1.0, 1.2), "top_k": choose(0, 20), "top_p": choose(1.0, 0.95), "min_p": choose(0.0, 0.02)}
+    target = {
+        "temperature": choose(0.0, 0.7, 1.0, 1.5),
+        "top_k": choose(0, 3, 8, 20),
+        "top_p": choose(1.0, 0.9),
+        "min_p": choose(0.0, 0.05),
+    }
+    draft = {
+        "temperature": choose(0.5, 1.0, 1.2),
+        "top_k": choose(0, 20),
+        "top_p": choose(1.0, 0.95),
+        "min_p": choose(0.0, 0.02),
+    }
     return p.to(dtype), q.to(dtype), target, draft
 
 
@@ -44,16 +60,31 @@ def agreement(sk, device, seed):
     requests = wrong = close = 0
     for B, G, V, dtype in ((160, 4, 50, torch.float32), (80, 3, 1025, torch.bfloat16), (60, 2, 3000, torch.float16)):
         p, q, target, draft = random_steps(generator, B, G, V, dtype)
-        drawn = sk.reference.sample(q.flatten(0, 1), uniforms=torch.rand(B * G, 1, generator=generator, dtype=torch.float64),
-                                    **{name: x.repeat_interleave(G) for name, x in draft.items()})
-        args = {"target_logits": p, "draft_tokens": drawn.tokens.reshape(B, G), "draft_logits": q, **target,
-                **{"draft_" + name: x for name, x in draft.items()}, "uniforms": torch.rand(B, G + 1, generator=generator, dtype=torch.float64)}
+        drawn = sk.reference.sample(
+            q.flatten(0, 1),
+            uniforms=torch.rand(B * G, 1, generator=generator, dtype=torch.float64),
+            **{name: x.repeat_interleave(G) for name, x in draft.items()},
+        )
+        args = {
+            "target_logits": p,
+            "draft_tokens": drawn.tokens.reshape(B, G),
+            "draft_logits": q,
+            **target,
+            **{"draft_" + name: x for name, x in draft.items()},
+            "uniforms": torch.rand(B, G + 1, generator=generator, dtype=torch.float64),
+        }
         ref = sk.reference.verify_chain(**args)
         out = sk.verify_chain(**{name: x.to(device) for name, x in args.items()})
         differs = (out.tokens.cpu() != ref.tokens).any(-1) | (out.status.cpu() != ref.status)
-        requests, wrong, close = requests + B, wrong + int((differs & (ref.margin > 1)).sum()), close + int((ref.margin <= 1).sum())
+        requests, wrong, close = (
+            requests + B,
+            wrong + int((differs & (ref.margin > 1)).sum()),
+            close + int((ref.margin <= 1).sum()),
+        )
     statistic = f"{wrong} of {requests} requests differ ({close} too close to call)"
-    return Row("float64 reference", "a wrong token or status in one request", statistic, wrong == 0 and close < requests / 10)
+    return Row(
+        "float64 reference", "a wrong token or status in one request", statistic, wrong == 0 and close < requests / 10
+    )
 
 
 def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
@@ -64,8 +95,15 @@ def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
         offsets = seeds % 977
         B = len(seeds)
         drafts = [sk.sample(q[i].expand(B, -1), seed=seeds, offset=offsets, slot=i, **draft).tokens for i in range(G)]
-        out = sk.verify_chain(p.expand(B, -1, -1), torch.cat(drafts, 1), q.expand(B, -1, -1), seed=seeds, offset=offsets,
-                              **target, **{"draft_" + name: x for name, x in claimed.items()})
+        out = sk.verify_chain(
+            p.expand(B, -1, -1),
+            torch.cat(drafts, 1),
+            q.expand(B, -1, -1),
+            seed=seeds,
+            offset=offsets,
+            **target,
+            **{"draft_" + name: x for name, x in claimed.items()},
+        )
         rows.append(out.tokens)
     return torch.cat(rows)
 
@@ -82,7 +120,9 @@ def joint_law(sk, device, seed, target, draft, claimed=None, steps=STEPS):
     p, q = 1.5 * torch.randn(3, 8, generator=generator), 1.5 * torch.randn(2, 8, generator=generator)
     P, Q = law_rows(sk, p, target), law_rows(sk, q, draft)
     law = sk.reference.chain_law(lambda prefix: P[len(prefix)], lambda prefix: Q[len(prefix)], 2)
-    rows = draw_steps(sk, device, seed, steps, p.to(device), q.to(device), target, draft, draft if claimed is None else claimed)
+    rows = draw_steps(
+        sk, device, seed, steps, p.to(device), q.to(device), target, draft, draft if claimed is None else claimed
+    )
     return chi_square(outcomes(rows), law)
 
 
@@ -107,14 +147,23 @@ def without_replacement(sk, device, seed):
 def invariance(sk, device, seed):
     generator = torch.Generator().manual_seed(seed)
     p, q, target, draft = random_steps(generator, 64, 4, 2500, torch.bfloat16)
-    args = {"target_logits": p, "draft_tokens": q.argmax(-1), "draft_logits": q, **target, **{"draft_" + k: x for k, x in draft.items()},
-            "seed": torch.arange(64) + seed, "offset": torch.arange(64)}
+    args = {
+        "target_logits": p,
+        "draft_tokens": q.argmax(-1),
+        "draft_logits": q,
+        **target,
+        **{"draft_" + k: x for k, x in draft.items()},
+        "seed": torch.arange(64) + seed,
+        "offset": torch.arange(64),
+    }
     args = {name: x.to(device) for name, x in args.items()}
     whole = sk.verify_chain(**args).tokens
     back = sk.verify_chain(**{name: x.flip(0) for name, x in args.items()}).tokens.flip(0)
     alone = torch.cat([sk.verify_chain(**{name: x[i : i + 1] for name, x in args.items()}).tokens for i in range(64)])
     same = int(((whole == back) & (whole == alone)).all(-1).sum())
-    return Row("alone, in a batch, reversed", "a request that depends on its batch", f"{same} of 64 requests equal", same == 64)
+    return Row(
+        "alone, in a batch, reversed", "a request that depends on its batch", f"{same} of 64 requests equal", same == 64
+    )
 
 
 def control(sk, device, seed):
@@ -124,7 +173,17 @@ def control(sk, device, seed):
     return Row("control: a draft law misdeclared", "a test that cannot fail", statistic, result.p_value < P_VALUE)
 
 
-CHECKS = known_answers, agreement, plain_law, filtered_law, without_replacement, invariance, *TREE_CHECKS, *RULE_CHECKS, control
+CHECKS = (
+    known_answers,
+    agreement,
+    plain_law,
+    filtered_law,
+    without_replacement,
+    invariance,
+    *TREE_CHECKS,
+    *RULE_CHECKS,
+    control,
+)
 
 
 def run(console=None, seed=None) -> bool:
@@ -152,7 +211,9 @@ def run(console=None, seed=None) -> bool:
         console.print(table)
     seconds = time.perf_counter() - started
     if failed:
-        console.print(f"[bold red]FAILED[/bold red] after {seconds:.0f} s, with seed {seed}: {'; '.join(failed)}. Do not trust these ops here.")
+        console.print(
+            f"[bold red]FAILED[/bold red] after {seconds:.0f} s, with seed {seed}: {'; '.join(failed)}. Do not trust these ops here."
+        )
     else:
         verdict = "what these ops emit follows the target's law (right ops fail this less than once in 100,000 runs)."
         console.print(f"[bold green]PASSED[/bold green] in {seconds:.0f} s: {verdict}")

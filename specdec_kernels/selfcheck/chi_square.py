@@ -40,7 +40,9 @@ def chi_square(counts, law, smallest=10.0):
     critical, noncentral = freedom + 4.75 * math.sqrt(2 * freedom) + 15, 0.0
     while freedom + noncentral - 2.33 * math.sqrt(2 * freedom + 4 * noncentral) < critical:
         noncentral += 1.0
-    tail = torch.special.gammaincc(torch.tensor(freedom / 2, dtype=torch.float64), torch.tensor(statistic / 2, dtype=torch.float64))
+    tail = torch.special.gammaincc(
+        torch.tensor(freedom / 2, dtype=torch.float64), torch.tensor(statistic / 2, dtype=torch.float64)
+    )
     return ChiSquare(float(tail), statistic, len(pairs), math.sqrt(noncentral / n) / 2)
 
 

@@ -3,8 +3,8 @@
 
 import torch
 
-from .chi_square import P_VALUE, Row, chi_square, law_row, outcomes
 from ..rules import INF, LAWS, TABLE
+from .chi_square import P_VALUE, Row, chi_square, law_row, outcomes
 from .trees import P, Q, draws, rows
 
 RULE_STEPS = 250_000
@@ -12,15 +12,17 @@ Q_ROWS = [*Q, rows(6)]  # of the bonus position too
 
 
 def chain_law_of(sk, device, seed, method, rule, alpha, steps, claimed=None):
-    """Chi-square of what steps of two drafts emit against the law of the rule, the bonus scored by the draft. claimed: the alpha that
-    the op is told."""
+    """Chi-square of what steps of two drafts emit against the law of the rule, the bonus scored by the draft. claimed:
+    the alpha that the op is told."""
     seeds = torch.arange(steps, device=device) + seed
     rng = dict(seed=seeds, offset=seeds % 977)
     tokens = torch.zeros(steps, 1, dtype=torch.int64, device=device)
     for i in (0, 1):
         tokens = torch.cat((tokens, draws(sk, Q_ROWS[i], tokens[:, -1:], slot=i, **rng)[:, :, 0]), 1)
     p, q = (torch.stack([table.to(device)[tokens[:, i]] for i, table in enumerate(side)], 1) for side in (P, Q_ROWS))
-    out = sk.verify_chain(p, tokens[:, 1:], q, method=method, rule=rule, alpha=alpha if claimed is None else claimed, **rng)
+    out = sk.verify_chain(
+        p, tokens[:, 1:], q, method=method, rule=rule, alpha=alpha if claimed is None else claimed, **rng
+    )
     p, q = ([table.double().softmax(-1).numpy() for table in side] for side in (P, Q_ROWS))
     law = sk.reference.chain_law(lambda t: p[len(t)][t[-1] if t else 0], lambda t: q[len(t)][t[-1] if t else 0], 2,
                                  method=method, rule=rule, alpha=alpha, end_row=True)  # fmt: skip
@@ -52,7 +54,8 @@ def steps_by_rule(generator, names, B, G, V):
 
 
 def agreement_of_rules(sk, device, seed):
-    """All rules, and all laws as a block, beside the float64 reference, uniforms given: equal tokens wherever rounding cannot decide."""
+    """All rules, and all laws as a block, beside the float64 reference, uniforms given: equal tokens wherever rounding
+    cannot decide."""
     generator = torch.Generator().manual_seed(seed)
     requests = wrong = close = 0
     for method, names in (("token", [*TABLE]), ("block", LAWS)):
@@ -64,7 +67,12 @@ def agreement_of_rules(sk, device, seed):
             requests, close = requests + len(differs), close + int((ref.margin <= 1).sum())
             wrong += int((differs & (ref.margin > 1)).sum())
     statistic = f"{wrong} of {requests} requests differ ({close} too close to call)"
-    return Row(f"float64 reference, {len(TABLE)} rules and blocks", "a wrong token or status in one request", statistic, wrong == 0 and close < requests / 10)
+    return Row(
+        f"float64 reference, {len(TABLE)} rules and blocks",
+        "a wrong token or status in one request",
+        statistic,
+        wrong == 0 and close < requests / 10,
+    )
 
 
 def control_of_rules(sk, device, seed):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""selfcheck's part on trees: drafted, merged and verified by the ops, the tokens completed by the target's own draws."""
+"""selfcheck's part on trees: drafted, merged and verified by the ops, the tokens completed by the target's own
+draws."""
 
 import torch
 
@@ -70,7 +71,9 @@ def tree_law(sk, device, seed, method, drafted, steps):
         for row, n in outcomes(out).items():
             counts[row] = counts.get(row, 0) + n
     p = [x.double().softmax(-1).tolist() for x in P]
-    return chi_square(counts, {(a, b, c): p[0][0][a] * p[1][a][b] * p[2][b][c] for a in range(V) for b in range(V) for c in range(V)})
+    return chi_square(
+        counts, {(a, b, c): p[0][0][a] * p[1][a][b] * p[2][b][c] for a in range(V) for b in range(V) for c in range(V)}
+    )
 
 
 def check_of(method, drafted):
@@ -92,18 +95,39 @@ def agreement_of_trees(sk, device, seed):
         columns = K * L + (method not in ("kseq", "recursive"))
         args = dict(method=method, uniforms=torch.rand(B, columns + 1, generator=generator, dtype=torch.float64))
         ref = sk.reference.verify_tree(tree, p, q, **args)
-        out = sk.verify_tree(tuple(x.to(device) for x in tree), p.to(device), q.to(device), method=method, uniforms=args["uniforms"].to(device))
-        differs = (out.tokens.cpu() != ref.tokens).any(-1) | (out.path.cpu() != ref.path).any(-1) | (out.status.cpu() != ref.status)
-        requests, wrong, close = requests + B, wrong + int((differs & (ref.margin > 1)).sum()), close + int((ref.margin <= 1).sum())
+        out = sk.verify_tree(
+            tuple(x.to(device) for x in tree),
+            p.to(device),
+            q.to(device),
+            method=method,
+            uniforms=args["uniforms"].to(device),
+        )
+        differs = (
+            (out.tokens.cpu() != ref.tokens).any(-1)
+            | (out.path.cpu() != ref.path).any(-1)
+            | (out.status.cpu() != ref.status)
+        )
+        requests, wrong, close = (
+            requests + B,
+            wrong + int((differs & (ref.margin > 1)).sum()),
+            close + int((ref.margin <= 1).sum()),
+        )
     statistic = f"{wrong} of {requests} trees differ ({close} too close to call)"
-    return Row("float64 reference, trees", "a wrong token, path or status in one tree", statistic, wrong == 0 and close < requests / 10)
+    return Row(
+        "float64 reference, trees",
+        "a wrong token, path or status in one tree",
+        statistic,
+        wrong == 0 and close < requests / 10,
+    )
 
 
 def control_of_trees(sk, device, seed):
     """The same chi-square must notice distinct children that are verified as independent ones."""
     result = tree_law(sk, device, seed, "recursive", distinct, TREE_STEPS // 5)
     statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
-    return Row("control: a tree verified by another's rule", "a test that cannot fail", statistic, result.p_value < P_VALUE)
+    return Row(
+        "control: a tree verified by another's rule", "a test that cannot fail", statistic, result.p_value < P_VALUE
+    )
 
 
 TREE_CHECKS = (

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the .cu files for the CPU: one library that is a Python module (the harness's controls) and, once loaded, registers the
-ops for the CPU. "fast" is for results, "checked" also notes every access to memory and fails on undefined behaviour."""
+"""Builds the .cu files for the CPU: one library that is a Python module (the harness's controls) and, once loaded,
+registers the ops for the CPU. "fast" is for results, "checked" also notes every access to memory and fails on undefined
+behaviour."""
 
 import contextlib
 import fcntl
@@ -29,19 +30,29 @@ COPIES = " ".join(f"--redefine-sym {f}=specdec_{f}" for f in ("memcpy", "memmove
 
 
 def ninja_file(flavour, kernels, harness):
-    """kernels: paths of .cu files; harness: the folder that holds the harness's objects, or None where they are built."""
+    """kernels: paths of .cu files; harness: the folder that holds the harness's objects, or None where they are
+    built."""
     import pybind11
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    system = " ".join(f"-isystem {p}" for p in [*include_paths(), pybind11.get_include(), sysconfig.get_paths()["include"]])
-    compiler = f"{os.environ.get('CXX', 'g++')} -std=c++20 -fPIC -g1 -march=native -fno-strict-aliasing -fvisibility=hidden"
+    system = " ".join(
+        f"-isystem {p}" for p in [*include_paths(), pybind11.get_include(), sysconfig.get_paths()["include"]]
+    )
+    compiler = (
+        f"{os.environ.get('CXX', 'g++')} -std=c++20 -fPIC -g1 -march=native -fno-strict-aliasing -fvisibility=hidden"
+    )
     defines = f"-DSPECDEC_CUDA_ON_CPU -DSPECDEC_MODULE={MODULE} -DTORCH_TARGET_VERSION={TORCH_TARGET}"
     warnings = "-Wall -Wextra -Wno-psabi -Wno-unknown-pragmas"
     compile = f"{compiler} {warnings} {defines} -I{HERE} {system} -MMD -MF $out.d -o $out -x c++ -c $in"
     redirect = f"&& objcopy {COPIES} $out" if flavour == "checked" else ""
     libraries = " ".join(f"-L{p} -Wl,-rpath,{p}" for p in library_paths())
     lines = [
-        *["rule kernel", f"  command = {compile} {KERNEL_FLAGS[flavour]} {redirect}", "  depfile = $out.d", "  deps = gcc"],
+        *[
+            "rule kernel",
+            f"  command = {compile} {KERNEL_FLAGS[flavour]} {redirect}",
+            "  depfile = $out.d",
+            "  deps = gcc",
+        ],
         *["rule harness", f"  command = {compile} {HARNESS_FLAGS[flavour]}", "  depfile = $out.d", "  deps = gcc"],
         *["rule link", f"  command = {compiler} -shared $in -o $out {libraries} -ltorch_cpu -lc10"],
     ]
@@ -56,7 +67,9 @@ def ninja_file(flavour, kernels, harness):
     apart = {"shared_begin", "shared_end"} | ({"hooks", "race"} if flavour == "fast" else set())
     rest = [p for p in sorted(HERE.glob("*.cpp")) if p.stem not in apart]
     objects = [
-        compiled("harness", HERE / "shared_begin.cpp", harness),  # the kernels' shared variables lie between the two markers
+        compiled(
+            "harness", HERE / "shared_begin.cpp", harness
+        ),  # the kernels' shared variables lie between the two markers
         *[compiled("kernel", p) for p in kernels],
         compiled("kernel", HERE / "sample.cu", harness),
         compiled("harness", HERE / "shared_end.cpp", harness),
@@ -81,15 +94,18 @@ def make(folder, page, jobs):
         file = folder / "build.ninja"
         if not file.exists() or file.read_text() != page:
             file.write_text(page)
-        done = subprocess.run([Path(ninja.BIN_DIR) / "ninja", "-C", folder, "-j", str(jobs)], capture_output=True, text=True)
+        done = subprocess.run(
+            [Path(ninja.BIN_DIR) / "ninja", "-C", folder, "-j", str(jobs)], capture_output=True, text=True
+        )
         if done.returncode:
             raise RuntimeError(f"cuda_on_cpu: the build failed\n{done.stdout}{done.stderr}")
     return folder / f"{MODULE}.so"
 
 
 def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
-    """The library's path, once what changed is compiled. The flavour is SPECDEC_CUDA_ON_CPU's by default, or "fast". ops picks
-    folders of csrc; with none of them the library holds the sample kernels only, and loading it leaves the process's ops alone."""
+    """The library's path, once what changed is compiled. The flavour is SPECDEC_CUDA_ON_CPU's by default, or "fast".
+    ops picks folders of csrc; with none of them the library holds the sample kernels only, and loading it leaves the
+    process's ops alone."""
     flavour = flavour or os.environ.get("SPECDEC_CUDA_ON_CPU", "fast")
     if flavour not in KERNEL_FLAGS:
         raise ValueError(f"SPECDEC_CUDA_ON_CPU must be one of {', '.join(KERNEL_FLAGS)}, got {flavour}")
@@ -110,7 +126,9 @@ def load(flavour=None, csrc=CSRC, ops=None):
     import specdec_kernels  # noqa: F401  first, so that these registrations are the later ones
 
     path = build(flavour, csrc, ops)
-    spec = importlib.util.spec_from_file_location(f"{path.parent.name}.{MODULE}", path)  # pybind11 keeps one module for each name
+    spec = importlib.util.spec_from_file_location(
+        f"{path.parent.name}.{MODULE}", path
+    )  # pybind11 keeps one module for each name
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -14,8 +14,8 @@ BLOCK_ORDERS = [("ascending", 1), ("descending", 1), ("random", 1)]
 
 @dataclass
 class Count:
-    """Bytes that kernels read of one argument. Rows are those of its last dimension, shaped like the dimensions before it;
-    rows that share their memory share their counts."""
+    """Bytes that kernels read of one argument. Rows are those of its last dimension, shaped like the dimensions before
+    it; rows that share their memory share their counts."""
 
     read: np.ndarray  # again for each time
     distinct: np.ndarray  # at least once

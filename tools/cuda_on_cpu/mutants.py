@@ -5,17 +5,18 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.mutate import changed
+
 from .build import ROOT
 
 
 def mutate(csrc, file, old, new):
     """A copy of the tree `csrc` in which `old`, which occurs once in `file`, is `new`."""
     csrc = Path(csrc)
-    count = (csrc / file).read_text().count(old)
-    assert count == 1, f"{file} holds this {count} times: {old}"
-    copy = ROOT / "build" / "cuda_on_cpu" / "mutants" / hashlib.sha256(f"{csrc} {file} {old} {new}".encode()).hexdigest()[:12]
+    name = hashlib.sha256(f"{csrc} {file} {old} {new}".encode()).hexdigest()[:12]
+    copy = ROOT / "build" / "cuda_on_cpu" / "mutants" / name
     sources = {p.relative_to(csrc): p.read_text() for p in csrc.rglob("*") if p.is_file()}
-    sources[Path(file)] = sources[Path(file)].replace(old, new)
+    sources[Path(file)] = changed(sources[Path(file)], old, new)
     for path in [p for p in copy.rglob("*") if p.is_file() and p.relative_to(copy) not in sources]:
         path.unlink()
     for path, text in sources.items():
@@ -51,8 +52,12 @@ MUTANTS = {
         "    if (lane >= step) upto += __shfl_up_sync(kFullWarp, upto, step);",
         "divergent|deadlock",
     ),
-    "shuffle of half a warp": Mutant(BLOCK, "_sync(kFullWarp, upto, 1)", "_sync(0xffffu, upto, 1)", "mask that is not full", thorough=True),
-    "shared variable not written": Mutant(BLOCK, "if (lane == kLanes - 1) warp_totals", "if (lane < 0) warp_totals", "uninitialised", thorough=True),
+    "shuffle of half a warp": Mutant(
+        BLOCK, "_sync(kFullWarp, upto, 1)", "_sync(0xffffu, upto, 1)", "mask that is not full", thorough=True
+    ),
+    "shared variable not written": Mutant(
+        BLOCK, "if (lane == kLanes - 1) warp_totals", "if (lane < 0) warp_totals", "uninitialised", thorough=True
+    ),
     "no fence before the counter": Mutant(
         BLOCK,
         "  __threadfence();\n  __syncthreads();\n  if (blocks == 1)",
@@ -60,35 +65,72 @@ MUTANTS = {
         "race: .* no __threadfence",
     ),
     "counter without an atomic": Mutant(
-        BLOCK, "atomicAdd(arrived, 1) == blocks - 1", "(*arrived)++ == blocks - 1", "race: .* no atomic orders", thorough=True
+        BLOCK,
+        "atomicAdd(arrived, 1) == blocks - 1",
+        "(*arrived)++ == blocks - 1",
+        "race: .* no atomic orders",
+        thorough=True,
     ),
     "last to start taken for last to end": Mutant(
-        BLOCK, "atomicAdd(arrived, 1) == blocks - 1", "int(blockIdx.x) % blocks == blocks - 1", "race: .* no atomic orders", thorough=True
+        BLOCK,
+        "atomicAdd(arrived, 1) == blocks - 1",
+        "int(blockIdx.x) % blocks == blocks - 1",
+        "race: .* no atomic orders",
+        thorough=True,
     ),
     "alignment not asked": Mutant(WARP, " && reinterpret_cast<uintptr_t>(at) % 16 == 0", "", "misaligned"),
-    "one group past the row": Mutant(WARP, "row.V - begin >= kChunk &&", "row.V - begin >= kChunk - kGroup &&", "outside", thorough=True),
-    "stop read without an atomic": Mutant(VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain", True),
+    "one group past the row": Mutant(
+        WARP, "row.V - begin >= kChunk &&", "row.V - begin >= kChunk - kGroup &&", "outside", thorough=True
+    ),
+    "stop read without an atomic": Mutant(
+        VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain", True
+    ),
     "verdict read before it is made": Mutant(
         VERIFY,
-        "    stop = judge(team, a, b, i);\n  }\n  __syncthreads();",
-        "    stop = judge(team, a, b, i);\n  }",
+        "    stop = test_draft(executor, a, b, i);\n  }\n  __syncthreads();",
+        "    stop = test_draft(executor, a, b, i);\n  }",
         "uninitialised|race",
         "verify_chain",
         thorough=True,
     ),
-    "stop one row early": Mutant(VERIFY, "a.G + 1 - s.stop[b];", "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G);", "wrong", "verify_chain", True),
+    "stop one row early": Mutant(
+        VERIFY, "a.G + 1 - s.stop[b];", "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G);", "wrong", "verify_chain", True
+    ),
     "rejection read before it is written": Mutant(
-        WALK, "[bottom() + rest.n] = link;\n    team_.sync();", "[bottom() + rest.n] = link;", "race|wrong", "verify_tree", True
+        WALK,
+        "[bottom() + rest.n] = subtraction;\n    executor_.sync();",
+        "[bottom() + rest.n] = subtraction;",
+        "race|wrong",
+        "verify_tree",
+        True,
     ),
     "chunk sums read before they are written": Mutant(
-        TEAM, "__stcg(sums + c, all);\n  });\n  __syncthreads();", "__stcg(sums + c, all);\n  });", "race", "verify_tree", True
+        TEAM,
+        "__stcg(sums + c, all);\n  });\n  __syncthreads();",
+        "__stcg(sums + c, all);\n  });",
+        "race",
+        "verify_tree",
+        True,
     ),
-    "the row's own sums for what is left": Mutant(TEAM, "same && chain.n == 0 && ", "same && ", "wrong", "verify_tree", True),
-    "residual not normalised": Mutant(WALK, "link.m = float(weight / total)", "link.m = float(weight)", "wrong", "verify_tree", True),
-    "drawn tokens stay in q": Mutant("ops/verify_tree/recursive.h", "kReplacement ? -1 : token", "-1", "wrong", "verify_tree", True),
+    "the row's own sums for what is left": Mutant(
+        TEAM, "same && residual.n == 0 && ", "same && ", "wrong", "verify_tree", True
+    ),
+    "residual not normalised": Mutant(
+        WALK, "subtraction.m = float(weight / total)", "subtraction.m = float(weight)", "wrong", "verify_tree", True
+    ),
+    "drawn tokens stay in q": Mutant(
+        "ops/verify_tree/recursive.h", "kReplacement ? -1 : token", "-1", "wrong", "verify_tree", True
+    ),
     "survivors not counted": Mutant("ops/verify_tree/kseq.h", "      ++k;", "      ;", "wrong", "verify_tree", True),
-    "weight of the leaf alone": Mutant("ops/verify_tree/traversal.h", "top_.w * x / q_t", "x / q_t", "wrong", "verify_tree", True),
+    "weight of the leaf alone": Mutant(
+        "ops/verify_tree/traversal.h", "top_.w * x / q_t", "x / q_t", "wrong", "verify_tree", True
+    ),
     "child's coin for the parent's": Mutant(
-        "ops/verify_tree/target_only.h", "coin * acc < seen", "walk.coin(t.column) * acc < seen", "wrong", "verify_tree", True
+        "ops/verify_tree/target_only.h",
+        "test_uniform * acc < seen",
+        "walk.test_uniform(t.column) * acc < seen",
+        "wrong",
+        "verify_tree",
+        True,
     ),
 }

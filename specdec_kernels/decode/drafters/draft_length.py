@@ -20,9 +20,9 @@ class FixedGamma:
 class AdaptiveGamma:
     """theory.best_gamma of the running acceptance rate and of the measured cost of one more drafted token.
 
-    The walltime factor (1 - a^(g+1)) / ((1 - a)(g c + 1)) takes a pass over g+1 tokens to cost as much as over one. On a
-    CPU, or at large batch, each row costs something; a pass of t0 + g m and a draft of g d seconds is the same formula
-    with c = (m + d) / t0, and a least-squares line through the passes seen gives t0 and m.
+    The walltime factor (1 - a^(g+1)) / ((1 - a)(g c + 1)) takes a pass over g+1 tokens to cost as much as over one. On
+    a CPU, or at large batch, each row costs something; a pass of t0 + g m and a draft of g d seconds is the same
+    formula with c = (m + d) / t0, and a least-squares line through the passes seen gives t0 and m.
     """
 
     def __init__(self, max_gamma: int = 8, alpha: float = 0.5):
@@ -31,7 +31,9 @@ class AdaptiveGamma:
         self.sums, self.seen = [0.0] * 5, set()  # of 1, g, seconds, g^2, g*seconds
         self.usual: dict[int, float] = {}  # rows -> seconds of a pass, outliers clipped
         self.draft_cost, self.slope = 0.0, _MARGIN
-        self.trials = [min(g, max_gamma) for g in (4, 4, 1, 1, 2, 6)]  # each width's first pass is not timed: it warms up
+        self.trials = [
+            min(g, max_gamma) for g in (4, 4, 1, 1, 2, 6)
+        ]  # each width's first pass is not timed: it warms up
         self.value = self.trials.pop(0)
 
     @property
@@ -50,7 +52,9 @@ class AdaptiveGamma:
             share = draft_seconds / width / target_seconds
             self.draft_cost = share if self.draft_cost == 0 else 0.9 * self.draft_cost + 0.1 * share
         self.seen.add((rows, width))
-        self.value = self.trials.pop(0) if self.trials else max(1, best_gamma(min(self.alpha, 1.0), self.cost(), self.max))
+        self.value = (
+            self.trials.pop(0) if self.trials else max(1, best_gamma(min(self.alpha, 1.0), self.cost(), self.max))
+        )
 
     def cost(self) -> float:
         """c: what one more drafted token costs, in passes of the target over one token."""

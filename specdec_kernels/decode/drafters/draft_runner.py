@@ -31,7 +31,8 @@ class Follower:
         self.held[target], self.drafted[target] = self.held[source], self.drafted[source]
 
     def catch_up(self, batch) -> torch.Tensor:
-        """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its logits [n, Vq]."""
+        """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its
+        logits [n, Vq]."""
         paths = [self._taken(slot, s.tokens) for slot, s in enumerate(batch)]
         self.cache.compact([h - 1 for h in self.held], paths)
         missing = []

@@ -12,10 +12,11 @@ __all__ = ["with_lookup"]
 def with_lookup(draft: TreeDraft, found: list[list[int]]) -> TreeDraft:
     """Each row's looked-up tokens go down the tree as far as they agree with it; the rest becomes a chain of new nodes.
 
-    A new node is the last child of its parent, and one-hot: what the text says there does not depend on any draw. That is
-    exact for methods that test distinct children, each by its own law without the children tested before it
-    (``recursive_without_replacement``, ``traversal``), or by the target's alone (``target_only``, ``greedy``). Not for ``kseq``, whose
-    drafts have one law, nor for ``recursive`` on merged drafts, where a node that both proposed would have two laws.
+    A new node is the last child of its parent, and one-hot: what the text says there does not depend on any draw. That
+    is exact for methods that test distinct children, each by its own law without the children tested before it
+    (``recursive_without_replacement``, ``traversal``), or by the target's alone (``target_only``, ``greedy``). Not for
+    ``kseq``, whose drafts have one law, nor for ``recursive`` on merged drafts, where a node that both proposed would
+    have two laws.
     """
     ends = ((draft.parents >= 0).sum(1) + 1).tolist()  # a row's padding is its tail
     branches = [_branch(*row) for row in zip(draft.parents.tolist(), draft.tokens.tolist(), ends, found)]
@@ -24,7 +25,9 @@ def with_lookup(draft: TreeDraft, found: list[list[int]]) -> TreeDraft:
     for i, (end, (above, ids)) in enumerate(zip(ends, branches)):
         parents[i, end : end + len(ids)] = torch.tensor(above, dtype=parents.dtype)
         tokens[i, end - 1 : end - 1 + len(ids)] = torch.tensor(ids, dtype=tokens.dtype)
-    return draft._replace(parents=parents, tokens=tokens, row=None if draft.row is None else pad(draft.row, (0, more), value=-1))
+    return draft._replace(
+        parents=parents, tokens=tokens, row=None if draft.row is None else pad(draft.row, (0, more), value=-1)
+    )
 
 
 def _branch(parents, tokens, end, ids):

@@ -4,8 +4,8 @@
 import torch
 
 from ..draft import ONE_HOT_RULES, Draft, tested_drafts
-from .prompt_lookup import PromptLookupDrafter
 from .model_drafter import ModelDrafter
+from .prompt_lookup import PromptLookupDrafter
 
 __all__ = ["LookupThenModel"]
 

@@ -7,8 +7,8 @@ import specdec_kernels as sk
 
 from ...rules import TABLE
 from ..draft import Draft, tested_drafts
-from .draft_runner import Follower
 from .draft_length import make_gamma
+from .draft_runner import Follower
 
 __all__ = ["ModelDrafter"]
 
@@ -28,8 +28,8 @@ class ModelDrafter:
     token that made it fall stays in the draft, so whether it is drafted never depends on which one it is: exact.
     None: 0.4 with an adaptive gamma (measured to be best for SmolLM2 and its draft, by a little), else 0.
 
-    Under a rule that puts a law pi in place of p, the row behind the last draft comes along (one more pass of this model),
-    so that every token has law pi.
+    Under a rule that puts a law pi in place of p, the row behind the last draft comes along (one more pass of this
+    model), so that every token has law pi.
     """
 
     rules, verifies = tuple(TABLE), ("token", "block")
@@ -71,7 +71,11 @@ class ModelDrafter:
         if batch.has_law:
             rows.append(logits)
             stats.append(sk.row_stats(logits, **batch.filters))
-        return Draft(torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1), torch.stack(rows, 1), torch.stack(stats, 1))
+        return Draft(
+            torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1),
+            torch.stack(rows, 1),
+            torch.stack(stats, 1),
+        )
 
     def observe(self, drafted, accepted, draft_seconds, target_seconds):
         tested = tested_drafts(drafted, accepted)

@@ -10,7 +10,8 @@ __all__ = ["PromptLookupDrafter"]
 
 
 class PromptLookupDrafter:
-    """Drafts what followed the last n tokens where they last occurred in the request's own text: no model, one-hot drafts.
+    """Drafts what followed the last n tokens where they last occurred in the request's own text: no model, one-hot
+    drafts.
 
     The longest n of max_ngram..min_ngram that occurred before wins. An index of each sequence's n-grams grows with it,
     so a proposal costs microseconds at any length.
@@ -20,7 +21,9 @@ class PromptLookupDrafter:
 
     def __init__(self, gamma: int | str = 6, max_ngram: int = 4, min_ngram: int = 2, max_gamma: int = 10):
         if not 1 <= min_ngram <= max_ngram:
-            raise ValueError(f"PromptLookupDrafter: wanted 1 <= min_ngram <= max_ngram, got {min_ngram} and {max_ngram}")
+            raise ValueError(
+                f"PromptLookupDrafter: wanted 1 <= min_ngram <= max_ngram, got {min_ngram} and {max_ngram}"
+            )
         self.gamma, self.sizes = make_gamma(gamma, max_gamma), range(max_ngram, min_ngram - 1, -1)
         self.margin = self.gamma.max + 1
 

@@ -33,7 +33,9 @@ class Kept(NamedTuple):
             rows = torch.cat((self.tokens, self.tokens.new_full((n, 1), -1)), 1)
             return sk.VerifyChainOutput(rows, kept, torch.zeros(n, G + 1), torch.zeros_like(kept))
         ahead = _ahead(batch)
-        rule = torch.where(ahead, sk.RULES["synthetic"], batch.rules["rule"])  # at rate 1 it accepts whatever the rows say
+        rule = torch.where(
+            ahead, sk.RULES["synthetic"], batch.rules["rule"]
+        )  # at rate 1 it accepts whatever the rows say
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
         stats = torch.zeros(n, G + 1, 4)  # kept tokens pass for one-hot drafts, whose rows are not read
         stats[..., 0] = torch.inf
@@ -46,12 +48,15 @@ class Kept(NamedTuple):
 
 
 class PlainCascade:
-    """The draft model writes until the request's rule defers; then the target reads what was written, and writes one token.
+    """The draft model writes until the request's rule defers; then the target reads what was written, and writes one
+    token.
 
-    ``chow``, ``chow_log``: the draft's row alone decides, so the target is called at deferrals only. ``diff``, ``opt`` and their
-    log forms weigh the target's row too: they are oracles here, for which the target is called, and counted, at every token.
+    ``chow``, ``chow_log``: the draft's row alone decides, so the target is called at deferrals only. ``diff``, ``opt``
+    and their log forms weigh the target's row too: they are oracles here, for which the target is called, and counted,
+    at every token.
 
-    Each token has law pi, as under a speculative cascade of the same rule. longest: the largest max_new_tokens of a request.
+    Each token has law pi, as under a speculative cascade of the same rule. longest: the largest max_new_tokens of a
+    request.
     """
 
     rules, verifies = (*_AHEAD, "diff", "diff_log", "opt", "opt_log"), ("token",)
@@ -83,7 +88,9 @@ class PlainCascade:
                 break
             i = len(drawn)
             drawn.append(sk.sample(logits, slot=i, **randomness).tokens.masked_fill(~going[:, None], -1))
-            going &= torch.tensor([i + 1 < s.remaining and t not in s.request.eos for s, t in zip(batch, drawn[i][:, 0].tolist())])
+            going &= torch.tensor(
+                [i + 1 < s.remaining and t not in s.request.eos for s, t in zip(batch, drawn[i][:, 0].tolist())]
+            )
             if going.any():
                 logits = self.model.extend(drawn[i][:, 0], i)
         tokens = torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1)

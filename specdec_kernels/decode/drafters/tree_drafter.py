@@ -8,8 +8,8 @@ import torch
 from ...rules import of_tree_method
 from ..draft import ONE_HOT_RULES
 from .draft_runner import Follower
-from .prompt_lookup import PromptLookupDrafter
 from .lookup_branch import with_lookup
+from .prompt_lookup import PromptLookupDrafter
 from .tree_growth import independent, shaped
 from .tree_shape import TreeShape
 
@@ -30,14 +30,17 @@ class TreeDrafter:
     """Drafts a tree per request, drawn as its method of verification requires, one pass of the model per level.
 
     - ``kseq``, ``recursive``: `drafts` independent chains of length `depth`, merged where they agree (build_tree).
-    - ``recursive_without_replacement``, ``traversal``: a tree of fixed shape, the children of a node drawn without replacement.
-    - ``target_only``, ``greedy``: a tree of fixed shape, the children of a node the model's most likely tokens there. The only
-      one that branches for requests at temperature 0, whose draws are all one token; ``greedy`` takes no other requests.
+    - ``recursive_without_replacement``, ``traversal``: a tree of fixed shape, the children of a node drawn without
+      replacement.
+    - ``target_only``, ``greedy``: a tree of fixed shape, the children of a node the model's most likely tokens there.
+      The only one that branches for requests at temperature 0, whose draws are all one token; ``greedy`` takes no other
+      requests.
 
     shape: of TreeShape, for the last four; by default (drafts, 1, 1, ...): distinct first tokens, a chain behind each.
     Requests go by any rule that the method takes (specdec_kernels.rules.of_tree_method).
-    lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and ``recursive``: merged
-    drafts have one law per node. Then no rule that is a law of both models: looked-up text has none.
+    lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
+    ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up text has
+    none.
     """
 
     verifies = ("token",)
@@ -61,9 +64,13 @@ class TreeDrafter:
             self.shape = TreeShape((drafts, *[1] * (depth - 1)) if shape is None else shape)
             self.depth = self.shape.depth
         elif shape is not None:
-            raise ValueError(f"TreeDrafter: method {method!r} draws independent chains, which have no fixed shape, got {list(shape)}")
+            raise ValueError(
+                f"TreeDrafter: method {method!r} draws independent chains, which have no fixed shape, got {list(shape)}"
+            )
         if lookup is not None and self.shape is None:
-            raise ValueError(f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} cannot verify")
+            raise ValueError(
+                f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} cannot verify"
+            )
         self.rules = tuple(rule for rule in of_tree_method(method) if lookup is None or rule in ONE_HOT_RULES)
         self.model = Follower(model, reach=self.depth + 1)
         nodes = drafts * depth if self.shape is None else len(self.shape.parents) - 1

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How trees of drafts grow, one pass of the draft model per level over all the nodes of the level.
 
-batch: n requests. rows [n, 1, Vq]: the model's logits behind each request's last token. limits [n]: the deepest level to draft.
+batch: n requests. rows [n, 1, Vq]: the model's logits behind each request's last token. limits [n]: the deepest level
+    to draft.
 """
 
 import torch
 
 import specdec_kernels as sk
 
-from ..models.slot_cache import Branches
 from ..draft import TreeDraft
+from ..models.slot_cache import Branches
 from .draft_runner import Follower
 from .tree_shape import TreeShape
 
@@ -19,7 +20,8 @@ __all__ = ["independent", "shaped"]
 def independent(model: Follower, batch, rows, limits, K: int, L: int) -> TreeDraft:
     """K chains of length L, drawn i.i.d. and merged where they agree.
 
-    Draft k takes the k-th of K draws from its node's row: drafts are independent, and a row that several share is read once.
+    Draft k takes the k-th of K draws from its node's row: drafts are independent, and a row that several share is read
+    once.
     """
     n = len(batch)
     drafts = torch.full((n, K, L), -1)
@@ -47,7 +49,9 @@ def independent(model: Follower, batch, rows, limits, K: int, L: int) -> TreeDra
     used = int((tree.parents >= 0).sum(1).max()) + 1
     parents, tokens = tree.parents[:, :used], tree.tokens[:, 1:used]
     row = row_of.gather(1, parents.clamp(min=0).long())
-    return TreeDraft(parents, tokens, draft_nodes=tree.draft_nodes, logits=torch.cat(logits, 1), stats=torch.cat(stats, 1), row=row)
+    return TreeDraft(
+        parents, tokens, draft_nodes=tree.draft_nodes, logits=torch.cat(logits, 1), stats=torch.cat(stats, 1), row=row
+    )
 
 
 def shaped(model: Follower, batch, rows, limits, shape: TreeShape, top: bool) -> TreeDraft:
@@ -66,7 +70,9 @@ def shaped(model: Follower, batch, rows, limits, shape: TreeShape, top: bool) ->
         if top:
             drawn = flat.topk(min(widest, flat.shape[1])).indices
         else:
-            slot = torch.tensor([min(shape.children[i], default=1) - 1 for i in above]).repeat(n)  # a leaf keeps none of its draws
+            slot = torch.tensor([min(shape.children[i], default=1) - 1 for i in above]).repeat(
+                n
+            )  # a leaf keeps none of its draws
             out = sk.sample(flat, k=widest, replacement=False, slot=slot, **_per_row(batch, len(above)))
             drawn = out.tokens
             logits.append(rows)

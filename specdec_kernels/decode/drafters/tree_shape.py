@@ -9,8 +9,8 @@ __all__ = ["TreeShape"]
 class TreeShape:
     """Nodes numbered level by level, the children of a node side by side, so that a level is drafted in one pass.
 
-    shape: how many children each node of a level has, level by level: (4, 1, 1) is four chains of length 3; or a parent list,
-    which starts with -1 and names parents before their children, as Medusa and EAGLE publish theirs.
+    shape: how many children each node of a level has, level by level: (4, 1, 1) is four chains of length 3; or a parent
+    list, which starts with -1 and names parents before their children, as Medusa and EAGLE publish theirs.
     """
 
     def __init__(self, shape: Sequence[int]):
@@ -20,7 +20,9 @@ class TreeShape:
         parents = shape if shape[0] == -1 else self._parents(shape)
         wrong = [i for i, p in enumerate(parents) if not (0 <= p < i or i == 0)]
         if wrong or len(parents) < 2:
-            raise ValueError(f"TreeShape: shape must be widths >= 1, or a parent list with parents[0] = -1 and 0 <= parents[i] < i, got {shape}")
+            raise ValueError(
+                f"TreeShape: shape must be widths >= 1, or a parent list with parents[0] = -1 and 0 <= parents[i] < i, got {shape}"
+            )
         below = [[] for _ in parents]
         for i, p in enumerate(parents[1:], 1):
             below[p].append(i)
@@ -42,7 +44,9 @@ class TreeShape:
     @staticmethod
     def _parents(widths):
         if min(widths) < 1:
-            raise ValueError(f"TreeShape: shape must be widths >= 1, or a parent list that starts with -1, got {widths}")
+            raise ValueError(
+                f"TreeShape: shape must be widths >= 1, or a parent list that starts with -1, got {widths}"
+            )
         parents, level = [-1], range(1)
         for width in widths:
             parents += [i for i in level for _ in range(width)]

@@ -6,9 +6,9 @@ from typing import Protocol
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from .slot_cache import Branches, SlotCache
 from .lean_llama import LeanLlama
 from .packed_linear import pack_linears
+from .slot_cache import Branches, SlotCache
 
 __all__ = ["HFModel", "Model", "adapt"]
 
@@ -23,24 +23,34 @@ class Model(Protocol):
         """An empty cache, with move(source, target)."""
 
     def forward(
-        self, ids: torch.Tensor, start: list[int], cache: SlotCache, slot: int = 0, keep="all", branches: Branches | None = None
+        self,
+        ids: torch.Tensor,
+        start: list[int],
+        cache: SlotCache,
+        slot: int = 0,
+        keep="all",
+        branches: Branches | None = None,
     ) -> torch.Tensor | None:
-        """Row i of ids [n, T] belongs to slot `slot + i` and starts at position start[i]; older keys there stay, newer are stale.
+        """Row i of ids [n, T] belongs to slot `slot + i` and starts at position start[i]; older keys there stay, newer
+        are stale.
 
         keep "all": logits [n, T, V]; a list [n]: logits [n, V] of that token of each row; None: no logits.
-        branches: the tokens are nodes of trees (cache.Branches), each of which sees what lies before start[i], its ancestors and itself.
+        branches: the tokens are nodes of trees (cache.Branches), each of which sees what lies before start[i], its
+            ancestors and itself.
         """
 
 
 def adapt(model, lean: bool = True, pack: bool = True) -> Model:
-    """Serve a transformers model: with the lean Llama pass where it fits, else with its own forward. Its linears are packed once."""
+    """Serve a transformers model: with the lean Llama pass where it fits, else with its own forward. Its linears are
+    packed once."""
     if lean and pack and LeanLlama.supports(model):
         return LeanLlama.from_hf(model)
     return HFModel(model, pack)
 
 
 class _Layer(CacheLayerMixin):
-    """One layer of a SlotCache, as transformers sees it: update() writes at the positions of the pass that is under way."""
+    """One layer of a SlotCache, as transformers sees it: update() writes at the positions of the pass that is under
+    way."""
 
     def __init__(self, cache: SlotCache, index: int):
         super().__init__()

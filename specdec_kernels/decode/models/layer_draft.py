@@ -36,7 +36,8 @@ def is_layer_draft(path) -> bool:
 
 
 def quantize_rows(weight):
-    """weight [N, K] -> (int8 [N, K], float32 scale [N]). The error is at most half a step: |w - scale * i| <= scale / 2."""
+    """weight [N, K] -> (int8 [N, K], float32 scale [N]). The error is at most half a step: |w - scale * i| <= scale /
+    2."""
     weight = weight.detach().float()
     scale = weight.abs().amax(dim=1).clamp_min(1e-30) / 127
     return (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
@@ -110,7 +111,14 @@ class LayerDraft(nn.Module):
         return full.index_copy_(-1, self.head_ids, reduced)
 
     def forward(
-        self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None, logits_to_keep=0, **_
+        self,
+        input_ids,
+        attention_mask=None,
+        position_ids=None,
+        past_key_values=None,
+        use_cache=None,
+        logits_to_keep=0,
+        **_,
     ):
         """Like a transformers causal LM: .logits [B, T, V] and .past_key_values (a transformers Cache, or None).
 

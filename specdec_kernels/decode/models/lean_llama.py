@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lean forward pass for Llama weights: what a decoding step needs, and nothing else.
 
-At one token a step, a small model's time in `transformers` is mostly Python and small kernels. Here the query, key and value
-projections are one packed product, so are gate and up; residuals are added inside the product; grouped queries are rows of
-their key head's attention (no copies of keys); logits are computed only where the caller reads them.
+At one token a step, a small model's time in `transformers` is mostly Python and small kernels. Here the query, key and
+value projections are one packed product, so are gate and up; residuals are added inside the product; grouped queries
+are rows of their key head's attention (no copies of keys); logits are computed only where the caller reads them.
 """
 
 import torch
 import torch.nn.functional as F
 
-from .slot_cache import Branches, SlotCache
 from .packed_linear import PackedLinear
+from .slot_cache import Branches, SlotCache
 
 __all__ = ["LeanLlama"]
 
@@ -20,9 +20,9 @@ _FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # types whose angles do n
 class LeanLlama:
     """Runs the weights of a transformers LlamaForCausalLM, or of a LayerDraft.
 
-    `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and output
-    rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id of each
-    output row when the head covers only part of the vocabulary (other ids get logit -inf).
+    `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and
+    output rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id
+    of each output row when the head covers only part of the vocabulary (other ids get logit -inf).
     """
 
     def __init__(self, config, layers, embed, norm, head, rotary, head_ids=None):
@@ -41,7 +41,9 @@ class LeanLlama:
         config = model.config
         rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
         plain = not (getattr(config, "attention_bias", True) or getattr(config, "mlp_bias", True))
-        return type(model).__name__ == "LlamaForCausalLM" and plain and config.hidden_act == "silu" and rope in _FIXED_ROPE
+        return (
+            type(model).__name__ == "LlamaForCausalLM" and plain and config.hidden_act == "silu" and rope in _FIXED_ROPE
+        )
 
     @classmethod
     def from_hf(cls, model) -> "LeanLlama":
@@ -51,7 +53,9 @@ class LeanLlama:
     @classmethod
     def from_layer_draft(cls, draft) -> "LeanLlama":
         """From a LayerDraft: a few layers of a target, with an output head over part of the vocabulary."""
-        return cls._from_parts(draft.config, draft.model, draft.embed.weight.to(draft.dtype), draft.head.weight, draft.head_ids)
+        return cls._from_parts(
+            draft.config, draft.model, draft.embed.weight.to(draft.dtype), draft.head.weight, draft.head_ids
+        )
 
     @classmethod
     def _from_parts(cls, config, body, embed, head, head_ids=None):

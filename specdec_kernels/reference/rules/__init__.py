@@ -9,21 +9,38 @@ from .acceptance import TESTS
 from .laws import LAWS, ROW_RULES, by_law, final, judged, mix_of
 from .pair import DEFER, KEEP, Mix, Pair
 
-__all__ = ["DEFER", "KEEP", "LAWS", "ROW_RULES", "TESTS", "Mix", "Pair", "final", "judge", "judged", "mix_of", "per_request", "resolved"]
+__all__ = [
+    "DEFER",
+    "KEEP",
+    "LAWS",
+    "ROW_RULES",
+    "TESTS",
+    "Mix",
+    "Pair",
+    "final",
+    "judge",
+    "judged",
+    "mix_of",
+    "per_request",
+    "resolved",
+]
 
 
 def judge(chain, i, d, p):
-    """(accepted, choices of weights for the final draw after a rejection) for draft d at position i, by the chain's rule."""
+    """(accepted, choices of weights for the final draw after a rejection) for draft d at position i, by the chain's
+    rule."""
     return by_law(chain, i, d, p) if chain.rule in LAWS else TESTS[chain.rule](chain, i, d, p, *chain.alpha)
 
 
 def per_request(op, B, method, rule, alpha):
-    """[(name, alpha)] of B requests. rule: a name or [B] codes. alpha: None (the rule's default), a number, a pair, [B] or [B, 2].
-    A length of 1 stands for B. Where a rule has two parameters and alpha one, the second is its default; what it has no use for is
-    ignored."""
+    """[(name, alpha)] of B requests. rule: a name or [B] codes. alpha: None (the rule's default), a number, a pair, [B]
+    or [B, 2]. A length of 1 stands for B. Where a rule has two parameters and alpha one, the second is its default;
+    what it has no use for is ignored."""
     if isinstance(rule, str):
         if rule not in TABLE:
-            raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, TABLE))} or a tensor of codes, got {rule!r}")
+            raise ValueError(
+                f"{op}: rule must be one of {', '.join(map(repr, TABLE))} or a tensor of codes, got {rule!r}"
+            )
         names = [rule] * B
         if rule == "exact" and alpha is not None:
             raise ValueError(f"{op}: rule 'exact' takes no alpha, got {alpha!r}")
@@ -43,7 +60,8 @@ def per_request(op, B, method, rule, alpha):
 
 
 def resolved(op, method, name, given=None):
-    """(name, alpha), checked; a rule at its exact end is "exact". given: None, a number, or the first of its parameters."""
+    """(name, alpha), checked; a rule at its exact end is "exact". given: None, a number, or the first of its
+    parameters."""
     if name not in TABLE:
         raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, TABLE))}, got {name!r}")
     rule = TABLE[name]

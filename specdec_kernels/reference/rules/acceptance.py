@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that change the test alone: what they emit is no law put in place of p, so they verify one token at a time.
 
-Each takes (chain, i, d, p, *alpha), d the draft at position i and p its Law there, and returns (accepted, weights of the final
-draw after a rejection, first choice first; () for p itself).
+Each takes (chain, i, d, p, *alpha), d the draft at position i and p its Law there, and returns (accepted, weights of
+the final draw after a rejection, first choice first; () for p itself).
 """
 
 import math
@@ -42,7 +42,8 @@ def typical(chain, i, d, p, eps, delta):
 
 
 def top_n(chain, i, d, p, n, delta):
-    """TensorRT-LLM's relaxed acceptance: d among the n largest of p1 (ties stay), p1(d) >= max p1 - delta, and p1(d) > 0."""
+    """TensorRT-LLM's relaxed acceptance: d among the n largest of p1 (ties stay), p1(d) >= max p1 - delta, and p1(d) >
+    0."""
     p1 = chain.target1(i)
     if not p1.valid:
         return False, ()
@@ -59,7 +60,8 @@ def synthetic(chain, i, d, p, rate):
 
 
 def thresholds(chain, i, d, p, single, acc):
-    """SGLang's target-only test with one child: the coin lies below p(d) / acc, or p(d) >= single. A rejected d leaves p."""
+    """SGLang's target-only test with one child: the coin lies below p(d) / acc, or p(d) >= single. A rejected d leaves
+    p."""
     edge, err = p.p[d] / acc, p.err[d] / acc
     chain.chance.note(ratio(abs(p.p[d] - single), p.err[d]) if single < 1 else math.inf)
     if p.p[d] >= single or chain.chance.below(i, edge, err):

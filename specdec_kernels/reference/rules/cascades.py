@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative cascades (Narasimhan et al. 2024, "Faster Cascades via Speculative Decoding"): pi = T(q, p) in place of p.
+"""Speculative cascades (Narasimhan et al. 2024, "Faster Cascades via Speculative Decoding"): pi = T(q, p) in place of
+p.
 
-Confidences (maxima, entropies, thresholds) are of the unscaled rows p1, q1; the mixture, TV and eta of the laws as sampled.
-Keep iff >=, so a tie keeps the draft and NaN defers. chow_log, diff_log, opt_log: 1 - max replaced by the entropy.
+Confidences (maxima, entropies, thresholds) are of the unscaled rows p1, q1; the mixture, TV and eta of the laws as
+sampled. Keep iff >=, so a tie keeps the draft and NaN defers. chow_log, diff_log, opt_log: 1 - max replaced by the
+entropy.
 """
 
 import numpy as np
@@ -92,8 +94,9 @@ def token_v3(pair, alpha):
 
 
 def token_rule(pair, confidence, threshold, err):
-    """pi(v) = q(v) [v kept] + eta p(v), eta = sum of q over what is not kept. A token within err of the threshold may be kept or not.
-    Ids behind the target's vocabulary are not kept. Mass gathers on what is kept, even where p = q: pi lies not between p and q."""
+    """pi(v) = q(v) [v kept] + eta p(v), eta = sum of q over what is not kept. A token within err of the threshold may
+    be kept or not. Ids behind the target's vocabulary are not kept. Mass gathers on what is kept, even where p = q: pi
+    lies not between p and q."""
     kept = (confidence >= threshold) & pair.inside
     err = err + np.where(confidence == threshold, 0.0, EPS * abs(threshold))
     open_ = np.abs(confidence - threshold) < err

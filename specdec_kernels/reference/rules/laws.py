@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi - q)+)."""
+"""The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi -
+q)+)."""
 
 from ..law import SUM_EPS
-from . import cascades
-from . import lossy
+from . import cascades, lossy
 from .pair import DEFER
 
 LAWS = {  # name: (the law of a Pair, the rows that must be laws as a whole: "p", "q")
@@ -34,14 +34,17 @@ def mix_of(pair, rule, alpha):
         return DEFER  # the draft's one token is none of the target's
     mix = law(pair, *alpha)
     beyond = ~pair.inside
-    if rule in (*ROW_RULES, "ensemble") and pair.q[beyond].any():  # what q holds of ids that the target has not, it leaves to p
+    if (
+        rule in (*ROW_RULES, "ensemble") and pair.q[beyond].any()
+    ):  # what q holds of ids that the target has not, it leaves to p
         b, lost, err = float(mix.b), pair.q[beyond].sum(), pair.q_err[beyond].sum()
         mix = mix._replace(a=mix.a + b * lost, err=mix.err + b * pair.p * (err + SUM_EPS * lost))
     return mix
 
 
 def judged(chain, i, d, p):
-    """(pair, mix), or None: a greedy target accepts its argmax, and q is not read, where the rule comes to nothing else."""
+    """(pair, mix), or None: a greedy target accepts its argmax, and q is not read, where the rule comes to nothing
+    else."""
     if p.greedy and chain.rule in ("exact", "lossy"):
         return None
     pair = chain.pair(i, d, p)
@@ -62,5 +65,6 @@ def by_law(chain, i, d, p):
 
 
 def final(p, pair, mix, r=1.0, r_err=0.0):
-    """What the final token may be drawn from: norm((r pi - q)+), or pi where rounding leaves nothing of it; () for p itself."""
+    """What the final token may be drawn from: norm((r pi - q)+), or pi where rounding leaves nothing of it; () for p
+    itself."""
     return () if p.greedy and mix.defers else (mix.leftover(pair, r, r_err), mix.law(pair))

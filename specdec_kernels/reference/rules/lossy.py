@@ -17,7 +17,8 @@ def ensemble(pair, w):
 
 
 def lossy(pair, alpha):
-    """Accept with min(1, p / ((1 - alpha) q)), replace by norm((p / beta - q)+): pi = max(min(q, p / (1 - alpha)), p / beta)."""
+    """Accept with min(1, p / ((1 - alpha) q)), replace by norm((p / beta - q)+): pi = max(min(q, p / (1 - alpha)), p /
+    beta)."""
     t, t_err = inverse_beta(pair, alpha)
     if t == 0:
         return KEEP  # p >= (1 - alpha) q everywhere: every draft is accepted
@@ -32,9 +33,9 @@ def lossy(pair, alpha):
 def inverse_beta(pair, alpha):
     """(1 / beta, its error): the t in [0, 1] with sum (t p - q)+ = R = sum (q - p / (1 - alpha))+, 0 where R = 0.
 
-    The left side is piecewise linear in t; its pieces end at the ratios q / p. Sorted ascending, with P and Q the sums of the
-    first n, the root is t = (R + Q) / P for the n whose ratios alone lie below it. (Newton's method from t = 1 visits only
-    such t, descends, and ends on the same one: what can be done without sorting.)
+    The left side is piecewise linear in t; its pieces end at the ratios q / p. Sorted ascending, with P and Q the sums
+    of the first n, the root is t = (R + Q) / P for the n whose ratios alone lie below it. (Newton's method from t = 1
+    visits only such t, descends, and ends on the same one: what can be done without sorting.)
     """
     most = 1 / (1 - alpha)
     removed = np.maximum(pair.q - most * pair.p, 0.0)

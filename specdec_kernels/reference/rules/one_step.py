@@ -25,12 +25,16 @@ def law_of_row(row):
 def pair_of(p, q, p1=None, q1=None):
     """Two rows of any width as a Pair; p1, q1: the unscaled rows, by default the same."""
     vocab, wide = len(p), max(len(p), len(q))
-    p, q, p1, q1 = (np.pad(np.asarray(x, dtype=np.float64), (0, wide - len(x))) for x in (p, q, p if p1 is None else p1, q if q1 is None else q1))
+    p, q, p1, q1 = (
+        np.pad(np.asarray(x, dtype=np.float64), (0, wide - len(x)))
+        for x in (p, q, p if p1 is None else p1, q if q1 is None else q1)
+    )
     return Pair(law_of_row(p), law_of_row(q), lambda: (law_of_row(p1), law_of_row(q1)), vocab)
 
 
 def pi_of(p, q, rule="exact", alpha=(), p1=None, q1=None):
-    """[V], [Vq] -> the law that the rule puts in place of p, as wide as the wider row. alpha: as `resolved` returns it."""
+    """[V], [Vq] -> the law that the rule puts in place of p, as wide as the wider row. alpha: as `resolved` returns
+    it."""
     pair = pair_of(p, q, p1, q1)
     return mix_of(pair, rule, alpha).law(pair)[0]
 
@@ -49,7 +53,9 @@ def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
             otherwise = p
     accept = np.where(q > 0, np.clip(np.nan_to_num(accept), 0.0, 1.0), 0.0)
     total = np.sum(rest, axis=-1, keepdims=True)
-    final = np.broadcast_to(np.where(total > 0, rest / np.where(total > 0, total, 1.0), otherwise / otherwise.sum()), (len(p), len(p)))
+    final = np.broadcast_to(
+        np.where(total > 0, rest / np.where(total > 0, total, 1.0), otherwise / otherwise.sum()), (len(p), len(p))
+    )
     return OneStep(accept, final, q * accept + (q * (1 - accept)) @ final, pi)
 
 

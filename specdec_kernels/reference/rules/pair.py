@@ -12,8 +12,8 @@ from ..residual import leftover
 
 
 class Pair:
-    """p, q: Laws as sampled; unscaled(): (p1, q1), Laws of the same rows at T = 1 without filters. All of one width, vocab of it
-    the target's: pi has no mass behind it."""
+    """p, q: Laws as sampled; unscaled(): (p1, q1), Laws of the same rows at T = 1 without filters. All of one width,
+    vocab of it the target's: pi has no mass behind it."""
 
     def __init__(self, p: Law, q: Law, unscaled=None, vocab=None):
         self.target, self.draft = p, q
@@ -65,7 +65,9 @@ class Mix(NamedTuple):
         """(r pi - q)+ and its error, so written that nothing cancels where r = 1 and b = 1."""
         pi, _ = self.law(pair)
         x = r * self.a * pair.p - (1 - r * self.b) * pair.q
-        err = r * self.a * pair.p_err + np.abs(1 - r * self.b) * pair.q_err + r * self.err + (r_err + EPS * (r < 1)) * pi
+        err = (
+            r * self.a * pair.p_err + np.abs(1 - r * self.b) * pair.q_err + r * self.err + (r_err + EPS * (r < 1)) * pi
+        )
         err = np.where(-x > err, 0.0, err)  # far below zero, no rounding makes a weight of it
         return np.maximum(x, 0.0), err
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draft-sequence selection with K-SEQ (SpecTr, Sun et al. 2023; there p is the draft and q the target).
 
-At a node with k surviving drafts, i.i.d. from q: each in draft order is accepted with probability min(1, p / (rho q)), rho the
-best one for k; those that drafted the accepted token survive. If none is accepted the token is drawn from
+At a node with k surviving drafts, i.i.d. from q: each in draft order is accepted with probability min(1, p / (rho q)),
+rho the best one for k; those that drafted the accepted token survive. If none is accepted the token is drawn from
 norm(p - c min(q, p / rho)), c = p_acc / beta, which at the best rho is norm((p - rho q)+).
 """
 
@@ -35,7 +35,9 @@ def on_node(step, p, tests):
     if not draft.valid:
         return None, None
     q = Law(draft.q, draft.err, draft.whole, False, 0)
-    low, rho, high, c = step.request.once((step.node, len(same)), lambda: rho_and_band(p, q, len(same), step.chance.banded))
+    low, rho, high, c = step.request.once(
+        (step.node, len(same)), lambda: rho_and_band(p, q, len(same), step.chance.banded)
+    )
     if math.isnan(c):
         step.status |= INVALID_ROW | INVALID_DRAFT
         return None, None
@@ -55,7 +57,8 @@ def on_node(step, p, tests):
 def rho_and_band(p, q, k, banded):
     """rho*, between the lowest and the highest rho that an op may find, and c = p_acc / beta at the highest.
 
-    df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho, and dbeta is at most the errors of the smaller of q and p / rho.
+    df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho, and dbeta is at most the errors of the smaller of q and p /
+    rho.
     """
     rho, beta, _ = rho_of_laws(p, q, k)
     if math.isnan(beta):  # a probability row of q that is no law

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recursive rejection sampling (SpecInfer, Miao et al. 2023; without replacement: Sequoia, Chen et al. 2024).
 
-At a node, r = p. Draft after draft, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) / q(x)), else
-r becomes norm((r - q)+) and the next is tried. If none is left the token is drawn from r.
+At a node, r = p. Draft after draft, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) /
+q(x)), else r becomes norm((r - q)+) and the next is tried. If none is left the token is drawn from r.
 """
 
 import math
@@ -16,7 +16,8 @@ def recursive(request, chance):
 
 
 def recursive_without_replacement(request, chance):
-    """Distinct children: each drawn from its row without its earlier siblings, or i.i.d. draws merged in order of first appearance."""
+    """Distinct children: each drawn from its row without its earlier siblings, or i.i.d. draws merged in order of first
+    appearance."""
     return descend(request, chance, without_replacement, request.tests_of_nodes)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request's tree and rows as the rules see them."""
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +22,27 @@ class Draft(NamedTuple):
 class Request:
     """wide = max(V, Vq): laws of both sides come padded with zeros to it.
 
-    parents, tokens: N ids. target(node) -> (Law [wide], slack). draft(child) -> (Draft, slack). draft_nodes [K][L] or None.
-    links: (first_child, next_sibling), N ids each, or None for node order. rule: (name, alpha), what stands in place of p where a
-    node has children; unscaled(node, child) -> the Laws of p's row and of the child's q row at T = 1 without filters.
+    parents, tokens: N ids. target(node) -> (Law [wide], slack). draft(child) -> (Draft, slack). draft_nodes [K][L] or
+        None.
+    links: (first_child, next_sibling), N ids each, or None for node order. rule: (name, alpha), what stands in place of
+    p where a node has children; unscaled(node, child) -> the Laws of p's row and of the child's q row at T = 1 without
+    filters.
     """
 
-    def __init__(self, parents, tokens, target: Callable, draft: Callable | None, wide, max_depth, draft_nodes=None, links=None,
-                 rule=("exact", ()), unscaled=None, vocab=None):
+    def __init__(
+        self,
+        parents,
+        tokens,
+        target: Callable,
+        draft: Callable | None,
+        wide,
+        max_depth,
+        draft_nodes=None,
+        links=None,
+        rule=("exact", ()),
+        unscaled=None,
+        vocab=None,
+    ):
         self.rule, self.unscaled, self.vocab = rule, unscaled, vocab
         self.tokens, self.target, self.draft, self.wide, self.max_depth = tokens, target, draft, wide, max_depth
         self.parents, self.draft_nodes, self.known = parents, draft_nodes, {}
@@ -41,8 +56,12 @@ class Request:
 
     def bad(self):
         """Whether a parent does not come before its node, or a draft goes on to what is no child."""
-        steps = [(parent, node) for nodes in self.draft_nodes or [] for parent, node in zip([0, *nodes], nodes) if node != -1]
-        return any(not -1 <= parent < i for i, parent in enumerate(self.parents)) or any(not self.is_child(*step) for step in steps)
+        steps = [
+            (parent, node) for nodes in self.draft_nodes or [] for parent, node in zip([0, *nodes], nodes) if node != -1
+        ]
+        return any(not -1 <= parent < i for i, parent in enumerate(self.parents)) or any(
+            not self.is_child(*step) for step in steps
+        )
 
     def is_child(self, node, child):
         return node < child < len(self.parents) and self.parents[child] == node
@@ -71,7 +90,8 @@ class Request:
         return [(child, child) for child in self.children[node]] if depth < self.max_depth else []
 
     def tests_of_drafts(self, node, depth):
-        """[(child, column)] in draft order: each draft that passes through the node and goes on to one of its children."""
+        """[(child, column)] in draft order: each draft that passes through the node and goes on to one of its
+        children."""
         if self.draft_nodes is None:
             return self.tests_of_nodes(node, depth)
         levels = len(self.draft_nodes[0]) if self.draft_nodes else 0

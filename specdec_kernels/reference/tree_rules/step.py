@@ -31,8 +31,8 @@ class Step:
         return law
 
     def pi(self, node, p, children):
-        """The law that the rule puts in place of p at a node, made of p and the row that the first of its children was drawn from; p
-        itself where either row is no law."""
+        """The law that the rule puts in place of p at a node, made of p and the row that the first of its children was
+        drawn from; p itself where either row is no law."""
         rule, alpha = self.request.rule
         if rule not in LAWS or rule == "exact" or (p.greedy and rule == "lossy") or not children:
             return p
@@ -58,7 +58,8 @@ class Step:
         return self.draft_without(child, [])[0]
 
     def draft_without(self, child, gone):
-        """(the law that the child was drawn from, that law without the tokens that are gone, its error; all zero where nothing is left)."""
+        """(the law that the child was drawn from, that law without the tokens that are gone, its error; all zero where
+        nothing is left)."""
         draft, slack = self.request.draft(child)
         self.chance.note(slack)
         q, err = without(draft.q, draft.err, draft.log_q, gone) if gone else (draft.q, draft.err)
@@ -95,7 +96,8 @@ class Step:
         return normalised(w, w_err)
 
     def end(self, p, rest, pi):
-        """The final token, from the weights rest = (w, err); or from pi, where rest is None or has no mass; or from p."""
+        """The final token, from the weights rest = (w, err); or from pi, where rest is None or has no mass; or from
+        p."""
         if not p.valid or not (p.p > 0).any():
             return self.emit(p.fallback, math.nan, INVALID_ROW)
         if pi.greedy and rest is None:

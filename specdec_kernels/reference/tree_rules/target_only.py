@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acceptance by the target's law alone, for trees of any making (SGLang's tree kernel with both thresholds 1).
 
-One coin falls on [0, 1); the children's probabilities p(c) are laid from 0 on, one after the other, and the child it falls on
-is accepted: each with probability exactly p(c), whatever drafted it. Else the token is drawn from p without the children.
-The rule "thresholds" divides the running sum by threshold_acc and accepts every child of p(c) >= threshold_single it comes to.
+One coin falls on [0, 1); the children's probabilities p(c) are laid from 0 on, one after the other, and the child it
+falls on is accepted: each with probability exactly p(c), whatever drafted it. Else the token is drawn from p without
+the children. The rule "thresholds" divides the running sum by threshold_acc and accepts every child of p(c) >=
+threshold_single it comes to.
 """
 
 import math

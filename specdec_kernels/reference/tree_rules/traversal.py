@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traversal verification: from the leaves to the root (Weng et al. 2025, arXiv 2505.12398). A single path is block verification.
+"""Traversal verification: from the leaves to the root (Weng et al. 2025, arXiv 2505.12398). A single path is block
+verification.
 
-Weights: w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in depth-first order (siblings in draw order) is accepted
-with probability w; the root always. Else it leaves the tree and its parent n changes:
-r = (w(n) p_n - q_n)+, s = sum r, p_n = r / s, w(n) = s / (s + 1 - w(n)) (0 if 0/0), q_n = q_n without the token, renormalised.
+Weights: w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in depth-first order (siblings in draw order)
+is accepted with probability w; the root always. Else it leaves the tree and its parent n changes:
+r = (w(n) p_n - q_n)+, s = sum r, p_n = r / s, w(n) = s / (s + 1 - w(n)) (0 if 0/0), q_n = q_n without the token,
+renormalised.
 """
 
 import math
@@ -20,9 +22,17 @@ class Frame:
 
     def __init__(self, node, p, w, err, children, q=None, q_err=None, drawn=True, pi=None):
         self.node, self.p, self.w, self.err, self.children = node, p, w, err, children
-        self.q, self.q_err, self.drawn = q, q_err, drawn  # the law it was drawn from; drawn False: none, nothing to take away
+        self.q, self.q_err, self.drawn = (
+            q,
+            q_err,
+            drawn,
+        )  # the law it was drawn from; drawn False: none, nothing to take away
         self.pi = pi or p
-        self.r, self.r_err, self.gone = self.pi.p, self.pi.err, []  # its children's law as it stands, and the children that left
+        self.r, self.r_err, self.gone = (
+            self.pi.p,
+            self.pi.err,
+            [],
+        )  # its children's law as it stands, and the children that left
 
 
 def traversal(request, chance):
