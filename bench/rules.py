@@ -39,9 +39,9 @@ RULES = [  # rule, alpha, method, case, reads of p, of q
     ("ensemble", 0.5, "token", "", 1, 0),
     ("typical", (1.0, 1e-6), "token", "entropy", 1, 0),
     ("typical", (1.0, 1e-6), "token", "bounds", 1, 0),
-    ("top_n", (10, 1.0), "token", "third", 1, 0),
-    ("top_n", (10, 1.0), "token", "largest", 1, 0),
-    ("top_n", (10, 1.0), "token", "third T=.7", 2, 0),
+    ("relaxed", (10, 1.0), "token", "third", 1, 0),
+    ("relaxed", (10, 1.0), "token", "largest", 1, 0),
+    ("relaxed", (10, 1.0), "token", "third T=.7", 2, 0),
     ("synthetic", 0.8, "token", "", 1, 0),
     ("thresholds", (0.5, 0.9), "token", "", 1, 0),
     ("exact", None, "block", "", 1, 0),
@@ -96,6 +96,6 @@ def _drafts(rule: str, alpha: object, how: str, target: torch.Tensor) -> torch.T
         return (log_p - middle[..., None]).abs().argmin(-1)
     if how in ("largest", "bounds"):
         return target.argmax(-1)
-    if how == "deferred" or rule == "top_n":  # an id of some probability, not the largest
+    if how == "deferred" or rule == "relaxed":  # an id of some probability, not the largest
         return target.topk(3).indices[..., 2]
     return None

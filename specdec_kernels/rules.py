@@ -28,7 +28,9 @@ class Parameter(NamedTuple):
 class Rule(NamedTuple):
     code: int
     parameters: tuple  # of Parameter: what alpha holds
-    is_law: bool  # the emitted tokens follow a law pi = T(q, p) position by position; such rules go with every method
+    defines_distribution: (
+        bool  # the emitted tokens follow a law pi = T(q, p) position by position; such rules go with every method
+    )
     says: str
     exact_at: float | None = None  # the alpha at which the rule is "exact", bit for bit
 
@@ -83,7 +85,7 @@ TABLE = {
         False,
         "accepts A = {x: p(x) > min(eps, delta exp(-H(p)))}, else draws from p: emitted = q [A] + p q(not A)",
     ),
-    "top_n": Rule(
+    "relaxed": Rule(
         14,
         (Parameter("n", "[", 1, INF, ")", 1.0), _unit("delta")),
         False,
@@ -103,7 +105,7 @@ TABLE = {
 RULES = {name: rule.code for name, rule in TABLE.items()}
 NAMES = {rule.code: name for name, rule in TABLE.items()}
 
-LAWS = tuple(name for name, rule in TABLE.items() if rule.is_law)
+LAWS = tuple(name for name, rule in TABLE.items() if rule.defines_distribution)
 
 
 def of_tree_method(method: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ namespace specdec {
 inline const char* rule_name(Rule rule) {
   constexpr const char* kNames[] = {"exact",    "chow",     "chow_log", "diff",      "diff_log",  "opt",
                                     "opt_log",  "token_v1", "token_v2", "token_v3",  "lenience",  "lossy",
-                                    "ensemble", "typical",  "top_n",    "synthetic", "thresholds"};
+                                    "ensemble", "typical",  "relaxed",    "synthetic", "thresholds"};
   static_assert(sizeof(kNames) / sizeof(*kNames) == kRules);
   return kNames[int(rule)];
 }

@@ -21,7 +21,7 @@ enum class Rule : int32_t {
   kLossy,
   kEnsemble,
   kTypical,
-  kTopN,
+  kRelaxed,
   kSynthetic,
   kThresholds
 };
@@ -73,7 +73,7 @@ SPECDEC_HD Ranges ranges(Rule rule) {
     case Rule::kLossy: return {{0, 1, 0, true, false}, any};
     case Rule::kEnsemble: return {strict, any};
     case Rule::kTypical: return {{0, 1, 0.09}, {0, FLT_MAX, 0.3}};
-    case Rule::kTopN: return {{1, FLT_MAX, 1}, share};
+    case Rule::kRelaxed: return {{1, FLT_MAX, 1}, share};
     case Rule::kThresholds: return {positive, positive};
     default: return {share, any};
   }

@@ -299,7 +299,7 @@ def verify_chain(rng):
         out["draft_tokens"] = ids(rng, (B, G), V, Vq)
     out |= sides(rng, shapes, B) | randomness(rng, B, G + 1)
     out |= {"bonus_tokens": ids(rng, (B, 1), V, V)[:, 0]} if bonus else {}
-    names = [name for name, rule in TABLE.items() if rule.is_law or out["method"] == "token"]
+    names = [name for name, rule in TABLE.items() if rule.defines_distribution or out["method"] == "token"]
     return out | (rules(rng, B, names) if given(rng) else {})
 
 

@@ -130,7 +130,7 @@ def test_mixed_requests_are_alone(verify, op_backend, method):
 @pytest.mark.parametrize("name", [name for name in TABLE if TABLE[name].exact_at is not None])
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_the_exact_end_is_exact(verify, op_backend, name, method):
-    if method == "block" and not TABLE[name].is_law:
+    if method == "block" and not TABLE[name].defines_distribution:
         pytest.skip("no law")
     args = cases.chain(9, rule_cases.count(200, op_backend), 3, 1100, filtered=True)
     alpha = torch.full((len(args["draft_tokens"]),), TABLE[name].exact_at)

@@ -22,7 +22,7 @@ NEAR = 1e-4  # float32 errs by a hundredth of it
 
 SWEPT = {name: [lambda x: (x,)] for name in [*TABLE][1:10]} | {  # parameters that are a threshold, one at a time
     "typical": [lambda x: (x, 3.0), lambda x: (1.0, x)],
-    "top_n": [lambda x: (5, x), lambda x: (1 + 3 * x, 1.0)],
+    "relaxed": [lambda x: (5, x), lambda x: (1 + 3 * x, 1.0)],
     "thresholds": [lambda x: (max(x, 1e-9), 1.0), lambda x: (1.0, max(x, 1e-9))],
 }
 MOST = {"chow_log": 3.0, "diff_log": 3.0, "opt": 3.0, "opt_log": 3.0}

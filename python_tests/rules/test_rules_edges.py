@@ -31,7 +31,7 @@ def test_bad_rows(sweep, name):
     alpha = rule_cases.ALPHAS[name][-1]
     how = {"rule": name, "alpha": None if not alpha else alpha if len(alpha) == 2 else alpha[0]}
     d = int(good_q[0].argmax())
-    for method in ("token", "block") if TABLE[name].is_law else ("token",):
+    for method in ("token", "block") if TABLE[name].defines_distribution else ("token",):
         for row, _ in cases.bad_rows(V):
             for p, q in ((row, good_q[0]), (good_p[0], row), (row, row)):
                 args = one(p, q, d, 0.3, method=method, **how)
@@ -66,7 +66,7 @@ def test_a_greedy_draft_behind_the_vocabulary(verify, method):
     u = torch.tensor([[0.0, 0.6]], dtype=torch.float64).expand(B, 2)
     out = verify(ln(0.5, 0.3, 0.2).expand(B, 2, 3), torch.full((B, 1), 4), torch.tensor([0.0, 1, 2, 3, 4]).expand(B, 1, 5), uniforms=u,
                  draft_temperature=0.0, rule=torch.tensor([TABLE[name].code for name in names]), method=method,
-                 alpha=torch.tensor([1.0 if name == "top_n" else 0.9 for name in names]))  # fmt: skip
+                 alpha=torch.tensor([1.0 if name == "relaxed" else 0.9 for name in names]))  # fmt: skip
     assert out.tokens.tolist() == [[1, -1]] * B and out.status.tolist() == [0] * B
 
 
@@ -103,10 +103,10 @@ def test_thresholds_at_the_edge(verify):
 def test_top_n_keeps_ties(verify):
     """Fewer than n ids are more probable: all that tie with the n-th stay."""
     z = torch.tensor([3.0, 2.0, 2.0, 1.0])
-    taken = [int(verify(**one(z, z, d), rule="top_n", alpha=(2, 1.0)).num_accepted) for d in range(4)]
+    taken = [int(verify(**one(z, z, d), rule="relaxed", alpha=(2, 1.0)).num_accepted) for d in range(4)]
     assert taken == [1, 1, 1, 0]
     taken = [
-        int(verify(**one(z, z, d), rule="top_n", alpha=(4, 0.4)).num_accepted) for d in range(4)
+        int(verify(**one(z, z, d), rule="relaxed", alpha=(4, 0.4)).num_accepted) for d in range(4)
     ]  # .53, .20, .20, .07
     assert taken == [1, 1, 1, 0]
 

@@ -27,7 +27,7 @@ CONFUSED = {  # rule: what a wrong op makes of (rule, alpha)
     "lossy": [lambda a: ("lenience", 1 - a[0]), lambda a: ("lossy", a[0] / 2)],  # the first: beta left at 1
     "ensemble": [lambda a: ("ensemble", 1 - a[0])],
     "typical": [lambda a: ("typical", (a[1], a[0])), lambda a: ("thresholds", (max(a[0], 1e-3), 1.0))],
-    "top_n": [lambda a: ("top_n", (a[0] + 1, a[1])), lambda a: ("top_n", (a[0], 1 - a[1]))],
+    "relaxed": [lambda a: ("relaxed", (a[0] + 1, a[1])), lambda a: ("relaxed", (a[0], 1 - a[1]))],
     "synthetic": [lambda a: ("synthetic", 1 - a[0]), lambda a: ("ensemble", 1 - a[0])],
     "thresholds": [lambda a: ("thresholds", (a[1], a[0])), lambda a: ("thresholds", (1.0, 1.0))],
 }

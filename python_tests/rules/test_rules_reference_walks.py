@@ -223,8 +223,8 @@ def test_greedy_lenience_is_the_argmax_variant():
 
 
 def test_greedy_rows_of_the_other_rules():
-    assert greedy_step(1, "top_n", (2, 0.21)) == [1, 0] and greedy_step(1, "top_n", (2, 0.19)) == [0, -1]
-    assert greedy_step(2, "top_n", (2, 1.0)) == [0, -1]
+    assert greedy_step(1, "relaxed", (2, 0.21)) == [1, 0] and greedy_step(1, "relaxed", (2, 0.19)) == [0, -1]
+    assert greedy_step(2, "relaxed", (2, 1.0)) == [0, -1]
     for d in (0, 1):
         for rule, alpha in (("typical", None), ("thresholds", (0.4, 0.5))):
             assert greedy_step(d, rule, alpha) == ([0, 0] if d == 0 else [0, -1])
@@ -280,7 +280,12 @@ def test_bad_rows_and_drafts_emit_a_token_of_the_vocabulary(rule):
 def test_a_token_the_target_forbids_is_not_accepted():
     """Where the test asks the target alone: p(d) = 0 fails it at the loosest parameters."""
     p = (0.6, 0.4, 0.0)
-    for rule, alpha in (("typical", (0.0, 0.0)), ("top_n", (9, 1.0)), ("thresholds", (1e-6, 1e-6)), ("lenience", 1e-6)):
+    for rule, alpha in (
+        ("typical", (0.0, 0.0)),
+        ("relaxed", (9, 1.0)),
+        ("thresholds", (1e-6, 1e-6)),
+        ("lenience", 1e-6),
+    ):
         for temperature in (0.0, 1.0):
             out = step([p, p], [(0.2, 0.2, 0.6)], [2], [0.0, 0.0], rule=rule, alpha=alpha, temperature=temperature)
             assert out.num_accepted.item() == 0, rule
@@ -315,9 +320,9 @@ def test_a_tie_keeps_the_draft():
     assert probs_step("token_v1", 0.25, 1, ALMOST_ONE, p, q).num_accepted.item() == 1  # .5 >= .75 - .25
     # typical is strict, as Medusa has it
     assert probs_step("typical", (0.125, 1.0), 1, 0.0, p, q).num_accepted.item() == 0
-    assert probs_step("top_n", (2, 0.0), 1, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 0
+    assert probs_step("relaxed", (2, 0.0), 1, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 0
     assert (
-        probs_step("top_n", (2, 0.25), 2, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 1
+        probs_step("relaxed", (2, 0.25), 2, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 1
     )  # ties at the n-th stay
 
 
@@ -372,7 +377,7 @@ RANGES = {
     "lossy": r"\[0, 1\)",
     "ensemble": r"\[0, 1\]",
     "typical": r"\[0, 1\]",
-    "top_n": r"\[1, inf\)",
+    "relaxed": r"\[1, inf\)",
     "synthetic": r"\[0, 1\]",
     "thresholds": r"\(0, 1\]",
 }
@@ -414,7 +419,7 @@ def test_what_else_is_refused():
 def test_defaults_are_the_strictest_values_and_medusas():
     args = chain_args(7, B=30)
     for rule in ALPHAS:
-        default = {"typical": (0.09, 0.3), "top_n": (1, 0.0), "thresholds": (1.0, 1.0)}.get(rule)
+        default = {"typical": (0.09, 0.3), "relaxed": (1, 0.0), "thresholds": (1.0, 1.0)}.get(rule)
         alpha = default or {"lenience": 1.0, "ensemble": 1.0, "exact": None}.get(rule, 0.0)
         assert_equal(
             reference.verify_chain(**args, rule=rule), reference.verify_chain(**args, rule=rule, alpha=alpha), rule

@@ -23,7 +23,7 @@ ALPHAS = {
     "ensemble": (0.4,),
     "lenience": (0.6,),
     "typical": (0.3, 0.6),
-    "top_n": (2, 0.3),
+    "relaxed": (2, 0.3),
     "synthetic": (0.7,),
     "thresholds": (0.6, 0.8),
 }
@@ -91,7 +91,7 @@ def emitted(rule, p, q, alpha, p1=None, q1=None):
         return out
     accepted = {
         "typical": lambda v, eps, delta: float(p[v] > min(eps, delta * math.exp(-entropy(p)))),
-        "top_n": lambda v, n, delta: float(sum(x > p1[v] for x in p1) < n and p1[v] >= max(p1) - delta),
+        "relaxed": lambda v, n, delta: float(sum(x > p1[v] for x in p1) < n and p1[v] >= max(p1) - delta),
         "synthetic": lambda v, rate: rate,
     }[rule]
     kept = [q[v] * accepted(v, *alpha) for v in ids]

@@ -15,7 +15,7 @@ __all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "TreeDraft", "tested_drafts"]
 
 # Rules that make sense of a draft which no model has weighed: all but those that put a law of both models' rows in
 # place of p.
-ONE_HOT_RULES = tuple(name for name, rule in TABLE.items() if name == "exact" or not rule.is_law)
+ONE_HOT_RULES = tuple(name for name, rule in TABLE.items() if name == "exact" or not rule.defines_distribution)
 
 
 class Draft(NamedTuple):

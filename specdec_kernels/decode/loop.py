@@ -122,7 +122,7 @@ def _check_rules(target, drafter, sequences, verify):
             raise ValueError(
                 f"generate: rule must be one of {', '.join(known)} with {name}, request {s.index} has {rule!r}"
             )
-        if verify == "block" and not TABLE[rule].is_law:
+        if verify == "block" and not TABLE[rule].defines_distribution:
             raise ValueError(
                 f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})"
             )

@@ -97,7 +97,7 @@ class Batch(list):
     @cached_property
     def has_law(self) -> bool:
         """Whether a rule puts a law pi in place of p, which the token behind the last draft should have too."""
-        return any(s.request.rule != "exact" and TABLE[s.request.rule].is_law for s in self)
+        return any(s.request.rule != "exact" and TABLE[s.request.rule].defines_distribution for s in self)
 
 
 def _pair(parameters, alpha) -> list[float]:

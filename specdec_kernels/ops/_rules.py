@@ -21,7 +21,7 @@ def arguments(
         return rule, _tensor(op, alpha, n, device)
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}")
-    if method == "block" and not TABLE[rule].is_law:
+    if method == "block" and not TABLE[rule].defines_distribution:
         raise ValueError(f"{op}: rule {rule!r} is no law, so method must be 'token', got {method!r}")
     if not isinstance(alpha, torch.Tensor):
         _check_numbers(op, rule, alpha)

@@ -172,7 +172,7 @@ def check_rules(op: str, codes: list, alpha, block: bool) -> None:
         that(code in names, op, f"rule must be a code from 0 to {len(TABLE) - 1}, got {code} at index {b}")
         rule = TABLE[names[code]]
         wanted = f"rule {names[code]} is no law, so method must be token, got block at index {b}"
-        that(not block or rule.is_law, op, wanted)
+        that(not block or rule.defines_distribution, op, wanted)
         if alpha is None:
             continue
         values = alpha[b if len(alpha) > 1 else 0].tolist()

@@ -62,7 +62,7 @@ def dist(side, drafts, x, i, there, token):
 
 
 @triton.jit
-def is_law(d):
+def defines_distribution(d):
     """Of probabilities it is not known before they are summed."""
     return d.log_norm == d.log_norm
 

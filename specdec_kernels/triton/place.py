@@ -10,10 +10,10 @@ import triton.language as tl
 from .accept import is_draft_prob
 from .confidence import confidence
 from .judge import INVALID_DRAFT, INVALID_ROW
-from .pair import Dist, dist, entry, is_law, prob_at
+from .pair import Dist, dist, entry, defines_distribution, prob_at
 from .philox import given_uniform, uniform
 from .pi import Pi, kept, make_law
-from .rules import EXACT, LENIENCE, LOSSY, THRESHOLDS, TOP_N, TYPICAL, asks_of, is_of_log, reads_draft, replaces_target
+from .rules import EXACT, LENIENCE, LOSSY, THRESHOLDS, RELAXED, TYPICAL, asks_of, is_of_log, reads_draft, replaces_target
 
 INTS = tl.constexpr(4)  # of a place
 FLOATS = tl.constexpr(6)
@@ -102,7 +102,7 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     p = dist(target, drafts, x, i, draws, d * 0 - 1)
     z_p = entry(target, p, d)
     p_d = prob_at(target, p, d, z_p)
-    fine = draws & is_law(p) & ~(drafted & (p_d != p_d))
+    fine = draws & defines_distribution(p) & ~(drafted & (p_d != p_d))
     of_law = replaces_target(rule)
     scored = drafted
     if SCORES_END:
@@ -119,7 +119,7 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
 
     z_q = entry(draft, q, d)
     q_d = tl.where(drafted & reads, prob_at(draft, q, d, z_q), 1.0)
-    q_law = ~has_row | is_law(q)
+    q_law = ~has_row | defines_distribution(q)
     status = tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(q_law, 0, INVALID_ROW)
     tested = fine & drafted & tl.where(reads, q_law, d < target.V)
     q = Dist(q.row & q_law, q.offset, q.hot, q.scale, q.cutoff, q.log_norm, q.most)
@@ -132,9 +132,9 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     if not target.PROBS:
         open_p &= ~(p_d > alpha.second * tl.exp(-p.log_norm.to(tl.float64)))
     typical = tested & (rule == TYPICAL)
-    top_n = tested & (rule == TOP_N)
-    wants_p |= (typical & (p.hot < 0) & open_p) | top_n
-    of_p = confidence(target, p, typical, z_p, wants_p, whole | typical | top_n, S)
+    relaxed = tested & (rule == RELAXED)
+    wants_p |= (typical & (p.hot < 0) & open_p) | relaxed
+    of_p = confidence(target, p, typical, z_p, wants_p, whole | typical | relaxed, S)
     of_q = confidence(draft, q, False, z_p, wants_q, whole, S)
     pi = make_law(rule, alpha.first, target, draft, p, q, of_p, of_q, judged)
     keeps = kept(pi, z_p, tl.where(q.row, z_q, 1.0))

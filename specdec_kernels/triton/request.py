@@ -13,7 +13,7 @@ from .pair import Side, Sizes, draft_prob
 from .philox import DOMAIN_ACCEPT
 from .pi import complete, pi_prob
 from .place import Coins, Drafts, Place, Places, Request, coin, look, put_place
-from .rules import EXACT, LENIENCE, SYNTHETIC, THRESHOLDS, TOP_N, TYPICAL, Rules, replaces_target, rule_of
+from .rules import EXACT, LENIENCE, SYNTHETIC, THRESHOLDS, RELAXED, TYPICAL, Rules, replaces_target, rule_of
 from .settle import settle
 
 
@@ -26,11 +26,11 @@ def accept_by_target(rule, alpha, p_d, z_d, of_p, p, u, target):
     else:  # without a row there is no draft to judge
         p1_d = tl.exp(z_d.to(tl.float64) - of_p.most) * of_p.largest
         typical |= (p_d > 0) & (p.hot < 0) & (p_d > alpha.second * tl.exp(-p.log_norm.to(tl.float64)))
-    top_n = (p1_d > 0) & (p1_d >= of_p.largest - alpha.second) & (of_p.above.to(tl.float64) < alpha.first)
+    relaxed = (p1_d > 0) & (p1_d >= of_p.largest - alpha.second) & (of_p.above.to(tl.float64) < alpha.first)
     thresholds = (p_d >= alpha.first) | (u * alpha.second < p_d)
     lenient = (p.hot >= 0) & (z_d.to(tl.float64) - p.most.to(tl.float64) >= tl.log(alpha.first))
     accepted = (rule == TYPICAL) & typical
-    accepted |= (rule == TOP_N) & top_n
+    accepted |= (rule == RELAXED) & relaxed
     accepted |= (rule == SYNTHETIC) & (u < alpha.first)
     accepted |= (rule == THRESHOLDS) & thresholds
     return accepted | ((rule == LENIENCE) & lenient)

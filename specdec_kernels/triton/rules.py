@@ -20,7 +20,7 @@ LENIENCE = tl.constexpr(10)
 LOSSY = tl.constexpr(11)
 ENSEMBLE = tl.constexpr(12)
 TYPICAL = tl.constexpr(13)
-TOP_N = tl.constexpr(14)
+RELAXED = tl.constexpr(14)
 SYNTHETIC = tl.constexpr(15)
 THRESHOLDS = tl.constexpr(16)
 
@@ -104,17 +104,17 @@ def rule_of(rules, b):
     else:
         code = tl.load(rules.rule + b * rules.rule_stride).to(tl.int64)
         rule = tl.where((code > EXACT) & (code <= THRESHOLDS), code, EXACT).to(tl.int32)
-        strict = (rule == LENIENCE) | (rule == ENSEMBLE) | (rule == TOP_N) | (rule == THRESHOLDS)
+        strict = (rule == LENIENCE) | (rule == ENSEMBLE) | (rule == RELAXED) | (rule == THRESHOLDS)
         otherwise = tl.where(rule == TYPICAL, tl.full([], 0.09, tl.float64), choose(strict, 1.0, 0.0))
         other_second = tl.where(rule == TYPICAL, tl.full([], 0.3, tl.float64), choose(rule == THRESHOLDS, 1.0, 0.0))
         first = otherwise
         second = other_second
         if rules.alpha is not None:
             at = rules.alpha + b * rules.alpha_stride
-            unbounded = is_of_log(rule) | (rule == OPT) | (rule == TOP_N)
+            unbounded = is_of_log(rule) | (rule == OPT) | (rule == RELAXED)
             open_below = (rule == LENIENCE) | (rule == THRESHOLDS)
             x = tl.load(at).to(tl.float64)
-            first = nearest(x, choose(rule == TOP_N, 1.0, 0.0), choose(unbounded, FLT_MAX, 1.0), otherwise, open_below, rule == LOSSY)
+            first = nearest(x, choose(rule == RELAXED, 1.0, 0.0), choose(unbounded, FLT_MAX, 1.0), otherwise, open_below, rule == LOSSY)
             given = rules.second_stride >= 0
             x = tl.load(at + rules.second_stride, mask=given, other=float("nan")).to(tl.float64)
             most = choose(rule == TYPICAL, FLT_MAX, 1.0)

@@ -8,7 +8,7 @@ import triton.language as tl
 from .draw import has_mass, pick_chunk, pick_lane
 from .judge import EMPTY_RESIDUAL, INVALID_ROW
 from .law import CHUNK, FLT_MAX
-from .pair import chunks_of, draft_prob, entry, is_law, load, log_prob_at, prob_at
+from .pair import chunks_of, draft_prob, entry, defines_distribution, load, log_prob_at, prob_at
 from .philox import DOMAIN_ACCEPT, DOMAIN_FINAL
 from .pi import MIXED, NOBODY, Pi, complete, is_p, is_q, rest_chunk
 from .place import coin, get_place
@@ -81,7 +81,7 @@ def settle(drafts, x, i, status, target, draft, places, masses, coins, alpha, bl
         r = place.r
         testing = state == TESTING
         u = coin(coins, drafts, x, DOMAIN_ACCEPT, tl.maximum(i - 1, 0), tl.maximum(i - 1, 0))
-        fine = draws & is_law(place.p)
+        fine = draws & defines_distribution(place.p)
         if target.PROBS:
             hopeless = testing & False
         else:

@@ -87,7 +87,7 @@ def check_rules(rule, method, like, B):
     if rule is None or like.device.type != "cpu":
         return
     for b, code in enumerate(rule.expand(B).tolist()):
-        takes = code == THRESHOLDS.value if method == TARGET_ONLY.value else method != GREEDY.value and TABLE[NAMES[code]].is_law
+        takes = code == THRESHOLDS.value if method == TARGET_ONLY.value else method != GREEDY.value and TABLE[NAMES[code]].defines_distribution
         wanted = f"rule {NAMES[code]} is not defined for method {METHODS[method]}, got it at index {b}"
         check.that(code == EXACT.value or takes, OP, wanted)
 

@@ -65,7 +65,7 @@ def resolved(op, method, name, given=None):
     if name not in TABLE:
         raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, TABLE))}, got {name!r}")
     rule = TABLE[name]
-    if method != "token" and not rule.is_law:
+    if method != "token" and not rule.defines_distribution:
         raise ValueError(f"{op}: rule {name} is no law, so method must be token, got {method}")
     given = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
     given = given[: len(rule.parameters)]

@@ -41,7 +41,7 @@ def typical(chain, i, d, p, eps, delta):
     return bool(p.p[d] > edge), ()
 
 
-def top_n(chain, i, d, p, n, delta):
+def relaxed(chain, i, d, p, n, delta):
     """TensorRT-LLM's relaxed acceptance: d among the n largest of p1 (ties stay), p1(d) >= max p1 - delta, and p1(d) >
     0."""
     p1 = chain.target1(i)
@@ -71,4 +71,4 @@ def thresholds(chain, i, d, p, single, acc):
     return False, ((w, w_err),)
 
 
-TESTS = {"lenience": lenience, "typical": typical, "top_n": top_n, "synthetic": synthetic, "thresholds": thresholds}
+TESTS = {"lenience": lenience, "typical": typical, "relaxed": relaxed, "synthetic": synthetic, "thresholds": thresholds}

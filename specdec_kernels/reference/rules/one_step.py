@@ -68,7 +68,7 @@ def typical(pair, eps, delta):
     return pair.p > min(eps, delta * np.exp((some * np.log(some)).sum())), pair.p
 
 
-def top_n(pair, n, delta):
+def relaxed(pair, n, delta):
     p1 = pair.p1.p
     rank = (p1[None, :] > p1[:, None]).sum(-1)
     return (rank < n) & (p1 > 0) & (p1 >= p1.max() - delta), pair.p
@@ -82,5 +82,11 @@ def thresholds(pair, single, acc):
     return np.where(pair.p >= single, 1.0, pair.p / acc), pair.p * (1 - np.eye(len(pair.p)))
 
 
-OTHERS = {"lenience": lenience, "typical": typical, "top_n": top_n, "synthetic": synthetic, "thresholds": thresholds}
+OTHERS = {
+    "lenience": lenience,
+    "typical": typical,
+    "relaxed": relaxed,
+    "synthetic": synthetic,
+    "thresholds": thresholds,
+}
 assert {*LAWS, *OTHERS} == set(TABLE)
