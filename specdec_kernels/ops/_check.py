@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import torch
 
-LOGITS = (torch.float32, torch.bfloat16, torch.float16)
+from specdec_kernels.registry import MAX_VOCABULARY, ROW_DTYPES, SAMPLING
+
+LOGITS = tuple(getattr(torch, name) for name in ROW_DTYPES)
 INTEGERS = (torch.int32, torch.int64)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
-MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
-SLOTS = 1 << 33  # of one (seed, offset, domain): see csrc/core/philox.h
-FLT_MAX = torch.finfo(torch.float32).max
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
@@ -105,17 +104,9 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
     return x
 
 
-_RANGES = {
-    "temperature": (lambda t: 0 <= t <= FLT_MAX, "finite in float32 and >= 0"),
-    "top_k": (lambda k: -1 <= k < 1 << 63, ">= 1 and below 2^63, or 0 or -1 for off"),
-    "top_p": (lambda p: 2.0**-150 < p <= 1, "in (0, 1]"),
-    "min_p": (lambda p: 0 <= p <= 1, "in [0, 1]"),
-}
-
-
 def given(prefix: str, *parameters: object) -> str:
     """The names of those sampling parameters that are given, in their order; empty if none is."""
-    return ", ".join(prefix + name for name, x in zip(_RANGES, parameters) if x is not None)
+    return ", ".join(prefix + name for name, x in zip(SAMPLING, parameters) if x is not None)
 
 
 def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor | None:
@@ -132,9 +123,8 @@ def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> tor
         return x
     if isinstance(x, bool) or not isinstance(x, int if integer else (int, float)):
         raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
-    inside, wanted = _RANGES[kind]
-    if not inside(x):
-        raise ValueError(f"{op}: {name} must be {wanted}, got {shown(x)}")
+    if x not in SAMPLING[kind]:
+        raise ValueError(f"{op}: {name} must be {SAMPLING[kind].says}, got {shown(x)}")
     return torch.full((1,), x, dtype=torch.int64 if integer else torch.float32, device=device)
 
 
@@ -143,22 +133,24 @@ def is_greedy(temperature: object) -> bool:
     return isinstance(temperature, (int, float)) and 0 <= temperature < torch.finfo(torch.float32).tiny
 
 
-def randomness(op: str, seed, offset, uniforms, n: int, columns: int, device: torch.device, needed: bool) -> None:
-    """seed and offset [n], or uniforms [n, columns] float64; one of them if anything is to be drawn."""
+def randomness(op: str, seed, offset, uniforms, n: int, columns: int, device: torch.device, needed: bool):
+    """seed and offset [n], or uniforms [n, columns] float64, one of them if anything is to be drawn. The uniforms as
+    the ops take them, or None."""
     if uniforms is not None:
         tensor(op, "uniforms", uniforms, FLOAT64, device)
         if uniforms.shape != (n, columns):
             raise ValueError(f"{op}: uniforms must have shape [{n}, {columns}], got {list(uniforms.shape)}")
         if seed is not None or offset is not None:
             raise ValueError(f"{op}: uniforms take the place of seed and offset, got both")
-        return
+        return uniforms.contiguous()
     if (seed is None) != (offset is None):
         raise ValueError(f"{op}: seed and offset go together, got {'offset' if seed is None else 'seed'} alone")
     if seed is None:
         if needed:
             raise ValueError(f"{op}: needs seed and offset, or uniforms, got neither")
-        return
+        return None
     for name, x in (("seed", seed), ("offset", offset)):
         tensor(op, name, x, INTEGERS[1:], device)
         if x.dim() != 1 or x.size(0) not in (n, 1):
             raise ValueError(f"{op}: {name} must have shape [{n}], got {list(x.shape)}")
+    return None

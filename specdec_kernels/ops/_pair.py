@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from specdec_kernels.ops import _check
 from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.registry import ROW_KINDS
 
 
 def check_rows(op, p, q, kind):
     _check.rows(op, "p", p, "N, V")
     _check.rows(op, "q", q, "N, Vq", p.device)
     _check.shape(op, "q", q, N=p.size(0), Vq=q.size(1))
-    _check.choice(op, "kind", kind, ("logits", "probs"))
+    _check.choice(op, "kind", kind, ROW_KINDS)
 
 
 def stats(op, p, q, kind, p_stats, q_stats):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check
-from specdec_kernels.rules import RULES, TABLE
+from specdec_kernels.registry import CHAIN_METHODS, FLT_MAX, RULES, TREE_METHODS, rule_named
+
+_METHODS = {**CHAIN_METHODS, **TREE_METHODS}
 
 
 def arguments(
@@ -14,22 +16,27 @@ def arguments(
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2] -> tensors; (None, None) for the
     exact rule."""
+    if alpha is None and isinstance(rule, str) and rule == "exact":
+        return None, None
     if isinstance(rule, torch.Tensor):
         _check.tensor(op, "rule", rule, _check.INTEGERS, device)
         if rule.dim() != 1 or rule.size(0) not in (n, 1):
             raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
         return rule, _tensor(op, alpha, n, device)
+    if isinstance(rule, str):
+        rule = rule_named(rule, 4)
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}")
-    if method == "block" and not TABLE[rule].defines_distribution:
-        raise ValueError(f"{op}: rule {rule!r} is no law, so method must be 'token', got {method!r}")
+    if rule not in _METHODS[method].rules:
+        why = "is no law, so method must be 'token', got" if method == "block" else "is not defined for method"
+        raise ValueError(f"{op}: rule {rule!r} {why} {method!r}")
     if not isinstance(alpha, torch.Tensor):
         _check_numbers(op, rule, alpha)
     if rule == "exact":
         if alpha is not None:
             raise ValueError(f"{op}: rule 'exact' takes no alpha, got a tensor")
         return None, None
-    return torch.full((1,), RULES[rule], dtype=torch.int64, device=device), _tensor(op, alpha, n, device)
+    return torch.full((1,), RULES[rule].code, dtype=torch.int64, device=device), _tensor(op, alpha, n, device)
 
 
 def _numbers(op, alpha) -> tuple:
@@ -42,7 +49,7 @@ def _numbers(op, alpha) -> tuple:
 
 
 def _check_numbers(op, rule, alpha):
-    given, parameters = _numbers(op, alpha), TABLE[rule].parameters
+    given, parameters = _numbers(op, alpha), RULES[rule].parameters
     if len(given) > len(parameters):
         raise ValueError(
             f"{op}: rule {rule!r} takes {len(parameters) or 'no'} alpha, got {', '.join(map(_check.shown, given))}"
@@ -61,9 +68,11 @@ def _tensor(op, alpha, n, device):
         if len(given) not in (1, 2):
             raise ValueError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {len(given)} numbers")
         for x in given:
-            if not abs(x) <= _check.FLT_MAX:
+            if not abs(x) <= FLT_MAX:
                 raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
-        return torch.tensor([given], dtype=torch.float32, device=device)[:, slice(None) if len(given) == 2 else 0]
+        # Filled and not copied: a CUDA graph can hold the call.
+        numbers = [torch.full((1,), x, dtype=torch.float32, device=device) for x in given]
+        return torch.stack(numbers, 1) if len(given) == 2 else numbers[0]
     _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
     if alpha.dim() not in (1, 2) or alpha.size(0) not in (n, 1) or (alpha.dim() == 2 and alpha.size(1) != 2):
         raise ValueError(

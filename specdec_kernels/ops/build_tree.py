@@ -5,8 +5,7 @@ import torch
 
 from specdec_kernels.ops import _check
 from specdec_kernels.reference.build_tree import Tree
-
-MAX_DRAFTS = 1024
+from specdec_kernels.registry import MAX_DRAFTS
 
 
 def build_tree(draft_tokens: torch.Tensor) -> Tree:

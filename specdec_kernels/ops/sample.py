@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.registry import SLOTS
 
 
 class SampleOutput(NamedTuple):
@@ -62,22 +63,20 @@ def sample(
     op = "sample"
     _check.rows(op, "logits", logits, "N, V")
     n, device = logits.size(0), logits.device
-    k, replacement = (
-        _check.integer(op, "k", k, 0, _check.SLOTS, "in [0, 2^33]"),
-        _check.flag(op, "replacement", replacement),
-    )
+    k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
+    replacement = _check.flag(op, "replacement", replacement)
     if stats is not None:
         _check.tensor(op, "stats", stats, _check.FLOAT32, device)
         _check.shape(op, "stats", stats, N=n, **{"4": 4})
         if given := _check.given("", temperature, top_k, top_p, min_p):
             raise ValueError(f"{op}: stats already hold the sampling parameters, got {given} too")
         stats = stats.contiguous()
-    _check.randomness(op, seed, offset, uniforms, n, k, device, needed=not _check.is_greedy(temperature))
+    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(temperature))
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
         _check.shape(op, "slot", slot, N=n)
     else:
-        slot = _check.integer(op, "slot", slot, 0, _check.SLOTS - 1, "in [0, 2^33)", "an int or a tensor")
+        slot = _check.integer(op, "slot", slot, 0, SLOTS - 1, "in [0, 2^33)", "an int or a tensor")
         slot = None if slot == 0 else torch.full((1,), slot, dtype=torch.int64, device=device)
     return SampleOutput(
         *torch.ops.specdec.sample(
@@ -92,7 +91,7 @@ def sample(
             seed,
             offset,
             slot,
-            None if uniforms is None else uniforms.contiguous(),
+            uniforms,
         )
     )
 

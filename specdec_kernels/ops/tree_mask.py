@@ -6,25 +6,13 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.registry import MASK_FORMATS
 
-STATUS_INVALID_PARENT = 1  # a parent outside [-1, its node): the node counts as padding
-STATUS_INVALID_PREFIX = 2  # a prefix_len or tree_start outside [0, 2^62): it counts as 0
 MAX_LENGTH = (1 << 62) - 1  # of a prefix, so that the position of a node behind it is an int64 too
 
-# In the order of the op's format numbers.
-_DTYPES = (
-    torch.bool,
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.float16,
-    torch.uint8,
-    torch.uint32,
-    torch.uint64,
-)
+_DTYPES = {code: getattr(torch, name) for name, code in MASK_FORMATS.items()}
 _BITS = {torch.uint8: 8, torch.uint32: 32, torch.uint64: 64}
-_FORMATS = {"bool": 0, "uint8": 5, "uint32": 6, "uint64": 7}
-_ADDITIVE = {dtype: i for i, dtype in enumerate(_DTYPES) if dtype.is_floating_point}
+_ADDITIVE = {dtype: code for code, dtype in _DTYPES.items() if dtype.is_floating_point}
 
 
 class TreeMask(NamedTuple):
@@ -80,7 +68,7 @@ def tree_mask(
     if format == "additive" and not (isinstance(dtype, torch.dtype) and dtype in _ADDITIVE):
         what = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else _check.shown(dtype)
         raise TypeError(f"{op}: dtype must be float32, float64, bfloat16 or float16, got {what}")
-    number = _ADDITIVE[dtype] if format == "additive" else _FORMATS[format]
+    number = _ADDITIVE[dtype] if format == "additive" else MASK_FORMATS[format]
     num_keys = (
         -1
         if num_keys is None

@@ -4,12 +4,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check
-
-# Draft and verification never share a domain, so no number is used twice.
-DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
-DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
-DOMAIN_DRAFT = 2  # draft sampling
-DOMAIN_NOISE = 3  # per-vocabulary noise
+from specdec_kernels.registry import DOMAIN_ACCEPT, SLOTS
 
 
 def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOMAIN_ACCEPT) -> torch.Tensor:
@@ -40,7 +35,7 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     _check.dims(op, "seed", seed, "B")
     _check.tensor(op, "offset", offset, _check.INTEGERS[1:], seed.device)
     _check.shape(op, "offset", offset, B=seed.size(0))
-    n = _check.integer(op, "n", n, 0, _check.SLOTS, "in [0, 2^33]")
+    n = _check.integer(op, "n", n, 0, SLOTS, "in [0, 2^33]")
     domain = _check.integer(op, "domain", domain, 0, (1 << 32) - 1, "in [0, 2^32)")
     return torch.ops.specdec.uniforms(seed, offset, n, domain)
 

@@ -5,15 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rules
-
-STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value
-STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
-STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
-STATUS_INVALID_BONUS = 8  # the caller's bonus token was no id below V; it was emitted as given, a negative one as 0
-
-_KINDS = {"logits": 0, "probs": 1}
-_METHODS = {"token": 0, "block": 1}
+from specdec_kernels.ops import _check, _rules, _verify
+from specdec_kernels.registry import CHAIN_METHODS
 
 
 class VerifyChainOutput(NamedTuple):
@@ -113,124 +106,92 @@ def verify_chain(
     Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2; Sun et al. 2024 (block verification).
     """
     op = "verify_chain"
-    _check.choice(op, "method", method, _METHODS)
-    _check.choice(op, "target_kind", target_kind, _KINDS)
-    _check.choice(op, "draft_kind", draft_kind, _KINDS)
-
-    ragged, bonus_row = cu_draft is not None, bonus_tokens is None
-    if ragged:  # these two say which shapes the others must have
-        _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)
-    if not bonus_row:
-        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    _check.rows(op, "target_logits", target_logits, "R, V" if ragged else "B, G+1, V")
+    _check.choice(op, "method", method, CHAIN_METHODS)
+    _verify.check_kinds(op, target_kind, draft_kind)
+    shapes = _dense if cu_draft is None else _ragged
+    B, G, target_rows, draft_rows = shapes(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens)
     device = target_logits.device
-    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
-    if ragged:
-        _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
-        _check.dims(op, "cu_draft", cu_draft, "B+1")
-        _check.dims(op, "draft_tokens", draft_tokens, "D")
-        if cu_draft.size(0) == 0:
-            raise ValueError(f"{op}: cu_draft must have shape [B+1], got [0]")
-        wanted = "the longest draft's length where cu_draft is given"
-        if max_draft is None:
-            raise ValueError(f"{op}: max_draft must be {wanted}, got None")
-        max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
-        B, G, D = cu_draft.size(0) - 1, max_draft, draft_tokens.size(0)
-        if B + 1 == (target_logits.size(0) - D if bonus_row else bonus_tokens.numel()):
-            raise ValueError(
-                f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
-            )
-        target_rows, draft_rows = {"R" if bonus_row else "D": D + B * bonus_row}, {"D": D}
-    else:
-        B, G = target_logits.size(0), target_logits.size(1) - bonus_row
-        if G < 0:
-            raise ValueError(
-                f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}"
-            )
-        _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
-        if max_draft is not None:
-            _check.integer(op, "max_draft", max_draft, G, G, f"G={G} where cu_draft is not given", "an int or None")
-        target_rows, draft_rows = {"B": B, ("G+1" if bonus_row else "G"): G + bonus_row}, {"B": B, "G": G}
-    _check.shape(op, "target_logits", target_logits, **target_rows, V=target_logits.size(-1))
     if draft_logits is not None:
-        _check.rows(op, "draft_logits", draft_logits, "D, Vq" if ragged else "B, G, Vq", device)
-        if ragged and draft_logits.size(0) == D + B:
-            draft_rows = {"R": D + B}
-        elif not ragged and draft_logits.size(1) == G + 1:
-            draft_rows = {"B": B, "G+1": G + 1}
-        _check.shape(op, "draft_logits", draft_logits, **draft_rows, Vq=draft_logits.size(-1))
+        draft_rows = _draft_rows(op, draft_logits, draft_rows, B, device)
     if bonus_tokens is not None:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
         _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
 
     target = (temperature, top_k, top_p, min_p)
     draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    target_stats = _side(op, "target", target_kind, target_stats, target, target_rows, device)
-    draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
-    if draft_logits is None and (draft_stats is not None or _given(*draft)):
+    target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, target_rows, device)
+    draft_stats = _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
+    if draft_logits is None and (draft_stats is not None or _verify.are_given(*draft)):
         given = "draft_stats" if draft_stats is not None else _check.given("draft_", *draft)
+        wanted = "draft_stats and draft_temperature ... draft_min_p need draft_logits"
+        raise ValueError(f"{op}: {wanted}, got None with {given}")
+    rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
+    needed = rule is not None or not _check.is_greedy(temperature)
+    uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
+    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
+
+    drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
+    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms)
+    return VerifyChainOutput(*torch.ops.specdec.verify_chain(*drafted, *sides, *by))
+
+
+def _dense(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens):
+    """B, G, and the shapes of the target's rows and of the draft's, named."""
+    bonus_row = bonus_tokens is None
+    if not bonus_row:
+        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
+    _check.rows(op, "target_logits", target_logits, "B, G+1, V")
+    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, target_logits.device)
+    B, G, _ = target_logits.shape
+    G -= bonus_row
+    if G < 0:
         raise ValueError(
-            f"{op}: draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}"
+            f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}"
         )
-    if alpha is None and isinstance(rule, str) and rule == "exact":
-        rule = None
-    else:
-        rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
-    greedy = _check.is_greedy(temperature) and rule is None
-    _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed=not greedy)
-
-    return VerifyChainOutput(
-        *torch.ops.specdec.verify_chain(
-            target_logits,
-            draft_tokens,
-            draft_logits,
-            cu_draft,
-            G,
-            bonus_tokens,
-            *_parameters(op, "", target, B, device),
-            target_stats,
-            draft_stats,
-            *_parameters(op, "draft_", draft, B, device),
-            _KINDS[target_kind],
-            _KINDS[draft_kind],
-            _METHODS[method],
-            rule,
-            alpha,
-            seed,
-            offset,
-            None if uniforms is None else uniforms.contiguous(),
-        )
-    )
+    _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
+    if max_draft is not None:
+        _check.integer(op, "max_draft", max_draft, G, G, f"G={G} where cu_draft is not given", "an int or None")
+    return B, G, {"B": B, ("G+1" if bonus_row else "G"): G + bonus_row}, {"B": B, "G": G}
 
 
-def _given(temperature, top_k, top_p, min_p):
-    return temperature is not None or top_k is not None or top_p is not None or min_p is not None
-
-
-_SAMPLING_NAMES = ("temperature", "top_k", "top_p", "min_p")
-
-
-def _side(op, side, kind, stats, parameters, rows, device):
-    """One side's stats, checked against its kind and its sampling parameters."""
-    given = _given(*parameters) and _check.given("" if side == "target" else "draft_", *parameters)
-    if kind == "probs" and (stats is not None or given):
-        what = given or f"{side}_stats"
+def _ragged(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens):
+    """As _dense, of rows behind one another."""
+    bonus_row = bonus_tokens is None
+    _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)  # it says which shapes the others must have
+    if not bonus_row:
+        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
+    _check.rows(op, "target_logits", target_logits, "R, V")
+    device = target_logits.device
+    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
+    _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
+    _check.dims(op, "cu_draft", cu_draft, "B+1")
+    _check.dims(op, "draft_tokens", draft_tokens, "D")
+    if cu_draft.size(0) == 0:
+        raise ValueError(f"{op}: cu_draft must have shape [B+1], got [0]")
+    wanted = "the longest draft's length where cu_draft is given"
+    if max_draft is None:
+        raise ValueError(f"{op}: max_draft must be {wanted}, got None")
+    max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
+    B, D = cu_draft.size(0) - 1, draft_tokens.size(0)
+    if B + 1 == (target_logits.size(0) - D if bonus_row else bonus_tokens.numel()):
         raise ValueError(
-            f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs' with {what}"
+            f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
         )
-    if stats is None:
-        return None
-    if given:
-        raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got {given} too")
-    _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
-    _check.shape(op, f"{side}_stats", stats, **rows, **{"4": 4})
-    return stats.contiguous()
+    rows = {"R" if bonus_row else "D": D + B * bonus_row}
+    _check.shape(op, "target_logits", target_logits, **rows, V=target_logits.size(-1))
+    return B, max_draft, rows, {"D": D}
 
 
-def _parameters(op, prefix, values, n, device):
-    if not _given(*values):
-        return values
-    return [_check.sampling(op, prefix + name, x, n, device) for name, x in zip(_SAMPLING_NAMES, values)]
+def _draft_rows(op, draft_logits, rows, B, device):
+    """The shape that the draft's rows have: as drafted, or with one more row per request."""
+    _check.rows(op, "draft_logits", draft_logits, "D, Vq" if "D" in rows else "B, G, Vq", device)
+    if "D" in rows:
+        if draft_logits.size(0) == rows["D"] + B:
+            rows = {"R": rows["D"] + B}
+    elif draft_logits.size(1) == rows["G"] + 1:
+        rows = {"B": B, "G+1": rows["G"] + 1}
+    _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))
+    return rows
 
 
 @torch.library.register_fake("specdec::verify_chain")

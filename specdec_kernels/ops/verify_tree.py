@@ -5,20 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rules
-from specdec_kernels.ops.verify_chain import _KINDS, _given, _parameters, _side
-from specdec_kernels.rules import TABLE, of_tree_method
-
-_METHODS = {
-    "kseq": 0,
-    "recursive": 1,
-    "recursive_without_replacement": 2,
-    "target_only": 3,
-    "greedy": 4,
-    "traversal": 5,
-}
-_TEST_DRAFTS = ("kseq", "recursive")  # one merged node is tested as often as it was drafted; the others test nodes
-_NEED_NO_DRAFT = ("target_only", "greedy")
+from specdec_kernels.ops import _check, _rules, _verify
+from specdec_kernels.registry import TREE_METHODS
 
 
 class VerifyTreeOutput(NamedTuple):
@@ -133,128 +121,112 @@ def verify_tree(
     (traversal); Narasimhan et al. 2024 (the cascades among the rules); SGLang (thresholds).
     """
     op = "verify_tree"
-    _check.choice(op, "method", method, _METHODS)
-    _check.choice(op, "target_kind", target_kind, _KINDS)
-    _check.choice(op, "draft_kind", draft_kind, _KINDS)
+    _check.choice(op, "method", method, TREE_METHODS)
+    _verify.check_kinds(op, target_kind, draft_kind)
+    _check_tuples(op, tree, links)
+    _check.rows(op, "target_logits", target_logits, "B, M, V")
+    device, (B, M, V) = target_logits.device, target_logits.shape
+    parents, tokens, draft_nodes, columns, depth = _nodes(op, method, tree, links, B, device)
+    N = parents.size(1)
+    max_depth = depth if max_depth is None else _depth(op, max_depth)
+    tables = _tables(op, target_row, draft_row, links, B, N, device)
+
+    target = (temperature, top_k, top_p, min_p)
+    draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+    target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, {"B": B, "M": M}, device)
+    if target_row is None and M != N:
+        _check.shape(op, "target_logits", target_logits, B=B, N=N, V=V)
+    if draft_logits is None:
+        _check_no_draft(op, method, draft_stats, draft_row, draft)
+    else:
+        draft_stats = _draft_stats(op, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device)
+    if not TREE_METHODS[method].reads_draft:
+        draft_logits, draft_stats, draft, tables[1] = None, None, _NONE, None
+    if method == "greedy":
+        target_stats, target = None, _NONE
+    rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
+    needed = method != "greedy" and (rule is not None or not _check.is_greedy(temperature))
+    uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
+    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
+
+    nodes = (parents, tokens, draft_nodes, target_logits, draft_logits, TREE_METHODS[method].code, max_depth)
+    by = (rule, alpha, seed, offset, uniforms)
+    return VerifyTreeOutput(*torch.ops.specdec.verify_tree(*nodes, *tables, *sides, *by))
+
+
+_NONE = (None,) * 4
+
+
+def _check_tuples(op, tree, links):
     if not isinstance(tree, tuple | list) or len(tree) < 2:
         raise TypeError(
             f"{op}: tree must be (parents, tokens, ...) as build_tree returns it, got {type(tree).__name__}"
         )
     if links is not None and not (isinstance(links, tuple | list) and len(links) == 2):
         raise TypeError(f"{op}: links must be (first_child, next_sibling) or None, got {type(links).__name__}")
-    _check.rows(op, "target_logits", target_logits, "B, M, V")
-    device, (B, M, V) = target_logits.device, target_logits.shape
 
+
+def _nodes(op, method, tree, links, B, device):
+    """parents and tokens [B, N], draft_nodes where its drafts are tested, how many tests there are, the deepest
+    level."""
     parents, tokens, _, draft_nodes = (*tree, None, None)[:4]
     for name, x in (("parents", parents), ("tokens", tokens)):
         _check.tensor(op, name, x, _check.INTEGERS, device)
-    if parents.dim() == 1:
-        parents = parents.expand(B, -1)
-    if tokens.dim() == 1:
-        tokens = tokens.expand(B, -1)
+    parents = parents.expand(B, -1) if parents.dim() == 1 else parents
+    tokens = tokens.expand(B, -1) if tokens.dim() == 1 else tokens
     _check.dims(op, "parents", parents, "B, N")
     N = parents.size(1)
     if N == 0:
         raise ValueError(f"{op}: parents must have at least the root, got {list(parents.shape)}")
-    _check.shape(op, "parents", parents, B=B, N=N)
-    _check.shape(op, "tokens", tokens, B=B, N=N)
-    columns, depth = N, N - 1
-    if draft_nodes is not None:
-        _check.tensor(op, "draft_nodes", draft_nodes, _check.INTEGERS, device)
-        _check.dims(op, "draft_nodes", draft_nodes, "B, K, L")
-        K, depth = draft_nodes.shape[1:]
-        _check.shape(op, "draft_nodes", draft_nodes, B=B, K=K, L=depth)
-        if method in _TEST_DRAFTS:
-            if links is not None:
-                raise ValueError(
-                    f"{op}: links give no order where method {method!r} tests the drafts of draft_nodes, got both"
-                )
-            columns = K * depth
-        else:
-            draft_nodes = None
-    wanted = "an integer >= 0 and below 2^31 - 1"
-    max_depth = (
-        depth
-        if max_depth is None
-        else _check.integer(op, "max_depth", max_depth, 0, (1 << 31) - 2, wanted, "an integer or None")
+    for name, x in (("parents", parents), ("tokens", tokens)):
+        _check.shape(op, name, x, B=B, N=N)
+    if draft_nodes is None:
+        return parents, tokens, None, N, N - 1
+    _check.tensor(op, "draft_nodes", draft_nodes, _check.INTEGERS, device)
+    _check.dims(op, "draft_nodes", draft_nodes, "B, K, L")
+    K, L = draft_nodes.shape[1:]
+    _check.shape(op, "draft_nodes", draft_nodes, B=B, K=K, L=L)
+    if not TREE_METHODS[method].tests_drafts:
+        return parents, tokens, None, N, L
+    if links is not None:
+        raise ValueError(f"{op}: links give no order where method {method!r} tests the drafts of draft_nodes, got both")
+    return parents, tokens, draft_nodes, K * L, L
+
+
+def _depth(op, max_depth):
+    return _check.integer(
+        op, "max_depth", max_depth, 0, (1 << 31) - 2, "an integer >= 0 and below 2^31 - 1", "an integer or None"
     )
 
-    first_child, next_sibling = (None, None) if links is None else links
-    tables = {
-        "target_row": target_row,
-        "draft_row": draft_row,
-        "first_child": first_child,
-        "next_sibling": next_sibling,
-    }
-    for name, x in tables.items():
-        if x is not None or (links is not None and name in ("first_child", "next_sibling")):
-            _check.tensor(op, name, x, _check.INTEGERS, device)
-            _check.shape(op, name, x, B=B, N=N)
 
-    target = (temperature, top_k, top_p, min_p)
-    draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    target_stats = _side(op, "target", target_kind, target_stats, target, {"B": B, "M": M}, device)
-    if target_row is None:
-        _check.shape(op, "target_logits", target_logits, B=B, N=N, V=V)
-    if draft_logits is None:
-        if method == "kseq":
-            raise ValueError(f"{op}: method 'kseq' needs draft_logits, got None")
-        if draft_stats is not None or draft_row is not None or _given(*draft):
-            given = (
-                "draft_stats"
-                if draft_stats is not None
-                else "draft_row"
-                if draft_row is not None
-                else _check.given("draft_", *draft)
-            )
-            raise ValueError(
-                f"{op}: draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits, got None with {given}"
-            )
-    else:
-        _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
-        rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}
-        _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))
-        draft_stats = _side(op, "draft", draft_kind, draft_stats, draft, rows, device)
-    if method in _NEED_NO_DRAFT:
-        draft_logits = draft_stats = draft_row = None
-        draft = (None,) * 4
-    if method == "greedy":
-        target_stats, target = None, (None,) * 4
-    if alpha is None and isinstance(rule, str) and rule == "exact":
-        rule = None
-    else:
-        if isinstance(rule, str) and rule in TABLE and rule not in of_tree_method(method):
-            raise ValueError(f"{op}: rule {rule!r} is not defined for method {method!r}")
-        rule, alpha = _rules.arguments(op, "token", rule, alpha, B, device)
-    greedy = method == "greedy" or _check.is_greedy(temperature) and rule is None
-    _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed=not greedy)
+def _tables(op, target_row, draft_row, links, B, N, device):
+    """What names a row or a node for each node: target_row, draft_row, first_child, next_sibling."""
+    first_child, next_sibling = links or (None, None)
+    tables = [target_row, draft_row, first_child, next_sibling]
+    for i, name in enumerate(("target_row", "draft_row", "first_child", "next_sibling")):
+        if tables[i] is not None or (links is not None and i >= 2):
+            _check.tensor(op, name, tables[i], _check.INTEGERS, device)
+            _check.shape(op, name, tables[i], B=B, N=N)
+    return tables
 
-    return VerifyTreeOutput(
-        *torch.ops.specdec.verify_tree(
-            parents,
-            tokens,
-            draft_nodes,
-            target_logits,
-            draft_logits,
-            _METHODS[method],
-            max_depth,
-            target_row,
-            draft_row,
-            first_child,
-            next_sibling,
-            *_parameters(op, "", target, B, device),
-            target_stats,
-            draft_stats,
-            *_parameters(op, "draft_", draft, B, device),
-            _KINDS[target_kind],
-            _KINDS[draft_kind],
-            rule,
-            alpha,
-            seed,
-            offset,
-            None if uniforms is None else uniforms.contiguous(),
-        )
-    )
+
+def _check_no_draft(op, method, draft_stats, draft_row, draft):
+    """One-hot drafts have nothing that tells of rows."""
+    if method == "kseq":
+        raise ValueError(f"{op}: method 'kseq' needs draft_logits, got None")
+    if draft_stats is None and draft_row is None and not _verify.are_given(*draft):
+        return
+    given = "draft_stats" if draft_stats is not None else "draft_row" if draft_row is not None else ""
+    wanted = "draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits"
+    raise ValueError(f"{op}: {wanted}, got None with {given or _check.given('draft_', *draft)}")
+
+
+def _draft_stats(op, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device):
+    """The draft's stats; its rows are one for each node, or as many as draft_row names."""
+    _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
+    rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}
+    _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))
+    return _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, rows, device)
 
 
 @torch.library.register_fake("specdec::verify_tree")

@@ -8,9 +8,13 @@ is the rule whose law is enumerated.
 import math
 
 import numpy as np
+import torch
 
+from ..registry import DOMAIN_ACCEPT, DOMAIN_FINAL
 from .accept import accepts
-from .law import Q_MAX, draw, ratio
+from .law import Q_MAX, draw, numpy_rows, ratio
+from .uniforms import given
+from .uniforms import uniforms as philox_uniforms
 
 
 class Coins:
@@ -20,6 +24,17 @@ class Coins:
 
     def __init__(self, tests, final):
         self.tests, self.final, self.margin = tests, final, math.inf
+
+    @classmethod
+    def of_requests(cls, op, B, columns, seed, offset, uniforms):
+        """Of B requests with so many tests, drawn or given; all 0 where there are neither."""
+        if uniforms is None and seed is not None:
+            tests = philox_uniforms(seed, offset, columns, DOMAIN_ACCEPT)
+            uniforms = torch.cat([tests, philox_uniforms(seed, offset, 1, DOMAIN_FINAL)], 1)
+        u = np.zeros((B, columns + 1)) if uniforms is None else given(numpy_rows(uniforms))
+        if u.shape != (B, columns + 1):
+            raise ValueError(f"{op}: uniforms must have shape [B={B}, {columns}+1], got {list(u.shape)}")
+        return [cls(row[:-1], float(row[-1])) for row in u]
 
     def note(self, margin):
         self.margin = min(self.margin, margin)

@@ -45,7 +45,7 @@ def argmax_finite(z):
 
 
 def law_of_logits(z, stats):
-    """p(v) = exp((z_v - max) * scale - log_norm) where z_v >= cutoff, else 0.   stats = (scale, cutoff, log_norm, max)"""
+    """p(v) = exp((z_v - max) * scale - log_norm) where z_v >= cutoff, else 0; stats = (scale, cutoff, log_norm, max)"""
     scale, cutoff, log_norm, top = stats
     if math.isnan(log_norm):
         return Law(np.zeros(len(z)), np.zeros(len(z)), False, False, argmax_finite(z))

@@ -1,4 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bits of `status`."""
 
-INVALID_ROW, EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_BONUS = 1, 2, 4, 8
+from ..registry import STATUS_EMPTY_RESIDUAL as EMPTY_RESIDUAL
+from ..registry import STATUS_INVALID_BONUS as INVALID_BONUS
+from ..registry import STATUS_INVALID_DRAFT as INVALID_DRAFT
+from ..registry import STATUS_INVALID_ROW as INVALID_ROW
+
+__all__ = ["EMPTY_RESIDUAL", "INVALID_BONUS", "INVALID_DRAFT", "INVALID_ROW"]

@@ -7,16 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..registry import TREE_METHODS
 from .chance import Coins
-from .law import Law, clean_q, numpy_rows, padded
-from .rules import LAWS, per_request
-from .tree_rules import OF_LAWS, RULES, TEST_DRAFTS
+from .law import Law, clean_q, padded
+from .rules import per_request
+from .sides import NO_FILTERS, Side, Verified, pick
+from .tree_rules import RULES
 from .tree_rules.request import Draft, Request, one_hot
-from .uniforms import given
-from .uniforms import uniforms as philox_uniforms
-from .verify_chain import side
-
-NO_FILTERS = (None, None, None, None)
 
 
 class VerifiedTree(NamedTuple):
@@ -69,135 +66,122 @@ def verify_tree(
     columns = K * L, draft k at level l in column k * L + l. Else columns = N, node i's test in column i ("target_only":
     the visited parent's coin in the parent's column).
     """
+    check(method, draft_logits, tree, links)
+    B = len(target_logits)
+    rules = [checked_rule(method, *each) for each in per_request("verify_tree", B, "token", rule, alpha)]
+    nodes = Nodes.of(tree, B, links, target_row, draft_row, TREE_METHODS[method].tests_drafts)
+    max_depth = nodes.depth if max_depth is None else max_depth
+    chances = Coins.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
+    target = (target_logits, target_kind, target_stats, temperature, top_k, top_p, min_p)
+    if method == "greedy":
+        target = (target_logits, target_kind, None, 0.0, None, None, None)
+    draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+    if draft_logits is None or not TREE_METHODS[method].reads_draft:
+        draft = (None, draft_kind, None, *NO_FILTERS)
+    vocab = target_logits.shape[-1]
+    wide = max(vocab, 0 if draft[0] is None else draft[0].shape[-1])
+    walks = []
+    for b, chance in enumerate(chances):
+        target_rows, draft_rows = nodes.rows(b)
+        names = nodes.tokens[b].tolist()
+        p_side, q_side = side_of(b, *target), side_of(b, *draft)
+        p, q = target_of(p_side, target_rows, wide, method), draft_of(q_side, draft_rows, names, wide)
+        p1 = target_of(p_side.unscaled(), target_rows, wide, "")
+        q1 = draft_of(q_side.unscaled(), draft_rows, names, wide)
+        unscaled = lambda node, child, p=p1, q=q1: (p(node)[0], law_of_draft(q(child)[0]))
+        shape = (nodes.drafts(b), nodes.siblings(b), rules[b], unscaled, vocab)
+        request = Request(nodes.parents[b].tolist(), names, p, q, wide, max_depth, *shape)
+        walks.append(RULES[method](request, chance))
+    tokens, num_accepted, logprobs, status, margin = Verified.of(walks, chances, max_depth + 1)
+    path = torch.full((B, max_depth + 1), -1, dtype=torch.int32)
+    for b, walk in enumerate(walks):
+        path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32)
+    return VerifiedTree(tokens, num_accepted, logprobs, status, path, margin)
+
+
+def check(method, draft_logits, tree, links):
     if method not in RULES:
         raise ValueError(f"verify_tree: method must be one of {', '.join(map(repr, RULES))}, got {method!r}")
     if method == "kseq" and draft_logits is None:
         raise ValueError("verify_tree: method 'kseq' needs draft_logits, got None")
-    B = len(target_logits)
-    rules = tree_rules_of(per_request("verify_tree", B, "token", rule, alpha), method)
-    parents, tokens, _, draft_nodes = (*tree, None, None)[:4]
-    tests_drafts = draft_nodes is not None and method in TEST_DRAFTS
-    if tests_drafts and links is not None:
+    if links is not None and TREE_METHODS[method].tests_drafts and (*tree, None, None)[3] is not None:
         raise ValueError(
             f"verify_tree: links give no order where method {method!r} tests the drafts of draft_nodes, got both"
         )
-    vocab, N = target_logits.shape[-1], parents.shape[-1]
-    parents, tokens = parents.expand(B, N), tokens.expand(B, N)
-    if method in ("greedy", "target_only"):
-        draft_logits = None
-    if method == "greedy":
-        temperature, top_k, top_p, min_p, target_stats = 0.0, None, None, None, None
-    if max_depth is None:
-        max_depth = N - 1 if draft_nodes is None else draft_nodes.shape[2]
-    columns = draft_nodes.shape[1] * draft_nodes.shape[2] if tests_drafts else N
-    if uniforms is None and seed is not None:
-        uniforms = torch.cat([philox_uniforms(seed, offset, columns, 0), philox_uniforms(seed, offset, 1, 1)], 1)
-    uniforms = np.zeros((B, columns + 1)) if uniforms is None else given(numpy_rows(uniforms))
-    if uniforms.shape != (B, columns + 1):
-        raise ValueError(f"verify_tree: uniforms must have shape [B={B}, {columns}+1], got {list(uniforms.shape)}")
-    wide = max(vocab, 0 if draft_logits is None else draft_logits.shape[-1])
-
-    def pick(value, b):  # this request's own parameter
-        return value[b] if torch.is_tensor(value) and value.dim() else value
-
-    out = VerifiedTree(
-        torch.full((B, max_depth + 1), -1),
-        torch.zeros(B, dtype=torch.int32),
-        torch.zeros(B, max_depth + 1, dtype=torch.float64),
-        torch.zeros(B, dtype=torch.int32),
-        torch.full((B, max_depth + 1), -1, dtype=torch.int32),
-        torch.zeros(B, dtype=torch.float64),
-    )
-    for b in range(B):
-        p_params = [pick(x, b) for x in (temperature, top_k, top_p, min_p)]
-        q_params = [pick(x, b) for x in (draft_temperature, draft_top_k, draft_top_p, draft_min_p)]
-        draft_rows = parents[b].tolist() if draft_row is None else draft_row[b].tolist()
-        target = target_of(
-            target_logits[b], target_kind, pick(target_stats, b), p_params, pick_row(target_row, b, N), wide, method
-        )
-        draft = draft_of(
-            None if draft_logits is None else draft_logits[b],
-            draft_kind,
-            pick(draft_stats, b),
-            q_params,
-            draft_rows,
-            tokens[b].tolist(),
-            wide,
-        )
-        target1 = target_of(target_logits[b], target_kind, None, NO_FILTERS, pick_row(target_row, b, N), wide, "")
-        draft1 = draft_of(
-            None if draft_logits is None else draft_logits[b],
-            draft_kind,
-            None,
-            NO_FILTERS,
-            draft_rows,
-            tokens[b].tolist(),
-            wide,
-        )
-        request = Request(
-            parents[b].tolist(),
-            tokens[b].tolist(),
-            target,
-            draft,
-            wide,
-            max_depth,
-            draft_nodes[b].tolist() if tests_drafts else None,
-            None if links is None else [x[b].tolist() for x in links],
-            rules[b],
-            lambda node, child, p=target1, q=draft1: (p(node)[0], law_of_draft(q(child)[0])),
-            vocab,
-        )
-        chance = Coins(uniforms[b, :-1], float(uniforms[b, -1]))
-        step = RULES[method](request, chance)
-        n = len(step.tokens)
-        out.tokens[b, :n], out.path[b, :n] = torch.tensor(step.tokens), torch.tensor(step.path, dtype=torch.int32)
-        out.logprobs[b, :n] = torch.tensor(step.logprobs, dtype=torch.float64)
-        out.num_accepted[b], out.status[b], out.margin[b] = n - 1, step.status, chance.margin
-    return out
 
 
-def tree_rules_of(rules, method):
-    """The rules that a method takes: target_only "thresholds", greedy none, the others every law."""
-    for name, _ in rules:
-        if name != "exact" and not (
-            method in OF_LAWS and name in LAWS or method == "target_only" and name == "thresholds"
-        ):
-            raise ValueError(f"verify_tree: rule {name} is not defined for method {method!r}")
-    return rules
+def checked_rule(method, name, alpha):
+    if name not in TREE_METHODS[method].rules:
+        raise ValueError(f"verify_tree: rule {name} is not defined for method {method!r}")
+    return name, alpha
+
+
+class Nodes(NamedTuple):
+    """The trees of a batch."""
+
+    parents: torch.Tensor  # [B, N]
+    tokens: torch.Tensor  # [B, N]
+    draft_nodes: torch.Tensor | None  # [B, K, L] where these are what is tested
+    links: tuple | None
+    target_row: torch.Tensor | None
+    draft_row: torch.Tensor | None
+    depth: int  # of the deepest node that can be accepted
+    columns: int  # tests
+
+    @classmethod
+    def of(cls, tree, B, links, target_row, draft_row, tests_drafts):
+        parents, tokens, _, draft_nodes = (*tree, None, None)[:4]
+        N = parents.shape[-1]
+        parents, tokens = parents.expand(B, N), tokens.expand(B, N)
+        depth = N - 1 if draft_nodes is None else draft_nodes.shape[2]
+        draft_nodes = draft_nodes if tests_drafts else None
+        columns = N if draft_nodes is None else draft_nodes.shape[1] * draft_nodes.shape[2]
+        return cls(parents, tokens, draft_nodes, links, target_row, draft_row, depth, columns)
+
+    def rows(self, b):
+        """Of each node: the target's row, and the draft's row that it was drawn from."""
+        target = range(self.parents.shape[1]) if self.target_row is None else self.target_row[b].tolist()
+        return target, (self.parents if self.draft_row is None else self.draft_row)[b].tolist()
+
+    def drafts(self, b):
+        return None if self.draft_nodes is None else self.draft_nodes[b].tolist()
+
+    def siblings(self, b):
+        return None if self.links is None else [x[b].tolist() for x in self.links]
+
+
+def side_of(b, rows, kind, stats, *params):
+    return Side(None if rows is None else rows[b], kind, None if stats is None else stats[b], pick(params, b))
 
 
 def law_of_draft(draft):
     return Law(draft.q, draft.err, draft.valid, draft.hot is not None, draft.hot or 0)
 
 
-def pick_row(rows, b, n):
-    return list(range(n)) if rows is None else rows[b].tolist()
-
-
-def target_of(rows, kind, stats, params, row_of, wide, method):
+def target_of(side, row_of, wide, method):
     """node -> (Law, slack)."""
-    law_of = side(rows, kind, stats, *params)
+    law_of = side.law()
 
     def target(node):
-        if not 0 <= row_of[node] < len(rows):
+        if not 0 <= row_of[node] < len(side.rows):
             return Law(np.zeros(wide), np.zeros(wide), False, False, 0), math.inf
         law, slack = law_of(row_of[node])
-        if method == "greedy" and kind == "probs" and law.valid:
+        if method == "greedy" and side.kind == "probs" and law.valid:
             law = law._replace(p=np.eye(1, len(law.p), law.fallback)[0], greedy=True)
         return padded(law, wide), slack
 
     return target
 
 
-def draft_of(rows, kind, stats, params, row_of, tokens, wide):
+def draft_of(side, row_of, tokens, wide):
     """child -> (Draft, slack)."""
-    law_of = None if rows is None else side(rows, kind, stats, *params)
+    law_of = None if side.rows is None else side.law()
 
     def draft(child):
         row = row_of[child]
-        if rows is None or row < 0:
+        if side.rows is None or row < 0:
             return one_hot(tokens[child], wide), math.inf
-        if row >= len(rows):
+        if row >= len(side.rows):
             return Draft(np.zeros(wide), np.zeros(wide), False, False, row), math.inf
         law, slack = law_of(row)
         law = padded(law, wide)

@@ -3,7 +3,7 @@
 
 import torch
 
-from ...rules import NAMES, TABLE
+from ...registry import RULES, rule_named
 from ..law import per_row
 from .acceptance import TESTS
 from .laws import LAWS, ROW_RULES, by_law, final, judged, mix_of
@@ -37,19 +37,20 @@ def per_request(op, B, method, rule, alpha):
     or [B, 2]. A length of 1 stands for B. Where a rule has two parameters and alpha one, the second is its default;
     what it has no use for is ignored."""
     if isinstance(rule, str):
-        if rule not in TABLE:
+        rule = rule_named(rule, 4)
+        if rule not in RULES:
             raise ValueError(
-                f"{op}: rule must be one of {', '.join(map(repr, TABLE))} or a tensor of codes, got {rule!r}"
+                f"{op}: rule must be one of {', '.join(map(repr, RULES))} or a tensor of codes, got {rule!r}"
             )
         names = [rule] * B
         if rule == "exact" and alpha is not None:
             raise ValueError(f"{op}: rule 'exact' takes no alpha, got {alpha!r}")
     else:
-        codes = rule.expand(B).tolist()
-        unknown = [code for code in codes if code not in NAMES]
+        codes, known = rule.expand(B).tolist(), {rule.code: name for name, rule in RULES.items()}
+        unknown = [code for code in codes if code not in known]
         if unknown:
-            raise ValueError(f"{op}: rule codes must be 0 ... {len(NAMES) - 1}, got {unknown[0]}")
-        names = [NAMES[code] for code in codes]
+            raise ValueError(f"{op}: rule codes must be 0 ... {len(known) - 1}, got {unknown[0]}")
+        names = [known[code] for code in codes]
     if alpha is None:
         given = [()] * B
     elif torch.is_tensor(alpha) and alpha.dim():
@@ -62,9 +63,9 @@ def per_request(op, B, method, rule, alpha):
 def resolved(op, method, name, given=None):
     """(name, alpha), checked; a rule at its exact end is "exact". given: None, a number, or the first of its
     parameters."""
-    if name not in TABLE:
-        raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, TABLE))}, got {name!r}")
-    rule = TABLE[name]
+    if name not in RULES:
+        raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, RULES))}, got {name!r}")
+    rule = RULES[name]
     if method != "token" and not rule.defines_distribution:
         raise ValueError(f"{op}: rule {name} is no law, so method must be token, got {method}")
     given = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..kseq_rho import best_rho, rho_of_laws
 from ..law import Law
-from ..verify_chain import INVALID_DRAFT, INVALID_ROW
+from ..status import INVALID_DRAFT, INVALID_ROW
 from .step import descend
 
 LEVEL = 1e-6  # the residual |f(rho)| that an op's search may leave, on the valid side

@@ -8,7 +8,7 @@ import numpy as np
 from ..law import Q_MAX, SUM_EPS, Law, without
 from ..residual import leftover
 from ..rules import LAWS, ROW_RULES, Pair, mix_of
-from ..verify_chain import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from ..status import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 
 
 class Step:

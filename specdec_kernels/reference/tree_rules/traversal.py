@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ..verify_chain import EMPTY_RESIDUAL, INVALID_ROW
+from ..status import EMPTY_RESIDUAL, INVALID_ROW
 from .greedy import greedy
 from .step import Step, leftover, normalised
 

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments that verify_chain and verify_tree share: rows of two sides, each with its kind and its stats or its
+sampling parameters (temperature, top_k, top_p, min_p)."""
+
+from __future__ import annotations
+
+from specdec_kernels.ops import _check
+from specdec_kernels.registry import ROW_KINDS, SAMPLING
+
+_SAMPLING = tuple(SAMPLING)
+
+
+def check_kinds(op, target_kind, draft_kind):
+    _check.choice(op, "target_kind", target_kind, ROW_KINDS)
+    _check.choice(op, "draft_kind", draft_kind, ROW_KINDS)
+
+
+def are_given(temperature, top_k, top_p, min_p):
+    return temperature is not None or top_k is not None or top_p is not None or min_p is not None
+
+
+def stats_of(op, side, kind, stats, parameters, rows, device):
+    """One side's stats, checked against its kind and its sampling parameters."""
+    given = are_given(*parameters) and _check.given("" if side == "target" else "draft_", *parameters)
+    if kind == "probs" and (stats is not None or given):
+        what = given or f"{side}_stats"
+        raise ValueError(
+            f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs' with {what}"
+        )
+    if stats is None:
+        return None
+    if given:
+        raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got {given} too")
+    _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
+    _check.shape(op, f"{side}_stats", stats, **rows, **{"4": 4})
+    return stats.contiguous()
+
+
+def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, draft_kind):
+    """Of both sides, in the op's order: parameters and stats, then the kinds."""
+    return (
+        *_parameters(op, "", target, n, device),
+        target_stats,
+        draft_stats,
+        *_parameters(op, "draft_", draft, n, device),
+        ROW_KINDS[target_kind],
+        ROW_KINDS[draft_kind],
+    )
+
+
+def _parameters(op, prefix, values, n, device):
+    if not are_given(*values):
+        return values
+    return [_check.sampling(op, prefix + name, x, n, device) for name, x in zip(_SAMPLING, values)]

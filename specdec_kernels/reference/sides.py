@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What verify_chain and verify_tree read and write, request by request: the rows of one side, and what was emitted."""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from .law import law_of_logits, law_of_probs, numpy_rows
+from .row_stats import stats_and_slack
+
+NO_FILTERS = (None, None, None, None)
+
+
+class Side(NamedTuple):
+    """The rows of one request as the call describes them."""
+
+    rows: torch.Tensor  # [n, V]
+    kind: str
+    stats: torch.Tensor | None  # [n, 4]
+    params: tuple  # temperature, top_k, top_p, min_p: None or a number each
+
+    def law(self):
+        """i -> (Law of row i, slack)."""
+        rows = numpy_rows(self.rows)
+        if self.kind == "probs":
+            return lambda i: (law_of_probs(rows[i]), math.inf)
+
+        def law(i):
+            if self.stats is not None:
+                return law_of_logits(rows[i], self.stats[i].double().tolist()), math.inf
+            (computed,), (slack,) = stats_and_slack(rows[i : i + 1], *self.params)
+            return law_of_logits(rows[i], computed), slack
+
+        return law
+
+    def unscaled(self):
+        """The same rows at T = 1 without filters."""
+        return self._replace(stats=None, params=NO_FILTERS)
+
+
+def pick(params, b):
+    """Request b's own parameters."""
+    return tuple(x[b] if torch.is_tensor(x) and x.dim() else x for x in params)
+
+
+class Verified(NamedTuple):
+    tokens: torch.Tensor  # [B, G+1] int64: accepted tokens, one final token, then -1
+    num_accepted: torch.Tensor  # [B] int32
+    logprobs: torch.Tensor  # [B, G+1] float64, ln of the target law at each emitted token
+    status: torch.Tensor  # [B] int32
+    margin: torch.Tensor  # [B] float64: below 1 another answer is as right as this one
+
+    @classmethod
+    def of(cls, walks, chances, width):
+        """What the walks of B requests have emitted by their chances."""
+        B = len(walks)
+        out = cls(
+            torch.full((B, width), -1),
+            torch.tensor([len(walk.tokens) - 1 for walk in walks], dtype=torch.int32),
+            torch.zeros(B, width, dtype=torch.float64),
+            torch.tensor([walk.status for walk in walks], dtype=torch.int32),
+            torch.tensor([chance.margin for chance in chances], dtype=torch.float64),
+        )
+        for b, walk in enumerate(walks):
+            out.tokens[b, : len(walk.tokens)] = torch.tensor(walk.tokens)
+            out.logprobs[b, : len(walk.tokens)] = torch.tensor(walk.logprobs, dtype=torch.float64)
+        return out

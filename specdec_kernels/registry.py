@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What everything is called and numbered: ops, methods, rules, row kinds, mask formats, status bits, random domains.
+
+Every list in Python that walks over one of these is made of it. csrc numbers them again, since a header is read without
+Python: python_tests/build/test_registry.py compares the two. Nothing here needs torch.
+
+p target, q draft, both as sampled (temperature, filters); p1, q1: the unscaled softmax of the same rows (T = 1, no
+filters); TV = sum (p - q)+. Every comparison that keeps a draft is written so that NaN defers to the target.
+"""
+
+import warnings
+from typing import NamedTuple
+
+# ---- ops: torch.ops.specdec.<name>, specdec_kernels.<name>, csrc/ops/<name>/, bench/<name>.py ... --------------------
+
+OPS = (
+    "uniforms",
+    "accept",
+    "residual",
+    "row_gap",
+    "kseq_rho",
+    "row_stats",
+    "sample",
+    "build_tree",
+    "tree_mask",
+    "verify_chain",
+    "verify_tree",
+)
+FUNCTIONS = (*OPS, "tree_mask_mod")  # public functions; the last is no op of its own
+
+# ---- rows, random numbers, statuses ---------------------------------------------------------------------------------
+
+ROW_DTYPES = ("float32", "bfloat16", "float16")  # in the order of csrc's DType
+ROW_KINDS = {"logits": 0, "probs": 1}
+MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
+CHUNK = 1024  # entries of a row that are summed together, in one fixed order
+
+# Draft and verification never share a domain, so no number is used twice.
+DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
+DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
+DOMAIN_DRAFT = 2  # draft sampling
+DOMAIN_NOISE = 3  # per-vocabulary noise
+SLOTS = 1 << 33  # of one (seed, offset, domain): a block's number is a word
+
+# Bits of what verify_chain and verify_tree return as `status`
+STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value
+STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
+STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
+STATUS_INVALID_BONUS = 8  # the caller's bonus token was no id below V; it was emitted as given, a negative one as 0
+
+# ---- trees ----------------------------------------------------------------------------------------------------------
+
+MAX_DRAFTS = 1024  # of a request in build_tree
+MASK_FORMATS = {  # what tree_mask writes, by dtype: the floats are additive, the unsigned integers packed
+    "bool": 0,
+    "float32": 1,
+    "float64": 2,
+    "bfloat16": 3,
+    "float16": 4,
+    "uint8": 5,
+    "uint32": 6,
+    "uint64": 7,
+}
+STATUS_INVALID_PARENT = 1  # of tree_mask: a parent outside [-1, its node): the node counts as padding
+STATUS_INVALID_PREFIX = 2  # of tree_mask: a prefix_len or tree_start outside [0, 2^62): it counts as 0
+
+# ---- sampling parameters, in their order ----------------------------------------------------------------------------
+
+FLT_MAX = (2 - 2.0**-23) * 2.0**127
+INF = float("inf")
+
+
+class Range(NamedTuple):
+    opening: str  # "[" or "("
+    low: float
+    high: float
+    closing: str
+    says: str
+
+    def __contains__(self, x):
+        above = self.low <= x if self.opening == "[" else self.low < x
+        return above and (x <= self.high if self.closing == "]" else x < self.high)
+
+
+SAMPLING = {
+    "temperature": Range("[", 0, FLT_MAX, "]", "finite in float32 and >= 0"),
+    "top_k": Range("[", -1, 1 << 63, ")", ">= 1 and below 2^63, or 0 or -1 for off"),
+    "top_p": Range("(", 2.0**-150, 1, "]", "in (0, 1]"),
+    "min_p": Range("[", 0, 1, "]", "in [0, 1]"),
+}
+
+# ---- rules: how a draft is accepted, and what law or guarantee what is emitted has ----------------------------------
+
+
+class Parameter(NamedTuple):
+    name: str
+    opening: str  # "[" or "("
+    low: float
+    high: float
+    closing: str
+    default: float  # the strictest value; Medusa's own for "typical"
+
+    @property
+    def range(self):
+        return f"{self.opening}{self.low:g}, {self.high:g}{self.closing}"
+
+    __contains__ = Range.__contains__
+
+
+class Rule(NamedTuple):
+    code: int
+    parameters: tuple[Parameter, ...]  # what alpha holds
+    defines_distribution: bool  # what is emitted follows a law pi = T(q, p) position by position, by every method
+    says: str
+    exact_at: float | None = None  # the alpha at which the rule is "exact", bit for bit
+
+
+def _unit(name="alpha", default=0.0):
+    return Parameter(name, "[", 0, 1, "]", default)
+
+
+def _open(name="alpha", default=0.0):
+    return Parameter(name, "[", 0, INF, ")", default)
+
+
+def _positive(name):
+    return Parameter(name, "(", 0, 1, "]", 1.0)
+
+
+RULES = {
+    "exact": Rule(0, (), True, "pi = p"),
+    # Speculative cascades (Narasimhan et al. 2024): pi = p where the rule defers, else q. Of a wider draft, pi keeps
+    # what lies in the target's vocabulary, and leaves the rest to p.
+    "chow": Rule(1, (_unit(),), True, "defers iff max q1 < 1 - alpha"),
+    "chow_log": Rule(2, (_open(),), True, "defers iff H(q1) > alpha"),
+    "diff": Rule(3, (_unit(),), True, "defers iff max q1 < max p1 - alpha"),
+    "diff_log": Rule(4, (_open(),), True, "defers iff H(q1) > H(p1) + alpha"),
+    "opt": Rule(5, (_open(),), True, "defers iff max q1 < max p1 - alpha TV"),
+    "opt_log": Rule(6, (_open(),), True, "defers iff H(q1) > H(p1) + alpha TV"),
+    # Token by token: pi(v) = q(v) [v kept] + eta p(v), eta = the mass of q that is not kept.
+    "token_v1": Rule(7, (_unit(),), True, "keeps v iff q1(v) >= max p1 - alpha"),
+    "token_v2": Rule(8, (_unit(),), True, "keeps v iff p1(v) >= max p1 - alpha"),
+    "token_v3": Rule(9, (_unit(),), True, "keeps v iff p1(v) >= (1 - alpha) max p1"),
+    "lenience": Rule(
+        10,
+        (_positive("l"),),
+        False,
+        "accepts with min(1, p / (l q)), else norm((p - q)+): emitted(x) <= p(x) / l; greedy: p1(x) >= l max p1",
+        1.0,
+    ),
+    "lossy": Rule(
+        11,
+        (Parameter("alpha", "[", 0, 1, ")", 0.0),),
+        True,
+        "accepts with min(1, p / ((1 - alpha) q)): "
+        "pi = max(min(q, p / (1 - alpha)), p / beta), beta solved so that sum pi = 1",
+        0.0,
+    ),
+    "ensemble": Rule(12, (_unit("w", 1.0),), True, "pi = w p + (1 - w) q", 1.0),
+    "typical": Rule(
+        13,
+        (_unit("eps", 0.09), _open("delta", 0.3)),
+        False,
+        "accepts A = {x: p(x) > min(eps, delta exp(-H(p)))}, else draws from p: emitted = q [A] + p q(not A)",
+    ),
+    "relaxed": Rule(
+        14,
+        (Parameter("n", "[", 1, INF, ")", 1.0), _unit("delta")),
+        False,
+        "accepts A = {x among the n largest of p1, p1(x) >= max p1 - delta, p1(x) > 0}, else draws from p: "
+        "emitted = q [A] + p q(not A)",
+    ),
+    "synthetic": Rule(
+        15, (_unit("rate"),), False, "accepts with chance rate, else draws from p: emitted = rate q + (1 - rate) p"
+    ),
+    "thresholds": Rule(
+        16,
+        (_positive("threshold_single"), _positive("threshold_acc")),
+        False,
+        "accepts d with chance A = 1 if p(d) >= threshold_single else min(1, p(d) / threshold_acc), "
+        "else draws from p without d; (1, 1): the target's law whatever drafted d",
+    ),
+}
+LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)
+# Of drafts that no model has weighed: a law of both models' rows makes no sense there.
+ONE_HOT_RULES = tuple(name for name, rule in RULES.items() if name == "exact" or not rule.defines_distribution)
+RENAMED_RULES = {"top_n": "relaxed"}  # still accepted, for one release
+
+
+def rule_named(name: str, stacklevel: int) -> str:
+    """The name that a rule has now; where it is called by the one it had, a warning, stacklevel frames up from here."""
+    if name not in RENAMED_RULES:
+        return name
+    now = RENAMED_RULES[name]
+    warnings.warn(f"the rule {name!r} is now called {now!r}", DeprecationWarning, stacklevel=stacklevel)
+    return now
+
+
+# ---- methods --------------------------------------------------------------------------------------------------------
+
+
+class ChainMethod(NamedTuple):
+    code: int
+    rules: tuple[str, ...]  # that it takes
+
+
+class TreeMethod(NamedTuple):
+    code: int
+    children: str  # how those of a node come about: drawn "independent"ly, "distinct" by their draws, or "any"
+    rules: tuple[str, ...]
+    tests_drafts: bool = False  # one merged node as often as it was drafted; the others test nodes
+    reads_draft: bool = True  # looks at q
+
+
+CHAIN_METHODS = {"token": ChainMethod(0, tuple(RULES)), "block": ChainMethod(1, LAWS)}
+TREE_METHODS = {
+    "kseq": TreeMethod(0, "independent", LAWS, tests_drafts=True),
+    "recursive": TreeMethod(1, "independent", LAWS, tests_drafts=True),
+    "recursive_without_replacement": TreeMethod(2, "distinct", LAWS),
+    "target_only": TreeMethod(3, "any", ("exact", "thresholds"), reads_draft=False),
+    "greedy": TreeMethod(4, "any", ("exact",), reads_draft=False),
+    "traversal": TreeMethod(5, "distinct", LAWS),
+}
+TEST_DRAFTS = tuple(name for name, method in TREE_METHODS.items() if method.tests_drafts)
+BY_LAW = tuple(name for name, method in TREE_METHODS.items() if method.rules == LAWS)
