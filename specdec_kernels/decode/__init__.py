@@ -9,7 +9,7 @@
 Needs the extra `decode` (transformers and friends); the ops themselves do not.
 """
 
-from .draft import Draft, Drafter, TreeDraft
+from .proposal import Draft, Drafter, TreeDraft
 from .drafters.lookup_then_model import LookupThenModel
 from .drafters.model_drafter import ModelDrafter
 from .drafters.prompt_lookup import PromptLookupDrafter

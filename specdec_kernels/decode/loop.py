@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from ..rules import TABLE
-from .draft import Draft
+from .proposal import Draft
 from .drafters.token_cascade import PlainCascade
 from .request import Event, Request, Result, Stats
 from .sequence import Batch, Sequence

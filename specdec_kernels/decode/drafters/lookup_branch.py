@@ -4,7 +4,7 @@
 import torch
 from torch.nn.functional import pad
 
-from ..draft import TreeDraft
+from ..proposal import TreeDraft
 
 __all__ = ["with_lookup"]
 

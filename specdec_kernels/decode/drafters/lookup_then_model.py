@@ -3,7 +3,7 @@
 
 import torch
 
-from ..draft import ONE_HOT_RULES, Draft, tested_drafts
+from ..proposal import ONE_HOT_RULES, Draft, tested_drafts
 from .model_drafter import ModelDrafter
 from .prompt_lookup import PromptLookupDrafter
 

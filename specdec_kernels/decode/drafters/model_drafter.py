@@ -6,7 +6,7 @@ import torch
 import specdec_kernels as sk
 
 from ...rules import TABLE
-from ..draft import Draft, tested_drafts
+from ..proposal import Draft, tested_drafts
 from .draft_length import make_gamma
 from .draft_runner import Follower
 

@@ -3,7 +3,7 @@
 
 import torch
 
-from ..draft import ONE_HOT_RULES, Draft, tested_drafts
+from ..proposal import ONE_HOT_RULES, Draft, tested_drafts
 from .draft_length import make_gamma
 
 __all__ = ["PromptLookupDrafter"]

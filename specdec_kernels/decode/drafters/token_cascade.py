@@ -7,7 +7,7 @@ import torch
 
 import specdec_kernels as sk
 
-from ..draft import Draft
+from ..proposal import Draft
 from .draft_runner import Follower
 
 __all__ = ["PlainCascade"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from ...rules import of_tree_method
-from ..draft import ONE_HOT_RULES
+from ..proposal import ONE_HOT_RULES
 from .draft_runner import Follower
 from .lookup_branch import with_lookup
 from .prompt_lookup import PromptLookupDrafter

@@ -9,7 +9,7 @@ import torch
 
 import specdec_kernels as sk
 
-from ..draft import TreeDraft
+from ..proposal import TreeDraft
 from ..models.slot_cache import Branches
 from .draft_runner import Follower
 from .tree_shape import TreeShape

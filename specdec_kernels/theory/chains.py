@@ -135,8 +135,8 @@ def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, 
     target_stats, draft_stats: [N, 4] as row_stats returns them (temperature and filters); None: temperature 1, no
     filter. A row that is no law (NaN, +inf or nothing finite) gives NaN.
     """
-    from .reference.law import law_of_logits, numpy_rows
-    from .reference.row_stats import row_stats
+    from ..reference.law import law_of_logits, numpy_rows
+    from ..reference.row_stats import row_stats
 
     op = "acceptance_rate_from_logits"
     if target_logits.dim() != 2:
@@ -241,7 +241,7 @@ def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") 
     >>> round(expected_tree_tokens(*rows, 1, 2, "recursive"), 6), round(expected_tree_tokens(*rows, 1, 2, "traversal"), 6)
     (2.111111, 2.222222)
     """
-    from .reference.tree_law import distinct_trees, expected_length, iid_trees, mixed
+    from ..reference.tree_law import distinct_trees, expected_length, iid_trees, mixed
 
     if drawn not in ("iid", "distinct"):
         raise ValueError(f"expected_tree_tokens: drawn must be 'iid' or 'distinct', got {drawn!r}")
@@ -265,7 +265,7 @@ def expected_chain_tokens(
     >>> expected_chain_tokens(*rows, 2, rule="chow", alpha=0.5)
     3.0
     """
-    from .reference.chain_law import chain_law
+    from ..reference.chain_law import chain_law
 
     _check("expected_chain_tokens", gamma=gamma)
     if method not in ("token", "block"):
@@ -285,8 +285,8 @@ def deferral_rate(p: torch.Tensor, q: torch.Tensor, rule: str, alpha=None, p1=No
     >>> [round(deferral_rate(p, q, rule, 0.45).item(), 6) for rule in ("chow", "diff", "token_v1", "token_v3")]
     [1.0, 0.0, 0.0, 0.3]
     """
-    from .reference.rules import mix_of, resolved
-    from .reference.rules.one_step import pair_of
+    from ..reference.rules import mix_of, resolved
+    from ..reference.rules.one_step import pair_of
 
     op = "deferral_rate"
     cascades = ("chow", "chow_log", "diff", "diff_log", "opt", "opt_log", "token_v1", "token_v2", "token_v3")
@@ -313,7 +313,7 @@ def _pair(op, p, q, k):
 
 
 def _rho(p, q, k):
-    from .reference.kseq_rho import best_rho
+    from ..reference.kseq_rho import best_rho
 
     return best_rho(p, q, k)
 
