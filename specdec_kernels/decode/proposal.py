@@ -1,55 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a drafter hands to the loop, and what the loop asks of a drafter."""
+"""What passes between a drafter and the loop: the drafter's duties (Drafter), and what it hands over for one step
+(Proposal): a chain of tokens (Draft), a tree (TreeDraft), or what a token-level cascade keeps (token_cascade.py)."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 import specdec_kernels as sk
 
 from ..rules import TABLE
-from .models.slot_cache import Branches
+from .models.slot_cache import Branches, SlotCache
 from .sequence import Batch, Sequence
 
-__all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "TreeDraft", "tested_drafts"]
+__all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
 
 # Rules that make sense of a draft which no model has weighed: all but those that put a law of both models' rows in
 # place of p.
 ONE_HOT_RULES = tuple(name for name, rule in TABLE.items() if name == "exact" or not rule.defines_distribution)
 
 
-class Draft(NamedTuple):
-    """A chain for each row."""
+def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:
+    """row_stats of rows that hold nothing but `tokens` [...] -> [..., 4]: greedy rows, whose logits are never read."""
+    stats = torch.zeros(*tokens.shape, 4)
+    stats[..., 0] = torch.inf
+    stats[..., 2] = tokens.clamp(min=0)
+    return stats
 
-    tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
-    logits: torch.Tensor | None = (
-        None  # [n, G, Vq], or G+1 rows, the last behind a request's last draft; None: every draft is one-hot
-    )
-    stats: torch.Tensor | None = (
-        None  # [n, G or G+1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
-    )
 
-    branches = None  # in the target's pass each token sees all before it
+class Proposal(Protocol):
+    """One step's drafts for the n requests of a batch, and how they are scored, verified and committed.
+
+    The defaults are those of a chain. A proposal of another kind inherits and says what differs.
+    """
+
+    tokens: torch.Tensor  # [n, G] int64, to be scored behind each request's last token; -1 where there is none
 
     @property
-    def called(self) -> list[bool]:
-        """For which rows the target is needed."""
+    def branches(self) -> Branches | None:
+        """Scored: as nodes of trees, or (None) as chains, in which each token sees all before it."""
+        return None
+
+    @property
+    def needs_target(self) -> list[bool]:
+        """Scored: which requests need the target's pass; without any there is none, and verify is given no logits."""
         return [True] * len(self.tokens)
+
+    def verify(self, logits: torch.Tensor | None, batch: Batch, method: str) -> sk.VerifyChainOutput:
+        """Verified: logits [n, G + 1, V] of the target's pass -> what verify_chain or verify_tree says. method: "token"
+        or "block"."""
+
+    def commit_kv(self, cache: SlotCache, start: list[int], verified) -> None:
+        """Committed: the accepted tokens' keys go where they belong in the target's cache; start: of the step's pass.
+        Those of a chain lie there already."""
+
+    def tested(self, verified) -> list[int]:
+        """How many levels verification looked at, request by request: the accepted ones and the first rejected one."""
+        drafted = (self.tokens >= 0).sum(1)
+        return torch.minimum(verified.num_accepted + 1, drafted).tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Draft(Proposal):
+    """A chain for each request."""
+
+    tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
+    # [n, G, Vq], or G + 1 rows, the last behind a request's last draft; None: every draft is one-hot
+    logits: torch.Tensor | None = None
+    # [n, G or G + 1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
+    stats: torch.Tensor | None = None
 
     def verify(self, logits, batch, method):
         drawn = dict(draft_logits=self.logits, draft_stats=self.stats)
-        return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.randomness)
-
-    def settle(self, cache, start, verdict):
-        """The accepted tokens lie in the target's cache where they belong."""
-
-    def tested(self, verdict) -> list[int]:
-        return [min(a + 1, g) for a, g in zip(verdict.num_accepted.tolist(), (self.tokens >= 0).sum(1).tolist())]
+        return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.draw_params)
 
 
-class TreeDraft(NamedTuple):
-    """A tree for each row, by the numbering of build_tree: node 0 is the last committed token. `tokens` has no column
-    for it."""
+@dataclass(frozen=True, eq=False)
+class TreeDraft(Proposal):
+    """A tree for each request, by the numbering of build_tree: node 0 is the last committed token. `tokens` has no
+    column for it."""
 
     parents: torch.Tensor  # [n, N] int32, -1 at the root and at padding
     tokens: torch.Tensor  # [n, N - 1] int64, of nodes 1, 2, ...; -1 at padding
@@ -60,8 +90,6 @@ class TreeDraft(NamedTuple):
     stats: torch.Tensor | None = None  # [n, M, 4]
     row: torch.Tensor | None = None  # [n, N]: the row each node was drawn from, -1: one-hot
 
-    called = Draft.called
-
     @property
     def branches(self):
         return Branches(self.parents, [0] * len(self.parents))
@@ -69,47 +97,53 @@ class TreeDraft(NamedTuple):
     def verify(self, logits, batch, method):
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
-        drawn = (
-            {} if self.logits is None else dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
-        )
-        return sk.verify_tree(
-            tree, logits, method=self.method, max_depth=self.depth, **drawn, **batch.rules, **batch.randomness
-        )
+        drawn = dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
+        options = dict(method=self.method, max_depth=self.depth, **(drawn if self.logits is not None else {}))
+        return sk.verify_tree(tree, logits, **options, **batch.rules, **batch.draw_params)
 
-    def settle(self, cache, start, verdict):
-        """The accepted path moves together in the target's cache."""
-        cache.compact(start, [[node for node in path if node >= 0] for path in verdict.path.tolist()])
+    def commit_kv(self, cache, start, verified):
+        """The accepted path moves together."""
+        cache.compact(start, [[node for node in path if node >= 0] for path in verified.path.tolist()])
 
-    def tested(self, verdict) -> list[int]:
+    def tested(self, verified):
         """Levels with drafts that the walk has come to: the accepted ones, and the one where none was accepted."""
-        accepted = verdict.num_accepted.long()
-        last = verdict.path.gather(1, accepted[:, None])
+        accepted = verified.num_accepted.long()
+        last = verified.path.gather(1, accepted[:, None])
         return (accepted + (self.parents == last).any(1)).tolist()
 
 
 class Drafter(Protocol):
-    """What the loop asks of a drafter. Slots are numbered as in the target's cache."""
+    """What the loop asks of a drafter. Slots are numbered as in the target's cache.
 
-    margin: int  # how many positions past the end of a sequence a step may write
+    The defaults are those of a drafter that keeps its state in `parts`, models' runners or other drafters, which follow
+    the requests through the slots, and that learns nothing from a step.
+    """
+
+    parts: Iterable = ()
+    num_lookahead: int  # how many positions past the end of a sequence a step may write
     rules: tuple[str, ...]  # under which its drafts can be verified
     verifies: tuple[str, ...]  # "token", "block": the methods of verify_chain that can do it; a tree names its own
 
+    def check(self, target, sequences: Iterable[Sequence]) -> None:
+        """Raises ValueError, before anything is decoded, where this drafter cannot serve a request or the target."""
+
     def begin(self, slots: int, capacity: int) -> None:
         """A new run of the loop."""
+        for part in self.parts:
+            part.begin(slots, capacity)
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """A request takes a slot."""
+        for part in self.parts:
+            part.admit(slot, sequence)
 
     def move(self, source: int, target: int) -> None:
         """The request in slot `source` goes on in slot `target`."""
+        for part in self.parts:
+            part.move(source, target)
 
-    def propose(self, batch: Batch) -> Draft | TreeDraft | None:
+    def propose(self, batch: Batch) -> Proposal | None:
         """Draft for every sequence; None if there is nothing for any of them."""
 
     def observe(self, drafted: list[int], accepted: list[int], draft_seconds: float, target_seconds: float) -> None:
-        """What became of the last proposal, row by row, and the seconds the step's two halves took."""
-
-
-def tested_drafts(drafted: list[int], accepted: list[int]) -> int:
-    """How many drafts the acceptance test looked at: the accepted ones and the first rejected one of each row."""
-    return sum(min(a + 1, g) for g, a in zip(drafted, accepted))
+        """What became of the last proposal, request by request, and the seconds the step's two halves took."""
