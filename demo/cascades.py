@@ -79,7 +79,7 @@ class Scorer:
 
 def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[list]:
     """One setting: FIELDS per prompt."""
-    drafter = decode.PlainCascade(pair.draft) if cascade == "plain" else decode.ModelDrafter(pair.draft, gamma)
+    drafter = decode.TokenCascade(pair.draft) if cascade == "plain" else decode.ModelDrafter(pair.draft, gamma)
     requests = [
         decode.Request(p, tokens, 1.0, rule=rule, alpha=alpha, seed=i, eos=pair.eos)
         for i, p in enumerate(scorer.prompts)

@@ -285,7 +285,7 @@ def test_adaptive_gamma_follows_what_it_measures():
         gamma = AdaptiveGamma(8)
         for step in range(200):
             g = gamma.value
-            gamma.observe(g, round(accepted_share * g), g, draft * g, 1 + slope * g, 1)
+            gamma.observe([g], [round(accepted_share * g)], draft * g, 1 + slope * g)
         return gamma.value, gamma.cost()
 
     cheap, cost = settle(1.0, 0.01, 0.02)

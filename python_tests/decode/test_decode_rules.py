@@ -10,7 +10,7 @@ import specdec_kernels as sk
 from specdec_kernels.decode import (
     LookupThenModel,
     ModelDrafter,
-    PlainCascade,
+    TokenCascade,
     PromptLookupDrafter,
     Request,
     TreeDrafter,
@@ -132,7 +132,7 @@ def test_thresholds_of_a_tree():
 def test_joint_law_of_a_plain_cascade(pair, rule):
     """The same law without speculation. Calls are deferrals where the draft's row decides, and tokens under an
     oracle."""
-    tokens, stats = three_tokens(pair, rule, PlainCascade(pair[1]))
+    tokens, stats = three_tokens(pair, rule, TokenCascade(pair[1]))
     law = laws.joint(pi(pair, rule), 3)
     assert laws.compare_with_law(tokens, law, V).passed
     if rule in ("chow", "chow_log"):
@@ -154,7 +154,7 @@ def test_plain_cascade_at_its_ends():
             Request(r.prompt, r.max_new_tokens, rule="chow", alpha=alpha, eos=(tiny.greedy(model, r.prompt, 9)[8],))
             for r in todo
         ]
-        output = generate(target, asked, PlainCascade(draft), max_batch=2)
+        output = generate(target, asked, TokenCascade(draft), max_batch=2)
         for request, result in zip(asked, output.results):
             whole = tiny.greedy(model, request.prompt, 9)
             end = whole.index(request.eos[0]) + 1
@@ -187,7 +187,7 @@ def test_a_request_alone_and_beside_other_rules(kind):
             ["exact", "typical", "lenience", "synthetic"] * 2,
             lambda: LookupThenModel(PromptLookupDrafter(5), model()),
         ),
-        "plain": (["chow", "diff", "chow_log", "opt"] * 2, lambda: PlainCascade(draft)),
+        "plain": (["chow", "diff", "chow_log", "opt"] * 2, lambda: TokenCascade(draft)),
         "tree": (
             ["exact", "chow", "token_v3", "opt", "exact", "ensemble", "diff", "chow_log"],
             lambda: TreeDrafter(draft, "traversal", 3, 3),
@@ -249,13 +249,13 @@ def test_errors():
         (lambda: decode(lookup), "with PromptLookupDrafter, request 0 has 'chow'"),
         (lambda: decode(LookupThenModel(lookup, model)), "with LookupThenModel, request 0 has 'chow'"),
         (
-            lambda: decode(PlainCascade(draft), rule="token_v3"),
-            "rule must be one of chow, chow_log, diff.* with PlainCascade",
+            lambda: decode(TokenCascade(draft), rule="token_v3"),
+            "rule must be one of chow, chow_log, diff.* with TokenCascade",
         ),
-        (lambda: decode(PlainCascade(draft), tokens=300), "max_new_tokens must be <= longest=256, request 0 has 300"),
+        (lambda: decode(TokenCascade(draft), tokens=300), "max_new_tokens must be <= longest=256, request 0 has 300"),
         (
-            lambda: decode(PlainCascade(adapt(tiny.llama(6, 40)))),
-            "PlainCascade's draft must have at most the target's 32 ids, got 40",
+            lambda: decode(TokenCascade(adapt(tiny.llama(6, 40)))),
+            "TokenCascade's draft must have at most the target's 32 ids, got 40",
         ),
         (lambda: decode(model, "tree"), "verify must be 'token' or 'block', got 'tree'"),
         (lambda: decode(tree, "block", "exact"), "verify must be 'token' with TreeDrafter, got 'block'"),

@@ -36,7 +36,7 @@ def test_counts_of_a_setting(setting):
     scorer = cascades.Scorer(pair, prompts, 16)
     counts = cascades.decoded(pair, scorer, 16, 2, 3, *setting)
     assert counts == cascades.decoded(pair, scorer, 16, 2, 3, *setting)  # a scorer may be used again
-    drafter = decode.PlainCascade(draft) if setting[0] == "plain" else decode.ModelDrafter(draft, 3)
+    drafter = decode.TokenCascade(draft) if setting[0] == "plain" else decode.ModelDrafter(draft, 3)
     for i, (prompt, found) in enumerate(zip(prompts, counts)):
         request = decode.Request(prompt, 16, 1.0, rule=setting[1], alpha=setting[2], seed=i)
         tokens = decode.generate(target, [request], drafter).results[0].tokens

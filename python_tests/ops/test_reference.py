@@ -2,7 +2,6 @@
 """The reference is what the ops are held against; here it is held against hand-made numbers and its margin against its
 meaning."""
 
-import doctest
 
 import pytest
 import torch
@@ -56,7 +55,3 @@ def test_nothing_is_rounded_on_probability_rows():
 def test_it_refuses_what_it_does_not_have():
     with pytest.raises(ValueError, match="verify_chain: method must be 'token' or 'block', got 'tree'"):
         reference.verify_chain(torch.zeros(1, 2, 3), torch.zeros(1, 1, dtype=torch.int64), method="tree")
-
-
-def test_examples_in_theory():
-    assert doctest.testmod(theory).failed == 0

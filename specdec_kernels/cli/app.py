@@ -143,7 +143,7 @@ def _drafter(decode, pair, method, width, drafts, widths, lookup_first):
 def _cascade(decode, pair, rule, longest):
     if pair.draft is None:
         raise ValueError(f"--plain --rule {rule} needs a draft model, got --draft lookup")
-    return decode.PlainCascade(pair.draft, longest)
+    return decode.TokenCascade(pair.draft, longest)
 
 
 def _number(name, text):

@@ -4,24 +4,27 @@
     pair = load_pair("smollm2", draft="path/to/draft")
     requests = [Request(pair.tokenizer.encode("def fib(n):"), max_new_tokens=64, eos=pair.eos)]
     output = generate(pair.target, requests, LookupThenModel(PromptLookupDrafter(), ModelDrafter(pair.draft)))
-    output = generate(pair.target, requests, TreeDrafter(pair.draft, "kseq", drafts=4, depth=4))     # a tree per request
+    output = generate(pair.target, requests, TreeDrafter(pair.draft, "kseq", drafts=4, depth=4))  # a tree each
 
 Needs the extra `decode` (transformers and friends); the ops themselves do not.
 """
 
-from .draft import Draft, Drafter, TreeDraft
+import warnings
+
 from .drafters.lookup_then_model import LookupThenModel
 from .drafters.model_drafter import ModelDrafter
 from .drafters.prompt_lookup import PromptLookupDrafter
-from .drafters.token_cascade import PlainCascade
+from .drafters.token_cascade import TokenCascade
 from .drafters.tree_drafter import TREE_METHODS, TreeDrafter
 from .drafters.tree_shape import TreeShape
-from .loop import Output, generate, stream
+from .loop import generate, stream
 from .models.adapters import HFModel, Model, adapt
 from .models.lean_llama import LeanLlama
 from .models.load import Pair, check_tokenizers, load_pair
 from .models.slot_cache import Branches, SlotCache
-from .request import Event, Request, Result, Stats
+from .proposal import Draft, Drafter, Proposal, TreeDraft
+from .request import Request
+from .result import Event, Output, Result, Stats
 
 __all__ = [
     "TREE_METHODS",
@@ -36,12 +39,13 @@ __all__ = [
     "ModelDrafter",
     "Output",
     "Pair",
-    "PlainCascade",
     "PromptLookupDrafter",
+    "Proposal",
     "Request",
     "Result",
     "SlotCache",
     "Stats",
+    "TokenCascade",
     "TreeDraft",
     "TreeDrafter",
     "TreeShape",
@@ -51,3 +55,13 @@ __all__ = [
     "load_pair",
     "stream",
 ]
+
+_RENAMED = {"PlainCascade": "TokenCascade"}  # kept for one release
+
+
+def __getattr__(name: str):
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _RENAMED[name]
+    warnings.warn(f"{__name__}.{name} is {new} now", DeprecationWarning, stacklevel=2)
+    return globals()[new]

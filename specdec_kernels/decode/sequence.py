@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of requests that are being decoded."""
+"""Requests that are being decoded: one (Sequence), and those of a step as the ops take them (Batch)."""
 
 from functools import cached_property
 
 import torch
 
 from ..rules import RULES, TABLE
-from .request import Event, Request, Result
+from .request import Request
+from .result import Event, Result
 from .text import TextStream
 
 __all__ = ["Batch", "Sequence"]
@@ -58,13 +59,8 @@ class Batch(list):
     """The sequences of a step, in slot order; what they ask of the sampling ops is gathered once per composition."""
 
     @cached_property
-    def law(self) -> dict:
-        """filters and seeds, as sk.sample and sk.verify_chain take them."""
-        return dict(self.filters, seed=torch.tensor([s.request.seed for s in self], dtype=torch.int64))
-
-    @cached_property
-    def filters(self) -> dict:
-        """Sampling parameters as sk.row_stats takes them; those nobody uses are left out."""
+    def sampling_params(self) -> dict:
+        """Temperature and filters as sk.row_stats takes them; those nobody uses are left out."""
 
         def gather(name, off, dtype):
             values = [getattr(s.request, name) for s in self]
@@ -77,10 +73,16 @@ class Batch(list):
             min_p=gather("min_p", 0.0, torch.float32),
         )
 
+    @cached_property
+    def seeds(self) -> torch.Tensor:
+        return torch.tensor([s.request.seed for s in self], dtype=torch.int64)
+
     @property
-    def randomness(self) -> dict:
-        """law, and the offset of this step: the number of tokens each sequence has."""
-        return dict(self.law, offset=torch.tensor([len(s.tokens) for s in self], dtype=torch.int64))
+    def draw_params(self) -> dict:
+        """sampling_params, seed and offset, as ops that draw take them. The offset of a step is the number of tokens
+        each sequence has."""
+        offset = torch.tensor([len(s.tokens) for s in self], dtype=torch.int64)
+        return dict(self.sampling_params, seed=self.seeds, offset=offset)
 
     @cached_property
     def rules(self) -> dict:
@@ -91,16 +93,16 @@ class Batch(list):
         codes = torch.tensor([RULES[r.rule] for r in requests])
         return dict(
             rule=codes,
-            alpha=torch.tensor([_pair(TABLE[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32),
+            alpha=torch.tensor([_alpha_of(TABLE[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32),
         )
 
     @cached_property
-    def has_law(self) -> bool:
+    def wants_end_row(self) -> bool:
         """Whether a rule puts a law pi in place of p, which the token behind the last draft should have too."""
         return any(s.request.rule != "exact" and TABLE[s.request.rule].defines_distribution for s in self)
 
 
-def _pair(parameters, alpha) -> list[float]:
+def _alpha_of(parameters, alpha) -> list[float]:
     """alpha with its defaults; what a rule has no use for is 0."""
     given = [] if alpha is None else list(alpha) if isinstance(alpha, (tuple, list)) else [alpha]
     return [*given, *[p.default for p in parameters[len(given) :]], 0.0, 0.0][:2]

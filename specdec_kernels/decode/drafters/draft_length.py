@@ -31,18 +31,19 @@ class AdaptiveGamma:
         self.sums, self.seen = [0.0] * 5, set()  # of 1, g, seconds, g^2, g*seconds
         self.usual: dict[int, float] = {}  # rows -> seconds of a pass, outliers clipped
         self.draft_cost, self.slope = 0.0, _MARGIN
-        self.trials = [
-            min(g, max_gamma) for g in (4, 4, 1, 1, 2, 6)
-        ]  # each width's first pass is not timed: it warms up
+        # each width's first pass is not timed: it warms up
+        self.trials = [min(g, max_gamma) for g in (4, 4, 1, 1, 2, 6)]
         self.value = self.trials.pop(0)
 
     @property
     def alpha(self) -> float:
         return self.accepted / self.tested
 
-    def observe(self, tested: int, accepted: int, width: int, draft_seconds: float, target_seconds: float, rows: int):
-        """One step of `rows` requests whose longest draft had `width` tokens."""
-        self.accepted, self.tested = _DECAY * self.accepted + accepted, _DECAY * self.tested + tested
+    def observe(self, drafted: list[int], accepted: list[int], draft_seconds: float, target_seconds: float, mine=None):
+        """One step, as Drafter.observe has it. mine: the requests whose drafts were of this length, None for all."""
+        mine, rows, width = range(len(drafted)) if mine is None else mine, len(drafted), max(drafted)
+        self.accepted = _DECAY * self.accepted + sum(accepted[i] for i in mine)
+        self.tested = _DECAY * self.tested + sum(min(accepted[i] + 1, drafted[i]) for i in mine)
         # A pass far slower than usual was interrupted by something else on the machine.
         usual = self.usual.get(rows, target_seconds)
         self.usual[rows] = usual + 0.2 * (min(target_seconds, 2 * usual) - usual)
@@ -52,9 +53,8 @@ class AdaptiveGamma:
             share = draft_seconds / width / target_seconds
             self.draft_cost = share if self.draft_cost == 0 else 0.9 * self.draft_cost + 0.1 * share
         self.seen.add((rows, width))
-        self.value = (
-            self.trials.pop(0) if self.trials else max(1, best_gamma(min(self.alpha, 1.0), self.cost(), self.max))
-        )
+        best = self.trials.pop(0) if self.trials else best_gamma(min(self.alpha, 1.0), self.cost(), self.max)
+        self.value = max(1, best)
 
     def cost(self) -> float:
         """c: what one more drafted token costs, in passes of the target over one token."""

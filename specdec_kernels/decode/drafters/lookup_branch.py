@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A looked-up draft as one more branch of a model's tree."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import pad
 
-from ..draft import TreeDraft
+from ..proposal import TreeDraft
 
 __all__ = ["with_lookup"]
 
@@ -25,9 +27,8 @@ def with_lookup(draft: TreeDraft, found: list[list[int]]) -> TreeDraft:
     for i, (end, (above, ids)) in enumerate(zip(ends, branches)):
         parents[i, end : end + len(ids)] = torch.tensor(above, dtype=parents.dtype)
         tokens[i, end - 1 : end - 1 + len(ids)] = torch.tensor(ids, dtype=tokens.dtype)
-    return draft._replace(
-        parents=parents, tokens=tokens, row=None if draft.row is None else pad(draft.row, (0, more), value=-1)
-    )
+    row = None if draft.row is None else pad(draft.row, (0, more), value=-1)
+    return replace(draft, parents=parents, tokens=tokens, row=row)
 
 
 def _branch(parents, tokens, end, ids):

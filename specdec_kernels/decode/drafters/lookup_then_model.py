@@ -3,33 +3,21 @@
 
 import torch
 
-from ..draft import ONE_HOT_RULES, Draft, tested_drafts
+from ..proposal import ONE_HOT_RULES, Draft, Drafter, one_hot_stats
 from .model_drafter import ModelDrafter
 from .prompt_lookup import PromptLookupDrafter
 
 __all__ = ["LookupThenModel"]
 
 
-class LookupThenModel:
+class LookupThenModel(Drafter):
     """Prompt lookup where it finds something, the model for the other requests of the batch."""
 
     rules, verifies = ONE_HOT_RULES, ("token", "block")
 
     def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter):
-        self.lookup, self.model = lookup, model
-        self.margin = max(lookup.margin, model.margin)
-
-    def begin(self, slots, capacity):
-        self.lookup.begin(slots, capacity)
-        self.model.begin(slots, capacity)
-
-    def admit(self, slot, sequence):
-        self.lookup.admit(slot, sequence)
-        self.model.admit(slot, sequence)
-
-    def move(self, source, target):
-        self.lookup.move(source, target)
-        self.model.move(source, target)
+        self.lookup, self.model, self.parts = lookup, model, (lookup, model)
+        self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)
 
     def propose(self, batch):
         found = self.lookup.find(batch)
@@ -50,17 +38,14 @@ class LookupThenModel:
         for drafter, mine in ((self.lookup, True), (self.model, False)):
             rows = [i for i, looked_up in enumerate(self.looked_up) if looked_up == mine and drafted[i] > 0]
             if rows:
-                g, a = [drafted[i] for i in rows], [accepted[i] for i in rows]
-                seconds = draft_seconds if drafter is self.model else 0.0
-                drafter.gamma.observe(tested_drafts(g, a), sum(a), max(drafted), seconds, target_seconds, len(drafted))
+                seconds = 0.0 if mine else draft_seconds
+                drafter.gamma.observe(drafted, accepted, seconds, target_seconds, rows)
 
     def _merge(self, tokens, draft, width):
-        """Looked-up rows beside model rows: a one-hot row is a greedy row of stats, whose logits are never read."""
+        """Looked-up rows beside model rows."""
         n, g, V = draft.logits.shape
         mine = torch.tensor(self.looked_up)[:, None]
-        logits, stats = draft.logits, torch.zeros(n, width, 4)
-        stats[:, :, 0] = torch.inf
-        stats[:, :, 2] = tokens.clamp(min=0)
+        logits, stats = draft.logits, one_hot_stats(tokens)
         stats[:, :g] = torch.where(mine[..., None], stats[:, :g], draft.stats)
         model_tokens = torch.full_like(tokens, -1)
         model_tokens[:, :g] = draft.tokens

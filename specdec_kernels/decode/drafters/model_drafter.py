@@ -6,9 +6,9 @@ import torch
 import specdec_kernels as sk
 
 from ...rules import TABLE
-from ..draft import Draft, tested_drafts
+from ..proposal import Draft, Drafter
 from .draft_length import make_gamma
-from .draft_runner import Follower
+from .draft_runner import DraftRunner
 
 __all__ = ["ModelDrafter"]
 
@@ -21,7 +21,7 @@ def _probability(logits, tokens):
     return torch.exp(logits.gather(1, tokens)[:, 0].float() - stats[:, 3] - stats[:, 2])
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Drafts with a model that has a cache of its own, by each request's own sampling parameters.
 
     confidence: a row's draft ends once the model's own probability of it, at temperature 1, has fallen below this. The
@@ -37,40 +37,31 @@ class ModelDrafter:
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8, confidence: float | None = None):
         self.gamma = make_gamma(gamma, max_gamma)
         self.confidence = (_CONFIDENCE if gamma == "auto" else 0.0) if confidence is None else confidence
-        self.model = Follower(model, reach=self.gamma.max + 1)
-        self.margin = self.gamma.max + self.model.reach
-
-    def begin(self, slots, capacity):
-        self.model.begin(slots, capacity)
-
-    def admit(self, slot, sequence):
-        self.model.admit(slot, sequence)
-
-    def move(self, source, target):
-        self.model.move(source, target)
+        self.model = DraftRunner(model, reach=self.gamma.max + 1)
+        self.num_lookahead, self.parts = self.gamma.max + self.model.reach, (self.model,)
 
     def propose(self, batch):
         limits = [min(self.gamma.value, s.remaining - 1) for s in batch]
         width = max(limits)
-        if width < 1 and not batch.has_law:
+        if width < 1 and not batch.wants_end_row:
             return None
-        logits, randomness = self.model.catch_up(batch), batch.randomness
+        logits, draw_params = self.model.catch_up(batch), batch.draw_params
         drawn, rows, stats = [], [], []
         going, chance = torch.tensor(limits) > 0, torch.ones(len(batch))
         while going.any():
             i = len(drawn)
-            out = sk.sample(logits, slot=i, **randomness)
+            out = sk.sample(logits, slot=i, **draw_params)
             drawn.append(out.tokens.masked_fill(~going[:, None], -1))
             rows.append(logits)
             stats.append(out.stats)
             if self.confidence > 0:
                 chance *= _probability(logits, out.tokens)
             going &= (torch.tensor(limits) > i + 1) & (chance >= self.confidence)
-            if going.any() or batch.has_law:
+            if going.any() or batch.wants_end_row:
                 logits = self.model.extend(drawn[-1][:, 0], i)
-        if batch.has_law:
+        if batch.wants_end_row:
             rows.append(logits)
-            stats.append(sk.row_stats(logits, **batch.filters))
+            stats.append(sk.row_stats(logits, **batch.sampling_params))
         return Draft(
             torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1),
             torch.stack(rows, 1),
@@ -78,5 +69,4 @@ class ModelDrafter:
         )
 
     def observe(self, drafted, accepted, draft_seconds, target_seconds):
-        tested = tested_drafts(drafted, accepted)
-        self.gamma.observe(tested, sum(accepted), max(drafted), draft_seconds, target_seconds, len(drafted))
+        self.gamma.observe(drafted, accepted, draft_seconds, target_seconds)

@@ -3,13 +3,13 @@
 
 import torch
 
-from ..draft import ONE_HOT_RULES, Draft, tested_drafts
+from ..proposal import ONE_HOT_RULES, Draft, Drafter
 from .draft_length import make_gamma
 
 __all__ = ["PromptLookupDrafter"]
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     """Drafts what followed the last n tokens where they last occurred in the request's own text: no model, one-hot
     drafts.
 
@@ -25,7 +25,7 @@ class PromptLookupDrafter:
                 f"PromptLookupDrafter: wanted 1 <= min_ngram <= max_ngram, got {min_ngram} and {max_ngram}"
             )
         self.gamma, self.sizes = make_gamma(gamma, max_gamma), range(max_ngram, min_ngram - 1, -1)
-        self.margin = self.gamma.max + 1
+        self.num_lookahead = self.gamma.max + 1
 
     def begin(self, slots, capacity):
         self.index: list[tuple[dict, int]] = [({}, 0)] * slots
@@ -44,8 +44,7 @@ class PromptLookupDrafter:
         return Draft(torch.tensor([f + [-1] * (width - len(f)) for f in found]))
 
     def observe(self, drafted, accepted, draft_seconds, target_seconds):
-        tested = tested_drafts(drafted, accepted)
-        self.gamma.observe(tested, sum(accepted), max(drafted), draft_seconds, target_seconds, len(drafted))
+        self.gamma.observe(drafted, accepted, draft_seconds, target_seconds)
 
     def find(self, batch) -> list[list[int]]:
         """A draft for each sequence, [] where its last tokens have not occurred before."""

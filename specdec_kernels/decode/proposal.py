@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What passes between a drafter and the loop: the drafter's duties (Drafter), and what it hands over for one step
+(Proposal): a chain of tokens (Draft), a tree (TreeDraft), or what a token-level cascade keeps (token_cascade.py)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+import specdec_kernels as sk
+
+from ..rules import TABLE
+from .models.slot_cache import Branches, SlotCache
+from .sequence import Batch, Sequence
+
+__all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
+
+# Rules that make sense of a draft which no model has weighed: all but those that put a law of both models' rows in
+# place of p.
+ONE_HOT_RULES = tuple(name for name, rule in TABLE.items() if name == "exact" or not rule.defines_distribution)
+
+
+def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:
+    """row_stats of rows that hold nothing but `tokens` [...] -> [..., 4]: greedy rows, whose logits are never read."""
+    stats = torch.zeros(*tokens.shape, 4)
+    stats[..., 0] = torch.inf
+    stats[..., 2] = tokens.clamp(min=0)
+    return stats
+
+
+class Proposal(Protocol):
+    """One step's drafts for the n requests of a batch, and how they are scored, verified and committed.
+
+    The defaults are those of a chain. A proposal of another kind inherits and says what differs.
+    """
+
+    tokens: torch.Tensor  # [n, G] int64, to be scored behind each request's last token; -1 where there is none
+
+    @property
+    def branches(self) -> Branches | None:
+        """Scored: as nodes of trees, or (None) as chains, in which each token sees all before it."""
+        return None
+
+    @property
+    def needs_target(self) -> list[bool]:
+        """Scored: which requests need the target's pass; without any there is none, and verify is given no logits."""
+        return [True] * len(self.tokens)
+
+    def verify(self, logits: torch.Tensor | None, batch: Batch, method: str) -> sk.VerifyChainOutput:
+        """Verified: logits [n, G + 1, V] of the target's pass -> what verify_chain or verify_tree says. method: "token"
+        or "block"."""
+
+    def commit_kv(self, cache: SlotCache, start: list[int], verified) -> None:
+        """Committed: the accepted tokens' keys go where they belong in the target's cache; start: of the step's pass.
+        Those of a chain lie there already."""
+
+    def tested(self, verified) -> list[int]:
+        """How many levels verification looked at, request by request: the accepted ones and the first rejected one."""
+        drafted = (self.tokens >= 0).sum(1)
+        return torch.minimum(verified.num_accepted + 1, drafted).tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Draft(Proposal):
+    """A chain for each request."""
+
+    tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
+    # [n, G, Vq], or G + 1 rows, the last behind a request's last draft; None: every draft is one-hot
+    logits: torch.Tensor | None = None
+    # [n, G or G + 1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
+    stats: torch.Tensor | None = None
+
+    def verify(self, logits, batch, method):
+        drawn = dict(draft_logits=self.logits, draft_stats=self.stats)
+        return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.draw_params)
+
+
+@dataclass(frozen=True, eq=False)
+class TreeDraft(Proposal):
+    """A tree for each request, by the numbering of build_tree: node 0 is the last committed token. `tokens` has no
+    column for it."""
+
+    parents: torch.Tensor  # [n, N] int32, -1 at the root and at padding
+    tokens: torch.Tensor  # [n, N - 1] int64, of nodes 1, 2, ...; -1 at padding
+    method: str = ""  # of verify_tree
+    depth: int = 0  # of the deepest tree the drafter makes
+    draft_nodes: torch.Tensor | None = None  # [n, K, L], as build_tree has them, for methods that test drafts
+    logits: torch.Tensor | None = None  # [n, M, Vq] rows that nodes were drawn from, for methods that read them
+    stats: torch.Tensor | None = None  # [n, M, 4]
+    row: torch.Tensor | None = None  # [n, N]: the row each node was drawn from, -1: one-hot
+
+    @property
+    def branches(self):
+        return Branches(self.parents, [0] * len(self.parents))
+
+    def verify(self, logits, batch, method):
+        root = self.tokens.new_full((len(self.tokens), 1), -1)
+        tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
+        drawn = dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
+        options = dict(method=self.method, max_depth=self.depth, **(drawn if self.logits is not None else {}))
+        return sk.verify_tree(tree, logits, **options, **batch.rules, **batch.draw_params)
+
+    def commit_kv(self, cache, start, verified):
+        """The accepted path moves together."""
+        cache.compact(start, [[node for node in path if node >= 0] for path in verified.path.tolist()])
+
+    def tested(self, verified):
+        """Levels with drafts that the walk has come to: the accepted ones, and the one where none was accepted."""
+        accepted = verified.num_accepted.long()
+        last = verified.path.gather(1, accepted[:, None])
+        return (accepted + (self.parents == last).any(1)).tolist()
+
+
+class Drafter(Protocol):
+    """What the loop asks of a drafter. Slots are numbered as in the target's cache.
+
+    The defaults are those of a drafter that keeps its state in `parts`, models' runners or other drafters, which follow
+    the requests through the slots, and that learns nothing from a step.
+    """
+
+    parts: Iterable = ()
+    num_lookahead: int  # how many positions past the end of a sequence a step may write
+    rules: tuple[str, ...]  # under which its drafts can be verified
+    verifies: tuple[str, ...]  # "token", "block": the methods of verify_chain that can do it; a tree names its own
+
+    def check(self, target, sequences: Iterable[Sequence]) -> None:
+        """Raises ValueError, before anything is decoded, where this drafter cannot serve a request or the target."""
+
+    def begin(self, slots: int, capacity: int) -> None:
+        """A new run of the loop."""
+        for part in self.parts:
+            part.begin(slots, capacity)
+
+    def admit(self, slot: int, sequence: Sequence) -> None:
+        """A request takes a slot."""
+        for part in self.parts:
+            part.admit(slot, sequence)
+
+    def move(self, source: int, target: int) -> None:
+        """The request in slot `source` goes on in slot `target`."""
+        for part in self.parts:
+            part.move(source, target)
+
+    def propose(self, batch: Batch) -> Proposal | None:
+        """Draft for every sequence; None if there is nothing for any of them."""
+
+    def observe(self, drafted: list[int], accepted: list[int], draft_seconds: float, target_seconds: float) -> None:
+        """What became of the last proposal, request by request, and the seconds the step's two halves took."""

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One drafted path: Leviathan, Kalman, Matias 2023 ("Fast Inference from Transformers via Speculative Decoding").
+
+alpha is the mean acceptance rate, gamma the number of drafted tokens, c the cost of one draft step over one target
+step. The formulas take acceptances as independent with one rate alpha (section 3.1 of the paper).
+"""
+
+import math
+
+import torch
+
+__all__ = [
+    "acceptance_rate",
+    "acceptance_rate_from_logits",
+    "best_gamma",
+    "expected_chain_tokens",
+    "expected_tokens",
+    "improves",
+    "operations_factor",
+    "walltime_factor",
+]
+
+
+def _check(op, **values):
+    for name, value in values.items():
+        if name == "alpha" and not 0 <= value <= 1:
+            raise ValueError(f"{op}: alpha must lie in [0, 1], got {value}")
+        if name in ("c", "c_hat") and not 0 <= value < math.inf:
+            raise ValueError(f"{op}: {name} must be a finite number >= 0, got {value}")
+        if name in ("gamma", "max_gamma") and (value != int(value) or value < 0):
+            raise ValueError(f"{op}: {name} must be an integer >= 0, got {value}")
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Expected tokens of one target call.
+
+    Summed as 1 + alpha + ... + alpha^gamma, which needs no special case near alpha = 1.
+
+    Args:
+        alpha: mean acceptance rate, in [0, 1].
+        gamma: drafted tokens, an integer >= 0.
+
+    Returns:
+        (1 - alpha^(gamma+1)) / (1 - alpha); gamma + 1 at alpha = 1.
+
+    Raises:
+        ValueError: a parameter outside its range.
+
+    Example:
+        >>> round(expected_tokens(0.8, 5), 5)
+        3.68928
+
+    Source:
+        Leviathan et al. 2023, Eq. (1).
+    """
+    _check("expected_tokens", alpha=alpha, gamma=gamma)
+    return math.fsum(alpha**i for i in range(int(gamma) + 1))
+
+
+def walltime_factor(alpha: float, gamma: int, c: float) -> float:
+    """Expected speed-up over plain decoding.
+
+    It supposes that the target scores gamma + 1 positions in the time of one.
+
+    Args:
+        alpha, gamma: as in expected_tokens.
+        c: seconds of a draft step over those of a target step, finite and >= 0.
+
+    Returns:
+        expected_tokens / (gamma * c + 1).
+
+    Raises:
+        ValueError: a parameter outside its range.
+
+    Example:
+        >>> round(walltime_factor(0.8, 5, 0.05), 6)
+        2.951424
+
+    Source:
+        Leviathan et al. 2023, Theorem 3.8.
+    """
+    _check("walltime_factor", alpha=alpha, gamma=gamma, c=c)
+    return expected_tokens(alpha, gamma) / (gamma * c + 1)
+
+
+def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
+    """How many times the arithmetic operations per token grow.
+
+    Args:
+        alpha, gamma: as in expected_tokens.
+        c_hat: the draft's operations per token over the target's, finite and >= 0.
+
+    Returns:
+        (gamma * c_hat + gamma + 1) / expected_tokens.
+
+    Raises:
+        ValueError: a parameter outside its range.
+
+    Example:
+        >>> round(operations_factor(0.8, 5, 0.05), 6)
+        1.694097
+
+    Source:
+        Leviathan et al. 2023, Theorem 3.11.
+    """
+    _check("operations_factor", alpha=alpha, gamma=gamma, c_hat=c_hat)
+    return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def improves(alpha: float, c: float) -> bool:
+    """Whether some gamma beats plain decoding.
+
+    Args:
+        alpha, c: as in walltime_factor.
+
+    Returns:
+        alpha > c; then gamma = 1 gains (1 + alpha) / (1 + c) at least.
+
+    Raises:
+        ValueError: a parameter outside its range.
+
+    Example:
+        >>> improves(0.5, 0.2), improves(0.1, 0.2)
+        (True, False)
+
+    Source:
+        Leviathan et al. 2023, Corollary 3.9.
+    """
+    _check("improves", alpha=alpha, c=c)
+    return alpha > c
+
+
+def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
+    """The number of drafts with the largest walltime factor.
+
+    The factor rises to one peak and falls, so the search stops at the first gamma that does not rise. With c = 0 (or
+    alpha = 1 > c) it never stops rising, and max_gamma is the answer.
+
+    Args:
+        alpha, c: as in walltime_factor.
+        max_gamma: the largest to consider.
+
+    Returns:
+        The best of 0..max_gamma, of equals the smaller; 0 means: do not draft.
+
+    Raises:
+        ValueError: a parameter outside its range.
+
+    Example:
+        >>> best_gamma(0.8, 0.05), best_gamma(0.5, 0.2), best_gamma(0.1, 0.2)
+        (8, 1, 0)
+
+    Source:
+        Leviathan et al. 2023, section 3.5.
+    """
+    _check("best_gamma", alpha=alpha, c=c, max_gamma=max_gamma)
+    best, tokens, power = 0, 1.0, 1.0
+    for gamma in range(1, int(max_gamma) + 1):
+        power *= alpha
+        # One more draft pays iff its token's chance, alpha^gamma, exceeds the price of a draft step at the present
+        # rate.
+        if not power * ((gamma - 1) * c + 1) > c * tokens:
+            break
+        best, tokens = gamma, tokens + power
+    return best
+
+
+def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """The chance that a draft from q is accepted. Its mean over positions estimates alpha (Corollary 3.6).
+
+    Args:
+        p: [..., V] target probabilities.
+        q: [..., Vq] draft probabilities (ids missing on one side have probability 0 there), or integer ids [...] of
+            one-hot drafts.
+
+    Returns:
+        beta = sum_x min(p(x), q(x)) of each row, [...] float64.
+
+    Raises:
+        TypeError, ValueError: p is no floating-point tensor, or the leading shapes differ.
+
+    Example:
+        >>> acceptance_rate(torch.tensor([.5, .3, .2]), torch.tensor([.2, .5, .3])).item()   # doctest: +ELLIPSIS
+        0.7...
+
+    Source:
+        Leviathan et al. 2023, Theorem 3.5.
+    """
+    if not p.is_floating_point():
+        raise TypeError(f"acceptance_rate: p must be a floating-point tensor, got {p.dtype}")
+    if not q.is_floating_point():
+        if q.shape != p.shape[:-1]:
+            raise ValueError(
+                f"acceptance_rate: q (draft ids) must have shape {list(p.shape[:-1])}, got {list(q.shape)}"
+            )
+        inside = (q >= 0) & (q < p.shape[-1])
+        chosen = p.gather(-1, q.clamp(0, p.shape[-1] - 1).long().unsqueeze(-1)).squeeze(-1)
+        return torch.where(inside, chosen.double(), 0.0)
+    if p.shape[:-1] != q.shape[:-1]:
+        raise ValueError(f"acceptance_rate: q must have leading shape {list(p.shape[:-1])}, got {list(q.shape[:-1])}")
+    n = min(p.shape[-1], q.shape[-1])
+    return torch.minimum(p[..., :n].double(), q[..., :n].double()).sum(-1)
+
+
+def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, draft_stats=None) -> torch.Tensor:
+    """acceptance_rate of the distributions that rows of logits stand for.
+
+    Args:
+        target_logits, draft_logits: [N, V] and [N, Vq].
+        target_stats, draft_stats: [N, 4] as row_stats returns them (temperature and filters); None: temperature 1, no
+            filter.
+
+    Returns:
+        [N] float64; NaN for a row that is no distribution (NaN, +inf or nothing finite).
+
+    Raises:
+        ValueError: a tensor of another shape.
+
+    Example:
+        >>> p, q = torch.tensor([[.5, .3, .2]]), torch.tensor([[.2, .5, .3]])
+        >>> round(acceptance_rate_from_logits(p.log(), q.log()).item(), 6)
+        0.7
+
+    Source:
+        Leviathan et al. 2023, Theorem 3.5.
+    """
+    from ..reference.law import law_of_logits, numpy_rows
+    from ..reference.row_stats import row_stats
+
+    op = "acceptance_rate_from_logits"
+    if target_logits.dim() != 2:
+        raise ValueError(f"{op}: target_logits must have shape [N, V], got {list(target_logits.shape)}")
+    n = len(target_logits)
+    if draft_logits.dim() != 2 or len(draft_logits) != n:
+        raise ValueError(f"{op}: draft_logits must have shape [N={n}, Vq], got {list(draft_logits.shape)}")
+    for name, stats in (("target_stats", target_stats), ("draft_stats", draft_stats)):
+        if stats is not None and list(stats.shape) != [n, 4]:
+            raise ValueError(f"{op}: {name} must have shape [N={n}, 4], got {list(stats.shape)}")
+
+    def rows(logits, stats):
+        for i in range(n):
+            z = logits[i : i + 1].cpu()
+            law = law_of_logits(
+                numpy_rows(z)[0], (row_stats(z) if stats is None else stats[i : i + 1].double().cpu())[0].tolist()
+            )
+            yield torch.from_numpy(law.p if law.valid else law.p + math.nan)
+
+    pairs = zip(rows(target_logits, target_stats), rows(draft_logits, draft_stats))
+    return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64)
+
+
+def expected_chain_tokens(
+    p, q, gamma: int, method: str = "token", rule: str = "exact", alpha=None, p1=None, q1=None
+) -> float:
+    """Expected tokens of one target call that verifies one path of drafts, by enumeration: small V and gamma only.
+
+    Args:
+        p, q: p(prefix) -> [V] float64, q(prefix) -> [V], the laws behind a tuple of tokens.
+        gamma: drafted tokens.
+        method: "token", or "block", which never expects fewer, whatever the law that the rule puts in place of p.
+        rule, alpha: by the names of specdec_kernels.rules.
+        p1, q1: the same rows unscaled (temperature 1, no filters), which the cascades' confidences are read from; by
+            default p and q.
+
+    Returns:
+        The expected number of tokens, the final one included.
+
+    Raises:
+        ValueError: an unknown method or rule, a gamma or alpha outside its range.
+
+    Example:
+        >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]
+        >>> [round(expected_chain_tokens(*rows, 2, method), 6) for method in ("token", "block")]
+        [2.111111, 2.222222]
+        >>> expected_chain_tokens(*rows, 2, rule="chow", alpha=0.5)
+        3.0
+
+    Source:
+        Leviathan et al. 2023; Sun et al. 2024 ("Block Verification Accelerates Speculative Decoding").
+    """
+    from ..reference.chain_law import chain_law
+
+    _check("expected_chain_tokens", gamma=gamma)
+    if method not in ("token", "block"):
+        raise ValueError(f"expected_chain_tokens: method must be 'token' or 'block', got {method!r}")
+    law = chain_law(p, q, int(gamma), method=method, rule=rule, alpha=alpha, p1=p1, q1=q1)
+    return math.fsum(len(tokens) * float(mass) for tokens, mass in law.items())
