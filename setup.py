@@ -26,9 +26,8 @@ sys.path.insert(0, str(ROOT))
 from build_tools import nvcc  # noqa: E402
 from build_tools.ninja_file import SANITIZE, ninja_file  # noqa: E402
 
-BUILD = (
-    ROOT / "build" / ("ninja-sanitize" if SANITIZE else "ninja")
-)  # fixed, so that a rebuild compiles only what changed
+# Fixed, so that a rebuild compiles only what changed.
+BUILD = ROOT / "build" / ("ninja-sanitize" if SANITIZE else "ninja")
 COMPILER = nvcc.wanted()
 LIBRARIES = ["_C", "_C_cuda"] if COMPILER else ["_C"]
 
@@ -42,7 +41,8 @@ class NinjaBuild(build_ext):
 
         if SANITIZE and self.inplace:
             sys.exit(
-                "specdec_kernels: what SPECDEC_SANITIZE builds must not take the place of the package's own: give a --build-lib"
+                "specdec_kernels: what SPECDEC_SANITIZE builds must not take the place of the package's own: "
+                "give a --build-lib"
             )
         if COMPILER:
             print(

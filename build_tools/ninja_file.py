@@ -24,7 +24,8 @@ CXX = os.environ.get("CXX", "g++")
 INCLUDES = " ".join(f"-isystem {path}" for path in include_paths())
 TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"  # the stable ABI of torch 2.10
 WARNINGS = "-Wall -Wextra -Wno-psabi"
-NAMELESS = f"-ffile-prefix-map={ROOT}=. -ffile-prefix-map={Path(torch.__file__).parent}=torch"  # no paths of this machine inside
+# No paths of this machine inside.
+NAMELESS = f"-ffile-prefix-map={ROOT}=. -ffile-prefix-map={Path(torch.__file__).parent}=torch"
 # SPECDEC_SANITIZE=address,undefined: a library for `make asan`, in which what is not defined ends the process.
 SANITIZE = os.environ.get("SPECDEC_SANITIZE", "")
 SANITIZED = f"-fsanitize={SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer"
@@ -50,12 +51,14 @@ def objects(sources, extension=".o"):
 def cpu(output: Path) -> list[str]:
     lines = [
         "rule compile",
-        f"  command = {CXX} -std=c++20 {OPTIMISE} {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} $isa -MMD -MF $out.d -c $in -o $out",
+        f"  command = {CXX} -std=c++20 {OPTIMISE} {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} $isa "
+        "-MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $in $isa",
         "rule link",
-        f"  command = {CXX} -shared {SANITIZED if SANITIZE else ''} $in -o $out -Wl,-rpath,'$$ORIGIN/../torch/lib' {LIBRARIES}",
+        f"  command = {CXX} -shared {SANITIZED if SANITIZE else ''} $in -o $out "
+        f"-Wl,-rpath,'$$ORIGIN/../torch/lib' {LIBRARIES}",
         "  description = $out",
     ]
     linked = []
@@ -89,7 +92,8 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "  description = an empty $out",
         "rule link_cuda",
         f"  command = {compiler.path} -ccbin {CXX} -shared -cudart static --no-device-link $in -o $out "
-        f"-Xlinker --exclude-libs,ALL,--no-as-needed -Xlinker -rpath,'$$ORIGIN/../torch/lib' -L. -ltorch_cuda {LIBRARIES}",
+        f"-Xlinker --exclude-libs,ALL,--no-as-needed -Xlinker -rpath,'$$ORIGIN/../torch/lib' "
+        f"-L. -ltorch_cuda {LIBRARIES}",
         "  description = $out",
         "build libtorch_cuda.so: stub",
     ]

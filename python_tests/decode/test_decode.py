@@ -283,7 +283,7 @@ def test_adaptive_gamma_follows_what_it_measures():
 
     def settle(accepted_share, slope, draft):
         gamma = AdaptiveGamma(8)
-        for step in range(200):
+        for _ in range(200):
             g = gamma.value
             gamma.observe([g], [round(accepted_share * g)], draft * g, 1 + slope * g)
         return gamma.value, gamma.cost()

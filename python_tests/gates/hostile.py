@@ -119,8 +119,8 @@ def stats(rng, like, parameters):
 def randomness(rng, n, columns):
     """seed and offset, or uniforms, which may lie outside [0, 1)."""
     if given(rng):
-        return {name: torch.tensor([rng.choice((0, 1, -1, 2**63 - 1, -(2**63), rng.getrandbits(62))) for _ in range(n)], dtype=I64)
-                for name in ("seed", "offset")}  # fmt: skip
+        draw = lambda: rng.choice((0, 1, -1, 2**63 - 1, -(2**63), rng.getrandbits(62)))
+        return {name: torch.tensor([draw() for _ in range(n)], dtype=I64) for name in ("seed", "offset")}
     u = torch.rand(n, columns, dtype=F64, generator=generator(rng))
     for _ in range(rng.choice((0, 0, 1, 3))):
         if u.numel():
@@ -148,8 +148,8 @@ def rules(rng, B, names):
         name = rng.choice(names)
         out["rule"] = name
         if TABLE[name].parameters and given(rng, 0.7):
-            out["alpha"] = tuple(NAN if wrong else rng.choice((p.default, min(0.5, p.high), min(1.0, p.high) if p.closing == "]" else 0.9))
-                                 for p in TABLE[name].parameters)  # fmt: skip
+            ends = [(p, min(1.0, p.high) if p.closing == "]" else 0.9) for p in TABLE[name].parameters]
+            out["alpha"] = tuple(NAN if wrong else rng.choice((p.default, min(0.5, p.high), end)) for p, end in ends)
     else:
         out["rule"] = torch.tensor(
             [TABLE[rng.choice(names)].code if not wrong else rng.choice((-1, 99, 2**40)) for _ in range(B)], dtype=I64
@@ -330,8 +330,8 @@ def verify_tree(rng):
     if "draft_logits" not in out:
         out.pop("draft_row", None)
     if given(rng, 0.2) and columns is None:
-        out["links"] = tuple(torch.tensor([[rng.choice((-1, 0, 1, N - 1, N, -9, rng.randrange(N))) for _ in range(N)] for _ in range(B)], dtype=I64)
-                             for _ in range(2))  # fmt: skip
+        link = lambda: rng.choice((-1, 0, 1, N - 1, N, -9, rng.randrange(N)))
+        out["links"] = tuple(torch.tensor([[link() for _ in range(N)] for _ in range(B)], dtype=I64) for _ in range(2))
     out |= {"max_depth": rng.choice((0, 1, 3, 12))} if given(rng, 0.4) else {}
     out |= randomness(rng, B, 1 + (columns or N))
     return out | (rules(rng, B, of_tree_method(method)) if given(rng, 0.4) else {})
@@ -512,8 +512,12 @@ CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) 
 
 
 def requests(op, args):
-    return args["cu_draft"].numel() - 1 if "cu_draft" in args else len(args["tree"][0] if "tree" in args else next(iter(
-        args[name] for name in ("seed", "p", "logits", "draft_tokens", "parents") if name in args and (name != "seed" or op == "uniforms"))))  # fmt: skip
+    if "cu_draft" in args:
+        return args["cu_draft"].numel() - 1
+    if "tree" in args:
+        return len(args["tree"][0])
+    names = ("seed",) * (op == "uniforms") + ("p", "logits", "draft_tokens", "parents")
+    return len(next(args[name] for name in names if name in args))
 
 
 def alone(op, args, b, B):
@@ -568,7 +572,7 @@ def main():
     chosen = parser.parse_args()
     ops = chosen.op or list(OPS)
     print(f"seed {chosen.seed}, {chosen.requests} requests, {sk.__file__}, {sk.backends.cpu_isa()}", flush=True)
-    made, refused, status, i = 0, collections.Counter(), collections.Counter(), 0
+    made, refused, i = 0, collections.Counter(), 0
     while made < chosen.requests:
         op, rng = ops[i % len(ops)], random.Random(f"{chosen.seed} {i}")
         if chosen.call in (None, i):

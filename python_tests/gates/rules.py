@@ -55,7 +55,8 @@ def write(title: str, kernels: list[Kernel]) -> str:
         loads = ", ".join(f"{bits} x {n}" for bits, n in sorted(k.loads.items(), reverse=True)) or "none"
         bounds = f"{k.threads} x {k.blocks}"
         lines.append(
-            f"| {k.name} | {k.arch} | {bounds} | {k.registers} | {k.stack} | {k.local} | {k.shared} | {loads} | {k.barriers} |"
+            f"| {k.name} | {k.arch} | {bounds} | {k.registers} | {k.stack} | {k.local} | {k.shared} "
+            f"| {loads} | {k.barriers} |"
         )
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.with_name(f"{title}.part.md").write_text("\n".join(lines) + "\n")
@@ -66,6 +67,7 @@ def write(title: str, kernels: list[Kernel]) -> str:
 
 HEAD = """# What the compilers made of the kernels
 
-Written by `pytest python_tests/build/test_gates.py`. Threads x blocks: of a block, and how many blocks the launch bounds promise to a
-multiprocessor. Stack, shared: bytes. Local: loads and stores of local memory. Global loads: bits of a thread's load x instructions.
+Written by `pytest python_tests/build/test_gates.py`. Threads x blocks: of a block, and how many
+blocks the launch bounds promise to a multiprocessor. Stack, shared: bytes. Local: loads and stores of local memory.
+Global loads: bits of a thread's load x instructions.
 """

@@ -52,7 +52,8 @@ registered = [op for op in OPS if torch._C._dispatch_has_kernel_for_dispatch_key
 print(f"  registered for CUDA: {', '.join(registered) or 'none'} (chosen: {sk.backends.chosen()})")
 print(f"  archs in the binary: {', '.join(sk.backends.cuda_archs()) or 'none'}")
 print(
-    f"  lacking for cuda: {sk.backends.lacks('cuda') or 'nothing'}; for triton: {sk.backends.lacks('triton') or 'nothing'}"
+    f"  lacking for cuda: {sk.backends.lacks('cuda') or 'nothing'}; "
+    f"for triton: {sk.backends.lacks('triton') or 'nothing'}"
 )
 print(f"  can run here: {', '.join(sk.backends.available())}")
 if sk.backends.lacks("cuda"):

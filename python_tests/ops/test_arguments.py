@@ -21,10 +21,11 @@ PARTS = {
     "links": "links|first_child|next_sibling",
 }  # arguments that are tuples of tensors
 PLAIN = {
-    "None": None, "str": "x", "list": [], "words": ["x", 1], "dict": {}, "set": {1}, "object": object(), "type": torch.int64, "complex": 1j,
-    "-1": -1, "2^63": 2**63, "-2^63-1": -(2**63) - 1, "10^400": 10**400, "10^5000": 10**5000, "nan": float("nan"), "inf": float("inf"),
-    "-inf": -float("inf"), "1e39": 1e39, "1e-60": 1e-60, "0.5": 0.5, "True": True, "array": np.zeros(3), "objects": np.array([object()]),
-    "2": torch.tensor(2), "int64(2)": np.int64(2), "float32": np.float32(0.5), "float64": np.float64(0.5), "bool_": np.bool_(True),
+    "None": None, "str": "x", "list": [], "words": ["x", 1], "dict": {}, "set": {1}, "object": object(),
+    "type": torch.int64, "complex": 1j, "-1": -1, "2^63": 2**63, "-2^63-1": -(2**63) - 1, "10^400": 10**400,
+    "10^5000": 10**5000, "nan": float("nan"), "inf": float("inf"), "-inf": -float("inf"), "1e39": 1e39, "1e-60": 1e-60,
+    "0.5": 0.5, "True": True, "array": np.zeros(3), "objects": np.array([object()]), "2": torch.tensor(2),
+    "int64(2)": np.int64(2), "float32": np.float32(0.5), "float64": np.float64(0.5), "bool_": np.bool_(True),
 }  # fmt: skip
 DTYPES = (torch.bool, torch.complex64, torch.float64, torch.float32, torch.int64, torch.int32, torch.int8, torch.uint64)
 MADE = {

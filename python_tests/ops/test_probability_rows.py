@@ -93,8 +93,8 @@ def test_a_rule_that_keeps_the_draft(backend, rule, alpha):
     rows = P.repeat(4, 2, 1)
     rows[1, 0, DRAFT] = rows[2, 0, DRAFT] = -0.1
     rows[2, 0, DRAFT], rows[3, 0, 4] = math.nan, math.nan
-    out = verify(rows, torch.full((4, 1), DRAFT), Q.expand(4, 1, V), target_kind="probs", draft_kind="probs", rule=rule, alpha=alpha,
-                 uniforms=torch.tensor([[0.9, 0.1]], dtype=torch.float64).expand(4, 2))  # fmt: skip
+    out = verify(rows, torch.full((4, 1), DRAFT), Q.expand(4, 1, V), target_kind="probs", draft_kind="probs", rule=rule,
+                 alpha=alpha, uniforms=torch.tensor([[0.9, 0.1]], dtype=torch.float64).expand(4, 2))  # fmt: skip
     assert out.tokens.tolist() == [[DRAFT, 0], [DRAFT, 0], [0, -1], [0, -1]]
     assert out.status.tolist() == [0, 0, 1, 1]
     assert out.logprobs[0, 0].item() == pytest.approx(math.log(0.05), abs=1e-6) and out.logprobs[1, 0] == -math.inf
@@ -107,6 +107,7 @@ def test_a_negative_probability_takes_nothing_from_its_siblings(backend):
     p = torch.tensor([0.4, -0.2, 0.6])
     tree = torch.tensor([[-1, 0, 0]]), torch.tensor([[-1, 1, 0]])
     for coin, accepted in ((0.39, 1), (0.41, 0)):
-        out = backends.run("verify_tree", backend, tree, p.expand(1, 3, 3), method="target_only", target_kind="probs", max_depth=1,
-                           uniforms=torch.tensor([[coin, 0.0, 0.0, 0.5]], dtype=torch.float64))  # fmt: skip
+        out = backends.run("verify_tree", backend, tree, p.expand(1, 3, 3), method="target_only", target_kind="probs",
+                           max_depth=1, uniforms=torch.tensor([[coin, 0.0, 0.0, 0.5]],
+                           dtype=torch.float64))  # fmt: skip
         assert out.num_accepted.tolist() == [accepted] and out.status.tolist() == [0]

@@ -21,7 +21,8 @@ WALK, SIMD, CPU = "ops/verify_tree/walk.h", "cpu/simd.h", "cpu/row_executor.cpp"
 
 FACTOR = (
     "    return {stats.log_norm == stats.log_norm, stats.log_norm, stats.max};",
-    "    left.share = float(exp(double(stats.log_norm) + (double(stats.max) - q.stats.max) * stats.scale - q.stats.log_norm));\n"
+    "    left.share = float(exp(double(stats.log_norm) + (double(stats.max) - q.stats.max) * stats.scale "
+    "- q.stats.log_norm));\n"
     "    left.any = left.share > 0;\n    return left;",
 )
 NO_LEAST = "    if (z > cutoff) least = z;\n", ""
@@ -60,7 +61,8 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
 TRITON = {
     "what is left in units of the row": (
         "chain.py",
-        "                log_norm = tl.where(adding, new_norm, log_norm)\n                most = tl.where(adding, new_most, most)",
+        "                log_norm = tl.where(adding, new_norm, log_norm)\n"
+        "                most = tl.where(adding, new_most, most)",
         "                log_norm = tl.where(adding, new_norm + (new_most - q.most) * q.scale, log_norm)",
         trees,
     ),

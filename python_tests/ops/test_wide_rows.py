@@ -90,15 +90,17 @@ def test_samples_and_steps(backend, T):
     for rule, alpha in some(
         backend, [("opt_log", 0.4), ("exact", None), ("diff_log", 0.1), ("lossy", 0.3), ("token_v3", 0.2)], T
     ):
-        args = {"target_logits": z[:, None].expand(n, 2, V), "draft_tokens": d[:, None], "draft_logits": z.roll(1, 0)[:, None], "temperature": T,
-                "draft_temperature": T, "rule": rule, "alpha": alpha, "uniforms": u[:, :2]}  # fmt: skip
+        args = {"target_logits": z[:, None].expand(n, 2, V), "draft_tokens": d[:, None],
+                "draft_logits": z.roll(1, 0)[:, None], "temperature": T, "draft_temperature": T, "rule": rule,
+                "alpha": alpha, "uniforms": u[:, :2]}  # fmt: skip
         out, ref = backends.run("verify_chain", backend, **args), reference.verify_chain(**args)
         checks.assert_same_tokens(out, ref, f"{rule} at T = {T}")
         assert not out.logprobs.isnan().any()
     tree = torch.tensor([[-1, 0]]).expand(n, 2), torch.stack([d * 0 - 1, d], 1)
     for method in some(backend, ["kseq", "recursive", "traversal", "target_only"], T):
-        args = {"tree": tree, "target_logits": z[:, None].expand(n, 2, V), "draft_logits": z.roll(1, 0)[:, None].expand(n, 2, V), "method": method,
-                "temperature": T, "draft_temperature": T, "uniforms": u}  # fmt: skip
+        args = {"tree": tree, "target_logits": z[:, None].expand(n, 2, V),
+                "draft_logits": z.roll(1, 0)[:, None].expand(n, 2, V), "method": method, "temperature": T,
+                "draft_temperature": T, "uniforms": u}  # fmt: skip
         out, ref = backends.run("verify_tree", backend, **args), reference.verify_tree(**args)
         checks.assert_same_tokens(out, ref, f"{method} at T = {T}")
         assert not out.logprobs.isnan().any()
@@ -177,8 +179,9 @@ def test_subnormal_temperatures_are_greedy(backend, T, greedy):
             "verify_chain", backend, z.expand(1, 2, 4), torch.tensor([[2]]), None, temperature=t, uniforms=u
         )
         assert out.tokens.tolist() == ([[1, -1]] if greedy else [[2, 2]])
-        out = backends.run("verify_tree", backend, (torch.tensor([[-1, 0]]), torch.tensor([[-1, 2]])), z.expand(1, 2, 4), method="recursive",
-                           temperature=t, uniforms=torch.tensor([[0.0, 0.0, 0.9]], dtype=torch.float64))  # fmt: skip
+        out = backends.run("verify_tree", backend, (torch.tensor([[-1, 0]]), torch.tensor([[-1, 2]])),
+                           z.expand(1, 2, 4), method="recursive", temperature=t,
+                           uniforms=torch.tensor([[0.0, 0.0, 0.9]], dtype=torch.float64))  # fmt: skip
         assert out.tokens.tolist() == ([[1, -1]] if greedy else [[2, 2]])
     if greedy and backend != "reference":  # and so need no randomness
         assert backends.run("sample", backend, z, temperature=T).tokens.tolist() == [[1]]

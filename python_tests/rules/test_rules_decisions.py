@@ -83,8 +83,10 @@ def decide(verify, ids):
     z[at], y[at] = ROWS
     alpha = torch.tensor([[*alpha, 0.5, 0.5][:2] for _, alpha, *_ in wanted])
     d, u = torch.tensor([d for _, _, d, *_ in wanted]), torch.tensor([w[3:] for w in wanted], dtype=torch.float64)
-    args = dict(target_logits=z.expand(B, 2, V), draft_tokens=torch.tensor(at)[d][:, None], draft_logits=y.expand(B, 1, V), uniforms=u,
-                rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), alpha=alpha, temperature=T, draft_temperature=TQ)  # fmt: skip
+    args = dict(target_logits=z.expand(B, 2, V), draft_tokens=torch.tensor(at)[d][:, None],
+                draft_logits=y.expand(B, 1, V), uniforms=u,
+                rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), alpha=alpha,
+                temperature=T, draft_temperature=TQ)  # fmt: skip
     out = verify(**args)
     order = np.argsort(at)
     for b, (name, alpha, d, test, final) in enumerate(wanted):
@@ -140,9 +142,10 @@ def test_block_decisions(verify):
     wanted = [*block_decisions()]
     B = len(wanted)
     z, y = (2 * ROWS)[:2]
-    args = dict(target_logits=z.expand(B, 3, 5), draft_tokens=torch.tensor([d for _, _, d, *_ in wanted]), draft_logits=y.expand(B, 2, 5),
-                uniforms=torch.tensor([[*u, 0.5] for *_, u, _ in wanted], dtype=torch.float64), temperature=T, draft_temperature=TQ,
-                rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), method="block",
+    args = dict(target_logits=z.expand(B, 3, 5), draft_tokens=torch.tensor([d for _, _, d, *_ in wanted]),
+                draft_logits=y.expand(B, 2, 5),
+                uniforms=torch.tensor([[*u, 0.5] for *_, u, _ in wanted], dtype=torch.float64), temperature=T,
+                draft_temperature=TQ, rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), method="block",
                 alpha=torch.tensor([[*alpha, 0.5, 0.5][:2] for _, alpha, *_ in wanted]))  # fmt: skip
     out = verify(**args)
     for got, (name, alpha, d, u, tokens) in zip(out.tokens.tolist(), wanted):
@@ -175,8 +178,9 @@ def test_a_block_ends_before_a_draft_that_q_forbids(verify):
                     ]
     B = len(wanted)
     u = torch.tensor([[u, 0.0, 0.5] for *_, u, _ in wanted], dtype=torch.float64)
-    args = dict(target_logits=rows[0].expand(B, 3, 6), draft_tokens=torch.tensor([d for _, _, d, *_ in wanted]), uniforms=u,
-                draft_logits=rows[1].expand(B, 2, 6), rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), method="block",
+    args = dict(target_logits=rows[0].expand(B, 3, 6), draft_tokens=torch.tensor([d for _, _, d, *_ in wanted]),
+                uniforms=u, draft_logits=rows[1].expand(B, 2, 6),
+                rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), method="block",
                 alpha=torch.tensor([[*alpha, 0.5, 0.5][:2] for _, alpha, *_ in wanted]))  # fmt: skip
     out = verify(**args)
     assert out.tokens.tolist() == [tokens + [-1] * (3 - len(tokens)) for *_, tokens in wanted]
@@ -194,8 +198,8 @@ def test_lossy_beta_of_broad_rows(verify, alpha):
     z, y = 1.5 * torch.randn(2, 6000, generator=torch.Generator().manual_seed(4))
     order = (z.log_softmax(-1) - y.log_softmax(-1)).argsort(descending=True)
     u = torch.stack((torch.zeros(32), (torch.arange(32) + 0.5) / 32), 1).double()
-    args = dict(target_logits=z[order].expand(32, 2, -1), draft_tokens=torch.full((32, 1), 7), draft_logits=y[order].expand(32, 2, -1),
-                rule="lossy", alpha=alpha, uniforms=u)  # fmt: skip
+    args = dict(target_logits=z[order].expand(32, 2, -1), draft_tokens=torch.full((32, 1), 7),
+                draft_logits=y[order].expand(32, 2, -1), rule="lossy", alpha=alpha, uniforms=u)  # fmt: skip
     out, ref = verify(**args), reference_verify(**args)
     checks.assert_same_tokens(out, ref)
     assert (ref.num_accepted == 1).all() and (ref.margin > 1).double().mean() > 0.7
@@ -207,6 +211,6 @@ def test_lossy_bonus_of_a_greedy_draft(verify, alpha, edge):
     z, y = ln(0.6, 0.3, 0.1), ln(0.5, 0.3, 0.2)
     edges = edge * (1 - NEAR), edge * (1 + NEAR), edge + (1 - edge) * 0.74, edge + (1 - edge) * 0.76
     u = torch.tensor([[0.0, min(v, checks.ALMOST_ONE)] for v in edges], dtype=torch.float64)
-    out = verify(z.expand(4, 2, 3), torch.zeros(4, 1, dtype=torch.int64), y.expand(4, 2, 3), draft_temperature=0.0, rule="lossy",
-                 alpha=alpha, uniforms=u)  # fmt: skip
+    out = verify(z.expand(4, 2, 3), torch.zeros(4, 1, dtype=torch.int64), y.expand(4, 2, 3), draft_temperature=0.0,
+                 rule="lossy", alpha=alpha, uniforms=u)  # fmt: skip
     assert out.tokens.tolist() == [[0, x] for x in ((0, 1, 1, 2) if edge < 1 else (0, 0, 0, 0))]

@@ -64,8 +64,9 @@ def test_a_greedy_draft_behind_the_vocabulary(verify, method):
     names = rule_cases.LAWS if method == "block" else [*TABLE]
     B = len(names)
     u = torch.tensor([[0.0, 0.6]], dtype=torch.float64).expand(B, 2)
-    out = verify(ln(0.5, 0.3, 0.2).expand(B, 2, 3), torch.full((B, 1), 4), torch.tensor([0.0, 1, 2, 3, 4]).expand(B, 1, 5), uniforms=u,
-                 draft_temperature=0.0, rule=torch.tensor([TABLE[name].code for name in names]), method=method,
+    out = verify(ln(0.5, 0.3, 0.2).expand(B, 2, 3), torch.full((B, 1), 4),
+                 torch.tensor([0.0, 1, 2, 3, 4]).expand(B, 1, 5), uniforms=u, draft_temperature=0.0,
+                 rule=torch.tensor([TABLE[name].code for name in names]), method=method,
                  alpha=torch.tensor([1.0 if name == "relaxed" else 0.9 for name in names]))  # fmt: skip
     assert out.tokens.tolist() == [[1, -1]] * B and out.status.tolist() == [0] * B
 
@@ -155,15 +156,17 @@ def test_block_through_a_greedy_row(verify):
     Where it is not, h_1 = r_1."""
     p = torch.stack([ln(0.25, 0.75), ln(0.6, 0.4), ln(0.75, 0.25), ln(0.5, 0.5)])
     q = torch.stack([ln(0.5, 0.5), ln(0.3, 0.7), ln(0.25, 0.75)])
-    taken = {  # drafts: uniforms of the three tests -> tokens, where a final draw of .9 is 1 under rows that are not greedy
+    # drafts: uniforms of the three tests -> tokens, where a final draw of .9 is 1 under rows that are not greedy
+    taken = {
         (0, 0, 1): {(0.9, 0.9, 0.16): [0, 0, 1, 1], (0.9, 0.19, 0.17): [0, 0, 0], (0.0, 0.21, 0.17): [1]},
         (0, 1, 1): {(0.49, 0.0, 0.0): [0, 0], (0.501, 0.0, 0.0): [1]},
     }
     cases = [(d, u, tokens + [-1] * (4 - len(tokens))) for d, by_u in taken.items() for u, tokens in by_u.items()]
     stats = sk.row_stats(p, temperature=torch.tensor([1.0, 0.0, 1.0, 1.0]))
     B = len(cases)
-    args = dict(target_logits=p.expand(B, 4, 2), draft_tokens=torch.tensor([d for d, _, _ in cases]), draft_logits=q.expand(B, 3, 2),
-                target_stats=stats.expand(B, 4, 4), uniforms=torch.tensor([[*u, 0.9] for _, u, _ in cases], dtype=torch.float64))  # fmt: skip
+    args = dict(target_logits=p.expand(B, 4, 2), draft_tokens=torch.tensor([d for d, _, _ in cases]),
+                draft_logits=q.expand(B, 3, 2), target_stats=stats.expand(B, 4, 4),
+                uniforms=torch.tensor([[*u, 0.9] for _, u, _ in cases], dtype=torch.float64))  # fmt: skip
     out, ref = verify(**args, method="block"), reference_verify(**args, method="block")
     assert ref.tokens.tolist() == [tokens for _, _, tokens in cases] and (ref.margin > 1).all()
     checks.assert_same_tokens(out, ref)
@@ -212,8 +215,8 @@ def test_bonus_tokens_and_no_draft(verify):
         assert out.tokens.tolist() == [[0], [0]] and out.num_accepted.tolist() == [0, 0]
 
 
-GOOD = dict(target_logits=torch.zeros(2, 3, 5), draft_tokens=torch.zeros(2, 2, dtype=torch.int64), draft_logits=torch.zeros(2, 2, 5),
-            uniforms=torch.zeros(2, 3, dtype=torch.float64))  # fmt: skip
+GOOD = dict(target_logits=torch.zeros(2, 3, 5), draft_tokens=torch.zeros(2, 2, dtype=torch.int64),
+            draft_logits=torch.zeros(2, 2, 5), uniforms=torch.zeros(2, 3, dtype=torch.float64))  # fmt: skip
 WRONG = [
     ({"rule": "chow", "alpha": 1.2}, ValueError, r"alpha of rule 'chow' must be in \[0, 1\], got 1.2"),
     ({"rule": "opt", "alpha": -0.1}, ValueError, r"alpha of rule 'opt' must be in \[0, inf\), got -0.1"),

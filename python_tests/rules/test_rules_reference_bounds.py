@@ -119,7 +119,7 @@ def test_the_laws_at_both_ends_bit_for_bit():
 def expectations(p, q, gamma):
     """p, q: level i [N, V^i, V], rows that depend on the prefix -> expected tokens of (token, block) [N], written out
     for all N at once."""
-    N, V = p[0].shape[0], p[0].shape[2]
+    N = p[0].shape[0]
     reach, mass, r = (np.ones((N, 1)) for _ in range(3))
     token, h = np.ones(N), []
     for i in range(gamma):

@@ -132,7 +132,10 @@ def test_summing_an_entropy_leaves_the_law_as_it_is(isa):
     if isa != "base" and {"avx2": "avx2", "avx512": "avx512f"}[isa] not in flags:
         pytest.skip(f"this CPU has no {isa}")
     path = os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])
-    code = "import json, test_rules_turns as t; from specdec_kernels.backends import cpu_isa; print(json.dumps([cpu_isa(), t.laws_kept()]))"
+    code = (
+        "import json, test_rules_turns as t; from specdec_kernels.backends import cpu_isa; "
+        "print(json.dumps([cpu_isa(), t.laws_kept()]))"
+    )
     env = os.environ | {"SPECDEC_ISA": isa, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -32,8 +32,8 @@ def assert_same_tokens(out, ref, what=""):
     wrong = (~same & (ref.margin > 1)).nonzero()[:, 0].tolist()
     assert not wrong, (
         f"{what}: {len(wrong)} of {len(same)} requests differ, first {wrong[0]}: got {out.tokens[wrong[0]].tolist()} "
-        f"status {int(out.status[wrong[0]])}, wanted {ref.tokens[wrong[0]].tolist()} status {int(ref.status[wrong[0]])} "
-        f"(margin {float(ref.margin[wrong[0]]):.3g})"
+        f"status {int(out.status[wrong[0]])}, wanted {ref.tokens[wrong[0]].tolist()} "
+        f"status {int(ref.status[wrong[0]])} (margin {float(ref.margin[wrong[0]]):.3g})"
     )
     tally.record(len(same), int((~same).sum()))
     return same

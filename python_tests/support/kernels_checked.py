@@ -176,7 +176,8 @@ def every_op(schedule, blocks):
         yield "verify_chain half", lambda: sk.verify_chain(target.half(), tokens, draft.bfloat16(), **rng)
         for method, rules in (("token", ("opt_log", "relaxed", "lossy")), ("block", ("exact", "token_v3", "ensemble"))):
             mixed = torch.tensor([sk.RULES[name] for name in rules])
-            yield f"verify_chain by rule, {method}", lambda m=method, r=mixed: sk.verify_chain(target, tokens, draft, rule=r, alpha=torch.tensor([0.5, 1.0, 0.5]), method=m, **rng)  # fmt: skip
+            args = dict(rule=mixed, alpha=torch.tensor([0.5, 1.0, 0.5]), method=method, **rng)
+            yield f"verify_chain by rule, {method}", lambda args=args: sk.verify_chain(target, tokens, draft, **args)
         yield "row_gap", lambda: sk.row_gap(target[:, 0], draft[:, 0])
         for method in TREE_METHODS:
             yield f"verify_tree {method}", lambda method=method: sk.verify_tree(**tree_step(method))

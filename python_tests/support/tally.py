@@ -42,7 +42,10 @@ def over_the_cap():
 
 
 def lines():
-    yield f"{'backend':<20}{'tests':>6}{'seconds':>9}{'requests compared':>19}{'flips in the band':>19}{'share':>10}{'cap':>9}"
+    yield (
+        f"{'backend':<20}{'tests':>6}{'seconds':>9}{'requests compared':>19}"
+        f"{'flips in the band':>19}{'share':>10}{'cap':>9}"
+    )
     for name in [*tests, "all"]:
         n, s, c, f = (x[name] if name != "all" else x.total() for x in (tests, seconds, compared, flipped))
         yield f"{name:<20}{n:>6}{s:>9.1f}{c:>19}{f:>19}{f'{f / c:.1e}' if c else '-':>10}{CAP:>9.0e}"

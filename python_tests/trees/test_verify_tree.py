@@ -51,8 +51,9 @@ def test_agreement(backend, method, shape):
 
 
 OPTIONS = [
-    dict(filtered=True), dict(filtered=True, N=9), dict(stats=True), dict(stats=True, N=9, shuffled=True), dict(probs=True), dict(probs=True, N=9),
-    dict(dtype=torch.bfloat16), dict(dtype=torch.float16, draft_dtype=torch.bfloat16, N=9), dict(Vq=5), dict(Vq=13, N=9), dict(one_hot=True, N=9),
+    dict(filtered=True), dict(filtered=True, N=9), dict(stats=True), dict(stats=True, N=9, shuffled=True),
+    dict(probs=True), dict(probs=True, N=9), dict(dtype=torch.bfloat16),
+    dict(dtype=torch.float16, draft_dtype=torch.bfloat16, N=9), dict(Vq=5), dict(Vq=13, N=9), dict(one_hot=True, N=9),
 ]  # fmt: skip
 
 

@@ -22,7 +22,8 @@ TORCH_TARGET = "0x020a000000000000"  # as in setup.py
 KERNEL_FLAGS = {
     "fast": "-O2",
     # -O1 without inlining keeps a call a call; aggregates stay whole, so that a load of 16 bytes is noted as one.
-    "checked": "-O1 -fno-inline -fno-tree-sra -DSPECDEC_CHECKED -fsanitize=thread,undefined,float-cast-overflow -fno-sanitize=vptr,null",
+    "checked": "-O1 -fno-inline -fno-tree-sra -DSPECDEC_CHECKED "
+    "-fsanitize=thread,undefined,float-cast-overflow -fno-sanitize=vptr,null",
 }
 HARNESS_FLAGS = {"fast": "-O2 -DNDEBUG", "checked": "-O2 -DNDEBUG -DSPECDEC_CHECKED"}
 # Calls of these are not instrumented: those of the .cu files go to hooks.cpp.

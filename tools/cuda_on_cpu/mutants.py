@@ -32,7 +32,8 @@ class Mutant(NamedTuple):
     new: str
     caught: str  # a pattern of the error; "outside": it reads between the rows; "wrong": its result is
     op: str = "row_stats"  # through which it shows
-    thorough: bool = False  # shows what another one shows as well: only where SPECDEC_THOROUGH=1, since each is half a minute of compiling
+    # Shows what another one shows as well: only where SPECDEC_THOROUGH=1, since each is half a minute of compiling.
+    thorough: bool = False
 
 
 BLOCK, WARP, VERIFY = "cuda/thread_block.cuh", "cuda/warp.cuh", "ops/verify_chain/verify_chain_cuda.cu"
@@ -43,7 +44,8 @@ MUTANTS = {
     "barrier in two branches": Mutant(
         BLOCK,
         "  if (threadIdx.x == 0) least = INT32_MAX;\n  __syncthreads();",
-        "  if (threadIdx.x == 0) {\n    least = INT32_MAX;\n    __syncthreads();\n  } else {\n    __syncthreads();\n  }",
+        "  if (threadIdx.x == 0) {\n    least = INT32_MAX;\n    __syncthreads();\n"
+        "  } else {\n    __syncthreads();\n  }",
         "divergent",
     ),
     "shuffle in a branch": Mutant(
