@@ -33,3 +33,5 @@ from specdec_kernels.registry import (
 from specdec_kernels.rules import RULES as RULES
 
 __version__ = "0.1.0"
+_MODULES = "backends", "reference", "theory"
+__all__ = [n for n, x in list(vars().items()) if n in _MODULES or not (n[0] == "_" or isinstance(x, type(backends)))]
