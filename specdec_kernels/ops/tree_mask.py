@@ -82,6 +82,9 @@ def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: 
     _check.tensor(op, "parents", parents, _check.INTEGERS)
     given = [x for x in (prefix_len, tree_start) if isinstance(x, torch.Tensor) and x.dim() == 1]
     if parents.dim() == 1:
+        for name, x in (("prefix_len", prefix_len), ("tree_start", tree_start)):
+            if isinstance(x, torch.Tensor):
+                _check.tensor(op, name, x, _check.INTEGERS, parents.device)
         parents = parents.expand(max([x.size(0) for x in given] or [1]), -1)
     _check.dims(op, "parents", parents, "B, N")
     prefix = _length(op, "prefix_len", prefix_len, parents)
