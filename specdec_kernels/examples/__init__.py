@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specdec_kernels import registry
 from specdec_kernels.examples.inputs import Inputs
-from specdec_kernels.registry import FUNCTIONS
 
 __all__ = ["Call", "Inputs", "calls", "every_call", "few", "op_arguments"]
 
@@ -36,7 +36,7 @@ def calls(function: str, **inputs) -> list[Call]:
 
 
 def every_call(**inputs) -> list[tuple[str, Call]]:
-    return [(function, call) for function in FUNCTIONS for call in calls(function, **inputs)]
+    return [(function, call) for function in registry.FUNCTIONS for call in calls(function, **inputs)]
 
 
 def few(function: str, **inputs) -> list[Call]:
