@@ -28,17 +28,21 @@ def camel(name):
     return "".join(part.capitalize() for part in name.split("_"))
 
 
+def dtype(name):
+    return name.capitalize().replace("Bfloat", "BFloat")
+
+
 ENUMS = {  # of C++ -> {enumerator: number}; kOneHot and kNothing are kinds that no caller names
     "Rule": {f"Rule::k{camel(name)}": rule.code for name, rule in registry.RULES.items()},
     "Method": {f"Method::k{camel(name)}": method.code for name, method in registry.TREE_METHODS.items()},
     "Kind": {f"Kind::k{camel(name)}": code for name, code in registry.ROW_KINDS.items()}
     | {"Kind::kOneHot": 2, "Kind::kNothing": 3},
-    "DType": {f"k{name.replace('f', 'F').replace('b', 'B')}": i for i, name in enumerate(registry.ROW_DTYPES)},
+    "DType": {f"k{dtype(name)}": i for i, name in enumerate(registry.ROW_DTYPES)},
     "Status": {f"k{camel(name)}": getattr(registry, f"STATUS_{name.upper()}")
                for name in ("invalid_row", "empty_residual", "invalid_draft", "invalid_bonus")},
     "Domain": {f"kDomain{camel(name)}": getattr(registry, f"DOMAIN_{name.upper()}")
                for name in ("accept", "final", "draft", "noise")},
-    "MaskFormat": {f"kMask{name.capitalize().replace('Bfloat', 'BFloat')}": code for name, code in registry.MASK_FORMATS.items()}
+    "MaskFormat": {f"kMask{dtype(name)}": code for name, code in registry.MASK_FORMATS.items()}
     | {"kMaskFormats": len(registry.MASK_FORMATS)},
 }  # fmt: skip
 NUMBERS = {
@@ -61,19 +65,16 @@ ALPHAS = (0.0, 0.5, 1.0)  # the ends where a rule may be the exact one, and none
 def statements():
     """(what, its value here, a C++ expression of it there)"""
     for name, number in NUMBERS.items():
-        yield name, number, f"double({name})"
-    for enum, values in ENUMS.items():
+        yield name, number, name
+    for values in ENUMS.values():
         for name, number in values.items():
-            yield name, number, f"double(listed({name}))" if enum != "Rule" else f"double(int32_t({name}))"
+            yield name, number, f"listed({name})"
     for name, rule in registry.RULES.items():
         code = f"Rule::k{camel(name)}"
         yield f"{name} is a law", rule.defines_distribution, f"replaces_target({code})"
         for x in ALPHAS:
-            yield (
-                f"{name} at {x} is exact",
-                name == "exact" or rule.exact_at == x,
-                f"resolved({code}, {x}f) == Rule::kExact",
-            )
+            exact = name == "exact" or rule.exact_at == x
+            yield f"{name} at {x} is exact", exact, f"resolved({code}, {x}f) == Rule::kExact"
         for method, known in registry.TREE_METHODS.items():
             yield f"{method} takes {name}", name in known.rules, f"takes(Method::k{camel(method)}, {code})"
         for parameter, which in zip(rule.parameters, ("first", "second")):

@@ -52,9 +52,12 @@ def tree_mask(
 
     Returns:
         TreeMask. For ``scaled_dot_product_attention`` pass ``mask[:, None]`` of "bool" or of "additive" in the queries'
-        dtype, for FlexAttention see ``tree_mask_mod``. An impossible parent or a negative length raises on CPU tensors;
-        elsewhere values cannot be looked at without waiting: the node counts as padding, the length as 0, and
-        ``status`` says so. A second -1 is padding.
+        dtype, for FlexAttention see ``tree_mask_mod``. A second -1 is padding.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came. An impossible parent or a negative
+        length raises RuntimeError on CPU tensors; elsewhere values cannot be looked at without waiting: the node counts
+        as padding, the length as 0, and ``status`` says so.
 
     Example:
         >>> tree_mask(torch.tensor([[-1, 0, 0, 1]]), 7, "uint32").mask.tolist()

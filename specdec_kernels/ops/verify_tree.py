@@ -54,7 +54,7 @@ def verify_tree(
     =================================  ==============================================================================
     method                             children of a node
     =================================  ==============================================================================
-    ``kseq``                           drafts drawn i.i.d. from one row per node, tested in draft order with multiplicity
+    ``kseq``                           drawn i.i.d. from one row per node, tested in draft order with multiplicity
     ``recursive``                      drawn independently (rows may differ), in draft order with multiplicity
     ``recursive_without_replacement``  distinct: each drawn from its row without its earlier siblings, or i.i.d. draws
                                        merged in order of first appearance
