@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
@@ -14,28 +16,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import machine
-from bench.harness import copy_bandwidth, measure
+from bench.harness import Case, copy_bandwidth, measure
 from bench.report import HEADER, Files, Row, skipped
+from specdec_kernels import registry
 
-OPS = (
-    "verify_chain",
-    "row_stats",
-    "sample",
-    "residual",
-    "kseq_rho",
-    "row_gap",
-    "rules",
-    "accept",
-    "uniforms",
-    "build_tree",
-    "tree_mask",
-    "verify_tree",
-)
+# An op's file of benchmarks is named after it; first the case to be judged by, should time run out.
+OPS = sorted((*registry.OPS, "rules"), key=lambda op: op != "verify_chain")
 
 READING_GPU = """\
-time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache; as called: the same calls from
-Python, launches included. Bytes: what the step must read at this run's stops. A peer's ratio compares replays where both
-could be captured, else calls."""
+time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache; as called: the same
+calls from Python, launches included. Bytes: what the step must read at this run's stops. A peer's ratio compares
+replays where both could be captured, else calls."""
 
 
 def as_table(op: str, rows: list[Row]) -> Table:
@@ -45,6 +36,79 @@ def as_table(op: str, rows: list[Row]) -> Table:
     for cells in zip(*(cells for _, cells in columns)):
         table.add_row(*map(escape, cells))
     return table
+
+
+def check(ops: list[str], device: str) -> None:
+    for op in ops:
+        if op not in OPS:
+            raise typer.BadParameter(f"op must be one of {', '.join(OPS)}, got {op}")
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"device must be cpu or cuda, got {device}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("device is cuda, but torch sees no GPU")
+
+
+@dataclass
+class Run:
+    """Cases measured one after the other, printed and written as they end."""
+
+    device: str
+    only: str
+    peers: Callable[[str], bool]
+    rounds: int
+    budget: float
+    files: Files
+    console: Console
+    copy: float  # GB/s
+    began: float = field(default_factory=time.perf_counter)
+    rows: list[Row] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+
+    def op(self, op: str) -> None:
+        self.files.op(op)
+        cases = importlib.import_module(f"bench.{op}").cases(self.device)
+        measured = [row for case in cases if not self.only or case.label == self.only for row in self.case(op, case)]
+        if measured:
+            self.console.print(as_table(op, measured))
+        for line in skipped(measured):
+            self.note(line, highlight=False)
+        self.rows += measured
+
+    def case(self, op: str, case: Case) -> Iterator[Row]:
+        """Its row, if it could be measured in time."""
+        if time.perf_counter() - self.began > self.budget:
+            self.late.append(f"{op} {case.label}")
+            return
+        try:
+            row = Row(op, case.label, self.device, measure(case, self.device, self.rounds, self.peers), self.copy)
+        except Exception as error:  # the other cases still count
+            self.failed.append(f"{op} {case.label}: {type(error).__name__}: {error}")
+            return
+        finally:
+            if self.device == "cuda":
+                torch.cuda.empty_cache()
+        self.files.row(row)
+        yield row
+
+    def end(self) -> None:
+        """How to repeat a row, and what is to be known of the run as a whole."""
+        if len(self.rows) == 1:
+            self.console.print(self.rows[0].command, markup=False)
+        else:
+            self.console.print(f"One row again: python -m bench.run OP --device {self.device} --only 'CASE'")
+        if self.device == "cuda":
+            self.note(READING_GPU)
+            state = ", ".join(f"{k} {v}" for k, v in machine.gpu_state().items())
+            self.note(f"After the run: copy {copy_bandwidth(self.device):.1f} GB/s; {state}")
+        if self.late:
+            self.note(f"Not measured within {self.budget:g} s: {'; '.join(self.late)}")
+        for line in self.failed:
+            self.note("FAILED " + line)
+
+    def note(self, text: str, highlight: bool | None = None) -> None:
+        self.console.print(text, markup=False, highlight=highlight)
+        self.files.note(text)
 
 
 def main(
@@ -58,66 +122,18 @@ def main(
     budget: Annotated[float, typer.Option(help="start no case after so many seconds")] = float("inf"),
 ) -> None:
     began = time.perf_counter()
-    console = Console(width=200)
-    for op in ops or ():
-        if op not in OPS:
-            raise typer.BadParameter(f"op must be one of {', '.join(OPS)}, got {op}")
-    if device not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"device must be cpu or cuda, got {device}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("device is cuda, but torch sees no GPU")
-
+    check(ops or [], device)
     chosen = {"all": lambda name: True, "none": lambda name: False}.get(peers, lambda name: name in peers.split(","))
+    console = Console(width=200)
     about = machine.describe(device)
     copy = copy_bandwidth(device)
     about["copy"] = f"{copy:.1f} GB/s"
     console.print("\n".join(f"{key}: {value}" for key, value in about.items()), highlight=False, markup=False)
-    files = Files(csv_file, markdown, about)
-    rows, failed, late = [], [], []
+    run = Run(device, only, chosen, rounds, budget, Files(csv_file, markdown, about), console, copy, began)
     for op in ops or OPS:
-        files.op(op)
-        measured = []
-        for case in importlib.import_module(f"bench.{op}").cases(device):
-            if only and case.label != only:
-                continue
-            if time.perf_counter() - began > budget:
-                late.append(f"{op} {case.label}")
-                continue
-            try:
-                row = Row(op, case.label, device, measure(case, device, rounds, chosen), copy)
-            except Exception as error:  # the other cases still count
-                failed.append(f"{op} {case.label}: {type(error).__name__}: {error}")
-                continue
-            finally:
-                if device == "cuda":
-                    torch.cuda.empty_cache()
-            measured.append(row)
-            files.row(row)
-        if measured:
-            console.print(as_table(op, measured))
-        for line in skipped(measured):
-            console.print(line, markup=False, highlight=False)
-            files.note(line)
-        rows += measured
-    if len(rows) == 1:
-        console.print(rows[0].command, markup=False)
-    else:
-        console.print("One row again: python -m bench.run OP --device " + device + " --only 'CASE'")
-    notes = [READING_GPU] if device == "cuda" else []
-    if device == "cuda":
-        after = machine.gpu_state()
-        notes.append(
-            f"After the run: copy {copy_bandwidth(device):.1f} GB/s; " + ", ".join(f"{k} {v}" for k, v in after.items())
-        )
-    if late:
-        notes.append(f"Not measured within {budget:g} s: {'; '.join(late)}")
-    for note in notes:
-        console.print(note, markup=False)
-        files.note(note)
-    for line in failed:
-        console.print("FAILED " + line, markup=False)
-        files.note("FAILED " + line)
-    if failed or not rows:
+        run.op(op)
+    run.end()
+    if run.failed or not run.rows:
         raise typer.Exit(1)
 
 

@@ -20,15 +20,15 @@ import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
 from bench.peers import tree as eager
 from bench.peers import triton
+from specdec_kernels.registry import TREE_METHODS
 
-METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 CLOSENESS = 1.1  # as in bench.verify_chain
 K, L = 4, 4
 RULES = [("chow", 0.9), ("opt", 5.0), ("token_v3", 0.5), ("lossy", 0.3)]
 
 
 def cases(device: str) -> Cases:
-    for method in METHODS:
+    for method in TREE_METHODS:
         for B in (1, 8) if device == "cpu" else (1, 8, 64):
             yield Case(
                 f"B={B} V=151936 bf16 K={K} L={L} {method}", functools.partial(_step, B, 151936, "bf16", method, device)
@@ -62,7 +62,7 @@ def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
 
 def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
     x = inputs(B, V, dtype, device)
-    reads_q = method not in ("target_only", "greedy")
+    reads_q = TREE_METHODS[method].reads_draft
 
     def ours(x):
         q = {"draft_logits": x.draft, "draft_stats": x.stats} if reads_q else {}

@@ -5,23 +5,9 @@ from __future__ import annotations
 
 import importlib
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 import specdec_kernels as sk
 from bench.harness import Unavailable
-
-
-class _Recorder(TorchDispatchMode):
-    """Notes the arguments that reach torch.ops.specdec.<op>."""
-
-    def __init__(self, op: str) -> None:
-        super().__init__()
-        self.op, self.arguments = op, ()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "specdec" and function._opname == self.op:
-            self.arguments = args
-        return function(*args, **(kwargs or {}))
+from specdec_kernels import examples
 
 
 def same(op: str, ours, device: str):
@@ -37,9 +23,7 @@ def same(op: str, ours, device: str):
 
     def call(x):
         if id(x) not in arguments:
-            with _Recorder(op) as recorder:
-                ours(x)
-            arguments[id(x)] = recorder.arguments
+            arguments[id(x)] = examples.op_arguments(op, ours, x)
         return function(*arguments[id(x)])
 
     return call

@@ -3,6 +3,7 @@
 minute."""
 
 import csv
+import importlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 from support.backends import BACKENDS
 
 import specdec_kernels as sk
-from specdec_kernels.backends import dispatch
+from specdec_kernels import examples, registry
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("bench.run", reason="needs the source tree's bench")
@@ -177,16 +178,22 @@ def test_gpu_check_goes_on_after_a_failure(tmp_path):
     assert "calls on cpu, 0 out of range" in (tmp_path / "log.txt").read_text()
 
 
-def test_every_op_has_its_benchmark_and_its_calls_for_the_sanitizers(monkeypatch, capsys):
-    assert set(dispatch.ops()) <= set(run.OPS)
-    calls = list(sanitize.calls("cpu"))
-    assert sanitize.without_calls(name for name, _ in calls) == []
-    short = [call for call in calls if not call[0].startswith("row_gap")]
-    assert sanitize.without_calls(name for name, _ in short) == ["row_gap"]
-    monkeypatch.setattr(sanitize, "calls", lambda device: iter(short[:1]))
+def test_every_op_has_its_benchmark():
+    assert run.OPS[0] == "verify_chain" and set(run.OPS) == {*registry.OPS, "rules"}
+    for op in run.OPS:
+        labels = [case.label for case in importlib.import_module(f"bench.{op}").cases("cpu")]
+        assert labels and len(set(labels)) == len(labels), op
+
+
+def test_the_sanitizers_watch_every_example(monkeypatch, capsys):
+    made = [(op, name.split(" dtype=")[0].strip()) for op, name, _ in sanitize.calls("cpu")]
+    assert set(made) == {(op, call.name) for op in registry.OPS for call in examples.calls(op)}
+    monkeypatch.setattr(sanitize, "in_range", lambda result: not hasattr(result, "path"))
+    monkeypatch.setattr(sanitize, "DTYPES", [torch.float32])
+    monkeypatch.setattr(sanitize, "VOCABULARIES", (77,))
     with pytest.raises(SystemExit) as exit:
         sanitize.main("cpu")
-    assert exit.value.code and "never called: row_gap" in capsys.readouterr().out
+    assert exit.value.code and "out of range: verify_tree, kseq, drafts" in capsys.readouterr().out
 
 
 def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
@@ -195,9 +202,10 @@ def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
     items = [item for item in request.session.items if hasattr(item, "callspec")]
     seen = {item.path for item in items if any(name in fixtures and x in BACKENDS for name, x in item.callspec.params.items() if isinstance(x, str))}
     selected = set(on_backends.files())
-    assert seen - selected <= {on_backends.HERE / "test_cuda_graph.py"}  # the graph step runs it
+    assert seen - selected <= {on_backends.HERE / "ops/test_cuda_graph.py"}  # the graph step runs it
     assert {"backend", "op_backend", "sweep_backend", "sweep"} <= fixtures
-    assert on_backends.HERE / "test_rules_turns.py" in selected and on_backends.HERE / "test_readme.py" not in selected
+    names = {path.name for path in selected}
+    assert "test_rules_turns.py" in names and "test_readme.py" not in names
 
 
 def test_gpu_check_names_its_steps(tmp_path):

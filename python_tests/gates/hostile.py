@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 import specdec_kernels as sk
-from specdec_kernels import reference
-from specdec_kernels.rules import TABLE, of_tree_method
+from specdec_kernels import examples, reference, registry
+from specdec_kernels.registry import TREE_METHODS
+from specdec_kernels.rules import TABLE
 
 I64, F64 = torch.int64, torch.float64
 INF, NAN = math.inf, math.nan
@@ -34,7 +35,6 @@ VOCABULARIES = (
     1025,
     2100,
 )  # one entry; a vector and less; a chunk and its neighbours; a tail
-TREE_METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 STATUS = sk.STATUS_INVALID_ROW | sk.STATUS_EMPTY_RESIDUAL | sk.STATUS_INVALID_DRAFT | sk.STATUS_INVALID_BONUS
 
 
@@ -304,11 +304,11 @@ def verify_chain(rng):
 
 
 def verify_tree(rng):
-    B, method = rng.randrange(1, 5), rng.choice(TREE_METHODS)
+    B, method = rng.randrange(1, 5), rng.choice(tuple(TREE_METHODS))
     V = rng.choice(VOCABULARIES)
     Vq = V if given(rng) else rng.choice(VOCABULARIES)
     columns = None
-    if method in ("kseq", "recursive") and given(rng):
+    if TREE_METHODS[method].tests_drafts and given(rng):
         drafts = ids(rng, (B, rng.choice((1, 2, 4)), rng.choice((1, 2))), V, Vq)
         tree = tuple(sk.build_tree(drafts))
         columns = drafts.size(1) * drafts.size(2)
@@ -334,25 +334,20 @@ def verify_tree(rng):
         out["links"] = tuple(torch.tensor([[link() for _ in range(N)] for _ in range(B)], dtype=I64) for _ in range(2))
     out |= {"max_depth": rng.choice((0, 1, 3, 12))} if given(rng, 0.4) else {}
     out |= randomness(rng, B, 1 + (columns or N))
-    return out | (rules(rng, B, of_tree_method(method)) if given(rng, 0.4) else {})
+    return out | (rules(rng, B, TREE_METHODS[method].rules) if given(rng, 0.4) else {})
 
 
-OPS = {
-    f.__name__: f
-    for f in (
-        uniforms,
-        accept,
-        residual,
-        row_gap,
-        kseq_rho,
-        row_stats,
-        sample,
-        build_tree,
-        tree_mask,
-        verify_chain,
-        verify_tree,
-    )
-}
+def from_examples(op):
+    """Of an op without a generator of its own: one of its example calls, at random values."""
+
+    def make(rng):
+        inputs = {"seed": rng.getrandbits(32), "V": rng.choice(VOCABULARIES), "dtype": rng.choice(DTYPES)}
+        return dict(rng.choice(examples.calls(op, **inputs)).arguments)
+
+    return make
+
+
+OPS = {op: globals().get(op) or from_examples(op) for op in registry.OPS}
 
 
 def call(op, rng):
@@ -508,7 +503,7 @@ def check_verify_tree(args, out):
             )
 
 
-CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) if name.removeprefix("check_") in OPS}
+CHECKS = {op: globals().get(f"check_{op}", lambda args, out: None) for op in OPS}
 
 
 def requests(op, args):

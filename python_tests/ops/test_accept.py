@@ -3,9 +3,8 @@ import math
 
 import pytest
 import torch
-from support import backends, surface
+from support import backends
 
-import specdec_kernels as sk
 
 ALMOST_ONE = 1 - 2.0**-53
 NAN, INF = math.nan, math.inf
@@ -89,8 +88,3 @@ def test_bad_arguments(op_backend):
         accept(p, p[:2], u)
     with pytest.raises(TypeError, match="accept: q must be a torch.Tensor, got float"):
         accept(p, 0.5, u)
-
-
-def test_surface(op_backend):
-    p, u = torch.rand(5), torch.rand(5, dtype=torch.float64)
-    surface.check_op(op_backend, "accept", sk.accept, p, p.flip(0), u)

@@ -3,9 +3,7 @@
 
 import pytest
 import torch
-from support import backends, surface
-
-import specdec_kernels as sk
+from support import backends
 
 
 def drafts(B, K, L, vocab, seed=0, dtype=torch.int64):
@@ -125,7 +123,3 @@ def test_bad_arguments(op_backend):
         build_tree(torch.zeros(3, 4, dtype=torch.int64))
     with pytest.raises(ValueError, match="build_tree: draft_tokens must hold at most 1024 drafts a request, got 1025"):
         build_tree(torch.zeros(1, 1025, 1, dtype=torch.int64))
-
-
-def test_surface(op_backend):
-    surface.check_op(op_backend, "build_tree", sk.build_tree, drafts(3, 4, 2, 3))

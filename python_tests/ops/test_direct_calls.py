@@ -6,17 +6,22 @@ import re
 import pytest
 import torch
 from support import backends, surface
-from support.examples import CALLS, F64, I64, ROWS, SEED, TREES
 
 import specdec_kernels as sk
-from specdec_kernels.backends import dispatch
+from specdec_kernels import examples
+from specdec_kernels.registry import OPS
 
+# Wrong arguments of each op's first example call, with a vocabulary of 11: rows [3, 11], B=4 and G=5, trees of 4 nodes
+F64, I64 = torch.float64, torch.int64
+SEED = torch.arange(3)
+ROWS = torch.arange(33.0).reshape(3, 11).cos()
+TREES = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, -1]])
 WRONG = [  # op, index of the argument, what comes, message
     ("uniforms", 0, SEED.float(), "uniforms: seed must be int32 or int64, got Float"),
     ("uniforms", 1, SEED[None], r"uniforms: offset must have shape \[3\], got \[1, 3\]"),
     ("uniforms", 2, -1, "uniforms: n must be >= 0, got -1"),
-    ("accept", 1, ROWS[:2, :11], r"accept: q must have shape \[11\], got \[2, 11\]"),
-    ("accept", 2, ROWS[2], "accept: u must be Double, got Float"),
+    ("accept", 1, ROWS[:2], r"accept: q must have shape \[3, 11\], got \[2, 11\]"),
+    ("accept", 2, ROWS, "accept: u must be Double, got Float"),
     ("residual", 0, ROWS[0], r"residual: p must have 2 dimensions, got shape \[11\]"),
     ("residual", 0, ROWS.double(), "residual: p must be float32, bfloat16 or float16, got Double"),
     ("residual", 1, ROWS[:2], r"residual: q must have shape \[3, 11\], got \[2, 11\]"),
@@ -164,7 +169,7 @@ WRONG = [  # op, index of the argument, what comes, message
 
 def direct_call(name, index, other):
     """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
-    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **CALLS[name][0])
+    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **examples.calls(name, V=11)[0].arguments)
     args = list(args)
     args[index] = other(args[index]) if callable(other) else other
     return op(*args)
@@ -179,7 +184,7 @@ def test_the_op_checks_again(op_backend, name, index, other, message):
 
 REQUIRED = [
     (op, i, argument.name)
-    for op in dispatch.ops()
+    for op in OPS
     for i, argument in enumerate(getattr(torch.ops.specdec, op).default._schema.arguments)
     if str(argument.type) == "Tensor"
 ]

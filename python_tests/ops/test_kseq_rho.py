@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from support import backends, cases, surface
+from support import backends, cases
 from support.worker import Worker
 
 import specdec_kernels as sk
@@ -319,17 +319,3 @@ def test_a_k_below_one_in_a_tensor():
     p = torch.rand(3, 4)
     with pytest.raises(RuntimeError, match="kseq_rho: k must be >= 1, got 0 at index 1"):
         sk.kseq_rho(p, p, torch.tensor([2, 0, 1]))
-
-
-def test_surface(op_backend):
-    z, y = cases.rows_pair(6, 7, 9)
-    surface.check_op(
-        op_backend,
-        "kseq_rho",
-        sk.kseq_rho,
-        z,
-        y,
-        torch.tensor([1, 2, 3, 4, 5, 6, 64]),
-        sk.row_stats(z),
-        sk.row_stats(y),
-    )

@@ -3,10 +3,9 @@ import math
 
 import pytest
 import torch
-from support import backends, cases, surface
+from support import backends, cases
 from support.checks import assert_floats
 
-import specdec_kernels as sk
 
 NAN, INF = math.nan, math.inf
 
@@ -137,9 +136,3 @@ def test_bad_arguments(op_backend):
         residual(p[0], p)
     with pytest.raises(TypeError, match="residual: p must be .*got float64"):
         residual(p.double(), p)
-
-
-def test_surface(op_backend):
-    p, q = prob_rows(6, 4, 9)
-    surface.check_op(op_backend, "residual", sk.residual, p, q)
-    surface.check_op(op_backend, "residual", sk.residual, p, torch.tensor([0, -1, 3, 8]))

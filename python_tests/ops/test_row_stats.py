@@ -5,11 +5,10 @@ import re
 import numpy as np
 import pytest
 import torch
-from support import backends, cases, surface
+from support import backends, cases
 from support.backends import scale
 from support.checks import assert_floats, ln
 
-import specdec_kernels as sk
 from specdec_kernels.reference.row_stats import stats_and_slack
 
 FLT_MAX = torch.finfo(torch.float32).max
@@ -303,13 +302,3 @@ def test_bad_values_in_tensors(op_backend, name, value):
     want = backends.run("row_stats", op_backend, z, **{name: 1.0})
     assert torch.equal(got[[0, 2]], want[[0, 2]])
     assert got[1, 2].isnan() and got[1, 3] == z[1].max()
-
-
-def every_filter(z, temperature, top_k):
-    return sk.row_stats(z, temperature, top_k, 0.9, None)
-
-
-def test_surface(op_backend):
-    z = torch.randn(4, 9)
-    surface.check_op(op_backend, "row_stats", every_filter, z, torch.ones(4), torch.tensor([1, 2, 3, 0]))
-    surface.check_op(op_backend, "row_stats", sk.row_stats, z.bfloat16())

@@ -3,12 +3,10 @@ import math
 
 import pytest
 import torch
-from support import backends, cases, laws, surface, tally
+from support import backends, cases, laws, tally
 from support.backends import scale
 from support.checks import ALMOST_ONE, assert_floats, ln, torch_logprob_error
 from support.plain import Plain
-
-import specdec_kernels as sk
 
 
 def assert_sample(backend, z, what="", **args):
@@ -226,17 +224,3 @@ def test_bad_arguments(op_backend):
         sample(z, k=-1, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: seed must have shape \[3\], got \[4\]"):
         sample(z, seed=torch.arange(4), offset=torch.arange(3))
-
-
-def two_of_three(z, u):
-    return sk.sample(z, k=2, uniforms=u, top_k=3)
-
-
-def two_from_a_seed(z, seed):
-    return sk.sample(z, k=2, replacement=False, seed=seed, offset=seed, slot=3)
-
-
-def test_surface(op_backend):
-    z = torch.randn(4, 9)
-    surface.check_op(op_backend, "sample", two_of_three, z, given(4, 2))
-    surface.check_op(op_backend, "sample", two_from_a_seed, z, torch.arange(4))

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_mask against the reference (bits: no band), and as attention wants it: SDPA, FlexAttention, a path at a time."""
 
-import functools
 import math
 
 import pytest
 import torch
-from support import backends, surface
+from support import backends
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 import specdec_kernels as sk
@@ -278,16 +277,3 @@ def test_mask_mod_in_flex_attention():
 
 
 # ---- what torch wants of an op --------------------------------------------------------------------------------------
-
-
-def masked(format, num_keys, parents, prefix):
-    out = sk.tree_mask(parents, prefix, format, num_keys=num_keys, tree_start=prefix, dtype=torch.bfloat16)
-    return tuple(out._replace(mask=bits(out.mask)))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("num_keys", [None, 70])
-def test_surface(op_backend, format, num_keys):
-    surface.check_op(
-        op_backend, "tree_mask", functools.partial(masked, format, num_keys), trees(2, 33), torch.tensor([3, 30])
-    )

@@ -2,9 +2,8 @@
 import numpy as np
 import pytest
 import torch
-from support import backends, surface
+from support import backends
 
-import specdec_kernels as sk
 from specdec_kernels.reference.uniforms import philox
 
 KNOWN = [  # Random123's kat_vectors, and three with the layout used here: (counter, key, words)
@@ -95,12 +94,3 @@ def test_bad_arguments(op_backend):
         uniforms(one, one, -1, 0)
     with pytest.raises(ValueError, match="uniforms: domain must be"):
         uniforms(one, one, 1, -1)
-
-
-def five_accept_uniforms(seed, offset):
-    return sk.uniforms(seed, offset, 5, 0)
-
-
-def test_surface(op_backend):
-    seed = torch.arange(3)
-    surface.check_op(op_backend, "uniforms", five_accept_uniforms, seed, seed)

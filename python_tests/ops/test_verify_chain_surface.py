@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from support import backends, surface
+from support import backends
 from support.paths import PYTHONPATH
 
 import specdec_kernels as sk
@@ -228,27 +228,6 @@ def test_wrong_device(op_backend):
         (ValueError, NotImplementedError), match="verify_chain: draft_tokens must be on (cpu|cuda:0), got meta"
     ):
         backends.there(op_backend, draft_on_another_device, good())
-
-
-def dense_call(p, d, q, u):
-    return sk.verify_chain(p, d, q, uniforms=u)
-
-
-def one_hot_call(p, d, seed):
-    return sk.verify_chain(p, d, None, seed=seed, offset=seed, temperature=0.7, top_k=3)
-
-
-def ragged_call(p, d, q, c, u):
-    return sk.verify_chain(p, d, q, cu_draft=c, max_draft=2, uniforms=u)
-
-
-def test_surface(op_backend):
-    def check(function, args, *names):
-        surface.check_op(op_backend, "verify_chain", function, *(args.get(name, torch.arange(B)) for name in names))
-
-    check(dense_call, good(), "target_logits", "draft_tokens", "draft_logits", "uniforms")
-    check(one_hot_call, good(), "target_logits", "draft_tokens", "seed")
-    check(ragged_call, ragged(), "target_logits", "draft_tokens", "draft_logits", "cu_draft", "uniforms")
 
 
 def step(p, q, seed):

@@ -303,15 +303,6 @@ def test_defaults_and_a_single_alpha(sweep):
         assert torch.equal(a.tokens, b.tokens) and torch.equal(a.tokens, c.tokens)
 
 
-def by_rule(target, tokens, draft, uniforms, rule, alpha):
-    return sk.verify_chain(target, tokens, draft, uniforms=uniforms, rule=rule, alpha=alpha, method="block")
-
-
-def test_schema_fake_and_compile(op_backend):
-    rule = torch.tensor([1, 12])
-    surface.check_op(op_backend, "verify_chain", by_rule, *GOOD.values(), rule, torch.tensor([[0.5, 0.0], [0.5, 0.0]]))
-
-
 @pytest.mark.parametrize(
     "index, other, message",
     [

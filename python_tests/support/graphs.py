@@ -1,28 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_cuda_graph runs where the GPU is: each function takes tensors of a device and returns tensors to
+"""What test_cuda_graph runs where the GPU is: each function takes arguments on a device and returns tensors to
 compare."""
 
 import torch
+from support.surface import tensors
+from torch.utils._pytree import tree_leaves, tree_map
 
 import specdec_kernels as sk
-
-
-def tensors(result):
-    return list(result) if isinstance(result, tuple) else [result]
 
 
 def call(op, inputs):
     return tensors(getattr(sk, op)(**inputs))
 
 
-def copied(inputs):
-    return {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+def each_tensor(function, inputs):
+    return tree_map(lambda x: function(x) if isinstance(x, torch.Tensor) else x, inputs)
 
 
 def replayed(op, sets):
     """Captures one call, then replays it on each set of inputs in turn: what the replays leave, and what plain calls
     return."""
-    static = copied(sets[0])
+    static = each_tensor(torch.clone, sets[0])
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -33,9 +31,9 @@ def replayed(op, sets):
         outputs = call(op, static)
     left = []
     for inputs in sets:
-        for name, x in inputs.items():
+        for held, x in zip(tree_leaves(static), tree_leaves(inputs), strict=True):
             if isinstance(x, torch.Tensor):
-                static[name].copy_(x)
+                held.copy_(x)
         captured.replay()
         left.append([x.clone() for x in outputs])
     return left, [call(op, inputs) for inputs in sets]
@@ -69,8 +67,7 @@ def without_waiting(op, inputs):
 
 def on_second_device(op, inputs):
     """The call on cuda:1 while cuda:0 is current: its result, a plain one, and where results and current device are."""
-    there = {name: x.to("cuda:1") if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
-    got = call(op, there)
+    got = call(op, each_tensor(lambda x: x.to("cuda:1"), inputs))
     places = [str(x.device) for x in got]
     torch.cuda.synchronize("cuda:1")
     return [x.cpu() for x in got], call(op, inputs), places, torch.cuda.current_device()

@@ -3,11 +3,12 @@
 
 import torch
 from support import tree_cases
+from support.surface import tensors
 
+from specdec_kernels import examples
+from specdec_kernels.registry import OPS, TREE_METHODS
 from tools.cuda_on_cpu.build import load
 from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
-
-TREE_METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 
 
 def tree_step(method, B=4, kinds=("near", "dirichlet")):
@@ -115,87 +116,13 @@ def row_stats_bytes(N, V):
 
 
 def every_op(schedule, blocks):
-    """name -> bytes of the result, of each op in each of its forms."""
+    """name -> bytes of the result, of each op's example calls; unaligned rows of two blocks, or of three chunks."""
     import specdec_kernels as sk
 
-    module = load("checked")
-    generator = torch.Generator().manual_seed(6)
-    B, G, V = 3, 2, 9 * 1024 - 3  # two blocks for each row, the rows unaligned
-    target = 2 * torch.randn(B, G + 1, V, generator=generator)
-    draft = target[:, :G] + 0.5 * torch.randn(B, G, V, generator=generator)
-    p, q = target.softmax(-1), draft.softmax(-1)
-    tokens = torch.multinomial(q.reshape(-1, V), 1, generator=generator).view(B, G)
-    seed, offset = torch.arange(B), torch.arange(B) * 7
-    rng = {"seed": seed, "offset": offset}
-    settings = {
-        "plain": {},
-        "top-k": {"temperature": 0.8, "top_k": 40},
-        "top-p": {"temperature": torch.tensor([0.7, 0.0, 1.3]), "top_p": 0.9},
-        "min-p": {"min_p": 0.05, "top_k": 3000},
-    }
-
-    def calls():
-        yield "uniforms", lambda: sk.uniforms(seed, offset, 300)
-        yield (
-            "accept",
-            lambda: sk.accept(
-                p[0, 0], q[0, 0], torch.rand(V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-            ),
-        )
-        yield "residual", lambda: sk.residual(p[:, 0], q[:, 0])
-        yield "residual of ids", lambda: sk.residual(p[:, 0], tokens[:, 0])
-        yield "kseq_rho", lambda: sk.kseq_rho(target[:, 0], draft[:, 0], 4)
-        yield (
-            "kseq_rho of probabilities",
-            lambda: sk.kseq_rho(p[:, 0], q[:, 0].half(), torch.tensor([1, 2, 64]), kind="probs"),
-        )
-        trees = sk.build_tree(torch.randint(-1, 3, (B, 7, 5), generator=torch.Generator().manual_seed(2)))
-        yield (
-            "build_tree",
-            lambda: sk.build_tree(torch.randint(-1, 3, (B, 70, 3), generator=torch.Generator().manual_seed(3))),
-        )
-        for format in ("bool", "additive", "uint8", "uint32", "uint64"):
-            yield f"tree_mask {format}", lambda format=format: sk.tree_mask(trees.parents, seed * 5, format)
-            yield (
-                f"tree_mask {format} with a prefix",
-                lambda format=format: sk.tree_mask(trees.parents, seed * 5, format, num_keys=61),
-            )
-        for name, s in settings.items():
-            yield f"row_stats {name}", lambda s=s: sk.row_stats(target[:, 0], **s)
-            yield f"sample {name}", lambda s=s: sk.sample(target[:, 0], k=2, **s, **rng)
-            yield (
-                f"sample without replacement {name}",
-                lambda s=s: sk.sample(target[:, 0], k=3, replacement=False, **s, **rng),
-            )
-            yield f"verify_chain {name}", lambda s=s: sk.verify_chain(target, tokens, draft, **s, **rng)
-        yield "verify_chain one-hot", lambda: sk.verify_chain(target, tokens, **rng)
-        yield (
-            "verify_chain probabilities",
-            lambda: sk.verify_chain(p, tokens, q, target_kind="probs", draft_kind="probs", **rng),
-        )
-        yield "verify_chain half", lambda: sk.verify_chain(target.half(), tokens, draft.bfloat16(), **rng)
-        for method, rules in (("token", ("opt_log", "relaxed", "lossy")), ("block", ("exact", "token_v3", "ensemble"))):
-            mixed = torch.tensor([sk.RULES[name] for name in rules])
-            args = dict(rule=mixed, alpha=torch.tensor([0.5, 1.0, 0.5]), method=method, **rng)
-            yield f"verify_chain by rule, {method}", lambda args=args: sk.verify_chain(target, tokens, draft, **args)
-        yield "row_gap", lambda: sk.row_gap(target[:, 0], draft[:, 0])
-        for method in TREE_METHODS:
-            yield f"verify_tree {method}", lambda method=method: sk.verify_tree(**tree_step(method))
-        by_rule = {
-            "rule": torch.tensor([sk.RULES[name] for name in ("token_v3", "exact", "opt_log", "lossy")]),
-            "alpha": torch.full((4,), 0.5),
-        }
-        for method in ("kseq", "recursive", "recursive_without_replacement", "traversal"):
-            yield f"verify_tree by rule, {method}", lambda method=method: sk.verify_tree(**tree_step(method), **by_rule)
-        yield (
-            "verify_tree by thresholds",
-            lambda: sk.verify_tree(**tree_step("target_only"), rule="thresholds", alpha=(0.5, 0.8)),
-        )
-
-    results = {}
+    module, results = load("checked"), {}
     with order(module, schedule, blocks):
-        for name, call in calls():
-            result = call()
-            for i, x in enumerate(result if isinstance(result, tuple) else (result,)):
-                results[f"{name} {i}"] = x.contiguous().view(torch.uint8).numpy().tobytes()
+        for op in OPS:
+            for call in examples.few(op, V=2 * 1024 + 77 if op == "verify_tree" else 9 * 1024 - 3):
+                for i, x in enumerate(tensors(getattr(sk, op)(**call.arguments))):
+                    results[f"{op}, {call.name} {i}"] = x.contiguous().view(torch.uint8).numpy().tobytes()
     return results

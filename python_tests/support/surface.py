@@ -3,40 +3,42 @@
 it."""
 
 import torch
-from support import backends
+
+import specdec_kernels as sk
+from specdec_kernels import examples
 
 
-class Recorded(torch.utils._python_dispatch.TorchDispatchMode):
-    """Notes the arguments with which a public function calls torch.ops.specdec.<name>."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "specdec":
-            self.calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+def tensors(result):
+    return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
-def recorded_call(name, function, *args, **kwargs):
-    """function(...) calls the op once: its result, and the dispatcher's op with its arguments."""
-    with Recorded() as recorded:
-        result = function(*args, **kwargs)
-    calls = [c for c in recorded.calls if c[0]._opname == name]
-    assert len(calls) == 1, f"{name}: called {[str(c[0]) for c in recorded.calls]}"
-    return result, calls[0]
+def same(got, want):
+    """Bit for bit, but that one NaN is as good as another."""
+    return all(a.dtype == b.dtype and torch.equal(plain(a), plain(b)) for a, b in zip(got, want, strict=True))
 
 
-def check_op(backend, name, function, *tensors):
-    """function(*tensors) calls the op once: opcheck it with those arguments, then compile the public wrapper."""
-    backends.there(backend, _check_op, name, function, *tensors)
+def plain(x):
+    """Of what torch compares: it has few operations on unsigned words."""
+    if x.is_floating_point():
+        return x.nan_to_num(7.0)
+    return x.view({torch.uint32: torch.int32, torch.uint64: torch.int64}.get(x.dtype, x.dtype))
 
 
-def _check_op(name, function, *tensors):
-    eager, (op, args, kwargs) = recorded_call(name, function, *tensors)
-    torch.library.opcheck(op, args, kwargs)
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda *t: function(*t), fullgraph=True, backend="aot_eager", dynamic=False)(*tensors)
-    for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (compiled, eager))):
-        assert a.dtype == b.dtype and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
+def recorded_call(op, function, *args, **kwargs):
+    """function(...) calls torch.ops.specdec.<op> once: its result, and the dispatcher's op with its arguments."""
+    result = []
+    arguments = examples.op_arguments(op, lambda: result.append(function(*args, **kwargs)))
+    return result[0], (getattr(torch.ops.specdec, op).default, arguments, {})
+
+
+def check_examples(op, compiled=5):
+    """Of the op's example calls: all of opcheck for the first, schema and fake for each kind; every fifth compiled."""
+    for i, call in enumerate(examples.few(op)):
+        function = getattr(sk, op)
+        eager, (direct, args, kwargs) = recorded_call(op, function, **call.arguments)
+        quick = {} if i == 0 else {"test_utils": ("test_schema", "test_faketensor")}
+        torch.library.opcheck(direct, args, kwargs, **quick)
+        if i % compiled == 0:
+            torch._dynamo.reset()
+            traced = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
+            assert same(tensors(traced(**call.arguments)), tensors(eager)), call.name

@@ -420,54 +420,6 @@ def test_no_row_or_table_is_copied():
     assert {x.data_ptr() for x in given + tables} <= seen
 
 
-def _check(parents, tokens, draft_nodes, p, q, u):
-    return sk.verify_tree((parents, tokens, None, draft_nodes), p, q, method="kseq", uniforms=u)
-
-
-def _check_rows(parents, tokens, p, q, u, row, t):
-    return sk.verify_tree(
-        (parents, tokens),
-        p,
-        q,
-        method="traversal",
-        uniforms=u,
-        target_row=row,
-        draft_row=row,
-        temperature=t,
-        max_depth=2,
-    )
-
-
-def test_opcheck(op_backend):
-    verify(op_backend)
-    args = tree_cases.tree(12, 3, 5, "kseq")
-    tree = args["tree"]
-    surface.check_op(
-        op_backend,
-        "verify_tree",
-        _check,
-        tree[0],
-        tree[1],
-        tree[3],
-        args["target_logits"],
-        args["draft_logits"],
-        args["uniforms"],
-    )
-    u = torch.rand(3, 8, dtype=F64)
-    surface.check_op(
-        op_backend,
-        "verify_tree",
-        _check_rows,
-        tree[0],
-        tree[1],
-        args["target_logits"],
-        args["draft_logits"],
-        u,
-        torch.zeros(3, 7, dtype=torch.int32),
-        torch.ones(3),
-    )
-
-
 def test_errors(op_backend):
     p, q = torch.zeros(2, 4, 3), torch.zeros(2, 4, 3)
     parents, tokens = torch.tensor([-1, 0, 0, 1]), torch.zeros(4, dtype=torch.int64)

@@ -6,14 +6,13 @@ import math
 
 import pytest
 import torch
-from support import backends, checks, laws, rule_cases, surface, tree_cases
+from support import backends, checks, laws, rule_cases, tree_cases
 from support.rule_laws import ALPHAS
 from support.tree_laws import random_rows
 from test_verify_tree import agree_on, verify
 from test_verify_tree_edges import differ, equal, in_range, pick
 from test_verify_tree_laws import draws
 
-import specdec_kernels as sk
 from specdec_kernels import reference
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed
 from specdec_kernels.rules import NAMES, RULES, TABLE
@@ -293,18 +292,6 @@ def test_rules_that_a_method_does_not_take(op_backend, method, rule):
 def test_errors(op_backend, more, error, message):
     with pytest.raises(error, match=f"verify_tree: {message}"):
         verify(op_backend)(**tree_cases.tree(45, 4, 5, "recursive", N=4), **more)
-
-
-def _check(parents, tokens, p, q, u, rule, alpha):
-    return sk.verify_tree((parents, tokens), p, q, method="traversal", uniforms=u, rule=rule, alpha=alpha)
-
-
-def test_opcheck(op_backend):
-    args = tree_cases.tree(49, 3, 5, "traversal", N=4)
-    rows = args["target_logits"], args["draft_logits"], args["uniforms"]
-    surface.check_op(
-        op_backend, "verify_tree", _check, *args["tree"][:2], *rows, torch.tensor([8, 0, 11]), torch.full((3, 2), 0.4)
-    )
 
 
 @pytest.mark.parametrize("shape", ["[1]", "[B, 2]"])

@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from specdec_kernels.registry import TREE_METHODS
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Exact verification for speculative decoding.")
 console = Console()
 
@@ -16,14 +18,7 @@ def main():
     app(prog_name="python -m specdec_kernels")
 
 
-class Method(str, Enum):
-    chain = "chain"
-    kseq = "kseq"
-    recursive = "recursive"
-    recursive_without_replacement = "recursive_without_replacement"
-    traversal = "traversal"
-    target_only = "target_only"
-    greedy = "greedy"
+Method = Enum("Method", {name: name for name in ("chain", *TREE_METHODS)}, type=str)
 
 
 class Precision(str, Enum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..ops import _rules
-from ..rules import TABLE
+from ..registry import RULES, rule_named
 
 __all__ = ["Request"]
 
@@ -45,6 +45,7 @@ class Request:
             raise ValueError(f"Request: min_p must lie in [0, 1], got {self.min_p}")
         if self.top_k < -1:
             raise ValueError(f"Request: top_k must be >= -1, got {self.top_k}")
-        if self.rule not in TABLE:
-            raise ValueError(f"Request: rule must be one of {', '.join(TABLE)}, got {self.rule!r}")
+        object.__setattr__(self, "rule", rule_named(self.rule, 4))
+        if self.rule not in RULES:
+            raise ValueError(f"Request: rule must be one of {', '.join(RULES)}, got {self.rule!r}")
         _rules.arguments("Request", "token", self.rule, self.alpha, 1, torch.device("cpu"))

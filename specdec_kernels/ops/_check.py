@@ -125,7 +125,9 @@ def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> tor
         raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
     if x not in SAMPLING[kind]:
         raise ValueError(f"{op}: {name} must be {SAMPLING[kind].says}, got {shown(x)}")
-    return torch.full((1,), x, dtype=torch.int64 if integer else torch.float32, device=device)
+    if integer:
+        return torch.full((1,), x, dtype=torch.int64, device=device)
+    return torch.full((1,), float(x), dtype=torch.float32, device=device)
 
 
 def is_greedy(temperature: object) -> bool:

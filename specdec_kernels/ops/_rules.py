@@ -71,7 +71,7 @@ def _tensor(op, alpha, n, device):
             if not abs(x) <= FLT_MAX:
                 raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
         # Filled and not copied: a CUDA graph can hold the call.
-        numbers = [torch.full((1,), x, dtype=torch.float32, device=device) for x in given]
+        numbers = [torch.full((1,), float(x), dtype=torch.float32, device=device) for x in given]
         return torch.stack(numbers, 1) if len(given) == 2 else numbers[0]
     _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
     if alpha.dim() not in (1, 2) or alpha.size(0) not in (n, 1) or (alpha.dim() == 2 and alpha.size(1) != 2):

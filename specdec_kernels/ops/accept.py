@@ -23,6 +23,9 @@ def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     Returns:
         bool, same shape.
 
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
     Example:
         >>> accept(torch.tensor([0.3]), torch.tensor([0.5]), torch.tensor([0.59], dtype=torch.float64))
         tensor([True])

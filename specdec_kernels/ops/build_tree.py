@@ -28,6 +28,9 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
         and ``draft_nodes`` [B, K, L] int32, the node that each draft passes through at each level, -1 past its end.
         A tree of an engine's own needs none of this: ``verify_tree`` and ``tree_mask`` take its parents as they are.
 
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
     Example:
         >>> tree = build_tree(torch.tensor([[[5, 7], [6, 7], [5, 8]]]))
         >>> tree.parents.tolist(), tree.tokens.tolist()

@@ -42,8 +42,9 @@ def kseq_rho(
         1 - (1 - beta)^k, the chance that one of k is. A pair with a row that is no law (NaN, inf, no mass) gives rho =
         k, which is valid for every pair of laws, and beta = p_acc = NaN.
 
-    Errors:
-        ValueError for shapes, devices, an unknown kind, k < 1, stats beside probabilities; TypeError for dtypes.
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came. On CPU tensors a k below 1 raises
+        RuntimeError.
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])

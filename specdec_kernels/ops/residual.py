@@ -21,6 +21,9 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
         Where the mass is 0, probs is p normalised. A row of p that holds NaN or +inf has mass NaN, and it, like a row
         without any mass, gives a one-hot row at its largest finite entry.
 
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
     Example:
         >>> residual(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]]))[0]
         tensor([[1., 0., 0.]])

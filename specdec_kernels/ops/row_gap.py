@@ -15,6 +15,8 @@ def row_gap(
 ) -> torch.Tensor:
     """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
 
+    A CPU reads each row of logits once, a GPU three times; once more where its stats are made here.
+
     Args:
         p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf
             too).
@@ -28,15 +30,13 @@ def row_gap(
         entropies H(p) and H(q) in nats, max p and max q; all of the laws that the stats stand for. What depends on a
         row that is no law (NaN, inf, no mass) is NaN.
 
-    Errors:
-        ValueError for shapes, devices, an unknown kind, stats beside probabilities; TypeError for dtypes.
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
         >>> [round(x, 4) for x in row_gap(p, q, kind="probs")[0].tolist()]
         [0.3, 0.7, 1.0297, 1.0297, 0.5, 0.5]
-
-    A CPU reads each row of logits once, a GPU three times; once more where its stats are made here.
 
     Source: Narasimhan et al. 2024 (confidences, TV); Leviathan et al. 2023, section 3 (the overlap).
     """

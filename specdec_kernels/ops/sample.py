@@ -53,6 +53,9 @@ def sample(
         out), stats [N, 4] float32. A row with NaN, +inf or no finite entry gives its largest finite entry with
         logprob NaN.
 
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()
         >>> sample(z, uniforms=torch.tensor([[0.6]], dtype=torch.float64)).tokens

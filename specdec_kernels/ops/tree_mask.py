@@ -52,9 +52,12 @@ def tree_mask(
 
     Returns:
         TreeMask. For ``scaled_dot_product_attention`` pass ``mask[:, None]`` of "bool" or of "additive" in the queries'
-        dtype, for FlexAttention see ``tree_mask_mod``. An impossible parent or a negative length raises on CPU tensors;
-        elsewhere values cannot be looked at without waiting: the node counts as padding, the length as 0, and
-        ``status`` says so. A second -1 is padding.
+        dtype, for FlexAttention see ``tree_mask_mod``. A second -1 is padding.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came. An impossible parent or a negative
+        length raises RuntimeError on CPU tensors; elsewhere values cannot be looked at without waiting: the node counts
+        as padding, the length as 0, and ``status`` says so.
 
     Example:
         >>> tree_mask(torch.tensor([[-1, 0, 0, 1]]), 7, "uint32").mask.tolist()
@@ -82,7 +85,10 @@ def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: 
     _check.tensor(op, "parents", parents, _check.INTEGERS)
     given = [x for x in (prefix_len, tree_start) if isinstance(x, torch.Tensor) and x.dim() == 1]
     if parents.dim() == 1:
-        parents = parents.expand(max((x.size(0) for x in given), default=1), -1)
+        for name, x in (("prefix_len", prefix_len), ("tree_start", tree_start)):
+            if isinstance(x, torch.Tensor):
+                _check.tensor(op, name, x, _check.INTEGERS, parents.device)
+        parents = parents.expand(max([x.size(0) for x in given] or [1]), -1)
     _check.dims(op, "parents", parents, "B, N")
     prefix = _length(op, "prefix_len", prefix_len, parents)
     start = None if tree_start is None else _length(op, "tree_start", tree_start, parents)

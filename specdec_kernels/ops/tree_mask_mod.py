@@ -23,11 +23,16 @@ def tree_mask_mod(
         ``mask_mod(b, h, q_idx, kv_idx)``, for ``create_block_mask(mask_mod, B, None, N, keys)`` and for
         ``flex_attention`` under torch.compile.
 
+    Raises:
+        TypeError, ValueError, RuntimeError: as ``tree_mask``.
+
     Example:
         >>> from torch.nn.attention.flex_attention import create_mask
         >>> seen = tree_mask_mod(torch.tensor([[-1, 0, 0]]), 2)
         >>> create_mask(seen, 1, None, 3, 5, device="cpu")[0, 0].int().tolist()
         [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 0, 1]]
+
+    Source: SpecInfer, Miao et al. 2023, section 4 (tree attention).
     """
     parents, prefix, start = per_request("tree_mask_mod", parents, prefix_len, tree_start)
     B, N = parents.shape

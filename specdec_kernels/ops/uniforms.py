@@ -24,6 +24,9 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     Returns:
         [B, n] float64 in [0, 1), multiples of 2^-53.
 
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
     Example:
         >>> uniforms(torch.tensor([7]), torch.tensor([0]), 2).shape
         torch.Size([1, 2])

@@ -126,9 +126,9 @@ def verify_chain(
         wanted = "draft_stats and draft_temperature ... draft_min_p need draft_logits"
         raise ValueError(f"{op}: {wanted}, got None with {given}")
     rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
+    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
     needed = rule is not None or not _check.is_greedy(temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
-    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
 
     drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
     by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms)

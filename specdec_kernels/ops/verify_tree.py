@@ -54,7 +54,7 @@ def verify_tree(
     =================================  ==============================================================================
     method                             children of a node
     =================================  ==============================================================================
-    ``kseq``                           drafts drawn i.i.d. from one row per node, tested in draft order with multiplicity
+    ``kseq``                           drawn i.i.d. from one row per node, tested in draft order with multiplicity
     ``recursive``                      drawn independently (rows may differ), in draft order with multiplicity
     ``recursive_without_replacement``  distinct: each drawn from its row without its earlier siblings, or i.i.d. draws
                                        merged in order of first appearance
@@ -145,9 +145,9 @@ def verify_tree(
     if method == "greedy":
         target_stats, target = None, _NONE
     rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
+    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
     needed = method != "greedy" and (rule is not None or not _check.is_greedy(temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
-    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
 
     nodes = (parents, tokens, draft_nodes, target_logits, draft_logits, TREE_METHODS[method].code, max_depth)
     by = (rule, alpha, seed, offset, uniforms)

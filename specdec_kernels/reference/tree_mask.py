@@ -16,7 +16,7 @@ class TreeMask(NamedTuple):
 
 
 def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start=None, dtype=torch.float32):
-    """parents [B, N], prefix_len an int or [B] (committed tokens before the root) -> TreeMask.
+    """parents [B, N] or [N], prefix_len an int or [B] (committed tokens before the root) -> TreeMask.
 
     Keys: the N nodes (num_keys None), or num_keys columns: key j < prefix_len[b] is the prefix, seen by every node that
     hangs on the root, and node j is key tree_start[b] + j (an int or [B]; None: prefix_len, right behind the prefix).
@@ -31,6 +31,9 @@ def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start
     """
     if format not in ("bool", "additive", *PACKED):
         raise ValueError(f"tree_mask: format must be 'bool', 'additive', 'uint8', 'uint32' or 'uint64', got {format!r}")
+    if parents.dim() == 1:
+        given = [len(x) for x in (prefix_len, tree_start) if torch.is_tensor(x) and x.dim()]
+        parents = parents.expand(max(given or [1]), -1)
     B, N = parents.shape
     prefix = torch.as_tensor(prefix_len).expand(B).tolist()
     start = prefix if tree_start is None else torch.as_tensor(tree_start).expand(B).tolist()

@@ -4,6 +4,8 @@
 import numpy as np
 import torch
 
+from ..registry import DOMAIN_ACCEPT
+
 M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 W0, W1 = 0x9E3779B9, 0xBB67AE85
 LOW = np.uint64(0xFFFFFFFF)
@@ -25,7 +27,7 @@ def given(u):
     return np.clip(np.nan_to_num(u, nan=0.0, posinf=1.0, neginf=0.0), 0.0, 1 - 2.0**-53)
 
 
-def uniforms(seed, offset, n, domain, first=None):
+def uniforms(seed, offset, n, domain=DOMAIN_ACCEPT, first=None):
     """[B] int64, [B] int64 -> [B, n] float64 in [0, 1): slot i is word pair i & 1 of block i >> 1, its top 53 bits.
     Column j holds slot first[b] + j, of which the low 33 bits count."""
     s = seed.numpy().astype(np.uint64)[:, None]

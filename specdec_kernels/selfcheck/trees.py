@@ -4,6 +4,7 @@ draws."""
 
 import torch
 
+from ..registry import TREE_METHODS
 from .chi_square import P_VALUE, Row, chi_square, law_row, outcomes
 
 TREE_STEPS = 250_000
@@ -88,11 +89,11 @@ def agreement_of_trees(sk, device, seed):
     """All methods and the float64 reference, uniforms given: equal tokens and paths wherever rounding cannot decide."""
     generator = torch.Generator().manual_seed(seed)
     requests = wrong = close = 0
-    for method in ("kseq", "recursive", "recursive_without_replacement", "traversal", "target_only", "greedy"):
+    for method, known in TREE_METHODS.items():
         B, wide = 40, 60
         p, q = (2 * torch.randn(B, K * L + 1, wide, generator=generator) for _ in range(2))
         tree = sk.reference.build_tree(q[:, 0].softmax(-1).multinomial(K * L, True, generator=generator).view(B, K, L))
-        columns = K * L + (method not in ("kseq", "recursive"))
+        columns = K * L + (not known.tests_drafts)
         args = dict(method=method, uniforms=torch.rand(B, columns + 1, generator=generator, dtype=torch.float64))
         ref = sk.reference.verify_tree(tree, p, q, **args)
         out = sk.verify_tree(

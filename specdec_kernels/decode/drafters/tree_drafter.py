@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from ...rules import of_tree_method
-from ..proposal import ONE_HOT_RULES, Drafter
+from ... import registry
+from ..proposal import Drafter
 from .draft_runner import DraftRunner
 from .lookup_branch import with_lookup
 from .prompt_lookup import PromptLookupDrafter
@@ -16,15 +16,8 @@ from .tree_shape import TreeShape
 
 __all__ = ["TREE_METHODS", "TreeDrafter"]
 
-_DRAWN = {  # method of verify_tree -> how the children of a node come about
-    "kseq": "independent",
-    "recursive": "independent",
-    "recursive_without_replacement": "distinct",
-    "traversal": "distinct",
-    "target_only": "top",
-    "greedy": "top",
-}
-TREE_METHODS = tuple(_DRAWN)
+TREE_METHODS = tuple(registry.TREE_METHODS)
+_DRAWN = {name: method.children for name, method in registry.TREE_METHODS.items()}  # "any": the most likely ones
 
 
 class TreeDrafter(Drafter):
@@ -38,7 +31,7 @@ class TreeDrafter(Drafter):
       requests.
 
     shape: of TreeShape, for the last four; by default (drafts, 1, 1, ...): distinct first tokens, a chain behind each.
-    Requests go by any rule that the method takes (specdec_kernels.rules.of_tree_method).
+    Requests go by any rule that the method takes (specdec_kernels/registry.py).
     lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
     ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up text has
     none.
@@ -73,7 +66,8 @@ class TreeDrafter(Drafter):
                 f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} "
                 "cannot verify"
             )
-        self.rules = tuple(rule for rule in of_tree_method(method) if lookup is None or rule in ONE_HOT_RULES)
+        rules = registry.TREE_METHODS[method].rules
+        self.rules = tuple(rule for rule in rules if lookup is None or rule in registry.ONE_HOT_RULES)
         self.model = DraftRunner(model, reach=self.depth + 1)
         self.parts = (self.model,) if lookup is None else (self.model, lookup)
         nodes = drafts * depth if self.shape is None else len(self.shape.parents) - 1
@@ -97,6 +91,6 @@ class TreeDrafter(Drafter):
         if self.shape is None:
             draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
         else:
-            draft = shaped(self.model, batch, root, limits, self.shape, top=_DRAWN[self.method] == "top")
+            draft = shaped(self.model, batch, root, limits, self.shape, top=_DRAWN[self.method] == "any")
         draft = replace(draft, method=self.method, depth=self.max_depth)
         return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch))

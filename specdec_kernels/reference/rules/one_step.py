@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...rules import TABLE
+from ...registry import RULES
 from ..law import Law
 from .laws import LAWS, mix_of
 from .pair import Pair
@@ -89,4 +89,4 @@ OTHERS = {
     "synthetic": synthetic,
     "thresholds": thresholds,
 }
-assert {*LAWS, *OTHERS} == set(TABLE)
+assert {*LAWS, *OTHERS} == set(RULES)

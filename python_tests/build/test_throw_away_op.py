@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An op is its own files and three lines elsewhere: one is added to a copy of the tree, built, and found by every list.
+
+test_registry.py has the quick half: lists that are read in this process, with a name in the registry and no files.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from gates.wheel_check import on_cpu
+from support.paths import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="builds the library anew: SPECDEC_THOROUGH=1"),
+]
+
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+FILES = {
+    "csrc/ops/in_vocabulary/in_vocabulary_op.h": """#pragma once
+#include "../../binding/check.h"
+
+namespace specdec {
+
+struct InVocabulary {
+  int64_t n = 0, V = 0;
+  Ints ids;             // [n]
+  bool* out = nullptr;  // [n]
+  SPECDEC_HD void test(int64_t i) const { out[i] = ids[i] >= 0 && ids[i] < V; }
+};
+
+template <void (*Run)(const InVocabulary&, const Tensor& like)>
+Tensor in_vocabulary_op(const Tensor& draft_tokens, int64_t V) {
+  const Op op("in_vocabulary", draft_tokens);
+  check_given(op, "draft_tokens", draft_tokens);
+  check_dim(op, "draft_tokens", draft_tokens, 1);
+  InVocabulary a;
+  a.n = draft_tokens.size(0);
+  a.V = V;
+  a.ids = ints(op, "draft_tokens", draft_tokens, draft_tokens.stride(0));
+  Tensor out = empty({a.n}, ScalarType::Bool, draft_tokens);
+  a.out = out_pointer<bool>(out);
+  if (a.n > 0) Run(a, draft_tokens);
+  return out;
+}
+
+}  // namespace specdec
+""",
+    "csrc/ops/in_vocabulary/in_vocabulary_cpu.cpp": """#include <torch/csrc/stable/library.h>
+
+#include "in_vocabulary_op.h"
+
+namespace specdec {
+namespace {
+void run(const InVocabulary& a, const Tensor&) {
+  for (int64_t i = 0; i < a.n; ++i) a.test(i);
+}
+}  // namespace
+STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("in_vocabulary", TORCH_BOX(&in_vocabulary_op<run>)); }
+}  // namespace specdec
+""",
+    "csrc/ops/in_vocabulary/in_vocabulary_cuda.cu": """#include <torch/csrc/stable/library.h>
+
+#include "../../cuda/launch.h"
+#include "in_vocabulary_op.h"
+
+namespace specdec {
+namespace {
+__global__ void __launch_bounds__(kThreads) test(const InVocabulary a) {
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < a.n) a.test(i);
+}
+void run(const InVocabulary& a, const Tensor& like) {
+  const OnDeviceOf device(like);
+  SPECDEC_LAUNCH("in_vocabulary", test, (a.n + kThreads - 1) / kThreads, device.stream, a);
+}
+}  // namespace
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("in_vocabulary", TORCH_BOX(&in_vocabulary_op<run>));
+}
+}  // namespace specdec
+""",
+    "specdec_kernels/ops/in_vocabulary.py": '''from __future__ import annotations
+
+import torch
+
+from specdec_kernels.ops import _check
+
+
+def in_vocabulary(draft_tokens: torch.Tensor, V: int) -> torch.Tensor:
+    """Which ids lie in a vocabulary.
+
+    Args:
+        draft_tokens: [N] int32 or int64.
+        V: the vocabulary's size.
+
+    Returns:
+        bool [N].
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
+    Example:
+        >>> in_vocabulary(torch.tensor([-1, 0, 5]), 5)
+        tensor([False,  True, False])
+
+    Source: none, it is thrown away.
+    """
+    op = "in_vocabulary"
+    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS)
+    _check.dims(op, "draft_tokens", draft_tokens, "N")
+    V = _check.integer(op, "V", V, 1, 1 << 24, "in [1, 2^24]")
+    return torch.ops.specdec.in_vocabulary(draft_tokens, V)
+
+
+@torch.library.register_fake("specdec::in_vocabulary")
+def _(draft_tokens, V):
+    return draft_tokens.new_empty(draft_tokens.shape, dtype=torch.bool)
+''',
+    "specdec_kernels/reference/in_vocabulary.py": """import torch
+
+
+def in_vocabulary(draft_tokens, V):
+    return torch.tensor([0 <= x < V for x in draft_tokens.tolist()], dtype=torch.bool)
+""",
+    "specdec_kernels/triton/in_vocabulary.py": """import triton
+import triton.language as tl
+
+from specdec_kernels.triton import check
+
+
+@triton.jit
+def in_vocabulary_kernel(ids, out, n, stride, V, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(ids + at * stride, mask=at < n, other=0)
+    tl.store(out + at, (x >= 0) & (x < V), mask=at < n)
+
+
+def in_vocabulary(draft_tokens, V):
+    op = "in_vocabulary"
+    check.given(op, draft_tokens=draft_tokens)
+    check.that(draft_tokens.dim() == 1, op, "draft_tokens must have 1 dimension")
+    out = draft_tokens.new_empty(draft_tokens.shape, dtype=bool)
+    n = draft_tokens.numel()
+    if n:
+        in_vocabulary_kernel[(triton.cdiv(n, 64),)](draft_tokens, out, n, draft_tokens.stride(0), V, BLOCK=64)
+    return out
+""",
+    "specdec_kernels/examples/in_vocabulary.py": """def calls(x):
+    yield "ids", {"draft_tokens": x.integers(-2, 9, 70), "V": 5}
+""",
+    "bench/in_vocabulary.py": '''"""in_vocabulary against eager torch."""
+
+from types import SimpleNamespace
+
+import torch
+
+import specdec_kernels as sk
+from bench.harness import Case, Work
+
+
+def cases(device):
+    x = SimpleNamespace(ids=torch.arange(1000, device=device))
+    ours = lambda x: sk.in_vocabulary(x.ids, 500)
+    eager = lambda x: (x.ids >= 0) & (x.ids < 500)
+    yield Case("n=1000", lambda: Work(x, ours, 9000, peers={"eager": eager}, calls=10))
+''',
+    "python_tests/ops/test_in_vocabulary.py": """import torch
+from support import backends
+
+
+def test_ids(backend):
+    got = backends.run("in_vocabulary", backend, torch.tensor([-1, 0, 4, 5, 2**40]), 5)
+    assert got.tolist() == [False, True, True, False, False]
+""",
+}
+LINES = {  # file: (the line before, the line)
+    "csrc/schema.cpp": (
+        "STABLE_TORCH_LIBRARY(specdec, m) {\n",
+        '  m.def("in_vocabulary(Tensor draft_tokens, int V) -> Tensor");\n',
+    ),
+    "specdec_kernels/registry.py": ("OPS = (\n", '    "in_vocabulary",\n'),
+    "specdec_kernels/__init__.py": (
+        "from specdec_kernels.ops.accept import accept as accept\n",
+        "from specdec_kernels.ops.in_vocabulary import in_vocabulary as in_vocabulary\n",
+    ),
+}
+FOUND_BY = {  # a test of a list, or what a command must print
+    "python_tests/ops/test_in_vocabulary.py": 2,
+    "python_tests/ops/test_examples.py": 4,
+    "python_tests/ops/test_arguments.py": 4,
+    "python_tests/ops/test_autograd.py": 6,
+    "python_tests/ops/test_direct_calls.py": 2,
+    "python_tests/ops/test_cuda_graph.py": 1,
+    "python_tests/ops/test_hostile.py": 2,
+    "python_tests/ops/test_docstrings.py": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """The tree with the op in it, built for the CPU."""
+    tree = tmp_path_factory.mktemp("tree")
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    for file in listed.stdout.split() or pytest.skip("not a git checkout"):
+        if (ROOT / file).is_file():
+            (tree / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, tree / file)
+    for file, text in FILES.items():
+        (tree / file).parent.mkdir(exist_ok=True)
+        (tree / file).write_text((SPDX if file.startswith("csrc") else SPDX.replace("//", "#")) + text)
+    for file, (before, line) in LINES.items():
+        text = (tree / file).read_text()
+        assert text.count(before) == 1 and line.count("\n") == 1, file
+        (tree / file).write_text(text.replace(before, before + line))
+    run(tree, "setup.py", "--quiet", "build_ext", "--inplace", SPECDEC_CUDA="0")
+    return tree
+
+
+def run(tree, *command, **environment):
+    environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"} | environment
+    done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_tests_take_it(tree):
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-v", "-k", "in_vocabulary or draft_tokens-in_vocabulary"]
+    out = run(tree, *command, *FOUND_BY, SPECDEC_TEST_BACKENDS="cpu,triton-interpret")
+    passed = [line for line in out.splitlines() if " PASSED" in line]
+    assert {file: sum(line.startswith(file) for line in passed) for file in FOUND_BY} == FOUND_BY, out
+    run(tree, "-m", "pytest", "-p", "no:cacheprovider", "python_tests/build/test_registry.py")
+    run(
+        tree,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "python_tests/build/test_bench_plumbing.py",
+        "-k",
+        "every_op_has or every_example",
+    )
+
+
+def test_tools_take_it(tree):
+    assert "n=1000" in run(tree, "-m", "bench.run", "in_vocabulary", "--rounds", "1")
+    code = "from bench import sanitize; print({op for op, *_ in sanitize.calls('cpu')})"
+    assert "'in_vocabulary'" in run(tree, "-c", code)
+    assert "10 calls" in run(tree, "-m", "tools.record", "answers.json", "--calls", "10", "--op", "in_vocabulary")
+    code = "from gates import wheel_check; print(wheel_check.on_cpu())"
+    assert int(run(tree, "-c", code, PYTHONPATH=f"{tree}:{tree}/python_tests")) == 1 + on_cpu()
+    assert "python_tests/ops/test_in_vocabulary.py" in run(tree, "python_tests/support/on_backends.py")
+
+
+def test_the_simulated_device_takes_it(tree):
+    code = """
+import torch, specdec_kernels as sk
+from specdec_kernels import examples
+from tools.cuda_on_cpu.build import CSRC, load
+load("fast", CSRC, ("in_vocabulary",))
+[call] = examples.calls("in_vocabulary")
+print(sk.in_vocabulary(**call.arguments).equal(sk.reference.in_vocabulary(**call.arguments)))
+"""
+    assert run(tree, "-c", code) == "True\n"
+
+
+def test_the_readme_lacks_it(tree):
+    """Its table is held to the registry, so a new op does not stay unmentioned."""
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "python_tests/build/test_readme.py", "-k", "table_of_ops"]
+    with pytest.raises(AssertionError, match="in_vocabulary"):
+        run(tree, *command)

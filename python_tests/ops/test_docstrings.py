@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The docstring of every public function: one form, and an example that prints what it says."""
+
+import doctest
+import inspect
+import re
+
+import pytest
+import torch
+
+import specdec_kernels as sk
+from specdec_kernels.registry import FUNCTIONS, SAMPLING
+
+SECTIONS = ["Args", "Returns", "Raises", "Example", "Source"]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_form(function):
+    text = inspect.getdoc(getattr(sk, function))
+    assert re.findall(r"^(Args|Arguments|Returns|Raises|Errors|Examples?|Notes?|Sources?):", text, re.M) == SECTIONS
+    arguments = text.split("\nArgs:\n")[1].split("\nReturns:\n")[0]
+    parameters = list(inspect.signature(getattr(sk, function)).parameters)
+    said = {name for name in parameters if re.search(rf"\b{name}\b", arguments)}
+    for first, last in re.findall(r"(\w+) \.\.\. (\w+):", arguments):
+        said |= set(parameters[parameters.index(first) : parameters.index(last) + 1])
+    if "``draft_*``" in arguments:
+        said |= {f"draft_{name}" for name in SAMPLING}
+    assert said == set(parameters)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_example_prints_what_it_says(function):
+    known = {function: getattr(sk, function), "torch": torch}
+    [test] = doctest.DocTestFinder(recurse=False).find(known[function], function, globs=known)
+    assert test.examples
+    assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Example calls of every public function, one file each: small, and every form of the call once.
+
+Whatever walks over the ops calls these: sanitizers, CUDA graphs, opcheck and torch.compile, the check of a wheel.
+
+    >>> from specdec_kernels import examples
+    >>> for name, arguments in examples.calls("accept"):
+    ...     print(name, specdec_kernels.accept(**arguments).shape)
+    probabilities torch.Size([3, 77])
+    ids of one-hot drafts torch.Size([3, 77])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specdec_kernels import registry
+from specdec_kernels.examples.inputs import Inputs
+
+__all__ = ["Call", "Inputs", "calls", "every_call", "few", "op_arguments"]
+
+
+class Call(NamedTuple):
+    name: str  # what is special about it
+    arguments: dict  # of the public function, by keyword
+
+
+def calls(function: str, **inputs) -> list[Call]:
+    """The calls of one public function; inputs as Inputs takes them: device, dtype, V, pad, seed."""
+    module = importlib.import_module(f"{__name__}.{function}")
+    return [Call(*each) for each in module.calls(Inputs(**inputs))]
+
+
+def every_call(**inputs) -> list[tuple[str, Call]]:
+    return [(function, call) for function in registry.FUNCTIONS for call in calls(function, **inputs)]
+
+
+def few(function: str, **inputs) -> list[Call]:
+    """Those calls that give an argument another kind of value than the ones before: each kind at least once."""
+    seen, chosen = set(), []
+    for call in calls(function, **inputs):
+        kinds = {(name, _kind(x)) for name, x in call.arguments.items()}
+        if not kinds <= seen:
+            seen |= kinds
+            chosen.append(call)
+    return chosen
+
+
+def _kind(x: object) -> object:
+    if isinstance(x, torch.Tensor):
+        return x.dim(), x.dtype
+    if isinstance(x, tuple):
+        return tuple(_kind(part) for part in x)
+    return x if isinstance(x, (str, bool)) else type(x)
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, op):
+        super().__init__()
+        self.op, self.arguments = op, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "specdec" and function._opname == self.op:
+            self.arguments.append(args)
+        return function(*args, **(kwargs or {}))
+
+
+def op_arguments(op: str, function, *args, **kwargs) -> tuple:
+    """What function(...) hands to torch.ops.specdec.<op>, which it calls once."""
+    with _Recorder(op) as recorder:
+        function(*args, **kwargs)
+    (arguments,) = recorder.arguments
+    return arguments

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+def calls(x):
+    yield "rows", {"p": x.probs(3), "q": x.probs(3)}
+    yield "ids of one-hot drafts", {"p": x.probs(3), "q": x.integers(-1, x.V, 3)}
+    yield "a wider draft", {"p": x.probs(3), "q": x.probs(3, more=3)}
