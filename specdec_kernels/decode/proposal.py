@@ -10,15 +10,10 @@ import torch
 
 import specdec_kernels as sk
 
-from ..rules import TABLE
 from .models.slot_cache import Branches, SlotCache
 from .sequence import Batch, Sequence
 
-__all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
-
-# Rules that make sense of a draft which no model has weighed: all but those that put a law of both models' rows in
-# place of p.
-ONE_HOT_RULES = tuple(name for name, rule in TABLE.items() if name == "exact" or not rule.defines_distribution)
+__all__ = ["Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
 
 
 def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:

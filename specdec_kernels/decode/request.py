@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..ops import _rules
-from ..rules import TABLE
+from ..registry import RULES, rule_named
 
 __all__ = ["Request"]
 
@@ -16,7 +16,7 @@ __all__ = ["Request"]
 class Request:
     """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy.
 
-    rule, alpha: how drafts are accepted, by the names of specdec_kernels.rules.TABLE; "exact" keeps the target's law.
+    rule, alpha: how drafts are accepted, by the names of registry.RULES; "exact" keeps the target's law.
     """
 
     prompt: list[int]  # token ids, at least one
@@ -45,6 +45,7 @@ class Request:
             raise ValueError(f"Request: min_p must lie in [0, 1], got {self.min_p}")
         if self.top_k < -1:
             raise ValueError(f"Request: top_k must be >= -1, got {self.top_k}")
-        if self.rule not in TABLE:
-            raise ValueError(f"Request: rule must be one of {', '.join(TABLE)}, got {self.rule!r}")
+        object.__setattr__(self, "rule", rule_named(self.rule, 4))
+        if self.rule not in RULES:
+            raise ValueError(f"Request: rule must be one of {', '.join(RULES)}, got {self.rule!r}")
         _rules.arguments("Request", "token", self.rule, self.alpha, 1, torch.device("cpu"))
