@@ -23,7 +23,17 @@ def test_python_blocks_print_what_they_say():
     assert runner.run(test).failed == 0
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:csrc|specdec_kernels|python_tests|bench|\.ci)/[^`\s*<>]*|[A-Za-z_.]+\.(?:py|toml|md)|Makefile|LICENSE)`", README))))
+@pytest.mark.parametrize(
+    "path",
+    sorted(
+        set(
+            re.findall(
+                r"`((?:csrc|specdec_kernels|python_tests|bench|\.ci)/[^`\s*<>]*|[A-Za-z_.]+\.(?:py|toml|md)|Makefile|LICENSE)`",
+                README,
+            )
+        )
+    ),
+)
 def test_paths_exist(path):
     assert (ROOT / path).exists(), path
 
@@ -47,21 +57,39 @@ def test_the_table_of_rules():
         wanted.append(f"| `{name}` | {alpha} | {'law' if rule.defines_distribution else 'test'} | {rule.says} |")
     assert re.findall(r"^\| `.*", section, re.M) == wanted
     ends = [f"`{name}` at {rule.exact_at:g}" for name, rule in TABLE.items() if rule.exact_at not in (None, 1)]
-    ends.append(", ".join(f"`{name}`" for name, rule in TABLE.items() if rule.exact_at == 1).replace(", ", " and ") + " at 1")
+    ends.append(
+        ", ".join(f"`{name}`" for name, rule in TABLE.items() if rule.exact_at == 1).replace(", ", " and ") + " at 1"
+    )
     assert ", ".join(ends) + " are the exact rule" in section
 
 
 def test_cli_commands_exist():
-    pytest.importorskip("typer")
-    from specdec_kernels.cli import app
+    from specdec_kernels.cli import COMMANDS
 
-    known = {command.name or command.callback.__name__ for command in app.registered_commands}
-    assert set(re.findall(r"python -m specdec_kernels (\w+)", README)) <= known
+    assert set(re.findall(r"python -m specdec_kernels (\w+)", README)) <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("op", ["row_stats", "uniforms", "sample", "accept", "residual", "row_gap", "verify_chain", "kseq_rho", "build_tree", "tree_mask", "tree_mask_mod", "verify_tree"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "row_stats",
+        "uniforms",
+        "sample",
+        "accept",
+        "residual",
+        "row_gap",
+        "verify_chain",
+        "kseq_rho",
+        "build_tree",
+        "tree_mask",
+        "tree_mask_mod",
+        "verify_tree",
+    ],
+)
 def test_docstring_examples_print_what_they_say(op):
     function = getattr(sk, op)
-    test = doctest.DocTestFinder(recurse=False).find(function, op, globs={op: function, "torch": importlib.import_module("torch")})[0]
+    test = doctest.DocTestFinder(recurse=False).find(
+        function, op, globs={op: function, "torch": importlib.import_module("torch")}
+    )[0]
     assert test.examples, f"{op} has no example"
     assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0
