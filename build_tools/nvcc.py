@@ -26,11 +26,12 @@ def stop(message):
 
 
 def wanted() -> Nvcc | None:
-    """The compiler to build the CUDA ops with. SPECDEC_CUDA=0 leaves them out, SPECDEC_CUDA=1 insists on them."""
+    """The compiler to build the CUDA ops with. SPECDEC_CUDA=0 leaves them out, SPECDEC_CUDA=1 insists on them, and keep
+    leaves those alone that an older build made."""
     choice = os.environ.get("SPECDEC_CUDA", "")
-    if choice not in ("", "0", "1"):
-        stop(f"SPECDEC_CUDA must be 0 or 1, got {choice}")
-    path = None if choice == "0" else _path()
+    if choice not in ("", "0", "1", "keep"):
+        stop(f"SPECDEC_CUDA must be 0, 1 or keep, got {choice}")
+    path = None if choice in ("0", "keep") else _path()
     if path is None and choice == "1":
         stop("SPECDEC_CUDA=1 needs nvcc, which was not found in CUDA_HOME, PATH or /usr/local/cuda")
     return path and _inspect(path)

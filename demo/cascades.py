@@ -2,9 +2,9 @@
 """Quality against cost of speculative cascades on the real pair, beside the plain cascade and exact speculative
 decoding.
 
-    python -m demo.cascades                   # about 15 minutes of one core in all; finished settings are kept in cascades.json
-    python -m demo.cascades --seconds 120     # stop in time, go on at the next call
-    python -m demo.cascades --seconds 0       # only show what there is: the table, and cascades.png if matplotlib is installed
+    python -m demo.cascades                # about 15 minutes of a core; finished settings are kept in cascades.json
+    python -m demo.cascades --seconds 120  # stop in time, go on at the next call
+    python -m demo.cascades --seconds 0    # only show what there is: the table, and the picture (matplotlib)
 
 HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo, drafts of four tokens. Cost: calls of the
 target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the

@@ -34,10 +34,13 @@ OPENERS = """What|How|Why|Can you|Could you|Please|Explain|Write|Describe|I|I ne
 Is there|Summarize|Suggest|Help me|Create|When|Where|Who|Which|Do you|Should I|Compare|List|Give an example of|In|The|
 Imagine|Translate|Rewrite|Name|Define|If|Are|Does|What is the|How do I|How can I|Write a short|What are some"""
 CODE_REQUESTS = """Write a Python function|Implement a Python function|Write a function that|Create a Python program|
-Write a Python script|Write code|Given a list|Given a string|Complete the following Python function|Fix this Python code|
+Write a Python script|Write code|Given a list|Given a string|Complete the following Python function|
+Fix this Python code|
 How do I write a Python function|Write a Python class"""
-CODE_STARTS = """def |def is_|def get_|def find_|def count_|def sum_|def sort_|def check_|def remove_|def max_|def string_|
-def list_|def parse_|def compute_|def max_sub|def num_|def convert_|def longest_|import |from typing import |class |solve(|
+CODE_STARTS = """def |def is_|def get_|def find_|def count_|def sum_|def sort_|def check_|def remove_|def max_|
+def string_|
+def list_|def parse_|def compute_|def max_sub|def num_|def convert_|def longest_|import |from typing import |class |
+solve(|
 from typing import List\\n\\n\\ndef |import math\\n\\ndef |def f(|# |def factor|def encode_|def decode_|def filter_"""
 TEMPLATES = """Explain {} to a beginner.|What is {}?|Write a short paragraph about {}.|Give me five facts about {}.|
 What are the advantages and disadvantages of {}?|Write a poem about {}.|How has {} changed over the last century?|
@@ -50,16 +53,20 @@ What do I need to know about {} before a job interview?|Plan a lesson on {}.|Can
 TOPICS = """solar panels|the Roman Empire|baking sourdough bread|learning the violin|compound interest|black holes|
 gardening in winter|the immune system|public speaking|electric cars|chess openings|jazz music|the French Revolution|
 photosynthesis|meditation|remote work|machine learning|tea ceremonies|space travel|train travel in Europe|coral reefs|
-the printing press|basketball|saving money|mental health at work|the water cycle|modern art|renewable energy|cats|dinosaurs|
+the printing press|basketball|saving money|mental health at work|the water cycle|modern art|renewable energy|cats|
+dinosaurs|
 volcanoes|yoga|vegetarian cooking|the Silk Road|quantum computers|raising chickens|photography|the moon landing|
 antibiotics|minimum wage|writing a resume|time management|the Great Wall of China|swimming|healthy breakfasts|
-online privacy|folk tales|bees|rivers|inflation|the human heart|glaciers|football tactics|knitting|city planning|recycling|
+online privacy|folk tales|bees|rivers|inflation|the human heart|glaciers|football tactics|knitting|city planning|
+recycling|
 the Renaissance|sleep|marathon training|coffee|small businesses|science fiction|whales|bridges|earthquakes|vaccines|
 the stock market|friendship|deserts|DNA|opera|bicycles|rainforests|probability|the alphabet|clocks|wine|ancient Egypt|
 the periodic table|leadership|camping|astronomy|budget travel|nutrition|open source software|migration of birds|
 housing prices|museums|teamwork|owls|mathematics"""
-PACKAGES = """json re os collections itertools functools statistics string textwrap random heapq bisect datetime calendar
-fractions decimal shutil pathlib inspect ast difflib csv zipfile urllib email html http logging unittest argparse asyncio
+PACKAGES = """json re os collections itertools functools statistics string textwrap random heapq bisect datetime
+calendar
+fractions decimal shutil pathlib inspect ast difflib csv zipfile urllib email html http logging unittest argparse
+asyncio
 numpy numpy.lib networkx networkx.algorithms sympy.ntheory sympy.combinatorics sympy.utilities sympy.core sympy.geometry
 sympy.matrices sympy.series sympy.stats mpmath jinja2 rich typer huggingface_hub tokenizers transformers
 torch.nn.functional"""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is greedy speculative output, token by token, the target's own? Every difference is shown with the logits behind it.
 
-    python -m demo.greedy_check                    # float32, 20 prompts x 64 tokens, batch 1, 4 and 8: the exactness check
+    python -m demo.greedy_check                    # float32, 20 prompts x 64 tokens, batch 1, 4, 8: the exactness check
     python -m demo.greedy_check --dtype bfloat16   # how often rounding alone changes the output
     python -m demo.greedy_check --drafter kseq greedy --batch 1 4
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from demo.prompts import humaneval
 from specdec_kernels import decode
+from specdec_kernels.cli.console import loading, progress
 
 TIE = 1e-4
 DRAFT = str(Path(__file__).parent / "draft")
@@ -85,8 +85,6 @@ def main():
     parser.add_argument("--draft", default=DRAFT)
     args = parser.parse_args()
 
-    from specdec_kernels.cli.console import loading
-
     console = Console()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -102,13 +100,10 @@ def main():
                 f"  prompt {i} differs from token {at}: the two best logits lie {gap:.2e} apart", highlight=False
             )
 
-    with Progress(console=console, transient=True) as progress:
-        drafters = args.drafter or list(make_drafters(pair))
-        task = progress.add_task(
-            "decoding", total=len(drafters) * len(args.batch) - (1 in args.batch and "plain" in drafters)
-        )
-        prompts = humaneval(args.prompts, pair.tokenizer)
-        rows = check(pair, prompts, args.tokens, args.batch, drafters, lambda r: (show(r), progress.advance(task)))
+    drafters = args.drafter or list(make_drafters(pair))
+    prompts = humaneval(args.prompts, pair.tokenizer)
+    with progress(console, len(drafters) * len(args.batch) - (1 in args.batch and "plain" in drafters)) as done:
+        rows = check(pair, prompts, args.tokens, args.batch, drafters, lambda r: (show(r), done("decoding")))
     worst = max((gap for row in rows for *_, gap in row["differ"]), default=0.0)
     if args.dtype == "float32":
         console.print(

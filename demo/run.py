@@ -20,13 +20,12 @@ from time import perf_counter
 import torch
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from demo.greedy_check import differences
 from demo.prompts import humaneval
 from specdec_kernels import decode
-from specdec_kernels.cli.console import loading
+from specdec_kernels.cli.console import loading, progress, stream_text
 from specdec_kernels.theory import expected_tokens
 
 DRAFT = Path(__file__).parent / "draft"
@@ -114,6 +113,9 @@ class Setting:
 
     def __init__(self, pair, prompts, tokens, batch, temperature):
         self.pair, self.prompts, self.tokens, self.batch, self.temperature = pair, prompts, tokens, batch, temperature
+
+    def __str__(self):
+        return f"batch {self.batch}, temperature {self.temperature:g}"
 
     def run(self, drafter, seed=0, prompts=None):
         requests = [
@@ -210,18 +212,16 @@ def report(console, rows):
         style="dim",
     )
     if any(row.get("differ") for *_, row in rows):
-        text = "Passes of different shape round differently, and near ties fall either way; in float32: python -m demo.greedy_check"
-        console.print(text, style="dim", highlight=False)
+        text = "Passes of different shape round differently, and near ties fall either way"
+        console.print(f"{text}; in float32: python -m demo.greedy_check", style="dim", highlight=False)
     for setting, name, row in rows:
         for i, at, gap in row.get("differ", []):
-            text = f"batch {setting.batch}, {name}: prompt {i} differs from token {at} on, where the two best logits lie {gap:.3g} apart"
-            console.print(text, style="dim", highlight=False)
+            text = f"batch {setting.batch}, {name}: prompt {i} differs from token {at} on"
+            console.print(f"{text}, where the two best logits lie {gap:.3g} apart", style="dim", highlight=False)
 
 
 def show_text(console, pair, prompts, tokens, drafters):
     """The same batch streamed twice: speculatively, then plainly."""
-    from specdec_kernels.cli.console import stream_text
-
     name = list(drafters)[-1]
     requests = [decode.Request(p, tokens, eos=pair.eos) for p in prompts]
     for title, drafter in ((f"speculative ({name})", drafters[name]), ("plain", None)):
@@ -249,19 +249,19 @@ def main():
     names = list(drafters) if args.drafter == "best" else [args.drafter or list(drafters)[-1]]
     console.rule("timing", align="left")
     settings = [Setting(pair, prompts, args.tokens, b, t) for b in args.batch for t in args.temperature]
+    console.print(f"{' and '.join(names)} and plain decoding, {args.repeats} times in turn, at", end=" ")
+    console.print(", ".join(map(str, settings)), highlight=False)
     rows = []
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(settings) * Setting.ticks(names, args.repeats))
+    with progress(console, len(settings) * Setting.ticks(names, args.repeats)) as done:
         for setting in settings:
-            progress.update(task, description=f"batch {setting.batch}, temperature {setting.temperature:g}")
             drafters = {name: d for name, d in make_drafters(pair, gamma, tree, args.drafts).items() if name in names}
-            found = setting.measure(drafters, args.repeats, lambda: progress.advance(task))
+            found = setting.measure(drafters, args.repeats, lambda setting=setting: done(str(setting)))
             rows.append((setting, found["drafter"], summary(found)))
     report(console, rows)
     console.print(
-        f"{args.target} in {str(pair.target.dtype).removeprefix('torch.')}, {args.prompts} HumanEval prompts x {args.tokens} tokens, "
-        f"{args.repeats} interleaved repeats, {torch.get_num_threads()} threads on {os.cpu_count()} cores, torch {torch.__version__}",
+        f"{args.target} in {str(pair.target.dtype).removeprefix('torch.')}, "
+        f"{args.prompts} HumanEval prompts x {args.tokens} tokens, {args.repeats} interleaved repeats, "
+        f"{torch.get_num_threads()} threads on {os.cpu_count()} cores, torch {torch.__version__}",
         style="dim",
     )
 

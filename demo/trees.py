@@ -4,7 +4,7 @@ the optimum a method accepts of K drafts on the same rows.
 
     python -m demo.trees                   # about 30 minutes of one core in all; finished parts are kept in trees.json
     python -m demo.trees --seconds 500     # stop in time, go on at the next call
-    python -m demo.trees --seconds 0       # only show what there is: the table, and trees.png if matplotlib is installed
+    python -m demo.trees --seconds 0       # only show what there is: the table, and the picture (matplotlib)
 
 HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo. Intervals hold 95% and come from
 resampling prompts, which are the independent units. A chain is the loop's ordinary draft of length L.
@@ -63,7 +63,7 @@ def row_acceptance(pair, prompts, positions, draws=16) -> dict:
     for prompt in prompts:
         caches = [m.new_cache(1, len(prompt) + positions) for m in (pair.target, pair.draft)]
         ids, rows, start = torch.tensor([prompt]), ([], []), 0
-        for i in range(positions):
+        for _ in range(positions):
             logits = [
                 m.forward(ids, [start], c, keep=[ids.shape[1] - 1]).float()
                 for m, c in zip((pair.target, pair.draft), caches)
@@ -166,59 +166,48 @@ def show(console, data):
         console.print(table)
 
 
+def curve(axis, method, xs, points):
+    """points: (value, low, high) at each of xs."""
+    colours = dict(zip(("chain", *METHODS, "optimum"), ("0.4", "C0", "C1", "C2", "C4", "C5", "k")))
+    value, low, high = np.array(points).T
+    label, line = ("optimum of i.i.d. drafts", "--") if method == "optimum" else (method, "-")
+    style = dict(color=colours[method], marker="o", ms=3, lw=1.3, capsize=2, ls=line)
+    axis.errorbar(xs, value, (value - low, high - value), label=label, **style)
+
+
+def rates(data, method, settings) -> tuple[list, list]:
+    """The settings (K, L) that have been measured, and their tokens per target call. One draft is the chain."""
+    chain = METHODS[:3]
+    names = {kl: key("chain", 1, kl[1]) if kl[0] == 1 and method in chain else key(method, *kl) for kl in settings}
+    known = {kl: data["decode"][name] for kl, name in names.items() if name in data["decode"]}
+    return list(known), [interval(counts, "new_tokens", "rows") for counts in known.values()]
+
+
 def draw(data, path):
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    colours = dict(zip(("chain", *METHODS, "optimum"), ("0.4", "C0", "C1", "C2", "C4", "C5", "k")))
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(12, 3.6))
-
-    def curve(axis, method, xs, points):
-        points = np.array(points).T
-        error = points[0] - points[1], points[2] - points[0]
-        axis.errorbar(
-            xs,
-            points[0],
-            error,
-            label="optimum of i.i.d. drafts" if method == "optimum" else method,
-            color=colours[method],
-            marker="o",
-            ms=3,
-            lw=1.3,
-            capsize=2,
-            ls="--" if method == "optimum" else "-",
-        )
-
     for rule, found in data["rows"].items():
         curve(left, rule, KS, [mean_interval(found[str(K)]) for K in KS])
-    for axis, vary in ((middle, [(K, 4) for K in KS]), (right, [(4, L) for L in LS])):
-        for method in METHODS:
-            same = [
-                key("chain", 1, L) if K == 1 and method in METHODS[:3] else key(method, K, L) for K, L in vary
-            ]  # one draft is the chain
-            known = [
-                (L if axis is right else K, data["decode"][name])
-                for (K, L), name in zip(vary, same)
-                if name in data["decode"]
-            ]
+    for method in METHODS:
+        for axis, vary, settings in ((middle, 0, [(K, 4) for K in KS]), (right, 1, [(4, L) for L in LS])):
+            known, points = rates(data, method, settings)
             if known:
-                curve(
-                    axis, method, [x for x, _ in known], [interval(counts, "new_tokens", "rows") for _, counts in known]
-                )
-    chains = [(L, data["decode"].get(key("chain", 1, L))) for L in LS]
-    known = [(L, counts) for L, counts in chains if counts]
+                curve(axis, method, [kl[vary] for kl in known], points)
+    known, points = rates(data, "chain", [(1, L) for L in LS])
     if known:
-        curve(right, "chain", [L for L, _ in known], [interval(counts, "new_tokens", "rows") for _, counts in known])
-    for axis, title, label in (
-        (left, "one of K drafts at a node is accepted", "K"),
-        (middle, "tokens per target call, L = 4", "K"),
-        (right, "tokens per target call, K = 4", "L"),
+        curve(right, "chain", [L for _, L in known], points)
+    for axis, title, label, ticks in (
+        (left, "one of K drafts at a node is accepted", "K", KS),
+        (middle, "tokens per target call, L = 4", "K", KS),
+        (right, "tokens per target call, K = 4", "L", LS),
     ):
         axis.set_title(title, fontsize=9)
         axis.set_xlabel(label)
-        axis.set_xticks(KS if axis is not right else LS)
+        axis.set_xticks(ticks)
         axis.grid(alpha=0.3)
     left.set_ylim(top=1)
     right.set_ylim(top=3)

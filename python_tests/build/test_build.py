@@ -46,12 +46,13 @@ def test_where_the_compiler_is_looked_for(monkeypatch, tmp_path):
     at_home = compiler(tmp_path / "home", "13.0", "compute_80 compute_100")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     assert nvcc.wanted() == (at_home, "13.0", ["8.0", "10.0"])
-    monkeypatch.setenv("SPECDEC_CUDA", "0")
-    assert nvcc.wanted() is None
+    for choice in ("0", "keep"):
+        monkeypatch.setenv("SPECDEC_CUDA", choice)
+        assert nvcc.wanted() is None
 
 
 @pytest.mark.parametrize(
-    "choice, message", [("1", "SPECDEC_CUDA=1 needs nvcc, which was not found"), ("yes", "SPECDEC_CUDA must be 0 or 1, got yes")]
+    "choice, message", [("1", "SPECDEC_CUDA=1 needs nvcc, which was not found"), ("yes", "SPECDEC_CUDA must be 0, 1 or keep, got yes")]
 )
 def test_a_build_that_stops(monkeypatch, choice, message):
     monkeypatch.setenv("SPECDEC_CUDA", choice)

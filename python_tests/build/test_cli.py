@@ -2,14 +2,19 @@
 """The command line, on a tiny model kept in a folder: what it prints and what it refuses."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support import tiny
-from typer.testing import CliRunner
 
-from specdec_kernels.cli import Method, app
+from specdec_kernels.cli import main, options
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+ROOT = Path(__file__).parents[2]
 WORDS = ["<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .:()\n"]
 
 
@@ -32,28 +37,88 @@ def pair(tmp_path_factory):
     return folder(root / "target", 0), folder(root / "draft", 1)
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+class Ran(NamedTuple):
+    exit_code: int
+    output: str
 
 
-def generate(pair, *arguments):
-    target, draft = pair
-    common = ["--target", target, "--prompt", "def f(x): def f", "--max-new-tokens", 24, "--dtype", "float32"]
-    return run("generate", *common, *arguments, *(() if "--draft" in arguments else ("--draft", draft)))
+@pytest.fixture
+def run(capsys):
+    def go(*arguments):
+        status = main([str(a) for a in arguments])
+        printed = capsys.readouterr()
+        return Ran(status, printed.out + printed.err)
+
+    return go
 
 
-def test_info():
+@pytest.fixture
+def generate(run):
+    def go(pair, *arguments):
+        target, draft = pair
+        common = ["--target", target, "--prompt", "def f(x): def f", "--max-new-tokens", 24, "--dtype", "float32"]
+        return run("generate", *common, *arguments, *(() if "--draft" in arguments else ("--draft", draft)))
+
+    return go
+
+
+def test_info(run):
     from specdec_kernels import __version__
 
     result = run("info")
     assert result.exit_code == 0 and __version__ in result.output and "cpu" in result.output
 
 
+def test_without_a_command_it_says_what_there_is(run):
+    result = run()
+    assert result.exit_code == 2 and all(name in result.output for name in ("info", "selfcheck", "generate"))
+
+
+# What the extras bring; the plain install is torch and numpy.
+EXTRAS = "typer", "rich", "transformers", "accelerate", "safetensors", "gguf", "triton", "scipy", "matplotlib"
+
+
+@pytest.fixture
+def plain_install(tmp_path):
+    """Runs the command line where the extras cannot be imported; selfcheck with few draws."""
+    script = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS}))
+from specdec_kernels import selfcheck
+from specdec_kernels.selfcheck import chains, rules, trees
+chains.STEPS = trees.TREE_STEPS = rules.RULE_STEPS = 20_000  # too few for the controls
+for name in [name for name in selfcheck.CHECKS if name.startswith("control")]:
+    del selfcheck.CHECKS[name]
+from specdec_kernels.cli import main
+sys.exit(main())
+"""
+
+    def go(*arguments):
+        command = [sys.executable, "-c", script, *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        return Ran(done.returncode, done.stdout + done.stderr)
+
+    return go
+
+
+def test_the_plain_install_is_enough(plain_install):
+    info, selfcheck = plain_install("info"), plain_install("selfcheck")
+    assert info.exit_code == 0 and "CPU instruction set" in info.output, info.output
+    assert selfcheck.exit_code == 0 and "PASSED in" in selfcheck.output, selfcheck.output
+
+
+def test_generate_says_which_extra_it_needs(plain_install):
+    result = plain_install("generate", "--prompt", "a")
+    why = "error: generate needs rich, which the plain install leaves out: pip install 'specdec_kernels[decode]'"
+    assert result.exit_code == 2 and result.output.strip() == why
+
+
 def body(output):
     return output[: output.index("new tokens")]
 
 
-def test_generate_streams_text_and_ends_with_statistics(pair):
+def test_generate_streams_text_and_ends_with_statistics(generate, pair):
     plain = generate(pair, "--plain")
     assert plain.exit_code == 0, plain.output
     assert "def f(x): def f" in plain.output and "tokens/s" in plain.output and "acceptance" not in plain.output
@@ -63,20 +128,21 @@ def test_generate_streams_text_and_ends_with_statistics(pair):
         assert body(result.output) == body(plain.output) and "acceptance" in result.output
 
 
-def test_generate_with_trees(pair):
+def test_generate_with_trees(generate, pair):
     """Whatever the method, the greedy text; a sampled tree follows its seed."""
     plain = body(generate(pair, "--plain").output)
-    for method in (Method.kseq, Method.recursive_without_replacement, Method.greedy):
-        result = generate(pair, "--method", method.value, "--drafts", 2, "--gamma", 3)
+    for method in ("kseq", "recursive_without_replacement", "greedy"):
+        result = generate(pair, "--method", method, "--drafts", 2, "--gamma", 3)
         assert result.exit_code == 0 and body(result.output) == plain, result.output
-        assert f"{method.value}: " in result.output
+        assert f"{method}: " in result.output
     for arguments in (["--widths", "3,1"], ["--lookup-first"]):
         assert body(generate(pair, "--method", "target_only", *arguments).output) == plain
-    one, same, other = (body(generate(pair, "--method", "kseq", "--temperature", 1, "--seed", s).output) for s in (1, 1, 2))
+    hot = "--method", "kseq", "--temperature", 1
+    one, same, other = (body(generate(pair, *hot, "--seed", s).output) for s in (1, 1, 2))
     assert one == same != other
 
 
-def test_generate_with_rules(pair):
+def test_generate_with_rules(generate, pair):
     """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target
     where it defers."""
     target, draft = pair
@@ -97,15 +163,16 @@ def test_generate_with_rules(pair):
 def test_the_methods_are_those_of_the_loop():
     from specdec_kernels.decode import TREE_METHODS
 
-    assert {m.value for m in Method} == {"chain", *TREE_METHODS}
+    assert set(options.METHODS) == {"chain", *TREE_METHODS}
 
 
-def test_generate_samples_by_seed(pair):
-    one, same, other = (body(generate(pair, "--gamma", 3, "--temperature", 1, "--top-p", 0.9, "--seed", s).output) for s in (1, 1, 2))
+def test_generate_samples_by_seed(generate, pair):
+    hot = "--gamma", 3, "--temperature", 1, "--top-p", 0.9
+    one, same, other = (body(generate(pair, *hot, "--seed", s).output) for s in (1, 1, 2))
     assert one == same != other
 
 
-def test_generate_a_batch_stops_at_a_string(pair):
+def test_generate_a_batch_stops_at_a_string(generate, pair):
     target, draft = pair
     text = body(generate(pair, "--plain").output).split("def f(x): def f")[1]
     stop = text[4:6]
@@ -114,7 +181,7 @@ def test_generate_a_batch_stops_at_a_string(pair):
     assert text[: text.find(stop)] in result.output and text[: text.find(stop) + 2] not in result.output
 
 
-def test_generate_refuses(pair, tmp_path):
+def test_generate_refuses(generate, pair, tmp_path):
     target, _ = pair
     other = folder(tmp_path / "other", 2, WORDS[:10] + ["%"] + WORDS[11:])
     for arguments, message in [
@@ -122,7 +189,7 @@ def test_generate_refuses(pair, tmp_path):
         (["--gamma", "many"], '--gamma must be an integer >= 1 or "auto", got many'),
         (["--gamma", 0], 'gamma must be an integer >= 1 or "auto", got 0'),
         (["--method", "kseq", "--draft", "lookup"], "--method kseq needs a draft model, got --draft lookup"),
-        (["--method", "target_only", "--widths", "3,x"], "--widths must be integers >= 1 with commas between them, got x"),
+        (["--method", "target_only", "--widths", "3,x"], "--widths must be integers >= 1 with commas between"),
         (["--method", "kseq", "--widths", "3,1"], "draws independent chains, which have no fixed shape"),
         (["--method", "kseq", "--lookup-first"], "lookup needs distinct children"),
         (["--method", "greedy", "--temperature", 1], "needs temperature 0, request 0 has 1.0"),
@@ -130,9 +197,12 @@ def test_generate_refuses(pair, tmp_path):
         (["--rule", "diff", "--alpha", 2], "alpha of rule 'diff' must be in [0, 1], got 2"),
         (["--rule", "diff", "--alpha", "x"], "--alpha must be a number, or two with a comma between them, got x"),
         (["--rule", "diff", "--draft", "lookup"], "with PromptLookupDrafter, request 0 has 'diff'"),
-        (["--rule", "diff", "--plain", "--draft", "lookup"], "--plain --rule diff needs a draft model, got --draft lookup"),
+        (["--rule", "diff", "--plain", "--draft", "lookup"], "--plain --rule diff needs a draft model"),
         (["--rule", "typical", "--method", "kseq"], "ensemble with TreeDrafter, request 0 has 'typical'"),
-        (["--rule", "diff", "--method", "target_only"], "rule must be one of exact, thresholds with TreeDrafter, request 0 has 'diff'"),
+        (
+            ["--rule", "diff", "--method", "target_only"],
+            "one of exact, thresholds with TreeDrafter, request 0 has 'diff'",
+        ),
         (["--method", "kseq", "--block"], "verify must be 'token' with TreeDrafter, got 'block'"),
         (["--temperature", -1], "temperature must be a finite number >= 0"),
         (["--top-p", 0], "top_p must lie in (0, 1]"),
@@ -154,7 +224,7 @@ def test_vocabularies_that_differ_are_named(pair, tmp_path):
         load_pair(target, longer)
 
 
-def test_padded_output_rows_are_fine(pair, tmp_path):
+def test_padded_output_rows_are_fine(generate, pair, tmp_path):
     """A draft with the same tokenizer and more output rows is accepted."""
     target, _ = pair
     path = folder(tmp_path / "padded", 3)

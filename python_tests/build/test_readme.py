@@ -64,11 +64,9 @@ def test_the_table_of_rules():
 
 
 def test_cli_commands_exist():
-    pytest.importorskip("typer")
-    from specdec_kernels.cli import app
+    from specdec_kernels.cli import COMMANDS
 
-    known = {command.name or command.callback.__name__ for command in app.registered_commands}
-    assert set(re.findall(r"python -m specdec_kernels (\w+)", README)) <= known
+    assert set(re.findall(r"python -m specdec_kernels (\w+)", README)) <= set(COMMANDS)
 
 
 def test_the_table_of_ops():

@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-import io
-
-from support import laws
 import numpy as np
 import pytest
 import torch
+from support import laws
 from support.plain import Plain
-from rich.console import Console
 
 import specdec_kernels as sk
 from specdec_kernels import selfcheck
-from specdec_kernels.selfcheck import rules as selfcheck_rules
-from specdec_kernels.selfcheck import trees as selfcheck_trees
 from specdec_kernels.rules import TABLE
+from specdec_kernels.selfcheck import chains as selfcheck_chains
+from specdec_kernels.selfcheck import rules as selfcheck_rules
+from specdec_kernels.selfcheck import statistics
+from specdec_kernels.selfcheck import trees as selfcheck_trees
 
 
 @pytest.fixture
-def report(monkeypatch):
+def report(monkeypatch, capsys):
     """run() with fewer draws, and what it printed."""
-    monkeypatch.setattr(selfcheck, "STEPS", 250_000)
+    monkeypatch.setattr(selfcheck_chains, "STEPS", 250_000)
     monkeypatch.setattr(selfcheck_trees, "TREE_STEPS", 100_000)
     monkeypatch.setattr(selfcheck_rules, "RULE_STEPS", 100_000)
 
     def go():
-        text = io.StringIO()
-        passed = selfcheck.run(Console(file=text, width=140), seed=11)
-        return passed, text.getvalue()
+        return selfcheck.run(seed=11), capsys.readouterr().out
 
     return go
 
@@ -33,7 +30,7 @@ def report(monkeypatch):
 def test_right_ops_pass(report):
     passed, text = report()
     assert passed and text.splitlines()[-1].startswith("PASSED") and "FAIL" not in text
-    assert "seed 11" in text and text.count("pass ") == len(selfcheck.CHECKS)
+    assert "seed 11" in text and text.count(" pass ") == len(selfcheck.CHECKS)
 
 
 class ResidualIsP(Plain):
@@ -41,13 +38,24 @@ class ResidualIsP(Plain):
         return p
 
 
-@pytest.mark.parametrize("check", [selfcheck.agreement, selfcheck.plain_law])
-def test_wrong_ops_fail(report, monkeypatch, check):
+@pytest.fixture
+def fails(report, monkeypatch):
+    """Whether one check alone, of its name, finds an op that is another."""
+
+    def go(check, op, wrong):
+        monkeypatch.setattr(selfcheck, "CHECKS", {check: selfcheck.CHECKS[check]})
+        monkeypatch.setattr(sk, op, wrong)
+        passed, text = report()
+        assert ("FAILED" in text) == ("FAIL " in text) == (not passed) and "seed 11" in text
+        return not passed
+
+    return go
+
+
+@pytest.mark.parametrize("check", ["float64 reference", "joint law, T = 1"])
+def test_wrong_ops_fail(fails, check):
     """Reference and joint law each catch a residual that is p."""
-    monkeypatch.setattr(selfcheck, "CHECKS", (check,))
-    monkeypatch.setattr(sk, "verify_chain", ResidualIsP())
-    passed, text = report()
-    assert not passed and "FAILED" in text and "seed 11" in text
+    assert fails(check, "verify_chain", ResidualIsP())
 
 
 def merged(honest):
@@ -59,12 +67,9 @@ def swapped(honest):
     return lambda tree, p, q, **options: honest(tree, q, p, **options)
 
 
-@pytest.mark.parametrize("mutant, check", [(merged, "joint_law_of_recursive"), (swapped, "agreement_of_trees")])
-def test_wrong_trees_fail(report, monkeypatch, mutant, check):
-    monkeypatch.setattr(selfcheck, "CHECKS", [c for c in selfcheck.TREE_CHECKS if c.__name__ == check])
-    monkeypatch.setattr(sk, "verify_tree", mutant(sk.verify_tree))
-    passed, text = report()
-    assert not passed and text.count("FAIL ") == 1
+@pytest.mark.parametrize("mutant, check", [(merged, "joint law, recursive"), (swapped, "float64 reference, trees")])
+def test_wrong_trees_fail(fails, mutant, check):
+    assert fails(check, "verify_tree", mutant(sk.verify_tree))
 
 
 def token_by_token(honest):
@@ -80,20 +85,26 @@ def beta_left_at_1(honest):
     return lambda *args, rule, alpha, **options: honest(*args, rule="lenience", alpha=1 - alpha, **options)
 
 
-@pytest.mark.parametrize("mutant, check", [
-    (token_by_token, "agreement_of_rules"), (bonus_of_p, "joint_law_of_block_token_v3"), (beta_left_at_1, "joint_law_of_token_lossy"),
-])  # fmt: skip
-def test_wrong_rules_fail(report, monkeypatch, mutant, check):
-    monkeypatch.setattr(selfcheck, "CHECKS", [c for c in selfcheck.RULE_CHECKS if c.__name__ == check])
-    monkeypatch.setattr(sk, "verify_chain", mutant(sk.verify_chain))
-    passed, text = report()
-    assert not passed and text.count("FAIL ") == 1
+RULES_AND_BLOCKS = next(iter(selfcheck_rules.RULE_CHECKS))
+WRONG = [(token_by_token, RULES_AND_BLOCKS), (bonus_of_p, "joint law, block by token_v3")]
+
+
+@pytest.mark.parametrize("mutant, check", [*WRONG, (beta_left_at_1, "joint law, lossy")])
+def test_wrong_rules_fail(fails, mutant, check):
+    assert fails(check, "verify_chain", mutant(sk.verify_chain))
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_each_rule_is_compared(name):
     """A rule that is verified as another one is found by the comparison with the reference alone."""
-    others = {"exact": "chow", "lossy": "ensemble", "diff": "chow", "opt": "opt_log", "diff_log": "chow_log", "opt_log": "chow_log"}
+    others = {
+        "exact": "chow",
+        "lossy": "ensemble",
+        "diff": "chow",
+        "opt": "opt_log",
+        "diff_log": "chow_log",
+        "opt_log": "chow_log",
+    }
     other = others.get(name, "exact")
 
     class Confused:
@@ -103,13 +114,12 @@ def test_each_rule_is_compared(name):
         def verify_chain(rule, **args):
             return sk.verify_chain(**args, rule=torch.where(rule == TABLE[name].code, TABLE[other].code, rule))
 
-    assert not selfcheck_rules.agreement_of_rules(Confused, "cpu", 11).passed
+    assert not selfcheck_rules.agreement(Confused, "cpu", 11).passed
 
 
-def test_wrong_random_numbers_fail(report, monkeypatch):
-    monkeypatch.setattr(selfcheck, "CHECKS", (selfcheck.known_answers,))
-    monkeypatch.setattr(sk, "uniforms", lambda seed, offset, n, domain: sk.reference.uniforms(seed, offset, n, domain) + 2.0**-53)
-    assert not report()[0]
+def test_wrong_random_numbers_fail(fails):
+    honest = sk.reference.uniforms
+    assert fails("random numbers", "uniforms", lambda *args: honest(*args) + 2.0**-53)
 
 
 def test_its_chi_square_is_scipys():
@@ -117,7 +127,7 @@ def test_its_chi_square_is_scipys():
     rng = np.random.default_rng(0)
     law = rng.dirichlet(np.ones(60))
     counts = rng.multinomial(100_000, law)
-    here = selfcheck.chi_square(dict(enumerate(counts.tolist())), dict(enumerate(law.tolist())))
+    here = statistics.chi_square(dict(enumerate(counts.tolist())), dict(enumerate(law.tolist())))
     there = laws.chi_square(counts, law)
     assert here.p_value == pytest.approx(there.p_value, rel=1e-6) and here.cells == there.cells
     assert here.detects == pytest.approx(there.detects, rel=0.1)

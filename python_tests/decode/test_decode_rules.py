@@ -10,9 +10,9 @@ import specdec_kernels as sk
 from specdec_kernels.decode import (
     LookupThenModel,
     ModelDrafter,
-    TokenCascade,
     PromptLookupDrafter,
     Request,
+    TokenCascade,
     TreeDrafter,
     adapt,
     generate,

@@ -2,13 +2,12 @@
 """The reference is what the ops are held against; here it is held against hand-made numbers and its margin against its
 meaning."""
 
-
 import pytest
 import torch
 from support import checks
 from support.checks import ln
 
-from specdec_kernels import reference, theory
+from specdec_kernels import reference
 
 
 @pytest.mark.parametrize("check", [checks.check_golden, checks.check_strict, checks.check_ties, checks.check_streams])

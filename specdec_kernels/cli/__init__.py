@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: python -m specdec_kernels info | generate | selfcheck."""
+"""The command line: python -m specdec_kernels info | selfcheck | generate."""
 
-from specdec_kernels.cli.app import Method, app, main
+from specdec_kernels.cli.app import COMMANDS, main
 
-__all__ = ["Method", "app", "main"]
+__all__ = ["COMMANDS", "main"]

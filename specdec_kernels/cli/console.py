@@ -2,36 +2,67 @@
 """What the command line and the demo print: progress while loading, text as it streams, a table of statistics."""
 
 from contextlib import contextmanager
+from time import perf_counter
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
-__all__ = ["loading", "stats_table", "stream_text"]
+__all__ = ["loading", "progress", "stats_table", "stream_text"]
+
+
+_EVERY = 10.0  # seconds between two lines about long work, where there is no terminal to draw a bar on
 
 
 @contextmanager
 def loading(console: Console, steps: int = 4):
-    """A progress bar; yields on_step(description) for load_pair."""
+    """Yields on_step(description) for load_pair: a bar on a terminal, elsewhere a line for each step."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    columns = (
-        SpinnerColumn(),
-        TextColumn("loading {task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=steps, completed=-1)
+    if not console.is_terminal:
+        yield lambda description: console.print(f"loading: {description}", highlight=False)
+        return
+    with _bar(console, "loading {task.description}") as bar:
+        task = bar.add_task("", total=steps, completed=-1)
+        yield lambda description: bar.update(task, description=description, advance=1)
 
-        def on_step(description: str):
-            progress.update(task, description=description, advance=1)
 
-        yield on_step
+@contextmanager
+def progress(console: Console, total: int):
+    """Yields done(description), to be called after each of `total` pieces of work: a bar on a terminal, elsewhere a
+    line now and then, with what is left to do."""
+    if console.is_terminal:
+        with _bar(console, "{task.description}") as bar:
+            task = bar.add_task("", total=total)
+            yield lambda description: bar.update(task, description=description, advance=1)
+        return
+    began = said = perf_counter()
+    finished = 0
+
+    def done(description: str):
+        nonlocal said, finished
+        finished, now = finished + 1, perf_counter()
+        if now - said >= _EVERY or finished == total:
+            said, left = now, (now - began) / finished * (total - finished)
+            console.print(f"{description}: {finished} of {total}, about {left:.0f} s to go", highlight=False)
+
+    yield done
+
+
+def _bar(console, description):
+    columns = TextColumn(description), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    return Progress(SpinnerColumn(), *columns, console=console, transient=True)
 
 
 def stream_text(console: Console, prompts: list[str], events) -> list[str]:
@@ -73,10 +104,8 @@ def stats_table(stats, method: str | None) -> Table:
     row("tokens/s", f"{stats.tokens_per_second:.1f} (prompts read in {stats.prefill_seconds:.2f} s)")
     row("target calls", f"{stats.target_calls:.0f}, {stats.tokens_per_call:.2f} tokens per call and request")
     if method is not None:
-        row(
-            "method",
-            f"{method}: {stats.accepted_length:.2f} tokens accepted of {stats.nodes_per_call - 1:.2f} drafted per call and request",
-        )
+        drafted = f"{stats.nodes_per_call - 1:.2f} drafted per call and request"
+        row("method", f"{method}: {stats.accepted_length:.2f} tokens accepted of {drafted}")
         row(
             "acceptance",
             f"{stats.acceptance:.3f} of {stats.drafted} drafted, alpha {stats.alpha:.3f} of {stats.tested} tested",

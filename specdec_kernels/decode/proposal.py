@@ -10,11 +10,10 @@ import torch
 
 import specdec_kernels as sk
 
-from ..registry import ONE_HOT_RULES
 from .models.slot_cache import Branches, SlotCache
 from .sequence import Batch, Sequence
 
-__all__ = ["ONE_HOT_RULES", "Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
+__all__ = ["Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
 
 
 def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:

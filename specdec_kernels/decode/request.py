@@ -16,7 +16,7 @@ __all__ = ["Request"]
 class Request:
     """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy.
 
-    rule, alpha: how drafts are accepted, by the names of specdec_kernels.rules.TABLE; "exact" keeps the target's law.
+    rule, alpha: how drafts are accepted, by the names of registry.RULES; "exact" keeps the target's law.
     """
 
     prompt: list[int]  # token ids, at least one

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from ..rules import RULES, TABLE
+from ..registry import RULES
 from .request import Request
 from .result import Event, Result
 from .text import TextStream
@@ -90,16 +90,16 @@ class Batch(list):
         requests = [s.request for s in self]
         if all(r.rule == "exact" for r in requests):
             return {}
-        codes = torch.tensor([RULES[r.rule] for r in requests])
+        codes = torch.tensor([RULES[r.rule].code for r in requests])
         return dict(
             rule=codes,
-            alpha=torch.tensor([_alpha_of(TABLE[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32),
+            alpha=torch.tensor([_alpha_of(RULES[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32),
         )
 
     @cached_property
     def wants_end_row(self) -> bool:
         """Whether a rule puts a law pi in place of p, which the token behind the last draft should have too."""
-        return any(s.request.rule != "exact" and TABLE[s.request.rule].defines_distribution for s in self)
+        return any(s.request.rule != "exact" and RULES[s.request.rule].defines_distribution for s in self)
 
 
 def _alpha_of(parameters, alpha) -> list[float]:

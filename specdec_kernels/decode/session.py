@@ -6,7 +6,7 @@ from time import perf_counter
 
 import torch
 
-from ..rules import TABLE
+from ..registry import CHAIN_METHODS
 from .proposal import Drafter
 from .result import Output
 from .sequence import Batch, Sequence
@@ -97,7 +97,7 @@ def _check_sizes(target, sequences):
 
 def _check_rules(drafter, sequences, verify):
     name = "plain decoding" if isinstance(drafter, NoDrafter) else type(drafter).__name__
-    if verify not in ("token", "block"):
+    if verify not in CHAIN_METHODS:
         raise ValueError(f"generate: verify must be 'token' or 'block', got {verify!r}")
     if verify not in drafter.verifies:
         raise ValueError(
@@ -109,7 +109,7 @@ def _check_rules(drafter, sequences, verify):
             raise ValueError(
                 f"generate: rule must be one of {', '.join(drafter.rules)} with {name}, request {s.index} has {rule!r}"
             )
-        if verify == "block" and not TABLE[rule].defines_distribution:
+        if rule not in CHAIN_METHODS[verify].rules:
             raise ValueError(
                 f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})"
             )

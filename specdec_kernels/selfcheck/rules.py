@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """selfcheck's part on rules and blocks: drafted and verified by the ops, the law that of the rule."""
 
+from functools import partial
+
 import torch
 
-from ..rules import INF, LAWS, TABLE
-from .chi_square import P_VALUE, Row, chi_square, law_row, outcomes
+from ..registry import CHAIN_METHODS, INF, RULES
+from .statistics import Agreement, chi_square, does_not_follow, follows, outcomes
 from .trees import P, Q, draws, rows
 
 RULE_STEPS = 250_000
@@ -29,12 +31,8 @@ def chain_law_of(sk, device, seed, method, rule, alpha, steps, claimed=None):
     return chi_square(outcomes(out.tokens), law)
 
 
-def check_of(title, method, rule, alpha=None):
-    def check(sk, device, seed):
-        return law_row(f"joint law, {title}", chain_law_of(sk, device, seed, method, rule, alpha, RULE_STEPS))
-
-    check.__name__ = f"joint_law_of_{method}_{rule}"
-    return check
+def joint_law(sk, device, seed, method, rule, alpha=None):
+    return follows(chain_law_of(sk, device, seed, method, rule, alpha, RULE_STEPS))
 
 
 def steps_by_rule(generator, names, B, G, V):
@@ -42,50 +40,37 @@ def steps_by_rule(generator, names, B, G, V):
     p = 3 * torch.randn(B, G + 1, V, generator=generator)
     q = p + 0.8 * torch.randn(B, G + 1, V, generator=generator)
     drafts = q[:, :G].reshape(-1, V).softmax(-1).multinomial(1, generator=generator).view(B, G)
-    rule = torch.tensor([TABLE[name].code for name in names]).repeat(-(-B // len(names)))[:B]
+    rule = torch.tensor([RULES[name].code for name in names]).repeat(-(-B // len(names)))[:B]
     alpha = 0.05 + 0.9 * torch.rand(B, 2, generator=generator)
     for name in names:  # without a bound entropies decide, or how many ids are more probable
-        for parameter in TABLE[name].parameters[:1]:
+        for parameter in RULES[name].parameters[:1]:
             if parameter.high == INF:
-                alpha[rule == TABLE[name].code, 0] = parameter.low + 2 * alpha[rule == TABLE[name].code, 0]
+                alpha[rule == RULES[name].code, 0] = parameter.low + 2 * alpha[rule == RULES[name].code, 0]
     return dict(target_logits=p, draft_tokens=drafts, draft_logits=q, rule=rule, alpha=alpha,
                 temperature=torch.tensor([1.0, 0.7, 1.4, 0.0])[torch.randint(4, (B,), generator=generator)],
                 uniforms=torch.rand(B, G + 1, generator=generator, dtype=torch.float64))  # fmt: skip
 
 
-def agreement_of_rules(sk, device, seed):
-    """All rules, and all laws as a block, beside the float64 reference, uniforms given: equal tokens wherever rounding
-    cannot decide."""
-    generator = torch.Generator().manual_seed(seed)
-    requests = wrong = close = 0
-    for method, names in (("token", [*TABLE]), ("block", LAWS)):
+def agreement(sk, device, seed):
+    """All rules, and all laws as a block."""
+    generator, found = torch.Generator().manual_seed(seed), Agreement("tokens", "status")
+    for method, (_, names) in CHAIN_METHODS.items():
         for each, G, V in ((10, 3, 40), (3, 2, 1030)):
             args = steps_by_rule(generator, names, each * len(names), G, V)
             ref = sk.reference.verify_chain(**args, method=method)
-            out = sk.verify_chain(**{name: x.to(device) for name, x in args.items()}, method=method)
-            differs = (out.tokens.cpu() != ref.tokens).any(-1) | (out.status.cpu() != ref.status)
-            requests, close = requests + len(differs), close + int((ref.margin <= 1).sum())
-            wrong += int((differs & (ref.margin > 1)).sum())
-    statistic = f"{wrong} of {requests} requests differ ({close} too close to call)"
-    return Row(
-        f"float64 reference, {len(TABLE)} rules and blocks",
-        "a wrong token or status in one request",
-        statistic,
-        wrong == 0 and close < requests / 10,
-    )
+            found.add(sk.verify_chain(**{name: x.to(device) for name, x in args.items()}, method=method), ref)
+    return found.finding("request")
 
 
-def control_of_rules(sk, device, seed):
-    """The same chi-square must notice a rule whose alpha is another."""
-    result = chain_law_of(sk, device, seed, "block", "lossy", 0.3, RULE_STEPS // 5, claimed=0.4)
-    statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
-    return Row("control: another alpha", "a test that cannot fail", statistic, result.p_value < P_VALUE)
+def control(sk, device, seed):
+    """A rule whose alpha is another."""
+    return does_not_follow(chain_law_of(sk, device, seed, "block", "lossy", 0.3, RULE_STEPS // 5, claimed=0.4))
 
 
-RULE_CHECKS = (
-    agreement_of_rules,
-    check_of("block", "block", "exact"),
-    check_of("block by token_v3", "block", "token_v3", 0.5),
-    check_of("lossy", "token", "lossy", 0.3),
-    control_of_rules,
-)
+RULE_CHECKS = {
+    f"float64 reference, {len(RULES)} rules and blocks": agreement,
+    "joint law, block": partial(joint_law, method="block", rule="exact"),
+    "joint law, block by token_v3": partial(joint_law, method="block", rule="token_v3", alpha=0.5),
+    "joint law, lossy": partial(joint_law, method="token", rule="lossy", alpha=0.3),
+    "control: another alpha": control,
+}

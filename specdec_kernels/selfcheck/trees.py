@@ -2,10 +2,12 @@
 """selfcheck's part on trees: drafted, merged and verified by the ops, the tokens completed by the target's own
 draws."""
 
+from functools import partial
+
 import torch
 
 from ..registry import TREE_METHODS
-from .chi_square import P_VALUE, Row, chi_square, law_row, outcomes
+from .statistics import Agreement, chi_square, does_not_follow, follows, outcomes
 
 TREE_STEPS = 250_000
 V, K, L = 6, 3, 2  # drafts A, B, A are common, and a second rejection still has something to be wrong about
@@ -77,66 +79,37 @@ def tree_law(sk, device, seed, method, drafted, steps):
     )
 
 
-def check_of(method, drafted):
-    def check(sk, device, seed):
-        return law_row(f"joint law, {method}", tree_law(sk, device, seed, method, drafted, TREE_STEPS))
-
-    check.__name__ = f"joint_law_of_{method}"
-    return check
+def joint_law(sk, device, seed, method, drafted):
+    return follows(tree_law(sk, device, seed, method, drafted, TREE_STEPS))
 
 
-def agreement_of_trees(sk, device, seed):
-    """All methods and the float64 reference, uniforms given: equal tokens and paths wherever rounding cannot decide."""
-    generator = torch.Generator().manual_seed(seed)
-    requests = wrong = close = 0
-    for method, known in TREE_METHODS.items():
+def agreement(sk, device, seed):
+    generator, found = torch.Generator().manual_seed(seed), Agreement("tokens", "path", "status")
+    for name, method in TREE_METHODS.items():
         B, wide = 40, 60
         p, q = (2 * torch.randn(B, K * L + 1, wide, generator=generator) for _ in range(2))
         tree = sk.reference.build_tree(q[:, 0].softmax(-1).multinomial(K * L, True, generator=generator).view(B, K, L))
-        columns = K * L + (not known.tests_drafts)
-        args = dict(method=method, uniforms=torch.rand(B, columns + 1, generator=generator, dtype=torch.float64))
-        ref = sk.reference.verify_tree(tree, p, q, **args)
-        out = sk.verify_tree(
-            tuple(x.to(device) for x in tree),
-            p.to(device),
-            q.to(device),
-            method=method,
-            uniforms=args["uniforms"].to(device),
-        )
-        differs = (
-            (out.tokens.cpu() != ref.tokens).any(-1)
-            | (out.path.cpu() != ref.path).any(-1)
-            | (out.status.cpu() != ref.status)
-        )
-        requests, wrong, close = (
-            requests + B,
-            wrong + int((differs & (ref.margin > 1)).sum()),
-            close + int((ref.margin <= 1).sum()),
-        )
-    statistic = f"{wrong} of {requests} trees differ ({close} too close to call)"
-    return Row(
-        "float64 reference, trees",
-        "a wrong token, path or status in one tree",
-        statistic,
-        wrong == 0 and close < requests / 10,
-    )
+        columns = K * L + 1 + (not method.tests_drafts)
+        uniforms = torch.rand(B, columns, generator=generator, dtype=torch.float64)
+        ref = sk.reference.verify_tree(tree, p, q, method=name, uniforms=uniforms)
+        here = [x.to(device) for x in (p, q, uniforms)]
+        out = sk.verify_tree(tuple(x.to(device) for x in tree), *here[:2], method=name, uniforms=here[2])
+        found.add(out, ref)
+    return found.finding("tree")
 
 
-def control_of_trees(sk, device, seed):
-    """The same chi-square must notice distinct children that are verified as independent ones."""
-    result = tree_law(sk, device, seed, "recursive", distinct, TREE_STEPS // 5)
-    statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
-    return Row(
-        "control: a tree verified by another's rule", "a test that cannot fail", statistic, result.p_value < P_VALUE
-    )
+def control(sk, device, seed):
+    """Distinct children that are verified as independent ones."""
+    return does_not_follow(tree_law(sk, device, seed, "recursive", distinct, TREE_STEPS // 5))
 
 
-TREE_CHECKS = (
-    agreement_of_trees,
-    check_of("kseq", independent),
-    check_of("recursive", independent),
-    check_of("recursive_without_replacement", distinct),
-    check_of("traversal", distinct),
-    check_of("target_only", likeliest),
-    control_of_trees,
-)
+_DRAFTED = {"independent": independent, "distinct": distinct, "any": likeliest}
+TREE_CHECKS = {
+    "float64 reference, trees": agreement,
+    **{
+        f"joint law, {name}": partial(joint_law, method=name, drafted=_DRAFTED[method.children])
+        for name, method in TREE_METHODS.items()
+        if name != "greedy"  # which has no law: it follows the argmax
+    },
+    "control: a tree verified by another's rule": control,
+}

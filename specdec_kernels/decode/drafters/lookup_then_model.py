@@ -3,7 +3,8 @@
 
 import torch
 
-from ..proposal import ONE_HOT_RULES, Draft, Drafter, one_hot_stats
+from ...registry import ONE_HOT_RULES
+from ..proposal import Draft, Drafter, one_hot_stats
 from .model_drafter import ModelDrafter
 from .prompt_lookup import PromptLookupDrafter
 

@@ -5,7 +5,7 @@ import torch
 
 import specdec_kernels as sk
 
-from ...rules import TABLE
+from ...registry import RULES
 from ..proposal import Draft, Drafter
 from .draft_length import make_gamma
 from .draft_runner import DraftRunner
@@ -32,7 +32,7 @@ class ModelDrafter(Drafter):
     model), so that every token has law pi.
     """
 
-    rules, verifies = tuple(TABLE), ("token", "block")
+    rules, verifies = tuple(RULES), ("token", "block")
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8, confidence: float | None = None):
         self.gamma = make_gamma(gamma, max_gamma)

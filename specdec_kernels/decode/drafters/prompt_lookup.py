@@ -3,7 +3,8 @@
 
 import torch
 
-from ..proposal import ONE_HOT_RULES, Draft, Drafter
+from ...registry import ONE_HOT_RULES
+from ..proposal import Draft, Drafter
 from .draft_length import make_gamma
 
 __all__ = ["PromptLookupDrafter"]

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from ... import registry
+from ...registry import ONE_HOT_RULES
+from ...registry import TREE_METHODS as _METHODS
 from ..proposal import Drafter
 from .draft_runner import DraftRunner
 from .lookup_branch import with_lookup
@@ -16,8 +17,7 @@ from .tree_shape import TreeShape
 
 __all__ = ["TREE_METHODS", "TreeDrafter"]
 
-TREE_METHODS = tuple(registry.TREE_METHODS)
-_DRAWN = {name: method.children for name, method in registry.TREE_METHODS.items()}  # "any": the most likely ones
+TREE_METHODS = tuple(_METHODS)
 
 
 class TreeDrafter(Drafter):
@@ -31,7 +31,7 @@ class TreeDrafter(Drafter):
       requests.
 
     shape: of TreeShape, for the last four; by default (drafts, 1, 1, ...): distinct first tokens, a chain behind each.
-    Requests go by any rule that the method takes (specdec_kernels/registry.py).
+    Requests go by any rule that the method takes (specdec_kernels.registry.TREE_METHODS).
     lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
     ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up text has
     none.
@@ -48,13 +48,13 @@ class TreeDrafter(Drafter):
         shape: Sequence[int] | None = None,
         lookup: PromptLookupDrafter | None = None,
     ):
-        if method not in _DRAWN:
-            raise ValueError(f"TreeDrafter: method must be one of {', '.join(map(repr, _DRAWN))}, got {method!r}")
+        if method not in _METHODS:
+            raise ValueError(f"TreeDrafter: method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}")
         for name, value in (("drafts", drafts), ("depth", depth)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"TreeDrafter: {name} must be an integer >= 1, got {value!r}")
         self.method, self.drafts, self.depth, self.lookup, self.shape = method, drafts, depth, lookup, None
-        if _DRAWN[method] != "independent":
+        if _METHODS[method].children != "independent":
             self.shape = TreeShape((drafts, *[1] * (depth - 1)) if shape is None else shape)
             self.depth = self.shape.depth
         elif shape is not None:
@@ -66,8 +66,7 @@ class TreeDrafter(Drafter):
                 f"TreeDrafter: lookup needs distinct children that may differ in their law, which {method!r} "
                 "cannot verify"
             )
-        rules = registry.TREE_METHODS[method].rules
-        self.rules = tuple(rule for rule in rules if lookup is None or rule in registry.ONE_HOT_RULES)
+        self.rules = tuple(rule for rule in _METHODS[method].rules if lookup is None or rule in ONE_HOT_RULES)
         self.model = DraftRunner(model, reach=self.depth + 1)
         self.parts = (self.model,) if lookup is None else (self.model, lookup)
         nodes = drafts * depth if self.shape is None else len(self.shape.parents) - 1
@@ -91,6 +90,6 @@ class TreeDrafter(Drafter):
         if self.shape is None:
             draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
         else:
-            draft = shaped(self.model, batch, root, limits, self.shape, top=_DRAWN[self.method] == "any")
+            draft = shaped(self.model, batch, root, limits, self.shape, top=_METHODS[self.method].children == "any")
         draft = replace(draft, method=self.method, depth=self.max_depth)
         return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statistics of selfcheck: counted outcomes against their law."""
+"""What the checks share: counted outcomes against their law, answers against the float64 reference's."""
 
 import math
 from typing import NamedTuple
@@ -9,9 +9,8 @@ import torch
 P_VALUE = 1e-6  # right ops fail one run in a million
 
 
-class Row(NamedTuple):
-    check: str
-    finds: str  # what would not pass
+class Finding(NamedTuple):
+    would_find: str  # what would not pass
     statistic: str
     passed: bool
 
@@ -53,6 +52,32 @@ def outcomes(rows):
     return {tuple(t - 1 for t in c.to_bytes(rows.shape[1], "little") if t): n for c, n in zip(distinct, counts)}
 
 
-def law_row(name, result):
+def follows(result: ChiSquare) -> Finding:
     statistic = f"chi-square {result.statistic:.1f} on {result.cells} cells, p = {result.p_value:.2g}"
-    return Row(name, f"a bias of {result.detects:.4f} in total variation", statistic, result.p_value >= P_VALUE)
+    return Finding(f"a bias of {result.detects:.4f} in total variation", statistic, result.p_value >= P_VALUE)
+
+
+def does_not_follow(result: ChiSquare) -> Finding:
+    """A control: the chi-square must notice what is wrong here on purpose."""
+    statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
+    return Finding("a test that cannot fail", statistic, result.p_value < P_VALUE)
+
+
+class Agreement:
+    """Answers beside the float64 reference's, uniforms given: equal wherever rounding cannot decide."""
+
+    def __init__(self, *fields: str):
+        self.fields, self.requests, self.wrong, self.close = fields, 0, 0, 0
+
+    def add(self, out, ref) -> None:
+        pairs = [(getattr(out, name).cpu(), getattr(ref, name)) for name in self.fields]
+        differs = torch.stack([(a != b).flatten(1).any(1) if a.dim() > 1 else a != b for a, b in pairs]).any(0)
+        self.requests += len(differs)
+        self.wrong += int((differs & (ref.margin > 1)).sum())
+        self.close += int((ref.margin <= 1).sum())
+
+    def finding(self, of: str) -> Finding:
+        """of: what one answer is of, as "request"."""
+        statistic = f"{self.wrong} of {self.requests} {of}s differ ({self.close} too close to call)"
+        passed = self.wrong == 0 and self.close < self.requests / 10
+        return Finding(f"a wrong {' or '.join(self.fields)} in one {of}", statistic, passed)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m specdec_kernels generate``: from what was asked for to the loop's arguments."""
+
+import torch
+from rich.console import Console
+
+from specdec_kernels import decode
+from specdec_kernels.cli.console import loading, stats_table, stream_text
+
+
+def run(args) -> None:
+    console = Console()
+    cascade = args.plain and args.rule != "exact"
+    drafts = not args.plain or cascade
+    width = args.gamma if args.gamma == "auto" else _number("gamma", args.gamma)
+    with loading(console) as on_step:
+        model = args.draft if drafts and args.draft != "lookup" else None
+        dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
+        pair = decode.load_pair(args.target, model, dtype, on_step=on_step)
+    drafter = _cascade(pair, args) if cascade else _drafter(pair, args, width) if drafts else None
+    output = decode.Output()
+    options = dict(verify="block" if args.block else "token", tokenizer=pair.tokenizer, output=output)
+    heads = [text + "\n\n" for text in args.prompt] if args.chat else args.prompt
+    stream_text(console, heads, decode.stream(pair.target, _requests(pair, args), drafter, **options))
+    console.print(stats_table(output.stats, None if args.plain else args.method))
+
+
+def _requests(pair, args) -> list[decode.Request]:
+    sampling_params = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    same = dict(max_new_tokens=args.max_new_tokens, eos=pair.eos, stop=tuple(args.stop), rule=args.rule)
+    same |= dict(alpha=_alpha(args.alpha), **sampling_params)
+    prompts = [_encode(pair.tokenizer, text, args.chat) for text in args.prompt]
+    return [decode.Request(prompt, seed=args.seed + i, **same) for i, prompt in enumerate(prompts)]
+
+
+def _drafter(pair, args, width):
+    tree = args.method != "chain"
+    if width == "auto" and tree:
+        width = 4
+    lookup = decode.PromptLookupDrafter(width, min_ngram=3) if args.lookup_first else None
+    if tree:
+        if pair.draft is None:
+            raise ValueError(f"--method {args.method} needs a draft model, got --draft lookup")
+        shape = [_number("widths", w) for w in args.widths.split(",")] if args.widths else None
+        return decode.TreeDrafter(pair.draft, args.method, args.drafts, width, shape, lookup)
+    if pair.draft is None:
+        return decode.PromptLookupDrafter(width)
+    model = decode.ModelDrafter(pair.draft, width)
+    return model if lookup is None else decode.LookupThenModel(lookup, model)
+
+
+def _cascade(pair, args):
+    if pair.draft is None:
+        raise ValueError(f"--plain --rule {args.rule} needs a draft model, got --draft lookup")
+    return decode.TokenCascade(pair.draft, args.max_new_tokens)
+
+
+def _number(name, text):
+    if not text.isdigit():
+        wanted = 'an integer >= 1 or "auto"' if name == "gamma" else "integers >= 1 with commas between them"
+        raise ValueError(f"--{name} must be {wanted}, got {text}")
+    return int(text)
+
+
+def _alpha(text):
+    try:
+        given = tuple(float(x) for x in text.split(",")) if text else (None,)
+    except ValueError:
+        raise ValueError(f"--alpha must be a number, or two with a comma between them, got {text}") from None
+    return given[0] if len(given) == 1 else given
+
+
+def _encode(tokenizer, text, chat):
+    if chat:
+        turn = [{"role": "user", "content": text}]
+        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    return tokenizer.encode(text, add_special_tokens=not chat)

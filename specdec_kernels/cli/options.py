@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `generate` can be told."""
+
+import argparse
+
+from specdec_kernels.registry import TREE_METHODS
+
+METHODS = "chain", *TREE_METHODS
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("--prompt", action="append", required=True, help="text to continue; repeat for a batch", metavar="TEXT")
+    option("--chat", action="store_true", help="wrap the prompt in the model's chat template")
+    option("--max-new-tokens", type=int, default=128, metavar="N", help="after which a text ends")
+    option("--stop", action="append", default=[], help="a string that ends the text; may be repeated", metavar="TEXT")
+    _models(parser.add_argument_group("models"))
+    _drafting(parser.add_argument_group("drafting"))
+    _sampling(parser.add_argument_group("sampling"))
+
+
+def _models(group):
+    option = group.add_argument
+    option("--target", default="smollm2", help='hub name, folder, .gguf file, or "smollm2"')
+    option("--draft", default="lookup", help='as --target, a layer-draft folder, or "lookup" (the prompt itself)')
+    option(
+        "--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="auto: bfloat16 where the CPU has it"
+    )
+
+
+def _drafting(group):
+    option = group.add_argument
+    option("--plain", action="store_true", help="no speculation; with --rule a token-level cascade")
+    option(
+        "--method", choices=METHODS, default="chain", help="one drafted chain, or a tree verified so", metavar="METHOD"
+    )
+    option("--block", action="store_true", help="verify a chain as a block")
+    option("--gamma", default="auto", help='tokens drafted at a time, a tree\'s depth; "auto": what pays, of a tree 4')
+    option("--drafts", type=int, default=4, help="of a tree: its chains", metavar="K")
+    option("--widths", default="", help="of a tree, in place of --drafts and --gamma: children per level, as 4,2,1")
+    option("--lookup-first", action="store_true", help="look in the text first; in a tree: beside the model's drafts")
+    option("--rule", default="exact", help="how drafts are accepted: chow, diff, typical ... (specdec_kernels.rules)")
+    option("--alpha", default="", help="of the rule: a number, or two with a comma between them")
+
+
+def _sampling(group):
+    option = group.add_argument
+    option("--temperature", type=float, default=0.0, help="0 is greedy", metavar="T")
+    option("--top-k", type=int, default=0, help="0: off", metavar="K")
+    option("--top-p", type=float, default=1.0, help="1: off", metavar="P")
+    option("--min-p", type=float, default=0.0, help="0: off", metavar="P")
+    option("--seed", type=int, default=0, help="request i uses seed + i")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""selfcheck's part on random numbers, sampling and chains: drafted and verified by the ops, the target's law."""
+
+import torch
+
+from ..registry import DOMAIN_ACCEPT
+from .statistics import Agreement, Finding, chi_square, does_not_follow, follows, outcomes
+
+STEPS = 1_000_000
+
+
+def known_answers(sk, device, seed):
+    """Random123's vector for counter 0 and key 0, and the layout (block, offset low, offset high, domain), (seed low,
+    high)."""
+    known = [  # seed, offset, slot, the two words
+        (0, 0, 0, (0x6627E8D5, 0xE169C58D)),
+        (1234, 7 << 32, 0, (0x56E604F4, 0x2107ACFD)),
+        (1234, 7 << 32, 2, (0x324CBEBA, 0xACBA3CF8)),
+        (1234, 7 << 32 | 1, 1, (0x3FE250AE, 0x588DB555)),
+    ]
+    right = 0
+    for key, offset, slot, (high, low) in known:
+        key, offset = (torch.tensor([x], device=device) for x in (key, offset))
+        got = sk.uniforms(key, offset, slot + 1, DOMAIN_ACCEPT)[0, slot].item()
+        right += got == ((high << 32 | low) >> 11) * 2.0**-53
+    return Finding("any wrong bit of Philox", f"{right} of {len(known)} known answers", right == len(known))
+
+
+def random_steps(generator, B, G, V, dtype):
+    p = 2 * torch.randn(B, G + 1, V, generator=generator)
+    p[::5] *= 4
+    q = p[:, :G] + 0.7 * torch.randn(B, G, V, generator=generator)
+    choose = lambda *values: torch.tensor(values)[torch.randint(len(values), (B,), generator=generator)]  # noqa: E731
+    target = {
+        "temperature": choose(0.0, 0.7, 1.0, 1.5),
+        "top_k": choose(0, 3, 8, 20),
+        "top_p": choose(1.0, 0.9),
+        "min_p": choose(0.0, 0.05),
+    }
+    draft = {
+        "temperature": choose(0.5, 1.0, 1.2),
+        "top_k": choose(0, 20),
+        "top_p": choose(1.0, 0.95),
+        "min_p": choose(0.0, 0.02),
+    }
+    return p.to(dtype), q.to(dtype), target, draft
+
+
+def agreement(sk, device, seed):
+    generator, found = torch.Generator().manual_seed(seed), Agreement("tokens", "status")
+    for B, G, V, dtype in ((160, 4, 50, torch.float32), (80, 3, 1025, torch.bfloat16), (60, 2, 3000, torch.float16)):
+        p, q, target, draft = random_steps(generator, B, G, V, dtype)
+        drawn = sk.reference.sample(
+            q.flatten(0, 1),
+            uniforms=torch.rand(B * G, 1, generator=generator, dtype=torch.float64),
+            **{name: x.repeat_interleave(G) for name, x in draft.items()},
+        )
+        args = step_of(p, drawn.tokens.reshape(B, G), q, target, draft)
+        args["uniforms"] = torch.rand(B, G + 1, generator=generator, dtype=torch.float64)
+        ref = sk.reference.verify_chain(**args)
+        found.add(sk.verify_chain(**{name: x.to(device) for name, x in args.items()}), ref)
+    return found.finding("request")
+
+
+def step_of(p, tokens, q, target, draft) -> dict:
+    """verify_chain's arguments; target, draft: sampling parameters."""
+    drawn = {"draft_" + name: x for name, x in draft.items()}
+    return dict(target_logits=p, draft_tokens=tokens, draft_logits=q, **target, **drawn)
+
+
+def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
+    """Drafting and verification from seeds of their own -> [steps, G+1] tokens."""
+    G, rows = len(p) - 1, []
+    for start in range(0, steps, 250_000):
+        seeds = torch.arange(start, min(start + 250_000, steps), device=device) + seed
+        offsets = seeds % 977
+        B = len(seeds)
+        drafts = [sk.sample(q[i].expand(B, -1), seed=seeds, offset=offsets, slot=i, **draft).tokens for i in range(G)]
+        args = step_of(p.expand(B, -1, -1), torch.cat(drafts, 1), q.expand(B, -1, -1), target, claimed)
+        rows.append(sk.verify_chain(**args, seed=seeds, offset=offsets).tokens)
+    return torch.cat(rows)
+
+
+def law_rows(sk, logits, params):
+    from ..reference.law import law_of_logits
+
+    stats = sk.reference.row_stats(logits, **params).tolist()
+    return [law_of_logits(z, s).p for z, s in zip(logits.double().numpy(), stats)]
+
+
+def joint_law(sk, device, seed, target, draft, claimed=None, steps=None):
+    generator = torch.Generator().manual_seed(5)
+    p, q = 1.5 * torch.randn(3, 8, generator=generator), 1.5 * torch.randn(2, 8, generator=generator)
+    P, Q = law_rows(sk, p, target), law_rows(sk, q, draft)
+    law = sk.reference.chain_law(lambda prefix: P[len(prefix)], lambda prefix: Q[len(prefix)], 2)
+    p, q = p.to(device), q.to(device)
+    rows = draw_steps(sk, device, seed, steps or STEPS, p, q, target, draft, draft if claimed is None else claimed)
+    return chi_square(outcomes(rows), law)
+
+
+def plain_law(sk, device, seed):
+    return follows(joint_law(sk, device, seed, {}, {}))
+
+
+def filtered_law(sk, device, seed):
+    target, draft = {"temperature": 1.3, "top_p": 0.95}, {"temperature": 0.8, "top_k": 6}
+    return follows(joint_law(sk, device, seed + STEPS, target, draft))
+
+
+def without_replacement(sk, device, seed):
+    z = torch.tensor([0.35, 0.3, 0.2, 0.1, 0.05]).log()
+    (p,) = law_rows(sk, z[None], {})
+    law = {(a, b): p[a] * p[b] / (1 - p[a]) for a in range(5) for b in range(5) if a != b}
+    seeds = torch.arange(STEPS // 2, device=device) + seed + 2 * STEPS
+    drawn = sk.sample(z.to(device).expand(len(seeds), -1), k=2, replacement=False, seed=seeds, offset=seeds % 13).tokens
+    return follows(chi_square(outcomes(drawn), law))
+
+
+def invariance(sk, device, seed):
+    generator = torch.Generator().manual_seed(seed)
+    p, q, target, draft = random_steps(generator, 64, 4, 2500, torch.bfloat16)
+    args = step_of(p, q.argmax(-1), q, target, draft)
+    args |= dict(seed=torch.arange(64) + seed, offset=torch.arange(64))
+    args = {name: x.to(device) for name, x in args.items()}
+    whole = sk.verify_chain(**args).tokens
+    back = sk.verify_chain(**{name: x.flip(0) for name, x in args.items()}).tokens.flip(0)
+    alone = torch.cat([sk.verify_chain(**{name: x[i : i + 1] for name, x in args.items()}).tokens for i in range(64)])
+    same = int(((whole == back) & (whole == alone)).all(-1).sum())
+    return Finding("a request that depends on its batch", f"{same} of 64 requests equal", same == 64)
+
+
+def control(sk, device, seed):
+    """A draft that was drawn at T = 1 and is declared as T = 0.9."""
+    return does_not_follow(joint_law(sk, device, seed + 3 * STEPS, {}, {}, {"temperature": 0.9}, STEPS // 4))
+
+
+CHAIN_CHECKS = {
+    "random numbers": known_answers,
+    "float64 reference": agreement,
+    "joint law, T = 1": plain_law,
+    "joint law, temperature, top-k, top-p": filtered_law,
+    "joint law, draws without replacement": without_replacement,
+    "alone, in a batch, reversed": invariance,
+    "control: a draft law misdeclared": control,
+}
