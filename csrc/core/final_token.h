@@ -9,8 +9,6 @@ namespace specdec {
 
 enum Status : int32_t { kInvalidRow = 1, kEmptyResidual = 2, kInvalidDraft = 4, kInvalidBonus = 8 };
 
-SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
-
 struct Final {
   int64_t token;   // of p's vocabulary, unless it is a bonus token that the caller gave
   double logprob;  // ln p of it; NaN if p's row is invalid
