@@ -34,8 +34,8 @@ PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
   for_chunks(chunks, [&](int64_t c) {
     float of_p[kChunk], of_q[kChunk];
     const int n = chunk_size(V, c);
-    parts[c] =
-        rows_.gap(entries(p.row, V, c, n, -HUGE_VALF, of_p), entries(q.row, V, c, n, -HUGE_VALF, of_q), n, p.stats, q.stats);
+    parts[c] = rows_.gap(entries(p.row, V, c, n, -HUGE_VALF, of_p), entries(q.row, V, c, n, -HUGE_VALF, of_q), n,
+                         p.stats, q.stats);
   });
   PairGap gap{0, 0, p.stats.log_norm, q.stats.log_norm};
   for (const GapSums& x : parts)

@@ -3,9 +3,20 @@
 // external linkage: see simd_kernels.cpp.
 #pragma once
 
+#include "../core/weight.h"
 #include "simd.h"
 
 namespace specdec {
+
+// One of its own for each instruction set, since F is another type in each.
+template <>
+struct Compare<F> {
+  static F smaller(F x, F y) { return min_f(x, y); }
+  static F larger(F x, F y) { return max_f(x, y); }
+  static F positive(F x) { return max_f(x, F{}); }
+  static F nan_of(F, F w) { return w; }
+};
+
 namespace {
 
 inline F draft_f(F q) { return min_f(max_f(select(q <= 1.001f, q, F{}), F{}), splat(1.0f)); }
@@ -20,8 +31,7 @@ float draft(const float* q, int n, float* out) {
 
 float subtract(float* w, const float* q, int n, float m, float s, float cap) {
   return sum_over(n, [=](int i) {
-    const F x = load_f(w + i) * m;
-    const F r = max_f(x - min_f(draft_f(load_f(q + i)), x * cap) * s, F{});
+    const F r = subtracted_weight(load_f(w + i) * m, draft_f(load_f(q + i)), s, cap);
     store_f(w + i, r);
     return r;
   });
@@ -39,7 +49,7 @@ float mix(float* w, const float* q, const float* score_row, int n, float thresho
           float removed) {
   return sum_over(n, [=](int i) {
     const F of_q = select(load_f(score_row + i) >= threshold, splat(kept), splat(removed));
-    const F r = max_f(load_f(w + i) * of_p + of_q * draft_f(load_f(q + i)), F{});
+    const F r = mixed_weight(load_f(w + i), draft_f(load_f(q + i)), of_p, of_q);
     store_f(w + i, r);
     return r;
   });
@@ -47,8 +57,7 @@ float mix(float* w, const float* q, const float* score_row, int n, float thresho
 
 float cap(float* w, const float* q, int n, float of_q, float of_p, float m, float minus) {
   return sum_over(n, [=](int i) {
-    const F x = load_f(w + i), y = draft_f(load_f(q + i));
-    const F r = max_f(max_f(min_f(y, x * of_q), x * of_p) * m - y * minus, F{});
+    const F r = capped_weight(load_f(w + i), draft_f(load_f(q + i)), of_q, of_p, m, minus);
     store_f(w + i, r);
     return r;
   });

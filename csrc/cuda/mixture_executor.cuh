@@ -40,8 +40,8 @@ SPECDEC_DEVICE void mixture_groups(int64_t V, const Mixture& mixture, int64_t ch
     const float of_q = mixture.of_q, of_p = mixture.of_p, m = mixture.m, minus = mixture.minus;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      const float left = m * fmaxf(fminf(y[r], of_q * w[r]), of_p * w[r]) - minus * y[r];
-      w[r] = (left > 0 || w[r] != w[r]) && id_of(chunk, first, r) < V ? w[r] != w[r] ? w[r] : left : 0.0f;
+      const float left = capped_weight(w[r], y[r], of_q, of_p, m, minus);
+      w[r] = id_of(chunk, first, r) < V ? left : 0.0f;
     }
     return;
   }
@@ -49,8 +49,8 @@ SPECDEC_DEVICE void mixture_groups(int64_t V, const Mixture& mixture, int64_t ch
   const float of_p = mixture.m * mixture.of_p, kept = mixture.kept(), minus = -mixture.minus;
 #pragma unroll
   for (int r = 0; r < N; ++r) {
-    const float left = of_p * w[r] + (keeps >> r & 1 ? kept : minus) * y[r];
-    w[r] = (left > 0 || left != left) && id_of(chunk, first, r) < V ? left : 0.0f;
+    const float left = mixed_weight(w[r], y[r], of_p, keeps >> r & 1 ? kept : minus);
+    w[r] = id_of(chunk, first, r) < V ? left : 0.0f;
   }
 }
 
@@ -65,12 +65,7 @@ SPECDEC_DEVICE void weight_groups(const Residual& residual, int64_t chunk, int f
 SPECDEC_DEVICE float mixture_weight_at(const Mixture& mixture, int64_t v, float x) {
   float y = mixture.q.kind == Kind::kOneHot && v == mixture.q.hot;
   if (has_row(mixture.q)) y = v < mixture.q.row.V ? draft_weight(mixture.q, load_scalar(mixture.q.row, v)) : 0.0f;
-  float left;
-  if (mixture.capped)
-    left = mixture.m * fmaxf(fminf(y, mixture.of_q * x), mixture.of_p * x) - mixture.minus * y;
-  else
-    left = mixture.m * mixture.of_p * x + (mixture.keeps(v) ? mixture.kept() : -mixture.minus) * y;
-  return left > 0 ? left : 0.0f;
+  return mixture.weight_of(x, y, v);
 }
 
 // -x exp(x) with x = (z - max) * scale, 0 below the cutoff

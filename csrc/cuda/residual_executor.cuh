@@ -26,12 +26,6 @@ SPECDEC_DEVICE void draft_groups(const Dist& q, const Removed& removed, int64_t 
   }
 }
 
-// x less what a subtraction takes away; NaN stays.
-SPECDEC_DEVICE float subtracted(float x, float q, float s, float cap) {
-  const float left = x - s * fminf(q, cap * x);
-  return left > 0 || x != x ? left : 0.0f;
-}
-
 // What its subtractions leave of two groups of a chunk
 SPECDEC_DEVICE void subtract_groups(const Residual& residual, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
   constexpr int N = kPairs * kGroup;
@@ -52,7 +46,7 @@ SPECDEC_DEVICE void subtract_groups(const Residual& residual, int64_t chunk, int
       float y[N];
       draft_groups(subtraction.q, removed_by(residual.subtractions, j), chunk, first, y);
 #pragma unroll
-      for (int r = 0; r < N; ++r) w[r] = subtracted(w[r], y[r], s, cap);
+      for (int r = 0; r < N; ++r) w[r] = subtracted_weight(w[r], y[r], s, cap);
     }
   }
 }
@@ -74,7 +68,8 @@ SPECDEC_DEVICE float subtracted_weight_at(const Residual& residual, int64_t v, f
     if (subtraction.q.kind == Kind::kOneHot) {
       if (subtraction.q.hot == v) w *= 0;
     } else if (subtraction.q.kind != Kind::kNothing && v < subtraction.q.row.V && !residual.is_removed(v, j)) {
-      w = subtracted(w, draft_weight(subtraction.q, load_scalar(subtraction.q.row, v)), subtraction.s, subtraction.cap);
+      const float y = draft_weight(subtraction.q, load_scalar(subtraction.q.row, v));
+      w = subtracted_weight(w, y, subtraction.s, subtraction.cap);
     }
   }
   return w;

@@ -66,7 +66,7 @@ struct DraftTest {
 
   template <class Executor>
   SPECDEC_HD Final draw(Executor& executor, double v, int32_t& all) const {
-    return final_token(executor, p, q, v, all);
+    return final_token(executor, p, PairCandidates{p, q, v}, all);
   }
 };
 
