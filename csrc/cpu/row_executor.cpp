@@ -109,7 +109,7 @@ float CpuExecutor::mixed_weights(const Dist& p, const Mixture& mixture, int64_t 
     return NAN;
   const float* q = draft_probs(mixture.q, c, n, of_q);
   if (mixture.capped) return rows_.cap(w, q, n, mixture.of_q, mixture.of_p, mixture.m, mixture.minus);
-  // What a one-hot ruler says is said by q, which has no more than that one id.
+  // What a one-hot score row says is said by q, which has no more than that one id.
   const bool has_score_row = mixture.score_row.kind == Kind::kLogits || mixture.score_row.kind == Kind::kProbs;
   const float* score_row = has_score_row ? entries(mixture.score_row.row, p.row.V, c, n, NAN, of_score_row) : q;
   return rows_.mix(w, q, score_row, n, mixture.threshold, mixture.m * mixture.of_p, mixture.kept(), -mixture.minus);

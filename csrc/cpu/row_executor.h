@@ -49,7 +49,7 @@ class CpuExecutor {
   // entropies is not known.
   void expect_gap(const Dist& p, const Dist& q);
 
-  // Total of a chain's weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
+  // Total of its weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
   double sum(const Residual& residual);
   double sum(const Dist& p, const Dist& q) {
     const Subtraction subtraction = subtracting(q);

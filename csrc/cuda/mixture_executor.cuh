@@ -18,7 +18,7 @@ SPECDEC_DEVICE void mixture_draft_groups(const Dist& q, int64_t chunk, int first
   for (int r = 0; r < N; ++r) y[r] = id_of(chunk, first, r) == hot;
 }
 
-// Whether q is kept, bit by bit; a one-hot ruler says no more than q, `y`, does.
+// Whether q is kept, bit by bit; a one-hot score row says no more than q, `y`, does.
 template <int N>
 SPECDEC_DEVICE uint32_t kept_groups(const Mixture& mixture, int64_t V, int64_t chunk, int first, const float (&y)[N]) {
   float z[N];
@@ -88,20 +88,11 @@ SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
 }
 
 SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
-  const int64_t V = residual->p.row.V;
-  const Pick chunk = pick(int(chunk_count(V)), v, [&](int c) { return double(__ldcg(sums + c)); });
-  const int64_t first = int64_t(chunk.index) * kChunk;
-  const int n = int(V - first < kChunk ? V - first : kChunk);
-  // The fraction of the chunk's own weight, since the rescan adds it up in another order.
-  const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-  return first + pick(n, fraction, [&](int i) {
-                   const int64_t v = first + i;
-                   const Dist& p = residual->p;
-                   const float x =
-                       p.kind == Kind::kOneHot ? float(v == p.hot) : target_weight(p, load_scalar(p.row, v));
-                   return double(subtracted_weight_at(
-                       *residual, v, residual->mixture ? mixture_weight_at(*residual->mixture, v, x) : x));
-                 }).index;
+  return block_draw(residual->p.row.V, v, sums, [&](int64_t id) {
+    const Dist& p = residual->p;
+    const float x = p.kind == Kind::kOneHot ? float(id == p.hot) : target_weight(p, load_scalar(p.row, id));
+    return subtracted_weight_at(*residual, id, residual->mixture ? mixture_weight_at(*residual->mixture, id, x) : x);
+  });
 }
 
 // The weights of a law without subtractions
@@ -126,14 +117,7 @@ SPECDEC_APART PairMass pair_masses(const Pair* pair) { return block_masses(Resid
 
 // `out` [kCandidates] is shared memory.
 SPECDEC_APART void pair_clipped_sums(const Pair* pair, float4 t, double* out) {
-  const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
-  double sums[kCandidates];
-  block_clipped_sums(ResidualWeights{pair->p}, pair->q, candidates, sums);
-  if (threadIdx.x == 0) {
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
-  }
-  __syncthreads();
+  leave_clipped_sums(ResidualWeights{pair->p}, pair->q, t, out);
 }
 
 SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
@@ -169,7 +153,7 @@ SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums
 SPECDEC_APART double largest_prob(Row row) {
   float max = 0;
   bool bad = false;
-  for_chunks(chunk_count(row.V), 0, int((chunk_count(row.V) + kWarps - 1) / kWarps), [&](int64_t c) {
+  for_chunks(chunk_count(row.V), 0, all_turns(row.V), [&](int64_t c) {
 #pragma unroll 1
     for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
       float z[kHeld];

@@ -82,10 +82,6 @@ SPECDEC_DEVICE float residual_weight_at(const Residual& residual, int64_t v) {
 // How many chunks each warp takes where one block does all of a row.
 SPECDEC_DEVICE int all_turns(int64_t V) { return int((chunk_count(V) + kWarps - 1) / kWarps); }
 
-SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
-  return block_sum<double>(int(chunk_count(V)), [&](int c) { return double(__ldcg(sums + c)); });
-}
-
 // Leaves what groups(chunk, first, w) makes of a row, added up chunk by chunk; returns the total.
 template <class Groups>
 SPECDEC_DEVICE double block_sum_over(int64_t V, float* sums, const Groups& groups) {
@@ -133,26 +129,14 @@ SPECDEC_STEP double step_mass_without(Dist q, Removed removed, float* sums) {
 }
 
 SPECDEC_STEP int64_t step_draw(Residual residual, double v, const float* sums) {
-  const Pick chunk = pick(int(chunk_count(residual.p.row.V)), v, [&](int c) { return double(__ldcg(sums + c)); });
-  const int64_t first = int64_t(chunk.index) * kChunk;
-  const int n = int(residual.p.row.V - first < kChunk ? residual.p.row.V - first : kChunk);
-  // The fraction of the chunk's own weight, since the rescan adds it up in another order.
-  const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-  return first + pick(n, fraction, [&](int i) { return double(residual_weight_at(residual, first + i)); }).index;
+  return block_draw(residual.p.row.V, v, sums, [&](int64_t id) { return residual_weight_at(residual, id); });
 }
 
 SPECDEC_STEP PairMass step_masses(Dist p, Dist q) { return block_masses(DistWeights{p}, q); }
 
 // `out` [kCandidates] is shared memory.
 SPECDEC_STEP void step_clipped_sums(Dist p, Dist q, float4 t, double* out) {
-  const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
-  double sums[kCandidates];
-  block_clipped_sums(DistWeights{p}, q, candidates, sums);
-  if (threadIdx.x == 0) {
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
-  }
-  __syncthreads();
+  leave_clipped_sums(DistWeights{p}, q, t, out);
 }
 
 #undef SPECDEC_STEP

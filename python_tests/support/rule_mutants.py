@@ -324,8 +324,8 @@ CUDA = {
     ),
     "an empty residual is drawn from p": (
         PLACE,
-        "from <= C::kTarget; ++from",
-        "from <= C::kTarget; from = from == C::kResidual ? C::kTarget : from + 1",
+        "at.from = C::From(at.from + 1);",
+        "at.from = C::kTarget;",
         LOSSY_TENTH,
     ),
     "logprob of pi": (

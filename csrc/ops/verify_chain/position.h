@@ -119,10 +119,12 @@ struct PositionCandidates {
   template <class F>
   SPECDEC_WALK bool any(F& f) const {
     using C = PositionCandidate;
-    for (int from = x.tested && x.q.kind != Kind::kNothing ? C::kResidual : C::kPi; from <= C::kTarget; ++from) {
-      if (f(C{C::From(from), x, v})) return true;
+    C at{x.tested && x.q.kind != Kind::kNothing ? C::kResidual : C::kPi, x, v};
+    while (!f(at)) {
+      if (at.from == C::kTarget) return false;
+      at.from = C::From(at.from + 1);
     }
-    return false;
+    return true;
   }
 };
 

@@ -9,11 +9,11 @@ namespace specdec {
 
 // What a walk keeps in its executor's memory
 struct WalkRoom {
-  Subtraction* subtractions;  // [most_links()]
+  Subtraction* subtractions;  // [most_subtractions()]
   NodeDist* dists;            // [N], where rules are given
 };
 
-// A Executor that has no blends walks by no rule, and one that makes no dists by nothing else: what a walk has no use
+// An executor without kMixes walks by no rule, and one without kMakesRuleDists by nothing else: what a walk has no use
 // for, its kernel does not pay.
 template <class Executor>
 class Walk : public DraftDists<Executor> {
