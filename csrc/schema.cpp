@@ -10,12 +10,11 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // seed [B], offset [B] -> [B,n] float64 in [0,1)
   m.def("uniforms(Tensor seed, Tensor offset, SymInt n, int domain) -> Tensor");
 
-  // logits [N,V], stats [N,4], parameters [N], seed/offset/slot [N] or uniforms [N,k] -> tokens [N,k], ln q [N,k],
-  // stats [N,4]
+  // logits [N,V], stats [N,4], parameters and seed/offset/slot [N], uniforms [N,k] -> tokens, ln q [N,k], stats [N,4]
   m.def(
       "sample(Tensor logits, Tensor? stats, SymInt k, bool replacement, Tensor? temperature, Tensor? top_k, Tensor? "
-      "top_p, "
-      "Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms) -> (Tensor, Tensor, Tensor)");
+      "top_p, Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms) -> (Tensor, Tensor, "
+      "Tensor)");
 
   // p, q (or integer ids of one-hot drafts), u of one shape -> bool
   m.def("accept(Tensor p, Tensor q, Tensor u) -> Tensor");
@@ -26,8 +25,7 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // p [N,V], q [N,Vq], k [N] or [1]; logits with stats [N,4] each, probabilities without -> rho, beta, p_acc [N]
   m.def("kseq_rho(Tensor p, Tensor q, Tensor k, Tensor? p_stats, Tensor? q_stats) -> (Tensor, Tensor, Tensor)");
 
-  // p [N,V], q [N,Vq]; logits with stats [N,4] each, probabilities without -> TV, sum min(p, q), H(p), H(q), max p, max
-  // q [N,6]
+  // p, q and their stats as for kseq_rho -> TV, sum min(p, q), H(p), H(q), max p, max q [N,6]
   m.def("row_gap(Tensor p, Tensor q, Tensor? p_stats, Tensor? q_stats) -> Tensor");
 
   // draft_tokens [B,K,L] -> parents [B,N], tokens [B,N], multiplicity [B,N], draft_nodes [B,K,L]; N = K * L + 1
@@ -47,11 +45,10 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // -> tokens [B,G+1], num_accepted [B], logprobs [B,G+1], status [B]
   m.def(
       "verify_chain(Tensor target_logits, Tensor draft_tokens, Tensor? draft_logits, Tensor? cu_draft, SymInt "
-      "max_draft, "
-      "Tensor? bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, "
-      "Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, "
-      "int target_kind, int draft_kind, int method, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, "
-      "Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor)");
+      "max_draft, Tensor? bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? "
+      "target_stats, Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, "
+      "Tensor? draft_min_p, int target_kind, int draft_kind, int method, Tensor? rule, Tensor? alpha, Tensor? seed, "
+      "Tensor? offset, Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor)");
 
   // parents, node tokens, target_row, draft_row, first_child, next_sibling [B,N]; draft_nodes [B,K,L]; target [B,M,V];
   // draft [B,Mq,Vq] methods: 0 kseq, 1 recursive, 2 recursive_without_replacement, 3 target_only, 4 greedy, 5
@@ -59,12 +56,9 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // [B,D+1], status [B], path [B,D+1], D = max_depth
   m.def(
       "verify_tree(Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor target_logits, Tensor? "
-      "draft_logits, int method, "
-      "SymInt max_depth, Tensor? target_row, Tensor? draft_row, Tensor? first_child, Tensor? next_sibling, Tensor? "
-      "temperature, "
-      "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, Tensor? draft_stats, Tensor? "
-      "draft_temperature, "
-      "Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int target_kind, int draft_kind, Tensor? rule, "
-      "Tensor? alpha, "
-      "Tensor? seed, Tensor? offset, Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "draft_logits, int method, SymInt max_depth, Tensor? target_row, Tensor? draft_row, Tensor? first_child, "
+      "Tensor? next_sibling, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, "
+      "Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? "
+      "draft_min_p, int target_kind, int draft_kind, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, "
+      "Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }

@@ -64,10 +64,15 @@ std::string bracketed(const Sizes& sizes) {
   return s + "]";
 }
 
-inline void check_shape(const Op& op, const char* name, const Tensor& t, std::initializer_list<int64_t> want) {
+template <class Sizes>
+void check_shape(const Op& op, const char* name, const Tensor& t, const Sizes& want) {
   bool same = t.dim() == int64_t(want.size());
   for (int64_t i = 0; same && i < t.dim(); ++i) same = t.size(i) == want.begin()[i];
   check(same, op, name, " must have shape ", bracketed(want), ", got ", bracketed(t.sizes()));
+}
+
+inline void check_shape(const Op& op, const char* name, const Tensor& t, std::initializer_list<int64_t> want) {
+  check_shape<std::initializer_list<int64_t>>(op, name, t, want);
 }
 
 inline void check_dim(const Op& op, const char* name, const Tensor& t, int64_t dim) {
@@ -124,15 +129,6 @@ inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t,
   return {static_cast<const float*>(t->const_data_ptr()), per_row_stride(*t)};
 }
 
-// `prefix` is "" for the target's parameters and "draft_" for the draft's.
-inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
-                         const OptTensor& top_p, const OptTensor& min_p, int64_t N) {
-  const auto name = [&](const char* n) { return std::string(prefix) + n; };
-  return {floats_per_row(op, name("temperature").c_str(), temperature, N),
-          ints_per_row(op, name("top_k").c_str(), top_k, N), floats_per_row(op, name("top_p").c_str(), top_p, N),
-          floats_per_row(op, name("min_p").c_str(), min_p, N)};
-}
-
 // Whether values can be looked at before anything runs. On a device they cannot; there senseless ones make a row
 // invalid.
 inline bool values_at_hand(const Op& op) {
@@ -147,12 +143,24 @@ inline void check_values(const Op& op, const char* prefix, const Sampling& s, in
   if (!s || !values_at_hand(op)) return;
   for (int64_t i = 0; i < N; ++i) {
     const Filters f = s[i];
-    check(f.temperature >= 0 && f.temperature <= FLT_MAX, op, prefix, "temperature must be finite and >= 0, got ",
-          f.temperature, " at index ", i);
+    check(f.temperature_in_range(), op, prefix, "temperature must be finite and >= 0, got ", f.temperature,
+          " at index ", i);
     check(f.top_k >= -1, op, prefix, "top_k must be >= 1, or 0 or -1 for off, got ", f.top_k, " at index ", i);
-    check(f.top_p > 0 && f.top_p <= 1, op, prefix, "top_p must be in (0, 1], got ", f.top_p, " at index ", i);
-    check(f.min_p >= 0 && f.min_p <= 1, op, prefix, "min_p must be in [0, 1], got ", f.min_p, " at index ", i);
+    check(f.top_p_in_range(), op, prefix, "top_p must be in (0, 1], got ", f.top_p, " at index ", i);
+    check(f.min_p_in_range(), op, prefix, "min_p must be in [0, 1], got ", f.min_p, " at index ", i);
   }
+}
+
+// `prefix` is "" for the target's parameters and "draft_" for the draft's.
+inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
+                         const OptTensor& top_p, const OptTensor& min_p, int64_t N) {
+  const auto name = [&](const char* n) { return std::string(prefix) + n; };
+  const Sampling s{floats_per_row(op, name("temperature").c_str(), temperature, N),
+                   ints_per_row(op, name("top_k").c_str(), top_k, N),
+                   floats_per_row(op, name("top_p").c_str(), top_p, N),
+                   floats_per_row(op, name("min_p").c_str(), min_p, N)};
+  check_values(op, prefix, s, N);
+  return s;
 }
 
 // [..., 4] contiguous float32

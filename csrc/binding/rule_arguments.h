@@ -7,14 +7,6 @@
 
 namespace specdec {
 
-inline const char* rule_name(Rule rule) {
-  constexpr const char* kNames[] = {"exact",    "chow",     "chow_log", "diff",      "diff_log",  "opt",
-                                    "opt_log",  "token_v1", "token_v2", "token_v3",  "lenience",  "lossy",
-                                    "ensemble", "typical",  "relaxed",    "synthetic", "thresholds"};
-  static_assert(sizeof(kNames) / sizeof(*kNames) == kRules);
-  return kNames[int(rule)];
-}
-
 // rule [B] or [1], alpha [B], [1], [B, 2] or [1, 2]
 inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, int64_t B) {
   Rules r;
@@ -39,7 +31,8 @@ inline void check_range(const Op& op, Rule rule, const Range& range, double x, c
     wanted << "inf)";
   else
     wanted << range.most << (range.closed_above ? ']' : ')');
-  check(false, op, which, " of rule ", rule_name(rule), " must be in ", wanted.str(), ", got ", x, " at index ", b);
+  check(false, op, which, " of rule ", kRuleNames[int(rule)], " must be in ", wanted.str(), ", got ", x, " at index ",
+        b);
 }
 
 inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B) {
@@ -48,7 +41,7 @@ inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B) {
     check(r.rule[b] >= 0 && r.rule[b] < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.rule[b],
           " at index ", b);
     const Rule rule = r.asked(b);
-    check(!block || replaces_target(rule), op, "rule ", rule_name(rule),
+    check(!block || replaces_target(rule), op, "rule ", kRuleNames[int(rule)],
           " is no law, so method must be token, got block at index ", b);
     if (rule == Rule::kExact) continue;
     if (r.alpha) check_range(op, rule, ranges(rule).first, r.alpha[b], "alpha", b);

@@ -21,10 +21,11 @@ struct Filters {
   SPECDEC_HD bool greedy() const { return temperature >= 0 && temperature < FLT_MIN; }
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
   SPECDEC_HD bool any(int64_t V) const { return !greedy() && (min_p > 0 || top_p < 1 || top_k_on(V)); }
+  SPECDEC_HD bool temperature_in_range() const { return temperature >= 0 && temperature <= FLT_MAX; }
+  SPECDEC_HD bool top_p_in_range() const { return top_p > 0 && top_p <= 1; }
+  SPECDEC_HD bool min_p_in_range() const { return min_p >= 0 && min_p <= 1; }
   // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
-  SPECDEC_HD bool sane() const {
-    return temperature >= 0 && temperature <= FLT_MAX && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1;
-  }
+  SPECDEC_HD bool sane() const { return temperature_in_range() && top_p_in_range() && min_p_in_range(); }
 
   // 1 / T, at most 2^126, so that 2 scale log2(e) is finite; infinity is the mark of a greedy row.
   SPECDEC_HD float scale() const { return greedy() ? HUGE_VALF : 1.0f / temperature; }

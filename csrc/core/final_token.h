@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draw that ends every verification step: one token from the residual (p - q)+, or from p where there is no
-// residual.
+// The draw that ends every verification step: one token from the first candidate that has mass. That is the residual;
+// where it has none, what stood there before anything was taken away; or else the target's own law.
 #pragma once
 
 #include "views.h"
@@ -9,30 +9,74 @@ namespace specdec {
 
 enum Status : int32_t { kInvalidRow = 1, kEmptyResidual = 2, kInvalidDraft = 4, kInvalidBonus = 8 };
 
-SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
-
 struct Final {
   int64_t token;   // of p's vocabulary, unless it is a bonus token that the caller gave
   double logprob;  // ln p of it; NaN if p's row is invalid
 };
 
-// q of kind kNothing draws from p itself.
-template <class Executor>
-SPECDEC_HD Final final_token(Executor& executor, const Dist& p, const Dist& q, double v, int32_t& status) {
-  if (p.kind == Kind::kOneHot) return {p.hot, 0.0};
-  if (p.valid()) {
-    if (q.kind != Kind::kNothing && has_mass(executor.sum(p, q))) {
-      const int64_t token = executor.draw(p, q, v);
-      return {token, p.log_prob(token)};
-    }
-    if (has_mass(executor.sum(p, Dist{}))) {
-      if (q.kind != Kind::kNothing) status |= kEmptyResidual;
-      const int64_t token = executor.draw(p, Dist{}, v);
-      return {token, p.log_prob(token)};
-    }
+// One law that the token may be drawn from, (p - q)+. Every candidate offers this:
+struct PairCandidate {
+  const Dist& p;
+  const Dist& q;
+  double v;
+
+  // The id that all mass lies on, or -1; the sum of the weights; and a draw, right after the sum.
+  SPECDEC_HD int64_t hot() const { return p.kind == Kind::kOneHot ? p.hot : -1; }
+  template <class Executor>
+  SPECDEC_WALK double sum(Executor& executor) const {
+    return executor.sum(p, q);
   }
+  template <class Executor>
+  SPECDEC_WALK int64_t draw(Executor& executor) const {
+    return executor.draw(p, q, v);
+  }
+};
+
+template <class Executor, class Candidate>
+SPECDEC_WALK bool has_mass(Executor& executor, const Candidate& from) {
+  return from.hot() >= 0 || has_mass(from.sum(executor));
+}
+
+// (p - q)+, then p; where q is of kind kNothing, p alone. any(f): whether f holds for a candidate, asked one by one.
+struct PairCandidates {
+  const Dist& p;
+  const Dist& q;
+  double v;
+
+  template <class F>
+  SPECDEC_WALK bool any(F& f) const {
+    return (q.kind != Kind::kNothing && f(PairCandidate{p, q, v})) || f(PairCandidate{p, Dist{}, v});
+  }
+};
+
+template <class Executor>
+struct FinalDraw {
+  Executor& executor;
+  const Dist& p;
+  int32_t& status;
+  Final last{};
+  int32_t empty = 0;
+
+  template <class Candidate>
+  SPECDEC_WALK bool operator()(const Candidate& from) {
+    if (!has_mass(executor, from)) {
+      empty = kEmptyResidual;
+      return false;
+    }
+    status |= empty;
+    const int64_t token = from.hot() >= 0 ? from.hot() : from.draw(executor);
+    last = {token, p.log_prob(token)};
+    return true;
+  }
+};
+
+// p: the target's own law, which the logprob is of.
+template <class Executor, class Candidates>
+SPECDEC_WALK Final final_token(Executor& executor, const Dist& p, const Candidates& candidates, int32_t& status) {
+  FinalDraw<Executor> draw{executor, p, status};
+  if (p.kind != Kind::kNothing && p.valid() && candidates.any(draw)) return draw.last;
   status |= kInvalidRow;
-  return {executor.argmax_finite(p.row), NAN};
+  return {p.kind == Kind::kNothing ? 0 : executor.argmax_finite(p.row), NAN};
 }
 
 }  // namespace specdec

@@ -4,11 +4,11 @@
 
 #include "accept.h"
 #include "row.h"
+#include "weight.h"
 
 namespace specdec {
 
-// Its weight at v, m pi(v) - minus q(v) where that is positive, is put together so that nothing cancels where pi(v) is
-// q(v).
+// Its weight at v is m pi(v) - minus q(v) where that is positive.
 struct Mixture {
   Dist q;               // as a residual sees it
   bool capped = false;  // pi is max(min(q, of_q p), of_p p); else of_p p + of_q q where q is kept, of_p p elsewhere
@@ -25,16 +25,13 @@ struct Mixture {
     return v < score_row.row.V && load_scalar(score_row.row, v) >= threshold;
   }
 
-  SPECDEC_HD double weight(double p, int64_t v) const {
-    const double y = draft_prob(q.prob(v));
-    double w;
-    if (capped) {
-      const double most = of_q * p, least = of_p * p, x = y < most ? y : most;
-      w = m * (x < least ? least : x) - minus * y;
-    } else {
-      w = m * of_p * p + (keeps(v) ? kept() : -minus) * y;
-    }
-    return w < 0 ? 0 : w;
+  SPECDEC_HD double weight(double p, int64_t v) const { return weight_of(p, draft_prob(q.prob(v)), v); }
+
+  // From p(v), and q(v) as a residual sees it.
+  template <class T>
+  SPECDEC_HD T weight_of(T x, T y, int64_t v) const {
+    return capped ? capped_weight(x, y, of_q, of_p, m, minus)
+                  : mixed_weight(x, y, m * of_p, keeps(v) ? kept() : -minus);
   }
 };
 

@@ -68,9 +68,8 @@ struct Residual {
         if (subtraction.q.hot == v) r *= 0;
         continue;
       }
-      const double q = is_removed(v, j) ? 0 : draft_prob(subtraction.q.prob(v)), most = subtraction.cap * r;
-      r -= subtraction.s * (q < most ? q : most);
-      if (r < 0) r = 0;
+      const double q = is_removed(v, j) ? 0 : draft_prob(subtraction.q.prob(v));
+      r = subtracted_weight(r, q, subtraction.s, subtraction.cap);
     }
     return r;
   }

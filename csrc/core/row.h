@@ -16,6 +16,11 @@ constexpr int kChunk = 1024;
 // A logit whose weight is less than 2^-126 of the largest one's weighs nothing, on every backend.
 constexpr float kLeastExponent = -126.0f;
 
+SPECDEC_HD int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
+SPECDEC_HD int chunk_size(int64_t V, int64_t c) { return int(V - c * kChunk < kChunk ? V - c * kChunk : kChunk); }
+
+SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
+
 enum DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
 struct Row {

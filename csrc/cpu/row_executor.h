@@ -5,14 +5,19 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "../core/filters.h"
 #include "../core/residual.h"
 #include "row_pair.h"
-#include "../core/filters.h"
 
 namespace specdec {
+
+struct ExpTotals {
+  double sum, surprise;  // as ExpSums, of a row
+};
 
 class CpuExecutor {
  public:
@@ -44,7 +49,7 @@ class CpuExecutor {
   // entropies is not known.
   void expect_gap(const Dist& p, const Dist& q);
 
-  // Total of a chain's weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
+  // Total of its weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
   double sum(const Residual& residual);
   double sum(const Dist& p, const Dist& q) {
     const Subtraction subtraction = subtracting(q);
@@ -112,6 +117,24 @@ class CpuExecutor {
     specdec::for_chunks(wide_, chunks, f);
   }
 
+  const float* load_logits(const Row& row, int64_t c, float* buf) const {
+    const int n = chunk_size(row.V, c);
+    return rows_.load(row, c * kChunk, n, n, -HUGE_VALF, buf);
+  }
+  // The n entries z of chunk c, or a copy of them in buf with `value` at the ids that were taken out.
+  static const float* without(const Removed& removed, int64_t c, int n, float value, const float* z, float* buf) {
+    for (int64_t i = 0; i < removed.n; ++i) {
+      const int64_t at = removed[i] - c * kChunk;
+      if (at < 0 || at >= n) continue;
+      if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
+      buf[at] = value;
+    }
+    return z;
+  }
+
+  bool sum_chunk(const float* z, int64_t c, int n, float scale, float cutoff);
+  ExpTotals total_at(float max, float scale);
+  float normalise(double total);
   float cutoff(const Row& row, const Filters& filters, float scale, float max);
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   template <class Weigh>

@@ -2,28 +2,20 @@
 // What a CpuExecutor tells of rows that hold a law: how sure they are, and how far apart.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "row_executor.h"
 
 namespace specdec {
-namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-}  // namespace
-
 double CpuExecutor::entropy(const Dist& d) const {
   if (d.kind == Kind::kOneHot) return 0;
   if (const double* h = known(d)) return *h;
-  if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return kNaN;
+  if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return NAN;
   const bool logits = d.kind == Kind::kLogits;
   const double total = total_of(chunk_count(d.row.V), [&](int64_t c) {
     if (logits && has_peaks(d.row) && max_[c] < d.stats.cutoff) return 0.0f;
     const int n = chunk_size(d.row.V, c);
     float buf[kChunk];
-    const float* z = rows_.load(d.row, c * kChunk, n, n, logits ? -kInf : 0.0f, buf);
+    const float* z = rows_.load(d.row, c * kChunk, n, n, logits ? -HUGE_VALF : 0.0f, buf);
     return logits ? rows_.entropy(z, n, d.stats) : rows_.prob_entropy(z, n);
   });
   return logits ? d.stats.log_norm + total * std::exp(-double(d.stats.log_norm)) : total;
@@ -42,8 +34,8 @@ PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
   for_chunks(chunks, [&](int64_t c) {
     float of_p[kChunk], of_q[kChunk];
     const int n = chunk_size(V, c);
-    parts[c] =
-        rows_.gap(entries(p.row, V, c, n, -kInf, of_p), entries(q.row, V, c, n, -kInf, of_q), n, p.stats, q.stats);
+    parts[c] = rows_.gap(entries(p.row, V, c, n, -HUGE_VALF, of_p), entries(q.row, V, c, n, -HUGE_VALF, of_q), n,
+                         p.stats, q.stats);
   });
   PairGap gap{0, 0, p.stats.log_norm, q.stats.log_norm};
   for (const GapSums& x : parts)
@@ -69,10 +61,10 @@ double CpuExecutor::largest_prob(const Row& row) const {
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
     const ChunkMax s = rows_.chunk_max(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n));
-    if (s.bad) return kNaN;
+    if (s.bad) return NAN;
     largest = std::max<double>(largest, s.max);
   }
-  return largest > 0 ? largest : kNaN;
+  return largest > 0 ? largest : NAN;
 }
 
 int64_t CpuExecutor::above(const Row& row, float least) const {
@@ -80,7 +72,7 @@ int64_t CpuExecutor::above(const Row& row, float least) const {
     if (has_peaks(row) && max_[c] <= least) return 0;
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
-    return rows_.above(rows_.load(row, c * kChunk, n, n, -kInf, buf), n, least);
+    return rows_.above(rows_.load(row, c * kChunk, n, n, -HUGE_VALF, buf), n, least);
   }));
 }
 
@@ -95,10 +87,10 @@ double CpuExecutor::deferred(const Mixture& mixture, int64_t V) const {
     const float* y = draft_probs(q, c, n, of_q);
     if (all) {  // q tells itself what is kept: all of it, but beyond V
       std::copy(y, y + padded(n), of_score_row);
-      std::fill(of_score_row + std::max<int64_t>(V - c * kChunk, 0), of_score_row + padded(n), kNaN);
-      return rows_.deferred(y, of_score_row, n, -kInf);
+      std::fill(of_score_row + std::max<int64_t>(V - c * kChunk, 0), of_score_row + padded(n), NAN);
+      return rows_.deferred(y, of_score_row, n, -HUGE_VALF);
     }
-    return rows_.deferred(y, entries(mixture.score_row.row, V, c, n, kNaN, of_score_row), n, mixture.threshold);
+    return rows_.deferred(y, entries(mixture.score_row.row, V, c, n, NAN, of_score_row), n, mixture.threshold);
   });
 }
 

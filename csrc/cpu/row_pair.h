@@ -14,9 +14,6 @@
 
 namespace specdec {
 
-constexpr int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
-constexpr int chunk_size(int64_t V, int64_t c) { return int(V - c * kChunk < kChunk ? V - c * kChunk : kChunk); }
-
 // f(c) of every chunk, by one thread or by all.
 template <class F>
 void for_chunks(bool wide, int64_t chunks, const F& f) {

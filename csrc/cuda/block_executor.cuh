@@ -28,6 +28,21 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
   return id == INT32_MAX ? 0 : id;
 }
 
+// Of the chunk sums of a row
+SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
+  return block_sum<double>(int(chunk_count(V)), [&](int c) { return double(__ldcg(sums + c)); });
+}
+
+// Inverse CDF in two levels: the chunk by its sum, then the id in it by weight(id).
+template <class Weight>
+SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const float* sums, const Weight& weight) {
+  const Pick chunk = pick(int(chunk_count(V)), v, [&](int c) { return double(__ldcg(sums + c)); });
+  const int64_t first = int64_t(chunk.index) * kChunk;
+  // The fraction of the chunk's own weight, since the rescan adds it up in another order.
+  const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
+  return first + pick(chunk_size(V, chunk.index), fraction, [&](int i) { return double(weight(first + i)); }).index;
+}
+
 // What a row's chunks weigh relative to its maximum, from their statistics.
 struct ChunkShares {
   const float* chunk_max;
@@ -127,23 +142,18 @@ class BlockExecutor {
 
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
     const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
-    const int chunks = int(chunk_count(p.row.V));
     if (held_ != wanted) {
+      const int chunks = int(chunk_count(p.row.V));
       __syncthreads();
       sum_chunks(p, q, 0, (chunks + kWarps - 1) / kWarps, chunk_max_, sum_);
       __syncthreads();
       held_ = wanted;
     }
-    return block_sum<double>(chunks, [&](int c) { return double(__ldcg(sum_ + c)); });
+    return block_sum_of(p.row.V, sum_);
   }
 
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    const Pick chunk = pick(int(chunk_count(p.row.V)), v, [&](int c) { return double(__ldcg(sum_ + c)); });
-    const int64_t first = int64_t(chunk.index) * kChunk;
-    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
-    // The fraction of the chunk's own weight, since the rescan adds it up in another order.
-    const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-    return first + pick(n, fraction, [&](int i) { return double(weight(p, q, first + i)); }).index;
+    return block_draw(p.row.V, v, sum_, [&](int64_t id) { return weight(p, q, id); });
   }
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }

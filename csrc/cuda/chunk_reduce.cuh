@@ -7,8 +7,6 @@
 
 namespace specdec {
 
-SPECDEC_HD int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
-
 // Block `part` of a row: each of its warps takes per_warp chunks in turn.
 template <class F>
 SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& f) {

@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <torch/csrc/stable/tensor.h>
 
-#include <cstdlib>
-
-#include "../binding/check.h"
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
 
 // Under SPECDEC_CUDA_ON_CPU the same file is compiled for the host, to be run a block at a time (tools/cuda_on_cpu).
 #if defined(SPECDEC_CUDA_ON_CPU)
@@ -26,6 +29,8 @@
 extern "C" const char* specdec_cuda_archs();
 
 namespace specdec {
+
+using torch::stable::Tensor;
 
 constexpr int kThreads = 256;
 
@@ -91,7 +96,15 @@ class Scratch {
     bytes_ += (size_t(n) * sizeof(T) + 15) / 16 * 16;
     return at;
   }
-  void allocate(const Tensor& like) { memory_.emplace(empty({int64_t(bytes_)}, ScalarType::Byte, like)); }
+  void allocate(const Tensor& like) {
+    const int64_t size = int64_t(bytes_), stride = 1;
+    int32_t device_type;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+    AtenTensorHandle out;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(), device_type,
+                                                    like.get_device_index(), &out));
+    memory_.emplace(out);
+  }
   template <class T>
   T* at(size_t offset) const {
     return reinterpret_cast<T*>(static_cast<char*>(memory_->mutable_data_ptr()) + offset);

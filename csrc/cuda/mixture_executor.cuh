@@ -18,7 +18,7 @@ SPECDEC_DEVICE void mixture_draft_groups(const Dist& q, int64_t chunk, int first
   for (int r = 0; r < N; ++r) y[r] = id_of(chunk, first, r) == hot;
 }
 
-// Whether q is kept, bit by bit; a one-hot ruler says no more than q, `y`, does.
+// Whether q is kept, bit by bit; a one-hot score row says no more than q, `y`, does.
 template <int N>
 SPECDEC_DEVICE uint32_t kept_groups(const Mixture& mixture, int64_t V, int64_t chunk, int first, const float (&y)[N]) {
   float z[N];
@@ -40,8 +40,8 @@ SPECDEC_DEVICE void mixture_groups(int64_t V, const Mixture& mixture, int64_t ch
     const float of_q = mixture.of_q, of_p = mixture.of_p, m = mixture.m, minus = mixture.minus;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      const float left = m * fmaxf(fminf(y[r], of_q * w[r]), of_p * w[r]) - minus * y[r];
-      w[r] = (left > 0 || w[r] != w[r]) && id_of(chunk, first, r) < V ? w[r] != w[r] ? w[r] : left : 0.0f;
+      const float left = capped_weight(w[r], y[r], of_q, of_p, m, minus);
+      w[r] = id_of(chunk, first, r) < V ? left : 0.0f;
     }
     return;
   }
@@ -49,8 +49,8 @@ SPECDEC_DEVICE void mixture_groups(int64_t V, const Mixture& mixture, int64_t ch
   const float of_p = mixture.m * mixture.of_p, kept = mixture.kept(), minus = -mixture.minus;
 #pragma unroll
   for (int r = 0; r < N; ++r) {
-    const float left = of_p * w[r] + (keeps >> r & 1 ? kept : minus) * y[r];
-    w[r] = (left > 0 || left != left) && id_of(chunk, first, r) < V ? left : 0.0f;
+    const float left = mixed_weight(w[r], y[r], of_p, keeps >> r & 1 ? kept : minus);
+    w[r] = id_of(chunk, first, r) < V ? left : 0.0f;
   }
 }
 
@@ -65,12 +65,7 @@ SPECDEC_DEVICE void weight_groups(const Residual& residual, int64_t chunk, int f
 SPECDEC_DEVICE float mixture_weight_at(const Mixture& mixture, int64_t v, float x) {
   float y = mixture.q.kind == Kind::kOneHot && v == mixture.q.hot;
   if (has_row(mixture.q)) y = v < mixture.q.row.V ? draft_weight(mixture.q, load_scalar(mixture.q.row, v)) : 0.0f;
-  float left;
-  if (mixture.capped)
-    left = mixture.m * fmaxf(fminf(y, mixture.of_q * x), mixture.of_p * x) - mixture.minus * y;
-  else
-    left = mixture.m * mixture.of_p * x + (mixture.keeps(v) ? mixture.kept() : -mixture.minus) * y;
-  return left > 0 ? left : 0.0f;
+  return mixture.weight_of(x, y, v);
 }
 
 // -x exp(x) with x = (z - max) * scale, 0 below the cutoff
@@ -93,20 +88,11 @@ SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
 }
 
 SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
-  const int64_t V = residual->p.row.V;
-  const Pick chunk = pick(int(chunk_count(V)), v, [&](int c) { return double(__ldcg(sums + c)); });
-  const int64_t first = int64_t(chunk.index) * kChunk;
-  const int n = int(V - first < kChunk ? V - first : kChunk);
-  // The fraction of the chunk's own weight, since the rescan adds it up in another order.
-  const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-  return first + pick(n, fraction, [&](int i) {
-                   const int64_t v = first + i;
-                   const Dist& p = residual->p;
-                   const float x =
-                       p.kind == Kind::kOneHot ? float(v == p.hot) : target_weight(p, load_scalar(p.row, v));
-                   return double(subtracted_weight_at(
-                       *residual, v, residual->mixture ? mixture_weight_at(*residual->mixture, v, x) : x));
-                 }).index;
+  return block_draw(residual->p.row.V, v, sums, [&](int64_t id) {
+    const Dist& p = residual->p;
+    const float x = p.kind == Kind::kOneHot ? float(id == p.hot) : target_weight(p, load_scalar(p.row, id));
+    return subtracted_weight_at(*residual, id, residual->mixture ? mixture_weight_at(*residual->mixture, id, x) : x);
+  });
 }
 
 // The weights of a law without subtractions
@@ -131,14 +117,7 @@ SPECDEC_APART PairMass pair_masses(const Pair* pair) { return block_masses(Resid
 
 // `out` [kCandidates] is shared memory.
 SPECDEC_APART void pair_clipped_sums(const Pair* pair, float4 t, double* out) {
-  const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
-  double sums[kCandidates];
-  block_clipped_sums(ResidualWeights{pair->p}, pair->q, candidates, sums);
-  if (threadIdx.x == 0) {
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
-  }
-  __syncthreads();
+  leave_clipped_sums(ResidualWeights{pair->p}, pair->q, t, out);
 }
 
 SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
@@ -174,7 +153,7 @@ SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums
 SPECDEC_APART double largest_prob(Row row) {
   float max = 0;
   bool bad = false;
-  for_chunks(chunk_count(row.V), 0, int((chunk_count(row.V) + kWarps - 1) / kWarps), [&](int64_t c) {
+  for_chunks(chunk_count(row.V), 0, all_turns(row.V), [&](int64_t c) {
 #pragma unroll 1
     for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
       float z[kHeld];

@@ -106,6 +106,19 @@ SPECDEC_DEVICE void block_clipped_sums(const Weights& p, const Dist& q, const fl
   block_totals(out);
 }
 
+// The same for a step that is no part of its caller: `out` [kCandidates] is shared memory.
+template <class Weights>
+SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, float4 t, double* out) {
+  const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
+  double sums[kCandidates];
+  block_clipped_sums(p, q, candidates, sums);
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
+  }
+  __syncthreads();
+}
+
 // The first i in 0..31 where a test holds; 32 if nowhere.
 template <class Test>
 SPECDEC_DEVICE int warp_first_of_32(const Test& test) {

@@ -26,12 +26,6 @@ SPECDEC_DEVICE void draft_groups(const Dist& q, const Removed& removed, int64_t 
   }
 }
 
-// x less what a subtraction takes away; NaN stays.
-SPECDEC_DEVICE float subtracted(float x, float q, float s, float cap) {
-  const float left = x - s * fminf(q, cap * x);
-  return left > 0 || x != x ? left : 0.0f;
-}
-
 // What its subtractions leave of two groups of a chunk
 SPECDEC_DEVICE void subtract_groups(const Residual& residual, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
   constexpr int N = kPairs * kGroup;
@@ -52,7 +46,7 @@ SPECDEC_DEVICE void subtract_groups(const Residual& residual, int64_t chunk, int
       float y[N];
       draft_groups(subtraction.q, removed_by(residual.subtractions, j), chunk, first, y);
 #pragma unroll
-      for (int r = 0; r < N; ++r) w[r] = subtracted(w[r], y[r], s, cap);
+      for (int r = 0; r < N; ++r) w[r] = subtracted_weight(w[r], y[r], s, cap);
     }
   }
 }
@@ -74,7 +68,8 @@ SPECDEC_DEVICE float subtracted_weight_at(const Residual& residual, int64_t v, f
     if (subtraction.q.kind == Kind::kOneHot) {
       if (subtraction.q.hot == v) w *= 0;
     } else if (subtraction.q.kind != Kind::kNothing && v < subtraction.q.row.V && !residual.is_removed(v, j)) {
-      w = subtracted(w, draft_weight(subtraction.q, load_scalar(subtraction.q.row, v)), subtraction.s, subtraction.cap);
+      const float y = draft_weight(subtraction.q, load_scalar(subtraction.q.row, v));
+      w = subtracted_weight(w, y, subtraction.s, subtraction.cap);
     }
   }
   return w;
@@ -86,10 +81,6 @@ SPECDEC_DEVICE float residual_weight_at(const Residual& residual, int64_t v) {
 
 // How many chunks each warp takes where one block does all of a row.
 SPECDEC_DEVICE int all_turns(int64_t V) { return int((chunk_count(V) + kWarps - 1) / kWarps); }
-
-SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
-  return block_sum<double>(int(chunk_count(V)), [&](int c) { return double(__ldcg(sums + c)); });
-}
 
 // Leaves what groups(chunk, first, w) makes of a row, added up chunk by chunk; returns the total.
 template <class Groups>
@@ -138,26 +129,14 @@ SPECDEC_STEP double step_mass_without(Dist q, Removed removed, float* sums) {
 }
 
 SPECDEC_STEP int64_t step_draw(Residual residual, double v, const float* sums) {
-  const Pick chunk = pick(int(chunk_count(residual.p.row.V)), v, [&](int c) { return double(__ldcg(sums + c)); });
-  const int64_t first = int64_t(chunk.index) * kChunk;
-  const int n = int(residual.p.row.V - first < kChunk ? residual.p.row.V - first : kChunk);
-  // The fraction of the chunk's own weight, since the rescan adds it up in another order.
-  const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-  return first + pick(n, fraction, [&](int i) { return double(residual_weight_at(residual, first + i)); }).index;
+  return block_draw(residual.p.row.V, v, sums, [&](int64_t id) { return residual_weight_at(residual, id); });
 }
 
 SPECDEC_STEP PairMass step_masses(Dist p, Dist q) { return block_masses(DistWeights{p}, q); }
 
 // `out` [kCandidates] is shared memory.
 SPECDEC_STEP void step_clipped_sums(Dist p, Dist q, float4 t, double* out) {
-  const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
-  double sums[kCandidates];
-  block_clipped_sums(DistWeights{p}, q, candidates, sums);
-  if (threadIdx.x == 0) {
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
-  }
-  __syncthreads();
+  leave_clipped_sums(DistWeights{p}, q, t, out);
 }
 
 #undef SPECDEC_STEP

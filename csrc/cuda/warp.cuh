@@ -66,6 +66,38 @@ SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
   return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
 }
 
+// load_groups() of the last chunk, and of rows that do not start at a multiple of 16 bytes: entry by entry, eight under
+// way at a time
+template <int N>
+SPECDEC_DEVICE void load_entries(const Row& row, const char* at, int64_t chunk, int first, float pad,
+                                 float (&z)[N * kGroup]) {
+  const int64_t rest = row.V - chunk * kChunk - group_begin(first);
+  const int left =
+      rest < kChunk ? int(rest) : kChunk;  // entries from this lane's first one to the end of the row, or enough
+  if (row.dtype == kFloat32) {
+    const float* from = opaque(reinterpret_cast<const float*>(at) + group_begin(first));
+#pragma unroll
+    for (int r = 0; r < N * kGroup; ++r) {
+      const int step = r / kGroup * (kLanes * kGroup) + r % kGroup;
+      z[r] = step < left ? __ldg(from + step) : pad;
+    }
+    return;
+  }
+  const bool brain = row.dtype == kBFloat16;
+  const uint16_t pad_bits = pad == 0 ? 0 : brain ? 0xff80 : 0xfc00;
+  const uint16_t* from = opaque(reinterpret_cast<const uint16_t*>(at) + group_begin(first));
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    uint32_t bits[kGroup];
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e)
+      bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e)
+      z[j * kGroup + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
+  }
+}
+
 // Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way
 // before one is used.
 template <int N>
@@ -113,32 +145,7 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
     }
     return;
   }
-  // The last chunk, and rows that do not start at a multiple of 16 bytes: entry by entry, eight under way at a time
-  const int64_t rest = row.V - begin - group_begin(first);
-  const int left =
-      rest < kChunk ? int(rest) : kChunk;  // entries from this lane's first one to the end of the row, or enough
-  if (row.dtype == kFloat32) {
-    const float* from = opaque(reinterpret_cast<const float*>(at) + group_begin(first));
-#pragma unroll
-    for (int r = 0; r < N * kGroup; ++r) {
-      const int step = r / kGroup * (kLanes * kGroup) + r % kGroup;
-      z[r] = step < left ? __ldg(from + step) : pad;
-    }
-    return;
-  }
-  const bool brain = row.dtype == kBFloat16;
-  const uint16_t pad_bits = pad == 0 ? 0 : brain ? 0xff80 : 0xfc00;
-  const uint16_t* from = opaque(reinterpret_cast<const uint16_t*>(at) + group_begin(first));
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    uint32_t bits[kGroup];
-#pragma unroll
-    for (int e = 0; e < kGroup; ++e)
-      bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
-#pragma unroll
-    for (int e = 0; e < kGroup; ++e)
-      z[j * kGroup + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
-  }
+  load_entries<N>(row, at, chunk, first, pad, z);
 }
 
 struct ChunkStats {
@@ -223,8 +230,7 @@ SPECDEC_DEVICE float weight_at(const Dist& p, const Dist& q, int64_t v) {
   if (q.kind == Kind::kNothing) return w;
   if (q.kind == Kind::kOneHot) return v == q.hot ? w - w : w;  // NaN stays
   if (v >= q.row.V) return w;
-  const float left = w - draft_weight(q, load_scalar(q.row, v));
-  return left > 0 || left != left ? left : 0.0f;
+  return Compare<float>::positive(w - draft_weight(q, load_scalar(q.row, v)));
 }
 
 // (p - q)+ of two groups of a chunk; 0 beyond the row. p has a row.
@@ -239,10 +245,7 @@ SPECDEC_DEVICE void weigh_groups(const Dist& p, const Dist& q, int64_t chunk, in
   for (int r = 0; r < N; ++r) w[r] = target_weight(p, w[r]);
   if (minus_row) {
 #pragma unroll
-    for (int r = 0; r < N; ++r) {
-      const float left = w[r] - draft_weight(q, y[r]);
-      w[r] = left > 0 || left != left ? left : 0.0f;
-    }
+    for (int r = 0; r < N; ++r) w[r] = Compare<float>::positive(w[r] - draft_weight(q, y[r]));
   } else if (q.kind == Kind::kOneHot) {
 #pragma unroll
     for (int r = 0; r < N; ++r) {

@@ -25,7 +25,10 @@ enum class Rule : int32_t {
   kSynthetic,
   kThresholds
 };
-constexpr int64_t kRules = 17;
+constexpr const char* kRuleNames[] = {"exact",    "chow",     "chow_log", "diff",      "diff_log",  "opt",
+                                      "opt_log",  "token_v1", "token_v2", "token_v3",  "lenience",  "lossy",
+                                      "ensemble", "typical",  "relaxed",  "synthetic", "thresholds"};
+constexpr int64_t kRules = sizeof(kRuleNames) / sizeof(*kRuleNames);
 
 // Whether the rule puts a law pi in the place of p. The others say when to accept, and nothing of a law.
 SPECDEC_HD bool replaces_target(Rule rule) {
@@ -97,8 +100,8 @@ struct Rules {
   SPECDEC_HD Rule operator[](int64_t b) const {
     const Rule r = asked(b);
     const double x = parameters(b).first;
-    const bool exact = r == Rule::kLossy ? x == 0 : (r == Rule::kLenience || r == Rule::kEnsemble) && x == 1;
-    return exact ? Rule::kExact : r;
+    const bool ends = r == Rule::kLossy || r == Rule::kLenience || r == Rule::kEnsemble;
+    return ends && x == ranges(r).first.otherwise ? Rule::kExact : r;
   }
   SPECDEC_HD Alpha parameters(int64_t b) const {
     const Ranges r = ranges(asked(b));

@@ -17,7 +17,7 @@ from tools.cuda_on_cpu.build import CSRC, ROOT
 from tools.cuda_on_cpu.mutants import mutate
 from tools.mutate import places
 
-WALK, SIMD, CPU = "ops/verify_tree/walk.h", "cpu/simd.h", "cpu/row_executor.cpp"
+DRAFTS, SIMD, CPU = "ops/verify_tree/draft_dists.h", "cpu/simd.h", "cpu/row_executor.cpp"
 
 FACTOR = (
     "    return {stats.log_norm == stats.log_norm, stats.log_norm, stats.max};",
@@ -46,7 +46,7 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
         test_scales.test_the_least_exponent,
     ),
     "subnormal weights": (["avx512"], [(SIMD, *NO_LEAST)], test_scales.test_the_least_exponent),
-    "what is left as a float32 factor": (["base", "cuda"], [(WALK, *FACTOR)], trees),
+    "what is left as a float32 factor": (["base", "cuda"], [(DRAFTS, *FACTOR)], trees),
     "sums that are never measured anew": (
         ["avx2"],
         [(CPU, "  if (total >= kEnough) return p;", "  if (total > 0) return p;")],

@@ -57,7 +57,8 @@ def nan(name):
 
 CASCADE, CONFIDENCE, LAW, LOSSY = "rules/cascade.h", "rules/confidence.h", "rules/make_rule_dist.h", "rules/lossy.h"
 ACCEPTANCE, RULES, PI, TEAM = "rules/acceptance.h", "rules/rule.h", "rules/rule_dist.h", "cuda/mixture_executor.cuh"
-BLEND, TOKEN, PLACE, BLOCK = (
+WEIGHT, BLEND, TOKEN, PLACE, BLOCK = (
+    "core/weight.h",
     "core/mixture.h",
     "ops/verify_chain/token.h",
     "ops/verify_chain/position.h",
@@ -84,7 +85,7 @@ CUDA = {
     "maxima for entropies": (
         CASCADE,
         "double confidence_gap = of_log ? executor.entropy(q1) : ",
-        "double lack = ",
+        "double confidence_gap = ",
         agrees("tiny", "token"),
     ),
     "chow_log beside the target": (
@@ -158,13 +159,13 @@ CUDA = {
     "filters stay in a confidence": (
         CONFIDENCE,
         "d.stats.scale == 1 && d.stats.cutoff == -FLT_MAX",
-        "d.law.scale == 1",
+        "d.stats.scale == 1",
         agrees("filters", "token"),
     ),
     "temperature stays in a confidence": (
         CONFIDENCE,
         "d.stats.scale == 1 && d.stats.cutoff",
-        "d.law.cutoff",
+        "d.stats.cutoff",
         ragged("token"),
     ),
     "eta omitted": (
@@ -203,41 +204,28 @@ CUDA = {
         "load_scalar(score_row.row, v) > threshold",
         agrees("chunk and one, bf16", "token"),
     ),
-    "all ids kept in a draw": (
-        TEAM,
-        "(mixture.keeps(v) ? mixture.kept() : -mixture.minus)",
-        "mixture.kept()",
-        agrees("draft scores the end", "token"),
-    ),
-    "all ids kept in a test": (BLEND, "(keeps(v) ? kept() : -minus) * y;", "kept() * y;", agrees("tiny", "token")),
+    "all ids kept": (BLEND, "keeps(v) ? kept() : -minus", "kept()", agrees("tiny", "token")),
     # Lossy
     "cap at 1": (LAW, "pi.mixture.of_q = float(1 / (1 - alpha));", "pi.mixture.of_q = 1;", agrees("tiny", "token")),
     "R without c": (LOSSY, "subtraction.s = float(c);", "subtraction.s = 1;", agrees("long chain", "block")),
     "R of a one-hot without c": (LOSSY, "1 - c * p.prob(q.hot)", "1 - p.prob(q.hot)", LOSSY_BONUS),
-    "bracket without beta": (
-        LOSSY,
-        "clipped_sums[m] - t[m] * R",
-        "clipped_sums[m] - R",
-        agrees("draft scores the end", "token"),
-    ),
+    "bracket without beta": (LOSSY, "return x.under <= x.t * R;", "return x.under <= R;", LOSSY_TENTH),
     "bracket closed early": (LOSSY, "kClose = 0x1p-21", "kClose = 0x1p-5", LOSSY_TENTH),
-    "bracket takes the wrong side": (LOSSY, "if (h > 0) {", "if (h < 0) {", agrees("near", "token")),
+    "bracket takes the wrong side": (
+        LOSSY,
+        "return x.under <= x.t * R;",
+        "return x.under > x.t * R;",
+        agrees("near", "token"),
+    ),
     "beta for 1 / beta": (LOSSY, "return 1 / most;", "return most;", agrees("long chain", "token")),
     "R = 0 defers": (LOSSY, "if (!(R > FLT_MIN)) return 0;", "if (!(R > FLT_MIN)) return 1;", probabilities("block")),
-    "cap omitted in a sum": (
-        TEAM,
-        "fmaxf(fminf(y[r], of_q * w[r]), of_p * w[r])",
-        "fmaxf(fminf(y[r], w[r]), of_p * w[r])",
-        LOSSY_TENTH,
+    "cap omitted": (WEIGHT, "smaller(y, x * of_q)", "smaller(y, x)", LOSSY_TENTH),
+    "not lifted to p / beta": (
+        WEIGHT,
+        "C::larger(C::smaller(y, x * of_q), x * of_p)",
+        "C::smaller(y, x * of_q)",
+        BLOCKS,
     ),
-    "cap omitted in a draw": (
-        TEAM,
-        "fmaxf(fminf(y, mixture.of_q * x), mixture.of_p * x)",
-        "fmaxf(fminf(y, x), mixture.of_p * x)",
-        probabilities("block"),
-    ),
-    "cap omitted in a test": (BLEND, "y < most ? y : most;", "y < p ? y : p;", agrees("tiny", "token")),
-    "not lifted to p / beta": (BLEND, "m * (x < least ? least : x)", "m * x", BLOCKS),
     # Ensemble, and how laws are asked
     "weights swapped": (
         LAW,
@@ -324,7 +312,7 @@ CUDA = {
     "r omitted of a blend": (
         PLACE,
         "x.pi.mixture.m = residual ? float(r) : 1, ",
-        "x.pi.blend.m = 1, ",
+        "x.pi.mixture.m = 1, ",
         agrees("tiny", "block"),
     ),
     "r omitted where q is kept": (BLEND, "return m * of_q - minus;", "return of_q - minus;", agrees("tiny", "block")),
@@ -336,14 +324,14 @@ CUDA = {
     ),
     "an empty residual is drawn from p": (
         PLACE,
-        "    if (!found && !(found = has_mass(rest_mass(executor, x, false, 1)))) empty = kEmptyResidual;\n",
-        "",
+        "at.from = C::From(at.from + 1);",
+        "at.from = C::kTarget;",
         LOSSY_TENTH,
     ),
     "logprob of pi": (
         PLACE,
-        "      return {token, p.log_prob(token)};",
-        "      return {token, log(x.pi.prob(token))};",
+        "final_token(executor, x.p, PositionCandidates",
+        "final_token(executor, x.pi.dist, PositionCandidates",
         agrees("tiny", "token"),
     ),
     "a greedy target never reads q": (

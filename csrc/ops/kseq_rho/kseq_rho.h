@@ -12,13 +12,12 @@
 // most 4 u D: dr^k = k r^(k-1) dD / rho, and k r^(k-1) beta <= 1 - r^k = rho beta at the root. So D (1 + 4 u) <= r^k is
 // a proof of f <= 0.
 //
-// U is convex: inside a bracket it lies below its chord and above the chords from either side drawn out into it, and
-// the root lies between the roots under these. A pass over the pair looks at four candidates there. f changes by no
-// more than rho does, both relative, so 16 u = 2^-20 is left of |f| at most.
+// The root lies between the roots under U's bounds in a bracket (bracket.h). A pass over the pair looks at four
+// candidates there. f changes by no more than rho does, both relative, so 16 u = 2^-20 is left of |f| at most.
 #pragma once
 
 #include "../../core/row.h"
-#include "../../core/pair_sums.h"
+#include "../../core/bracket.h"
 
 namespace specdec {
 
@@ -43,13 +42,7 @@ SPECDEC_HD double power(double r, int64_t k) {
   return all;
 }
 
-// A candidate t, which stands for rho = t q / p where p and q are the rows' totals; and U there.
-struct Point {
-  double t, under;
-};
-
-SPECDEC_HD double slope(const Point& a, const Point& b) { return (b.under - a.under) / (b.t - a.t); }
-
+// A point's t stands for rho = t q / p where p and q are the rows' totals.
 struct Pair {
   PairMass mass;
   int64_t k;
@@ -64,29 +57,12 @@ struct Pair {
   }
 };
 
-struct Bracket {
-  Point lo, hi;          // f > 0 at lo, f <= 0 at hi
-  double before, after;  // slopes of U: no more than inside the bracket, no less
-
-  SPECDEC_HD bool holds(double t) const { return t > lo.t && t < hi.t; }
-
+// f > 0 at lo, f <= 0 at hi
+struct Roots : Bracket {
   SPECDEC_HD bool closed(const Pair& pair) const {
     const double width = (hi.t - lo.t) / hi.t;
     return width <= kTight || (width <= kLoose && pair.excess(hi, 0) > -2 * kGuard) ||
            !(pair.excess(hi, 2 * kGuard) <= 0);
-  }
-
-  SPECDEC_HD void shrink(const Pair& pair, const float (&t)[kCandidates], const double (&under)[kCandidates]) {
-    bool valid[kCandidates];
-    for (int m = 0; m < kCandidates; ++m) valid[m] = pair.excess({t[m], under[m]}, kGuard) <= 0;
-    for (int m = 0; m < kCandidates; ++m) {
-      const Point x{t[m], under[m]};
-      if (holds(x.t) && !valid[m]) before = slope(lo, x), lo = x;
-    }
-    for (int m = kCandidates - 1; m >= 0; --m) {
-      const Point x{t[m], under[m]};
-      if (holds(x.t) && valid[m]) after = slope(x, hi), hi = x;
-    }
   }
 
   template <class Executor>
@@ -135,15 +111,15 @@ SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int
   const double one = pair.mass.p / pair.mass.q, step = cbrt(double(k));
   float t[kCandidates] = {float(one), float(one * step), float(one * step * step), float(one * double(k))};
   const double most = t[3];
-  Bracket bracket;
+  Roots bracket;
   for (int pass = 1;; ++pass) {
     double under[kCandidates];
     executor.clipped_sums(p, q, t, under);
     if (pass == 1) {
-      bracket = {{t[0], under[0]}, {t[3], under[3]}, (under[0] - pair.mass.p) / t[0], 0};
+      bracket = {{{t[0], under[0]}, {t[3], under[3]}, (under[0] - pair.mass.p) / t[0], 0}};
       if (k == 1 || pair.excess(bracket.lo, kGuard) <= 0) bracket.hi = bracket.lo;
     }
-    bracket.shrink(pair, t, under);
+    bracket.shrink(t, under, [&](const Point& x) { return pair.excess(x, kGuard) <= 0; });
     if (bracket.closed(pair) || pass == kMostPasses) break;
     bracket.candidates(executor, pair, pass < kSmoothPasses, t);
   }

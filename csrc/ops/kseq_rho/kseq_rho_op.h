@@ -21,7 +21,7 @@ std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const Tensor& q,
                                                const OptTensor& p_stats, const OptTensor& q_stats) {
   const Op op("kseq_rho", p);
   check_given(op, "p", p, "q", q, "k", k);
-  KSeqRho a{row_pairs(op, p, q, p_stats, q_stats)};
+  KSeqRho a{row_pairs(op, p, q, p_stats, q_stats), {}};
   const int64_t N = a.N;
   a.k = ints_per_row(op, "k", k, N);
   if (values_at_hand(op))

@@ -7,27 +7,23 @@
 namespace specdec {
 namespace {
 
-// norm(w), where w are the weights (p - q)+ whose total is `total`
-void write_normalised(const CpuExecutor& executor, const Dist& p, const Dist& q, double total, float* out) {
-  const double inverse = 1 / total;
-  for (int64_t c = 0; c < chunk_count(p.row.V); ++c) {
-    float w[kChunk];
-    executor.weights(p, q, c, w);
-    for (int i = 0; i < chunk_size(p.row.V, c); ++i) out[c * kChunk + i] = float(w[i] * inverse);
-  }
-}
-
 void run(const ResidualRows& a, const Tensor&) {
   const int64_t V = a.p.V;
   for_requests(a.N, V, [&](CpuExecutor& executor, int64_t n) {
-    const Dist p = a.target(n), q = a.draft(n);
+    const Dist p = a.target(n);
+    const Outcome found = outcome(executor, p, a.draft(n), a.mass[n]);
+    const Dist q = found.minus ? a.draft(n) : Dist{};
     float* out = a.probs + n * V;
-    const double total = a.mass[n] = executor.sum(p, q);
-    if (has_mass(total)) return write_normalised(executor, p, q, total, out);
-    const double p_total = executor.sum(p, Dist{});
-    if (has_mass(p_total)) return write_normalised(executor, p, Dist{}, p_total, out);
-    std::fill(out, out + V, 0.0f);
-    out[executor.argmax_finite(p.row)] = 1;
+    if (found.hot >= 0) {
+      std::fill(out, out + V, 0.0f);
+      out[found.hot] = 1;
+      return;
+    }
+    for (int64_t c = 0; c < chunk_count(V); ++c) {
+      float w[kChunk];
+      executor.weights(p, q, c, w);
+      for (int i = 0; i < chunk_size(V, c); ++i) out[c * kChunk + i] = float(w[i] * found.inverse);
+    }
   });
 }
 

@@ -8,13 +8,6 @@
 namespace specdec {
 namespace {
 
-// What a row's residual turned out to be: weights times `inverse`, or all mass on `hot` where no weights have mass.
-struct Outcome {
-  double inverse;
-  int64_t hot;  // -1: weights
-  bool minus;   // of (p - q)+, else of p
-};
-
 struct Rest {
   ResidualRows a;
   ChunkTable table;
@@ -30,13 +23,9 @@ __global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
   if (!s.grid.last()) return;
 
   BlockExecutor executor(RowStats{}, sum, nullptr, BlockExecutor::kPair);
-  const double total = executor.sum(p, q);
-  Outcome outcome{1 / total, -1, true};
-  if (!has_mass(total)) {
-    const double p_total = executor.sum(p, Dist{});
-    outcome = {1 / p_total, has_mass(p_total) ? -1 : executor.argmax_finite(p.row), false};
-  }
-  if (threadIdx.x == 0) s.a.mass[n] = total, s.outcomes[n] = outcome;
+  double mass;
+  const Outcome found = outcome(executor, p, q, mass);
+  if (threadIdx.x == 0) s.a.mass[n] = mass, s.outcomes[n] = found;
 }
 
 __global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {

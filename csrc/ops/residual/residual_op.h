@@ -5,20 +5,9 @@
 #include <tuple>
 
 #include "../../binding/check.h"
-#include "../../core/final_token.h"
+#include "residual.h"
 
 namespace specdec {
-
-struct ResidualRows {
-  int64_t N = 0;
-  Rows p, q;               // [N, V], [N, Vq]
-  Ints q_ids;              // [N], in place of q: one-hot drafts
-  float* probs = nullptr;  // [N, V]
-  double* mass = nullptr;  // [N]
-
-  SPECDEC_HD Dist target(int64_t n) const { return from_probs(p.at(0, n)); }
-  SPECDEC_HD Dist draft(int64_t n) const { return q_ids ? one_hot(q_ids[n]) : from_probs(q.at(0, n)); }
-};
 
 template <void (*Run)(const ResidualRows&, const Tensor& like)>
 std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q) {

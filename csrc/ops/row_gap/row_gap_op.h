@@ -20,7 +20,7 @@ template <void (*Run)(const RowGap&, const Tensor& like)>
 Tensor row_gap_op(const Tensor& p, const Tensor& q, const OptTensor& p_stats, const OptTensor& q_stats) {
   const Op op("row_gap", p);
   check_given(op, "p", p, "q", q);
-  RowGap a{row_pairs(op, p, q, p_stats, q_stats)};
+  RowGap a{row_pairs(op, p, q, p_stats, q_stats), nullptr};
   Tensor gaps = empty({a.N, 6}, ScalarType::Float, p);
   a.gaps = out_pointer<float>(gaps);
   if (a.N > 0) Run(a, p);

@@ -37,7 +37,8 @@ SPECDEC_HD void sample(Executor& executor, const Sample& a, int64_t n) {
   int64_t* tokens = a.tokens + n * a.k;
   float* logprobs = a.logprobs + n * a.k;
 
-  if (!q.valid() || !(q.kind == Kind::kOneHot || has_mass(executor.sum(q, Dist{})))) {
+  const Dist nothing;
+  if (!q.valid() || !has_mass(executor, PairCandidate{q, nothing, 0})) {
     const int64_t id = executor.argmax_finite(row);
     for (int64_t i = 0; i < a.k && executor.leads(); ++i) tokens[i] = id, logprobs[i] = NAN;
     return;

@@ -20,11 +20,11 @@ class SampleExecutor : public BlockExecutor {
     removed_ = removed;
     __syncthreads();
     const int64_t chunk = removed[removed.n - 1] / kChunk, first = chunk * kChunk;
-    const int n = int(p.row.V - first < kChunk ? p.row.V - first : kChunk);
-    const double rest = block_sum<double>(n, [&](int i) { return double(weight(p, Dist{}, first + i)); });
+    const double rest =
+        block_sum<double>(chunk_size(p.row.V, chunk), [&](int i) { return double(weight(p, Dist{}, first + i)); });
     if (leads()) __stcg(sum_ + chunk, float(rest));
     __syncthreads();
-    const double total = block_sum<double>(int(chunk_count(p.row.V)), [&](int c) { return double(__ldcg(sum_ + c)); });
+    const double total = block_sum_of(p.row.V, sum_);
     if (total >= kEnough) return p;
     Dist left = p;
     left.stats = block_stats_without(p, removed, table_);

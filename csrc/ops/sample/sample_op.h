@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "../../binding/check.h"
+#include "../../binding/verify_arguments.h"
 #include "sample.h"
 
 namespace specdec {
@@ -26,19 +26,13 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
   a.k = k;
   a.replacement = replacement;
   a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, N);
-  check_values(op, "", a.sampling, N);
   if (stats) {
     check(!a.sampling, op, "stats already hold the sampling parameters: give one or the other");
     check_shape(op, "stats", *stats, {N, 4});
     a.stats_in = stats_pointer(op, "stats", *stats);
   }
-  if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, N, k);
-  a.seed = ints_per_row(op, "seed", seed, N);
-  a.offset = ints_per_row(op, "offset", offset, N);
   a.slot = ints_per_row(op, "slot", slot, N);
-  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
-        " alone");
-  check(uniforms || seed || temperature || stats, op, "needs seed and offset, or uniforms, got neither");
+  take_randomness(op, a, N, k, seed, offset, uniforms, temperature || stats);
 
   Tensor tokens = empty({N, k}, ScalarType::Long, logits), logprobs = empty({N, k}, ScalarType::Float, logits);
   Tensor stats_out = empty({N, 4}, ScalarType::Float, logits);

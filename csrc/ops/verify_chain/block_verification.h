@@ -37,7 +37,7 @@ SPECDEC_WALK double chance_to_stop(Executor& executor, const VerifyChain& a, int
   return s == s ? s / (s + 1 - x.r) : x.r;  // from a row that is no law nothing can be taken away
 }
 
-// places: [G + 1]
+// positions: [G + 1]
 template <class Executor>
 SPECDEC_WALK void verify_block(Executor& executor, const VerifyChain& a, int64_t b, Position* positions) {
   int64_t i = 0;

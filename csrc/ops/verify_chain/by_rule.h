@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// How many places the walk of a request needs
+// How many positions the walk of a request needs
 SPECDEC_HD int64_t positions_of(const VerifyChain& a) { return a.block ? a.G + 1 : 1; }
 
 template <class Executor>

@@ -90,35 +90,43 @@ SPECDEC_WALK double rest_mass(Executor& executor, Position& x, bool residual, do
   return executor.sum(x.rest);
 }
 
-// The final token of a step: after a tested draft from (r pi - q)+; from pi where nothing is to be taken away or
-// nothing is left; or else from p. The logprob is the target's.
-template <class Executor>
-SPECDEC_WALK Final final_token(Executor& executor, Position& x, double v, int32_t& status) {
-  const Dist p = x.p;
-  if (x.pi.hot()) return {x.pi.dist.hot, p.log_prob(x.pi.dist.hot)};
-  int32_t empty = 0;
-  if (p.valid()) {
-    bool found = x.tested && x.q.kind != Kind::kNothing;
-    if (found && !(found = has_mass(rest_mass(executor, x, true, x.r)))) empty = kEmptyResidual;
-    if (!found && !(found = has_mass(rest_mass(executor, x, false, 1)))) empty = kEmptyResidual;
-    if (!found) {
-      if (p.kind != Kind::kOneHot) {
-        once(executor, [&] { x.rest = Residual{p}; });
-        found = has_mass(executor.sum(x.rest));
-      } else {
-        status |= empty;
-        return {p.hot, 0.0};
-      }
-    }
-    if (found) {
-      const int64_t token = executor.draw(x.rest, v);
-      status |= empty;
-      return {token, p.log_prob(token)};
-    }
+// (r pi - q)+; where nothing is to be taken away, or nothing is left, pi; or else p.
+struct PositionCandidate {
+  enum From { kResidual, kPi, kTarget } from;
+  Position& x;
+  double v;
+
+  SPECDEC_HD int64_t hot() const {
+    if (from == kTarget) return x.p.kind == Kind::kOneHot ? x.p.hot : -1;
+    return x.pi.hot() ? x.pi.dist.hot : -1;
   }
-  status |= kInvalidRow;
-  return {executor.argmax_finite(p.row), NAN};
-}
+  template <class Executor>
+  SPECDEC_WALK double sum(Executor& executor) const {
+    if (from != kTarget) return rest_mass(executor, x, from == kResidual, from == kResidual ? x.r : 1);
+    once(executor, [&] { x.rest = Residual{x.p}; });
+    return executor.sum(x.rest);
+  }
+  template <class Executor>
+  SPECDEC_WALK int64_t draw(Executor& executor) const {
+    return executor.draw(x.rest, v);
+  }
+};
+
+struct PositionCandidates {
+  Position& x;
+  double v;
+
+  template <class F>
+  SPECDEC_WALK bool any(F& f) const {
+    using C = PositionCandidate;
+    C at{x.tested && x.q.kind != Kind::kNothing ? C::kResidual : C::kPi, x, v};
+    while (!f(at)) {
+      if (at.from == C::kTarget) return false;
+      at.from = C::From(at.from + 1);
+    }
+    return true;
+  }
+};
 
 // Where a walk stopped
 struct Stop {
@@ -127,7 +135,7 @@ struct Stop {
 
   template <class Executor>
   SPECDEC_WALK Final draw(Executor& executor, double v, int32_t& all) const {
-    return final_token(executor, x, v, all);
+    return final_token(executor, x.p, PositionCandidates{x, v}, all);
   }
 };
 

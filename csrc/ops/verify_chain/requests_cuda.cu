@@ -20,7 +20,7 @@ class RequestExecutor : public MixtureExecutor {
 struct Requests {
   VerifyChain a;
   ChunkTable table;               // of one row for each request
-  Position* positions = nullptr;  // [B, places_of()]
+  Position* positions = nullptr;  // [B, positions_of()]
 };
 
 __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s) {

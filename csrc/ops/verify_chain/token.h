@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token-level verification of one request by any rule.
+// Token-level verification of one request by any rule; by kExact it is speculative sampling (Leviathan 2023, Alg. 1;
+// Chen 2023, Alg. 2).
 #pragma once
 
 #include "../../rules/acceptance.h"

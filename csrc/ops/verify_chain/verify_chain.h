@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token-level speculative sampling of one request (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2), for any Executor.
+// What verify_chain is given, and what it writes.
 #pragma once
 
 #include "../../core/accept.h"
@@ -58,44 +58,6 @@ struct VerifyChain {
   }
 };
 
-// What one row of the target says of the draft at its position; at a stop, the laws that the final token is drawn from.
-struct DraftTest {
-  bool accepted = false;
-  Dist p, q;  // q of kind kNothing draws from p itself
-  int32_t status = 0;
-
-  template <class Executor>
-  SPECDEC_HD Final draw(Executor& executor, double v, int32_t& all) const {
-    return final_token(executor, p, q, v, all);
-  }
-};
-
-template <class Executor>
-SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_t b, int64_t i) {
-  DraftTest r;
-  const bool drafted = a.has_draft(b, i);
-  if (!drafted && a.gives_bonus(b, i)) return r;
-  r.p = a.target.dist(executor, a.start(b), b, i);
-  if (!drafted || !r.p.valid()) return r;
-  const int64_t d = a.draft_token(b, i);
-  if (r.p.kind == Kind::kOneHot) {
-    r.accepted = d == r.p.hot;  // a greedy target never reads q
-    return r;
-  }
-  const double p_d = r.p.prob(d);
-  if (p_d != p_d) return r;  // a probability row that is no law, as this entry alone tells
-  const Dist drawn_from = a.draft.rows ? a.draft.dist(executor, a.start(b), b, i) : one_hot(d);
-  const double q_d = drawn_from.prob(d);
-  r.accepted = accept(p_d, q_d, a.accept_uniform(b, i));
-  if (r.accepted) return r;
-  if (!is_draft_prob(q_d)) r.status |= kInvalidDraft;
-  if (drawn_from.valid())
-    r.q = drawn_from;
-  else
-    r.status |= kInvalidRow;
-  return r;
-}
-
 SPECDEC_HD void emit_draft(const VerifyChain& a, int64_t b, int64_t i, const Dist& p) {
   const int64_t d = a.draft_token(b, i);
   a.tokens[b * (a.G + 1) + i] = d;
@@ -123,17 +85,6 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
   for (int64_t j = i + 1; j <= a.G; ++j) tokens[j] = -1, logprobs[j] = 0;
   a.num_accepted[b] = int32_t(i);
   a.status[b] = status;
-}
-
-template <class Executor>
-SPECDEC_HD void verify_chain(Executor& executor, const VerifyChain& a, int64_t b) {
-  int64_t i = 0;
-  DraftTest test = test_draft(executor, a, b, i);
-  while (test.accepted) {
-    emit_draft(a, b, i, test.p);
-    test = test_draft(executor, a, b, ++i);
-  }
-  finish(executor, a, b, i, test);
 }
 
 }  // namespace specdec

@@ -9,6 +9,7 @@
 #include "../../cuda/block_executor.cuh"
 #include "position.h"
 #include "requests.cuh"
+#include "test_draft.h"
 #include "verify_chain_op.h"
 
 namespace specdec {

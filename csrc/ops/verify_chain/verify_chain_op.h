@@ -5,39 +5,18 @@
 #include <tuple>
 
 #include "../../binding/rule_arguments.h"
+#include "../../binding/verify_arguments.h"
 #include "verify_chain.h"
 
 namespace specdec {
 
-// Rows of one side: [B, per_request, V], or [D + extra * B, V] if ragged.
-inline Side side(const Op& op, const char* name, const Tensor& rows, int64_t kind, const OptTensor& stats,
-                 const Sampling& sampling, bool ragged, int64_t B, int64_t G, int64_t D, int64_t extra) {
-  const int64_t per_request = G + extra, ragged_rows = D + extra * B;
-  check(kind == 0 || kind == 1, op, name, "_kind must be 0 (logits) or 1 (probabilities), got ", kind);
-  const std::string logits = std::string(name) + "_logits";
-  check_dim(op, logits.c_str(), rows, ragged ? 2 : 3);
-  Side s;
-  s.rows = {rows.const_data_ptr(), rows.size(rows.dim() - 1), ragged ? 0 : rows.stride(0), rows.stride(rows.dim() - 2),
-            check_rows(op, logits.c_str(), rows)};
-  if (ragged)
-    check_shape(op, logits.c_str(), rows, {ragged_rows, s.rows.V});
-  else
-    check_shape(op, logits.c_str(), rows, {B, per_request, s.rows.V});
-  s.kind = kind == 0 ? Kind::kLogits : Kind::kProbs;
-  s.per_request = per_request;
+// Rows of one side: [B, G + extra, V], or [D + extra * B, V] if ragged.
+inline Side chain_side(const Op& op, const VerifyChain& a, const char* name, const Tensor& rows, int64_t kind,
+                       const OptTensor& stats, const Sampling& sampling, int64_t extra) {
+  Side s = a.cu_draft ? side(op, name, rows, kind, stats, sampling, {a.D + extra * a.B})
+                      : side(op, name, rows, kind, stats, sampling, {a.B, a.G + extra});
+  s.per_request = a.G + extra;
   s.extra = extra;
-  s.sampling = sampling;
-  if (stats) {
-    const std::string n = std::string(name) + "_stats";
-    if (ragged)
-      check_shape(op, n.c_str(), *stats, {ragged_rows, 4});
-    else
-      check_shape(op, n.c_str(), *stats, {B, per_request, 4});
-    s.stats = stats_pointer(op, n.c_str(), *stats);
-  }
-  check(kind == 0 || (!stats && !sampling), op, name, "_stats and sampling parameters need logits, got ", name,
-        "_kind 1 (probabilities)");
-  check(!stats || !sampling, op, name, "_stats already hold the sampling parameters: give one or the other");
   return s;
 }
 
@@ -53,6 +32,25 @@ inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_
   check(cu_draft[B] == D, op, "cu_draft must end at D=", D, ", got ", cu_draft[B]);
 }
 
+// draft_tokens [B, G], or ragged [D] with cu_draft [B+1]
+inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens, const OptTensor& cu_draft,
+                        int64_t max_draft) {
+  const bool ragged = cu_draft.has_value();
+  check_dim(op, "draft_tokens", draft_tokens, ragged ? 1 : 2);
+  if (ragged) check_dim(op, "cu_draft", *cu_draft, 1);
+  check(!ragged || cu_draft->size(0) >= 1, op, "cu_draft must have shape [B+1], got [0]");
+  a.B = ragged ? cu_draft->size(0) - 1 : draft_tokens.size(0);
+  a.D = ragged ? draft_tokens.size(0) : 0;
+  a.G = ragged ? max_draft : draft_tokens.size(1);
+  check(a.G >= 0, op, "max_draft must be >= 0, got ", a.G);
+  check(a.G <= INT32_MAX, op, "max_draft must be below 2^31, got ", a.G);
+  a.draft_tokens = ints(op, "draft_tokens", draft_tokens, draft_tokens.stride(ragged ? 0 : 1));
+  a.draft_tokens_stride = ragged ? 0 : draft_tokens.stride(0);
+  if (!ragged) return;
+  a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
+  if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G);
+}
+
 template <void (*Run)(const VerifyChain&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
     const Tensor& target_logits, const Tensor& draft_tokens, const OptTensor& draft_logits, const OptTensor& cu_draft,
@@ -64,36 +62,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   const Op op("verify_chain", target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   VerifyChain a;
-  const bool ragged = cu_draft.has_value();
-  check_dim(op, "draft_tokens", draft_tokens, ragged ? 1 : 2);
-  if (ragged) check_dim(op, "cu_draft", *cu_draft, 1);
-  check(!ragged || cu_draft->size(0) >= 1, op, "cu_draft must have shape [B+1], got [0]");
-  const int64_t B = a.B = ragged ? cu_draft->size(0) - 1 : draft_tokens.size(0);
-  const int64_t D = a.D = ragged ? draft_tokens.size(0) : 0;
-  const int64_t G = a.G = ragged ? max_draft : draft_tokens.size(1);
-  check(G >= 0, op, "max_draft must be >= 0, got ", G);
-  check(G <= INT32_MAX, op, "max_draft must be below 2^31, got ", G);
-  a.draft_tokens = ints(op, "draft_tokens", draft_tokens, draft_tokens.stride(ragged ? 0 : 1));
-  a.draft_tokens_stride = ragged ? 0 : draft_tokens.stride(0);
-  if (ragged) {
-    a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
-    if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, B, D, G);
-  }
+  take_drafts(op, a, draft_tokens, cu_draft, max_draft);
+  const int64_t B = a.B, G = a.G;
   if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {B});
   if (bonus_tokens) a.bonus_tokens = ints(op, "bonus_tokens", *bonus_tokens, bonus_tokens->stride(0));
 
-  const Sampling target_sampling = sampling(op, "", temperature, top_k, top_p, min_p, B);
-  const Sampling draft_sampling = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
-  check_values(op, "", target_sampling, B);
-  check_values(op, "draft_", draft_sampling, B);
-  a.target = side(op, "target", target_logits, target_kind, target_stats, target_sampling, ragged, B, G, D,
-                  bonus_tokens ? 0 : 1);
+  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B);
+  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
+  a.target = chain_side(op, a, "target", target_logits, target_kind, target_stats, of_target, bonus_tokens ? 0 : 1);
   if (draft_logits) {
-    check_dim(op, "draft_logits", *draft_logits, ragged ? 2 : 3);
-    const int64_t extra = ragged ? B > 0 && draft_logits->size(0) == D + B : draft_logits->size(1) == G + 1;
-    a.draft = side(op, "draft", *draft_logits, draft_kind, draft_stats, draft_sampling, ragged, B, G, D, extra);
+    check_dim(op, "draft_logits", *draft_logits, cu_draft ? 2 : 3);
+    const int64_t extra = cu_draft ? B > 0 && draft_logits->size(0) == a.D + B : draft_logits->size(1) == G + 1;
+    a.draft = chain_side(op, a, "draft", *draft_logits, draft_kind, draft_stats, of_draft, extra);
   } else {
-    check(!draft_stats && !draft_sampling, op, "draft_stats and draft sampling parameters need draft_logits, got none");
+    check(!draft_stats && !of_draft, op, "draft_stats and draft sampling parameters need draft_logits, got none");
   }
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
@@ -101,22 +83,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   a.rules = rules(op, rule, alpha, B);
   check_rules(op, a.rules, a.block, B);
 
-  if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, G + 1);
-  a.seed = ints_per_row(op, "seed", seed, B);
-  a.offset = ints_per_row(op, "offset", offset, B);
-  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
-        " alone");
-  check(uniforms || seed || temperature || target_stats, op, "needs seed and offset, or uniforms, got neither");
+  take_randomness(op, a, B, G + 1, seed, offset, uniforms, temperature || target_stats);
 
-  Tensor tokens = empty({B, G + 1}, ScalarType::Long, target_logits),
-         logprobs = empty({B, G + 1}, ScalarType::Float, target_logits);
-  Tensor num_accepted = empty({B}, ScalarType::Int, target_logits), status = empty({B}, ScalarType::Int, target_logits);
-  a.tokens = out_pointer<int64_t>(tokens);
-  a.logprobs = out_pointer<float>(logprobs);
-  a.num_accepted = out_pointer<int32_t>(num_accepted);
-  a.status = out_pointer<int32_t>(status);
+  const Emitted out = make_room(a, B, G + 1, target_logits);
   if (B > 0) Run(a, target_logits);
-  return {tokens, num_accepted, logprobs, status};
+  return {out.tokens, out.num_accepted, out.logprobs, out.status};
 }
 
 }  // namespace specdec

@@ -10,6 +10,9 @@
 namespace specdec {
 
 enum class Method : int32_t { kKseq, kRecursive, kRecursiveWithoutReplacement, kTargetOnly, kGreedy, kTraversal };
+constexpr const char* kMethodNames[] = {"kseq",        "recursive", "recursive_without_replacement",
+                                        "target_only", "greedy",    "traversal"};
+constexpr int64_t kMethods = sizeof(kMethodNames) / sizeof(*kMethodNames);
 
 // The rules that a method takes: those that are laws where p stands for a law, or SGLang's thresholds.
 SPECDEC_HD bool takes(Method method, Rule rule) {

@@ -12,7 +12,7 @@ namespace specdec {
 struct Trees {
   VerifyTree a;
   ChunkTable table;                     // of one row for each request
-  Subtraction* subtractions = nullptr;  // [B, most_links()]
+  Subtraction* subtractions = nullptr;  // [B, most_subtractions()]
   NodeDist* dists = nullptr;            // [B, N], where rules are given
   Frame* frames = nullptr;              // [B, frames()]
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "../../binding/rule_arguments.h"
+#include "../../binding/verify_arguments.h"
 #include "verify_tree.h"
 
 namespace specdec {
@@ -20,41 +21,13 @@ inline IntTable int_table(const Op& op, const char* name, const OptTensor& t, st
   return t ? int_table(op, name, *t, want) : IntTable{};
 }
 
-// Rows of one side, [B, M, V] for any M.
-inline Side tree_side(const Op& op, const std::string& name, const Tensor& rows, int64_t kind, const OptTensor& stats,
-                      const Sampling& sampling, int64_t B) {
-  const std::string logits = name + "_logits", floats = name + "_stats";
-  check(kind == 0 || kind == 1, op, name, "_kind must be 0 (logits) or 1 (probabilities), got ", kind);
-  check_dim(op, logits.c_str(), rows, 3);
-  Side s;
-  s.per_request = rows.size(1);
-  s.rows = {rows.const_data_ptr(), rows.size(2), rows.stride(0), rows.stride(1), check_rows(op, logits.c_str(), rows)};
-  check_shape(op, logits.c_str(), rows, {B, s.per_request, s.rows.V});
-  s.kind = kind == 0 ? Kind::kLogits : Kind::kProbs;
-  s.sampling = sampling;
-  if (stats) {
-    check_shape(op, floats.c_str(), *stats, {B, s.per_request, 4});
-    s.stats = stats_pointer(op, floats.c_str(), *stats);
-  }
-  check(kind == 0 || (!stats && !sampling), op, name, "_stats and sampling parameters need logits, got ", name,
-        "_kind 1 (probabilities)");
-  check(!stats || !sampling, op, name, "_stats already hold the sampling parameters: give one or the other");
-  return s;
-}
-
-inline const char* method_name(Method method) {
-  constexpr const char* kNames[] = {"kseq",        "recursive", "recursive_without_replacement",
-                                    "target_only", "greedy",    "traversal"};
-  return kNames[int(method)];
-}
-
 // A rule that a method on a device does not take is the exact one.
 inline void check_tree_rules(const Op& op, const VerifyTree& a) {
   check_rules(op, a.rules, false, a.B);
   if (!a.rules || !values_at_hand(op)) return;
   for (int64_t b = 0; b < a.B; ++b)
-    check(takes(a.method, a.rules[b]), op, "rule ", rule_name(a.rules[b]), " is not defined for method ",
-          method_name(a.method), ", got it at index ", b);
+    check(takes(a.method, a.rules[b]), op, "rule ", kRuleNames[int(a.rules[b])], " is not defined for method ",
+          kMethodNames[int(a.method)], ", got it at index ", b);
 }
 
 // Elsewhere than on the CPU a bad tree is a matter of status.
@@ -70,21 +43,9 @@ inline void check_tree(const Op& op, const VerifyTree& a) {
   }
 }
 
-template <void (*Run)(const VerifyTree&, const Tensor& like)>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
-    const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const Tensor& target_logits,
-    const OptTensor& draft_logits, int64_t method, int64_t max_depth, const OptTensor& target_row,
-    const OptTensor& draft_row, const OptTensor& first_child, const OptTensor& next_sibling,
-    const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
-    const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature,
-    const OptTensor& draft_top_k, const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind,
-    int64_t draft_kind, const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset,
-    const OptTensor& uniforms) {
-  const Op op("verify_tree", target_logits);
-  check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
-  VerifyTree a;
-  check(method >= 0 && method <= int64_t(Method::kTraversal), op, "method must be 0 to 5, got ", method);
-  a.method = Method(method);
+inline void take_tree(const Op& op, VerifyTree& a, const Tensor& parents, const Tensor& node_tokens,
+                      const OptTensor& draft_nodes, int64_t max_depth, const OptTensor& target_row,
+                      const OptTensor& draft_row, const OptTensor& first_child, const OptTensor& next_sibling) {
   check_dim(op, "parents", parents, 2);
   const int64_t B = a.B = parents.size(0), N = a.N = parents.size(1), D = a.D = max_depth;
   check(N >= 1 && N <= INT32_MAX, op, "parents must have at least the root, got shape ", bracketed(parents.sizes()));
@@ -93,7 +54,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
   a.node_tokens = int_table(op, "tokens", node_tokens, {B, N});
   if (draft_nodes) {
     check(a.method == Method::kKseq || a.method == Method::kRecursive, op,
-          "draft_nodes are for methods that test drafts, got method ", method);
+          "draft_nodes are for methods that test drafts, got method ", int(a.method));
     check(!first_child, op, "links give no order where the drafts of draft_nodes are tested, got both");
     check_dim(op, "draft_nodes", *draft_nodes, 3);
     a.tests_drafts = true;
@@ -108,47 +69,54 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
   a.next_sibling = int_table(op, "next_sibling", next_sibling, {B, N});
   check(first_child.has_value() == next_sibling.has_value(), op,
         "links must be (first_child, next_sibling), got one of them");
+}
 
-  const Sampling target_sampling = sampling(op, "", temperature, top_k, top_p, min_p, B);
-  const Sampling draft_sampling = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
-  check_values(op, "", target_sampling, B);
-  check_values(op, "draft_", draft_sampling, B);
+template <void (*Run)(const VerifyTree&, const Tensor& like)>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
+    const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const Tensor& target_logits,
+    const OptTensor& draft_logits, int64_t method, int64_t max_depth, const OptTensor& target_row,
+    const OptTensor& draft_row, const OptTensor& first_child, const OptTensor& next_sibling,
+    const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
+    const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature,
+    const OptTensor& draft_top_k, const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind,
+    int64_t draft_kind, const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset,
+    const OptTensor& uniforms) {
+  const Op op("verify_tree", target_logits);
+  check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
+  VerifyTree a;
+  check(method >= 0 && method < kMethods, op, "method must be 0 to ", kMethods - 1, ", got ", method);
+  a.method = Method(method);
+  take_tree(op, a, parents, node_tokens, draft_nodes, max_depth, target_row, draft_row, first_child, next_sibling);
   check_tree(op, a);
-  a.target = tree_side(op, "target", target_logits, target_kind, target_stats, target_sampling, B);
+  const int64_t B = a.B, N = a.N;
+  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B);
+  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
+  check_dim(op, "target_logits", target_logits, 3);
+  a.target = side(op, "target", target_logits, target_kind, target_stats, of_target, {B, target_logits.size(1)});
   check(target_row || a.target.per_request == N, op, "target_logits must have a row for each of N=", N,
         " nodes where target_row is not given, got ", a.target.per_request);
   check(draft_logits || a.method != Method::kKseq, op, "method kseq needs draft_logits, got none");
   if (draft_logits) {
-    a.draft = tree_side(op, "draft", *draft_logits, draft_kind, draft_stats, draft_sampling, B);
+    check_dim(op, "draft_logits", *draft_logits, 3);
+    a.draft = side(op, "draft", *draft_logits, draft_kind, draft_stats, of_draft, {B, draft_logits->size(1)});
     check(draft_row || a.draft.per_request == N, op, "draft_logits must have a row for each of N=", N,
           " nodes where draft_row is not given, got ", a.draft.per_request);
   } else {
-    check(!draft_stats && !draft_sampling && !draft_row, op,
+    check(!draft_stats && !of_draft && !draft_row, op,
           "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
   }
 
   a.rules = rules(op, rule, alpha, B);
   check_tree_rules(op, a);
 
-  if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, a.columns() + 1);
-  a.seed = ints_per_row(op, "seed", seed, B);
-  a.offset = ints_per_row(op, "offset", offset, B);
-  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
-        " alone");
-  check(uniforms || seed || temperature || target_stats || a.method == Method::kGreedy, op,
-        "needs seed and offset, or uniforms, got neither");
+  take_randomness(op, a, B, a.columns() + 1, seed, offset, uniforms,
+                  temperature || target_stats || a.method == Method::kGreedy);
 
-  Tensor tokens = empty({B, D + 1}, ScalarType::Long, target_logits),
-         logprobs = empty({B, D + 1}, ScalarType::Float, target_logits);
-  Tensor num_accepted = empty({B}, ScalarType::Int, target_logits), status = empty({B}, ScalarType::Int, target_logits);
-  Tensor path = empty({B, D + 1}, ScalarType::Int, target_logits);
-  a.tokens = out_pointer<int64_t>(tokens);
-  a.logprobs = out_pointer<float>(logprobs);
-  a.num_accepted = out_pointer<int32_t>(num_accepted);
-  a.status = out_pointer<int32_t>(status);
+  const Emitted out = make_room(a, B, a.D + 1, target_logits);
+  Tensor path = empty({B, a.D + 1}, ScalarType::Int, target_logits);
   a.path = out_pointer<int32_t>(path);
   if (B > 0) Run(a, target_logits);
-  return {tokens, num_accepted, logprobs, status, path};
+  return {out.tokens, out.num_accepted, out.logprobs, out.status, path};
 }
 
 }  // namespace specdec

@@ -1,43 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk down a tree: what it has emitted, the residual at the node where it stands, and the final draw.
+// The walk down a tree: what it has emitted, the residual at the node where it stands, and the final token.
 #pragma once
 
+#include "draft_dists.h"
 #include "node_dist.h"
 
 namespace specdec {
 
-// What was left of the law that a child was drawn from, without the tokens that had left. Of logits a law of its own;
-// of probabilities the row as it is and the share of it.
-struct Left {
-  bool any = true;  // false: nothing, or the row is no law
-  float log_norm = 0, max = 0;
-  float share = 1;
-};
-
 // What a walk keeps in its executor's memory
 struct WalkRoom {
-  Subtraction* subtractions;  // [most_links()]
+  Subtraction* subtractions;  // [most_subtractions()]
   NodeDist* dists;            // [N], where rules are given
 };
 
-// A Executor that has no blends walks by no rule, and one that makes no dists by nothing else: what a walk has no use
+// An executor without kMixes walks by no rule, and one without kMakesRuleDists by nothing else: what a walk has no use
 // for, its kernel does not pay.
 template <class Executor>
-class Walk {
+class Walk : public DraftDists<Executor> {
  public:
-  SPECDEC_HD Walk(Executor& executor, const VerifyTree& a, int64_t b, const WalkRoom& room)
-      : a(a), b(b), executor_(executor), room_(room) {}
+  using Drafts = DraftDists<Executor>;
+  using Drafts::a, Drafts::b, Drafts::rest, Drafts::status, Drafts::token, Drafts::look_up, Drafts::recall;
+  using Drafts::dist_of, Drafts::draft_row;
 
-  const VerifyTree& a;
-  const int64_t b;
+  SPECDEC_HD Walk(Executor& executor, const VerifyTree& a, int64_t b, const WalkRoom& room)
+      : Drafts(executor, a, b), room_(room) {}
+
   int32_t node = 0, depth = 0;  // where the walk stands
-  int32_t status = 0;
-  Residual
-      rest;  // the law of node's children, p or pi, as rejections left it; subtractions on top of the request's stack
-  double total = 1;  // of rest's weights
+  double total = 1;             // of rest's weights
 
   SPECDEC_HD Executor& executor() const { return executor_; }
-  SPECDEC_HD int64_t token(int32_t child) const { return a.node_tokens.at(b, child); }
   SPECDEC_HD double test_uniform(int64_t column) const { return a.test_uniform(b, column); }
 
   // The next test whose token is in a vocabulary; the others are skipped, as if they had not been drafted.
@@ -65,82 +56,6 @@ class Walk {
     const RowStats stats = executor_.stats(logits, greedy);
     const bool probs_are_valid = stats.log_norm == stats.log_norm && stats.max > 0;
     return a.target.kind == Kind::kLogits || probs_are_valid ? from_stats(logits, stats) : from_probs(logits);
-  }
-
-  // -1: one-hot
-  SPECDEC_HD int64_t draft_row(int32_t child) const {
-    if (!a.draft.rows) return -1;
-    const int64_t row = a.draft_row ? a.draft_row.at(b, child) : a.parents.at(b, child);
-    return row < 0 ? -1 : row;
-  }
-
-  // Whether two children were drawn from one law.
-  SPECDEC_HD bool same_dist(int32_t x, int32_t y) const {
-    const int64_t row = draft_row(x);
-    return row == draft_row(y) && (row >= 0 || token(x) == token(y));
-  }
-
-  // q of a child's token: 0 if that is no probability, NaN if the row is no law, and both flag the draft.
-  SPECDEC_HD double draft(int32_t child) {
-    look_up(child);
-    return draft_again(child);
-  }
-  // Right after draft() of a child of the same law.
-  SPECDEC_HD double draft_again(int32_t child) { return draft_of(child, all_of(known_)); }
-  // Of a child that was drawn from what was left of its law.
-  SPECDEC_HD double draft_of(int32_t child, const Left& left) {
-    if (draft_row(child) < 0) return 1;
-    if (known_.kind == Kind::kNothing || !known_.valid()) {
-      status |= kInvalidRow | kInvalidDraft;
-      return NAN;
-    }
-    const double q = left.any ? draft_prob(dist_of(child, left).prob(token(child))) / left.share : 0;
-    if (!(q > 0)) status |= kInvalidDraft;
-    return q;
-  }
-  SPECDEC_HD void look_up(int32_t child) {
-    const int64_t row = draft_row(child);
-    if (row < 0 || row == known_row_) return;
-    held_ = held_ && a.draft.stats;
-    recall(row, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row) : Dist{});
-  }
-  // The law that a child was drawn from, right after look_up() or recall() of it.
-  SPECDEC_HD Dist dist_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }
-  SPECDEC_HD const Dist& known() const { return known_; }
-  SPECDEC_HD void recall(int64_t row, const Dist& dist) { known_row_ = row, known_ = dist; }
-
-  // And what was left of it
-  SPECDEC_HD Dist dist_of(int32_t child, const Left& left) const {
-    Dist q = left.any ? dist_of(child) : Dist{};
-    if (q.kind == Kind::kLogits) q.stats.log_norm = left.log_norm, q.stats.max = left.max;
-    return q;
-  }
-  SPECDEC_HD static Left all_of(const Dist& q) {
-    return {q.kind != Kind::kNothing && q.valid(), q.stats.log_norm, q.stats.max};
-  }
-
-  // What is left of the law that a child was drawn from, right after look_up() of it.
-  SPECDEC_HD Left left_of(int32_t child) {
-    const Dist q = dist_of(child);
-    Left left = all_of(q);
-    const bool row = q.kind == Kind::kLogits || q.kind == Kind::kProbs;
-    if (!left.any || rest.n == 0 || !row) return left;
-    const Removed removed = removed_by(rest.subtractions, rest.n);
-    if (q.kind == Kind::kProbs) {
-      held_ = false;
-      left.share = float(executor_.mass_without(q, removed));
-      left.any = left.share >= FLT_MIN;
-      return left;
-    }
-    double share = 1;
-    for (int64_t i = 0; i < rest.n; ++i) share -= removed[i] < 0 ? 0 : q.prob(removed[i]);
-    if (share > 0.125) {
-      left.log_norm += float(log(share));
-      return left;
-    }
-    held_ = false;  // cancellation, and perhaps next to nothing: what is left is added up, in units of its own
-    const RowStats stats = executor_.stats_without(q, removed);
-    return {stats.log_norm == stats.log_norm, stats.log_norm, stats.max};
   }
 
   // A law at whose node the walk stands, before any rejection; its subtractions go on the stack from `bottom` on.
@@ -262,7 +177,8 @@ class Walk {
   // The final token, from rest or, where it has no mass, from what stood there before rejections, or from p; and the
   // padding behind.
   SPECDEC_HD void finish() {
-    const Final last = final_draw();
+    complete_pi();
+    const Final last = final_token(executor_, own(), RestCandidates{*this}, status);
     if (!executor_.leads()) return;
     int64_t* tokens = a.tokens + b * (a.D + 1);
     float* logprobs = a.logprobs + b * (a.D + 1);
@@ -288,39 +204,39 @@ class Walk {
     return executor_.sum(residual);
   }
 
-  SPECDEC_HD Final final_draw() {
-    complete_pi();
-    const Dist p = own();
-    if (readable()) {
-      Residual from = rest;
-      bool last = !by_rule();
-      int32_t empty = 0;
-      while (true) {
-        const bool hot = from.p.kind == Kind::kOneHot && !from.mixture;
-        if (hot || has_mass(held_ && from.n > 0 ? total : executor_.sum(from))) {
-          status |= empty;
-          const int64_t id = hot ? from.p.hot : executor_.draw(from, a.final_uniform(b));
-          return {id, p.log_prob(id)};
-        }
-        empty = kEmptyResidual;
+  // What is left; what stood there before rejections; and p, where that was pi.
+  struct RestCandidate {
+    const Walk& walk;
+    const Residual& from;
+
+    SPECDEC_HD int64_t hot() const { return from.p.kind == Kind::kOneHot && !from.mixture ? from.p.hot : -1; }
+    SPECDEC_HD double sum(Executor& executor) const {
+      return walk.held_ && from.n > 0 ? walk.total : executor.sum(from);
+    }
+    SPECDEC_HD int64_t draw(Executor& executor) const { return executor.draw(from, walk.a.final_uniform(walk.b)); }
+  };
+  struct RestCandidates {
+    const Walk& walk;
+
+    template <class F>
+    SPECDEC_HD bool any(F& f) const {
+      Residual from = walk.rest;
+      bool last = !walk.by_rule();
+      while (!f(RestCandidate{walk, from})) {
+        if (from.n == 0 && last) return false;
         if (from.n > 0)
           from.n = 0;
-        else if (!last)
-          from = Residual{p}, last = true;
         else
-          break;
+          from = Residual{walk.own()}, last = true;
       }
+      return true;
     }
-    status |= kInvalidRow;
-    return {p.kind == Kind::kNothing ? 0 : executor_.argmax_finite(p.row), NAN};
-  }
+  };
 
-  Executor& executor_;
+  using Drafts::executor_, Drafts::held_;
+
   const WalkRoom room_;
   NodeDist* of_ = nullptr;  // where the walk of a request by a rule stands
-  int64_t known_row_ = -1;  // a draft row
-  Dist known_;              // its law
-  bool held_ = false;       // the executor holds the sums of `rest`
 };
 
 // From the root down: rule(walk, tests) -> the accepted child, or -1, which ends the walk; the final token is drawn

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of one entry: x of the target, y of the draft. T is double where an entry is looked up, float where a
+// lane of a GPU adds entries up, and a vector of floats where a CPU does.
+#pragma once
+
+#include <cmath>
+
+#include "macros.h"
+
+namespace specdec {
+
+// How a T is compared. The larger and the smaller may lose a NaN, positive() and nan_of() keep it; where a CPU adds up,
+// no NaN gets here, and simd.h has a form of its own.
+template <class T>
+struct Compare {
+  SPECDEC_HD static T smaller(T x, T y) { return x < y ? x : y; }
+  SPECDEC_HD static T larger(T x, T y) { return x < y ? y : x; }
+  SPECDEC_HD static T positive(T x) { return x < 0 ? 0 : x; }
+  SPECDEC_HD static T nan_of(T, T w) { return w; }
+};
+
+template <>
+struct Compare<float> {
+  SPECDEC_HD static float smaller(float x, float y) { return fminf(x, y); }
+  SPECDEC_HD static float larger(float x, float y) { return fmaxf(x, y); }
+  SPECDEC_HD static float positive(float x) { return x > 0 || x != x ? x : 0.0f; }
+  SPECDEC_HD static float nan_of(float x, float w) { return x != x ? x : w; }
+};
+
+// (x - s min(y, cap x))+: x less what a subtraction takes away
+template <class T>
+SPECDEC_HD T subtracted_weight(T x, T y, float s, float cap) {
+  return Compare<T>::positive(x - Compare<T>::smaller(y, x * cap) * s);
+}
+
+// (of_p x + of_q y)+: a mixture less its q, in one factor of y, so that nothing cancels where pi is q
+template <class T, class Factor>
+SPECDEC_HD T mixed_weight(T x, T y, float of_p, Factor of_q) {
+  return Compare<T>::positive(x * of_p + of_q * y);
+}
+
+// (m max(min(y, of_q x), of_p x) - minus y)+
+template <class T>
+SPECDEC_HD T capped_weight(T x, T y, float of_q, float of_p, float m, float minus) {
+  using C = Compare<T>;
+  return C::nan_of(x, C::positive(C::larger(C::smaller(y, x * of_q), x * of_p) * m - y * minus));
+}
+
+}  // namespace specdec

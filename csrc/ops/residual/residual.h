@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// norm((p - q)+) as a probability row; where that has no mass p itself, or else the largest finite entry.
+#pragma once
+
+#include "../../core/views.h"
+
+namespace specdec {
+
+struct ResidualRows {
+  int64_t N = 0;
+  Rows p, q;               // [N, V], [N, Vq]
+  Ints q_ids;              // [N], in place of q: one-hot drafts
+  float* probs = nullptr;  // [N, V]
+  double* mass = nullptr;  // [N]
+
+  SPECDEC_HD Dist target(int64_t n) const { return from_probs(p.at(0, n)); }
+  SPECDEC_HD Dist draft(int64_t n) const { return q_ids ? one_hot(q_ids[n]) : from_probs(q.at(0, n)); }
+};
+
+// What a row's residual turned out to be: weights times `inverse`, or all mass on `hot` where no weights have mass.
+struct Outcome {
+  double inverse;
+  int64_t hot;  // -1: weights
+  bool minus;   // of (p - q)+, else of p
+};
+
+// mass: of (p - q)+
+template <class Executor>
+SPECDEC_WALK Outcome outcome(Executor& executor, const Dist& p, const Dist& q, double& mass) {
+  mass = executor.sum(p, q);
+  if (has_mass(mass)) return {1 / mass, -1, true};
+  const double of_p = executor.sum(p, Dist{});
+  return {1 / of_p, has_mass(of_p) ? -1 : executor.argmax_finite(p.row), false};
+}
+
+}  // namespace specdec

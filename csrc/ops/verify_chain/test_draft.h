@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact verification (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2) of one position by one thread, which keeps it in
+// registers: for launches that test all positions at once. It says what verify_tokens() says of the rule kExact.
+#pragma once
+
+#include "verify_chain.h"
+
+namespace specdec {
+
+// What one row of the target says of the draft at its position; at a stop, the laws that the final token is drawn from.
+struct DraftTest {
+  bool accepted = false;
+  Dist p, q;  // q of kind kNothing draws from p itself
+  int32_t status = 0;
+
+  template <class Executor>
+  SPECDEC_HD Final draw(Executor& executor, double v, int32_t& all) const {
+    return final_token(executor, p, PairCandidates{p, q, v}, all);
+  }
+};
+
+template <class Executor>
+SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_t b, int64_t i) {
+  DraftTest r;
+  const bool drafted = a.has_draft(b, i);
+  if (!drafted && a.gives_bonus(b, i)) return r;
+  r.p = a.target.dist(executor, a.start(b), b, i);
+  if (!drafted || !r.p.valid()) return r;
+  const int64_t d = a.draft_token(b, i);
+  if (r.p.kind == Kind::kOneHot) {
+    r.accepted = d == r.p.hot;  // a greedy target never reads q
+    return r;
+  }
+  const double p_d = r.p.prob(d);
+  if (p_d != p_d) return r;  // a probability row that is no law, as this entry alone tells
+  const Dist drawn_from = a.draft.rows ? a.draft.dist(executor, a.start(b), b, i) : one_hot(d);
+  const double q_d = drawn_from.prob(d);
+  r.accepted = accept(p_d, q_d, a.accept_uniform(b, i));
+  if (r.accepted) return r;
+  if (!is_draft_prob(q_d)) r.status |= kInvalidDraft;
+  if (drawn_from.valid())
+    r.q = drawn_from;
+  else
+    r.status |= kInvalidRow;
+  return r;
+}
+
+}  // namespace specdec

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the children of a tree's nodes were drawn from: q, or what was left of it.
+#pragma once
+
+#include "../../core/final_token.h"
+#include "tree.h"
+
+namespace specdec {
+
+// What was left of the law that a child was drawn from, without the tokens that had left. Of logits a law of its own;
+// of probabilities the row as it is and the share of it.
+struct Left {
+  bool any = true;  // false: nothing, or the row is no law
+  float log_norm = 0, max = 0;
+  float share = 1;
+};
+
+template <class Executor>
+class DraftDists {
+ public:
+  SPECDEC_HD DraftDists(Executor& executor, const VerifyTree& a, int64_t b) : a(a), b(b), executor_(executor) {}
+
+  const VerifyTree& a;
+  const int64_t b;
+  int32_t status = 0;
+  Residual rest;  // p or pi at the walk's node, as rejections left it; subtractions on top of the request's stack
+
+  SPECDEC_HD int64_t token(int32_t child) const { return a.node_tokens.at(b, child); }
+
+  // -1: one-hot
+  SPECDEC_HD int64_t draft_row(int32_t child) const {
+    if (!a.draft.rows) return -1;
+    const int64_t row = a.draft_row ? a.draft_row.at(b, child) : a.parents.at(b, child);
+    return row < 0 ? -1 : row;
+  }
+
+  // Whether two children were drawn from one law.
+  SPECDEC_HD bool same_dist(int32_t x, int32_t y) const {
+    const int64_t row = draft_row(x);
+    return row == draft_row(y) && (row >= 0 || token(x) == token(y));
+  }
+
+  // q of a child's token: 0 if that is no probability, NaN if the row is no law, and both flag the draft.
+  SPECDEC_HD double draft(int32_t child) {
+    look_up(child);
+    return draft_again(child);
+  }
+  // Right after draft() of a child of the same law.
+  SPECDEC_HD double draft_again(int32_t child) { return draft_of(child, all_of(known_)); }
+  // Of a child that was drawn from what was left of its law.
+  SPECDEC_HD double draft_of(int32_t child, const Left& left) {
+    if (draft_row(child) < 0) return 1;
+    if (known_.kind == Kind::kNothing || !known_.valid()) {
+      status |= kInvalidRow | kInvalidDraft;
+      return NAN;
+    }
+    const double q = left.any ? draft_prob(dist_of(child, left).prob(token(child))) / left.share : 0;
+    if (!(q > 0)) status |= kInvalidDraft;
+    return q;
+  }
+  SPECDEC_HD void look_up(int32_t child) {
+    const int64_t row = draft_row(child);
+    if (row < 0 || row == known_row_) return;
+    held_ = held_ && a.draft.stats;
+    recall(row, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row) : Dist{});
+  }
+  // The law that a child was drawn from, right after look_up() or recall() of it.
+  SPECDEC_HD Dist dist_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }
+  SPECDEC_HD const Dist& known() const { return known_; }
+  SPECDEC_HD void recall(int64_t row, const Dist& dist) { known_row_ = row, known_ = dist; }
+
+  // And what was left of it
+  SPECDEC_HD Dist dist_of(int32_t child, const Left& left) const {
+    Dist q = left.any ? dist_of(child) : Dist{};
+    if (q.kind == Kind::kLogits) q.stats.log_norm = left.log_norm, q.stats.max = left.max;
+    return q;
+  }
+  SPECDEC_HD static Left all_of(const Dist& q) {
+    return {q.kind != Kind::kNothing && q.valid(), q.stats.log_norm, q.stats.max};
+  }
+
+  // What is left of the law that a child was drawn from, right after look_up() of it.
+  SPECDEC_HD Left left_of(int32_t child) {
+    const Dist q = dist_of(child);
+    Left left = all_of(q);
+    const bool row = q.kind == Kind::kLogits || q.kind == Kind::kProbs;
+    if (!left.any || rest.n == 0 || !row) return left;
+    const Removed removed = removed_by(rest.subtractions, rest.n);
+    if (q.kind == Kind::kProbs) {
+      held_ = false;
+      left.share = float(executor_.mass_without(q, removed));
+      left.any = left.share >= FLT_MIN;
+      return left;
+    }
+    double share = 1;
+    for (int64_t i = 0; i < rest.n; ++i) share -= removed[i] < 0 ? 0 : q.prob(removed[i]);
+    if (share > 0.125) {
+      left.log_norm += float(log(share));
+      return left;
+    }
+    held_ = false;  // cancellation, and perhaps next to nothing: what is left is added up, in units of its own
+    const RowStats stats = executor_.stats_without(q, removed);
+    return {stats.log_norm == stats.log_norm, stats.log_norm, stats.max};
+  }
+
+ protected:
+  Executor& executor_;
+  bool held_ = false;  // the executor holds the sums of `rest`
+
+ private:
+  int64_t known_row_ = -1;  // a draft row
+  Dist known_;              // its law
+};
+
+}  // namespace specdec
