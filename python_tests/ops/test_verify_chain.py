@@ -204,16 +204,19 @@ STRATA = {
 }  # elsewhere 1024: an edge is located to 1 / strata
 
 
+@pytest.mark.one_backend
 def test_every_edge_by_quadrature(verify, backend):
     checks.check_quadrature(verify, n=STRATA.get(backend, 1024))
 
 
+@pytest.mark.one_backend
 def test_every_edge_by_quadrature_golden(verify, backend):
     target, draft = ln([0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.2, 0.7]), ln([0.2, 0.5, 0.3], [0.3, 0.2, 0.5])
     checks.check_quadrature(verify, target, draft, n=STRATA.get(backend, 1024))
 
 
 @pytest.mark.parametrize("scenario", checks.SCENARIOS)
+@pytest.mark.one_backend
 def test_joint_law(backend, verify, scenario):
     """10^6 steps, drafts drawn by the sample op from the same seeds: drafting, acceptance and the final draw together.
     Simulated backends take as many as their time allows, and find as much less."""
@@ -265,6 +268,7 @@ def test_identical_laws_accept_everything(verify, backend):
     assert (out.num_accepted == 1).all() and (out.status == 0).all()
 
 
+@pytest.mark.one_backend
 def test_expected_tokens_match_the_theory(verify, backend):
     """The mean number of emitted tokens on identical positions is Leviathan's Eq. (1), within 5 sigma."""
     from specdec_kernels import theory
