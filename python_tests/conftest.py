@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
-from support import backends, paths, rule_cases, specialisations, tally, tiers
+from support import answers, backends, paths, rule_cases, specialisations, tally, tiers
 
 sys.path += map(str, paths.FOLDERS)  # test files take from each other, across folders
 
@@ -14,7 +17,11 @@ def _params(names):
     return [name for name in names if not backends.why_not(name)]
 
 
+@pytest.hookimpl(tryfirst=True)  # so that -m knows the mark
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if tiers.backend_of(item):
+            item.add_marker("on_backend")
     kept = set(map(id, tiers.select(items)))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
@@ -26,6 +33,13 @@ def _ready(request):
     tally.running = request.param
     yield request.param
     tally.running = None
+
+
+def pytest_configure(config):
+    """A folder of this run for the reference's answers; xdist's workers find it in their environment."""
+    if answers.FOLDER not in os.environ:
+        os.environ[answers.FOLDER] = tempfile.mkdtemp(prefix="specdec-answers-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(answers.FOLDER)))
 
 
 @pytest.fixture(params=_params(backends.NAMES))
@@ -55,7 +69,9 @@ def sweep_backend(request):
     yield from _ready(request)
 
 
-@pytest.fixture(params=_params(n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name)))
+@pytest.fixture(
+    params=_params(n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name))
+)
 def isa_backend(request):
     """Every backend that is an op, the CPU once for each instruction set."""
     yield from _ready(request)
@@ -100,7 +116,8 @@ def pytest_sessionfinish(session):
 def _whole(config):
     """Whether the session ran everything of its tier and backends, so that every kernel should have run."""
     chosen = [Path(x).resolve() for x in config.args] == [paths.TESTS] and tiers.TIER != "check"
-    return chosen and not any(config.getoption(name) for name in ("keyword", "markexpr", "lf", "collectonly"))
+    marked = config.getoption("markexpr") in ("", "on_backend")
+    return chosen and marked and not any(config.getoption(name) for name in ("keyword", "lf", "collectonly"))
 
 
 def pytest_terminal_summary(terminalreporter, config):

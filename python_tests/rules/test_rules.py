@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from support import backends, cases, checks, laws, rule_cases
+from support.answers import verify_chain as reference_verify
 from support.checks import ln
 from support.plain import plain_sample
 
 import specdec_kernels as sk
-from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.reference.chain_law import chain_law
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import NAMES, TABLE

@@ -14,7 +14,17 @@ from collections import defaultdict
 
 import torch
 
-SIZES = ("BLOCK", "CHUNKS", "DRAWS", "FEW", "POSITIONS", "ROWS", "TILE", "TOGETHER", "WIDTH")  # constants that are numbers
+SIZES = (
+    "BLOCK",
+    "CHUNKS",
+    "DRAWS",
+    "FEW",
+    "POSITIONS",
+    "ROWS",
+    "TILE",
+    "TOGETHER",
+    "WIDTH",
+)  # constants that are numbers
 
 _seen = defaultdict(lambda: {"ran": set(), "compiled": set()})  # by backend
 
@@ -42,7 +52,9 @@ def counts():
 
 
 def never_ran():
-    return [f"{backend}: {name}" for backend in sorted(_seen) for name in sorted(compiled(backend) - _seen[backend]["ran"])]
+    return [
+        f"{backend}: {name}" for backend in sorted(_seen) for name in sorted(compiled(backend) - _seen[backend]["ran"])
+    ]
 
 
 # ---- CUDA on the CPU: in the process whose ops are the simulated device's -----------------------------------------

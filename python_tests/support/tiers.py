@@ -21,10 +21,12 @@ SIMULATED = ("cuda-on-cpu", "triton-interpret")
 FIXTURES = ("backend", "op_backend", "sweep_backend", "isa_backend")
 
 
-def indices(item):
-    """Which value each of a test's parameters has, its backend apart: {argument: index}."""
-    callspec = getattr(item, "callspec", None)
-    return {} if callspec is None else {k: i for k, i in callspec.indices.items() if k not in FIXTURES}
+def values(item):
+    """What each of a test's parametrize marks gives it, as (names, the values' identities)."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    split = [[x.strip() for x in one.split(",")] if isinstance(one, str) else list(one) for one in names]
+    return {(*one, *(id(given[name]) for name in one)) for one in split if given.keys() >= set(one)}
 
 
 def backend_of(item):
@@ -33,12 +35,11 @@ def backend_of(item):
 
 
 def each_value_once(combinations):
-    """The places of a few of these {argument: index} in which every index of every argument occurs, taken greedily."""
-    wanted = set().union(*(c.items() for c in combinations))
-    taken = []
+    """The places of a few of these sets which hold all that any of them holds, taken greedily."""
+    wanted, taken = set().union(*combinations), []
     while wanted:
-        best = max(range(len(combinations)), key=lambda i: len(wanted & combinations[i].items()))
-        wanted -= combinations[best].items()
+        best = max(range(len(combinations)), key=lambda i: len(wanted & combinations[i]))
+        wanted -= combinations[best]
         taken.append(best)
     return taken or [0]
 
@@ -60,7 +61,7 @@ def select(items, tier=TIER):
     kept = set()
     for (backend, _), group in groupby(sorted(range(len(items)), key=lambda i: key(items[i])), lambda i: key(items[i])):
         group = list(group)
-        few = each_value_once([indices(items[i]) for i in group]) if backend in SIMULATED else range(len(group))
+        few = each_value_once([values(items[i]) for i in group]) if backend in SIMULATED else range(len(group))
         kept |= {group[i] for i in few}
     return [item for i, item in enumerate(items) if i in kept]
 

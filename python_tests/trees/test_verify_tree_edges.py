@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import answers as reference
 from support import backends, surface, tree_cases
 from test_verify_tree import METHODS, verify
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import specdec_kernels as sk
-from specdec_kernels import reference
 
 F64 = torch.float64
 
