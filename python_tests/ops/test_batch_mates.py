@@ -52,6 +52,7 @@ def requests(op, p, q, rules, alpha):
 
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+@pytest.mark.slow_in_triton
 def test_entropies_are_not_handed_on(backend, op):
     """chow_log with alpha at its draft's entropy, behind batch mates that sum the same entropy in another order."""
     if backend == "reference":
@@ -67,6 +68,7 @@ def test_entropies_are_not_handed_on(backend, op):
 
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+@pytest.mark.slow_in_triton
 def test_any_mates_in_any_order(backend, op):
     if backend == "reference":
         pytest.skip("it takes requests one by one")

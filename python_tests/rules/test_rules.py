@@ -96,6 +96,7 @@ OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.slow_in_triton
 def test_mixed_requests_are_alone(verify, op_backend, method):
     """A batch of 64 mixing all rules, greedy and sampled, with and without filters: each request gets what it gets
     alone, by name and without the filters that it has off, bit for bit."""

@@ -6,7 +6,8 @@ test    the default: everything on the CPU, and on the simulated devices every k
 all     every combination on every backend, tests marked `thorough` too, all mutants of the sources
 
 A test is in every tier unless a mark says otherwise: `slow` (not in check), `thorough` (in all only), `one_backend` (it
-proves something of the op's wrapper or schema, which backends share: simulated devices run it in all only).
+proves a law, or something of the op's wrapper or schema, and what it proves of one backend holds for all: simulated
+devices run it in all only), `slow_in_triton` (interpreted Triton runs it in all only).
 """
 
 import os
@@ -50,7 +51,11 @@ def in_tier(item, tier):
         return True
     if "thorough" in marks or (tier == "check" and "slow" in marks):
         return False
-    return not ("one_backend" in marks and backend_of(item) in SIMULATED)
+    backend = backend_of(item)
+    return not (
+        ("one_backend" in marks and backend in SIMULATED)
+        or ("slow_in_triton" in marks and backend == "triton-interpret")
+    )
 
 
 def select(items, tier=TIER):

@@ -47,6 +47,7 @@ def pick(args, at):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow_in_triton
 def test_requests_do_not_see_each_other(backend, method):
     """The same bits alone, in another order, and beside rows of NaN."""
     args = tree_cases.tree(3, 12, 1500, method, filtered=True, kinds=["near", "peaked"])
@@ -63,6 +64,7 @@ def test_requests_do_not_see_each_other(backend, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow_in_triton
 def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
     """Every row but those of visited nodes turned to NaN: the same bits. (Traversal visits what it looks at, not only
     the path.)"""

@@ -125,6 +125,7 @@ def test_the_exact_rule_and_exact_ends(backend, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow_in_triton
 def test_requests_do_not_see_each_other(op_backend, method):
     """A batch of mixed rules: each request gets what it gets alone, by name, bit for bit, and beside rows of NaN."""
     takes_turns(op_backend, method, 0)
