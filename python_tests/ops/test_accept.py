@@ -62,6 +62,7 @@ def test_one_hot_ids(backend, dtype):
     assert backends.run("accept", backend, p, torch.tensor([4, 4, -1], dtype=dtype), u).tolist() == [True, False, False]
 
 
+@pytest.mark.one_backend
 def test_edges_by_quadrature(backend):
     """Stratified u: the share accepted is min(1, p / q) to 1/n."""
     n = 4096

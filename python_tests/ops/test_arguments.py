@@ -109,6 +109,7 @@ def test_every_public_function_is_in_the_registry():
 
 
 @pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.slow_in_triton
 def test_an_error_names_the_argument(op_backend, op):
     with warnings.catch_warnings():
         calls, errors = sweep(op)

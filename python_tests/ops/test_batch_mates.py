@@ -5,11 +5,11 @@ for bit."""
 import numpy as np
 import pytest
 import torch
+from support import answers as reference
 from support import backends, cases, rule_cases
 from support.backends import scale
 
 import specdec_kernels as sk
-from specdec_kernels import reference
 
 MATES = ["exact", "chow_log", "diff_log", "opt_log", "opt"]
 
@@ -52,6 +52,7 @@ def requests(op, p, q, rules, alpha):
 
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+@pytest.mark.slow_in_triton
 def test_entropies_are_not_handed_on(backend, op):
     """chow_log with alpha at its draft's entropy, behind batch mates that sum the same entropy in another order."""
     if backend == "reference":
@@ -67,6 +68,7 @@ def test_entropies_are_not_handed_on(backend, op):
 
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+@pytest.mark.slow_in_triton
 def test_any_mates_in_any_order(backend, op):
     if backend == "reference":
         pytest.skip("it takes requests one by one")

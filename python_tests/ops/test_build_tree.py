@@ -93,6 +93,7 @@ def test_strides(backend, dtype):
     assert_same(backends.run("build_tree", backend, one), backends.run("build_tree", "reference", one))
 
 
+@pytest.mark.slow_in_triton
 def test_batch_mates_and_later_levels_change_nothing(backend):
     ids = drafts(8, 4, 5, 3, seed=9)
     every = backends.run("build_tree", backend, ids)

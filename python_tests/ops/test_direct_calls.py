@@ -176,6 +176,7 @@ def direct_call(name, index, other):
 
 
 @pytest.mark.parametrize("name, index, other, message", WRONG, ids=[f"{i}-{w[0]}-{w[1]}" for i, w in enumerate(WRONG)])
+@pytest.mark.slow_in_triton
 def test_the_op_checks_again(op_backend, name, index, other, message):
     with pytest.raises(RuntimeError) as caught:
         backends.there(op_backend, direct_call, name, index, other)
@@ -194,6 +195,7 @@ REQUIRED = [
 @pytest.mark.parametrize(
     "name, index, argument", REQUIRED, ids=[f"{name}-{argument}" for name, _, argument in REQUIRED]
 )
+@pytest.mark.slow_in_triton
 def test_what_no_kernel_takes(op_backend, name, index, argument):
     with pytest.raises(RuntimeError, match=f"^{name}: {argument} must be a tensor, got None"):
         backends.there(op_backend, direct_call, name, index, None)

@@ -46,6 +46,7 @@ def case(name, B):
 
 
 @pytest.mark.parametrize("name", ["with", "without", "token", "block", "ensemble", "synthetic", *TREE_METHODS])
+@pytest.mark.slow_in_triton
 def test_uniforms_outside_count_as_the_nearer_end(backend, name):
     """NaN as 0. Then all that holds for uniforms in [0, 1) holds: no token lies outside the vocabulary."""
     B = 7 if backend in rule_cases.SLOW else 49
@@ -63,6 +64,7 @@ def test_accept_tests_uniforms_outside_too(backend):
     assert got.tolist() == [[False] * 7, [True] * 4 + [False] * 3, [True] * 7]
 
 
+@pytest.mark.slow_in_triton
 def test_no_id_of_the_draft_alone_is_emitted(backend):
     """One id in the target's vocabulary, two in the draft's: u = -1 once accepted the second, as -1 < 0."""
     p, q, u = torch.zeros(1, 2, 1), torch.zeros(1, 1, 2), torch.tensor([[-1.0, 0.0]], dtype=torch.float64)

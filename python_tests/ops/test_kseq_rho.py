@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
 import math
-import os
 
 import pytest
 import torch
@@ -214,6 +213,7 @@ def test_rows_that_do_not_add_up_to_one(op_backend):
         assert torch.allclose(torch.stack(out), torch.stack(want), atol=1e-6)
 
 
+@pytest.mark.slow_in_triton
 def test_batch_strides_and_the_type_of_k_change_no_bit(op_backend):
     z, y, k = pairs(op_backend, 8, 28, 1500)
     want = backends.run("kseq_rho", op_backend, z, y, k)
@@ -230,9 +230,9 @@ def test_batch_strides_and_the_type_of_k_change_no_bit(op_backend):
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 @pytest.mark.parametrize("V", [7, 50])
 def test_a_hundred_thousand_pairs(V, kind):
-    """The property over many pairs: |f| and the loss of acceptance below 1e-6, never an invalid rho. One in ten by
-    default."""
-    for seed in range(10 if os.environ.get("SPECDEC_THOROUGH") == "1" else 1):
+    """The property over many pairs: |f| and the loss of acceptance below 1e-6, never an invalid rho. One in ten
+    below test-all."""
+    for seed in range(10 if tiers.TIER == "all" else 1):
         check("cpu", *pairs("cpu", 100 + seed, 2500, V, kind=kind), kind)
 
 
@@ -280,9 +280,7 @@ def with_kernels_of(csrc, *args, **kwargs):
     return sk.kseq_rho(*args, **kwargs)
 
 
-@pytest.mark.skipif(
-    os.environ.get("SPECDEC_THOROUGH") != "1", reason="half a minute of compiling each: SPECDEC_THOROUGH=1"
-)
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", [None, *SOURCE_MUTANTS])
 def test_the_judge_catches_in_the_source(mutant):
     z, y, k = pairs("cpu", 3, 280, 1025, kind="probs")

@@ -9,7 +9,6 @@ from support import backends, cases, rule_cases
 from support.checks import ln
 
 import specdec_kernels as sk
-from specdec_kernels import reference
 from specdec_kernels.reference.law import EPS
 
 SHAPES = {

@@ -49,6 +49,7 @@ def test_stats_handed_over_give_the_same_tokens(backend, replacement):
     assert torch.equal(whole.tokens, handed.tokens) and torch.equal(whole.logprobs, handed.logprobs)
 
 
+@pytest.mark.one_backend
 def test_every_edge_by_quadrature(backend):
     """Stratified u: each token's share is its probability to 1/n (rows of several chunks too)."""
     n = scale(4096, backend)
@@ -68,6 +69,7 @@ def test_every_edge_by_quadrature(backend):
 
 
 @pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.one_backend
 def test_joint_law_of_several_draws(backend, replacement):
     """k = 3 draws from seeds, V = 5: the joint law, i.i.d. or without replacement. Finds a total variation of .007; a
     draw that forgets to renormalise, or two draws that share a slot, are off by far more."""

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import test_kseq_rho
 import torch
+from support import answers as reference
 from support import backends, checks, scale_cases
 from support.scale_cases import SEED, THOROUGH
 
-from specdec_kernels import reference
 from specdec_kernels.reference.law import EPS
 
 METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")

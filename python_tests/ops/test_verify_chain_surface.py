@@ -239,6 +239,7 @@ def compiled_step(*args):
     return torch.compile(step, fullgraph=True, backend="aot_eager")(*args), step(*args)
 
 
+@pytest.mark.one_backend
 def test_a_step_compiles_whole(op_backend):
     """Draft and verification in one fullgraph, stats handed over."""
     a = good()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from support import backends, cases, checks, laws, rule_cases
+from support.answers import verify_chain as reference_verify
 from support.checks import ln
 from support.plain import plain_sample
 
 import specdec_kernels as sk
-from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.reference.chain_law import chain_law
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import NAMES, TABLE
@@ -96,6 +96,7 @@ OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.slow_in_triton
 def test_mixed_requests_are_alone(verify, op_backend, method):
     """A batch of 64 mixing all rules, greedy and sampled, with and without filters: each request gets what it gets
     alone, by name and without the filters that it has off, bit for bit."""
@@ -173,6 +174,7 @@ def measured_law(verify, p, q, rule, alpha, n, method="token"):
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", TABLE)
+@pytest.mark.one_backend
 def test_law_of_one_step(sweep, sweep_backend, name, pair):
     n = {"cuda-on-cpu": 32}.get(sweep_backend, 1024)
     golden = [
@@ -186,12 +188,14 @@ def test_law_of_one_step(sweep, sweep_backend, name, pair):
             assert np.abs(want - GOLDEN[name, alpha if len(alpha) != 1 else alpha[0]]).max() < 1e-12
 
 
+@pytest.mark.one_backend
 def test_lenience_golden(sweep, sweep_backend):
     n = {"cuda-on-cpu": 32}.get(sweep_backend, 1024)
     got = measured_law(sweep, (0.4, 0.3, 0.2, 0.1), (0.1, 0.2, 0.3, 0.4), "lenience", 0.5, n)
     assert np.abs(got - (0.25, 0.25, 0.3, 0.2)).max() <= 3 / n + 1e-5
 
 
+@pytest.mark.one_backend
 def test_block_golden(sweep, sweep_backend):
     """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 11/9 are accepted, by 10/9 token by token. d = (0, 0): r = (1/2,
     1/4), and s_1 = 0, so tau is 2 or 0."""
@@ -211,6 +215,7 @@ def test_block_golden(sweep, sweep_backend):
 
 
 @pytest.mark.parametrize("name", rule_cases.LAWS)
+@pytest.mark.one_backend
 def test_joint_law(sweep, sweep_backend, name):
     """Two positions whose rows depend on what came before, the bonus scored by the draft: tokens and lengths have the
     exact law, and completed by pi they are a product of pi."""
@@ -246,6 +251,7 @@ def test_joint_law(sweep, sweep_backend, name):
         assert result.detects < 0.02 or n < 100_000
 
 
+@pytest.mark.one_backend
 def test_block_accepts_as_expected(sweep, sweep_backend):
     """10^4 row sets: the mean of tau is that of sum r_i, at least sum prod min(1, p / q), and tokens stay in the
     vocabulary."""

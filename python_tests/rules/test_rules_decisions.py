@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from support import checks, rule_cases
+from support.answers import verify_chain as reference_verify
 from support.checks import ln
 
-from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import TABLE
 

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 from support import backends, cases, checks, rule_cases, surface
+from support.answers import verify_chain as reference_verify
 from support.checks import ln
 
 import specdec_kernels as sk
-from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.rules import TABLE
 
 NAN = math.nan

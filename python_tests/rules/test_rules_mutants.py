@@ -7,9 +7,9 @@ import pytest
 import test_rules
 import torch
 from support import rule_cases
+from support.answers import verify_chain as reference_verify
 
 import specdec_kernels as sk
-from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import NAMES, RULES
 

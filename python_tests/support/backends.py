@@ -11,7 +11,8 @@ import os
 from typing import NamedTuple
 
 import torch
-from support.worker import Worker
+from support import tiers
+from support.worker import Worker, specialisations_run
 
 
 class Backend(NamedTuple):
@@ -34,12 +35,13 @@ BACKENDS = {
 # The CPU's instruction sets that can run here, each in a process of its own
 ISAS = ["base", "avx2", "avx512"][: {"AVX512": 3, "AVX2": 2}.get(torch.backends.cpu.get_cpu_capability(), 1)]
 BACKENDS |= {f"cpu-{isa}": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_ISA": isa}) for isa in ISAS}
-NAMES = os.environ.get("SPECDEC_TEST_BACKENDS", "cpu,cuda-on-cpu,triton-interpret,cuda,triton").split(",")
+EVERY = "cpu" if tiers.TIER == "check" else "cpu,cuda-on-cpu,triton-interpret,cuda,triton"
+NAMES = os.environ.get("SPECDEC_TEST_BACKENDS", EVERY).split(",")
 _workers = {}
 
 
 def instruction_sets(name):
-    return [f"cpu-{isa}" for isa in ISAS] if name == "cpu" else [name]
+    return [f"cpu-{isa}" for isa in ISAS] if name == "cpu" and tiers.TIER != "check" else [name]
 
 
 @functools.cache
@@ -56,8 +58,9 @@ def why_not(name):
 
 def scale(n, backend, least=14):
     """How many of n inputs a test takes on a backend: fewer where kernels are simulated, yet `least` of them (every
-    kind of row comes twice)."""
-    return min(n, max(least, n // BACKENDS[backend].slower))
+    kind of row comes twice). In make test both simulated devices take as few, and so share the reference's answers."""
+    slower = BACKENDS[backend].slower
+    return min(n, max(least, n // (slower if tiers.TIER == "all" or slower == 1 else max(slower, 8))))
 
 
 def there(backend, function, *args, **kwargs):
@@ -70,6 +73,12 @@ def there(backend, function, *args, **kwargs):
     return _workers[backend].call(function, *args, **kwargs)
 
 
+def ran():
+    """What the simulated devices of this process have run, by backend."""
+    alive = {name: worker for name, worker in _workers.items() if name in tiers.SIMULATED and worker.alive()}
+    return {name: worker.call(specialisations_run) for name, worker in alive.items()}
+
+
 def public(op, *args, **kwargs):
     import specdec_kernels
 
@@ -79,9 +88,9 @@ def public(op, *args, **kwargs):
 def run(op, backend, *args, **kwargs):
     """The op's public function on CPU tensors; what it returns is back on the CPU."""
     if backend == "reference":
-        from specdec_kernels import reference
+        from support import answers
 
-        return getattr(reference, op)(*args, **kwargs)
+        return getattr(answers, op)(*args, **kwargs)
     return there(backend, public, op, *args, **kwargs)
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from support import cases, laws, tally
+from support.answers import verify_chain as reference_verify
 from support.plain import Plain, plain_sample
 
-from specdec_kernels.reference import verify_chain as reference_verify
 from specdec_kernels.reference.law import EPS
 
 ALMOST_ONE = 1 - 2.0**-53

@@ -2,10 +2,9 @@
 """Trees of drafts that differ per request, with their rows: keyword arguments of verify_tree."""
 
 import torch
+from support import answers as reference
 from support import cases
 from support.plain import Plain, inverse_cdf
-
-from specdec_kernels import reference
 
 
 def rows(seed, B, N, V, Vq=None, dtype=torch.float32, draft_dtype=None, kinds=cases.KINDS):

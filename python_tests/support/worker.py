@@ -18,6 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 import torch
+from support import specialisations
 from support.paths import PYTHONPATH, TESTS
 
 TIMEOUT = 600.0  # seconds for one call; the first may have to compile
@@ -93,6 +94,15 @@ def _answer(request):
             return _dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
+def specialisations_run():
+    """What this process's simulated device has run, as specialisations.merge() takes it; nothing where there is none."""
+    if "SPECDEC_CUDA_ON_CPU" in os.environ:
+        from tools.cuda_on_cpu.build import CSRC, load
+
+        return specialisations.cuda_state(load(os.environ["SPECDEC_CUDA_ON_CPU"], os.environ.get("SPECDEC_CSRC", CSRC)))
+    return specialisations.triton_state() if os.environ.get("TRITON_INTERPRET") == "1" else None
+
+
 def serve(name, where, descriptor):
     """Answers calls until the other side is gone."""
     global device
@@ -104,6 +114,8 @@ def serve(name, where, descriptor):
         from tools.cuda_on_cpu.build import CSRC, load
 
         load(os.environ["SPECDEC_CUDA_ON_CPU"], os.environ.get("SPECDEC_CSRC", CSRC))
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        specialisations.note_triton_launches()
     device = where
     pipe = Connection(descriptor)
     while True:

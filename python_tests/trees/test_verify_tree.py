@@ -3,9 +3,8 @@
 
 import pytest
 import torch
+from support import answers as reference
 from support import backends, checks, tree_cases
-
-from specdec_kernels import reference
 
 METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import answers as reference
 from support import backends, surface, tree_cases
 from test_verify_tree import METHODS, verify
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import specdec_kernels as sk
-from specdec_kernels import reference
 
 F64 = torch.float64
 
@@ -47,6 +47,7 @@ def pick(args, at):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow_in_triton
 def test_requests_do_not_see_each_other(backend, method):
     """The same bits alone, in another order, and beside rows of NaN."""
     args = tree_cases.tree(3, 12, 1500, method, filtered=True, kinds=["near", "peaked"])
@@ -63,6 +64,7 @@ def test_requests_do_not_see_each_other(backend, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow_in_triton
 def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
     """Every row but those of visited nodes turned to NaN: the same bits. (Traversal visits what it looks at, not only
     the path.)"""

@@ -125,6 +125,7 @@ def test_the_exact_rule_and_exact_ends(backend, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow_in_triton
 def test_requests_do_not_see_each_other(op_backend, method):
     """A batch of mixed rules: each request gets what it gets alone, by name, bit for bit, and beside rows of NaN."""
     takes_turns(op_backend, method, 0)
@@ -247,6 +248,7 @@ LAW_CASES = [
 
 
 @pytest.mark.parametrize("method, rule, drawn", LAW_CASES)
+@pytest.mark.one_backend
 def test_joint_law(sweep_backend, method, rule, drawn):
     """Length and tokens have the law that the reference enumerates; that it is pi at every node with children is proved
     of the reference in test_rules_reference_trees.py."""

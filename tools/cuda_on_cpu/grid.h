@@ -7,6 +7,7 @@
 #include <cstring>
 #include <source_location>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 namespace cuda_on_cpu {
@@ -22,18 +23,24 @@ struct Position {
 };
 inline Position here;  // of the thread that runs
 
+// A kernel with its template arguments, as some launch was compiled for it: listed whether or not it ever runs.
+struct Instance {
+  Instance(const char* kernel, const char* type);
+  std::string name;
+  int64_t launches = 0;
+};
+std::vector<Instance*>& instances();
+
+template <class Name, class Kernel>
+inline Instance compiled{Name{}(), typeid(Kernel).name()};
+
 // Runs `body(kernel)` for every thread of every block, on this OS thread; one launch at a time in the process.
-void launch(const char* name, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel);
+void launch(Instance& instance, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel);
 
-template <class Kernel>
-void launch(const char* name, int64_t blocks, int64_t threads, Kernel kernel) {
-  launch(name, blocks, threads, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
-}
-
-// Without a name the type of the lambda tells at least which function launched it.
-template <class Kernel>
-void launch(int64_t blocks, int64_t threads, Kernel kernel) {
-  launch(__PRETTY_FUNCTION__, blocks, threads, kernel);
+// `Name` is a lambda that returns the kernel's name, so that an instance is known by types alone, before any launch.
+template <class Name, class Kernel>
+void launch(Name, int64_t blocks, int64_t threads, Kernel kernel) {
+  launch(compiled<Name, Kernel>, blocks, threads, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
 }
 
 // All lanes of the warp hand in a value at the same call; each gets all 32.

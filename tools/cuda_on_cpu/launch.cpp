@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches: blocks one after another, each on the same fibers.
+#include <cxxabi.h>
+
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 
 #include "block.h"
@@ -38,12 +41,12 @@ Block& the_block() {
   return *made;
 }
 
-// The type of a lambda, down to the function it stands in.
-std::string readable(std::string name) {
-  const size_t with = name.find("Kernel = "), end = name.find("::<lambda");
-  if (with == std::string::npos || end == std::string::npos) return name;
-  name = name.substr(with + 9, end - with - 9);
-  return "a kernel of " + name.substr(0, name.find('('));
+// "put_units<kFormat>" is launched from a generic lambda: what that was called with tells its instances apart.
+std::string readable(const std::string& kernel, const char* type) {
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type, nullptr, nullptr, nullptr), std::free);
+  const std::string name = text ? text.get() : type;
+  const size_t begin = name.find("operator()<"), end = name.find(">(", begin);
+  return begin == std::string::npos ? kernel : kernel + " of " + name.substr(begin + 11, end - begin - 11);
 }
 
 struct Running {
@@ -64,6 +67,13 @@ void set_block_order(const std::string& name, uint64_t seed) {
   block_order.set(name, seed, false);
 }
 
+Instance::Instance(const char* kernel, const char* type) : name(readable(kernel, type)) { instances().push_back(this); }
+
+std::vector<Instance*>& instances() {
+  static std::vector<Instance*> all;
+  return all;
+}
+
 std::vector<Launch> launches() {
   const std::lock_guard lock(mutex);
   return history;
@@ -74,21 +84,21 @@ void forget_launches() {
   history.clear();
 }
 
-void launch(const char* name, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel) {
+void launch(Instance& instance, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel) {
   const std::lock_guard lock(mutex);
-  const std::string readable_name = readable(name);
+  const std::string& name = instance.name;
   if (blocks < 1 || blocks > INT32_MAX || threads < 32 || threads > Block::kMaxThreads || threads % 32)
-    throw std::runtime_error("cuda_on_cpu: " + readable_name + ": invalid grid: " + std::to_string(blocks) +
-                             " blocks of " + std::to_string(threads));
+    throw std::runtime_error("cuda_on_cpu: " + name + ": invalid grid: " + std::to_string(blocks) + " blocks of " +
+                             std::to_string(threads));
   const Running running;
-  history.push_back({readable_name, blocks});
+  history.push_back({name, blocks});
+  ++instance.launches;
   here.blocks = {unsigned(blocks), 1, 1}, here.threads = {unsigned(threads), 1, 1}, here.thread = {}, here.block = {};
   memory_begin_launch();
   for (const int64_t index : block_order.round(blocks)) {
     block->run(index, int(threads), body, kernel);
     if (block->failed)
-      throw std::runtime_error("cuda_on_cpu: " + readable_name + ", block " + std::to_string(index) + ", " +
-                               block->error);
+      throw std::runtime_error("cuda_on_cpu: " + name + ", block " + std::to_string(index) + ", " + block->error);
   }
 }
 

@@ -44,6 +44,11 @@ PYBIND11_MODULE(SPECDEC_MODULE, m) {
     for (const auto& l : cuda_on_cpu::launches()) all.append(py::make_tuple(l.kernel, l.blocks));
     return all;
   });
+  m.def("instances", [] {
+    py::dict all;
+    for (const auto* i : cuda_on_cpu::instances()) all[i->name.c_str()] = i->launches;
+    return all;
+  });
   m.def("watch", [](const std::string& name, std::vector<uintptr_t> rows, size_t row_bytes) {
     cuda_on_cpu::watches.add(name, std::move(rows), row_bytes);
   });

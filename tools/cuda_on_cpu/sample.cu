@@ -150,22 +150,22 @@ void run_sample(const std::string& kernel, int defect_index, int blocks, const v
   const auto defect = Defect(defect_index);
   const auto* floats = static_cast<const float*>(in);
   if (kernel == "log_sum_exp") {
-    cuda_on_cpu::launch("log_sum_exp", blocks, kThreads,
+    cuda_on_cpu::launch([] { return "log_sum_exp"; }, blocks, kThreads,
                         [=] { log_sum_exp(floats, n, static_cast<float*>(out), defect); });
   } else if (kernel == "scan") {
-    cuda_on_cpu::launch("scan", 1, kThreads,
+    cuda_on_cpu::launch([] { return "scan"; }, 1, kThreads,
                         [=] { scan(static_cast<const int*>(in), static_cast<int*>(out), defect); });
   } else if (kernel == "grid_sum") {
     auto* parts = static_cast<float*>(scratch);
     auto* counter = reinterpret_cast<unsigned*>(parts + blocks);
     cudaMemsetAsync(counter, 0, sizeof *counter, nullptr);
-    cuda_on_cpu::launch("grid_sum", blocks, kThreads,
+    cuda_on_cpu::launch([] { return "grid_sum"; }, blocks, kThreads,
                         [=] { grid_sum(floats, n, parts, counter, static_cast<float*>(out), defect); });
   } else if (kernel == "turns") {
     auto* counter = static_cast<unsigned*>(scratch);
-    cuda_on_cpu::launch("turns", blocks, kThreads, [=] { turns(counter, static_cast<int*>(out)); });
+    cuda_on_cpu::launch([] { return "turns"; }, blocks, kThreads, [=] { turns(counter, static_cast<int*>(out)); });
   } else if (kernel == "intrinsics") {
-    cuda_on_cpu::launch("intrinsics", blocks, kThreads, [=] { intrinsics(static_cast<int*>(out)); });
+    cuda_on_cpu::launch([] { return "intrinsics"; }, blocks, kThreads, [=] { intrinsics(static_cast<int*>(out)); });
   } else {
     throw std::runtime_error("no sample kernel " + kernel);
   }

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernels are compiled, template argument by template argument, and which of them the session ran on the simulated
+devices. What is listed as never run has been proved by nothing but its compiler.
+
+Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton the
+launches that are compiled ahead of time (triton/aot.py) stand for all: a launch is told from another by its kernel, its
+modes, the arguments it goes without, and whether its rows are 16 or 32 bits wide; sizes of blocks are not told apart,
+since the interpreter takes its own.
+"""
+
+import functools
+import inspect
+from collections import defaultdict
+
+import torch
+
+SIZES = (
+    "BLOCK",
+    "CHUNKS",
+    "DRAWS",
+    "FEW",
+    "POSITIONS",
+    "ROWS",
+    "TILE",
+    "TOGETHER",
+    "WIDTH",
+)  # constants that are numbers
+
+_seen = defaultdict(lambda: {"ran": set(), "compiled": set()})  # by backend
+
+
+def merge(more):
+    """Adds what another process of the session has seen."""
+    for backend, names in more.items():
+        for what in names:
+            _seen[backend][what] |= set(names[what])
+
+
+def state():
+    """What this process has seen, in types that travel."""
+    return {backend: {what: sorted(names) for what, names in seen.items()} for backend, seen in _seen.items()}
+
+
+def compiled(backend):
+    return triton_compiled() if backend.startswith("triton") else _seen[backend]["compiled"]
+
+
+def counts():
+    """backend: (how many ran, of how many)."""
+    every = {backend: compiled(backend) for backend in sorted(_seen)}
+    return {backend: (len(all & _seen[backend]["ran"]), len(all)) for backend, all in every.items()}
+
+
+def never_ran():
+    return [
+        f"{backend}: {name}" for backend in sorted(_seen) for name in sorted(compiled(backend) - _seen[backend]["ran"])
+    ]
+
+
+# ---- CUDA on the CPU: in the process whose ops are the simulated device's -----------------------------------------
+
+
+def cuda_state(module):
+    sample = {"log_sum_exp", "scan", "grid_sum", "turns", "intrinsics"}  # the harness's own
+    instances = {name: n for name, n in module.instances().items() if name not in sample}
+    return {"ran": {name for name, n in instances.items() if n}, "compiled": set(instances)}
+
+
+# ---- Triton: in the process that interprets it, and in one that compiles ------------------------------------------
+
+_launched = set()
+
+
+def leaves(name, x):
+    """A value by its parts' names: named tuples of arguments are taken apart."""
+    if not isinstance(x, tuple):
+        return [(name, x)]
+    fields = getattr(x, "_fields", range(len(x)))
+    return [leaf for field, part in zip(fields, x) for leaf in leaves(f"{name}.{field}", part)]
+
+
+def telling(name, x, constant):
+    """What a launch's argument says of its specialisation, or None."""
+    if x is None:
+        return f"no {name}"
+    if isinstance(x, torch.Tensor):
+        return f"{name}: {8 * x.element_size()} bit" if x.is_floating_point() else None
+    if isinstance(x, bool) or (constant and name.split(".")[-1] not in SIZES):
+        return f"{name}={x}"
+    return None
+
+
+def of_launch(kernel, args, constants):
+    """The name of a Triton launch's specialisation."""
+    parameters = inspect.signature(kernel.fn).parameters
+    given = dict(zip(parameters, args)) | {name: x for name, x in constants.items() if name in parameters}
+    told = [
+        telling(part, x, "constexpr" in str(parameters[name].annotation))
+        for name, value in given.items()
+        for part, x in leaves(name, value)
+    ]
+    return f"{kernel.fn.__name__}: {', '.join(filter(None, told))}"
+
+
+def note_triton_launches():
+    """From now on this process, which interprets Triton, notes every launch."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    run = InterpretedFunction.run
+
+    def noted(self, *args, grid, warmup, **kwargs):
+        _launched.add(of_launch(self, args, kwargs))
+        return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+
+    InterpretedFunction.run = noted
+
+
+def triton_state():
+    return {"ran": set(_launched), "compiled": set()}
+
+
+@functools.cache
+def triton_compiled():
+    from specdec_kernels.triton import aot, launch
+
+    launch.recorded = []
+    try:
+        for dtype in (torch.bfloat16, torch.float32):
+            for _, call in aot.calls(dtype, 151_936):
+                call()
+        return {of_launch(kernel, args, constants) for kernel, args, constants, _ in launch.recorded}
+    finally:
+        launch.recorded = None
