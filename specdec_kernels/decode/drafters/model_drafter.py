@@ -46,7 +46,8 @@ class ModelDrafter(Drafter):
         if width < 1 and not batch.wants_end_row:
             return None
         logits, draw_params = self.model.catch_up(batch), batch.draw_params
-        drawn, rows, stats = [], [], []
+        drawn: list[torch.Tensor] = []
+        rows, stats = [], []
         going, chance = torch.tensor(limits) > 0, torch.ones(len(batch))
         while going.any():
             i = len(drawn)

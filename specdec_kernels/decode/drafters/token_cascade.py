@@ -78,7 +78,8 @@ class TokenCascade(Drafter):
 
     def propose(self, batch):
         ahead, first = _ahead(batch), self.model.catch_up(batch)
-        logits, draw_params, drawn = first, batch.draw_params, []
+        logits, draw_params = first, batch.draw_params
+        drawn: list[torch.Tensor] = []
         going, defers = torch.ones(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
         while going.any():
             keeps = ahead & _keeps(logits, batch.rules)

