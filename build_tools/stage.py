@@ -39,7 +39,7 @@ def run(title: str, command: list[str]) -> int:
         seconds = time.monotonic() - began
         if not reader.is_alive():
             break
-        say(f"   {seconds:4.0f} s  {latest(lines)[:90]}")
+        say(f"   {seconds:4.0f} s  {latest(lines)[:90]}".rstrip())
     status = process.wait()
     if status:
         say("\n".join([*lines, f"== failed: {' '.join(command)}"]))
