@@ -12,7 +12,11 @@ __all__ = ["LookupThenModel"]
 
 
 class LookupThenModel(Drafter):
-    """Prompt lookup where it finds something, the model for the other requests of the batch."""
+    """Prompt lookup where it finds something, the model for the other requests of the batch.
+
+    Args:
+        lookup, model: the two, each with a gamma of its own.
+    """
 
     rules, verifies = ONE_HOT_RULES, ("token", "block")
 

@@ -40,10 +40,20 @@ def default_dtype() -> torch.dtype:
 def load_pair(
     target: str, draft: str | None = None, dtype=None, lean=True, on_step: Callable[[str], None] = lambda step: None
 ) -> Pair:
-    """Load by hub name, folder, .gguf file, or alias ("smollm2"); `draft` may also be a LayerDraft folder.
+    """Load a target and a draft that speak of the same tokens.
 
-    dtype: of both models, None for default_dtype(). lean=False runs Llamas through transformers too.
-    on_step hears what is being done. Raises ValueError where the two tokenizers differ.
+    Args:
+        target: a hub name, a folder, a .gguf file, or an alias ("smollm2").
+        draft: the same, or a LayerDraft folder; None for none.
+        dtype: of both models, None for default_dtype().
+        lean: False runs Llamas through transformers too.
+        on_step: hears what is being done.
+
+    Returns:
+        Both ready for the loop, the tokenizer, the ids that end a text.
+
+    Raises:
+        ValueError: the two tokenizers differ, or a file or package is not there.
     """
     dtype = default_dtype() if dtype is None else dtype
     on_step("tokenizer")
