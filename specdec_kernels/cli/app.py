@@ -32,10 +32,9 @@ def generate(args) -> int:
 
         run(args)
     except ModuleNotFoundError as error:
-        needed = (
-            f"{error.name.split('.')[0]}, which the plain install leaves out: pip install 'specdec_kernels[decode]'"
-        )
-        print(f"error: generate needs {needed}", file=sys.stderr)
+        package = str(error.name).split(".")[0]
+        why = "which the plain install leaves out: pip install 'specdec_kernels[decode]'"
+        print(f"error: generate needs {package}, {why}", file=sys.stderr)
         return 2
     except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

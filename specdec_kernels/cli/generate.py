@@ -18,10 +18,11 @@ def run(args) -> None:
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
         pair = decode.load_pair(args.target, model, dtype, on_step=on_step)
     drafter = _cascade(pair, args) if cascade else _drafter(pair, args, width) if drafts else None
-    output = decode.Output()
-    options = dict(verify="block" if args.block else "token", tokenizer=pair.tokenizer, output=output)
-    heads = [text + "\n\n" for text in args.prompt] if args.chat else args.prompt
-    stream_text(console, heads, decode.stream(pair.target, _requests(pair, args), drafter, **options))
+    output, verify = decode.Output(), "block" if args.block else "token"
+    events = decode.stream(
+        pair.target, _requests(pair, args), drafter, verify=verify, tokenizer=pair.tokenizer, output=output
+    )
+    stream_text(console, [text + "\n\n" for text in args.prompt] if args.chat else args.prompt, events)
     console.print(stats_table(output.stats, None if args.plain else args.method))
 
 

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -49,6 +49,7 @@ class Proposal(Protocol):
     def commit_kv(self, cache: SlotCache, start: list[int], verified) -> None:
         """Committed: the accepted tokens' keys go where they belong in the target's cache; start: of the step's pass.
         Those of a chain lie there already."""
+        return None
 
     def tested(self, verified) -> list[int]:
         """How many levels verification looked at, request by request: the accepted ones and the first rejected one."""
@@ -67,7 +68,7 @@ class Draft(Proposal):
     stats: torch.Tensor | None = None
 
     def verify(self, logits, batch, method):
-        drawn = dict(draft_logits=self.logits, draft_stats=self.stats)
+        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats)
         return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.draw_params)
 
 
@@ -92,9 +93,11 @@ class TreeDraft(Proposal):
     def verify(self, logits, batch, method):
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
-        drawn = dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
-        options = dict(method=self.method, max_depth=self.depth, **(drawn if self.logits is not None else {}))
-        return sk.verify_tree(tree, logits, **options, **batch.rules, **batch.draw_params)
+        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
+        if self.logits is None:
+            drawn = {}
+        method, depth = self.method, self.depth
+        return sk.verify_tree(tree, logits, method=method, max_depth=depth, **drawn, **batch.rules, **batch.draw_params)
 
     def commit_kv(self, cache, start, verified):
         """The accepted path moves together."""
@@ -121,6 +124,7 @@ class Drafter(Protocol):
 
     def check(self, target, sequences: Iterable[Sequence]) -> None:
         """Raises ValueError, before anything is decoded, where this drafter cannot serve a request or the target."""
+        return None
 
     def begin(self, slots: int, capacity: int) -> None:
         """A new run of the loop."""
@@ -142,3 +146,4 @@ class Drafter(Protocol):
 
     def observe(self, drafted: list[int], accepted: list[int], draft_seconds: float, target_seconds: float) -> None:
         """What became of the last proposal, request by request, and the seconds the step's two halves took."""
+        return None

@@ -11,7 +11,7 @@ from .trees import TREE_CHECKS
 
 __all__ = ["CHECKS", "run"]
 
-CHECKS = {**CHAIN_CHECKS, **TREE_CHECKS, **RULE_CHECKS}  # what is checked -> a function of (sk, device, seed)
+CHECKS = {**CHAIN_CHECKS, **TREE_CHECKS, **RULE_CHECKS}
 
 
 def run(seed: int | None = None) -> bool:

@@ -4,7 +4,7 @@
 import torch
 
 from ..registry import DOMAIN_ACCEPT
-from .statistics import Agreement, Finding, chi_square, does_not_follow, follows, outcomes
+from .statistics import Agreement, Check, Finding, chi_square, does_not_follow, follows, outcomes
 
 STEPS = 1_000_000
 
@@ -134,7 +134,7 @@ def control(sk, device, seed):
     return does_not_follow(joint_law(sk, device, seed + 3 * STEPS, {}, {}, {"temperature": 0.9}, STEPS // 4))
 
 
-CHAIN_CHECKS = {
+CHAIN_CHECKS: dict[str, Check] = {
     "random numbers": known_answers,
     "float64 reference": agreement,
     "joint law, T = 1": plain_law,

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from ..registry import CHAIN_METHODS, INF, RULES
-from .statistics import Agreement, chi_square, does_not_follow, follows, outcomes
+from .statistics import Agreement, Check, chi_square, does_not_follow, follows, outcomes
 from .trees import P, Q, draws, rows
 
 RULE_STEPS = 250_000
@@ -67,7 +67,7 @@ def control(sk, device, seed):
     return does_not_follow(chain_law_of(sk, device, seed, "block", "lossy", 0.3, RULE_STEPS // 5, claimed=0.4))
 
 
-RULE_CHECKS = {
+RULE_CHECKS: dict[str, Check] = {
     f"float64 reference, {len(RULES)} rules and blocks": agreement,
     "joint law, block": partial(joint_law, method="block", rule="exact"),
     "joint law, block by token_v3": partial(joint_law, method="block", rule="token_v3", alpha=0.5),

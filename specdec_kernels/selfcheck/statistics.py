@@ -2,6 +2,7 @@
 """What the checks share: counted outcomes against their law, answers against the float64 reference's."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,9 @@ class Finding(NamedTuple):
     would_find: str  # what would not pass
     statistic: str
     passed: bool
+
+
+Check = Callable[..., Finding]  # of (sk, device, seed)
 
 
 class ChiSquare(NamedTuple):

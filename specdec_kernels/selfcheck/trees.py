@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from ..registry import TREE_METHODS
-from .statistics import Agreement, chi_square, does_not_follow, follows, outcomes
+from .statistics import Agreement, Check, chi_square, does_not_follow, follows, outcomes
 
 TREE_STEPS = 250_000
 V, K, L = 6, 3, 2  # drafts A, B, A are common, and a second rejection still has something to be wrong about
@@ -57,7 +57,7 @@ def likeliest(sk, rng):
 
 def tree_law(sk, device, seed, method, drafted, steps):
     """Chi-square of the first three tokens against the target's joint law."""
-    counts = {}
+    counts: dict[tuple, int] = {}
     for start in range(0, steps, 50_000):
         seeds = torch.arange(start, min(start + 50_000, steps), device=device) + seed
         rng = dict(seed=seeds, offset=seeds % 977)
@@ -104,7 +104,7 @@ def control(sk, device, seed):
 
 
 _DRAFTED = {"independent": independent, "distinct": distinct, "any": likeliest}
-TREE_CHECKS = {
+TREE_CHECKS: dict[str, Check] = {
     "float64 reference, trees": agreement,
     **{
         f"joint law, {name}": partial(joint_law, method=name, drafted=_DRAFTED[method.children])

@@ -28,7 +28,8 @@ class AdaptiveGamma:
     def __init__(self, max_gamma: int = 8, alpha: float = 0.5):
         self.max = max_gamma
         self.accepted, self.tested = 4 * alpha, 4.0  # a prior worth four tests
-        self.sums, self.seen = [0.0] * 5, set()  # of 1, g, seconds, g^2, g*seconds
+        self.sums = [0.0] * 5  # of 1, g, seconds, g^2, g*seconds
+        self.seen: set[tuple[int, int]] = set()  # rows, width
         self.usual: dict[int, float] = {}  # rows -> seconds of a pass, outliers clipped
         self.draft_cost, self.slope = 0.0, _MARGIN
         # each width's first pass is not timed: it warms up

@@ -12,7 +12,11 @@ __all__ = ["LookupThenModel"]
 
 
 class LookupThenModel(Drafter):
-    """Prompt lookup where it finds something, the model for the other requests of the batch."""
+    """Prompt lookup where it finds something, the model for the other requests of the batch.
+
+    Args:
+        lookup, model: the two, each with a gamma of its own.
+    """
 
     rules, verifies = ONE_HOT_RULES, ("token", "block")
 
@@ -24,12 +28,11 @@ class LookupThenModel(Drafter):
         found = self.lookup.find(batch)
         self.looked_up = [bool(f) for f in found]
         draft = None if all(self.looked_up) else self.model.propose(batch)
-        self.modelled = draft is not None
-        width = max(max(map(len, found)), draft.tokens.shape[1] if self.modelled else 0)
+        width = max(max(map(len, found)), 0 if draft is None else draft.tokens.shape[1])
         if width == 0:
             return None
         tokens = torch.tensor([f + [-1] * (width - len(f)) for f in found])
-        if not self.modelled:
+        if draft is None:
             return Draft(tokens)
         if not any(self.looked_up):
             return draft

@@ -24,12 +24,21 @@ def _probability(logits, tokens):
 class ModelDrafter(Drafter):
     """Drafts with a model that has a cache of its own, by each request's own sampling parameters.
 
-    confidence: a row's draft ends once the model's own probability of it, at temperature 1, has fallen below this. The
-    token that made it fall stays in the draft, so whether it is drafted never depends on which one it is: exact.
-    None: 0.4 with an adaptive gamma (measured to be best for SmolLM2 and its draft, by a little), else 0.
-
     Under a rule that puts a law pi in place of p, the row behind the last draft comes along (one more pass of this
     model), so that every token has law pi.
+
+    Args:
+        model: a Model (models/adapters.py).
+        gamma: tokens drafted at a time, or "auto": what pays by what has been measured so far, up to `max_gamma`.
+        confidence: a row's draft ends once the model's own probability of it, at temperature 1, has fallen below this.
+            The token that made it fall stays in the draft, so whether it is drafted never depends on which one it is:
+            exact. None: 0.4 with an adaptive gamma (measured best for SmolLM2 and its draft, by a little), else 0.
+
+    Raises:
+        ValueError: a gamma below 1.
+
+    Source:
+        Leviathan et al. 2023; Chen et al. 2023.
     """
 
     rules, verifies = tuple(RULES), ("token", "block")
@@ -46,7 +55,8 @@ class ModelDrafter(Drafter):
         if width < 1 and not batch.wants_end_row:
             return None
         logits, draw_params = self.model.catch_up(batch), batch.draw_params
-        drawn, rows, stats = [], [], []
+        drawn: list[torch.Tensor] = []
+        rows, stats = [], []
         going, chance = torch.tensor(limits) > 0, torch.ones(len(batch))
         while going.any():
             i = len(drawn)

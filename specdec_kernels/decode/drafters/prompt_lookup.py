@@ -16,6 +16,16 @@ class PromptLookupDrafter(Drafter):
 
     The longest n of max_ngram..min_ngram that occurred before wins. An index of each sequence's n-grams grows with it,
     so a proposal costs microseconds at any length.
+
+    Args:
+        gamma, max_gamma: as in ModelDrafter.
+        max_ngram, min_ngram: how many tokens must have occurred before.
+
+    Raises:
+        ValueError: a gamma below 1, or n-grams that are not 1 <= min_ngram <= max_ngram.
+
+    Source:
+        Saxena 2023 (prompt lookup decoding).
     """
 
     rules, verifies = ONE_HOT_RULES, ("token", "block")

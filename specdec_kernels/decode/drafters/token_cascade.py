@@ -55,8 +55,14 @@ class TokenCascade(Drafter):
     and their log forms weigh the target's row too: they are oracles here, for which the target is called, and counted,
     at every token.
 
-    Each token has law pi, as under a speculative cascade of the same rule. longest: the largest max_new_tokens of a
-    request.
+    Each token has law pi, as under a speculative cascade of the same rule.
+
+    Args:
+        model: a Model (models/adapters.py) of no more ids than the target.
+        longest: the largest max_new_tokens of a request.
+
+    Source:
+        Narasimhan et al. 2024.
     """
 
     rules, verifies = (*_AHEAD, "diff", "diff_log", "opt", "opt_log"), ("token",)
@@ -78,7 +84,8 @@ class TokenCascade(Drafter):
 
     def propose(self, batch):
         ahead, first = _ahead(batch), self.model.catch_up(batch)
-        logits, draw_params, drawn = first, batch.draw_params, []
+        logits, draw_params = first, batch.draw_params
+        drawn: list[torch.Tensor] = []
         going, defers = torch.ones(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
         while going.any():
             keeps = ahead & _keeps(logits, batch.rules)

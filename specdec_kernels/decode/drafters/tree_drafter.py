@@ -30,11 +30,23 @@ class TreeDrafter(Drafter):
       The only one that branches for requests at temperature 0, whose draws are all one token; ``greedy`` takes no other
       requests.
 
-    shape: of TreeShape, for the last four; by default (drafts, 1, 1, ...): distinct first tokens, a chain behind each.
     Requests go by any rule that the method takes (specdec_kernels.registry.TREE_METHODS).
-    lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
-    ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up text has
-    none.
+
+    Args:
+        model: a Model (models/adapters.py).
+        method: of verify_tree.
+        drafts, depth: chains, and their length.
+        shape: of TreeShape, for trees of fixed shape; by default (drafts, 1, 1, ...): distinct first tokens, a chain
+            behind each.
+        lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
+            ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up
+            text has none.
+
+    Raises:
+        ValueError: an unknown method, a number below 1, a shape or a lookup that the method cannot verify.
+
+    Source:
+        the papers of verify_tree's methods.
     """
 
     verifies = ("token",)

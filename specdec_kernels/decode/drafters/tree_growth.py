@@ -45,6 +45,7 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
         nodes = first[:, None] + torch.arange(int(new.max()))
         row_of.scatter_(1, nodes, count + torch.arange(nodes.shape[1]).expand_as(nodes))
         rows = model.grow(tree.tokens.gather(1, nodes), Branches(tree.parents, first.tolist()))
+        assert tree.draft_nodes is not None  # build_tree's, not a caller's own
         at = (tree.draft_nodes[:, :, level] - first[:, None]).clamp(min=0)
         first = first + new
     tree = sk.build_tree(drafts)
@@ -88,22 +89,22 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
         if depth < limits.max():
             fed = slice(level.start, level.stop)
             rows = model.grow(tokens[:, fed], Branches(parents[:, : level.stop], [level.start] * n))
-    draft = _packed(TreeDraft(parents, tokens[:, 1:], row=parents))
-    drawn = dict(row=None) if top else dict(logits=torch.cat(logits, 1), stats=torch.cat(stats, 1))
-    return replace(draft, **drawn)
+    draft = _packed(parents, tokens[:, 1:])
+    if top:
+        return replace(draft, row=None)
+    return replace(draft, logits=torch.cat(logits, 1), stats=torch.cat(stats, 1))
 
 
-def _packed(draft: TreeDraft) -> TreeDraft:
+def _packed(parents, tokens) -> TreeDraft:
     """Nodes that did not come about are left out, row by row: a row's numbering depends on its own tree alone."""
-    padding = draft.parents < 0
+    padding = parents < 0
     padding[:, 0] = False
     order = padding.int().argsort(dim=1, stable=True)
     number = order.argsort(1)
     used = int((~padding).sum(1).max())
-    above = torch.where(draft.parents >= 0, number.gather(1, draft.parents.clamp(min=0).long()).int(), -1)
-    parents, row = (x.gather(1, order)[:, :used] for x in (above, draft.row))
-    tokens = draft.tokens.gather(1, order[:, 1:used] - 1)
-    return replace(draft, parents=parents, tokens=tokens, row=row)
+    above = torch.where(parents >= 0, number.gather(1, parents.clamp(min=0).long()).int(), -1)
+    above, row = (x.gather(1, order)[:, :used] for x in (above, parents))
+    return TreeDraft(above, tokens.gather(1, order[:, 1:used] - 1), row=row)
 
 
 def _per_row(batch, width):

@@ -24,7 +24,7 @@ class TreeShape:
                 "TreeShape: shape must be widths >= 1, or a parent list with parents[0] = -1 and 0 <= parents[i] < i, "
                 f"got {shape}"
             )
-        below = [[] for _ in parents]
+        below: list[list[int]] = [[] for _ in parents]
         for i, p in enumerate(parents[1:], 1):
             below[p].append(i)
         order = [0]

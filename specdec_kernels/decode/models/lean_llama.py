@@ -31,7 +31,8 @@ class LeanLlama:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps, self.embed, self.norm = config.rms_norm_eps, embed.detach(), norm.detach()
-        self.rotary, self.rope = rotary, None
+        self.rotary = rotary
+        self.rope: tuple[torch.Tensor, ...] = ()
         self.head, self.head_ids = PackedLinear(head), head_ids
         self.layers = [tuple(w.detach() if w.dim() == 1 else PackedLinear(w) for w in layer) for layer in layers]
 
@@ -75,7 +76,7 @@ class LeanLlama:
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
         """A cache, and the rotation table up to its capacity: cos and signed sin, [capacity, 1, head_dim] each."""
-        if self.rope is None or self.rope[0].shape[0] < capacity:
+        if not self.rope or self.rope[0].shape[0] < capacity:
             cos, sin = self.rotary(torch.arange(capacity, device=self.device))
             half = self.head_dim // 2
             signed = torch.cat((-sin[:, :half], sin[:, half:]), 1)  # rotate_half(x) * sin = roll(x, half) * signed

