@@ -228,7 +228,7 @@ def run(tree, *command, **environment):
 
 
 def test_tests_take_it(tree):
-    command = ["-m", "pytest", "-p", "no:cacheprovider", "-v", "-k", "in_vocabulary or draft_tokens-in_vocabulary"]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "-k", "in_vocabulary or draft_tokens-in_vocabulary"]
     out = run(tree, *command, *FOUND_BY, SPECDEC_TEST_BACKENDS="cpu,triton-interpret")
     passed = [line for line in out.splitlines() if " PASSED" in line]
     assert {file: sum(line.startswith(file) for line in passed) for file in FOUND_BY} == FOUND_BY, out
