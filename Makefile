@@ -15,7 +15,7 @@ COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) 
 ON_CPU := : for the CPU, about 30 s
 ON_GPU := : for the CPU and by nvcc for GPUs, about 6 minutes (SPECDEC_CUDA=0 leaves them out)
 
-.PHONY: help build test lint docs demo bench selfcheck asan wheel wheel-repair wheel-check clean
+.PHONY: help build test lint docs demo bench selfcheck asan wheel wheel-repair wheel-manylinux wheel-check clean
 
 help:
 	@echo "make test       set up $(VENV), build, run the tests"
@@ -27,6 +27,7 @@ help:
 	@echo "make asan       the CPU ops under AddressSanitizer and UBSan: tests of edges, and 10^5 hostile requests (REQUESTS=, SEED=)"
 	@echo "make wheel      build a wheel into dist/; with nvcc here it holds the CUDA ops, with TORCH_CUDA_ARCH_LIST those for your GPUs"
 	@echo "make wheel-repair  give the wheel the manylinux tag that auditwheel finds, into dist/repaired/"
+	@echo "make wheel-manylinux  the wheel that an index takes, in a container, for CUDA=13.0"
 	@echo "make wheel-check  install the wheel beside torch 2.10 and the newest torch (13 GB) and try it there"
 	@echo "make build      rebuild the extension; make clean removes what was built"
 
@@ -90,10 +91,13 @@ asan: $(VENV)/ready
 wheel: $(VENV)/ready
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 
-# torch brings its own libraries, so they stay out; anything else outside the policy is an error.
 wheel-repair: $(VENV)/dev
-	$(BIN)/auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist/repaired \
-	    $$(ls -t dist/specdec_kernels-*.whl | head -1)
+	PATH=$(BIN):$$PATH build_tools/repair_wheel.sh $$(ls -t dist/specdec_kernels-*.whl | head -1) dist/repaired
+
+CUDA ?= 13.0
+wheel-manylinux:  # needs docker
+	$(PYTHON) -m pip install --quiet "cibuildwheel==4.*"
+	CUDA=$(CUDA) $(PYTHON) -m cibuildwheel --platform linux --output-dir dist/manylinux
 
 wheel-check: wheel
 	WHEEL=$$(ls -t dist/specdec_kernels-*.whl | head -1) PYTHON=$(PYTHON) python_tests/gates/wheel_check.sh

@@ -31,7 +31,8 @@ def hanging(match):
 
 
 def rewritten(text):
-    text = re.sub(r"^=+(?: +=+)+\n.*?^=+(?: +=+)+$\n?", table, text, flags=re.S | re.M)
+    rule = r"^=+(?: +=+)+$\n?"
+    text = re.sub(f"{rule}.*?{rule}.*?{rule}", table, text, flags=re.S | re.M)
     text = re.sub(r"::$", ":", text, flags=re.M)
     text = re.sub(r"(^Raises:\n)((?: {4}.*\n?)+)", hanging, text, flags=re.M)
     text = re.sub(
