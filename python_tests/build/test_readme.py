@@ -1,76 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README is tested: its Python runs, its paths exist, its commands are the ones that exist."""
+"""The README and its pages are tested: their Python runs, their paths exist, their commands are the ones that exist."""
 
 import doctest
 import importlib
 import re
-from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-from specdec_kernels.registry import FUNCTIONS, OPS
-from specdec_kernels.rules import TABLE
+import specdec_kernels as sk
+from specdec_kernels.registry import FUNCTIONS, OPS, RULES
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-
-
-def test_python_blocks_print_what_they_say():
-    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert any(">>>" in block for block in blocks)
-    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    test = parser.get_doctest("\n".join(blocks), {}, "README", "README.md", 0)
-    assert runner.run(test).failed == 0
-
-
-@pytest.mark.parametrize(
-    "path",
-    sorted(
-        set(
-            re.findall(
-                r"`((?:csrc|specdec_kernels|python_tests|bench|\.ci)/[^`\s*<>]*|[A-Za-z_.]+\.(?:py|toml|md)|Makefile|LICENSE)`",
-                README,
-            )
-        )
-    ),
-)
-def test_paths_exist(path):
-    assert (ROOT / path).exists(), path
+PAGES = [
+    "README.md",
+    "HACKING.md",
+    "CHANGELOG.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
+TEXT = {page: (ROOT / page).read_text() for page in PAGES}
+FOLDERS = "csrc|specdec_kernels|python_tests|bench|demo|docs|tools|build_tools|\\.ci|\\.github"
+PATH = rf"`((?:{FOLDERS})/[^`\s*<>{{}}]*|[A-Za-z_.-]+\.(?:py|toml|md|yaml)|Makefile|LICENSE)`"
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"`?make ([a-z]+)", README))))
-def test_make_targets_exist(target):
+def found(pattern):
+    return sorted({(page, match) for page, text in TEXT.items() for match in re.findall(pattern, text)})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if ">>>" in TEXT[page]])
+def test_python_blocks_print_what_they_say(page):
+    blocks = re.findall(r"```python\n(.*?)```", TEXT[page], re.S)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page, page, 0)
+    assert test.examples and TEXT[page].count(">>>") == sum(block.count(">>>") for block in blocks)
+    assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0
+
+
+def test_pages_with_python():
+    assert {"README.md", "docs/guide.md", "docs/choosing.md"} <= {page for page in PAGES if ">>>" in TEXT[page]}
+
+
+ELSEWHERE = {
+    "docs/papers.md": ["csrc", "specdec_kernels", "specdec_kernels/reference"]
+}  # where else a page's paths begin
+
+
+@pytest.mark.parametrize("page, path", found(PATH))
+def test_paths_exist(page, path):
+    assert any((ROOT / folder / path).exists() for folder in ["", *ELSEWHERE.get(page, [])]), path
+
+
+@pytest.mark.parametrize("page, target", found(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)"))
+def test_links_lead_somewhere(page, target):
+    assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+@pytest.mark.parametrize("page, target", found(r"(?m)(?:^|`)make ([a-z][a-z-]+)"))
+def test_make_targets_exist(page, target):
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
 
 
-@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ([\w.]+)", README))))
-def test_modules_exist(module):
+@pytest.mark.parametrize("page, module", found(r"python -m ([\w.]+)"))
+def test_modules_exist(page, module):
     assert importlib.util.find_spec(module)
 
 
+def test_the_table_of_ops():
+    """A row for each op, a word of each public function, and the full comparison on the page of numbers."""
+    row = r"^\| `(\w+)` \|"
+    table = TEXT["README.md"].split("| op | does")[1].split("\n\n")[0]
+    assert set(re.findall(row, table, re.M)) == set(OPS) and all(f"`{name}`" in table for name in FUNCTIONS)
+    assert set(re.findall(row, TEXT["docs/numbers.md"].split("## Ops")[1].split("\n## ")[0], re.M)) == set(OPS)
+
+
 def test_the_table_of_rules():
-    """A row for each rule, in the words of specdec_kernels/rules.py."""
-    section = README.split("## Rules")[1].split("\n## ")[0]
+    """A row for each rule, in the words of specdec_kernels/registry.py."""
+    section = TEXT["docs/choosing.md"].split("## Rules")[1].split("\n## ")[0]
     wanted = []
-    for name, rule in TABLE.items():
+    for name, rule in RULES.items():
         alpha = "; ".join(f"{x.name} in {x.range}, {x.default:g}" for x in rule.parameters) or "-"
         wanted.append(f"| `{name}` | {alpha} | {'law' if rule.defines_distribution else 'test'} | {rule.says} |")
     assert re.findall(r"^\| `.*", section, re.M) == wanted
-    ends = [f"`{name}` at {rule.exact_at:g}" for name, rule in TABLE.items() if rule.exact_at not in (None, 1)]
-    ends.append(
-        ", ".join(f"`{name}`" for name, rule in TABLE.items() if rule.exact_at == 1).replace(", ", " and ") + " at 1"
-    )
+    ends = [f"`{name}` at {rule.exact_at:g}" for name, rule in RULES.items() if rule.exact_at not in (None, 1)]
+    ends.append(" and ".join(f"`{name}`" for name, rule in RULES.items() if rule.exact_at == 1) + " at 1")
     assert ", ".join(ends) + " are the exact rule" in section
+
+
+def test_the_table_of_status_bits():
+    bits = re.findall(r"^\| (\d) \| `(\w+)` \|", TEXT["docs/guide.md"], re.M)
+    assert [(int(bit), name) for bit, name in bits] == [
+        (getattr(sk, name), name)
+        for name in ("STATUS_INVALID_ROW", "STATUS_EMPTY_RESIDUAL", "STATUS_INVALID_DRAFT", "STATUS_INVALID_BONUS")
+    ]
+
+
+def test_papers_name_functions_that_exist():
+    """`file` `name`, `name`, `file` `name` ...: each name is one that its file defines."""
+    named = 0
+    for line in TEXT["docs/papers.md"].splitlines():
+        for path, names in re.findall(r"`([\w/]+\.(?:py|h))`((?:,? `\w+`)+)", line):
+            file = next(f for folder in ELSEWHERE["docs/papers.md"] if (f := ROOT / folder / path).exists())
+            for name in re.findall(r"`(\w+)`", names):
+                pattern = rf"^def {name}\(" if file.suffix == ".py" else rf"\b{name}\([^;]*\{{"
+                assert re.search(pattern, file.read_text(), re.M), f"{name} in {path}"
+                named += 1
+    assert named > 60
 
 
 def test_cli_commands_exist():
     from specdec_kernels.cli import COMMANDS
 
-    assert set(re.findall(r"python -m specdec_kernels (\w+)", README)) <= set(COMMANDS)
-
-
-def test_the_table_of_ops():
-    """A row for each op, and a word of each public function."""
-    table = README.split("\n| op (")[1].split("\n\n")[0]
-    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == sorted(OPS)
-    assert all(f"`{name}`" in table for name in FUNCTIONS)
+    assert {command for _, command in found(r"python -m specdec_kernels (\w+)")} <= set(COMMANDS)

@@ -87,10 +87,10 @@ def measured():
     return json.loads((ROOT / "demo/cascades.json").read_text())["decode"]
 
 
-def test_the_readme_quotes_the_measurement():
+def test_the_page_of_numbers_quotes_the_measurement():
     data = measured()
     rows = re.findall(
-        r"^\| (speculative|plain) \| `(\w+)` \| ([\d.]*) \| ([^\n]*) \|$", (ROOT / "README.md").read_text(), re.M
+        r"^\| (speculative|plain) \| `(\w+)` \| ([\d.]*) \| ([^\n]*) \|$", (ROOT / "docs/numbers.md").read_text(), re.M
     )
     assert len(rows) >= 8 and set(data) == {cascades.key(*setting) for setting in cascades.settings()}
     for cascade, rule, alpha, quoted in rows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""demo.trees: its numbers on small rows against the theory, its intervals, and that the README quotes what it
+"""demo.trees: its numbers on small rows against the theory, its intervals, and that the docs quote what it
 measured."""
 
 import json
@@ -44,9 +44,9 @@ def test_intervals_hold_what_they_say():
     assert 2 <= missed <= 24
 
 
-def test_the_readme_quotes_the_measurement():
+def test_the_page_of_numbers_quotes_the_measurement():
     data = json.loads((ROOT / "demo/trees.json").read_text())
-    table = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (\d[^\n]*) \|$", (ROOT / "README.md").read_text(), re.M))
+    table = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (\d[^\n]*) \|$", (ROOT / "docs/numbers.md").read_text(), re.M))
     for method in ("chain", *trees.METHODS):
         counts = data["decode"][trees.key(method, 1 if method == "chain" else 4, 4)]
         assert len(counts) == 164 and table[method].split(" | ") == trees.columns(counts), method

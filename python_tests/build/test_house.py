@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house stays in order: files, functions and lines of product code keep their lengths, arrows go one way."""
+
+import re
+
+import pytest
+from support.house import circle, cpp_functions, floors, imports, python_functions
+from support.paths import ROOT
+
+PRODUCT = ("csrc", "specdec_kernels", "bench")
+MAX_FILE, MAX_FUNCTION, MAX_LINE = 300, 60, 120
+MAX_FLOORS, MAX_PARAMETERS = 10, 25  # of Triton's modules; of a Triton kernel
+CPP = (".h", ".cuh", ".cpp", ".cu")
+MAY_INCLUDE = {
+    "core": {"core"},
+    "rules": {"rules", "core"},
+    "binding": {"binding", "rules", "core"},
+    "cpu": {"cpu", "binding", "rules", "core"},
+    "cuda": {"cuda", "binding", "rules", "core"},
+}
+
+
+def product():
+    for folder in PRODUCT:
+        yield from (path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".py", ".sh", *CPP))
+    yield ROOT / "setup.py"
+
+
+def where(path):
+    return str(path.relative_to(ROOT))
+
+
+def test_files_are_short():
+    long = {where(path): n for path in product() if (n := len(path.read_text().splitlines())) > MAX_FILE}
+    assert not long
+
+
+def test_lines_are_short():
+    lines = [(f"{where(path)}:{i}", len(line)) for path in product() for i, line in enumerate(path.open(), 1)]
+    assert len(lines) > 10_000
+    assert not {place: n - 1 for place, n in lines if n - 1 > MAX_LINE}
+
+
+def test_functions_are_short():
+    found = []
+    for path in product():
+        measure = python_functions if path.suffix == ".py" else cpp_functions if path.suffix in CPP else lambda text: ()
+        found += [(f"{where(path)} {name}", lines) for name, lines, *_ in measure(path.read_text())]
+    assert len(found) > 1000
+    assert not {name: lines for name, lines in found if lines > MAX_FUNCTION}
+
+
+def test_no_import_circle():
+    graph = imports(ROOT, "specdec_kernels")
+    assert "specdec_kernels.ops.verify_chain" in graph["specdec_kernels"]
+    assert circle(graph) is None
+
+
+@pytest.mark.parametrize("room", MAY_INCLUDE)
+def test_includes_go_down(room):
+    seen, upward = 0, []
+    for path in sorted((ROOT / "csrc" / room).rglob("*")):
+        for name in re.findall(r'^#include "(.*)"', path.read_text(), re.M) if path.suffix in CPP else ():
+            included = (path.parent / name).resolve()
+            assert included.exists(), f"{where(path)} includes {name}"
+            seen += 1
+            if included.relative_to(ROOT / "csrc").parts[0] not in MAY_INCLUDE[room]:
+                upward.append(f"{where(path)} includes {name}")
+    assert seen and not upward
+
+
+def test_triton_is_no_tower():
+    graph = {
+        name: {x for x in below if x.startswith("specdec_kernels.triton.")}
+        for name, below in imports(ROOT, "specdec_kernels").items()
+        if name.startswith("specdec_kernels.triton.")
+    }
+    assert circle(graph) is None
+    way = floors(graph)
+    assert len(way) <= MAX_FLOORS, " -> ".join(way)
+
+
+def test_triton_kernels_have_few_parameters():
+    found = {}
+    for path in sorted((ROOT / "specdec_kernels" / "triton").rglob("*.py")):
+        for name, _, parameters, decorators in python_functions(path.read_text()):
+            if any(re.search(r"\b(jit|kernel)\b", decorator) for decorator in decorators):
+                found[f"{where(path)} {name}"] = parameters
+    assert len(found) > 50
+    assert not {name: n for name, n in found.items() if n > MAX_PARAMETERS}
+
+
+CPP_SAMPLE = """namespace a {
+#define TWICE(x) \\
+  { x }
+constexpr int TABLE[] = {1, 2};
+struct B {
+  int c = 0;  // {
+  B() : c(1) {}
+  template <typename T>
+  int one(T f) const {
+    return g([&] { return 1; });
+  }
+};
+int two(const char* s = "{") {
+  if (s) {
+    return 1;
+  }
+  return B{}.c;
+}
+}  // namespace a
+"""
+
+
+def test_the_measures_measure():
+    """What the tests above would overlook if a measure were wrong."""
+    assert list(cpp_functions(CPP_SAMPLE)) == [("B", 1), ("one", 4), ("two", 6)]
+    text = 'def f(a, *b, c=1):\n    """Two\n    lines."""\n    return 1\n\n\n@jit\ndef g():\n    pass\n'
+    assert list(python_functions(text)) == [("f", 2, 3, []), ("g", 2, 0, ["jit"])]
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"] and circle({"a": {"b"}, "b": set()}) is None
+    assert floors({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == ["a", "b", "c"]
+
+
+def test_imports_are_found(tmp_path):
+    for name, text in {
+        "p/__init__.py": "from .a import x\n",
+        "p/a.py": "from p.q import b\nfrom . import c\n",
+        "p/c.py": "import p\n",
+        "p/q/__init__.py": "",
+        "p/q/b.py": "def f():\n    from ..c import g\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    assert imports(tmp_path, "p") == {
+        "p": {"p.a"},
+        "p.a": {"p.q.b", "p.c"},
+        "p.c": {"p"},
+        "p.q": set(),
+        "p.q.b": {"p.c"},
+    }

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make docs` adds to the pages of docs/: the repository's own pages and pictures, each kept where it belongs."""
+
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[2]
+PAGES = {"index.md": "README.md", "HACKING.md": "HACKING.md", "CHANGELOG.md": "CHANGELOG.md"}
+PICTURES = ("demo/trees.png", "demo/cascades.png")
+
+
+def on_files(files, config):
+    for name, path in PAGES.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    for path in PICTURES:
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links as the repository has them, from where the page stands in the site."""
+    if page.file.src_uri in PAGES:
+        return markdown.replace("](docs/", "](")
+    return re.sub(r"\]\(\.\./(demo/)", r"](\1", markdown)
