@@ -60,7 +60,7 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
 }
 TRITON = {
     "what is left in units of the row": (
-        "chain.py",
+        "core/residual.py",
         "                log_norm = tl.where(adding, new_norm, log_norm)\n"
         "                most = tl.where(adding, new_most, most)",
         "                log_norm = tl.where(adding, new_norm + (new_most - q.most) * q.scale, log_norm)",
@@ -68,7 +68,7 @@ TRITON = {
     ),
     "sums that are never measured anew": ("sample.py", "(total < measured * ENOUGH)", "(total < 0)", sample),
     "subnormal weights": (
-        "law.py",
+        "core/row.py",
         "tl.where(y < LEAST_EXPONENT, 0.0, tl.exp2(y))",
         "tl.exp2(y)",
         test_scales.test_the_least_exponent,

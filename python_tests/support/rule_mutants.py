@@ -406,8 +406,13 @@ CUDA = {
     "not walked": (REQUESTS, "if (!s.a.by_rule(b)) return;", "if (s.a.by_rule(b)) return;", FIVE),
 }
 
-T_PI, T_PLACE, T_RULES, T_CONFIDENCE = "pi.py", "place.py", "rules.py", "confidence.py"
-T_REQUEST, T_SETTLE = "request.py", "settle.py"
+T_PI, T_PLACE, T_RULES, T_CONFIDENCE = (
+    "rules/rule_dist.py",
+    "chain/position.py",
+    "rules/rule.py",
+    "rules/confidence.py",
+)
+T_REQUEST, T_SETTLE = "chain/by_rule.py", "chain/resample.py"
 
 TRITON = {
     # Cascades by row

@@ -5,9 +5,9 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .philox import given_uniform
+from .core import check
+from .core import launch
+from .core.philox import given_uniform
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
 

@@ -7,7 +7,7 @@ from typing import Iterator, NamedTuple
 
 import torch
 
-from . import launch
+from .core import launch
 
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
          torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.uint8: "*u8", torch.bool: "*i1"}  # fmt: skip

@@ -5,8 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
+from .core import check
+from .core import launch
 
 MAX_DRAFTS = 1024
 MAX_K = tl.constexpr(MAX_DRAFTS)

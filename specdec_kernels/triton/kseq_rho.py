@@ -4,9 +4,9 @@
 import torch
 import triton.language as tl
 
-from . import check
-from . import launch
-from .kseq import kseq_search
+from .core import check
+from .core import launch
+from .core.kseq import kseq_search
 
 
 @launch.kernel

@@ -5,10 +5,10 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .draw import has_mass, total_mass
-from .law import CHUNK, clean_p, clean_q, finite_max, first_chunk_with, first_lane_with, is_bad, lane_of, load_chunk
+from .core import check
+from .core import launch
+from .core.final_token import has_mass, total_mass
+from .core.row import CHUNK, clean_p, clean_q, finite_max, first_chunk_with, first_lane_with, is_bad, lane_of, load_chunk
 
 
 @triton.jit

@@ -5,10 +5,10 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .law import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled, weight_of
-from .pair import Dist, Side, Sizes, chunks_of, draft_chunk, law_chunk, load
+from .core import check
+from .core import launch
+from .core.row import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled, weight_of
+from .core.pair import Dist, Side, Sizes, chunks_of, draft_chunk, law_chunk, load
 
 
 @triton.jit

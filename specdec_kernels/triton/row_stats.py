@@ -4,11 +4,11 @@
 import torch
 import triton.language as tl
 
-from . import check
-from . import launch
-from .law import locate
-from .row_law import Parameters, row_law
-from .scan import parameter, scan_kernel
+from .core import check
+from .core import launch
+from .core.row import locate
+from .core.row_stats import Parameters, row_law
+from .core.chunk_sums import parameter, scan_kernel
 
 
 @launch.kernel

@@ -5,10 +5,10 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .draw import has_mass, pick_chunk, pick_lane, total_mass
-from .law import (
+from .core import check
+from .core import launch
+from .core.final_token import has_mass, pick_chunk, pick_lane, total_mass
+from .core.row import (
     CHUNK,
     ENOUGH,
     LOG2E,
@@ -24,7 +24,7 @@ from .law import (
     scaled,
     weight_of,
 )
-from .philox import DOMAIN_DRAFT, given_uniform, uniform
+from .core.philox import DOMAIN_DRAFT, given_uniform, uniform
 from .row_stats import laws, scan
 
 

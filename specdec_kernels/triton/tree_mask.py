@@ -5,8 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
+from .core import check
+from .core import launch
 
 # In the order of the op's format numbers: dtype, as what it is written, what is seen, what is hidden.
 FORMATS = (

@@ -5,9 +5,9 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .philox import uniform
+from .core import check
+from .core import launch
+from .core.philox import uniform
 
 
 @launch.kernel

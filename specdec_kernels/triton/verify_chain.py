@@ -4,12 +4,12 @@ the chunks of (p - q)+ at the stop; the second draws from them. Requests by a ru
 
 import torch
 
-from . import check
-from . import launch
-from .final import final_kernel
-from .request import request_kernel
+from .core import check
+from .core import launch
+from .chain.final import final_kernel
+from .chain.by_rule import request_kernel
 from .row_stats import laws
-from .stop import stop_kernel
+from .chain.stop import stop_kernel
 
 OP = "verify_chain"
 

@@ -7,16 +7,16 @@ import triton.language as tl
 
 from specdec_kernels.rules import NAMES, TABLE
 
-from . import check
-from . import launch
-from .descend import GREEDY, KSEQ, RECURSIVE, TARGET_ONLY, TRAVERSAL, descend
-from .links import FLOATS, INTS, Rows
-from .row_law import Parameters
-from .rules import EXACT, THRESHOLDS, Rules
-from .side import Side, Sizes
-from .traversal import FRAME_INTS, FRAME_REALS, traverse
-from .tree import Randomness, Tree
-from .walk import Out
+from .core import check
+from .core import launch
+from .tree.descend import GREEDY, KSEQ, RECURSIVE, TARGET_ONLY, TRAVERSAL, descend
+from .core.links import FLOATS, INTS, Rows
+from .core.row_stats import Parameters
+from .rules.rule import EXACT, THRESHOLDS, Rules
+from .core.side import Side, Sizes
+from .tree.traversal import FRAME_INTS, FRAME_REALS, traverse
+from .tree.tree import Randomness, Tree
+from .tree.walk import Out
 
 OP = "verify_tree"
 THREADS = 256

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .accept import is_draft_prob
-from .confidence import confidence
-from .judge import INVALID_DRAFT, INVALID_ROW
-from .pair import Dist, dist, entry, defines_distribution, prob_at
-from .philox import given_uniform, uniform
-from .pi import Pi, kept, make_law
-from .rules import EXACT, LENIENCE, LOSSY, THRESHOLDS, RELAXED, TYPICAL, asks_of, is_of_log, reads_draft, replaces_target
+from ..accept import is_draft_prob
+from ..rules.confidence import confidence
+from .draft_test import INVALID_DRAFT, INVALID_ROW
+from ..core.pair import Dist, dist, entry, defines_distribution, prob_at
+from ..core.philox import given_uniform, uniform
+from ..rules.rule_dist import Pi, kept, make_law
+from ..rules.rule import EXACT, LENIENCE, LOSSY, THRESHOLDS, RELAXED, TYPICAL, asks_of, is_of_log, reads_draft, replaces_target
 
 INTS = tl.constexpr(4)  # of a place
 FLOATS = tl.constexpr(6)

@@ -3,10 +3,10 @@
 
 import triton.language as tl
 
-from . import launch
-from .judge import INVALID_BONUS, judge, requests, row_of
-from .law import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled
-from .weights import p_weights, subtract
+from ..core import launch
+from .draft_test import INVALID_BONUS, judge, requests, row_of
+from ..core.row import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled
+from ..core.weights import p_weights, subtract
 
 
 @launch.kernel

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX
+from ..core.row import FLT_MAX
 
 EXACT = tl.constexpr(0)
 CHOW = tl.constexpr(1)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .law import CHUNK, is_bad
-from .pair import chunks_of, draft_chunk, draft_prob, law_chunk, load
-from .rules import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3, is_of_log, is_row_rule, is_token_rule
+from ..core.row import CHUNK, is_bad
+from ..core.pair import chunks_of, draft_chunk, draft_prob, law_chunk, load
+from .rule import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3, is_of_log, is_row_rule, is_token_rule
 
 # pi = of_p p + of_q q where q is kept, of_p p elsewhere; or max(min(q, of_q p), of_p p); or p or q, which TV will tell.
 MIXED = tl.constexpr(0)

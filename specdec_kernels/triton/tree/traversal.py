@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .blend import standing
-from .chain import chain_weight, draft_of, left_of, reduce
-from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
-from .links import Chain
-from .philox import DOMAIN_ACCEPT
-from .rules import EXACT, LOSSY
-from .side import choose, is_something, is_valid, one_hot, packed, prob, unpacked
-from .stand import rule_here, stand
+from ..core.mixture import standing
+from ..core.residual import chain_weight, draft_of, left_of, reduce
+from ..chain.draft_test import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from ..core.links import Chain
+from ..core.philox import DOMAIN_ACCEPT
+from ..rules.rule import EXACT, LOSSY
+from ..core.side import choose, is_something, is_valid, one_hot, packed, prob, unpacked
+from .node_dist import rule_here, stand
 from .tree import INSIDE, OUTSIDE, Tests, coin, entry, is_bad_tree, next_test, some
 from .walk import draft_law, finish, keep, target_law
 

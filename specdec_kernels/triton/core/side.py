@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .accept import is_draft_prob
-from .cutoff import spread
-from .law import FLT_MAX, chunk_sum, clean_prob, is_greedy, load_chunk, load_law, log_prob
-from .row_law import row_law
-from .scan import parameter, scale_of
+from ..accept import is_draft_prob
+from .filters import spread
+from .row import FLT_MAX, chunk_sum, clean_prob, is_greedy, load_chunk, load_law, log_prob
+from .row_stats import row_law
+from .chunk_sums import parameter, scale_of
 
 
 class Side(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .accept import is_draft_prob
-from .judge import row_of
-from .law import CHUNK, clean_p, clean_prob, clean_q, is_greedy, lane_of, load_chunk, load_law, log_prob, probs
+from ..accept import is_draft_prob
+from ..chain.draft_test import row_of
+from .row import CHUNK, clean_p, clean_prob, clean_q, is_greedy, lane_of, load_chunk, load_law, log_prob, probs
 
 
 class Side(NamedTuple):

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .law import FLT_MAX, chunk_sum, load_chunk, locate
+from .row import FLT_MAX, chunk_sum, load_chunk, locate
 
 
 @triton.jit

@@ -4,12 +4,12 @@
 import triton
 import triton.language as tl
 
-from . import launch
-from .draw import has_mass, pick_chunk, pick_lane, total_mass
-from .judge import EMPTY_RESIDUAL, INVALID_ROW, requests, row_of
-from .law import CHUNK, first_chunk_with, first_lane_with, is_greedy, load_law, log_prob
-from .philox import DOMAIN_FINAL, given_uniform, uniform
-from .weights import p_weights, subtract
+from ..core import launch
+from ..core.final_token import has_mass, pick_chunk, pick_lane, total_mass
+from .draft_test import EMPTY_RESIDUAL, INVALID_ROW, requests, row_of
+from ..core.row import CHUNK, first_chunk_with, first_lane_with, is_greedy, load_law, log_prob
+from ..core.philox import DOMAIN_FINAL, given_uniform, uniform
+from ..core.weights import p_weights, subtract
 
 
 @triton.jit

@@ -4,8 +4,8 @@
 import triton
 import triton.language as tl
 
-from .blend import first_chunk
-from .law import CHUNK, clean_p, clean_q, is_bad, is_greedy, lane_of, load_chunk, load_law, probs
+from .mixture import first_chunk
+from .row import CHUNK, clean_p, clean_q, is_bad, is_greedy, lane_of, load_chunk, load_law, probs
 from .side import Dist
 
 GUARD = tl.constexpr(2.0**-22)

@@ -5,13 +5,13 @@
 import triton
 import triton.language as tl
 
-from .draw import has_mass, pick_chunk, pick_lane
-from .judge import EMPTY_RESIDUAL, INVALID_ROW
-from .law import CHUNK, FLT_MAX
-from .pair import chunks_of, draft_prob, entry, defines_distribution, load, log_prob_at, prob_at
-from .philox import DOMAIN_ACCEPT, DOMAIN_FINAL
-from .pi import MIXED, NOBODY, Pi, complete, is_p, is_q, rest_chunk
-from .place import coin, get_place
+from ..core.final_token import has_mass, pick_chunk, pick_lane
+from .draft_test import EMPTY_RESIDUAL, INVALID_ROW
+from ..core.row import CHUNK, FLT_MAX
+from ..core.pair import chunks_of, draft_prob, entry, defines_distribution, load, log_prob_at, prob_at
+from ..core.philox import DOMAIN_ACCEPT, DOMAIN_FINAL
+from ..rules.rule_dist import MIXED, NOBODY, Pi, complete, is_p, is_q, rest_chunk
+from .position import coin, get_place
 
 # Where the way back stands: looking for the last position that stays, or drawing at it from what is left of pi, from pi, or from p.
 TESTING = tl.constexpr(0)

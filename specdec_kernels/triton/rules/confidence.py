@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX, LOG2E, finite_max, is_bad, scaled, weight_of
-from .pair import chunks_of, load
+from ..core.row import FLT_MAX, LOG2E, finite_max, is_bad, scaled, weight_of
+from ..core.pair import chunks_of, load
 
 
 class Confidence(NamedTuple):

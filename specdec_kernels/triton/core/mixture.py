@@ -5,9 +5,9 @@ links lie, right before the first one of its chain: q, of_p, of_q and cut in pla
 import triton
 import triton.language as tl
 
-from .law import CHUNK, clean_p, clean_q, lane_of, load_chunk, probs
+from .row import CHUNK, clean_p, clean_q, lane_of, load_chunk, probs
 from .links import Link, get_link, put_link
-from .pi import MIXED, NOBODY, Pi, is_p, is_q, kept, pi_prob, pi_weights
+from ..rules.rule_dist import MIXED, NOBODY, Pi, is_p, is_q, kept, pi_prob, pi_weights
 from .side import offset_of, prob
 
 RULERS = tl.constexpr(4)  # more than there are

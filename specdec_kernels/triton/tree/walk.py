@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .blend import put_p, standing
-from .chain import chain_chunk, chain_sum
-from .draw import has_mass, pick_chunk, pick_lane, total_mass
-from .final import largest_of
-from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
-from .law import CHUNK, LOG2E, first_chunk_with, first_lane_with, scaled
-from .links import Chain
-from .philox import DOMAIN_FINAL
-from .side import choose, dist, is_valid, one_hot, prob
+from ..core.mixture import put_p, standing
+from ..core.residual import chain_chunk, chain_sum
+from ..core.final_token import has_mass, pick_chunk, pick_lane, total_mass
+from ..chain.final import largest_of
+from ..chain.draft_test import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from ..core.row import CHUNK, LOG2E, first_chunk_with, first_lane_with, scaled
+from ..core.links import Chain
+from ..core.philox import DOMAIN_FINAL
+from ..core.side import choose, dist, is_valid, one_hot, prob
 from .tree import coin, entry, some
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX
+from .row import FLT_MAX
 from .side import packed, unpacked
 
 INTS = tl.constexpr(2)  # of a link

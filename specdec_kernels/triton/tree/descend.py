@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .accept import accept_test
-from .blend import first_weight, standing
-from .chain import chain_sum, chain_weight, draft_of, left_of, reduce
-from .draw import has_mass
-from .judge import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
-from .kseq import search_laws
-from .links import Chain, Link, get_link, put_link, subtracting
-from .philox import DOMAIN_ACCEPT
-from .rules import THRESHOLDS
-from .side import choose, draft_prob, is_something, is_valid, offset_of, one_hot, prob
-from .stand import rule_here, stand
+from ..accept import accept_test
+from ..core.mixture import first_weight, standing
+from ..core.residual import chain_sum, chain_weight, draft_of, left_of, reduce
+from ..core.final_token import has_mass
+from ..chain.draft_test import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from ..core.kseq import search_laws
+from ..core.links import Chain, Link, get_link, put_link, subtracting
+from ..core.philox import DOMAIN_ACCEPT
+from ..rules.rule import THRESHOLDS
+from ..core.side import choose, draft_prob, is_something, is_valid, offset_of, one_hot, prob
+from .node_dist import rule_here, stand
 from .tree import INSIDE, OUTSIDE, Tests, coin, entry, is_bad_tree, next_test, some
 from .walk import draft_law, draft_row, finish, keep, target_law
 

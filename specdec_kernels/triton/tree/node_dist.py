@@ -5,12 +5,12 @@ entry, and the rules take it alone."""
 import triton
 import triton.language as tl
 
-from . import pair
-from .blend import put_p, put_pi
-from .confidence import confidence
-from .pi import complete, is_p, make_law
-from .rules import EXACT, LOSSY, THRESHOLDS, asks_of, is_of_log, replaces_target, rule_of
-from .side import is_something, is_valid, offset_of, one_hot
+from ..core import pair
+from ..core.mixture import put_p, put_pi
+from ..rules.confidence import confidence
+from ..rules.rule_dist import complete, is_p, make_law
+from ..rules.rule import EXACT, LOSSY, THRESHOLDS, asks_of, is_of_log, replaces_target, rule_of
+from ..core.side import is_something, is_valid, offset_of, one_hot
 from .tree import INSIDE, Tests, entry, next_test, some
 from .walk import draft_law
 

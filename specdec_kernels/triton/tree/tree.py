@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .philox import given_uniform, uniform
+from ..core.philox import given_uniform, uniform
 
 INSIDE = tl.constexpr(-1)  # a wanted token: any of a vocabulary
 OUTSIDE = tl.constexpr(-2)  # any other

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from .law import clean_p, clean_q, is_greedy, lane_of, load_chunk, load_law, probs
+from .row import clean_p, clean_q, is_greedy, lane_of, load_chunk, load_law, probs
 
 
 @triton.jit

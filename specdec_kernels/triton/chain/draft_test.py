@@ -4,9 +4,9 @@
 import triton
 import triton.language as tl
 
-from .accept import accept_test, is_draft_prob
-from .law import clean_prob, is_greedy, load_law, log_prob, span
-from .philox import DOMAIN_ACCEPT, given_uniform, uniform
+from ..accept import accept_test, is_draft_prob
+from ..core.row import clean_prob, is_greedy, load_law, log_prob, span
+from ..core.philox import DOMAIN_ACCEPT, given_uniform, uniform
 
 INVALID_ROW = tl.constexpr(1)
 EMPTY_RESIDUAL = tl.constexpr(2)

@@ -8,7 +8,7 @@ by side and bisected over the ordered bits of a float; while there are more, the
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX, LOG2E, chunk_sum, load_chunk, scaled, weight_of
+from .row import FLT_MAX, LOG2E, chunk_sum, load_chunk, scaled, weight_of
 
 ONE = tl.constexpr(float(1 << 38))  # weights in fixed point: integer sums do not depend on their order; 2^24 of them fit
 

@@ -4,13 +4,13 @@
 import triton
 import triton.language as tl
 
-from .blend import first_chunk, first_weight, standing
-from .draw import has_mass, total_mass
-from .judge import INVALID_DRAFT
-from .law import FLT_MIN, chunk_sum, clean_q, finite_max, is_bad, lane_of, load_chunk, probs
+from .mixture import first_chunk, first_weight, standing
+from .final_token import has_mass, total_mass
+from ..chain.draft_test import INVALID_DRAFT
+from .row import FLT_MIN, chunk_sum, clean_q, finite_max, is_bad, lane_of, load_chunk, probs
 from .links import INTS, Chain, get_link, put_link, subtracting
 from .side import Dist, choose, chunks_from, draft_prob, each, each_dist, each_request, is_something, offset_of, one_hot, prob
-from .tree import some
+from ..tree.tree import some
 
 
 @triton.jit

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from . import launch
-from .accept import accept_test, is_draft_prob
-from .judge import INVALID_BONUS, gathered, requests, row_of
-from .pair import Side, Sizes, draft_prob
-from .philox import DOMAIN_ACCEPT
-from .pi import complete, pi_prob
-from .place import Coins, Drafts, Place, Places, Request, coin, look, put_place
-from .rules import EXACT, LENIENCE, SYNTHETIC, THRESHOLDS, RELAXED, TYPICAL, Rules, replaces_target, rule_of
-from .settle import settle
+from ..core import launch
+from ..accept import accept_test, is_draft_prob
+from .draft_test import INVALID_BONUS, gathered, requests, row_of
+from ..core.pair import Side, Sizes, draft_prob
+from ..core.philox import DOMAIN_ACCEPT
+from ..rules.rule_dist import complete, pi_prob
+from .position import Coins, Drafts, Place, Places, Request, coin, look, put_place
+from ..rules.rule import EXACT, LENIENCE, SYNTHETIC, THRESHOLDS, RELAXED, TYPICAL, Rules, replaces_target, rule_of
+from .resample import settle
 
 
 @triton.jit

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .cutoff import ONE, crossing, keep, top_k_bound
-from .law import CHUNK, FLT_MAX, LOG2E, first_chunk_with, first_lane_with, load_chunk, scaled, weight_of
-from .scan import is_cold, parameter, scale_of
+from .filters import ONE, crossing, keep, top_k_bound
+from .row import CHUNK, FLT_MAX, LOG2E, first_chunk_with, first_lane_with, load_chunk, scaled, weight_of
+from .chunk_sums import is_cold, parameter, scale_of
 
 
 class Parameters(NamedTuple):

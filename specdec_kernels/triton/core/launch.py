@@ -90,7 +90,7 @@ def table(V: int) -> Table:
 
 @functools.cache
 def interpreted() -> bool:
-    from .scan import scan_kernel
+    from .chunk_sums import scan_kernel
 
     return isinstance(scan_kernel.aligned, InterpretedFunction)
 
