@@ -60,10 +60,10 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
 }
 TRITON = {
     "what is left in units of the row": (
-        "core/residual.py",
+        "tree/reduce.py",
         "                log_norm = tl.where(adding, new_norm, log_norm)\n"
         "                most = tl.where(adding, new_most, most)",
-        "                log_norm = tl.where(adding, new_norm + (new_most - q.most) * q.scale, log_norm)",
+        "                log_norm = tl.where(adding, new_norm + (new_most - q.stats.max) * q.stats.scale, log_norm)",
         trees,
     ),
     "sums that are never measured anew": ("sample.py", "(total < measured * ENOUGH)", "(total < 0)", sample),

@@ -2,11 +2,9 @@
 """uniforms: the random numbers of (seed, offset, domain, slot), one per element."""
 
 import torch
-import triton
 import triton.language as tl
 
-from .core import check
-from .core import launch
+from .core import check, launch
 from .core.philox import uniform
 
 

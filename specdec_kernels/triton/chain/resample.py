@@ -1,19 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a walk by a rule: on the way back to the last position that stays, and the final token there
-(csrc/ops/verify_chain/{block_verification,position}.h)."""
+(csrc/ops/verify_chain/{block_verification,position}.h). A program serves one request: S.ROWS is 1."""
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from ..core.final_token import has_mass, pick_chunk, pick_lane
-from .draft_test import EMPTY_RESIDUAL, INVALID_ROW
-from ..core.row import CHUNK, FLT_MAX
-from ..core.pair import chunks_of, draft_prob, entry, defines_distribution, load, log_prob_at, prob_at
-from ..core.philox import DOMAIN_ACCEPT, DOMAIN_FINAL
-from ..rules.rule_dist import MIXED, NOBODY, Pi, complete, is_p, is_q, rest_chunk
-from .position import coin, get_place
+from ..core.final_token import EMPTY_RESIDUAL, INVALID_ROW, has_mass, pick_chunk, pick_lane
+from ..core.mixture import CAPPED, MIXED, NOBODY, TARGET, Mixture, each_mixture, hot_of, is_p, mixed_chunk
+from ..core.philox import DOMAIN_ACCEPT, DOMAIN_FINAL, uniform_of
+from ..core.row import (
+    CHUNK,
+    FLT_MAX,
+    by_row,
+    chunks_from,
+    chunks_of,
+    each,
+    each_request,
+    finite_max,
+    is_bad,
+    max_of,
+    some,
+)
+from ..core.side import draft_prob, each_dist, entries, is_something, is_valid, prob
+from ..rules.rule_dist import complete
+from .position import get_position
 
-# Where the way back stands: looking for the last position that stays, or drawing at it from what is left of pi, from pi, or from p.
+# Where the way back stands: looking for the last position that stays, or drawing at it from what is left of pi, from
+# pi, or
+# from p.
 TESTING = tl.constexpr(0)
 REST = tl.constexpr(1)
 WHOLE = tl.constexpr(2)
@@ -22,101 +38,138 @@ LOST = tl.constexpr(4)
 DONE = tl.constexpr(5)
 
 
+class Left(NamedTuple):
+    """(m pi - minus q)+ at a position."""
+
+    p: Any
+    q: Any
+    pi: Any
+    m: Any
+    minus: Any
+
+
 @triton.jit
-def rest_mass(target, draft, place, pi, m, minus, masses, at, sums, S):
-    """The total of (m pi - minus q)+ in float64, NaN where p is no law; its chunks stay in masses."""
-    total = tl.full([], 0.0, tl.float64)
-    chunks = chunks_of(target.V)
+def reads_p(left):
+    return (left.pi.form == CAPPED) | (left.pi.of_p != 0) | (left.pi.score_row == TARGET)
+
+
+@triton.jit
+def sum_left(target, draft, left, masses, sums, S):
+    """Its total in float64, NaN where p is no law; its chunks stay in masses."""
+    total = tl.full([S.ROWS], 0.0, tl.float64)
+    chunks = chunks_of(target)
+    b = each_request(S)
+    p, q, pi = each_dist(left.p, S), each_dist(left.q, S), each_mixture(left.pi, S)
+    m, minus, reads, alive = each(left.m, S), each(left.minus, S), each(reads_p(left), S), each(sums, S)
     tl.debug_barrier()
-    for begin in range(0, tl.where(sums, chunks, 0), S.TOGETHER):
-        c = begin + tl.arange(0, S.TOGETHER)
-        w, bad = rest_chunk(target, draft, place.p, place.q, pi, m, minus, c, S)
-        mass = tl.where(bad, float("nan"), tl.sum(w, 1))
-        tl.store(masses + at + c, mass, mask=c < chunks)
-        total += tl.sum(tl.where(c < chunks, mass, 0.0).to(tl.float64), 0)
+    for begin in range(0, tl.max(tl.where(sums, chunks, 0), 0), S.TOGETHER):
+        c = chunks_from(begin, S)
+        here = alive & (c < chunks)
+        z, w = mixed_chunk(target, draft, b, p, q, pi, m, minus, c, reads, here, S)
+        mass = tl.sum(w, 1)
+        if target.PROBS:
+            mass = tl.where(is_bad(z), float("nan"), mass)
+        tl.store(masses + b * chunks + c, mass, mask=here)
+        total += tl.sum(by_row(mass.to(tl.float64), S), 1)
     tl.debug_barrier()
     return total
 
 
 @triton.jit
-def draw(target, draft, place, pi, m, minus, masses, at, total, v, S):
+def draw_left(target, draft, b, left, masses, total, v, found, S):
     """Inverse CDF over the chunk sums left behind."""
-    one = tl.zeros([1], tl.float64)
-    chunk, into, mass = pick_chunk(masses, one.to(tl.int64) + at, chunks_of(target.V), one + v * total, one == 0, 1, S.CHUNKS)
-    w, _ = rest_chunk(target, draft, place.p, place.q, pi, m, minus, chunk, S)
-    return tl.sum(chunk.to(tl.int64) * CHUNK + pick_lane(w, into, mass, S.WIDTH), 0)
+    chunks = chunks_of(target)
+    c, into, mass = pick_chunk(masses, b * chunks, chunks, v * total, found, S)
+    _, w = mixed_chunk(target, draft, b, left.p, left.q, left.pi, left.m, left.minus, c, reads_p(left), found, S)
+    return c.to(tl.int64) * CHUNK + pick_lane(w, into, mass, S)
 
 
 @triton.jit
 def argmax_finite(target, p, needed, S):
     """The first of the largest finite entries; 0 where there is none."""
-    top = tl.full([], -float("inf"), tl.float32)
-    id = tl.full([], 0, tl.int32)
-    for begin in range(0, tl.where(needed, chunks_of(target.V), 0), S.TOGETHER):
-        c = begin + tl.arange(0, S.TOGETHER)
-        z = load(target, p, c, needed, -float("inf"), S)
+    top = tl.full([S.ROWS], -float("inf"), tl.float32)
+    id = tl.full([S.ROWS], 0, tl.int32)
+    d = each_dist(p, S)
+    alive = each(needed, S)
+    for begin in range(0, tl.max(tl.where(needed, chunks_of(target), 0), 0), S.TOGETHER):
+        c = chunks_from(begin, S)
+        z, _ = entries(target, each_request(S), d, c, alive, False, S)
         z = tl.where(z < float("inf"), z, -float("inf"))
-        most = tl.max(tl.max(z, 1), 0)
+        most = max_of(finite_max(z), S)
         at = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
-        first = tl.min(tl.min(tl.where(z == most, at, 2147483647), 1), 0)
-        id = tl.where(most > top, first, id)
+        first = tl.min(tl.where(z == each(most, S)[:, None], at, 2147483647), 1)
+        id = tl.where(most > top, tl.min(by_row(first, S), 1), id)
         top = tl.maximum(top, most)
     return id.to(tl.int64)
 
 
 @triton.jit
-def settle(drafts, x, i, status, target, draft, places, masses, coins, alpha, block, S):
+def left_at(target, draft, position, state, hopeless, alpha, needed, S):
+    """What is to be drawn from: (r pi - q)+ where a tested draft takes q away, else pi; or p itself."""
+    pi = complete(target, draft, position.p, position.q, position.pi, alpha.first, needed & ~hopeless, S)
+    alone = state == PLAIN
+    form = tl.where(alone, MIXED, pi.form)
+    of_p, of_q = tl.where(alone, 1.0, pi.of_p), tl.where(alone, 0.0, pi.of_q)
+    score_row = tl.where(alone, NOBODY, pi.score_row)
+    pi = Mixture(form, score_row, of_p, of_q, pi.threshold, pi.confidence_gap, pi.open)
+    takes = position.tested & is_something(position.q) & (state <= REST)
+    m = tl.where(takes, position.r, 1.0).to(tl.float32)
+    # Of p itself a one-hot draft leaves nothing.
+    one = tl.full([S.ROWS], 1.0, tl.float32)
+    minus = tl.where(takes, tl.where(is_p(pi) & (position.q.hot >= 0), FLT_MAX, one), 0.0)
+    return Left(position.p, position.q, pi, m, minus), takes
+
+
+@triton.jit
+def stays_at(draft, b, position, hot, total, u):
+    """Of a block: whether u < h_i."""
+    r = position.r
+    q_hot, _ = prob(draft, b, position.q, hot, hot >= 0)
+    s = tl.where(hot >= 0, tl.maximum(r - draft_prob(q_hot), 0.0), total)
+    return u < tl.where(position.tested & (r < 1) & (s == s), s / (s + 1 - r), r)
+
+
+@triton.jit
+def resample(drafts, x, i, status, target, draft, positions, masses, random, alpha, block, S):
     """The position where the walk ends, the final token there, ln p of it, and the status.
 
-    In a block: the last i with u < h_i, h_i = s_i / (s_i + 1 - r_i), s_i = sum (r_i pi_i - q_i)+; h = r at the last. After a tested
-    draft the token is from (r pi - q)+; from pi where nothing is to be taken away or nothing is left; or else from p."""
-    at = x.b * chunks_of(target.V)
-    v = coin(coins, drafts, x, DOMAIN_FINAL, x.b * 0, drafts.G)
+    In a block: the last i with u < h_i, h_i = s_i / (s_i + 1 - r_i), s_i = sum (r_i pi_i - q_i)+; h = r at the last.
+    After a tested draft the token is from (r pi - q)+; from pi where nothing is to be taken away or nothing is left; or
+    else from p."""
+    columns = drafts.G + 1
+    v = uniform_of(random, x.b, drafts.G, columns, DOMAIN_FINAL, x.b * 0, x.b >= 0)
     state = tl.where(block & (i > 0), TESTING, REST)
-    empty = tl.full([], 0, tl.int32)
+    empty = tl.full([S.ROWS], 0, tl.int32)
     token = x.b * 0
-    logprob = tl.full([], float("nan"), tl.float64)
-    while state < LOST:
-        place, draws = get_place(places, drafts, x, i, target, draft)
-        r = place.r
+    logprob = tl.full([S.ROWS], float("nan"), tl.float64)
+    while some(state < LOST):
+        position, draws = get_position(positions, drafts, x, i, target, draft, S)
         testing = state == TESTING
-        u = coin(coins, drafts, x, DOMAIN_ACCEPT, tl.maximum(i - 1, 0), tl.maximum(i - 1, 0))
-        fine = draws & defines_distribution(place.p)
-        if target.PROBS:
-            hopeless = testing & False
-        else:
-            hopeless = testing & (u > 1.01 * r)  # s <= r, up to rounding, so h <= r
-        pi = complete(target, draft, place.p, place.q, place.pi, alpha.first, fine & ~hopeless, S)
-        one = tl.full([], 1.0, tl.float32)
-        plain = state == PLAIN
-        pi = Pi(
-            tl.where(plain, MIXED, pi.form), tl.where(plain, NOBODY, pi.ruler), tl.where(plain, one, pi.of_p), tl.where(plain, one * 0, pi.of_q),
-            pi.cut, pi.lack, pi.open,
-        )  # fmt: skip
-        takes = place.tested & (place.q.row | (place.q.hot >= 0)) & (state <= REST)
-        hot = tl.where(is_p(pi), place.p.hot, tl.where(is_q(pi), place.q.hot, -1))
-        m = tl.where(takes, r, 1.0).to(tl.float32)
-        # Of p itself a one-hot draft leaves nothing.
-        minus = tl.where(takes, tl.where(is_p(pi) & (place.q.hot >= 0), FLT_MAX, one), 0.0)
+        before = tl.maximum(i - 1, 0)
+        u = uniform_of(random, x.b, before, columns, DOMAIN_ACCEPT, before, x.b >= 0)
+        fine = draws & is_valid(target, position.p)
+        hopeless = testing & False
+        if not target.PROBS:
+            hopeless = testing & (u > 1.01 * position.r)  # s <= r, up to rounding, so h <= r
+        left, takes = left_at(target, draft, position, state, hopeless, alpha, fine, S)
+        hot = hot_of(left.pi, left.p, left.q)
         sums = fine & ~hopeless & (hot < 0)
-        total = rest_mass(target, draft, place, pi, m, minus, masses, at, sums, S)
-        q_hot = draft_prob(prob_at(draft, place.q, hot, entry(draft, place.q, hot)))
-        s = tl.where(hot >= 0, tl.maximum(r - q_hot, 0.0), total)
-        h = tl.where(place.tested & (r < 1) & (s == s), s / (s + 1 - r), r)
-        stays = ~testing | (~hopeless & (u < h))
+        total = sum_left(target, draft, left, masses, sums, S)
+        stays = ~testing | (~hopeless & stays_at(draft, x.b, position, hot, total, u))
         found = stays & sums & has_mass(total)
         done = stays & (~draws | (fine & ((hot >= 0) | found)))
         token = tl.where(done & (hot >= 0), hot, token)
-        if found:
-            token = draw(target, draft, place, pi, m, minus, masses, at, total, v, S)
-        x_p = log_prob_at(target, place.p, token, entry(target, place.p, token))
-        logprob = tl.where(done & draws, x_p, logprob)
+        if some(found):
+            token = tl.where(found, draw_left(target, draft, x.b, left, masses, total, v, found, S), token)
+        _, log_p = prob(target, x.b, left.p, token, done & draws)
+        logprob = tl.where(done & draws, log_p, logprob)
         empty = tl.where(stays & sums & ~found, EMPTY_RESIDUAL, empty)
         status |= tl.where(done, empty, 0)
         further = tl.where(state <= REST, tl.where(takes, WHOLE, PLAIN), state + 1)
-        state = tl.where(done, DONE, tl.where(stays, tl.where(fine, further, LOST), tl.where(i > 1, TESTING, REST)))
+        elsewhere = tl.where(i > 1, TESTING, REST)
+        state = tl.where(done, DONE, tl.where(stays, tl.where(fine, further, LOST), elsewhere))
         i -= tl.where(stays, 0, 1)
     lost = state == LOST
-    place, _ = get_place(places, drafts, x, i, target, draft)
-    token = tl.where(lost, argmax_finite(target, place.p, lost, S), token)
+    position, _ = get_position(positions, drafts, x, i, target, draft, S)
+    token = tl.where(lost, argmax_finite(target, position.p, lost, S), token)
     return i, token, logprob, status | tl.where(lost, INVALID_ROW, 0)

@@ -1,109 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The law that a chain begins with: p, or the law pi of p and q that a rule puts in its place (csrc/core/mixture.h). pi lies where
-links lie, right before the first one of its chain: q, of_p, of_q and cut in place of m, s and cap, form and ruler in place of gone."""
+"""A law made of two, p and q, and what of it is left when q is taken away: evaluated id by id, never stored
+(csrc/core/mixture.h)."""
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .row import CHUNK, clean_p, clean_q, lane_of, load_chunk, probs
-from .links import Link, get_link, put_link
-from ..rules.rule_dist import MIXED, NOBODY, Pi, is_p, is_q, kept, pi_prob, pi_weights
-from .side import offset_of, prob
+from .row import CHUNK, each
+from .side import draft_prob, entries
 
-RULERS = tl.constexpr(4)  # more than there are
-
-
-@triton.jit
-def put_pi(rows, at, pi, q, mask):
-    """For the chain whose links begin at `at`."""
-    one = tl.full(at.shape, 1.0, tl.float32)
-    code = (pi.form * RULERS + pi.ruler).to(tl.int64) + at * 0
-    put_link(rows, at - 1, Link(q, one * pi.of_p, one * pi.of_q, one * pi.cut, code), mask)
+# pi = of_p p + of_q q where q is kept, of_p p elsewhere; or max(min(q, of_q p), of_p p); or p or q, which TV will tell.
+MIXED = tl.constexpr(0)
+CAPPED = tl.constexpr(1)
+UNDECIDED = tl.constexpr(2)
+# Whose entry tells, reaching the threshold, that q is kept there
+NOBODY = tl.constexpr(0)
+TARGET = tl.constexpr(1)
+DRAFT = tl.constexpr(2)
 
 
-@triton.jit
-def put_p(rows, at, q, mask):
-    """p stands for itself."""
-    one = tl.full(at.shape, 1.0, tl.float32)
-    put_link(rows, at - 1, Link(q, one, one * 0, one * 0, at * 0 + (MIXED * RULERS + NOBODY)), mask)
-
-
-@triton.jit
-def get_pi(rows, at, mask):
-    """pi, and the q that it is made of."""
-    link = get_link(rows, at - 1, mask)
-    code = tl.maximum(link.gone, 0)
-    return Pi(code // RULERS, code % RULERS, link.m, link.s, link.cap, 0.0, 0), link.q
+class Mixture(NamedTuple):
+    form: Any
+    score_row: Any
+    of_p: Any
+    of_q: Any
+    threshold: Any  # NaN keeps nothing
+    confidence_gap: Any  # where TV will tell
+    open: Any  # of_p lacks what a sum over V will tell, and stands below it
 
 
 @triton.jit
-def standing(rows, p, at, mask):
-    """Whether p stands for itself, and the one id that is possible, -1: several are."""
-    if rows.BLENDS:
-        pi, q = get_pi(rows, at, mask)
-        return is_p(pi), tl.where(is_p(pi), p.hot, tl.where(is_q(pi), q.hot, -1))
-    else:
-        return mask == mask, p.hot
+def plain(form, score_row, of_p, of_q, threshold):
+    """A mixture of which nothing is open."""
+    return Mixture(form, score_row, of_p, of_q, threshold, of_p.to(tl.float64) * 0, form * 0)
 
 
 @triton.jit
-def entry_of(side, b, d, v, mask):
-    """The row of a law as it is at ids v; NaN outside it, and of a token without a row its probability."""
-    inside = mask & (d.row >= 0) & (v >= 0) & (v < side.V)
-    z = tl.load(side.rows + offset_of(side, b, d.row) + v, mask=inside, other=float("nan")).to(tl.float32)
-    return tl.where(d.row >= 0, z, tl.where(d.hot == v, 1.0, 0.0))
+def is_p(pi):
+    return (pi.form == MIXED) & (pi.of_p == 1) & (pi.of_q == 0)
 
 
 @triton.jit
-def first_weight(rows, b, p, at, v, mask):
-    """The weight of ids v before any link, in float64, NaN where p is no law."""
-    x, _ = prob(rows.target, b, p, v, mask)
-    x = tl.where(x < 0, 0.0, x)
-    if rows.BLENDS:
-        pi, q = get_pi(rows, at, mask)
-        z = entry_of(rows.target, b, p, v, mask)
-        if rows.draft.rows is None:
-            y = tl.where(q.hot == v, 1.0, 0.0).to(tl.float64)
-            keeps = kept(pi, z, y.to(tl.float32))
-        else:
-            y, _ = prob(rows.draft, b, q, v, mask)
-            keeps = kept(pi, z, entry_of(rows.draft, b, q, v, mask))
-        inside = v < rows.target.V
-        x = tl.where(inside, pi_prob(pi, x, y, keeps & inside, inside), 0.0)
-    return x
+def is_q(pi):
+    return (pi.form == MIXED) & (pi.of_p == 0) & (pi.of_q == 1) & (pi.score_row == NOBODY)
 
 
 @triton.jit
-def entries(side, b, d, c, alive, DRAFT: tl.constexpr, WIDTH: tl.constexpr):
-    """Chunk c of a law's row as it is, and its probabilities. A token without a row is its own row."""
-    one = tl.where(tl.arange(0, WIDTH)[None, :] == lane_of(d.hot, c)[:, None], 1.0, 0.0)
-    if side.rows is None:
-        return one, one
-    else:
-        z = load_chunk(side.rows, offset_of(side, b, d.row), side.V, c, alive & (d.row >= 0), -float("inf"), WIDTH)
-        if side.PROBS:
-            w = clean_q(z) if DRAFT else clean_p(z)
-        else:
-            w = probs(z, d.scale, d.cutoff, d.log_norm, d.most)
-            if DRAFT:
-                w = clean_q(w)
-        return tl.where((d.row >= 0)[:, None], z, one), tl.where(((d.hot >= 0) | (d.row < 0))[:, None], one, w)
+def hot_of(pi, p, q):
+    """The one id that is possible; -1: several are."""
+    return tl.where(is_p(pi), p.hot, tl.where(is_q(pi), q.hot, -1))
 
 
 @triton.jit
-def first_chunk(rows, b, p, at, c, alive, WIDTH: tl.constexpr):
-    """Chunk c of p's row as it is, and the weights before any link."""
-    if rows.BLENDS:
-        z, x = entries(rows.target, b, p, c, alive, False, WIDTH)
-        pi, q = get_pi(rows, at, alive)
-        z_q, y = entries(rows.draft, b, q, c, alive & (pi.of_q != 0), True, WIDTH)
-        tile = Pi(pi.form[:, None], pi.ruler[:, None], pi.of_p[:, None], pi.of_q[:, None], pi.cut[:, None], 0.0, 0)
-        inside = tl.arange(0, WIDTH)[None, :] < (rows.target.V - c * CHUNK)[:, None]
-        return z, tl.where(inside & alive[:, None], pi_weights(tile, z, x, z_q, y, 1.0, 0.0), 0.0)
-    else:
-        z = load_chunk(rows.target.rows, offset_of(rows.target, b, p.row), rows.target.V, c, alive, -float("inf"), WIDTH)
-        if rows.target.PROBS:
-            w = clean_p(z)
-        else:
-            w = probs(z, p.scale, p.cutoff, p.log_norm, p.most)
-        return z, w
+def keeps(pi, of_target, of_draft):
+    """Whether q is kept at ids whose entries these are."""
+    score = tl.where(pi.score_row == TARGET, of_target, of_draft)
+    return (pi.score_row == NOBODY) | (score >= pi.threshold)
+
+
+@triton.jit
+def mixed_prob(pi, p, q, kept, inside):
+    """pi at an id with these probabilities, of the target's vocabulary where `inside`. Of what is open, no more than
+    pi."""
+    y = tl.where(inside, draft_prob(q), 0.0)
+    of_p = pi.of_p.to(tl.float64) * p
+    of_q = pi.of_q.to(tl.float64)
+    mixed = of_p + tl.where(kept, of_q, 0.0) * y
+    mixed = tl.where(is_p(pi), p, mixed)
+    mixed = tl.where(is_q(pi), y, mixed)
+    most = of_q * p
+    capped = tl.where(y < most, y, most)
+    capped = tl.where(capped < of_p, of_p, capped)
+    return tl.where(pi.form == CAPPED, capped, tl.where(pi.form == UNDECIDED, tl.where(p < y, p, y), mixed))
+
+
+@triton.jit
+def weights(pi, z, x, z_q, y, m, minus):
+    """(m pi - minus q)+ at ids of the target whose entries are z and z_q and probabilities x and y, put together so
+    that nothing cancels where pi is q."""
+    mixed = m * pi.of_p * x + tl.where(keeps(pi, z, z_q), m * pi.of_q - minus, -minus) * y
+    capped = m * tl.maximum(tl.minimum(y, pi.of_q * x), pi.of_p * x) - minus * y
+    return tl.maximum(tl.where(pi.form == CAPPED, capped, mixed), 0.0)
+
+
+@triton.jit
+def each_mixture(pi, S):
+    """As often as chunks are read at once; what is open stays behind."""
+    return plain(each(pi.form, S), each(pi.score_row, S), each(pi.of_p, S), each(pi.of_q, S), each(pi.threshold, S))
+
+
+@triton.jit
+def column(pi):
+    """For a tile of chunks."""
+    return plain(pi.form[:, None], pi.score_row[:, None], pi.of_p[:, None], pi.of_q[:, None], pi.threshold[:, None])
+
+
+@triton.jit
+def inside_target(target, c, S):
+    return tl.arange(0, S.WIDTH)[None, :] < (target.V - c * CHUNK)[:, None]
+
+
+@triton.jit
+def mixed_chunk(target, draft, b, p, q, pi, m, minus, c, reads_p, alive, S):
+    """Chunks c of p's row as it is, and the weights (m pi - minus q)+."""
+    z, x = entries(target, b, p, c, alive & reads_p, False, S)
+    z_q, y = entries(draft, b, q, c, alive & ((minus != 0) | (pi.of_q != 0)), True, S)
+    w = weights(column(pi), z, x, z_q, y, m[:, None], minus[:, None])
+    return z, tl.where(inside_target(target, c, S) & alive[:, None], w, 0.0)

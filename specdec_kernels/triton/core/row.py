@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, laws and chunks as Triton functions: csrc/core/row.h for a block of rows at once.
+"""Rows, their four floats and their chunks as Triton functions: csrc/core/{row,side,views}.h for a block of rows at
+once.
 
 A program serves ROWS rows; on a GPU that is one row wherever rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH
-is 1024 unless the whole row is shorter. Every sum over V is a sum of chunks, so its bits depend on the row alone.
+is 1024 unless the whole row is shorter; a program that reads a row by itself takes TOGETHER chunks of it at once, as a
+tile [ROWS * TOGETHER, WIDTH]. Every sum over V is a sum of chunks, so its bits depend on the row alone.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -13,7 +17,154 @@ LOG2E = tl.constexpr(1.4426950408889634)
 FLT_MAX = tl.constexpr(3.4028234663852886e38)
 FLT_MIN = tl.constexpr(2.0**-126)
 ENOUGH = tl.constexpr(2.0**-60)  # what is left of a law is measured anew once it weighs less: csrc/core/residual.h
-LEAST_EXPONENT = tl.constexpr(-126.0)  # a logit that weighs less than 2^-126 of the largest one weighs nothing, on every backend
+LEAST_EXPONENT = tl.constexpr(
+    -126.0
+)  # a logit that weighs less than 2^-126 of the largest one weighs nothing, on every backend
+
+
+class Sizes(NamedTuple):
+    """How a program cuts its work; a constant of every kernel."""
+
+    ROWS: Any
+    WIDTH: Any
+    CHUNKS: Any = 1  # chunk sums that are looked at together
+    TOGETHER: Any = 1
+    FEW: Any = 1  # logits that a filter holds side by side
+    TILE: Any = 1  # nodes or drafts of a tree that are looked at together
+
+
+class Values(NamedTuple):
+    """Of every request its own, or one for all of them."""
+
+    data: Any  # [B] or [1]; None: not given
+    each: Any
+
+
+class Sampling(NamedTuple):
+    """The sampling parameters of requests: Values."""
+
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+
+    def given(self) -> bool:
+        return any(values.data is not None for values in self)
+
+    def filters(self) -> bool:
+        return any(values.data is not None for values in self[1:])
+
+
+class Scratch(NamedTuple):
+    """Where the stats of rows are computed: the largest finite logit and the sum of each chunk, and what filters look
+    at."""
+
+    maxes: Any  # [rows, chunks]
+    sums: Any
+    listed: Any = None  # [slots, chunks]; None: no row has a filter
+    few: Any = None  # [slots, FEW]
+
+
+class Side(NamedTuple):
+    """The rows of one side, target or draft: logits or probabilities."""
+
+    data: Any  # None: one-hot drafts alone
+    V: Any
+    batch_stride: Any  # 0 if the rows of all requests are numbered together
+    row_stride: Any
+    extra: Any  # whether a request has a row beyond its drafts, if they are so numbered
+    stats: Any  # [rows, 4], or None
+    sampling: Any  # Sampling, where there are no stats; None: none of them
+    scratch: Any  # Scratch or None
+    PROBS: Any
+
+
+class RowStats(NamedTuple):
+    scale: Any
+    cutoff: Any
+    log_norm: Any
+    max: Any
+
+
+class Dist(NamedTuple):
+    """A law: a row of the request's side, or all mass on `hot` where that is not negative. Nothing where both are."""
+
+    row: Any
+    hot: Any
+    stats: Any
+
+
+@triton.jit
+def some(mask):
+    return tl.max(mask.to(tl.int32), 0) > 0
+
+
+@triton.jit
+def load_value(values, b, mask, other):
+    """A value of the requests b: `other` where none are given."""
+    if values.data is None:
+        return tl.zeros(b.shape, tl.float32) + other
+    else:
+        return tl.load(values.data + b.to(tl.int64) * values.each, mask=mask, other=other)
+
+
+@triton.jit
+def each(x, S):
+    """[ROWS] -> [ROWS * TOGETHER]: once for every chunk of a row that is read at once."""
+    if S.TOGETHER == 1:
+        return x
+    else:
+        return tl.reshape(tl.broadcast_to(x[:, None], [S.ROWS, S.TOGETHER]), [S.ROWS * S.TOGETHER])
+
+
+@triton.jit
+def by_row(x, S):
+    """[ROWS * TOGETHER] -> [ROWS, TOGETHER]."""
+    return tl.reshape(x, [S.ROWS, S.TOGETHER])
+
+
+@triton.jit
+def sum_of(tile, S):
+    """The sum over a tile of each row, in float64."""
+    return tl.sum(by_row(tl.sum(tile, 1).to(tl.float64), S), 1)
+
+
+@triton.jit
+def max_of(x, S):
+    """The largest of what there is for each chunk of a row."""
+    return tl.max(by_row(x, S), 1)
+
+
+@triton.jit
+def each_request(S):
+    """Known by its number, and not from those of the requests, so that what is known of a stride is known of an
+    offset."""
+    return tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS * S.TOGETHER) // S.TOGETHER
+
+
+@triton.jit
+def chunks_from(begin, S):
+    return begin + tl.arange(0, S.ROWS * S.TOGETHER) % S.TOGETHER
+
+
+@triton.jit
+def chunks_of(side):
+    return tl.cdiv(side.V, CHUNK)
+
+
+@triton.jit
+def widest(target, draft):
+    """How many ids the larger of the two vocabularies has."""
+    if draft.data is None:
+        return target.V
+    else:
+        return tl.maximum(target.V, draft.V)
+
+
+@triton.jit
+def offset_of(side, b, row):
+    """Where a row begins: what is known of the strides is known of this, so that loads of rows can be wide."""
+    return b * side.batch_stride + tl.maximum(row, 0) * side.row_stride
 
 
 @triton.jit
@@ -24,27 +175,6 @@ def span(cu_draft, b, G, D, exists):
     start = tl.minimum(tl.maximum(start, 0), D)
     g = tl.minimum(tl.maximum(end - start, 0), tl.minimum(D - start, G))
     return start, g.to(tl.int32)
-
-
-@triton.jit
-def locate(slot, B, G, bonus, extra, batch_stride, row_stride, cu_draft, D):
-    """Slot of a grid over requests and their G + bonus positions -> request, index of the row, its offset, whether it exists.
-
-    A request's rows are laid out G + extra at a time, or one after the other as cu_draft tells.
-    """
-    positions = G + bonus
-    b = slot // positions
-    i = slot - b * positions
-    exists = slot < B * positions
-    if cu_draft is None:
-        index = b.to(tl.int64) * (G + extra) + i
-        offset = b.to(tl.int64) * batch_stride + i.to(tl.int64) * row_stride
-    else:
-        start, g = span(cu_draft, b, G, D, exists)
-        index = start + b.to(tl.int64) * extra + i
-        offset = index * row_stride
-        exists = exists & (i < g + bonus)
-    return b, index, offset, exists
 
 
 @triton.jit
@@ -82,60 +212,50 @@ def weight_of(y):
 
 @triton.jit
 def chunk_sum(z, scale, cutoff):
-    """The largest finite logit of a chunk, and sum of exp((z - it) * scale) over z >= cutoff; no finite sum if the chunk holds
-    NaN or +inf."""
+    """The largest finite logit of a chunk, and sum of exp((z - it) * scale) over z >= cutoff; no finite sum if the
+    chunk holds NaN or +inf."""
     most = finite_max(z)
     e = weight_of(scaled(z, most[:, None], (scale * LOG2E)[:, None]))
     return most, tl.sum(tl.where(z < cutoff[:, None], 0.0, e), 1)
 
 
 @triton.jit
-def first_chunk_with(maxes, at, chunks, most, alive, ROWS: tl.constexpr, CHUNKS: tl.constexpr):
-    """The first chunk whose maximum is `most` [ROWS]; 0 where nothing is finite."""
-    first = tl.full([ROWS], 2147483647, tl.int32)
-    for begin in range(0, chunks, CHUNKS):
-        c = begin + tl.arange(0, CHUNKS)
-        m = tl.load(maxes + at[:, None] + c[None, :], mask=(c < chunks)[None, :] & alive[:, None], other=float("nan"))
-        first = tl.minimum(first, tl.min(tl.where(m == most[:, None], c[None, :], 2147483647), 1))
-    return tl.where((first < chunks) & (most > -float("inf")), first, 0)
-
-
-@triton.jit
-def first_lane_with(z, most, WIDTH: tl.constexpr):
-    """The first lane of a chunk that holds `most` [ROWS]; 0 where nothing is finite."""
-    lane = tl.arange(0, WIDTH)[None, :]
-    first = tl.min(tl.where(z == most[:, None], lane, WIDTH), 1)
-    return tl.where((first < WIDTH) & (most > -float("inf")), first, 0)
-
-
-@triton.jit
-def is_greedy(scale, log_norm, V):
+def is_greedy(stats, V):
     """A greedy row is one-hot at its argmax, which stands in place of log_norm."""
-    return (scale == float("inf")) & (log_norm >= 0) & (log_norm < V)
+    return (stats.scale == float("inf")) & (stats.log_norm >= 0) & (stats.log_norm < V)
 
 
 @triton.jit
-def load_law(stats, index, mask):
-    """scale, cutoff, log_norm, max of the rows at `index`."""
+def load_stats(stats, index, mask):
+    """The four floats of the rows at `index`."""
     at = stats + index * 4
     scale = tl.load(at, mask=mask, other=1.0)
     cutoff = tl.load(at + 1, mask=mask, other=0.0)
     log_norm = tl.load(at + 2, mask=mask, other=0.0)
-    return scale, cutoff, log_norm, tl.load(at + 3, mask=mask, other=0.0)
+    return RowStats(scale, cutoff, log_norm, tl.load(at + 3, mask=mask, other=0.0))
 
 
 @triton.jit
-def log_prob(z, scale, cutoff, log_norm, most):
+def store_stats(out, index, stats, mask):
+    at = out + index * 4
+    tl.store(at, stats.scale, mask=mask)
+    tl.store(at + 1, stats.cutoff, mask=mask)
+    tl.store(at + 2, stats.log_norm, mask=mask)
+    tl.store(at + 3, stats.max, mask=mask)
+
+
+@triton.jit
+def log_prob(z, stats):
     """ln p of one logit, in float64."""
-    x = (z.to(tl.float64) - most.to(tl.float64)) * scale.to(tl.float64) - log_norm.to(tl.float64)
-    return tl.where(z >= cutoff, x, -float("inf"))
+    x = (z.to(tl.float64) - stats.max.to(tl.float64)) * stats.scale.to(tl.float64) - stats.log_norm.to(tl.float64)
+    return tl.where(z >= stats.cutoff, x, -float("inf"))
 
 
 @triton.jit
-def probs(z, scale, cutoff, log_norm, most):
+def probs(z, stats):
     """p of a chunk of logits, in float32."""
-    e = weight_of(scaled(z, most[:, None], (scale * LOG2E)[:, None])) * tl.exp2(-log_norm * LOG2E)[:, None]
-    return tl.where(z >= cutoff[:, None], e, 0.0)
+    e = weight_of(scaled(z, stats.max[:, None], (stats.scale * LOG2E)[:, None]))
+    return tl.where(z >= stats.cutoff[:, None], e * tl.exp2(-stats.log_norm * LOG2E)[:, None], 0.0)
 
 
 @triton.jit

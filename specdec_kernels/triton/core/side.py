@@ -1,59 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of one side as laws: csrc/core/side.h and law.h's Dist, for a block of requests."""
-
-from typing import Any, NamedTuple
+"""The rows of one side as laws, entry by entry and chunk by chunk: csrc/core/side.h and row.h's Dist."""
 
 import triton
 import triton.language as tl
 
-from ..accept import is_draft_prob
-from .filters import spread
-from .row import FLT_MAX, chunk_sum, clean_prob, is_greedy, load_chunk, load_law, log_prob
-from .row_stats import row_law
-from .chunk_sums import parameter, scale_of
+from .row import (
+    Dist,
+    RowStats,
+    clean_p,
+    clean_prob,
+    clean_q,
+    each,
+    is_greedy,
+    lane_of,
+    load_chunk,
+    load_stats,
+    log_prob,
+    offset_of,
+    probs,
+)
+from .row_stats import read_stats, temperature_of
+
+MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
 
 
-class Side(NamedTuple):
-    """The rows of one side, and where the laws of a row are computed: the largest logit and the sum of each chunk."""
-
-    rows: Any  # None: one-hot drafts alone
-    V: Any
-    batch_stride: Any
-    row_stride: Any
-    count: Any  # rows of a request
-    stats: Any
-    given: Any  # Parameters
-    maxes: Any  # [B, chunks]
-    sums: Any
-    listed: Any
-    few: Any  # [B, FEW]
-    chunks: Any
-    PROBS: Any
-
-
-class Sizes(NamedTuple):
-    TOGETHER: Any
-    ROWS: Any
-    WIDTH: Any
-    CHUNKS: Any
-    FEW: Any
-
-
-class Dist(NamedTuple):
-    """A law: a row of the request's side, or all mass on `hot` where that is not negative. Nothing where both are."""
-
-    row: Any
-    hot: Any
-    scale: Any
-    cutoff: Any
-    log_norm: Any
-    most: Any
+@triton.jit
+def no_stats(like):
+    one = tl.full(like.shape, 1.0, tl.float32)
+    return RowStats(one, one, one, one)
 
 
 @triton.jit
 def one_hot(id):
-    one = tl.full(id.shape, 1.0, tl.float32)
-    return Dist(id * 0 - 1, id, one, one, one, one)
+    return Dist(id * 0 - 1, id, no_stats(id))
 
 
 @triton.jit
@@ -63,16 +42,19 @@ def packed(d):
 
 
 @triton.jit
-def unpacked(x, scale, cutoff, log_norm, most):
-    return Dist((x & 0xFFFFFFFF) - 1, (x >> 32) - 1, scale, cutoff, log_norm, most)
+def unpacked(x, stats):
+    return Dist((x & 0xFFFFFFFF) - 1, (x >> 32) - 1, stats)
 
 
 @triton.jit
 def choose(mask, a, b):
-    return Dist(
-        tl.where(mask, a.row, b.row), tl.where(mask, a.hot, b.hot), tl.where(mask, a.scale, b.scale),
-        tl.where(mask, a.cutoff, b.cutoff), tl.where(mask, a.log_norm, b.log_norm), tl.where(mask, a.most, b.most),
-    )  # fmt: skip
+    stats = RowStats(
+        tl.where(mask, a.stats.scale, b.stats.scale),
+        tl.where(mask, a.stats.cutoff, b.stats.cutoff),
+        tl.where(mask, a.stats.log_norm, b.stats.log_norm),
+        tl.where(mask, a.stats.max, b.stats.max),
+    )
+    return Dist(tl.where(mask, a.row, b.row), tl.where(mask, a.hot, b.hot), stats)
 
 
 @triton.jit
@@ -82,31 +64,99 @@ def is_something(d):
 
 @triton.jit
 def is_valid(side, d):
+    """Of probabilities it is not known before they are summed."""
     if side.PROBS:
         return is_something(d)
     else:
-        return is_something(d) & (d.log_norm == d.log_norm)
+        return is_something(d) & (d.stats.log_norm == d.stats.log_norm)
 
 
 @triton.jit
-def offset_of(side, b, row):
-    """Where a row begins: what is known of the strides is known of this, so that loads of rows can be wide."""
-    return b * side.batch_stride + tl.maximum(row, 0) * side.row_stride
+def each_dist(d, S):
+    stats = RowStats(each(d.stats.scale, S), each(d.stats.cutoff, S), each(d.stats.log_norm, S), each(d.stats.max, S))
+    return Dist(each(d.row, S), each(d.hot, S), stats)
+
+
+@triton.jit
+def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
+    """The laws of rows of the requests b: from their stats, which lie at `index`, or computed now. Nothing where they
+    are not `there`."""
+    hot = row * 0 - 1
+    if side.PROBS and not GREEDY:
+        stats = no_stats(row)
+    else:
+        if GREEDY:
+            stats = read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S)
+        elif side.stats is None:
+            stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
+        else:
+            stats = load_stats(side.stats, index, there)
+        is_hot = there & is_greedy(stats, side.V)
+        if side.PROBS:
+            is_hot &= stats.max > 0
+        hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
+    return Dist(tl.where(there, row, -1), hot, stats)
 
 
 @triton.jit
 def prob(side, b, d, v, mask):
     """p of ids v and ln p, in float64."""
-    inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
-    z = tl.load(side.rows + offset_of(side, b, d.row) + v, mask=inside, other=0.0).to(tl.float32)
-    if side.PROBS:
-        p = tl.where(inside, clean_prob(z), 0.0).to(tl.float64)
-        x = tl.log(p)
-    else:
-        x = tl.where(inside, log_prob(z, d.scale, d.cutoff, d.log_norm, d.most), -float("inf"))
-        p = tl.exp(x)
     is_hot = (d.hot >= 0) & (d.hot == v)
-    return tl.where(is_hot, 1.0, p), tl.where(is_hot, 0.0, x)
+    if side.data is None:
+        return tl.where(is_hot, 1.0, 0.0).to(tl.float64), tl.where(is_hot, 0.0, -float("inf")).to(tl.float64)
+    else:
+        inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
+        z = tl.load(side.data + offset_of(side, b, d.row) + v, mask=inside, other=0.0).to(tl.float32)
+        if side.PROBS:
+            p = tl.where(inside, clean_prob(z), 0.0).to(tl.float64)
+            x = tl.log(p)
+        else:
+            x = tl.where(inside, log_prob(z, d.stats), -float("inf"))
+            p = tl.exp(x)
+        return tl.where(is_hot, 1.0, p), tl.where(is_hot, 0.0, x)
+
+
+@triton.jit
+def entry(side, b, d, v, mask):
+    """The row of a law as it is at ids v; NaN outside it, and of a token without a row its probability."""
+    one = tl.where(d.hot == v, 1.0, 0.0)
+    if side.data is None:
+        return one
+    else:
+        inside = mask & (d.row >= 0) & (v >= 0) & (v < side.V)
+        z = tl.load(side.data + offset_of(side, b, d.row) + v, mask=inside, other=float("nan")).to(tl.float32)
+        return tl.where(d.row >= 0, z, one)
+
+
+@triton.jit
+def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
+    """Chunks c of a law's row as it is, and its probabilities; a draft's are those that a residual sees. A token
+    without a row is its own row."""
+    one = tl.where(tl.arange(0, S.WIDTH)[None, :] == lane_of(d.hot, c)[:, None], 1.0, 0.0)
+    if side.data is None:
+        return one, one
+    else:
+        z = load_chunk(side.data, offset_of(side, b, d.row), side.V, c, alive & (d.row >= 0), -float("inf"), S.WIDTH)
+        if side.PROBS:
+            w = clean_q(z) if DRAFT else clean_p(z)
+        else:
+            w = probs(z, d.stats)
+            if DRAFT:
+                w = clean_q(w)
+        return tl.where((d.row >= 0)[:, None], z, one), tl.where(((d.hot >= 0) | (d.row < 0))[:, None], one, w)
+
+
+@triton.jit
+def without(w, q, x, c, S):
+    """(w - q)+ of chunk c: x are q's probabilities there, and its one token keeps nothing if it is one-hot."""
+    lane = tl.arange(0, S.WIDTH)[None, :]
+    return tl.where(lane == lane_of(q.hot, c)[:, None], 0.0, tl.maximum(w - x, 0.0))
+
+
+@triton.jit
+def is_draft_prob(q):
+    """A drafted token whose q is not a probability was not drawn from q."""
+    return (q > 0) & (q <= tl.full(q.shape, MAX_PROB, tl.float64))
 
 
 @triton.jit
@@ -116,71 +166,6 @@ def draft_prob(q):
 
 
 @triton.jit
-def each(x, S):
-    """Once for every chunk of a row that is read at once."""
-    return spread(x, S.TOGETHER)
-
-
-@triton.jit
-def each_dist(d, S):
-    return Dist(each(d.row, S), each(d.hot, S), each(d.scale, S), each(d.cutoff, S), each(d.log_norm, S), each(d.most, S))
-
-
-@triton.jit
-def each_request(S):
-    return tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS * S.TOGETHER) // S.TOGETHER
-
-
-@triton.jit
-def chunks_from(begin, S):
-    return begin + tl.arange(0, S.ROWS * S.TOGETHER) % S.TOGETHER
-
-
-@triton.jit
-def read_law(side, b, row, exists, T, S):
-    """scale, cutoff, log_norm and max of rows; the chunks of what they keep stay in side.maxes and side.sums."""
-    each_b = each_request(S)
-    each_offset = offset_of(side, each_b, each(row, S))
-    alive = each(exists, S)
-    scale = scale_of(T)
-    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # a greedy row needs no sum, but its NaN must show
-    cutoff = tl.zeros_like(scale) - FLT_MAX
-    tl.debug_barrier()
-    for begin in range(0, side.chunks, S.TOGETHER):
-        c = chunks_from(begin, S)
-        here = alive & (c < side.chunks)
-        z = load_chunk(side.rows, each_offset, side.V, c, here, -float("inf"), S.WIDTH)
-        most, total = chunk_sum(z, scale, cutoff)
-        tl.store(side.maxes + each_b * side.chunks + c, most, mask=here)
-        tl.store(side.sums + each_b * side.chunks + c, total, mask=here)
-    tl.debug_barrier()
-    return row_law(
-        side.rows, side.V, b, b, each_b, offset_of(side, b, row), each_offset, b * side.chunks, each_b * side.chunks, exists, side.given, T,
-        side.maxes, side.sums, side.listed, side.few, side.chunks, S.TOGETHER, S.ROWS, S.WIDTH, S.CHUNKS, S.FEW,
-    )  # fmt: skip
-
-
-@triton.jit
-def dist(side, b, row, on, GREEDY: tl.constexpr, S):
-    """The laws of rows of the requests b: from their stats, or computed now. Nothing where there is no such row."""
-    there = on & (row >= 0) & (row < side.count)
-    hot = row * 0 - 1
-    if side.PROBS and not GREEDY:
-        scale = tl.full([S.ROWS], 1.0, tl.float32)
-        cutoff = scale
-        log_norm = scale
-        most = scale
-    else:
-        if GREEDY:
-            T = tl.zeros([S.ROWS], tl.float32)
-            scale, cutoff, log_norm, most = read_law(side, b, row, there, T, S)
-        elif side.stats is None:
-            T = parameter(side.given.temperature, b, side.given.temperature_stride, there, 1.0)
-            scale, cutoff, log_norm, most = read_law(side, b, row, there, T, S)
-        else:
-            scale, cutoff, log_norm, most = load_law(side.stats, b * side.count + row, there)
-        is_hot = there & is_greedy(scale, log_norm, side.V)
-        if side.PROBS:
-            is_hot &= most > 0
-        hot = tl.where(is_hot, tl.where(is_hot, log_norm, 0.0).to(tl.int64), -1)
-    return Dist(tl.where(there, row, -1), hot, scale, cutoff, log_norm, most)
+def accept_test(p, q, u):
+    """Probability exactly min(1, p / q), in float64: strict, no division; NaN compares false and rejects."""
+    return is_draft_prob(q) & (u * tl.where(q < 1, q, 1.0) < p)
