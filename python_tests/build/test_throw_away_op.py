@@ -129,7 +129,7 @@ def in_vocabulary(draft_tokens, V):
     "specdec_kernels/triton/in_vocabulary.py": """import triton
 import triton.language as tl
 
-from specdec_kernels.triton import check
+from specdec_kernels.triton.core import check
 
 
 @triton.jit

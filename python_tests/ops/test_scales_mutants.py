@@ -60,15 +60,15 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
 }
 TRITON = {
     "what is left in units of the row": (
-        "chain.py",
+        "tree/reduce.py",
         "                log_norm = tl.where(adding, new_norm, log_norm)\n"
         "                most = tl.where(adding, new_most, most)",
-        "                log_norm = tl.where(adding, new_norm + (new_most - q.most) * q.scale, log_norm)",
+        "                log_norm = tl.where(adding, new_norm + (new_most - q.stats.max) * q.stats.scale, log_norm)",
         trees,
     ),
     "sums that are never measured anew": ("sample.py", "(total < measured * ENOUGH)", "(total < 0)", sample),
     "subnormal weights": (
-        "law.py",
+        "core/row.py",
         "tl.where(y < LEAST_EXPONENT, 0.0, tl.exp2(y))",
         "tl.exp2(y)",
         test_scales.test_the_least_exponent,

@@ -161,9 +161,11 @@ def test_impossible_parents(op_backend, b, i, parent):
 
 def unchecked(parents):
     """Triton's kernels on what a device would let through."""
+    from specdec_kernels.triton.core.launch import NO_VALUES
+    from specdec_kernels.triton.core.row import Values
     from specdec_kernels.triton.tree_mask import unchecked
 
-    return sk.TreeMask(*unchecked(parents, (torch.tensor([3]), 0), (None, 0), 13, 0))
+    return sk.TreeMask(*unchecked(parents, Values(torch.tensor([3]), False), NO_VALUES, 13, 0))
 
 
 @pytest.mark.parametrize("length", [-1, 2**62, 2**63 - 1, -(2**63)])

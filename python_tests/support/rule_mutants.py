@@ -394,37 +394,37 @@ CUDA = {
     "not walked": (REQUESTS, "if (!s.a.by_rule(b)) return;", "if (s.a.by_rule(b)) return;", FIVE),
 }
 
-T_PI, T_PLACE, T_RULES, T_CONFIDENCE = "pi.py", "place.py", "rules.py", "confidence.py"
-T_REQUEST, T_SETTLE = "request.py", "settle.py"
+T_PI, T_PLACE, T_RULES, T_CONFIDENCE = (
+    "rules/rule_dist.py",
+    "chain/position.py",
+    "rules/rule.py",
+    "rules/confidence.py",
+)
+T_REQUEST, T_SETTLE, T_MIXTURE = "chain/by_rule.py", "chain/resample.py", "core/mixture.py"
 
 TRITON = {
     # Cascades by row
-    "a tie defers": (
-        T_PI,
-        "tl.where(by_tv, lack <= 0, lack <= alpha)",
-        "tl.where(by_tv, lack <= 0, lack < alpha)",
-        TIES,
-    ),
+    "a tie defers": (T_PI, "tl.where(by_tv, gap <= 0, gap <= alpha)", "tl.where(by_tv, gap <= 0, gap < alpha)", TIES),
     "NaN keeps": (
         T_PI,
-        "tl.where(by_tv, lack <= 0, lack <= alpha)",
-        "tl.where(by_tv, lack <= 0, ~(lack > alpha))",
+        "tl.where(by_tv, gap <= 0, gap <= alpha)",
+        "tl.where(by_tv, gap <= 0, ~(gap > alpha))",
         nan("chow"),
     ),
     "maxima for entropies": (
         T_PI,
-        "lack = tl.where(log, of_q.entropy, 1 - of_q.largest)",
-        "lack = 1 - of_q.largest",
+        "gap = tl.where(log, of_q.entropy, 1 - of_q.largest)",
+        "gap = 1 - of_q.largest",
         agrees("chunk and one, bf16", "token"),
     ),
     "chow_log beside the target": (
         T_PI,
-        "(rule == CHOW) | (rule == CHOW_LOG), 0.0",
-        "(rule == CHOW), 0.0",
+        "alone = (rule == CHOW) | (rule == CHOW_LOG)",
+        "alone = rule == CHOW",
         agrees("tiny", "token"),
     ),
-    "TV without alpha": (T_PI, "pi.lack <= alpha * found", "pi.lack <= found", GROUPS),
-    "overlap for TV": (T_PI, "tl.maximum(x - t * y, 0.0)", "tl.minimum(x, t * y)", GROUPS),
+    "TV without alpha": (T_PI, "pi.confidence_gap <= alpha * found", "pi.confidence_gap <= found", GROUPS),
+    "overlap for TV": (T_PI, "tl.maximum(x - t_c * y, 0.0)", "tl.minimum(x, t_c * y)", GROUPS),
     "a kept one-hot behind p's vocabulary": (
         T_PI,
         "is_row_rule(rule) & (q.hot < target.V)",
@@ -435,25 +435,25 @@ TRITON = {
     # Confidences
     "temperature stays in a confidence": (
         T_CONFIDENCE,
-        "scale = tl.where(sampled, d.scale, 1.0)",
-        "scale = d.scale",
+        "scale = tl.where(sampled, d.stats.scale, 1.0)",
+        "scale = d.stats.scale",
         GROUPS,
     ),
     "filters stay in a confidence": (
         T_CONFIDENCE,
-        "cutoff = tl.where(sampled, d.cutoff, -FLT_MAX)",
-        "cutoff = d.cutoff",
+        "cutoff = tl.where(sampled, d.stats.cutoff, -FLT_MAX)",
+        "cutoff = d.stats.cutoff",
         agrees("chunk and one, bf16", "token"),
     ),
     "as sampled where the temperature is 1": (
         T_CONFIDENCE,
-        "(d.scale == 1) & (d.cutoff == -FLT_MAX)",
-        "(d.scale == 1)",
+        "(d.stats.scale == 1) & (d.stats.cutoff == -FLT_MAX)",
+        "(d.stats.scale == 1)",
         agrees("filters", "block"),
     ),
-    "entropy of an earlier maximum": (T_CONFIDENCE, "(lack - total * moved) * shrink", "lack * shrink", GROUPS),
+    "entropy of an earlier maximum": (T_CONFIDENCE, "(parts - total * moved) * shrink", "parts * shrink", GROUPS),
     "total of an earlier maximum": (T_CONFIDENCE, "total = total * shrink + ", "total = total + ", GROUPS),
-    "entropy not normalised": (T_CONFIDENCE, "log_norm + lack / total", "log_norm + lack", GROUPS),
+    "entropy not normalised": (T_CONFIDENCE, "log_norm + parts / total", "log_norm + parts", GROUPS),
     "entropy of probabilities without them": (T_CONFIDENCE, "x * tl.log(x)", "tl.log(x)", probabilities("token")),
     "a bad probability is not seen": (T_CONFIDENCE, "fine = (bad == 0) & (top > 0)", "fine = top > 0", nan("chow")),
     # Cascades by token
@@ -475,52 +475,57 @@ TRITON = {
         "(of_p.largest > 0)",
         nan("token_v2"),
     ),
-    "cut without a logarithm": (
-        T_PI,
-        "tl.log(tl.maximum(share, 1e-300, propagate_nan=tl.PropagateNan.ALL))",
-        "(share - 1)",
-        GROUPS,
-    ),
+    "cut without a logarithm": (T_PI, "tl.log(share_or_least)", "(share - 1)", GROUPS),
     "eta of what is kept": (
         T_PI,
-        "tl.where(inside & kept(pi, z, z_q), 0.0, y)",
-        "tl.where(inside & kept(pi, z, z_q), y, 0.0)",
+        "tl.where(inside_target(target, c, S) & keeps(pi_c, z, z_q), 0.0, y)",
+        "tl.where(inside_target(target, c, S) & keeps(pi_c, z, z_q), y, 0.0)",
         behind("token"),
     ),
     "eta without ids behind p's vocabulary": (
         T_PI,
-        "tl.where(inside & kept(pi, z, z_q), 0.0, y)",
-        "tl.where(kept(pi, z, z_q), 0.0, y)",
+        "tl.where(inside_target(target, c, S) & keeps(pi_c, z, z_q), 0.0, y)",
+        "tl.where(keeps(pi_c, z, z_q), 0.0, y)",
         behind("token"),
     ),
-    "an entry at the cut is not kept": (T_PI, "(entry >= pi.cut)", "(entry > pi.cut)", TIES),
+    "an entry at the cut is not kept": (T_MIXTURE, "(score >= pi.threshold)", "(score > pi.threshold)", TIES),
     "all ids kept in a draw": (
-        T_PI,
-        "tl.where(kept(pi, z, z_q), m * pi.of_q - minus, -minus)",
+        T_MIXTURE,
+        "tl.where(keeps(pi, z, z_q), m * pi.of_q - minus, -minus)",
         "(m * pi.of_q - minus)",
         agrees("draft scores the end", "token"),
     ),
-    "all ids kept in a test": (T_PI, "tl.where(keeps, of_q, 0.0) * y", "of_q * y", GROUPS),
+    "all ids kept in a test": (T_MIXTURE, "tl.where(kept, of_q, 0.0) * y", "of_q * y", GROUPS),
     # Lossy
     "cap at 1": (T_PI, "tl.where(lossy, 1 / (1 - alpha), ", "tl.where(lossy, 1.0, ", LOSSY_TENTH),
-    "R without c": (T_PI, "tl.maximum(y - pi.of_q * x, 0.0)", "tl.maximum(y - x, 0.0)", LOSSY_TENTH),
+    "R without c": (T_PI, "tl.maximum(y - of_q_c * x, 0.0)", "tl.maximum(y - x, 0.0)", LOSSY_TENTH),
     "steps too long": (T_PI, "s - excess / slope", "s - 2 * excess / slope", LOSSY_TENTH),
-    "one step is enough": (T_PI, "(excess > ENOUGH * R)", "(excess > R)", LOSSY_HALF),
+    "one step is enough": (T_PI, "(excess > CLOSE * R)", "(excess > R)", LOSSY_HALF),
     "R = 0 defers": (T_PI, "tl.where(R > 0, step, 0.0)", "tl.where(R > 0, step, 1.0)", LOSSY_BONUS),
-    "cap omitted in a draw": (T_PI, "tl.minimum(y, pi.of_q * x)", "tl.minimum(y, x)", LOSSY_TENTH),
-    "cap omitted in a test": (T_PI, "capped = tl.where(y < most, y, most)", "capped = tl.where(y < p, y, p)", FIVE),
-    "not lifted to p / beta": (T_PI, "capped = tl.where(capped < of_p, of_p, capped)", "capped = capped + 0", BLOCKS),
+    "cap omitted in a draw": (T_MIXTURE, "tl.minimum(y, pi.of_q * x)", "tl.minimum(y, x)", LOSSY_TENTH),
+    "cap omitted in a test": (
+        T_MIXTURE,
+        "capped = tl.where(y < most, y, most)",
+        "capped = tl.where(y < p, y, p)",
+        FIVE,
+    ),
+    "not lifted to p / beta": (
+        T_MIXTURE,
+        "capped = tl.where(capped < of_p, of_p, capped)",
+        "capped = capped + 0",
+        BLOCKS,
+    ),
     # Ensemble, and how laws are asked
     "q's weight is w": (T_PI, "tl.where(ensemble, 1 - alpha, ", "tl.where(ensemble, alpha, ", GROUPS),
     "p's weight is 1 - w": (T_PI, "tl.where(ensemble, alpha, 1.0)", "tl.where(ensemble, 1 - alpha, 1.0)", GROUPS),
     "what is open is never summed": (
         T_REQUEST,
-        "needed = drawn & of_law & (place.pi.open > 0) & ~taken",
+        "needed = drawn & of_law & (position.pi.open > 0) & ~taken",
         "needed = drawn & (q_d < 0)",
         GROUPS,
     ),
     "ensemble is no law": (T_RULES, "| (rule == LOSSY) | (rule == ENSEMBLE)\n", "| (rule == LOSSY)\n", GROUPS),
-    "the first parameter twice": (T_RULES, "tl.load(at + rules.second_stride, ", "tl.load(at, ", GROUPS),
+    "the first parameter twice": (T_RULES, "tl.load(at + 1, ", "tl.load(at, ", GROUPS),
     "defaults of typical": (T_RULES, "tl.full([], 0.09, tl.float64)", "tl.full([], 0.9, tl.float64)", DEFAULTS),
     # Rules that are no law
     "lenience without l": (T_REQUEST, "accept_test(p_d, q_d, alpha.first * u)", "accept_test(p_d, q_d, u)", GROUPS),
@@ -544,8 +549,8 @@ TRITON = {
     ),
     "typical: the shortcut by eps": (
         T_REQUEST,
-        "p_d > alpha.second * tl.exp(-p.log_norm",
-        "p_d > alpha.first * tl.exp(-p.log_norm",
+        "p_d > alpha.second * tl.exp(-p.stats.log_norm",
+        "p_d > alpha.first * tl.exp(-p.stats.log_norm",
         GROUPS,
     ),
     "typical: entropy at T = 1": (
@@ -560,12 +565,7 @@ TRITON = {
         "(of_p.above.to(tl.float64) <= alpha.first)",
         GROUPS,
     ),
-    "relaxed: ties go": (
-        T_CONFIDENCE,
-        "above += tl.sum(tl.sum((z > least).to(tl.int32), 1), 0)\n        most",
-        "above += tl.sum(tl.sum((z >= least).to(tl.int32), 1), 0)\n        most",
-        TOP_TIES,
-    ),
+    "relaxed: ties go": (T_CONFIDENCE, "(z > each(least, S)[:, None])", "(z >= each(least, S)[:, None])", TOP_TIES),
     "relaxed: delta relative": (T_REQUEST, "of_p.largest - alpha.second", "of_p.largest * (1 - alpha.second)", FIVE),
     "relaxed: counted only where the law is not known": (
         T_PLACE,
@@ -591,8 +591,8 @@ TRITON = {
     # Places
     "the bonus of p": (
         T_PLACE,
-        "scored = drafted | (of_law & (rule != EXACT))",
-        "scored = drafted | (of_law & False)",
+        "return drafted | (replaces_target(rule) & (rule != EXACT))",
+        "return drafted | (replaces_target(rule) & False)",
         BONUS,
     ),
     "a greedy target never reads q": (
@@ -601,10 +601,15 @@ TRITON = {
         "(p.hot >= 0)",
         greedy("token"),
     ),
-    "r omitted of a residual": (T_SETTLE, "m = tl.where(takes, r, 1.0).to", "m = tl.where(takes, 1.0, 1.0).to", BLOCKS),
-    "r omitted where q is kept": (T_PI, "m * pi.of_q - minus, -minus", "pi.of_q - minus, -minus", BLOCKS),
-    "r omitted where p is": (T_PI, "mixed = m * pi.of_p * x", "mixed = pi.of_p * x", BLOCKS),
-    "r omitted of a capped law": (T_PI, "capped = m * tl.maximum(", "capped = tl.maximum(", BLOCKS),
+    "r omitted of a residual": (
+        T_SETTLE,
+        "m = tl.where(takes, position.r, 1.0).to",
+        "m = tl.where(takes, 1.0, 1.0).to",
+        BLOCKS,
+    ),
+    "r omitted where q is kept": (T_MIXTURE, "m * pi.of_q - minus, -minus", "pi.of_q - minus, -minus", BLOCKS),
+    "r omitted where p is": (T_MIXTURE, "mixed = m * pi.of_p * x", "mixed = pi.of_p * x", BLOCKS),
+    "r omitted of a capped law": (T_MIXTURE, "capped = m * tl.maximum(", "capped = tl.maximum(", BLOCKS),
     "an empty residual is drawn from p": (T_SETTLE, "tl.where(takes, WHOLE, PLAIN)", "PLAIN", FORBIDDEN),
     "a bad q_d is not told": (
         T_PLACE,
@@ -619,13 +624,18 @@ TRITON = {
     "h without what p lacks": (T_SETTLE, "s / (s + 1 - r), r)", "s, r)", BLOCKS),
     "the next test's uniform": (
         T_SETTLE,
-        "DOMAIN_ACCEPT, tl.maximum(i - 1, 0), tl.maximum(i - 1, 0))",
-        "DOMAIN_ACCEPT, i, i)",
+        "uniform_of(random, x.b, before, columns, DOMAIN_ACCEPT, before, x.b >= 0)",
+        "uniform_of(random, x.b, i, columns, DOMAIN_ACCEPT, i, x.b >= 0)",
         BLOCKS,
     ),
-    "0 / 0 where r = 1": (T_SETTLE, "place.tested & (r < 1) & (s == s)", "place.tested", NOTHING_LACKING),
-    "s of a greedy row without r": (T_SETTLE, "tl.maximum(r - q_hot, 0.0)", "tl.maximum(1 - q_hot, 0.0)", GREEDY_ROW),
-    "hopeless too soon": (T_SETTLE, "testing & (u > 1.01 * r)", "testing & (u > 0.5 * r)", BLOCKS),
+    "0 / 0 where r = 1": (T_SETTLE, "position.tested & (r < 1) & (s == s)", "position.tested", NOTHING_LACKING),
+    "s of a greedy row without r": (
+        T_SETTLE,
+        "tl.maximum(r - draft_prob(q_hot), 0.0)",
+        "tl.maximum(1 - draft_prob(q_hot), 0.0)",
+        GREEDY_ROW,
+    ),
+    "hopeless too soon": (T_SETTLE, "testing & (u > 1.01 * position.r)", "testing & (u > 0.5 * position.r)", BLOCKS),
 }
 
 

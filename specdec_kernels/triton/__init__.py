@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops in Triton: for GPUs that the CUDA binary does not cover, for ROCm, and on CPU tensors under TRITON_INTERPRET=1."""
+"""The ops in Triton: for GPUs that the CUDA binary does not cover, for ROCm, and on CPU tensors under
+TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 

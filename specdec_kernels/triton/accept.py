@@ -1,27 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acceptance test of speculative sampling (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2): csrc/core/accept.h."""
+"""accept: the acceptance test alone, elementwise."""
 
 import torch
-import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .philox import given_uniform
-
-MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
-
-
-@triton.jit
-def is_draft_prob(q):
-    """A drafted token whose q is not a probability was not drawn from q."""
-    return (q > 0) & (q <= tl.full(q.shape, MAX_PROB, tl.float64))
-
-
-@triton.jit
-def accept_test(p, q, u):
-    """Probability exactly min(1, p / q), in float64: strict, no division; NaN compares false and rejects."""
-    return is_draft_prob(q) & (u * tl.where(q < 1, q, 1.0) < p)
+from .core import check, launch
+from .core.philox import given_uniform
+from .core.side import accept_test
 
 
 @launch.kernel
@@ -52,5 +37,7 @@ def accept(p, q, u):
     accepted = torch.empty(p.shape, dtype=torch.bool, device=p.device)
     if p.numel():
         block = launch.elements()
-        launch.run(accept_kernel, (launch.blocks(p.numel(), block),), 128, p, q, u, accepted, p.numel(), IDS=ids, BLOCK=block)
+        launch.run(
+            accept_kernel, (launch.blocks(p.numel(), block),), 128, p, q, u, accepted, p.numel(), IDS=ids, BLOCK=block
+        )
     return accepted

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
+import triton.language as tl
 
-from . import launch
+from .core import launch
 
-TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
-         torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.uint8: "*u8", torch.bool: "*i1"}  # fmt: skip
+TYPES = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.uint8: "*u8", torch.bool: "*i1",
+}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -33,19 +37,29 @@ class Case(NamedTuple):
 
 
 def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bool) -> Case:
-    """The signature that the JIT would find for these arguments: None and 1 are constants, multiples of 16 are known as such."""
-    signature, constexprs, attrs = {}, {}, {}
-    for i, (key, x) in enumerate([*zip(kernel.arg_names, args), *((k, constants[k]) for k in kernel.arg_names[len(args) :])]):
-        divisible = True
-        if isinstance(x, torch.Tensor):
-            signature[key] = TYPES[x.dtype]
-        elif x is None or i >= len(args) or x == 1 and not kernel.params[i].do_not_specialize:
-            signature[key], constexprs[(i,)], divisible = "constexpr", x, False
-        else:
-            signature[key] = "i32" if -(2**31) <= x < 2**31 else "i64"
-            divisible = x % 16 == 0 and not kernel.params[i].do_not_specialize
-        if divisible:
-            attrs[(i,)] = [["tt.divisibility", 16]]
+    """The signature that the JIT would find for these arguments: None and 1 are constants, multiples of 16 are known as
+    such."""
+    constexprs, attrs = {}, {}
+
+    def type_of(x, path, varies: bool, aligned: bool):
+        if isinstance(x, tuple):
+            types = [type_of(y, (*path, i), False, aligned) for i, y in enumerate(x)]
+            return type(x)(*types) if hasattr(x, "_fields") else tuple(types)
+        if x is None or isinstance(x, tl.constexpr) or (type(x) is int and x == 1 and not varies):
+            constexprs[path] = getattr(x, "value", x)
+            return "constexpr"
+        if isinstance(x, bool):
+            return "u1"
+        if aligned and not varies and (isinstance(x, torch.Tensor) or x % 16 == 0):
+            attrs[path] = [["tt.divisibility", 16]]
+        return TYPES[x.dtype] if isinstance(x, torch.Tensor) else "i32" if -(2**31) <= x < 2**31 else "i64"
+
+    signature = {}
+    for i, (parameter, x) in enumerate(zip(kernel.params, args)):
+        aligned = not parameter.do_not_specialize_on_alignment
+        signature[parameter.name] = type_of(x, (i,), parameter.do_not_specialize, aligned)
+    for i, key in enumerate(kernel.arg_names[len(args) :], len(args)):
+        signature[key], constexprs[(i,)] = "constexpr", constants[key]
     return Case(name, kernel, signature, constexprs, attrs, threads, wide)
 
 
@@ -63,7 +77,9 @@ def aot_cases() -> Iterator[Case]:
             finally:
                 launch.recorded = None
             for kernel, args, constants, threads in launches:
-                name = " ".join([kernel.__name__.removesuffix("_kernel"), str(dtype).removeprefix("torch."), what]).strip()
+                name = " ".join(
+                    [kernel.__name__.removesuffix("_kernel"), str(dtype).removeprefix("torch."), what]
+                ).strip()
                 case = specialised(name, kernel, args, constants, threads, reads_rows(kernel, args))
                 key = (kernel.__name__, *(str(x) for x in case[2:]))
                 if key not in seen:
@@ -73,86 +89,126 @@ def aot_cases() -> Iterator[Case]:
 
 def reads_rows(kernel, args) -> bool:
     """Whether whole chunks of rows are read: row_stats' second launch does so only to filter."""
-    if kernel.__name__ == "law_kernel":
-        return args[kernel.arg_names.index("few")] is not None
-    return kernel.__name__ not in ("accept_kernel", "uniforms_kernel", "build_tree_kernel", "climb_kernel", "put_units_kernel")
+    if kernel.__name__ == "stats_kernel":
+        return args[0].scratch.few is not None
+    return kernel.__name__ not in (
+        "accept_kernel",
+        "uniforms_kernel",
+        "build_tree_kernel",
+        "climb_kernel",
+        "put_units_kernel",
+    )
+
+
+B, G, N, NONE = 64, 5, 64, (None,) * 4
+
+
+def meta(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=of, device="meta")
+
+
+REAL, WHOLE, PAIRS = meta(B), meta(B, of=torch.int64), meta(B, 2)
+FILTERS = (REAL, WHOLE, REAL, REAL)
 
 
 def calls(dtype: torch.dtype, V: int):
     """(what is special about it, a call of one op on meta tensors)"""
+    rows = meta(B, V, of=dtype)
+    yield from calls_of_rows(rows)
+    yield from calls_of_pairs(rows)
+    yield from calls_of_chains(dtype, V)
+    yield from calls_of_trees(dtype, V)
+
+
+def calls_of_rows(rows):
+    from .row_stats import row_stats
+    from .sample import sample
+    from .uniforms import uniforms
+
+    yield "", lambda: row_stats(rows, *NONE)
+    yield "filters", lambda: row_stats(rows, *FILTERS)
+    yield "", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None)
+    yield "stats", lambda: sample(rows, meta(B, 4), 1, True, *NONE, WHOLE, WHOLE, None, None)
+    yield "k 4", lambda: sample(rows, None, 4, True, *NONE, WHOLE, WHOLE, None, None)
+    yield "without replacement", lambda: sample(rows, None, 4, False, *NONE, WHOLE, WHOLE, WHOLE, None)
+    yield "", lambda: uniforms(WHOLE, WHOLE, G, 0)
+
+
+def calls_of_pairs(rows):
     from .accept import accept
-    from .build_tree import build_tree
     from .kseq_rho import kseq_rho
     from .residual import residual
     from .row_gap import row_gap
-    from .row_stats import row_stats
-    from .sample import sample
-    from .tree_mask import FORMATS, tree_mask
-    from .uniforms import uniforms
+
+    few = meta(B, of=rows.dtype)
+    yield "", lambda: accept(few, few, meta(B, of=torch.float64))
+    yield "", lambda: residual(rows, rows)
+    yield "one-hot", lambda: residual(rows, WHOLE)
+    yield "", lambda: row_gap(rows, rows, meta(B, 4), meta(B, 4))
+    yield "probabilities", lambda: row_gap(rows, rows, None, None)
+    yield "", lambda: kseq_rho(rows, rows, WHOLE, meta(B, 4), meta(B, 4))
+    yield "probabilities", lambda: kseq_rho(rows, rows, WHOLE, None, None)
+
+
+def calls_of_chains(dtype: torch.dtype, V: int):
     from .verify_chain import verify_chain
-    from .verify_tree import verify_tree
 
-    B, G = 64, 5
-
-    def empty(*shape, of=dtype):
-        return torch.empty(shape, dtype=of, device="meta")
-
-    rows, target, draft = empty(B, V), empty(B, G + 1, V), empty(B, G, V)
-    ragged_target, ragged_draft = empty(B * (G + 1), V), empty(B * G, V)
-    real, whole, u = empty(B, of=torch.float32), empty(B, of=torch.int64), empty(B, G + 1, of=torch.float64)
-    tokens, stats, cu_draft = empty(B, G, of=torch.int64), empty(B, G, 4, of=torch.float32), empty(B + 1, of=torch.int32)
-    none, filters = (None,) * 4, (real, whole, real, real)
+    target, draft, tokens = meta(B, G + 1, V, of=dtype), meta(B, G, V, of=dtype), meta(B, G, of=torch.int64)
 
     def chain(
-        p=target, d=tokens, q=None, cu=None, params=none, q_stats=None, q_params=none, kinds=(0, 0), rules=(0, None, None), seed=whole,
+        q=None,
+        p=target,
+        d=tokens,
+        cu=None,
+        params=NONE,
+        q_stats=None,
+        q_params=NONE,
+        probs=0,
+        rules=(0, None, None),
         u=None,
-    ):  # fmt: skip
-        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, *kinds, *rules, seed, seed, u)
+    ):
+        seeds = (None, None) if u is not None else (WHOLE, WHOLE)
+        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, probs, probs, *rules, *seeds, u)
 
-    nodes, table, draft_nodes = empty(B, 64, V), empty(B, 64, of=torch.int32), empty(B, 8, G, of=torch.int32)
+    def ragged():
+        rows, drafts, cu_draft = (B * (G + 1), V), (B * G, V), meta(B + 1, of=torch.int32)
+        chain(meta(*drafts, of=dtype), meta(*rows, of=dtype), meta(B * G, of=torch.int64), cu_draft)
 
-    def tree(method, q=nodes, drafts=None, stats=None, params=none, rules=(None, None)):
-        draft_stats = None if q is None else stats
-        verify_tree(
-            table, table, drafts, nodes, q, method, G, *none, *params, stats, draft_stats, *none, 0, 0, *rules, whole, whole, None
-        )
-
-    yield "", lambda: row_stats(rows, *none)
-    yield "filters", lambda: row_stats(rows, *filters)
-    yield "", lambda: sample(rows, None, 1, True, *none, whole, whole, None, None)
-    yield "stats", lambda: sample(rows, empty(B, 4, of=torch.float32), 1, True, *none, whole, whole, None, None)
-    yield "k 4", lambda: sample(rows, None, 4, True, *none, whole, whole, None, None)
-    yield "without replacement", lambda: sample(rows, None, 4, False, *none, whole, whole, whole, None)
-    yield "", lambda: accept(empty(B), empty(B), empty(B, of=torch.float64))
-    yield "", lambda: uniforms(whole, whole, G, 0)
-    yield "", lambda: residual(rows, rows)
-    yield "one-hot", lambda: residual(rows, whole)
-    yield "", lambda: row_gap(rows, rows, empty(B, 4, of=torch.float32), empty(B, 4, of=torch.float32))
-    yield "probabilities", lambda: row_gap(rows, rows, None, None)
-    yield "", lambda: chain(q=draft)
-    yield "draft stats", lambda: chain(q=draft, q_stats=stats)
-    yield "filters", lambda: chain(q=draft, params=filters, q_params=filters)
+    u = meta(B, G + 1, of=torch.float64)
+    yield "", lambda: chain(draft)
+    yield "draft stats", lambda: chain(draft, q_stats=meta(B, G, 4))
+    yield "filters", lambda: chain(draft, params=FILTERS, q_params=FILTERS)
     yield "one-hot", lambda: chain()
-    yield "probabilities", lambda: chain(q=draft, kinds=(1, 1), seed=None, u=u)
-    pairs = empty(B, 2, of=torch.float32)
-    yield "block", lambda: chain(q=target, rules=(1, whole, pairs))  # a block holds every other walk by a rule
-    yield "block, probabilities", lambda: chain(q=target, kinds=(1, 1), seed=None, u=u, rules=(1, whole, pairs))
-    yield "ragged", lambda: chain(ragged_target, empty(B * G, of=torch.int64), ragged_draft, cu_draft)
-    row_stats_given = empty(B, 4, of=torch.float32)
-    yield "", lambda: kseq_rho(rows, rows, whole, row_stats_given, row_stats_given)
-    yield "probabilities", lambda: kseq_rho(rows, rows, whole, None, None)
-    yield "", lambda: build_tree(empty(B, 8, G, of=torch.int64))
+    yield "probabilities", lambda: chain(draft, probs=1, u=u)
+    yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # a block holds every other walk by a rule
+    yield "block, probabilities", lambda: chain(target, probs=1, u=u, rules=(1, WHOLE, PAIRS))
+    yield "ragged", ragged
+
+
+def calls_of_trees(dtype: torch.dtype, V: int):
+    from .build_tree import build_tree
+    from .tree_mask import FORMATS, tree_mask
+    from .verify_tree import verify_tree
+
+    rows, table, drafts = meta(B, N, V, of=dtype), meta(B, N, of=torch.int32), meta(B, 8, G, of=torch.int32)
+
+    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None)):
+        parts = (*NONE, *params, stats, None if q is None else stats, *NONE, 0, 0, *rules, WHOLE, WHOLE, None)
+        verify_tree(table, table, drafts, rows, q, method, G, *parts)
+
+    yield "", lambda: build_tree(meta(B, 8, G, of=torch.int64))
     for name in ("bool", "uint8", "uint32", "float64"):
         format = [str(of) for of, *_ in FORMATS].index(f"torch.{name}")
-        yield name, lambda format=format: tree_mask(empty(B, 64, of=torch.int32), None, None, -1, format)
-        yield f"{name} with a prefix", lambda format=format: tree_mask(empty(B, 64, of=torch.int32), whole, None, 4096, format)
-    yield "kseq", lambda: tree(0, drafts=draft_nodes)
-    yield "recursive", lambda: tree(1, drafts=draft_nodes)
-    yield "without replacement, stats", lambda: tree(2, stats=empty(B, 64, 4, of=torch.float32))
-    yield "target only, filters", lambda: tree(3, q=None, params=filters)
+        yield name, lambda format=format: tree_mask(table, None, None, -1, format)
+        yield f"{name} with a prefix", lambda format=format: tree_mask(table, WHOLE, None, 4096, format)
+    yield "kseq", lambda: tree(0, drafts=drafts)
+    yield "recursive", lambda: tree(1, drafts=drafts)
+    yield "without replacement, stats", lambda: tree(2, stats=meta(B, N, 4))
+    yield "target only, filters", lambda: tree(3, q=None, params=FILTERS)
     yield "greedy", lambda: tree(4, q=None)
     yield "traversal", lambda: tree(5)
-    yield "kseq by rule", lambda: tree(0, drafts=draft_nodes, rules=(whole, pairs))
-    yield "without replacement by rule", lambda: tree(2, rules=(whole, pairs))
-    yield "target only by rule", lambda: tree(3, q=None, rules=(whole, pairs))
-    yield "traversal by rule", lambda: tree(5, rules=(whole, pairs))
+    by_rule = (WHOLE, PAIRS)
+    yield "kseq by rule", lambda: tree(0, drafts=drafts, rules=by_rule)
+    yield "without replacement by rule", lambda: tree(2, rules=by_rule)
+    yield "target only by rule", lambda: tree(3, q=None, rules=by_rule)
+    yield "traversal by rule", lambda: tree(5, rules=by_rule)

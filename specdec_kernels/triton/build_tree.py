@@ -5,8 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
+from .core import check, launch
 
 MAX_DRAFTS = 1024
 MAX_K = tl.constexpr(MAX_DRAFTS)
@@ -24,8 +23,8 @@ def load_level(draft_tokens, request, draft_stride, level_stride, draft_nodes, n
 
 @launch.kernel
 def build_tree_kernel(
-    draft_tokens, request_stride, draft_stride, level_stride, parents, tokens, multiplicity, draft_nodes, leaders, K, L, N,
-    TILE: tl.constexpr,
+    draft_tokens, request_stride, draft_stride, level_stride, parents, tokens, multiplicity, draft_nodes, leaders,
+    K, L, N, TILE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     request, nodes = b * request_stride, b * K * L
@@ -49,7 +48,9 @@ def build_tree_kernel(
             lead = tl.full([TILE], MAX_K, tl.int32)
             for other in range(0, begin + TILE, TILE):
                 j = other + lane
-                its_at, its_token = load_level(draft_tokens, request, draft_stride, level_stride, draft_nodes, nodes, j, l, K, L)
+                its_at, its_token = load_level(
+                    draft_tokens, request, draft_stride, level_stride, draft_nodes, nodes, j, l, K, L
+                )
                 together = (at[:, None] == its_at[None, :]) & (token[:, None] == its_token[None, :])
                 lead = tl.minimum(lead, tl.min(tl.where(together, j[None, :], MAX_K), 1))
             tl.store(leaders + k, tl.where(token < 0, -1, lead), mask=k < K)

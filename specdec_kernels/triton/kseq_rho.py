@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kseq_rho: a program per pair of rows makes all passes of the search, and finds the pair in the cache from the second one on."""
+"""kseq_rho: a program per pair of rows makes all passes of the search, and finds the pair in the cache from the second
+one on."""
 
 import torch
 import triton.language as tl
 
-from . import check
-from . import launch
-from .kseq import kseq_search
+from .core import check, launch
+from .core.kseq import Pairs, kseq_search
+from .core.row import load_value
+from .core.side import dist
 
 
 @launch.kernel
-def kseq_rho_kernel(
-    p, p_stride, V, p_stats, q, q_stride, Vq, q_stats, k, k_stride, rho, beta, p_acc, N, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+def kseq_rho_kernel(target, draft, k, rho, beta, p_acc, N, S: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = n < N
-    drafts = tl.load(k + n * k_stride, mask=exists, other=1).to(tl.int64)
-    found = kseq_search(p, n * p_stride, V, p_stats, n, q, n * q_stride, Vq, q_stats, n, drafts, exists, ROWS, WIDTH)
+    drafts = load_value(k, n, exists, 1).to(tl.int64)
+    p = dist(target, n, n * 0, n, exists, False, S)
+    q = dist(draft, n, n * 0, n, exists, False, S)
+    found = kseq_search(Pairs(target, draft, n, p, q, None, None), drafts, exists, S)
     tl.store(rho + n, found[0], mask=exists)
     tl.store(beta + n, found[1], mask=exists)
     tl.store(p_acc + n, found[2], mask=exists)
@@ -26,17 +28,18 @@ def kseq_rho(p, q, k, p_stats, q_stats):
     op = "kseq_rho"
     check.given(op, p=p, q=q, k=k)
     N, p_rows, q_rows = check.row_pair(op, p, q)
-    k, k_stride = check.per_row(op, "k", k, N, p)
+    k = check.per_row(op, "k", k, N, p)
     check.pair_stats(op, p_stats, q_stats, N, p)
     if p.device.type == "cpu":
-        for n, drafts in enumerate(k.expand(N).tolist()):
+        for n, drafts in enumerate(k.data.expand(N).tolist()):
             check.that(drafts >= 1, op, f"k must be >= 1, got {drafts} at index {n}")
 
     rho, beta, p_acc = (torch.empty(N, dtype=torch.float64, device=p.device) for _ in range(3))
     if N:
         table = launch.table(max(p_rows.V, q_rows.V))
-        rows = (p, p_rows.row_stride, p_rows.V, p_stats, q, q_rows.row_stride, q_rows.V, q_stats)
         together = min(table.rows, 128)  # a program is as slow as the slowest of its searches
-        sizes = {"ROWS": together, "WIDTH": table.width}
-        launch.run(kseq_rho_kernel, (launch.blocks(N, together),), table.row_threads, *rows, k, k_stride, rho, beta, p_acc, N, **sizes)
+        sides = (launch.side(r, s is None, s) for r, s in ((p_rows, p_stats), (q_rows, q_stats)))
+        grid = (launch.blocks(N, together),)
+        args = (*sides, k, rho, beta, p_acc, N)
+        launch.run(kseq_rho_kernel, grid, table.row_threads, *args, S=table.sizes(ROWS=together, TOGETHER=1))
     return rho, beta, p_acc

@@ -5,34 +5,33 @@ import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .draw import has_mass, total_mass
-from .law import CHUNK, clean_p, clean_q, finite_max, first_chunk_with, first_lane_with, is_bad, lane_of, load_chunk
+from .core import check, launch
+from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, total_mass
+from .core.row import CHUNK, Dist, Values, chunks_of, finite_max, is_bad, load_value, some
+from .core.side import entries, no_stats, one_hot, without
 
 
 @triton.jit
-def weights(p, p_stride, q, q_stride, n, c, V, Vq, exists, IDS: tl.constexpr, WIDTH: tl.constexpr):
+def weights(target, draft, ids, n, c, exists, S):
     """Chunk c [ROWS] of the rows n: p as it is, its weights, and (p - q)+."""
-    z = load_chunk(p, n * p_stride, V, c, exists, -float("inf"), WIDTH)
-    w = clean_p(z)
-    if IDS:
-        hot = tl.load(q + n * q_stride, mask=exists, other=-1).to(tl.int64)
-        return z, w, tl.where(tl.arange(0, WIDTH)[None, :] == lane_of(hot, c)[:, None], 0.0, w)
-    else:
-        taken = clean_q(load_chunk(q, n * q_stride, Vq, c, exists, 0.0, WIDTH))
-        return z, w, tl.maximum(w - taken, 0.0)
+    c = tl.zeros([S.ROWS], tl.int32) + c
+    row = Dist(n * 0, n * 0 - 1, no_stats(n))
+    q = row
+    if ids.data is not None:
+        q = one_hot(load_value(ids, n, exists, -1).to(tl.int64))
+    z, w = entries(target, n, row, c, exists, False, S)
+    _, x = entries(draft, n, q, c, exists, True, S)
+    return z, w, without(w, q, x, c, S)
 
 
 @launch.kernel
-def residual_sums_kernel(
-    p, p_stride, q, q_stride, N, V, Vq, p_sums, sums, maxes, chunks, per_program, IDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+def residual_sums_kernel(target, draft, ids, N, p_sums, sums, maxes, per_program, S: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = n < N
+    chunks = chunks_of(target)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
-        z, w, r = weights(p, p_stride, q, q_stride, n, tl.zeros([ROWS], tl.int32) + c, V, Vq, exists, IDS, WIDTH)
+        z, w, r = weights(target, draft, ids, n, c, exists, S)
         bad = is_bad(z)
         at = n * chunks + c
         tl.store(p_sums + at, tl.where(bad, float("nan"), tl.sum(w, 1)), mask=exists)
@@ -41,35 +40,30 @@ def residual_sums_kernel(
 
 
 @launch.kernel
-def residual_write_kernel(
-    p, p_stride, q, q_stride, N, V, Vq, p_sums, sums, maxes, chunks, per_program, probs, mass,
-    IDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
-):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+def residual_write_kernel(target, draft, ids, N, p_sums, sums, maxes, per_program, probs, mass, S: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = n < N
-    total = total_mass(sums, n * chunks, chunks, exists, ROWS, CHUNKS)
-    p_total = total_mass(p_sums, n * chunks, chunks, exists, ROWS, CHUNKS)
+    chunks = chunks_of(target)
+    total = total_mass(sums, n * chunks, chunks, exists, S)
+    p_total = total_mass(p_sums, n * chunks, chunks, exists, S)
     first = tl.program_id(1) * per_program
     tl.store(mass + n, total, mask=exists & (n * 0 + first == 0))
     rest = has_mass(total)
     lost = ~rest & ~has_mass(p_total)  # no law: one-hot at the largest finite entry
     inverse = 1.0 / tl.where(rest, total, tl.where(lost, 1.0, p_total))
-    most = tl.full([ROWS], -float("inf"), tl.float32)
-    hot = tl.zeros([ROWS], tl.int32)
-    if tl.max((lost & exists).to(tl.int32)) > 0:
-        for begin in range(0, chunks, CHUNKS):
-            c = begin + tl.arange(0, CHUNKS)[None, :]
-            m = tl.load(maxes + (n * chunks)[:, None] + c, mask=(c < chunks) & exists[:, None], other=-float("inf"))
-            most = tl.maximum(most, tl.max(m, 1))
-        hot = first_chunk_with(maxes, n * chunks, chunks, most, exists, ROWS, CHUNKS)
+    most = tl.full([S.ROWS], -float("inf"), tl.float32)
+    hot = tl.zeros([S.ROWS], tl.int32)
+    if some(lost & exists):
+        most = largest_of(maxes, n * chunks, chunks, exists, S)
+        hot = first_chunk_with(maxes, n * chunks, chunks, most, exists, S)
     for c in range(first, tl.minimum(first + per_program, chunks)):
-        z, w, r = weights(p, p_stride, q, q_stride, n, tl.zeros([ROWS], tl.int32) + c, V, Vq, exists, IDS, WIDTH)
+        z, w, r = weights(target, draft, ids, n, c, exists, S)
         out = (tl.where(rest[:, None], r, w).to(tl.float64) * inverse[:, None]).to(tl.float32)
-        lane = tl.arange(0, WIDTH)[None, :]
-        inside = c * CHUNK + lane < V
-        one = (hot == c)[:, None] & (lane == first_lane_with(z, most, WIDTH)[:, None])
+        lane = tl.arange(0, S.WIDTH)[None, :]
+        inside = c * CHUNK + lane < target.V
+        one = (hot == c)[:, None] & (lane == first_lane_with(z, most, S)[:, None])
         out = tl.where(lost[:, None], tl.where(one, 1.0, 0.0), out)
-        tl.store(probs + (n * V + c * CHUNK)[:, None] + lane, out, mask=inside & exists[:, None])
+        tl.store(probs + (n * target.V + c * CHUNK)[:, None] + lane, out, mask=inside & exists[:, None])
 
 
 def residual(p, q):
@@ -77,13 +71,15 @@ def residual(p, q):
     check.given(op, p=p, q=q)
     check.dim(op, "p", p, 2)
     N, V = p.shape
-    check.rows(op, "p", p)
-    ids = q.dtype in check.INTEGERS
-    if ids:
+    p_rows = check.rows(op, "p", p)
+    ids = launch.NO_VALUES
+    draft = launch.NO_SIDE
+    if q.dtype in check.INTEGERS:
         check.shape(op, "q", q, N)
+        ids = Values(q.contiguous(), True)
     else:
         check.dim(op, "q", q, 2)
-        check.rows(op, "q", q)
+        draft = launch.side(check.rows(op, "q", q), probs=True)
         check.shape(op, "q", q, N, q.size(1))
     check.device(op, "q", q, p)
 
@@ -91,12 +87,10 @@ def residual(p, q):
     mass = torch.empty(N, dtype=torch.float64, device=p.device)
     if N:
         table = launch.table(V)
-        count = table.chunk_count
-        p_sums, sums, maxes = torch.empty((3, N, count), dtype=torch.float32, device=p.device)
+        p_sums, sums, maxes = torch.empty((3, N, table.chunk_count), dtype=torch.float32, device=p.device)
         per_program = table.per_program(N)
-        grid = (launch.blocks(N, table.rows), launch.blocks(count, per_program))
-        rows = (p, p.stride(0), q, q.stride(0), N, V, 0 if ids else q.size(1), p_sums, sums, maxes, count, per_program)
-        sizes = {"IDS": ids, "ROWS": table.rows, "WIDTH": table.width}
-        launch.run(residual_sums_kernel, grid, table.wide_threads, *rows, **sizes)
-        launch.run(residual_write_kernel, grid, table.wide_threads, *rows, probs, mass, **sizes, CHUNKS=table.chunks)
+        grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
+        args = (launch.side(p_rows, probs=True), draft, ids, N, p_sums, sums, maxes, per_program)
+        launch.run(residual_sums_kernel, grid, table.wide_threads, *args, S=table.sizes())
+        launch.run(residual_write_kernel, grid, table.wide_threads, *args, probs, mass, S=table.sizes())
     return probs, mass

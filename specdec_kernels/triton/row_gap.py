@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_gap: how far a draft's row is from the target's, and how sure each of them is (csrc/ops/row_gap/row_gap.h). One pass over both."""
+"""row_gap: how far a draft's row is from the target's, and how sure each of them is (csrc/ops/row_gap/row_gap.h). One
+pass over both."""
 
 import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .law import LOG2E, finite_max, is_bad, is_greedy, load_law, scaled, weight_of
-from .pair import Dist, Side, Sizes, chunks_of, draft_chunk, law_chunk, load
-
-
-@triton.jit
-def law_of_row(stats, n, stride, V):
-    offset = n * stride
-    if stats is None:
-        one = tl.full([], 1.0, tl.float32)
-        return Dist(n >= 0, offset, n * 0 - 1, one, one, one, one)
-    else:
-        scale, cutoff, log_norm, most = load_law(stats, n, n >= 0)
-        greedy = is_greedy(scale, log_norm, V)
-        return Dist(n >= 0, offset, tl.where(greedy, tl.where(greedy, log_norm, 0.0).to(tl.int64), -1), scale, cutoff, log_norm, most)
+from .core import check, launch
+from .core.row import (
+    CHUNK,
+    LOG2E,
+    chunks_from,
+    each,
+    each_request,
+    finite_max,
+    is_bad,
+    max_of,
+    scaled,
+    sum_of,
+    weight_of,
+    widest,
+)
+from .core.side import dist, each_dist, entries
 
 
 @triton.jit
@@ -30,12 +31,14 @@ def sureness(side, d, z, S):
         normal = (z >= 1.1754943508222875e-38) & (z < float("inf"))
         x = tl.where(normal, z, 1.0)
         part = -x * tl.log(x)
-        bad = tl.max(is_bad(z).to(tl.int32), 0) > 0
+        bad = max_of(is_bad(z).to(tl.int32), S) > 0
     else:
-        x = tl.maximum(scaled(z, d.most, tl.where(d.hot >= 0, 1.0, d.scale)), -100.0)  # below it exp(x) is nothing, and x must be finite
-        part = tl.where(z >= d.cutoff, weight_of(x * LOG2E) * -x, 0.0)
-        bad = d.log_norm != d.log_norm
-    return tl.sum(tl.sum(part, 1).to(tl.float64), 0), tl.max(finite_max(z), 0), bad
+        scale = tl.where(d.hot >= 0, 1.0, d.stats.scale)
+        x = scaled(z, each(d.stats.max, S)[:, None], each(scale, S)[:, None])
+        x = tl.maximum(x, -100.0)  # below it exp(x) is nothing, and x must be finite
+        part = tl.where(z >= each(d.stats.cutoff, S)[:, None], weight_of(x * LOG2E) * -x, 0.0)
+        bad = d.stats.log_norm != d.stats.log_norm
+    return sum_of(part, S), max_of(finite_max(z), S), bad
 
 
 @triton.jit
@@ -46,33 +49,34 @@ def sure(side, d, parts, top, bad):
         lost = bad | ~(top > 0)
         return tl.where(lost, nan, parts), tl.where(lost, nan, top.to(tl.float64))
     else:
-        log_norm = d.log_norm.to(tl.float64)
+        log_norm = d.stats.log_norm.to(tl.float64)
         norm = tl.exp(-log_norm)
         return tl.where(d.hot >= 0, 0.0, log_norm + parts * norm), tl.where(d.hot >= 0, 1.0, norm)
 
 
-@triton.jit
-def row_gap_of(n, target, draft, p_stride, q_stride, gaps, S):
-    p = law_of_row(target.stats, n, p_stride, target.V)
-    q = law_of_row(draft.stats, n, q_stride, draft.V)
-    tv = tl.full([], 0.0, tl.float64)
+@launch.kernel
+def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
+    p = dist(target, n, n * 0, n, n >= 0, False, S)
+    q = dist(draft, n, n * 0, n, n >= 0, False, S)
+    p_c, q_c = each_dist(p, S), each_dist(q, S)
+    tv = tl.full([S.ROWS], 0.0, tl.float64)
     overlap = tv
     of_q = tv
     p_parts = tv
     q_parts = tv
-    p_top = tl.full([], 0.0, tl.float32)
+    p_top = tl.full([S.ROWS], 0.0, tl.float32)
     q_top = p_top
     p_bad = n < 0
     q_bad = p_bad
-    for begin in range(0, chunks_of(tl.maximum(target.V, draft.V)), S.TOGETHER):
-        c = begin + tl.arange(0, S.TOGETHER)
-        z = load(target, p, c, True, -float("inf"), S)
-        x = law_chunk(target, p, z, c, False, S)
-        z_q, y = draft_chunk(draft, q, c, True, S)
-        tv += tl.sum(tl.sum(tl.maximum(x - y, 0.0), 1).to(tl.float64), 0)
-        overlap += tl.sum(tl.sum(tl.minimum(x, y), 1).to(tl.float64), 0)
+    for begin in range(0, tl.cdiv(widest(target, draft), CHUNK), S.TOGETHER):
+        c = chunks_from(begin, S)
+        z, x = entries(target, each_request(S), p_c, c, c >= 0, False, S)
+        z_q, y = entries(draft, each_request(S), q_c, c, c >= 0, True, S)
+        tv += sum_of(tl.maximum(x - y, 0.0), S)
+        overlap += sum_of(tl.minimum(x, y), S)
         if draft.PROBS:
-            of_q += tl.sum(tl.sum(y, 1).to(tl.float64), 0)
+            of_q += sum_of(y, S)
         part, top, bad = sureness(target, p, z, S)
         p_parts += part
         p_top = tl.maximum(p_top, top)
@@ -95,17 +99,6 @@ def row_gap_of(n, target, draft, p_stride, q_stride, gaps, S):
     tl.store(out + 5, max_q.to(tl.float32))
 
 
-@launch.kernel
-def row_gap_kernel(
-    p, V, p_stride, p_stats, q, Vq, q_stride, q_stats, gaps, PROBS: tl.constexpr, TOGETHER: tl.constexpr, WIDTH: tl.constexpr
-):  # fmt: skip
-    # A tuple that is assigned loses its constants, so these go straight into the call.
-    row_gap_of(
-        tl.program_id(0).to(tl.int64), Side(p, V, 0, p_stride, 0, p_stats, PROBS), Side(q, Vq, 0, q_stride, 0, q_stats, PROBS),
-        p_stride, q_stride, gaps, Sizes(TOGETHER, WIDTH, 1),
-    )  # fmt: skip
-
-
 def row_gap(p, q, p_stats, q_stats):
     op = "row_gap"
     check.given(op, p=p, q=q)
@@ -114,8 +107,7 @@ def row_gap(p, q, p_stats, q_stats):
     gaps = torch.empty((N, 6), dtype=torch.float32, device=p.device)
     if N:
         table = launch.table(max(p_rows.V, q_rows.V))
-        launch.run(
-            row_gap_kernel, (N,), table.walk_threads, p, p_rows.V, p_rows.row_stride, p_stats, q, q_rows.V, q_rows.row_stride, q_stats,
-            gaps, PROBS=p_stats is None, TOGETHER=table.at_once, WIDTH=table.width,
-        )  # fmt: skip
+        sides = (launch.side(r, s is None, s) for r, s in ((p_rows, p_stats), (q_rows, q_stats)))
+        sizes = table.sizes(ROWS=1, TOGETHER=table.at_once)
+        launch.run(row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=sizes)
     return gaps

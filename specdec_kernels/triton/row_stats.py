@@ -2,67 +2,95 @@
 """row_stats: one wide scan of the chunks, then a program per row that turns chunk sums into the four floats."""
 
 import torch
+import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .law import locate
-from .row_law import Parameters, row_law
-from .scan import parameter, scan_kernel
+from .core import check, launch
+from .core.filters import Block
+from .core.row import FLT_MAX, Scratch, chunk_sum, chunks_of, load_chunk, offset_of, span, store_stats
+from .core.row_stats import scale_of, stats_of, temperature_of
+
+
+@triton.jit
+def locate(slot, rows, B, G, bonus, D, cu_draft):
+    """Slot of a grid over requests and their G + bonus positions -> request, its row, the row's index, whether it
+    exists.
+
+    A request's rows are laid out G + extra at a time, or one after the other as cu_draft tells.
+    """
+    positions = G + bonus
+    b = slot // positions
+    i = (slot - b * positions).to(tl.int64)
+    b = b.to(tl.int64)
+    exists = slot < B * positions
+    if cu_draft is None:
+        return b, i, b * (G + rows.extra) + i, exists
+    else:
+        start, g = span(cu_draft, b, G, D, exists)
+        row = start + b * rows.extra + i
+        return b, row, row, exists & (i < g + bonus)
 
 
 @launch.kernel
-def law_kernel(
-    rows, V, batch_stride, row_stride, B, G, bonus, extra, cu_draft, D, temperature, temperature_stride,
-    top_ks, top_k_stride, top_ps, top_p_stride, min_ps, min_p_stride, maxes, sums, listed, few, stats, chunks,
-    TOGETHER: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, FEW: tl.constexpr,
-):  # fmt: skip
-    slot = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    b, index, offset, exists = locate(slot, B, G, bonus, extra, batch_stride, row_stride, cu_draft, D)
-    each = tl.program_id(0) * ROWS + tl.arange(0, ROWS * TOGETHER) // TOGETHER
-    _, each_index, each_offset, _ = locate(each, B, G, bonus, extra, batch_stride, row_stride, cu_draft, D)
-    given = Parameters(temperature, temperature_stride, top_ks, top_k_stride, top_ps, top_p_stride, min_ps, min_p_stride)
-    T = parameter(temperature, b, temperature_stride, exists, 1.0)
-    scale, cutoff, log_norm, top = row_law(
-        rows, V, b, slot.to(tl.int64), each.to(tl.int64), offset, each_offset, index * chunks, each_index * chunks, exists, given, T,
-        maxes, sums, listed, few, chunks, TOGETHER, ROWS, WIDTH, CHUNKS, FEW,
+def scan_kernel(rows, B, G, bonus, D, cu_draft, per_program, S: tl.constexpr):
+    """Every chunk of every row: its largest finite logit and its sum of exponentials relative to it."""
+    slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
+    b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft)
+    offset = offset_of(rows, b, row)
+    if rows.stats is None:
+        scale = scale_of(temperature_of(rows, b, exists))
+        cutoff = tl.zeros([S.ROWS], tl.float32) - FLT_MAX
+    else:
+        scale = tl.load(rows.stats + index * 4, mask=exists, other=1.0)
+        cutoff = tl.load(rows.stats + index * 4 + 1, mask=exists, other=0.0)
+    scale = tl.where(scale == float("inf"), 1.0, scale)  # a greedy row needs no sum, but its NaN must show
+    chunks = chunks_of(rows)
+    first = tl.program_id(1) * per_program
+    for c in range(first, tl.minimum(first + per_program, chunks)):
+        z = load_chunk(rows.data, offset, rows.V, tl.zeros([S.ROWS], tl.int32) + c, exists, -float("inf"), S.WIDTH)
+        most, total = chunk_sum(z, scale, cutoff)
+        tl.store(rows.scratch.maxes + index * chunks + c, most, mask=exists)
+        tl.store(rows.scratch.sums + index * chunks + c, total, mask=exists)
+
+
+@launch.kernel
+def stats_kernel(rows, B, G, bonus, D, cu_draft, out, S: tl.constexpr):
+    first = tl.program_id(0) * S.ROWS
+    slot = first + tl.arange(0, S.ROWS)
+    b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft)
+    each = first + tl.arange(0, S.ROWS * S.TOGETHER) // S.TOGETHER
+    each_b, each_row, each_index, _ = locate(each, rows, B, G, bonus, D, cu_draft)
+    chunks = chunks_of(rows)
+    block = Block(
+        offset_of(rows, b, row), index * chunks, slot.to(tl.int64),
+        offset_of(rows, each_b, each_row), each_index * chunks, each.to(tl.int64),
     )  # fmt: skip
-    out = stats + index * 4
-    tl.store(out, scale, mask=exists)
-    tl.store(out + 1, cutoff, mask=exists)
-    tl.store(out + 2, log_norm, mask=exists)
-    tl.store(out + 3, top, mask=exists)
+    stats = stats_of(rows, b, block, exists, temperature_of(rows, b, exists), S)
+    store_stats(out, index, stats, exists)
 
 
-def scan(rows: check.Rows, layout: launch.Layout, sampling: check.Sampling, stats: torch.Tensor | None) -> launch.Sums:
+def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None) -> Scratch:
     """The largest finite logit and the exponential sum of every chunk of the rows of one side."""
-    sums = launch.Sums(rows, layout)
     table = launch.table(rows.V)
+    scratch = launch.scratch(rows, layout.rows, layout.slots, table.few if sampling.filters() else None)
     if layout.slots:
-        grid = (launch.blocks(layout.slots, table.rows), launch.blocks(sums.chunks, table.per_program(layout.slots)))
-        launch.run(
-            scan_kernel, grid, table.wide_threads, *rows.arguments(), *layout.arguments(), *sampling.temperature, stats,
-            sums.maxes, sums.sums, sums.chunks, table.per_program(layout.slots), ROWS=table.rows, WIDTH=table.width,
-        )  # fmt: skip
-    return sums
+        per_program = table.per_program(layout.slots)
+        grid = (launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program))
+        side = launch.side(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout)
+        launch.run(scan_kernel, grid, table.wide_threads, side, *layout.arguments(), per_program, S=table.sizes())
+    return scratch
 
 
-def laws(rows: check.Rows, layout: launch.Layout, sampling: check.Sampling) -> tuple[torch.Tensor, launch.Sums]:
-    """Scan and law: the stats [rows, 4] of one side, with the chunk sums behind them."""
-    sums = scan(rows, layout, sampling, None)
+def find_stats(rows, layout: launch.Layout, sampling) -> tuple[torch.Tensor, Scratch]:
+    """The stats [rows, 4] of one side, with the chunk sums behind them."""
+    scratch = scan(rows, layout, sampling, None)
     table = launch.table(rows.V)
     stats = launch.empty(rows, (layout.rows, 4), torch.float32)
-    listed = few = None
-    if sampling.filters():
-        listed = launch.empty(rows, (layout.slots, sums.chunks), torch.int32)
-        few = launch.empty(rows, (layout.slots, table.few), torch.float32)
     if layout.slots:
-        launch.run(
-            law_kernel, (launch.blocks(layout.slots, table.rows),), table.row_threads, *rows.arguments(), *layout.arguments(),
-            *sampling.arguments(), sums.maxes, sums.sums, listed, few, stats, sums.chunks,
-            TOGETHER=table.together, ROWS=table.rows, WIDTH=table.width, CHUNKS=table.chunks, FEW=table.few,
-        )  # fmt: skip
-    return stats, sums
+        side = launch.side(rows, sampling=sampling, scratch=scratch, layout=layout)
+        grid = (launch.blocks(layout.slots, table.rows),)
+        launch.run(stats_kernel, grid, table.row_threads, side, *layout.arguments(), stats, S=table.sizes())
+    return stats, scratch
 
 
 def row_stats(logits, temperature, top_k, top_p, min_p):
@@ -71,4 +99,4 @@ def row_stats(logits, temperature, top_k, top_p, min_p):
     check.dim(op, "logits", logits, 2)
     rows = check.rows(op, "logits", logits)
     sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits)
-    return laws(rows, launch.Layout.flat(logits.size(0)), sampling)[0]
+    return find_stats(rows, launch.Layout.flat(logits.size(0)), sampling)[0]

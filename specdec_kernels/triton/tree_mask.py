@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask: csrc/ops/tree_mask/tree_mask.h. One launch climbs from each node and packs its ancestors, one writes the mask."""
+"""tree_mask: csrc/ops/tree_mask/tree_mask.h. One launch climbs from each node and packs its ancestors, one writes the
+mask."""
+
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from . import check
-from . import launch
+from .core import check, launch
+from .core.row import load_value
 
 # In the order of the op's format numbers: dtype, as what it is written, what is seen, what is hidden.
 FORMATS = (
@@ -28,16 +31,28 @@ def is_length(n):
     return (n >= 0) & (n >> 62 == 0)
 
 
+class Lengths(NamedTuple):
+    """Of keys before a tree: Values, 0 where they are not given."""
+
+    prefix: Any
+    start: Any
+
+
 @triton.jit
-def load_length(values, stride, b, inside):
-    n = tl.load(values + b * stride, mask=inside, other=0).to(tl.int64)
+def load_length(values, b, inside):
+    """0 for what is no length."""
+    n = load_value(values, b, inside, 0).to(tl.int64)
     return tl.where(is_length(n), n, 0)
+
+
+@triton.jit
+def is_bad_length(values, b, inside):
+    return ~is_length(load_value(values, b, inside, 0).to(tl.int64))
 
 
 @launch.kernel
 def climb_kernel(
-    parents, request_stride, node_stride, prefix_len, prefix_stride, tree_start, start_stride, ancestors, depth, positions, status,
-    B, N, W, BLOCK: tl.constexpr,
+    parents, request_stride, node_stride, lengths, ancestors, depth, positions, status, B, N, W, BLOCK: tl.constexpr
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < B * N * W
@@ -60,30 +75,27 @@ def climb_kernel(
     tl.store(ancestors + at, bits, mask=inside)
     once = inside & (w == 0)
     tl.store(depth + row, nodes - 1, mask=once)
-    prefix = load_length(prefix_len, prefix_stride, b, once) if prefix_len is not None else tl.zeros([BLOCK], tl.int64)
+    prefix = load_length(lengths.prefix, b, once)
     tl.store(positions + row, prefix + nodes - 1, mask=once)
 
     flags = tl.where((given < -1) | (given >= i), 1, 0)
     root = once & (i == 0)
-    if prefix_len is not None:
-        flags |= tl.where(is_length(tl.load(prefix_len + b * prefix_stride, mask=root, other=0).to(tl.int64)), 0, 2)
-    if tree_start is not None:
-        flags |= tl.where(is_length(tl.load(tree_start + b * start_stride, mask=root, other=0).to(tl.int64)), 0, 2)
+    flags |= tl.where(is_bad_length(lengths.prefix, b, root) | is_bad_length(lengths.start, b, root), 2, 0)
     tl.atomic_or(status + b, flags, mask=once & (flags > 0))
 
 
 @triton.jit
-def sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride, N, W, inside, NODES_ONLY: tl.constexpr):
-    """Whether node i may attend to key j: the tree's where it lies, else the prefix's, seen by all that hang on the root."""
+def sees(ancestors, b, i, j, lengths, N, W, inside, NODES_ONLY: tl.constexpr):
+    """Whether node i may attend to key j: the tree's where it lies, else the prefix's, seen by all that hang on the
+    root."""
     row = ancestors + (b * N + i) * W
     prefix = tl.zeros_like(b)
-    if not NODES_ONLY:
-        if prefix_len is not None:
-            prefix = load_length(prefix_len, prefix_stride, b, inside)
     start = prefix
     if not NODES_ONLY:
-        if tree_start is not None:
-            start = load_length(tree_start, start_stride, b, inside)
+        prefix = load_length(lengths.prefix, b, inside)
+        start = prefix
+        if lengths.start.data is not None:
+            start = load_length(lengths.start, b, inside)
     t = j - start
     in_tree = inside & (t >= 0) & (t < N)
     word = tl.load(row + (t >> 5), mask=in_tree, other=0)
@@ -94,7 +106,7 @@ def sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride
 
 @launch.kernel
 def put_units_kernel(
-    ancestors, prefix_len, prefix_stride, tree_start, start_stride, mask, units, words, B, N, W, keys, seen, hidden,
+    ancestors, lengths, mask, units, words, B, N, W, keys, seen, hidden,
     NODES_ONLY: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     unit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -103,7 +115,7 @@ def put_units_kernel(
         row = unit // keys
         b = row // N
         i, j = row - b * N, unit - row * keys
-        s = sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride, N, W, exists, NODES_ONLY)
+        s = sees(ancestors, b, i, j, lengths, N, W, exists, NODES_ONLY)
         tl.store(mask + unit, tl.where(s, seen, hidden).to(mask.dtype.element_ty), mask=exists)
     else:
         BITS: tl.constexpr = 8 if KIND == BYTE else 32
@@ -120,7 +132,7 @@ def put_units_kernel(
             i = row - row // N * N
             j = (unit - unit // words * words)[:, None] * 32 + bit
             inside = exists[:, None] & (j < keys)
-        s = sees(ancestors, b, i, j, prefix_len, prefix_stride, tree_start, start_stride, N, W, inside, NODES_ONLY)
+        s = sees(ancestors, b, i, j, lengths, N, W, inside, NODES_ONLY)
         tl.store(mask + unit, tl.sum(s.to(tl.int32) << bit, 1).to(mask.dtype.element_ty), mask=exists)
 
 
@@ -141,7 +153,9 @@ def tree_mask(parents, prefix_len, tree_start, num_keys, format):
     check.given(op, parents=parents)
     check.dim(op, "parents", parents, 2)
     B, N = parents.shape
-    check.that(-1 <= num_keys <= 1 << 30, op, f"num_keys must be in [0, 2^30], or -1 for the nodes alone, got {num_keys}")
+    check.that(
+        -1 <= num_keys <= 1 << 30, op, f"num_keys must be in [0, 2^30], or -1 for the nodes alone, got {num_keys}"
+    )
     check.that(0 <= format < len(FORMATS), op, f"format must be in [0, {len(FORMATS)}), got {format}")
     check.that(N <= 1 << 20, op, f"parents must have at most 2^20 nodes, got {N}")
     check.integers(op, "parents", parents, parents)
@@ -152,7 +166,7 @@ def tree_mask(parents, prefix_len, tree_start, num_keys, format):
 
 
 def unchecked(parents, prefix, start, num_keys, format):
-    """prefix and start: values and their stride."""
+    """prefix and start: Values."""
     B, N = parents.shape
     nodes_only = num_keys < 0
     keys = N if nodes_only else num_keys
@@ -173,15 +187,15 @@ def unchecked(parents, prefix, start, num_keys, format):
     ancestors = out if direct else empty(B, N, W)
     depth, positions = empty(B, N), empty(B, N, of=torch.int64)
     status = torch.zeros(B, dtype=torch.int32, device=parents.device)
-    lengths = (*prefix, *start)
+    lengths = Lengths(prefix, start)
     block = launch.elements()
     if ancestors.numel():
-        args = (parents, *parents.stride(), *lengths, ancestors, depth, positions, status, B, N, W)
+        args = (parents, *parents.stride(), lengths, ancestors, depth, positions, status, B, N, W)
         launch.run(climb_kernel, (launch.blocks(B * N * W, block),), 128, *args, BLOCK=block)
     if out.numel() and not direct:
         kind, per_unit = (BYTE, 8) if format == UINT8 else (WORD, 32) if packed else (ELEMENT, 1)
         block = max(16, block * 4 // per_unit)
-        args = (ancestors, *lengths, out, out.numel(), words, B, N, W, keys, seen, hidden)
+        args = (ancestors, lengths, out, out.numel(), words, B, N, W, keys, seen, hidden)
         grid = (launch.blocks(out.numel(), block),)
         launch.run(put_units_kernel, grid, 128, *args, NODES_ONLY=nodes_only, KIND=kind.value, BLOCK=block)
     return mask, depth, positions, status

@@ -2,12 +2,10 @@
 """uniforms: the random numbers of (seed, offset, domain, slot), one per element."""
 
 import torch
-import triton
 import triton.language as tl
 
-from . import check
-from . import launch
-from .philox import uniform
+from .core import check, launch
+from .core.philox import uniform
 
 
 @launch.kernel

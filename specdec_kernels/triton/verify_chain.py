@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain: the stats of both sides where they are not handed over, then two launches. The first walks the drafts and sums
-the chunks of (p - q)+ at the stop; the second draws from them. Requests by a rule or by block have a launch of their own before."""
+"""verify_chain: the stats of both sides where they are not handed over, then two launches. The first walks the drafts
+and sums the chunks of (p - q)+ at the stop; the second draws from them. Requests by a rule or by block have a launch of
+their own before."""
 
 import torch
 
-from . import check
-from . import launch
-from .final import final_kernel
-from .request import request_kernel
-from .row_stats import laws
-from .stop import stop_kernel
+from .chain.by_rule import request_kernel
+from .chain.draft_test import Given, Out
+from .chain.exact import Stop, final_kernel, stop_kernel
+from .chain.position import FLOATS, INTS, Positions
+from .core import check, launch
+from .core.philox import Random
+from .row_stats import find_stats
+from .rules.rule import Rules
 
 OP = "verify_chain"
 
@@ -20,12 +23,15 @@ def check_cu_draft(cu_draft: torch.Tensor, B: int, D: int, G: int) -> None:
     for b in range(B):
         g = cu[b + 1] - cu[b]
         check.that(g >= 0, OP, f"cu_draft must ascend, got {cu[b]} then {cu[b + 1]} at index {b}")
-        check.that(g <= G, OP, f"max_draft must be at least the longest draft, got {G} with {g} drafted tokens in request {b}")
+        check.that(
+            g <= G, OP, f"max_draft must be at least the longest draft, got {G} with {g} drafted tokens in request {b}"
+        )
     check.that(cu[B] == D, OP, f"cu_draft must end at D={D}, got {cu[B]}")
 
 
-class Side:
-    """The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them over."""
+class ChainSide:
+    """The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them
+    over."""
 
     def __init__(self, name, rows, kind, stats, parameters, layout: launch.Layout, like):
         ragged = layout.cu_draft is not None
@@ -43,23 +49,23 @@ class Side:
         check.that(kind == 0 or (stats is None and not given), OP, wanted)
         wanted = f"{name}_stats already hold the sampling parameters: give one or the other"
         check.that(stats is None or not given, OP, wanted)
-        self.probs, self.stats, self.parameters, self.layout, self.sums = kind == 1, stats, parameters, layout, None
+        self.probs, self.stats, self.parameters, self.layout, self.scratch = kind == 1, stats, parameters, layout, None
 
     def read(self) -> None:
         if not self.probs and self.stats is None:
-            self.stats, self.sums = laws(self.rows, self.layout, self.parameters)
+            self.stats, self.scratch = find_stats(self.rows, self.layout, self.parameters)
 
-    def arguments(self):
-        return (*self.rows, self.layout.extra, self.stats)
+    def argument(self, sums: bool = False):
+        """`sums`: with the chunk sums of the rows, if they were just found."""
+        scratch = None
+        if sums and self.scratch is not None:
+            scratch = self.scratch._replace(listed=None, few=None)
+        return launch.side(self.rows, self.probs, self.stats, scratch=scratch, layout=self.layout)
 
 
-def verify_chain(
-    target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p, target_stats,
-    draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, method, rule, alpha, seed, offset, uniforms,
-):  # fmt: skip
-    check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)
+def check_layout(draft_tokens, cu_draft, max_draft, like):
+    """B, G, D and cu_draft, contiguous."""
     ragged = cu_draft is not None
-    like = target_logits
     check.dim(OP, "draft_tokens", draft_tokens, 1 if ragged else 2)
     D = 0
     if ragged:
@@ -74,70 +80,94 @@ def verify_chain(
     else:
         B, G = draft_tokens.shape
     check.integers(OP, "draft_tokens", draft_tokens, like)
-    bonus = (None, 0)
+    return B, G, D, cu_draft
+
+
+def draft_side(rows, kind, stats, parameters, B, G, D, cu_draft, by_rule: bool, like):
+    """None: one-hot drafts."""
+    if rows is None:
+        wanted = "draft_stats and draft sampling parameters need draft_logits, got none"
+        check.that(stats is None and not parameters.given(), OP, wanted)
+        return None
+    check.dim(OP, "draft_logits", rows, 3 if cu_draft is None else 2)
+    extra = int(rows.size(1) == G + 1) if cu_draft is None else int(B > 0 and rows.size(0) == D + B)
+    scored = extra if by_rule else 0  # only a rule reads the draft's row at the end
+    layout = launch.Layout(B, G, scored, extra, cu_draft, D)
+    return ChainSide("draft", rows, kind, stats, parameters, layout, like)
+
+
+def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool, positions: int) -> None:
+    rows, (B, G, _, _, _) = target.rows, target.layout.arguments()
+    wider = launch.table(rows.V if draft is None else max(rows.V, draft.rows.V))
+    places = Positions(
+        launch.empty(rows, (B, G + 1, INTS.value), torch.int32),
+        launch.empty(rows, (B, G + 1, FLOATS.value), torch.float64),
+    )
+    sides = target.argument(), launch.NO_SIDE if draft is None else draft.argument()
+    sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=wider.at_once)
+    constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
+    args = (G, *walk, *sides, Rules(*rules), random, out, places, masses)
+    launch.run(request_kernel, (B,), wider.walk_threads, *args, **constants, S=sizes)
+
+
+def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None:
+    """`sums`: of (p - q)+, of p, and p's largest entries."""
+    B, G, table = target.layout.B, target.layout.G, launch.table(target.rows.V)
+    per_program = table.per_program(B)
+    grid = launch.blocks(B, table.rows), launch.blocks(table.chunk_count, per_program)
+    q_side = launch.NO_SIDE if draft is None else draft.argument()
+    stop = Stop(launch.empty(target.rows, (B,), torch.int32), *sums)
+    args = (B, G, *walk, target.argument(sums=True), q_side, random, out, stop, per_program)
+    launch.run(stop_kernel, grid, table.wide_threads, *args, POSITIONS=positions, S=table.sizes())
+    D, token_batch_stride, token_stride, _, given = walk
+    args = (B, G, D, token_batch_stride, token_stride, given, target.argument(), q_side, random, out, stop)
+    launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
+
+
+def verify_chain(
+    target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p,
+    target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind,
+    method, rule, alpha, seed, offset, uniforms,
+):  # fmt: skip
+    check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)
+    like = target_logits
+    B, G, D, cu_draft = check_layout(draft_tokens, cu_draft, max_draft, like)
     if bonus_tokens is not None:
         check.shape(OP, "bonus_tokens", bonus_tokens, B)
-        bonus = (check.integers(OP, "bonus_tokens", bonus_tokens, like), bonus_tokens.stride(0))
+        check.integers(OP, "bonus_tokens", bonus_tokens, like)
     parameters = check.sampling(OP, "", temperature, top_k, top_p, min_p, like, B)
     draft_parameters = check.sampling(OP, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, like, B)
     row = int(bonus_tokens is None)
-    target = Side("target", target_logits, target_kind, target_stats, parameters, launch.Layout(B, G, row, row, cu_draft, D), like)
-    if draft_logits is not None:
-        check.dim(OP, "draft_logits", draft_logits, 2 if ragged else 3)
-        extra = int(B > 0 and draft_logits.size(0) == D + B) if ragged else int(draft_logits.size(1) == G + 1)
-        scored = 0 if rule is None else extra  # only a rule reads the draft's row at the end
-        draft = Side("draft", draft_logits, draft_kind, draft_stats, draft_parameters, launch.Layout(B, G, scored, extra, cu_draft, D), like)
-    else:
-        draft = None
-        wanted = "draft_stats and draft sampling parameters need draft_logits, got none"
-        check.that(draft_stats is None and not draft_parameters.given(), OP, wanted)
+    layout = launch.Layout(B, G, row, row, cu_draft, D)
+    target = ChainSide("target", target_logits, target_kind, target_stats, parameters, layout, like)
+    draft = draft_side(
+        draft_logits, draft_kind, draft_stats, draft_parameters, B, G, D, cu_draft, rule is not None, like
+    )
     check.that(method in (0, 1), OP, f"method must be 0 (token) or 1 (block), got {method}")
     block = method == 1
     rules = check.rules(OP, rule, alpha, block, like, B)
     check.uniforms(OP, uniforms, B, G + 1, like)
-    seeds, offsets = check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like)
+    random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
     check.together(OP, seed, offset)
     given = (uniforms, seed, temperature, target_stats)
     check.that(any(x is not None for x in given), OP, "needs seed and offset, or uniforms, got neither")
 
     tokens = launch.empty(target.rows, (B, G + 1), torch.int64)
     logprobs = launch.empty(target.rows, (B, G + 1), torch.float32)
-    num_accepted, status, removes = (launch.empty(target.rows, (B,), torch.int32) for _ in range(3))
+    num_accepted, status = (launch.empty(target.rows, (B,), torch.int32) for _ in range(2))
     if B:
         target.read()
         if draft is not None:
             draft.read()
-        table = launch.table(target.rows.V)
-        count = table.chunk_count
-        masses, p_masses, maxes = launch.empty(target.rows, (3, B, count), torch.float32)
-        per_program = table.per_program(B)
-        walk = (B, G, cu_draft, D, draft_tokens, 0 if ragged else draft_tokens.stride(0), draft_tokens.stride(-1))
-        sums = (None, None) if target.sums is None else (target.sums.maxes, target.sums.sums)
-        q_rows = (None, 0, 0, 0, 0, None) if draft is None else draft.arguments()
-        randomness = (*seeds, *offsets, uniforms)
-        kinds = {"TARGET_PROBS": target.probs, "DRAFT_PROBS": draft is not None and draft.probs}
-        sizes = {**kinds, "ROWS": table.rows, "WIDTH": table.width}
+        by_rule = launch.empty(target.rows, (B,), torch.int32) if block or rule is not None else None
+        out = Out(tokens, num_accepted, logprobs, status, by_rule)
+        sums = launch.empty(target.rows, (3, B, launch.table(target.rows.V).chunk_count), torch.float32)
+        batch_stride = draft_tokens.stride(0) if cu_draft is None else 0
+        bonus_stride = 0 if bonus_tokens is None else bonus_tokens.stride(0)
+        walk = (D, batch_stride, draft_tokens.stride(-1), bonus_stride, Given(draft_tokens, cu_draft, bonus_tokens))
         positions = launch.power_of_2(G + 1)
-        by_rule = None
-        if block or rule is not None:
-            by_rule = launch.empty(target.rows, (B,), torch.int32)
-            places = launch.empty(target.rows, (B, G + 1, 4), torch.int32), launch.empty(target.rows, (B, G + 1, 6), torch.float64)
-            wider = table if draft is None else launch.table(max(target.rows.V, draft.rows.V))
-            launch.run(
-                request_kernel, (B,), wider.walk_threads, *walk, *bonus, *target.arguments(), *q_rows, *rules, *randomness,
-                tokens, num_accepted, logprobs, status, by_rule, *places, masses, BLOCK=block,
-                SCORES_END=draft is not None and draft.layout.extra == 1, **kinds, POSITIONS=positions, TOGETHER=wider.at_once,
-                WIDTH=wider.width, CHUNKS=table.chunks,
-            )  # fmt: skip
-        if block:  # all of them
-            return tokens, num_accepted, logprobs, status
-        out = (by_rule, tokens, num_accepted, logprobs, status, removes, p_masses, masses, maxes, count)
-        launch.run(
-            stop_kernel, (launch.blocks(B, table.rows), launch.blocks(count, per_program)), table.wide_threads, *walk, *bonus,
-            *target.arguments(), *sums, *q_rows, *randomness, *out, per_program, **sizes, POSITIONS=positions,
-        )  # fmt: skip
-        launch.run(
-            final_kernel, (launch.blocks(B, table.rows),), table.row_threads, *walk, *target.arguments(), *q_rows, *randomness, *out,
-            **sizes, BONUS=bonus_tokens is not None, CHUNKS=table.chunks,
-        )  # fmt: skip
+        if by_rule is not None:
+            launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
+        if not block:  # else all of them are done
+            launch_exact(walk, target, draft, random, out, sums, positions)
     return tokens, num_accepted, logprobs, status

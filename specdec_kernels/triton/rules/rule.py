@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks of its drafts: the rules, and the parameters they take (csrc/rules/rule.h). All of it for one request."""
+"""What a request asks of its drafts: the rules, and the parameters they take (csrc/rules/rule.h). All of it for a block
+of requests."""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .law import FLT_MAX
+from ..core.row import FLT_MAX, load_value
 
 EXACT = tl.constexpr(0)
 CHOW = tl.constexpr(1)
@@ -28,11 +29,10 @@ THRESHOLDS = tl.constexpr(16)
 class Rules(NamedTuple):
     """One rule and its parameters for each request."""
 
-    rule: Any  # [B]; None: exact
-    rule_stride: Any
-    alpha: Any  # [B] or [B, 2]
-    alpha_stride: Any
-    second_stride: Any  # from the first parameter to the second; -1: none is given
+    rule: Any  # Values; without data: exact
+    alpha: Any  # [B] or [B, 2], or one for all of them; None: the defaults
+    each: Any  # whether alpha is each request's own
+    pairs: Any  # whether the second parameter stands beside the first
 
 
 class Alpha(NamedTuple):
@@ -97,27 +97,35 @@ def choose(condition, a, b):
 
 
 @triton.jit
-def rule_of(rules, b):
-    """The rule of request b and its parameters. A rule at the end where it is the exact one, is it."""
-    if rules.rule is None:
-        return tl.full([], 0, tl.int32), Alpha(tl.full([], 0.0, tl.float64), tl.full([], 0.0, tl.float64))
+def parameters_of(rules, rule, b, mask):
+    """What is given, else the defaults."""
+    typical = rule == TYPICAL
+    strict = (rule == LENIENCE) | (rule == ENSEMBLE) | (rule == RELAXED) | (rule == THRESHOLDS)
+    first = tl.where(typical, tl.full([], 0.09, tl.float64), choose(strict, 1.0, 0.0))
+    second = tl.where(typical, tl.full([], 0.3, tl.float64), choose(rule == THRESHOLDS, 1.0, 0.0))
+    if rules.alpha is not None:
+        at = rules.alpha + b * rules.each * (1 + rules.pairs.to(tl.int32))
+        unbounded = is_of_log(rule) | (rule == OPT) | (rule == RELAXED)
+        open_below = (rule == LENIENCE) | (rule == THRESHOLDS)
+        least, most = choose(rule == RELAXED, 1.0, 0.0), choose(unbounded, FLT_MAX, 1.0)
+        x = tl.load(at, mask=mask, other=float("nan")).to(tl.float64)
+        first = nearest(x, least, most, first, open_below, rule == LOSSY)
+        x = tl.load(at + 1, mask=mask & rules.pairs, other=float("nan")).to(tl.float64)
+        zero = tl.full([], 0.0, tl.float64)
+        second = nearest(x, zero, choose(typical, FLT_MAX, 1.0), second, rule == THRESHOLDS, False)
+    return Alpha(first, second)
+
+
+@triton.jit
+def rule_of(rules, b, mask):
+    """The rules of the requests b and their parameters. A rule at the end where it is the exact one, is it."""
+    if rules.rule.data is None:
+        zero = tl.zeros(b.shape, tl.float64)
+        return tl.zeros(b.shape, tl.int32), Alpha(zero, zero)
     else:
-        code = tl.load(rules.rule + b * rules.rule_stride).to(tl.int64)
+        code = load_value(rules.rule, b, mask, 0).to(tl.int64)
         rule = tl.where((code > EXACT) & (code <= THRESHOLDS), code, EXACT).to(tl.int32)
-        strict = (rule == LENIENCE) | (rule == ENSEMBLE) | (rule == RELAXED) | (rule == THRESHOLDS)
-        otherwise = tl.where(rule == TYPICAL, tl.full([], 0.09, tl.float64), choose(strict, 1.0, 0.0))
-        other_second = tl.where(rule == TYPICAL, tl.full([], 0.3, tl.float64), choose(rule == THRESHOLDS, 1.0, 0.0))
-        first = otherwise
-        second = other_second
-        if rules.alpha is not None:
-            at = rules.alpha + b * rules.alpha_stride
-            unbounded = is_of_log(rule) | (rule == OPT) | (rule == RELAXED)
-            open_below = (rule == LENIENCE) | (rule == THRESHOLDS)
-            x = tl.load(at).to(tl.float64)
-            first = nearest(x, choose(rule == RELAXED, 1.0, 0.0), choose(unbounded, FLT_MAX, 1.0), otherwise, open_below, rule == LOSSY)
-            given = rules.second_stride >= 0
-            x = tl.load(at + rules.second_stride, mask=given, other=float("nan")).to(tl.float64)
-            most = choose(rule == TYPICAL, FLT_MAX, 1.0)
-            second = nearest(x, tl.full([], 0.0, tl.float64), most, other_second, rule == THRESHOLDS, False)
+        alpha = parameters_of(rules, rule, b, mask)
+        first = alpha.first
         end = ((rule == LOSSY) & (first == 0)) | (((rule == LENIENCE) | (rule == ENSEMBLE)) & (first == 1))
-        return tl.where(end, EXACT, rule), Alpha(first, second)
+        return tl.where(end, EXACT, rule), alpha

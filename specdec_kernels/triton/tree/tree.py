@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of drafts per request, and which of a node's children is tested next: csrc/ops/verify_tree/tree.h for a block of requests."""
+"""A tree of drafts per request, and which of a node's children is tested next: csrc/ops/verify_tree/tree.h for a block
+of requests."""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .philox import given_uniform, uniform
+from ..core.philox import DOMAIN_ACCEPT, uniform_of
+from ..core.row import some
 
 INSIDE = tl.constexpr(-1)  # a wanted token: any of a vocabulary
 OUTSIDE = tl.constexpr(-2)  # any other
 
 
-class Tree(NamedTuple):
-    """Tables of integers, contiguous."""
+class Tables(NamedTuple):
+    """Of integers, contiguous."""
 
     parents: Any  # [B, N]
     tokens: Any  # [B, N]
@@ -22,10 +24,17 @@ class Tree(NamedTuple):
     first_child: Any  # [B, N] or None
     next_sibling: Any
     draft_nodes: Any  # [B, K, L] or None: the drafts are tested, not the nodes
+
+
+class Tree(NamedTuple):
+    tables: Any
     N: Any
     K: Any
     L: Any
     D: Any  # the deepest level whose nodes may be accepted
+    columns: Any  # of uniforms
+    target_count: Any  # rows of a request
+    draft_count: Any
     widest: Any  # of both vocabularies
     TILE: Any
 
@@ -37,48 +46,36 @@ class Tests(NamedTuple):
     count: Any  # children seen, by links
 
 
-class Randomness(NamedTuple):
-    seed: Any
-    seed_stride: Any
-    offset: Any
-    offset_stride: Any
-    uniforms: Any  # [B, columns + 1] or None
-    columns: Any
+@triton.jit
+def choose_tests(mask, a, b):
+    return Tests(tl.where(mask, a.at, b.at), tl.where(mask, a.count, b.count))
 
 
 @triton.jit
-def some(mask):
-    return tl.max(mask.to(tl.int32), 0) > 0
+def test_uniform(tree, random, b, column, on):
+    return uniform_of(random, b, column, tree.columns, DOMAIN_ACCEPT, column, on)
 
 
 @triton.jit
-def coin(random, b, column, domain, slot, on):
-    """The uniform of a column of `uniforms`, or of a slot of a domain."""
-    if random.uniforms is not None:
-        return given_uniform(tl.load(random.uniforms + b * (random.columns + 1) + column, mask=on, other=0.0))
-    elif random.seed is not None:
-        seed = tl.load(random.seed + b * random.seed_stride, mask=on, other=0).to(tl.int64)
-        offset = tl.load(random.offset + b * random.offset_stride, mask=on, other=0).to(tl.int64)
-        return uniform(seed, offset, domain, slot)
-    else:
-        return tl.zeros(b.shape, tl.float64)
-
-
-@triton.jit
-def entry(table, at, mask):
+def look_up(table, at, mask):
     return tl.load(table + at, mask=mask, other=-1).to(tl.int64)
+
+
+@triton.jit
+def token_of(tree, b, node, mask):
+    return look_up(tree.tables.tokens, b * tree.N + node, mask)
 
 
 @triton.jit
 def is_child(tree, first, child, node, mask):
     """Of a request whose nodes begin at `first` in every table."""
     there = mask & (child > node) & (child < tree.N)
-    return there & (entry(tree.parents, first + child, there) == node)
+    return there & (look_up(tree.tables.parents, first + child, there) == node)
 
 
 @triton.jit
 def is_wanted(tree, first, child, wanted, mask):
-    token = entry(tree.tokens, first + child, mask)
+    token = look_up(tree.tables.tokens, first + child, mask)
     inside = (token >= 0) & (token < tree.widest)
     return mask & tl.where(wanted >= 0, token == wanted, inside == (wanted == INSIDE))
 
@@ -92,27 +89,28 @@ def is_bad_tree(tree, b, exists):
     for begin in range(0, tree.N, tree.TILE):
         i = begin + lane
         inside = exists[:, None] & (i < tree.N)
-        parent = entry(tree.parents, first + i, inside)
+        parent = look_up(tree.tables.parents, first + i, inside)
         bad |= tl.max((inside & ((parent < -1) | (parent >= i))).to(tl.int32), 1)
-    if tree.draft_nodes is not None:
+    if tree.tables.draft_nodes is not None:
         steps = tree.K * tree.L
         for begin in range(0, steps, tree.TILE):
             i = begin + lane
             at = (b * steps)[:, None] + i
-            node = entry(tree.draft_nodes, at, exists[:, None] & (i < steps))
+            node = look_up(tree.tables.draft_nodes, at, exists[:, None] & (i < steps))
             going = node != -1
             deeper = going & (i % tree.L > 0)
-            above = tl.where(deeper, entry(tree.draft_nodes, at - 1, deeper), 0)
+            above = tl.where(deeper, look_up(tree.tables.draft_nodes, at - 1, deeper), 0)
             bad |= tl.max((going & ~is_child(tree, first, node, above, going)).to(tl.int32), 1)
     return bad > 0
 
 
 @triton.jit
 def next_test(tree, b, node, depth, tests, wanted, on):
-    """The next child of each node whose token is wanted, -1 where there is none; the column of its uniform; the tests behind it.
+    """The next child of each node whose token is wanted, -1 where there is none; the column of its uniform; the tests
+    behind it.
 
-    They come in the order in which they were drawn: every draft that passes through the node and goes on to a child, or every
-    child, by links or by number. Links that do not lead from child to child end the list.
+    They come in the order in which they were drawn: every draft that passes through the node and goes on to a child, or
+    every child, by links or by number. Links that do not lead from child to child end the list.
     """
     first = b * tree.N
     child = node * 0 - 1
@@ -120,15 +118,15 @@ def next_test(tree, b, node, depth, tests, wanted, on):
     at = tests.at
     count = tests.count
     searching = on & (depth < tree.D)
-    if tree.draft_nodes is not None:
+    if tree.tables.draft_nodes is not None:
         searching &= (depth < tree.L) & (at < tree.K)
         while some(searching):
             k = at[:, None] + tl.arange(0, tree.TILE)[None, :]
             here = searching[:, None] & (k < tree.K)
             level = (b[:, None] * tree.K + k) * tree.L + depth[:, None]
-            above = entry(tree.draft_nodes, level - 1, here & (depth > 0)[:, None])
+            above = look_up(tree.tables.draft_nodes, level - 1, here & (depth > 0)[:, None])
             here &= (depth == 0)[:, None] | (above == node[:, None])
-            c = entry(tree.draft_nodes, level, here)
+            c = look_up(tree.tables.draft_nodes, level, here)
             here = is_child(tree, first[:, None], c, node[:, None], here)
             here = is_wanted(tree, first[:, None], c, wanted[:, None], here)
             hit = tl.min(tl.where(here, k, tree.K), 1)
@@ -137,11 +135,11 @@ def next_test(tree, b, node, depth, tests, wanted, on):
             column = tl.where(found, hit * tree.L + depth, column)
             at = tl.where(searching, tl.where(found, hit + 1, at + tree.TILE), at)
             searching &= ~found & (at < tree.K)
-    elif tree.first_child is not None:
+    elif tree.tables.first_child is not None:
         searching &= count < tree.N
         while some(searching):
-            begin = entry(tree.first_child, first + node, searching & (count == 0))
-            following = entry(tree.next_sibling, first + at, searching & (count > 0))
+            begin = look_up(tree.tables.first_child, first + node, searching & (count == 0))
+            following = look_up(tree.tables.next_sibling, first + at, searching & (count > 0))
             at = tl.where(searching, tl.where(count == 0, begin, following), at)
             here = is_child(tree, first, at, node, searching)
             count = tl.where(searching, tl.where(here, count + 1, tree.N), count)

@@ -1,32 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csrc/binding/check.h checks, for torch.ops.specdec.* called without the Python wrappers: "op: argument, wanted, got"."""
+"""What csrc/binding/check.h checks, for torch.ops.specdec.* called without the Python wrappers: "op: argument, wanted,
+got"."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 
 from specdec_kernels.rules import TABLE
 
+from .launch import NO_SAMPLING, NO_VALUES
+from .row import Sampling, Values
+
 FLT_MAX = torch.finfo(torch.float32).max
 INTEGERS = (torch.int64, torch.int32)
 ROWS = (torch.float32, torch.bfloat16, torch.float16)
 NAMES = {
-    torch.float64: "Double", torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.int64: "Long",
-    torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool",
+    torch.float64: "Double", torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16",
+    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+    torch.bool: "Bool",
 }  # fmt: skip
+
+
+def fail(op: str, message: str) -> NoReturn:
+    raise RuntimeError(f"{op}: {message}")
 
 
 def that(ok: bool, op: str, message: str) -> None:
     if not ok:
-        raise RuntimeError(f"{op}: {message}")
+        fail(op, message)
+
+
+# What every call asks of every tensor makes its message only where it fails: messages cost more than questions.
 
 
 def given(op: str, **tensors: object) -> None:
     """The tensors that the schema requires."""
     for name, t in tensors.items():
-        that(t is not None, op, f"{name} must be a tensor, got None")
+        if t is None:
+            fail(op, f"{name} must be a tensor, got None")
 
 
 def dtype_name(t: torch.Tensor) -> str:
@@ -34,23 +47,28 @@ def dtype_name(t: torch.Tensor) -> str:
 
 
 def dim(op: str, name: str, t: torch.Tensor, want: int) -> None:
-    that(t.dim() == want, op, f"{name} must have {want} dimensions, got shape {list(t.shape)}")
+    if t.dim() != want:
+        fail(op, f"{name} must have {want} dimensions, got shape {list(t.shape)}")
 
 
 def shape(op: str, name: str, t: torch.Tensor, *want: int) -> None:
-    that(tuple(t.shape) == want, op, f"{name} must have shape {list(want)}, got {list(t.shape)}")
+    if t.shape != want:
+        fail(op, f"{name} must have shape {list(want)}, got {list(t.shape)}")
 
 
 def dtype(op: str, name: str, t: torch.Tensor, want: torch.dtype) -> None:
-    that(t.dtype == want, op, f"{name} must be {NAMES[want]}, got {dtype_name(t)}")
+    if t.dtype != want:
+        fail(op, f"{name} must be {NAMES[want]}, got {dtype_name(t)}")
 
 
 def device(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> None:
-    that(t.device == like.device, op, f"{name} must be on {like.device}, got {t.device}")
+    if t.device != like.device:
+        fail(op, f"{name} must be on {like.device}, got {t.device}")
 
 
 def contiguous(op: str, name: str, t: torch.Tensor) -> None:
-    that(t.is_contiguous(), op, f"{name} must be contiguous, got strides {list(t.stride())}")
+    if not t.is_contiguous():
+        fail(op, f"{name} must be contiguous, got strides {list(t.stride())}")
 
 
 class Rows(NamedTuple):
@@ -59,36 +77,38 @@ class Rows(NamedTuple):
     batch_stride: int
     row_stride: int
 
-    def arguments(self):
-        return self
-
 
 def rows(op: str, name: str, t: torch.Tensor) -> Rows:
     """[N, V], or [B, rows, V]; a row is read in place, so its entries must be neighbours in memory."""
     V = t.size(-1)
-    that(t.stride(-1) == 1 or V <= 1 or not t.numel(), op, f"{name} must be contiguous in its last dimension, got strides {list(t.stride())}")
-    that(1 <= V <= 1 << 24, op, f"{name} must have a vocabulary of 1 to 2^24, got {V}")
-    that(t.dtype in ROWS, op, f"{name} must be float32, bfloat16 or float16, got {dtype_name(t)}")
+    if t.stride(-1) != 1 and V > 1 and t.numel():
+        fail(op, f"{name} must be contiguous in its last dimension, got strides {list(t.stride())}")
+    if not 1 <= V <= 1 << 24:
+        fail(op, f"{name} must have a vocabulary of 1 to 2^24, got {V}")
+    if t.dtype not in ROWS:
+        fail(op, f"{name} must be float32, bfloat16 or float16, got {dtype_name(t)}")
     return Rows(t, V, t.stride(0), t.stride(1) if t.dim() == 3 else t.stride(0))
 
 
 def integers(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    that(t.dtype in INTEGERS, op, f"{name} must be int32 or int64, got {dtype_name(t)}")
+    if t.dtype not in INTEGERS:
+        fail(op, f"{name} must be int32 or int64, got {dtype_name(t)}")
     device(op, name, t, like)
     return t
 
 
-def per_row(op: str, name: str, t: torch.Tensor | None, n: int, like: torch.Tensor, real: bool = False):
-    """Values of n rows or requests and their stride; stride 0 makes one value serve all."""
+def per_row(op: str, name: str, t: torch.Tensor | None, n: int, like: torch.Tensor, real: bool = False) -> Values:
+    """Values of n rows or requests, or one that serves all."""
     if t is None:
-        return None, 0
-    that(t.dim() == 1 and t.size(0) in (n, 1), op, f"{name} must have shape [{n}], got {list(t.shape)}")
+        return NO_VALUES
+    if t.dim() != 1 or t.size(0) not in (n, 1):
+        fail(op, f"{name} must have shape [{n}], got {list(t.shape)}")
     if real:
         dtype(op, name, t, torch.float32)
         device(op, name, t, like)
     else:
         integers(op, name, t, like)
-    return t, 0 if t.size(0) == 1 else t.stride(0)
+    return Values(t, False) if t.size(0) == 1 else Values(t.contiguous(), True)
 
 
 def stats(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -112,24 +132,6 @@ def together(op: str, seed, offset) -> None:
     that((seed is None) == (offset is None), op, f"seed and offset go together, got {alone} alone")
 
 
-class Sampling(NamedTuple):
-    """temperature, top_k, top_p and min_p of n rows or requests, each with its stride."""
-
-    temperature: tuple
-    top_k: tuple
-    top_p: tuple
-    min_p: tuple
-
-    def given(self) -> bool:
-        return any(values is not None for values, _ in self)
-
-    def filters(self) -> bool:
-        return any(values is not None for values, _ in self[1:])
-
-    def arguments(self):
-        return [x for pair in self for x in pair]
-
-
 _RANGES = (
     ("temperature", "finite and >= 0", lambda t: 0 <= t <= FLT_MAX),
     ("top_k", ">= 1, or 0 or -1 for off", lambda k: k >= -1),
@@ -138,10 +140,14 @@ _RANGES = (
 )
 
 
-def sampling(op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch.Tensor, n: int | None = None) -> Sampling:
+def sampling(
+    op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch.Tensor, n: int | None = None
+) -> Sampling:
     """`prefix` is "" for the target's parameters and "draft_" for the draft's. Values are looked at only on the CPU."""
     n = like.size(0) if n is None else n
     given = (temperature, top_k, top_p, min_p)
+    if all(t is None for t in given):
+        return NO_SAMPLING
     out = Sampling(*(per_row(op, prefix + r[0], t, n, like, real=r[0] != "top_k") for r, t in zip(_RANGES, given)))
     if like.device.type == "cpu":
         for t, (name, wanted, inside) in zip(given, _RANGES):
@@ -151,19 +157,19 @@ def sampling(op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch
 
 
 def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int):
-    """rule [B] or [1] and alpha [B], [1], [B, 2] or [1, 2], each with its strides; the second parameter's is -1 where there is none."""
+    """rule [B] or [1] and alpha [B], [1], [B, 2] or [1, 2]: whether alpha is each request's own, and whether of
+    pairs."""
     that(rule is not None or alpha is None, op, "alpha needs a rule, got none")
-    codes = per_row(op, "rule", rule, B, like)
-    alphas = (None, 0, -1)
+    codes, each, pairs = per_row(op, "rule", rule, B, like), False, False
     if alpha is not None:
         device(op, "alpha", alpha, like)
         dtype(op, "alpha", alpha, torch.float32)
         fits = alpha.dim() == 1 or (alpha.dim() == 2 and alpha.size(1) == 2)
         that(fits and alpha.size(0) in (B, 1), op, f"alpha must have shape [{B}] or [{B}, 2], got {list(alpha.shape)}")
-        alphas = (alpha, 0 if alpha.size(0) == 1 else alpha.stride(0), alpha.stride(1) if alpha.dim() == 2 else -1)
+        alpha, each, pairs = alpha.contiguous(), alpha.size(0) != 1, alpha.dim() == 2
     if rule is not None and like.device.type == "cpu":
-        check_rules(op, rule.expand(B).tolist(), alpha if alpha is None or alpha.dim() == 2 else alpha[:, None], block)
-    return *codes, *alphas
+        check_rules(op, rule.expand(B).tolist(), alpha if alpha is None or pairs else alpha[:, None], block)
+    return codes, alpha, each, pairs
 
 
 def check_rules(op: str, codes: list, alpha, block: bool) -> None:
@@ -177,7 +183,11 @@ def check_rules(op: str, codes: list, alpha, block: bool) -> None:
             continue
         values = alpha[b if len(alpha) > 1 else 0].tolist()
         for which, parameter, x in zip(("alpha", "the second alpha"), rule.parameters, values):
-            that(x in parameter, op, f"{which} of rule {names[code]} must be in {parameter.range}, got {x:g} at index {b}")
+            that(
+                x in parameter,
+                op,
+                f"{which} of rule {names[code]} must be in {parameter.range}, got {x:g} at index {b}",
+            )
 
 
 def row_pair(op, p, q):

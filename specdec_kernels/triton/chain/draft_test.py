@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drafts of requests, and all of them tested at once: where they stop, and why
+(csrc/ops/verify_chain/verify_chain.h)."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from ..core.final_token import INVALID_DRAFT, INVALID_ROW
+from ..core.philox import DOMAIN_ACCEPT, uniform_of
+from ..core.row import Dist, span, widest
+from ..core.side import accept_test, dist, is_draft_prob, is_valid, one_hot, prob
+
+
+class Given(NamedTuple):
+    """What a call gives of the drafts."""
+
+    tokens: Any
+    cu_draft: Any  # None: every request has G drafts
+    bonus_tokens: Any  # None: the bonus token is drawn
+
+
+class Drafts(NamedTuple):
+    given: Any
+    batch_stride: Any
+    stride: Any
+    G: Any
+    D: Any
+
+
+class Request(NamedTuple):
+    b: Any
+    start: Any  # of its drafts, in a ragged call
+    g: Any  # how many there are
+
+
+class Out(NamedTuple):
+    tokens: Any  # [B, G+1]
+    num_accepted: Any  # [B]
+    logprobs: Any  # [B, G+1]
+    status: Any  # [B]
+    by_rule: Any  # [B]: whether a request is done by its rule, and not by stop_kernel and final_kernel; None: none is
+
+
+class DraftTest(NamedTuple):
+    d: Any  # drafts [ROWS, POSITIONS]
+    log_p: Any
+    n: Any  # how many are accepted
+    removed: Any  # whether what was rejected leaves (p - q)+
+    status: Any
+
+
+@triton.jit
+def request_of(drafts, b, exists):
+    if drafts.given.cu_draft is None:
+        return Request(b, b * 0, b * 0 + drafts.G)
+    else:
+        start, g = span(drafts.given.cu_draft, b, drafts.G, drafts.D, exists)
+        return Request(b, start, g.to(tl.int64))
+
+
+@triton.jit
+def load_drafts(drafts, x, i, mask):
+    if drafts.given.cu_draft is None:
+        at = x.b * drafts.batch_stride + i * drafts.stride
+    else:
+        at = (x.start + i) * drafts.stride
+    return tl.load(drafts.given.tokens + at, mask=mask, other=-1).to(tl.int64)
+
+
+@triton.jit
+def row_at(side, drafts, x, i):
+    """Row i of requests, and its index: G + extra rows each, or g + extra one after the other if ragged."""
+    if drafts.given.cu_draft is None:
+        return i + x.b * 0, x.b * (drafts.G + side.extra) + i
+    else:
+        row = x.start + x.b * side.extra + i
+        return row, row
+
+
+@triton.jit
+def dist_at(side, drafts, x, i, there, token, S):
+    """The laws of rows i of requests where they are `there`, else one-hot at `token`."""
+    if side.data is None:
+        return one_hot(token)
+    else:
+        row, index = row_at(side, drafts, x, i)
+        d = dist(side, x.b, row, index, there, False, S)
+        return Dist(d.row, tl.where(there, d.hot, token), d.stats)
+
+
+@triton.jit
+def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexpr, S):
+    i = tl.arange(0, POSITIONS).to(tl.int64)[None, :]
+    inside = exists[:, None] & (i < x.g[:, None])
+    each = Request(x.b[:, None], x.start[:, None], x.g[:, None])
+    d = load_drafts(drafts, each, i, inside)
+    drafted = inside & (d >= 0) & (d < widest(target, draft))  # the first other id ends the draft
+    p = dist_at(target, drafts, each, i, drafted, d * 0 - 1, S)
+    p_d, log_p = prob(target, each.b, p, d, drafted)
+    valid = is_valid(target, p) & (p_d == p_d)  # a probability row that is no law, as this entry alone tells
+    q = dist_at(draft, drafts, each, i, drafted, d * 0 - 1, S)
+    if draft.data is None:
+        q_d = tl.full(d.shape, 1.0, tl.float64)
+        q_valid = drafted
+    else:
+        q_d, _ = prob(draft, each.b, q, d, drafted)
+        q_valid = is_valid(draft, q)
+    u = uniform_of(random, each.b, i, drafts.G + 1, DOMAIN_ACCEPT, i, drafted)
+    # A greedy target never reads q.
+    accepted = drafted & valid & tl.where(p.hot >= 0, d == p.hot, accept_test(p_d, q_d, u))
+    stop = tl.min(tl.where(accepted, POSITIONS, i), 1)
+    n = tl.minimum(stop, x.g)
+    rejected = drafted & valid & (p.hot < 0) & (i == n[:, None])
+    bits = tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(q_valid, 0, INVALID_ROW)
+    status = tl.max(tl.where(rejected, bits, 0), 1)
+    removed = tl.max((rejected & q_valid).to(tl.int32), 1) > 0
+    return DraftTest(d, log_p, n, removed, status)

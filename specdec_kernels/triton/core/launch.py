@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the kernels are launched: block sizes by vocabulary, and never by batch, so that the bits of a row depend on the
+row alone."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import NamedTuple
+
+import numpy
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+from .row import Sampling, Scratch, Side, Sizes, Values
+
+CHUNK = 1024
+
+# Numbers that change from call to call and make no kernel faster: known values of them would only compile it again.
+VARYING = (
+    "B", "G", "D", "K", "L", "N", "W", "k", "n", "bonus", "columns", "domain", "keys", "per_program", "units", "words",
+    "target_count", "draft_count", "most_steps", "token_batch_stride", "token_stride", "bonus_stride",
+    "request_stride", "draft_stride", "level_stride", "node_stride", "seed_stride", "offset_stride",
+)  # fmt: skip
+SIDES = ("rows", "target", "draft")
+
+
+class Kernel:
+    """Row strides are known as multiples of 16, for 16-byte loads, only where the vocabulary is one: elsewhere the
+    loads cannot be wide, and padding between rows would change the order of sums and with it the last bits."""
+
+    def __init__(self, function):
+        self.aligned = triton.jit(do_not_specialize=VARYING)(function)
+        self.unaligned = triton.jit(do_not_specialize=VARYING, do_not_specialize_on_alignment=SIDES)(function)
+
+    def of(self, args):
+        aligned = all(side.V % 16 == 0 for side in args if type(side) is Side)
+        return self.aligned if aligned else self.unaligned
+
+
+kernel = Kernel  # the decorator
+
+
+@triton.jit
+def _nothing():
+    pass
+
+
+def interpreted() -> bool:
+    return isinstance(_nothing, interpreter.InterpretedFunction)
+
+
+class Table(NamedTuple):
+    rows: int  # rows that a program serves at once
+    width: int  # lanes of a chunk
+    chunks: int  # chunk sums that a program looks at together
+    few: int  # logits that a filter holds side by side
+    chunk_count: int
+    together: int  # listed chunks that a filter reads at once
+    wide_threads: int = 32  # a warp per chunk: no barrier, and 16 bytes per lane and load
+    row_threads: int = 128
+
+    def sizes(self, **changes: int) -> Sizes:
+        sizes = Sizes(self.rows, self.width, self.chunks, self.together, self.few)
+        return sizes._replace(**changes) if changes else sizes
+
+    @property
+    def walk_threads(self) -> int:
+        """Of a program that reads whole rows by itself."""
+        return 128 if self.chunk_count == 1 else 256
+
+    @property
+    def at_once(self) -> int:
+        """Chunks that such a program reads together."""
+        return min(4, power_of_2(self.chunk_count))
+
+    def per_program(self, slots: int) -> int:
+        """Chunks per program of a wide launch: enough programs to fill a device first, then fewer."""
+        programs = blocks(slots, self.rows) * self.chunk_count
+        return min(8, max(1, programs // 8192))
+
+
+def power_of_2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def blocks(n: int, size: int) -> int:
+    return -(-n // size)
+
+
+@functools.cache
+def table(V: int) -> Table:
+    width, count = min(CHUNK, power_of_2(V)), blocks(V, CHUNK)
+    if interpreted():  # it pays per operation and not per element
+        rows, together = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8, 2
+    else:
+        rows, together = min(16, CHUNK // width), 2
+    return Table(
+        rows, width, min(256, power_of_2(count)), min(2048, power_of_2(V)), count, 1 if count == 1 else together
+    )
+
+
+def elements() -> int:
+    """Of an elementwise launch, per program."""
+    return 1 << 15 if interpreted() else 256
+
+
+class Layout(NamedTuple):
+    """Rows of a side: of B requests with at most G drafts, `bonus` rows beyond the drafts to be read, `extra` beyond
+    them stored."""
+
+    B: int
+    G: int
+    bonus: int
+    extra: int
+    cu_draft: torch.Tensor | None = None
+    D: int = 0
+
+    @classmethod
+    def flat(cls, N: int) -> Layout:
+        return cls(N, 0, 1, 1)
+
+    @property
+    def slots(self) -> int:
+        return self.B * (self.G + self.bonus)
+
+    @property
+    def rows(self) -> int:
+        return self.B * (self.G + self.extra) if self.cu_draft is None else self.D + self.extra * self.B
+
+    def arguments(self):
+        """Of a kernel that looks at every row; `extra` is the side's."""
+        return self.B, self.G, self.bonus, self.D, self.cu_draft
+
+
+FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
+NO_VALUES = Values(None, False)
+NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
+NO_SIDE = Side(None, 0, 0, 0, False, None, None, None, FLAGS[False])
+
+
+def side(rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=None, layout=None) -> Side:
+    """A kernel's argument. Rows of ragged requests are numbered together."""
+    ragged = layout is not None and layout.cu_draft is not None
+    batch_stride = 0 if ragged else rows.batch_stride
+    extra = layout is not None and layout.extra > 0
+    given = None if sampling is NO_SAMPLING else sampling
+    return Side(rows.data, rows.V, batch_stride, rows.row_stride, extra, stats, given, scratch, FLAGS[probs])
+
+
+def empty(like, size, dtype) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype, device=like.data.device)
+
+
+def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
+    """For the chunk sums of `count` rows, and for filters of so many logits in `slots` of them; None: there are
+    none."""
+    chunks = blocks(rows.V, CHUNK)
+    maxes, sums = empty(rows, (2, count, chunks), torch.float32)
+    if few is None:
+        return Scratch(maxes, sums)
+    return Scratch(maxes, sums, empty(rows, (slots, chunks), torch.int32), empty(rows, (slots, few), torch.float32))
+
+
+recorded = None  # a list while launches are noted instead of made (aot.py)
+
+
+@functools.cache
+def options(threads: int, lanes: int) -> dict:
+    """Of a launch with warps of 32 lanes (NVIDIA) or 64 (AMD)."""
+    # Without a bound, ptxas aims at an occupancy of its own and spills a few registers to get there.
+    nvidia = {"maxnreg": 168 if threads == 128 else 255} if lanes == 32 else {}
+    return {"num_warps": max(1, threads // lanes), "enable_fp_fusion": True, **nvidia}
+
+
+def device_of(args) -> torch.device | None:
+    for x in args:
+        if isinstance(x, torch.Tensor):
+            return x.device
+        if isinstance(x, tuple) and (device := device_of(x)) is not None:
+            return device
+    return None
+
+
+def run(kernel, grid, threads, *args, **constants):
+    """Launch on the device that holds the arguments."""
+    kernel = kernel.of(args)
+    if recorded is not None:
+        recorded.append((kernel, args, constants, threads))
+        return
+    device = device_of(args)
+    with torch.cuda.device(device) if device.type == "cuda" else interpreting():
+        kernel[grid](*args, **constants, **options(threads, 64 if torch.version.hip else 32))
+
+
+@contextlib.contextmanager
+def interpreting():
+    """Around one launch. Triton's interpreter patches its language anew in every call of a function inside a kernel.
+    Once per launch and module is enough, and makes it twice as fast."""
+    patched = set()
+
+    def call(self, *args, **kwargs):
+        module = id(self.fn.__globals__)
+        if module not in patched:
+            patched.add(module)
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    slow = interpreter.InterpretedFunction.__call__
+    interpreter.InterpretedFunction.__call__ = call
+    try:
+        with numpy.errstate(all="ignore"):  # numpy warns of what a GPU computes in silence: exp2 of -inf, an overflow
+            yield
+    finally:
+        interpreter.InterpretedFunction.__call__ = slow

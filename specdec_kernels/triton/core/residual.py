@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several rejections leave of a law, evaluated id by id: csrc/core/residual.h for a block of requests. The steps
+lie in memory; no residual does."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .final_token import total_mass
+from .mixture import MIXED, NOBODY, hot_of, is_p, keeps, mixed_chunk, mixed_prob, plain
+from .row import FLT_MAX, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
+from .side import draft_prob, each_dist, entries, entry, packed, prob, unpacked
+
+INTS = tl.constexpr(2)  # of a subtraction
+FLOATS = tl.constexpr(7)
+SCORE_ROWS = tl.constexpr(4)  # more than there are
+
+
+class Subtraction(NamedTuple):
+    """One step: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v). One-hot q: its token keeps nothing;
+    nothing: r becomes m * r."""
+
+    q: Any
+    m: Any
+    s: Any
+    cap: Any
+    removed: Any  # a token that the q of the subtractions behind this one no longer hold
+
+
+class Residual(NamedTuple):
+    """p of the requests b after its n subtractions, the first at `at`; not normalised. A mixture stands in for p."""
+
+    b: Any
+    p: Any
+    at: Any
+    n: Any
+
+
+class Room(NamedTuple):
+    """Where subtractions are kept, and the chunk sums of a residual."""
+
+    ints: Any  # [subtractions, INTS]
+    floats: Any  # [subtractions, FLOATS]
+    masses: Any  # [B, chunks of the target]
+
+
+class Sides(NamedTuple):
+    target: Any
+    draft: Any
+    room: Any
+    MIXES: Any  # whether a mixture of p and q may stand for p
+
+
+@triton.jit
+def subtracting(q, m, s, removed):
+    return Subtraction(q, m, s, tl.zeros_like(m) + FLT_MAX, removed)
+
+
+@triton.jit
+def put_subtraction(sides, at, subtraction, mask):
+    """Between two barriers: every thread may read it next."""
+    tl.debug_barrier()
+    ints = sides.room.ints + at * INTS
+    tl.store(ints, packed(subtraction.q), mask=mask)
+    tl.store(ints + 1, subtraction.removed, mask=mask)
+    floats = sides.room.floats + at * FLOATS
+    tl.store(floats, subtraction.q.stats.scale, mask=mask)
+    tl.store(floats + 1, subtraction.q.stats.cutoff, mask=mask)
+    tl.store(floats + 2, subtraction.q.stats.log_norm, mask=mask)
+    tl.store(floats + 3, subtraction.q.stats.max, mask=mask)
+    tl.store(floats + 4, subtraction.m, mask=mask)
+    tl.store(floats + 5, subtraction.s, mask=mask)
+    tl.store(floats + 6, subtraction.cap, mask=mask)
+    tl.debug_barrier()
+
+
+@triton.jit
+def get_subtraction(sides, at, mask):
+    ints = sides.room.ints + at * INTS
+    floats = sides.room.floats + at * FLOATS
+    stats = RowStats(
+        tl.load(floats, mask=mask, other=1.0),
+        tl.load(floats + 1, mask=mask, other=1.0),
+        tl.load(floats + 2, mask=mask, other=1.0),
+        tl.load(floats + 3, mask=mask, other=1.0),
+    )
+    q = unpacked(tl.load(ints, mask=mask, other=0), stats)
+    m = tl.load(floats + 4, mask=mask, other=1.0)
+    s = tl.load(floats + 5, mask=mask, other=1.0)
+    cap = tl.load(floats + 6, mask=mask, other=1.0)
+    return Subtraction(q, m, s, cap, tl.load(ints + 1, mask=mask, other=-1))
+
+
+@triton.jit
+def put_mixture(sides, at, pi, q, mask):
+    """For the residual whose subtractions begin at `at`: right before them, as if it were one. of_p, of_q and threshold
+    lie in place of m, s and cap, form and score_row in place of removed."""
+    one = tl.full(at.shape, 1.0, tl.float32)
+    code = (pi.form * SCORE_ROWS + pi.score_row).to(tl.int64) + at * 0
+    put_subtraction(sides, at - 1, Subtraction(q, one * pi.of_p, one * pi.of_q, one * pi.threshold, code), mask)
+
+
+@triton.jit
+def put_p(sides, at, q, mask):
+    """p stands for itself."""
+    one = tl.full(at.shape, 1.0, tl.float32)
+    code = at * 0 + (MIXED * SCORE_ROWS + NOBODY)
+    put_subtraction(sides, at - 1, Subtraction(q, one, one * 0, one * 0, code), mask)
+
+
+@triton.jit
+def get_mixture(sides, at, mask):
+    """pi, and the q that it is made of."""
+    x = get_subtraction(sides, at - 1, mask)
+    code = tl.maximum(x.removed, 0)
+    return plain(code // SCORE_ROWS, code % SCORE_ROWS, x.m, x.s, x.cap), x.q
+
+
+@triton.jit
+def standing(sides, p, at, mask):
+    """Whether p stands for itself, and the one id that is possible, -1: several are."""
+    if sides.MIXES:
+        pi, q = get_mixture(sides, at, mask)
+        return is_p(pi), hot_of(pi, p, q)
+    else:
+        return mask == mask, p.hot
+
+
+@triton.jit
+def first_weight(sides, b, p, at, v, mask):
+    """The weight of ids v before any subtraction, in float64, NaN where p is no law."""
+    x, _ = prob(sides.target, b, p, v, mask)
+    x = tl.where(x < 0, 0.0, x)
+    if sides.MIXES:
+        pi, q = get_mixture(sides, at, mask)
+        y, _ = prob(sides.draft, b, q, v, mask)
+        kept = keeps(pi, entry(sides.target, b, p, v, mask), entry(sides.draft, b, q, v, mask))
+        inside = v < sides.target.V
+        x = tl.where(inside, mixed_prob(pi, x, y, kept & inside, inside), 0.0)
+    return x
+
+
+@triton.jit
+def weight(sides, residual, v, mask):
+    """The weight of ids v in float64, NaN where p is no law; and whether a subtraction removed v."""
+    r = first_weight(sides, residual.b, residual.p, residual.at, v, mask)
+    removed = mask & False
+    for j in range(0, tl.max(tl.where(mask, residual.n, 0), 0)):
+        here = mask & (j < residual.n)
+        x = get_subtraction(sides, residual.at + j, here)
+        r *= x.m.to(tl.float64)
+        r *= tl.where((x.q.hot >= 0) & (x.q.hot == v), 0.0, 1.0)
+        if sides.draft.data is not None:
+            has_row = (x.q.row >= 0) & (x.q.hot < 0)
+            q, _ = prob(sides.draft, residual.b, x.q, v, has_row & ~removed)
+            left = r - x.s.to(tl.float64) * tl.minimum(draft_prob(q), x.cap.to(tl.float64) * r)
+            r = tl.where(has_row, tl.where(left < 0, 0.0, left), r)
+        removed |= here & (x.removed == v)
+    return r, removed
+
+
+@triton.jit
+def first_chunk(sides, b, p, at, c, alive, S):
+    """Chunks c of p's row as it is, and the weights before any subtraction."""
+    if sides.MIXES:
+        pi, q = get_mixture(sides, at, alive)
+        one = tl.full(at.shape, 1.0, tl.float32)
+        return mixed_chunk(sides.target, sides.draft, b, p, q, pi, one, one * 0, c, alive, alive, S)
+    else:
+        return entries(sides.target, b, p, c, alive, False, S)
+
+
+@triton.jit
+def draft_chunk(draft, b, q, c, alive, S):
+    """Chunks c of q's row as a residual sees it; 0 where it has none."""
+    here = alive & (q.row >= 0) & (q.hot < 0)
+    _, y = entries(draft, b, q, c, here, True, S)
+    return tl.where(here[:, None], y, 0.0)
+
+
+@triton.jit
+def chunk(sides, b, p, at, n, c, alive, S):
+    """Chunks c of p's row as it is, and the weights that its subtractions leave."""
+    z, w = first_chunk(sides, b, p, at, c, alive, S)
+    lane = tl.arange(0, S.WIDTH)[None, :]
+    drafted = (lane >= 0) & alive[:, None]
+    for j in range(0, tl.max(tl.where(alive, n, 0), 0)):
+        here = alive & (j < n)
+        x = get_subtraction(sides, at + j, here)
+        w *= x.m[:, None]
+        w = tl.where(lane == lane_of(x.q.hot, c)[:, None], 0.0, w)
+        if sides.draft.data is not None:
+            q = tl.where(drafted, draft_chunk(sides.draft, b, x.q, c, here, S), 0.0)
+            w = tl.maximum(w - x.s[:, None] * tl.minimum(q, x.cap[:, None] * w), 0.0)
+            drafted &= lane != lane_of(x.removed, c)[:, None]
+    return z, w
+
+
+@triton.jit
+def sum_chunks(sides, residual, on, S):
+    """The total of a residual in float64, NaN where p is no law. Its chunks stay in room.masses, the largest entries of
+    p's in target.scratch.maxes."""
+    chunks = chunks_of(sides.target)
+    p = each_dist(residual.p, S)
+    b = each_request(S)
+    at = each(residual.at, S)
+    n = each(residual.n, S)
+    out = b * chunks
+    alive = each(on, S)
+    tl.debug_barrier()
+    for begin in range(0, chunks, S.TOGETHER):
+        c = chunks_from(begin, S)
+        here = alive & (c < chunks)
+        z, w = chunk(sides, b, p, at, n, c, here, S)
+        mass = tl.sum(w, 1)
+        if sides.target.PROBS:
+            mass = tl.where(is_bad(z), float("nan"), mass)
+        tl.store(sides.room.masses + out + c, mass, mask=here)
+        tl.store(sides.target.scratch.maxes + out + c, finite_max(z), mask=here)
+    tl.debug_barrier()
+    return total_mass(sides.room.masses, residual.b * chunks, chunks, on, S)

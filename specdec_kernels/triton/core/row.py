@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows, their four floats and their chunks as Triton functions: csrc/core/{row,side,views}.h for a block of rows at
+once.
+
+A program serves ROWS rows; on a GPU that is one row wherever rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH
+is 1024 unless the whole row is shorter; a program that reads a row by itself takes TOGETHER chunks of it at once, as a
+tile [ROWS * TOGETHER, WIDTH]. Every sum over V is a sum of chunks, so its bits depend on the row alone.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+CHUNK = tl.constexpr(1024)
+LOG2E = tl.constexpr(1.4426950408889634)
+FLT_MAX = tl.constexpr(3.4028234663852886e38)
+FLT_MIN = tl.constexpr(2.0**-126)
+ENOUGH = tl.constexpr(2.0**-60)  # what is left of a law is measured anew once it weighs less: csrc/core/residual.h
+LEAST_EXPONENT = tl.constexpr(
+    -126.0
+)  # a logit that weighs less than 2^-126 of the largest one weighs nothing, on every backend
+
+
+class Sizes(NamedTuple):
+    """How a program cuts its work; a constant of every kernel."""
+
+    ROWS: Any
+    WIDTH: Any
+    CHUNKS: Any = 1  # chunk sums that are looked at together
+    TOGETHER: Any = 1
+    FEW: Any = 1  # logits that a filter holds side by side
+    TILE: Any = 1  # nodes or drafts of a tree that are looked at together
+
+
+class Values(NamedTuple):
+    """Of every request its own, or one for all of them."""
+
+    data: Any  # [B] or [1]; None: not given
+    each: Any
+
+
+class Sampling(NamedTuple):
+    """The sampling parameters of requests: Values."""
+
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+
+    def given(self) -> bool:
+        return any(values.data is not None for values in self)
+
+    def filters(self) -> bool:
+        return any(values.data is not None for values in self[1:])
+
+
+class Scratch(NamedTuple):
+    """Where the stats of rows are computed: the largest finite logit and the sum of each chunk, and what filters look
+    at."""
+
+    maxes: Any  # [rows, chunks]
+    sums: Any
+    listed: Any = None  # [slots, chunks]; None: no row has a filter
+    few: Any = None  # [slots, FEW]
+
+
+class Side(NamedTuple):
+    """The rows of one side, target or draft: logits or probabilities."""
+
+    data: Any  # None: one-hot drafts alone
+    V: Any
+    batch_stride: Any  # 0 if the rows of all requests are numbered together
+    row_stride: Any
+    extra: Any  # whether a request has a row beyond its drafts, if they are so numbered
+    stats: Any  # [rows, 4], or None
+    sampling: Any  # Sampling, where there are no stats; None: none of them
+    scratch: Any  # Scratch or None
+    PROBS: Any
+
+
+class RowStats(NamedTuple):
+    scale: Any
+    cutoff: Any
+    log_norm: Any
+    max: Any
+
+
+class Dist(NamedTuple):
+    """A law: a row of the request's side, or all mass on `hot` where that is not negative. Nothing where both are."""
+
+    row: Any
+    hot: Any
+    stats: Any
+
+
+@triton.jit
+def some(mask):
+    return tl.max(mask.to(tl.int32), 0) > 0
+
+
+@triton.jit
+def load_value(values, b, mask, other):
+    """A value of the requests b: `other` where none are given."""
+    if values.data is None:
+        return tl.zeros(b.shape, tl.float32) + other
+    else:
+        return tl.load(values.data + b.to(tl.int64) * values.each, mask=mask, other=other)
+
+
+@triton.jit
+def each(x, S):
+    """[ROWS] -> [ROWS * TOGETHER]: once for every chunk of a row that is read at once."""
+    if S.TOGETHER == 1:
+        return x
+    else:
+        return tl.reshape(tl.broadcast_to(x[:, None], [S.ROWS, S.TOGETHER]), [S.ROWS * S.TOGETHER])
+
+
+@triton.jit
+def by_row(x, S):
+    """[ROWS * TOGETHER] -> [ROWS, TOGETHER]."""
+    return tl.reshape(x, [S.ROWS, S.TOGETHER])
+
+
+@triton.jit
+def sum_of(tile, S):
+    """The sum over a tile of each row, in float64."""
+    return tl.sum(by_row(tl.sum(tile, 1).to(tl.float64), S), 1)
+
+
+@triton.jit
+def max_of(x, S):
+    """The largest of what there is for each chunk of a row."""
+    return tl.max(by_row(x, S), 1)
+
+
+@triton.jit
+def each_request(S):
+    """Known by its number, and not from those of the requests, so that what is known of a stride is known of an
+    offset."""
+    return tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS * S.TOGETHER) // S.TOGETHER
+
+
+@triton.jit
+def chunks_from(begin, S):
+    return begin + tl.arange(0, S.ROWS * S.TOGETHER) % S.TOGETHER
+
+
+@triton.jit
+def chunks_of(side):
+    return tl.cdiv(side.V, CHUNK)
+
+
+@triton.jit
+def widest(target, draft):
+    """How many ids the larger of the two vocabularies has."""
+    if draft.data is None:
+        return target.V
+    else:
+        return tl.maximum(target.V, draft.V)
+
+
+@triton.jit
+def offset_of(side, b, row):
+    """Where a row begins: what is known of the strides is known of this, so that loads of rows can be wide."""
+    return b * side.batch_stride + tl.maximum(row, 0) * side.row_stride
+
+
+@triton.jit
+def span(cu_draft, b, G, D, exists):
+    """Where request b's drafts start, and how many they are, inside [0, D] and [0, G] whatever cu_draft holds."""
+    start = tl.load(cu_draft + b, mask=exists, other=0).to(tl.int64)
+    end = tl.load(cu_draft + b + 1, mask=exists, other=0).to(tl.int64)
+    start = tl.minimum(tl.maximum(start, 0), D)
+    g = tl.minimum(tl.maximum(end - start, 0), tl.minimum(D - start, G))
+    return start, g.to(tl.int32)
+
+
+@triton.jit
+def load_chunk(rows, offset, V, c, alive, other, WIDTH: tl.constexpr):
+    """Chunk c [ROWS] of the rows at `offset` [ROWS] -> [ROWS, WIDTH] float32, `other` outside the row."""
+    lane = tl.arange(0, WIDTH)
+    begin = c * CHUNK
+    inside = (lane[None, :] < (V - begin)[:, None]) & alive[:, None]
+    return tl.load(rows + (offset + begin)[:, None] + lane[None, :], mask=inside, other=other).to(tl.float32)
+
+
+@triton.jit
+def lane_of(id, c):
+    """The lane of a token in chunk c [ROWS]; -1 where it lies in another one."""
+    begin = c.to(tl.int64) * CHUNK
+    return tl.where((id >= begin) & (id < begin + CHUNK), id - begin, -1).to(tl.int32)
+
+
+@triton.jit
+def scaled(z, most, scale):
+    """(z - most) * scale, by halves: the difference of two finite logits may overflow."""
+    return (z * 0.5 - most * 0.5) * (scale * 2)
+
+
+@triton.jit
+def finite_max(z):
+    return tl.max(tl.where(z < float("inf"), z, -float("inf")), 1)
+
+
+@triton.jit
+def weight_of(y):
+    """2^y, 0 below LEAST_EXPONENT."""
+    return tl.where(y < LEAST_EXPONENT, 0.0, tl.exp2(y))
+
+
+@triton.jit
+def chunk_sum(z, scale, cutoff):
+    """The largest finite logit of a chunk, and sum of exp((z - it) * scale) over z >= cutoff; no finite sum if the
+    chunk holds NaN or +inf."""
+    most = finite_max(z)
+    e = weight_of(scaled(z, most[:, None], (scale * LOG2E)[:, None]))
+    return most, tl.sum(tl.where(z < cutoff[:, None], 0.0, e), 1)
+
+
+@triton.jit
+def is_greedy(stats, V):
+    """A greedy row is one-hot at its argmax, which stands in place of log_norm."""
+    return (stats.scale == float("inf")) & (stats.log_norm >= 0) & (stats.log_norm < V)
+
+
+@triton.jit
+def load_stats(stats, index, mask):
+    """The four floats of the rows at `index`."""
+    at = stats + index * 4
+    scale = tl.load(at, mask=mask, other=1.0)
+    cutoff = tl.load(at + 1, mask=mask, other=0.0)
+    log_norm = tl.load(at + 2, mask=mask, other=0.0)
+    return RowStats(scale, cutoff, log_norm, tl.load(at + 3, mask=mask, other=0.0))
+
+
+@triton.jit
+def store_stats(out, index, stats, mask):
+    at = out + index * 4
+    tl.store(at, stats.scale, mask=mask)
+    tl.store(at + 1, stats.cutoff, mask=mask)
+    tl.store(at + 2, stats.log_norm, mask=mask)
+    tl.store(at + 3, stats.max, mask=mask)
+
+
+@triton.jit
+def log_prob(z, stats):
+    """ln p of one logit, in float64."""
+    x = (z.to(tl.float64) - stats.max.to(tl.float64)) * stats.scale.to(tl.float64) - stats.log_norm.to(tl.float64)
+    return tl.where(z >= stats.cutoff, x, -float("inf"))
+
+
+@triton.jit
+def probs(z, stats):
+    """p of a chunk of logits, in float32."""
+    e = weight_of(scaled(z, stats.max[:, None], (stats.scale * LOG2E)[:, None]))
+    return tl.where(z >= stats.cutoff[:, None], e * tl.exp2(-stats.log_norm * LOG2E)[:, None], 0.0)
+
+
+@triton.jit
+def clean_prob(z):
+    """An entry of a probability row: what is negative counts 0, and what is not finite is none."""
+    return tl.where(z > 0, tl.where(z < float("inf"), z, float("nan")), tl.where(z <= 0, 0.0, z))
+
+
+@triton.jit
+def clean_p(z):
+    """Probabilities as weights: what is no finite positive number weighs nothing."""
+    return tl.where((z > 0.0) & (z < float("inf")), z, 0.0)
+
+
+@triton.jit
+def clean_q(q):
+    """A q outside [0, 1 + 1e-3] counts as 0, one above 1 as 1."""
+    return tl.where((q >= 0.0) & (q <= 1.001), tl.minimum(q, 1.0), 0.0)
+
+
+@triton.jit
+def is_bad(z):
+    """Whether a chunk of probabilities holds NaN or +inf."""
+    return tl.max(tl.where(z < float("inf"), 0, 1), 1) > 0

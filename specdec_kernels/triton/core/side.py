@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of one side as laws, entry by entry and chunk by chunk: csrc/core/side.h and row.h's Dist."""
+
+import triton
+import triton.language as tl
+
+from .row import (
+    Dist,
+    RowStats,
+    clean_p,
+    clean_prob,
+    clean_q,
+    each,
+    is_greedy,
+    lane_of,
+    load_chunk,
+    load_stats,
+    log_prob,
+    offset_of,
+    probs,
+)
+from .row_stats import read_stats, temperature_of
+
+MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
+
+
+@triton.jit
+def no_stats(like):
+    one = tl.full(like.shape, 1.0, tl.float32)
+    return RowStats(one, one, one, one)
+
+
+@triton.jit
+def one_hot(id):
+    return Dist(id * 0 - 1, id, no_stats(id))
+
+
+@triton.jit
+def packed(d):
+    """Row and token of a law in one number, 0 of nothing."""
+    return ((d.hot + 1) << 32) + d.row + 1
+
+
+@triton.jit
+def unpacked(x, stats):
+    return Dist((x & 0xFFFFFFFF) - 1, (x >> 32) - 1, stats)
+
+
+@triton.jit
+def choose(mask, a, b):
+    stats = RowStats(
+        tl.where(mask, a.stats.scale, b.stats.scale),
+        tl.where(mask, a.stats.cutoff, b.stats.cutoff),
+        tl.where(mask, a.stats.log_norm, b.stats.log_norm),
+        tl.where(mask, a.stats.max, b.stats.max),
+    )
+    return Dist(tl.where(mask, a.row, b.row), tl.where(mask, a.hot, b.hot), stats)
+
+
+@triton.jit
+def is_something(d):
+    return (d.row >= 0) | (d.hot >= 0)
+
+
+@triton.jit
+def is_valid(side, d):
+    """Of probabilities it is not known before they are summed."""
+    if side.PROBS:
+        return is_something(d)
+    else:
+        return is_something(d) & (d.stats.log_norm == d.stats.log_norm)
+
+
+@triton.jit
+def each_dist(d, S):
+    stats = RowStats(each(d.stats.scale, S), each(d.stats.cutoff, S), each(d.stats.log_norm, S), each(d.stats.max, S))
+    return Dist(each(d.row, S), each(d.hot, S), stats)
+
+
+@triton.jit
+def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
+    """The laws of rows of the requests b: from their stats, which lie at `index`, or computed now. Nothing where they
+    are not `there`."""
+    hot = row * 0 - 1
+    if side.PROBS and not GREEDY:
+        stats = no_stats(row)
+    else:
+        if GREEDY:
+            stats = read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S)
+        elif side.stats is None:
+            stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
+        else:
+            stats = load_stats(side.stats, index, there)
+        is_hot = there & is_greedy(stats, side.V)
+        if side.PROBS:
+            is_hot &= stats.max > 0
+        hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
+    return Dist(tl.where(there, row, -1), hot, stats)
+
+
+@triton.jit
+def prob(side, b, d, v, mask):
+    """p of ids v and ln p, in float64."""
+    is_hot = (d.hot >= 0) & (d.hot == v)
+    if side.data is None:
+        return tl.where(is_hot, 1.0, 0.0).to(tl.float64), tl.where(is_hot, 0.0, -float("inf")).to(tl.float64)
+    else:
+        inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
+        z = tl.load(side.data + offset_of(side, b, d.row) + v, mask=inside, other=0.0).to(tl.float32)
+        if side.PROBS:
+            p = tl.where(inside, clean_prob(z), 0.0).to(tl.float64)
+            x = tl.log(p)
+        else:
+            x = tl.where(inside, log_prob(z, d.stats), -float("inf"))
+            p = tl.exp(x)
+        return tl.where(is_hot, 1.0, p), tl.where(is_hot, 0.0, x)
+
+
+@triton.jit
+def entry(side, b, d, v, mask):
+    """The row of a law as it is at ids v; NaN outside it, and of a token without a row its probability."""
+    one = tl.where(d.hot == v, 1.0, 0.0)
+    if side.data is None:
+        return one
+    else:
+        inside = mask & (d.row >= 0) & (v >= 0) & (v < side.V)
+        z = tl.load(side.data + offset_of(side, b, d.row) + v, mask=inside, other=float("nan")).to(tl.float32)
+        return tl.where(d.row >= 0, z, one)
+
+
+@triton.jit
+def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
+    """Chunks c of a law's row as it is, and its probabilities; a draft's are those that a residual sees. A token
+    without a row is its own row."""
+    one = tl.where(tl.arange(0, S.WIDTH)[None, :] == lane_of(d.hot, c)[:, None], 1.0, 0.0)
+    if side.data is None:
+        return one, one
+    else:
+        z = load_chunk(side.data, offset_of(side, b, d.row), side.V, c, alive & (d.row >= 0), -float("inf"), S.WIDTH)
+        if side.PROBS:
+            w = clean_q(z) if DRAFT else clean_p(z)
+        else:
+            w = probs(z, d.stats)
+            if DRAFT:
+                w = clean_q(w)
+        return tl.where((d.row >= 0)[:, None], z, one), tl.where(((d.hot >= 0) | (d.row < 0))[:, None], one, w)
+
+
+@triton.jit
+def without(w, q, x, c, S):
+    """(w - q)+ of chunk c: x are q's probabilities there, and its one token keeps nothing if it is one-hot."""
+    lane = tl.arange(0, S.WIDTH)[None, :]
+    return tl.where(lane == lane_of(q.hot, c)[:, None], 0.0, tl.maximum(w - x, 0.0))
+
+
+@triton.jit
+def is_draft_prob(q):
+    """A drafted token whose q is not a probability was not drawn from q."""
+    return (q > 0) & (q <= tl.full(q.shape, MAX_PROB, tl.float64))
+
+
+@triton.jit
+def draft_prob(q):
+    """What a residual takes away: of what is not a probability nothing, of a rounded one one."""
+    return tl.where(is_draft_prob(q), tl.minimum(q, 1.0), 0.0)
+
+
+@triton.jit
+def accept_test(p, q, u):
+    """Probability exactly min(1, p / q), in float64: strict, no division; NaN compares false and rejects."""
+    return is_draft_prob(q) & (u * tl.where(q < 1, q, 1.0) < p)

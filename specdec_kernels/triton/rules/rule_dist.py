@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law that a rule puts in the place of the target's (csrc/rules/{rule_dist,make_rule_dist,cascade,lossy}.h)."""
+
+import triton
+import triton.language as tl
+
+from ..core.mixture import (
+    CAPPED,
+    DRAFT,
+    MIXED,
+    NOBODY,
+    TARGET,
+    UNDECIDED,
+    Mixture,
+    column,
+    each_mixture,
+    inside_target,
+    keeps,
+)
+from ..core.row import CHUNK, chunks_from, each, each_request, is_bad, max_of, some, sum_of, widest
+from ..core.side import each_dist, entries
+from .rule import (
+    CHOW,
+    CHOW_LOG,
+    ENSEMBLE,
+    LOSSY,
+    OPT,
+    OPT_LOG,
+    TOKEN_V1,
+    TOKEN_V3,
+    is_of_log,
+    is_row_rule,
+    is_token_rule,
+)
+
+
+@triton.jit
+def threshold_at(largest, most, share, PROBS: tl.constexpr):
+    """The entry from which on a probability is at least `share` of the largest one; NaN for NaN."""
+    if PROBS:
+        least = (share * largest).to(tl.float32)
+    else:
+        share_or_least = tl.maximum(share, 1e-300, propagate_nan=tl.PropagateNan.ALL)
+        least = (most.to(tl.float64) + tl.log(share_or_least)).to(tl.float32)
+    return tl.where(share <= 0, -float("inf"), least)
+
+
+@triton.jit
+def confidence_gap_of(rule, of_p, of_q):
+    """How much surer than the draft the target is, or of the draft alone how unsure."""
+    log = is_of_log(rule)
+    gap = tl.where(log, of_q.entropy, 1 - of_q.largest)
+    alone = (rule == CHOW) | (rule == CHOW_LOG)
+    return gap - tl.where(alone, 0.0, tl.where(log, of_p.entropy, 1 - of_p.largest))
+
+
+@triton.jit
+def threshold_of(rule, alpha, target, draft, of_p, of_q):
+    """Of a rule by token: the entry of its row from which on q is kept."""
+    by_draft = rule == TOKEN_V1
+    reach = (of_p.largest - alpha) / tl.where(by_draft, of_q.largest, of_p.largest)
+    share = tl.where(rule == TOKEN_V3, 1 - alpha, reach)
+    DRAFT_PROBS: tl.constexpr = draft.PROBS or draft.data is None
+    of_draft = threshold_at(of_q.largest, of_q.max, share, DRAFT_PROBS)
+    return tl.where(by_draft, of_draft, threshold_at(of_p.largest, of_p.max, share, target.PROBS))
+
+
+@triton.jit
+def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
+    """pi at a position whose rows are laws, from the confidences of p and q. Every test is written as "keep the draft
+    iff"."""
+    gap = confidence_gap_of(rule, of_p, of_q)
+    rows = on & is_row_rule(rule) & (q.hot < target.V)
+    if target.PROBS:
+        rows &= of_p.largest > 0
+    by_tv = (rule == OPT) | (rule == OPT_LOG)
+    kept = rows & tl.where(by_tv, gap <= 0, gap <= alpha)
+    undecided = rows & by_tv & (gap > 0) & (gap <= alpha)  # TV lies in [0, 1]
+
+    tokens = on & is_token_rule(rule) & (of_p.largest > 0) & (of_q.largest > 0)
+    score_row = tl.where(tokens, tl.where(rule == TOKEN_V1, DRAFT, TARGET), NOBODY)
+    threshold = threshold_of(rule, alpha, target, draft, of_p, of_q)
+    threshold = tl.where(tokens, threshold, -float("inf")).to(tl.float32)
+
+    lossy = on & (rule == LOSSY) & (p.hot < 0)
+    ensemble = on & (rule == ENSEMBLE)
+    form = tl.where(lossy, CAPPED, tl.where(undecided, UNDECIDED, MIXED))
+    if draft.data is None:
+        beyond = rows & False
+    else:  # what q holds of ids that the target has not is left to p
+        beyond = tl.where(q.hot >= 0, q.hot >= target.V, draft.V > target.V)
+    open = tokens | lossy | undecided | ((kept | ensemble) & beyond)
+    whole = tokens | kept | undecided
+    p_share = tl.where(whole | lossy, 0.0, tl.where(ensemble, alpha, 1.0)).to(tl.float32)
+    q_share = tl.where(lossy, 1 / (1 - alpha), tl.where(ensemble, 1 - alpha, tl.where(whole, 1.0, 0.0))).to(tl.float32)
+    return Mixture(form.to(tl.int32), score_row.to(tl.int32), p_share, q_share, threshold, gap, open.to(tl.int32))
+
+
+@triton.jit
+def open_pass(target, draft, p, q, pi, first, s, needed, S):
+    """One pass over both rows from chunk `first` on: the mass of q that is not kept, sum (p - q / s)+, its slope, R,
+    and whether a row is no law."""
+    t = (1 / s).to(tl.float32)
+    t_c, of_q_c, pi_c = each(t, S)[:, None], each(pi.of_q, S)[:, None], column(each_mixture(pi, S))
+    p_c, q_c, alive = each_dist(p, S), each_dist(q, S), each(needed, S)
+    left = tl.full([S.ROWS], 0.0, tl.float64)
+    total = left
+    slope = left
+    R = left
+    bad = tl.full([S.ROWS], 0, tl.int32)
+    for begin in range(first, tl.cdiv(widest(target, draft), CHUNK), S.TOGETHER):
+        c = chunks_from(begin, S)
+        z, x = entries(target, each_request(S), p_c, c, alive, False, S)
+        z_q, y = entries(draft, each_request(S), q_c, c, alive, True, S)
+        left += sum_of(tl.where(inside_target(target, c, S) & keeps(pi_c, z, z_q), 0.0, y), S)
+        if some(pi.form != MIXED):
+            total += sum_of(tl.maximum(x - t_c * y, 0.0), S)
+        if some(pi.form == CAPPED):
+            slope += sum_of(tl.where(x > t_c * y, x, 0.0), S)
+            R += sum_of(tl.maximum(y - of_q_c * x, 0.0), S)
+            if target.PROBS:
+                bad = tl.maximum(bad, max_of(is_bad(z).to(tl.int32), S))
+            if draft.PROBS:
+                bad = tl.maximum(bad, max_of(is_bad(z_q).to(tl.int32), S))
+    return left, total, slope, R, bad > 0
+
+
+@triton.jit
+def open_sum(target, draft, p, q, pi, needed, S):
+    """What is open of pi: the mass of q that is not kept or lies beyond the target's vocabulary; and TV, or the s of
+    lossy's max(min(q, c p), s p), where F(s) = sum (s p - q)+ - R = 0 with R = sum (q - c p)+. F is convex and rises to
+    F(1) >= 0, so Newton's steps come down from 1."""
+    CLOSE: tl.constexpr = 2.384185791015625e-07  # of R: what float32 weights lose of it anyway
+    MOST_PASSES: tl.constexpr = 64
+    capped = pi.form == CAPPED
+    beyond_alone = (pi.form == MIXED) & (pi.score_row == NOBODY)
+    first = tl.min(tl.where(beyond_alone | ~needed, target.V // CHUNK, 0), 0).to(tl.int32)
+    s = tl.full([S.ROWS], 1.0, tl.float64)
+    found = s
+    left = s
+    passes = tl.full([], 0, tl.int32)
+    going = needed
+    while some(going):
+        left, total, slope, R, bad = open_pass(target, draft, p, q, pi, first, s, needed, S)
+        passes += 1
+        excess = total / (1 / s).to(tl.float32).to(tl.float64) - R
+        step = tl.where(excess > 0, s - excess / slope, s)
+        found = tl.where(capped, tl.where(R > 0, step, 0.0), total)
+        found = tl.where(bad, float("nan"), found)
+        going &= capped & ~bad & (R > 0) & (excess > CLOSE * R) & (step < s) & (passes < MOST_PASSES)
+        s = tl.where(going, step, s)
+    return left, found
+
+
+@triton.jit
+def complete(target, draft, p, q, pi, alpha, needed, S):
+    """pi with what was open of it, where that is needed."""
+    form = pi.form
+    of_p = pi.of_p
+    of_q = pi.of_q
+    asks = needed & (pi.open > 0)
+    if some(asks):
+        left, found = open_sum(target, draft, p, q, pi, asks, S)
+        defers = tl.where(form == UNDECIDED, ~(pi.confidence_gap <= alpha * found), found != found)
+        p_share = tl.where(form == CAPPED, found, of_p + of_q * left)
+        capped = (form == CAPPED) & ~defers
+        of_p = tl.where(asks, tl.where(defers, 1.0, p_share).to(tl.float32), of_p)
+        of_q = tl.where(asks & defers, 0.0, of_q)
+        form = tl.where(asks, tl.where(capped, CAPPED, MIXED), form).to(tl.int32)
+    open = tl.where(asks, 0, pi.open)
+    return Mixture(form, pi.score_row, of_p, of_q, pi.threshold, pi.confidence_gap, open)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk from the root down, for a block of requests: one test of each in turn, by the rule of the method
+(csrc/ops/verify_tree: descend in walk.h; greedy.h, target_only.h, recursive.h)."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT
+from ..core.residual import Residual, put_subtraction, standing, subtracting, weight
+from ..core.row import some
+from ..core.side import accept_test, choose, is_something, is_valid, one_hot, prob
+from ..rules.rule import THRESHOLDS
+from .kseq import choose_drafts, count_drafts, no_drafts, one_law, test_by_kseq
+from .reduce import draft_of, left_of, reduce
+from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, next_test, test_uniform, token_of
+from .walk import Known, Rest, draft_dist, draft_row, emit, enter_node, finish, rule_here, target_dist
+
+KSEQ = tl.constexpr(0)
+RECURSIVE = tl.constexpr(1)
+RECURSIVE_WITHOUT_REPLACEMENT = tl.constexpr(2)
+TARGET_ONLY = tl.constexpr(3)
+GREEDY = tl.constexpr(4)
+TRAVERSAL = tl.constexpr(5)
+
+
+class Toss(NamedTuple):
+    """One coin for all children of a node."""
+
+    u: Any
+    seen: Any  # of [0, 1): the probabilities of the children that were tested
+    single: Any  # the probability from which on a child is accepted whatever the coin says
+
+
+@triton.jit
+def test_by_target(sides, residual, rest, toss, token, testing, BY_RULE: tl.constexpr):
+    """One coin falls on [0, 1), the children's probabilities are laid from 0 on one after the other, and the child it
+    falls on is accepted; or, by a rule, one whose probability reaches `single`. A second child of the same token is
+    skipped."""
+    _, removed = weight(sides, residual, token, testing)
+    testing &= ~removed
+    p, _ = prob(sides.target, residual.b, residual.p, token, testing)
+    seen = tl.where(testing, toss.seen + p, toss.seen)
+    accepted = testing & (toss.u < seen)
+    if BY_RULE:
+        accepted |= testing & (p >= toss.single)
+    rejected = testing & ~accepted & (seen == seen)
+    one = tl.full(token.shape, 1.0, tl.float32)
+    put_subtraction(sides, residual.at + residual.n, subtracting(one_hot(token), one, one, token), rejected)
+    rest = Rest(rest.p, rest.n + tl.where(rejected, 1, 0), rest.total, rest.held & ~rejected)
+    return accepted, testing & (seen != seen), rest, Toss(toss.u, seen, toss.single)
+
+
+@triton.jit
+def test_recursively(
+    tree, sides, random, residual, rest, child, column, token, known, testing, REPLACES: tl.constexpr, S
+):
+    """x ~ q is accepted with probability min(1, r(x) / q(x)), else r becomes norm((r - q)+). Without replacement q then
+    loses x, and a second child of the same token is skipped."""
+    r, removed = weight(sides, residual, token, testing)
+    if not REPLACES:
+        testing &= ~removed
+    r /= rest.total
+    stopped = testing & (r != r)
+    testing &= r == r
+    q, bits, known = draft_dist(tree, sides, residual.b, child, token, known, testing, S)
+    share = tl.full([S.ROWS], 1.0, tl.float64)
+    taken = token * 0 - 1
+    if not REPLACES:
+        q, share = left_of(sides, q, residual, testing, S)
+        taken = token
+    q_t, no_prob = draft_of(sides, residual.b, token, q, share, testing, S)
+    bits |= no_prob
+    u = test_uniform(tree, random, residual.b, column, testing)
+    accepted = testing & accept_test(r, q_t, u)
+    rejected = testing & ~accepted
+    if some(rejected):
+        one = tl.full([S.ROWS], 1.0, tl.float64)
+        rest, kept = reduce(sides, residual, rest, q, one, one / share, taken, rejected, S)
+        stopped |= rejected & (kept != kept)
+        bits |= tl.where(rejected & (kept == 0) & is_something(q), EMPTY_RESIDUAL, 0)
+    return accepted, stopped, bits, rest, known
+
+
+@triton.jit
+def test(
+    tree, sides, random, residual, rest, toss, drafts, child, column, token, known, testing,
+    BY_RULE: tl.constexpr, METHOD: tl.constexpr, S,
+):  # fmt: skip
+    """Of a child of each node: whether it is accepted, whether the walk stops there, and what is known then."""
+    bits = tl.zeros([S.ROWS], tl.int32)
+    taken = testing & False
+    stopped = testing
+    if METHOD == TARGET_ONLY:
+        taken, stopped, rest, toss = test_by_target(sides, residual, rest, toss, token, testing, BY_RULE)
+    elif METHOD == KSEQ:
+        taken, stopped, bits, drafts = test_by_kseq(
+            tree, sides, random, residual, drafts, child, column, token, known, testing, S
+        )
+    elif METHOD != GREEDY:
+        taken, stopped, bits, rest, known = test_recursively(
+            tree, sides, random, residual, rest, child, column, token, known, testing, METHOD == RECURSIVE, S
+        )
+    return taken, stopped, bits, rest, toss, drafts, known
+
+
+@triton.jit
+def toss_at(tree, random, rule, alpha, b, node, toss, arriving, BY_RULE: tl.constexpr):
+    u = test_uniform(tree, random, b, node, arriving)
+    single = toss.single
+    if BY_RULE:
+        single = tl.where(rule == THRESHOLDS, alpha.first, 1.0)
+        u *= tl.where(rule == THRESHOLDS, alpha.second, 1.0)
+    return Toss(tl.where(arriving, u, toss.u), tl.where(arriving, 0.0, toss.seen), single)
+
+
+@triton.jit
+def arrive(tree, sides, rule, alpha, b, node, depth, rest, known, links, walking, arriving, GREEDY: tl.constexpr, S):
+    """At nodes: what is left of their laws, the whole; who goes on walking, and the bits of status."""
+    zero = b * 0
+    law, holds = target_dist(tree, sides, b, node, arriving, GREEDY, S)
+    p = choose(arriving, law, rest.p)
+    held = tl.where(arriving, holds, rest.held)
+    if sides.MIXES:
+        own, known = enter_node(tree, sides, rule, alpha, b, node, depth, p, links, known, arriving, S)
+        held &= own
+    _, hot = standing(sides, p, links, arriving)
+    judged = arriving & (hot < 0)
+    walking &= ~judged | is_valid(sides.target, p)
+    outside, _, _ = next_test(tree, b, node, depth, Tests(zero, zero), zero + OUTSIDE, judged & walking)
+    bits = tl.where(outside >= 0, INVALID_DRAFT, 0)
+    rest = Rest(p, tl.where(arriving, 0, rest.n), tl.where(arriving, 1.0, rest.total), held)
+    return rest, known, walking, bits
+
+
+@triton.jit
+def count_or_test(tree, sides, residual, rest, drafts, tests, child, token, found, walking, testing, sure, S):
+    """Under K-SEQ drafts are counted first, and what waits on top of the residual is on it once all are rejected: the
+    drafts, what is left, the tests, who has no more of them, whose child is tested, and the bits of status."""
+    ended = walking & ~found
+    row = draft_row(tree, residual.b, child, testing)
+    counting = walking & (sure < 0) & drafts.counting
+    drafts, nothing_to_test = count_drafts(sides, residual, drafts, row, token, found, counting, S)
+    begun = counting & ~found & ~nothing_to_test
+    bits = tl.where(begun & drafts.others, INVALID_DRAFT, 0)
+    zero = residual.b * 0
+    tests = choose_tests(begun, Tests(zero, zero), tests)
+    rejected = ended & ~counting & (sure < 0)
+    rest = Rest(rest.p, rest.n + tl.where(rejected, 1, 0), rest.total, rest.held & ~rejected)
+    return drafts, rest, tests, ended & ~begun, testing & ~counting & one_law(drafts, row, token), bits
+
+
+@triton.jit
+def descend(tree, sides, rules, random, out, b, links, exists, METHOD: tl.constexpr, S):
+    """`links`: where the subtractions of each request begin."""
+    BY_RULE: tl.constexpr = rules.rule.data is not None
+    rule, alpha = rule_here(rules, b, exists, METHOD == TARGET_ONLY)
+    zero = b * 0
+    node = zero
+    depth = zero
+    tests = Tests(zero, zero)
+    status = tl.where(is_bad_tree(tree, b, exists), INVALID_DRAFT, 0)
+    one = tl.full([S.ROWS], 1.0, tl.float64)
+    nothing = one_hot(zero - 1)
+    rest = Rest(nothing, zero, one, exists & False)
+    known = Known(nothing, zero - 1)
+    toss = Toss(one, one, one)
+    drafts = no_drafts(zero)
+    walking = exists
+    arriving = exists
+    while some(walking):
+        if some(arriving):
+            rest, known, walking, bits = arrive(
+                tree, sides, rule, alpha, b, node, depth, rest, known, links, walking, arriving, METHOD == GREEDY, S
+            )
+            status |= bits
+            tests = choose_tests(arriving, Tests(zero, zero), tests)
+            if METHOD == TARGET_ONLY:
+                toss = toss_at(tree, random, rule, alpha, b, node, toss, arriving, BY_RULE)
+            if METHOD == KSEQ:
+                drafts = choose_drafts(arriving, no_drafts(zero), drafts)
+        # Where one token alone can be emitted, it is accepted wherever it was drafted, and q is not asked.
+        _, sure = standing(sides, rest.p, links, walking)
+        wanted = tl.where(sure >= 0, sure, INSIDE)
+        child, column, tests = next_test(tree, b, node, depth, tests, wanted, walking)
+        found = child >= 0
+        ended = walking & ~found
+        token = token_of(tree, b, child, walking & found)
+        accepted = walking & found & (sure >= 0)
+        testing = walking & found & (sure < 0)
+        residual = Residual(b, rest.p, links, rest.n)
+        if METHOD == KSEQ:
+            drafts, rest, tests, ended, testing, bits = count_or_test(
+                tree, sides, residual, rest, drafts, tests, child, token, found, walking, testing, sure, S
+            )
+            status |= bits
+        walking &= ~ended
+        taken, stopped, bits, rest, toss, drafts, known = test(
+            tree, sides, random, residual, rest, toss, drafts, child, column, token, known, testing, BY_RULE, METHOD, S
+        )
+        status |= bits
+        accepted |= taken
+        walking &= ~stopped
+        _, log_p = prob(sides.target, b, rest.p, token, accepted)
+        emit(tree, out, b, depth, child, token, log_p, accepted)
+        node = tl.where(accepted, child, node)
+        depth += tl.where(accepted, 1, 0)
+        arriving = accepted
+    finish(tree, sides, random, out, Residual(b, rest.p, links, rest.n), rest.held, depth, status, exists, S)

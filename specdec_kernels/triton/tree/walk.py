@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every walk of a tree does: the laws it meets and what a rule makes of them, what it emits, and the final draw
+(csrc/ops/verify_tree/{walk,node_dist}.h)."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW, aim, has_mass, hit, total_mass
+from ..core.mixture import is_p
+from ..core.philox import DOMAIN_FINAL, uniform_of
+from ..core.residual import Residual, chunk, put_mixture, put_p, standing, sum_chunks
+from ..core.row import LOG2E, chunks_of, scaled, some
+from ..core.side import choose, dist, is_something, is_valid, one_hot, prob
+from ..rules.confidence import confidence
+from ..rules.rule import EXACT, LOSSY, THRESHOLDS, asks_of, is_of_log, replaces_target, rule_of
+from ..rules.rule_dist import complete, make_rule_dist
+from .tree import INSIDE, Tests, look_up, next_test, token_of
+
+
+class Out(NamedTuple):
+    tokens: Any  # [B, D+1]
+    num_accepted: Any  # [B]
+    logprobs: Any  # [B, D+1]
+    status: Any  # [B]
+    path: Any  # [B, D+1]
+
+
+class Known(NamedTuple):
+    """The draft's law that was looked at last."""
+
+    dist: Any
+    row: Any
+
+
+class Rest(NamedTuple):
+    """What is left of a node's law."""
+
+    p: Any
+    n: Any  # subtractions
+    total: Any
+    held: Any  # whether room.masses holds its chunks
+
+
+@triton.jit
+def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
+    """The laws of the children of nodes; and where room.masses holds their chunks."""
+    row = node
+    if tree.tables.target_row is not None:
+        row = look_up(tree.tables.target_row, b * tree.N + node, on)
+    there = on & (row >= 0) & (row < tree.target_count)
+    target = sides.target
+    p = dist(target, b, row, b * tree.target_count + row, there, GREEDY, S)
+    held = on & False
+    if target.stats is None and not target.PROBS and not GREEDY:
+        held = on & (p.hot < 0) & is_valid(target, p)
+        chunks = chunks_of(target)
+        for begin in range(0, chunks, S.CHUNKS):
+            c = begin + tl.arange(0, S.CHUNKS)[None, :]
+            at = (b * chunks)[:, None] + c
+            inside = held[:, None] & (c < chunks)
+            m = tl.load(target.scratch.maxes + at, mask=inside, other=0.0)
+            s = tl.load(target.scratch.sums + at, mask=inside, other=0.0)
+            log_share = scaled(m, p.stats.max[:, None], (p.stats.scale * LOG2E)[:, None])
+            share = s * tl.exp2(log_share - (p.stats.log_norm * LOG2E)[:, None])
+            tl.store(sides.room.masses + at, tl.where(s > 0, share, 0.0), mask=inside)
+        tl.debug_barrier()
+    return p, held
+
+
+@triton.jit
+def draft_row(tree, b, child, on):
+    """The row that each child was drawn from; -1: one-hot."""
+    at = b * tree.N + child
+    if tree.tables.draft_row is None:
+        return tl.maximum(look_up(tree.tables.parents, at, on), -1)
+    else:
+        return tl.maximum(look_up(tree.tables.draft_row, at, on), -1)
+
+
+@triton.jit
+def draft_dist(tree, sides, b, child, token, known, on, S):
+    """The law q that each child was drawn from, the bits of status, and what is known now. A row that is no law flags
+    its draft."""
+    q = one_hot(token)
+    bits = tl.zeros([S.ROWS], tl.int32)
+    if sides.draft.data is not None:
+        row = draft_row(tree, b, child, on)
+        drawn = on & (row >= 0)
+        unknown = drawn & (row != known.row)
+        if some(unknown):
+            there = unknown & (row < tree.draft_count)
+            new = dist(sides.draft, b, row, b * tree.draft_count + row, there, False, S)
+            known = Known(choose(unknown, new, known.dist), tl.where(unknown, row, known.row))
+        valid = is_valid(sides.draft, known.dist)
+        bits = tl.where(drawn & ~valid, INVALID_ROW | INVALID_DRAFT, 0)
+        nothing = one_hot(token * 0 - 1)
+        q = choose(drawn, choose(valid, known.dist, nothing), q)
+    return q, bits, known
+
+
+@triton.jit
+def rule_here(rules, b, exists, THRESHOLDS_ALONE: tl.constexpr):
+    """The rules of requests and their parameters; one that the method does not take is the exact rule."""
+    rule, alpha = rule_of(rules, b, exists)
+    takes = rule == THRESHOLDS if THRESHOLDS_ALONE else replaces_target(rule)
+    return tl.where(takes, rule, EXACT), alpha
+
+
+@triton.jit
+def rule_dist_of(rule, alpha, target, draft, p, q, S):
+    """The law that a rule puts in place of p, as a whole; p itself unless both rows are laws."""
+    on = rule != EXACT
+    asks_p, asks_q = asks_of(rule, on, target.PROBS, draft.PROBS)
+    if target.PROBS:
+        asks_p = on
+    if draft.PROBS:
+        asks_q = on
+    least = tl.full([S.ROWS], float("inf"), tl.float32)
+    of_p = confidence(target, p, on & False, least, asks_p, is_of_log(rule), S)
+    of_q = confidence(draft, q, on & False, least, asks_q, is_of_log(rule), S)
+    on = (of_p.largest > 0) & (of_q.largest > 0)
+    pi = make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on)
+    return complete(target, draft, p, q, pi, alpha, on, S)
+
+
+@triton.jit
+def enter_node(tree, sides, rule, alpha, b, node, depth, p, at, known, on, S):
+    """At a node whose law is p: puts what stands for it before the subtractions at `at`, made of p and the row that the
+    first child under test was drawn from. Returns whether that is p itself, and the draft's law that is known now."""
+    nothing = one_hot(node * 0 - 1)
+    put_p(sides, at, nothing, on)
+    plain = on
+    if some(rule != EXACT):
+        child, _, _ = next_test(tree, b, node, depth, Tests(node * 0, node * 0), node * 0 + INSIDE, on)
+        tested = on & (child >= 0) & is_valid(sides.target, p)
+        tested &= (rule != LOSSY) | (p.hot < 0)  # a greedy target stays what it is, and q is not read
+        token = token_of(tree, b, child, tested)
+        q, _, known = draft_dist(tree, sides, b, child, token, known, tested, S)
+        replaced = tested & is_something(q)
+        if some(replaced):
+            pi = rule_dist_of(rule, alpha.first, sides.target, sides.draft, p, q, S)
+            put_mixture(sides, at, pi, q, replaced)
+            plain &= ~replaced | is_p(pi)
+    return plain, known
+
+
+@triton.jit
+def emit(tree, out, b, depth, child, token, log_p, on):
+    at = b * (tree.D + 1) + depth
+    tl.store(out.tokens + at, token, mask=on)
+    tl.store(out.logprobs + at, log_p.to(tl.float32), mask=on)
+    tl.store(out.path + at + 1, child.to(tl.int32), mask=on)
+
+
+@triton.jit
+def end_path(tree, out, b, depth, token, log_p, status, exists):
+    """The final token, and the padding behind it."""
+    first = b * (tree.D + 1)
+    tl.store(out.num_accepted + b, depth.to(tl.int32), mask=exists)
+    tl.store(out.status + b, status, mask=exists)
+    tl.store(out.path + first, tl.zeros(b.shape, tl.int32), mask=exists)
+    for begin in range(0, tree.D + 1, tree.TILE):
+        j = begin + tl.arange(0, tree.TILE)[None, :]
+        last = j == depth[:, None]
+        here = exists[:, None] & (j >= depth[:, None]) & (j <= tree.D)
+        column = first[:, None] + j
+        tl.store(out.tokens + column, tl.where(last, token[:, None], -1), mask=here)
+        tl.store(out.logprobs + column, tl.where(last, log_p[:, None], 0.0).to(tl.float32), mask=here)
+        tl.store(out.path + column, tl.full(column.shape, -1, tl.int32), mask=here & ~last)
+
+
+@triton.jit
+def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
+    """The final token, from the residual or, where it has no mass, from what it began with, or from p."""
+    b = residual.b
+    p = residual.p
+    plain, hot = standing(sides, p, residual.at, exists)
+    sure = exists & (hot >= 0)
+    pending = exists & ~sure & (p.row >= 0)
+    found = exists & False
+    empty = found
+    n = residual.n
+    total = tl.zeros([S.ROWS], tl.float64)
+    chunks = chunks_of(sides.target)
+    at = b * chunks
+    for _ in range(0, 3 if sides.MIXES else 2):
+        summing = pending & ~held
+        if some(summing):
+            sum_chunks(sides, Residual(b, p, residual.at, n), summing, S)
+        mass = total_mass(sides.room.masses, at, chunks, pending, S)
+        here = pending & is_valid(sides.target, p) & has_mass(mass)
+        total = tl.where(here, mass, total)
+        found |= here
+        pending &= ~here & ((n > 0) | ~plain)
+        empty |= pending
+        if sides.MIXES:
+            last = pending & (n == 0)
+            put_p(sides, residual.at, p, last)
+            plain |= last
+        n = tl.where(found, n, 0)
+    lost = exists & ~sure & ~found
+    seen = lost & (p.row >= 0)
+    u = uniform_of(random, b, tree.columns - 1, tree.columns, DOMAIN_FINAL, b * 0, exists)
+    aimed = aim(sides.room.masses, at, sides.target.scratch.maxes, at, chunks, u * total, found, seen, S)
+    z, w = chunk(sides, b, p, residual.at, n, aimed.chunk, found | seen, S)
+    token = tl.where(sure, hot, hit(aimed, z, w, found, seen, S))
+    _, log_p = prob(sides.target, b, p, token, found | sure)
+    log_p = tl.where(lost, float("nan"), log_p)
+    status |= tl.where(found & empty, EMPTY_RESIDUAL, 0) | tl.where(lost, INVALID_ROW, 0)
+    end_path(tree, out, b, depth, token, log_p, status, exists)
