@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels are compiled, template argument by template argument, and which of them the session ran on the simulated
-devices. What is listed as never run has been proved by nothing but its compiler.
+"""Which kernels are compiled, template argument by template argument, and which of them the session ran on the
+simulated devices. What is listed as never run has been proved by nothing but its compiler.
 
-Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton the
-launches that are compiled ahead of time (triton/aot.py) stand for all: a launch is told from another by its kernel, its
-modes, the arguments it goes without, and whether its rows are 16 or 32 bits wide; sizes of blocks are not told apart,
-since the interpreter takes its own.
+Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton
+the launches that are compiled ahead of time (triton/aot.py) stand for all: a launch is told from another by its kernel,
+its modes, the arguments it goes without, and whether its rows are 16 or 32 bits wide; sizes of blocks are not told
+apart, since the interpreter takes its own.
 """
 
 import functools

@@ -37,7 +37,7 @@ def load() -> None:
         )
     name = chosen()
     torch.ops.load_library(str(_LIBRARY))
-    dispatch.register()
+    dispatch.register("the CPU" if name == "cpu" else "the CPU or a GPU")
     if name == "cuda":
         torch.ops.load_library(str(_CUDA_LIBRARY))
     elif name == "triton":

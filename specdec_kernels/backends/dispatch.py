@@ -23,23 +23,21 @@ def ops() -> list[str]:
     )
 
 
-def register() -> None:
-    """The stable ABI has neither a fallthrough nor a kernel for any backend, so both are registered here."""
+def register(places: str) -> None:
+    """The stable ABI has neither a fallthrough nor a kernel for any backend, so both are registered here. `places` says
+    in an error where tensors may be."""
     autograd, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in ("Autograd", *_WITHOUT_KERNELS))
     for op in ops():
-        # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail in
-        # backward.
+        # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail
+        # in backward.
         autograd.impl(op, torch.library.fallthrough_kernel)
         for library in elsewhere:
-            library.impl(op, functools.partial(_refuse, op))
+            library.impl(op, functools.partial(_refuse, op, places))
     _libraries.extend((autograd, *elsewhere))
 
 
-def _refuse(op, *args, **kwargs):
+def _refuse(op, places, *args, **kwargs):
     """Tensors of a layout or a device that no kernel is loaded for; or no tensor at all."""
-    from specdec_kernels import backends
-
-    places = "the CPU" if backends.chosen() == "cpu" else "the CPU or a GPU"
     for argument, x in zip(getattr(torch.ops.specdec, op).default._schema.arguments, args):
         if x is None and str(argument.type) == "Tensor":
             raise RuntimeError(f"{op}: {argument.name} must be a tensor, got None")

@@ -31,7 +31,10 @@ void __tsan_func_exit() {
   void __tsan_unaligned_read##size(void* p) { note(p, size, Access::read); } \
   void __tsan_unaligned_write##size(void* p) { note(p, size, Access::write); }
 PLAIN(1)
-PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
 #undef PLAIN
 
 // Atomics of the host's headers (reference counts): kernels have those of cuda_runtime.h.
@@ -50,11 +53,12 @@ PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
   int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* c, T v, int, int) {                             \
     return __atomic_compare_exchange_n(p, c, v, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                          \
   }
-    ATOMIC(8, uint8_t) ATOMIC(16, uint16_t) ATOMIC(32, uint32_t) ATOMIC(64, uint64_t)
+ATOMIC(8, uint8_t)
+ATOMIC(16, uint16_t)
+ATOMIC(32, uint32_t)
+ATOMIC(64, uint64_t)
 #undef ATOMIC
-        void __tsan_atomic_thread_fence(int) {
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 // Copies of blocks are calls that the compiler does not instrument: build.py sends those of the .cu files here.
