@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import backends, cases
+from support import backends, cases, tiers
 from support.worker import Worker
 
 import specdec_kernels as sk

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from support import answers as reference
 from support import backends, cases, rule_cases
 from support.checks import ln
 
