@@ -58,6 +58,7 @@ def test_agrees_on_probability_rows(verify, op_backend, method):
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.slow_in_triton
 def test_stats_handed_over(verify, op_backend, method):
     """The unscaled confidences are found though the stats are of other laws."""
     args = rule_cases.chain(7, rule_cases.count(300, op_backend), 3, 1300, method, filtered=True, dtype=BF16)
