@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from specdec_kernels import backends
-from specdec_kernels.backends import nvml
-from specdec_kernels.backends import covers
+from specdec_kernels.backends import covers, nvml
 
 COVERED = [  # (built for, runs on, why)
     ("8.0", (8, 0), True),
@@ -44,7 +43,14 @@ def machine(monkeypatch, tmp_path):
     """machine(...) makes this one look like another."""
 
     def pretend(
-        gpus=(), driver=(13, 0), built="13.0 8.0;9.0;12.0+PTX", cuda="13.0", hip=None, triton=True, asked=None, interpret=False
+        gpus=(),
+        driver=(13, 0),
+        built="13.0 8.0;9.0;12.0+PTX",
+        cuda="13.0",
+        hip=None,
+        triton=True,
+        asked=None,
+        interpret=False,
     ):
         library = tmp_path / "_C_cuda.so"
         library.unlink(missing_ok=True)
@@ -56,7 +62,9 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(torch, "__version__", "9.9.9")
         find = backends.importlib.util.find_spec
-        monkeypatch.setattr(backends.importlib.util, "find_spec", lambda n: triton or None if n == "triton" else find(n))
+        monkeypatch.setattr(
+            backends.importlib.util, "find_spec", lambda n: triton or None if n == "triton" else find(n)
+        )
         for name, value in (("SPECDEC_BACKEND", asked), ("TRITON_INTERPRET", "1" if interpret else None)):
             monkeypatch.delenv(name, raising=False)
             if value:
@@ -115,8 +123,16 @@ def test_choice(machine, what, chosen, available):
             "SPECDEC_BACKEND=cuda is not available: _C_cuda.so was not built: nvcc was not found when the package was, "
             "or SPECDEC_CUDA=0; available: cpu",
         ),
-        (dict(asked="cuda", cuda=None), RuntimeError, "SPECDEC_BACKEND=cuda is not available: torch 9.9.9 has no CUDA; available: cpu"),
-        (dict(asked="triton", triton=False), RuntimeError, "SPECDEC_BACKEND=triton is not available: triton is not installed; "),
+        (
+            dict(asked="cuda", cuda=None),
+            RuntimeError,
+            "SPECDEC_BACKEND=cuda is not available: torch 9.9.9 has no CUDA; available: cpu",
+        ),
+        (
+            dict(asked="triton", triton=False),
+            RuntimeError,
+            "SPECDEC_BACKEND=triton is not available: triton is not installed; ",
+        ),
         (
             dict(asked="triton", cuda=None),
             RuntimeError,
@@ -224,12 +240,17 @@ def test_no_nvml(monkeypatch):
     assert nvml.gpus() is None  # a driver that nothing can be asked of
 
 
-@pytest.mark.parametrize("asked, message", [("gpu", "must be one of cpu, cuda, triton, got gpu"), ("cuda", "is not available")])
+@pytest.mark.parametrize(
+    "asked, message", [("gpu", "must be one of cpu, cuda, triton, got gpu"), ("cuda", "is not available")]
+)
 def test_the_import_itself_refuses(asked, message):
     if asked == "cuda" and torch.version.cuda:
         pytest.skip("torch has CUDA here")
     result = subprocess.run(
-        [sys.executable, "-c", "import specdec_kernels"], env={**os.environ, "SPECDEC_BACKEND": asked}, capture_output=True, text=True
+        [sys.executable, "-c", "import specdec_kernels"],
+        env={**os.environ, "SPECDEC_BACKEND": asked},
+        capture_output=True,
+        text=True,
     )
     assert result.returncode != 0 and message in result.stderr
 

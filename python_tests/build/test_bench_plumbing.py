@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from support import on_backends
 import pytest
 import torch
+from support import on_backends
 from support.backends import BACKENDS
 
 import specdec_kernels as sk
@@ -61,7 +61,9 @@ def test_labels_name_their_step():
         assert len(set(labels)) == len(labels)
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_k": 20}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.05}], ids=str)
+@pytest.mark.parametrize(
+    "filters", [{}, {"top_k": 20}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.05}], ids=str
+)
 def test_eager_law_is_ours(filters):
     z = harness.logits(4, 500, dtype=torch.float32, device="cpu", seed=3)
     scale, cutoff, log_norm, top = sk.row_stats(z, temperature=0.7, **filters).unsqueeze(-1).unbind(1)
@@ -130,7 +132,9 @@ def test_inputs_rotate_through_more_than_the_cache():
 def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
     x = verify_chain.inputs(step(), "cpu")
     seen = []
-    module = SimpleNamespace(verify_chain=lambda *arguments: seen.append(arguments) or torch.ops.specdec.verify_chain(*arguments))
+    module = SimpleNamespace(
+        verify_chain=lambda *arguments: seen.append(arguments) or torch.ops.specdec.verify_chain(*arguments)
+    )
     monkeypatch.setattr(triton.importlib, "import_module", lambda name: module)
     monkeypatch.setattr(sk.backends, "lacks", lambda name: None)
     monkeypatch.setattr(sk.backends, "chosen", lambda: "cuda")
@@ -174,7 +178,12 @@ def test_gpu_check_goes_on_after_a_failure(tmp_path):
     summary = (tmp_path / "summary.txt").read_text().splitlines()
     assert done.returncode == 1, done.stdout + done.stderr
     assert [line.split()[0] for line in summary] == ["environment", "test", "memcheck", "total"]
-    assert [("passed" in line, "FAILED" in line) for line in summary] == [(True, False), (False, True), (True, False), (False, True)]
+    assert [("passed" in line, "FAILED" in line) for line in summary] == [
+        (True, False),
+        (False, True),
+        (True, False),
+        (False, True),
+    ]
     assert "calls on cpu, 0 out of range" in (tmp_path / "log.txt").read_text()
 
 
@@ -200,7 +209,11 @@ def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
     """Those that this session collected, which is all of them where all tests run."""
     fixtures = on_backends.fixtures()
     items = [item for item in request.session.items if hasattr(item, "callspec")]
-    seen = {item.path for item in items if any(name in fixtures and x in BACKENDS for name, x in item.callspec.params.items() if isinstance(x, str))}
+    seen = {
+        item.path
+        for item in items
+        if any(name in fixtures and x in BACKENDS for name, x in item.callspec.params.items() if isinstance(x, str))
+    }
     selected = set(on_backends.files())
     assert seen - selected <= {on_backends.HERE / "ops/test_cuda_graph.py"}  # the graph step runs it
     assert {"backend", "op_backend", "sweep_backend", "sweep"} <= fixtures

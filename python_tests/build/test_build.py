@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+
 from build_tools import nvcc
 from build_tools.ninja_file import ROOT, ninja_file
-
 from specdec_kernels import backends
 from specdec_kernels.backends import dispatch
 
@@ -34,7 +34,9 @@ def bare(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     find = nvcc.shutil.which
     absent = "/usr/local/cuda"
-    monkeypatch.setattr(nvcc.shutil, "which", lambda name: None if name.startswith(absent) else find(name, path=os.environ["PATH"]))
+    monkeypatch.setattr(
+        nvcc.shutil, "which", lambda name: None if name.startswith(absent) else find(name, path=os.environ["PATH"])
+    )
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
 
@@ -52,7 +54,8 @@ def test_where_the_compiler_is_looked_for(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "choice, message", [("1", "SPECDEC_CUDA=1 needs nvcc, which was not found"), ("yes", "SPECDEC_CUDA must be 0, 1 or keep, got yes")]
+    "choice, message",
+    [("1", "SPECDEC_CUDA=1 needs nvcc, which was not found"), ("yes", "SPECDEC_CUDA must be 0, 1 or keep, got yes")],
 )
 def test_a_build_that_stops(monkeypatch, choice, message):
     monkeypatch.setenv("SPECDEC_CUDA", choice)
@@ -96,7 +99,8 @@ def test_bad_archs(monkeypatch, asked, message):
 
 def test_code_flags():
     assert nvcc.code_flags(["9.0a", "12.0+PTX"]) == (
-        "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120,code=sm_120 -gencode arch=compute_120,code=compute_120"
+        "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120,code=sm_120 "
+        "-gencode arch=compute_120,code=compute_120"
     )
 
 

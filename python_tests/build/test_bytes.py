@@ -7,10 +7,9 @@ bytes. Beside whole rows there are gathers (an entry of a row by its id) and the
 which the final draw looks at once to add up and once more up to the token that it picks.
 """
 
-from support import backends
 import pytest
-from support import tally
 import torch
+from support import backends, tally
 
 import specdec_kernels as sk
 
@@ -80,7 +79,9 @@ def note(what, read, least):
 
 
 # A ragged last chunk; whole chunks, and so 16-byte loads alone; the size that the byte floor is quoted at.
-@pytest.mark.parametrize("B, V, dtype", [(32, 3000, BF16), (32, 3000, F32), (32, 8192, BF16), (32, 8192, F32), (8, 151_936, BF16)])
+@pytest.mark.parametrize(
+    "B, V, dtype", [(32, 3000, BF16), (32, 3000, F32), (32, 8192, BF16), (32, 8192, F32), (8, 151_936, BF16)]
+)
 def test_verify_chain(B, V, dtype):
     """Draft stats handed over: target rows are read once up to the stop, the one at the stop twice if it was rejected;
     the draft's row there once, and no other."""
@@ -101,7 +102,9 @@ def test_verify_chain(B, V, dtype):
     assert (target.distinct[~after] == row).all() and (target.read[after] == 0).all()
     assert (target.read[before] == row + 2 * item).all()
     at_stop = target.read[at]
-    assert within(at_stop[rejected], 2 * row, RESCAN + 2, item)  # the second read makes the residual; p of the draft is gathered twice
+    assert within(
+        at_stop[rejected], 2 * row, RESCAN + 2, item
+    )  # the second read makes the residual; p of the draft is gathered twice
     assert within(at_stop[full], row, RESCAN, item) and within(at_stop[ended], row, RESCAN, item)
 
     # The draft: q of each token that was tested, and one row where the request was rejected.
@@ -115,10 +118,17 @@ def test_verify_chain(B, V, dtype):
         assert set(target.loads) == set(draft.loads) == {item, 16}
         assert target.loads[16] * 16 == int(row * ((out.num_accepted + 1).sum() + rejected.sum()))
         assert draft.loads[16] * 16 == int(row * rejected.sum())
-    rows, again, read = int((out.num_accepted + 1).sum()), int(rejected.sum()), int(target.read.sum() + draft.read.sum())
+    rows, again, read = (
+        int((out.num_accepted + 1).sum()),
+        int(rejected.sum()),
+        int(target.read.sum() + draft.read.sum()),
+    )
     more = (read - row * (rows + 2 * again)) / B / item
-    tally.notes.append(f"verify_chain, B={B}, V={V}, {dtype}, draft stats: {rows} target rows (of {B * (G + 1)}), {again} of them again at the stop, "
-                       f"{again} draft rows (of {B * G}), {more:.0f} entries a request gathered or rescanned; {read:,} bytes")
+    tally.notes.append(
+        f"verify_chain, B={B}, V={V}, {dtype}, draft stats: {rows} target rows (of {B * (G + 1)}), "
+        f"{again} of them again at the stop, {again} draft rows (of {B * G}), "
+        f"{more:.0f} entries a request gathered or rescanned; {read:,} bytes"
+    )
 
 
 def test_verify_chain_ragged():
@@ -128,7 +138,12 @@ def test_verify_chain_ragged():
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
     dense, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", draft_stats=stats, **args)
     flat = {name: args[name].flatten(0, 1) for name in ("target_logits", "draft_tokens", "draft_logits")}
-    flat |= {"cu_draft": torch.arange(B + 1) * G, "max_draft": G, "uniforms": args["uniforms"], "draft_stats": stats.flatten(0, 1)}
+    flat |= {
+        "cu_draft": torch.arange(B + 1) * G,
+        "max_draft": G,
+        "uniforms": args["uniforms"],
+        "draft_stats": stats.flatten(0, 1),
+    }
     ragged, (target_rows, draft_rows), _ = count("verify_chain", "target_logits", "draft_logits", **flat)
     assert torch.equal(dense.tokens, ragged.tokens) and dense.num_accepted.unique().numel() > 2
     assert torch.equal(target.read.flatten(), target_rows.read) and torch.equal(draft.read.flatten(), draft_rows.read)
@@ -149,13 +164,18 @@ def test_one_hot_drafts():
     B, G, V, item = 32, 5, 4096, 2
     args = step(B, G, V, BF16)
     del args["draft_logits"]
-    args["draft_tokens"] = torch.where(torch.rand(B, G, generator=torch.Generator().manual_seed(4)) < 0.8, args["target_logits"][:, :G].argmax(-1),
-                                       args["draft_tokens"])
+    args["draft_tokens"] = torch.where(
+        torch.rand(B, G, generator=torch.Generator().manual_seed(4)) < 0.8,
+        args["target_logits"][:, :G].argmax(-1),
+        args["draft_tokens"],
+    )
     out, (target,), _ = count("verify_chain", "target_logits", **args)
     before, at, after = positions(out)
     assert out.num_accepted.unique().numel() > 3
     assert (target.read[before] == (V + 2) * item).all() and (target.read[after] == 0).all()
-    rejected = (out.num_accepted < G) & (args["draft_tokens"].gather(1, out.num_accepted.clamp(max=G - 1).long()[:, None])[:, 0] >= 0)
+    rejected = (out.num_accepted < G) & (
+        args["draft_tokens"].gather(1, out.num_accepted.clamp(max=G - 1).long()[:, None])[:, 0] >= 0
+    )
     assert within(target.read[at][rejected], 2 * V * item, RESCAN + 2, item)
     assert within(target.read[at][~rejected], V * item, RESCAN, item)
 
@@ -165,7 +185,9 @@ def test_both_stats_handed_over():
     B, G, V, item = 32, 5, 4096, 2
     args = step(B, G, V, BF16)
     for side, rows in (("target", G + 1), ("draft", G)):
-        args[f"{side}_stats"] = backends.run("row_stats", "cpu", args[f"{side}_logits"].flatten(0, 1)).reshape(B, rows, 4)
+        args[f"{side}_stats"] = backends.run("row_stats", "cpu", args[f"{side}_logits"].flatten(0, 1)).reshape(
+            B, rows, 4
+        )
     out, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", **args)
     before, at, after = positions(out)
     assert (target.distinct[before] == item).all() and (target.read[after] == 0).all()
@@ -178,7 +200,9 @@ def test_probability_rows():
     B, G, V, item = 16, 3, 4096, 4
     args = step(B, G, V, F32)
     args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1) for side in ("target", "draft")}
-    out, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", target_kind="probs", draft_kind="probs", **args)
+    out, (target, draft), _ = count(
+        "verify_chain", "target_logits", "draft_logits", target_kind="probs", draft_kind="probs", **args
+    )
     before, at, after = positions(out)
     assert (target.distinct[before] == item).all() and (target.read[after] == 0).all()
     assert within(target.read[at], V * item, RESCAN + 2, item)
@@ -191,12 +215,25 @@ def test_filters_on_the_target():
     B, G, V, item = 16, 5, 8192, 2
     args = step(B, G, V, BF16)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
-    out, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", draft_stats=stats, temperature=0.8, top_k=50, top_p=0.95, **args)
+    out, (target, draft), _ = count(
+        "verify_chain",
+        "target_logits",
+        "draft_logits",
+        draft_stats=stats,
+        temperature=0.8,
+        top_k=50,
+        top_p=0.95,
+        **args,
+    )
     before, at, after = positions(out)
     assert (target.distinct[~after] == V * item).all() and (target.read[after] == 0).all()
     assert within(target.read[before], V * item, V + 2 * CHUNK + 2, item)
     assert within(target.read[at], V * item, 2 * V + 2 * CHUNK + RESCAN + 2, item)
-    note(f"verify_chain with filters, V={V}, bf16", target.read.sum() + draft.read.sum(), V * item * int((out.num_accepted + 1).sum()))
+    note(
+        f"verify_chain with filters, V={V}, bf16",
+        target.read.sum() + draft.read.sum(),
+        V * item * int((out.num_accepted + 1).sum()),
+    )
 
 
 def test_a_request_by_a_rule_leaves_the_others_alone():
@@ -206,7 +243,9 @@ def test_a_request_by_a_rule_leaves_the_others_alone():
     args["draft_stats"] = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
     exact, (target, draft), _ = count("verify_chain", "target_logits", "draft_logits", **args)
     rule = torch.tensor([sk.RULES["exact"], sk.RULES["chow"]]).repeat(B // 2)
-    mixed, (target_too, draft_too), launches = count("verify_chain", "target_logits", "draft_logits", rule=rule, alpha=1.0, **args)
+    mixed, (target_too, draft_too), launches = count(
+        "verify_chain", "target_logits", "draft_logits", rule=rule, alpha=1.0, **args
+    )
     assert len(launches) == 3 and (exact.num_accepted[::2] < G).any()
     assert torch.equal(exact.tokens[::2], mixed.tokens[::2])
     assert mixed.num_accepted[1::2].tolist() == [G, G, 2, G], "the draft's law stands for the target's"
@@ -218,6 +257,7 @@ def test_a_request_by_a_rule_leaves_the_others_alone():
 
 # ---- row_stats and sample -------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("V", [1, 1023, 3000, 8192])
 def test_row_stats_reads_once(V, dtype):
@@ -225,11 +265,20 @@ def test_row_stats_reads_once(V, dtype):
     out, (rows,), launches = count("row_stats", "logits", logits=z, temperature=0.7)
     assert (rows.read == V * dtype.itemsize).all() and (rows.distinct == rows.read).all() and len(launches) == 1
     _, (rows,), _ = count("row_stats", "logits", logits=z, temperature=0)
-    assert within(rows.read, V * dtype.itemsize, CHUNK, dtype.itemsize)  # a greedy row: the chunk of the maximum once more
+    assert within(
+        rows.read, V * dtype.itemsize, CHUNK, dtype.itemsize
+    )  # a greedy row: the chunk of the maximum once more
 
 
-FILTERS = [{"top_k": 50}, {"top_k": 1}, {"top_p": 0.9}, {"min_p": 0.05}, {"min_p": 0.02, "top_p": 0.95}, {"top_k": 50, "top_p": 0.9},
-           {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01}]
+FILTERS = [
+    {"top_k": 50},
+    {"top_k": 1},
+    {"top_p": 0.9},
+    {"min_p": 0.05},
+    {"min_p": 0.02, "top_p": 0.95},
+    {"top_k": 50, "top_p": 0.9},
+    {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01},
+]
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32])
@@ -282,5 +331,7 @@ def test_sample(params, whole):
     z = language_rows(9, 12, V, BF16)
     u = torch.rand(12, k, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     _, (rows,), launches = count("sample", "logits", logits=z, k=k, uniforms=u, **params)
-    assert within(rows.read, V * item, (whole - 1) * V + 2 * CHUNK * (whole > 1) + k * RESCAN, item) and len(launches) == 1
+    assert (
+        within(rows.read, V * item, (whole - 1) * V + 2 * CHUNK * (whole > 1) + k * RESCAN, item) and len(launches) == 1
+    )
     note(f"sample, {params}, V={V}, bf16", rows.read.sum(), rows.distinct.sum())

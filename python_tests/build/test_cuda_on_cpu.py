@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The harness that runs .cu files on the CPU: right kernels pass under every schedule, and each defect is caught."""
 
-import os
 import re
 import threading
 from itertools import product
 
 import numpy as np
 import pytest
-from tools.cuda_on_cpu.build import CSRC, load
-from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
-from tools.cuda_on_cpu.mutants import MUTANTS, mutate
 from support.kernels_checked import CASES, every_op, row_stats_bytes, turns, turns_of_environment
 from support.worker import Worker
 
+from tools.cuda_on_cpu.build import CSRC, load
+from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
+from tools.cuda_on_cpu.mutants import MUTANTS, mutate
+
 DEFECTS = (
-    "none no_barrier divergent_barrier early_exit divergent_shuffle two_ways half_mask deadlock unaligned unaligned_plain "
-    "no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int"
+    "none no_barrier divergent_barrier early_exit divergent_shuffle two_ways half_mask deadlock unaligned "
+    "unaligned_plain no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int"
 ).split()
 N = 5000  # not a multiple of 256
 
@@ -54,7 +54,9 @@ def scan(module, defect="none"):
 
 def grid_sum(module, defect="none"):
     x = normals(N + 4)
-    return np.allclose(sample(module, "grid_sum", x, np.zeros(1, np.float32), 5, defect), x[:N].astype(np.float64).sum(), rtol=1e-5)
+    return np.allclose(
+        sample(module, "grid_sum", x, np.zeros(1, np.float32), 5, defect), x[:N].astype(np.float64).sum(), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("schedule, blocks", list(product(SCHEDULES, BLOCK_ORDERS)), ids=str)
@@ -120,7 +122,9 @@ def test_every_defect_is_listed():
     assert set(CAUGHT) == set(DEFECTS) - {"none"}
 
 
-SHOWN_FAST = "divergent_barrier early_exit divergent_shuffle half_mask deadlock unaligned no_barrier uninitialised order".split()
+SHOWN_FAST = (
+    "divergent_barrier early_exit divergent_shuffle half_mask deadlock unaligned no_barrier uninitialised order".split()
+)
 
 
 @pytest.mark.parametrize("defect", SHOWN_FAST)
@@ -159,7 +163,9 @@ def test_counts_of_vector_loads(checked, defect, before):
     x = x[(-x.ctypes.data % 16) // 4 :][4:4004]
     out, scratch = np.zeros(1, np.float32), np.zeros(3, np.float32)
     with counting(checked, x=np.broadcast_to(x, (2, 4000))) as counts:
-        checked.run_sample("grid_sum", DEFECTS.index(defect), 2, x.ctypes.data - before, 4000, out.ctypes.data, scratch.ctypes.data)
+        checked.run_sample(
+            "grid_sum", DEFECTS.index(defect), 2, x.ctypes.data - before, 4000, out.ctypes.data, scratch.ctypes.data
+        )
     assert counts["x"].loads == {16: 1000}
     assert counts["x"].read.tolist() == counts["x"].distinct.tolist() == [16000, 16000]
 
@@ -187,7 +193,12 @@ def test_bad_orders_and_grids(module):
 def worker():
     """A process whose ops the checked kernels replace, one build after another. What it allocates is not zero but
     0x7F7F..."""
-    environment = {"OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "128", "SPECDEC_SCHEDULE": "descending", "SPECDEC_BLOCK_ORDER": "descending"}
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_PERTURB_": "128",
+        "SPECDEC_SCHEDULE": "descending",
+        "SPECDEC_BLOCK_ORDER": "descending",
+    }
     made = Worker("checked", environment)
     yield made
     made.process.terminate()
@@ -226,7 +237,9 @@ def test_every_mutant_finds_its_line():
     assert {name for name, m in MUTANTS.items() if (CSRC / m.file).read_text().count(m.old) != 1} == set()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.thorough] * (name != TRIED)) for name in MUTANTS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name != TRIED)) for name in MUTANTS]
+)
 def test_mutant_is_caught(worker, name):
     mutant = MUTANTS[name]
     csrc = mutate(CSRC, mutant.file, mutant.old, mutant.new)

@@ -8,19 +8,20 @@ import shutil
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from gates import machine_code, rules
 from gates.machine_code import Kernel
+from support.paths import TESTS
 
 from specdec_kernels import backends
 from specdec_kernels.backends import dispatch
-from support.paths import TESTS
 
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
-needs_cuobjdump = pytest.mark.skipif(machine_code.cuobjdump() is None, reason="no cuobjdump beside nvcc or in a triton package")
+needs_cuobjdump = pytest.mark.skipif(
+    machine_code.cuobjdump() is None, reason="no cuobjdump beside nvcc or in a triton package"
+)
 
 
 def problems(kernels):
@@ -48,11 +49,20 @@ def test_cuda_kernels():
 def test_bad_cuda_kernels_are_refused(tmp_path):
     binary = tmp_path / "spill.fatbin"
     code = ["-gencode", "arch=compute_90,code=[sm_90,compute_90]"]
-    subprocess.run([NVCC, "-std=c++17", "-O3", *code, "-fatbin", TESTS / "gates" / "spill.cu", "-o", binary], check=True)
-    found = {name: [k for k in machine_code.nvidia(binary) if name in k.name] for name in ("spills", "stack", "narrowly", "passes")}
+    subprocess.run(
+        [NVCC, "-std=c++17", "-O3", *code, "-fatbin", TESTS / "gates" / "spill.cu", "-o", binary], check=True
+    )
+    found = {
+        name: [k for k in machine_code.nvidia(binary) if name in k.name]
+        for name in ("spills", "stack", "narrowly", "passes")
+    }
     assert all(len(kernels) == 1 for kernels in found.values())
     assert all(kernel.blocks == 4 and kernel.threads == 256 for [kernel] in found.values())
-    for name, words in [("spills", "local loads and stores"), ("stack", "bytes of stack"), ("narrowly", "no 16-byte load")]:
+    for name, words in [
+        ("spills", "local loads and stores"),
+        ("stack", "bytes of stack"),
+        ("narrowly", "no 16-byte load"),
+    ]:
         assert any(words in problem for problem in problems(found[name])), name
     assert problems(found["passes"]) == []
 
@@ -71,9 +81,10 @@ def test_every_triton_kernel_is_well_typed():
     """The interpreter runs what the compiler refuses; its front end alone says so in a tenth of the time. Float32 rows
     differ in their loads only."""
     triton = pytest.importorskip("triton")
-    from specdec_kernels.triton.aot import aot_cases
-    from triton.backends.compiler import GPUTarget
     from triton._C.libtriton import ir
+    from triton.backends.compiler import GPUTarget
+
+    from specdec_kernels.triton.aot import aot_cases
 
     target = GPUTarget("cuda", 90, 32)
     backend = triton.compiler.make_backend(target)

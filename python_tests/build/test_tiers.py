@@ -22,7 +22,9 @@ def item(name, *marks, backend=None, **params):
     def iter_markers(name=None):
         return [mark for mark in marks if name in (None, mark.name)]
 
-    return SimpleNamespace(nodeid=f"{name}[{params}]", iter_markers=iter_markers, callspec=SimpleNamespace(params=given))
+    return SimpleNamespace(
+        nodeid=f"{name}[{params}]", iter_markers=iter_markers, callspec=SimpleNamespace(params=given)
+    )
 
 
 def grid(backend):

@@ -4,10 +4,9 @@
 import os
 from collections import Counter
 
-from support import cases
 import pytest
-from support import tally
 import torch
+from support import cases, tally
 from support.worker import Worker
 
 
@@ -28,14 +27,26 @@ def refuses(x):
     raise ValueError(f"op: x must be 1, got {x}")
 
 
-@pytest.mark.parametrize("x", [
-    torch.arange(6.0).reshape(2, 3), torch.randn(4, 5).T, torch.zeros(0, 3), torch.ones(1, 7).expand(9, -1), torch.tensor(2**62),
-    cases.strided(torch.randn(3, 5).bfloat16(), 3, 7), torch.randn(100).half()[33:40], torch.tensor([True, False]),
-], ids=["dense", "transposed", "empty", "expanded", "scalar", "strided and shifted", "slice", "bool"])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.randn(4, 5).T,
+        torch.zeros(0, 3),
+        torch.ones(1, 7).expand(9, -1),
+        torch.tensor(2**62),
+        cases.strided(torch.randn(3, 5).bfloat16(), 3, 7),
+        torch.randn(100).half()[33:40],
+        torch.tensor([True, False]),
+    ],
+    ids=["dense", "transposed", "empty", "expanded", "scalar", "strided and shifted", "slice", "bool"],
+)
 def test_a_tensor_arrives_as_it_is(other, x):
     """Values, dtype, strides, and where it lies in a vector of 16 bytes; the way back the same."""
     stride, offset, alignment, back = other.call(layout, x)
-    assert (stride, offset) == (x.stride(), x.storage_offset()) and (x.numel() == 0 or alignment == offset * x.element_size() % 64)
+    assert (stride, offset) == (x.stride(), x.storage_offset()) and (
+        x.numel() == 0 or alignment == offset * x.element_size() % 64
+    )
     assert torch.equal(back, x) and back.dtype == x.dtype and back.stride() == x.stride()
 
 

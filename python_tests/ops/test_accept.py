@@ -5,7 +5,6 @@ import pytest
 import torch
 from support import backends
 
-
 ALMOST_ONE = 1 - 2.0**-53
 NAN, INF = math.nan, math.inf
 

@@ -6,7 +6,6 @@ import torch
 from support import backends, cases
 from support.checks import assert_floats
 
-
 NAN, INF = math.nan, math.inf
 
 

@@ -218,8 +218,8 @@ def test_every_edge_by_quadrature_golden(verify, backend):
 @pytest.mark.parametrize("scenario", checks.SCENARIOS)
 @pytest.mark.one_backend
 def test_joint_law(backend, verify, scenario):
-    """10^6 steps, in make test a fifth of them, drafts drawn by the sample op from the same seeds: drafting, acceptance and
-    the final draw together. Simulated backends take as many as their time allows, and find as much less."""
+    """10^6 steps, in make test a fifth of them, drafts drawn by the sample op from the same seeds: drafting, acceptance
+    and the final draw together. Simulated backends take as many as their time allows, and find as much less."""
 
     def sample(logits, seed, offset, slot, **params):
         return backends.run("sample", backend, logits, seed=seed, offset=offset, slot=slot, **params).tokens[:, 0]

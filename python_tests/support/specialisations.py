@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels are compiled, template argument by template argument, and which of them the session ran on the simulated
-devices. What is listed as never run has been proved by nothing but its compiler.
+"""Which kernels are compiled, template argument by template argument, and which of them the session ran on the
+simulated devices. What is listed as never run has been proved by nothing but its compiler.
 
-Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton the
-launches that are compiled ahead of time (triton/aot.py) stand for all: a launch is told from another by its kernel, its
-modes, the arguments it goes without, and whether its rows are 16 or 32 bits wide; sizes of blocks are not told apart,
-since the interpreter takes its own.
+Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton
+the launches that are compiled ahead of time (triton/aot.py) stand for all: a launch is told from another by its kernel,
+its modes, the arguments it goes without, and whether its rows are 16 or 32 bits wide; sizes of blocks are not told
+apart, since the interpreter takes its own.
 """
 
 import functools
@@ -85,9 +85,8 @@ def telling(name, x, constant):
         return f"no {name}"
     if isinstance(x, torch.Tensor):
         return f"{name}: {8 * x.element_size()} bit" if x.is_floating_point() else None
-    if isinstance(x, bool) or (constant and name.split(".")[-1] not in SIZES):
-        return f"{name}={x}"
-    return None
+    constant = constant or type(x).__name__ == "constexpr"  # of triton.language, in a tuple of arguments
+    return f"{name}={getattr(x, 'value', x)}" if constant and name.split(".")[-1] not in SIZES else None
 
 
 def of_launch(kernel, args, constants):
@@ -121,7 +120,8 @@ def triton_state():
 
 @functools.cache
 def triton_compiled():
-    from specdec_kernels.triton import aot, launch
+    from specdec_kernels.triton import aot
+    from specdec_kernels.triton.core import launch
 
     launch.recorded = []
     try:
