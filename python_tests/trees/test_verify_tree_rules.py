@@ -255,6 +255,7 @@ LAW_CASES = [
 
 @pytest.mark.parametrize("method, rule, drawn", LAW_CASES)
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_joint_law(sweep_backend, method, rule, drawn):
     """Length and tokens have the law that the reference enumerates; that it is pi at every node with children is proved
     of the reference in test_rules_reference_trees.py."""
