@@ -126,8 +126,8 @@ def test_verify_chain(B, V, dtype):
     more = (read - row * (rows + 2 * again)) / B / item
     tally.notes.append(
         f"verify_chain, B={B}, V={V}, {dtype}, draft stats: {rows} target rows (of {B * (G + 1)}), "
-        f"{again} of them again at the stop, "
-        f"{again} draft rows (of {B * G}), {more:.0f} entries a request gathered or rescanned; {read:,} bytes"
+        f"{again} of them again at the stop, {again} draft rows (of {B * G}), "
+        f"{more:.0f} entries a request gathered or rescanned; {read:,} bytes"
     )
 
 

@@ -14,10 +14,11 @@ from tools.cuda_on_cpu.build import CSRC, load
 from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
 from tools.cuda_on_cpu.mutants import MUTANTS, mutate
 
+pytestmark = pytest.mark.slow
+
 DEFECTS = (
-    "none no_barrier divergent_barrier early_exit divergent_shuffle two_ways half_mask deadlock "
-    "unaligned unaligned_plain "
-    "no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int"
+    "none no_barrier divergent_barrier early_exit divergent_shuffle two_ways half_mask deadlock unaligned "
+    "unaligned_plain no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int"
 ).split()
 N = 5000  # not a multiple of 256
 

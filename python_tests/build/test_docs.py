@@ -150,8 +150,8 @@ def test_docstrings_are_rewritten():
     found = importlib.util.spec_from_file_location("docstrings", Path(ROOT / "tools/docs/docstrings.py"))
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    table = "===  ==\nx    y\n===  ==\na    b\n     c\n===  ==\n"
-    text = f"A::\n\n    code\n\n{table}\nRaises:\n    A, B: one\n    two\n    C: three\n"
+    text = "A::\n\n    code\n\n===  ==\nx    y\n===  ==\na    b\n     c\n===  ==\n\n"
+    text += "Raises:\n    A, B: one\n    two\n    C: three\n"
     assert module.rewritten(text) == (
         "A:\n\n    code\n\n| x | y |\n| --- | --- |\n| a | b c |\n\nRaises:\n    A, B: one\n        two\n    C: three\n"
     )

@@ -30,6 +30,7 @@ def problems(kernels):
 
 @needs_cuobjdump
 @pytest.mark.skipif(not backends._CUDA_LIBRARY.exists(), reason="_C_cuda.so was not built")
+@pytest.mark.slow
 def test_cuda_kernels():
     kernels = machine_code.nvidia(backends._CUDA_LIBRARY)
     print("\n" + rules.write("CUDA C++", kernels))
@@ -77,6 +78,7 @@ def triton_kernels(*arguments):
     return [kernel._replace(loads={int(bits): n for bits, n in kernel.loads.items()}) for kernel in kernels]
 
 
+@pytest.mark.slow
 def test_every_triton_kernel_is_well_typed():
     """The interpreter runs what the compiler refuses; its front end alone says so in a tenth of the time. Float32 rows
     differ in their loads only."""

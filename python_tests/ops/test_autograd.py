@@ -40,6 +40,7 @@ def leaf_call(call):
 @pytest.mark.parametrize("how", ["public", "direct", "compiled"])
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_results_require_no_grad(op_backend, op, how):
     few = examples.few(op)[: 1 if op_backend == "triton-interpret" or how == "compiled" else None]
     for call in few:

@@ -78,6 +78,7 @@ def test_examples_agree_with_the_reference(op_backend, function):
 
 
 @pytest.mark.parametrize("op", registry.OPS)
+@pytest.mark.slow
 def test_what_torch_wants(op_backend, op):
     """Of each kind of call on the CPU; the schema and the fake are one for all backends, so elsewhere of one call."""
     backends.there(op_backend, surface.check_examples, op, None if op_backend == "cpu" else 1)

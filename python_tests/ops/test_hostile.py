@@ -25,6 +25,7 @@ def test_every_op_is_in():
 
 
 @pytest.mark.parametrize("op", hostile.OPS)
+@pytest.mark.slow
 def test_hostile_calls(op_backend, op):
     n = EXAMPLES.get(op_backend, 10)
 

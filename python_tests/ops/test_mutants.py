@@ -8,6 +8,8 @@ from support.plain import Plain
 
 from specdec_kernels.reference import uniforms as philox_uniforms
 
+pytestmark = pytest.mark.slow
+
 
 class SwappedPAndQ(Plain):
     def accept(self, u, q, p):

@@ -70,6 +70,7 @@ def test_every_edge_by_quadrature(backend):
 
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_joint_law_of_several_draws(backend, replacement):
     """k = 3 draws from seeds, V = 5: the joint law, i.i.d. or without replacement. Finds a total variation of .007; a
     draw that forgets to renormalise, or two draws that share a slot, are off by far more."""

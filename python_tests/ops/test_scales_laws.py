@@ -14,6 +14,8 @@ from specdec_kernels.reference.chain_law import chain_law
 from specdec_kernels.reference.tree_law import Logs, children, distinct_trees, mixed, probabilities, separate_trees
 from specdec_kernels.rules import LAWS, TABLE
 
+pytestmark = pytest.mark.slow
+
 N = 1_000_000 if THOROUGH else 150_000
 V, K, T, GAP = 4, 3, HARDEST.T, HARDEST.gap
 ISAS = [f"cpu-{isa}" for isa in backends.ISAS]

@@ -205,6 +205,7 @@ STRATA = {
 
 
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_every_edge_by_quadrature(verify, backend):
     checks.check_quadrature(verify, n=STRATA.get(backend, 1024))
 
@@ -217,6 +218,7 @@ def test_every_edge_by_quadrature_golden(verify, backend):
 
 @pytest.mark.parametrize("scenario", checks.SCENARIOS)
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_joint_law(backend, verify, scenario):
     """10^6 steps, in make test a fifth of them, drafts drawn by the sample op from the same seeds: drafting, acceptance
     and the final draw together. Simulated backends take as many as their time allows, and find as much less."""
@@ -269,6 +271,7 @@ def test_identical_laws_accept_everything(verify, backend):
 
 
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_expected_tokens_match_the_theory(verify, backend):
     """The mean number of emitted tokens on identical positions is Leviathan's Eq. (1), within 5 sigma."""
     from specdec_kernels import theory

@@ -240,6 +240,7 @@ def compiled_step(*args):
 
 
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_a_step_compiles_whole(op_backend):
     """Draft and verification in one fullgraph, stats handed over."""
     a = good()
@@ -284,6 +285,7 @@ print("verified", "full" if malloc(4 * V) is None else "not full")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("extra", ["", "temperature=0.7, top_p=0.9, draft_top_k=50"])
+@pytest.mark.slow
 def test_no_row_is_copied(extra):
     """At B=64, G=5, V=151,936, in half a megabyte: one float32 row would be 608 kB, one row per request 39 MB."""
     code = MEMORY.format(extra=extra)
@@ -313,6 +315,7 @@ def far_apart(rows, drafts, u, layout):
 
 
 @pytest.mark.parametrize("layout", ["request stride", "row stride"])
+@pytest.mark.slow
 def test_offsets_past_2_31(op_backend, layout):
     """In memory that is reserved but mostly never touched."""
     rng = torch.Generator().manual_seed(3)

@@ -36,6 +36,7 @@ AGREEMENT = {
 
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("name", AGREEMENT)
+@pytest.mark.slow
 def test_agrees_with_the_reference(verify, op_backend, name, method):
     """Batches in which all rules meet all kinds of rows; each case holds every rule."""
     case = AGREEMENT[name]
@@ -58,6 +59,7 @@ def test_agrees_on_probability_rows(verify, op_backend, method):
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.slow_in_triton
 def test_stats_handed_over(verify, op_backend, method):
     """The unscaled confidences are found though the stats are of other laws."""
     args = rule_cases.chain(7, rule_cases.count(300, op_backend), 3, 1300, method, filtered=True, dtype=BF16)
@@ -175,6 +177,7 @@ def measured_law(verify, p, q, rule, alpha, n, method="token"):
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_law_of_one_step(sweep, sweep_backend, name, pair):
     n = {"cuda-on-cpu": 32}.get(sweep_backend, 1024)
     golden = [
@@ -216,6 +219,7 @@ def test_block_golden(sweep, sweep_backend):
 
 @pytest.mark.parametrize("name", rule_cases.LAWS)
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_joint_law(sweep, sweep_backend, name):
     """Two positions whose rows depend on what came before, the bonus scored by the draft: tokens and lengths have the
     exact law, and completed by pi they are a product of pi."""
@@ -252,6 +256,7 @@ def test_joint_law(sweep, sweep_backend, name):
 
 
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_block_accepts_as_expected(sweep, sweep_backend):
     """10^4 row sets: the mean of tau is that of sum r_i, at least sum prod min(1, p / q), and tokens stay in the
     vocabulary."""

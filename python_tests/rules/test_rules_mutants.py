@@ -13,6 +13,8 @@ import specdec_kernels as sk
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import NAMES, RULES
 
+pytestmark = pytest.mark.slow
+
 CONFUSED = {  # rule: what a wrong op makes of (rule, alpha)
     "chow": [lambda a: ("diff", a), lambda a: ("chow", 1 - a[0])],
     "chow_log": [lambda a: ("chow_log", a[0] / 3)],

@@ -13,6 +13,8 @@ from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 from tools.mutate import places
 
+pytestmark = pytest.mark.slow
+
 TRIED = {"cuda": [], "triton": ["r not carried"]}  # in make test too; the others are a quarter of a minute each
 
 

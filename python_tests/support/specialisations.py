@@ -85,9 +85,8 @@ def telling(name, x, constant):
         return f"no {name}"
     if isinstance(x, torch.Tensor):
         return f"{name}: {8 * x.element_size()} bit" if x.is_floating_point() else None
-    if isinstance(x, bool) or (constant and name.split(".")[-1] not in SIZES):
-        return f"{name}={x}"
-    return None
+    constant = constant or type(x).__name__ == "constexpr"  # of triton.language, in a tuple of arguments
+    return f"{name}={getattr(x, 'value', x)}" if constant and name.split(".")[-1] not in SIZES else None
 
 
 def of_launch(kernel, args, constants):
@@ -121,7 +120,8 @@ def triton_state():
 
 @functools.cache
 def triton_compiled():
-    from specdec_kernels.triton import aot, launch
+    from specdec_kernels.triton import aot
+    from specdec_kernels.triton.core import launch
 
     launch.recorded = []
     try:

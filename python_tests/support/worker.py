@@ -95,8 +95,7 @@ def _answer(request):
 
 
 def specialisations_run():
-    """What this process's simulated device has run, as specialisations.merge() takes it; nothing where there is
-    none."""
+    """What this process's simulated device has run, as specialisations.merge() takes it."""
     if "SPECDEC_CUDA_ON_CPU" in os.environ:
         from tools.cuda_on_cpu.build import CSRC, load
 

@@ -171,6 +171,7 @@ def test_looked_up_drafts_under_kseq(backend, second, status, accepted, n=500):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow_in_triton
 def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
     p = torch.tensor([0.5, 0.3, 0.2]).log()
     for drafts in ([[0, 1]] * 4, [[2, 2]] * 4):
@@ -280,6 +281,7 @@ def test_trees_of_nothing(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", ["deep", "wide"])
+@pytest.mark.slow_in_triton
 def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
     slower = backends.BACKENDS[backend].slower
     N = N if slower == 1 else 400 // slower
@@ -347,6 +349,7 @@ def largest_tensor(max_depth):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+@pytest.mark.slow_in_triton
 def test_depth_costs_no_more_than_its_outputs(op_backend):
     """A path holds no more nodes than the tree, however deep it might go: 2^22 frames would take a gigabyte, the
     outputs take 64 MB."""
@@ -359,6 +362,7 @@ def test_depth_costs_no_more_than_its_outputs(op_backend):
         assert equal(out, want)
 
 
+@pytest.mark.slow_in_triton
 def test_seeds(backend):
     args = tree_cases.tree(10, 30, 7, "recursive", dirty=False)
     args.pop("uniforms")
@@ -370,6 +374,7 @@ def test_seeds(backend):
         assert equal(verify(backend)(**args, seed=seed, offset=offset), verify(backend)(**args, uniforms=u))
 
 
+@pytest.mark.slow_in_triton
 def test_layouts(backend):
     """Strided rows and tables, one tree for all requests, int32 and int64."""
     from support import cases

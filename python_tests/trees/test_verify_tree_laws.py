@@ -65,6 +65,7 @@ CASES = [
 @pytest.mark.parametrize("method, drawn, V, K, L", CASES)
 @pytest.mark.parametrize("kind", ["random", "zeros"])
 @pytest.mark.one_backend
+@pytest.mark.slow
 def test_joint_law(backend, method, drawn, V, K, L, kind):
     """The joint law of length and tokens; the reference's enumeration is proved lossless in test_tree_reference.py.
     "separate": independent children, duplicates as siblings of their own."""

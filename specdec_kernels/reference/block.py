@@ -60,8 +60,7 @@ def chance_of(chain, i, last, rows, r):
     if at == 1 and err == 0:
         return 1.0, 0.0  # whatever s_i is: 0 / 0 comes before an r_{i+1} of 1
     p, known = rows[i]
-    # Greedy, the draft itself in place of q: where it is p's token s_i = (r_i - 1)+ = 0, else s_i = r_i and
-    # r_{i+1} = 0.
+    # Greedy, the draft itself in place of q: where it is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i, r_{i+1} = 0.
     if known is None:
         return (at, err) if r[i + 1][0] == 0 else (float(at == 1), math.inf if at + err >= 1 else 0.0)
     if not p.valid:
