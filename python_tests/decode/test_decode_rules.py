@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules in the decode loop, and plain cascades, on tiny models: joint laws, mixed batches, what is counted, errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support import laws, tiny
@@ -84,7 +86,7 @@ def test_joint_law_finds_a_bonus_from_p(pair, monkeypatch):
     def short(self, batch):
         draft = honest(self, batch)
         g = draft.tokens.shape[1]
-        return draft._replace(logits=draft.logits[:, :g], stats=draft.stats[:, :g]) if g else None
+        return replace(draft, logits=draft.logits[:, :g], stats=draft.stats[:, :g]) if g else None
 
     monkeypatch.setattr(ModelDrafter, "propose", short)
     tokens, _ = three_tokens(pair, "chow", ModelDrafter(pair[1], 2))

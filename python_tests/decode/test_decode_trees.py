@@ -3,6 +3,7 @@
 errors."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def verified_as(method):
     def make(other):
         wrong = drafter("recursive_without_replacement", other, depth=2)
         propose = wrong.propose
-        wrong.propose = lambda batch: None if (draft := propose(batch)) is None else draft._replace(method=method)
+        wrong.propose = lambda batch: None if (draft := propose(batch)) is None else replace(draft, method=method)
         return wrong
 
     return make
@@ -152,7 +153,7 @@ def merged(other):
     """Independent drafts whose merged nodes are tested once each."""
     wrong = drafter("recursive", other, depth=2)
     propose = wrong.propose
-    wrong.propose = lambda batch: None if (draft := propose(batch)) is None else draft._replace(draft_nodes=None)
+    wrong.propose = lambda batch: None if (draft := propose(batch)) is None else replace(draft, draft_nodes=None)
     return wrong
 
 
