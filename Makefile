@@ -52,7 +52,7 @@ $(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
 # The extras that no user needs: the linters and the site.
 $(VENV)/dev: $(VENV)/ready
 	@$(BIN)/python build_tools/extras.py dev docs > $@.txt
-	@$(STAGE) "the linters and what the site is made with, about 15 s" $(PIP) -r $@.txt
+	@$(STAGE) "the linters and what the site is made with, about a minute" $(PIP) -r $@.txt
 	@touch $@
 
 lint: $(VENV)/dev
