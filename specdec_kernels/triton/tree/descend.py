@@ -89,6 +89,7 @@ def test(
     BY_RULE: tl.constexpr, METHOD: tl.constexpr, S,
 ):  # fmt: skip
     """Of a child of each node: whether it is accepted, whether the walk stops there, and what is known then."""
+    REPLACES: tl.constexpr = METHOD != RECURSIVE_WITHOUT_REPLACEMENT
     bits = tl.zeros([S.ROWS], tl.int32)
     taken = testing & False
     stopped = testing
@@ -100,7 +101,7 @@ def test(
         )
     elif METHOD != GREEDY:
         taken, stopped, bits, rest, known = test_recursively(
-            tree, sides, random, residual, rest, child, column, token, known, testing, METHOD == RECURSIVE, S
+            tree, sides, random, residual, rest, child, column, token, known, testing, REPLACES, S
         )
     return taken, stopped, bits, rest, toss, drafts, known
 
