@@ -21,18 +21,17 @@ MUTANTS = [
     "python_tests/build/test_cuda_on_cpu.py",
 ]
 GATES = ["python_tests/build/test_gates.py"]
-BYTES = ["python_tests/build/test_bytes.py", "python_tests/trees/test_verify_tree_bytes.py"]
 EVERYTHING = ["python_tests"]
+HERE = "cpu,cuda-on-cpu,triton-interpret"
 
 # part: (the backends whose tests it runs, what pytest is told)
 PARTS = {
-    "cpu": ("cpu", [*EVERYTHING, *(f"--ignore={file}" for file in MUTANTS + BYTES + GATES)]),
-    "cuda-on-cpu": ("cuda-on-cpu", [*EVERYTHING, "-m", "on_backend"]),
-    "triton-interpret": ("triton-interpret", [*EVERYTHING, "-m", "on_backend"]),
+    "cpu": (HERE, [*EVERYTHING, "-m", "not simulated", *(f"--ignore={file}" for file in MUTANTS + GATES)]),
+    "cuda-on-cpu": ("cuda-on-cpu", [*EVERYTHING, "-m", "simulated"]),
+    "triton-interpret": ("triton-interpret", [*EVERYTHING, "-m", "simulated"]),
     "gpu": ("cuda,triton", [*EVERYTHING, "-m", "on_backend"]),
-    "mutants": ("cpu,cuda-on-cpu,triton-interpret", MUTANTS),
-    "bytes": ("cuda-on-cpu", BYTES),
-    "gates": ("cpu", GATES),
+    "mutants": (HERE, MUTANTS),
+    "gates": (HERE, GATES),
 }
 
 
