@@ -20,8 +20,10 @@ def _params(names):
 @pytest.hookimpl(tryfirst=True)  # so that -m knows the mark
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if tiers.backend_of(item):
+        if backend := tiers.backend_of(item):
             item.add_marker("on_backend")
+            if backend in tiers.SIMULATED:
+                item.add_marker("simulated")
     kept = set(map(id, tiers.select(items)))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
@@ -116,7 +118,7 @@ def pytest_sessionfinish(session):
 def _whole(config):
     """Whether the session ran everything of its tier and backends, so that every kernel should have run."""
     chosen = [Path(x).resolve() for x in config.args] == [paths.TESTS] and tiers.TIER != "check"
-    marked = config.getoption("markexpr") in ("", "on_backend")
+    marked = config.getoption("markexpr") in ("", "on_backend", "simulated")
     return chosen and marked and not any(config.getoption(name) for name in ("keyword", "lf", "collectonly"))
 
 

@@ -77,12 +77,13 @@ def turns(rule, p, q, how):
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rule", ["typical", "relaxed", "chow_log", "diff_log", "opt", "opt_log"])
-def test_decides_as_float64_does(sweep_backend, rule, shape, law):
+@pytest.mark.slow_in_triton
+def test_decides_as_float64_does(op_backend, rule, shape, law):
     """Stats made by the op itself, which may sum what the rule asks on the way, and stats handed over, when it
     cannot."""
-    verify = backends.call("verify_chain", sweep_backend)
-    how, n = LAWS[law], backends.scale(6, sweep_backend, least=2)
-    for dtype in list(DTYPES)[: 1 if sweep_backend != "cpu" else 3]:
+    verify = backends.call("verify_chain", op_backend)
+    how, n = LAWS[law], backends.scale(6, op_backend, least=2)
+    for dtype in list(DTYPES)[: 1 if op_backend != "cpu" else 3]:
         p, q = rows(n, *SHAPES[shape], DTYPES[dtype])
         at, d, distance = turns(rule, p, q, how)
         if rule == "relaxed":
@@ -94,7 +95,7 @@ def test_decides_as_float64_does(sweep_backend, rule, shape, law):
         args = {"target_logits": p[:, None].expand(n, 2, -1), "draft_tokens": d, "draft_logits": q[:, None]}
         args["uniforms"] = torch.tensor([ALMOST_ONE, 0.5], dtype=torch.float64).expand(n, 2)
         sampled = how | {"draft_" + k: v for k, v in how.items()}
-        p_stats, q_stats = (backends.run("row_stats", sweep_backend, z, **how) for z in (p, q))
+        p_stats, q_stats = (backends.run("row_stats", op_backend, z, **how) for z in (p, q))
         stats = {"target_stats": p_stats[:, None].expand(n, 2, 4), "draft_stats": q_stats[:, None]}
         for given in (sampled, how | {"draft_stats": stats["draft_stats"]}, stats):
             for alpha, accepted in sides:

@@ -45,7 +45,7 @@ Block& the_block() {
 std::string readable(const std::string& kernel, const char* type) {
   const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type, nullptr, nullptr, nullptr), std::free);
   const std::string name = text ? text.get() : type;
-  const size_t begin = name.find("operator()<"), end = name.find(">(", begin);
+  const size_t begin = name.find("operator()<"), end = name.find(" >(", begin);
   return begin == std::string::npos ? kernel : kernel + " of " + name.substr(begin + 11, end - begin - 11);
 }
 
