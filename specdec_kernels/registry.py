@@ -70,6 +70,11 @@ FLT_MAX = (2 - 2.0**-23) * 2.0**127
 INF = float("inf")
 
 
+def _holds(interval, x) -> bool:
+    above = interval.low <= x if interval.opening == "[" else interval.low < x
+    return above and (x <= interval.high if interval.closing == "]" else x < interval.high)
+
+
 class Range(NamedTuple):
     opening: str  # "[" or "("
     low: float
@@ -77,9 +82,8 @@ class Range(NamedTuple):
     closing: str
     says: str
 
-    def __contains__(self, x):
-        above = self.low <= x if self.opening == "[" else self.low < x
-        return above and (x <= self.high if self.closing == "]" else x < self.high)
+    def __contains__(self, x: object) -> bool:
+        return _holds(self, x)
 
 
 SAMPLING = {
@@ -104,7 +108,8 @@ class Parameter(NamedTuple):
     def range(self):
         return f"{self.opening}{self.low:g}, {self.high:g}{self.closing}"
 
-    __contains__ = Range.__contains__
+    def __contains__(self, x: object) -> bool:
+        return _holds(self, x)
 
 
 class Rule(NamedTuple):

@@ -13,10 +13,7 @@ import pytest
 from gates.wheel_check import on_cpu
 from support.paths import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.environ.get("SPECDEC_THOROUGH") != "1", reason="builds the library anew: SPECDEC_THOROUGH=1"),
-]
+pytestmark = pytest.mark.thorough  # it builds the library anew
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 FILES = {
@@ -221,7 +218,7 @@ def tree(tmp_path_factory):
 
 
 def run(tree, *command, **environment):
-    environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"} | environment
+    environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "SPECDEC_TEST": "all"} | environment
     done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

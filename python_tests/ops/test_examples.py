@@ -77,6 +77,8 @@ def test_examples_agree_with_the_reference(op_backend, function):
             assert disagreement(function, call, got) is None, (inputs, call.name)
 
 
+@pytest.mark.slow
+@pytest.mark.one_backend
 @pytest.mark.parametrize("op", registry.OPS)
 @pytest.mark.slow
 def test_what_torch_wants(op_backend, op):

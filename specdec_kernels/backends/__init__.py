@@ -99,7 +99,9 @@ def misfit() -> str | None:
 
 def covers(arch: str, capability: tuple[int, int]) -> bool:
     """Whether what was built for an arch ("8.0", "9.0a", "12.0+PTX") runs on a GPU of this compute capability."""
-    major, minor, kind, ptx = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch).groups()
+    match = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch)
+    assert match, arch  # build_tools/nvcc.py lets no other through
+    major, minor, kind, ptx = match.groups()
     built = int(major), int(minor)
     if kind == "a":
         return capability == built
@@ -150,4 +152,5 @@ def _built():
     if not _CUDA_LIBRARY.exists():
         return None
     match = re.search(rb"specdec_cuda (\d+\.\d+) ([\d.;afPTX+]+)\0", _CUDA_LIBRARY.read_bytes())
+    assert match, f"{_CUDA_LIBRARY} bears no mark of its build"
     return match[1].decode(), match[2].decode()
