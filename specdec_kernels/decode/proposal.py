@@ -92,7 +92,7 @@ class TreeDraft(Proposal):
 
     def verify(self, logits, batch, method):
         root = self.tokens.new_full((len(self.tokens), 1), -1)
-        tree = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
+        tree: tuple = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
         drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
         if self.logits is None:
             drawn = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the loop asks of a model, and the adapter for any Hugging Face causal LM with ordinary attention."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -79,7 +79,7 @@ class HFModel:
     def __init__(self, model, pack: bool = True):
         config = model.config.get_text_config()
         self._refuse_other_caches(config, type(model).__name__)
-        self.model = pack_linears(model.eval()) if pack else model.eval()
+        self.model: Any = pack_linears(model.eval()) if pack else model.eval()
         self.vocab_size = model.get_input_embeddings().weight.shape[0]
         self.max_positions = getattr(config, "max_position_embeddings", None) or 2**31
         self.layers, self.device = config.num_hidden_layers, model.device

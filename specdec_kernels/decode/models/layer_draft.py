@@ -13,6 +13,7 @@ import json
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -53,6 +54,10 @@ class LayerDraft(nn.Module):
     target: a transformers LlamaForCausalLM. `layers` are the indices of the target's layers it is made of.
     Parts: embed (the target's), model (a LlamaModel: layers, norm), head (nn.Linear d -> R), head_ids.
     """
+
+    embed: nn.Embedding
+    model: Any
+    head_ids: torch.Tensor
 
     def __init__(self, target, head_ids, layers=(0, 29)):
         super().__init__()

@@ -34,7 +34,9 @@ class LeanLlama:
         self.rotary = rotary
         self.rope: tuple[torch.Tensor, ...] = ()
         self.head, self.head_ids = PackedLinear(head), head_ids
-        self.layers = [tuple(w.detach() if w.dim() == 1 else PackedLinear(w) for w in layer) for layer in layers]
+        self.layers: list[tuple] = [
+            tuple(w.detach() if w.dim() == 1 else PackedLinear(w) for w in layer) for layer in layers
+        ]
 
     @staticmethod
     def supports(model) -> bool:

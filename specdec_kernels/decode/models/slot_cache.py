@@ -68,7 +68,8 @@ class SlotCache:
         """Write keys and values [n, width, heads, head_dim] of this pass; returns all up to its last position, [n,
         heads, length, head_dim]."""
         if layer == len(self.layers):
-            self.layers.append(tuple(x.new_zeros(self.slots, self.capacity, *x.shape[2:]) for x in (keys, values)))
+            empty = [x.new_zeros(self.slots, self.capacity, *x.shape[2:]) for x in (keys, values)]
+            self.layers.append((empty[0], empty[1]))
         out = []
         for store, new in zip(self.layers[layer], (keys, values)):
             store.view(-1, *store.shape[2:]).index_copy_(0, self.index, new.flatten(0, 1))
