@@ -78,8 +78,12 @@ class Range(NamedTuple):
     says: str
 
     def __contains__(self, x):
-        above = self.low <= x if self.opening == "[" else self.low < x
-        return above and (x <= self.high if self.closing == "]" else x < self.high)
+        return _within(self, x)
+
+
+def _within(ends, x):
+    above = ends.low <= x if ends.opening == "[" else ends.low < x
+    return above and (x <= ends.high if ends.closing == "]" else x < ends.high)
 
 
 SAMPLING = {
@@ -104,7 +108,8 @@ class Parameter(NamedTuple):
     def range(self):
         return f"{self.opening}{self.low:g}, {self.high:g}{self.closing}"
 
-    __contains__ = Range.__contains__
+    def __contains__(self, x):
+        return _within(self, x)
 
 
 class Rule(NamedTuple):
@@ -221,5 +226,4 @@ TREE_METHODS = {
     "greedy": TreeMethod(4, "any", ("exact",), reads_draft=False),
     "traversal": TreeMethod(5, "distinct", LAWS),
 }
-TEST_DRAFTS = tuple(name for name, method in TREE_METHODS.items() if method.tests_drafts)
 BY_LAW = tuple(name for name, method in TREE_METHODS.items() if method.rules == LAWS)

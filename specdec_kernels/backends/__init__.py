@@ -99,7 +99,10 @@ def misfit() -> str | None:
 
 def covers(arch: str, capability: tuple[int, int]) -> bool:
     """Whether what was built for an arch ("8.0", "9.0a", "12.0+PTX") runs on a GPU of this compute capability."""
-    major, minor, kind, ptx = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch).groups()
+    match = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch)
+    if match is None:
+        raise ValueError(f"covers: arch must be like 9.0, 9.0a or 12.0+PTX, got {arch!r}")
+    major, minor, kind, ptx = match.groups()
     built = int(major), int(minor)
     if kind == "a":
         return capability == built
@@ -150,4 +153,5 @@ def _built():
     if not _CUDA_LIBRARY.exists():
         return None
     match = re.search(rb"specdec_cuda (\d+\.\d+) ([\d.;afPTX+]+)\0", _CUDA_LIBRARY.read_bytes())
+    assert match is not None, f"{_CUDA_LIBRARY} was not marked by its build"
     return match[1].decode(), match[2].decode()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from specdec_kernels.registry import MAX_VOCABULARY, ROW_DTYPES, SAMPLING
@@ -26,7 +28,7 @@ def shown(x: object) -> str:
     return str(x) if x is None or isinstance(x, (int, float)) else type(x).__name__
 
 
-def _python(x: object) -> object:
+def _python(x: Any) -> Any:
     """The Python number of a numpy scalar or of a tensor of one entry; anything else as it is."""
     try:
         return x.item()
@@ -38,14 +40,14 @@ def integer(op: str, name: str, x: object, low: int, high: int, wanted: str, kin
     """x, as an int in [low, high], which `wanted` says in words."""
     if type(x) is int and low <= x <= high:
         return x
-    n = x if type(x) in (int, float, bool) or isinstance(x, torch.SymInt) else _python(x)
+    n: Any = x if type(x) in (int, float, bool) or isinstance(x, torch.SymInt) else _python(x)
     if n is not x and isinstance(n, (int, float)) and abs(n) < float("inf"):
         n = int(n)
     if isinstance(n, bool) or not isinstance(n, (int, torch.SymInt)):
         raise TypeError(f"{op}: {name} must be {kind}, got {type(x).__name__}")
     if not low <= n <= high:
         raise ValueError(f"{op}: {name} must be {wanted}, got {shown(n)}")
-    return n
+    return n  # type: ignore[return-value]  # a SymInt passes for an int
 
 
 def flag(op: str, name: str, x: object) -> bool:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check
-from specdec_kernels.registry import CHAIN_METHODS, FLT_MAX, RULES, TREE_METHODS, rule_named
+from specdec_kernels.registry import CHAIN_METHODS, FLT_MAX, RULES, TREE_METHODS, ChainMethod, TreeMethod, rule_named
 
-_METHODS = {**CHAIN_METHODS, **TREE_METHODS}
+_METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS}
 
 
 def arguments(

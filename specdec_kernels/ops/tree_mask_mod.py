@@ -39,8 +39,9 @@ def tree_mask_mod(
     words = tree_mask(parents, prefix, "uint32", tree_start=start).mask.view(
         torch.int32
     )  # torch has few operations on unsigned words
-    prefix, start = (None if x is None else x.where((x >= 0) & (x <= MAX_LENGTH), 0).expand(B) for x in (prefix, start))
-    start = prefix if start is None else start
+    prefix, start = (
+        x.where((x >= 0) & (x <= MAX_LENGTH), 0).expand(B) for x in (prefix, prefix if start is None else start)
+    )
 
     def mask_mod(b, h, q_idx, kv_idx):
         node = kv_idx - start[b]

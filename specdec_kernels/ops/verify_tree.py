@@ -18,7 +18,7 @@ class VerifyTreeOutput(NamedTuple):
 
 
 def verify_tree(
-    tree: tuple[torch.Tensor, ...],
+    tree: tuple[torch.Tensor | None, ...],
     target_logits: torch.Tensor,
     draft_logits: torch.Tensor | None = None,
     *,

@@ -43,8 +43,8 @@ class KeptDraft(Proposal):
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
         stats = one_hot_stats(torch.cat((self.tokens, end), 1))
         stats[~ahead, 0] = self.stats[~ahead]
-        drawn = dict(draft_logits=self.row[:, None].expand(n, G + 1, -1), draft_stats=stats)
-        return sk.verify_chain(logits, self.tokens, rule=rule, alpha=alpha, **drawn, **batch.draw_params)
+        row = self.row[:, None].expand(n, G + 1, -1)
+        return sk.verify_chain(logits, self.tokens, row, draft_stats=stats, rule=rule, alpha=alpha, **batch.draw_params)
 
 
 class TokenCascade(Drafter):

@@ -74,8 +74,8 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
             drawn = flat.topk(min(widest, flat.shape[1])).indices
         else:
             first = [min(shape.children[i], default=1) - 1 for i in above]  # a leaf keeps none of its draws
-            options = dict(k=widest, replacement=False, slot=torch.tensor(first).repeat(n))
-            out = sk.sample(flat, **options, **_per_row(batch, len(above)))
+            slot = torch.tensor(first).repeat(n)
+            out = sk.sample(flat, k=widest, replacement=False, slot=slot, **_per_row(batch, len(above)))
             drawn = out.tokens
             logits.append(rows)
             stats.append(out.stats.view(n, -1, 4))
