@@ -99,7 +99,7 @@ def visited_by_traversal(args):
     try:
         for b in range(len(args["target_logits"])):
             seen.append([])
-            reference.verify_tree(**pick(args, slice(b, b + 1)))
+            sk.reference.verify_tree(**pick(args, slice(b, b + 1)))  # not an answer from before
     finally:
         Step.target = target
     return seen

@@ -4,6 +4,7 @@ under a minute."""
 
 import secrets
 import time
+from collections.abc import Callable
 
 from .chains import CHAIN_CHECKS
 from .rules import RULE_CHECKS
@@ -11,7 +12,7 @@ from .trees import TREE_CHECKS
 
 __all__ = ["CHECKS", "run"]
 
-CHECKS = {**CHAIN_CHECKS, **TREE_CHECKS, **RULE_CHECKS}
+CHECKS: dict[str, Callable] = {**CHAIN_CHECKS, **TREE_CHECKS, **RULE_CHECKS}
 
 
 def run(seed: int | None = None) -> bool:
