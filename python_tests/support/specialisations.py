@@ -85,8 +85,8 @@ def telling(name, x, constant):
         return f"no {name}"
     if isinstance(x, torch.Tensor):
         return f"{name}: {8 * x.element_size()} bit" if x.is_floating_point() else None
-    if isinstance(x, bool) or (constant and name.split(".")[-1] not in SIZES):
-        return f"{name}={x}"
+    if type(x).__name__ == "constexpr" or (constant and name.split(".")[-1] not in SIZES):
+        return f"{name}={getattr(x, 'value', x)}"
     return None
 
 
@@ -121,7 +121,8 @@ def triton_state():
 
 @functools.cache
 def triton_compiled():
-    from specdec_kernels.triton import aot, launch
+    from specdec_kernels.triton import aot
+    from specdec_kernels.triton.core import launch
 
     launch.recorded = []
     try:
