@@ -15,9 +15,10 @@ from support.surface import same
 from specdec_kernels import examples
 from specdec_kernels.registry import OPS
 
-GPU = ("cuda", "triton")
+GPU = [name for name in ("cuda", "triton") if name in backends.NAMES and not backends.why_not(name)]
 ROWS = {"V": 3001, "dtype": torch.bfloat16}  # three chunks, the last with an odd tail
 CALLS = [(op, call.name) for op in OPS for call in examples.few(op)]
+on_gpu = pytest.mark.parametrize("gpu, op, name", [(gpu, *call) for gpu in GPU for call in CALLS])
 
 
 @functools.cache
@@ -29,20 +30,11 @@ def one(op, name, seed=0):
     return inputs_of(op, seed)[name]
 
 
-@pytest.fixture(params=GPU)
-def gpu(request):
-    if request.param not in backends.NAMES:
-        pytest.skip(f"{request.param} is not among SPECDEC_TEST_BACKENDS")
-    if reason := backends.why_not(request.param):
-        pytest.skip(f"{request.param}: {reason}")
-    return request.param
-
-
 def sets(op, name):
     return [one(op, name, seed) for seed in (0, 1, 2, 0)]
 
 
-@pytest.mark.parametrize("op, name", CALLS)
+@on_gpu
 def test_replay_follows_its_inputs(gpu, op, name):
     inputs = sets(op, name)
     left, want = backends.there(gpu, graphs.replayed, op, inputs)
@@ -51,7 +43,7 @@ def test_replay_follows_its_inputs(gpu, op, name):
         assert same(got, plain)
 
 
-@pytest.mark.parametrize("op, name", CALLS)
+@on_gpu
 def test_streams_do_not_disturb_each_other(gpu, op, name):
     inputs = sets(op, name)
     got, want = backends.there(gpu, graphs.on_streams, op, inputs)
@@ -59,13 +51,13 @@ def test_streams_do_not_disturb_each_other(gpu, op, name):
         assert same(a, b)
 
 
-@pytest.mark.parametrize("op, name", CALLS)
+@on_gpu
 def test_never_waits_for_the_device(gpu, op, name):
     inputs = one(op, name)
     backends.there(gpu, graphs.without_waiting, op, inputs)
 
 
-@pytest.mark.parametrize("op, name", CALLS)
+@on_gpu
 def test_second_device(gpu, op, name):
     if backends.there(gpu, graphs.devices) < 2:
         pytest.skip(f"{gpu}: one GPU here")

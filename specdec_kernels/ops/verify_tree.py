@@ -179,7 +179,8 @@ def _nodes(op, method, tree, links, B, device):
     if N == 0:
         raise ValueError(f"{op}: parents must have at least the root, got {list(parents.shape)}")
     for name, x in (("parents", parents), ("tokens", tokens)):
-        _check.shape(op, name, x, B=B, N=N)
+        if x.shape != (B, N):
+            _check.shape(op, name, x, B=B, N=N)
     if draft_nodes is None:
         return parents, tokens, None, N, N - 1
     _check.tensor(op, "draft_nodes", draft_nodes, _check.INTEGERS, device)
@@ -201,6 +202,8 @@ def _depth(op, max_depth):
 
 def _tables(op, target_row, draft_row, links, B, N, device):
     """What names a row or a node for each node: target_row, draft_row, first_child, next_sibling."""
+    if target_row is None and draft_row is None and links is None:
+        return [None] * 4
     first_child, next_sibling = links or (None, None)
     tables = [target_row, draft_row, first_child, next_sibling]
     for i, name in enumerate(("target_row", "draft_row", "first_child", "next_sibling")):
