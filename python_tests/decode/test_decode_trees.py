@@ -108,6 +108,7 @@ def three_tokens(make, n=8000, temperature=1.0, V=4):
 @pytest.mark.parametrize(
     "kind, options", LAWS, ids=[kind + "+lookup" * ("lookup" in options) for kind, options in LAWS]
 )
+@pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, options):
     """Through the whole loop the emitted tokens follow the target's joint law on V^3, with a draft that is far from it.
 
