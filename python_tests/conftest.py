@@ -108,7 +108,8 @@ def pytest_testnodedown(node, error):
 
 
 def pytest_sessionfinish(session):
-    specialisations.merge(backends.ran())
+    if session.exitstatus != pytest.ExitCode.INTERRUPTED:  # then a worker may be in the middle of an answer
+        specialisations.merge(backends.ran())
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput |= {"tally": tally.state(), "ran": specialisations.state()}
     elif tally.over_the_cap() or (_whole(session.config) and specialisations.never_ran()):

@@ -73,6 +73,7 @@ def three_tokens(kind, n, temperature=1.0, V=4):
 
 
 @pytest.mark.parametrize("kind, temperature", CASES)
+@pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, temperature):
     """Through the whole loop the emitted tokens follow the target's joint law on V^3, whatever the drafter.
 

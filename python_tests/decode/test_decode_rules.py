@@ -68,6 +68,7 @@ CASES = [("chow", "token"), ("diff", "block"), ("opt_log", "token"), ("token_v3"
 
 
 @pytest.mark.parametrize("rule, verify", CASES)
+@pytest.mark.slow
 def test_joint_law_under_a_rule(pair, rule, verify):
     """Three tokens through the loop follow the product of pi, the token behind the last draft and the last of the
     request included."""
@@ -102,6 +103,7 @@ TREES = [
 
 
 @pytest.mark.parametrize("method, rule", TREES)
+@pytest.mark.slow
 def test_joint_law_of_trees_under_a_rule(pair, method, rule):
     """Drafts end one token before the request does, so its last token lies behind a leaf: it has the target's law, the
     others pi."""
@@ -131,6 +133,7 @@ def test_thresholds_of_a_tree():
 
 
 @pytest.mark.parametrize("rule", PLAIN)
+@pytest.mark.slow
 def test_joint_law_of_a_plain_cascade(pair, rule):
     """The same law without speculation. Calls are deferrals where the draft's row decides, and tokens under an
     oracle."""
@@ -179,6 +182,7 @@ def mixed(rules):
 
 
 @pytest.mark.parametrize("kind", ["model", "lookup", "plain", "tree"])
+@pytest.mark.slow
 def test_a_request_alone_and_beside_other_rules(kind):
     """Each request of a mixed batch gets what it gets alone, and an exact one what it gets among exact ones."""
     _, target, draft = tiny.served()["lean"]

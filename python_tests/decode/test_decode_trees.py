@@ -50,6 +50,7 @@ GREEDY += [(m, 3, k) for m in ("llama-hf", "gpt2") for k in ("recursive", "greed
 
 
 @pytest.mark.parametrize("name, batch, kind", GREEDY)
+@pytest.mark.slow
 def test_greedy_is_the_models_own(models, name, batch, kind):
     """Batches of 8 requests in fewer slots, so trees differ per request, slots are freed, moved and taken again. Kills
     a position that counts nodes instead of depth, a sibling that is seen, an accepted key that stays where it was
@@ -108,6 +109,7 @@ def three_tokens(make, n=8000, temperature=1.0, V=4):
 @pytest.mark.parametrize(
     "kind, options", LAWS, ids=[kind + "+lookup" * ("lookup" in options) for kind, options in LAWS]
 )
+@pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, options):
     """Through the whole loop the emitted tokens follow the target's joint law on V^3, with a draft that is far from it.
 
@@ -189,6 +191,7 @@ def test_one_independent_draft_is_the_chain(models, kind):
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if not k.startswith("greedy")])
+@pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
     """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters and any other trees."""
     _, target, draft = models["lean"]
