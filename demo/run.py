@@ -249,8 +249,8 @@ def main():
     names = list(drafters) if args.drafter == "best" else [args.drafter or list(drafters)[-1]]
     console.rule("timing", align="left")
     settings = [Setting(pair, prompts, args.tokens, b, t) for b in args.batch for t in args.temperature]
-    console.print(f"{' and '.join(names)} and plain decoding, {args.repeats} times in turn, at", end=" ")
-    console.print(", ".join(map(str, settings)), highlight=False)
+    console.print(f"{' and '.join(names)} and plain decoding, {args.repeats} rounds in turn, at", end=" ")
+    console.print("; ".join(map(str, settings)), highlight=False)
     rows = []
     with progress(console, len(settings) * Setting.ticks(names, args.repeats)) as done:
         for setting in settings:

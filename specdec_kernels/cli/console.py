@@ -44,7 +44,7 @@ def progress(console: Console, total: int):
     line now and then, with what is left to do."""
     if console.is_terminal:
         with _bar(console, "{task.description}") as bar:
-            task = bar.add_task("", total=total)
+            task = bar.add_task("the first of them", total=total)
             yield lambda description: bar.update(task, description=description, advance=1)
         return
     began = said = perf_counter()
@@ -55,7 +55,8 @@ def progress(console: Console, total: int):
         finished, now = finished + 1, perf_counter()
         if now - said >= _EVERY or finished == total:
             said, left = now, (now - began) / finished * (total - finished)
-            console.print(f"{description}: {finished} of {total}, about {left:.0f} s to go", highlight=False)
+            then = f"about {left:.0f} s to go" if left else f"{now - began:.0f} s in all"
+            console.print(f"{description}: {finished} of {total}, {then}", highlight=False)
 
     yield done
 
