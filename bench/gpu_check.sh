@@ -4,13 +4,13 @@
 #
 #   bench/gpu_check.sh OUTDIR [environment build test graph bench sanitize ...]      all steps by default
 #
-# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), bench.csv and bench.md. A step that fails or
-# runs out of time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use its
-# own seconds below and what earlier ones left over.
+# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), bench.csv and bench.md. A step that fails
+# or runs out of time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use
+# its own seconds below and what earlier ones left over.
 #
 #   PYTHON=python3         the interpreter, with torch, triton, pytest and what the benchmarks compare with
 #   WORKERS=8              pytest processes, where pytest-xdist is installed
-#   TESTS=                 what the test step runs; by default every file whose tests take a backend, the rest needing no GPU
+#   TESTS=                 what the test step runs; by default every file whose tests take a backend
 #   BENCH_ARGS=            for python -m bench.run
 #   SPECDEC_COMMIT=        names the commit where there is no git
 #   DEVICE=cuda            cpu: a rehearsal of this script where there is no GPU; its numbers mean nothing
@@ -65,9 +65,12 @@ import sys
 import torch
 import specdec_kernels as sk
 device = sys.argv[1]
-assert sk.backends.chosen() == device, f"backends.chosen() is {sk.backends.chosen()}: {sk.backends.lacks(device) or sk.backends.misfit()}"
+assert sk.backends.chosen() == device, (
+    f"backends.chosen() is {sk.backends.chosen()}: {sk.backends.lacks(device) or sk.backends.misfit()}"
+)
 seed = torch.tensor([1], device=device)
-print(f"{device} runs, first uniform {sk.uniforms(seed, seed, 1).item():.6f}, binary for {' '.join(sk.backends.cuda_archs()) or 'no GPU'}")
+archs = " ".join(sk.backends.cuda_archs()) or "no GPU"
+print(f"{device} runs, first uniform {sk.uniforms(seed, seed, 1).item():.6f}, binary for {archs}")
 PY
 }
 
@@ -82,7 +85,8 @@ sanitize() {  # TOOL [backend]
   local options=(--tool "$1" --error-exitcode 99 --print-limit 20)
   [ "$1" = memcheck ] && options+=(--leak-check no)
   # Every tensor gets memory of its own: reads past one are then seen, and old contents do not pass for written ones.
-  PYTORCH_NO_CUDA_MEMORY_CACHING=1 SPECDEC_BACKEND=${2:-cuda} compute-sanitizer "${options[@]}" "$PYTHON" -m bench.sanitize
+  PYTORCH_NO_CUDA_MEMORY_CACHING=1 SPECDEC_BACKEND=${2:-cuda} \
+    compute-sanitizer "${options[@]}" "$PYTHON" -m bench.sanitize
 }
 
 # Peers that compile at run time do so while the tests run.
@@ -123,13 +127,16 @@ for step in $steps; do
       rehearsal=()
       [ "$DEVICE" = cpu ] && rehearsal=(bench.rehearsal)
       # shellcheck disable=SC2086
-      run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 20)) --csv "$OUTDIR/bench.csv" \
-        --markdown "$OUTDIR/bench.md" ${BENCH_ARGS:-} ;;
+      run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 20)) \
+        --csv "$OUTDIR/bench.csv" --markdown "$OUTDIR/bench.md" ${BENCH_ARGS:-} ;;
     *)
       if [ "$DEVICE" = cpu ]; then
         run "$step" "$PYTHON" -m bench.sanitize --device cpu
       elif command -v compute-sanitizer >/dev/null; then
-        case $step in *-triton) run "$step" bash -c "sanitize ${step%-triton} triton" ;; *) run "$step" bash -c "sanitize $step" ;; esac
+        case $step in
+          *-triton) run "$step" bash -c "sanitize ${step%-triton} triton" ;;
+          *) run "$step" bash -c "sanitize $step" ;;
+        esac
       else
         skip "$step" "compute-sanitizer is not on the PATH"
       fi ;;

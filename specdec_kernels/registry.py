@@ -226,5 +226,4 @@ TREE_METHODS = {
     "greedy": TreeMethod(4, "any", ("exact",), reads_draft=False),
     "traversal": TreeMethod(5, "distinct", LAWS),
 }
-TEST_DRAFTS = tuple(name for name, method in TREE_METHODS.items() if method.tests_drafts)
 BY_LAW = tuple(name for name, method in TREE_METHODS.items() if method.rules == LAWS)

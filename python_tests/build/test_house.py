@@ -15,8 +15,8 @@ MAY_INCLUDE = {
     "core": {"core"},
     "rules": {"rules", "core"},
     "binding": {"binding", "rules", "core"},
-    "cpu": {"cpu", "binding", "rules", "core"},
-    "cuda": {"cuda", "binding", "rules", "core"},
+    "cpu": {"cpu", "rules", "core"},
+    "cuda": {"cuda", "rules", "core"},
 }
 
 

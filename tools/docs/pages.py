@@ -7,7 +7,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"index.md": "README.md", "HACKING.md": "HACKING.md", "CHANGELOG.md": "CHANGELOG.md"}
+PAGES = {"index.md": "README.md"} | {name: name for name in ("HACKING.md", "CHANGELOG.md", "python_tests/TIERS.md")}
 PICTURES = ("demo/trees.png", "demo/cascades.png")
 
 
