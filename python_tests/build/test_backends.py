@@ -243,6 +243,7 @@ def test_no_nvml(monkeypatch):
 @pytest.mark.parametrize(
     "asked, message", [("gpu", "must be one of cpu, cuda, triton, got gpu"), ("cuda", "is not available")]
 )
+@pytest.mark.slow
 def test_the_import_itself_refuses(asked, message):
     if asked == "cuda" and torch.version.cuda:
         pytest.skip("torch has CUDA here")

@@ -144,6 +144,7 @@ def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
     assert len(seen) == 2 and seen[0][0] is x.target
 
 
+@pytest.mark.slow
 def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
     """Small steps in place of the real ones; every line of the GPU path runs, on the CPU."""
     small = [step(temperature=0.7), step(temperature=0.0), step(top_k=5, top_p=0.9), step(stats=False)]
@@ -173,6 +174,7 @@ def gpu_check(outdir, *steps, **environment):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_gpu_check_goes_on_after_a_failure(tmp_path):
     done = gpu_check(tmp_path, "environment", "test", "memcheck", TESTS="python_tests/no_such_test.py")
     summary = (tmp_path / "summary.txt").read_text().splitlines()

@@ -4,8 +4,9 @@ simulated devices. What is listed as never run has been proved by nothing but it
 
 Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton
 the launches that are compiled ahead of time (triton/aot.py) stand for all: a launch is told from another by its kernel,
-its modes, the arguments it goes without, and whether its rows are 16 or 32 bits wide; sizes of blocks are not told
-apart, since the interpreter takes its own.
+its modes and the arguments it goes without, and each kernel by which of its rows come 16 bits wide. Not told apart are
+sizes of blocks, since the interpreter takes its own, and whether uniforms are given or made of a seed: one small
+function of Triton asks that, for all kernels.
 """
 
 import functools
@@ -83,22 +84,24 @@ def telling(name, x, constant):
     """What a launch's argument says of its specialisation, or None."""
     if x is None:
         return f"no {name}"
-    if isinstance(x, torch.Tensor):
-        return f"{name}: {8 * x.element_size()} bit" if x.is_floating_point() else None
     constant = constant or type(x).__name__ == "constexpr"  # of triton.language, in a tuple of arguments
     return f"{name}={getattr(x, 'value', x)}" if constant and name.split(".")[-1] not in SIZES else None
 
 
 def of_launch(kernel, args, constants):
-    """The name of a Triton launch's specialisation."""
+    """The names of what a Triton launch shows: its modes with what it goes without, and each of its half-wide rows."""
     parameters = inspect.signature(kernel.fn).parameters
     given = dict(zip(parameters, args)) | {name: x for name, x in constants.items() if name in parameters}
-    told = [
-        telling(part, x, "constexpr" in str(parameters[name].annotation))
+    kernel = kernel.fn.__name__
+    parts = [
+        (part, x, "constexpr" in str(parameters[name].annotation))
         for name, value in given.items()
         for part, x in leaves(name, value)
+        if not part.startswith("random.")
     ]
-    return f"{kernel.fn.__name__}: {', '.join(filter(None, told))}"
+    modes = ", ".join(filter(None, (telling(*part) for part in parts)))
+    half = (name for name, x, _ in parts if isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16))
+    return {f"{kernel}: {modes}", *(f"{kernel}: {name} of 16 bits" for name in half)}
 
 
 def note_triton_launches():
@@ -108,7 +111,7 @@ def note_triton_launches():
     run = InterpretedFunction.run
 
     def noted(self, *args, grid, warmup, **kwargs):
-        _launched.add(of_launch(self, args, kwargs))
+        _launched.update(of_launch(self, args, kwargs))
         return run(self, *args, grid=grid, warmup=warmup, **kwargs)
 
     InterpretedFunction.run = noted
@@ -128,6 +131,6 @@ def triton_compiled():
         for dtype in (torch.bfloat16, torch.float32):
             for _, call in aot.calls(dtype, 151_936):
                 call()
-        return {of_launch(kernel, args, constants) for kernel, args, constants, _ in launch.recorded}
+        return set().union(*(of_launch(kernel, args, constants) for kernel, args, constants, _ in launch.recorded))
     finally:
         launch.recorded = None
