@@ -18,7 +18,6 @@ struct Final {
 struct PairCandidate {
   const Dist& p;
   const Dist& q;
-  double v;
 
   // The id that all mass lies on, or -1; the sum of the weights; and a draw, right after the sum.
   SPECDEC_HD int64_t hot() const { return p.kind == Kind::kOneHot ? p.hot : -1; }
@@ -27,7 +26,7 @@ struct PairCandidate {
     return executor.sum(p, q);
   }
   template <class Executor>
-  SPECDEC_WALK int64_t draw(Executor& executor) const {
+  SPECDEC_WALK int64_t draw(Executor& executor, double v) const {
     return executor.draw(p, q, v);
   }
 };
@@ -37,43 +36,43 @@ SPECDEC_WALK bool has_mass(Executor& executor, const Candidate& from) {
   return from.hot() >= 0 || has_mass(from.sum(executor));
 }
 
-// (p - q)+, then p; where q is of kind kNothing, p alone. any(f): whether f holds for a candidate, asked one by one.
+// (p - q)+, then p; where q is of kind kNothing, p alone. any(f): whether f(candidate, whether others before it had no
+// mass) holds for one, asked in turn.
 struct PairCandidates {
   const Dist& p;
   const Dist& q;
-  double v;
 
   template <class F>
   SPECDEC_WALK bool any(F& f) const {
-    return (q.kind != Kind::kNothing && f(PairCandidate{p, q, v})) || f(PairCandidate{p, Dist{}, v});
+    if (q.kind != Kind::kNothing && f(PairCandidate{p, q}, false)) return true;
+    return f(PairCandidate{p, Dist{}}, q.kind != Kind::kNothing);
   }
 };
 
-template <class Executor>
+template <class Executor, class Uniform>
 struct FinalDraw {
   Executor& executor;
   const Dist& p;
+  const Uniform& uniform;
   int32_t& status;
   Final last{};
-  int32_t empty = 0;
 
   template <class Candidate>
-  SPECDEC_WALK bool operator()(const Candidate& from) {
-    if (!has_mass(executor, from)) {
-      empty = kEmptyResidual;
-      return false;
-    }
-    status |= empty;
-    const int64_t token = from.hot() >= 0 ? from.hot() : from.draw(executor);
+  SPECDEC_WALK bool operator()(const Candidate& from, bool later) {
+    if (!has_mass(executor, from)) return false;
+    if (later) status |= kEmptyResidual;
+    const int64_t token = from.hot() >= 0 ? from.hot() : from.draw(executor, uniform());
     last = {token, p.log_prob(token)};
     return true;
   }
 };
 
-// p: the target's own law, which the logprob is of.
-template <class Executor, class Candidates>
-SPECDEC_WALK Final final_token(Executor& executor, const Dist& p, const Candidates& candidates, int32_t& status) {
-  FinalDraw<Executor> draw{executor, p, status};
+// p: the target's own law, which the logprob is of. uniform() is asked for at the draw, so that nothing keeps it
+// before.
+template <class Executor, class Candidates, class Uniform>
+SPECDEC_WALK Final final_token(Executor& executor, const Dist& p, const Candidates& candidates, const Uniform& uniform,
+                               int32_t& status) {
+  FinalDraw<Executor, Uniform> draw{executor, p, uniform, status};
   if (p.kind != Kind::kNothing && p.valid() && candidates.any(draw)) return draw.last;
   status |= kInvalidRow;
   return {p.kind == Kind::kNothing ? 0 : executor.argmax_finite(p.row), NAN};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD steps that weigh: what a draft, a subtraction and a mixture make of the entries of a chunk. Nothing here has
-// external linkage: see simd_kernels.cpp.
+// The SIMD steps that weigh: what a draft, a subtraction and a mixture make of the entries of a chunk. What has
+// external linkage is of F, which is another type in each instruction set: see simd_kernels.cpp.
 #pragma once
 
 #include "../core/weight.h"
@@ -8,7 +8,6 @@
 
 namespace specdec {
 
-// One of its own for each instruction set, since F is another type in each.
 template <>
 struct Compare<F> {
   static F smaller(F x, F y) { return min_f(x, y); }

@@ -38,7 +38,7 @@ SPECDEC_HD void sample(Executor& executor, const Sample& a, int64_t n) {
   float* logprobs = a.logprobs + n * a.k;
 
   const Dist nothing;
-  if (!q.valid() || !has_mass(executor, PairCandidate{q, nothing, 0})) {
+  if (!q.valid() || !has_mass(executor, PairCandidate{q, nothing})) {
     const int64_t id = executor.argmax_finite(row);
     for (int64_t i = 0; i < a.k && executor.leads(); ++i) tokens[i] = id, logprobs[i] = NAN;
     return;

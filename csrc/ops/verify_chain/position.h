@@ -94,7 +94,6 @@ SPECDEC_WALK double rest_mass(Executor& executor, Position& x, bool residual, do
 struct PositionCandidate {
   enum From { kResidual, kPi, kTarget } from;
   Position& x;
-  double v;
 
   SPECDEC_HD int64_t hot() const {
     if (from == kTarget) return x.p.kind == Kind::kOneHot ? x.p.hot : -1;
@@ -107,20 +106,20 @@ struct PositionCandidate {
     return executor.sum(x.rest);
   }
   template <class Executor>
-  SPECDEC_WALK int64_t draw(Executor& executor) const {
+  SPECDEC_WALK int64_t draw(Executor& executor, double v) const {
     return executor.draw(x.rest, v);
   }
 };
 
 struct PositionCandidates {
   Position& x;
-  double v;
 
   template <class F>
   SPECDEC_WALK bool any(F& f) const {
     using C = PositionCandidate;
-    C at{x.tested && x.q.kind != Kind::kNothing ? C::kResidual : C::kPi, x, v};
-    while (!f(at)) {
+    const auto first = x.tested && x.q.kind != Kind::kNothing ? C::kResidual : C::kPi;
+    C at{first, x};
+    while (!f(at, at.from != first)) {
       if (at.from == C::kTarget) return false;
       at.from = C::From(at.from + 1);
     }
@@ -133,9 +132,9 @@ struct Stop {
   Position& x;
   int32_t status;
 
-  template <class Executor>
-  SPECDEC_WALK Final draw(Executor& executor, double v, int32_t& all) const {
-    return final_token(executor, x.p, PositionCandidates{x, v}, all);
+  template <class Executor, class Uniform>
+  SPECDEC_WALK Final draw(Executor& executor, const Uniform& uniform, int32_t& all) const {
+    return final_token(executor, x.p, PositionCandidates{x}, uniform, all);
   }
 };
 

@@ -75,7 +75,7 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
     if (bonus < 0 || bonus >= V) status |= kInvalidBonus;
     last = {bonus < 0 ? 0 : bonus, NAN};  // as given: its row was not, and an id beyond V may have its use
   } else {
-    last = stop.draw(executor, a.final_uniform(b), status);
+    last = stop.draw(executor, [&] { return a.final_uniform(b); }, status);
   }
   if (!executor.leads()) return;
   int64_t* tokens = a.tokens + b * (a.G + 1);

@@ -3,6 +3,7 @@
 
 #include "../../cpu/row_executor.h"
 #include "by_rule.h"
+#include "test_draft.h"
 #include "verify_chain_op.h"
 
 namespace specdec {
@@ -10,9 +11,9 @@ namespace {
 
 void run(const VerifyChain& a, const Tensor&) {
   for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuExecutor& executor, int64_t b) {
-    Position one;
-    std::vector<Position> all(a.block ? positions_of(a) : 0);
-    verify_request(executor, a, b, a.block ? all.data() : &one);
+    if (!a.by_rule(b)) return verify_chain(executor, a, b);
+    std::vector<Position> positions(positions_of(a));
+    verify_request(executor, a, b, positions.data());
   });
 }
 

@@ -178,7 +178,7 @@ class Walk : public DraftDists<Executor> {
   // padding behind.
   SPECDEC_HD void finish() {
     complete_pi();
-    const Final last = final_token(executor_, own(), RestCandidates{*this}, status);
+    const Final last = final_token(executor_, own(), RestCandidates{*this}, [&] { return a.final_uniform(b); }, status);
     if (!executor_.leads()) return;
     int64_t* tokens = a.tokens + b * (a.D + 1);
     float* logprobs = a.logprobs + b * (a.D + 1);
@@ -213,7 +213,7 @@ class Walk : public DraftDists<Executor> {
     SPECDEC_HD double sum(Executor& executor) const {
       return walk.held_ && from.n > 0 ? walk.total : executor.sum(from);
     }
-    SPECDEC_HD int64_t draw(Executor& executor) const { return executor.draw(from, walk.a.final_uniform(walk.b)); }
+    SPECDEC_HD int64_t draw(Executor& executor, double v) const { return executor.draw(from, v); }
   };
   struct RestCandidates {
     const Walk& walk;
@@ -221,9 +221,10 @@ class Walk : public DraftDists<Executor> {
     template <class F>
     SPECDEC_HD bool any(F& f) const {
       Residual from = walk.rest;
-      bool last = !walk.by_rule();
-      while (!f(RestCandidate{walk, from})) {
+      bool last = !walk.by_rule(), later = false;
+      while (!f(RestCandidate{walk, from}, later)) {
         if (from.n == 0 && last) return false;
+        later = true;
         if (from.n > 0)
           from.n = 0;
         else
