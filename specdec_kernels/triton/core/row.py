@@ -110,8 +110,8 @@ def load_value(values, b, mask, other):
 
 @triton.jit
 def each(x, S):
-    """[ROWS] -> [ROWS * TOGETHER]: once for every chunk of a row that is read at once. One row's serves as it is."""
-    if S.TOGETHER == 1 or S.ROWS == 1:
+    """[ROWS] -> [ROWS * TOGETHER]: once for every chunk of a row that is read at once."""
+    if S.TOGETHER == 1:
         return x
     else:
         return tl.reshape(tl.broadcast_to(x[:, None], [S.ROWS, S.TOGETHER]), [S.ROWS * S.TOGETHER])
