@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from gates.wheel_check import on_cpu
+from support import answers
 from support.paths import ROOT
 
 pytestmark = pytest.mark.thorough  # it builds the library anew
@@ -219,6 +220,7 @@ def tree(tmp_path_factory):
 
 def run(tree, *command, **environment):
     environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "SPECDEC_TEST": "all"} | environment
+    environment.pop(answers.FOLDER, None)  # kept for this tree
     done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
