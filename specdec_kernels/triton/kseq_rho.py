@@ -8,7 +8,7 @@ import triton.language as tl
 from .core import check, launch
 from .core.kseq import Pairs, kseq_search
 from .core.row import load_value
-from .core.side import dist
+from .core.row_stats import dist
 
 
 @launch.kernel

@@ -21,7 +21,8 @@ from .core.row import (
     weight_of,
     widest,
 )
-from .core.side import dist, each_dist, entries
+from .core.row_stats import dist
+from .core.side import each_dist, entries
 
 
 @triton.jit

@@ -10,7 +10,8 @@ import triton.language as tl
 from ..core.final_token import INVALID_DRAFT, INVALID_ROW
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import Dist, span, widest
-from ..core.side import accept_test, dist, is_draft_prob, is_valid, one_hot, prob
+from ..core.row_stats import dist
+from ..core.side import accept_test, is_draft_prob, is_valid, one_hot, prob
 
 
 class Given(NamedTuple):

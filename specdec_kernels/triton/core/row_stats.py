@@ -10,19 +10,23 @@ from .row import (
     CHUNK,
     FLT_MAX,
     LOG2E,
+    Dist,
     RowStats,
     chunk_sum,
     chunks_from,
     chunks_of,
     each,
     each_request,
+    is_greedy,
     load_chunk,
+    load_stats,
     load_value,
     offset_of,
     scaled,
     some,
     weight_of,
 )
+from .side import no_stats
 
 
 @triton.jit
@@ -166,3 +170,24 @@ def read_stats(side, b, row, exists, T, S):
     tl.debug_barrier()
     block = Block(offset_of(side, b, row), b * chunks, b, offset, each_b * chunks, each_b)
     return stats_of(side, b, block, exists, T, S)
+
+
+@triton.jit
+def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
+    """The laws of rows of the requests b: from their stats, which lie at `index`, or computed now. Nothing where they
+    are not `there`."""
+    hot = row * 0 - 1
+    if side.PROBS and not GREEDY:
+        stats = no_stats(row)
+    else:
+        if GREEDY:
+            stats = read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S)
+        elif side.stats is None:
+            stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
+        else:
+            stats = load_stats(side.stats, index, there)
+        is_hot = there & is_greedy(stats, side.V)
+        if side.PROBS:
+            is_hot &= stats.max > 0
+        hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
+    return Dist(tl.where(there, row, -1), hot, stats)

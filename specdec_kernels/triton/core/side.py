@@ -4,22 +4,7 @@
 import triton
 import triton.language as tl
 
-from .row import (
-    Dist,
-    RowStats,
-    clean_p,
-    clean_prob,
-    clean_q,
-    each,
-    is_greedy,
-    lane_of,
-    load_chunk,
-    load_stats,
-    log_prob,
-    offset_of,
-    probs,
-)
-from .row_stats import read_stats, temperature_of
+from .row import Dist, RowStats, clean_p, clean_prob, clean_q, each, lane_of, load_chunk, log_prob, offset_of, probs
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
 
@@ -75,27 +60,6 @@ def is_valid(side, d):
 def each_dist(d, S):
     stats = RowStats(each(d.stats.scale, S), each(d.stats.cutoff, S), each(d.stats.log_norm, S), each(d.stats.max, S))
     return Dist(each(d.row, S), each(d.hot, S), stats)
-
-
-@triton.jit
-def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
-    """The laws of rows of the requests b: from their stats, which lie at `index`, or computed now. Nothing where they
-    are not `there`."""
-    hot = row * 0 - 1
-    if side.PROBS and not GREEDY:
-        stats = no_stats(row)
-    else:
-        if GREEDY:
-            stats = read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S)
-        elif side.stats is None:
-            stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
-        else:
-            stats = load_stats(side.stats, index, there)
-        is_hot = there & is_greedy(stats, side.V)
-        if side.PROBS:
-            is_hot &= stats.max > 0
-        hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
-    return Dist(tl.where(there, row, -1), hot, stats)
 
 
 @triton.jit
