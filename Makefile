@@ -66,7 +66,7 @@ lint: $(VENV)/dev
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/dev
 	$(BIN)/mkdocs build --quiet
-	SPECDEC_SITE=build/site $(BIN)/python -m pytest python_tests/build/test_docs.py
+	SPECDEC_SITE=build/site $(BIN)/python -m pytest python_tests/package/test_docs.py
 
 build: $(VENV)/ready
 	@$(STAGE) "what has changed of the ops $(COMPILED)" $(BUILD)

@@ -2,7 +2,7 @@
 """What everything is called and numbered: ops, methods, rules, row kinds, mask formats, status bits, random domains.
 
 Every list in Python that walks over one of these is made of it. csrc numbers them again, since a header is read without
-Python: python_tests/build/test_registry.py compares the two. Nothing here needs torch.
+Python: python_tests/package/test_registry.py compares the two. Nothing here needs torch.
 
 p target, q draft, both as sampled (temperature, filters); p1, q1: the unscaled softmax of the same rows (T = 1, no
 filters); TV = sum (p - q)+. Every comparison that keeps a draft is written so that NaN defers to the target.

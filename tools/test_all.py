@@ -18,9 +18,9 @@ OUT = ROOT / "build" / "test-all"
 MUTANTS = [
     "python_tests/rules/test_rules_source_mutants.py",
     "python_tests/ops/test_scales_mutants.py",
-    "python_tests/build/test_cuda_on_cpu.py",
+    "python_tests/package/test_cuda_on_cpu.py",
 ]
-GATES = ["python_tests/build/test_gates.py"]
+GATES = ["python_tests/package/test_gates.py"]
 EVERYTHING = ["python_tests"]
 HERE = "cpu,cuda-on-cpu,triton-interpret"
 

@@ -67,7 +67,7 @@ def write(title: str, kernels: list[Kernel]) -> str:
 
 HEAD = """# What the compilers made of the kernels
 
-Written by `pytest python_tests/build/test_gates.py`. Threads x blocks: of a block, and how many
+Written by `pytest python_tests/package/test_gates.py`. Threads x blocks: of a block, and how many
 blocks the launch bounds promise to a multiprocessor. Stack, shared: bytes. Local: loads and stores of local memory.
 Global loads: bits of a thread's load x instructions.
 """

@@ -231,14 +231,14 @@ def test_tests_take_it(tree):
     out = run(tree, *command, *FOUND_BY, SPECDEC_TEST_BACKENDS="cpu,triton-interpret")
     passed = [line for line in out.splitlines() if " PASSED" in line]
     assert {file: sum(line.startswith(file) for line in passed) for file in FOUND_BY} == FOUND_BY, out
-    run(tree, "-m", "pytest", "-p", "no:cacheprovider", "python_tests/build/test_registry.py")
+    run(tree, "-m", "pytest", "-p", "no:cacheprovider", "python_tests/package/test_registry.py")
     run(
         tree,
         "-m",
         "pytest",
         "-p",
         "no:cacheprovider",
-        "python_tests/build/test_bench_plumbing.py",
+        "python_tests/package/test_bench_plumbing.py",
         "-k",
         "every_op_has or every_example",
     )
@@ -268,6 +268,6 @@ print(sk.in_vocabulary(**call.arguments).equal(sk.reference.in_vocabulary(**call
 
 def test_the_readme_lacks_it(tree):
     """Its table is held to the registry, so a new op does not stay unmentioned."""
-    command = ["-m", "pytest", "-p", "no:cacheprovider", "python_tests/build/test_readme.py", "-k", "table_of_ops"]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "python_tests/package/test_readme.py", "-k", "table_of_ops"]
     with pytest.raises(AssertionError, match="in_vocabulary"):
         run(tree, *command)
