@@ -13,7 +13,7 @@ def run(args) -> None:
     cascade = args.plain and args.rule != "exact"
     drafts = not args.plain or cascade
     width = args.gamma if args.gamma == "auto" else _number("gamma", args.gamma)
-    with loading(console) as on_step:
+    with loading(Console(stderr=True)) as on_step:  # what goes to stdout is the text
         model = args.draft if drafts and args.draft != "lookup" else None
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
         pair = decode.load_pair(args.target, model, dtype, on_step=on_step)
