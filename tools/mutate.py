@@ -16,7 +16,7 @@ def places(text: str, old: str) -> list[re.Match]:
 
 
 def changed(text: str, old: str, new: str) -> str:
-    """`text` with `new` in the place of `old`, which occurs once."""
+    """`text` with `new` in the place of `old`, which occurs once; the white space around it stays."""
     found = places(text, old)
     assert len(found) == 1, f"this stands there {len(found)} times: {old}"
-    return text[: found[0].start()] + new.strip("\n") + text[found[0].end() :]
+    return text[: found[0].start()] + new.strip() + text[found[0].end() :]
