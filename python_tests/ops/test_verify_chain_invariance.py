@@ -14,22 +14,6 @@ from support.paths import PYTHONPATH
 
 import specdec_kernels as sk
 
-PER_REQUEST = (
-    "target_logits",
-    "draft_logits",
-    "draft_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "draft_temperature",
-    "draft_top_k",
-    "draft_top_p",
-    "draft_min_p",
-    "seed",
-    "offset",
-)
-
 
 def seeded(B=64, G=4, V=3001, **more):
     """V of three chunks, so that a sum whose shape depends on the team shows."""
@@ -39,7 +23,7 @@ def seeded(B=64, G=4, V=3001, **more):
 
 
 def of(args, rows):
-    return {name: x[rows] if name in PER_REQUEST else x for name, x in args.items()}
+    return {name: x[rows] if name in cases.PER_REQUEST else x for name, x in args.items()}
 
 
 def assert_equal(got, want):

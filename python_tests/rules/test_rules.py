@@ -75,23 +75,7 @@ def test_stats_handed_over(verify, op_backend, method):
     assert torch.equal(got.tokens, want.tokens) and torch.equal(got.status, want.status)
 
 
-PER_REQUEST = (
-    "target_logits",
-    "draft_logits",
-    "draft_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "draft_temperature",
-    "draft_top_k",
-    "draft_top_p",
-    "draft_min_p",
-    "seed",
-    "offset",
-    "rule",
-    "alpha",
-)
+PER_REQUEST = (*cases.PER_REQUEST, "rule", "alpha")
 
 
 OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))}

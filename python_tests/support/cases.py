@@ -9,6 +9,23 @@ from support.plain import Plain, inverse_cdf
 
 KINDS = ["dirichlet", "peaked", "near", "identical", "disjoint", "zeros", "onehot"]
 
+# What verify_chain takes of each request; the rest serves the batch.
+PER_REQUEST = (
+    "target_logits",
+    "draft_logits",
+    "draft_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "draft_temperature",
+    "draft_top_k",
+    "draft_top_p",
+    "draft_min_p",
+    "seed",
+    "offset",
+)
+
 
 def logs(p):
     with np.errstate(divide="ignore"):
