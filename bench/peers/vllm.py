@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's newest rejection sampler (Triton), installed or from a folder.
 
-SPECDEC_VLLM names a folder with vLLM's Python files, for machines where the package is too much to install:
+SPECDEC_BENCH_VLLM names a folder with vLLM's Python files, for machines where the package is too much to install:
 ``unzip vllm-*.whl 'vllm/v1/*.py' -d FOLDER``. Packages are then bare folders, their __init__.py not run, and only the
 modules that the sampler imports are needed.
 """
@@ -53,12 +53,12 @@ def _from_folder(folder: str) -> None:
 
 @functools.cache
 def rejection_sample():
-    if folder := os.environ.get("SPECDEC_VLLM"):
+    if folder := os.environ.get("SPECDEC_BENCH_VLLM"):
         _from_folder(folder)
     try:
         return importlib.import_module(MODULE).rejection_sample
     except Exception as error:
-        hint = f"in SPECDEC_VLLM={folder}" if folder else "not installed, and SPECDEC_VLLM names no folder"
+        hint = f"in SPECDEC_BENCH_VLLM={folder}" if folder else "not installed, and SPECDEC_BENCH_VLLM names no folder"
         raise Unavailable(f"{hint} ({type(error).__name__}: {error})".splitlines()[0]) from error
 
 

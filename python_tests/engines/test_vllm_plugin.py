@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's plugin without vLLM: the law of what it emits, what it hands on, what it leaves to vLLM, what it refuses."""
+
+import inspect
+from collections import Counter
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import vllm_stub
+from support.laws import chain_law, chi_square
+
+from specdec_kernels.integrations import vllm as plugin
+from specdec_kernels.integrations.vllm import draft, known, patch, verify
+from specdec_kernels.integrations.vllm.keys import keys
+
+V, G = 5, 2
+PARAMETERS = {"temperature": 0.9, "top_k": 4, "top_p": 0.9}
+
+
+@pytest.fixture(autouse=True)
+def outputs(monkeypatch):
+    vllm_stub.outputs(monkeypatch)
+
+
+def never(*args, **kwargs):
+    raise AssertionError("vLLM's own function was called")
+
+
+def law(z, temperature, top_k, top_p):
+    """A row's law by its definition: the top_k largest, of them the fewest whose mass reaches top_p."""
+    p = np.exp(np.asarray(z, dtype=np.float64) / temperature)
+    order = np.argsort(-p)
+    p[order[top_k:]] = 0
+    p /= p.sum()
+    p[order[1:][np.cumsum(p[order])[:-1] >= top_p]] = 0
+    return p / p.sum()
+
+
+def step(target, drafter, B, start, seeds=None, method="standard", parameters=PARAMETERS):
+    """One step of B requests whose next row depends on the last token alone: tokens [B, G+1].
+
+    target, drafter [V, V]: the row behind each token; start [B]: each request's position.
+    """
+    sampling = vllm_stub.sampling(B, seeds=seeds, **parameters)
+    proposer, sampler = vllm_stub.proposer(method), vllm_stub.rejection_sampler(method)
+
+    def first_pass(self):
+        self.positions = start
+        return None, torch.arange(B), None
+
+    def propose(self):
+        draft.set_inputs_first_pass(first_pass, self)
+        tokens, rows, last = [], [], torch.zeros(B, dtype=torch.int64)
+        for _ in range(G):
+            last, logits = draft.sample_from_logits(never, self, drafter[last], sampling)
+            tokens.append(last)
+            rows.append(logits)
+        return torch.stack(tokens, 1), torch.stack(rows, 1)
+
+    tokens, rows = draft.propose(propose, proposer)
+    metadata = vllm_stub.metadata([G] * B, tokens.reshape(-1))
+    behind = torch.cat([torch.zeros(B, 1, dtype=torch.int64), tokens], 1).reshape(-1)
+    runner = SimpleNamespace(
+        rejection_sampler=sampler, drafter=proposer, positions=(start[:, None] + torch.arange(G + 1)).reshape(-1)
+    )
+
+    def sample(self, logits, spec_decode_metadata):
+        return verify.forward(never, sampler, metadata, rows.reshape(B * G, V), logits, sampling)
+
+    return draft.runner_sample(sample, runner, target[behind], metadata).sampled_token_ids
+
+
+def tables(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(V, V, generator=generator) * 0.7, torch.randn(V, V, generator=generator) * 0.7
+
+
+def chi_square_of_a_step(method="standard", B=40_000):
+    """What B steps emit against the law of a step by enumeration."""
+    target, drafter = tables(1)
+    p = [law(row, **PARAMETERS) for row in target]
+    q = [law(row, **PARAMETERS) for row in drafter]
+    behind = lambda prefix: prefix[-1] if prefix else 0
+    ours = {"standard": "token", "block": "block"}[method]
+    wanted = chain_law(lambda t: p[behind(t)], lambda t: q[behind(t)], G, method=ours)
+    seeds = {b: 7 * b for b in range(0, B, 2)}  # of the others each call has a seed of its own
+    tokens = step(target, drafter, B, torch.arange(B), seeds, method=method)
+    seen = Counter(tuple(x for x in row if x >= 0) for row in tokens.tolist())
+    cells = sorted(set(wanted) | set(seen))
+    return chi_square([seen[c] for c in cells], [wanted.get(c, 0.0) for c in cells])
+
+
+@pytest.mark.parametrize("method", ["standard", "block"])
+def test_joint_law_of_drafting_and_verifying(method):
+    """Drafts by the request's filters, then the step: the law of what is emitted is that of the definition."""
+    result = chi_square_of_a_step(method)
+    assert result.passed and result.detects < 0.03, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", ["another temperature", "one uniform for both drafts", "no filters"])
+def test_a_wrong_drafter_is_caught(mutant, monkeypatch):
+    """The law above holds only if the draft drew by what verification is told, and each position by its own number."""
+    right = draft.sample
+
+    def wrong(logits, slot, temperature, top_k, top_p, **key):
+        if mutant == "another temperature":
+            temperature = temperature * 1.5
+        if mutant == "one uniform for both drafts":
+            slot = 0
+        filters = {} if mutant == "no filters" else {"top_k": top_k, "top_p": top_p}
+        return right(logits, slot=slot, temperature=temperature, **filters, **key)
+
+    monkeypatch.setattr(draft, "sample", wrong)
+    assert not chi_square_of_a_step().passed
+
+
+def test_a_seeded_request_repeats_itself_among_others():
+    target, drafter = tables(2)
+    B, broad = 40, {"temperature": 3.0}
+    seeds = {b: 1000 + b for b in range(B)}
+    start = torch.arange(B) * 3
+    alone = step(target, drafter, B, start, seeds, parameters=broad)
+    order = torch.randperm(B, generator=torch.Generator().manual_seed(3))
+    kept = order[:25]  # others are gone, and among the rest some have no seed
+    some = {i: seeds[b] for i, b in enumerate(kept.tolist()) if i % 5}
+    again = step(target, drafter, 25, start[kept], some, parameters=broad)
+    same = (again == alone[kept]).all(1)
+    assert same[torch.arange(25) % 5 > 0].all()
+    later = step(target, drafter, B, start + 1, seeds, parameters=broad)
+    assert not torch.equal(later, alone)  # another position draws other numbers
+
+
+def test_requests_without_drafts_and_placeholders():
+    """g_b = 0 emits one token, and an id of -1 ends a draft there."""
+    target = torch.full((7, V), -20.0)
+    target[torch.arange(7), torch.tensor([1, 2, 3, 4, 0, 1, 2])] = 20.0
+    metadata = vllm_stub.metadata([2, 0, 2], torch.tensor([1, 2, 0, -1]))
+    out = verify.forward(never, vllm_stub.rejection_sampler(), metadata, None, target, vllm_stub.sampling(3))
+    assert out.sampled_token_ids.tolist() == [[1, 2, 3], [4, -1, -1], [0, 1, -1]]
+    assert out.sampled_token_ids.dtype == torch.int32 and out.logprobs_tensors is None
+
+
+def test_greedy_needs_neither_rows_nor_randomness():
+    sampling = vllm_stub.sampling(1, all_greedy=True, all_random=False)
+    sampling.temperature = None
+    metadata = vllm_stub.metadata([1], torch.tensor([3]))
+    rows = torch.eye(V)[[3, 2]]
+    probs = torch.full((1, V), torch.nan)
+    out = verify.forward(never, vllm_stub.rejection_sampler(), metadata, probs, rows, sampling)
+    assert out.sampled_token_ids.tolist() == [[3, 2]]
+
+
+def test_drafts_whose_rows_are_gone_are_not_kept():
+    """vLLM drops its rows where a request has none; drafts that were drawn from them can then not be tested."""
+    sampler = vllm_stub.rejection_sampler()
+    sampler.specdec_step = verify.Step(torch.tensor([4]), "logits")
+    metadata = vllm_stub.metadata([2], torch.tensor([3, 3]))
+    out = verify.forward(never, sampler, metadata, None, torch.eye(V)[[3, 3, 3]] * 50, vllm_stub.sampling(1))
+    assert out.sampled_token_ids.tolist() == [[3, -1, -1]]
+
+
+def test_processors_see_the_rows_before_the_test():
+    """Bans and penalties are vLLM's own functions, on a copy: of bonus rows the sampler's, of the others its own."""
+    rows = torch.zeros(3, V)
+    ban = lambda logits, token: logits.index_fill(1, torch.tensor([token]), -torch.inf)
+    sampler = vllm_stub.rejection_sampler()
+    sampler.sampler = SimpleNamespace(apply_logits_processors=lambda z, s, bonus: ban(ban(z, 0), 1) if bonus else z)
+    sampler.apply_logits_processors = lambda z, s, m: ban(z, 2)
+    metadata = vllm_stub.metadata([2], torch.tensor([3, 4]))
+    changed = verify.processed(sampler, metadata, rows, vllm_stub.sampling(1, no_penalties=False))
+    assert torch.isinf(changed).nonzero().tolist() == [[0, 2], [1, 2], [2, 0], [2, 1]]
+    assert not rows.any()
+    assert verify.processed(sampler, metadata, rows, vllm_stub.sampling(1)) is rows
+
+
+@pytest.mark.parametrize("why", ["synthetic", "fly", "processed logprobs", "min-p", "rows"])
+def test_what_is_left_to_vllm(why):
+    sampler = vllm_stub.rejection_sampler(why if why in ("synthetic", "fly") else "standard")
+    sampling, rows = vllm_stub.sampling(1), torch.zeros(2, V)
+    if why == "processed logprobs":
+        sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
+    if why == "min-p":
+        sampling.logitsprocs.argmax_invariant[0].min_p_count = 1
+    if why == "rows":
+        rows = torch.zeros(3, V)
+    metadata = vllm_stub.metadata([1], torch.tensor([3]))
+    arguments = (sampler, metadata, None, rows, sampling)
+    assert verify.forward(lambda *args: args == arguments, *arguments)
+
+
+def test_rejection_sample_of_rows_that_vllm_prepared():
+    """Probabilities of the draft, temperature applied already, a bonus token that vLLM drew."""
+    z, q = torch.tensor([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]])
+    B = 20_000
+    sampling = vllm_stub.sampling(B, temperature=0.3)  # applied to z by vLLM, and not once more
+    args = (torch.tensor([1, 1] * B, dtype=torch.int32), [2] * B, 2, torch.arange(1, B + 1) * 2)
+    named = {"synthetic_mode": False, "synthetic_conditional_rates": None, "use_fp64_gumbel": False}
+    bonus = torch.full((B, 1), 2)
+    out = verify.rejection_sample(never, *args, q.repeat(B, 1), z.repeat(B, 1), bonus, sampling, **named)
+    seen = Counter(tuple(x for x in row if x >= 0) for row in out.tolist())
+    p0, p1 = (torch.softmax(row.double(), 0) for row in z)
+    a0, a1 = float(p0[1]), min(1.0, float(p1[1]) / 0.6)
+    wanted = {(x,): float(p0[x]) for x in (0, 2)}
+    wanted |= {(1, x): a0 * (1 - a1) * 0.5 for x in (0, 2)} if a1 < 1 else {}
+    wanted |= {(1, 1, 2): a0 * a1}
+    assert a1 == 1 and out.dtype == torch.int32  # p(1) = .91 in the second row
+    assert chi_square([seen[c] for c in wanted], list(wanted.values())).passed and set(seen) <= set(wanted)
+    mixed = vllm_stub.sampling(1, all_random=False)
+    mixed.temperature = torch.zeros(1)
+    greedy = verify.rejection_sample(never, *(x[:2] if torch.is_tensor(x) else x for x in args[:1]), [2], *args[2:3],
+                                     torch.tensor([2]), q, z, bonus[:1], mixed)  # fmt: skip
+    assert greedy.tolist() == [[0, -1, -1]]
+
+
+@pytest.mark.parametrize(
+    "more, named",
+    [
+        ((True,), {}),
+        ((), {"synthetic_mode": True}),
+        ((), {"fly_window_size": 4}),
+        ((), {"synthetic_conditional_rates": torch.ones(2)}),
+    ],
+)
+def test_a_lossy_rejection_sample_goes_vllms_way(more, named):
+    assert verify.rejection_sample(lambda *args, **kw: (args, kw) == (tuple(range(8)) + more, named), *range(8), *more,
+                                   **named)  # fmt: skip
+
+
+def test_expand_batch_to_tokens():
+    for dtype in (torch.float32, torch.int32, torch.int64):
+        x = torch.tensor([0, 3, 5], dtype=dtype)
+        out = verify.expand_batch_to_tokens(never, x, torch.tensor([2, 2, 3], dtype=torch.int32), 3, 0, 1)
+        assert out.tolist() == [1, 1, 5] and out.dtype == dtype
+
+
+def test_keys():
+    generators = {1: torch.Generator().manual_seed(2**63 + 5), 7: torch.Generator()}
+    seed, offset = keys(generators, torch.tensor([10, 20, 30]), 3, torch.device("cpu"))
+    assert int(seed[1]) == 5 - 2**63 and offset.tolist() == [10, 20, 30]
+    again, _ = keys(generators, torch.tensor([10, 20, 30]), 3, torch.device("cpu"))
+    assert seed[1] == again[1] and (seed[[0, 2]] != again[[0, 2]]).all()
+    first, second = (keys(generators, None, 3, torch.device("cpu"))[1] for _ in range(2))
+    assert first[1] != second[1]  # where positions are not known, each step has another offset
+    assert keys({1: torch.Generator().manual_seed(2**63 + 5)}, None, 3, torch.device("cpu"))[1][1] == first[1]
+
+
+# ---- how it gets in ------------------------------------------------------------------------------------------------
+
+
+def fake(name, **changed):
+    """A module with the functions that the plugin knows, by their parameters alone."""
+    module = ModuleType(name)
+    for (where, function), forms in known.PARAMETERS.items():
+        if where == name:
+            *path, last = function.split(".")
+            holder = module
+            for part in path:
+                holder = holder.__dict__.setdefault(part, type(part, (), {})) if holder is module else holder
+            parameters = changed.get(last, forms[0]).split()
+            code = eval(f"lambda {', '.join(p if p in ('self', 'sampler') else p + '=None' for p in parameters)}: None")
+            setattr(holder, last, code)
+    return module
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """A process of vLLM's with all three modules; what is set is undone."""
+    import sys
+
+    def start(version="0.32.0", **changed):
+        vllm = ModuleType("vllm")
+        vllm.__version__ = version
+        monkeypatch.setitem(sys.modules, "vllm", vllm)
+        modules = {name: fake(name, **changed) for name in (known.SAMPLER, known.PROPOSER, known.RUNNER)}
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(patch.importlib, "import_module", modules.__getitem__)
+        return modules
+
+    monkeypatch.setenv("SPECDEC_VLLM", "1")
+    return start
+
+
+def patched(modules):
+    return {
+        name for module, name in known.PARAMETERS if hasattr(known.find(modules[module], name)[2], "specdec_kernels")
+    }
+
+
+def test_inert_without_the_variable(engine, monkeypatch):
+    modules = engine()
+    for value in ("", "0", None):
+        monkeypatch.delenv("SPECDEC_VLLM") if value is None else monkeypatch.setenv("SPECDEC_VLLM", value)
+        plugin.register()
+    assert not patched(modules)
+
+
+def test_patched_once_and_said_so(engine, caplog):
+    modules = engine()
+    plugin.register()
+    upstream = verify.forward
+    plugin.register()
+    sampler = modules[known.SAMPLER].RejectionSampler(None, SimpleNamespace(rejection_sample_method="block"))
+    modules[known.SAMPLER].RejectionSampler(None)
+    assert sampler.specdec_method == "block" and sampler.specdec_step is None
+    assert len(patched(modules)) == 8
+    forward = modules[known.SAMPLER].RejectionSampler.forward
+    assert inspect.unwrap(forward) is forward.__wrapped__ and verify.forward is upstream  # one layer
+    with caplog.at_level("INFO", "vllm.specdec_kernels"):
+        modules[known.SAMPLER].RejectionSampler(None)
+    assert "RejectionSampler.forward" in caplog.text and "GPUModelRunner._sample" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "version, changed, why",
+    [
+        ("0.34.1", {}, "vLLM 0.34.1 is not one of 0.32, 0.33"),
+        ("0.320.0", {}, "vLLM 0.320.0 is not one of"),
+        ("0.32.0", {"forward": "self metadata logits"}, "RejectionSampler.forward takes (self metadata logits), not"),
+    ],
+)
+def test_a_strange_vllm_is_left_alone(engine, caplog, version, changed, why):
+    modules = engine(version, **changed)
+    plugin.register()
+    assert not patched(modules) and why in caplog.text and "not patched" in caplog.text
+
+
+def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
+    modules = engine(propose="self anything")
+    plugin.register()
+    modules[known.SAMPLER].RejectionSampler(None)
+    assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
+    assert len(patched(modules)) == 4
+
+
+def test_without_vllm_a_warning(monkeypatch, caplog):
+    monkeypatch.setenv("SPECDEC_VLLM", "1")
+    plugin.register()
+    assert "vLLM is not patched" in caplog.text

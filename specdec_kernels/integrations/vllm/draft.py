@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's draft model draws by ``sample``: with the request's temperature, top-k and top-p, its seed and its position.
+
+vLLM's own drafter uses the temperature alone. Drawn by the target's filters, a draft that the target likes is not
+rejected for what the filters cut away, and a request with a seed repeats itself, drafts and all. What goes to
+verification is the draft's logits and the parameters they were drawn by, so no row of probabilities is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from specdec_kernels.integrations.vllm import verify
+from specdec_kernels.integrations.vllm.keys import keys
+from specdec_kernels.ops.sample import sample
+
+
+@dataclass
+class Drafting:
+    """A drafter's place in its step."""
+
+    positions: torch.Tensor | None = None  # [B] int64, of the last token that each request has kept
+    drawn: int = 0  # how many tokens of each request
+    logits: bool = False  # whether what it hands over are rows of logits that `sample` drew from
+
+
+def propose(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """``SpecDecodeBaseProposer.propose``: begins a step. Block verification needs the draft's law as any other does."""
+    config = self.speculative_config
+    if config.rejection_sample_method == "block" and config.draft_sample_method == "probabilistic":
+        self._enable_probabilistic_draft_probs = True
+    self.specdec = Drafting()
+    return upstream(self, *args, **kwargs)
+
+
+def set_inputs_first_pass(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``SpecDecodeBaseProposer.set_inputs_first_pass``: behind it the positions of the batch are known."""
+    out = upstream(self, *args, **kwargs)
+    state, rows = getattr(self, "specdec", None), out[1]
+    if state is not None:
+        positions = self.mrope_positions[0] if self.uses_mrope else self.positions
+        state.positions = positions[rows].to(torch.int64)
+    return out
+
+
+def sample_from_logits(
+    upstream: Callable, self: Any, logits: torch.Tensor, sampling_metadata: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``SpecDecodeBaseProposer._sample_from_logits``: tokens [N] and the logits they were drawn from [N, V].
+
+    N is a row a request, or with parallel drafting a request's rows behind one another.
+    """
+    if not self._enable_probabilistic_draft_probs or sampling_metadata.all_greedy:
+        return upstream(self, logits, sampling_metadata)
+    state = getattr(self, "specdec", None) or Drafting()
+    B = sampling_metadata.temperature.size(0)
+    each = logits.size(0) // B  # rows a request
+    positions = state.positions if state.positions is not None and state.positions.size(0) == B else None
+    seed, offset = keys(sampling_metadata.generators, positions, B, logits.device)
+    parameters = {name: x for name, x in verify.sampling(sampling_metadata).items() if x is not None}
+    parameters |= {"seed": seed, "offset": offset}
+    slot: int | torch.Tensor = state.drawn
+    if each > 1:
+        parameters = {name: x.repeat_interleave(each) for name, x in parameters.items()}
+        slot = torch.arange(each, device=logits.device).repeat(B) + state.drawn
+    drawn = sample(logits, slot=slot, **parameters)
+    state.drawn += each
+    state.logits = True
+    return drawn.tokens.view(-1), logits
+
+
+def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
+    """``GPUModelRunner._sample``: tells the rejection sampler what the runner knows of the step."""
+    sampler = getattr(self, "rejection_sampler", None)
+    if sampler is None or spec_decode_metadata is None:
+        return upstream(self, logits, spec_decode_metadata)
+    drafting = getattr(getattr(self, "drafter", None), "specdec", None)
+    first = pad(spec_decode_metadata.cu_num_sampled_tokens[:-1], (1, 0))
+    offset = self.positions[spec_decode_metadata.logits_indices[first]].to(torch.int64)
+    sampler.specdec_step = verify.Step(offset, "logits" if drafting is not None and drafting.logits else "probs")
+    try:
+        return upstream(self, logits, spec_decode_metadata)
+    finally:
+        sampler.specdec_step = None

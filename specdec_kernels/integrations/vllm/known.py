@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this plugin knows of vLLM: the versions it was tried or read with, and the parameters of what it replaces."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+VERSIONS = ("0.32", "0.33")  # the first is run by the tests, the second was read
+
+SAMPLER = "vllm.v1.sample.rejection_sampler"
+PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
+RUNNER = "vllm.v1.worker.gpu_model_runner"
+
+_REJECTION_SAMPLE = (
+    "draft_token_ids num_draft_tokens max_spec_len cu_num_draft_tokens draft_probs target_logits bonus_token_ids "
+    "sampling_metadata synthetic_mode synthetic_conditional_rates use_fp64_gumbel"
+)
+_FLY = " fly_window_size fly_entropy_threshold fly_entropy_top_k"
+_PROPOSE = (
+    "self num_speculative_tokens target_token_ids target_positions target_hidden_states next_token_ids "
+    "token_indices_to_sample common_attn_metadata sampling_metadata mm_embed_inputs num_rejected_tokens_gpu "
+    "slot_mappings"
+)
+_FIRST_PASS = (
+    "self target_token_ids next_token_ids target_positions target_hidden_states token_indices_to_sample cad "
+    "num_rejected_tokens_gpu"
+)
+# (module, name in it): the names of its parameters, in each form that is known
+PARAMETERS = {
+    (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
+    (SAMPLER, "RejectionSampler.forward"): ("self metadata draft_probs logits sampling_metadata",),
+    (SAMPLER, "RejectionSampler.apply_logits_processors"): ("self logits sampling_metadata metadata",),
+    (SAMPLER, "RejectionSampler._get_logprobs_tensors"): (
+        "self max_num_logprobs metadata logits target_logits bonus_logits sampled_token_ids",
+    ),
+    (SAMPLER, "rejection_sample"): (_REJECTION_SAMPLE, _REJECTION_SAMPLE + _FLY),
+    (SAMPLER, "expand_batch_to_tokens"): ("x cu_num_tokens num_tokens replace_from replace_to",),
+    (PROPOSER, "SpecDecodeBaseProposer.propose"): (_PROPOSE,),
+    (PROPOSER, "SpecDecodeBaseProposer.set_inputs_first_pass"): (_FIRST_PASS,),
+    (PROPOSER, "SpecDecodeBaseProposer._sample_from_logits"): ("self logits sampling_metadata",),
+    (RUNNER, "GPUModelRunner._sample"): ("self logits spec_decode_metadata",),
+}
+
+
+def find(module: Any, name: str) -> tuple[Any, str, Callable]:
+    """Who holds the function of this name, its last name, and the function."""
+    *path, last = name.split(".")
+    for part in path:
+        module = getattr(module, part)
+    return module, last, getattr(module, last)
+
+
+def strangers(modules: dict[str, Any], version: str) -> list[str]:
+    """What keeps these modules of vLLM from being patched, a line each; none if they are known."""
+    if not version.startswith(tuple(f"{known}." for known in VERSIONS)):
+        return [f"vLLM {version} is not one of {', '.join(VERSIONS)}"]
+    found = []
+    for (module, name), forms in PARAMETERS.items():
+        if module in modules:
+            try:
+                function = find(modules[module], name)[2]
+            except AttributeError:
+                found.append(f"{module}.{name} is missing")
+                continue
+            came = " ".join(inspect.signature(function).parameters)
+            if came not in forms:
+                found.append(f"{module}.{name} takes ({came}), not ({forms[-1]})")
+    return found

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the plugin's functions in the place of vLLM's, in two parts.
+
+The rejection sampler's module is imported at once: it is small. The runner's and the drafter's are looked up when the
+first rejection sampler is made, since then its process holds them; other processes are spared their import.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import specdec_kernels
+from specdec_kernels.integrations.vllm import draft, known, verify
+
+log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows what is logged under its own name
+
+
+def sampler() -> None:
+    """Has vLLM's rejection sampler verify by verify_chain, and its drafter sample by sample."""
+    try:
+        module = importlib.import_module(known.SAMPLER)
+    except ImportError as error:
+        log.warning("specdec_kernels %s: vLLM is not patched: %s", specdec_kernels.__version__, error)
+        return
+    if _may_patch({known.SAMPLER: module}):
+        wrap(module, "RejectionSampler.__init__", _made)
+        wrap(module, "RejectionSampler.forward", verify.forward)
+        wrap(module, "rejection_sample", verify.rejection_sample)
+        wrap(module, "expand_batch_to_tokens", verify.expand_batch_to_tokens)
+
+
+def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, device: Any = None) -> None:
+    """``RejectionSampler.__init__``: by now vLLM shows what is logged, and this process holds the other modules."""
+    upstream(self, sampler, spec_config, device)
+    verify.made(self, spec_config)
+    modules = {name: sys.modules[name] for name in (known.RUNNER, known.PROPOSER) if name in sys.modules}
+    if len(modules) == 2 and _may_patch(modules):
+        wrap(modules[known.RUNNER], "GPUModelRunner._sample", draft.runner_sample)
+        wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.propose", draft.propose)
+        wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.set_inputs_first_pass", draft.set_inputs_first_pass)
+        wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer._sample_from_logits", draft.sample_from_logits)
+    ours = [name for name in known.PARAMETERS if hasattr(_function(*name), "specdec_kernels")]
+    named = ", ".join(name for _, name in ours)
+    log.info("specdec_kernels %s verifies for vLLM: %s", specdec_kernels.__version__, named)
+
+
+def wrap(module: Any, name: str, ours: Callable) -> None:
+    """Puts ours(upstream, ...) in the place of upstream(...)."""
+    holder, last, upstream = known.find(module, name)
+
+    @functools.wraps(upstream)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return ours(upstream, *args, **kwargs)
+
+    replaced.specdec_kernels = specdec_kernels.__version__  # type: ignore[attr-defined]
+    setattr(holder, last, replaced)
+
+
+def _function(module: str, name: str) -> Any:
+    return known.find(sys.modules[module], name)[2] if module in sys.modules else None
+
+
+def _may_patch(modules: dict[str, Any]) -> bool:
+    """Whether these modules are those that are known, and not patched yet."""
+    if all(hasattr(module, "_specdec_kernels") for module in modules.values()):
+        return False
+    version = sys.modules["vllm"].__version__
+    if found := known.strangers(modules, version):
+        names, ours = ", ".join(modules), specdec_kernels.__version__
+        log.warning("specdec_kernels %s: not patched: %s: %s", ours, names, "; ".join(found))
+        return False
+    for module in modules.values():
+        module._specdec_kernels = specdec_kernels.__version__
+    return True

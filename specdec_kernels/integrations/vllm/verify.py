@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's rejection sampler on verify_chain.
+
+vLLM's target rows [D+B, V], a bonus row behind each request's, are verify_chain's ragged layout: one call applies
+temperature, top-k and top-p, tests the drafts and draws the final tokens, on the rows as the model wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from specdec_kernels.integrations.vllm.keys import keys
+from specdec_kernels.ops.verify_chain import verify_chain
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the runner knows of a step and vLLM's call does not say."""
+
+    offset: torch.Tensor  # [B] int64, the position of each request's first row
+    draft_kind: str  # what the draft's rows are: "logits" where our drafter drew from them, else "probs"
+
+
+def made(self: Any, spec_config: Any) -> None:
+    """What a rejection sampler remembers of its configuration."""
+    self.specdec_method = getattr(spec_config, "rejection_sample_method", "standard")
+    self.specdec_step = None
+
+
+def serves(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> bool:
+    """Whether verify_chain alone gives all that this step asks for; if not, vLLM prepares its rows."""
+    drawn_from = self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None
+    active = any(getattr(x, "min_p_count", True) for x in sampling_metadata.logitsprocs.argmax_invariant)
+    rows = metadata.draft_token_ids.size(0) + len(metadata.num_draft_tokens)
+    return self.specdec_method in ("standard", "block") and not drawn_from and not active and logits.size(0) == rows
+
+
+def forward(
+    upstream: Callable,
+    self: Any,
+    metadata: Any,
+    draft_probs: torch.Tensor | None,
+    logits: torch.Tensor,
+    sampling_metadata: Any,
+) -> Any:
+    """``RejectionSampler.forward``: vLLM's SamplerOutput from its raw logits [D+B, V]."""
+    if not serves(self, metadata, logits, sampling_metadata):
+        return upstream(self, metadata, draft_probs, logits, sampling_metadata)
+    from vllm.v1.outputs import SamplerOutput
+
+    B, step = len(metadata.num_draft_tokens), self.specdec_step
+    seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
+    parameters = sampling(sampling_metadata)
+    kind = step.draft_kind if step else "probs"
+    if sampling_metadata.all_greedy:
+        draft_probs = None  # a greedy target accepts its argmax, whatever law the draft had
+    if draft_probs is not None and kind == "logits":
+        parameters |= {f"draft_{name}": x for name, x in parameters.items()}
+    drafts = metadata.draft_token_ids
+    if draft_probs is None and kind == "logits" and not sampling_metadata.all_greedy:
+        drafts = torch.full_like(drafts, -1)  # drawn from rows that the runner no longer has: no test of them is exact
+    tokens = verify_chain(
+        processed(self, metadata, logits, sampling_metadata),
+        drafts,
+        draft_probs,
+        cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
+        max_draft=metadata.max_spec_len,
+        draft_kind=kind if draft_probs is not None else "logits",
+        method="block" if self.specdec_method == "block" else "token",
+        seed=seed,
+        offset=offset,
+        **parameters,
+    ).tokens.to(torch.int32)
+    logprobs = None
+    if sampling_metadata.max_num_logprobs is not None:
+        target, bonus = logits[metadata.target_logits_indices], logits[metadata.bonus_logits_indices]
+        logprobs = self._get_logprobs_tensors(
+            sampling_metadata.max_num_logprobs, metadata, logits, target, bonus, tokens
+        )
+    return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
+
+
+def sampling(sampling_metadata: Any) -> dict[str, Any]:
+    """The requests' sampling parameters by verify_chain's names."""
+    if sampling_metadata.all_greedy:
+        return {"temperature": 0.0}
+    return {name: getattr(sampling_metadata, name) for name in ("temperature", "top_k", "top_p")}
+
+
+def processed(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> torch.Tensor:
+    """The rows after vLLM's penalties, bans and other processors: the rows as they are, where there are none."""
+    idle = sampling_metadata.no_penalties and not sampling_metadata.bad_words_token_ids
+    idle = idle and sampling_metadata.allowed_token_ids_mask is None
+    idle = idle and not any(
+        getattr(x, "min_toks", True) and getattr(x, "biases", True)
+        for x in sampling_metadata.logitsprocs.non_argmax_invariant
+    )
+    holder = getattr(sampling_metadata, "thinking_budget_state_holder", None)
+    if idle and (holder is None or not holder.has_tracked_requests()):
+        return logits
+    rows = logits.to(torch.float32, copy=True)
+    bonus, target = metadata.bonus_logits_indices, metadata.target_logits_indices
+    rows[bonus] = self.sampler.apply_logits_processors(rows[bonus], sampling_metadata, True)
+    rows[target] = self.apply_logits_processors(rows[target], sampling_metadata, metadata)
+    return rows
+
+
+def rejection_sample(
+    upstream: Callable,
+    draft_token_ids: torch.Tensor,
+    num_draft_tokens: list[int],
+    max_spec_len: int,
+    cu_num_draft_tokens: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    target_logits: torch.Tensor,
+    bonus_token_ids: torch.Tensor,
+    sampling_metadata: Any,
+    *more: Any,
+    **named: Any,
+) -> torch.Tensor:
+    """The module's ``rejection_sample``: rows [D, V] that vLLM has scaled and filtered, bonus tokens it has drawn.
+
+    What asks for more than an exact law (synthetic rates, a window of deferred rejections) goes vLLM's own way.
+    """
+    if any(x is not None and x is not False for x in (*more[:2], *map(named.get, LOSSY))) or len(more) > 3:
+        return upstream(
+            draft_token_ids,
+            num_draft_tokens,
+            max_spec_len,
+            cu_num_draft_tokens,
+            draft_probs,
+            target_logits,
+            bonus_token_ids,
+            sampling_metadata,
+            *more,
+            **named,
+        )
+    B = len(num_draft_tokens)
+    greedy = sampling_metadata.all_greedy
+    seed, offset = keys(sampling_metadata.generators, None, B, target_logits.device)
+    out = verify_chain(
+        target_logits,
+        draft_token_ids,
+        None if greedy else draft_probs,
+        cu_draft=pad(cu_num_draft_tokens, (1, 0)),
+        max_draft=max_spec_len,
+        bonus_tokens=bonus_token_ids.view(-1),
+        temperature=0.0 if greedy else (sampling_metadata.temperature != 0).to(torch.float32),
+        draft_kind="logits" if greedy or draft_probs is None else "probs",
+        seed=seed,
+        offset=offset,
+    )
+    return out.tokens.to(torch.int32)
+
+
+LOSSY = ("synthetic_mode", "synthetic_conditional_rates", "fly_window_size", "fly_entropy_threshold")
+
+
+def expand_batch_to_tokens(
+    upstream: Callable,
+    x: torch.Tensor,
+    cu_num_tokens: torch.Tensor,
+    num_tokens: int,
+    replace_from: float = 0,
+    replace_to: float = 0,
+) -> torch.Tensor:
+    """``expand_batch_to_tokens``: vLLM 0.32's own leaves its output unwritten on the CPU, but for int64."""
+    if x.device.type != "cpu":
+        return upstream(x, cu_num_tokens, num_tokens, replace_from, replace_to)
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    return torch.where(x == replace_from, replace_to, x).repeat_interleave(counts, output_size=num_tokens).to(x.dtype)
