@@ -13,6 +13,7 @@ certainly one of the plain cases goes to Triton's own code.
 import functools
 
 import numpy as np
+from support.interpreter_semantic import semantic
 
 KNOWN = ("3.6.", "3.7.", "3.8.", "3.9.")  # versions of Triton whose interpreter is built this way
 
@@ -34,8 +35,24 @@ def _hasten():
     interpreter._get_np_dtype = _numpy_types(tl, interpreter._get_np_dtype)
     # Both are held by modules that have imported them already, so they change their class and stay where they are.
     interpreter.interpreter_builder.__class__ = _builder(interpreter)
-    interpreter.interpreter_semantic.__class__ = _semantic(core, type(interpreter.interpreter_semantic))
+    interpreter.interpreter_semantic.__class__ = semantic(core, interpreter)
     _patch_once(tl, interpreter)
+    _fewer_rows()
+
+
+def _fewer_rows():
+    """Once an operation costs little, the elements of a block do not: few of its rows hold anything in a test."""
+    from specdec_kernels.triton.core import launch
+
+    table = launch.table
+
+    @functools.cache
+    def smaller(V):
+        sizes = table(V)
+        fewer = (16 if sizes.width <= 256 else 32) * launch.CHUNK // sizes.width
+        return sizes._replace(rows=min(sizes.rows, fewer))
+
+    launch.table = smaller
 
 
 def _types(core):
@@ -75,6 +92,13 @@ def _types(core):
             self.handle, self.type = handle, type
             self.shape, self.numel, self.dtype = facts
 
+    unwrap = core._unwrap_if_constexpr
+
+    def unwrapped(o):
+        return o.value if type(o) is core.constexpr else o if type(o) in plain else unwrap(o)
+
+    plain = {core.tensor, core.dtype, bool, int, float, type(None)}
+    core._unwrap_if_constexpr = unwrapped
     core.block_type.__new__, core.block_type.__init__ = new, initialise
     core.block_type.with_element_ty = with_element_ty
     core.tensor.__init__ = tensor
@@ -144,76 +168,6 @@ def _builder(interpreter):
             return made(output if widest(output, dtype) else output.astype(numpy_type(dtype)), dtype)
 
     return Builder
-
-
-def _semantic(core, slow):
-    exactly = {"fp32", "fp64", "int1", "int32", "int64", "uint8", "uint32", "uint64"}  # what two of one type become
-    promoted, constants = {}, {}
-
-    def both(x, y):
-        """The shape that two of one rank are broadcast to, or None where there is none."""
-        shape = [b if a == 1 else a for a, b in zip(x, y)]
-        return shape if len(x) == len(y) and all(b in (1, c) for b, c in zip(y, shape)) else None
-
-    class Semantic(slow):
-        def binary_op_sanitize_overflow_impl(self, lhs, rhs, binary_op):
-            if self.builder.options.debug:  # else what comes out goes to device_assert, which does nothing
-                super().binary_op_sanitize_overflow_impl(lhs, rhs, binary_op)
-
-        def computation_type_impl(self, *types):
-            names = [x if isinstance(x, bool) else x.name for x in types]
-            names = tuple(names)
-            if names not in promoted:
-                promoted[names] = super().computation_type_impl(*types)
-            return promoted[names]
-
-        def binary_op_type_checking_impl(self, lhs, rhs, *options, **named):
-            if type(lhs) is core.tensor and type(rhs) is core.tensor and lhs.dtype.name == rhs.dtype.name in exactly:
-                return self.broadcast_impl_value(lhs, rhs)
-            return super().binary_op_type_checking_impl(lhs, rhs, *options, **named)
-
-        def broadcast_impl_value(self, lhs, rhs):
-            x, y = lhs.type, rhs.type
-            if x is y:
-                return lhs, rhs
-            if not (x.is_block() or y.is_block()):
-                return lhs, rhs
-            if not y.is_block():
-                return lhs, self.splatted(rhs, x)
-            if not x.is_block():
-                return self.splatted(lhs, y), rhs
-            x, y = x.shape.values, y.shape.values
-            if x == y:
-                return lhs, rhs
-            shape = both(x, y)
-            if shape is None:
-                return super().broadcast_impl_value(lhs, rhs)
-            return self.stretched(lhs, shape), self.stretched(rhs, shape)
-
-        def splatted(self, scalar, block):
-            block = block.with_element_ty(scalar.type)
-            return self.make_tensor(self.builder.create_splat(block, scalar.handle), block)
-
-        def stretched(self, x, shape):
-            if x.type.shape.values == shape:
-                return x
-            handle = self.builder.create_broadcast(x.handle, shape)
-            return self.make_tensor(handle, core.block_type(x.type.scalar, shape))
-
-        def scalar_constant(self, value, dtype):
-            if type(value) not in (bool, int, float) or not value:  # 0.0 and -0.0 have one key
-                return super().scalar_constant(value, dtype)
-            key = type(value), value, dtype.name
-            if key not in constants:
-                constants[key] = super().scalar_constant(value, dtype)
-            return constants[key]
-
-        def cast(self, input, dst_ty, *options, **named):
-            if input.type.scalar is dst_ty.scalar:
-                return input
-            return super().cast(input, dst_ty, *options, **named)
-
-    return Semantic
 
 
 def _patch_once(tl, interpreter):
