@@ -61,8 +61,6 @@ OPTIONS = [
 def test_agreement_of_options(backend, method, case):
     if method == "kseq" and case.get("one_hot"):
         pytest.skip("kseq needs draft rows")
-    if backend == "triton-interpret" and (METHODS.index(method) + OPTIONS.index(case)) % 2:
-        pytest.skip("the interpreter is slow: each option with every other method")
     agree(backend, seed=2, B=backends.scale(56, backend), V=8, method=method, **case)
 
 
