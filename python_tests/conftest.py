@@ -112,15 +112,16 @@ def pytest_sessionfinish(session):
         specialisations.merge(backends.ran())
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput |= {"tally": tally.state(), "ran": specialisations.state()}
-    elif tally.over_the_cap():
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif tally.over_the_cap() or (_whole(session.config) and specialisations.never_ran()):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def _whole(config):
     """Whether the session ran everything of its tier and backends, so that every kernel should have run."""
     chosen = [Path(x).resolve() for x in config.args] == [paths.TESTS] and tiers.TIER != "check"
     marked = config.getoption("markexpr") in ("", "on_backend", "simulated")
-    return chosen and marked and not any(config.getoption(name, False) for name in ("keyword", "lf", "collectonly"))
+    less = ("keyword", "lf", "collectonly", "deselect", "ignore", "ignore_glob")
+    return chosen and marked and not any(config.getoption(name, False) for name in less)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -6,7 +6,8 @@
     python -m tools.record --compare before.json after.json
 
 The calls are those of python_tests/gates/hostile.py: every op, ordinary and hostile arguments, drawn from --seed.
-SPECDEC_CUDA_ON_CPU=fast records the simulated device, SPECDEC_BACKEND=triton TRITON_INTERPRET=1 interpreted Triton.
+SPECDEC_CUDA_ON_CPU=fast records the simulated device, SPECDEC_BACKEND=triton TRITON_INTERPRET=1 interpreted Triton,
+hastened as for tests (python_tests/support/interpreter.py), or with --plain as it comes.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "python_tests"))
 from gates import hostile  # noqa: E402
+from support import interpreter  # noqa: E402
 
 import specdec_kernels as sk  # noqa: E402
 
@@ -68,10 +70,13 @@ def main():
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--op", choices=hostile.OPS, action="append")
+    parser.add_argument("--plain", action="store_true", help="Triton's interpreter as it comes")
     chosen = parser.parse_args()
     if chosen.compare:
         return compare(*(json.loads(Path(file).read_text()) for file in chosen.files)) > 0
     warnings.simplefilter("ignore")
+    if os.environ.get("TRITON_INTERPRET") == "1" and not chosen.plain:
+        interpreter.hasten()
     if flavour := os.environ.get("SPECDEC_CUDA_ON_CPU"):
         from tools.cuda_on_cpu.build import load
 

@@ -20,7 +20,7 @@ def u64(*rows):
 @pytest.fixture
 def one(backend):
     """verify_chain on one golden step [V = 3, G = 1] between two others that must come out as they do alone."""
-    verify = backends.call("verify_chain", backend)
+    verify, without = backends.call("verify_chain", backend), {}
 
     def step(p=P, q=Q, d=1, u=0.5, v=0.6, bonus_row=P, **kwargs):
         probs = kwargs.get("target_kind") == "probs", kwargs.get("draft_kind") == "probs"
@@ -46,8 +46,10 @@ def one(backend):
 
         neighbour = None if q is None else Q
         out = call([P, p, P], [neighbour, q, neighbour], [1, d, 2], [0.5, u, 0.9], [0.6, v, 0.1], [P, bonus_row, P])
-        alone = call([P, P], [neighbour, neighbour], [1, 2], [0.5, 0.9], [0.6, 0.1], [P, P])
-        for got, want in zip(out[:4], alone[:4]):
+        form = (q is None, *sorted(kwargs.items()))  # one test asks many times for the same neighbours
+        if form not in without:
+            without[form] = call([P, P], [neighbour, neighbour], [1, 2], [0.5, 0.9], [0.6, 0.1], [P, P])
+        for got, want in zip(out[:4], without[form][:4]):
             assert torch.equal(got[[0, 2]], want)
         assert (out.status[[0, 2]] == 0).all()
         return out.tokens[1].tolist(), int(out.num_accepted[1]), int(out.status[1]), out.logprobs[1]

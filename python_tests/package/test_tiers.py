@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import specialisations, tiers
+from support import backends, paths, specialisations, tally, tiers
 
 from tools import test_all
 
@@ -95,6 +95,18 @@ def test_a_specialisation_that_never_ran_is_listed(monkeypatch):
     missing = specialisations.never_ran()
     assert len(missing) == 4 and missing[0] == "cuda-on-cpu: scan<false>" and f"triton-interpret: {name}" not in missing
     assert specialisations.counts() == {"cuda-on-cpu": (1, 2), "triton-interpret": (1, 4)}
+
+
+@pytest.mark.parametrize("whole, missing, status", [(True, ["a kernel"], 1), (True, [], 0), (False, ["a kernel"], 0)])
+def test_a_whole_session_fails_where_a_kernel_never_ran(monkeypatch, pytestconfig, whole, missing, status):
+    conftest = pytestconfig.pluginmanager.get_plugin(str(paths.TESTS / "conftest.py"))
+    monkeypatch.setattr(conftest, "_whole", lambda config: whole)
+    monkeypatch.setattr(specialisations, "never_ran", lambda: missing)
+    monkeypatch.setattr(backends, "ran", dict)
+    monkeypatch.setattr(tally, "over_the_cap", list)
+    session = SimpleNamespace(exitstatus=0, config=SimpleNamespace())
+    conftest.pytest_sessionfinish(session)
+    assert session.exitstatus == status
 
 
 def test_a_part_that_passed_is_not_run_again(monkeypatch, tmp_path):

@@ -18,7 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 import torch
-from support import specialisations
+from support import interpreter, specialisations
 from support.paths import PYTHONPATH, TESTS
 
 TIMEOUT = 600.0  # seconds for one call; the first may have to compile
@@ -115,6 +115,7 @@ def serve(name, where, descriptor):
 
         load(os.environ["SPECDEC_CUDA_ON_CPU"], os.environ.get("SPECDEC_CSRC", CSRC))
     if os.environ.get("TRITON_INTERPRET") == "1":
+        interpreter.hasten()
         specialisations.note_triton_launches()
     device = where
     pipe = Connection(descriptor)

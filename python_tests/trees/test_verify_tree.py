@@ -61,6 +61,9 @@ OPTIONS = [
 def test_agreement_of_options(backend, method, case):
     if method == "kseq" and case.get("one_hot"):
         pytest.skip("kseq needs draft rows")
-    if backend == "triton-interpret" and (METHODS.index(method) + OPTIONS.index(case)) % 2:
-        pytest.skip("the interpreter is slow: each option with every other method")
     agree(backend, seed=2, B=backends.scale(56, backend), V=8, method=method, **case)
+
+
+def test_target_only_without_a_draft(backend):
+    """As engines call it that sample greedily from their drafter: the target's rows and parameters, no draft's."""
+    agree(backend, seed=4, B=backends.scale(56, backend), V=8, N=9, method="target_only", one_hot=True, filtered=True)

@@ -74,6 +74,11 @@ def test_agreement(backend, method, name):
         assert 0.2 < (ref.num_accepted > 0).double().mean() < 0.99, "not a test of both answers"
 
 
+def test_traversal(backend):
+    """The one walk of its kind: every simulated device takes it in make test, too."""
+    agree_on(verify(backend), tree(32, rule_cases.count(105, backend), "traversal", **CASES["any tree"]), "traversal")
+
+
 @pytest.mark.parametrize("name", ["any tree", "linked, cut short", "filters", "probabilities, any tree", "stats"])
 @pytest.mark.slow_in_triton
 def test_thresholds_agree(backend, name):

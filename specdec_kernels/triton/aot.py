@@ -107,7 +107,7 @@ def meta(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=of, device="meta")
 
 
-REAL, WHOLE, PAIRS = meta(B), meta(B, of=torch.int64), meta(B, 2)
+REAL, WHOLE, PAIRS, ONE = meta(B), meta(B, of=torch.int64), meta(B, 2), meta(1, of=torch.int64)
 FILTERS = (REAL, WHOLE, REAL, REAL)
 
 
@@ -199,7 +199,7 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "", lambda: build_tree(meta(B, 8, G, of=torch.int64))
     for name in ("bool", "uint8", "uint32", "float64"):
         format = [str(of) for of, *_ in FORMATS].index(f"torch.{name}")
-        yield name, lambda format=format: tree_mask(table, None, None, -1, format)
+        yield name, lambda format=format: tree_mask(table, ONE, None, -1, format)  # a number, 0 where none is given
         yield f"{name} with a prefix", lambda format=format: tree_mask(table, WHOLE, None, 4096, format)
     yield "kseq", lambda: tree(0, drafts=drafts)
     yield "recursive", lambda: tree(1, drafts=drafts)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpreted Triton with support/interpreter.py answers as Triton's own interpreter does, bit for bit."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from gates import hostile
+from support import backends, paths, tiers
+
+CALLS = len(hostile.OPS) * (40 if tiers.TIER == "all" else 1)
+
+
+def recorded(path, *how):
+    """What tools/record.py writes of the same calls: a digest of all the tensors that each returned, or its error."""
+    command = [sys.executable, "-m", "tools.record", str(path), "--calls", str(CALLS), *how]
+    told = {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1", "PYTHONPATH": paths.PYTHONPATH}
+    subprocess.run(command, cwd=paths.ROOT, env=os.environ | told, check=True)
+    return json.loads(path.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("triton-interpret" not in backends.NAMES, reason="not among the backends that were asked for")
+def test_same_bits(tmp_path):
+    if why := backends.why_not("triton-interpret"):
+        pytest.skip(why)
+    plain, hastened = recorded(tmp_path / "plain.json", "--plain"), recorded(tmp_path / "hastened.json")
+    assert plain == hastened
+    assert sum(":" in answer for answer in plain.values()) < CALLS / 2, "most calls are refused: nothing is compared"
