@@ -35,7 +35,11 @@ def drafter(kind, model):
     return {"plain": None, "model": ModelDrafter(model, 3), "confident": confident, "lookup": lookup}[kind]
 
 
-@pytest.mark.parametrize("name, batch", [("lean", 1), ("lean", 3), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)])
+OTHERS = [("lean", 1), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)]
+SERVED = [("lean", 3), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS)]
+
+
+@pytest.mark.parametrize("name, batch", SERVED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_the_models_own(models, name, batch, kind):
     """batch 3 of 8 requests: slots are freed, moved and taken again. Kills a cache row kept for another request, a

@@ -126,7 +126,7 @@ class NucleusWithoutItsLastToken(Plain):
 
 AGREEMENT = {"seed": 31, "B": 256, "G": 3, "V": 33}
 FILTERED = AGREEMENT | {"filtered": True}
-DRAWS = 250_000
+DRAWS = 100_000
 
 CAUGHT = [
     (SwappedPAndQ, checks.check_golden, {}),

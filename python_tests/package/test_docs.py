@@ -84,6 +84,7 @@ def pages(site):
     return {str(path.relative_to(site)): Page(path.read_text()) for path in site.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_pages_fetch_from_the_site_alone(site, pages):
     assert len(pages) > 15
     assert not {name: found for name, page in pages.items() if (found := [*filter(external, page.fetched)])}

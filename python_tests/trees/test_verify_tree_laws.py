@@ -4,13 +4,13 @@
 import numpy as np
 import pytest
 import torch
-from support import backends, laws, tree_laws
+from support import backends, laws, tiers, tree_laws
 from support.tree_laws import TELLING, constant, rows_of
 from test_verify_tree import verify
 
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, separate_trees
 
-N = 200_000
+N = 200_000 if tiers.TIER == "all" else 80_000
 
 
 def prefixes(tree):
