@@ -104,6 +104,7 @@ def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["plain", "model", "confident", "lookup", "both"])
+@pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
     """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters."""
     _, target, draft = models["lean"]
@@ -156,6 +157,7 @@ def test_ends_at_eos(models, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [1, 2, 5])
+@pytest.mark.slow
 def test_max_new_tokens(models, kind, tokens):
     hf, target, draft = models["lean"]
     for result, request in zip(generate(target, todo := tiny.requests(), drafter(kind, draft)).results, todo):

@@ -29,6 +29,7 @@ def prefixes_of(tree):
 
 
 @pytest.mark.parametrize("method", [*ALL, "greedy"])
+@pytest.mark.slow
 def test_uniforms_reproduce_the_enumerated_law(method, n=600):
     """Chi-square of one tree's outcomes: the wiring of columns and of the final draw (the rule itself is enumerated
     above)."""
@@ -222,6 +223,7 @@ def test_trees_of_nothing(method):
 
 
 @pytest.mark.parametrize("method", ALL)
+@pytest.mark.slow
 def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=300):
     """Every probability moved by its error bound, up or down, with float32 pretended to have 10 bits: no token outside
     the band changes, inside it some do."""

@@ -108,6 +108,7 @@ def merged(q):
         ("recursive", lambda q: distinct_trees(q, [2])),
     ],
 )
+@pytest.mark.slow
 def test_wrong_drafts_are_caught(method, wrong):
     """A, A, B for A, B, A; merged or distinct children tested as independent ones: biased by .008 to .05, and seen."""
     p, q = map(constant, tree_laws.GOLDEN if (method, wrong) == ("kseq", grouped) else TELLING)
