@@ -16,6 +16,7 @@ from support.paths import ROOT
 
 import specdec_kernels as sk
 
+pytestmark = pytest.mark.slow
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
 FETCHED = {("script", "src"), ("link", "href"), ("form", "action")} | {
@@ -84,7 +85,6 @@ def pages(site):
     return {str(path.relative_to(site)): Page(path.read_text()) for path in site.rglob("*.html")}
 
 
-@pytest.mark.slow
 def test_pages_fetch_from_the_site_alone(site, pages):
     assert len(pages) > 15
     assert not {name: found for name, page in pages.items() if (found := [*filter(external, page.fetched)])}
