@@ -35,7 +35,11 @@ def drafter(kind, model):
     return {"plain": None, "model": ModelDrafter(model, 3), "confident": confident, "lookup": lookup}[kind]
 
 
-@pytest.mark.parametrize("name, batch", [("lean", 1), ("lean", 3), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)])
+OTHERS = [("lean", 1), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)]
+SERVED = [("lean", 3), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS)]
+
+
+@pytest.mark.parametrize("name, batch", SERVED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_the_models_own(models, name, batch, kind):
     """batch 3 of 8 requests: slots are freed, moved and taken again. Kills a cache row kept for another request, a
@@ -100,6 +104,7 @@ def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["plain", "model", "confident", "lookup", "both"])
+@pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
     """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters."""
     _, target, draft = models["lean"]
@@ -152,6 +157,7 @@ def test_ends_at_eos(models, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [1, 2, 5])
+@pytest.mark.slow
 def test_max_new_tokens(models, kind, tokens):
     hf, target, draft = models["lean"]
     for result, request in zip(generate(target, todo := tiny.requests(), drafter(kind, draft)).results, todo):

@@ -123,6 +123,7 @@ def test_joint_law_of_three_tokens(kind, options):
 
 @pytest.mark.parametrize("method", ["recursive_without_replacement", "traversal", "target_only"])
 @pytest.mark.parametrize("text", [[0, 1], [2, 2], [3]])
+@pytest.mark.slow
 def test_a_lookup_branch_is_exact(method, text):
     """Every tree of two distinct children and a chain behind each, enumerated with its draws and decisions in
     float64."""
@@ -164,6 +165,7 @@ def merged(other):
     [verified_as("recursive"), verified_as("kseq"), merged],
     ids=["distinct as independent", "distinct as kseq", "merged"],
 )
+@pytest.mark.slow
 def test_joint_law_finds_a_tree_verified_by_the_wrong_rule(make):
     assert not three_tokens(make, 6000)[0].passed
 

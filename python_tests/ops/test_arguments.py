@@ -2,6 +2,7 @@
 """Every argument of every public function, given everything that it must not be: what comes back is a result, or an
 error that names the op and the argument. The lists are read from the functions themselves."""
 
+import functools
 import inspect
 import re
 import warnings
@@ -103,6 +104,13 @@ def sweep(op, only=None):
     return calls, errors
 
 
+@functools.cache
+def swept(op):
+    """sweep() of this process, once for all backends: what is asked of the others are some of its errors."""
+    with warnings.catch_warnings():
+        return sweep(op)
+
+
 def test_every_public_function_is_in_the_registry():
     functions = {name for name, x in vars(sk).items() if inspect.isfunction(x) and not name.startswith("_")}
     assert functions == set(FUNCTIONS)
@@ -111,8 +119,7 @@ def test_every_public_function_is_in_the_registry():
 @pytest.mark.parametrize("op", FUNCTIONS)
 @pytest.mark.slow_in_triton
 def test_an_error_names_the_argument(op_backend, op):
-    with warnings.catch_warnings():
-        calls, errors = sweep(op)
+    calls, errors = swept(op)
     if op_backend != "cpu":  # what the wrapper lets through, each backend has to take or refuse itself
         calls, errors = backends.there(
             op_backend, sweep, op, list(errors)[:: 21 if op_backend == "cuda-on-cpu" else 129]

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A request's tokens depend on its own logits, parameters, seed and offset: bit for bit, whatever runs beside it."""
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from support import backends, cases, checks
-from support.paths import PYTHONPATH
+from support import backends, cases, checks, tiers
 
 import specdec_kernels as sk
 
@@ -171,37 +166,33 @@ def test_order_of_threads_and_blocks(filtered):
                 assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
 
 
-SCRIPT = """
-import json, sys, torch
-torch.set_num_threads({threads})
-import specdec_kernels as sk, test_verify_chain_invariance as t
-out = sk.verify_chain(**t.seeded())
-print(json.dumps([sk.backends.cpu_isa(), out.tokens.tolist(), out.logprobs.nan_to_num(9).view(torch.int32).tolist()]))
-"""
+FEW = 64 if tiers.TIER == "all" else 24
 
 
-def elsewhere(threads=1, isa=None):
-    """The same call in a process of its own: (isa, tokens, bits of the logprobs)."""
-    env = {k: v for k, v in os.environ.items() if k != "SPECDEC_ISA"} | ({"SPECDEC_ISA": isa} if isa else {})
-    env["PYTHONPATH"] = os.pathsep.join([PYTHONPATH, env.get("PYTHONPATH", "")])
-    code = SCRIPT.format(threads=threads)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def of_this_process(threads=1):
+    """The instruction set, and what the call gives."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert torch.get_num_threads() == threads
+        return sk.backends.cpu_isa(), sk.verify_chain(**seeded(B=FEW))[:4]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_number_of_threads():
-    assert elsewhere(threads=1) == elsewhere(threads=2)
+    (_, one), (_, two) = of_this_process(threads=1), of_this_process(threads=2)
+    assert_equal(two, one)
 
 
 @pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
+@pytest.mark.slow
 def test_every_instruction_set(isa):
     """Sums of another shape may move a token inside the band, nowhere else."""
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    if isa != "base" and {"avx2": "avx2", "avx512": "avx512f"}[isa] not in flags:
+    if isa not in backends.ISAS:
         pytest.skip(f"this CPU has no {isa}")
-    name, tokens, _ = elsewhere(isa=isa)
+    name, (tokens, *_) = backends.there(f"cpu-{isa}", of_this_process)
     assert name == isa
-    ref = checks.reference_verify(**seeded())
-    differs = (torch.tensor(tokens) != ref.tokens).any(-1)
+    ref = checks.reference_verify(**seeded(B=FEW))
+    differs = (tokens != ref.tokens).any(-1)
     assert not (differs & (ref.margin > 1)).any() and differs.sum() <= 1

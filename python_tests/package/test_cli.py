@@ -102,12 +102,14 @@ sys.exit(main())
     return go
 
 
+@pytest.mark.slow
 def test_the_plain_install_is_enough(plain_install):
     info, selfcheck = plain_install("info"), plain_install("selfcheck")
     assert info.exit_code == 0 and "CPU instruction set" in info.output, info.output
     assert selfcheck.exit_code == 0 and "PASSED in" in selfcheck.output, selfcheck.output
 
 
+@pytest.mark.slow
 def test_generate_says_which_extra_it_needs(plain_install):
     result = plain_install("generate", "--prompt", "a")
     why = "error: generate needs rich, which the plain install leaves out: pip install 'specdec_kernels[decode]'"
@@ -128,6 +130,7 @@ def test_generate_streams_text_and_ends_with_statistics(generate, pair):
         assert body(result.output) == body(plain.output) and "acceptance" in result.output
 
 
+@pytest.mark.slow
 def test_generate_with_trees(generate, pair):
     """Whatever the method, the greedy text; a sampled tree follows its seed."""
     plain = body(generate(pair, "--plain").output)
@@ -142,6 +145,7 @@ def test_generate_with_trees(generate, pair):
     assert one == same != other
 
 
+@pytest.mark.slow
 def test_generate_with_rules(generate, pair):
     """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target
     where it defers."""

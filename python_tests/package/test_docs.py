@@ -16,6 +16,7 @@ from support.paths import ROOT
 
 import specdec_kernels as sk
 
+pytestmark = pytest.mark.slow
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
 FETCHED = {("script", "src"), ("link", "href"), ("form", "action")} | {

@@ -116,6 +116,7 @@ def test_mixed_requests_are_alone(verify, op_backend, method):
 
 @pytest.mark.parametrize("name", [name for name in TABLE if TABLE[name].exact_at is not None])
 @pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.slow
 def test_the_exact_end_is_exact(verify, op_backend, name, method):
     if method == "block" and not TABLE[name].defines_distribution:
         pytest.skip("no law")

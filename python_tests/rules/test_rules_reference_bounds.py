@@ -37,6 +37,7 @@ def test_lenience_emits_at_most_p_over_l():
     assert beyond > 500  # it is lossy: the second bound does not hold everywhere
 
 
+@pytest.mark.slow
 def test_lossy_beta_solves_its_equation():
     """sum pi = 1, beta >= 1, the acceptance is min(1, p / ((1 - alpha) q)), and Newton's method finds the same beta."""
     solved = 0
@@ -56,6 +57,7 @@ def test_lossy_beta_solves_its_equation():
     assert solved > 500
 
 
+@pytest.mark.slow
 def test_distance_from_the_target():
     """TV(pi, p) = (1 - w) TV(p, q) for the ensemble; row rules and lossy lie between p and q, id by id. The token rules
     do not: they gather mass on what they keep, even where p = q."""

@@ -2,7 +2,7 @@
 """Batches in which every rule meets every kind of row."""
 
 import torch
-from support import cases
+from support import cases, tiers
 from support.backends import scale
 
 from specdec_kernels.rules import LAWS, TABLE
@@ -13,7 +13,8 @@ FEW = 8
 
 def count(B, backend):
     """How many of B requests a test takes: enough for every rule, or else the tests share the rules between them."""
-    return min(B, FEW) if backend in SLOW else scale(B, backend, least=min(B, 70))
+    least = 40 if backend in tiers.SIMULATED and tiers.TIER != "all" else 70
+    return min(B, FEW) if backend in SLOW else scale(B, backend, least=min(B, least))
 
 
 # Two values a parameter, one of them near the strict end, none where ties are common.

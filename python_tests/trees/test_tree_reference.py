@@ -44,6 +44,7 @@ def test_forbidden_tokens_and_equal_laws(method, kind):
 
 
 @pytest.mark.parametrize("method", ALL)
+@pytest.mark.slow
 def test_independent_children_kept_apart(method):
     """Duplicates are nodes of their own: tested in node order, or skipped where siblings must be distinct."""
     p, q = rows_of("random", 3)
@@ -173,6 +174,7 @@ def test_merged_order_is_biased_for_recursive_rejection():
     assert first_token(law, 3) == pytest.approx([0.2, 0.375, 0.425], abs=EXACT)
 
 
+@pytest.mark.slow
 def test_merged_order_is_biased_for_kseq():
     """p = (.5, .3, .2), q = (.2, .5, .3), k = 3: a draft x is accepted with a_x = min(1, p / (rho q)). For A, B, A
     turned into A, A, B, token B loses a_B a_A (1 - a_A) of q_A^2 q_B."""

@@ -89,6 +89,7 @@ def test_closed_forms_of_one_step(method, k):
     assert got == pytest.approx(expected_length(mixed(trees, p, q, method)) - 1, abs=EXACT)
 
 
+@pytest.mark.slow
 def test_drawn_estimate_of_distinct_drafts():
     """Against the enumeration, within five standard errors: a draw's chance lies in [0, 1], so its deviation is at most
     1/2."""

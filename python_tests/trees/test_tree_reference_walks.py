@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import laws
+from support import laws, tiers
 from support.tree_laws import ALL, GOLDEN, rows_of
 
 from specdec_kernels import reference
@@ -29,7 +29,8 @@ def prefixes_of(tree):
 
 
 @pytest.mark.parametrize("method", [*ALL, "greedy"])
-def test_uniforms_reproduce_the_enumerated_law(method, n=1200):
+@pytest.mark.slow
+def test_uniforms_reproduce_the_enumerated_law(method, n=1200 if tiers.TIER == "all" else 600):
     """Chi-square of one tree's outcomes: the wiring of columns and of the final draw (the rule itself is enumerated
     above)."""
     p, q = rows_of("random", 3)
@@ -222,7 +223,8 @@ def test_trees_of_nothing(method):
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500):
+@pytest.mark.slow
+def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if tiers.TIER == "all" else 300):
     """Every probability moved by its error bound, up or down, with float32 pretended to have 10 bits: no token outside
     the band changes, inside it some do."""
     law, step, sides = (

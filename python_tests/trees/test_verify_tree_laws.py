@@ -4,13 +4,13 @@
 import numpy as np
 import pytest
 import torch
-from support import backends, laws, tree_laws
+from support import backends, laws, tiers, tree_laws
 from support.tree_laws import TELLING, constant, rows_of
 from test_verify_tree import verify
 
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, separate_trees
 
-N = 200_000
+N = 200_000 if tiers.TIER == "all" else 80_000
 
 
 def prefixes(tree):
@@ -108,6 +108,7 @@ def merged(q):
         ("recursive", lambda q: distinct_trees(q, [2])),
     ],
 )
+@pytest.mark.slow
 def test_wrong_drafts_are_caught(method, wrong):
     """A, A, B for A, B, A; merged or distinct children tested as independent ones: biased by .008 to .05, and seen."""
     p, q = map(constant, tree_laws.GOLDEN if (method, wrong) == ("kseq", grouped) else TELLING)

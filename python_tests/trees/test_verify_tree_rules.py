@@ -59,6 +59,7 @@ CASES = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow_in_triton
+@pytest.mark.slow
 def test_agreement(backend, method, name):
     """Batches in which all laws meet all kinds of rows; where kernels are simulated the tests share them."""
     case, at = CASES[name], list(CASES).index(name)

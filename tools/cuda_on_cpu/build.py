@@ -20,19 +20,22 @@ MODULE = "specdec_cuda_on_cpu"
 TORCH_TARGET = "0x020a000000000000"  # as in setup.py
 
 KERNEL_FLAGS = {
-    "fast": "-O2",
+    "fast": "-O1",  # half the time of -O2 to compile, a tenth more to run: tests of tier test spend less in all
     # -O1 without inlining keeps a call a call; aggregates stay whole, so that a load of 16 bytes is noted as one.
     "checked": "-O1 -fno-inline -fno-tree-sra -DSPECDEC_CHECKED "
     "-fsanitize=thread,undefined,float-cast-overflow -fno-sanitize=vptr,null",
 }
 HARNESS_FLAGS = {"fast": "-O2 -DNDEBUG", "checked": "-O2 -DNDEBUG -DSPECDEC_CHECKED"}
+# Of the harness, what is not one for both flavours; the rest is compiled once.
+APART = {"fast": {"memory"}, "checked": {"memory", "hooks", "race"}}
 # Calls of these are not instrumented: those of the .cu files go to hooks.cpp.
 COPIES = " ".join(f"--redefine-sym {f}=specdec_{f}" for f in ("memcpy", "memmove", "memset"))
+# Half of what a small .cu file takes is reading these: once for all of a flavour.
+HEADERS = "".join(f"#include <{x}>\n" for x in ("cuda_runtime.h", "torch/csrc/stable/library.h"))
 
 
-def ninja_file(flavour, kernels, harness):
-    """kernels: paths of .cu files; harness: the folder that holds the harness's objects, or None where they are
-    built."""
+def rules(flavour):
+    """The lines of a ninja file that say how things are compiled, and the name of what makes the headers."""
     import pybind11
     from torch.utils.cpp_extension import include_paths, library_paths
 
@@ -44,39 +47,63 @@ def ninja_file(flavour, kernels, harness):
     )
     defines = f"-DSPECDEC_CUDA_ON_CPU -DSPECDEC_MODULE={MODULE} -DTORCH_TARGET_VERSION={TORCH_TARGET}"
     warnings = "-Wall -Wextra -Wno-psabi -Wno-unknown-pragmas"
-    compile = f"{compiler} {warnings} {defines} -I{HERE} {system} -MMD -MF $out.d -o $out -x c++ -c $in"
+    compile = f"{compiler} {warnings} {defines} -I{HERE} {system} -MMD -MF $out.d -o $out"
     redirect = f"&& objcopy {COPIES} $out" if flavour == "checked" else ""
     libraries = " ".join(f"-L{p} -Wl,-rpath,{p}" for p in library_paths())
-    lines = [
-        *[
-            "rule kernel",
-            f"  command = {compile} {KERNEL_FLAGS[flavour]} {redirect}",
-            "  depfile = $out.d",
-            "  deps = gcc",
-        ],
-        *["rule harness", f"  command = {compile} {HARNESS_FLAGS[flavour]}", "  depfile = $out.d", "  deps = gcc"],
+    found = ["  depfile = $out.d", "  deps = gcc"]
+    flags = KERNEL_FLAGS[flavour]
+    return [
+        *["rule headers", f"  command = {compile} {flags} -x c++-header $in", *found],
+        *["rule kernel", f"  command = {compile} {flags} -include $headers -x c++ -c $in {redirect}", *found],
+        *["rule harness", f"  command = {compile} $flags -x c++ -c $in", *found],
         *["rule link", f"  command = {compiler} -shared $in -o $out {libraries} -ltorch_cpu -lc10"],
     ]
 
-    def compiled(rule, source, folder=None):
-        name = f"{source.parent.name}.{source.stem}.o"
-        if folder:
-            return str(folder / name)
-        lines.append(f"build {name}: {rule} {source}")
-        return name
 
-    apart = {"shared_begin", "shared_end"} | ({"hooks", "race"} if flavour == "fast" else set())
-    rest = [p for p in sorted(HERE.glob("*.cpp")) if p.stem not in apart]
+def in_common():
+    """The ninja file of the harness's objects that are one for both flavours."""
+    lines = rules("fast")
+    for path in common_sources():
+        # Nothing of the module runs while kernels do, and half a minute of -O2 is pybind11's
+        flags = "-O0" if path.stem == "module" else HARNESS_FLAGS["fast"]
+        lines += [f"build {object_of(path)}: harness {path}", f"  flags = {flags}"]
+    return "\n".join(lines) + "\n"
+
+
+def common_sources():
+    return [p for p in sorted(HERE.glob("*.cpp")) if p.stem not in APART["checked"]]
+
+
+def object_of(source):
+    return f"{source.parent.name}.{source.stem}.o"
+
+
+def ninja_file(flavour, kernels, common, harness=None, made=None):
+    """kernels: paths of .cu files. common, harness, made: the folders that hold the harness's objects, those of this
+    flavour and the kernels'; the last two None where they are built here."""
+    lines = rules(flavour)
+    headers = (harness or Path()) / "headers.h"
+    if not harness:
+        lines.append(f"build {headers}.gch: headers {headers}")
+
+    def compiled(rule, source, folder):
+        if folder:
+            return folder / object_of(source)
+        needs = f" | {headers}.gch" if rule == "kernel" else ""
+        lines.append(f"build {object_of(source)}: {rule} {source}{needs}")
+        lines.append(f"  headers = {headers}" if rule == "kernel" else f"  flags = {HARNESS_FLAGS[flavour]}")
+        return object_of(source)
+
+    shared = {p.stem: common / object_of(p) for p in common_sources()}
     objects = [
-        compiled(
-            "harness", HERE / "shared_begin.cpp", harness
-        ),  # the kernels' shared variables lie between the two markers
-        *[compiled("kernel", p) for p in kernels],
+        shared.pop("shared_begin"),  # the kernels' shared variables lie between the two markers
+        *[compiled("kernel", p, made) for p in kernels],
         compiled("kernel", HERE / "sample.cu", harness),
-        compiled("harness", HERE / "shared_end.cpp", harness),
-        *[compiled("harness", p, harness) for p in rest],
+        shared.pop("shared_end"),
+        *[compiled("harness", HERE / f"{stem}.cpp", harness) for stem in sorted(APART[flavour])],
+        *shared.values(),
     ]
-    lines.append(f"build {MODULE}.so: link {' '.join(objects)}")
+    lines.append(f"build {MODULE}.so: link {' '.join(map(str, objects))}")
     return "\n".join(lines) + "\n"
 
 
@@ -87,20 +114,25 @@ def locked(path):
         yield
 
 
+def write(path, text):
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 def make(folder, page, jobs):
+    """The folder, once what its ninja file asks for is made."""
     import ninja
 
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "lock"):
-        file = folder / "build.ninja"
-        if not file.exists() or file.read_text() != page:
-            file.write_text(page)
+        write(folder / "build.ninja", page)
+        write(folder / "headers.h", HEADERS)
         done = subprocess.run(
             [Path(ninja.BIN_DIR) / "ninja", "-C", folder, "-j", str(jobs)], capture_output=True, text=True
         )
         if done.returncode:
             raise RuntimeError(f"cuda_on_cpu: the build failed\n{done.stdout}{done.stderr}")
-    return folder / f"{MODULE}.so"
+    return folder
 
 
 def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
@@ -111,14 +143,19 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
     if flavour not in KERNEL_FLAGS:
         raise ValueError(f"SPECDEC_CUDA_ON_CPU must be one of {', '.join(KERNEL_FLAGS)}, got {flavour}")
     csrc, top = Path(csrc).resolve(), ROOT / "build" / "cuda_on_cpu"
-    harness = top / f"{flavour}-harness"
-    sample_only = make(harness, ninja_file(flavour, [], None), jobs)
-    kernels = [p for p in sorted(csrc.glob("ops/*/*_cuda.cu")) if ops is None or p.parent.name in ops]
+    common = make(top / "harness", in_common(), jobs)
+    harness = make(top / f"{flavour}-harness", ninja_file(flavour, [], common), jobs)
+    sources = sorted(csrc.glob("ops/*/*_cuda.cu"), reverse=True)  # verify_*, the slowest, first
+    kernels = [p for p in sources if ops is None or p.parent.name in ops]
     if not kernels:
-        return sample_only
-    whole = csrc == CSRC and ops is None
-    name = flavour if whole else f"{flavour}-{hashlib.sha256(f'{csrc} {ops}'.encode()).hexdigest()[:12]}"
-    return make(top / name, ninja_file(flavour, kernels, harness), jobs)
+        return harness / f"{MODULE}.so"
+    made = None
+    if csrc == CSRC:  # some of its ops are linked from what all of them are
+        made = make(top / flavour, ninja_file(flavour, sources, common, harness), jobs)
+        if ops is None:
+            return made / f"{MODULE}.so"
+    name = f"{flavour}-{hashlib.sha256(f'{csrc} {ops}'.encode()).hexdigest()[:12]}"
+    return make(top / name, ninja_file(flavour, kernels, common, harness, made), jobs) / f"{MODULE}.so"
 
 
 @functools.cache

@@ -10,5 +10,6 @@ void memory_warp_met(int warp);
 void memory_block_met();
 void memory_fence();
 void set_race_check(bool on);
+bool memory_checked();  // whether accesses are noted at all: the flavour
 
 }  // namespace cuda_on_cpu

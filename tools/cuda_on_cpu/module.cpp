@@ -29,11 +29,7 @@ void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 }  // namespace
 
 PYBIND11_MODULE(SPECDEC_MODULE, m) {
-#if defined(SPECDEC_CHECKED)
-  m.attr("checked") = true;
-#else
-  m.attr("checked") = false;
-#endif
+  m.attr("checked") = cuda_on_cpu::memory_checked();
   m.def("set_schedule", &cuda_on_cpu::set_schedule, py::arg("name"), py::arg("seed") = 1);
   m.def("set_block_order", &cuda_on_cpu::set_block_order, py::arg("name"), py::arg("seed") = 1);
   m.def("set_device",
