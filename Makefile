@@ -4,6 +4,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
+# Where this is set, every process of the tests compiles torch and rewrites the tests anew: 15 s each.
+export PYTHONDONTWRITEBYTECODE :=
 # Where there is no GPU to run it, what is built here serves the static gates: the architecture with the least room, with the
 # PTX that states the launch bounds. `make test-all` builds every architecture.
 NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)

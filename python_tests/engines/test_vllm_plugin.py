@@ -20,8 +20,8 @@ PARAMETERS = {"temperature": 0.9, "top_k": 4, "top_p": 0.9}
 
 
 @pytest.fixture(autouse=True)
-def outputs(monkeypatch):
-    vllm_stub.outputs(monkeypatch)
+def modules(monkeypatch):
+    vllm_stub.modules(monkeypatch)
 
 
 def never(*args, **kwargs):
@@ -62,12 +62,11 @@ def step(target, drafter, B, start, seeds=None, method="standard", parameters=PA
     tokens, rows = draft.propose(propose, proposer)
     metadata = vllm_stub.metadata([G] * B, tokens.reshape(-1))
     behind = torch.cat([torch.zeros(B, 1, dtype=torch.int64), tokens], 1).reshape(-1)
-    runner = SimpleNamespace(
-        rejection_sampler=sampler, drafter=proposer, positions=(start[:, None] + torch.arange(G + 1)).reshape(-1)
-    )
+    positions = (start[:, None] + torch.arange(G + 1)).reshape(-1)
+    runner = vllm_stub.runner(sampler, proposer, positions, sampling)
 
     def sample(self, logits, spec_decode_metadata):
-        return verify.forward(never, sampler, metadata, rows.reshape(B * G, V), logits, sampling)
+        return verify.forward(never, sampler, spec_decode_metadata, rows.reshape(B * G, V), logits, sampling)
 
     return draft.runner_sample(sample, runner, target[behind], metadata).sampled_token_ids
 
@@ -131,6 +130,28 @@ def test_a_seeded_request_repeats_itself_among_others():
     assert same[torch.arange(25) % 5 > 0].all()
     later = step(target, drafter, B, start + 1, seeds, parameters=broad)
     assert not torch.equal(later, alone)  # another position draws other numbers
+
+
+def test_a_seeded_request_draws_alike_whether_others_have_drafts():
+    """A step without drafts at all goes the same way, if a request has a seed; else it is vLLM's sampler's."""
+    B, rows = 30, torch.randn(30, V, generator=torch.Generator().manual_seed(5))
+    seeds, start = {b: 50 + b for b in range(B)}, torch.arange(B) * 2
+
+    def sampled(drafts, seeds):
+        sampling, sampler = vllm_stub.sampling(B, seeds=seeds), vllm_stub.rejection_sampler()
+        positions = start.repeat_interleave(torch.tensor(drafts) + 1)
+        runner = vllm_stub.runner(sampler, vllm_stub.proposer(), positions, sampling)
+        upstream = lambda self, logits, metadata: (
+            metadata and verify.forward(never, sampler, metadata, None, logits, sampling)
+        )
+        metadata = vllm_stub.metadata(drafts, torch.full((sum(drafts),), -1)) if any(drafts) else None
+        logits = rows.repeat_interleave(torch.tensor(drafts) + 1, 0)
+        return draft.runner_sample(upstream, runner, logits, metadata)
+
+    alone = sampled([0] * B, seeds).sampled_token_ids
+    assert alone.shape == (B, 1) and len(alone.unique()) > 2
+    assert torch.equal(sampled([b % 3 for b in range(B)], seeds).sampled_token_ids[:, :1], alone)
+    assert sampled([0] * B, {}) is None
 
 
 def test_requests_without_drafts_and_placeholders():

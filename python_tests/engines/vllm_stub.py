@@ -40,6 +40,7 @@ def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, **other):
             "top_p": None if top_p is None else torch.full((B,), top_p),
             "generators": generators,
             "max_num_logprobs": None,
+            "logprob_token_ids": None,
             "no_penalties": True,
             "bad_words_token_ids": {},
             "allowed_token_ids_mask": None,
@@ -63,8 +64,23 @@ def proposer(method="standard"):
     )
 
 
-def outputs(monkeypatch):
-    """vllm.v1.outputs, of which the plugin makes its answer."""
-    for name in ("vllm", "vllm.v1", "vllm.v1.outputs"):
+def runner(sampler, drafter, positions, sampling_metadata):
+    """GPUModelRunner in a step: the positions of the scheduled tokens, here those of the rows."""
+    start = torch.arange(positions.size(0) + 1, dtype=torch.int32)
+    return SimpleNamespace(
+        rejection_sampler=sampler,
+        drafter=drafter,
+        positions=positions,
+        input_batch=SimpleNamespace(sampling_metadata=sampling_metadata),
+        query_start_loc=SimpleNamespace(gpu=start),
+    )
+
+
+def modules(monkeypatch):
+    """The classes that the plugin makes: vLLM's SamplerOutput and SpecDecodeMetadata."""
+    for name in ("vllm", "vllm.v1", "vllm.v1.outputs", "vllm.v1.spec_decode", "vllm.v1.spec_decode.metadata"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["vllm.v1.outputs"].SamplerOutput = SimpleNamespace
+    sys.modules["vllm.v1.spec_decode.metadata"].SpecDecodeMetadata = lambda num_draft_tokens, **other: SimpleNamespace(
+        num_draft_tokens=num_draft_tokens, max_spec_len=max(num_draft_tokens), **other
+    )

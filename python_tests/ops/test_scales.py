@@ -67,6 +67,7 @@ def test_sample(isa_backend, replacement):
             assert ((out.tokens >= 0).sum(-1) == kept).all(), f"{cell}: a token was never drawn"
 
 
+@pytest.mark.slow_in_triton
 @pytest.mark.parametrize("method", METHODS)
 def test_trees(isa_backend, method):
     accepted, lengths = 0, []

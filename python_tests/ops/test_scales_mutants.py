@@ -83,6 +83,7 @@ def fails(name, environment, test, slower=1):
     backends._workers.pop(name).process.terminate()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRITON)
 def test_triton_mutant_is_caught(name):
     pytest.importorskip("triton")

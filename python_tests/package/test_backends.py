@@ -256,6 +256,7 @@ def test_the_import_itself_refuses(asked, message):
     assert result.returncode != 0 and message in result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_importing_does_not_initialise_cuda():
     code = "import torch, specdec_kernels; assert not torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork()"

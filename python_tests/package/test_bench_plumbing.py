@@ -174,6 +174,7 @@ def gpu_check(outdir, *steps, **environment):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_gpu_check_goes_on_after_a_failure(tmp_path):
     done = gpu_check(tmp_path, "environment", "test", "memcheck", TESTS="python_tests/no_such_test.py")

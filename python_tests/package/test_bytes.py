@@ -20,7 +20,10 @@ RESCAN = 2 * CHUNK + BLOCK  # entries, at most: the draw and what follows it
 ENDS_EARLY = 5  # the request whose draft ends at position 2
 BF16, F32 = torch.bfloat16, torch.float32
 
-pytestmark = pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for")
+pytestmark = [
+    pytest.mark.thorough,  # its build notes every access: a minute of both cores
+    pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for"),
+]
 
 
 def counted(op, args, watched):

@@ -109,6 +109,7 @@ def test_the_plain_install_is_enough(plain_install):
     assert selfcheck.exit_code == 0 and "PASSED in" in selfcheck.output, selfcheck.output
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_generate_says_which_extra_it_needs(plain_install):
     result = plain_install("generate", "--prompt", "a")

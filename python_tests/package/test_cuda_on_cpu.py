@@ -207,10 +207,12 @@ def worker():
     made.process.wait()
 
 
+@pytest.mark.thorough
 def test_schedule_of_the_environment(worker):
     assert worker.call(turns_of_environment) == list(range(1024))[::-1]
 
 
+@pytest.mark.thorough
 def test_every_op_under_every_schedule(worker):
     """No race, no undefined behaviour, and the same bits whatever the order of threads and blocks."""
     first = worker.call(every_op, SCHEDULES[0], BLOCK_ORDERS[0])
@@ -220,16 +222,15 @@ def test_every_op_under_every_schedule(worker):
         assert {k for k in first if first[k] != again[k]} == set(), (schedule, blocks)
 
 
+@pytest.mark.thorough
 def test_bytes_of_row_stats(worker):
     read, distinct, loads, outside = worker.call(row_stats_bytes, 2, 2048)
     assert read == distinct == [4 * 2048] * 2
     assert (loads, outside) == ({16: 1024}, 0)
 
 
-TRIED = "barrier removed"  # in make test too; the others are half a minute of compiling each
-
-
-@pytest.mark.parametrize("op", [pytest.param(op, marks=[pytest.mark.thorough] * (op != "row_stats")) for op in CASES])
+@pytest.mark.thorough
+@pytest.mark.parametrize("op", CASES)
 def test_the_cases_that_mutants_meet(worker, op):
     assert worker.call(CASES[op], CSRC, (op,)) == []
 
@@ -239,9 +240,8 @@ def test_every_mutant_finds_its_line():
     assert {name for name, m in MUTANTS.items() if (CSRC / m.file).read_text().count(m.old) != 1} == set()
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name != TRIED)) for name in MUTANTS]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(worker, name):
     mutant = MUTANTS[name]
     csrc = mutate(CSRC, mutant.file, mutant.old, mutant.new)

@@ -78,6 +78,7 @@ def triton_kernels(*arguments):
     return [kernel._replace(loads={int(bits): n for bits, n in kernel.loads.items()}) for kernel in kernels]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_every_triton_kernel_is_well_typed():
     """The interpreter runs what the compiler refuses; its front end alone says so in a tenth of the time. Float32 rows

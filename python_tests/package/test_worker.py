@@ -56,6 +56,7 @@ def test_exceptions_come_back_as_themselves(other):
     assert other.call(abs, -3) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_process_that_dies_says_so():
     doomed = Worker("doomed", {"SPECDEC_BACKEND": "cpu"})

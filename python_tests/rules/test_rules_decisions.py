@@ -138,6 +138,7 @@ def block_decisions():
                             yield name, alpha, (a, b), (h * x, checks.ALMOST_ONE), tokens
 
 
+@pytest.mark.slow_in_triton
 def test_block_decisions(verify):
     wanted = [*block_decisions()]
     B = len(wanted)
@@ -191,6 +192,7 @@ def test_a_block_ends_before_a_draft_that_q_forbids(verify):
     checks.assert_same_tokens(out, reference_verify(**args))
 
 
+@pytest.mark.slow_in_triton
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_lossy_beta_of_broad_rows(verify, alpha):
     """A bonus token from pi at 32 quantiles of 6,000 ids, those that p / beta lifts before the others: were beta off by

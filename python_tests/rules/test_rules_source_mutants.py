@@ -38,6 +38,7 @@ def test_cuda_mutant_is_caught(name):
     worker.process.terminate()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tried(TRITON, TRIED["triton"]))
 def test_triton_mutant_is_caught(name):
     pytest.importorskip("triton")

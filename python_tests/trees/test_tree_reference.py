@@ -43,6 +43,7 @@ def test_forbidden_tokens_and_equal_laws(method, kind):
         assert expected_length(law) == pytest.approx(3, abs=EXACT)  # the first draft is accepted whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.slow
 def test_independent_children_kept_apart(method):

@@ -222,6 +222,7 @@ def test_trees_of_nothing(method):
     assert empty.tokens.shape == (0, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.slow
 def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if tiers.TIER == "all" else 300):

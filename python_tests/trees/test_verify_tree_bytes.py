@@ -18,7 +18,10 @@ from test_bytes import BF16, BLOCK, CHUNK, RESCAN, count, language_rows, note, w
 V, ITEM, K, L = 4096, 2, 3, 3
 ROW = V * ITEM
 
-pytestmark = pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for")
+pytestmark = [
+    pytest.mark.thorough,  # its build notes every access: a minute of both cores
+    pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for"),
+]
 
 
 def step(B=16, noise=0.6):

@@ -75,15 +75,40 @@ def sample_from_logits(
 
 
 def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
-    """``GPUModelRunner._sample``: tells the rejection sampler what the runner knows of the step."""
-    sampler = getattr(self, "rejection_sampler", None)
-    if sampler is None or spec_decode_metadata is None:
+    """``GPUModelRunner._sample``: tells the rejection sampler what the runner knows of the step.
+
+    A step in which nobody has a draft goes there too, if a request has a seed: it then draws by its position, as it
+    does where others have drafts.
+    """
+    sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
+    metadata = spec_decode_metadata
+    if metadata is None and sampler is not None and sampling.generators and not sampling.logprob_token_ids:
+        without = no_drafts(self.query_start_loc.gpu, logits.size(0))
+        metadata = without if verify.serves(sampler, without, logits, sampling) else None
+    if sampler is None or metadata is None:
         return upstream(self, logits, spec_decode_metadata)
     drafting = getattr(getattr(self, "drafter", None), "specdec", None)
-    first = pad(spec_decode_metadata.cu_num_sampled_tokens[:-1], (1, 0))
-    offset = self.positions[spec_decode_metadata.logits_indices[first]].to(torch.int64)
+    first = pad(metadata.cu_num_sampled_tokens[:-1], (1, 0))
+    offset = self.positions[metadata.logits_indices[first]].to(torch.int64)
     sampler.specdec_step = verify.Step(offset, "logits" if drafting is not None and drafting.logits else "probs")
     try:
-        return upstream(self, logits, spec_decode_metadata)
+        return upstream(self, logits, metadata)
     finally:
         sampler.specdec_step = None
+
+
+def no_drafts(query_start_loc: torch.Tensor, B: int) -> Any:
+    """SpecDecodeMetadata of B requests without a draft, whose rows are those of their last scheduled tokens."""
+    from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+    ends = query_start_loc[1 : B + 1]
+    rows = torch.arange(B, dtype=torch.int32, device=ends.device)
+    return SpecDecodeMetadata(
+        draft_token_ids=rows[:0],
+        num_draft_tokens=[0] * B,
+        cu_num_draft_tokens=torch.zeros_like(rows),
+        cu_num_sampled_tokens=rows + 1,
+        target_logits_indices=rows[:0],
+        bonus_logits_indices=rows,
+        logits_indices=ends - 1,
+    )
