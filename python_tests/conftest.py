@@ -5,6 +5,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: a second thread each would only spin
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 from support import answers, backends, paths, rule_cases, specialisations, tally, tiers

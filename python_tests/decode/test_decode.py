@@ -56,7 +56,9 @@ def test_greedy_is_the_models_own(models, name, batch, kind):
         assert output.stats.tokens_per_call == 1
 
 
-CASES = [("plain", 1.0), ("model", 1.0), ("model", 0.6), ("confident", 1.0), ("lookup", 1.0), ("both", 1.0)]
+CASES = [("model", 1.0), ("both", 1.0)]
+MORE = [("plain", 1.0), ("model", 0.6), ("confident", 1.0), ("lookup", 1.0)]
+CASES += [pytest.param(*case, marks=pytest.mark.thorough) for case in MORE]
 
 
 def three_tokens(kind, n, temperature=1.0, V=4):

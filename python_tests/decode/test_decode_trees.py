@@ -88,12 +88,15 @@ class Says(PromptLookupDrafter):
 
 LAWS = [
     ("kseq", {}),
-    ("recursive", {}),
     ("recursive_without_replacement", {"shape": (2, 2)}),
-    ("traversal", {"shape": (2, 2)}),
+    ("target_only", {"drafts": 1, "lookup": Says([3, 3])}),
 ]
-LAWS += [("target_only", {"shape": (2, 1)})]
-LAWS += [(m, {"drafts": 1, "lookup": Says([3, 3])}) for m in ("recursive_without_replacement", "target_only")]
+MORE = [
+    ("recursive", {}),
+    ("traversal", {"shape": (2, 2)}),
+    ("target_only", {"shape": (2, 1)}),
+    ("recursive_without_replacement", {"drafts": 1, "lookup": Says([3, 3])}),
+]
 
 
 def three_tokens(make, n=8000, temperature=1.0, V=4):
@@ -107,7 +110,9 @@ def three_tokens(make, n=8000, temperature=1.0, V=4):
 
 
 @pytest.mark.parametrize(
-    "kind, options", LAWS, ids=[kind + "+lookup" * ("lookup" in options) for kind, options in LAWS]
+    "kind, options",
+    [*LAWS, *(pytest.param(*law, marks=pytest.mark.thorough) for law in MORE)],
+    ids=[kind + "+lookup" * ("lookup" in options) for kind, options in LAWS + MORE],
 )
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, options):

@@ -34,7 +34,7 @@ AGREEMENT = {
     "narrow draft, chunks": {"B": 40, "G": 2, "V": 2100, "Vq": 1030},
     "wide draft": {"B": 400, "G": 3, "V": 23, "Vq": 40, "filtered": True},
     "wide draft, chunks": {"B": 40, "G": 2, "V": 1030, "Vq": 2100},
-    "many": {"B": 12_000, "G": 2, "V": 9},  # so that the share of flips is measured to 1e-4 on every backend
+    "many": {"B": 12_000, "G": 2, "V": 9},  # in test-all: the share of flips is measured to 1e-4 on every backend
     "one-hot": {"B": 400, "G": 3, "V": 40, "one_hot": True},
     "one-hot, filters": {"B": 400, "G": 3, "V": 40, "one_hot": True, "filtered": True, "dtype": BF16},
     "one-hot, chunks": {"B": 40, "G": 2, "V": 3001, "one_hot": True},

@@ -39,7 +39,7 @@ def test_alone_and_in_any_order(backend):
 
 
 # The launches are shaped by the number of chunks in all: these are less than 2^14 of them, less than 2^16, and more.
-@pytest.mark.parametrize("copies", [2, 60, 230])
+@pytest.mark.parametrize("copies", [2, 60, pytest.param(230, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("filtered", [False, True])
 def test_among_many(op_backend, copies, filtered):
     """A request once, and many times in one call: a grid that is chosen by the size of the batch gives the same

@@ -27,7 +27,7 @@ def report(monkeypatch, capsys):
     return go
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_right_ops_pass(report):
     passed, text = report()
     assert passed and text.splitlines()[-1].startswith("PASSED") and "FAIL" not in text
