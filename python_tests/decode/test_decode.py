@@ -254,6 +254,7 @@ def test_an_unsure_draft_stops(models):
     assert set(widths(1.1)) <= {0, 1} and set(widths(0.0)) == {4} and len(widths(0.1)) > 2
 
 
+@pytest.mark.slow
 def test_draft_vocabulary_of_another_size():
     """A draft with fewer or more output rows than the target (padded vocabularies) changes no greedy token."""
     hf, todo = tiny.llama(0), tiny.requests()

@@ -355,6 +355,7 @@ def test_lookup_joins_the_tree_where_it_agrees():
     assert parents[3].tolist() == [-1, 0, -1, -1]  # the draft that was handed in stays as it is
 
 
+@pytest.mark.slow
 def test_draft_vocabulary_of_another_size():
     hf, todo = tiny.llama(0), tiny.requests()
     expected = [tiny.greedy(hf, r.prompt, r.max_new_tokens) for r in todo]

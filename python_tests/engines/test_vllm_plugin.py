@@ -91,6 +91,7 @@ def chi_square_of_a_step(method="standard", B=40_000):
     return chi_square([seen[c] for c in cells], [wanted.get(c, 0.0) for c in cells])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["standard", "block"])
 def test_joint_law_of_drafting_and_verifying(method):
     """Drafts by the request's filters, then the step: the law of what is emitted is that of the definition."""

@@ -264,6 +264,7 @@ def test_mask_mod(op_backend, prefix, start):
     assert torch.equal(blocks[:, 0].bool(), tiles) and not tiles.all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_mask_mod_in_flex_attention():
     from torch.nn.attention.flex_attention import flex_attention

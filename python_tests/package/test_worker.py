@@ -27,6 +27,7 @@ def refuses(x):
     raise ValueError(f"op: x must be 1, got {x}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "x",
     [

@@ -26,6 +26,7 @@ def pairs(n, seed=0):
         yield p / p.sum(), q / q.sum(), float(rng.choice([0.05, 0.3, 0.7, 0.95]))
 
 
+@pytest.mark.slow
 def test_lenience_emits_at_most_p_over_l():
     """out(x) <= p(x) / l, and out(x) <= p(x) wherever p > q; the acceptance rate is sum min(q, p / l)."""
     beyond = 0

@@ -82,7 +82,8 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
     """
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
     metadata = spec_decode_metadata
-    if metadata is None and sampler is not None and sampling.generators and not sampling.logprob_token_ids:
+    seeded = sampling.generators and not sampling.logprob_token_ids
+    if metadata is None and sampler is not None and logits is not None and seeded:
         without = no_drafts(self.query_start_loc.gpu, logits.size(0))
         metadata = without if verify.serves(sampler, without, logits, sampling) else None
     if sampler is None or metadata is None:
