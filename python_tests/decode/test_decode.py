@@ -36,7 +36,7 @@ def drafter(kind, model):
 
 
 OTHERS = [("lean", 1), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)]
-SERVED = [("lean", 3), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS)]
+SERVED = [("lean", 3), *(pytest.param(*x, marks=pytest.mark.thorough) for x in OTHERS)]
 
 
 @pytest.mark.parametrize("name, batch", SERVED)

@@ -175,6 +175,7 @@ def direct_call(name, index, other):
     return op(*args)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("name, index, other, message", WRONG, ids=[f"{i}-{w[0]}-{w[1]}" for i, w in enumerate(WRONG)])
 @pytest.mark.slow_in_triton
 def test_the_op_checks_again(op_backend, name, index, other, message):
@@ -191,6 +192,7 @@ REQUIRED = [
 ]
 
 
+@pytest.mark.one_backend
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     "name, index, argument", REQUIRED, ids=[f"{name}-{argument}" for name, _, argument in REQUIRED]

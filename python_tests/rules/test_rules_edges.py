@@ -290,6 +290,7 @@ def test_defaults_of_typical(verify):
     ).num_accepted.tolist() == [1]
 
 
+@pytest.mark.one_backend
 def test_defaults_and_a_single_alpha(sweep):
     """None is the table's default; of a pair, one number is the first."""
     args = cases.chain(19, 40, 2, 50, dirty=False, kinds=["near"])

@@ -26,6 +26,7 @@ from specdec_kernels.reference.tree_law import (
 SIZES = [(3, 2, 2), (2, 3, 3), (4, 3, 1), (3, 3, 1), (3, 1, 2)]  # V, K, L: shrinking k, depth, width, A B A, a chain
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("V, K, L", SIZES)
