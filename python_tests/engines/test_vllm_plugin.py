@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's plugin without vLLM: the law of what it emits, what it hands on, what it leaves to vLLM, what it refuses."""
+"""vLLM's plugin without vLLM: the law of what it emits, what it hands on, what it leaves to vLLM."""
 
-import inspect
 from collections import Counter
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ import torch
 import vllm_stub
 from support.laws import chain_law, chi_square
 
-from specdec_kernels.integrations import vllm as plugin
-from specdec_kernels.integrations.vllm import draft, known, patch, verify
+from specdec_kernels.integrations.vllm import draft, verify
 from specdec_kernels.integrations.vllm.keys import keys
 
 V, G = 5, 2
@@ -213,6 +211,28 @@ def test_what_is_left_to_vllm(why):
     assert verify.forward(lambda *args: args == arguments, *arguments)
 
 
+@pytest.mark.parametrize("method", ["standard", "synthetic"])
+def test_vllms_own_way_is_told_the_drafts_law(method):
+    """What our drafter hands over are logits, which vLLM would take for probabilities."""
+    sampling, sampler = vllm_stub.sampling(3, **PARAMETERS), vllm_stub.rejection_sampler(method)
+    sampling.temperature[2] = 0
+    sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
+    sampler.specdec_step = verify.Step(torch.zeros(3, dtype=torch.int64), "logits")
+    metadata = vllm_stub.metadata([2, 1, 1], torch.tensor([3, 1, 2, 2]))
+    rows = torch.randn(4, V, generator=torch.Generator().manual_seed(8)) * 2
+    told = lambda self, metadata, probs, logits, sampling_metadata: (metadata.draft_token_ids.tolist(), probs)
+    drafts, probs = verify.forward(told, sampler, metadata, rows, torch.zeros(7, V), sampling)
+    wanted = np.stack([law(row, **PARAMETERS) for row in rows[:3].numpy()])
+    assert drafts == [3, 1, 2, 2]
+    np.testing.assert_allclose(probs[:3], wanted, rtol=2e-6)  # a few roundings of float32, exponents below 8
+    assert torch.isfinite(probs[3]).all()  # greedy: not asked for
+    kept = method == "synthetic"  # rates, not laws, decide there
+    assert verify.forward(told, sampler, metadata, None, torch.zeros(7, V), sampling) == (
+        [3, 1, 2, 2] if kept else [-1] * 4,
+        None,
+    )
+
+
 def test_rejection_sample_of_rows_that_vllm_prepared():
     """Probabilities of the draft, temperature applied already, a bonus token that vLLM drew."""
     z, q = torch.tensor([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]])
@@ -244,9 +264,11 @@ def test_rejection_sample_of_rows_that_vllm_prepared():
         ((), {"synthetic_mode": True}),
         ((), {"fly_window_size": 4}),
         ((), {"synthetic_conditional_rates": torch.ones(2)}),
+        ((False, None, False, 4), {}),
+        ((), {"watermark": None}),
     ],
 )
-def test_a_lossy_rejection_sample_goes_vllms_way(more, named):
+def test_a_lossy_or_strange_rejection_sample_goes_vllms_way(more, named):
     assert verify.rejection_sample(lambda *args, **kw: (args, kw) == (tuple(range(8)) + more, named), *range(8), *more,
                                    **named)  # fmt: skip
 
@@ -267,98 +289,3 @@ def test_keys():
     first, second = (keys(generators, None, 3, torch.device("cpu"))[1] for _ in range(2))
     assert first[1] != second[1]  # where positions are not known, each step has another offset
     assert keys({1: torch.Generator().manual_seed(2**63 + 5)}, None, 3, torch.device("cpu"))[1][1] == first[1]
-
-
-# ---- how it gets in ------------------------------------------------------------------------------------------------
-
-
-def fake(name, **changed):
-    """A module with the functions that the plugin knows, by their parameters alone."""
-    module = ModuleType(name)
-    for (where, function), forms in known.PARAMETERS.items():
-        if where == name:
-            *path, last = function.split(".")
-            holder = module
-            for part in path:
-                holder = holder.__dict__.setdefault(part, type(part, (), {})) if holder is module else holder
-            parameters = changed.get(last, forms[0]).split()
-            code = eval(f"lambda {', '.join(p if p in ('self', 'sampler') else p + '=None' for p in parameters)}: None")
-            setattr(holder, last, code)
-    return module
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    """A process of vLLM's with all three modules; what is set is undone."""
-    import sys
-
-    def start(version="0.32.0", **changed):
-        vllm = ModuleType("vllm")
-        vllm.__version__ = version
-        monkeypatch.setitem(sys.modules, "vllm", vllm)
-        modules = {name: fake(name, **changed) for name in (known.SAMPLER, known.PROPOSER, known.RUNNER)}
-        for name, module in modules.items():
-            monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr(patch.importlib, "import_module", modules.__getitem__)
-        return modules
-
-    monkeypatch.setenv("SPECDEC_VLLM", "1")
-    return start
-
-
-def patched(modules):
-    return {
-        name for module, name in known.PARAMETERS if hasattr(known.find(modules[module], name)[2], "specdec_kernels")
-    }
-
-
-def test_inert_without_the_variable(engine, monkeypatch):
-    modules = engine()
-    for value in ("", "0", None):
-        monkeypatch.delenv("SPECDEC_VLLM") if value is None else monkeypatch.setenv("SPECDEC_VLLM", value)
-        plugin.register()
-    assert not patched(modules)
-
-
-def test_patched_once_and_said_so(engine, caplog):
-    modules = engine()
-    plugin.register()
-    upstream = verify.forward
-    plugin.register()
-    sampler = modules[known.SAMPLER].RejectionSampler(None, SimpleNamespace(rejection_sample_method="block"))
-    modules[known.SAMPLER].RejectionSampler(None)
-    assert sampler.specdec_method == "block" and sampler.specdec_step is None
-    assert len(patched(modules)) == 8
-    forward = modules[known.SAMPLER].RejectionSampler.forward
-    assert inspect.unwrap(forward) is forward.__wrapped__ and verify.forward is upstream  # one layer
-    with caplog.at_level("INFO", "vllm.specdec_kernels"):
-        modules[known.SAMPLER].RejectionSampler(None)
-    assert "RejectionSampler.forward" in caplog.text and "GPUModelRunner._sample" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "version, changed, why",
-    [
-        ("0.34.1", {}, "vLLM 0.34.1 is not one of 0.32, 0.33"),
-        ("0.320.0", {}, "vLLM 0.320.0 is not one of"),
-        ("0.32.0", {"forward": "self metadata logits"}, "RejectionSampler.forward takes (self metadata logits), not"),
-    ],
-)
-def test_a_strange_vllm_is_left_alone(engine, caplog, version, changed, why):
-    modules = engine(version, **changed)
-    plugin.register()
-    assert not patched(modules) and why in caplog.text and "not patched" in caplog.text
-
-
-def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
-    modules = engine(propose="self anything")
-    plugin.register()
-    modules[known.SAMPLER].RejectionSampler(None)
-    assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
-    assert len(patched(modules)) == 4
-
-
-def test_without_vllm_a_warning(monkeypatch, caplog):
-    monkeypatch.setenv("SPECDEC_VLLM", "1")
-    plugin.register()
-    assert "vLLM is not patched" in caplog.text

@@ -209,8 +209,8 @@ def test_generate_refuses(generate, pair, tmp_path):
             "one of exact, thresholds with TreeDrafter, request 0 has 'diff'",
         ),
         (["--method", "kseq", "--block"], "verify must be 'token' with TreeDrafter, got 'block'"),
-        (["--temperature", -1], "temperature must be a finite number >= 0"),
-        (["--top-p", 0], "top_p must lie in (0, 1]"),
+        (["--temperature", -1], "temperature must be finite in float32 and >= 0"),
+        (["--top-p", 0], "top_p must be in (0, 1]"),
         (["--draft", "missing.gguf"], "missing.gguf: no such file"),
     ]:
         result = generate(pair, *arguments)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes into the decode loop."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 
-from ..ops import _rules
-from ..registry import RULES, rule_named
+from ..ops import _check, _rules
+from ..registry import RULES, SAMPLING, rule_named
 
 __all__ = ["Request"]
 
@@ -37,14 +36,8 @@ class Request:
             raise ValueError("Request: prompt must have at least one token, got none")
         if self.max_new_tokens < 1:
             raise ValueError(f"Request: max_new_tokens must be >= 1, got {self.max_new_tokens}")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"Request: temperature must be a finite number >= 0, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"Request: top_p must lie in (0, 1], got {self.top_p}")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"Request: min_p must lie in [0, 1], got {self.min_p}")
-        if self.top_k < -1:
-            raise ValueError(f"Request: top_k must be >= -1, got {self.top_k}")
+        for name in SAMPLING:
+            _check.sampling("Request", name, getattr(self, name), 1, torch.device("cpu"))
         object.__setattr__(self, "rule", rule_named(self.rule, 4))
         if self.rule not in RULES:
             raise ValueError(f"Request: rule must be one of {', '.join(RULES)}, got {self.rule!r}")

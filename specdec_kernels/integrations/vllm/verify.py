@@ -8,6 +8,7 @@ temperature, top-k and top-p, tests the drafts and draws the final tokens, on th
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,13 @@ import torch
 from torch.nn.functional import pad
 
 from specdec_kernels.integrations.vllm.keys import keys
+from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
+
+EXACT = ("standard", "block")  # of vLLM's methods those that keep the target's law
+# what rejection_sample takes behind the requests' sampling metadata, in its order
+LOSSY = ("synthetic_mode", "synthetic_conditional_rates", "fly_window_size", "fly_entropy_threshold")
+MORE = (*LOSSY[:2], "use_fp64_gumbel", *LOSSY[2:], "fly_entropy_top_k")
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ def serves(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: An
     drawn_from = self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None
     active = any(getattr(x, "min_p_count", True) for x in sampling_metadata.logitsprocs.argmax_invariant)
     rows = metadata.draft_token_ids.size(0) + len(metadata.num_draft_tokens)
-    return self.specdec_method in ("standard", "block") and not drawn_from and not active and logits.size(0) == rows
+    return self.specdec_method in EXACT and not drawn_from and not active and logits.size(0) == rows
 
 
 def forward(
@@ -49,28 +56,32 @@ def forward(
     sampling_metadata: Any,
 ) -> Any:
     """``RejectionSampler.forward``: vLLM's SamplerOutput from its raw logits [D+B, V]."""
+    step, greedy = self.specdec_step, sampling_metadata.all_greedy
+    drawn_here = step is not None and step.draft_kind == "logits" and not greedy
+    if drawn_here and draft_probs is None and self.specdec_method in EXACT:
+        metadata = copy(metadata)  # the runner no longer has the rows they were drawn from: no test of them is exact
+        metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
     if not serves(self, metadata, logits, sampling_metadata):
+        if drawn_here and draft_probs is not None:
+            draft_probs = probabilities(draft_probs, metadata, sampling_metadata)
         return upstream(self, metadata, draft_probs, logits, sampling_metadata)
     from vllm.v1.outputs import SamplerOutput
 
-    B, step = len(metadata.num_draft_tokens), self.specdec_step
+    B = len(metadata.num_draft_tokens)
     seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
     parameters = sampling(sampling_metadata)
-    kind = step.draft_kind if step else "probs"
-    if sampling_metadata.all_greedy:
-        draft_probs = None  # a greedy target accepts its argmax, whatever law the draft had
-    if draft_probs is not None and kind == "logits":
+    if greedy:
+        draft_probs = None  # it accepts its argmax, whatever law the draft had
+    kind = "probs" if draft_probs is not None and not drawn_here else "logits"
+    if draft_probs is not None and drawn_here:
         parameters |= {f"draft_{name}": x for name, x in parameters.items()}
-    drafts = metadata.draft_token_ids
-    if draft_probs is None and kind == "logits" and not sampling_metadata.all_greedy:
-        drafts = torch.full_like(drafts, -1)  # drawn from rows that the runner no longer has: no test of them is exact
     tokens = verify_chain(
         processed(self, metadata, logits, sampling_metadata),
-        drafts,
+        metadata.draft_token_ids,
         draft_probs,
         cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
         max_draft=metadata.max_spec_len,
-        draft_kind=kind if draft_probs is not None else "logits",
+        draft_kind=kind,
         method="block" if self.specdec_method == "block" else "token",
         seed=seed,
         offset=offset,
@@ -90,6 +101,19 @@ def sampling(sampling_metadata: Any) -> dict[str, Any]:
     if sampling_metadata.all_greedy:
         return {"temperature": 0.0}
     return {name: getattr(sampling_metadata, name) for name in ("temperature", "top_k", "top_p")}
+
+
+def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: Any) -> torch.Tensor:
+    """The laws [D, V] that our drafter drew from, as vLLM's own path wants them."""
+    counts = torch.tensor(metadata.num_draft_tokens, device=draft_logits.device)
+    each = {
+        name: x.repeat_interleave(counts, output_size=draft_logits.size(0))
+        for name, x in sampling(sampling_metadata).items()
+        if x is not None
+    }
+    each["temperature"] = torch.where(each["temperature"] == 0, 1, each["temperature"])  # greedy: its row is not asked
+    scale, cutoff, log_norm, top = row_stats(draft_logits, **each).unsqueeze(1).unbind(2)
+    return ((draft_logits - top) * scale - log_norm).exp().masked_fill_(draft_logits < cutoff, 0)
 
 
 def processed(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> torch.Tensor:
@@ -125,21 +149,13 @@ def rejection_sample(
 ) -> torch.Tensor:
     """The module's ``rejection_sample``: rows [D, V] that vLLM has scaled and filtered, bonus tokens it has drawn.
 
-    What asks for more than an exact law (synthetic rates, a window of deferred rejections) goes vLLM's own way.
+    What asks for more than an exact law (synthetic rates, a window of deferred rejections), or for what is not known,
+    goes vLLM's own way.
     """
-    if any(x is not None and x is not False for x in (*more[:2], *map(named.get, LOSSY))) or len(more) > 3:
-        return upstream(
-            draft_token_ids,
-            num_draft_tokens,
-            max_spec_len,
-            cu_num_draft_tokens,
-            draft_probs,
-            target_logits,
-            bonus_token_ids,
-            sampling_metadata,
-            *more,
-            **named,
-        )
+    asked = dict(zip(MORE, more)) | named
+    if any(name not in MORE or (name in LOSSY and x is not None and x is not False) for name, x in asked.items()):
+        drafted = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
+        return upstream(*drafted, target_logits, bonus_token_ids, sampling_metadata, *more, **named)
     B = len(num_draft_tokens)
     greedy = sampling_metadata.all_greedy
     seed, offset = keys(sampling_metadata.generators, None, B, target_logits.device)
@@ -156,9 +172,6 @@ def rejection_sample(
         offset=offset,
     )
     return out.tokens.to(torch.int32)
-
-
-LOSSY = ("synthetic_mode", "synthetic_conditional_rates", "fly_window_size", "fly_entropy_threshold")
 
 
 def expand_batch_to_tokens(

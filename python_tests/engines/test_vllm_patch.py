@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How vLLM's plugin gets into a process: once, by known versions and signatures, and only if it is turned on."""
+
+import inspect
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from specdec_kernels.integrations import vllm as plugin
+from specdec_kernels.integrations.vllm import known, patch, verify
+
+
+def fake(name, **changed):
+    """A module with the functions that the plugin knows, by their parameters alone."""
+    module = ModuleType(name)
+    for (where, function), forms in known.PARAMETERS.items():
+        if where == name:
+            *path, last = function.split(".")
+            holder = module
+            for part in path:
+                holder = holder.__dict__.setdefault(part, type(part, (), {})) if holder is module else holder
+            parameters = changed.get(last, forms[0]).split()
+            code = eval(f"lambda {', '.join(p if p in ('self', 'sampler') else p + '=None' for p in parameters)}: None")
+            setattr(holder, last, code)
+    return module
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """A process of vLLM's with all three modules; what is set is undone."""
+
+    def start(version="0.32.0", **changed):
+        vllm = ModuleType("vllm")
+        vllm.__version__ = version
+        monkeypatch.setitem(sys.modules, "vllm", vllm)
+        modules = {name: fake(name, **changed) for name in (known.SAMPLER, known.PROPOSER, known.RUNNER)}
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(patch.importlib, "import_module", modules.__getitem__)
+        return modules
+
+    monkeypatch.setenv("SPECDEC_VLLM", "1")
+    return start
+
+
+def patched(modules):
+    return {
+        name for module, name in known.PARAMETERS if hasattr(known.find(modules[module], name)[2], "specdec_kernels")
+    }
+
+
+def test_inert_without_the_variable(engine, monkeypatch):
+    modules = engine()
+    for value in ("", "0", None):
+        monkeypatch.delenv("SPECDEC_VLLM") if value is None else monkeypatch.setenv("SPECDEC_VLLM", value)
+        plugin.register()
+    assert not patched(modules)
+
+
+def test_patched_once_and_said_so(engine, caplog):
+    modules = engine()
+    plugin.register()
+    upstream = verify.forward
+    plugin.register()
+    sampler = modules[known.SAMPLER].RejectionSampler(None, SimpleNamespace(rejection_sample_method="block"))
+    modules[known.SAMPLER].RejectionSampler(None)
+    assert sampler.specdec_method == "block" and sampler.specdec_step is None
+    assert len(patched(modules)) == 8
+    forward = modules[known.SAMPLER].RejectionSampler.forward
+    assert inspect.unwrap(forward) is forward.__wrapped__ and verify.forward is upstream  # one layer
+    with caplog.at_level("INFO", "vllm.specdec_kernels"):
+        modules[known.SAMPLER].RejectionSampler(None)
+    assert "RejectionSampler.forward" in caplog.text and "GPUModelRunner._sample" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "version, changed, why",
+    [
+        ("0.34.1", {}, "vLLM 0.34.1 is not one of 0.32, 0.33"),
+        ("0.320.0", {}, "vLLM 0.320.0 is not one of"),
+        ("0.32.0", {"forward": "self metadata logits"}, "RejectionSampler.forward takes (self metadata logits), not"),
+    ],
+)
+def test_a_strange_vllm_is_left_alone(engine, caplog, version, changed, why):
+    modules = engine(version, **changed)
+    plugin.register()
+    assert not patched(modules) and why in caplog.text and "not patched" in caplog.text
+
+
+def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
+    modules = engine(propose="self anything")
+    plugin.register()
+    modules[known.SAMPLER].RejectionSampler(None)
+    assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
+    assert len(patched(modules)) == 4
+
+
+def test_without_vllm_a_warning(monkeypatch, caplog):
+    monkeypatch.setenv("SPECDEC_VLLM", "1")
+    plugin.register()
+    assert "vLLM is not patched" in caplog.text
