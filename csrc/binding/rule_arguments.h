@@ -7,8 +7,8 @@
 
 namespace specdec {
 
-// rule [B] or [1], alpha [B], [1], [B, 2] or [1, 2]
-inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, int64_t B) {
+// rule [B] or [1], alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2]; 1 stands for B
+inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, int64_t B, int64_t G = -1) {
   Rules r;
   check(rule || !alpha, op, "alpha needs a rule, got none");
   r.rule = ints_per_row(op, "rule", rule, B);
@@ -16,10 +16,15 @@ inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, 
   const Tensor& t = *alpha;
   check_device(op, "alpha", t);
   check_dtype(op, "alpha", t, ScalarType::Float);
-  check((t.dim() == 1 || (t.dim() == 2 && t.size(1) == 2)) && (t.size(0) == B || t.size(0) == 1), op,
-        "alpha must have shape [", B, "] or [", B, ", 2], got ", bracketed(t.sizes()));
+  const int64_t dim = t.dim(), last = dim > 0 ? t.size(dim - 1) : 0;
+  const bool fits = dim == 1 || (dim == 2 && last == 2) || (dim == 3 && t.size(1) == G && (last == 1 || last == 2));
+  const std::string more = G < 0 ? "" : " or [" + std::to_string(B) + ", " + std::to_string(G) + ", 1]";
+  check(fits && (t.size(0) == B || t.size(0) == 1), op, "alpha must have shape [", B, "] or [", B, ", 2]", more,
+        ", got ", bracketed(t.sizes()));
+  if (t.numel() == 0) return r;
   r.alpha = {static_cast<const float*>(t.const_data_ptr()), per_row_stride(t)};
-  if (t.dim() == 2) r.second = {r.alpha.data + t.stride(1), r.alpha.stride};
+  if (dim > 1 && last == 2) r.second = {r.alpha.data + t.stride(dim - 1), r.alpha.stride};
+  if (dim == 3) r.per_position = t.stride(1);
   return r;
 }
 
@@ -35,7 +40,7 @@ inline void check_range(const Op& op, Rule rule, const Range& range, double x, c
         b);
 }
 
-inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B) {
+inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B, int64_t G = 0) {
   if (!r || !values_at_hand(op)) return;
   for (int64_t b = 0; b < B; ++b) {
     check(r.rule[b] >= 0 && r.rule[b] < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.rule[b],
@@ -46,6 +51,8 @@ inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B) {
     if (rule == Rule::kExact) continue;
     if (r.alpha) check_range(op, rule, ranges(rule).first, r.alpha[b], "alpha", b);
     if (r.second) check_range(op, rule, ranges(rule).second, r.second[b], "the second alpha", b);
+    for (int64_t i = 1; rule == Rule::kSynthetic && r.per_position && i < G; ++i)
+      check_range(op, rule, ranges(rule).first, r.alpha.data[b * r.alpha.stride + i * r.per_position], "alpha", b);
   }
 }
 

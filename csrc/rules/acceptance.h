@@ -39,7 +39,6 @@ SPECDEC_WALK bool accept_by_target(Executor& executor, Rule rule, const Alpha& a
   switch (rule) {
     case Rule::kTypical: return typical(executor, p, p.prob(d), alpha.first, alpha.second);
     case Rule::kRelaxed: return among_top(executor, p, d, alpha.first, alpha.second);
-    case Rule::kSynthetic: return u < alpha.first;
     case Rule::kThresholds:
       return p.prob(d) >= alpha.first || u * alpha.second < p.prob(d);  // SGLang's, a tree with one child per node
     default: return false;

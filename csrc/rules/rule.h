@@ -88,8 +88,9 @@ struct Alpha {
 
 // One rule and its parameters for each request
 struct Rules {
-  Ints rule;             // [B]; none: exact
-  Floats alpha, second;  // [B]
+  Ints rule;                 // [B]; none: exact
+  Floats alpha, second;      // [B]
+  int64_t per_position = 0;  // synthetic: from a position's rate to the next one's
 
   SPECDEC_HD explicit operator bool() const { return bool(rule); }
   SPECDEC_HD Rule asked(int64_t b) const {
@@ -107,6 +108,10 @@ struct Rules {
     const Ranges r = ranges(asked(b));
     return {alpha ? r.first.nearest(alpha[b]) : r.first.otherwise,
             second ? r.second.nearest(second[b]) : r.second.otherwise};
+  }
+  SPECDEC_HD double synthetic_rate(int64_t b, int64_t i) const {
+    const Range r = ranges(Rule::kSynthetic).first;
+    return alpha ? r.nearest(alpha.data[b * alpha.stride + i * per_position]) : r.otherwise;
   }
 };
 

@@ -196,9 +196,24 @@ def test_processors_see_the_rows_before_the_test():
     assert verify.processed(sampler, metadata, rows, vllm_stub.sampling(1)) is rows
 
 
-@pytest.mark.parametrize("why", ["synthetic", "fly", "processed logprobs", "min-p", "rows"])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_synthetic_rates(greedy):
+    """Of each position, given those before it; more of them than this step has drafts."""
+    B, sampler = 20_000, vllm_stub.rejection_sampler("synthetic")
+    sampling = vllm_stub.sampling(B, all_greedy=greedy)
+    sampler.specdec_step = verify.Step(torch.arange(B), "logits")
+    metadata = vllm_stub.metadata([2] * B, torch.tensor([0, 1] * B))
+    rows = torch.full((3 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)  # the target wants neither
+    draft_rows = torch.zeros(2 * B, V)
+    out = verify.forward(never, sampler, metadata, draft_rows, rows, sampling).sampled_token_ids
+    seen = Counter(tuple(x for x in row if x >= 0) for row in out.tolist())
+    assert set(seen) == {(0, 4), (0, 1, 4)}  # the first rate is 1
+    assert chi_square([seen[0, 1, 4], seen[0, 4]], [0.75, 0.25]).passed
+
+
+@pytest.mark.parametrize("why", ["fly", "processed logprobs", "min-p", "rows"])
 def test_what_is_left_to_vllm(why):
-    sampler = vllm_stub.rejection_sampler(why if why in ("synthetic", "fly") else "standard")
+    sampler = vllm_stub.rejection_sampler(why if why == "fly" else "standard")
     sampling, rows = vllm_stub.sampling(1), torch.zeros(2, V)
     if why == "processed logprobs":
         sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2

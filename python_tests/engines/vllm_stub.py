@@ -53,7 +53,12 @@ def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, **other):
 
 def rejection_sampler(method="standard"):
     """RejectionSampler, as `verify.made` leaves it."""
-    return SimpleNamespace(is_processed_logprobs_mode=False, specdec_method=method, specdec_step=None)
+    return SimpleNamespace(
+        is_processed_logprobs_mode=False,
+        specdec_method=method,
+        specdec_step=None,
+        synthetic_conditional_rates=torch.tensor([1.0, 0.75, 0.5]) if method == "synthetic" else None,
+    )
 
 
 def proposer(method="standard"):

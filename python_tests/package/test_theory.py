@@ -89,6 +89,8 @@ def test_acceptance_rate_from_logits():
 
 
 def test_errors_name_argument_wanted_and_got():
+    with pytest.raises(ValueError, match=r"alpha_for_tokens: tokens must lie in \[1, gamma \+ 1\] .* got 6.5, 5"):
+        theory.alpha_for_tokens(6.5, 5)
     with pytest.raises(ValueError, match=r"expected_tokens: alpha must lie in \[0, 1\], got 1.5"):
         theory.expected_tokens(1.5, 3)
     with pytest.raises(ValueError, match="alpha must lie"):
@@ -114,3 +116,12 @@ def test_every_public_function_has_an_example_that_holds(part):
     assert all(">>>" in getattr(theory, name).__doc__ for name in module.__all__)
     assert doctest.testmod(module).failed == 0
     assert {name for name in module.__all__} <= set(theory.__all__)
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 5, 16])
+def test_the_rate_for_so_many_tokens(gamma):
+    """At one draft tokens are 1 + alpha; at the ends all or none are kept; between, what was put in comes out."""
+    for alpha in (0.0, 1e-6, 0.25, 0.6, 0.9, 1 - 1e-9, 1.0):
+        found = theory.alpha_for_tokens(theory.expected_tokens(alpha, gamma), gamma)
+        assert found == pytest.approx(alpha, abs=4e-16 * (gamma + 1))  # roundings of the sum over its slope, >= 1
+    assert theory.alpha_for_tokens(1.25, 1) == pytest.approx(0.25, abs=4e-16)

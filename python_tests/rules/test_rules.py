@@ -286,3 +286,50 @@ def test_ragged_equals_dense(verify, op_backend, method):
     for got, want in zip(out[:4], dense[:4]):
         assert torch.equal(got.nan_to_num(9.0), want.nan_to_num(9.0))
     checks.assert_same_tokens(out, reference_verify(**ragged), "ragged")
+
+
+RATES = (1.0, 0.4, 0.75)
+
+
+@pytest.mark.parametrize("form", ["tuple", "[1, G]", "[B, G]", "mixed rules"])
+def test_a_synthetic_rate_of_each_position(verify, form):
+    """A draft is kept iff its uniform lies below its position's rate, here the requests' own turned by one."""
+    B, G, V = 24, 3, 7
+    u = torch.rand(B, G + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    rates = torch.tensor(RATES).expand(B, G).clone()
+    rates[::2] = rates[::2].roll(1, 1) if form in ("[B, G]", "mixed rules") else rates[::2]
+    rule, alpha = "synthetic", {"tuple": RATES, "[1, G]": rates[1:2], "[B, G]": rates}.get(form)
+    if form == "mixed rules":
+        rule = torch.full((B,), sk.RULES["synthetic"])
+        rule[:3] = sk.RULES["ensemble"]  # takes its first position's, here 1 or .75
+        alpha = torch.stack([rates, rates + 9], 2)[..., :1].expand(B, G, 1)
+    target = torch.randn(B, G + 1, V, generator=torch.Generator().manual_seed(3))
+    drafts = torch.randint(0, V, (B, G), generator=torch.Generator().manual_seed(4))
+    args = {"draft_logits": target[:, :G].flip(2), "uniforms": u, "rule": rule, "alpha": alpha}
+    out = verify(target, drafts, **args)
+    kept = (u[:, :G] < rates).int().cumprod(1).sum(1)
+    mine = torch.arange(B) >= (3 if form == "mixed rules" else 0)
+    assert torch.equal(out.num_accepted.cpu()[mine], kept[mine].int()) and len(kept.unique()) > 2
+    checks.assert_same_tokens(out, reference_verify(target, drafts, **args), form)
+    if form == "mixed rules":
+        first = {"rule": "ensemble", "draft_logits": args["draft_logits"][:3], "uniforms": u[:3]}
+        alone = verify(target[:3], drafts[:3], **first, alpha=rates[:3, 0].contiguous())
+        assert torch.equal(out.tokens[:3], alone.tokens)
+
+
+def test_rates_that_do_not_fit(verify, op_backend):
+    args = torch.zeros(2, 4, 5), torch.zeros(2, 3, dtype=torch.int64)
+    u = torch.zeros(2, 4, dtype=torch.float64)
+    for alpha, text in (
+        ((0.5, 0.5), "alpha of rule 'synthetic' must be a rate or 3 of them, got 2"),
+        ((0.5, 1.5, 0.5), r"alpha's rate of rule 'synthetic' must be in \[0, 1\], got 1.5"),
+        (torch.ones(2, 4), r"alpha must be a number, a pair, or have shape \[2\] or \[2, 2\], got \[2, 4\]"),
+    ):
+        with pytest.raises(ValueError, match=f"verify_chain: {text}"):
+            verify(*args, uniforms=u, rule="synthetic", alpha=alpha)
+    if op_backend in ("cpu", "triton-interpret"):
+        with pytest.raises(RuntimeError, match="alpha of rule synthetic must be in .0, 1., got 2 at index 1"):
+            verify(*args, uniforms=u, rule="synthetic", alpha=torch.tensor([[1.0, 1, 1], [1, 1, 2]]))
+    else:
+        wild = torch.tensor([[1.0, 1, 1], [2, torch.nan, -1]])  # the nearest inside, or the default
+        assert verify(*args, uniforms=u, rule="synthetic", alpha=wild).num_accepted.tolist() == [3, 1]

@@ -285,7 +285,12 @@ CUDA = {
         "largest(executor, p1) * (1 - delta)",
         FIVE,
     ),
-    "synthetic: 1 - rate": (ACCEPTANCE, "return u < alpha.first;", "return u >= alpha.first;", FIVE),
+    "synthetic: 1 - rate": (
+        TOKEN,
+        "return u < a.rules.synthetic_rate(b, i);",
+        "return u >= a.rules.synthetic_rate(b, i);",
+        FIVE,
+    ),
     "thresholds: acc omitted": (ACCEPTANCE, "u * alpha.second < p.prob(d)", "u < p.prob(d)", FIVE),
     "thresholds: single omitted": (ACCEPTANCE, "p.prob(d) >= alpha.first || ", "", FIVE),
     "thresholds: d stays": (PLACE, "if (rule == Rule::kThresholds) x.q = one_hot(d);", "", FIVE),
@@ -573,7 +578,7 @@ TRITON = {
         "whole | typical",
         TOP_TIES,
     ),
-    "synthetic: 1 - rate": (T_REQUEST, "(u < alpha.first)", "(u >= alpha.first)", FIVE),
+    "synthetic: 1 - rate": (T_REQUEST, "synthetic & (u < synthetic_rate(", "synthetic & (u >= synthetic_rate(", FIVE),
     "thresholds: acc omitted": (T_REQUEST, "(u * alpha.second < p_d)", "(u < p_d)", FIVE),
     "thresholds: single omitted": (T_REQUEST, "(p_d >= alpha.first) | (u", "(p_d > 2) | (u", FIVE),
     "thresholds: d stays": (

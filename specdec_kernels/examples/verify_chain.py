@@ -43,6 +43,7 @@ def stats_of(rows):
 def by_rule(x, step):
     """Every rule: by name with its default, then by code, all of a request in turn."""
     yield "a rule, one number", step | {"rule": "lossy", "alpha": 0.3}
+    yield "a rate of each position", step | {"rule": "synthetic", "alpha": (0.9,) * step["draft_tokens"].shape[1]}
     yield "a rule, two numbers", step | {"rule": "thresholds", "alpha": (0.5, 0.4)}
     yield "a rule by default", step | {"rule": "typical"}
     for method, known in CHAIN_METHODS.items():

@@ -12,17 +12,17 @@ _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS
 
 
 def arguments(
-    op: str, method: str, rule, alpha, n: int, device: torch.device
+    op: str, method: str, rule, alpha, n: int, device: torch.device, positions: int | None = None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2] -> tensors; (None, None) for the
-    exact rule."""
+    exact rule. Of a chain's `positions` the rule "synthetic" takes as many rates: a tuple, or [n, positions]."""
     if alpha is None and isinstance(rule, str) and rule == "exact":
         return None, None
     if isinstance(rule, torch.Tensor):
         _check.tensor(op, "rule", rule, _check.INTEGERS, device)
         if rule.dim() != 1 or rule.size(0) not in (n, 1):
             raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
-        return rule, _tensor(op, alpha, n, device)
+        return rule, _tensor(op, alpha, n, device, positions)
     if isinstance(rule, str):
         rule = rule_named(rule, 4)
     if not isinstance(rule, str) or rule not in RULES:
@@ -30,13 +30,17 @@ def arguments(
     if rule not in _METHODS[method].rules:
         why = "is no law, so method must be 'token', got" if method == "block" else "is not defined for method"
         raise ValueError(f"{op}: rule {rule!r} {why} {method!r}")
+    if rule == "synthetic" and positions is not None:
+        alpha = _rates(op, alpha, positions, device)
     if not isinstance(alpha, torch.Tensor):
         _check_numbers(op, rule, alpha)
     if rule == "exact":
         if alpha is not None:
             raise ValueError(f"{op}: rule 'exact' takes no alpha, got a tensor")
         return None, None
-    return torch.full((1,), RULES[rule].code, dtype=torch.int64, device=device), _tensor(op, alpha, n, device)
+    return torch.full((1,), RULES[rule].code, dtype=torch.int64, device=device), _tensor(
+        op, alpha, n, device, positions
+    )
 
 
 def _numbers(op, alpha) -> tuple:
@@ -60,7 +64,21 @@ def _check_numbers(op, rule, alpha):
             raise ValueError(f"{op}: {which} of rule {rule!r} must be in {parameter.range}, got {_check.shown(x)}")
 
 
-def _tensor(op, alpha, n, device):
+def _rates(op, alpha, positions, device):
+    """Rates of each position as [n or 1, positions, 1]; what is one rate for all as it came."""
+    if isinstance(alpha, torch.Tensor):
+        return alpha.unsqueeze(2) if alpha.dim() == 2 and alpha.size(1) == positions else alpha
+    if not isinstance(alpha, (tuple, list)):
+        return alpha
+    rates = _numbers(op, alpha)
+    for x in rates:
+        _check_numbers(op, "synthetic", x)
+    if len(rates) != positions:
+        raise ValueError(f"{op}: alpha of rule 'synthetic' must be a rate or {positions} of them, got {len(rates)}")
+    return torch.tensor(rates, dtype=torch.float32, device=device).view(1, positions, 1)
+
+
+def _tensor(op, alpha, n, device, positions):
     if alpha is None:
         return None
     if not isinstance(alpha, torch.Tensor):
@@ -74,7 +92,8 @@ def _tensor(op, alpha, n, device):
         numbers = [torch.full((1,), float(x), dtype=torch.float32, device=device) for x in given]
         return torch.stack(numbers, 1) if len(given) == 2 else numbers[0]
     _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
-    if alpha.dim() not in (1, 2) or alpha.size(0) not in (n, 1) or (alpha.dim() == 2 and alpha.size(1) != 2):
+    fits = [(), (2,)] + ([] if positions is None else [(positions, 1), (positions, 2)])
+    if alpha.dim() == 0 or alpha.size(0) not in (n, 1) or tuple(alpha.shape[1:]) not in fits:
         raise ValueError(
             f"{op}: alpha must be a number, a pair, or have shape [{n}] or [{n}, 2], got {list(alpha.shape)}"
         )

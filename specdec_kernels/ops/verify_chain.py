@@ -79,7 +79,9 @@ def verify_chain(
             law pi, everything above holds with pi in the place of p; the bonus token has law pi where the draft scored
             its position too, else p.
         alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a
-            tensor on a GPU: the nearest value inside.
+            tensor on a GPU: the nearest value inside. Rule "synthetic" also takes a rate for each position, given that
+            the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or
+            [B, G, 2], of which the other rules read the first position's).
         seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0.
@@ -125,7 +127,7 @@ def verify_chain(
         given = "draft_stats" if draft_stats is not None else _check.given("draft_", *draft)
         wanted = "draft_stats and draft_temperature ... draft_min_p need draft_logits"
         raise ValueError(f"{op}: {wanted}, got None with {given}")
-    rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
+    rule, alpha = _rules.arguments(op, method, rule, alpha, B, device, G)
     sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
     needed = rule is not None or not _check.is_greedy(temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)

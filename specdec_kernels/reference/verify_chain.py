@@ -99,7 +99,7 @@ def verify_chain(
     batch = Batch(draft_tokens, cu_draft, max_draft)
     vocab = target_logits.shape[-1]
     wide = max(vocab, 0 if draft_logits is None else draft_logits.shape[-1])
-    rules = per_request("verify_chain", batch.B, method, rule, alpha)
+    rules = per_request("verify_chain", batch.B, method, rule, alpha, batch.G)
     chances = Coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
     target = (target_logits, target_kind, target_stats, temperature, top_k, top_p, min_p)
     draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)

@@ -2,10 +2,10 @@
 """What speculative decoding can gain, by the papers: with one drafted path (chains), with several drafts (trees), and
 where a rule lets the draft's token stand (cascades)."""
 
+from .acceptance import acceptance_rate, acceptance_rate_from_logits
 from .cascades import deferral_rate
 from .chains import (
-    acceptance_rate,
-    acceptance_rate_from_logits,
+    alpha_for_tokens,
     best_gamma,
     expected_chain_tokens,
     expected_tokens,
@@ -18,6 +18,7 @@ from .trees import expected_tree_tokens, kseq_guarantee, multi_draft_acceptance,
 __all__ = [
     "acceptance_rate",
     "acceptance_rate_from_logits",
+    "alpha_for_tokens",
     "best_gamma",
     "deferral_rate",
     "expected_chain_tokens",

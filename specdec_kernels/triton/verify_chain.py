@@ -145,7 +145,7 @@ def verify_chain(
     )
     check.that(method in (0, 1), OP, f"method must be 0 (token) or 1 (block), got {method}")
     block = method == 1
-    rules = check.rules(OP, rule, alpha, block, like, B)
+    rules = check.rules(OP, rule, alpha, block, like, B, G)
     check.uniforms(OP, uniforms, B, G + 1, like)
     random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
     check.together(OP, seed, offset)

@@ -207,6 +207,6 @@ def verify_tree(
     if B:
         if method == GREEDY.value:
             target.stats, target.parameters = None, launch.NO_SAMPLING
-            rules = Rules(launch.NO_VALUES, None, False, False)
+            rules = Rules(launch.NO_VALUES, None, False, False, False)
         launch_walk(tables, shape, max_depth, target, draft, rules, random, out, method)
     return tokens, num_accepted, logprobs, status, path

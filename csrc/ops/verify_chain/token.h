@@ -16,6 +16,7 @@ SPECDEC_WALK bool accepts(Executor& executor, const VerifyChain& a, int64_t b, i
   const int64_t d = a.draft_token(b, i);
   const double u = a.accept_uniform(b, i);
   if (replaces_target(rule)) return accept_by(executor, alpha.first, x.pi, x.subtraction, d, x.q_d, u);
+  if (rule == Rule::kSynthetic) return u < a.rules.synthetic_rate(b, i);
   if (rule != Rule::kLenience) return accept_by_target(executor, rule, alpha, x.p, d, u);
   return accept(x.p.prob(d), x.q_d, alpha.first * u) ||
          (x.p.kind == Kind::kOneHot && lenient_argmax(x.p, d, alpha.first));

@@ -80,8 +80,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;
-  a.rules = rules(op, rule, alpha, B);
-  check_rules(op, a.rules, a.block, B);
+  a.rules = rules(op, rule, alpha, B, G);
+  check_rules(op, a.rules, a.block, B, G);
 
   take_randomness(op, a, B, G + 1, seed, offset, uniforms, temperature || target_stats);
 

@@ -19,7 +19,9 @@ from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
 
-EXACT = ("standard", "block")  # of vLLM's methods those that keep the target's law
+# vLLM's methods by verify_chain's arguments; the first two keep the target's law
+METHODS: dict[str, dict] = {"standard": {}, "block": {"method": "block"}, "synthetic": {"rule": "synthetic"}}
+EXACT = ("standard", "block")
 # what rejection_sample takes behind the requests' sampling metadata, in its order
 LOSSY = ("synthetic_mode", "synthetic_conditional_rates", "fly_window_size", "fly_entropy_threshold")
 MORE = (*LOSSY[:2], "use_fp64_gumbel", *LOSSY[2:], "fly_entropy_top_k")
@@ -44,7 +46,7 @@ def serves(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: An
     drawn_from = self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None
     active = any(getattr(x, "min_p_count", True) for x in sampling_metadata.logitsprocs.argmax_invariant)
     rows = metadata.draft_token_ids.size(0) + len(metadata.num_draft_tokens)
-    return self.specdec_method in EXACT and not drawn_from and not active and logits.size(0) == rows
+    return self.specdec_method in METHODS and not drawn_from and not active and logits.size(0) == rows
 
 
 def forward(
@@ -70,11 +72,14 @@ def forward(
     B = len(metadata.num_draft_tokens)
     seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
     parameters = sampling(sampling_metadata)
-    if greedy:
-        draft_probs = None  # it accepts its argmax, whatever law the draft had
+    method = METHODS[self.specdec_method]
+    if greedy or "rule" in method:
+        draft_probs = None  # it accepts its argmax, or by a rate, whatever law the draft had
     kind = "probs" if draft_probs is not None and not drawn_here else "logits"
     if draft_probs is not None and drawn_here:
         parameters |= {f"draft_{name}": x for name, x in parameters.items()}
+    if "rule" in method:
+        parameters["alpha"] = self.synthetic_conditional_rates[None, : metadata.max_spec_len]
     tokens = verify_chain(
         processed(self, metadata, logits, sampling_metadata),
         metadata.draft_token_ids,
@@ -82,9 +87,9 @@ def forward(
         cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
         max_draft=metadata.max_spec_len,
         draft_kind=kind,
-        method="block" if self.specdec_method == "block" else "token",
         seed=seed,
         offset=offset,
+        **method,
         **parameters,
     ).tokens.to(torch.int32)
     logprobs = None

@@ -32,10 +32,11 @@ def judge(chain, i, d, p):
     return by_law(chain, i, d, p) if chain.rule in LAWS else TESTS[chain.rule](chain, i, d, p, *chain.alpha)
 
 
-def per_request(op, B, method, rule, alpha):
+def per_request(op, B, method, rule, alpha, positions=None):
     """[(name, alpha)] of B requests. rule: a name or [B] codes. alpha: None (the rule's default), a number, a pair, [B]
     or [B, 2]. A length of 1 stands for B. Where a rule has two parameters and alpha one, the second is its default;
-    what it has no use for is ignored."""
+    what it has no use for is ignored. Of a chain's `positions` synthetic takes as many rates: a tuple, or
+    [B, positions]; where the rule is a tensor [B, positions, 1 or 2], of which the others read the first position's."""
     if isinstance(rule, str):
         rule = rule_named(rule, 4)
         if rule not in RULES:
@@ -54,7 +55,10 @@ def per_request(op, B, method, rule, alpha):
     if alpha is None:
         given = [()] * B
     elif torch.is_tensor(alpha) and alpha.dim():
-        given = alpha.float().reshape(len(alpha), -1).expand(B, -1).tolist()
+        by_position = isinstance(rule, str) and rule == "synthetic" and alpha.shape[1:] == (positions,)
+        shape = alpha.shape[1:] if alpha.dim() == 3 else (-1, 1) if by_position else (1, -1)
+        each = alpha.float().reshape(len(alpha), *shape).expand(B, -1, -1).tolist()
+        given = [[x[0] for x in of] if name == "synthetic" else (of or [()])[0] for name, of in zip(names, each)]
     else:
         given = [[per_row(x, 1, 0.0)[0] for x in (alpha if isinstance(alpha, (tuple, list)) else (alpha,))]] * B
     return [resolved(op, method, *each) for each in zip(names, given)]
@@ -62,16 +66,19 @@ def per_request(op, B, method, rule, alpha):
 
 def resolved(op, method, name, given=None):
     """(name, alpha), checked; a rule at its exact end is "exact". given: None, a number, or the first of its
-    parameters."""
+    parameters; of synthetic the rates of all positions."""
     if name not in RULES:
         raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, RULES))}, got {name!r}")
     rule = RULES[name]
     if method != "token" and not rule.defines_distribution:
         raise ValueError(f"{op}: rule {name} is no law, so method must be token, got {method}")
     given = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    given = given[: len(rule.parameters)]
-    alpha = given + tuple(parameter.default for parameter in rule.parameters[len(given) :])
-    for parameter, x in zip(rule.parameters, alpha):
+    parameters = rule.parameters
+    if name == "synthetic":
+        parameters *= max(len(given), 1)  # of each position
+    given = given[: len(parameters)]
+    alpha = given + tuple(parameter.default for parameter in parameters[len(given) :])
+    for parameter, x in zip(parameters, alpha):
         if x not in parameter:
             which = "alpha" if parameter is rule.parameters[0] else "the second alpha"
             raise ValueError(f"{op}: {which} of rule {name} must be in {parameter.range}, got {x:g}")

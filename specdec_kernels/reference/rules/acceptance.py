@@ -54,8 +54,9 @@ def relaxed(chain, i, d, p, n, delta):
     return bool(among and p1.p[d] > 0 and p1.p[d] >= top - delta), ()
 
 
-def synthetic(chain, i, d, p, rate):
-    """Accept with chance `rate`, whatever the rows say."""
+def synthetic(chain, i, d, p, *rates):
+    """Accept with the position's chance, or one for all, whatever the rows say."""
+    rate = rates[i] if len(rates) > 1 else rates[0]
     return bool(d < chain.vocab and chain.chance.below(i, rate, 0.0)), ()
 
 

@@ -11,7 +11,17 @@ from ..core.mixture import mixed_prob
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import some
 from ..core.side import accept_test, draft_prob, is_draft_prob, prob
-from ..rules.rule import EXACT, LENIENCE, RELAXED, SYNTHETIC, THRESHOLDS, TYPICAL, replaces_target, rule_of
+from ..rules.rule import (
+    EXACT,
+    LENIENCE,
+    RELAXED,
+    SYNTHETIC,
+    THRESHOLDS,
+    TYPICAL,
+    replaces_target,
+    rule_of,
+    synthetic_rate,
+)
 from ..rules.rule_dist import complete
 from .draft_test import Drafts, Request, dist_at, load_drafts, request_of
 from .position import Position, look, put_position
@@ -35,13 +45,12 @@ def accept_by_target(rule, alpha, seen, u, target):
     lenient = (p.hot >= 0) & (seen.z.to(tl.float64) - p.stats.max.to(tl.float64) >= tl.log(alpha.first))
     accepted = (rule == TYPICAL) & typical
     accepted |= (rule == RELAXED) & relaxed
-    accepted |= (rule == SYNTHETIC) & (u < alpha.first)
     accepted |= (rule == THRESHOLDS) & thresholds
     return accepted | ((rule == LENIENCE) & lenient)
 
 
 @triton.jit
-def walk(drafts, x, target, draft, positions, random, rule, alpha, block, SCORES_END: tl.constexpr, S):
+def walk(drafts, x, target, draft, positions, random, rules, rule, alpha, block, SCORES_END: tl.constexpr, S):
     """Looks at positions until one is rejected or, in a block, cannot be reached: the position, and the bits of status.
 
     In a block r_0 = 1, r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i)). Where what is known of pi already accepts,
@@ -68,6 +77,8 @@ def walk(drafts, x, target, draft, positions, random, rule, alpha, block, SCORES
         accepted = tl.where(of_law, accept_test(pi_d, q_d, u), lenient)
         if some(~of_law):
             accepted |= ~of_law & accept_by_target(rule, alpha, seen, u, target)
+            synthetic = rule == SYNTHETIC
+            accepted |= synthetic & (u < synthetic_rate(rules, alpha, x.b, i, walking & synthetic & (i < drafts.G)))
         next_r = tl.where(pi_d >= enough, 1.0, tl.where(pi_d > 0, r * pi_d / draft_prob(q_d), 0.0))
         put_position(positions, drafts, x, i, Position(position.p, position.q, pi, position.tested, r))
         walking = tl.where(block, drawn & (next_r > 0), position.tested & accepted)
@@ -106,7 +117,7 @@ def verify_request(
     tl.store(out.by_rule + b, mine.to(tl.int32))
     if some(mine):
         x = request_of(drafts, b, b >= 0)
-        n, status = walk(drafts, x, target, draft, positions, random, rule, alpha, block, SCORES_END, S)
+        n, status = walk(drafts, x, target, draft, positions, random, rules, rule, alpha, block, SCORES_END, S)
         n, token, logprob, status = resample(
             drafts, x, n, status, target, draft, positions, masses, random, alpha, block, S
         )

@@ -156,23 +156,31 @@ def sampling(
     return out
 
 
-def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int):
-    """rule [B] or [1] and alpha [B], [1], [B, 2] or [1, 2]: whether alpha is each request's own, and whether of
-    pairs."""
+def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int, G: int | None = None):
+    """rule [B] or [1] and alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2], as Rules wants
+    them."""
     that(rule is not None or alpha is None, op, "alpha needs a rule, got none")
-    codes, each, pairs = per_row(op, "rule", rule, B, like), False, False
+    codes, each, pairs, positions = per_row(op, "rule", rule, B, like), False, False, False
     if alpha is not None:
         device(op, "alpha", alpha, like)
         dtype(op, "alpha", alpha, torch.float32)
-        fits = alpha.dim() == 1 or (alpha.dim() == 2 and alpha.size(1) == 2)
-        that(fits and alpha.size(0) in (B, 1), op, f"alpha must have shape [{B}] or [{B}, 2], got {list(alpha.shape)}")
-        alpha, each, pairs = alpha.contiguous(), alpha.size(0) != 1, alpha.dim() == 2
+        more = "" if G is None else f" or [{B}, {G}, 1]"
+        fits = tuple(alpha.shape[1:]) in [(), (2,), *([] if G is None else [(G, 1), (G, 2)])]
+        that(alpha.dim() > 0 and fits and alpha.size(0) in (B, 1), op,
+             f"alpha must have shape [{B}] or [{B}, 2]{more}, got {list(alpha.shape)}")  # fmt: skip
+        each, positions = alpha.size(0) != 1, alpha.dim() == 3
+        pairs = alpha.dim() > 1 and alpha.size(-1) == 2
+        alpha = alpha.contiguous() if alpha.numel() else None
     if rule is not None and like.device.type == "cpu":
-        check_rules(op, rule.expand(B).tolist(), alpha if alpha is None or pairs else alpha[:, None], block)
-    return codes, alpha, each, pairs
+        given = None if alpha is None else alpha.view(alpha.size(0), -1, 2 if pairs else 1)
+        check_rules(op, rule.expand(B).tolist(), given, block)
+    if positions and alpha is not None:
+        alpha = alpha.transpose(0, 1).contiguous()
+    return codes, alpha, each, pairs, positions
 
 
 def check_rules(op: str, codes: list, alpha, block: bool) -> None:
+    """alpha [B or 1, positions or 1, parameters], or None"""
     names = {rule.code: name for name, rule in TABLE.items()}
     for b, code in enumerate(codes):
         that(code in names, op, f"rule must be a code from 0 to {len(TABLE) - 1}, got {code} at index {b}")
@@ -181,13 +189,11 @@ def check_rules(op: str, codes: list, alpha, block: bool) -> None:
         that(not block or rule.defines_distribution, op, wanted)
         if alpha is None:
             continue
-        values = alpha[b if len(alpha) > 1 else 0].tolist()
-        for which, parameter, x in zip(("alpha", "the second alpha"), rule.parameters, values):
-            that(
-                x in parameter,
-                op,
-                f"{which} of rule {names[code]} must be in {parameter.range}, got {x:g} at index {b}",
-            )
+        of_positions = alpha[b if len(alpha) > 1 else 0].tolist()
+        for values in of_positions if names[code] == "synthetic" else of_positions[:1]:
+            for which, parameter, x in zip(("alpha", "the second alpha"), rule.parameters, values):
+                wanted = f"{which} of rule {names[code]} must be in {parameter.range}, got {x:g} at index {b}"
+                that(x in parameter, op, wanted)
 
 
 def row_pair(op, p, q):

@@ -30,9 +30,10 @@ class Rules(NamedTuple):
     """One rule and its parameters for each request."""
 
     rule: Any  # Values; without data: exact
-    alpha: Any  # [B] or [B, 2], or one for all of them; None: the defaults
+    alpha: Any  # [B] or [B, 2], or one for all of them, of each position behind one another; None: the defaults
     each: Any  # whether alpha is each request's own
     pairs: Any  # whether the second parameter stands beside the first
+    positions: Any  # whether alpha is each position's own: of synthetic; the others take the first one's
 
 
 class Alpha(NamedTuple):
@@ -129,3 +130,16 @@ def rule_of(rules, b, mask):
         first = alpha.first
         end = ((rule == LOSSY) & (first == 0)) | (((rule == LENIENCE) | (rule == ENSEMBLE)) & (first == 1))
         return tl.where(end, EXACT, rule), alpha
+
+
+@triton.jit
+def synthetic_rate(rules, alpha, b, i, mask):
+    """At position i; a program is a request."""
+    if rules.alpha is None:
+        return alpha.first
+    else:
+        of_position = tl.where(rules.each, tl.num_programs(0), 1) * rules.positions
+        at = rules.alpha + (b * rules.each + i * of_position) * (1 + rules.pairs.to(tl.int32))
+        x = tl.load(at, mask=mask, other=float("nan")).to(tl.float64)
+        zero = tl.full([], 0.0, tl.float64)
+        return nearest(x, zero, zero + 1.0, zero, False, False)
