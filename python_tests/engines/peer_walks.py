@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What FlashInfer and SGLang say that their kernels decide, walked one request at a time in float64."""
+
+import numpy as np
+
+
+def drawn(weights, coin):
+    """The first id whose running sum exceeds coin times the total."""
+    return int(np.argmax(np.cumsum(weights) > coin * weights.sum()))
+
+
+def chain(p, q, drafts, coins, final):
+    """(accepted drafts, the token behind them): p [G+1, V], q [G, V]."""
+    for i, d in enumerate(drafts):
+        if not coins[i] * q[i, d] < p[i, d]:
+            return i, drawn(np.maximum(p[i] - q[i], 0), final)
+    return len(drafts), drawn(p[len(drafts)], final)
+
+
+def block(p, q, drafts, coins, final):
+    """As chain, the block as a whole: the longest prefix whose coin lies below its h is kept."""
+    G = len(drafts)
+    r, tau, scale = 1.0, 0, 1.0
+    for i, d in enumerate(drafts):
+        r = min(1.0, r * p[i, d] / q[i, d])
+        left = np.maximum(r * p[i + 1] - q[i + 1], 0).sum() if i + 1 < G else 0.0
+        h = r if i + 1 == G else left / (left + 1 - r) if left + 1 - r > 0 else 1.0
+        if coins[i] < h:
+            tau, scale = i + 1, r
+    weights = p[G] if tau == G else np.maximum(scale * p[tau] - q[tau], 0)
+    return tau, drawn(weights, final)
+
+
+def tree(first, sibling, tokens, p, coins, final, depth, single=1.0, acc=1.0):
+    """(path, tokens behind its nodes): one coin a visited node, laid against the running sum of its children's p."""
+    node, path, out = 0, [0], []
+    while True:
+        weights, seen, child = p[node].copy(), 0.0, first[node] if len(out) < depth else -1
+        while child >= 0:
+            t = tokens[child]
+            seen += p[node, t]
+            if coins[node] < seen / acc or p[node, t] >= single:
+                break
+            weights[t] = 0.0
+            child = sibling[child]
+        if child < 0:
+            return path, [*out, drawn(weights, final)]
+        node = child
+        path.append(node)
+        out.append(tokens[node])
+
+
+def greedy(first, sibling, tokens, chosen, depth):
+    node, path, out = 0, [0], []
+    while True:
+        out.append(chosen[node])
+        child = first[node] if len(path) <= depth else -1
+        while child >= 0 and tokens[child] != chosen[node]:
+            child = sibling[child]
+        if child < 0:
+            return path, out
+        node = child
+        path.append(node)
+
+
+def eagle(rng, topk, depth, selected):
+    """A drafter's tree: (numbers of the groups' parents, the numbers selected, ascending, each one's parent number).
+
+    topk drafts of the root, then at each level topk drafts of each of the topk best of the level before. A child scores
+    less than its parent, so the best of all hold the parents of each of theirs.
+    """
+    scores, parent_of, groups = list(rng.random(topk)), [-1] * topk, [-1]
+    level = list(range(topk))
+    for _ in range(depth - 1):
+        groups += level
+        below = []
+        for number in level:
+            for _ in range(topk):
+                below.append(len(scores))
+                scores.append(scores[number] * rng.random())
+                parent_of.append(number)
+        level = sorted(below, key=lambda n: -scores[n])[:topk]
+    best = sorted(sorted(range(len(scores)), key=lambda n: -scores[n])[:selected])
+    return groups, best, [parent_of[n] for n in best]

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeds as engines give them, one number or one tensor for a batch, as the seeds [B] that the ops take."""
+
+from __future__ import annotations
+
+import torch
+
+_WORD = 1 << 64
+_LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
+_ROW = 40  # a row's number stands in a seed's upper bits, so that rows of one small seed draw different numbers
+
+
+def signed(number: int) -> int:
+    """The same 64 bits as a signed number."""
+    number %= _WORD
+    return number - _WORD if number > _LARGEST else number
+
+
+def of_rows(seed: int | torch.Tensor, B: int, device: torch.device) -> torch.Tensor:
+    """[B] int64: seed XOR (b << 40)."""
+    rows = torch.arange(B, device=device) << _ROW
+    if isinstance(seed, torch.Tensor):
+        return rows ^ seed.view(torch.int64)
+    return rows ^ signed(seed)
+
+
+def drawn(generator: torch.Generator | None, B: int, device: torch.device) -> torch.Tensor:
+    """[B] int64 from the generator, or from the device's own."""
+    where = device if generator is None else generator.device
+    return torch.randint(_LEAST, _LARGEST, (B,), generator=generator, device=where).to(device)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashInfer's ``chain_speculative_sampling`` on verify_chain: the same arguments, so that an import is what changes.
+
+    from specdec_kernels.integrations.flashinfer import chain_speculative_sampling
+
+Written from the documentation of FlashInfer 0.7; FlashInfer itself is not imported.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from specdec_kernels.integrations import _keys
+from specdec_kernels.ops.accept import accept
+from specdec_kernels.ops.uniforms import uniforms
+from specdec_kernels.ops.verify_chain import verify_chain
+
+_OP = "chain_speculative_sampling"
+
+
+def chain_speculative_sampling(
+    draft_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    target_probs: torch.Tensor,
+    maybe_output_accepted_token_num: torch.Tensor | None = None,
+    maybe_output_emitted_draft_token_num: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    seed: int | torch.Tensor | None = None,
+    offset: int | torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``flashinfer.sampling.chain_speculative_sampling``: verify one drafted path per request from probabilities.
+
+    The law of what is emitted is FlashInfer's, the target's; the random numbers are others. What differs:
+
+    - **Random numbers.** Request b draws by the seed ``seed ^ (b << 40)`` and by ``offset``, as ``uniforms`` shows
+      them. Without both numbers, seeds come from the generator (by default the device's), on the device.
+    - **The count of single acceptances** tests each position once, by the coin that verification uses where it gets so
+      far. FlashInfer tosses a second coin for the position at which it has stopped, so that its count may hold it.
+    - **Edges.** A drafted id of draft probability 0 was not drawn from that row and is rejected; FlashInfer keeps it if
+      the target allows it. An id below 0 ends its request's draft; FlashInfer reads outside of its rows. Where
+      (p - q)+ has no mass the token comes from p.
+    - **Types.** Rows of bfloat16 and float16 are read as they are, ids may be int64, any device will do, and nothing
+      waits for it. ``deterministic`` changes nothing: every answer is.
+
+    Args:
+        draft_probs: [B, G, V], draft_token_ids [B, G], target_probs [B, G+1, V].
+        maybe_output_accepted_token_num: [B] integers: the number of drafts that pass their test, each for itself, is
+            added in place.
+        maybe_output_emitted_draft_token_num: [B] integers: the number of drafts that are emitted is added in place.
+        deterministic: ignored.
+        generator: seeds are drawn from it where seed or offset is None.
+        seed, offset: both numbers, or both tensors [1] or [B] of int64 or uint64; an offset that differs between calls
+            gives new numbers.
+
+    Returns:
+        (token ids [B, G+1] int32 with -1 behind the last one, and the two counts: the tensors given, or new ones of
+        int32).
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
+    Example:
+        >>> p, q = torch.tensor([0.5, 0.3, 0.2]).expand(1, 3, 3), torch.tensor([0.2, 0.5, 0.3]).expand(1, 2, 3)
+        >>> tokens, _, emitted = chain_speculative_sampling(q, torch.tensor([[0, 0]]), p, seed=1, offset=0)
+        >>> tokens[0, :2].tolist(), emitted.tolist()  # p(0) > q(0): kept for sure
+        ([0, 0], [2])
+
+    Source: Chen et al. 2023, Algorithm 2; FlashInfer.
+    """
+    B, G = draft_token_ids.shape
+    device = target_probs.device
+    seeds, offsets = _numbers(seed, offset, generator, B, device)
+    out = verify_chain(
+        target_probs, draft_token_ids, draft_probs, target_kind="probs", draft_kind="probs", seed=seeds, offset=offsets
+    )
+    counts = (_passing(draft_probs, draft_token_ids, target_probs, uniforms(seeds, offsets, G)), out.num_accepted)
+    given = (maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num)
+    accepted, emitted = (n if x is None else x.add_(n) for x, n in zip(given, counts))
+    return out.tokens.to(torch.int32), accepted, emitted
+
+
+def _numbers(seed, offset, generator, B, device):
+    """Seeds and offsets [B] int64."""
+    if seed is None or offset is None:
+        return _keys.drawn(generator, B, device), torch.zeros(B, dtype=torch.int64, device=device)
+    if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
+        raise ValueError(f"{_OP}: seed and offset must both be numbers or both tensors, got one of each")
+    for name, x in (("seed", seed), ("offset", offset)):
+        if isinstance(x, torch.Tensor) and (x.dim() != 1 or x.size(0) not in (1, B)):
+            raise ValueError(f"{_OP}: {name} must be a number or have shape [{B}] or [1], got {list(x.shape)}")
+    if isinstance(offset, torch.Tensor):
+        offsets = offset.view(torch.int64).expand(B)
+    else:
+        offsets = torch.full((B,), _keys.signed(offset), dtype=torch.int64, device=device)
+    return _keys.of_rows(seed, B, device), offsets
+
+
+def _passing(q, tokens, p, u):
+    """[B] int32: how many drafts pass the test, each by its own coin."""
+    ids = tokens.to(torch.int64)
+    inside = (ids >= 0) & (ids < min(p.size(2), q.size(2)))
+    ids = torch.where(inside, ids, 0).unsqueeze(2)
+    p, q = (x[:, : ids.size(1)].gather(2, ids).squeeze(2) for x in (p, q))
+    return (accept(p, q, u) & inside).sum(1, dtype=torch.int32)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One drafted path per request: SGLang's chain kernel and its block-wise one on verify_chain."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from specdec_kernels.integrations import _keys
+from specdec_kernels.integrations.sglang import outputs
+from specdec_kernels.ops.verify_chain import verify_chain
+
+
+def chain_speculative_sampling_triton(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor | None,
+    retrive_next_sibling: torch.Tensor | None,
+    uniform_samples: torch.Tensor,
+    uniform_samples_for_final_sampling: torch.Tensor,
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor,
+    threshold_single: float = 1.0,
+    threshold_acc: float = 1.0,
+    deterministic: bool = True,
+    *,
+    block_verification: bool = False,
+) -> None:
+    """One drafted path per request by min(1, p / q): ``verify_chain``, by the caller's coins. What differs:
+
+    - Where nothing is left of (p - q)+ the token comes from p; SGLang emits the last id of the vocabulary.
+    - A draft probability up to 1 + 1e-3 counts as 1, since sums of rounded floats get there; SGLang rejects the draft.
+    - An id below 0 ends its request's draft, and the next token comes from p.
+
+    Args:
+        predicts ... retrive_index: as in ``tree_speculative_sampling_target_only``; candidates [B, S], the last
+            committed token's first.
+        retrive_next_token, retrive_next_sibling, threshold_single, threshold_acc, deterministic: ignored, as there.
+        uniform_samples: [B, S]: draft i's coin (from 1 on) in column i - 1.
+        uniform_samples_for_final_sampling: [B].
+        target_probs: [B, S, V].
+        draft_probs: [B, S-1, V], or with rows behind these, which are not read.
+        block_verification: ``verify_chain``'s method "block".
+    """
+    op = "chain_speculative_sampling_triton"
+    S = outputs.check(op, candidates, accept_index, accept_token_num)
+    if S != candidates.size(1):
+        raise ValueError(f"{op}: accept_index must have shape {list(candidates.shape)}, got {list(accept_index.shape)}")
+    uniforms = torch.cat([uniform_samples[:, : S - 1], uniform_samples_for_final_sampling.unsqueeze(1)], 1).double()
+    out = verify_chain(
+        target_probs,
+        candidates[:, 1:],
+        draft_probs[:, : S - 1],
+        target_kind="probs",
+        draft_kind="probs",
+        method="block" if block_verification else "token",
+        uniforms=uniforms,
+    )
+    path = torch.arange(S, device=candidates.device).expand(len(candidates), S)
+    path = torch.where(path <= out.num_accepted.unsqueeze(1), path, -1)
+    outputs.write(predicts, accept_index, accept_token_num, retrive_index, path, out.tokens)
+
+
+class RejectionNoise(NamedTuple):
+    """What ``BlockwiseRejection`` draws by; SGLang's own will do too."""
+
+    key: int  # the same on every rank
+    counter: torch.Tensor  # [1] int64, on the device: a call adds 1
+
+
+def make_rejection_noise(random_seed: int, device: torch.device | str) -> RejectionNoise:
+    return RejectionNoise(_keys.signed(random_seed), torch.zeros(1, dtype=torch.int64, device=device))
+
+
+class BlockwiseRejection:
+    """SGLang's name for rejection sampling that reads raw logits block by block, as ``verify_chain`` does."""
+
+    @staticmethod
+    def execute(
+        *,
+        candidates: torch.Tensor,
+        target_logits: torch.Tensor,
+        draft_logits: torch.Tensor | None,
+        target_temperatures: torch.Tensor,
+        draft_temperatures: torch.Tensor,
+        noise: Any,
+        cutoff_verify_lens: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """One drafted path per request, from logits. What differs from SGLang's:
+
+        - Request b draws by the seed ``noise.key ^ (b << 40)`` and the offset ``noise.counter``, numbers of
+          ``uniforms``: a replayed graph draws anew there too, and ranks agree.
+        - An id below 0 ends its request's draft, and the bonus comes from the target's law there.
+        - A temperature of 0 is greedy.
+
+        Args:
+            candidates: [B, S], the last committed token's first.
+            target_logits: [B*S, V] and draft_logits [B, S-1 or more, Vq], before temperature; None: one-hot drafts.
+            target_temperatures, draft_temperatures: [B] or [B, 1].
+            noise: ``key`` and ``counter``, as in ``RejectionNoise``. The counter is advanced in place.
+            cutoff_verify_lens: [B]: at most so many tokens of request b are emitted; where that cuts accepted drafts
+                off, the first of them takes the bonus's place.
+
+        Returns:
+            (accepted drafts [B] int32, the token behind them [B] int64, accepted drafts that were cut off [B] int32).
+        """
+        B, S = candidates.shape
+        drafted: dict[str, Any] = {}
+        if draft_logits is not None:
+            drafted = {"draft_temperature": draft_temperatures.reshape(-1).float()}
+            draft_logits = draft_logits[:B, : S - 1]
+        out = verify_chain(
+            target_logits.unflatten(0, (B, S)),
+            candidates[:, 1:],
+            draft_logits,
+            temperature=target_temperatures.reshape(-1).float(),
+            seed=_keys.of_rows(noise.key, B, candidates.device),
+            offset=noise.counter,
+            **drafted,
+        )
+        noise.counter.add_(1)
+        accepted = out.num_accepted
+        if cutoff_verify_lens is not None:
+            accepted = torch.minimum(accepted, cutoff_verify_lens.to(accepted) - 1).clamp(min=0)
+        bonus = out.tokens.gather(1, accepted.to(torch.int64).unsqueeze(1)).squeeze(1)
+        return accepted, bonus, out.num_accepted - accepted

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verification of a tree that is given by first children and next siblings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from specdec_kernels.integrations.sglang import outputs
+from specdec_kernels.ops.verify_tree import verify_tree
+
+_LEAST = 1e-9  # of a threshold: SGLang holds threshold_acc above it
+
+
+def tree_speculative_sampling_target_only(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
+    uniform_samples: torch.Tensor,
+    uniform_samples_for_final_sampling: torch.Tensor,
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None = None,
+    threshold_single: float = 1.0,
+    threshold_acc: float = 1.0,
+    deterministic: bool = True,
+) -> None:
+    """A tree by the target's law alone: ``verify_tree`` with method "target_only", by the caller's coins.
+
+    The decisions are SGLang's, coin by coin: a visited node's coin must lie below the sum of its children's
+    probabilities so far, divided by threshold_acc, or a child's own probability reach threshold_single. What differs:
+
+    - A coin that *equals* the sum rejects: SGLang's ``<=`` accepts a token of probability 0 by a coin of 0.
+    - A second sibling of the same token is skipped; SGLang adds its probability once more, which biases the law.
+    - Thresholds of 0 count as 1e-9 (SGLang does so with threshold_acc), so that a token of probability 0 is never kept.
+    - ``draft_probs`` is neither read nor written. SGLang's kernel takes it zeroed, as scratch.
+
+    Args:
+        predicts, accept_index, accept_token_num: written in place, int32: ``predicts[accept_index[b, i]]`` is the token
+            behind node i of the accepted path, accept_token_num the number of accepted drafts.
+        candidates: [B, N] drafted ids, the root's first.
+        retrive_index: [B, N], the place of each node in predicts.
+        retrive_next_token, retrive_next_sibling: [B, N] first child and next sibling, -1 for none. A node comes before
+            its children.
+        uniform_samples: [B, N] in [0, 1): node i's coin decides among its children.
+        uniform_samples_for_final_sampling: [B].
+        target_probs: [B, N, V].
+        draft_probs, deterministic: ignored.
+        threshold_single, threshold_acc: in [0, 1]; 1 and 1 keep the target's law.
+    """
+    op = "tree_speculative_sampling_target_only"
+    S = outputs.check(op, candidates, accept_index, accept_token_num)
+    uniforms = torch.cat([uniform_samples, uniform_samples_for_final_sampling.unsqueeze(1)], 1).double()
+    thresholds = tuple(max(float(x), _LEAST) for x in (threshold_single, threshold_acc))
+    lossy: dict[str, Any] = {} if thresholds == (1.0, 1.0) else {"rule": "thresholds", "alpha": thresholds}
+    out = verify_tree(
+        (_parents(retrive_next_token, retrive_next_sibling), candidates),
+        target_probs,
+        method="target_only",
+        max_depth=S - 1,
+        links=(retrive_next_token, retrive_next_sibling),
+        target_kind="probs",
+        uniforms=uniforms,
+        **lossy,
+    )
+    outputs.write(predicts, accept_index, accept_token_num, retrive_index, out.path, out.tokens)
+
+
+def verify_tree_greedy(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
+    target_predict: torch.Tensor,
+) -> None:
+    """Follow the target's own choice while it was drafted: ``verify_tree`` with method "greedy". Nothing differs.
+
+    Args:
+        predicts ... retrive_next_sibling: as in ``tree_speculative_sampling_target_only``.
+        target_predict: [B, N], at the place that retrive_index gives a node: the token that the target puts behind it.
+    """
+    S = outputs.check("verify_tree_greedy", candidates, accept_index, accept_token_num)
+    parents = _parents(retrive_next_token, retrive_next_sibling)
+    chosen = target_predict.flatten()[retrive_index]
+    # What the walk needs to know of a child is whether it is the one: two ids, and rows whose argmax is the second.
+    found = (candidates == chosen.gather(1, parents.clamp(min=0))).to(torch.int64)
+    rows = torch.arange(2, dtype=torch.float32, device=found.device).expand(*found.shape, 2)
+    links = (retrive_next_token, retrive_next_sibling)
+    path = verify_tree((parents, found), rows, method="greedy", max_depth=S - 1, links=links).path
+    outputs.write(
+        predicts,
+        accept_index,
+        accept_token_num,
+        retrive_index,
+        path,
+        chosen.gather(1, path.clamp(min=0).to(torch.int64)),
+    )
+
+
+def _parents(first_child: torch.Tensor, next_sibling: torch.Tensor) -> torch.Tensor:
+    """[B, N]: who has each node as a child, -1 for the root and for what no list holds."""
+    B, N = first_child.shape
+    nodes = torch.arange(N, device=first_child.device).expand(B, N)
+
+    def pointing(links: torch.Tensor) -> torch.Tensor:
+        """Which node's link names each node, or -1."""
+        named = torch.where((links >= 0) & (links < N), links, N).to(torch.int64)
+        return nodes.new_full((B, N + 1), -1).scatter_(1, named, nodes)[:, :N]
+
+    parent_of_first, elder = pointing(first_child), pointing(next_sibling)
+    eldest = torch.where(elder >= 0, elder, nodes)
+    for _ in range(N.bit_length()):  # each round doubles how far it looks
+        eldest = eldest.gather(1, eldest)
+    return parent_of_first.gather(1, eldest)
