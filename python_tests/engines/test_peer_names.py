@@ -38,6 +38,7 @@ def test_nothing_of_an_engine_is_imported():
         "import sys, specdec_kernels, specdec_kernels.integrations as i, specdec_kernels.integrations.vllm\n"
         "assert 'specdec_kernels.integrations.sglang' not in sys.modules\n"
         "import specdec_kernels.integrations.sglang, specdec_kernels.integrations.flashinfer\n"
+        "import specdec_kernels.integrations.transformers\n"
         "assert not {'sglang', 'sgl_kernel', 'flashinfer', 'vllm', 'transformers'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
