@@ -18,7 +18,7 @@ PAGES = [
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
 TEXT = {page: (ROOT / page).read_text() for page in PAGES}
-FOLDERS = "csrc|specdec_kernels|python_tests|bench|demo|docs|tools|build_tools|\\.ci|\\.github"
+FOLDERS = "csrc|specdec_kernels|python_tests|bench|demo|docs|examples|tools|build_tools|\\.ci|\\.github"
 PATH = rf"`((?:{FOLDERS})/[^`\s*<>{{}}]*|[A-Za-z_.-]+\.(?:py|toml|md|yaml)|Makefile|LICENSE)`"
 
 
