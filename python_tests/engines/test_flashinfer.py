@@ -118,7 +118,8 @@ def test_edges():
     q = torch.tensor([0.0, 1.0, 0.0]).expand(50, 1, 3)
     tokens, singles, emitted = chain_speculative_sampling(q, torch.zeros(50, 1, dtype=torch.int32), p, seed=1, offset=0)
     assert not singles.any() and not emitted.any() and (tokens[:, 0] == 0).all() and (tokens[:, 1] == -1).all()
-    tokens, singles, emitted = chain_speculative_sampling(q, torch.full((50, 1), -1), p, seed=1, offset=0)
+    sure = torch.tensor([1.0, 0.0, 0.0]).expand(50, 1, 3)  # of id 0, as which -1 must not pass
+    tokens, singles, emitted = chain_speculative_sampling(sure, torch.full((50, 1), -1), p, seed=1, offset=0)
     assert not singles.any() and not emitted.any() and set(tokens[:, 0].tolist()) == {0, 1}
     drafts = torch.ones(50, 1, dtype=torch.int64)
     tokens, singles, emitted = chain_speculative_sampling(p[:, :1], drafts, p, seed=1, offset=0)

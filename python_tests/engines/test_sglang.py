@@ -294,6 +294,16 @@ def test_build_tree_without_a_parent():
     assert positions[:3].tolist() == [7, 8, 9]
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_build_tree_of_a_parent_that_does_not_come_before(number):
+    """Draft 2 as a child of itself, or of draft 3: no child of anybody."""
+    groups, chosen = torch.tensor([[-1, number, 1]]), torch.tensor([[0, 2, 3]])
+    places, first, sibling = torch.full((3, 1, 4), -1)
+    out = (torch.ones(16, dtype=torch.bool), torch.zeros(4, dtype=torch.int64), places, first, sibling)
+    sglang.build_tree_kernel_efficient(groups, chosen, torch.tensor([0]), *out, 2, 2, 4, 1)
+    assert first[0, 0] == 1 and not (first[0, 1:] == 2).any() and out[0].view(4, 4)[2].tolist() == [0, 0, 1, 0]
+
+
 def test_the_built_tree_is_what_the_others_take():
     """From SGLang's numbers to the tokens that are kept."""
     groups, chosen = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 1, 2, 3]])  # two of the root, both children of 0

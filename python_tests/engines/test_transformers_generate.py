@@ -69,7 +69,10 @@ def test_greedy_is_plain_generate(models, name, kind):
     assert plain.shape != free.shape or (plain == PAD).sum() > (free == PAD).sum()
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_k": 5, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}])
+ALL = {"top_k": 5, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {"temperature": 0.4}, ALL])
 def test_sampling_is_the_configurations(models, filters):
     """The very tokens of the loop with these parameters and seeds; a batch row's do not depend on its mates."""
     model, draft = models["llama"]
@@ -153,6 +156,7 @@ def refused(model, **more):
 def test_what_it_cannot_do_raises(models):
     model, _ = models["llama"]
     assert "num_beams=2" in refused(model, num_beams=2)
+    assert "prompt_lookup_num_tokens=3, give a drafter" in refused(model, prompt_lookup_num_tokens=3)
     assert "output_scores=True" in refused(model, output_scores=True, return_dict_in_generate=True)
     assert "got RepetitionPenaltyLogitsProcessor" in refused(model, repetition_penalty=1.5)
     assert "got TypicalLogitsWarper" in refused(model, do_sample=True, typical_p=0.5)

@@ -11,6 +11,7 @@ _OP = "speculative"
 _NO_CHANGE = ("LogitNormalization",)  # of the law that is drawn from
 _PREPARED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+_DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # here a drafter says it
 
 
 def speculative(
@@ -39,7 +40,8 @@ def speculative(
 
     What this loop cannot do raises, before anything is decoded: beams, other processors and criteria than max_length
     and eos, scores and hidden states, a cache that holds something already, models outside the CPU or with a sliding
-    window. ``generate`` hands no streamer on: the loop's own ``stream`` yields tokens as they arrive.
+    window. ``generate`` hands neither a streamer nor an assistant_model on: the loop's own ``stream`` yields tokens as
+    they arrive, and a model that drafts is ``drafter``.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: from ``generate``.
@@ -87,6 +89,7 @@ def speculative(
 def _refuse(model, config, model_kwargs):
     """What the loop does not do."""
     wrong = [f"{name}=True" for name in _OUTPUTS if getattr(config, name, None)]
+    wrong += [f"{name}={x}, give a drafter" for name in _DRAFTS if (x := getattr(config, name, None))]
     wrong += [f"num_beams={config.num_beams}"] if (config.num_beams or 1) != 1 else []
     wrong += [name for name, x in model_kwargs.items() if name not in _PREPARED and x is not None]
     wrong += ["an encoder-decoder model"] if model.config.is_encoder_decoder else []
