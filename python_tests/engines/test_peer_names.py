@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from specdec_kernels.integrations import flashinfer, sglang
 
@@ -50,3 +52,37 @@ def test_examples_print_what_they_say():
     )
     assert test.examples
     assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0
+
+
+def test_no_call_looks_at_a_value():
+    """On tensors without values, as torch.compile and a captured graph see them."""
+    B, N, S, V = 3, 6, 4, 8
+    with FakeTensorMode():
+        ids = lambda *shape: torch.empty(shape, dtype=torch.int64)
+        out = lambda n, s: (ids(B * n).int(), ids(B, s).int(), ids(B).int())
+        links, coins = [ids(B, N) for _ in range(4)], [torch.empty(B, N), torch.empty(B)]
+        sglang.tree_speculative_sampling_target_only(*out(N, S), *links, *coins, torch.empty(B, N, V), None, 0.5, 0.5)
+        sglang.verify_tree_greedy(*out(N, S), *links, ids(B, N))
+        chain = [torch.empty(B, S), torch.empty(B), torch.empty(B, S, V), torch.empty(B, S - 1, V)]
+        for block in (False, True):
+            sglang.chain_speculative_sampling_triton(
+                *out(S, S), *[ids(B, S)] * 2, None, None, *chain, block_verification=block
+            )
+        accepted, bonus, cut = sglang.BlockwiseRejection.execute(
+            candidates=ids(B, S),
+            target_logits=torch.empty(B * S, V),
+            draft_logits=torch.empty(B, S, V),
+            target_temperatures=torch.empty(B, 1),
+            draft_temperatures=torch.empty(B, 1),
+            noise=sglang.RejectionNoise(1, ids(1)),
+            cutoff_verify_lens=ids(B),
+        )
+        assert accepted.shape == bonus.shape == cut.shape == (B,)
+        for mode, size in enumerate((torch.bool, torch.bool, torch.uint8)):
+            mask = torch.empty(1000, dtype=size)
+            buffers = (mask, ids(B * N), *(ids(B, N) for _ in range(3)))
+            sglang.build_tree_kernel_efficient(ids(B, 5), ids(B, N - 1), ids(B), *buffers, 2, 3, N, mode)
+        tokens, *_ = flashinfer.chain_speculative_sampling(
+            torch.empty(B, S, V), ids(B, S), torch.empty(B, S + 1, V), seed=ids(B), offset=ids(B)
+        )
+        assert tokens.shape == (B, S + 1) and tokens.dtype == torch.int32
