@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import torch
 
-_LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
+from specdec_kernels.integrations import _keys
+
+_LARGEST = (1 << 63) - 1
 
 
 def keys(
@@ -17,18 +19,13 @@ def keys(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """seed and offset [B] int64. ``offset`` holds the requests' positions; where they are not known, a request's own
     generator gives it a number a step."""
-    seed = torch.randint(_LEAST, _LARGEST, (B,), dtype=torch.int64, device=device)
+    seed = _keys.drawn(None, B, device)
     seeded = {b: generator for b, generator in generators.items() if b < B}
     if offset is None:
         offset = torch.zeros(B, dtype=torch.int64, device=device)
         for b, generator in seeded.items():
             offset[b] = torch.randint(_LARGEST, (), generator=generator, device=generator.device)
     if seeded:
-        values = [_signed(generator.initial_seed()) for generator in seeded.values()]
+        values = [_keys.signed(generator.initial_seed()) for generator in seeded.values()]
         seed[torch.tensor(list(seeded)).to(device)] = torch.tensor(values, dtype=torch.int64).to(device)
     return seed, offset
-
-
-def _signed(seed: int) -> int:
-    """The same 64 bits as a signed number."""
-    return seed - (1 << 64) if seed > _LARGEST else seed
