@@ -185,8 +185,9 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "block, probabilities", lambda: chain(target, probs=1, u=u, rules=(1, WHOLE, PAIRS))
     yield "ragged", ragged
     at = meta(B, G + 1, of=torch.int64), meta(B, G, of=torch.int32)
-    yield "rows by slot", lambda: chain(draft, at=at)
-    yield "rows by slot, block", lambda: chain(draft, at=at, rules=(1, WHOLE, PAIRS))
+    slots = meta(G, B, V, of=dtype).transpose(0, 1)
+    yield "rows by slot", lambda: chain(slots, at=at)
+    yield "rows by slot, block", lambda: chain(slots, at=at, rules=(1, WHOLE, PAIRS))
 
 
 def calls_of_trees(dtype: torch.dtype, V: int):

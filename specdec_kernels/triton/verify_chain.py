@@ -60,7 +60,9 @@ class ChainSide:
         if row is not None:
             check.shape(OP, f"{name}_row", row, *positions)
             row = check.integers(OP, f"{name}_row", row, like).contiguous()
-            K = max(lead[1], 1) if len(lead) == 2 else None
+            # Where slots follow one another as their rows do, a number needs no division.
+            even = len(lead) == 1 or self.rows.batch_stride == lead[1] * self.rows.row_stride
+            K = None if even else max(lead[1], 1)
             self.store = Store(row, lead.numel(), K, launch.FLAGS[self.finds])
 
     def read(self) -> None:
