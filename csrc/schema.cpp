@@ -41,14 +41,15 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // dense: target [B,G+1,V], tokens [B,G], draft [B,G,Vq]; ragged with cu_draft [B+1]: target [R,V], tokens [D], draft
   // [D,Vq] without the bonus row (G or D target rows) where bonus_tokens [B] is given; kinds: 0 logits, 1
   // probabilities; methods: 0 token, 1 block; rule [B] or [1], its codes in csrc/rules/rule.h; alpha [B], [1], [B,2] or
-  // [1,2]
-  // -> tokens [B,G+1], num_accepted [B], logprobs [B,G+1], status [B]
+  // [1,2]; target_row [B,G+1] (ragged [R]), draft_row [B,G] or [B,G+1] ([D] or [R]): that side's rows are then [N,V] or
+  // [S,K,V], its stats [N,4] or [S,K,4] -> tokens [B,G+1], num_accepted [B], logprobs [B,G+1], status [B]
   m.def(
       "verify_chain(Tensor target_logits, Tensor draft_tokens, Tensor? draft_logits, Tensor? cu_draft, SymInt "
       "max_draft, Tensor? bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? "
       "target_stats, Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, "
       "Tensor? draft_min_p, int target_kind, int draft_kind, int method, Tensor? rule, Tensor? alpha, Tensor? seed, "
-      "Tensor? offset, Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? offset, Tensor? uniforms, Tensor? target_row, Tensor? draft_row) -> (Tensor, Tensor, Tensor, "
+      "Tensor)");
 
   // parents, node tokens, target_row, draft_row, first_child, next_sibling [B,N]; draft_nodes [B,K,L]; target [B,M,V];
   // draft [B,Mq,Vq] methods: 0 kseq, 1 recursive, 2 recursive_without_replacement, 3 target_only, 4 greedy, 5

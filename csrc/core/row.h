@@ -114,6 +114,9 @@ SPECDEC_HD Dist from_stats(const Row& row, const RowStats& stats) {
   return d;
 }
 
+// Of a row that is not there nothing can be drawn, as of one that holds NaN.
+SPECDEC_HD Dist no_row() { return from_stats(Row{}, {1, 0, NAN, -HUGE_VALF}); }
+
 SPECDEC_HD Dist from_probs(const Row& row) {
   Dist d;
   d.kind = Kind::kProbs;

@@ -6,28 +6,61 @@
 
 namespace specdec {
 
+// Where positions find their rows, if these do not lie in the order of the positions: row n of a store is [n / K, n %
+// K] of its rows. What lies outside [0, N) is no row, since nobody looks at these numbers before a device does.
+struct Store {
+  Ints row;                    // [B, rows of a request], or as many behind one another if ragged
+  int64_t request_stride = 0;  // of `row`, if dense
+  int64_t N = 0, K = 1;
+  SPECDEC_HD explicit operator bool() const { return bool(row); }
+};
+
 // The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them over.
 struct Side {
   Rows rows;
   Kind kind = Kind::kLogits;
-  const float* stats = nullptr;  // [rows, 4]
-  Sampling sampling;             // [B], where there are no stats
-  int64_t per_request = 0;       // rows of a request, if dense
-  int64_t extra = 0;             // rows of a request beyond its drafts, if ragged
+  const float* stats = nullptr;     // [rows, 4]
+  bool stats_of_positions = false;  // and not of the rows of a store
+  Sampling sampling;                // [B], where there are no stats
+  int64_t per_request = 0;          // positions of a request, if dense
+  int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
+  Store store;
 
-  // Row i of request b; `start` is the request's first drafted token if ragged, else -1.
+  // Position i of request b; `start` is the request's first drafted token if ragged, else -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
     return start < 0 ? b * per_request + i : start + extra * b + i;
   }
+  // The number of its row
+  SPECDEC_HD int64_t number(int64_t start, int64_t b, int64_t i) const {
+    if (!store) return index(start, b, i);
+    return start < 0 ? store.row.at(b * store.request_stride + i * store.row.stride) : store.row[index(start, b, i)];
+  }
+  SPECDEC_HD bool has_row(int64_t start, int64_t b, int64_t i) const {
+    if (!store) return bool(rows);
+    const int64_t n = number(start, b, i);
+    return n >= 0 && n < store.N;
+  }
+  // A drafted token that no row was made for is all of its law.
+  SPECDEC_HD bool is_one_hot(int64_t start, int64_t b, int64_t i) const {
+    return !rows || (store && number(start, b, i) == -1);
+  }
+
+  // Of a position that has a row
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const {
-    return start < 0 ? rows.at(b, i) : rows.at(0, index(start, b, i));
+    if (!store) return start < 0 ? rows.at(b, i) : rows.at(0, index(start, b, i));
+    const int64_t n = number(start, b, i);
+    return rows.at(n / store.K, n % store.K);
+  }
+  SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {
+    return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));
   }
 
   template <class Executor>
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i) const {
+    if (store && !has_row(start, b, i)) return no_row();
     const Row row = at(start, b, i);
     if (kind == Kind::kProbs) return from_probs(row);
-    return from_stats(row, stats ? stats_at(stats, index(start, b, i)) : executor.stats(row, sampling[b]));
+    return from_stats(row, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
   }
 };
 

@@ -50,7 +50,7 @@ struct Rows {
   int64_t V = 0;
   int64_t batch_stride = 0, row_stride = 0;
   DType dtype = kFloat32;
-  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
+  SPECDEC_HD explicit operator bool() const { return V > 0; }  // no rows at all have no memory, but a vocabulary
   SPECDEC_HD Row at(int64_t b, int64_t i) const {
     const int64_t offset = (b * batch_stride + i * row_stride) * (dtype == kFloat32 ? 4 : 2);
     return {static_cast<const char*>(data) + offset, V, dtype};

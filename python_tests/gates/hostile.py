@@ -300,7 +300,27 @@ def verify_chain(rng):
     out |= sides(rng, shapes, B) | randomness(rng, B, G + 1)
     out |= {"bonus_tokens": ids(rng, (B, 1), V, V)[:, 0]} if bonus else {}
     names = [name for name, rule in TABLE.items() if rule.defines_distribution or out["method"] == "token"]
-    return out | (rules(rng, B, names) if given(rng) else {})
+    out |= rules(rng, B, names) if given(rng) else {}
+    return by_number(rng, out)
+
+
+def by_number(rng, out):
+    """A side's rows as a store, once in a while: positions have the number of any of them, or of none."""
+    for side in ("target", "draft"):
+        rows, stats = out.get(f"{side}_logits"), out.get(f"{side}_stats")
+        if rows is None or not given(rng, 0.2):
+            continue
+        lead, wide = rows.shape[:-1], given(rng)
+        N = lead.numel()
+        numbers = [*range(min(N, 3)), N - 1, -1]
+        if given(rng, 0.3):
+            numbers += [-2, N, 2**31 - 1, -(2**31)] + [2**40, 2**63 - 1, -(2**63)] * wide
+        at = torch.tensor([rng.choice(numbers) for _ in range(N)], dtype=I64 if wide else torch.int32)
+        out[f"{side}_row"] = strided(rng, at.reshape(lead))
+        if given(rng, 0.3):
+            flat = {f"{side}_logits": rows, f"{side}_stats": stats}
+            out |= {name: x.reshape(N, x.size(-1)) for name, x in flat.items() if x is not None}
+    return out
 
 
 def verify_tree(rng):
@@ -518,6 +538,8 @@ def requests(op, args):
 def alone(op, args, b, B):
     """The same call for request b only."""
     out = {}
+    sides = [side for side in ("target", "draft") if "tree" not in args and f"{side}_row" in args]
+    whole = [f"{side}_{what}" for side in sides for what in ("logits", "stats")]  # a store's rows are nobody's
     ragged = "cu_draft" in args
     if ragged:
         start, end = args["cu_draft"][b : b + 2].tolist()
@@ -527,7 +549,9 @@ def alone(op, args, b, B):
             x = tuple(part if part is None else part[b : b + 1] for part in x)
         elif name == "cu_draft":
             x = torch.tensor([0, end - start])
-        elif ragged and name in ("draft_tokens", "target_logits", "target_stats", "draft_logits", "draft_stats"):
+        elif name in whole:
+            pass
+        elif ragged and name.startswith(("target_", "draft_")) and name.endswith(("tokens", "logits", "stats", "row")):
             extra = b if x.size(0) == D + B and name != "draft_tokens" else 0
             x = x[start + extra : end + extra + (x.size(0) == D + B and name != "draft_tokens")]
         elif isinstance(x, torch.Tensor) and x.dim():

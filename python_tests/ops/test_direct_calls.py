@@ -108,11 +108,15 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_chain", 16, 2, r"verify_chain: target_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
     (
         "verify_chain",
-        -1,
+        23,
         torch.zeros(4, 5, dtype=F64),
         r"verify_chain: uniforms must have shape \[4, 6\], got \[4, 5\]",
     ),
-    ("verify_chain", -1, None, "verify_chain: needs seed and offset, or uniforms, got neither"),
+    ("verify_chain", 24, SEED, r"verify_chain: target_row must have shape \[4, 6\], got \[3\]"),
+    ("verify_chain", 24, torch.zeros(4, 6), "verify_chain: target_row must be int32 or int64, got Float"),
+    ("verify_chain", 25, SEED, r"verify_chain: draft_row must have 2 dimensions, got shape \[3\]"),
+    ("verify_chain", 25, TREES[:1], r"verify_chain: draft_row must have shape \[4, 5\], got \[1, 4\]"),
+    ("verify_chain", 23, None, "verify_chain: needs seed and offset, or uniforms, got neither"),
     ("verify_tree", 0, SEED, r"verify_tree: parents must have 2 dimensions, got shape \[3\]"),
     (
         "verify_tree",

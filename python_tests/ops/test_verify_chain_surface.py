@@ -284,7 +284,11 @@ print("verified", "full" if malloc(4 * V) is None else "not full")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("extra", ["", "temperature=0.7, top_p=0.9, draft_top_k=50"])
+@pytest.mark.parametrize("extra", [
+    "",
+    "temperature=0.7, top_p=0.9, draft_top_k=50",
+    "target_row=torch.arange(B * (G + 1)).view(B, -1).flip(1), draft_row=torch.arange(B * G).view(B, -1).flip(0)",
+])  # fmt: skip
 @pytest.mark.slow
 def test_no_row_is_copied(extra):
     """At B=64, G=5, V=151,936, in half a megabyte: one float32 row would be 608 kB, one row per request 39 MB."""

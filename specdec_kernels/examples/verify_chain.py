@@ -33,6 +33,7 @@ def calls(x):
     yield "probabilities of the draft", step | random | {"draft_logits": x.probs(B, G), "draft_kind": "probs"}
     yield "blocks", step | random | stats | {"method": "block"}
     yield from by_rule(x, step | random)
+    yield from stored(x, step | random)
     yield from ragged(x, target.flatten(0, 1), draft.flatten(0, 1), step["draft_tokens"].flatten())
 
 
@@ -53,6 +54,33 @@ def by_rule(x, step):
             both = torch.tensor([[1.0 if code == RULES["relaxed"].code else 0.4, 0.5] for code in some])
             alpha = x.on_device(both if first % (2 * B) else both[:, 0])
             yield f"rules from {first}, {method}", step | {"method": method, "rule": x.tensor(*some), "alpha": alpha}
+
+
+def stored(x, step):
+    """Rows that lie elsewhere than in the order of the positions: row n of a store is [n // K, n % K]."""
+    far = x.rows(B, 2 * G)
+    slots = far.transpose(0, 1)  # K = B: their own strides
+    at = x.integers(0, 2 * G * B, B, G + 1).int()
+    kept = {"target_logits": far.flatten(0, 1), "target_row": at, "draft_logits": slots, "draft_row": at[:, :G].long()}
+    yield "rows by number", step | kept
+    stats = row_stats(far.flatten(0, 1))
+    of_slots = stats.view(B, 2 * G, 4).transpose(0, 1)
+    given = {"target_stats": stats, "draft_stats": of_slots, "method": "block", "rule": "chow", "alpha": 0.9}
+    yield "rows by number, stats", step | kept | given | {"draft_row": at}
+    mixed = at[:, :G].where(x.on_device(torch.arange(G) % 2 == 0), -1)
+    yield "one-hot drafts among others", step | {"draft_logits": slots, "draft_row": mixed}
+    hostile = torch.tensor([-2, 2 * G * B, 1 << 40, -(1 << 63), -1, 0])
+    nowhere = x.on_device(hostile.expand(B, G + 1))
+    yield "numbers of no row", step | kept | {"target_row": nowhere.flip(1), "draft_row": nowhere[:, :G]}
+    lengths = torch.tensor((0, *LENGTHS)).cumsum(0)
+    D = int(lengths[-1])
+    some = {
+        "cu_draft": x.on_device(lengths),
+        "max_draft": max(LENGTHS),
+        "draft_tokens": step["draft_tokens"].flatten()[:D],
+    }
+    where = {"target_row": at.flatten()[: D + B], "draft_row": mixed.flatten()[:D]}
+    yield "ragged, rows by slot", step | kept | some | where
 
 
 def ragged(x, target, draft, tokens):

@@ -19,6 +19,35 @@ def are_given(temperature, top_k, top_p, min_p):
     return temperature is not None or top_k is not None or top_p is not None or min_p is not None
 
 
+def check_rows(op, side, rows, want, row, device=None):
+    """One side's rows, of as many dimensions as `want` names; or of a store's, and `row` says where they are."""
+    if row is None:
+        return _check.rows(op, f"{side}_logits", rows, want, device)
+    _check.tensor(op, f"{side}_logits", rows, _check.LOGITS, device)
+    lead, V = want.rsplit(", ", 1)
+    if rows.dim() not in (2, 3):
+        wanted = f"{side}_logits must have shape [N, {V}] or [S, K, {V}] where {side}_row is given"
+        raise ValueError(f"{op}: {wanted}, got {list(rows.shape)}")
+    _check.rows(op, f"{side}_logits", rows, f"N, {V}" if rows.dim() == 2 else f"S, K, {V}")
+    _check.tensor(op, f"{side}_row", row, _check.INTEGERS, rows.device)
+    return _check.dims(op, f"{side}_row", row, lead)
+
+
+def stored(op, side, rows, row, positions):
+    """The shape of a store of rows, named; `row` has a number for each of the positions."""
+    _check.shape(op, f"{side}_row", row, **positions)
+    return dict(zip(("N",) if rows.dim() == 2 else ("S", "K"), rows.shape))
+
+
+def check_no_draft(op, stats, row, parameters):
+    """One-hot drafts have nothing that tells of rows."""
+    if stats is None and row is None and not are_given(*parameters):
+        return
+    given = "draft_stats" if stats is not None else "draft_row" if row is not None else ""
+    wanted = "draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits"
+    raise ValueError(f"{op}: {wanted}, got None with {given or _check.given('draft_', *parameters)}")
+
+
 def stats_of(op, side, kind, stats, parameters, rows, device):
     """One side's stats, checked against its kind and its sampling parameters."""
     given = are_given(*parameters) and _check.given("" if side == "target" else "draft_", *parameters)

@@ -42,6 +42,8 @@ def verify_chain(
     seed: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
+    target_row: torch.Tensor | None = None,
+    draft_row: torch.Tensor | None = None,
 ) -> VerifyChainOutput:
     """Verify one drafted path per request; by default the emitted tokens have exactly the target's law.
 
@@ -85,14 +87,21 @@ def verify_chain(
         seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0.
+        target_row, draft_row: int32 or int64, [B, G+1] and [B, G] (ragged [R], [D]; as many as the rows would be
+            without numbers): the number of each position's row in ``target_logits`` or ``draft_logits``, which are then
+            [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K]; their stats are [N, 4] or
+            [S, K, 4]. Nothing is copied, other rows are not read, positions may share one. A draft_row of -1 is a
+            one-hot draft. Other numbers outside [0, N) raise on no device: a target_row of that kind is as a row of
+            NaN, and a draft_row has no q there, which status tells.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
         token from an invalid row, is NaN. Status 1: a needed row held NaN, +inf or no finite value (the token is the
-        row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft was not in (0, 1 + 1e-3], draft
-        rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a negative one as 0. But for
-        such a token every emitted one lies in [0, V), and bad data in one request changes no other. Under status 0 no
-        logprob is NaN; -inf is that of a token which a rule emits though the target forbids it.
+        row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft was not in (0, 1 + 1e-3], or its
+        draft_row names no row, draft rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a
+        negative one as 0. But for such a token every emitted one lies in [0, V), and bad data in one request changes no
+        other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits though the target forbids
+        it.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
@@ -111,10 +120,13 @@ def verify_chain(
     _check.choice(op, "method", method, CHAIN_METHODS)
     _verify.check_kinds(op, target_kind, draft_kind)
     shapes = _dense if cu_draft is None else _ragged
-    B, G, target_rows, draft_rows = shapes(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens)
+    given = (target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, target_row)
+    B, G, target_rows, draft_rows = shapes(op, *given)
     device = target_logits.device
+    if target_row is not None:
+        target_rows = _verify.stored(op, "target", target_logits, target_row, target_rows)
     if draft_logits is not None:
-        draft_rows = _draft_rows(op, draft_logits, draft_rows, B, device)
+        draft_rows = _draft_rows(op, draft_logits, draft_row, draft_rows, B, device)
     if bonus_tokens is not None:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
         _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
@@ -123,46 +135,48 @@ def verify_chain(
     draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, target_rows, device)
     draft_stats = _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
-    if draft_logits is None and (draft_stats is not None or _verify.are_given(*draft)):
-        given = "draft_stats" if draft_stats is not None else _check.given("draft_", *draft)
-        wanted = "draft_stats and draft_temperature ... draft_min_p need draft_logits"
-        raise ValueError(f"{op}: {wanted}, got None with {given}")
+    if draft_logits is None:
+        _verify.check_no_draft(op, draft_stats, draft_row, draft)
     rule, alpha = _rules.arguments(op, method, rule, alpha, B, device, G)
     sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
     needed = rule is not None or not _check.is_greedy(temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
 
     drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
-    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms)
+    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms, target_row, draft_row)
     return VerifyChainOutput(*torch.ops.specdec.verify_chain(*drafted, *sides, *by))
 
 
-def _dense(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens):
-    """B, G, and the shapes of the target's rows and of the draft's, named."""
+def _dense(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, target_row):
+    """B, G, and the shapes of the target's rows and of the draft's, named: of their numbers where these are given."""
     bonus_row = bonus_tokens is None
     if not bonus_row:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    _check.rows(op, "target_logits", target_logits, "B, G+1, V")
+    _verify.check_rows(op, "target", target_logits, "B, G+1, V", target_row)
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, target_logits.device)
-    B, G, _ = target_logits.shape
-    G -= bonus_row
-    if G < 0:
-        raise ValueError(
-            f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}"
-        )
-    _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
+    if target_row is None:
+        B, G, _ = target_logits.shape
+        G -= bonus_row
+        if G < 0:
+            raise ValueError(
+                f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}"
+            )
+        _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
+    else:
+        _check.dims(op, "draft_tokens", draft_tokens, "B, G")
+        B, G = draft_tokens.shape
     if max_draft is not None:
         _check.integer(op, "max_draft", max_draft, G, G, f"G={G} where cu_draft is not given", "an int or None")
     return B, G, {"B": B, ("G+1" if bonus_row else "G"): G + bonus_row}, {"B": B, "G": G}
 
 
-def _ragged(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens):
+def _ragged(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, target_row):
     """As _dense, of rows behind one another."""
     bonus_row = bonus_tokens is None
     _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)  # it says which shapes the others must have
     if not bonus_row:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    _check.rows(op, "target_logits", target_logits, "R, V")
+    _verify.check_rows(op, "target", target_logits, "R, V", target_row)
     device = target_logits.device
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
     _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
@@ -175,23 +189,28 @@ def _ragged(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens):
         raise ValueError(f"{op}: max_draft must be {wanted}, got None")
     max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
     B, D = cu_draft.size(0) - 1, draft_tokens.size(0)
-    if B + 1 == (target_logits.size(0) - D if bonus_row else bonus_tokens.numel()):
+    rows = target_logits if target_row is None else target_row
+    if B + 1 == (rows.size(0) - D if bonus_row else bonus_tokens.numel()):
         raise ValueError(
             f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
         )
-    rows = {"R" if bonus_row else "D": D + B * bonus_row}
-    _check.shape(op, "target_logits", target_logits, **rows, V=target_logits.size(-1))
-    return B, max_draft, rows, {"D": D}
+    target_rows = {"R" if bonus_row else "D": D + B * bonus_row}
+    if target_row is None:
+        _check.shape(op, "target_logits", target_logits, **target_rows, V=target_logits.size(-1))
+    return B, max_draft, target_rows, {"D": D}
 
 
-def _draft_rows(op, draft_logits, rows, B, device):
-    """The shape that the draft's rows have: as drafted, or with one more row per request."""
-    _check.rows(op, "draft_logits", draft_logits, "D, Vq" if "D" in rows else "B, G, Vq", device)
+def _draft_rows(op, draft_logits, draft_row, rows, B, device):
+    """The shape of the draft's rows: as drafted, or with one more row per request; or that of a store."""
+    _verify.check_rows(op, "draft", draft_logits, ", ".join((*rows, "Vq")), draft_row, device)
+    have = draft_logits if draft_row is None else draft_row
     if "D" in rows:
-        if draft_logits.size(0) == rows["D"] + B:
+        if have.size(0) == rows["D"] + B:
             rows = {"R": rows["D"] + B}
-    elif draft_logits.size(1) == rows["G"] + 1:
+    elif have.size(1) == rows["G"] + 1:
         rows = {"B": B, "G+1": rows["G"] + 1}
+    if draft_row is not None:
+        return _verify.stored(op, "draft", draft_logits, draft_row, rows)
     _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))
     return rows
 

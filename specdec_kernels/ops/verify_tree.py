@@ -214,14 +214,9 @@ def _tables(op, target_row, draft_row, links, B, N, device):
 
 
 def _check_no_draft(op, method, draft_stats, draft_row, draft):
-    """One-hot drafts have nothing that tells of rows."""
     if method == "kseq":
         raise ValueError(f"{op}: method 'kseq' needs draft_logits, got None")
-    if draft_stats is None and draft_row is None and not _verify.are_given(*draft):
-        return
-    given = "draft_stats" if draft_stats is not None else "draft_row" if draft_row is not None else ""
-    wanted = "draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits"
-    raise ValueError(f"{op}: {wanted}, got None with {given or _check.given('draft_', *draft)}")
+    _verify.check_no_draft(op, draft_stats, draft_row, draft)
 
 
 def _draft_stats(op, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device):

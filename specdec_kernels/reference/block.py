@@ -24,6 +24,8 @@ def block(chain):
         if r[-1][0] == 0:
             break  # every later r and h is 0
     last = len(r) - 1
+    if last == len(chain.drafts) and r[last][0] > 0:
+        chain.pair_behind(last)  # looked at, and flagged if it is no law, before the way back
     tau = next(
         (
             i

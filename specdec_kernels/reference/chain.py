@@ -12,8 +12,8 @@ from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
 
 class Chain:
     """drafts: ids up to where the draft ends. target(i), draft(i) -> (Law, slack), target1(i), draft1(i) -> Law (T = 1,
-    no filters), all padded to one width >= the vocabulary. draft None: one-hot drafts. end_row: draft(len(drafts))
-    exists.
+    no filters), all padded to one width >= the vocabulary. draft None, or a Law of None: one-hot drafts. end_row:
+    draft(len(drafts)) exists.
     bonus: the token to emit where all drafts are accepted."""
 
     def __init__(self, drafts, target, draft, target1, draft1, vocab, rule, alpha, chance, bonus=None, end_row=False):
@@ -38,16 +38,22 @@ class Chain:
         return not math.isnan(p.p[d]) and (p.valid or p.gathered)
 
     def pair(self, i, d, p):
-        if self.draft is None:
+        q, slack = self.drawn_from(i)
+        if q is None:
             q = Law(np.eye(1, len(p.p), d)[0], np.zeros(len(p.p)), True, False, d)
             return Pair(p, q, lambda: (self.target1(i), q), self.vocab)
-        q, slack = self.draft(i)
         self.chance.note(slack)
         return Pair(p, q, lambda: (self.target1(i), self.draft1(i)), self.vocab)
 
+    def drawn_from(self, i):
+        """(Law, slack) of the draft's row at position i; None of a one-hot draft."""
+        return (None, math.inf) if self.draft is None else self.draft(i)
+
     def flag(self, pair, d):
         """The premise that d was drawn from q."""
-        if not (pair.draft.valid or pair.draft.gathered):
+        if pair.draft.missing:
+            self.status |= INVALID_DRAFT
+        elif not (pair.draft.valid or pair.draft.gathered):
             self.status |= INVALID_ROW | INVALID_DRAFT
         elif not 0 < pair.q[d] <= Q_MAX:
             self.status |= INVALID_DRAFT
@@ -62,15 +68,24 @@ class Chain:
         if self.bonus is not None:
             self.status |= 0 if 0 <= self.bonus < self.vocab else INVALID_BONUS
             return self.emit(max(self.bonus, 0), math.nan)
-        p = self.p(i)
-        if p.valid and self.end_row and self.draft is not None and self.rule in LAWS and self.rule != "exact":
-            pair = self.pair(i, -1, p)
+        p, pair = self.p(i), self.pair_behind(i)
+        if pair is not None:
             mix = mix_of(pair, self.rule, self.alpha)
-            self.status |= 0 if pair.draft.valid or pair.draft.gathered else INVALID_ROW
             self.chance.note(mix.margin)
             if not mix.defers:
                 return self.draw(p, (mix.law(pair),))
         return self.draw(p)
+
+    def pair_behind(self, i):
+        """The rows behind the last draft, where the draft scored that position too and the rule asks for it, or
+        None."""
+        asks = self.bonus is None and self.end_row and self.rule in LAWS and self.rule != "exact"
+        if not asks or not self.p(i).valid or self.drawn_from(i)[0] is None:
+            return None
+        pair = self.pair(i, -1, self.p(i))
+        if not (pair.draft.valid or pair.draft.gathered):
+            self.status |= INVALID_DRAFT if pair.draft.missing else INVALID_ROW
+        return pair
 
     def draw(self, p, choices=()):
         """The final token from the first of the weights (w, err) that hold any, in the end from p."""

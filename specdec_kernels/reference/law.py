@@ -22,6 +22,7 @@ class Law(NamedTuple):
     fallback: int  # argmax of the finite entries, 0 if there is none
     gathered: bool = False  # a probability row: a test looks at p(d) alone and does not notice the rest
     log_p: np.ndarray | None = None  # [V] of a row of logits: what is left of it may weigh less than a float64 holds
+    missing: bool = False  # there is no row
 
     def log(self, v):
         """ln p(v)."""
@@ -54,6 +55,11 @@ def law_of_logits(z, stats):
     x = np.where(z >= cutoff, (z - top) * scale, -np.inf)
     p = np.exp(x - log_norm)
     return Law(p, p * rounding(x), True, False, argmax_finite(z), log_p=x - log_norm)
+
+
+def no_row(V):
+    """Of a number that names no row: as of a row of NaN."""
+    return Law(np.zeros(V), np.zeros(V), False, False, 0, missing=True)
 
 
 def rounding(x):

@@ -3,11 +3,14 @@
 stand in place of p."""
 
 import itertools
+import math
+
+import torch
 
 from .block import block
 from .chain import Chain
 from .chance import Coins
-from .law import padded
+from .law import no_row, padded
 from .rules import judge, per_request
 from .sides import Side, Verified, pick
 
@@ -45,13 +48,42 @@ class Batch:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
 
-    def laws(self, b, extra, wide, rows, kind, stats, *params):
-        """One side's rows, as sampled and unscaled, padded to one width: i -> (Law, slack), i -> Law; or neither."""
+    def laws(self, b, extra, wide, row, one_hot, rows, kind, stats, *params):
+        """One side's rows, as sampled and unscaled, padded to one width: i -> (Law, slack), i -> Law; or neither.
+        `row`: where they are in a store; `one_hot`: the number of no row that needs none."""
         if rows is None:
             return None, None
-        side = Side(self.rows(rows, b, extra), kind, self.rows(stats, b, extra), pick(params, b))
-        law, law1 = widened(side.law(), wide), widened(side.unscaled().law(), wide)
+        params = pick(params, b)
+        if row is None:
+            side = Side(self.rows(rows, b, extra), kind, self.rows(stats, b, extra), params)
+            laws = side.law(), side.unscaled().law()
+        else:
+            laws = stored(self.rows(row, b, extra).tolist(), one_hot, rows, kind, stats, params)
+        law, law1 = (widened(law, wide) for law in laws)
         return law, lambda i: law1(i)[0]
+
+
+def stored(numbers, one_hot, rows, kind, stats, params):
+    """As Side's laws, of the rows of a store that have these numbers: row n of [S, K, V] is [n // K, n % K]."""
+    *lead, V = rows.shape
+    there = [n for n in numbers if 0 <= n < math.prod(lead)]
+
+    def taken(t):
+        at = [divmod(n, lead[1]) if len(lead) == 2 else (n,) for n in there]
+        return t if t is None else torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
+
+    side = Side(taken(rows), kind, taken(stats), params)
+
+    def law_of(law):
+        def row(i):
+            n = numbers[i]
+            if n in there:
+                return law(there.index(n))
+            return (None if n == one_hot else no_row(V)), math.inf
+
+        return row
+
+    return law_of(side.law()), law_of(side.unscaled().law())
 
 
 def widened(law, wide):
@@ -59,7 +91,7 @@ def widened(law, wide):
 
     def row(i):
         known, slack = law(i)
-        return padded(known, wide), slack
+        return known and padded(known, wide), slack
 
     return row
 
@@ -90,6 +122,8 @@ def verify_chain(
     seed=None,
     offset=None,
     uniforms=None,
+    target_row=None,
+    draft_row=None,
 ):
     """As the op; rule and alpha as rules.per_request reads them. The draft's row behind its last draft is read where
     draft_logits holds one more row per request and the rule is a law other than exact: it must be filled wherever a
@@ -105,11 +139,12 @@ def verify_chain(
     draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     bonus_row, end_row = bonus_tokens is None, False
     if draft_logits is not None:
-        end_row = draft_logits.shape[1] > batch.G if cu_draft is None else len(draft_logits) != len(draft_tokens)
+        positions = draft_logits if draft_row is None else draft_row
+        end_row = positions.shape[1] > batch.G if cu_draft is None else len(positions) != len(draft_tokens)
     walks = []
     for b, chance in enumerate(chances):
-        p, p1 = batch.laws(b, bonus_row, wide, *target)
-        q, q1 = batch.laws(b, end_row, wide, *draft)
+        p, p1 = batch.laws(b, bonus_row, wide, target_row, None, *target)
+        q, q1 = batch.laws(b, end_row, wide, draft_row, -1, *draft)
         ids = batch.rows(draft_tokens, b).tolist()
         drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])

@@ -166,9 +166,10 @@ def calls_of_chains(dtype: torch.dtype, V: int):
         probs=0,
         rules=(0, None, None),
         u=None,
+        at=(None, None),
     ):
         seeds = (None, None) if u is not None else (WHOLE, WHOLE)
-        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, probs, probs, *rules, *seeds, u)
+        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, probs, probs, *rules, *seeds, u, *at)
 
     def ragged():
         rows, drafts, cu_draft = (B * (G + 1), V), (B * G, V), meta(B + 1, of=torch.int32)
@@ -183,6 +184,10 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # a block holds every other walk by a rule
     yield "block, probabilities", lambda: chain(target, probs=1, u=u, rules=(1, WHOLE, PAIRS))
     yield "ragged", ragged
+    at = meta(B, G + 1, of=torch.int64), meta(B, G, of=torch.int32)
+    slots = meta(G, B, V, of=dtype).transpose(0, 1)
+    yield "rows by slot", lambda: chain(slots, at=at)
+    yield "rows by slot, block", lambda: chain(slots, at=at, rules=(1, WHOLE, PAIRS))
 
 
 def calls_of_trees(dtype: torch.dtype, V: int):

@@ -9,6 +9,7 @@ from .core import check, launch
 from .core.filters import Block
 from .core.row import FLT_MAX, Scratch, chunk_sum, chunks_of, load_chunk, offset_of, span, store_stats
 from .core.row_stats import scale_of, stats_of, temperature_of
+from .core.store import names_row, number_of
 
 
 @triton.jit
@@ -16,7 +17,7 @@ def locate(slot, rows, B, G, bonus, D, cu_draft):
     """Slot of a grid over requests and their G + bonus positions -> request, its row, the row's index, whether it
     exists.
 
-    A request's rows are laid out G + extra at a time, or one after the other as cu_draft tells.
+    A request's rows are laid out G + extra at a time, or one after the other as cu_draft tells; or `rows` say where.
     """
     positions = G + bonus
     b = slot // positions
@@ -24,11 +25,18 @@ def locate(slot, rows, B, G, bonus, D, cu_draft):
     b = b.to(tl.int64)
     exists = slot < B * positions
     if cu_draft is None:
-        return b, i, b * (G + rows.extra) + i, exists
+        index = b * (G + rows.extra) + i
+        row = i
     else:
         start, g = span(cu_draft, b, G, D, exists)
-        row = start + b * rows.extra + i
-        return b, row, row, exists & (i < g + bonus)
+        index = start + b * rows.extra + i
+        row = index
+        exists = exists & (i < g + bonus)
+    if rows.store is None:
+        return b, row, index, exists
+    else:
+        row = number_of(rows.store, index, exists)
+        return b, row, index, exists & names_row(rows.store, row)
 
 
 @launch.kernel
@@ -69,25 +77,25 @@ def stats_kernel(rows, B, G, bonus, D, cu_draft, out, S: tl.constexpr):
     store_stats(out, index, stats, exists)
 
 
-def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None) -> Scratch:
+def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, store=None) -> Scratch:
     """The largest finite logit and the exponential sum of every chunk of the rows of one side."""
     table = launch.table(rows.V)
     scratch = launch.scratch(rows, layout.rows, layout.slots, table.few if sampling.filters() else None)
     if layout.slots:
         per_program = table.per_program(layout.slots)
         grid = (launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program))
-        side = launch.side(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout)
+        side = launch.side(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout, store=store)
         launch.run(scan_kernel, grid, table.wide_threads, side, *layout.arguments(), per_program, S=table.sizes())
     return scratch
 
 
-def find_stats(rows, layout: launch.Layout, sampling) -> tuple[torch.Tensor, Scratch]:
-    """The stats [rows, 4] of one side, with the chunk sums behind them."""
-    scratch = scan(rows, layout, sampling, None)
+def find_stats(rows, layout: launch.Layout, sampling, store=None) -> tuple[torch.Tensor, Scratch]:
+    """The stats [positions, 4] of one side, with the chunk sums behind them."""
+    scratch = scan(rows, layout, sampling, None, store)
     table = launch.table(rows.V)
     stats = launch.empty(rows, (layout.rows, 4), torch.float32)
     if layout.slots:
-        side = launch.side(rows, sampling=sampling, scratch=scratch, layout=layout)
+        side = launch.side(rows, sampling=sampling, scratch=scratch, layout=layout, store=store)
         grid = (launch.blocks(layout.slots, table.rows),)
         launch.run(stats_kernel, grid, table.row_threads, side, *layout.arguments(), stats, S=table.sizes())
     return stats, scratch

@@ -11,6 +11,7 @@ from .chain.exact import Stop, final_kernel, stop_kernel
 from .chain.position import FLOATS, INTS, Positions
 from .core import check, launch
 from .core.philox import Random
+from .core.store import Store
 from .row_stats import find_stats
 from .rules.rule import Rules
 
@@ -33,13 +34,17 @@ class ChainSide:
     """The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them
     over."""
 
-    def __init__(self, name, rows, kind, stats, parameters, layout: launch.Layout, like):
-        ragged = layout.cu_draft is not None
+    def __init__(self, name, rows, kind, stats, parameters, layout: launch.Layout, row, like):
         check.that(kind in (0, 1), OP, f"{name}_kind must be 0 (logits) or 1 (probabilities), got {kind}")
-        check.dim(OP, f"{name}_logits", rows, 2 if ragged else 3)
+        positions = (layout.B, layout.G + layout.extra) if layout.cu_draft is None else (layout.rows,)
+        if row is None:
+            check.dim(OP, f"{name}_logits", rows, len(positions) + 1)
+        else:
+            wanted = f"{name}_logits must have 2 or 3 dimensions where {name}_row is given"
+            check.that(rows.dim() in (2, 3), OP, f"{wanted}, got shape {list(rows.shape)}")
         check.device(OP, f"{name}_logits", rows, like)
         self.rows = check.rows(OP, f"{name}_logits", rows)
-        lead = (layout.rows,) if ragged else (layout.B, layout.G + layout.extra)
+        lead = positions if row is None else rows.shape[:-1]
         check.shape(OP, f"{name}_logits", rows, *lead, self.rows.V)
         if stats is not None:
             check.shape(OP, f"{name}_stats", stats, *lead, 4)
@@ -50,17 +55,26 @@ class ChainSide:
         wanted = f"{name}_stats already hold the sampling parameters: give one or the other"
         check.that(stats is None or not given, OP, wanted)
         self.probs, self.stats, self.parameters, self.layout, self.scratch = kind == 1, stats, parameters, layout, None
+        self.finds = not self.probs and stats is None
+        self.store = None
+        if row is not None:
+            check.shape(OP, f"{name}_row", row, *positions)
+            row = check.integers(OP, f"{name}_row", row, like).contiguous()
+            # Where slots follow one another as their rows do, a number needs no division.
+            even = len(lead) == 1 or self.rows.batch_stride == lead[1] * self.rows.row_stride
+            K = None if even else max(lead[1], 1)
+            self.store = Store(row, lead.numel(), K, launch.FLAGS[self.finds])
 
     def read(self) -> None:
-        if not self.probs and self.stats is None:
-            self.stats, self.scratch = find_stats(self.rows, self.layout, self.parameters)
+        if self.finds:
+            self.stats, self.scratch = find_stats(self.rows, self.layout, self.parameters, self.store)
 
     def argument(self, sums: bool = False):
         """`sums`: with the chunk sums of the rows, if they were just found."""
         scratch = None
         if sums and self.scratch is not None:
             scratch = self.scratch._replace(listed=None, few=None)
-        return launch.side(self.rows, self.probs, self.stats, scratch=scratch, layout=self.layout)
+        return launch.side(self.rows, self.probs, self.stats, scratch=scratch, layout=self.layout, store=self.store)
 
 
 def check_layout(draft_tokens, cu_draft, max_draft, like):
@@ -83,17 +97,18 @@ def check_layout(draft_tokens, cu_draft, max_draft, like):
     return B, G, D, cu_draft
 
 
-def draft_side(rows, kind, stats, parameters, B, G, D, cu_draft, by_rule: bool, like):
+def draft_side(rows, kind, stats, parameters, B, G, D, cu_draft, by_rule: bool, row, like):
     """None: one-hot drafts."""
     if rows is None:
-        wanted = "draft_stats and draft sampling parameters need draft_logits, got none"
-        check.that(stats is None and not parameters.given(), OP, wanted)
+        wanted = "draft_row, draft_stats and draft sampling parameters need draft_logits, got none"
+        check.that(stats is None and row is None and not parameters.given(), OP, wanted)
         return None
-    check.dim(OP, "draft_logits", rows, 3 if cu_draft is None else 2)
-    extra = int(rows.size(1) == G + 1) if cu_draft is None else int(B > 0 and rows.size(0) == D + B)
+    name, positions = ("draft_logits", rows) if row is None else ("draft_row", row)
+    check.dim(OP, name, positions, (2 if cu_draft is None else 1) + (row is None))
+    extra = int(positions.size(1) == G + 1) if cu_draft is None else int(B > 0 and positions.size(0) == D + B)
     scored = extra if by_rule else 0  # only a rule reads the draft's row at the end
     layout = launch.Layout(B, G, scored, extra, cu_draft, D)
-    return ChainSide("draft", rows, kind, stats, parameters, layout, like)
+    return ChainSide("draft", rows, kind, stats, parameters, layout, row, like)
 
 
 def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool, positions: int) -> None:
@@ -127,7 +142,7 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
 def verify_chain(
     target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p,
     target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind,
-    method, rule, alpha, seed, offset, uniforms,
+    method, rule, alpha, seed, offset, uniforms, target_row, draft_row,
 ):  # fmt: skip
     check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)
     like = target_logits
@@ -139,9 +154,9 @@ def verify_chain(
     draft_parameters = check.sampling(OP, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, like, B)
     row = int(bonus_tokens is None)
     layout = launch.Layout(B, G, row, row, cu_draft, D)
-    target = ChainSide("target", target_logits, target_kind, target_stats, parameters, layout, like)
+    target = ChainSide("target", target_logits, target_kind, target_stats, parameters, layout, target_row, like)
     draft = draft_side(
-        draft_logits, draft_kind, draft_stats, draft_parameters, B, G, D, cu_draft, rule is not None, like
+        draft_logits, draft_kind, draft_stats, draft_parameters, B, G, D, cu_draft, rule is not None, draft_row, like
     )
     check.that(method in (0, 1), OP, f"method must be 0 (token) or 1 (block), got {method}")
     block = method == 1

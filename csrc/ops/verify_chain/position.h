@@ -27,7 +27,8 @@ SPECDEC_HD bool scores_end(const VerifyChain& a) { return a.draft.rows && a.draf
 // Whether the draft's row has a say at position i.
 SPECDEC_HD bool reads_draft(const VerifyChain& a, int64_t b, int64_t i) {
   const Rule rule = a.rules[b];
-  return a.has_draft(b, i) ? reads_draft(rule) : rule != Rule::kExact && replaces_target(rule) && scores_end(a);
+  if (a.has_draft(b, i)) return reads_draft(rule);
+  return rule != Rule::kExact && replaces_target(rule) && scores_end(a) && !a.draft.is_one_hot(a.start(b), b, i);
 }
 
 // Looks at position i. pi is complete where there is no draft.
@@ -63,7 +64,8 @@ SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int6
   // more.
   const bool matched =
       drafted && p.kind == Kind::kOneHot && (rule == Rule::kExact || rule == Rule::kLossy || rule == Rule::kLenience);
-  const Dist q = !matched && a.draft.rows ? a.draft.dist(executor, a.start(b), b, i) : one_hot(d);
+  const Dist q = matched ? one_hot(d) : a.drawn_from(executor, b, i, d);
+  if (q.kind == Kind::kNothing) return once(executor, [&] { x.status |= kInvalidDraft; });
   const double q_d = drafted ? q.prob(d) : 1;
   once(executor, [&] {
     x.q_d = q_d, x.tested = drafted && q.valid();

@@ -34,7 +34,7 @@ SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_
   }
   const double p_d = r.p.prob(d);
   if (p_d != p_d) return r;  // a probability row that is no law, as this entry alone tells
-  const Dist drawn_from = a.draft.rows ? a.draft.dist(executor, a.start(b), b, i) : one_hot(d);
+  const Dist drawn_from = a.drawn_from(executor, b, i, d);
   const double q_d = drawn_from.prob(d);
   r.accepted = accept(p_d, q_d, a.accept_uniform(b, i));
   if (r.accepted) return r;

@@ -44,6 +44,12 @@ struct VerifyChain {
     const int64_t d = draft_token(b, i);
     return d >= 0 && (d < target.rows.V || d < draft.rows.V);
   }
+  // What draft d at position i was drawn from; nothing where it names a row that is not there.
+  template <class Executor>
+  SPECDEC_HD Dist drawn_from(Executor& executor, int64_t b, int64_t i, int64_t d) const {
+    if (draft.is_one_hot(start(b), b, i)) return one_hot(d);
+    return draft.has_row(start(b), b, i) ? draft.dist(executor, start(b), b, i) : Dist{};
+  }
   // Full acceptance where the engine sampled the bonus token itself
   SPECDEC_HD bool gives_bonus(int64_t b, int64_t i) const { return bonus_tokens && i == drafted(b); }
   SPECDEC_HD double accept_uniform(int64_t b, int64_t i) const {

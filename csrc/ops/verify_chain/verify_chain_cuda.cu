@@ -17,7 +17,7 @@ namespace {
 
 // The chunk statistics and laws of one side's rows, where the caller did not hand its laws over.
 struct Reduced {
-  RowStats* stats = nullptr;  // [rows]
+  RowStats* stats = nullptr;  // [positions]
   ChunkTable table;
   int blocks = 0;  // per row
 };
@@ -34,7 +34,9 @@ struct Step {
 
 SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
   if (s.target.stats) return s.a.target.sampling[b].greedy();
-  return s.a.target.stats && stats_at(s.a.target.stats, s.a.target.index(s.a.start(b), b, i)).scale == HUGE_VALF;
+  const Side& target = s.a.target;
+  const int64_t start = s.a.start(b);
+  return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).scale == HUGE_VALF;
 }
 
 template <bool kFiltered>
@@ -57,10 +59,11 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   for (int64_t j = threadIdx.x; j < i && j < g; j += kThreads) needless |= !a.has_draft(b, j);
   if (__syncthreads_or(needless)) return;
 
-  const bool reads_target = s.target.stats && !a.gives_bonus(b, i);
+  const bool reads_target = s.target.stats && !a.gives_bonus(b, i) && a.target.has_row(start, b, i);
   const bool walks = a.by_rule(b);
-  const bool reads_draft_row =
-      s.draft.stats && (walks ? reads_draft(a, b, i) : a.has_draft(b, i) && !greedy_target(s, b, i));
+  const bool reads_draft_row = s.draft.stats &&
+                               (walks ? reads_draft(a, b, i) : a.has_draft(b, i) && !greedy_target(s, b, i)) &&
+                               a.draft.has_row(start, b, i);
   const bool of_target = part < s.target.blocks;
   if (of_target ? reads_target : reads_draft_row) {
     const Side& side = of_target ? a.target : a.draft;
@@ -129,7 +132,7 @@ class ReduceRoom {
   void take(const Scratch& scratch, int per_warp, Side& side, Reduced& reduced) const {
     if (!reduces_) return;
     reduced = {scratch.at<RowStats>(stats_), table_.in(scratch), blocks_per_row(chunk_count(side.rows.V), per_warp)};
-    side.stats = reinterpret_cast<const float*>(reduced.stats);
+    side.stats = reinterpret_cast<const float*>(reduced.stats), side.stats_of_positions = true;
   }
 
  private:

@@ -10,13 +10,28 @@
 
 namespace specdec {
 
-// Rows of one side: [B, G + extra, V], or [D + extra * B, V] if ragged.
-inline Side chain_side(const Op& op, const VerifyChain& a, const char* name, const Tensor& rows, int64_t kind,
-                       const OptTensor& stats, const Sampling& sampling, int64_t extra) {
-  Side s = a.cu_draft ? side(op, name, rows, kind, stats, sampling, {a.D + extra * a.B})
-                      : side(op, name, rows, kind, stats, sampling, {a.B, a.G + extra});
+// Rows of one side: of every position, [B, G + extra, V], or [D + extra * B, V] if ragged; or where `row` [B, G +
+// extra], [D + extra * B] says which, [N, V] or [S, K, V].
+inline Side chain_side(const Op& op, const VerifyChain& a, const std::string& name, const Tensor& rows, int64_t kind,
+                       const OptTensor& stats, const Sampling& sampling, int64_t extra, const OptTensor& row) {
+  const bool ragged = bool(a.cu_draft);
+  std::vector<int64_t> positions{a.B, a.G + extra}, shape;
+  if (ragged) positions = {a.D + extra * a.B};
+  if (row) {
+    check(rows.dim() == 2 || rows.dim() == 3, op, name, "_logits must have 2 or 3 dimensions where ", name,
+          "_row is given, got shape ", bracketed(rows.sizes()));
+    for (int64_t i = 0; i + 1 < rows.dim(); ++i) shape.push_back(rows.size(i));
+  }
+  Side s = side(op, name, rows, kind, stats, sampling, row ? shape : positions);
   s.per_request = a.G + extra;
   s.extra = extra;
+  if (!row) return s;
+  const std::string index = name + "_row";
+  check_shape(op, index.c_str(), *row, positions);
+  s.store.row = ints(op, index.c_str(), *row, row->stride(row->dim() - 1));
+  s.store.request_stride = ragged ? 0 : row->stride(0);
+  s.store.K = shape.back();
+  s.store.N = shape.size() == 1 ? s.store.K : shape[0] * s.store.K;
   return s;
 }
 
@@ -58,7 +73,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
     const OptTensor& top_p, const OptTensor& min_p, const OptTensor& target_stats, const OptTensor& draft_stats,
     const OptTensor& draft_temperature, const OptTensor& draft_top_k, const OptTensor& draft_top_p,
     const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method, const OptTensor& rule,
-    const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms) {
+    const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms,
+    const OptTensor& target_row, const OptTensor& draft_row) {
   const Op op("verify_chain", target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   VerifyChain a;
@@ -69,13 +85,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
 
   const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B);
   const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
-  a.target = chain_side(op, a, "target", target_logits, target_kind, target_stats, of_target, bonus_tokens ? 0 : 1);
+  a.target = chain_side(op, a, "target", target_logits, target_kind, target_stats, of_target, bonus_tokens ? 0 : 1,
+                        target_row);
   if (draft_logits) {
-    check_dim(op, "draft_logits", *draft_logits, cu_draft ? 2 : 3);
-    const int64_t extra = cu_draft ? B > 0 && draft_logits->size(0) == a.D + B : draft_logits->size(1) == G + 1;
-    a.draft = chain_side(op, a, "draft", *draft_logits, draft_kind, draft_stats, of_draft, extra);
+    const Tensor& positions = draft_row ? *draft_row : *draft_logits;
+    check_dim(op, draft_row ? "draft_row" : "draft_logits", positions, (cu_draft ? 1 : 2) + !draft_row);
+    const int64_t extra = cu_draft ? B > 0 && positions.size(0) == a.D + B : positions.size(1) == G + 1;
+    a.draft = chain_side(op, a, "draft", *draft_logits, draft_kind, draft_stats, of_draft, extra, draft_row);
   } else {
-    check(!draft_stats && !of_draft, op, "draft_stats and draft sampling parameters need draft_logits, got none");
+    check(!draft_stats && !of_draft && !draft_row, op,
+          "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
   }
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);

@@ -11,7 +11,8 @@ from ..core.final_token import INVALID_DRAFT, INVALID_ROW
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import Dist, span, widest
 from ..core.row_stats import dist
-from ..core.side import accept_test, is_draft_prob, is_valid, one_hot, prob
+from ..core.side import accept_test, is_draft_prob, is_something, is_valid, one_hot, prob
+from ..core.store import names_row, number_of
 
 
 class Given(NamedTuple):
@@ -71,24 +72,55 @@ def load_drafts(drafts, x, i, mask):
 
 
 @triton.jit
-def row_at(side, drafts, x, i):
-    """Row i of requests, and its index: G + extra rows each, or g + extra one after the other if ragged."""
+def index_of(side, drafts, x, i):
+    """Position i of requests among those of all: G + extra each, or g + extra one after the other if ragged."""
     if drafts.given.cu_draft is None:
-        return i + x.b * 0, x.b * (drafts.G + side.extra) + i
+        return x.b * (drafts.G + side.extra) + i
     else:
-        row = x.start + x.b * side.extra + i
-        return row, row
+        return x.start + x.b * side.extra + i
+
+
+@triton.jit
+def row_at(side, drafts, x, i, there):
+    """The row of a position, and the index of its stats."""
+    index = index_of(side, drafts, x, i)
+    if side.store is None:
+        return (i + x.b * 0 if drafts.given.cu_draft is None else index), index
+    else:
+        row = number_of(side.store, index, there)
+        return row, (index if side.store.OF_POSITIONS else row)
+
+
+@triton.jit
+def has_number(side, drafts, x, i, there):
+    """Where a position has a row, or at least a number that stands for one: -1 does not."""
+    if side.store is None:
+        return there
+    else:
+        return there & (number_of(side.store, index_of(side, drafts, x, i), there) != -1)
 
 
 @triton.jit
 def dist_at(side, drafts, x, i, there, token, S):
-    """The laws of rows i of requests where they are `there`, else one-hot at `token`."""
+    """The laws of rows i of requests where they are `there`, else one-hot at `token`; of a number that names no row
+    nothing, unless it is -1."""
     if side.data is None:
         return one_hot(token)
     else:
-        row, index = row_at(side, drafts, x, i)
+        row, index = row_at(side, drafts, x, i, there)
+        if side.store is not None:
+            token = tl.where(row == -1, token, -1)
+            there = there & names_row(side.store, row)
         d = dist(side, x.b, row, index, there, False, S)
         return Dist(d.row, tl.where(there, d.hot, token), d.stats)
+
+
+@triton.jit
+def fault_of(q, q_d, valid):
+    """What is wrong with the law that a draft was drawn from: nothing at all is no row, but no probability."""
+    return tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(
+        valid, 0, tl.where(is_something(q), INVALID_ROW, INVALID_DRAFT)
+    )
 
 
 @triton.jit
@@ -101,7 +133,7 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
     p = dist_at(target, drafts, each, i, drafted, d * 0 - 1, S)
     p_d, log_p = prob(target, each.b, p, d, drafted)
     valid = is_valid(target, p) & (p_d == p_d)  # a probability row that is no law, as this entry alone tells
-    q = dist_at(draft, drafts, each, i, drafted, d * 0 - 1, S)
+    q = dist_at(draft, drafts, each, i, drafted, tl.where(drafted, d, -1), S)
     if draft.data is None:
         q_d = tl.full(d.shape, 1.0, tl.float64)
         q_valid = drafted
@@ -114,7 +146,6 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
     stop = tl.min(tl.where(accepted, POSITIONS, i), 1)
     n = tl.minimum(stop, x.g)
     rejected = drafted & valid & (p.hot < 0) & (i == n[:, None])
-    bits = tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(q_valid, 0, INVALID_ROW)
-    status = tl.max(tl.where(rejected, bits, 0), 1)
+    status = tl.max(tl.where(rejected, fault_of(q, q_d, q_valid), 0), 1)
     removed = tl.max((rejected & q_valid).to(tl.int32), 1) > 0
     return DraftTest(d, log_p, n, removed, status)

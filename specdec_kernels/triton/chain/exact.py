@@ -11,8 +11,8 @@ from ..core import launch
 from ..core.final_token import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_ROW, aim, has_mass, hit, total_mass
 from ..core.philox import DOMAIN_FINAL, uniform_of
 from ..core.row import LOG2E, chunks_of, finite_max, is_bad, scaled, some
-from ..core.side import entries, is_valid, prob, without
-from .draft_test import Drafts, dist_at, load_drafts, request_of, row_at, test_drafts
+from ..core.side import entries, is_something, is_valid, prob, without
+from .draft_test import Drafts, dist_at, index_of, load_drafts, request_of, test_drafts
 
 
 class Stop(NamedTuple):
@@ -67,7 +67,7 @@ def put_masses(target, draft, b, index, p, q, reads, takes, c, stop, draws, S):
         p_mass = tl.where(is_bad(z), float("nan"), p_mass)
     largest = finite_max(z)
     if target.scratch is not None:
-        held = draws & (p.hot < 0) & ~reads
+        held = draws & is_something(p) & (p.hot < 0) & ~reads
         known = index * chunks_of(target) + c
         m = tl.load(target.scratch.maxes + known, mask=held, other=0.0)
         s = tl.load(target.scratch.sums + known, mask=held, other=0.0)
@@ -103,7 +103,7 @@ def stop_at(drafts, B, target, draft, random, bonus_stride, out, stop, per_progr
     reads = draws & (p.hot < 0)
     if target.scratch is not None:
         reads = reads & test.removed
-    _, index = row_at(target, drafts, x, test.n)
+    index = index_of(target, drafts, x, test.n)
     chunks = chunks_of(target)
     for c in range(first, tl.minimum(first + per_program, chunks)):
         put_masses(target, draft, b, index, p, q, reads, takes, c, stop, draws, S)

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.final_token import INVALID_DRAFT, INVALID_ROW
 from ..core.mixture import Mixture, keeps
 from ..core.row import Dist, widest
-from ..core.side import entry, is_draft_prob, is_valid, prob
+from ..core.side import entry, is_valid, prob
 from ..rules.confidence import confidence
 from ..rules.rule import (
     EXACT,
@@ -26,7 +25,7 @@ from ..rules.rule import (
     replaces_target,
 )
 from ..rules.rule_dist import make_rule_dist
-from .draft_test import dist_at, load_drafts
+from .draft_test import dist_at, fault_of, has_number, load_drafts
 
 INTS = tl.constexpr(4)  # of a position
 FLOATS = tl.constexpr(5)
@@ -115,14 +114,15 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     if draft.data is None:
         has_row = reads & False
     else:
-        has_row = reads & ~matched
+        has_row = has_number(draft, drafts, x, i, reads & ~matched)
+    reads = reads & (drafted | has_row)  # a one-hot draft says nothing of the position behind it
     takes_d = (reads & ~has_row) | (fine & drafted & (rule == THRESHOLDS))
     q = dist_at(draft, drafts, x, i, has_row, tl.where(takes_d, d, -1), S)
     z_q = entry(draft, x.b, q, d, drafted)
     q_d, _ = prob(draft, x.b, q, d, drafted)
     q_d = tl.where(drafted & reads, q_d, 1.0)
     q_law = ~has_row | is_valid(draft, q)
-    status = tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(q_law, 0, INVALID_ROW)
+    status = fault_of(q, q_d, q_law)
     tested = fine & drafted & tl.where(reads, q_law, d < target.V)
     q = Dist(tl.where(q_law, q.row, -1), q.hot, q.stats)
 

@@ -141,13 +141,13 @@ NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
 NO_SIDE = Side(None, 0, 0, 0, False, None, None, None, FLAGS[False])
 
 
-def side(rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=None, layout=None) -> Side:
+def side(rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=None, layout=None, store=None) -> Side:
     """A kernel's argument. Rows of ragged requests are numbered together."""
     ragged = layout is not None and layout.cu_draft is not None
-    batch_stride = 0 if ragged else rows.batch_stride
+    batch_stride = 0 if ragged and store is None else rows.batch_stride
     extra = layout is not None and layout.extra > 0
     given = None if sampling is NO_SAMPLING else sampling
-    return Side(rows.data, rows.V, batch_stride, rows.row_stride, extra, stats, given, scratch, FLAGS[probs])
+    return Side(rows.data, rows.V, batch_stride, rows.row_stride, extra, stats, given, scratch, FLAGS[probs], store)
 
 
 def empty(like, size, dtype) -> torch.Tensor:

@@ -77,6 +77,7 @@ class Side(NamedTuple):
     sampling: Any  # Sampling, where there are no stats; None: none of them
     scratch: Any  # Scratch or None
     PROBS: Any
+    store: Any = None  # Store or None
 
 
 class RowStats(NamedTuple):
@@ -164,7 +165,13 @@ def widest(target, draft):
 @triton.jit
 def offset_of(side, b, row):
     """Where a row begins: what is known of the strides is known of this, so that loads of rows can be wide."""
-    return b * side.batch_stride + tl.maximum(row, 0) * side.row_stride
+    row = tl.maximum(row, 0)
+    if side.store is None:
+        return b * side.batch_stride + row * side.row_stride
+    elif side.store.K is None:
+        return row * side.row_stride
+    else:
+        return (row // side.store.K) * side.batch_stride + (row % side.store.K) * side.row_stride
 
 
 @triton.jit
