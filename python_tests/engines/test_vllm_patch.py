@@ -28,15 +28,16 @@ def fake(name, **changed):
 
 @pytest.fixture
 def engine(monkeypatch):
-    """A process of vLLM's with all three modules; what is set is undone."""
+    """A process of vLLM's with all its modules; what is set is undone."""
 
-    def start(version="0.32.0", **changed):
+    def start(version="0.32.0", triton=True, **changed):
         vllm = ModuleType("vllm")
         vllm.__version__ = version
         monkeypatch.setitem(sys.modules, "vllm", vllm)
-        modules = {name: fake(name, **changed) for name in (known.SAMPLER, known.PROPOSER, known.RUNNER)}
+        modules = {name: fake(name, **changed) for name in {name for name, _ in known.PARAMETERS}}
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
+        modules["vllm.triton_utils"] = SimpleNamespace(HAS_TRITON=triton)
         monkeypatch.setattr(patch.importlib, "import_module", modules.__getitem__)
         return modules
 
@@ -45,9 +46,8 @@ def engine(monkeypatch):
 
 
 def patched(modules):
-    return {
-        name for module, name in known.PARAMETERS if hasattr(known.find(modules[module], name)[2], "specdec_kernels")
-    }
+    """(module, name) of each function that is ours."""
+    return {key for key in known.PARAMETERS if hasattr(known.find(modules[key[0]], key[1])[2], "specdec_kernels")}
 
 
 def test_inert_without_the_variable(engine, monkeypatch):
@@ -66,7 +66,7 @@ def test_patched_once_and_said_so(engine, caplog):
     sampler = modules[known.SAMPLER].RejectionSampler(None, SimpleNamespace(rejection_sample_method="block"))
     modules[known.SAMPLER].RejectionSampler(None)
     assert sampler.specdec_method == "block" and sampler.specdec_step is None
-    assert len(patched(modules)) == 8
+    assert len(patched(modules)) == len(known.PARAMETERS) - 2  # but two that are only called
     forward = modules[known.SAMPLER].RejectionSampler.forward
     assert inspect.unwrap(forward) is forward.__wrapped__ and verify.forward is upstream  # one layer
     with caplog.at_level("INFO", "vllm.specdec_kernels"):
@@ -85,7 +85,8 @@ def test_patched_once_and_said_so(engine, caplog):
 def test_a_strange_vllm_is_left_alone(engine, caplog, version, changed, why):
     modules = engine(version, **changed)
     plugin.register()
-    assert not patched(modules) and why in caplog.text and "not patched" in caplog.text
+    assert known.SAMPLER not in dict(patched(modules)) and why in caplog.text and "not patched" in caplog.text
+    assert bool(patched(modules)) == bool(changed)  # V2's sampler is another module
 
 
 def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
@@ -93,7 +94,23 @@ def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
     plugin.register()
     modules[known.SAMPLER].RejectionSampler(None)
     assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
-    assert len(patched(modules)) == 4
+    assert len(patched(modules)) == 4 + 2  # V1's sampler and V2's
+
+
+def test_without_triton_no_second_runner(engine, caplog):
+    """vLLM's V2 model runner is not there then, and its modules are not imported."""
+    modules = engine(triton=False)
+    del modules[known.SAMPLER_V2]
+    plugin.register()
+    assert modules[known.SAMPLER].rejection_sample.specdec_kernels and "not patched" not in caplog.text
+
+
+def test_the_second_runner_says_so_too(engine, caplog):
+    modules = engine()
+    plugin.register()
+    with caplog.at_level("INFO", "vllm.specdec_kernels"):
+        modules[known.SAMPLER_V2].RejectionSampler(None)
+    assert "verifies for vLLM" in caplog.text
 
 
 def test_without_vllm_a_warning(monkeypatch, caplog):

@@ -18,4 +18,4 @@ def register() -> None:
     if os.environ.get("SPECDEC_VLLM") == "1":
         from specdec_kernels.integrations.vllm import patch
 
-        patch.sampler()
+        patch.samplers()

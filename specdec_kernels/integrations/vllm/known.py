@@ -12,6 +12,7 @@ VERSIONS = ("0.32", "0.33")  # the first is run by the tests, the second was rea
 SAMPLER = "vllm.v1.sample.rejection_sampler"
 PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 RUNNER = "vllm.v1.worker.gpu_model_runner"
+SAMPLER_V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"  # of the V2 model runner
 
 _REJECTION_SAMPLE = (
     "draft_token_ids num_draft_tokens max_spec_len cu_num_draft_tokens draft_probs target_logits bonus_token_ids "
@@ -27,6 +28,11 @@ _FIRST_PASS = (
     "self target_token_ids next_token_ids target_positions target_hidden_states token_indices_to_sample cad "
     "num_rejected_tokens_gpu"
 )
+_REJECTION_SAMPLE_V2 = (
+    "target_logits draft_logits draft_sampled cu_num_logits pos idx_mapping expanded_idx_mapping expanded_local_pos "
+    "temperature seed num_speculative_steps synthetic_conditional_rates use_fp64 use_block_verification contexts "
+    "watermarking watermarking_skip_mask watermark_key"
+)
 # (module, name in it): the names of its parameters, in each form that is known
 PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
@@ -41,6 +47,8 @@ PARAMETERS = {
     (PROPOSER, "SpecDecodeBaseProposer.set_inputs_first_pass"): (_FIRST_PASS,),
     (PROPOSER, "SpecDecodeBaseProposer._sample_from_logits"): ("self logits sampling_metadata",),
     (RUNNER, "GPUModelRunner._sample"): ("self logits spec_decode_metadata",),
+    (SAMPLER_V2, "RejectionSampler.__init__"): ("self sampler spec_config device watermark_key",),
+    (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
 }
 
 

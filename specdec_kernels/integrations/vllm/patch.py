@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the plugin's functions in the place of vLLM's, in two parts.
 
-The rejection sampler's module is imported at once: it is small. The runner's and the drafter's are looked up when the
-first rejection sampler is made, since then its process holds them; other processes are spared their import.
+The modules of the rejection samplers, V1's and V2's, are imported at once: they are small. V1's runner and drafter are
+looked up when its first rejection sampler is made, since then its process holds them; other processes are spared their
+import.
 """
 
 from __future__ import annotations
@@ -15,23 +16,32 @@ from collections.abc import Callable
 from typing import Any
 
 import specdec_kernels
-from specdec_kernels.integrations.vllm import draft, known, verify
+from specdec_kernels.integrations.vllm import draft, known, verify, verify_v2
 
 log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows what is logged under its own name
 
 
-def sampler() -> None:
-    """Has vLLM's rejection sampler verify by verify_chain, and its drafter sample by sample."""
+def samplers() -> None:
+    """Has vLLM's rejection samplers verify by verify_chain, and V1's drafter sample by sample."""
+    v1 = _imported(known.SAMPLER)
+    if v1 and _may_patch({known.SAMPLER: v1}):
+        wrap(v1, "RejectionSampler.__init__", _made)
+        wrap(v1, "RejectionSampler.forward", verify.forward)
+        wrap(v1, "rejection_sample", verify.rejection_sample)
+        wrap(v1, "expand_batch_to_tokens", verify.expand_batch_to_tokens)
+    triton = v1 and _imported("vllm.triton_utils")
+    v2 = triton and triton.HAS_TRITON and _imported(known.SAMPLER_V2)
+    if v2 and _may_patch({known.SAMPLER_V2: v2}):
+        wrap(v2, "RejectionSampler.__init__", _made_v2)
+        wrap(v2, "rejection_sample", verify_v2.rejection_sample)
+
+
+def _imported(name: str) -> Any:
     try:
-        module = importlib.import_module(known.SAMPLER)
+        return importlib.import_module(name)
     except ImportError as error:
         log.warning("specdec_kernels %s: vLLM is not patched: %s", specdec_kernels.__version__, error)
-        return
-    if _may_patch({known.SAMPLER: module}):
-        wrap(module, "RejectionSampler.__init__", _made)
-        wrap(module, "RejectionSampler.forward", verify.forward)
-        wrap(module, "rejection_sample", verify.rejection_sample)
-        wrap(module, "expand_batch_to_tokens", verify.expand_batch_to_tokens)
+        return None
 
 
 def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, device: Any = None) -> None:
@@ -44,6 +54,16 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.propose", draft.propose)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.set_inputs_first_pass", draft.set_inputs_first_pass)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer._sample_from_logits", draft.sample_from_logits)
+    _say_so()
+
+
+def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
+    """V2's ``RejectionSampler.__init__``."""
+    upstream(self, *args, **kwargs)
+    _say_so()
+
+
+def _say_so() -> None:
     ours = [name for name in known.PARAMETERS if hasattr(_function(*name), "specdec_kernels")]
     named = ", ".join(name for _, name in ours)
     log.info("specdec_kernels %s verifies for vLLM: %s", specdec_kernels.__version__, named)

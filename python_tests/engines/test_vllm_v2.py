@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rejection sampling of vLLM's V2 model runner: the law of a step whose rows lie by slot, beside vLLM's own."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.laws import chain_law, chi_square
+
+from specdec_kernels.integrations.vllm.verify_v2 import rejection_sample
+
+V, K = 5, 2
+RATES = torch.tensor([0.75, 0.5])
+METHODS = {
+    "standard": {},
+    "block": {"use_block_verification": True},
+    "synthetic": {"synthetic_conditional_rates": RATES},
+}
+
+
+def never(*args, **kwargs):
+    raise AssertionError("vLLM's own function was called")
+
+
+def ours(*args, **named):
+    return rejection_sample(never, *args, **named)
+
+
+def softmax(z, temperature):
+    return np.exp(np.asarray(z, dtype=np.float64) / temperature) / np.exp(np.asarray(z, np.float64) / temperature).sum()
+
+
+def tables():
+    """The row behind each token, of the target and of the draft."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(V, V, generator=generator), torch.randn(V, V, generator=generator)
+
+
+def step(B, one_hot=False, greedy=False, lengths=None, temperature=0.8, seed=1):
+    """vLLM's arguments of one step: drafts drawn from rows by slot, the target's rows scaled; a token of 0 came before.
+
+    Slots that no request has, and columns behind a draft's end, hold NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    target, drafter = tables()
+    lengths = torch.full((B,), K) if lengths is None else lengths
+    slots = torch.randperm(2 * B, generator=generator)[:B].to(torch.int32)
+    store = torch.full((2 * B, K, V), torch.nan)
+    tokens = torch.zeros(B, K + 1, dtype=torch.int64)
+    for i in range(K):
+        rows = drafter[tokens[:, i]]
+        q = torch.softmax(rows.double() / temperature, 1)
+        drawn = torch.multinomial(q, 1, generator=generator)[:, 0]
+        tokens[:, i + 1] = rows.argmax(1) if one_hot or greedy else drawn
+        has = lengths > i
+        store[slots[has].long(), i] = rows[has]
+    inside = torch.arange(K + 1) <= lengths[:, None]
+    request = torch.arange(B, dtype=torch.int32)[:, None].expand(B, K + 1)[inside]
+    scale = 1.0 if greedy else temperature
+    of_slots = torch.full((2 * B,), torch.nan)
+    of_slots[slots.long()] = 0.0 if greedy else temperature
+    seeds = torch.zeros(2 * B, dtype=torch.int64)
+    seeds[slots.long()] = torch.randint(1 << 62, (B,), generator=generator)
+    positions = (torch.arange(B)[:, None] * 7 + 1 + torch.arange(K + 1))[inside]
+    cu = torch.cat([torch.zeros(1, dtype=torch.int32), (lengths + 1).cumsum(0).to(torch.int32)])
+    return {
+        "target_logits": target[tokens[inside]] / scale,
+        "draft_logits": None if one_hot else store,
+        "draft_sampled": tokens[inside].to(torch.int32),
+        "cu_num_logits": cu,
+        "pos": positions,
+        "idx_mapping": slots,
+        "expanded_idx_mapping": slots[request.long()],
+        "expanded_local_pos": torch.arange(K + 1, dtype=torch.int32).expand(B, K + 1)[inside],
+        "temperature": of_slots,
+        "seed": seeds,
+        "num_speculative_steps": K,
+    }
+
+
+def wanted(method, one_hot, temperature=0.8):
+    """The law of what a step emits, by enumeration."""
+    target, drafter = (table.numpy() for table in tables())
+    behind = lambda prefix: prefix[-1] if prefix else 0
+    p = [softmax(row, temperature) for row in target]
+    q = [np.eye(V)[row.argmax()] if one_hot else softmax(row, temperature) for row in drafter]
+    if method != "synthetic":
+        how = {"standard": "token", "block": "block"}[method]
+        return chain_law(lambda t: p[behind(t)], lambda t: q[behind(t)], K, method=how)
+    law, kept = Counter(), {(): 1.0}
+    for rate in (*RATES.tolist(), 0.0):  # behind the last draft nothing is left to accept
+        for prefix, chance in kept.items():
+            for x in range(V):
+                law[(*prefix, x)] += chance * (1 - rate) * p[behind(prefix)][x]
+        kept = {(*t, x): c * rate * q[behind(t)][x] for t, c in kept.items() for x in range(V)}
+    return law
+
+
+def compared(result, law):
+    tokens, count = result
+    seen = Counter(tuple(row[:n]) for row, n in zip(tokens.tolist(), count.tolist()))
+    cells = sorted(set(law) | set(seen))
+    return chi_square([seen[c] for c in cells], [law.get(c, 0.0) for c in cells])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_joint_law(method, one_hot):
+    result = compared(ours(**step(40_000, one_hot), **METHODS[method]), wanted(method, one_hot))
+    assert result.passed and result.detects < 0.03, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", ["rows by request", "the row's own temperature", "drafts a row early"])
+def test_a_wrong_mapping_is_caught(mutant):
+    args = step(40_000)
+    if mutant == "rows by request":
+        args["draft_logits"] = args["draft_logits"].nan_to_num(0.0).roll(1, 1)
+    if mutant == "the row's own temperature":
+        args["draft_logits"] = args["draft_logits"] * 0.8
+    if mutant == "drafts a row early":
+        args["draft_sampled"] = args["draft_sampled"].roll(-1)
+    assert not compared(ours(**args), wanted("standard", False)).passed
+
+
+def test_shapes_and_a_greedy_batch():
+    """Tokens [B, K+1] int64 and how many [B] int32; a greedy request keeps its argmax, behind drafts that differ."""
+    lengths = torch.tensor([2, 0, 1, 2, 0, 2])
+    args = step(6, greedy=True, lengths=lengths)
+    tokens, count = ours(**args)
+    assert tokens.shape == (6, K + 1) and tokens.dtype == torch.int64 and count.dtype == torch.int32
+    best = args["target_logits"].argmax(1)
+    for b, (row, n) in enumerate(zip(tokens.tolist(), count.tolist())):
+        first, end = args["cu_num_logits"][b : b + 2].tolist()
+        drafts = args["draft_sampled"][first + 1 : end].tolist()
+        kept = next((i for i, d in enumerate(drafts) if d != best[first + i]), len(drafts))
+        assert n == kept + 1 and row[:n] == [*drafts[:kept], int(best[first + kept])]
+
+
+def test_a_placeholder_ends_a_draft_and_rows_behind_the_batch_are_not_read():
+    """Ids of -1; target rows behind cu_num_logits' end (adaptive verification trims drafts on the device)."""
+    args = step(30)
+    args["draft_sampled"][1::3] = -1
+    plain = ours(**args)
+    assert (plain[1] == 1).all()
+    stale = args | {"target_logits": torch.cat([args["target_logits"], torch.full((9, V), torch.nan)])}
+    stale["draft_sampled"] = torch.cat([args["draft_sampled"], torch.full((9,), 1 << 30, dtype=torch.int32)])
+    again = ours(**stale)
+    assert torch.equal(again[0], plain[0]) and torch.equal(again[1], plain[1])
+
+
+def shard(args, requests):
+    """The step of some of the requests, as the rank that owns them sees it: the store and what lies by slot stay."""
+    rows = [torch.arange(*args["cu_num_logits"][b : b + 2].tolist()) for b in requests.tolist()]
+    rows_of = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
+    counts = torch.tensor([len(x) for x in rows], dtype=torch.int32)
+    one_row = ("target_logits", "draft_sampled", "pos", "expanded_idx_mapping", "expanded_local_pos")
+    cu = torch.cat([torch.zeros(1, dtype=torch.int32), counts.cumsum(0).to(torch.int32)])
+    mine = {"cu_num_logits": cu, "idx_mapping": args["idx_mapping"][requests]}
+    return args | mine | {name: args[name][rows_of] for name in one_row}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_tokens_whatever_the_shard(method):
+    """Batch-sharded sampling: each rank verifies its own requests; one may own none."""
+    args = step(60, lengths=torch.arange(60) % (K + 1))
+    tokens, count = ours(**args, **METHODS[method])
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(4))
+    for mine in (order[:20], order[20:], order[:0]):
+        some = ours(**shard(args, mine), **METHODS[method])
+        assert torch.equal(some[0], tokens[mine]) and torch.equal(some[1], count[mine])
+
+
+@pytest.mark.parametrize(
+    "asked", [{"contexts": torch.zeros(3, 1)}, {"watermark_key": 7}, {"fly_window_size": 2}, {"unheard_of": None}]
+)
+def test_what_is_left_to_vllm(asked):
+    args = step(3)
+    told = rejection_sample(lambda *given, **named: (given, named), **args, **asked)
+    assert all(x is y for x, y in zip(told[0], args.values())) and told[1].keys() == asked.keys()
+    off = {"contexts": None, "fly_window_size": 0, "fly_entropy_threshold": 0.3, "use_fp64": True}
+    assert ours(**args, **off)[0].shape == (3, K + 1)
+
+
+VLLM = os.environ.get("SPECDEC_TEST_VLLM")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not VLLM, reason="SPECDEC_TEST_VLLM names no environment with vLLM: make test-vllm")
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_beside_vllms_own_kernels(method, one_hot, run_python):
+    """vLLM's module, interpreted, on the same steps: its law is the one by enumeration too, and as much is accepted.
+
+    After a synthetic rejection vLLM draws from what the draft leaves, so there the counts alone are compared."""
+    theirs = run_python(
+        "import sys, torch; sys.path[:0] = ['.', 'python_tests', 'python_tests/engines']\n"
+        "import test_vllm_v2 as t; from bench.peers.vllm import rejection_sample\n"
+        f"args = t.step(1500, {one_hot})\n"
+        f"tokens, count = rejection_sample()(**args, **t.METHODS[{method!r}])\n"
+        "torch.save((tokens, count), sys.argv[1])",
+        SPECDEC_BENCH_VLLM=str(next((Path(VLLM) / "lib").glob("python3*/site-packages"))),
+        TRITON_INTERPRET="1",
+    )
+    mine = ours(**step(1500, one_hot), **METHODS[method])
+    law = wanted(method, one_hot)
+    assert compared(mine, law).passed
+    if method != "synthetic":
+        assert compared(theirs, law).passed
+    spread = float((theirs[1].double().var() + mine[1].double().var()) / 1500) ** 0.5
+    assert abs(float(theirs[1].double().mean() - mine[1].double().mean())) < 5 * spread
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    import subprocess
+    import sys
+
+    def run(code, **environment):
+        out, root = tmp_path / "out.pt", Path(__file__).parents[2]
+        subprocess.run(
+            [sys.executable, "-c", code, str(out)], cwd=root, env=os.environ | environment, check=True, timeout=900
+        )
+        return torch.load(out)
+
+    return run
