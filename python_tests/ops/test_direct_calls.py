@@ -16,7 +16,7 @@ F64, I64 = torch.float64, torch.int64
 SEED = torch.arange(3)
 ROWS = torch.arange(33.0).reshape(3, 11).cos()
 TREES = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, -1]])
-WRONG = [  # op, index of the argument, what comes, message
+WRONG = [  # op, index or name of the argument, what comes, message
     ("uniforms", 0, SEED.float(), "uniforms: seed must be int32 or int64, got Float"),
     ("uniforms", 1, SEED[None], r"uniforms: offset must have shape \[3\], got \[1, 3\]"),
     ("uniforms", 2, -1, "uniforms: n must be >= 0, got -1"),
@@ -108,11 +108,11 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_chain", 16, 2, r"verify_chain: target_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
     (
         "verify_chain",
-        -1,
+        "uniforms",
         torch.zeros(4, 5, dtype=F64),
         r"verify_chain: uniforms must have shape \[4, 6\], got \[4, 5\]",
     ),
-    ("verify_chain", -1, None, "verify_chain: needs seed and offset, or uniforms, got neither"),
+    ("verify_chain", "uniforms", None, "verify_chain: needs seed and offset, or uniforms, got neither"),
     ("verify_tree", 0, SEED, r"verify_tree: parents must have 2 dimensions, got shape \[3\]"),
     (
         "verify_tree",
@@ -162,15 +162,28 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_tree", 23, SEED, r"verify_tree: rule must have shape \[2\], got \[3\]"),
     ("verify_tree", 24, torch.zeros(2), "verify_tree: alpha needs a rule, got none"),
     ("verify_tree", 22, 2, r"verify_tree: draft_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
-    ("verify_tree", -1, torch.zeros(2, 5, dtype=F64), r"verify_tree: uniforms must have shape \[2, 4\], got \[2, 5\]"),
-    ("verify_tree", -1, None, "verify_tree: needs seed and offset, or uniforms, got neither"),
+    (
+        "verify_tree",
+        "uniforms",
+        torch.zeros(2, 5, dtype=F64),
+        r"verify_tree: uniforms must have shape \[2, 4\], got \[2, 5\]",
+    ),
+    ("verify_tree", "uniforms", None, "verify_tree: needs seed and offset, or uniforms, got neither"),
 ]
+for op in ("row_stats", "sample", "residual", "verify_chain", "verify_tree"):
+    number = "num_requests" if op.startswith("verify") else "num_rows"
+    WRONG += [
+        (op, number, torch.zeros(1), f"{op}: {number} must be int32 or int64, got Float"),
+        (op, number, SEED, rf"{op}: {number} must have shape \[1\], got \[3\]"),
+    ]
 
 
 def direct_call(name, index, other):
     """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
     _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **examples.calls(name, V=11)[0].arguments)
     args = list(args)
+    if isinstance(index, str):
+        index = [argument.name for argument in op._schema.arguments].index(index)
     args[index] = other(args[index]) if callable(other) else other
     return op(*args)
 

@@ -132,6 +132,16 @@ def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> tor
     return torch.full((1,), float(x), dtype=torch.float32, device=device)
 
 
+def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor | None:
+    """num_rows or num_requests: how many of padded buffers are there, None: all."""
+    if x is None:
+        return None
+    x = tensor(op, name, x, INTEGERS, device)
+    if x.dim() > 1 or x.numel() != 1:
+        raise ValueError(f"{op}: {name} must have shape [1], got {list(x.shape)}")
+    return x
+
+
 def is_greedy(temperature: object) -> bool:
     """Whether one number makes every request greedy."""
     return isinstance(temperature, (int, float)) and 0 <= temperature < torch.finfo(torch.float32).tiny

@@ -42,6 +42,7 @@ def verify_chain(
     seed: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
+    num_requests: torch.Tensor | None = None,
 ) -> VerifyChainOutput:
     """Verify one drafted path per request; by default the emitted tokens have exactly the target's law.
 
@@ -63,15 +64,16 @@ def verify_chain(
             row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed: of a rule's bonus token; the exact rule does not
             read it.
         cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
-        bonus_tokens: [B], sampled by the engine; the target then comes without its bonus row (G or D rows).
+        bonus_tokens: [B] or [B, 1], sampled by the engine; the target then comes without its bonus row (G or D rows).
         temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 (or
             a subnormal one) is greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1
             without filters; q must be the law the draft was drawn from.
         target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
             in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
-        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters. What is
-            negative in them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is summed or asked how
-            sure it is (as every cascade asks of both), makes the row invalid.
+        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters but a
+            temperature that is the number 0, by the exact rule: all their mass is on their largest entry, the first of
+            equals. What is negative in them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is
+            summed or asked how sure it is (as every cascade asks of both), makes the row invalid.
         method: "token" or "block".
         rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each.
             Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method
@@ -85,6 +87,9 @@ def verify_chain(
         seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0.
+        num_requests: [1] int32 or int64 on the device, of padded buffers: requests from it on are absent, and nothing
+            of them is read, nor any row behind those of the last that is present; ragged, D may be more than
+            ``cu_draft`` names. Below 0 it counts as 0, above B as B. None: all are there.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
@@ -92,7 +97,8 @@ def verify_chain(
         row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft was not in (0, 1 + 1e-3], draft
         rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a negative one as 0. But for
         such a token every emitted one lies in [0, V), and bad data in one request changes no other. Under status 0 no
-        logprob is NaN; -inf is that of a token which a rule emits though the target forbids it.
+        logprob is NaN; -inf is that of a token which a rule emits though the target forbids it. A request that is
+        absent has tokens -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
@@ -117,6 +123,7 @@ def verify_chain(
         draft_rows = _draft_rows(op, draft_logits, draft_rows, B, device)
     if bonus_tokens is not None:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
+        bonus_tokens = bonus_tokens.squeeze(1) if bonus_tokens.shape == (B, 1) else bonus_tokens
         _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
 
     target = (temperature, top_k, top_p, min_p)
@@ -128,12 +135,13 @@ def verify_chain(
         wanted = "draft_stats and draft_temperature ... draft_min_p need draft_logits"
         raise ValueError(f"{op}: {wanted}, got None with {given}")
     rule, alpha = _rules.arguments(op, method, rule, alpha, B, device, G)
-    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
+    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, rule)
     needed = rule is not None or not _check.is_greedy(temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
 
     drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
-    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms)
+    num_requests = _check.present(op, "num_requests", num_requests, device)
+    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms, num_requests)
     return VerifyChainOutput(*torch.ops.specdec.verify_chain(*drafted, *sides, *by))
 
 

@@ -117,10 +117,11 @@ class Layout(NamedTuple):
     extra: int
     cu_draft: torch.Tensor | None = None
     D: int = 0
+    count: torch.Tensor | None = None  # of the requests that are there
 
     @classmethod
-    def flat(cls, N: int) -> Layout:
-        return cls(N, 0, 1, 1)
+    def flat(cls, N: int, count: torch.Tensor | None) -> Layout:
+        return cls(N, 0, 1, 1, count=count)
 
     @property
     def slots(self) -> int:
@@ -132,7 +133,7 @@ class Layout(NamedTuple):
 
     def arguments(self):
         """Of a kernel that looks at every row; `extra` is the side's."""
-        return self.B, self.G, self.bonus, self.D, self.cu_draft
+        return self.B, self.G, self.bonus, self.D, self.cu_draft, self.count
 
 
 FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
