@@ -338,3 +338,49 @@ def test_sample(params, whole):
         within(rows.read, V * item, (whole - 1) * V + 2 * CHUNK * (whole > 1) + k * RESCAN, item) and len(launches) == 1
     )
     note(f"sample, {params}, V={V}, bf16", rows.read.sum(), rows.distinct.sum())
+
+
+# ---- padded buffers: nothing of what is absent is read --------------------------------------------------------------
+
+NUMBER = torch.tensor([2])
+
+
+def assert_first_alone_are_read(counts):
+    for c in counts:
+        assert (c.read[:2] > 0).any() and (c.read[2:] == 0).all()
+
+
+@pytest.mark.parametrize("op", ["row_stats", "sample", "residual"])
+def test_absent_rows(op):
+    z = language_rows(3, 5, 9000, BF16)
+    seeds = {name: torch.arange(5) for name in ("seed", "offset")}
+    args = {"row_stats": {"logits": z}, "sample": {"logits": z, "k": 2, **seeds},
+            "residual": {"p": z.float().softmax(-1), "q": z.roll(1, -1).float().softmax(-1)}}[op]  # fmt: skip
+    watched = {"row_stats": ["logits"], "sample": ["logits", "seed", "offset"], "residual": ["p", "q"]}[op]
+    _, counts, _ = count(op, *watched, num_rows=NUMBER, **args)
+    assert_first_alone_are_read(counts)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"rule": torch.full((8,), sk.RULES["lossy"]), "alpha": torch.full((8,), 0.3)}, {"method": "block"}]
+)
+def test_absent_requests(how):
+    args = step(8, 5, 3000, BF16) | {"temperature": torch.full((8,), 0.9), **how}
+    watched = [name for name, x in args.items() if isinstance(x, torch.Tensor)]
+    _, counts, _ = count("verify_chain", *watched, num_requests=NUMBER, **args)
+    assert_first_alone_are_read(counts)
+
+
+@pytest.mark.parametrize("method", ["recursive", "traversal"])
+@pytest.mark.parametrize("rule", ["exact", "lossy"])
+def test_absent_trees(method, rule):
+    target = language_rows(4, 5 * 4, 3000, BF16).reshape(5, 4, 3000)
+    parents = torch.tensor([-1, 0, 0, 1]).repeat(5, 1)
+    tokens = target.float().topk(2).indices[:, [0, 0, 0, 1], [0, 0, 1, 0]]
+    uniforms = torch.full((5, 5), 0.5, dtype=torch.float64)
+    args = {"target_logits": target, "draft_logits": target.roll(1, 0).contiguous(), "uniforms": uniforms}
+    rules = {} if rule == "exact" else {"rule": torch.full((5,), sk.RULES[rule]), "alpha": torch.full((5,), 0.3)}
+    watched = [*args, *rules]
+    _, counts, _ = count("verify_tree", *watched, tree=(parents, tokens), method=method, num_requests=NUMBER, **args,
+                         **rules)  # fmt: skip
+    assert_first_alone_are_read(counts)

@@ -84,7 +84,7 @@ def verify_chain(
             tensor on a GPU: the nearest value inside. Rule "synthetic" also takes a rate for each position, given that
             the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or
             [B, G, 2], of which the other rules read the first position's).
-        seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule where temperature is the number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0.
         num_requests: [1] int32 or int64 on the device, of padded buffers: requests from it on are absent, and nothing

@@ -90,7 +90,8 @@ def verify_tree(
             from, takes the place of p at every node with children, in the test and in the residual; the token behind a
             leaf is the target's. ``target_only`` takes "thresholds": a child is accepted for sure from threshold_single
             on, and the sum of the children's probabilities that the coin must lie below is divided by threshold_acc.
-        seed, offset: [B] int64; see ``uniforms``. Not needed where the request is greedy.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule at a temperature that
+            is the number 0.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
             and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
             in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies
