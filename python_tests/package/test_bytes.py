@@ -30,7 +30,8 @@ def counted(op, args, watched):
     from tools.cuda_on_cpu.build import load
     from tools.cuda_on_cpu.control import counting
 
-    with counting(load("checked"), **{name: args[name] for name in watched}) as counts:
+    each = {name: x if x.dim() > 1 else x[:, None] for name, x in args.items() if name in watched}
+    with counting(load("checked"), **each) as counts:
         out = getattr(sk, op)(**args)
     return out, dict(counts), counts.launches
 
