@@ -537,8 +537,8 @@ def alone(op, args, b, B):
 
 
 def check(op, args, run=None, b=0):
-    """Runs a call and what the docstring says of it; request b is run again alone. Returns the error where there was a
-    clean one."""
+    """Runs a call and what the docstring says of it; request b is run again alone, and the first few with the others
+    absent. Returns the error where there was a clean one."""
     run = run or (lambda op, **args: getattr(sk, op)(**args))
     try:
         out = run(op, **args)
@@ -554,7 +554,20 @@ def check(op, args, run=None, b=0):
                 same(whole[b % B : b % B + 1], single),
                 f"request {b % B} alone is another: {whole[b % B].tolist()}, alone {single.tolist()}",
             )
+    if B and op in PADDED:
+        check_padded(op, args, run, out, b % B)
     return None
+
+
+PADDED = {op: "num_rows" for op in ("row_stats", "sample", "residual")}
+PADDED |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
+
+
+def check_padded(op, args, run, out, n):
+    part = run(op, **args, **{PADDED[op]: torch.tensor([n])})
+    for whole, x in zip(tensors(out), tensors(part)):
+        require(same(whole[:n], x[:n]), f"others behind the first {n} show: {whole[:n].tolist()}, {x[:n].tolist()}")
+        require(((x[n:] == 0) | (x[n:] == -1)).all(), f"from {n} on absent: {x.tolist()}")
 
 
 def main():
