@@ -18,10 +18,10 @@ def is_present(count, b):
 
 
 @launch.kernel
-def absent_kernel(out, count, N, columns, VALUE: tl.constexpr, SIZE: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+def absent_kernel(out, count, N, columns, VALUE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row = at // columns
-    tl.store(out + at, tl.full([SIZE], VALUE, tl.int32), mask=(row < N) & ~is_present(count, row))
+    tl.store(out + at, tl.full([BLOCK], VALUE, tl.int32), mask=(row < N) & ~is_present(count, row))
 
 
 def put_absent(count, *results) -> None:
@@ -32,4 +32,4 @@ def put_absent(count, *results) -> None:
         if out.numel():
             N, size = out.size(0), launch.elements()
             args = (out, count, N, out.numel() // N)
-            launch.run(absent_kernel, (launch.blocks(out.numel(), size),), 128, *args, VALUE=value, SIZE=size)
+            launch.run(absent_kernel, (launch.blocks(out.numel(), size),), 128, *args, VALUE=value, BLOCK=size)
