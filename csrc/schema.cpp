@@ -21,6 +21,16 @@ STABLE_TORCH_LIBRARY(specdec, m) {
       "top_p, Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms, Tensor? num_rows) -> "
       "(Tensor, Tensor, Tensor)");
 
+  // logits [N,V], stats [N,4], tokens [N,m], num_rows [1] -> ids, logprobs [N,k], token_logprobs, token_ranks [N,m]
+  m.def(
+      "top_logprobs(Tensor logits, Tensor stats, SymInt k, Tensor? tokens, Tensor? num_rows) -> (Tensor, Tensor, "
+      "Tensor, Tensor)");
+
+  // logits [N,V], stats [N,4], rows [M], num_rows [1] -> ids [M,max_kept], counts [M], bits [M,ceil(V/32)]
+  m.def(
+      "support(Tensor logits, Tensor stats, SymInt max_kept, Tensor? rows, Tensor? num_rows) -> (Tensor, Tensor, "
+      "Tensor)");
+
   // p, q (or integer ids of one-hot drafts), u of one shape -> bool
   m.def("accept(Tensor p, Tensor q, Tensor u) -> Tensor");
 

@@ -21,6 +21,8 @@ OPS = (
     "kseq_rho",
     "row_stats",
     "sample",
+    "top_logprobs",
+    "support",
     "build_tree",
     "tree_mask",
     "verify_chain",

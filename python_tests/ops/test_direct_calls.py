@@ -76,6 +76,17 @@ WRONG = [  # op, index or name of the argument, what comes, message
     ("sample", 1, torch.zeros(2, 4), r"sample: stats must have shape \[3, 4\], got \[2, 4\]"),
     ("sample", 2, -1, "sample: k must be >= 0, got -1"),
     ("sample", 8, None, "sample: seed and offset go together, got offset alone"),
+    ("top_logprobs", 0, ROWS[0], r"top_logprobs: logits must have 2 dimensions, got shape \[11\]"),
+    ("top_logprobs", 1, torch.zeros(2, 4), r"top_logprobs: stats must have shape \[3, 4\], got \[2, 4\]"),
+    ("top_logprobs", 2, 12, r"top_logprobs: k must be in \[0, V=11\], got 12"),
+    ("top_logprobs", 3, SEED, r"top_logprobs: tokens must have 2 dimensions, got shape \[3\]"),
+    ("top_logprobs", 3, SEED[:2, None], r"top_logprobs: tokens must have shape \[3, 1\], got \[2, 1\]"),
+    ("top_logprobs", 3, ROWS, "top_logprobs: tokens must be int32 or int64, got Float"),
+    ("support", 0, ROWS.double(), "support: logits must be float32, bfloat16 or float16, got Double"),
+    ("support", 1, torch.zeros(3, 4, dtype=F64), "support: stats must be Float, got Double"),
+    ("support", 2, -1, r"support: max_kept must be in \[0, 2\^24\], got -1"),
+    ("support", 3, ROWS, r"support: rows must have 1 dimensions, got shape \[3, 11\]"),
+    ("support", 3, ROWS[0], "support: rows must be int32 or int64, got Float"),
     ("verify_chain", 18, 2, r"verify_chain: method must be 0 \(token\) or 1 \(block\), got 2"),
     ("verify_chain", 19, SEED, r"verify_chain: rule must have shape \[4\], got \[3\]"),
     ("verify_chain", 20, torch.zeros(4), "verify_chain: alpha needs a rule, got none"),
@@ -170,7 +181,7 @@ WRONG = [  # op, index or name of the argument, what comes, message
     ),
     ("verify_tree", "uniforms", None, "verify_tree: needs seed and offset, or uniforms, got neither"),
 ]
-for op in ("row_stats", "sample", "residual", "verify_chain", "verify_tree"):
+for op in ("row_stats", "sample", "residual", "top_logprobs", "support", "verify_chain", "verify_tree"):
     number = "num_requests" if op.startswith("verify") else "num_rows"
     WRONG += [
         (op, number, torch.zeros(1), f"{op}: {number} must be int32 or int64, got Float"),

@@ -16,10 +16,10 @@ from specdec_kernels import examples
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
-NUMBERS = {op: "num_requests" if op.startswith("verify") else "num_rows"
-           for op in ("row_stats", "sample", "residual", "verify_chain", "verify_tree")}  # fmt: skip
-FIRST = {"row_stats": "logits", "sample": "logits", "residual": "p", "verify_chain": "draft_tokens"}
-ABSENT = {"tokens": -1, "path": -1}  # 0 elsewhere
+NUMBERS = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "support")}
+NUMBERS |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
+FIRST = {"residual": "p", "verify_chain": "draft_tokens", "verify_tree": "target_logits"}  # logits elsewhere
+ABSENT = {"tokens": -1, "path": -1, "ids": -1}  # 0 elsewhere
 STALE = {  # floats, and integers by their type: whatever is no law, no id, no parameter and no end of a draft
     "nan": (float("nan"), lambda limits: -7),
     "high": (float("inf"), lambda limits: limits.max),
@@ -36,7 +36,7 @@ def calls_of(op, backend, **inputs):
 def size_of(op, args):
     if "cu_draft" in args:
         return len(args["cu_draft"]) - 1
-    return len(args["target_logits" if op == "verify_tree" else FIRST[op]])
+    return len(args["rows" if "rows" in args else FIRST.get(op, "logits")])
 
 
 def rows_of(args, name, x, n):
@@ -142,7 +142,7 @@ def test_room_behind_the_drafts(op_backend):
         run(**longer, num_requests=torch.tensor([B]))
 
 
-@pytest.mark.parametrize("op", [op for op in NUMBERS if op != "residual"])
+@pytest.mark.parametrize("op", ["row_stats", "sample", "verify_chain", "verify_tree"])
 def test_values_of_those_that_are_there_are_checked(op):
     call = next(call for call in examples.calls(op) if isinstance(call.arguments.get("temperature"), torch.Tensor))
     B = size_of(op, call.arguments)

@@ -341,6 +341,45 @@ def test_sample(params, whole):
     note(f"sample, {params}, V={V}, bf16", rows.read.sum(), rows.distinct.sum())
 
 
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("V", [3000, 151_936])
+def test_support_reads_once(V, dtype):
+    z = language_rows(5, 3, V, dtype)
+    stats = backends.run("row_stats", "cpu", z, top_k=50)
+    _, (rows,), launches = count("support", "logits", logits=z, stats=stats, max_kept=64)
+    assert (rows.read == V * dtype.itemsize).all() and (rows.distinct == rows.read).all() and len(launches) == 1
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("V, k, again", [(3000, 20, 3000), (151_936, 20, 20 * CHUNK)])
+def test_top_logprobs_reads_the_best_chunks_again(V, k, again, dtype):
+    """A row that a block can sort at once is read twice; of a longer one only the chunks with the k largest maxima are;
+    and each id's logit once more for its logprob."""
+    z = language_rows(5, 3, V, dtype)
+    stats = backends.run("row_stats", "cpu", z)
+    _, (rows,), launches = count("top_logprobs", "logits", logits=z, stats=stats, k=k)
+    assert (rows.distinct == V * dtype.itemsize).all() and len(launches) == 1
+    assert within(rows.read, V * dtype.itemsize, again + k, dtype.itemsize)
+
+
+def test_ranks_read_once():
+    """Every lane looks up the token's logit for each chunk that its warp reads."""
+    z = language_rows(5, 3, 151_936, BF16)
+    args = {"logits": z, "stats": backends.run("row_stats", "cpu", z), "k": 0, "tokens": torch.tensor([[5]] * 3)}
+    _, (rows,), launches = count("top_logprobs", "logits", **args)
+    assert within(rows.read, z[0].nbytes, 32 * 149 + BLOCK, 2) and len(launches) == 1
+
+
+def test_top_logprobs_of_many_ids():
+    """More ids than there are chunks: a radix select first, which skips chunks once it knows where to look."""
+    z = language_rows(6, 2, 151_936, F32)
+    stats = backends.run("row_stats", "cpu", z)
+    for k in (1000, 4096):
+        _, (rows,), _ = count("top_logprobs", "logits", logits=z, stats=stats, k=k)
+        assert within(rows.read, z[0].nbytes, 4 * z.shape[1] + k, 4)
+        note(f"top_logprobs, k={k}, V=151936, fp32", rows.read.sum(), rows.distinct.sum())
+
+
 # ---- padded buffers: nothing of what is absent is read --------------------------------------------------------------
 
 NUMBER = torch.tensor([2])

@@ -106,6 +106,13 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
     return x
 
 
+def stats(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor:
+    """The four floats of n rows, as the ops take them."""
+    x = tensor(op, name, x, FLOAT32, device)
+    shape(op, name, x, N=n, **{"4": 4})
+    return x.contiguous()
+
+
 def given(prefix: str, *parameters: object) -> str:
     """The names of those sampling parameters that are given, in their order; empty if none is."""
     return ", ".join(prefix + name for name, x in zip(SAMPLING, parameters) if x is not None)

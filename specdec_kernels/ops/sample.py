@@ -71,11 +71,9 @@ def sample(
     k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
     replacement = _check.flag(op, "replacement", replacement)
     if stats is not None:
-        _check.tensor(op, "stats", stats, _check.FLOAT32, device)
-        _check.shape(op, "stats", stats, N=n, **{"4": 4})
+        stats = _check.stats(op, "stats", stats, n, device)
         if given := _check.given("", temperature, top_k, top_p, min_p):
             raise ValueError(f"{op}: stats already hold the sampling parameters, got {given} too")
-        stats = stats.contiguous()
     uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(temperature))
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)

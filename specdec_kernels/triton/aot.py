@@ -98,6 +98,8 @@ def reads_rows(kernel, args) -> bool:
         "build_tree_kernel",
         "climb_kernel",
         "put_units_kernel",
+        "put_logprobs_kernel",
+        "list_ids_kernel",
     )
 
 
@@ -124,6 +126,8 @@ def calls(dtype: torch.dtype, V: int):
 def calls_of_rows(rows):
     from .row_stats import row_stats
     from .sample import sample
+    from .support import support
+    from .top_logprobs import top_logprobs
     from .uniforms import uniforms
 
     yield "", lambda: row_stats(rows, *NONE, None)
@@ -134,6 +138,11 @@ def calls_of_rows(rows):
     yield "k 4", lambda: sample(rows, None, 4, True, *NONE, WHOLE, WHOLE, None, None, None)
     yield "without replacement", lambda: sample(rows, None, 4, False, *NONE, WHOLE, WHOLE, WHOLE, None, None)
     yield "padded", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None, ONE)
+    ids = meta(B, 2, of=torch.int64)
+    yield "", lambda: top_logprobs(rows, meta(B, 4), 20, None, None)
+    yield "tokens, padded", lambda: top_logprobs(rows, meta(B, 4), 20, ids, ONE)
+    yield "", lambda: support(rows, meta(B, 4), 64, None, None)
+    yield "of some, padded", lambda: support(rows, meta(B, 4), 64, WHOLE, ONE)
     yield "", lambda: uniforms(WHOLE, WHOLE, G, 0)
 
 
