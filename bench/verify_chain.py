@@ -224,6 +224,7 @@ def _call(how: str, device: str) -> Work:
             x.seed,
             x.offset,
             None,
+            None,
         ),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }

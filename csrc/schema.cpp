@@ -4,8 +4,13 @@
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(specdec, m) {
+  // num_rows, num_requests [1], int32 or int64, on the device: those from it on are absent; nothing of them is read,
+  // and every result is 0 for them, or -1 where it is a token or a node
+
   // logits [N,V], parameters [N] or [1] -> stats [N,4]: scale, cutoff, log_norm, max
-  m.def("row_stats(Tensor logits, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p) -> Tensor");
+  m.def(
+      "row_stats(Tensor logits, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? num_rows) -> "
+      "Tensor");
 
   // seed [B], offset [B] -> [B,n] float64 in [0,1)
   m.def("uniforms(Tensor seed, Tensor offset, SymInt n, int domain) -> Tensor");
@@ -13,14 +18,24 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // logits [N,V], stats [N,4], parameters and seed/offset/slot [N], uniforms [N,k] -> tokens, ln q [N,k], stats [N,4]
   m.def(
       "sample(Tensor logits, Tensor? stats, SymInt k, bool replacement, Tensor? temperature, Tensor? top_k, Tensor? "
-      "top_p, Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms) -> (Tensor, Tensor, "
+      "top_p, Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms, Tensor? num_rows) -> "
+      "(Tensor, Tensor, Tensor)");
+
+  // logits [N,V], stats [N,4], tokens [N,m], num_rows [1] -> ids, logprobs [N,k], token_logprobs, token_ranks [N,m]
+  m.def(
+      "top_logprobs(Tensor logits, Tensor stats, SymInt k, Tensor? tokens, Tensor? num_rows) -> (Tensor, Tensor, "
+      "Tensor, Tensor)");
+
+  // logits [N,V], stats [N,4], rows [M], num_rows [1] -> ids [M,max_kept], counts [M], bits [M,ceil(V/32)]
+  m.def(
+      "support(Tensor logits, Tensor stats, SymInt max_kept, Tensor? rows, Tensor? num_rows) -> (Tensor, Tensor, "
       "Tensor)");
 
   // p, q (or integer ids of one-hot drafts), u of one shape -> bool
   m.def("accept(Tensor p, Tensor q, Tensor u) -> Tensor");
 
   // p [N,V], q [N,Vq] or ids [N] -> norm((p-q)+) [N,V], its mass [N]
-  m.def("residual(Tensor p, Tensor q) -> (Tensor, Tensor)");
+  m.def("residual(Tensor p, Tensor q, Tensor? num_rows) -> (Tensor, Tensor)");
 
   // p [N,V], q [N,Vq], k [N] or [1]; logits with stats [N,4] each, probabilities without -> rho, beta, p_acc [N]
   m.def("kseq_rho(Tensor p, Tensor q, Tensor k, Tensor? p_stats, Tensor? q_stats) -> (Tensor, Tensor, Tensor)");
@@ -37,7 +52,9 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   m.def(
       "tree_mask(Tensor parents, Tensor? prefix_len, Tensor? tree_start, SymInt num_keys, int format) -> (Tensor, "
       "Tensor, Tensor, Tensor)");
+}
 
+STABLE_TORCH_LIBRARY_FRAGMENT(specdec, m) {
   // dense: target [B,G+1,V], tokens [B,G], draft [B,G,Vq]; ragged with cu_draft [B+1]: target [R,V], tokens [D], draft
   // [D,Vq] without the bonus row (G or D target rows) where bonus_tokens [B] is given; kinds: 0 logits, 1
   // probabilities; methods: 0 token, 1 block; rule [B] or [1], its codes in csrc/rules/rule.h; alpha [B], [1], [B,2] or
@@ -48,8 +65,8 @@ STABLE_TORCH_LIBRARY(specdec, m) {
       "max_draft, Tensor? bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? "
       "target_stats, Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, "
       "Tensor? draft_min_p, int target_kind, int draft_kind, int method, Tensor? rule, Tensor? alpha, Tensor? seed, "
-      "Tensor? offset, Tensor? uniforms, Tensor? target_row, Tensor? draft_row) -> (Tensor, Tensor, Tensor, "
-      "Tensor)");
+      "Tensor? offset, Tensor? uniforms, Tensor? target_row, Tensor? draft_row, Tensor? num_requests) -> (Tensor, "
+      "Tensor, Tensor, Tensor)");
 
   // parents, node tokens, target_row, draft_row, first_child, next_sibling [B,N]; draft_nodes [B,K,L]; target [B,M,V];
   // draft [B,Mq,Vq] methods: 0 kseq, 1 recursive, 2 recursive_without_replacement, 3 target_only, 4 greedy, 5
@@ -61,5 +78,5 @@ STABLE_TORCH_LIBRARY(specdec, m) {
       "Tensor? next_sibling, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, "
       "Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? "
       "draft_min_p, int target_kind, int draft_kind, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, "
-      "Tensor? uniforms) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? uniforms, Tensor? num_requests) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }

@@ -13,6 +13,8 @@ from specdec_kernels.ops.residual import residual as residual
 from specdec_kernels.ops.row_gap import row_gap as row_gap
 from specdec_kernels.ops.row_stats import row_stats as row_stats
 from specdec_kernels.ops.sample import SampleOutput as SampleOutput, sample as sample
+from specdec_kernels.ops.support import SupportOutput as SupportOutput, support as support
+from specdec_kernels.ops.top_logprobs import TopLogprobsOutput as TopLogprobsOutput, top_logprobs as top_logprobs
 from specdec_kernels.ops.tree_mask import TreeMask as TreeMask, tree_mask as tree_mask
 from specdec_kernels.ops.tree_mask_mod import tree_mask_mod as tree_mask_mod
 from specdec_kernels.ops.uniforms import uniforms as uniforms

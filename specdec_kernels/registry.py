@@ -21,6 +21,8 @@ OPS = (
     "kseq_rho",
     "row_stats",
     "sample",
+    "top_logprobs",
+    "support",
     "build_tree",
     "tree_mask",
     "verify_chain",
@@ -118,6 +120,7 @@ class Rule(NamedTuple):
     defines_distribution: bool  # what is emitted follows a law pi = T(q, p) position by position, by every method
     says: str
     exact_at: float | None = None  # the alpha at which the rule is "exact", bit for bit
+    keeps_target_at: tuple[float, ...] | None = None  # parameters at which what is emitted follows p, whatever q is
 
 
 def _unit(name="alpha", default=0.0):
@@ -133,7 +136,7 @@ def _positive(name):
 
 
 RULES = {
-    "exact": Rule(0, (), True, "pi = p"),
+    "exact": Rule(0, (), True, "pi = p", keeps_target_at=()),
     # Speculative cascades (Narasimhan et al. 2024): pi = p where the rule defers, else q. Of a wider draft, pi keeps
     # what lies in the target's vocabulary, and leaves the rest to p.
     "chow": Rule(1, (_unit(),), True, "defers iff max q1 < 1 - alpha"),
@@ -152,6 +155,7 @@ RULES = {
         False,
         "accepts with min(1, p / (l q)), else norm((p - q)+): emitted(x) <= p(x) / l; greedy: p1(x) >= l max p1",
         1.0,
+        (1.0,),
     ),
     "lossy": Rule(
         11,
@@ -160,8 +164,9 @@ RULES = {
         "accepts with min(1, p / ((1 - alpha) q)): "
         "pi = max(min(q, p / (1 - alpha)), p / beta), beta solved so that sum pi = 1",
         0.0,
+        (0.0,),
     ),
-    "ensemble": Rule(12, (_unit("w", 1.0),), True, "pi = w p + (1 - w) q", 1.0),
+    "ensemble": Rule(12, (_unit("w", 1.0),), True, "pi = w p + (1 - w) q", 1.0, (1.0,)),
     "typical": Rule(
         13,
         (_unit("eps", 0.09), _open("delta", 0.3)),
@@ -176,7 +181,11 @@ RULES = {
         "emitted = q [A] + p q(not A)",
     ),
     "synthetic": Rule(
-        15, (_unit("rate"),), False, "accepts with chance rate, else draws from p: emitted = rate q + (1 - rate) p"
+        15,
+        (_unit("rate"),),
+        False,
+        "accepts with chance rate, else draws from p: emitted = rate q + (1 - rate) p",
+        keeps_target_at=(0.0,),
     ),
     "thresholds": Rule(
         16,
@@ -184,6 +193,7 @@ RULES = {
         False,
         "accepts d with chance A = 1 if p(d) >= threshold_single else min(1, p(d) / threshold_acc), "
         "else draws from p without d; (1, 1): the target's law whatever drafted d",
+        keeps_target_at=(1.0, 1.0),
     ),
 }
 LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)

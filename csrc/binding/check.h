@@ -129,6 +129,13 @@ inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t,
   return {static_cast<const float*>(t->const_data_ptr()), per_row_stride(*t)};
 }
 
+// num_rows or num_requests [1]
+inline Present present(const Op& op, const char* name, const OptTensor& t) {
+  if (!t) return {};
+  check(t->dim() <= 1 && t->numel() == 1, op, name, " must have shape [1], got ", bracketed(t->sizes()));
+  return {ints(op, name, *t, 0)};
+}
+
 // Whether values can be looked at before anything runs. On a device they cannot; there senseless ones make a row
 // invalid.
 inline bool values_at_hand(const Op& op) {
@@ -139,9 +146,9 @@ inline bool values_at_hand(const Op& op) {
 #endif
 }
 
-inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N) {
+inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N, const Present& present) {
   if (!s || !values_at_hand(op)) return;
-  for (int64_t i = 0; i < N; ++i) {
+  for (int64_t i = 0; i < present.of(N); ++i) {
     const Filters f = s[i];
     check(f.temperature_in_range(), op, prefix, "temperature must be finite and >= 0, got ", f.temperature,
           " at index ", i);
@@ -153,13 +160,13 @@ inline void check_values(const Op& op, const char* prefix, const Sampling& s, in
 
 // `prefix` is "" for the target's parameters and "draft_" for the draft's.
 inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
-                         const OptTensor& top_p, const OptTensor& min_p, int64_t N) {
+                         const OptTensor& top_p, const OptTensor& min_p, int64_t N, const Present& present) {
   const auto name = [&](const char* n) { return std::string(prefix) + n; };
   const Sampling s{floats_per_row(op, name("temperature").c_str(), temperature, N),
                    ints_per_row(op, name("top_k").c_str(), top_k, N),
                    floats_per_row(op, name("top_p").c_str(), top_p, N),
                    floats_per_row(op, name("min_p").c_str(), min_p, N)};
-  check_values(op, prefix, s, N);
+  check_values(op, prefix, s, N, present);
   return s;
 }
 

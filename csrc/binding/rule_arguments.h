@@ -40,9 +40,9 @@ inline void check_range(const Op& op, Rule rule, const Range& range, double x, c
         b);
 }
 
-inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B, int64_t G = 0) {
+inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B, const Present& present, int64_t G = 0) {
   if (!r || !values_at_hand(op)) return;
-  for (int64_t b = 0; b < B; ++b) {
+  for (int64_t b = 0; b < present.of(B); ++b) {
     check(r.rule[b] >= 0 && r.rule[b] < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.rule[b],
           " at index ", b);
     const Rule rule = r.asked(b);

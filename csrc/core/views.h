@@ -26,6 +26,17 @@ struct Floats {
   SPECDEC_HD float operator[](int64_t i) const { return data[i * stride]; }
 };
 
+// How many rows or requests of padded buffers are there: those in front, all where no number is given. Of the others
+// nothing is read.
+struct Present {
+  Ints number;  // [1]
+  SPECDEC_HD bool has(int64_t i) const { return !number || i < number[0]; }
+  SPECDEC_HD int64_t of(int64_t n) const {
+    if (!number || number[0] >= n) return n;
+    return number[0] > 0 ? number[0] : 0;
+  }
+};
+
 // temperature, top_k, top_p and min_p of N rows or requests
 struct Sampling {
   Floats temperature;

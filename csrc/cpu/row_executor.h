@@ -194,6 +194,13 @@ class CpuExecutor {
   RowPair pair_;
 };
 
+// walk(begin, end) of rows that one thread takes
+template <class Walk>
+void for_rows(int64_t N, int64_t V, const Walk& walk) {
+  const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
+  torch::stable::parallel_for(0, N, grain, walk);
+}
+
 // One thread per request, or all threads on each request in turn.
 template <class Walk>
 void for_requests(int64_t B, int64_t V, const Walk& walk) {
@@ -205,8 +212,7 @@ void for_requests(int64_t B, int64_t V, const Walk& walk) {
     for (int64_t b = 0; b < B; ++b) executor.forget(), walk(executor, b);
     return;
   }
-  const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
-  torch::stable::parallel_for(0, B, grain, [&](int64_t begin, int64_t end) {
+  for_rows(B, V, [&](int64_t begin, int64_t end) {
     CpuExecutor executor(V, false);
     for (int64_t b = begin; b < end; ++b) executor.forget(), walk(executor, b);
   });

@@ -33,6 +33,21 @@ inline void store_f(float* x, F v) { *reinterpret_cast<F_u*>(x) = v; }
 inline F splat(float x) { return F{} + x; }
 inline F select(I mask, F a, F b) { return mask ? a : b; }
 
+// Bit j: lane j of a comparison.
+inline uint32_t bits_of(I mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask);
+#elif defined(__AVX2__)
+  return uint32_t(_mm256_movemask_ps((__m256)mask));
+#elif defined(__SSE2__)
+  return uint32_t(_mm_movemask_ps((__m128)mask));
+#else
+  uint32_t bits = 0;
+  for (int j = 0; j < W; ++j) bits |= uint32_t(mask[j] & 1) << j;
+  return bits;
+#endif
+}
+
 inline F from_bf16(const uint16_t* x) {
   const I wide = __builtin_convertvector(*reinterpret_cast<const H_u*>(x), I);
   return (F)(wide << 16);

@@ -161,6 +161,18 @@ int above(const float* z, int n, float least) {
   return total;
 }
 
+int reach(const float* z, int n, float least, uint32_t* bits) {
+  int count = 0;
+  for (int begin = 0; begin < n; begin += 32) {
+    const int rest = padded(n) - begin;
+    uint32_t word = 0;
+    for (int i = 0; i < 32 && i < rest; i += W) word |= bits_of(load_f(z + begin + i) >= least) << i;
+    bits[begin / 32] = word;
+    count += __builtin_popcount(word);
+  }
+  return count;
+}
+
 double total(const float* p, int n) {
   D sum[2 * U] = {};
   for (int i = 0; i < n; i += kPad)
@@ -261,6 +273,7 @@ extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA
                                                       prob_entropy,
                                                       gap,
                                                       above,
+                                                      reach,
                                                       total,
                                                       clipped_sums,
                                                       find};

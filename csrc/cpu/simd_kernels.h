@@ -59,6 +59,8 @@ struct RowKernels {
   // of two rows of logits, -inf beyond their ends
   GapSums (*gap)(const float* z_p, const float* z_q, int n, const RowStats& stats_p, const RowStats& stats_q);
   int (*above)(const float* z, int n, float least);
+  // bit i of `bits` [32] says whether z[i] >= least; returns how many do. The tail must be NaN.
+  int (*reach)(const float* z, int n, float least, uint32_t* bits);
   double (*total)(const float* p, int n);
   // sum (p - t q)+ for every candidate t, as pair_sums.h wants it
   void (*clipped_sums)(const float* p, const float* q, int n, const float* t, double* out);

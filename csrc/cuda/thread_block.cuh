@@ -23,16 +23,23 @@ struct Prefix {
   T total;
 };
 
+// Sum over this lane and those before it
+template <class T>
+SPECDEC_DEVICE T warp_upto(T x) {
+  const int lane = threadIdx.x % kLanes;
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) {
+    const T other = __shfl_up_sync(kFullWarp, x, step);
+    if (lane >= step) x += other;
+  }
+  return x;
+}
+
 template <class T>
 SPECDEC_DEVICE Prefix<T> block_scan(T x) {
   __shared__ T warp_totals[kWarps];
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
-  T upto = x;
-#pragma unroll
-  for (int step = 1; step < kLanes; step *= 2) {
-    const T other = __shfl_up_sync(kFullWarp, upto, step);
-    if (lane >= step) upto += other;
-  }
+  const T upto = warp_upto(x);
   T before = __shfl_up_sync(kFullWarp, upto, 1);
   if (lane == 0) before = 0;
   if (lane == kLanes - 1) warp_totals[warp] = upto;

@@ -222,6 +222,24 @@ def sample(rng):
     return out | ({"slot": torch.tensor(slot, dtype=I64)} if given(rng, 0.3) else {})
 
 
+def top_logprobs(rng):
+    n = rng.randrange(5)
+    z = rows(rng, n, rng.choice(VOCABULARIES))
+    V = z.size(1)
+    k = rng.choice((0, 1, min(5, V), V) if not given(rng, 0.04) else (V + 1, -1, 2**63 - 1))
+    out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "k": k}
+    return out | ({"tokens": ids(rng, (n, rng.choice((0, 1, 3))), V, V)} if given(rng) else {})
+
+
+def support(rng):
+    n = rng.randrange(5)
+    z = rows(rng, n, rng.choice(VOCABULARIES))
+    out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "max_kept": rng.choice((0, 1, 7, 3000))}
+    asked = rng.randrange(5)
+    out |= {"rows": ids(rng, (asked,), max(n, 1), max(n, 1))} if given(rng, 0.4) else {}
+    return out
+
+
 def build_tree(rng):
     shape = rng.randrange(4), rng.choice((0, 1, 2, 7)), rng.choice((0, 1, 3))
     return {"draft_tokens": ids(rng, shape, 4, 4)}
@@ -458,6 +476,27 @@ def check_sample(args, out):
         require(out.logprobs[bad].isnan().all(), "ln q of an invalid row")
 
 
+def check_top_logprobs(args, out):
+    z, k = args["logits"].double(), args["k"]
+    for i in range(len(z)):
+        found = out.ids[i].tolist()
+        order = sorted(range(z.size(1)), key=lambda v: (math.isnan(z[i, v]), -float(z[i, v].nan_to_num()), v))
+        require(found == order[:k], f"ids {found} for {order[:k]}")
+        for v, rank, x in zip(*(t[i].tolist() for t in (args.get("tokens", out[3]), out[3], out[2]))):
+            inside = 0 <= v < z.size(1)
+            require(rank == (int((z[i] >= z[i, v]).sum()) if inside else 0), f"rank {rank} of token {v}")
+            require(inside or x == -INF, f"logprob {x} of token {v}")
+
+
+def check_support(args, out):
+    require((out.counts >= 0).all() and (out.counts <= args["logits"].size(1)).all(), "counts of no set")
+    for row, count, words in zip(out.ids.tolist(), out.counts.tolist(), out.bits.tolist()):
+        kept = [32 * w + b for w, word in enumerate(words) for b in range(32) if word >> b & 1]
+        require(len(kept) == count and all(v < args["logits"].size(1) for v in kept), f"{count} kept, bits say {kept}")
+        listed = kept[: len(row)]
+        require(row == listed + [-1] * (len(row) - len(listed)), f"ids {row}, bits say {kept}")
+
+
 def check_build_tree(args, out):
     want = reference.build_tree(args["draft_tokens"])
     require(all(torch.equal(a, b) for a, b in zip(out, want)), "another tree than the reference's")
@@ -531,7 +570,7 @@ def requests(op, args):
         return args["cu_draft"].numel() - 1
     if "tree" in args:
         return len(args["tree"][0])
-    names = ("seed",) * (op == "uniforms") + ("p", "logits", "draft_tokens", "parents")
+    names = ("seed",) * (op == "uniforms") + ("rows",) * (op == "support") + ("p", "logits", "draft_tokens", "parents")
     return len(next(args[name] for name in names if name in args))
 
 
@@ -547,6 +586,8 @@ def alone(op, args, b, B):
     for name, x in args.items():
         if isinstance(x, tuple) and isinstance(x[0], torch.Tensor):
             x = tuple(part if part is None else part[b : b + 1] for part in x)
+        elif op == "support" and "rows" in args and name in ("logits", "stats"):
+            pass
         elif name == "cu_draft":
             x = torch.tensor([0, end - start])
         elif name in whole:
@@ -561,8 +602,8 @@ def alone(op, args, b, B):
 
 
 def check(op, args, run=None, b=0):
-    """Runs a call and what the docstring says of it; request b is run again alone. Returns the error where there was a
-    clean one."""
+    """Runs a call and what the docstring says of it; request b is run again alone, and the first few with the others
+    absent. Returns the error where there was a clean one."""
     run = run or (lambda op, **args: getattr(sk, op)(**args))
     try:
         out = run(op, **args)
@@ -578,7 +619,20 @@ def check(op, args, run=None, b=0):
                 same(whole[b % B : b % B + 1], single),
                 f"request {b % B} alone is another: {whole[b % B].tolist()}, alone {single.tolist()}",
             )
+    if B and op in PADDED:
+        check_padded(op, args, run, out, b % B)
     return None
+
+
+PADDED = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "support")}
+PADDED |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
+
+
+def check_padded(op, args, run, out, n):
+    part = run(op, **args, **{PADDED[op]: torch.tensor([n])})
+    for whole, x in zip(tensors(out), tensors(part)):
+        require(same(whole[:n], x[:n]), f"others behind the first {n} show: {whole[:n].tolist()}, {x[:n].tolist()}")
+        require(((x[n:] == 0) | (x[n:] == -1)).all(), f"from {n} on absent: {x.tolist()}")
 
 
 def main():

@@ -145,7 +145,8 @@ def on_nothing(op, call):
     return [x.numel() for r in (result, again) for x in (r if isinstance(r, tuple) else (r,))]
 
 
-EMPTY = {f"{op}-{i}": (op, {name: x if name in ("cu_draft", "max_draft") else hollow(x) for name, x in call.items()})
+WHOLE = ("cu_draft", "max_draft", "num_rows", "num_requests")  # of the batch, and not of each of it
+EMPTY = {f"{op}-{i}": (op, {name: x if name in WHOLE else hollow(x) for name, x in call.items()})
          for op, calls in CALLS.items() for i, call in enumerate(calls) if op in OPS}  # fmt: skip
 
 

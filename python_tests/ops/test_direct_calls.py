@@ -16,7 +16,7 @@ F64, I64 = torch.float64, torch.int64
 SEED = torch.arange(3)
 ROWS = torch.arange(33.0).reshape(3, 11).cos()
 TREES = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, -1]])
-WRONG = [  # op, index of the argument, what comes, message
+WRONG = [  # op, index or name of the argument, what comes, message
     ("uniforms", 0, SEED.float(), "uniforms: seed must be int32 or int64, got Float"),
     ("uniforms", 1, SEED[None], r"uniforms: offset must have shape \[3\], got \[1, 3\]"),
     ("uniforms", 2, -1, "uniforms: n must be >= 0, got -1"),
@@ -76,6 +76,17 @@ WRONG = [  # op, index of the argument, what comes, message
     ("sample", 1, torch.zeros(2, 4), r"sample: stats must have shape \[3, 4\], got \[2, 4\]"),
     ("sample", 2, -1, "sample: k must be >= 0, got -1"),
     ("sample", 8, None, "sample: seed and offset go together, got offset alone"),
+    ("top_logprobs", 0, ROWS[0], r"top_logprobs: logits must have 2 dimensions, got shape \[11\]"),
+    ("top_logprobs", 1, torch.zeros(2, 4), r"top_logprobs: stats must have shape \[3, 4\], got \[2, 4\]"),
+    ("top_logprobs", 2, 12, r"top_logprobs: k must be in \[0, V=11\], got 12"),
+    ("top_logprobs", 3, SEED, r"top_logprobs: tokens must have 2 dimensions, got shape \[3\]"),
+    ("top_logprobs", 3, SEED[:2, None], r"top_logprobs: tokens must have shape \[3, 1\], got \[2, 1\]"),
+    ("top_logprobs", 3, ROWS, "top_logprobs: tokens must be int32 or int64, got Float"),
+    ("support", 0, ROWS.double(), "support: logits must be float32, bfloat16 or float16, got Double"),
+    ("support", 1, torch.zeros(3, 4, dtype=F64), "support: stats must be Float, got Double"),
+    ("support", 2, -1, r"support: max_kept must be in \[0, 2\^24\], got -1"),
+    ("support", 3, ROWS, r"support: rows must have 1 dimensions, got shape \[3, 11\]"),
+    ("support", 3, ROWS[0], "support: rows must be int32 or int64, got Float"),
     ("verify_chain", 18, 2, r"verify_chain: method must be 0 \(token\) or 1 \(block\), got 2"),
     ("verify_chain", 19, SEED, r"verify_chain: rule must have shape \[4\], got \[3\]"),
     ("verify_chain", 20, torch.zeros(4), "verify_chain: alpha needs a rule, got none"),
@@ -108,15 +119,15 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_chain", 16, 2, r"verify_chain: target_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
     (
         "verify_chain",
-        23,
+        "uniforms",
         torch.zeros(4, 5, dtype=F64),
         r"verify_chain: uniforms must have shape \[4, 6\], got \[4, 5\]",
     ),
-    ("verify_chain", 24, SEED, r"verify_chain: target_row must have shape \[4, 6\], got \[3\]"),
-    ("verify_chain", 24, torch.zeros(4, 6), "verify_chain: target_row must be int32 or int64, got Float"),
-    ("verify_chain", 25, SEED, r"verify_chain: draft_row must have 2 dimensions, got shape \[3\]"),
-    ("verify_chain", 25, TREES[:1], r"verify_chain: draft_row must have shape \[4, 5\], got \[1, 4\]"),
-    ("verify_chain", 23, None, "verify_chain: needs seed and offset, or uniforms, got neither"),
+    ("verify_chain", "target_row", SEED, r"verify_chain: target_row must have shape \[4, 6\], got \[3\]"),
+    ("verify_chain", "target_row", torch.zeros(4, 6), "verify_chain: target_row must be int32 or int64, got Float"),
+    ("verify_chain", "draft_row", SEED, r"verify_chain: draft_row must have 2 dimensions, got shape \[3\]"),
+    ("verify_chain", "draft_row", TREES[:1], r"verify_chain: draft_row must have shape \[4, 5\], got \[1, 4\]"),
+    ("verify_chain", "uniforms", None, "verify_chain: needs seed and offset, or uniforms, got neither"),
     ("verify_tree", 0, SEED, r"verify_tree: parents must have 2 dimensions, got shape \[3\]"),
     (
         "verify_tree",
@@ -166,15 +177,28 @@ WRONG = [  # op, index of the argument, what comes, message
     ("verify_tree", 23, SEED, r"verify_tree: rule must have shape \[2\], got \[3\]"),
     ("verify_tree", 24, torch.zeros(2), "verify_tree: alpha needs a rule, got none"),
     ("verify_tree", 22, 2, r"verify_tree: draft_kind must be 0 \(logits\) or 1 \(probabilities\), got 2"),
-    ("verify_tree", -1, torch.zeros(2, 5, dtype=F64), r"verify_tree: uniforms must have shape \[2, 4\], got \[2, 5\]"),
-    ("verify_tree", -1, None, "verify_tree: needs seed and offset, or uniforms, got neither"),
+    (
+        "verify_tree",
+        "uniforms",
+        torch.zeros(2, 5, dtype=F64),
+        r"verify_tree: uniforms must have shape \[2, 4\], got \[2, 5\]",
+    ),
+    ("verify_tree", "uniforms", None, "verify_tree: needs seed and offset, or uniforms, got neither"),
 ]
+for op in ("row_stats", "sample", "residual", "top_logprobs", "support", "verify_chain", "verify_tree"):
+    number = "num_requests" if op.startswith("verify") else "num_rows"
+    WRONG += [
+        (op, number, torch.zeros(1), f"{op}: {number} must be int32 or int64, got Float"),
+        (op, number, SEED, rf"{op}: {number} must have shape \[1\], got \[3\]"),
+    ]
 
 
 def direct_call(name, index, other):
     """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
     _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **examples.calls(name, V=11)[0].arguments)
     args = list(args)
+    if isinstance(index, str):
+        index = [argument.name for argument in op._schema.arguments].index(index)
     args[index] = other(args[index]) if callable(other) else other
     return op(*args)
 

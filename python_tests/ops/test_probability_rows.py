@@ -10,6 +10,8 @@ import torch
 from support import answers as reference
 from support import backends, checks, rule_cases
 
+import specdec_kernels as sk
+from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rules import LAWS, RULES, TABLE, of_tree_method
 
 POISON = (math.nan, math.inf, -math.inf, -0.25)
@@ -111,3 +113,62 @@ def test_a_negative_probability_takes_nothing_from_its_siblings(backend):
                            max_depth=1, uniforms=torch.tensor([[coin, 0.0, 0.0, 0.5]],
                            dtype=torch.float64))  # fmt: skip
         assert out.num_accepted.tolist() == [accepted] and out.status.tolist() == [0]
+
+
+# ---- temperature 0: the largest entry -----------------------------------------------------------------------------
+
+TIED = torch.tensor([[0.1, 0.4, 0.4, 0.05, 0.05], [0.2, 0.2, 0.2, 0.2, 0.2], [0.0, 0.0, 0.0, 0.0, 1.0]])
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_greedy_chains(backend, method, dtype):
+    """The first of equals, and neither a draw nor q; drafts that are the argmax are accepted."""
+    drafts = torch.tensor([[1, 0], [2, 0], [1, 3]])
+    args = {"target_logits": TIED.expand(3, 3, V).to(dtype), "draft_tokens": drafts, "method": method}
+    args |= {"target_kind": "probs", "temperature": 0}
+    for draft in ({}, {"draft_logits": torch.full((3, 2, V), math.nan), "draft_kind": "probs"}):
+        out = backends.run("verify_chain", backend, **args, **draft)
+        assert out.tokens.tolist() == [[1, 0, 4], [1, -1, -1], [1, 0, -1]]
+        assert out.num_accepted.tolist() == [2, 0, 1] and out.status.tolist() == [0, 0, 0]
+        assert (out.logprobs == 0).all()
+
+
+@pytest.mark.parametrize("method", TREE_METHODS)
+def test_greedy_trees(backend, method):
+    """Node 1 is the root's argmax, node 3 its child's."""
+    tree = torch.tensor([[-1, 0, 0, 1]]), torch.tensor([[-1, 1, 2, 0]])
+    rows = TIED[[0, 1, 2, 2]][None]
+    out = backends.run("verify_tree", backend, tree, rows, rows, method=method, target_kind="probs", draft_kind="probs",
+                       temperature=0)  # fmt: skip
+    assert out.path.tolist() == [[0, 1, 3, -1]] and out.tokens.tolist() == [[1, 0, 4, -1]]
+    assert out.status.tolist() == [0] and (out.logprobs == 0).all()
+
+
+@pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+def test_greedy_drafts(backend, op):
+    """The draft was the argmax of its row for sure: as one-hot drafts, and one of another id was not drawn from it."""
+    ids = torch.tensor([1, 2]).repeat_interleave(20)
+    u = torch.arange(20, dtype=torch.float64).repeat(2)[:, None] / 20
+    target, draft = P.log().expand(40, 2, V), TIED[:1].expand(40, 2, V)
+    if op == "verify_chain":
+        how = {"draft_tokens": ids[:, None], "uniforms": torch.cat([u, 1 - u], 1)}
+    else:
+        tree = torch.tensor([[-1, 0]]).expand(40, 2), torch.stack([torch.full_like(ids, -1), ids], 1)
+        how = {"tree": tree, "method": "recursive", "uniforms": torch.cat([u, u, 1 - u], 1)}
+    rows = draft[:, :1] if op == "verify_chain" else draft
+    out = backends.run(op, backend, target_logits=target, draft_logits=rows, draft_kind="probs", draft_temperature=0,
+                       **how)  # fmt: skip
+    plain = backends.run(op, backend, target_logits=target, **how)
+    assert 0 < plain.num_accepted[:20].sum() < 20
+    assert torch.equal(out.tokens[:20], plain.tokens[:20]) and (out.status[:20] == 0).all()
+    assert (out.num_accepted[20:] == 0).all() and (out.status[20:] == 4).all()
+
+
+@pytest.mark.parametrize("more", [{"top_k": 3}, {"temperature": torch.zeros(1)}, {"rule": "ensemble", "alpha": 0.5}])
+def test_greedy_probabilities_go_with_nothing_else(more):
+    args = {"target_logits": TIED.expand(1, 3, V), "draft_tokens": torch.tensor([[1, 0]]), "target_kind": "probs"}
+    args |= {"draft_logits": TIED[None, :2], "uniforms": torch.zeros(1, 3, dtype=torch.float64)}
+    sk.verify_chain(**args, temperature=0)
+    with pytest.raises(ValueError, match="^verify_chain: .*target_kind='(probs|logits)'"):
+        sk.verify_chain(**args | {"temperature": 0} | more)

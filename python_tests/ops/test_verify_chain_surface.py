@@ -355,3 +355,17 @@ def test_a_draft_row_at_the_bonus_position_is_not_read(backend, ragged):
     else:
         got = verify(target, tokens, draft, seed=seed, offset=offset)
     assert all(torch.equal(a, b) for a, b in zip(want, got))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_column_of_bonus_tokens(backend, ragged):
+    """As samplers return them."""
+    G, bonus = 2, torch.tensor([3, 4])
+    z, ids = torch.zeros(2, G, 5).index_fill_(2, torch.tensor([1]), 9.0), torch.ones(2, G, dtype=torch.int64)
+    args = {"target_logits": z, "draft_tokens": ids, "temperature": 0}
+    if ragged:
+        args |= {"target_logits": z.flatten(0, 1), "draft_tokens": ids.flatten(), "max_draft": G}
+        args["cu_draft"] = torch.tensor([0, G, 2 * G])
+    for given in (bonus, bonus[:, None], torch.stack([bonus, bonus], 1)[:, 1:]):
+        out = backends.run("verify_chain", backend, **args, bonus_tokens=given)
+        assert out.tokens.tolist() == [[1, 1, 3], [1, 1, 4]]

@@ -30,7 +30,8 @@ def counted(op, args, watched):
     from tools.cuda_on_cpu.build import load
     from tools.cuda_on_cpu.control import counting
 
-    with counting(load("checked"), **{name: args[name] for name in watched}) as counts:
+    each = {name: x if x.dim() > 1 else x[:, None] for name, x in args.items() if name in watched}
+    with counting(load("checked"), **each) as counts:
         out = getattr(sk, op)(**args)
     return out, dict(counts), counts.launches
 
@@ -338,3 +339,88 @@ def test_sample(params, whole):
         within(rows.read, V * item, (whole - 1) * V + 2 * CHUNK * (whole > 1) + k * RESCAN, item) and len(launches) == 1
     )
     note(f"sample, {params}, V={V}, bf16", rows.read.sum(), rows.distinct.sum())
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("V", [3000, 151_936])
+def test_support_reads_once(V, dtype):
+    z = language_rows(5, 3, V, dtype)
+    stats = backends.run("row_stats", "cpu", z, top_k=50)
+    _, (rows,), launches = count("support", "logits", logits=z, stats=stats, max_kept=64)
+    assert (rows.read == V * dtype.itemsize).all() and (rows.distinct == rows.read).all() and len(launches) == 1
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("V, k, again", [(3000, 20, 3000), (151_936, 20, 20 * CHUNK)])
+def test_top_logprobs_reads_the_best_chunks_again(V, k, again, dtype):
+    """A row that a block can sort at once is read twice; of a longer one only the chunks with the k largest maxima are;
+    and each id's logit once more for its logprob."""
+    z = language_rows(5, 3, V, dtype)
+    stats = backends.run("row_stats", "cpu", z)
+    _, (rows,), launches = count("top_logprobs", "logits", logits=z, stats=stats, k=k)
+    assert (rows.distinct == V * dtype.itemsize).all() and len(launches) == 1
+    assert within(rows.read, V * dtype.itemsize, again + k, dtype.itemsize)
+
+
+def test_ranks_read_once():
+    """Every lane looks up the token's logit for each chunk that its warp reads."""
+    z = language_rows(5, 3, 151_936, BF16)
+    args = {"logits": z, "stats": backends.run("row_stats", "cpu", z), "k": 0, "tokens": torch.tensor([[5]] * 3)}
+    _, (rows,), launches = count("top_logprobs", "logits", **args)
+    assert within(rows.read, z[0].nbytes, 32 * 149 + BLOCK, 2) and len(launches) == 1
+
+
+def test_top_logprobs_of_many_ids():
+    """More ids than there are chunks: a radix select first, which skips chunks once it knows where to look."""
+    z = language_rows(6, 2, 151_936, F32)
+    stats = backends.run("row_stats", "cpu", z)
+    for k in (1000, 4096):
+        _, (rows,), _ = count("top_logprobs", "logits", logits=z, stats=stats, k=k)
+        assert within(rows.read, z[0].nbytes, 4 * z.shape[1] + k, 4)
+        note(f"top_logprobs, k={k}, V=151936, fp32", rows.read.sum(), rows.distinct.sum())
+
+
+# ---- padded buffers: nothing of what is absent is read --------------------------------------------------------------
+
+NUMBER = torch.tensor([2])
+
+
+def assert_first_alone_are_read(counts):
+    for c in counts:
+        assert (c.read[:2] > 0).any() and (c.read[2:] == 0).all()
+
+
+@pytest.mark.parametrize("op", ["row_stats", "sample", "residual"])
+def test_absent_rows(op):
+    z = language_rows(3, 5, 9000, BF16)
+    seeds = {name: torch.arange(5) for name in ("seed", "offset")}
+    args = {"row_stats": {"logits": z}, "sample": {"logits": z, "k": 2, **seeds},
+            "residual": {"p": z.float().softmax(-1), "q": z.roll(1, -1).float().softmax(-1)}}[op]  # fmt: skip
+    watched = {"row_stats": ["logits"], "sample": ["logits", "seed", "offset"], "residual": ["p", "q"]}[op]
+    _, counts, _ = count(op, *watched, num_rows=NUMBER, **args)
+    assert_first_alone_are_read(counts)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"rule": torch.full((8,), sk.RULES["lossy"]), "alpha": torch.full((8,), 0.3)}, {"method": "block"}]
+)
+def test_absent_requests(how):
+    args = step(8, 5, 3000, BF16) | {"temperature": torch.full((8,), 0.9), **how}
+    watched = [name for name, x in args.items() if isinstance(x, torch.Tensor)]
+    _, counts, _ = count("verify_chain", *watched, num_requests=NUMBER, **args)
+    assert_first_alone_are_read(counts)
+
+
+@pytest.mark.parametrize("method", ["recursive", "traversal"])
+@pytest.mark.parametrize("rule", ["exact", "lossy"])
+def test_absent_trees(method, rule):
+    target = language_rows(4, 5 * 4, 3000, BF16).reshape(5, 4, 3000)
+    parents = torch.tensor([-1, 0, 0, 1]).repeat(5, 1)
+    tokens = target.float().topk(2).indices[:, [0, 0, 0, 1], [0, 0, 1, 0]]
+    uniforms = torch.full((5, 5), 0.5, dtype=torch.float64)
+    args = {"target_logits": target, "draft_logits": target.roll(1, 0).contiguous(), "uniforms": uniforms}
+    rules = {} if rule == "exact" else {"rule": torch.full((5,), sk.RULES[rule]), "alpha": torch.full((5,), 0.3)}
+    watched = [*args, *rules]
+    _, counts, _ = count("verify_tree", *watched, tree=(parents, tokens), method=method, num_requests=NUMBER, **args,
+                         **rules)  # fmt: skip
+    assert_first_alone_are_read(counts)

@@ -175,6 +175,25 @@ def test_the_parameters_are_telling():
         assert kinds >= ({"p", "q"} if rule in ROW_RULES else {"mixed"}), (rule, kinds)
 
 
+@pytest.mark.parametrize("name", TABLE)
+def test_which_rules_keep_the_target_s_law(name):
+    """At the parameters that the table names, and at no others that a caller may leave to it; a one-hot q is part of
+    what is tried."""
+    V = 4
+    rows = [[row(()) for row in rows_of(kind, V)[:2]] for kind in ("random", "zeros")]
+    rows += [(rows[0][0], np.eye(V)[v]) for v in range(V)]
+
+    def farthest(alpha):
+        return max(np.abs(emitted(name, p, q, alpha) - p).max() for p, q in rows)
+
+    at, defaults = TABLE[name].keeps_target_at, tuple(parameter.default for parameter in TABLE[name].parameters)
+    assert at is None or farthest(at) < EXACT
+    assert name == "exact" or farthest(ALPHAS[name]) > 1e-3
+    assert (farthest(defaults) < EXACT) == (defaults == at) and (at is None or defaults == at)
+    if TABLE[name].exact_at is not None:
+        assert (TABLE[name].exact_at,) == at
+
+
 def test_unscaled_rows_decide_and_sampled_rows_mix():
     """Confidences of p1, q1, TV and eta of p, q: exchanged, another law comes out."""
     p, q = TELLING

@@ -77,6 +77,11 @@ class Inputs:
             x[..., :3] += 8
         return self.laid_out(target), self.laid_out(draft)
 
+    def stale(self, x: torch.Tensor, n: int) -> torch.Tensor:
+        """x, of padded buffers whose entries from n on are whatever was left there: no laws, no ids."""
+        value = float("inf") if x.is_floating_point() else -(1 << 30)
+        return torch.cat([x[:n], torch.full_like(x[n:], value)])
+
     def filters(self, n: int, prefix: str = "") -> dict[str, torch.Tensor]:
         """Sampling parameters, one for each row."""
         values = {

@@ -11,3 +11,5 @@ def calls(x):
     yield "min-p", {"logits": rows, "min_p": 0.1}
     yield "all filters", {"logits": rows, "temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
     yield "per row", {"logits": rows, **x.filters(3)}
+    stale = {name: x.stale(values, 2) for name, values in x.filters(3).items()}
+    yield "padded buffers", {"logits": x.stale(x.rows(3), 2), **stale, "num_rows": x.integers(0, 3, 1)}

@@ -14,3 +14,5 @@ def calls(x):
     )
     yield "of a few", {"logits": rows, "k": 3, "replacement": False, **x.filters(3), **x.random(3)}
     yield "greedy", {"logits": rows, "temperature": 0.0}
+    stale = {name: x.stale(values, 2) for name, values in (x.random(3) | x.filters(3)).items()}
+    yield "padded buffers", {"logits": x.stale(rows, 2), "k": 2, **stale, "num_rows": x.integers(0, 3, 1)}

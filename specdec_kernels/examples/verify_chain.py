@@ -35,6 +35,8 @@ def calls(x):
     yield from by_rule(x, step | random)
     yield from stored(x, step | random)
     yield from ragged(x, target.flatten(0, 1), draft.flatten(0, 1), step["draft_tokens"].flatten())
+    stale = {name: x.stale(given, B - 1) for name, given in (step | random | x.filters(B)).items()}
+    yield "padded buffers", stale | {"num_requests": x.integers(0, B, 1)}
 
 
 def stats_of(rows):
@@ -101,3 +103,7 @@ def ragged(x, target, draft, tokens):
     )
     bonus = {"target_logits": target[:D], "bonus_tokens": x.integers(0, x.V, B)}
     yield "ragged, the engine's bonus", step | bonus | {"draft_logits": None}
+    here = sum(LENGTHS[: B - 1])
+    ends = {"target_logits": here + B - 1, "draft_tokens": here, "draft_logits": here, "cu_draft": B}
+    stale = {name: x.stale(step[name], ends.get(name, B - 1)) for name in (*ends, "seed", "offset")}
+    yield "ragged padded buffers", step | stale | {"num_requests": x.integers(0, B, 1)}

@@ -20,6 +20,10 @@ def calls(x):
         yield f"{method} by lossy", step | {"method": method, "rule": "lossy", "alpha": 0.3}
     thresholds = {"method": "target_only", "rule": "thresholds", "alpha": (0.5, 0.4)}
     yield "target_only by thresholds", step | thresholds
+    for method in ("traversal", "kseq"):
+        tree = tuple(x.stale(part, 1) for part in step["tree"])
+        stale = {name: x.stale(given, 1) for name, given in step.items() if name != "tree"}
+        yield f"{method}, padded buffers", stale | {"tree": tree, "method": method, "num_requests": x.integers(0, 2, 1)}
 
 
 def by_method(x, method, step):

@@ -106,6 +106,13 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
     return x
 
 
+def stats(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor:
+    """The four floats of n rows, as the ops take them."""
+    x = tensor(op, name, x, FLOAT32, device)
+    shape(op, name, x, N=n, **{"4": 4})
+    return x.contiguous()
+
+
 def given(prefix: str, *parameters: object) -> str:
     """The names of those sampling parameters that are given, in their order; empty if none is."""
     return ", ".join(prefix + name for name, x in zip(SAMPLING, parameters) if x is not None)
@@ -130,6 +137,16 @@ def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> tor
     if integer:
         return torch.full((1,), x, dtype=torch.int64, device=device)
     return torch.full((1,), float(x), dtype=torch.float32, device=device)
+
+
+def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor | None:
+    """num_rows or num_requests: how many of padded buffers are there, None: all."""
+    if x is None:
+        return None
+    x = tensor(op, name, x, INTEGERS, device)
+    if x.dim() > 1 or x.numel() != 1:
+        raise ValueError(f"{op}: {name} must have shape [1], got {list(x.shape)}")
+    return x
 
 
 def is_greedy(temperature: object) -> bool:

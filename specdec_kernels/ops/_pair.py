@@ -24,9 +24,7 @@ def stats(op, p, q, kind, p_stats, q_stats):
             continue
         if kind == "probs":
             raise ValueError(f"{op}: {name} goes with logits, got kind 'probs'")
-        _check.tensor(op, name, x, _check.FLOAT32, p.device)
-        _check.shape(op, name, x, **{"N": p.size(0), "4": 4})
-        given[name] = x.contiguous()
+        given[name] = _check.stats(op, name, x, p.size(0), p.device)
     if kind == "probs":
         return None, None
     return tuple(row_stats(rows) if x is None else x for x, rows in zip(given.values(), (p, q)))

@@ -51,7 +51,7 @@ def check_no_draft(op, stats, row, parameters):
 def stats_of(op, side, kind, stats, parameters, rows, device):
     """One side's stats, checked against its kind and its sampling parameters."""
     given = are_given(*parameters) and _check.given("" if side == "target" else "draft_", *parameters)
-    if kind == "probs" and (stats is not None or given):
+    if kind == "probs" and (stats is not None or (given and not _are_greedy(*parameters))):
         what = given or f"{side}_stats"
         raise ValueError(
             f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs' with {what}"
@@ -65,15 +65,29 @@ def stats_of(op, side, kind, stats, parameters, rows, device):
     return stats.contiguous()
 
 
-def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, draft_kind):
+def _are_greedy(temperature, *filters):
+    """Whether nothing is asked but the largest entry of each row: of probabilities it is where that of logits is."""
+    return _check.is_greedy(temperature) and all(x is None for x in filters)
+
+
+def _code(op, side, kind, parameters, rule):
+    """Of a kind that stats_of() has checked."""
+    if kind == "probs" and are_given(*parameters):
+        if rule is not None:  # it would ask how sure the model is, and not of logits
+            raise ValueError(f"{op}: temperature 0 of {side}_kind='probs' needs rule 'exact', got another one")
+        kind = "logits"
+    return ROW_KINDS[kind]
+
+
+def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, rule):
     """Of both sides, in the op's order: parameters and stats, then the kinds."""
     return (
         *_parameters(op, "", target, n, device),
         target_stats,
         draft_stats,
         *_parameters(op, "draft_", draft, n, device),
-        ROW_KINDS[target_kind],
-        ROW_KINDS[draft_kind],
+        _code(op, "target", target_kind, target, rule),
+        _code(op, "draft", draft_kind, draft, rule),
     )
 
 

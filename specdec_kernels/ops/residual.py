@@ -6,7 +6,9 @@ import torch
 from specdec_kernels.ops import _check
 
 
-def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def residual(
+    p: torch.Tensor, q: torch.Tensor, *, num_rows: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The law a rejected position is drawn from, norm((p - q)+), as a probability row, with its mass.
 
     For engines that compose their own step; ``verify_chain`` never writes this row.
@@ -15,11 +17,12 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
         p: [N, V] target probabilities, float32, bfloat16 or float16. A negative entry counts as 0, -inf too.
         q: [N, Vq] draft probabilities (a missing entry is 0; one outside [0, 1 + 1e-3] counts as 0), or [N] int32 /
             int64 ids of one-hot drafts (id -1 removes nothing).
+        num_rows: as in ``row_stats``.
 
     Returns:
         probs [N, V] float32, and mass [N] float64 = sum (p - q)+ = 1 - sum min(p, q), the rejection probability.
         Where the mass is 0, probs is p normalised. A row of p that holds NaN or +inf has mass NaN, and it, like a row
-        without any mass, gives a one-hot row at its largest finite entry.
+        without any mass, gives a one-hot row at its largest finite entry. Where a row is absent both are 0.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -39,9 +42,9 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     else:
         _check.rows(op, "q", q, "N, Vq", p.device)
         _check.shape(op, "q", q, N=n, Vq=q.size(1))
-    return torch.ops.specdec.residual(p, q)
+    return torch.ops.specdec.residual(p, q, _check.present(op, "num_rows", num_rows, p.device))
 
 
 @torch.library.register_fake("specdec::residual")
-def _(p, q):
+def _(p, q, num_rows):
     return p.new_empty(p.shape, dtype=torch.float32), p.new_empty((p.size(0),), dtype=torch.float64)

@@ -12,6 +12,8 @@ def row_stats(
     top_k: int | torch.Tensor | None = None,
     top_p: float | torch.Tensor | None = None,
     min_p: float | torch.Tensor | None = None,
+    *,
+    num_rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The four floats that turn a row of logits into a distribution.
 
@@ -28,14 +30,16 @@ def row_stats(
         top_k: keep the k largest; 0 or -1 is off. None, an int, or [N] int32 / int64.
         top_p: keep the smallest set of largest probabilities whose sum reaches top_p, in (0, 1]; 1 is off.
         min_p: keep p(v) >= min_p * max p, in [0, 1]; 0 is off.
+        num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
+            is read. Below 0 it counts as 0, above N as N. None: all rows are there.
 
     Returns:
         [N, 4] float32: ``scale`` = 1/T; ``cutoff``, the smallest logit kept; ``log_norm`` = ln sum over the kept of
         exp((z - max) * scale), which lies in [0, ln V]; ``max``, the largest logit. The usual log-sum-exp is
         ``max * scale + log_norm``; relative to the maximum it costs no precision at low temperatures.
         A greedy row has scale = inf and its argmax (the lowest id on ties) in place of log_norm. A row with NaN, +inf
-        or no finite entry has log_norm = NaN. In sums over a row a logit that weighs less than 2^-126 of the largest
-        one weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
+        or no finite entry has log_norm = NaN, one that is absent four zeros. In sums over a row a logit that weighs
+        less than 2^-126 of the largest one weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. On CPU tensors a parameter value
@@ -58,9 +62,10 @@ def row_stats(
         _check.sampling(op, "top_k", top_k, n, device),
         _check.sampling(op, "top_p", top_p, n, device),
         _check.sampling(op, "min_p", min_p, n, device),
+        _check.present(op, "num_rows", num_rows, device),
     )
 
 
 @torch.library.register_fake("specdec::row_stats")
-def _(logits, temperature, top_k, top_p, min_p):
+def _(logits, temperature, top_k, top_p, min_p, num_rows):
     return logits.new_empty((logits.size(0), 4), dtype=torch.float32)

@@ -29,6 +29,7 @@ def sample(
     offset: torch.Tensor | None = None,
     slot: int | torch.Tensor = 0,
     uniforms: torch.Tensor | None = None,
+    num_rows: torch.Tensor | None = None,
 ) -> SampleOutput:
     """The draft side: k tokens per row from the row's law, with ln q of each and the row's stats.
 
@@ -47,11 +48,12 @@ def sample(
             drafter that draws position j of a step passes j * k.
         uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN
             as 0.
+        num_rows: as in ``row_stats``.
 
     Returns:
         SampleOutput: tokens [N, k] int64, logprobs [N, k] float32 (ln of the row's law, before any token was taken
         out), stats [N, 4] float32. A row with NaN, +inf or no finite entry gives its largest finite entry with
-        logprob NaN.
+        logprob NaN. A row that is absent has tokens -1, logprobs 0 and four zeros.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -69,11 +71,9 @@ def sample(
     k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
     replacement = _check.flag(op, "replacement", replacement)
     if stats is not None:
-        _check.tensor(op, "stats", stats, _check.FLOAT32, device)
-        _check.shape(op, "stats", stats, N=n, **{"4": 4})
+        stats = _check.stats(op, "stats", stats, n, device)
         if given := _check.given("", temperature, top_k, top_p, min_p):
             raise ValueError(f"{op}: stats already hold the sampling parameters, got {given} too")
-        stats = stats.contiguous()
     uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(temperature))
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
@@ -95,12 +95,13 @@ def sample(
             offset,
             slot,
             uniforms,
+            _check.present(op, "num_rows", num_rows, device),
         )
     )
 
 
 @torch.library.register_fake("specdec::sample")
-def _(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms):
+def _(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms, num_rows):
     n = logits.size(0)
     return (
         logits.new_empty((n, k), dtype=torch.int64),

@@ -44,6 +44,7 @@ def verify_chain(
     uniforms: torch.Tensor | None = None,
     target_row: torch.Tensor | None = None,
     draft_row: torch.Tensor | None = None,
+    num_requests: torch.Tensor | None = None,
 ) -> VerifyChainOutput:
     """Verify one drafted path per request; by default the emitted tokens have exactly the target's law.
 
@@ -65,15 +66,16 @@ def verify_chain(
             row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed: of a rule's bonus token; the exact rule does not
             read it.
         cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
-        bonus_tokens: [B], sampled by the engine; the target then comes without its bonus row (G or D rows).
+        bonus_tokens: [B] or [B, 1], sampled by the engine; the target then comes without its bonus row (G or D rows).
         temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 (or
             a subnormal one) is greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1
             without filters; q must be the law the draft was drawn from.
         target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
             in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
-        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters. What is
-            negative in them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is summed or asked how
-            sure it is (as every cascade asks of both), makes the row invalid.
+        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters but a
+            temperature that is the number 0, by the exact rule: all their mass is on their largest entry, the first of
+            equals. What is negative in them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is
+            summed or asked how sure it is (as every cascade asks of both), makes the row invalid.
         method: "token" or "block".
         rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each.
             Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method
@@ -84,7 +86,7 @@ def verify_chain(
             tensor on a GPU: the nearest value inside. Rule "synthetic" also takes a rate for each position, given that
             the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or
             [B, G, 2], of which the other rules read the first position's).
-        seed, offset: [B] int64; see ``uniforms``. Not needed where temperature is the number 0.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule where temperature is the number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0.
         target_row, draft_row: int32 or int64, [B, G+1] and [B, G] (ragged [R], [D]; as many as the rows would be
@@ -93,6 +95,9 @@ def verify_chain(
             [S, K, 4]. Nothing is copied, other rows are not read, positions may share one. A draft_row of -1 is a
             one-hot draft. Other numbers outside [0, N) raise on no device: a target_row of that kind is as a row of
             NaN, and a draft_row has no q there, which status tells.
+        num_requests: [1] int32 or int64 on the device, of padded buffers: requests from it on are absent, and nothing
+            of them is read, nor any row behind those of the last that is present; ragged, D may be more than
+            ``cu_draft`` names. Below 0 it counts as 0, above B as B. None: all are there.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
@@ -101,7 +106,7 @@ def verify_chain(
         draft_row names no row, draft rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a
         negative one as 0. But for such a token every emitted one lies in [0, V), and bad data in one request changes no
         other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits though the target forbids
-        it.
+        it. A request that is absent has tokens -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
@@ -129,6 +134,7 @@ def verify_chain(
         draft_rows = _draft_rows(op, draft_logits, draft_row, draft_rows, B, device)
     if bonus_tokens is not None:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
+        bonus_tokens = bonus_tokens.squeeze(1) if bonus_tokens.shape == (B, 1) else bonus_tokens
         _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
 
     target = (temperature, top_k, top_p, min_p)
@@ -138,12 +144,13 @@ def verify_chain(
     if draft_logits is None:
         _verify.check_no_draft(op, draft_stats, draft_row, draft)
     rule, alpha = _rules.arguments(op, method, rule, alpha, B, device, G)
-    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
+    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, rule)
     needed = rule is not None or not _check.is_greedy(temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
 
     drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
-    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms, target_row, draft_row)
+    num_requests = _check.present(op, "num_requests", num_requests, device)
+    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests)
     return VerifyChainOutput(*torch.ops.specdec.verify_chain(*drafted, *sides, *by))
 
 

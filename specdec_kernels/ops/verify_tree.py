@@ -44,6 +44,7 @@ def verify_tree(
     seed: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
+    num_requests: torch.Tensor | None = None,
 ) -> VerifyTreeOutput:
     """Verify a tree of drafts per request; by default the emitted tokens have exactly the target's law.
 
@@ -89,11 +90,13 @@ def verify_tree(
             from, takes the place of p at every node with children, in the test and in the residual; the token behind a
             leaf is the target's. ``target_only`` takes "thresholds": a child is accepted for sure from threshold_single
             on, and the sum of the children's probabilities that the coin must lie below is divided by threshold_acc.
-        seed, offset: [B] int64; see ``uniforms``. Not needed where the request is greedy.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule at a temperature that
+            is the number 0.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
             and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
             in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies
             outside [0, 1) counts as the nearer end, NaN as 0.
+        num_requests: as in ``verify_chain``.
 
     Returns:
         VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys
@@ -104,7 +107,7 @@ def verify_tree(
         accepted; or a parent that does not come before its node, or a draft_nodes entry that is no child of the one
         before, which are ignored (on CPU tensors they raise). Under ``recursive_without_replacement``, ``traversal``
         and ``target_only`` a second sibling of the same token is skipped. Every emitted token lies in [0, V), and bad
-        data in one request changes no other.
+        data in one request changes no other. A request that is absent has tokens and path -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -136,21 +139,18 @@ def verify_tree(
     target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, {"B": B, "M": M}, device)
     if target_row is None and M != N:
         _check.shape(op, "target_logits", target_logits, B=B, N=N, V=V)
-    if draft_logits is None:
-        _check_no_draft(op, method, draft_stats, draft_row, draft)
-    else:
-        draft_stats = _draft_stats(op, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device)
+    draft_stats = _draft_stats(op, method, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device)
     if not TREE_METHODS[method].reads_draft:
         draft_logits, draft_stats, draft, tables[1] = None, None, _NONE, None
     if method == "greedy":
         target_stats, target = None, _NONE
     rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
-    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind)
+    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, rule)
     needed = method != "greedy" and (rule is not None or not _check.is_greedy(temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
 
     nodes = (parents, tokens, draft_nodes, target_logits, draft_logits, TREE_METHODS[method].code, max_depth)
-    by = (rule, alpha, seed, offset, uniforms)
+    by = (rule, alpha, seed, offset, uniforms, _check.present(op, "num_requests", num_requests, device))
     return VerifyTreeOutput(*torch.ops.specdec.verify_tree(*nodes, *tables, *sides, *by))
 
 
@@ -219,8 +219,10 @@ def _check_no_draft(op, method, draft_stats, draft_row, draft):
     _verify.check_no_draft(op, draft_stats, draft_row, draft)
 
 
-def _draft_stats(op, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device):
+def _draft_stats(op, method, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device):
     """The draft's stats; its rows are one for each node, or as many as draft_row names."""
+    if draft_logits is None:
+        return _check_no_draft(op, method, draft_stats, draft_row, draft)
     _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
     rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}
     _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))

@@ -5,13 +5,16 @@ import numpy as np
 import torch
 
 from .law import TINY, argmax_finite, clean_q, numpy_rows
+from .padded import padded, present
 
 
-def residual(p, q):
+def residual(p, q, *, num_rows=None):
     """p [N, V], q [N, Vq] or ids [N] -> (probs [N, V], mass [N]): norm((p - q)+) and sum (p - q)+."""
+    (N, V), n = p.shape, present(num_rows, len(p))
+    p, q = p[:n], q[:n]
     pairs = [residual_row(a, b) for a, b in zip(numpy_rows(p), numpy_rows(q) if q.is_floating_point() else q.tolist())]
-    probs = torch.from_numpy(np.array([row for row, _ in pairs]).reshape(p.shape))
-    return probs, torch.tensor([mass for _, mass in pairs], dtype=torch.float64)
+    probs = torch.from_numpy(np.array([row for row, _ in pairs]).reshape(n, V))
+    return padded(probs, N, 0), padded(torch.tensor([mass for _, mass in pairs], dtype=torch.float64), N, 0)
 
 
 def residual_weights(p, q):

@@ -7,14 +7,16 @@ import numpy as np
 import torch
 
 from .law import EPS, numpy_rows, per_row
+from .padded import first, padded, present
 
 FLT_MAX, FLT_MIN = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 
 
-def row_stats(logits, temperature=None, top_k=None, top_p=None, min_p=None):
+def row_stats(logits, temperature=None, top_k=None, top_p=None, min_p=None, *, num_rows=None):
     """[N, V] -> [N, 4] float64: scale, cutoff, log_norm, max."""
-    stats, _ = stats_and_slack(numpy_rows(logits), temperature, top_k, top_p, min_p)
-    return torch.tensor(stats, dtype=torch.float64).reshape(-1, 4)
+    n = present(num_rows, len(logits))
+    stats, _ = stats_and_slack(numpy_rows(logits[:n]), *first(n, temperature, top_k, top_p, min_p))
+    return padded(torch.tensor(stats, dtype=torch.float64).reshape(-1, 4), len(logits), 0)
 
 
 def stats_and_slack(rows, temperature, top_k, top_p, min_p):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from .law import draw, law_of_logits, numpy_rows, without
+from .padded import first, padded, present
 from .row_stats import stats_and_slack
 from .uniforms import given
 from .uniforms import uniforms as philox_uniforms
@@ -34,12 +35,14 @@ def sample(
     offset=None,
     slot=0,
     uniforms=None,
+    num_rows=None,
 ):
+    N, n = len(logits), present(num_rows, len(logits))
+    logits, stats, seed, offset, slot, uniforms = first(n, logits, stats, seed, offset, slot, uniforms)
     rows = numpy_rows(logits)
-    n = len(rows)
     slack = [math.inf] * n
     if stats is None:
-        computed, slack = stats_and_slack(rows, temperature, top_k, top_p, min_p)
+        computed, slack = stats_and_slack(rows, *first(n, temperature, top_k, top_p, min_p))
         stats = torch.tensor(computed, dtype=torch.float64).reshape(n, 4)
     if uniforms is None and seed is None:  # nothing to draw: greedy rows
         u = np.zeros((n, k))
@@ -51,7 +54,9 @@ def sample(
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64).reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64).reshape(n, k)
     margin = torch.tensor([min(d[2], s) for d, s in zip(drawn, slack)], dtype=torch.float64)
-    return Sampled(tokens, logprobs, stats.double(), margin)
+    return Sampled(
+        padded(tokens, N, -1), padded(logprobs, N, 0), padded(stats.double(), N, 0), padded(margin, N, math.inf)
+    )
 
 
 def draw_row(law, u_row, replacement):

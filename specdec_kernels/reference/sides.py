@@ -23,7 +23,7 @@ class Side(NamedTuple):
     def law(self):
         """i -> (Law of row i, slack)."""
         rows = numpy_rows(self.rows)
-        if self.kind == "probs":
+        if self.kind == "probs" and self.params[0] is None:  # else its argmax is wanted
             return lambda i: (law_of_probs(rows[i]), math.inf)
 
         def law(i):
@@ -52,17 +52,17 @@ class Verified(NamedTuple):
     margin: torch.Tensor  # [B] float64: below 1 another answer is as right as this one
 
     @classmethod
-    def of(cls, walks, chances, width):
-        """What the walks of B requests have emitted by their chances."""
-        B = len(walks)
+    def of(cls, walks, chances, B, width):
+        """What the walks of the first of B requests have emitted by their chances; the others are absent."""
         out = cls(
             torch.full((B, width), -1),
-            torch.tensor([len(walk.tokens) - 1 for walk in walks], dtype=torch.int32),
+            torch.zeros(B, dtype=torch.int32),
             torch.zeros(B, width, dtype=torch.float64),
-            torch.tensor([walk.status for walk in walks], dtype=torch.int32),
-            torch.tensor([chance.margin for chance in chances], dtype=torch.float64),
+            torch.zeros(B, dtype=torch.int32),
+            torch.full((B,), math.inf, dtype=torch.float64),
         )
-        for b, walk in enumerate(walks):
+        for b, (walk, chance) in enumerate(zip(walks, chances)):
+            out.num_accepted[b], out.status[b], out.margin[b] = len(walk.tokens) - 1, walk.status, chance.margin
             out.tokens[b, : len(walk.tokens)] = torch.tensor(walk.tokens)
             out.logprobs[b, : len(walk.tokens)] = torch.tensor(walk.logprobs, dtype=torch.float64)
         return out

@@ -11,6 +11,7 @@ from .block import block
 from .chain import Chain
 from .chance import Coins
 from .law import no_row, padded
+from .padded import first, present
 from .rules import judge, per_request
 from .sides import Side, Verified, pick
 
@@ -124,6 +125,7 @@ def verify_chain(
     uniforms=None,
     target_row=None,
     draft_row=None,
+    num_requests=None,
 ):
     """As the op; rule and alpha as rules.per_request reads them. The draft's row behind its last draft is read where
     draft_logits holds one more row per request and the rule is a law other than exact: it must be filled wherever a
@@ -133,7 +135,8 @@ def verify_chain(
     batch = Batch(draft_tokens, cu_draft, max_draft)
     vocab = target_logits.shape[-1]
     wide = max(vocab, 0 if draft_logits is None else draft_logits.shape[-1])
-    rules = per_request("verify_chain", batch.B, method, rule, alpha, batch.G)
+    n = present(num_requests, batch.B)
+    rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
     chances = Coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
     target = (target_logits, target_kind, target_stats, temperature, top_k, top_p, min_p)
     draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)
@@ -142,11 +145,11 @@ def verify_chain(
         positions = draft_logits if draft_row is None else draft_row
         end_row = positions.shape[1] > batch.G if cu_draft is None else len(positions) != len(draft_tokens)
     walks = []
-    for b, chance in enumerate(chances):
+    for b, chance in enumerate(chances[:n]):
         p, p1 = batch.laws(b, bonus_row, wide, target_row, None, *target)
         q, q1 = batch.laws(b, end_row, wide, draft_row, -1, *draft)
         ids = batch.rows(draft_tokens, b).tolist()
         drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])
         walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row)))
-    return Verified.of(walks, chances, batch.G + 1)
+    return Verified.of(walks, chances, batch.B, batch.G + 1)

@@ -10,6 +10,7 @@ import torch
 from ..registry import TREE_METHODS
 from .chance import Coins
 from .law import Law, clean_q, padded
+from .padded import first, present
 from .rules import per_request
 from .sides import NO_FILTERS, Side, Verified, pick
 from .tree_rules import RULES
@@ -52,6 +53,7 @@ def verify_tree(
     seed=None,
     offset=None,
     uniforms=None,
+    num_requests=None,
 ):
     """tree (parents, tokens[, multiplicity, draft_nodes]), target_logits [B, M, V], draft_logits [B, M, Vq] ->
     VerifiedTree.
@@ -67,21 +69,21 @@ def verify_tree(
     the visited parent's coin in the parent's column).
     """
     check(method, draft_logits, tree, links)
-    B = len(target_logits)
-    rules = [checked_rule(method, *each) for each in per_request("verify_tree", B, "token", rule, alpha)]
+    B, n = len(target_logits), present(num_requests, len(target_logits))
+    rules = [checked_rule(method, *each) for each in per_request("verify_tree", n, "token", *first(n, rule, alpha))]
     nodes = Nodes.of(tree, B, links, target_row, draft_row, TREE_METHODS[method].tests_drafts)
     max_depth = nodes.depth if max_depth is None else max_depth
     chances = Coins.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
     target = (target_logits, target_kind, target_stats, temperature, top_k, top_p, min_p)
     if method == "greedy":
-        target = (target_logits, target_kind, None, 0.0, None, None, None)
+        target = (target_logits, target_kind, None, 0.0 if target_kind == "logits" else None, None, None, None)
     draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     if draft_logits is None or not TREE_METHODS[method].reads_draft:
         draft = (None, draft_kind, None, *NO_FILTERS)
     vocab = target_logits.shape[-1]
     wide = max(vocab, 0 if draft[0] is None else draft[0].shape[-1])
     walks = []
-    for b, chance in enumerate(chances):
+    for b, chance in enumerate(chances[:n]):
         target_rows, draft_rows = nodes.rows(b)
         names = nodes.tokens[b].tolist()
         p_side, q_side = side_of(b, *target), side_of(b, *draft)
@@ -92,7 +94,7 @@ def verify_tree(
         shape = (nodes.drafts(b), nodes.siblings(b), rules[b], unscaled, vocab)
         request = Request(nodes.parents[b].tolist(), names, p, q, wide, max_depth, *shape)
         walks.append(RULES[method](request, chance))
-    tokens, num_accepted, logprobs, status, margin = Verified.of(walks, chances, max_depth + 1)
+    tokens, num_accepted, logprobs, status, margin = Verified.of(walks, chances, B, max_depth + 1)
     path = torch.full((B, max_depth + 1), -1, dtype=torch.int32)
     for b, walk in enumerate(walks):
         path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32)

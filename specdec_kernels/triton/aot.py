@@ -93,10 +93,13 @@ def reads_rows(kernel, args) -> bool:
         return args[0].scratch.few is not None
     return kernel.__name__ not in (
         "accept_kernel",
+        "absent_kernel",
         "uniforms_kernel",
         "build_tree_kernel",
         "climb_kernel",
         "put_units_kernel",
+        "put_logprobs_kernel",
+        "list_ids_kernel",
     )
 
 
@@ -123,14 +126,23 @@ def calls(dtype: torch.dtype, V: int):
 def calls_of_rows(rows):
     from .row_stats import row_stats
     from .sample import sample
+    from .support import support
+    from .top_logprobs import top_logprobs
     from .uniforms import uniforms
 
-    yield "", lambda: row_stats(rows, *NONE)
-    yield "filters", lambda: row_stats(rows, *FILTERS)
-    yield "", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None)
-    yield "stats", lambda: sample(rows, meta(B, 4), 1, True, *NONE, WHOLE, WHOLE, None, None)
-    yield "k 4", lambda: sample(rows, None, 4, True, *NONE, WHOLE, WHOLE, None, None)
-    yield "without replacement", lambda: sample(rows, None, 4, False, *NONE, WHOLE, WHOLE, WHOLE, None)
+    yield "", lambda: row_stats(rows, *NONE, None)
+    yield "filters", lambda: row_stats(rows, *FILTERS, None)
+    yield "padded", lambda: row_stats(rows, *NONE, ONE)
+    yield "", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None, None)
+    yield "stats", lambda: sample(rows, meta(B, 4), 1, True, *NONE, WHOLE, WHOLE, None, None, None)
+    yield "k 4", lambda: sample(rows, None, 4, True, *NONE, WHOLE, WHOLE, None, None, None)
+    yield "without replacement", lambda: sample(rows, None, 4, False, *NONE, WHOLE, WHOLE, WHOLE, None, None)
+    yield "padded", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None, ONE)
+    ids = meta(B, 2, of=torch.int64)
+    yield "", lambda: top_logprobs(rows, meta(B, 4), 20, None, None)
+    yield "tokens, padded", lambda: top_logprobs(rows, meta(B, 4), 20, ids, ONE)
+    yield "", lambda: support(rows, meta(B, 4), 64, None, None)
+    yield "of some, padded", lambda: support(rows, meta(B, 4), 64, WHOLE, ONE)
     yield "", lambda: uniforms(WHOLE, WHOLE, G, 0)
 
 
@@ -142,8 +154,9 @@ def calls_of_pairs(rows):
 
     few = meta(B, of=rows.dtype)
     yield "", lambda: accept(few, few, meta(B, of=torch.float64))
-    yield "", lambda: residual(rows, rows)
-    yield "one-hot", lambda: residual(rows, WHOLE)
+    yield "", lambda: residual(rows, rows, None)
+    yield "one-hot", lambda: residual(rows, WHOLE, None)
+    yield "padded", lambda: residual(rows, rows, ONE)
     yield "", lambda: row_gap(rows, rows, meta(B, 4), meta(B, 4))
     yield "probabilities", lambda: row_gap(rows, rows, None, None)
     yield "", lambda: kseq_rho(rows, rows, WHOLE, meta(B, 4), meta(B, 4))
@@ -167,9 +180,10 @@ def calls_of_chains(dtype: torch.dtype, V: int):
         rules=(0, None, None),
         u=None,
         at=(None, None),
+        n=None,
     ):
         seeds = (None, None) if u is not None else (WHOLE, WHOLE)
-        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, probs, probs, *rules, *seeds, u, *at)
+        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, probs, probs, *rules, *seeds, u, *at, n)
 
     def ragged():
         rows, drafts, cu_draft = (B * (G + 1), V), (B * G, V), meta(B + 1, of=torch.int32)
@@ -188,6 +202,8 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     slots = meta(G, B, V, of=dtype).transpose(0, 1)
     yield "rows by slot", lambda: chain(slots, at=at)
     yield "rows by slot, block", lambda: chain(slots, at=at, rules=(1, WHOLE, PAIRS))
+    yield "padded", lambda: chain(draft, n=ONE)
+    yield "block, padded", lambda: chain(target, rules=(1, WHOLE, PAIRS), n=ONE)
 
 
 def calls_of_trees(dtype: torch.dtype, V: int):
@@ -197,8 +213,8 @@ def calls_of_trees(dtype: torch.dtype, V: int):
 
     rows, table, drafts = meta(B, N, V, of=dtype), meta(B, N, of=torch.int32), meta(B, 8, G, of=torch.int32)
 
-    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None)):
-        parts = (*NONE, *params, stats, None if q is None else stats, *NONE, 0, 0, *rules, WHOLE, WHOLE, None)
+    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None), n=None):
+        parts = (*NONE, *params, stats, None if q is None else stats, *NONE, 0, 0, *rules, WHOLE, WHOLE, None, n)
         verify_tree(table, table, drafts, rows, q, method, G, *parts)
 
     yield "", lambda: build_tree(meta(B, 8, G, of=torch.int64))
@@ -212,6 +228,7 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "target only, filters", lambda: tree(3, q=None, params=FILTERS)
     yield "greedy", lambda: tree(4, q=None)
     yield "traversal", lambda: tree(5)
+    yield "traversal, padded", lambda: tree(5, n=ONE)
     by_rule = (WHOLE, PAIRS)
     yield "kseq by rule", lambda: tree(0, drafts=drafts, rules=by_rule)
     yield "without replacement by rule", lambda: tree(2, rules=by_rule)

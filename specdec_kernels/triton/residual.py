@@ -7,6 +7,7 @@ import triton.language as tl
 
 from .core import check, launch
 from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, total_mass
+from .core.padded import is_present
 from .core.row import CHUNK, Dist, Values, chunks_of, finite_max, is_bad, load_value, some
 from .core.side import entries, no_stats, one_hot, without
 
@@ -25,9 +26,9 @@ def weights(target, draft, ids, n, c, exists, S):
 
 
 @launch.kernel
-def residual_sums_kernel(target, draft, ids, N, p_sums, sums, maxes, per_program, S: tl.constexpr):
+def residual_sums_kernel(target, draft, ids, N, count, p_sums, sums, maxes, per_program, S: tl.constexpr):
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    exists = n < N
+    exists = (n < N) & is_present(count, n)
     chunks = chunks_of(target)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
@@ -40,14 +41,15 @@ def residual_sums_kernel(target, draft, ids, N, p_sums, sums, maxes, per_program
 
 
 @launch.kernel
-def residual_write_kernel(target, draft, ids, N, p_sums, sums, maxes, per_program, probs, mass, S: tl.constexpr):
+def residual_write_kernel(target, draft, ids, N, count, p_sums, sums, maxes, per_program, probs, mass, S: tl.constexpr):
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    exists = n < N
+    within = n < N
+    exists = within & is_present(count, n)
     chunks = chunks_of(target)
     total = total_mass(sums, n * chunks, chunks, exists, S)
     p_total = total_mass(p_sums, n * chunks, chunks, exists, S)
     first = tl.program_id(1) * per_program
-    tl.store(mass + n, total, mask=exists & (n * 0 + first == 0))
+    tl.store(mass + n, total, mask=within & (n * 0 + first == 0))
     rest = has_mass(total)
     lost = ~rest & ~has_mass(p_total)  # no law: one-hot at the largest finite entry
     inverse = 1.0 / tl.where(rest, total, tl.where(lost, 1.0, p_total))
@@ -62,11 +64,11 @@ def residual_write_kernel(target, draft, ids, N, p_sums, sums, maxes, per_progra
         lane = tl.arange(0, S.WIDTH)[None, :]
         inside = c * CHUNK + lane < target.V
         one = (hot == c)[:, None] & (lane == first_lane_with(z, most, S)[:, None])
-        out = tl.where(lost[:, None], tl.where(one, 1.0, 0.0), out)
-        tl.store(probs + (n * target.V + c * CHUNK)[:, None] + lane, out, mask=inside & exists[:, None])
+        out = tl.where(lost[:, None], tl.where(one & exists[:, None], 1.0, 0.0), out)
+        tl.store(probs + (n * target.V + c * CHUNK)[:, None] + lane, out, mask=inside & within[:, None])
 
 
-def residual(p, q):
+def residual(p, q, num_rows):
     op = "residual"
     check.given(op, p=p, q=q)
     check.dim(op, "p", p, 2)
@@ -82,6 +84,7 @@ def residual(p, q):
         draft = launch.side(check.rows(op, "q", q), probs=True)
         check.shape(op, "q", q, N, q.size(1))
     check.device(op, "q", q, p)
+    check.present(op, "num_rows", num_rows, N, p)
 
     probs = torch.empty((N, V), dtype=torch.float32, device=p.device)
     mass = torch.empty(N, dtype=torch.float64, device=p.device)
@@ -90,7 +93,7 @@ def residual(p, q):
         p_sums, sums, maxes = torch.empty((3, N, table.chunk_count), dtype=torch.float32, device=p.device)
         per_program = table.per_program(N)
         grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
-        args = (launch.side(p_rows, probs=True), draft, ids, N, p_sums, sums, maxes, per_program)
+        args = (launch.side(p_rows, probs=True), draft, ids, N, num_rows, p_sums, sums, maxes, per_program)
         launch.run(residual_sums_kernel, grid, table.wide_threads, *args, S=table.sizes())
         launch.run(residual_write_kernel, grid, table.wide_threads, *args, probs, mass, S=table.sizes())
     return probs, mass

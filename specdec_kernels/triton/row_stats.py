@@ -7,13 +7,14 @@ import triton.language as tl
 
 from .core import check, launch
 from .core.filters import Block
+from .core.padded import is_present, put_absent
 from .core.row import FLT_MAX, Scratch, chunk_sum, chunks_of, load_chunk, offset_of, span, store_stats
 from .core.row_stats import scale_of, stats_of, temperature_of
 from .core.store import names_row, number_of
 
 
 @triton.jit
-def locate(slot, rows, B, G, bonus, D, cu_draft):
+def locate(slot, rows, B, G, bonus, D, cu_draft, count):
     """Slot of a grid over requests and their G + bonus positions -> request, its row, the row's index, whether it
     exists.
 
@@ -23,7 +24,7 @@ def locate(slot, rows, B, G, bonus, D, cu_draft):
     b = slot // positions
     i = (slot - b * positions).to(tl.int64)
     b = b.to(tl.int64)
-    exists = slot < B * positions
+    exists = (slot < B * positions) & is_present(count, b)
     if cu_draft is None:
         index = b * (G + rows.extra) + i
         row = i
@@ -40,10 +41,10 @@ def locate(slot, rows, B, G, bonus, D, cu_draft):
 
 
 @launch.kernel
-def scan_kernel(rows, B, G, bonus, D, cu_draft, per_program, S: tl.constexpr):
+def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.constexpr):
     """Every chunk of every row: its largest finite logit and its sum of exponentials relative to it."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
-    b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft)
+    b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
     offset = offset_of(rows, b, row)
     if rows.stats is None:
         scale = scale_of(temperature_of(rows, b, exists))
@@ -62,12 +63,12 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, per_program, S: tl.constexpr):
 
 
 @launch.kernel
-def stats_kernel(rows, B, G, bonus, D, cu_draft, out, S: tl.constexpr):
+def stats_kernel(rows, B, G, bonus, D, cu_draft, count, out, S: tl.constexpr):
     first = tl.program_id(0) * S.ROWS
     slot = first + tl.arange(0, S.ROWS)
-    b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft)
+    b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
     each = first + tl.arange(0, S.ROWS * S.TOGETHER) // S.TOGETHER
-    each_b, each_row, each_index, _ = locate(each, rows, B, G, bonus, D, cu_draft)
+    each_b, each_row, each_index, _ = locate(each, rows, B, G, bonus, D, cu_draft, count)
     chunks = chunks_of(rows)
     block = Block(
         offset_of(rows, b, row), index * chunks, slot.to(tl.int64),
@@ -101,10 +102,14 @@ def find_stats(rows, layout: launch.Layout, sampling, store=None) -> tuple[torch
     return stats, scratch
 
 
-def row_stats(logits, temperature, top_k, top_p, min_p):
+def row_stats(logits, temperature, top_k, top_p, min_p, num_rows):
     op = "row_stats"
     check.given(op, logits=logits)
     check.dim(op, "logits", logits, 2)
     rows = check.rows(op, "logits", logits)
-    sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits)
-    return find_stats(rows, launch.Layout.flat(logits.size(0)), sampling)[0]
+    N = logits.size(0)
+    seen = check.present(op, "num_rows", num_rows, N, logits)
+    sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits, N, seen)
+    stats, _ = find_stats(rows, launch.Layout.flat(N, num_rows), sampling)
+    put_absent(num_rows, (stats, 0))
+    return stats

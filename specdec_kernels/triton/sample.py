@@ -8,6 +8,7 @@ import triton.language as tl
 
 from .core import check, launch
 from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, pick_chunk, pick_lane, total_mass
+from .core.padded import is_present, put_absent
 from .core.philox import DOMAIN_DRAFT, Random, uniform_of
 from .core.row import (
     CHUNK,
@@ -146,10 +147,11 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
 
 @launch.kernel
 def draw_kernel(
-    rows, N, random, slots, tokens, logprobs, k, REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S: tl.constexpr
+    rows, N, count, random, slots, tokens, logprobs, k,
+    REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    exists = n < N
+    exists = (n < N) & is_present(count, n)
     chunks = chunks_of(rows)
     stats = load_stats(rows.stats, n, exists)
     greedy = is_greedy(stats, rows.V)
@@ -165,7 +167,7 @@ def draw_kernel(
     draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT, DRAWS, S)
 
 
-def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms):
+def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms, num_rows):
     op = "sample"
     check.given(op, logits=logits)
     check.dim(op, "logits", logits, 2)
@@ -173,7 +175,8 @@ def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed
     rows = check.rows(op, "logits", logits)
     check.that(k >= 0, op, f"k must be >= 0, got {k}")
     check.that(k <= 1 << 33, op, f"k must be at most 2^33, got {k}")
-    sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits)
+    seen = check.present(op, "num_rows", num_rows, N, logits)
+    sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits, N, seen)
     if stats is not None:
         check.that(not sampling.given(), op, "stats already hold the sampling parameters: give one or the other")
         check.shape(op, "stats", stats, N, 4)
@@ -186,7 +189,7 @@ def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed
     given = (uniforms, seed, temperature, stats)
     check.that(any(x is not None for x in given), op, "needs seed and offset, or uniforms, got neither")
 
-    layout = launch.Layout.flat(N)
+    layout = launch.Layout.flat(N, num_rows)
     if stats is None:
         stats_out, scratch = find_stats(rows, layout, sampling)
     else:
@@ -199,6 +202,7 @@ def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed
         random = Random(seeds, offsets, uniforms)
         draws = {"REPLACEMENT": replacement, "DRAWS": launch.power_of_2(k)}
         grid = (launch.blocks(N, table.rows),)
-        args = (side, N, random, slots, tokens, logprobs, k)
+        args = (side, N, num_rows, random, slots, tokens, logprobs, k)
         launch.run(draw_kernel, grid, table.row_threads, *args, **draws, S=table.sizes())
+    put_absent(num_rows, (tokens, -1), (logprobs, 0), (stats_out, 0))
     return tokens, logprobs, stats_out

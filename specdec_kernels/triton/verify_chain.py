@@ -10,6 +10,7 @@ from .chain.draft_test import Given, Out
 from .chain.exact import Stop, final_kernel, stop_kernel
 from .chain.position import FLOATS, INTS, Positions
 from .core import check, launch
+from .core.padded import put_absent
 from .core.philox import Random
 from .core.store import Store
 from .row_stats import find_stats
@@ -18,7 +19,10 @@ from .rules.rule import Rules
 OP = "verify_chain"
 
 
-def check_cu_draft(cu_draft: torch.Tensor, B: int, D: int, G: int) -> None:
+def check_cu_draft(cu_draft: torch.Tensor, B: int, D: int, G: int, padded: bool) -> None:
+    """Of the first B requests; of padded buffers D is how much room there is."""
+    if padded and B == 0:
+        return
     cu = cu_draft.tolist()
     check.that(cu[0] == 0, OP, f"cu_draft must start at 0, got {cu[0]}")
     for b in range(B):
@@ -27,7 +31,8 @@ def check_cu_draft(cu_draft: torch.Tensor, B: int, D: int, G: int) -> None:
         check.that(
             g <= G, OP, f"max_draft must be at least the longest draft, got {G} with {g} drafted tokens in request {b}"
         )
-    check.that(cu[B] == D, OP, f"cu_draft must end at D={D}, got {cu[B]}")
+    most = "most at " if padded else ""
+    check.that(cu[B] == D or (padded and cu[B] < D), OP, f"cu_draft must end at {most}D={D}, got {cu[B]}")
 
 
 class ChainSide:
@@ -77,8 +82,8 @@ class ChainSide:
         return launch.side(self.rows, self.probs, self.stats, scratch=scratch, layout=self.layout, store=self.store)
 
 
-def check_layout(draft_tokens, cu_draft, max_draft, like):
-    """B, G, D and cu_draft, contiguous."""
+def check_layout(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests, like):
+    """The layout of the target's rows, and of how many requests values are looked at."""
     ragged = cu_draft is not None
     check.dim(OP, "draft_tokens", draft_tokens, 1 if ragged else 2)
     D = 0
@@ -89,30 +94,36 @@ def check_layout(draft_tokens, cu_draft, max_draft, like):
         check.that(G >= 0, OP, f"max_draft must be >= 0, got {G}")
         check.that(G < 1 << 31, OP, f"max_draft must be below 2^31, got {G}")
         cu_draft = check.integers(OP, "cu_draft", cu_draft, like).contiguous()
-        if cu_draft.device.type == "cpu":
-            check_cu_draft(cu_draft, B, D, G)
     else:
         B, G = draft_tokens.shape
     check.integers(OP, "draft_tokens", draft_tokens, like)
-    return B, G, D, cu_draft
+    seen = check.present(OP, "num_requests", num_requests, B, like)
+    if ragged and cu_draft.device.type == "cpu":
+        check_cu_draft(cu_draft, seen, D, G, num_requests is not None)
+    if bonus_tokens is not None:
+        check.shape(OP, "bonus_tokens", bonus_tokens, B)
+        check.integers(OP, "bonus_tokens", bonus_tokens, like)
+    row = int(bonus_tokens is None)
+    return launch.Layout(B, G, row, row, cu_draft, D, num_requests), seen
 
 
-def draft_side(rows, kind, stats, parameters, B, G, D, cu_draft, by_rule: bool, row, like):
-    """None: one-hot drafts."""
+def draft_side(rows, kind, stats, parameters, layout: launch.Layout, by_rule: bool, row, like):
+    """Beside a target's layout. None: one-hot drafts."""
     if rows is None:
         wanted = "draft_row, draft_stats and draft sampling parameters need draft_logits, got none"
         check.that(stats is None and row is None and not parameters.given(), OP, wanted)
         return None
+    B, G, ragged = layout.B, layout.G, layout.cu_draft is not None
     name, positions = ("draft_logits", rows) if row is None else ("draft_row", row)
-    check.dim(OP, name, positions, (2 if cu_draft is None else 1) + (row is None))
-    extra = int(positions.size(1) == G + 1) if cu_draft is None else int(B > 0 and positions.size(0) == D + B)
+    check.dim(OP, name, positions, (1 if ragged else 2) + (row is None))
+    extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == G + 1)
     scored = extra if by_rule else 0  # only a rule reads the draft's row at the end
-    layout = launch.Layout(B, G, scored, extra, cu_draft, D)
+    layout = layout._replace(bonus=scored, extra=extra)
     return ChainSide("draft", rows, kind, stats, parameters, layout, row, like)
 
 
 def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool, positions: int) -> None:
-    rows, (B, G, _, _, _) = target.rows, target.layout.arguments()
+    rows, B, G = target.rows, target.layout.B, target.layout.G
     wider = launch.table(rows.V if draft is None else max(rows.V, draft.rows.V))
     places = Positions(
         launch.empty(rows, (B, G + 1, INTS.value), torch.int32),
@@ -121,46 +132,42 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
     sides = target.argument(), launch.NO_SIDE if draft is None else draft.argument()
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=wider.at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
-    args = (G, *walk, *sides, Rules(*rules), random, out, places, masses)
+    args = (target.layout.count, G, *walk, *sides, Rules(*rules), random, out, places, masses)
     launch.run(request_kernel, (B,), wider.walk_threads, *args, **constants, S=sizes)
 
 
 def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None:
     """`sums`: of (p - q)+, of p, and p's largest entries."""
-    B, G, table = target.layout.B, target.layout.G, launch.table(target.rows.V)
+    B, G, count, table = target.layout.B, target.layout.G, target.layout.count, launch.table(target.rows.V)
     per_program = table.per_program(B)
     grid = launch.blocks(B, table.rows), launch.blocks(table.chunk_count, per_program)
     q_side = launch.NO_SIDE if draft is None else draft.argument()
     stop = Stop(launch.empty(target.rows, (B,), torch.int32), *sums)
-    args = (B, G, *walk, target.argument(sums=True), q_side, random, out, stop, per_program)
+    args = (B, count, G, *walk, target.argument(sums=True), q_side, random, out, stop, per_program)
     launch.run(stop_kernel, grid, table.wide_threads, *args, POSITIONS=positions, S=table.sizes())
     D, token_batch_stride, token_stride, _, given = walk
-    args = (B, G, D, token_batch_stride, token_stride, given, target.argument(), q_side, random, out, stop)
+    args = (B, count, G, D, token_batch_stride, token_stride, given, target.argument(), q_side, random, out, stop)
     launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
 
 
 def verify_chain(
     target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p,
     target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind,
-    method, rule, alpha, seed, offset, uniforms, target_row, draft_row,
+    method, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests,
 ):  # fmt: skip
     check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)
     like = target_logits
-    B, G, D, cu_draft = check_layout(draft_tokens, cu_draft, max_draft, like)
-    if bonus_tokens is not None:
-        check.shape(OP, "bonus_tokens", bonus_tokens, B)
-        check.integers(OP, "bonus_tokens", bonus_tokens, like)
-    parameters = check.sampling(OP, "", temperature, top_k, top_p, min_p, like, B)
-    draft_parameters = check.sampling(OP, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, like, B)
-    row = int(bonus_tokens is None)
-    layout = launch.Layout(B, G, row, row, cu_draft, D)
+    layout, seen = check_layout(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests, like)
+    B, G, D, cu_draft = layout.B, layout.G, layout.D, layout.cu_draft
+    parameters = check.sampling(OP, "", temperature, top_k, top_p, min_p, like, B, seen)
+    given = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+    draft_parameters = check.sampling(OP, "draft_", *given, like, B, seen)
     target = ChainSide("target", target_logits, target_kind, target_stats, parameters, layout, target_row, like)
-    draft = draft_side(
-        draft_logits, draft_kind, draft_stats, draft_parameters, B, G, D, cu_draft, rule is not None, draft_row, like
-    )
+    by_rule = rule is not None
+    draft = draft_side(draft_logits, draft_kind, draft_stats, draft_parameters, layout, by_rule, draft_row, like)
     check.that(method in (0, 1), OP, f"method must be 0 (token) or 1 (block), got {method}")
     block = method == 1
-    rules = check.rules(OP, rule, alpha, block, like, B, G)
+    rules = check.rules(OP, rule, alpha, block, like, B, seen, G)
     check.uniforms(OP, uniforms, B, G + 1, like)
     random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
     check.together(OP, seed, offset)
@@ -185,4 +192,5 @@ def verify_chain(
             launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
         if not block:  # else all of them are done
             launch_exact(walk, target, draft, random, out, sums, positions)
+        put_absent(num_requests, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0))
     return tokens, num_accepted, logprobs, status

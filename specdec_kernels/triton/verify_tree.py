@@ -9,6 +9,7 @@ import triton.language as tl
 from specdec_kernels.rules import NAMES, TABLE
 
 from .core import check, launch
+from .core.padded import is_present, put_absent
 from .core.philox import Random
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
@@ -33,7 +34,7 @@ def walk(tree, sides, rules, random, out, b, links, frames, exists, METHOD: tl.c
 
 @launch.kernel
 def verify_tree_kernel(
-    B, N, K, L, D, columns, target_count, draft_count, most_steps, tables, target, draft, rules, random, out,
+    B, count, N, K, L, D, columns, target_count, draft_count, most_steps, tables, target, draft, rules, random, out,
     room, frames, METHOD: tl.constexpr, MIXES: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
@@ -41,7 +42,7 @@ def verify_tree_kernel(
     walk(
         Tree(tables, N, K, L, D, columns, target_count, draft_count, widest(target, draft), S.TILE),
         Sides(target, draft, room, MIXES), rules, random, out,
-        b, b * most_steps + (1 if MIXES else 0), frames, b < B, METHOD, S,
+        b, b * most_steps + (1 if MIXES else 0), frames, (b < B) & is_present(count, b), METHOD, S,
     )  # fmt: skip
 
 
@@ -53,11 +54,11 @@ def integer_table(name, t, want, like):
     return check.integers(OP, name, t, like).contiguous()
 
 
-def check_rules(rule, method, like, B):
+def check_rules(rule, method, like, B, seen):
     """A rule that a method on a device does not take is the exact one."""
     if rule is None or like.device.type != "cpu":
         return
-    for b, code in enumerate(rule.expand(B).tolist()):
+    for b, code in enumerate(rule.expand(B)[:seen].tolist()):
         takes = (
             code == THRESHOLDS.value
             if method == TARGET_ONLY.value
@@ -137,7 +138,7 @@ def check_sides(target, draft, tables, draft_stats, draft_parameters, method, N)
         check.that(draft_stats is None and not given and not draft_parameters.given(), OP, wanted)
 
 
-def launch_walk(tables, shape, D, target, draft, rules, random, out, method) -> None:
+def launch_walk(tables, shape, count, D, target, draft, rules, random, out, method) -> None:
     B, N, K, L, columns = shape
     rows, by_rule = target.rows, rules.rule.data is not None
     table = launch.table(max(rows.V, draft.rows.V if draft else 1))
@@ -161,7 +162,7 @@ def launch_walk(tables, shape, D, target, draft, rules, random, out, method) -> 
         frames = Frames(ints, launch.empty(rows, (B, F, FRAME_REALS.value), torch.float64))
     sides = target.argument(table), launch.NO_SIDE if draft is None else draft.argument(table)
     counts = target.count, 0 if draft is None else draft.count, most_steps
-    args = (B, N, K, L, D, columns + 1, *counts, tables, *sides, rules, random, out, room, frames)
+    args = (B, count, N, K, L, D, columns + 1, *counts, tables, *sides, rules, random, out, room, frames)
     grid = (launch.blocks(B, sizes.ROWS),)
     launch.run(verify_tree_kernel, grid, THREADS, *args, METHOD=method, MIXES=mixes, S=sizes)
 
@@ -170,7 +171,7 @@ def verify_tree(
     parents, tokens, draft_nodes, target_logits, draft_logits, method, max_depth, target_row, draft_row,
     first_child, next_sibling, temperature, top_k, top_p, min_p, target_stats, draft_stats,
     draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, rule, alpha,
-    seed, offset, uniforms,
+    seed, offset, uniforms, num_requests,
 ):  # fmt: skip
     check.given(OP, parents=parents, node_tokens=tokens, target_logits=target_logits)
     like = target_logits
@@ -178,15 +179,17 @@ def verify_tree(
         parents, tokens, draft_nodes, method, target_row, draft_row, first_child, next_sibling, max_depth, like
     )
     B, N, _, _, columns = shape
-    parameters = check.sampling(OP, "", temperature, top_k, top_p, min_p, like, B)
-    draft_parameters = check.sampling(OP, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, like, B)
+    seen = check.present(OP, "num_requests", num_requests, B, like)
+    parameters = check.sampling(OP, "", temperature, top_k, top_p, min_p, like, B, seen)
+    given = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+    draft_parameters = check.sampling(OP, "draft_", *given, like, B, seen)
     target = TreeSide("target", target_logits, target_kind, target_stats, parameters, B, like)
     draft = None
     if draft_logits is not None:
         draft = TreeSide("draft", draft_logits, draft_kind, draft_stats, draft_parameters, B, like)
     check_sides(target, draft, tables, draft_stats, draft_parameters, method, N)
-    rules = Rules(*check.rules(OP, rule, alpha, False, like, B))
-    check_rules(rule, method, like, B)
+    rules = Rules(*check.rules(OP, rule, alpha, False, like, B, seen))
+    check_rules(rule, method, like, B, seen)
     check.uniforms(OP, uniforms, B, columns + 1, like)
     random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
     check.together(OP, seed, offset)
@@ -208,5 +211,6 @@ def verify_tree(
         if method == GREEDY.value:
             target.stats, target.parameters = None, launch.NO_SAMPLING
             rules = Rules(launch.NO_VALUES, None, False, False, False)
-        launch_walk(tables, shape, max_depth, target, draft, rules, random, out, method)
+        launch_walk(tables, shape, num_requests, max_depth, target, draft, rules, random, out, method)
+        put_absent(num_requests, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0), (path, -1))
     return tokens, num_accepted, logprobs, status, path

@@ -8,8 +8,8 @@ namespace specdec {
 namespace {
 
 void run(const ResidualRows& a, const Tensor&) {
-  const int64_t V = a.p.V;
-  for_requests(a.N, V, [&](CpuExecutor& executor, int64_t n) {
+  const int64_t V = a.p.V, present = a.present.of(a.N);
+  for_requests(present, V, [&](CpuExecutor& executor, int64_t n) {
     const Dist p = a.target(n);
     const Outcome found = outcome(executor, p, a.draft(n), a.mass[n]);
     const Dist q = found.minus ? a.draft(n) : Dist{};
@@ -25,6 +25,8 @@ void run(const ResidualRows& a, const Tensor&) {
       for (int i = 0; i < chunk_size(V, c); ++i) out[c * kChunk + i] = float(w[i] * found.inverse);
     }
   });
+  std::fill(a.probs + present * V, a.probs + a.N * V, 0.0f);
+  std::fill(a.mass + present, a.mass + a.N, 0.0);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct Rest {
 
 __global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
   const int64_t n = s.grid.row();
+  if (!s.a.present.has(n)) return;
   const Dist p = s.a.target(n), q = s.a.draft(n);
   float* sum = s.table.row(n, chunk_count(p.row.V)).sum;
   sum_chunks(p, q, s.grid.part(), s.grid.per_warp, nullptr, sum);
@@ -30,10 +31,12 @@ __global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
 
 __global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
   const int64_t n = s.grid.row(), V = s.a.p.V;
+  const bool present = s.a.present.has(n);
   const Dist p = s.a.target(n);
-  const Outcome outcome = s.outcomes[n];
+  const Outcome outcome = present ? s.outcomes[n] : Outcome{0, V, false};  // no entry
   const Dist q = outcome.minus ? s.a.draft(n) : Dist{};
   float* out = s.a.probs + n * V;
+  if (!present && s.grid.part() == 0 && threadIdx.x == 0) s.a.mass[n] = 0;
   for_chunks(chunk_count(V), s.grid.part(), s.grid.per_warp, [&](int64_t c) {
     if (outcome.hot < 0) return write_chunk(p, q, c, outcome.inverse, out);
     for (int64_t v = c * kChunk + threadIdx.x % kLanes; v < V && v < (c + 1) * kChunk; v += kLanes)

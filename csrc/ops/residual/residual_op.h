@@ -10,7 +10,7 @@
 namespace specdec {
 
 template <void (*Run)(const ResidualRows&, const Tensor& like)>
-std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q) {
+std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q, const OptTensor& num_rows) {
   const Op op("residual", p);
   check_given(op, "p", p, "q", q);
   check_dim(op, "p", p, 2);
@@ -25,6 +25,7 @@ std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q) {
     a.q = {q.const_data_ptr(), q.size(1), 0, q.stride(0), check_rows(op, "q", q)};
     check_shape(op, "q", q, {N, a.q.V});
   }
+  a.present = present(op, "num_rows", num_rows);
 
   Tensor probs = empty({N, V}, ScalarType::Float, p), mass = empty({N}, ScalarType::Double, p);
   a.probs = out_pointer<float>(probs);

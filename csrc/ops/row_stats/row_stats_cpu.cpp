@@ -8,9 +8,11 @@ namespace specdec {
 namespace {
 
 void run(const LogitRows& a, const Tensor&) {
-  for_requests(a.N, a.logits.V, [&](CpuExecutor& executor, int64_t n) {
+  const int64_t present = a.present.of(a.N);
+  for_requests(present, a.logits.V, [&](CpuExecutor& executor, int64_t n) {
     a.stats[n] = executor.stats(a.logits.at(0, n), a.sampling[n]);
   });
+  std::fill(a.stats + present, a.stats + a.N, RowStats{});
 }
 
 }  // namespace

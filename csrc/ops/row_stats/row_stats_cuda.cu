@@ -17,6 +17,10 @@ struct RowStatsLaunch {
 template <bool kFiltered>
 __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowStatsLaunch s) {
   const int64_t n = s.grid.row();
+  if (!s.a.present.has(n)) {
+    if (s.grid.part() == 0 && threadIdx.x == 0) s.a.stats[n] = RowStats{};
+    return;
+  }
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
   const ChunkTable table = s.table.row(n, chunk_count(row.V));

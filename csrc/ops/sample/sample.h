@@ -12,6 +12,7 @@ namespace specdec {
 struct Sample {
   int64_t N = 0;
   Rows logits;                      // [N, V]
+  Present present;                  // of the N rows
   const float* stats_in = nullptr;  // [N, 4], or
   Sampling sampling;                // [N]
   int64_t k = 1;
@@ -27,6 +28,12 @@ struct Sample {
     return seed ? uniform(seed[n], offset[n], kDomainDraft, uint64_t(slot ? slot[n] : 0) + uint64_t(i)) : 0.0;
   }
 };
+
+// A row that is absent, by one of `threads` threads
+SPECDEC_HD void put_absent(const Sample& a, int64_t n, int thread = 0, int threads = 1) {
+  for (int64_t i = thread; i < a.k; i += threads) a.tokens[n * a.k + i] = -1, a.logprobs[n * a.k + i] = 0;
+  if (thread == 0) a.stats[n] = RowStats{};
+}
 
 template <class Executor>
 SPECDEC_HD void sample(Executor& executor, const Sample& a, int64_t n) {

@@ -8,7 +8,9 @@ namespace specdec {
 namespace {
 
 void run(const Sample& a, const Tensor&) {
-  for_requests(a.N, a.logits.V, [&](CpuExecutor& executor, int64_t n) { sample(executor, a, n); });
+  const int64_t present = a.present.of(a.N);
+  for_requests(present, a.logits.V, [&](CpuExecutor& executor, int64_t n) { sample(executor, a, n); });
+  for (int64_t n = present; n < a.N; ++n) put_absent(a, n);
 }
 
 }  // namespace

@@ -44,6 +44,10 @@ struct Draws {
 template <bool kFiltered>
 __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws s) {
   const int64_t n = s.grid.row();
+  if (!s.a.present.has(n)) {
+    if (s.grid.part() == 0) put_absent(s.a, n, threadIdx.x, kThreads);
+    return;
+  }
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
   const ChunkTable table = s.table.row(n, chunk_count(row.V));

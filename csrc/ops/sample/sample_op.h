@@ -13,8 +13,8 @@ template <void (*Run)(const Sample&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTensor& stats, int64_t k, bool replacement,
                                              const OptTensor& temperature, const OptTensor& top_k,
                                              const OptTensor& top_p, const OptTensor& min_p, const OptTensor& seed,
-                                             const OptTensor& offset, const OptTensor& slot,
-                                             const OptTensor& uniforms) {
+                                             const OptTensor& offset, const OptTensor& slot, const OptTensor& uniforms,
+                                             const OptTensor& num_rows) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
@@ -25,7 +25,8 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
   check(k <= kSlots, op, "k must be at most 2^33, got ", k);
   a.k = k;
   a.replacement = replacement;
-  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, N);
+  a.present = present(op, "num_rows", num_rows);
+  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, N, a.present);
   if (stats) {
     check(!a.sampling, op, "stats already hold the sampling parameters: give one or the other");
     check_shape(op, "stats", *stats, {N, 4});

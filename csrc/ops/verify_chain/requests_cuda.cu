@@ -25,7 +25,7 @@ struct Requests {
 
 __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s) {
   const int64_t b = blockIdx.x;
-  if (!s.a.by_rule(b)) return;
+  if (!s.a.present.has(b) || !s.a.by_rule(b)) return;
   const int64_t V = s.a.target.rows.V > s.a.draft.rows.V ? s.a.target.rows.V : s.a.draft.rows.V;
   RequestExecutor executor(s.table.row(b, chunk_count(V)));
   verify_request(executor, s.a, b, s.positions + b * positions_of(s.a));

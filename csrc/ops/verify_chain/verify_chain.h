@@ -12,6 +12,7 @@ namespace specdec {
 
 struct VerifyChain {
   int64_t B = 0, G = 0, D = 0;      // D: drafted tokens of all requests, if ragged
+  Present present;                  // of the B requests
   Side target, draft;               // draft.rows empty: one-hot drafts
   Ints draft_tokens;                // [B, G] or [D]
   int64_t draft_tokens_stride = 0;  // from request to request, if dense
@@ -68,6 +69,13 @@ SPECDEC_HD void emit_draft(const VerifyChain& a, int64_t b, int64_t i, const Dis
   const int64_t d = a.draft_token(b, i);
   a.tokens[b * (a.G + 1) + i] = d;
   a.logprobs[b * (a.G + 1) + i] = float(p.log_prob(d));
+}
+
+// A request that is absent, by one of `threads` threads
+SPECDEC_HD void put_absent(const VerifyChain& a, int64_t b, int thread = 0, int threads = 1) {
+  const int64_t first = b * (a.G + 1);
+  for (int64_t i = thread; i <= a.G; i += threads) a.tokens[first + i] = -1, a.logprobs[first + i] = 0;
+  if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 
 // The final token at position i, where the walk stopped, and the padding behind it.

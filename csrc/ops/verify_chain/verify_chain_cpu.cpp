@@ -10,11 +10,13 @@ namespace specdec {
 namespace {
 
 void run(const VerifyChain& a, const Tensor&) {
-  for_requests(a.B, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuExecutor& executor, int64_t b) {
+  const int64_t present = a.present.of(a.B);
+  for_requests(present, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuExecutor& executor, int64_t b) {
     if (!a.by_rule(b)) return verify_chain(executor, a, b);
     std::vector<Position> positions(positions_of(a));
     verify_request(executor, a, b, positions.data());
   });
+  for (int64_t b = present; b < a.B; ++b) put_absent(a, b);
 }
 
 }  // namespace

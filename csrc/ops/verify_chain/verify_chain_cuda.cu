@@ -53,6 +53,10 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;
   const int64_t unit = blockIdx.x / blocks, b = unit % a.B, i = unit / a.B;
   const int part = int(blockIdx.x % blocks);
+  if (!a.present.has(b)) {
+    if (i == 0 && part == 0) put_absent(a, b, threadIdx.x, kThreads);
+    return;
+  }
   const int64_t g = a.drafted(b), start = a.start(b);
 
   bool needless = i > g || (threadIdx.x == 0 && a.G + 1 - atomicAdd(s.stop + b, 0) < i);
@@ -90,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
 __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
   const int64_t b = blockIdx.x / s.residual_blocks, chunks = chunk_count(a.target.rows.V);
-  if (a.by_rule(b)) return;
+  if (!a.present.has(b) || a.by_rule(b)) return;
   const int part = int(blockIdx.x % s.residual_blocks);
   const int64_t i = a.G + 1 - s.stop[b];
   __shared__ Uninitialised<DraftTest> shared;

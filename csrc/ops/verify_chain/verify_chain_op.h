@@ -35,16 +35,23 @@ inline Side chain_side(const Op& op, const VerifyChain& a, const std::string& na
   return s;
 }
 
-inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_t D, int64_t G) {
+// Of padded buffers the offsets behind the last request that is present are not looked at, and D is how much room there
+// is.
+inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_t D, int64_t G,
+                           const Present& present) {
+  const int64_t n = present.of(B);
+  const bool padded = bool(present.number);
+  if (padded && n == 0) return;
   check(cu_draft[0] == 0, op, "cu_draft must start at 0, got ", cu_draft[0]);
-  for (int64_t b = 0; b < B; ++b) {
+  for (int64_t b = 0; b < n; ++b) {
     check(cu_draft[b + 1] >= cu_draft[b], op, "cu_draft must ascend, got ", cu_draft[b], " then ", cu_draft[b + 1],
           " at index ", b);
     const int64_t g = cu_draft[b + 1] - cu_draft[b];
     check(g <= G, op, "max_draft must be at least the longest draft, got ", G, " with ", g,
           " drafted tokens in request ", b);
   }
-  check(cu_draft[B] == D, op, "cu_draft must end at D=", D, ", got ", cu_draft[B]);
+  check(padded ? cu_draft[n] <= D : cu_draft[n] == D, op, "cu_draft must end at ", padded ? "most at " : "", "D=", D,
+        ", got ", cu_draft[n]);
 }
 
 // draft_tokens [B, G], or ragged [D] with cu_draft [B+1]
@@ -63,7 +70,7 @@ inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens
   a.draft_tokens_stride = ragged ? 0 : draft_tokens.stride(0);
   if (!ragged) return;
   a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
-  if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G);
+  if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
 template <void (*Run)(const VerifyChain&, const Tensor& like)>
@@ -74,17 +81,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
     const OptTensor& draft_temperature, const OptTensor& draft_top_k, const OptTensor& draft_top_p,
     const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method, const OptTensor& rule,
     const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms,
-    const OptTensor& target_row, const OptTensor& draft_row) {
+    const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& num_requests) {
   const Op op("verify_chain", target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   VerifyChain a;
+  a.present = present(op, "num_requests", num_requests);
   take_drafts(op, a, draft_tokens, cu_draft, max_draft);
   const int64_t B = a.B, G = a.G;
   if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {B});
   if (bonus_tokens) a.bonus_tokens = ints(op, "bonus_tokens", *bonus_tokens, bonus_tokens->stride(0));
 
-  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B);
-  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
+  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B, a.present);
+  const Sampling of_draft =
+      sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B, a.present);
   a.target = chain_side(op, a, "target", target_logits, target_kind, target_stats, of_target, bonus_tokens ? 0 : 1,
                         target_row);
   if (draft_logits) {
@@ -100,7 +109,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;
   a.rules = rules(op, rule, alpha, B, G);
-  check_rules(op, a.rules, a.block, B, G);
+  check_rules(op, a.rules, a.block, B, a.present, G);
 
   take_randomness(op, a, B, G + 1, seed, offset, uniforms, temperature || target_stats);
 

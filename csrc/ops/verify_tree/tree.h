@@ -33,6 +33,7 @@ struct IntTable {
 struct VerifyTree {
   Method method = Method::kKseq;
   int64_t B = 0, N = 0, D = 0;         // D: the deepest level whose nodes may be accepted
+  Present present;                     // of the B requests
   int64_t K = 0, L = 0;                // of draft_nodes
   IntTable parents, node_tokens;       // [B, N]
   bool tests_drafts = false;           // the drafts of draft_nodes, one after the other; else nodes
@@ -87,6 +88,14 @@ struct VerifyTree {
                     : 0.0;
   }
 };
+
+// A request that is absent, by one of `threads` threads
+SPECDEC_HD void put_absent(const VerifyTree& a, int64_t b, int thread = 0, int threads = 1) {
+  const int64_t first = b * (a.D + 1);
+  for (int64_t i = thread; i <= a.D; i += threads)
+    a.tokens[first + i] = a.path[first + i] = -1, a.logprobs[first + i] = 0;
+  if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
+}
 
 struct Test {
   int32_t child = -1;  // -1: no more

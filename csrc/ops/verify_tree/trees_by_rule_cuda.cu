@@ -11,6 +11,7 @@ namespace {
 __global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s, int64_t makers) {
   for (int64_t i = blockIdx.x; i < s.a.B * s.a.N; i += makers) {
     const int64_t b = i / s.a.N;
+    if (!s.a.present.has(b)) continue;
     const int32_t node = int32_t(i % s.a.N), depth = s.a.by_rule(b) ? s.a.depth_of(b, node) : -1;
     if (depth < 0) continue;
     MixtureExecutor executor(s.table.row(blockIdx.x, chunk_count(s.a.widest())));
@@ -30,7 +31,7 @@ class MadeExecutor : public MixtureExecutor {
 
 template <Methods kMethods>
 __global__ void __launch_bounds__(kThreads, 1) walk_by_rule(const Trees s) {
-  if (s.a.by_rule(blockIdx.x)) s.walk<MadeExecutor, kMethods>(blockIdx.x);
+  if (s.a.present.has(blockIdx.x) && s.a.by_rule(blockIdx.x)) s.walk<MadeExecutor, kMethods>(blockIdx.x);
 }
 
 }  // namespace

@@ -8,12 +8,14 @@ namespace specdec {
 namespace {
 
 void run(const VerifyTree& a, const Tensor&) {
-  for_requests(a.B, a.widest(), [&](CpuExecutor& executor, int64_t b) {
+  const int64_t present = a.present.of(a.B);
+  for_requests(present, a.widest(), [&](CpuExecutor& executor, int64_t b) {
     std::vector<Subtraction> subtractions(a.most_subtractions());
     std::vector<NodeDist> dists(a.rules ? a.N : 0);
     std::vector<Frame> frames(a.method == Method::kTraversal ? a.frames() : 0);
     verify_tree(executor, a, b, {subtractions.data(), dists.data()}, frames.data());
   });
+  for (int64_t b = present; b < a.B; ++b) put_absent(a, b);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace {
 
 // All methods in one kernel: what is large in it, the steps over V, they share.
 __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
+  if (!s.a.present.has(blockIdx.x)) return put_absent(s.a, blockIdx.x, threadIdx.x, kThreads);
   if (!s.a.by_rule(blockIdx.x)) s.walk<ResidualExecutor>(blockIdx.x);
 }
 

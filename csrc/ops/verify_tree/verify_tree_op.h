@@ -23,9 +23,9 @@ inline IntTable int_table(const Op& op, const char* name, const OptTensor& t, st
 
 // A rule that a method on a device does not take is the exact one.
 inline void check_tree_rules(const Op& op, const VerifyTree& a) {
-  check_rules(op, a.rules, false, a.B);
+  check_rules(op, a.rules, false, a.B, a.present);
   if (!a.rules || !values_at_hand(op)) return;
-  for (int64_t b = 0; b < a.B; ++b)
+  for (int64_t b = 0; b < a.present.of(a.B); ++b)
     check(takes(a.method, a.rules[b]), op, "rule ", kRuleNames[int(a.rules[b])], " is not defined for method ",
           kMethodNames[int(a.method)], ", got it at index ", b);
 }
@@ -33,7 +33,7 @@ inline void check_tree_rules(const Op& op, const VerifyTree& a) {
 // Elsewhere than on the CPU a bad tree is a matter of status.
 inline void check_tree(const Op& op, const VerifyTree& a) {
   if (!values_at_hand(op)) return;
-  for (int64_t b = 0; b < a.B; ++b) {
+  for (int64_t b = 0; b < a.present.of(a.B); ++b) {
     for (int64_t i = 0; i < a.N; ++i)
       check(!a.bad_parent(b, i), op, "parents[", b, ", ", i, "] must be in [-1, ", i, "), got ", a.parents.at(b, i));
     for (int64_t k = 0; k < a.K; ++k)
@@ -80,17 +80,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
     const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature,
     const OptTensor& draft_top_k, const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind,
     int64_t draft_kind, const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset,
-    const OptTensor& uniforms) {
+    const OptTensor& uniforms, const OptTensor& num_requests) {
   const Op op("verify_tree", target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   VerifyTree a;
+  a.present = present(op, "num_requests", num_requests);
   check(method >= 0 && method < kMethods, op, "method must be 0 to ", kMethods - 1, ", got ", method);
   a.method = Method(method);
   take_tree(op, a, parents, node_tokens, draft_nodes, max_depth, target_row, draft_row, first_child, next_sibling);
   check_tree(op, a);
   const int64_t B = a.B, N = a.N;
-  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B);
-  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B);
+  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B, a.present);
+  const Sampling of_draft =
+      sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B, a.present);
   check_dim(op, "target_logits", target_logits, 3);
   a.target = side(op, "target", target_logits, target_kind, target_stats, of_target, {B, target_logits.size(1)});
   check(target_row || a.target.per_request == N, op, "target_logits must have a row for each of N=", N,

@@ -8,6 +8,7 @@ import triton.language as tl
 from ..core import launch
 from ..core.final_token import INVALID_BONUS
 from ..core.mixture import mixed_prob
+from ..core.padded import is_present
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import some
 from ..core.side import accept_test, draft_prob, is_draft_prob, prob
@@ -107,13 +108,14 @@ def put_tokens(drafts, x, n, token, logprob, status, target, out, POSITIONS: tl.
 
 @triton.jit
 def verify_request(
-    drafts, bonus_stride, target, draft, rules, random, out, positions, masses,
+    drafts, count, bonus_stride, target, draft, rules, random, out, positions, masses,
     BLOCK: tl.constexpr, SCORES_END: tl.constexpr, POSITIONS: tl.constexpr, S,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    rule, alpha = rule_of(rules, b, b >= 0)
+    exists = is_present(count, b)
+    rule, alpha = rule_of(rules, b, exists)
     block = BLOCK & replaces_target(rule)
-    mine = block | (rule != EXACT)
+    mine = exists & (block | (rule != EXACT))
     tl.store(out.by_rule + b, mine.to(tl.int32))
     if some(mine):
         x = request_of(drafts, b, b >= 0)
@@ -131,11 +133,11 @@ def verify_request(
 
 @launch.kernel
 def request_kernel(
-    G, D, token_batch_stride, token_stride, bonus_stride, given, target, draft, rules, random, out, positions, masses,
-    BLOCK: tl.constexpr, SCORES_END: tl.constexpr, POSITIONS: tl.constexpr, S: tl.constexpr,
+    count, G, D, token_batch_stride, token_stride, bonus_stride, given, target, draft, rules, random, out, positions,
+    masses, BLOCK: tl.constexpr, SCORES_END: tl.constexpr, POSITIONS: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     # A tuple that is assigned loses its constants, so this one goes straight into the call.
     verify_request(
-        Drafts(given, token_batch_stride, token_stride, G, D), bonus_stride, target, draft, rules, random, out,
+        Drafts(given, token_batch_stride, token_stride, G, D), count, bonus_stride, target, draft, rules, random, out,
         positions, masses, BLOCK, SCORES_END, POSITIONS, S,
     )  # fmt: skip

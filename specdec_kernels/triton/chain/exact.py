@@ -9,6 +9,7 @@ import triton.language as tl
 
 from ..core import launch
 from ..core.final_token import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_ROW, aim, has_mass, hit, total_mass
+from ..core.padded import is_present
 from ..core.philox import DOMAIN_FINAL, uniform_of
 from ..core.row import LOG2E, chunks_of, finite_max, is_bad, scaled, some
 from ..core.side import entries, is_something, is_valid, prob, without
@@ -85,9 +86,9 @@ def put_masses(target, draft, b, index, p, q, reads, takes, c, stop, draws, S):
 
 
 @triton.jit
-def stop_at(drafts, B, target, draft, random, bonus_stride, out, stop, per_program, POSITIONS: tl.constexpr, S):
+def stop_at(drafts, B, count, target, draft, random, bonus_stride, out, stop, per_program, POSITIONS: tl.constexpr, S):
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    exists = serves(out, b, b < B)
+    exists = serves(out, b, (b < B) & is_present(count, b))
     x = request_of(drafts, b, exists)
     test = test_drafts(drafts, x, exists, target, draft, random, POSITIONS, S)
     draws = exists
@@ -111,20 +112,20 @@ def stop_at(drafts, B, target, draft, random, bonus_stride, out, stop, per_progr
 
 @launch.kernel
 def stop_kernel(
-    B, G, D, token_batch_stride, token_stride, bonus_stride, given, target, draft, random, out, stop, per_program,
-    POSITIONS: tl.constexpr, S: tl.constexpr,
+    B, count, G, D, token_batch_stride, token_stride, bonus_stride, given, target, draft, random, out, stop,
+    per_program, POSITIONS: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     stop_at(
-        Drafts(given, token_batch_stride, token_stride, G, D), B, target, draft, random, bonus_stride, out, stop,
+        Drafts(given, token_batch_stride, token_stride, G, D), B, count, target, draft, random, bonus_stride, out, stop,
         per_program, POSITIONS, S,
     )  # fmt: skip
 
 
 @triton.jit
-def draw_last(drafts, B, target, draft, random, out, stop, S):
+def draw_last(drafts, B, count, target, draft, random, out, stop, S):
     """The last token: from (p - q)+ where a draft was rejected, from p otherwise or where nothing is left of it."""
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    exists = serves(out, b, b < B)
+    exists = serves(out, b, (b < B) & is_present(count, b))
     x = request_of(drafts, b, exists)
     n = tl.load(out.num_accepted + b, mask=exists, other=0).to(tl.int64)
     draws = exists
@@ -163,5 +164,7 @@ def draw_last(drafts, B, target, draft, random, out, stop, S):
 
 
 @launch.kernel
-def final_kernel(B, G, D, token_batch_stride, token_stride, given, target, draft, random, out, stop, S: tl.constexpr):
-    draw_last(Drafts(given, token_batch_stride, token_stride, G, D), B, target, draft, random, out, stop, S)
+def final_kernel(
+    B, count, G, D, token_batch_stride, token_stride, given, target, draft, random, out, stop, S: tl.constexpr
+):  # fmt: skip
+    draw_last(Drafts(given, token_batch_stride, token_stride, G, D), B, count, target, draft, random, out, stop, S)

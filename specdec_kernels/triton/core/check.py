@@ -111,6 +111,16 @@ def per_row(op: str, name: str, t: torch.Tensor | None, n: int, like: torch.Tens
     return Values(t, False) if t.size(0) == 1 else Values(t.contiguous(), True)
 
 
+def present(op: str, name: str, t: torch.Tensor | None, n: int, like: torch.Tensor) -> int:
+    """num_rows or num_requests [1]: of how many of n the values are looked at, where they are at hand."""
+    if t is None:
+        return n
+    if t.dim() > 1 or t.numel() != 1:
+        fail(op, f"{name} must have shape [1], got {list(t.shape)}")
+    integers(op, name, t, like)
+    return min(max(int(t), 0), n) if like.device.type == "cpu" else n
+
+
 def stats(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     dtype(op, name, t, torch.float32)
     device(op, name, t, like)
@@ -140,25 +150,23 @@ _RANGES = (
 )
 
 
-def sampling(
-    op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch.Tensor, n: int | None = None
-) -> Sampling:
-    """`prefix` is "" for the target's parameters and "draft_" for the draft's. Values are looked at only on the CPU."""
-    n = like.size(0) if n is None else n
+def sampling(op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch.Tensor, n: int, seen: int) -> Sampling:
+    """`prefix` is "" for the target's parameters and "draft_" for the draft's. Values are looked at only on the CPU, of
+    the first `seen`."""
     given = (temperature, top_k, top_p, min_p)
     if all(t is None for t in given):
         return NO_SAMPLING
     out = Sampling(*(per_row(op, prefix + r[0], t, n, like, real=r[0] != "top_k") for r, t in zip(_RANGES, given)))
     if like.device.type == "cpu":
         for t, (name, wanted, inside) in zip(given, _RANGES):
-            for i, x in enumerate([] if t is None or n == 0 else t.tolist()):
+            for i, x in enumerate([] if t is None else t[:seen].tolist()):
                 that(inside(x), op, f"{prefix}{name} must be {wanted}, got {x:g} at index {i}")
     return out
 
 
-def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int, G: int | None = None):
+def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int, seen: int, G: int | None = None):
     """rule [B] or [1] and alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2], as Rules wants
-    them."""
+    them. Values are looked at as by sampling()."""
     that(rule is not None or alpha is None, op, "alpha needs a rule, got none")
     codes, each, pairs, positions = per_row(op, "rule", rule, B, like), False, False, False
     if alpha is not None:
@@ -173,7 +181,7 @@ def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int, G: int 
         alpha = alpha.contiguous() if alpha.numel() else None
     if rule is not None and like.device.type == "cpu":
         given = None if alpha is None else alpha.view(alpha.size(0), -1, 2 if pairs else 1)
-        check_rules(op, rule.expand(B).tolist(), given, block)
+        check_rules(op, rule.expand(B)[:seen].tolist(), given, block)
     if positions and alpha is not None:
         alpha = alpha.transpose(0, 1).contiguous()
     return codes, alpha, each, pairs, positions

@@ -20,7 +20,8 @@ CHUNK = 1024
 
 # Numbers that change from call to call and make no kernel faster: known values of them would only compile it again.
 VARYING = (
-    "B", "G", "D", "K", "L", "N", "W", "k", "n", "bonus", "columns", "domain", "keys", "per_program", "units", "words",
+    "B", "G", "D", "K", "L", "M", "N", "W", "k", "m", "n", "chunks",
+    "max_kept", "room", "top_count", "bonus", "columns", "domain", "keys", "per_program", "units", "words",
     "target_count", "draft_count", "most_steps", "token_batch_stride", "token_stride", "bonus_stride",
     "request_stride", "draft_stride", "level_stride", "node_stride", "seed_stride", "offset_stride",
 )  # fmt: skip
@@ -117,10 +118,11 @@ class Layout(NamedTuple):
     extra: int
     cu_draft: torch.Tensor | None = None
     D: int = 0
+    count: torch.Tensor | None = None  # of the requests that are there
 
     @classmethod
-    def flat(cls, N: int) -> Layout:
-        return cls(N, 0, 1, 1)
+    def flat(cls, N: int, count: torch.Tensor | None) -> Layout:
+        return cls(N, 0, 1, 1, count=count)
 
     @property
     def slots(self) -> int:
@@ -132,7 +134,7 @@ class Layout(NamedTuple):
 
     def arguments(self):
         """Of a kernel that looks at every row; `extra` is the side's."""
-        return self.B, self.G, self.bonus, self.D, self.cu_draft
+        return self.B, self.G, self.bonus, self.D, self.cu_draft, self.count
 
 
 FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which ids a row's law keeps.
+#pragma once
+
+#include "../../core/views.h"
+
+namespace specdec {
+
+struct Support {
+  int64_t N = 0, M = 0, max_kept = 0, words = 0;
+  Rows logits;                   // [N, V]
+  const float* stats = nullptr;  // [N, 4]
+  Ints rows;                     // [M]; none: all of them, in turn
+  Present present;               // of what was asked for
+  int32_t* ids = nullptr;        // [M, max_kept]
+  int32_t* counts = nullptr;     // [M]
+  uint32_t* bits = nullptr;      // [M, words]: id v is bit v % 32 of word v / 32
+
+  // The law of the i-th row that was asked for: z >= cutoff is kept of logits, one id of a greedy row, and nothing
+  // where there is no law.
+  SPECDEC_HD Dist dist(int64_t i) const {
+    if (!present.has(i)) return {};
+    const int64_t n = rows ? rows[i] : i;
+    if (n < 0 || n >= N) return {};
+    const Dist p = from_stats(logits.at(0, n), stats_at(stats, n));
+    return p.valid() ? p : Dist{};
+  }
+};
+
+}  // namespace specdec

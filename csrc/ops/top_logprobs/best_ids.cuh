@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The best ids of a row in their order, by one block: as many at a time as it can sort in shared memory. Chunk maxima
+// bound the first of them from below; where they cannot, or too many ids lie above the bound, a radix select over the
+// orders finds a better one. No two orders are equal, so ties need no care.
+#pragma once
+
+#include "../../cuda/thread_block.cuh"
+#include "top_logprobs.h"
+
+namespace specdec {
+
+constexpr int kSorted = 4096;
+constexpr int kDigits = kThreads;  // of a radix select: a thread for each
+static_assert(kDigits == 256);
+
+class BestIds {
+ public:
+  // chunk_max [chunks]: the largest entry of each chunk, NaN aside
+  SPECDEC_DEVICE BestIds(const Row& row, const float* chunk_max)
+      : row_(row), chunk_max_(chunk_max), chunks_(int(chunk_count(row.V))) {}
+
+  // put(i, order) for the i-th best id, i < k.
+  template <class Put>
+  SPECDEC_DEVICE void each(int64_t k, const Put& put) {
+    uint64_t end = ~uint64_t{0};  // of what is still to come
+    for (int64_t done = 0; done < k; done += kSorted) {
+      const int wanted = k - done < kSorted ? int(k - done) : kSorted;
+      const bool all = row_.V <= kSorted, by_maxima = done == 0 && wanted <= chunks_ && chunks_ <= kSorted;
+      int count = kSorted + 1;
+      if (all || by_maxima) count = gather(all ? 0 : bound(wanted), end);
+      if (count > kSorted) count = gather(select(wanted, end), end);
+      sort(count);
+      const Shared& s = shared();
+      for (int i = threadIdx.x; i < wanted; i += kThreads) put(done + i, s.orders[i]);
+      end = s.orders[wanted - 1];
+      __syncthreads();
+    }
+  }
+
+ private:
+  struct Shared {
+    uint64_t orders[kSorted];
+    unsigned digits[kDigits];
+    int count;
+  };
+  SPECDEC_DEVICE static Shared& shared() {
+    __shared__ Shared s;
+    return s;
+  }
+
+  // f(order) of every id in the chunks that may hold an order from `least` up
+  template <class F>
+  SPECDEC_DEVICE void for_orders(uint64_t least, const F& f) const {
+    for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
+      if (logit_order(__ldcg(chunk_max_ + c)) < uint32_t(least >> 32)) continue;
+#pragma unroll 1
+      for (int j = 0; j < kChunk / kLanes / kGroup; ++j) {
+        float z[kGroup];
+        load_groups<1>(row_, c, j, -HUGE_VALF, z);
+#pragma unroll
+        for (int e = 0; e < kGroup; ++e) {
+          const int64_t id = id_of(c, j, e);
+          if (id < row_.V) f(order_of(z[e], id));
+        }
+      }
+    }
+  }
+
+  // As many ids as are wanted reach the largest entry of so many chunks.
+  SPECDEC_DEVICE uint64_t bound(int wanted) const {
+    Shared& s = shared();
+    for (int c = threadIdx.x; c < chunks_; c += kThreads) s.orders[c] = order_of(__ldcg(chunk_max_ + c), 0);
+    sort(chunks_);
+    const uint32_t least = uint32_t(s.orders[wanted - 1] >> 32);
+    __syncthreads();
+    return least > logit_order(-HUGE_VALF) ? uint64_t(least) << 32 : 0;  // a chunk of NaN has no entry as large as -inf
+  }
+
+  // The orders in [least, end), as many as there is room for, and how many they are
+  SPECDEC_DEVICE int gather(uint64_t least, uint64_t end) const {
+    Shared& s = shared();
+    if (threadIdx.x == 0) s.count = 0;
+    __syncthreads();
+    for_orders(least, [&](uint64_t order) {
+      if (order < least || order >= end) return;
+      const int at = atomicAdd(&s.count, 1);
+      if (at < kSorted) s.orders[at] = order;
+    });
+    __syncthreads();
+    const int count = s.count;
+    __syncthreads();
+    return count;
+  }
+
+  // From where on there are as many orders below `end` as are wanted, and no more than can be sorted. Eight bits a
+  // read.
+  SPECDEC_DEVICE uint64_t select(int wanted, uint64_t end) const {
+    Shared& s = shared();
+    uint64_t found = 0, known = 0;  // the high bits, and their mask
+    int over = 0;                   // how many lie above those that share them
+    for (int shift = 56; shift >= 0; shift -= 8) {
+      s.digits[threadIdx.x] = 0;
+      __syncthreads();
+      for_orders(found, [&](uint64_t order) {
+        if ((order & known) == found && order < end) atomicAdd(&s.digits[order >> shift & (kDigits - 1)], 1u);
+      });
+      __syncthreads();
+      const int digit = kDigits - 1 - int(threadIdx.x), own = int(s.digits[digit]);
+      const int upto = over + block_scan(own).before + own;
+      const int chosen = block_max(upto >= wanted ? digit : -1);
+      if (digit == chosen) s.count = upto;
+      __syncthreads();
+      const int count = s.count;
+      over = count - int(s.digits[chosen]);
+      found |= uint64_t(chosen) << shift, known |= uint64_t(kDigits - 1) << shift;
+      __syncthreads();
+      if (count <= kSorted) break;
+    }
+    return found;
+  }
+
+  // Bitonic, largest first
+  SPECDEC_DEVICE static void sort(int count) {
+    Shared& s = shared();
+    int n = 2;
+    while (n < count) n *= 2;
+    for (int i = count + int(threadIdx.x); i < n; i += kThreads) s.orders[i] = 0;  // below every order
+    for (int size = 2; size <= n; size *= 2) {
+      for (int step = size / 2; step > 0; step /= 2) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < n / 2; i += kThreads) {
+          const int at = 2 * i - i % step, other = at + step;
+          const uint64_t x = s.orders[at], y = s.orders[other];
+          if ((x < y) == !(at & size)) s.orders[at] = y, s.orders[other] = x;
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  const Row row_;
+  const float* chunk_max_;
+  const int chunks_;
+};
+
+}  // namespace specdec

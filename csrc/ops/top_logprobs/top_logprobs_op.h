@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// From top_logprobs' tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include <tuple>
+
+#include "../../binding/check.h"
+#include "top_logprobs.h"
+
+namespace specdec {
+
+template <void (*Run)(const TopLogprobs&, const Tensor& like)>
+std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits, const Tensor& stats, int64_t k,
+                                                           const OptTensor& tokens, const OptTensor& num_rows) {
+  const Op op("top_logprobs", logits);
+  check_given(op, "logits", logits, "stats", stats);
+  check_dim(op, "logits", logits, 2);
+  TopLogprobs a;
+  const int64_t N = a.N = logits.size(0), V = logits.size(1);
+  a.logits = {logits.const_data_ptr(), V, 0, logits.stride(0), check_rows(op, "logits", logits)};
+  check_shape(op, "stats", stats, {N, 4});
+  a.stats = stats_pointer(op, "stats", stats);
+  check(k >= 0 && k <= V, op, "k must be in [0, V=", V, "], got ", k);
+  a.k = k;
+  if (tokens) {
+    check_dim(op, "tokens", *tokens, 2);
+    check_shape(op, "tokens", *tokens, {N, tokens->size(1)});
+    a.m = tokens->size(1);
+    a.tokens = ints(op, "tokens", *tokens, tokens->stride(1));
+    a.token_row_stride = tokens->stride(0);
+  }
+  a.present = present(op, "num_rows", num_rows);
+
+  Tensor ids = empty({N, k}, ScalarType::Long, logits), logprobs = empty({N, k}, ScalarType::Float, logits);
+  Tensor token_logprobs = empty({N, a.m}, ScalarType::Float, logits);
+  Tensor token_ranks = empty({N, a.m}, ScalarType::Long, logits);
+  a.ids = out_pointer<int64_t>(ids), a.logprobs = out_pointer<float>(logprobs);
+  a.token_logprobs = out_pointer<float>(token_logprobs), a.token_ranks = out_pointer<int64_t>(token_ranks);
+  if (N > 0 && k + a.m > 0) Run(a, logits);
+  return {ids, logprobs, token_logprobs, token_ranks};
+}
+
+}  // namespace specdec

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Padded buffers: the first requests or rows come out bit for bit as in a call of them alone, whatever stands behind
+them, and the others as absent. The calls are the examples, so every form of every argument is among them."""
+
+import functools
+
+import pytest
+import torch
+from support import backends, rule_cases, tiers
+from support.surface import plain, same, tensors
+from support.worker import Worker
+from torch.utils._pytree import tree_map
+
+import specdec_kernels as sk
+from specdec_kernels import examples
+from tools.cuda_on_cpu.build import CSRC
+from tools.cuda_on_cpu.mutants import mutate
+
+NUMBERS = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "support")}
+NUMBERS |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
+FIRST = {"residual": "p", "verify_chain": "draft_tokens", "verify_tree": "target_logits"}  # logits elsewhere
+ABSENT = {"tokens": -1, "path": -1, "ids": -1}  # 0 elsewhere
+STALE = {  # floats, and integers by their type: whatever is no law, no id, no parameter and no end of a draft
+    "nan": (float("nan"), lambda limits: -7),
+    "high": (float("inf"), lambda limits: limits.max),
+    "low": (-1e4, lambda limits: limits.min),
+}
+
+
+def calls_of(op, backend, **inputs):
+    some = examples.few if backend in rule_cases.SLOW or "cuda-on-cpu" in backend else examples.calls
+    found = [call for call in some(op, **inputs) if NUMBERS[op] not in call.arguments]
+    return found[1::3] if backend == "triton-interpret" and tiers.TIER != "all" else found
+
+
+def size_of(op, args):
+    if "cu_draft" in args:
+        return len(args["cu_draft"]) - 1
+    return len(args["rows" if "rows" in args else FIRST.get(op, "logits")])
+
+
+def rows_of(args, name, x, n):
+    """How many rows of a ragged argument belong to the first n requests: as many as it has for all, but theirs."""
+    ends = args["cu_draft"].tolist()
+    if name == "cu_draft":
+        return n + 1
+    if len(x) == len(ends) - 1:
+        return n
+    extra = len(x) > ends[-1]
+    return ends[n] + extra * n
+
+
+def cut(op, args, n, replace):
+    """The arguments, with replace(x, how many entries belong to the first n) of every tensor that has one for each
+    request or row."""
+    B = size_of(op, args)
+
+    def changed(name, x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        if "cu_draft" in args:
+            return replace(x, rows_of(args, name, x, n)) if len(x) > 1 else x
+        return replace(x, n) if len(x) == B else x
+
+    return {name: tree_map(functools.partial(changed, name), x) for name, x in args.items()}
+
+
+def stale(kind):
+    real, whole = STALE[kind]
+
+    def replace(x, n):
+        value = real if x.is_floating_point() else whole(torch.iinfo(x.dtype))
+        return torch.cat([x[:n], torch.full_like(x[n:], value)])
+
+    return replace
+
+
+def assert_absent(out, n):
+    for name, x in zip(getattr(out, "_fields", ("stats",) * 2), tensors(out)):
+        assert (x[n:] == ABSENT.get(name, 0)).all(), f"{name} of what is absent: {x[n:].tolist()}"
+
+
+def assert_padded(op, run, args, kind, number, n):
+    """What stands behind the first n, as `number` says, does not show, and what comes back for it is absent."""
+    run(**args)  # the memory that results are written to next held other ones
+    out = run(**cut(op, args, n, stale(kind)), **{NUMBERS[op]: number})
+    alone = run(**cut(op, args, n, lambda x, count: x[:count]))
+    assert same([x[:n] for x in tensors(out)], tensors(alone)), (kind, n)
+    assert_absent(out, n)
+
+
+@pytest.mark.parametrize("op", NUMBERS)
+@pytest.mark.parametrize("kind", STALE)
+def test_what_is_absent_does_not_show(op_backend, op, kind):
+    run = backends.call(op, op_backend)
+    for i, call in enumerate(calls_of(op, op_backend)):
+        B = size_of(op, call.arguments)
+        n = (i + list(STALE).index(kind)) % B
+        number = torch.tensor([n], dtype=(torch.int64, torch.int32)[i % 2])
+        assert_padded(op, run, call.arguments, kind, number, n)
+
+
+@pytest.mark.parametrize("op", NUMBERS)
+@pytest.mark.slow_in_triton
+def test_numbers(op_backend, op):
+    """None and all of them, and what is nearest to a number that cannot be; one that has no dimension counts too."""
+    run = backends.call(op, op_backend)
+    args = calls_of(op, op_backend)[1].arguments
+    B = size_of(op, args)
+    for said, n in ((0, 0), (-3, 0), (-(2**31), 0), (1, 1), (B, B), (B + 1, B), (2**31 - 1, B)):
+        for dtype in (torch.int32, torch.int64):
+            for shape in ((1,), ()):
+                assert_padded(op, run, args, "nan", torch.full(shape, said, dtype=dtype), n)
+    assert_padded(op, run, args, "nan", torch.tensor([-(2**62)]), 0)
+    assert_padded(op, run, args, "nan", torch.tensor([2**62]), B)
+
+
+@pytest.mark.parametrize("op", NUMBERS)
+@pytest.mark.slow_in_triton
+def test_rows_of_many_blocks(op_backend, op):
+    """On a GPU the blocks of a row count each other: those of absent rows count for nothing."""
+    run = backends.call(op, op_backend)
+    for call in calls_of(op, "cuda-on-cpu", V=9001, dtype=torch.bfloat16)[:9]:
+        assert_padded(op, run, call.arguments, "nan", torch.tensor([1]), 1)
+
+
+def test_room_behind_the_drafts(op_backend):
+    """In a padded ragged call D is how much room there is."""
+    call = next(call for call in examples.calls("verify_chain") if call.name == "ragged")
+    run, args = backends.call("verify_chain", op_backend), call.arguments
+    B, D = size_of("verify_chain", args), len(args["draft_tokens"])
+    fuller = dict(args)
+    for name in ("target_logits", "draft_tokens", "draft_logits"):
+        fuller[name] = torch.cat([args[name], torch.full_like(args[name][:2], -7)])
+    assert same(run(**fuller, num_requests=torch.tensor([B])), run(**args))
+    if op_backend != "cpu":
+        return
+    with pytest.raises(RuntimeError, match=f"verify_chain: cu_draft must end at D={D + 2}, got {D}"):
+        run(**fuller)
+    longer = args | {"cu_draft": args["cu_draft"] + 1 - (args["cu_draft"] == 0).long(), "max_draft": 9}
+    with pytest.raises(RuntimeError, match=f"verify_chain: cu_draft must end at most at D={D}, got {D + 1}"):
+        run(**longer, num_requests=torch.tensor([B]))
+
+
+@pytest.mark.parametrize("op", ["row_stats", "sample", "verify_chain", "verify_tree"])
+def test_values_of_those_that_are_there_are_checked(op):
+    call = next(call for call in examples.calls(op) if isinstance(call.arguments.get("temperature"), torch.Tensor))
+    B = size_of(op, call.arguments)
+    wrong = {"temperature": torch.ones(B).index_fill(0, torch.tensor([B - 1]), -1.0)}
+    run = functools.partial(getattr(sk, op), **call.arguments | wrong)
+    run(**{NUMBERS[op]: torch.tensor([B - 1])})
+    with pytest.raises(RuntimeError, match=f"{op}: temperature must be .* got -1 at index {B - 1}"):
+        run(**{NUMBERS[op]: torch.tensor([B])})
+
+
+def test_an_empty_draft_is_no_absent_request(op_backend):
+    z = torch.zeros(3, 1, 5).index_fill_(2, torch.tensor([3]), 9.0)
+    out = backends.run("verify_chain", op_backend, z, torch.zeros(3, 0, dtype=torch.int64), temperature=0.0,
+                       num_requests=torch.tensor([2]))  # fmt: skip
+    assert out.tokens.tolist() == [[3], [3], [-1]] and out.num_accepted.tolist() == [0, 0, 0]
+
+
+# ---- mutants ------------------------------------------------------------------------------------------------------
+
+
+def left_unwritten(out, n):
+    return out._replace(status=torch.cat([out.status[:n], out.status[n:] + 1]))
+
+
+def parameter_read(out, n):
+    return out._replace(logprobs=torch.cat([out.logprobs[:n], plain(out.logprobs[n:]) + 0.5]))
+
+
+def mate_shows(out, n):
+    return out._replace(tokens=torch.cat([out.tokens[:n] + (out.tokens[:n] > 0), out.tokens[n:]]))
+
+
+@pytest.mark.parametrize("wrong", [left_unwritten, parameter_read, mate_shows])
+def test_a_wrong_answer_is_caught(wrong):
+    def run(num_requests=None, **args):
+        out = sk.verify_chain(**args, num_requests=num_requests)
+        return out if num_requests is None else wrong(out, int(num_requests))
+
+    args = calls_of("verify_chain", "cpu")[1].arguments
+    with pytest.raises(AssertionError):
+        assert_padded("verify_chain", run, args, "nan", torch.tensor([2]), 2)
+
+
+CHAIN, TREE = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_tree/verify_tree_cuda.cu"
+RULES = "ops/verify_chain/requests_cuda.cu"
+SOURCES = {  # file, what it says, what the mutant says, the op, a form of its call
+    "nothing is written": (CHAIN, "put_absent(a, b, threadIdx.x, kThreads)", "(void)b", "verify_chain", "seeds"),
+    "what is absent is finished": (CHAIN, "!a.present.has(b) || a.by_rule(b)", "a.by_rule(b)", "verify_chain", "seeds"),
+    "the rule is read": (RULES, "!s.a.present.has(b) || !s.a.by_rule(b)", "!s.a.by_rule(b)", "verify_chain", "blocks"),
+    "trees are walked": (TREE, "!s.a.present.has(blockIdx.x)", "false", "verify_tree", "greedy, nodes"),
+}
+
+
+def with_kernels_of(csrc, op, **args):
+    from tools.cuda_on_cpu.build import load
+
+    load("fast", csrc, (op,))
+    return getattr(sk, op)(**args)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for")
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_wrong_line_is_caught(name):
+    *change, op, form = SOURCES[name]
+    worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
+    run = functools.partial(worker.call, with_kernels_of, mutate(CSRC, *change), op)
+    args = next(call.arguments for call in examples.calls(op) if call.name == form)
+    with pytest.raises(AssertionError):
+        assert_padded(op, run, args, "nan", torch.tensor([1]), 1)
+    worker.process.terminate()

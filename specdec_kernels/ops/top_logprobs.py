@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _check
+from specdec_kernels.registry import MAX_VOCABULARY
+
+
+class TopLogprobsOutput(NamedTuple):
+    ids: torch.Tensor  # [N, k] int64
+    logprobs: torch.Tensor  # [N, k] float32
+    token_logprobs: torch.Tensor  # [N, m] float32
+    token_ranks: torch.Tensor  # [N, m] int64
+
+
+def top_logprobs(
+    logits: torch.Tensor,
+    stats: torch.Tensor,
+    k: int,
+    tokens: torch.Tensor | None = None,
+    *,
+    num_rows: torch.Tensor | None = None,
+) -> TopLogprobsOutput:
+    """The k most likely ids of each row with their logprobs, and the logprob and rank of given ids.
+
+    Which law the logprobs are of is said by ``stats``: made without parameters it is the model's (vLLM's
+    ``raw_logprobs``), made with a request's temperature and filters it is the one it samples from
+    (``processed_logprobs``). A row's order is that of its logits under either law, so the ids are the same, and those
+    below a cutoff follow with -inf. Logits in place of logprobs are a gather: ``logits.gather(1, ids)``
+    (``raw_logits``), and times the stats' scale, -inf where the logprob is (``processed_logits``).
+
+    A row is read once. Where k is small beside V, a GPU reads again the chunks of 1024 logits that hold the best, at
+    most k as a rule; where it is not, the row a few times more for every 4096 ids. Nothing sorts the vocabulary unless
+    k asks for it.
+
+    Args:
+        logits: [N, V] float32, bfloat16 or float16. Rows may have any stride; entries of a row must be neighbours.
+        stats: [N, 4] float32 from ``row_stats`` or ``sample``.
+        k: from 0 to V.
+        tokens: [N, m] int32 or int64; None asks for none, m = 0.
+        num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
+            is read. Below 0 it counts as 0, above N as N. None: all rows are there.
+
+    Returns:
+        TopLogprobsOutput: ids [N, k] int64, the most likely first, the lowest id first among equal logits (-0 and +0
+        are equal); logprobs [N, k] float32; token_logprobs [N, m] float32 and token_ranks [N, m] int64, the number of
+        ids whose logit is at least the token's, itself included: 1 is the best. A greedy row has logprob 0 at its
+        argmax and -inf elsewhere. A token outside [0, V) has logprob -inf and rank 0. A row that is no law (NaN, +inf,
+        nothing finite) has NaN for every logprob; its ids and ranks are those of its logits, with +inf first and NaN
+        last, of rank 0. An absent row has ids -1 and zeros.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
+    Example:
+        >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()
+        >>> stats = torch.tensor([[1.0, -3e38, 0.6931, 1.6094]])  # as row_stats(z) makes them
+        >>> out = top_logprobs(z, stats, 2, tokens=torch.tensor([[2, 7]]))
+        >>> out.ids, out.logprobs.exp()
+        (tensor([[0, 1]]), tensor([[0.5000, 0.3000]]))
+        >>> out.token_ranks, out.token_logprobs.exp()
+        (tensor([[3, 0]]), tensor([[0.2000, 0.0000]]))
+
+    Source: the logprobs of an engine's API; the rank is vLLM's.
+    """
+    op = "top_logprobs"
+    _check.rows(op, "logits", logits, "N, V")
+    n, vocabulary, device = logits.size(0), logits.size(1), logits.device
+    stats = _check.stats(op, "stats", stats, n, device)
+    k = _check.integer(op, "k", k, 0, MAX_VOCABULARY, "in [0, V]")
+    if k > vocabulary:
+        raise ValueError(f"{op}: k must be in [0, V={vocabulary}], got {k}")
+    if tokens is not None:
+        _check.tensor(op, "tokens", tokens, _check.INTEGERS, device)
+        _check.dims(op, "tokens", tokens, "N, m")
+        _check.shape(op, "tokens", tokens, N=n, m=tokens.size(1))
+    num_rows = _check.present(op, "num_rows", num_rows, device)
+    return TopLogprobsOutput(*torch.ops.specdec.top_logprobs(logits, stats, k, tokens, num_rows))
+
+
+@torch.library.register_fake("specdec::top_logprobs")
+def _(logits, stats, k, tokens, num_rows):
+    n, m = logits.size(0), 0 if tokens is None else tokens.size(1)
+    return (
+        logits.new_empty((n, k), dtype=torch.int64),
+        logits.new_empty((n, k), dtype=torch.float32),
+        logits.new_empty((n, m), dtype=torch.float32),
+        logits.new_empty((n, m), dtype=torch.int64),
+    )

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ids a row's law keeps: those with z >= cutoff; a greedy row's argmax alone; nothing of a row that is no law."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .law import law_of_logits, numpy_rows
+from .padded import present
+
+
+class Support(NamedTuple):
+    ids: torch.Tensor  # [M, max_kept] int32, ascending, then -1
+    counts: torch.Tensor  # [M] int32
+    bits: torch.Tensor  # [M, ceil(V / 32)] int32
+
+
+def support(logits, stats, max_kept, rows=None, *, num_rows=None):
+    """logits [N, V], stats [N, 4], rows [M] -> ids, counts, bits."""
+    z = numpy_rows(logits)
+    chosen = list(range(len(z))) if rows is None else rows.tolist()
+    V = logits.shape[1]
+    ids = torch.full((len(chosen), max_kept), -1, dtype=torch.int32)
+    kept = np.zeros((len(chosen), -(-V // 32) * 32), dtype=bool)
+    for i, n in enumerate(chosen[: present(num_rows, len(chosen))]):
+        if not 0 <= n < len(z):
+            continue
+        kept[i, :V] = keeps(z[n], stats[n].double().tolist())
+        lowest = np.flatnonzero(kept[i])[:max_kept]
+        ids[i, : len(lowest)] = torch.from_numpy(lowest)
+    bits = np.packbits(kept, axis=1, bitorder="little").view("<i4").astype(np.int32)
+    return Support(ids, torch.tensor(kept.sum(1), dtype=torch.int32), torch.from_numpy(bits))
+
+
+def keeps(z, stats):
+    """[V] bool."""
+    law = law_of_logits(z, stats)
+    if not law.valid:
+        return np.zeros(len(z), dtype=bool)
+    return law.p > 0 if law.greedy else z >= stats[1]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The k most likely ids of a row, and of given ids their logprob and rank."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .law import law_of_logits, numpy_rows
+from .padded import present
+
+
+class TopLogprobs(NamedTuple):
+    ids: torch.Tensor  # [N, k] int64
+    logprobs: torch.Tensor  # [N, k] float64
+    token_logprobs: torch.Tensor  # [N, m] float64
+    token_ranks: torch.Tensor  # [N, m] int64
+
+
+def top_logprobs(logits, stats, k, tokens=None, *, num_rows=None):
+    """logits [N, V], stats [N, 4], tokens [N, m]: the largest logit first, the lowest id of equal ones, NaN last."""
+    rows = numpy_rows(logits)
+    n, m = len(rows), 0 if tokens is None else tokens.shape[1]
+    out = TopLogprobs(
+        torch.full((n, k), -1),
+        torch.zeros(n, k, dtype=torch.float64),
+        torch.zeros(n, m, dtype=torch.float64),
+        torch.zeros(n, m, dtype=torch.int64),
+    )
+    for i in range(present(num_rows, n)):
+        z, logprob = rows[i], logprobs_of(rows[i], stats[i].double().tolist())
+        best = np.lexsort((np.arange(len(z)), -z))[:k]  # a sort puts NaN last
+        out.ids[i], out.logprobs[i] = torch.from_numpy(best), torch.tensor([logprob(v) for v in best])
+        for j in range(m):
+            v = int(tokens[i, j])
+            inside = 0 <= v < len(z)
+            out.token_logprobs[i, j] = logprob(v) if inside else -math.inf
+            out.token_ranks[i, j] = int((z >= z[v]).sum()) if inside else 0
+    return out
+
+
+def logprobs_of(z, stats):
+    """id -> ln p of it."""
+    law = law_of_logits(z, stats)
+    return law.log if law.valid else lambda v: math.nan

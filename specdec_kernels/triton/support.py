@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""support: csrc/ops/support/support.h. One launch makes the bits of every chunk, one lists the ids from the bits."""
+
+import torch
+import triton.language as tl
+
+from .core import check, launch
+from .core.padded import is_present
+from .core.row import CHUNK, chunks_of, is_greedy, lane_of, load_chunk, load_stats, load_value, offset_of
+
+WORD = tl.constexpr(32)
+
+
+@launch.kernel
+def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program, S: tl.constexpr):
+    """The bits of every chunk, and how many are set."""
+    i = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
+    exists = (i < M) & is_present(num_rows, i)
+    n = i
+    if index.data is not None:
+        n = load_value(index, i, exists, -1).to(tl.int64)
+    exists &= (n >= 0) & (n < N)
+    n = tl.where(exists, n, 0)
+    stats = load_stats(rows.stats, n, exists)
+    greedy = exists & is_greedy(stats, rows.V)
+    hot = tl.where(greedy, stats.log_norm, -1.0).to(tl.int64)
+    sampled = exists & ~greedy & (stats.log_norm == stats.log_norm)
+    offset = offset_of(rows, n, n * 0)
+    chunks = chunks_of(rows)
+    BITS: tl.constexpr = WORD if S.WIDTH >= WORD else S.WIDTH
+    bit = tl.arange(0, BITS)[None, None, :]
+    first = tl.program_id(1) * per_program
+    for c in range(first, tl.minimum(first + per_program, chunks)):
+        each_c = tl.zeros([S.ROWS], tl.int32) + c
+        z = load_chunk(rows.data, offset, rows.V, each_c, sampled, float("nan"), S.WIDTH)
+        one = tl.arange(0, S.WIDTH)[None, :] == lane_of(hot, each_c)[:, None]
+        keeps = ((z >= stats.cutoff[:, None]) | one).to(tl.int32)
+        packed = tl.sum(tl.reshape(keeps, [S.ROWS, S.WIDTH // BITS, BITS]) << bit, 2)
+        w = c * (CHUNK // WORD) + tl.arange(0, S.WIDTH // BITS)[None, :]
+        tl.store(bits + (i * words)[:, None] + w, packed, mask=(i < M)[:, None] & (w < words))
+        tl.store(kept + i * chunks + c, tl.sum(keeps, 1), mask=i < M)
+
+
+@launch.kernel
+def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_program, S: tl.constexpr):
+    """upto [M, chunks]: how many are kept in a chunk and those before it."""
+    i = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
+    lane = tl.arange(0, S.WIDTH)[None, :]
+    first = tl.program_id(1) * per_program
+    for c in range(first, tl.minimum(first + per_program, chunks)):
+        count = tl.load(kept + i * chunks + c, mask=i < M, other=0)
+        before = tl.load(upto + i * chunks + c, mask=i < M, other=0) - count
+        here = (count > 0) & (before < max_kept)
+        w = c * (CHUNK // WORD) + lane // WORD
+        word = tl.load(bits + (i * words)[:, None] + w, mask=here[:, None] & (w < words), other=0)
+        keeps = word >> (lane % WORD) & 1
+        place = before[:, None] + tl.cumsum(keeps, 1) - 1
+        id = c * CHUNK + lane + tl.zeros_like(place)
+        tl.store(ids + (i * max_kept)[:, None] + place, id, mask=(keeps == 1) & (place < max_kept))
+
+
+def support(logits, stats, max_kept, rows, num_rows):
+    op = "support"
+    check.given(op, logits=logits, stats=stats)
+    check.dim(op, "logits", logits, 2)
+    N, all_rows = logits.size(0), check.rows(op, "logits", logits)
+    check.shape(op, "stats", stats, N, 4)
+    check.stats(op, "stats", stats, logits)
+    check.that(0 <= max_kept <= 1 << 24, op, f"max_kept must be in [0, 2^24], got {max_kept}")
+    M, index = N, launch.NO_VALUES
+    if rows is not None:
+        check.dim(op, "rows", rows, 1)
+        M = rows.size(0)
+        index = check.per_row(op, "rows", rows, M, logits)
+    check.present(op, "num_rows", num_rows, M, logits)
+
+    words, table = launch.blocks(all_rows.V, 32), launch.table(all_rows.V)
+    bits = launch.empty(all_rows, (M, words), torch.int32)
+    kept = launch.empty(all_rows, (M, table.chunk_count), torch.int32)
+    per_program = table.per_program(M)
+    grid = (launch.blocks(M, table.rows), launch.blocks(table.chunk_count, per_program))
+    if M:
+        side = launch.side(all_rows, stats=stats)
+        args = (side, N, index, M, num_rows, words, bits, kept, per_program)
+        launch.run(put_bits_kernel, grid, table.wide_threads, *args, S=table.sizes())
+    upto = kept.cumsum(1, dtype=torch.int32)
+    ids = torch.full((M, max_kept), -1, dtype=torch.int32, device=logits.device)
+    if M and max_kept:
+        args = (bits, words, kept, upto, M, table.chunk_count, ids, max_kept, per_program)
+        launch.run(list_ids_kernel, grid, table.wide_threads, *args, S=table.sizes())
+    return ids, upto[:, -1].clone(), bits

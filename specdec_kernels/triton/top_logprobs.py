@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""top_logprobs: csrc/ops/top_logprobs/top_logprobs.h. A wide scan finds the best id of each chunk and counts ranks, a
+program per row puts a few of its best ids side by side, which torch sorts, and the last launch gathers their
+logprobs."""
+
+import torch
+import triton
+import triton.language as tl
+
+from .core import check, launch
+from .core.filters import middle, ordered
+from .core.padded import is_present
+from .core.row import (
+    CHUNK,
+    by_row,
+    chunks_from,
+    chunks_of,
+    each,
+    is_greedy,
+    load_chunk,
+    load_stats,
+    log_prob,
+    offset_of,
+    some,
+)
+
+LAST_ID = tl.constexpr((1 << 24) - 1)
+NO_ID = tl.constexpr(-(1 << 63))  # an order below that of every id
+
+
+@triton.jit
+def orders(rows, n, c, alive, S):
+    """Of the ids of chunks c: numbers in their order, the larger logit first, the lower id of equal ones, NaN last. No
+    two ids of a row have the same. And the logits, NaN outside the row."""
+    z = load_chunk(rows.data, offset_of(rows, n, n * 0), rows.V, c, alive, float("nan"), S.WIDTH)
+    id = c[:, None].to(tl.int64) * CHUNK + tl.arange(0, S.WIDTH)[None, :]
+    order = tl.where(z == z, ordered(z + 0.0), -2147483648).to(tl.int64) << 24 | LAST_ID - id
+    return tl.where((id < rows.V) & alive[:, None], order, NO_ID), z
+
+
+@triton.jit
+def logit_of(rows, n, id, inside):
+    return tl.load(rows.data + offset_of(rows, n, n * 0) + id, mask=inside, other=float("nan")).to(tl.float32)
+
+
+@launch.kernel
+def scan_orders_kernel(rows, N, num_rows, tokens, m, best, ranks, per_program, S: tl.constexpr):
+    """The best order of every chunk; what it adds to the rank of each token, which ids reach by their logits."""
+    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
+    exists = (n < N) & is_present(num_rows, n)
+    chunks = chunks_of(rows)
+    first = tl.program_id(1) * per_program
+    for c in range(first, tl.minimum(first + per_program, chunks)):
+        order, z = orders(rows, n, tl.zeros([S.ROWS], tl.int32) + c, exists, S)
+        tl.store(best + n * chunks + c, tl.max(order, 1), mask=n < N)
+        if tokens is not None:
+            for j in range(0, m):
+                id = tl.load(tokens + n * m + j, mask=exists, other=-1).to(tl.int64)
+                least = logit_of(rows, n, id, (id >= 0) & (id < rows.V))
+                count = tl.sum((z >= least[:, None]).to(tl.int32), 1)
+                tl.atomic_add(ranks + n * m + j, count.to(tl.int64), mask=exists & (count > 0), sem="relaxed")
+
+
+@triton.jit
+def orders_from(rows, n, begin, best, least, exists, S):
+    """The next chunks of each row: their orders, and which of them are at least `least`. What has none is not read."""
+    c = chunks_from(begin, S)
+    chunks = chunks_of(rows)
+    there = each(exists, S) & (c < chunks)
+    most = tl.load(best + each(n, S) * chunks + c, mask=there, other=NO_ID)
+    order, _ = orders(rows, each(n, S), c, there & (most >= each(least, S)), S)
+    return order, order >= each(least, S)[:, None]
+
+
+@triton.jit
+def count_from(rows, n, best, least, exists, S):
+    count = tl.zeros([S.ROWS], tl.int32)
+    for begin in range(0, chunks_of(rows), S.TOGETHER):
+        _, reaches = orders_from(rows, n, begin, best, least, exists, S)
+        count += tl.sum(by_row(tl.sum(reaches.to(tl.int32), 1), S), 1)
+    return count
+
+
+@launch.kernel
+def list_orders_kernel(rows, N, num_rows, k, best, top, top_count, few, room, S: tl.constexpr):
+    """The k largest orders of each row and some that follow them, `room` at most, into `few` in no order. top
+    [N, top_count]: the largest of its chunks' best, the k largest if there are as many."""
+    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
+    exists = (n < N) & is_present(num_rows, n)
+    hi = tl.load(top + n * top_count, mask=exists, other=0)
+    lo = tl.load(top + n * top_count + k - 1, mask=exists & (n * 0 + k <= top_count), other=NO_ID + 1)
+    lo = tl.where(exists, lo, 1)
+    count = count_from(rows, n, best, lo, exists, S)
+    while some(count > room):  # at least k lie from lo up, and the k-th not above hi
+        more = count > room
+        mid = middle(lo, hi)
+        up = count_from(rows, n, best, mid, exists & more, S)
+        lo = tl.where(more & (up >= k), mid, lo)
+        hi = tl.where(more & (up < k), mid - 1, hi)
+        count = tl.where(more & (up >= k), up, count)
+    listed = tl.zeros([S.ROWS], tl.int32)
+    for begin in range(0, chunks_of(rows), S.TOGETHER):
+        order, reaches = orders_from(rows, n, begin, best, lo, exists, S)
+        found = by_row(tl.sum(reaches.to(tl.int32), 1), S)
+        before = tl.reshape(listed[:, None] + tl.cumsum(found, 1) - found, [S.ROWS * S.TOGETHER])
+        place = before[:, None] + tl.cumsum(reaches.to(tl.int32), 1) - 1
+        tl.store(few + (each(n, S) * room)[:, None] + place, order, mask=reaches)
+        listed += tl.sum(found, 1)
+
+
+@launch.kernel
+def put_logprobs_kernel(
+    rows, N, num_rows, source, k, ids, logprobs, ORDERS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """ln p of the ids in `source` [N, k]: they themselves, or their orders, which become ids."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    n = at // k
+    exists = (n < N) & is_present(num_rows, n)
+    id = tl.load(source + at, mask=exists, other=0).to(tl.int64)
+    if ORDERS:
+        id = LAST_ID - (id & LAST_ID)
+        tl.store(ids + at, tl.where(exists, id, -1), mask=n < N)
+    inside = exists & (id >= 0) & (id < rows.V)
+    stats = load_stats(rows.stats, n, exists)
+    hot = is_greedy(stats, rows.V)
+    at_hot = id == tl.where(hot, stats.log_norm, -1.0).to(tl.int64)
+    x = tl.where(stats.log_norm == stats.log_norm, log_prob(logit_of(rows, n, id, inside), stats), float("nan"))
+    x = tl.where(hot, tl.where(at_hot, 0.0, -float("inf")).to(tl.float64), x)
+    x = tl.where(inside, x, tl.where(exists, -float("inf"), 0.0).to(tl.float64))
+    tl.store(logprobs + at, x.to(tl.float32), mask=n < N)
+
+
+def put_logprobs(rows, N, num_rows, source, ids, logprobs):
+    count, size = source.numel(), launch.elements()
+    if count:
+        args = (rows, N, num_rows, source, source.size(1), ids, logprobs)
+        launch.run(put_logprobs_kernel, (launch.blocks(count, size),), 128, *args, ORDERS=ids is not None, BLOCK=size)
+
+
+def best_orders(rows, table, N, num_rows, k, best):
+    """[N, k] in descending order."""
+    room = min(rows.V, max(2048, 4 * k))
+    top = best.topk(min(k, table.chunk_count)).values
+    few = torch.full((N, room), NO_ID.value, dtype=torch.int64, device=best.device)
+    args = (rows, N, num_rows, k, best, top, top.size(1), few, room)
+    launch.run(list_orders_kernel, (launch.blocks(N, table.rows),), table.walk_threads, *args, S=table.sizes())
+    return few.topk(k).values
+
+
+def top_logprobs(logits, stats, k, tokens, num_rows):
+    op = "top_logprobs"
+    check.given(op, logits=logits, stats=stats)
+    check.dim(op, "logits", logits, 2)
+    N, rows = logits.size(0), check.rows(op, "logits", logits)
+    check.shape(op, "stats", stats, N, 4)
+    check.stats(op, "stats", stats, logits)
+    check.that(0 <= k <= rows.V, op, f"k must be in [0, V={rows.V}], got {k}")
+    m = 0
+    if tokens is not None:
+        check.dim(op, "tokens", tokens, 2)
+        m = tokens.size(1)
+        check.shape(op, "tokens", tokens, N, m)
+        tokens = check.integers(op, "tokens", tokens, logits).contiguous()
+    check.present(op, "num_rows", num_rows, N, logits)
+
+    ids = launch.empty(rows, (N, k), torch.int64)
+    logprobs = launch.empty(rows, (N, k), torch.float32)
+    token_logprobs = launch.empty(rows, (N, m), torch.float32)
+    token_ranks = torch.zeros((N, m), dtype=torch.int64, device=logits.device)
+    if N and k + m:
+        table, side = launch.table(rows.V), launch.side(rows, stats=stats)
+        best = launch.empty(rows, (N, table.chunk_count), torch.int64)
+        per_program = table.per_program(N)
+        grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
+        args = (side, N, num_rows, tokens, m, best, token_ranks, per_program)
+        launch.run(scan_orders_kernel, grid, table.wide_threads, *args, S=table.sizes())
+        if k:
+            put_logprobs(side, N, num_rows, best_orders(side, table, N, num_rows, k, best), ids, logprobs)
+        if m:
+            put_logprobs(side, N, num_rows, tokens, None, token_logprobs)
+    return ids, logprobs, token_logprobs, token_ranks
