@@ -248,20 +248,24 @@ def test_a_wrong_version_is_caught(wrong):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("V", WIDTHS)
-def test_agrees_with_a_sort(backend, V, dtype):
-    n = scale(28, backend, least=7)
+def test_agrees_with_a_sort(isa_backend, V, dtype):
+    n = scale(28, isa_backend, least=7)
     z, _ = cases.rows_pair(1, n, V, dtype=dtype)
     stats = sk.row_stats(z, **cases.parameters(2, n))
-    for k in some_k(V, backend):
-        compare(backends.call("top_logprobs", backend), z, stats, k, some_tokens(n, V))
+    for k in some_k(V, isa_backend):
+        compare(backends.call("top_logprobs", isa_backend), z, stats, k, some_tokens(n, V))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_that_begin_anywhere(backend, dtype):
+def test_rows_that_begin_anywhere(isa_backend, dtype):
     wide = torch.randn(3, 2100, generator=torch.Generator().manual_seed(7)).to(dtype)
     for rows in (wide[:, 1:2050], wide[::2, 7:1032], wide[:1].expand(3, 2100), wide[:, 16:2064]):
         compare(
-            backends.call("top_logprobs", backend), rows, sk.row_stats(rows), 9, some_tokens(len(rows), rows.size(1))
+            backends.call("top_logprobs", isa_backend),
+            rows,
+            sk.row_stats(rows),
+            9,
+            some_tokens(len(rows), rows.size(1)),
         )
 
 
