@@ -6,8 +6,8 @@
 
 namespace specdec {
 
-// Where positions find their rows, if these do not lie in the order of the positions: row n of a store is [n / K, n %
-// K] of its rows. What lies outside [0, N) is no row, since nobody looks at these numbers before a device does.
+// Where positions find their rows, if these do not lie in the order of the positions: row n of a store [S, K, V] is
+// [n / K, n % K]. What lies outside [0, N) is no row, since nobody looks at these numbers before a device does.
 struct Store {
   Ints row;                    // [B, rows of a request], or as many behind one another if ragged
   int64_t request_stride = 0;  // of `row`, if dense
@@ -49,7 +49,7 @@ struct Side {
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const {
     if (!store) return start < 0 ? rows.at(b, i) : rows.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
-    return rows.at(n / store.K, n % store.K);
+    return rows.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // a slot is batch_stride more than K rows on
   }
   SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {
     return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));

@@ -32,6 +32,7 @@ inline Side chain_side(const Op& op, const VerifyChain& a, const std::string& na
   s.store.request_stride = ragged ? 0 : row->stride(0);
   s.store.K = shape.back();
   s.store.N = shape.size() == 1 ? s.store.K : shape[0] * s.store.K;
+  if (shape.size() == 2) s.rows.batch_stride -= s.store.K * s.rows.row_stride;
   return s;
 }
 
