@@ -206,25 +206,7 @@ def _call(how: str, device: str) -> Work:
     op, no = torch.ops.specdec.verify_chain, [None] * 4
     calls = {
         "torch.ops": lambda x: op(
-            x.target,
-            x.tokens,
-            x.draft,
-            None,
-            G,
-            None,
-            *no,
-            None,
-            None,
-            *no,
-            0,
-            0,
-            0,
-            None,
-            None,
-            x.seed,
-            x.offset,
-            None,
-            None,
+            x.target, x.tokens, x.draft, None, G, None, *no, None, None, *no, 0, 0, 0, None, None, x.seed, x.offset, *no
         ),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }

@@ -11,6 +11,7 @@ from transformers.generation import utils
 from specdec_kernels.integrations import transformers as ours
 from specdec_kernels.integrations.transformers import assisted
 
+pytestmark = pytest.mark.slow
 UPSTREAM = utils._speculative_sampling
 P, Q = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.4, 0.3, 0.2, 0.1])
 

@@ -56,7 +56,8 @@ def cut(op, args, n, replace):
     B = size_of(op, args)
 
     def changed(name, x):
-        if not isinstance(x, torch.Tensor):
+        store = op == "verify_chain" and f"{name.split('_')[0]}_row" in args and name.endswith(("_logits", "_stats"))
+        if store or not isinstance(x, torch.Tensor):
             return x
         if "cu_draft" in args:
             return replace(x, rows_of(args, name, x, n)) if len(x) > 1 else x

@@ -310,7 +310,7 @@ def test_defaults_and_a_single_alpha(sweep):
         (18, 2, r"method must be 0 \(token\) or 1 \(block\), got 2"),
         (19, None, "alpha needs a rule, got none"),
         (19, torch.zeros(3, dtype=torch.int64), r"rule must have shape \[2\], got \[3\]"),
-        (20, torch.zeros(2, 3), r"alpha must have shape \[2\] or \[2, 2\], got \[2, 3\]"),
+        (20, torch.zeros(2, 3), r"alpha must have shape \[2\] or \[2, 2\] or \[2, 2, 1\], got \[2, 3\]"),
         (20, torch.zeros(2).double(), "alpha must be Float, got Double"),
     ],
 )

@@ -132,11 +132,7 @@ def verify_chain(
         target_rows = _verify.stored(op, "target", target_logits, target_row, target_rows)
     if draft_logits is not None:
         draft_rows = _draft_rows(op, draft_logits, draft_row, draft_rows, B, device)
-    if bonus_tokens is not None:
-        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
-        bonus_tokens = bonus_tokens.squeeze(1) if bonus_tokens.shape == (B, 1) else bonus_tokens
-        _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
-
+    bonus_tokens = _bonus_of(op, bonus_tokens, B, device)
     target = (temperature, top_k, top_p, min_p)
     draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, target_rows, device)
@@ -152,6 +148,16 @@ def verify_chain(
     num_requests = _check.present(op, "num_requests", num_requests, device)
     by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests)
     return VerifyChainOutput(*torch.ops.specdec.verify_chain(*drafted, *sides, *by))
+
+
+def _bonus_of(op, bonus_tokens, B, device):
+    """[B], from [B] or [B, 1]"""
+    if bonus_tokens is None:
+        return None
+    _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
+    bonus_tokens = bonus_tokens.squeeze(1) if bonus_tokens.shape == (B, 1) else bonus_tokens
+    _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
+    return bonus_tokens
 
 
 def _dense(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, target_row):

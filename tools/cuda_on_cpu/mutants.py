@@ -50,8 +50,8 @@ MUTANTS = {
     ),
     "shuffle in a branch": Mutant(
         BLOCK,
-        "    const T other = __shfl_up_sync(kFullWarp, upto, step);\n    if (lane >= step) upto += other;",
-        "    if (lane >= step) upto += __shfl_up_sync(kFullWarp, upto, step);",
+        "    const T other = __shfl_up_sync(kFullWarp, x, step);\n    if (lane >= step) x += other;",
+        "    if (lane >= step) x += __shfl_up_sync(kFullWarp, x, step);",
         "divergent|deadlock",
     ),
     "shuffle of half a warp": Mutant(
