@@ -19,7 +19,7 @@ from specdec_kernels.decode import (
 )
 from specdec_kernels.integrations.transformers import speculative
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 PAD = 31
 
 
