@@ -215,7 +215,7 @@ def _ragged(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, 
 
 def _draft_rows(op, draft_logits, draft_row, rows, B, device):
     """The shape of the draft's rows: as drafted, or with one more row per request; or that of a store."""
-    _verify.check_rows(op, "draft", draft_logits, ", ".join((*rows, "Vq")), draft_row, device)
+    _verify.check_rows(op, "draft", draft_logits, "D, Vq" if "D" in rows else "B, G, Vq", draft_row, device)
     have = draft_logits if draft_row is None else draft_row
     if "D" in rows:
         if have.size(0) == rows["D"] + B:
