@@ -301,7 +301,12 @@ CUDA = {
         agrees("wide draft", "token"),
     ),
     # Places
-    "the bonus of p": (PLACE, "rule != Rule::kExact && replaces_target(rule) && scores_end(a);", "false;", LOSSY_TENTH),
+    "the bonus of p": (
+        PLACE,
+        "rule != Rule::kExact && replaces_target(rule) && scores_end(a) &&",
+        "false &&",
+        LOSSY_TENTH,
+    ),
     "the residual of p": (
         PLACE,
         "x.rest = Residual{x.pi.dist, ",
@@ -395,8 +400,8 @@ CUDA = {
         "if (threadIdx.x != 0) return;",
         agrees("long chain", "token"),
     ),
-    "finished twice": (LAUNCHES, "  if (a.by_rule(b)) return;\n", "", FIVE),
-    "not walked": (REQUESTS, "if (!s.a.by_rule(b)) return;", "if (s.a.by_rule(b)) return;", FIVE),
+    "finished twice": (LAUNCHES, "has(b) || a.by_rule(b)) return;", "has(b)) return;", FIVE),
+    "not walked": (REQUESTS, "|| !s.a.by_rule(b)) return;", "|| s.a.by_rule(b)) return;", FIVE),
 }
 
 T_PI, T_PLACE, T_RULES, T_CONFIDENCE = (

@@ -39,7 +39,7 @@ SPECDEC_DEVICE void read_chunk(const TopLogprobs& a, const Row& row, int64_t n, 
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 4) pick_best(const TopLaunch s) {
+__global__ void __launch_bounds__(kThreads, 2) pick_best(const TopLaunch s) {
   const TopLogprobs& a = s.a;
   const int64_t n = s.grid.row();
   if (!a.present.has(n)) {
