@@ -411,6 +411,7 @@ T_PI, T_PLACE, T_RULES, T_CONFIDENCE = (
     "rules/confidence.py",
 )
 T_REQUEST, T_SETTLE, T_MIXTURE = "chain/by_rule.py", "chain/resample.py", "core/mixture.py"
+T_DRAFT_TEST = "chain/draft_test.py"
 
 TRITON = {
     # Cascades by row
@@ -622,7 +623,7 @@ TRITON = {
     "r omitted of a capped law": (T_MIXTURE, "capped = m * tl.maximum(", "capped = tl.maximum(", BLOCKS),
     "an empty residual is drawn from p": (T_SETTLE, "tl.where(takes, WHOLE, PLAIN)", "PLAIN", FORBIDDEN),
     "a bad q_d is not told": (
-        T_PLACE,
+        T_DRAFT_TEST,
         "tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT)",
         "tl.where(is_draft_prob(q_d), 0, 0)",
         FORBIDDEN,
