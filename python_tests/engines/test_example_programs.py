@@ -52,7 +52,7 @@ def test_the_step_keeps_and_rejects_drafts(monkeypatch):
     assert {0, 1, 2, 3} <= set(accepted.tolist())
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_cpp_without_python(tmp_path):
     """Built and run by the commands of its comment; it prints what the same call gives here."""

@@ -10,6 +10,8 @@ from specdec_kernels import uniforms
 from specdec_kernels.integrations.flashinfer import chain_speculative_sampling
 from specdec_kernels.registry import DOMAIN_FINAL
 
+pytestmark = pytest.mark.one_backend  # a wrapper of ops that each backend shows by themselves
+
 B, G, V = 64, 4, 7
 
 

@@ -10,6 +10,8 @@ from support.backends import there
 from specdec_kernels import verify_chain
 from specdec_kernels.integrations import sglang
 
+pytestmark = pytest.mark.one_backend  # wrappers of ops that each backend shows by themselves
+
 B, N, S, V = 48, 9, 5, 7
 UNUSED = -7
 

@@ -165,6 +165,7 @@ def every_rule(method, each):
     return len(codes), {"method": method, "rule": codes, "alpha": alpha}
 
 
+@pytest.mark.slow_in_triton
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_mixed_drafts_as_the_reference(backend, method):
     """By every rule, with and without the draft's row behind the last draft, where a number may be wrong too."""
@@ -179,6 +180,7 @@ def test_mixed_drafts_as_the_reference(backend, method):
     checks.assert_same_tokens(out, ref, f"{method} exact")
 
 
+@pytest.mark.slow_in_triton
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_minus_one_is_no_row_at_all(backend, method):
     """In every position: as a call without draft_logits, bit for bit. The store is of NaN, or empty."""
