@@ -186,7 +186,8 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
     total = tl.zeros([S.ROWS], tl.float64)
     chunks = chunks_of(sides.target)
     at = b * chunks
-    for _ in range(0, 3 if sides.MIXES else 2):
+    # What does not change from turn to turn is not kept in registers for so few turns: they would spill.
+    for _ in tl.range(0, 3 if sides.MIXES else 2, disable_licm=True):
         summing = pending & ~held
         if some(summing):
             sum_chunks(sides, Residual(b, p, residual.at, n), summing, S)
