@@ -200,7 +200,7 @@ def test_every_op_has_its_benchmark():
 def test_the_sanitizers_watch_every_example(monkeypatch, capsys):
     made = [(op, name.split(" dtype=")[0].strip()) for op, name, _ in sanitize.calls("cpu")]
     assert set(made) == {(op, call.name) for op in registry.OPS for call in examples.calls(op)}
-    monkeypatch.setattr(sanitize, "in_range", lambda result: not hasattr(result, "path"))
+    monkeypatch.setattr(sanitize, "in_range", lambda result, arguments: not hasattr(result, "path"))
     monkeypatch.setattr(sanitize, "DTYPES", [torch.float32])
     monkeypatch.setattr(sanitize, "VOCABULARIES", (77,))
     with pytest.raises(SystemExit) as exit:
