@@ -211,14 +211,14 @@ def test_synthetic_rates(greedy):
     assert chi_square([seen[0, 1, 4], seen[0, 4]], [0.75, 0.25]).passed
 
 
-@pytest.mark.parametrize("why", ["fly", "processed logprobs", "min-p", "rows"])
+@pytest.mark.parametrize("why", ["fly", "processed logprobs", "a strange processor", "rows"])
 def test_what_is_left_to_vllm(why):
     sampler = vllm_stub.rejection_sampler(why if why == "fly" else "standard")
     sampling, rows = vllm_stub.sampling(1), torch.zeros(2, V)
     if why == "processed logprobs":
         sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
-    if why == "min-p":
-        sampling.logitsprocs.argmax_invariant[0].min_p_count = 1
+    if why == "a strange processor":
+        sampling.logitsprocs.argmax_invariant.append(SimpleNamespace())
     if why == "rows":
         rows = torch.zeros(3, V)
     metadata = vllm_stub.metadata([1], torch.tensor([3]))

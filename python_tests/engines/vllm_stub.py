@@ -24,11 +24,11 @@ def metadata(num_draft, drafts):
     )
 
 
-def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, **other):
-    """SamplingMetadata of B requests that sample, with vLLM's processors, all of them idle."""
+def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, min_p=0.0, **other):
+    """SamplingMetadata of B requests that sample, with vLLM's processors, idle but for min-p where it is given."""
     generators = {b: torch.Generator().manual_seed(seed) for b, seed in (seeds or {}).items()}
     idle = SimpleNamespace(
-        argmax_invariant=[SimpleNamespace(min_p_count=0)],
+        argmax_invariant=[SimpleNamespace(min_p_count=B if min_p else 0, min_p=torch.full((B, 1), min_p))],
         non_argmax_invariant=[SimpleNamespace(min_toks={}), SimpleNamespace(biases={})],
     )
     return SimpleNamespace(

@@ -10,9 +10,12 @@ from typing import Any
 VERSIONS = ("0.32", "0.33")  # the first is run by the tests, the second was read
 
 SAMPLER = "vllm.v1.sample.rejection_sampler"
+PARAMS = "vllm.sampling_params"
+PROCESSORS = "vllm.v1.sample.logits_processor"
 PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 SAMPLER_V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"  # of the V2 model runner
+OUTPUT_V2 = "vllm.v1.worker.gpu.sample.output"
 
 _REJECTION_SAMPLE = (
     "draft_token_ids num_draft_tokens max_spec_len cu_num_draft_tokens draft_probs target_logits bonus_token_ids "
@@ -42,6 +45,8 @@ PARAMETERS = {
         "self max_num_logprobs metadata logits target_logits bonus_logits sampled_token_ids",
     ),
     (SAMPLER, "rejection_sample"): (_REJECTION_SAMPLE, _REJECTION_SAMPLE + _FLY),
+    (PARAMS, "SamplingParams._validate_spec_decode"): ("self speculative_config",),
+    (PROCESSORS, "build_logitsprocs"): ("vllm_config device is_pin_memory is_pooling_model custom_logitsprocs",),
     (SAMPLER, "expand_batch_to_tokens"): ("x cu_num_tokens num_tokens replace_from replace_to",),
     (PROPOSER, "SpecDecodeBaseProposer.propose"): (_PROPOSE,),
     (PROPOSER, "SpecDecodeBaseProposer.set_inputs_first_pass"): (_FIRST_PASS,),
@@ -49,6 +54,9 @@ PARAMETERS = {
     (RUNNER, "GPUModelRunner._sample"): ("self logits spec_decode_metadata",),
     (SAMPLER_V2, "RejectionSampler.__init__"): ("self sampler spec_config device watermark_key",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
+    (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (
+        "logits cu_num_logits num_sampled_tokens max_num_kept rows_per_request",
+    ),
 }
 
 

@@ -10,21 +10,28 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import specdec_kernels
-from specdec_kernels.integrations.vllm import draft, known, verify, verify_v2
+from specdec_kernels.integrations.vllm import draft, known, processors, sampling_mask, verify, verify_v2
 
 log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows what is logged under its own name
 
 
 def samplers() -> None:
     """Has vLLM's rejection samplers verify by verify_chain, and V1's drafter sample by sample."""
-    v1 = _imported(known.SAMPLER)
-    if v1 and _may_patch({known.SAMPLER: v1}):
+    v1, params, procs = (_imported(name) for name in (known.SAMPLER, known.PARAMS, known.PROCESSORS))
+    if v1 and params and procs and _may_patch({known.SAMPLER: v1, known.PARAMS: params, known.PROCESSORS: procs}):
+        wrap(params, "SamplingParams._validate_spec_decode", processors.validate_spec_decode)
+        wrap(procs, "build_logitsprocs", processors.build_logitsprocs)
+        runner: Any = sys.modules.get(known.RUNNER)
+        if runner:  # it has taken the function by its name
+            runner.build_logitsprocs = procs.build_logitsprocs
+        wrap(v1, "RejectionSampler.apply_logits_processors", processors.apply_logits_processors)
         wrap(v1, "RejectionSampler.__init__", _made)
         wrap(v1, "RejectionSampler.forward", verify.forward)
         wrap(v1, "rejection_sample", verify.rejection_sample)
@@ -34,6 +41,9 @@ def samplers() -> None:
     if v2 and _may_patch({known.SAMPLER_V2: v2}):
         wrap(v2, "RejectionSampler.__init__", _made_v2)
         wrap(v2, "rejection_sample", verify_v2.rejection_sample)
+    output = v2 and _imported(known.OUTPUT_V2)
+    if output and _may_patch({known.OUTPUT_V2: output}):
+        wrap(output, "SamplingMaskTensors.from_logits", sampling_mask.from_logits)
 
 
 def _imported(name: str) -> Any:
@@ -78,7 +88,7 @@ def wrap(module: Any, name: str, ours: Callable) -> None:
         return ours(upstream, *args, **kwargs)
 
     replaced.specdec_kernels = specdec_kernels.__version__  # type: ignore[attr-defined]
-    setattr(holder, last, replaced)
+    setattr(holder, last, staticmethod(replaced) if inspect.ismethod(upstream) else replaced)  # of a class: bound
 
 
 def _function(module: str, name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from specdec_kernels.integrations.vllm import processors
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
@@ -44,9 +45,9 @@ def made(self: Any, spec_config: Any) -> None:
 def serves(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> bool:
     """Whether verify_chain alone gives all that this step asks for; if not, vLLM prepares its rows."""
     drawn_from = self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None
-    active = any(getattr(x, "min_p_count", True) for x in sampling_metadata.logitsprocs.argmax_invariant)
+    strange = not all(hasattr(x, "min_p_count") for x in sampling_metadata.logitsprocs.argmax_invariant)
     rows = metadata.draft_token_ids.size(0) + len(metadata.num_draft_tokens)
-    return self.specdec_method in METHODS and not drawn_from and not active and logits.size(0) == rows
+    return self.specdec_method in METHODS and not drawn_from and not strange and logits.size(0) == rows
 
 
 def forward(
@@ -105,7 +106,8 @@ def sampling(sampling_metadata: Any) -> dict[str, Any]:
     """The requests' sampling parameters by verify_chain's names."""
     if sampling_metadata.all_greedy:
         return {"temperature": 0.0}
-    return {name: getattr(sampling_metadata, name) for name in ("temperature", "top_k", "top_p")}
+    named = {name: getattr(sampling_metadata, name) for name in ("temperature", "top_k", "top_p")}
+    return named | {"min_p": processors.min_p(sampling_metadata)}
 
 
 def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: Any) -> torch.Tensor:
@@ -158,7 +160,7 @@ def rejection_sample(
     goes vLLM's own way.
     """
     asked = dict(zip(MORE, more)) | named
-    if any(name not in MORE or (name in LOSSY and x is not None and x is not False) for name, x in asked.items()):
+    if any(name not in MORE or (name in LOSSY and is_on(x)) for name, x in asked.items()):
         drafted = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
         return upstream(*drafted, target_logits, bonus_token_ids, sampling_metadata, *more, **named)
     B = len(num_draft_tokens)
@@ -177,6 +179,11 @@ def rejection_sample(
         offset=offset,
     )
     return out.tokens.to(torch.int32)
+
+
+def is_on(x: Any) -> bool:
+    """Whether an option of vLLM's call asks for anything."""
+    return x is not None and not (isinstance(x, (int, float)) and x == 0)
 
 
 def expand_batch_to_tokens(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.integrations.vllm.verify import is_on
 from specdec_kernels.ops.verify_chain import verify_chain
 
 # what rejection_sample takes behind num_speculative_steps, in its order
@@ -40,7 +41,7 @@ def rejection_sample(
     filtered. What asks for keyed noise (watermarks), deferred rejections (fly), or is not known goes vLLM's own way.
     """
     asked = dict(zip(MORE, more)) | named
-    if any(name not in MORE for name in asked) or any(_is_on(asked.get(name)) for name in THEIRS):
+    if any(name not in MORE for name in asked) or any(is_on(asked.get(name)) for name in THEIRS):
         rows = (target_logits, draft_logits, draft_sampled, cu_num_logits, pos)
         places = (idx_mapping, expanded_idx_mapping, expanded_local_pos)
         return upstream(*rows, *places, temperature, seed, num_speculative_steps, *more, **named)
@@ -70,7 +71,3 @@ def rejection_sample(
         **arguments,
     )
     return out.tokens, out.num_accepted + 1
-
-
-def _is_on(x: Any) -> bool:
-    return x is not None and not (isinstance(x, (int, float)) and x == 0)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""min-p and logit bias under speculation, which vLLM refuses and the plugin serves."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import test_vllm_plugin as plugin
+import torch
+import vllm_stub
+from test_vllm_plugin import modules  # noqa: F401  # a fixture that each test takes
+
+from specdec_kernels.integrations.vllm import processors, verify
+
+V = plugin.V
+MIN_P = {"temperature": 0.9, "top_k": 4, "top_p": 0.95, "min_p": 0.35}
+WITHOUT = plugin.law
+
+
+def law(z, temperature, top_k, top_p, min_p):
+    """A row's law by its definition: what is at least min_p of the largest, then the other filters."""
+    z = torch.as_tensor(z, dtype=torch.float64)
+    p = (z / temperature).softmax(0)
+    return WITHOUT(z.where(p >= min_p * p.max(), -torch.inf).numpy(), temperature, top_k, top_p)
+
+
+@pytest.fixture
+def of_a_step(monkeypatch):
+    """The joint law of steps with min-p."""
+    monkeypatch.setattr(plugin, "PARAMETERS", MIN_P)
+    monkeypatch.setattr(plugin.step, "__defaults__", (None, "standard", MIN_P))
+    monkeypatch.setattr(plugin, "law", law)
+    return plugin.chi_square_of_a_step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["standard", "block"])
+def test_joint_law_with_min_p(method, of_a_step):
+    """Of drafts and verification: both by the request's min-p, which cuts more than the other filters do."""
+    rows = plugin.tables(1)[0]
+    assert any((law(row, **MIN_P) > 0).sum() < (WITHOUT(row, 0.9, 4, 0.95) > 0).sum() for row in rows)
+    result = of_a_step(method)
+    assert result.passed and result.detects < 0.03, result
+
+
+@pytest.mark.slow
+def test_without_min_p_the_law_is_another(monkeypatch, of_a_step):
+    monkeypatch.setattr(processors, "min_p", lambda sampling_metadata: None)
+    assert not of_a_step().passed
+
+
+def biased(biases):
+    """vLLM's LogitBiasLogitsProcessor: (request, token) and what is added there."""
+    every = [(request, token, x) for request, of in biases.items() for token, x in of.items()]
+    places = tuple(torch.tensor([e[i] for e in every], dtype=torch.int32) for i in (0, 1))
+    return SimpleNamespace(biases=biases, logits_slice=places, bias_tensor=torch.tensor([e[2] for e in every]))
+
+
+@pytest.mark.parametrize("num_draft", [[2, 0, 3, 1], [0, 1, 0, 2], [0, 0, 1, 0]])
+def test_a_bias_is_added_to_every_row_of_its_request(num_draft):
+    biases = {0: {1: 2.0, 4: -1.0}, 2: {0: 0.5, 1: 3.0}, 3: {2: -100.0}}
+    sampling = vllm_stub.sampling(4)
+    sampling.logitsprocs.non_argmax_invariant.append(biased(biases))
+    D = sum(num_draft)
+    rows = torch.randn(D, V, generator=torch.Generator().manual_seed(3))
+    want = rows.clone()
+    for d, request in enumerate(request for request, n in enumerate(num_draft) for _ in range(n)):
+        for token, x in biases.get(request, {}).items():
+            want[d, token] += x
+    seen = []
+
+    def upstream(self, logits, sampling_metadata, metadata):  # penalties come behind biases
+        seen.append(logits.clone())
+        return logits * 2
+
+    metadata = vllm_stub.metadata(num_draft, torch.zeros(D, dtype=torch.int64))
+    got = processors.apply_logits_processors(upstream, None, rows.clone(), sampling, metadata)
+    assert torch.equal(seen[0], want) and torch.equal(got, want * 2)
+
+
+def test_min_p_for_vllms_own_verification():
+    """Where the rows go vLLM's own way, what min-p cuts away is -inf: of sampled requests, by their temperature."""
+    sampling = vllm_stub.sampling(3, min_p=0.3)
+    sampling.temperature = torch.tensor([0.5, 2.0, 0.0])
+    sampling.logitsprocs.argmax_invariant[0].min_p[1] = 0.0
+    rows = torch.randn(4, V, generator=torch.Generator().manual_seed(5))
+    metadata = vllm_stub.metadata([2, 1, 1], torch.zeros(4, dtype=torch.int64))
+    got = processors.apply_logits_processors(lambda self, z, *rest: z, None, rows.clone(), sampling, metadata)
+    p = (rows[:2] / 0.5).softmax(1)
+    assert torch.equal(got[:2].isfinite(), p >= 0.3 * p.amax(1, keepdim=True)) and torch.equal(got[2], rows[2])
+    assert got[3].isfinite().sum() == 1 and got[3].argmax() == rows[3].argmax()
+    kept = got.isfinite()
+    assert torch.equal(got[kept], rows[kept])
+
+
+def test_bias_and_min_p_in_one_step():
+    """The fused step on rows that vLLM's processors have changed: a bias moves the argmax, and min-p keeps it alone."""
+    sampling = vllm_stub.sampling(1, temperature=1.0, min_p=1.0)
+    sampling.logitsprocs.non_argmax_invariant.append(biased({0: {3: 50.0}}))
+    sampler = vllm_stub.rejection_sampler()
+    place = lambda z: (torch.arange(len(z)), torch.full((len(z),), 3))
+    add = lambda z, *rest: z.index_put(place(z), torch.tensor(50.0), accumulate=True)
+    same = lambda self, z, *rest: z
+    sampler.sampler = SimpleNamespace(apply_logits_processors=add)
+    sampler.apply_logits_processors = lambda *given: processors.apply_logits_processors(same, sampler, *given)
+    metadata = vllm_stub.metadata([2], torch.tensor([3, 3]))
+    out = verify.forward(plugin.never, sampler, metadata, None, torch.randn(3, V), sampling)
+    assert out.sampled_token_ids.tolist() == [[3, 3, 3]]
+
+
+def test_all_processors_are_built_where_vllm_speculates(monkeypatch):
+    module = ModuleType("vllm.v1.sample.logits_processor")
+    module.BUILTIN_LOGITS_PROCESSORS = [lambda *given: ("a", given), lambda *given: ("b", given)]
+    module.LogitsProcessors = list
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample", ModuleType("vllm.v1.sample"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    speculates, plain = SimpleNamespace(speculative_config=object()), SimpleNamespace(speculative_config=None)
+    upstream = lambda *given: given
+    built = processors.build_logitsprocs(upstream, speculates, "cpu", False, False)
+    assert built == [("a", (speculates, "cpu", False)), ("b", (speculates, "cpu", False))]
+    for given in [(plain, "cpu", False, False), (speculates, "cpu", False, True)]:
+        assert processors.build_logitsprocs(upstream, *given)[:4] == given
+    assert processors.build_logitsprocs(upstream, speculates, "cpu", False, False, ["x"])[4] == ["x"]
+    assert processors.validate_spec_decode(plugin.never, None, object()) is None

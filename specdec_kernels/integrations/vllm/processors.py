@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""min-p and logit bias under speculation, which vLLM refuses: V1's processors are built as without it, min-p is an
+argument of verify_chain and sample, and a bias is added to each row of its request. V2's sampler has both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def validate_spec_decode(upstream: Callable, self: Any, speculative_config: Any) -> None:
+    """``SamplingParams._validate_spec_decode``: there is nothing left to refuse."""
+
+
+def build_logitsprocs(
+    upstream: Callable,
+    vllm_config: Any,
+    device: torch.device,
+    is_pin_memory: bool,
+    is_pooling_model: bool,
+    custom_logitsprocs: Sequence = (),
+) -> Any:
+    """``build_logitsprocs``: vLLM's own processors, all of them, where it speculates; a caller's it still refuses."""
+    if is_pooling_model or not vllm_config.speculative_config or custom_logitsprocs:
+        return upstream(vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs)
+    from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
+
+    return LogitsProcessors(made(vllm_config, device, is_pin_memory) for made in BUILTIN_LOGITS_PROCESSORS)
+
+
+def min_p(sampling_metadata: Any) -> torch.Tensor | None:
+    """[B] float32; None where no request has one."""
+    for processor in sampling_metadata.logitsprocs.argmax_invariant:
+        if getattr(processor, "min_p_count", 0):
+            return processor.min_p.view(-1)
+    return None
+
+
+def apply_logits_processors(
+    upstream: Callable, self: Any, logits: torch.Tensor, sampling_metadata: Any, metadata: Any
+) -> torch.Tensor:
+    """``RejectionSampler.apply_logits_processors`` of rows [D, V]: biases, before penalties as without drafts, and
+    behind them what min-p cuts away, since vLLM's own verification knows of none."""
+    counts = torch.tensor(metadata.num_draft_tokens, device=logits.device)
+    for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
+        if getattr(processor, "biases", None):
+            _add(logits, processor, counts)
+    logits = upstream(self, logits, sampling_metadata, metadata)
+    least = min_p(sampling_metadata)
+    if least is None or sampling_metadata.all_greedy:
+        return logits
+    given = (least, sampling_metadata.temperature)
+    share, temperature = (x.repeat_interleave(counts, output_size=logits.size(0))[:, None] for x in given)
+    reach = torch.where(share > 0, temperature * share.log(), -torch.inf)  # z >= max + T ln min_p is kept
+    return logits.masked_fill_(logits < logits.amax(1, keepdim=True) + reach, -torch.inf)
+
+
+def _add(logits: torch.Tensor, processor: Any, counts: torch.Tensor) -> None:
+    """Each bias (request, token) to all rows of its request."""
+    request, token = (x.to(torch.int64) for x in processor.logits_slice)
+    times = counts[request]
+    total = int(times.sum())
+    first = (counts.cumsum(0) - counts)[request] - (times.cumsum(0) - times)
+    row = first.repeat_interleave(times, output_size=total) + torch.arange(total, device=logits.device)
+    repeated = [x.repeat_interleave(times, output_size=total) for x in (token, processor.bias_tensor)]
+    logits.index_put_((row, repeated[0]), repeated[1].to(logits.dtype), accumulate=True)
