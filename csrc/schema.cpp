@@ -3,14 +3,34 @@
 // sum(g_b).
 #include <torch/csrc/stable/library.h>
 
+// What an op is given, with results of its own or with the caller's.
+#define VERIFY_CHAIN_ARGUMENTS                                                                                     \
+  "Tensor target_logits, Tensor draft_tokens, Tensor? draft_logits, Tensor? cu_draft, SymInt max_draft, Tensor? "  \
+  "bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, Tensor? " \
+  "draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int "    \
+  "target_kind, int draft_kind, int method, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, Tensor? "   \
+  "uniforms, Tensor? target_row, Tensor? draft_row, Tensor? num_requests, float[] numbers=[], float[] "            \
+  "rule_numbers=[]"
+#define VERIFY_TREE_ARGUMENTS                                                                                         \
+  "Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor target_logits, Tensor? draft_logits, int method, " \
+  "SymInt max_depth, Tensor? target_row, Tensor? draft_row, Tensor? first_child, Tensor? next_sibling, Tensor? "      \
+  "temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, Tensor? draft_stats, Tensor? "     \
+  "draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int target_kind, int "           \
+  "draft_kind, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, Tensor? uniforms, Tensor? num_requests, "   \
+  "float[] numbers=[], float[] rule_numbers=[]"
+#define OUT "Tensor(a!) tokens, Tensor(b!) num_accepted, Tensor(c!) logprobs, Tensor(d!) status"
+
 STABLE_TORCH_LIBRARY(specdec, m) {
   // num_rows, num_requests [1], int32 or int64, on the device: those from it on are absent; nothing of them is read,
   // and every result is 0 for them, or -1 where it is a token or a node
 
+  // numbers: in place of tensors, one that serves all: temperature, top_k, top_p, min_p (then the draft's four
+  // where there are two sides), NaN where none is given; rule_numbers: the rule's code, alpha, second alpha
+
   // logits [N,V], parameters [N] or [1] -> stats [N,4]: scale, cutoff, log_norm, max
   m.def(
-      "row_stats(Tensor logits, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? num_rows) -> "
-      "Tensor");
+      "row_stats(Tensor logits, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? num_rows, "
+      "float[] numbers=[]) -> Tensor");
 
   // seed [B], offset [B] -> [B,n] float64 in [0,1)
   m.def("uniforms(Tensor seed, Tensor offset, SymInt n, int domain) -> Tensor");
@@ -18,8 +38,8 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // logits [N,V], stats [N,4], parameters and seed/offset/slot [N], uniforms [N,k] -> tokens, ln q [N,k], stats [N,4]
   m.def(
       "sample(Tensor logits, Tensor? stats, SymInt k, bool replacement, Tensor? temperature, Tensor? top_k, Tensor? "
-      "top_p, Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms, Tensor? num_rows) -> "
-      "(Tensor, Tensor, Tensor)");
+      "top_p, Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms, Tensor? num_rows, "
+      "float[] numbers=[], SymInt first_slot=0) -> (Tensor, Tensor, Tensor)");
 
   // logits [N,V], stats [N,4], tokens [N,m], num_rows [1] -> ids, logprobs [N,k], token_logprobs, token_ranks [N,m]
   m.def(
@@ -60,23 +80,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specdec, m) {
   // probabilities; methods: 0 token, 1 block; rule [B] or [1], its codes in csrc/rules/rule.h; alpha [B], [1], [B,2] or
   // [1,2]; target_row [B,G+1] (ragged [R]), draft_row [B,G] or [B,G+1] ([D] or [R]): that side's rows are then [N,V] or
   // [S,K,V], its stats [N,4] or [S,K,4] -> tokens [B,G+1], num_accepted [B], logprobs [B,G+1], status [B]
-  m.def(
-      "verify_chain(Tensor target_logits, Tensor draft_tokens, Tensor? draft_logits, Tensor? cu_draft, SymInt "
-      "max_draft, Tensor? bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? "
-      "target_stats, Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, "
-      "Tensor? draft_min_p, int target_kind, int draft_kind, int method, Tensor? rule, Tensor? alpha, Tensor? seed, "
-      "Tensor? offset, Tensor? uniforms, Tensor? target_row, Tensor? draft_row, Tensor? num_requests) -> (Tensor, "
-      "Tensor, Tensor, Tensor)");
+  m.def("verify_chain(" VERIFY_CHAIN_ARGUMENTS ") -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("verify_chain.out(" VERIFY_CHAIN_ARGUMENTS ", *, " OUT ") -> ()");
 
   // parents, node tokens, target_row, draft_row, first_child, next_sibling [B,N]; draft_nodes [B,K,L]; target [B,M,V];
   // draft [B,Mq,Vq] methods: 0 kseq, 1 recursive, 2 recursive_without_replacement, 3 target_only, 4 greedy, 5
   // traversal; kinds: 0 logits, 1 probabilities; rule and alpha as above -> tokens [B,D+1], num_accepted [B], logprobs
   // [B,D+1], status [B], path [B,D+1], D = max_depth
-  m.def(
-      "verify_tree(Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor target_logits, Tensor? "
-      "draft_logits, int method, SymInt max_depth, Tensor? target_row, Tensor? draft_row, Tensor? first_child, "
-      "Tensor? next_sibling, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, "
-      "Tensor? draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? "
-      "draft_min_p, int target_kind, int draft_kind, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, "
-      "Tensor? uniforms, Tensor? num_requests) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("verify_tree(" VERIFY_TREE_ARGUMENTS ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("verify_tree.out(" VERIFY_TREE_ARGUMENTS ", *, " OUT ", Tensor(e!) path) -> ()");
 }

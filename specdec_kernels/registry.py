@@ -199,6 +199,15 @@ RULES = {
 LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)
 # Of drafts that no model has weighed: a law of both models' rows makes no sense there.
 ONE_HOT_RULES = tuple(name for name, rule in RULES.items() if name == "exact" or not rule.defines_distribution)
+
+
+def keeps_target(rule: str, *alpha: float) -> bool:
+    """Whether what a rule emits follows the target's law, whatever the draft's: at these parameters, and the defaults
+    of those that are not given."""
+    defaults = tuple(parameter.default for parameter in RULES[rule].parameters)
+    return RULES[rule].keeps_target_at == (*alpha, *defaults[len(alpha) :])
+
+
 RENAMED_RULES = {"top_n": "relaxed"}  # still accepted, for one release
 
 

@@ -146,26 +146,59 @@ inline bool values_at_hand(const Op& op) {
 #endif
 }
 
-inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N, const Present& present) {
-  if (!s || !values_at_hand(op)) return;
-  for (int64_t i = 0; i < present.of(N); ++i) {
-    const Filters f = s[i];
-    check(f.temperature_in_range(), op, prefix, "temperature must be finite and >= 0, got ", f.temperature,
-          " at index ", i);
-    check(f.top_k >= -1, op, prefix, "top_k must be >= 1, or 0 or -1 for off, got ", f.top_k, " at index ", i);
-    check(f.top_p_in_range(), op, prefix, "top_p must be in (0, 1], got ", f.top_p, " at index ", i);
-    check(f.min_p_in_range(), op, prefix, "min_p must be in [0, 1], got ", f.min_p, " at index ", i);
+// Where in a tensor a value stands; of a number nothing is said.
+struct At {
+  int64_t index;
+  friend std::ostream& operator<<(std::ostream& text, At at) {
+    return at.index < 0 ? text : text << " at index " << at.index;
   }
+};
+constexpr At kNumber{-1};
+
+inline void check_filters(const Op& op, const char* prefix, const Filters& f, At at) {
+  check(f.temperature_in_range(), op, prefix, "temperature must be finite and >= 0, got ", f.temperature, at);
+  check(f.top_k >= -1, op, prefix, "top_k must be >= 1, or 0 or -1 for off, got ", f.top_k, at);
+  check(f.top_p_in_range(), op, prefix, "top_p must be in (0, 1], got ", f.top_p, at);
+  check(f.min_p_in_range(), op, prefix, "min_p must be in [0, 1], got ", f.min_p, at);
 }
+
+inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N, const Present& present) {
+  if (s.has_numbers) check_filters(op, prefix, s.numbers, kNumber);
+  if (!s.has_tensors() || !values_at_hand(op)) return;
+  for (int64_t i = 0; i < present.of(N); ++i) check_filters(op, prefix, s[i], {i});
+}
+
+// Numbers that serve every row, NaN where none is given; `all` may hold several groups of `count`, or none at all.
+struct Numbers {
+  const double* data = nullptr;
+  Numbers(const Op& op, const char* name, const std::vector<double>& all, size_t groups, size_t count, size_t group) {
+    check(all.empty() || all.size() == groups * count, op, name, " must hold ", groups * count,
+          " numbers or none, got ", all.size());
+    if (!all.empty()) data = all.data() + group * count;
+  }
+  bool has(size_t i) const { return data && data[i] == data[i]; }
+  double operator[](size_t i) const { return data[i]; }
+};
 
 // `prefix` is "" for the target's parameters and "draft_" for the draft's.
 inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
-                         const OptTensor& top_p, const OptTensor& min_p, int64_t N, const Present& present) {
-  const auto name = [&](const char* n) { return std::string(prefix) + n; };
-  const Sampling s{floats_per_row(op, name("temperature").c_str(), temperature, N),
-                   ints_per_row(op, name("top_k").c_str(), top_k, N),
-                   floats_per_row(op, name("top_p").c_str(), top_p, N),
-                   floats_per_row(op, name("min_p").c_str(), min_p, N)};
+                         const OptTensor& top_p, const OptTensor& min_p, const Numbers& numbers, int64_t N,
+                         const Present& present) {
+  if (!temperature && !top_k && !top_p && !min_p && !numbers.data) return {};
+  const OptTensor* const tensors[] = {&temperature, &top_k, &top_p, &min_p};
+  const char* const names[] = {"temperature", "top_k", "top_p", "min_p"};
+  std::string name[4];
+  for (int i = 0; i < 4; ++i) {
+    name[i] = std::string(prefix) + names[i];
+    check(!*tensors[i] || !numbers.has(i), op, name[i], " must be a tensor or a number, got both");
+  }
+  Sampling s{floats_per_row(op, name[0].c_str(), temperature, N), ints_per_row(op, name[1].c_str(), top_k, N),
+             floats_per_row(op, name[2].c_str(), top_p, N), floats_per_row(op, name[3].c_str(), min_p, N)};
+  for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
+  if (numbers.has(0)) s.numbers.temperature = float(numbers[0]);
+  if (numbers.has(1)) s.numbers.top_k = int64_t(std::max(std::min(numbers[1], 0x1p62), -0x1p62));
+  if (numbers.has(2)) s.numbers.top_p = float(numbers[2]);
+  if (numbers.has(3)) s.numbers.min_p = float(numbers[3]);
   check_values(op, prefix, s, N, present);
   return s;
 }

@@ -7,11 +7,22 @@
 
 namespace specdec {
 
-// rule [B] or [1], alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2]; 1 stands for B
-inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, int64_t B, int64_t G = -1) {
+// rule [B] or [1], alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2]; 1 stands for B. Or numbers:
+// the rule's code, alpha and the second alpha.
+inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, const Numbers& numbers, int64_t B,
+                   int64_t G = -1) {
   Rules r;
-  check(rule || !alpha, op, "alpha needs a rule, got none");
+  check(!rule || !numbers.has(0), op, "rule must be a tensor or a number, got both");
+  check(!alpha || !(numbers.has(1) || numbers.has(2)), op, "alpha must be a tensor or numbers, got both");
+  check(rule || numbers.has(0) || !(alpha || numbers.has(1) || numbers.has(2)), op, "alpha needs a rule, got none");
   r.rule = ints_per_row(op, "rule", rule, B);
+  if (numbers.has(0)) {
+    check(numbers[0] >= 0 && numbers[0] < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ",
+          numbers[0]);
+    r.number = int64_t(numbers[0]);
+  }
+  if (numbers.has(1)) r.alpha_number = float(numbers[1]);
+  if (numbers.has(2)) r.second_number = float(numbers[2]);
   if (!alpha) return r;
   const Tensor& t = *alpha;
   check_device(op, "alpha", t);
@@ -28,7 +39,7 @@ inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, 
   return r;
 }
 
-inline void check_range(const Op& op, Rule rule, const Range& range, double x, const char* which, int64_t b) {
+inline void check_range(const Op& op, Rule rule, const Range& range, double x, const char* which, At at) {
   if (range.holds(x)) return;
   std::ostringstream wanted;
   wanted << (range.closed_below ? '[' : '(') << range.least << ", ";
@@ -36,24 +47,27 @@ inline void check_range(const Op& op, Rule rule, const Range& range, double x, c
     wanted << "inf)";
   else
     wanted << range.most << (range.closed_above ? ']' : ')');
-  check(false, op, which, " of rule ", kRuleNames[int(rule)], " must be in ", wanted.str(), ", got ", x, " at index ",
-        b);
+  check(false, op, which, " of rule ", kRuleNames[int(rule)], " must be in ", wanted.str(), ", got ", x, at);
+}
+
+// Of request b, or where numbers serve all, of these.
+inline void check_rule(const Op& op, const Rules& r, bool block, int64_t b, int64_t G, At at) {
+  check(r.code(b) >= 0 && r.code(b) < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.code(b),
+        at);
+  const Rule rule = r.asked(b);
+  check(!block || replaces_target(rule), op, "rule ", kRuleNames[int(rule)],
+        " is no law, so method must be token, got block", at);
+  if (rule == Rule::kExact) return;
+  const float first = r.alpha_of(b), second = r.second_of(b);
+  if (r.alpha || first == first) check_range(op, rule, ranges(rule).first, first, "alpha", at);
+  if (r.second || second == second) check_range(op, rule, ranges(rule).second, second, "the second alpha", at);
+  for (int64_t i = 1; rule == Rule::kSynthetic && r.per_position && i < G; ++i)
+    check_range(op, rule, ranges(rule).first, r.alpha.data[b * r.alpha.stride + i * r.per_position], "alpha", at);
 }
 
 inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B, const Present& present, int64_t G = 0) {
-  if (!r || !values_at_hand(op)) return;
-  for (int64_t b = 0; b < present.of(B); ++b) {
-    check(r.rule[b] >= 0 && r.rule[b] < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.rule[b],
-          " at index ", b);
-    const Rule rule = r.asked(b);
-    check(!block || replaces_target(rule), op, "rule ", kRuleNames[int(rule)],
-          " is no law, so method must be token, got block at index ", b);
-    if (rule == Rule::kExact) continue;
-    if (r.alpha) check_range(op, rule, ranges(rule).first, r.alpha[b], "alpha", b);
-    if (r.second) check_range(op, rule, ranges(rule).second, r.second[b], "the second alpha", b);
-    for (int64_t i = 1; rule == Rule::kSynthetic && r.per_position && i < G; ++i)
-      check_range(op, rule, ranges(rule).first, r.alpha.data[b * r.alpha.stride + i * r.per_position], "alpha", b);
-  }
+  if (r.is_one()) return check_rule(op, r, block, 0, G, kNumber);
+  for (int64_t b = 0; r && values_at_hand(op) && b < present.of(B); ++b) check_rule(op, r, block, b, G, {b});
 }
 
 }  // namespace specdec

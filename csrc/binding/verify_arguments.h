@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What verify_chain and verify_tree are both given, and what both return.
+// What verify_chain and verify_tree are both given.
 #pragma once
 
 #include "../core/side.h"
@@ -44,22 +44,6 @@ void take_randomness(const Op& op, Arguments& a, int64_t B, int64_t columns, con
   check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
         " alone");
   check(uniforms || seed || certain, op, "needs seed and offset, or uniforms, got neither");
-}
-
-// The tokens that a verification emits, at most `width` of each of B requests.
-struct Emitted {
-  Tensor tokens, num_accepted, logprobs, status;
-};
-
-template <class Arguments>
-Emitted make_room(Arguments& a, int64_t B, int64_t width, const Tensor& like) {
-  Emitted out{empty({B, width}, ScalarType::Long, like), empty({B}, ScalarType::Int, like),
-              empty({B, width}, ScalarType::Float, like), empty({B}, ScalarType::Int, like)};
-  a.tokens = out_pointer<int64_t>(out.tokens);
-  a.num_accepted = out_pointer<int32_t>(out.num_accepted);
-  a.logprobs = out_pointer<float>(out.logprobs);
-  a.status = out_pointer<int32_t>(out.status);
-  return out;
 }
 
 }  // namespace specdec

@@ -26,6 +26,18 @@ struct Floats {
   SPECDEC_HD float operator[](int64_t i) const { return data[i * stride]; }
 };
 
+// Where tokens are written: int64, or int32.
+struct TokensOut {
+  void* data = nullptr;
+  bool wide = true;
+  SPECDEC_HD void put(int64_t i, int64_t token) const {
+    if (wide)
+      static_cast<int64_t*>(data)[i] = token;
+    else
+      static_cast<int32_t*>(data)[i] = int32_t(token);
+  }
+};
+
 // How many rows or requests of padded buffers are there: those in front, all where no number is given. Of the others
 // nothing is read.
 struct Present {
@@ -37,16 +49,19 @@ struct Present {
   }
 };
 
-// temperature, top_k, top_p and min_p of N rows or requests
+// temperature, top_k, top_p and min_p of N rows or requests: each one's own, or numbers that serve all
 struct Sampling {
   Floats temperature;
   Ints top_k;
   Floats top_p, min_p;
+  Filters numbers;
+  bool has_numbers = false;
 
-  SPECDEC_HD explicit operator bool() const { return temperature || filters(); }
-  SPECDEC_HD bool filters() const { return top_k || top_p || min_p; }  // some row may have one
+  SPECDEC_HD bool has_tensors() const { return temperature || top_k || top_p || min_p; }
+  SPECDEC_HD explicit operator bool() const { return has_numbers || has_tensors(); }
+  SPECDEC_HD bool filters() const { return top_k || top_p || min_p || numbers.filter(); }  // some row may have one
   SPECDEC_HD Filters operator[](int64_t i) const {
-    Filters f;
+    Filters f = numbers;
     if (temperature) f.temperature = temperature[i];
     if (top_k) f.top_k = top_k[i];
     if (top_p) f.top_p = top_p[i];

@@ -86,16 +86,22 @@ struct Alpha {
   double first, second;
 };
 
-// One rule and its parameters for each request
+// One rule and its parameters for each request, or numbers that serve all
 struct Rules {
-  Ints rule;                 // [B]; none: exact
-  Floats alpha, second;      // [B]
-  int64_t per_position = 0;  // synthetic: from a position's rate to the next one's
+  Ints rule;                                      // [B]
+  Floats alpha, second;                           // [B]
+  int64_t per_position = 0;                       // synthetic: from a position's rate to the next one's
+  int64_t number = 0;                             // the rule of all: exact
+  float alpha_number = NAN, second_number = NAN;  // NaN: the default
 
-  SPECDEC_HD explicit operator bool() const { return bool(rule); }
+  SPECDEC_HD explicit operator bool() const { return rule || number != 0; }
+  SPECDEC_HD bool is_one() const { return !rule && !alpha; }  // numbers alone
+  SPECDEC_HD int64_t code(int64_t b) const { return rule ? rule[b] : number; }
+  SPECDEC_HD float alpha_of(int64_t b) const { return alpha ? alpha[b] : alpha_number; }
+  SPECDEC_HD float second_of(int64_t b) const { return second ? second[b] : second_number; }
   SPECDEC_HD Rule asked(int64_t b) const {
-    const int64_t code = rule ? rule[b] : 0;
-    return code > 0 && code < kRules ? Rule(code) : Rule::kExact;
+    const int64_t asked = code(b);
+    return asked > 0 && asked < kRules ? Rule(asked) : Rule::kExact;
   }
   // A rule at the end where it is the exact one, is it.
   SPECDEC_HD Rule operator[](int64_t b) const {
@@ -106,12 +112,11 @@ struct Rules {
   }
   SPECDEC_HD Alpha parameters(int64_t b) const {
     const Ranges r = ranges(asked(b));
-    return {alpha ? r.first.nearest(alpha[b]) : r.first.otherwise,
-            second ? r.second.nearest(second[b]) : r.second.otherwise};
+    return {r.first.nearest(alpha_of(b)), r.second.nearest(second_of(b))};
   }
   SPECDEC_HD double synthetic_rate(int64_t b, int64_t i) const {
-    const Range r = ranges(Rule::kSynthetic).first;
-    return alpha ? r.nearest(alpha.data[b * alpha.stride + i * per_position]) : r.otherwise;
+    return ranges(Rule::kSynthetic)
+        .first.nearest(alpha ? alpha.data[b * alpha.stride + i * per_position] : alpha_number);
   }
 };
 

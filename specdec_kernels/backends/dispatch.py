@@ -18,6 +18,11 @@ _libraries = []  # a registration lives as long as its library object
 
 def ops() -> list[str]:
     """Every op, as csrc/schema.cpp defines them."""
+    return [name for name in overloads() if "." not in name]
+
+
+def overloads() -> list[str]:
+    """Every op and, as "verify_chain.out", what else bears its name."""
     return sorted(
         name.removeprefix("specdec::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("specdec::")
     )
@@ -27,7 +32,7 @@ def register(places: str) -> None:
     """The stable ABI has neither a fallthrough nor a kernel for any backend, so both are registered here. `places` says
     in an error where tensors may be."""
     autograd, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in ("Autograd", *_WITHOUT_KERNELS))
-    for op in ops():
+    for op in overloads():
         # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail
         # in backward.
         autograd.impl(op, torch.library.fallthrough_kernel)
@@ -38,12 +43,13 @@ def register(places: str) -> None:
 
 def _refuse(op, places, *args, **kwargs):
     """Tensors of a layout or a device that no kernel is loaded for; or no tensor at all."""
-    for argument, x in zip(getattr(torch.ops.specdec, op).default._schema.arguments, args):
+    name, _, overload = op.partition(".")
+    for argument, x in zip(getattr(getattr(torch.ops.specdec, name), overload or "default")._schema.arguments, args):
         if x is None and str(argument.type) == "Tensor":
-            raise RuntimeError(f"{op}: {argument.name} must be a tensor, got None")
+            raise RuntimeError(f"{name}: {argument.name} must be a tensor, got None")
         if isinstance(x, torch.Tensor) and (x.is_nested or x.layout is not torch.strided):
             layout = "a nested tensor" if x.is_nested else str(x.layout).removeprefix("torch.")
-            raise NotImplementedError(f"{op}: {argument.name} must be a dense tensor, got {layout}")
+            raise NotImplementedError(f"{name}: {argument.name} must be a dense tensor, got {layout}")
         if isinstance(x, torch.Tensor) and x.device.type != "cpu":
-            raise NotImplementedError(f"{op}: {argument.name} must be on {places}, got {x.device}")
-    raise NotImplementedError(f"{op}: {', '.join(kwargs) or 'its tensors'} must be dense tensors on {places}")
+            raise NotImplementedError(f"{name}: {argument.name} must be on {places}, got {x.device}")
+    raise NotImplementedError(f"{name}: {', '.join(kwargs) or 'its tensors'} must be dense tensors on {places}")

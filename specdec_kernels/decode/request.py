@@ -36,8 +36,7 @@ class Request:
             raise ValueError("Request: prompt must have at least one token, got none")
         if self.max_new_tokens < 1:
             raise ValueError(f"Request: max_new_tokens must be >= 1, got {self.max_new_tokens}")
-        for name in SAMPLING:
-            _check.sampling("Request", name, getattr(self, name), 1, torch.device("cpu"))
+        _check.sampling("Request", "", tuple(getattr(self, name) for name in SAMPLING), 1, torch.device("cpu"))
         object.__setattr__(self, "rule", rule_named(self.rule, 4))
         if self.rule not in RULES:
             raise ValueError(f"Request: rule must be one of {', '.join(RULES)}, got {self.rule!r}")

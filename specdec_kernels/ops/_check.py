@@ -11,6 +11,7 @@ from specdec_kernels.registry import MAX_VOCABULARY, ROW_DTYPES, SAMPLING
 
 LOGITS = tuple(getattr(torch, name) for name in ROW_DTYPES)
 INTEGERS = (torch.int32, torch.int64)
+INT32 = (torch.int32,)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
 
@@ -118,25 +119,31 @@ def given(prefix: str, *parameters: object) -> str:
     return ", ".join(prefix + name for name, x in zip(SAMPLING, parameters) if x is not None)
 
 
-def sampling(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor | None:
-    """A sampling parameter: None, one number for all, or a tensor with one value per row; the ops take tensors [n] or
-    [1]."""
+NOT_GIVEN = float("nan")  # in a list of numbers
+
+
+def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) -> tuple[tuple, tuple]:
+    """temperature, top_k, top_p and min_p, each None, one number for all, or a tensor with one value per row, as the
+    ops take them: four tensors [n] or [1], and four numbers; no numbers where none is given."""
+    tensors, numbers = zip(*(_parameter(op, prefix + name, x, n, device) for name, x in zip(SAMPLING, values)))
+    return tensors, numbers if any(x == x for x in numbers) else ()
+
+
+def _parameter(op: str, name: str, x: object, n: int, device: torch.device) -> tuple[torch.Tensor | None, float]:
     if x is None:
-        return None
+        return None, NOT_GIVEN
     kind = name.removeprefix("draft_")
     integer = kind == "top_k"
     if isinstance(x, torch.Tensor):
         tensor(op, name, x, INTEGERS if integer else FLOAT32, device)
         if x.dim() != 1 or x.size(0) not in (n, 1):
             raise ValueError(f"{op}: {name} must be a number or have shape [{n}], got {list(x.shape)}")
-        return x
+        return x, NOT_GIVEN
     if isinstance(x, bool) or not isinstance(x, int if integer else (int, float)):
         raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
     if x not in SAMPLING[kind]:
         raise ValueError(f"{op}: {name} must be {SAMPLING[kind].says}, got {shown(x)}")
-    if integer:
-        return torch.full((1,), x, dtype=torch.int64, device=device)
-    return torch.full((1,), float(x), dtype=torch.float32, device=device)
+    return None, float(x)
 
 
 def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor | None:

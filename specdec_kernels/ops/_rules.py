@@ -3,26 +3,81 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from specdec_kernels.ops import _check
-from specdec_kernels.registry import CHAIN_METHODS, FLT_MAX, RULES, TREE_METHODS, ChainMethod, TreeMethod, rule_named
+from specdec_kernels.registry import (
+    CHAIN_METHODS,
+    FLT_MAX,
+    RULES,
+    TREE_METHODS,
+    ChainMethod,
+    TreeMethod,
+    keeps_target,
+    rule_named,
+)
 
 _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS}
 
 
+class RuleArguments(NamedTuple):
+    rule: torch.Tensor | None  # [n] or [1]
+    alpha: torch.Tensor | None  # [n], [1], [n, 2], [1, 2], or with positions in the middle
+    numbers: tuple  # code, alpha, second alpha, NaN where none is given; none at all: ()
+
+    @property
+    def given(self) -> bool:
+        return self.rule is not None or bool(self.numbers)
+
+    def require_exact(self, op: str) -> None:
+        """Raises where what a request emits need not follow the target's law."""
+        for x in (self.rule, self.alpha):
+            if x is not None and x.device.type != "cpu":
+                raise ValueError(
+                    f"{op}: require_exact looks at rules, so rule and alpha must be a name and numbers or on the CPU, "
+                    f"got a tensor on {x.device}"
+                )
+        n = max([1, *(x.size(0) for x in (self.rule, self.alpha) if x is not None)])
+        for b in range(n) if self.given else ():
+            rule, alphas = self._of(b)
+            for alpha in alphas:
+                if not keeps_target(rule, *alpha):
+                    given = f" with alpha {', '.join(f'{x:g}' for x in alpha)}" if alpha else ""
+                    at = f" at index {b}" if n > 1 else ""
+                    raise ValueError(
+                        f"{op}: require_exact needs a rule that keeps the target's law, got {rule!r}{given}{at}"
+                    )
+
+    def _of(self, b: int) -> tuple[str, list]:
+        """A request's rule, and the parameters that are given: for each position where that makes a difference."""
+        code = self.numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
+        rule = next(name for name in RULES if RULES[name].code == code)
+        if self.alpha is None:
+            return rule, [[x for x in self.numbers[1:] if x == x]]
+        own = self.alpha[b % self.alpha.size(0)]
+        pairs = own.view(-1, own.size(-1)) if own.dim() == 2 else own.view(1, -1)
+        count = min(pairs.size(1), len(RULES[rule].parameters))
+        return rule, pairs[: None if rule == "synthetic" else 1, :count].tolist()
+
+
+_EXACT = RuleArguments(None, None, ())
+
+
 def arguments(
     op: str, method: str, rule, alpha, n: int, device: torch.device, positions: int | None = None
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2] -> tensors; (None, None) for the
-    exact rule. Of a chain's `positions` the rule "synthetic" takes as many rates: a tuple, or [n, positions]."""
+) -> RuleArguments:
+    """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2], as the ops take them. Of a chain's
+    `positions` the rule "synthetic" takes as many rates: a tuple, or [n, positions]."""
     if alpha is None and isinstance(rule, str) and rule == "exact":
-        return None, None
+        return _EXACT
     if isinstance(rule, torch.Tensor):
         _check.tensor(op, "rule", rule, _check.INTEGERS, device)
         if rule.dim() != 1 or rule.size(0) not in (n, 1):
             raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
-        return rule, _tensor(op, alpha, n, device, positions)
+        alpha, numbers = _alpha(op, alpha, n, device, positions)
+        return RuleArguments(rule, alpha, (_check.NOT_GIVEN, *numbers) if numbers else ())
     if isinstance(rule, str):
         rule = rule_named(rule, 4)
     if not isinstance(rule, str) or rule not in RULES:
@@ -37,10 +92,9 @@ def arguments(
     if rule == "exact":
         if alpha is not None:
             raise ValueError(f"{op}: rule 'exact' takes no alpha, got a tensor")
-        return None, None
-    return torch.full((1,), RULES[rule].code, dtype=torch.int64, device=device), _tensor(
-        op, alpha, n, device, positions
-    )
+        return _EXACT
+    alpha, numbers = _alpha(op, alpha, n, device, positions)
+    return RuleArguments(None, alpha, (float(RULES[rule].code), *(numbers or _NO_ALPHA)))
 
 
 def _numbers(op, alpha) -> tuple:
@@ -78,9 +132,13 @@ def _rates(op, alpha, positions, device):
     return torch.tensor(rates, dtype=torch.float32, device=device).view(1, positions, 1)
 
 
-def _tensor(op, alpha, n, device, positions):
+_NO_ALPHA = (_check.NOT_GIVEN,) * 2
+
+
+def _alpha(op, alpha, n, device, positions) -> tuple[torch.Tensor | None, tuple]:
+    """A tensor, or two numbers, or neither."""
     if alpha is None:
-        return None
+        return None, ()
     if not isinstance(alpha, torch.Tensor):
         given = _numbers(op, alpha)
         if len(given) not in (1, 2):
@@ -88,13 +146,11 @@ def _tensor(op, alpha, n, device, positions):
         for x in given:
             if not abs(x) <= FLT_MAX:
                 raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
-        # Filled and not copied: a CUDA graph can hold the call.
-        numbers = [torch.full((1,), float(x), dtype=torch.float32, device=device) for x in given]
-        return torch.stack(numbers, 1) if len(given) == 2 else numbers[0]
+        return None, (*map(float, given), *_NO_ALPHA)[:2]
     _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
     fits = [(), (2,)] + ([] if positions is None else [(positions, 1), (positions, 2)])
     if alpha.dim() == 0 or alpha.size(0) not in (n, 1) or tuple(alpha.shape[1:]) not in fits:
         raise ValueError(
             f"{op}: alpha must be a number, a pair, or have shape [{n}] or [{n}, 2], got {list(alpha.shape)}"
         )
-    return alpha
+    return alpha, ()

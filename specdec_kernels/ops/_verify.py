@@ -4,10 +4,10 @@ sampling parameters (temperature, top_k, top_p, min_p)."""
 
 from __future__ import annotations
 
-from specdec_kernels.ops import _check
-from specdec_kernels.registry import ROW_KINDS, SAMPLING
+import torch
 
-_SAMPLING = tuple(SAMPLING)
+from specdec_kernels.ops import _check
+from specdec_kernels.registry import ROW_KINDS
 
 
 def check_kinds(op, target_kind, draft_kind):
@@ -70,28 +70,55 @@ def _are_greedy(temperature, *filters):
     return _check.is_greedy(temperature) and all(x is None for x in filters)
 
 
-def _code(op, side, kind, parameters, rule):
+def _code(op, side, kind, parameters, by_rule):
     """Of a kind that stats_of() has checked."""
     if kind == "probs" and are_given(*parameters):
-        if rule is not None:  # it would ask how sure the model is, and not of logits
+        if by_rule:  # it would ask how sure the model is, and not of logits
             raise ValueError(f"{op}: temperature 0 of {side}_kind='probs' needs rule 'exact', got another one")
         kind = "logits"
     return ROW_KINDS[kind]
 
 
-def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, rule):
-    """Of both sides, in the op's order: parameters and stats, then the kinds."""
-    return (
-        *_parameters(op, "", target, n, device),
-        target_stats,
-        draft_stats,
-        *_parameters(op, "draft_", draft, n, device),
-        _code(op, "target", target_kind, target, rule),
-        _code(op, "draft", draft_kind, draft, rule),
-    )
+def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, by_rule):
+    """Of both sides, in the op's order: parameters and stats, then the kinds; and the parameters that are numbers."""
+    of_target, numbers = _parameters(op, "", target, n, device)
+    of_draft, draft_numbers = _parameters(op, "draft_", draft, n, device)
+    if numbers or draft_numbers:
+        numbers = (*(numbers or _NO_NUMBERS), *(draft_numbers or _NO_NUMBERS))
+    kinds = _code(op, "target", target_kind, target, by_rule), _code(op, "draft", draft_kind, draft, by_rule)
+    return (*of_target, target_stats, draft_stats, *of_draft, *kinds), numbers
+
+
+_NO_NUMBERS = (_check.NOT_GIVEN,) * 4
 
 
 def _parameters(op, prefix, values, n, device):
-    if not are_given(*values):
-        return values
-    return [_check.sampling(op, prefix + name, x, n, device) for name, x in zip(_SAMPLING, values)]
+    return _check.sampling(op, prefix, values, n, device) if are_given(*values) else (values, ())
+
+
+def check_out(op, out, B, depth, device, path=False):
+    """The caller's tensors that the result is written to, by name."""
+    tokens = {"B": B, ("D+1" if path else "G+1"): depth + 1}
+    results = {
+        "tokens": (_check.INTEGERS, tokens),
+        "num_accepted": (_check.INT32, {"B": B}),
+        "logprobs": (_check.FLOAT32, tokens),
+        "status": (_check.INT32, {"B": B}),
+        **({"path": (_check.INT32, tokens)} if path else {}),
+    }
+    if not isinstance(out, (tuple, list)) or len(out) != len(results):
+        came = f"{len(out)} of them" if isinstance(out, (tuple, list)) else type(out).__name__
+        raise TypeError(f"{op}: out must be ({', '.join(results)}), got {came}")
+    for x, (name, (dtypes, shape)) in zip(out, results.items()):
+        _check.tensor(op, f"out.{name}", x, dtypes, device)
+        _check.shape(op, f"out.{name}", x, **shape)
+        if not x.is_contiguous():
+            raise ValueError(f"{op}: out.{name} must be contiguous, got strides {list(x.stride())}")
+    return dict(zip(results, out))
+
+
+def write(overload, arguments, out):
+    """The op, its results written to `out`. What autograd has saved of them is no longer what it was."""
+    overload(*arguments, **out)
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version(out.values())

@@ -56,16 +56,11 @@ def row_stats(
     op = "row_stats"
     _check.rows(op, "logits", logits, "N, V")
     n, device = logits.size(0), logits.device
-    return torch.ops.specdec.row_stats(
-        logits,
-        _check.sampling(op, "temperature", temperature, n, device),
-        _check.sampling(op, "top_k", top_k, n, device),
-        _check.sampling(op, "top_p", top_p, n, device),
-        _check.sampling(op, "min_p", min_p, n, device),
-        _check.present(op, "num_rows", num_rows, device),
-    )
+    tensors, numbers = _check.sampling(op, "", (temperature, top_k, top_p, min_p), n, device)
+    num_rows = _check.present(op, "num_rows", num_rows, device)
+    return torch.ops.specdec.row_stats(logits, *tensors, num_rows, numbers)
 
 
 @torch.library.register_fake("specdec::row_stats")
-def _(logits, temperature, top_k, top_p, min_p, num_rows):
+def _(logits, *rest):
     return logits.new_empty((logits.size(0), 4), dtype=torch.float32)

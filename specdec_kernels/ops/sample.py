@@ -75,33 +75,21 @@ def sample(
         if given := _check.given("", temperature, top_k, top_p, min_p):
             raise ValueError(f"{op}: stats already hold the sampling parameters, got {given} too")
     uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(temperature))
+    tensors, numbers = _check.sampling(op, "", (temperature, top_k, top_p, min_p), n, device)
+    first_slot = 0
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
         _check.shape(op, "slot", slot, N=n)
     else:
-        slot = _check.integer(op, "slot", slot, 0, SLOTS - 1, "in [0, 2^33)", "an int or a tensor")
-        slot = None if slot == 0 else torch.full((1,), slot, dtype=torch.int64, device=device)
-    return SampleOutput(
-        *torch.ops.specdec.sample(
-            logits,
-            stats,
-            k,
-            replacement,
-            _check.sampling(op, "temperature", temperature, n, device),
-            _check.sampling(op, "top_k", top_k, n, device),
-            _check.sampling(op, "top_p", top_p, n, device),
-            _check.sampling(op, "min_p", min_p, n, device),
-            seed,
-            offset,
-            slot,
-            uniforms,
-            _check.present(op, "num_rows", num_rows, device),
-        )
-    )
+        first_slot = _check.integer(op, "slot", slot, 0, SLOTS - 1, "in [0, 2^33)", "an int or a tensor")
+        slot = None
+    num_rows = _check.present(op, "num_rows", num_rows, device)
+    by = (seed, offset, slot, uniforms, num_rows, numbers, first_slot)
+    return SampleOutput(*torch.ops.specdec.sample(logits, stats, k, replacement, *tensors, *by))
 
 
 @torch.library.register_fake("specdec::sample")
-def _(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms, num_rows):
+def _(logits, stats, k, *rest):
     n = logits.size(0)
     return (
         logits.new_empty((n, k), dtype=torch.int64),

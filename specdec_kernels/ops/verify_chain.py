@@ -45,6 +45,8 @@ def verify_chain(
     target_row: torch.Tensor | None = None,
     draft_row: torch.Tensor | None = None,
     num_requests: torch.Tensor | None = None,
+    out: VerifyChainOutput | None = None,
+    require_exact: bool = False,
 ) -> VerifyChainOutput:
     """Verify one drafted path per request; by default the emitted tokens have exactly the target's law.
 
@@ -98,6 +100,10 @@ def verify_chain(
         num_requests: [1] int32 or int64 on the device, of padded buffers: requests from it on are absent, and nothing
             of them is read, nor any row behind those of the last that is present; ragged, D may be more than
             ``cu_draft`` names. Below 0 it counts as 0, above B as B. None: all are there.
+        out: contiguous tensors of the result's shapes and dtypes (tokens int32 or int64): the result is written to them
+            and they are returned. None of them may share memory with another argument.
+        require_exact: raise unless the rule, at its parameters, leaves what is emitted the target's law whatever the
+            draft's is (``specdec_kernels.rules.TABLE[name].keeps_target_at``). Rules in tensors must be on the CPU.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
@@ -139,15 +145,22 @@ def verify_chain(
     draft_stats = _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
     if draft_logits is None:
         _verify.check_no_draft(op, draft_stats, draft_row, draft)
-    rule, alpha = _rules.arguments(op, method, rule, alpha, B, device, G)
-    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, rule)
-    needed = rule is not None or not _check.is_greedy(temperature)
+    rules = _rules.arguments(op, method, rule, alpha, B, device, G)
+    if _check.flag(op, "require_exact", require_exact):
+        rules.require_exact(op)
+    of_sides = (target, target_stats, target_kind, draft, draft_stats, draft_kind)
+    sides, numbers = _verify.sides(op, B, device, *of_sides, rules.given)
+    needed = rules.given or not _check.is_greedy(temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
 
     drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
     num_requests = _check.present(op, "num_requests", num_requests, device)
-    by = (CHAIN_METHODS[method].code, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests)
-    return VerifyChainOutput(*torch.ops.specdec.verify_chain(*drafted, *sides, *by))
+    by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, seed, offset, uniforms)
+    arguments = (*drafted, *sides, *by, target_row, draft_row, num_requests, numbers, rules.numbers)
+    if out is None:
+        return VerifyChainOutput(*torch.ops.specdec.verify_chain(*arguments))
+    _verify.write(torch.ops.specdec.verify_chain.out, arguments, _verify.check_out(op, out, B, G, device))
+    return VerifyChainOutput(*out)
 
 
 def _bonus_of(op, bonus_tokens, B, device):
@@ -238,3 +251,8 @@ def _(target_logits, draft_tokens, draft_logits, cu_draft, max_draft, *rest):
         target_logits.new_empty((B, G + 1), dtype=torch.float32),
         target_logits.new_empty((B,), dtype=torch.int32),
     )
+
+
+@torch.library.register_fake("specdec::verify_chain.out")
+def _(*arguments, **out):
+    return None

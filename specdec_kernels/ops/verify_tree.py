@@ -45,6 +45,8 @@ def verify_tree(
     offset: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
     num_requests: torch.Tensor | None = None,
+    out: VerifyTreeOutput | None = None,
+    require_exact: bool = False,
 ) -> VerifyTreeOutput:
     """Verify a tree of drafts per request; by default the emitted tokens have exactly the target's law.
 
@@ -96,7 +98,7 @@ def verify_tree(
             and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
             in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies
             outside [0, 1) counts as the nearer end, NaN as 0.
-        num_requests: as in ``verify_chain``.
+        num_requests, out, require_exact: as in ``verify_chain``; ``out`` ends with the path.
 
     Returns:
         VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys
@@ -144,14 +146,23 @@ def verify_tree(
         draft_logits, draft_stats, draft, tables[1] = None, None, _NONE, None
     if method == "greedy":
         target_stats, target = None, _NONE
-    rule, alpha = _rules.arguments(op, method, rule, alpha, B, device)
-    sides = _verify.sides(op, B, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, rule)
-    needed = method != "greedy" and (rule is not None or not _check.is_greedy(temperature))
+    rules = _rules.arguments(op, method, rule, alpha, B, device)
+    if _check.flag(op, "require_exact", require_exact):
+        rules.require_exact(op)
+    of_sides = (target, target_stats, target_kind, draft, draft_stats, draft_kind)
+    sides, numbers = _verify.sides(op, B, device, *of_sides, rules.given)
+    needed = method != "greedy" and (rules.given or not _check.is_greedy(temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
 
     nodes = (parents, tokens, draft_nodes, target_logits, draft_logits, TREE_METHODS[method].code, max_depth)
-    by = (rule, alpha, seed, offset, uniforms, _check.present(op, "num_requests", num_requests, device))
-    return VerifyTreeOutput(*torch.ops.specdec.verify_tree(*nodes, *tables, *sides, *by))
+    num_requests = _check.present(op, "num_requests", num_requests, device)
+    by = (rules.rule, rules.alpha, seed, offset, uniforms, num_requests, numbers, rules.numbers)
+    arguments = (*nodes, *tables, *sides, *by)
+    if out is None:
+        return VerifyTreeOutput(*torch.ops.specdec.verify_tree(*arguments))
+    given = _verify.check_out(op, out, B, max_depth, device, path=True)
+    _verify.write(torch.ops.specdec.verify_tree.out, arguments, given)
+    return VerifyTreeOutput(*out)
 
 
 _NONE = (None,) * 4
@@ -239,3 +250,8 @@ def _(parents, node_tokens, draft_nodes, target_logits, draft_logits, method, ma
         target_logits.new_empty((B,), dtype=torch.int32),
         target_logits.new_empty((B, max_depth + 1), dtype=torch.int32),
     )
+
+
+@torch.library.register_fake("specdec::verify_tree.out")
+def _(*arguments, **out):
+    return None

@@ -21,9 +21,10 @@ def register(dispatch_key: str) -> None:
     override = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op in dispatch.ops():
+        for op in dispatch.overloads():
             # Torch's own operations inside must not make what they return require grad.
-            library.impl(op, torch.no_grad()(getattr(importlib.import_module(f"{__name__}.{op}"), op)), **override)
+            module = importlib.import_module(f"{__name__}.{op.partition('.')[0]}")
+            library.impl(op, torch.no_grad()(getattr(module, op.replace(".", "_"))), **override)
     _libraries.append(library)
 
 

@@ -48,8 +48,8 @@ def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bo
         if x is None or isinstance(x, tl.constexpr) or (type(x) is int and x == 1 and not varies):
             constexprs[path] = getattr(x, "value", x)
             return "constexpr"
-        if isinstance(x, bool):
-            return "u1"
+        if isinstance(x, (bool, float)):
+            return "u1" if isinstance(x, bool) else "fp32"
         if aligned and not varies and (isinstance(x, torch.Tensor) or x % 16 == 0):
             attrs[path] = [["tt.divisibility", 16]]
         return TYPES[x.dtype] if isinstance(x, torch.Tensor) else "i32" if -(2**31) <= x < 2**31 else "i64"
@@ -112,6 +112,8 @@ def meta(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
 
 REAL, WHOLE, PAIRS, ONE = meta(B), meta(B, of=torch.int64), meta(B, 2), meta(1, of=torch.int64)
 FILTERS = (REAL, WHOLE, REAL, REAL)
+NUMBERS = (0.7, 50.0, 0.9, 0.01)
+NO_NUMBERS = (float("nan"),) * 4
 
 
 def calls(dtype: torch.dtype, V: int):
@@ -132,6 +134,7 @@ def calls_of_rows(rows):
 
     yield "", lambda: row_stats(rows, *NONE, None)
     yield "filters", lambda: row_stats(rows, *FILTERS, None)
+    yield "numbers", lambda: row_stats(rows, *NONE, None, NUMBERS)
     yield "padded", lambda: row_stats(rows, *NONE, ONE)
     yield "", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None, None)
     yield "stats", lambda: sample(rows, meta(B, 4), 1, True, *NONE, WHOLE, WHOLE, None, None, None)
@@ -181,9 +184,12 @@ def calls_of_chains(dtype: torch.dtype, V: int):
         u=None,
         at=(None, None),
         n=None,
+        numbers=(),
+        rule_numbers=(),
     ):
         seeds = (None, None) if u is not None else (WHOLE, WHOLE)
-        verify_chain(p, d, q, cu, G, None, *params, None, q_stats, *q_params, probs, probs, *rules, *seeds, u, *at, n)
+        sides = (*params, None, q_stats, *q_params, probs, probs)
+        verify_chain(p, d, q, cu, G, None, *sides, *rules, *seeds, u, *at, n, numbers, rule_numbers)
 
     def ragged():
         rows, drafts, cu_draft = (B * (G + 1), V), (B * G, V), meta(B + 1, of=torch.int32)
@@ -193,6 +199,8 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "", lambda: chain(draft)
     yield "draft stats", lambda: chain(draft, q_stats=meta(B, G, 4))
     yield "filters", lambda: chain(draft, params=FILTERS, q_params=FILTERS)
+    yield "numbers", lambda: chain(draft, numbers=(*NUMBERS, *NO_NUMBERS))
+    yield "a rule for all", lambda: chain(draft, rule_numbers=(11.0, 0.3, NO_NUMBERS[0]))
     yield "one-hot", lambda: chain()
     yield "probabilities", lambda: chain(draft, probs=1, u=u)
     yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # a block holds every other walk by a rule
@@ -213,8 +221,23 @@ def calls_of_trees(dtype: torch.dtype, V: int):
 
     rows, table, drafts = meta(B, N, V, of=dtype), meta(B, N, of=torch.int32), meta(B, 8, G, of=torch.int32)
 
-    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None), n=None):
-        parts = (*NONE, *params, stats, None if q is None else stats, *NONE, 0, 0, *rules, WHOLE, WHOLE, None, n)
+    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None), n=None, numbers=()):
+        parts = (
+            *NONE,
+            *params,
+            stats,
+            None if q is None else stats,
+            *NONE,
+            0,
+            0,
+            *rules,
+            WHOLE,
+            WHOLE,
+            None,
+            n,
+            (),
+            numbers,
+        )
         verify_tree(table, table, drafts, rows, q, method, G, *parts)
 
     yield "", lambda: build_tree(meta(B, 8, G, of=torch.int64))
@@ -234,3 +257,4 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "without replacement by rule", lambda: tree(2, rules=by_rule)
     yield "target only by rule", lambda: tree(3, q=None, rules=by_rule)
     yield "traversal by rule", lambda: tree(5, rules=by_rule)
+    yield "target only by a rule for all", lambda: tree(3, q=None, numbers=(16.0, 0.5, 0.4))

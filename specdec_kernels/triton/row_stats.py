@@ -102,14 +102,15 @@ def find_stats(rows, layout: launch.Layout, sampling, store=None) -> tuple[torch
     return stats, scratch
 
 
-def row_stats(logits, temperature, top_k, top_p, min_p, num_rows):
+def row_stats(logits, temperature, top_k, top_p, min_p, num_rows, numbers=()):
     op = "row_stats"
     check.given(op, logits=logits)
     check.dim(op, "logits", logits, 2)
     rows = check.rows(op, "logits", logits)
     N = logits.size(0)
     seen = check.present(op, "num_rows", num_rows, N, logits)
-    sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits, N, seen)
+    [of_all] = check.Numbers.of(op, "numbers", numbers, 1, 4)
+    sampling = check.sampling(op, "", (temperature, top_k, top_p, min_p), of_all, logits, N, seen)
     stats, _ = find_stats(rows, launch.Layout.flat(N, num_rows), sampling)
     put_absent(num_rows, (stats, 0))
     return stats

@@ -147,7 +147,7 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
 
 @launch.kernel
 def draw_kernel(
-    rows, N, count, random, slots, tokens, logprobs, k,
+    rows, N, count, random, slots, first_slot, tokens, logprobs, k,
     REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
@@ -162,12 +162,15 @@ def draw_kernel(
     drawing = exists & valid & ~greedy
     put_known(rows, n, stats, most, exists & ~valid, exists & ~drawing, tokens, logprobs, k, REPLACEMENT, DRAWS, S)
     i = tl.arange(0, DRAWS)[None, :]
-    slot = load_value(slots, n, exists, 0).to(tl.int64)[:, None] + i
+    slot = load_value(slots, n, exists, 0).to(tl.int64)[:, None] + first_slot + i
     u = uniform_of(random, n[:, None], i, k, DOMAIN_DRAFT, slot, exists[:, None] & (i < k))
     draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT, DRAWS, S)
 
 
-def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms, num_rows):
+def sample(
+    logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms, num_rows,
+    numbers=(), first_slot=0,
+):  # fmt: skip
     op = "sample"
     check.given(op, logits=logits)
     check.dim(op, "logits", logits, 2)
@@ -176,7 +179,8 @@ def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed
     check.that(k >= 0, op, f"k must be >= 0, got {k}")
     check.that(k <= 1 << 33, op, f"k must be at most 2^33, got {k}")
     seen = check.present(op, "num_rows", num_rows, N, logits)
-    sampling = check.sampling(op, "", temperature, top_k, top_p, min_p, logits, N, seen)
+    [of_all] = check.Numbers.of(op, "numbers", numbers, 1, 4)
+    sampling = check.sampling(op, "", (temperature, top_k, top_p, min_p), of_all, logits, N, seen)
     if stats is not None:
         check.that(not sampling.given(), op, "stats already hold the sampling parameters: give one or the other")
         check.shape(op, "stats", stats, N, 4)
@@ -185,9 +189,9 @@ def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed
     seeds, offsets, slots = (
         check.per_row(op, name, t, N, logits) for name, t in (("seed", seed), ("offset", offset), ("slot", slot))
     )
-    check.together(op, seed, offset)
-    given = (uniforms, seed, temperature, stats)
-    check.that(any(x is not None for x in given), op, "needs seed and offset, or uniforms, got neither")
+    check.that(slot is None or first_slot == 0, op, "slot must be a tensor or a number, got both")
+    check.that(0 <= first_slot < 1 << 33, op, f"slot must be in [0, 2^33), got {first_slot}")
+    check.randomness(op, seed, offset, uniforms, temperature, of_all, stats)
 
     layout = launch.Layout.flat(N, num_rows)
     if stats is None:
@@ -202,7 +206,7 @@ def sample(logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed
         random = Random(seeds, offsets, uniforms)
         draws = {"REPLACEMENT": replacement, "DRAWS": launch.power_of_2(k)}
         grid = (launch.blocks(N, table.rows),)
-        args = (side, N, num_rows, random, slots, tokens, logprobs, k)
+        args = (side, N, num_rows, random, slots, first_slot, tokens, logprobs, k)
         launch.run(draw_kernel, grid, table.row_threads, *args, **draws, S=table.sizes())
     put_absent(num_rows, (tokens, -1), (logprobs, 0), (stats_out, 0))
     return tokens, logprobs, stats_out

@@ -12,9 +12,10 @@ from .chain.position import FLOATS, INTS, Positions
 from .core import check, launch
 from .core.padded import put_absent
 from .core.philox import Random
+from .core.results import check_out, make_room
 from .core.store import Store
 from .row_stats import find_stats
-from .rules.rule import Rules
+from .rules.arguments import rules_of
 
 OP = "verify_chain"
 
@@ -132,7 +133,7 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
     sides = target.argument(), launch.NO_SIDE if draft is None else draft.argument()
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=wider.at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
-    args = (target.layout.count, G, *walk, *sides, Rules(*rules), random, out, places, masses)
+    args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
     launch.run(request_kernel, (B,), wider.walk_threads, *args, **constants, S=sizes)
 
 
@@ -153,44 +154,47 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
 def verify_chain(
     target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p,
     target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind,
-    method, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests,
+    method, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests, numbers=(), rule_numbers=(),
+    results=None,
 ):  # fmt: skip
     check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)
     like = target_logits
     layout, seen = check_layout(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests, like)
     B, G, D, cu_draft = layout.B, layout.G, layout.D, layout.cu_draft
-    parameters = check.sampling(OP, "", temperature, top_k, top_p, min_p, like, B, seen)
+    of_target, of_draft = check.Numbers.of(OP, "numbers", numbers, 2, 4)
+    parameters = check.sampling(OP, "", (temperature, top_k, top_p, min_p), of_target, like, B, seen)
     given = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    draft_parameters = check.sampling(OP, "draft_", *given, like, B, seen)
+    draft_parameters = check.sampling(OP, "draft_", given, of_draft, like, B, seen)
     target = ChainSide("target", target_logits, target_kind, target_stats, parameters, layout, target_row, like)
-    by_rule = rule is not None
+    [of_rule] = check.Numbers.of(OP, "rule_numbers", rule_numbers, 1, 3)
+    by_rule = rule is not None or of_rule.given()
     draft = draft_side(draft_logits, draft_kind, draft_stats, draft_parameters, layout, by_rule, draft_row, like)
     check.that(method in (0, 1), OP, f"method must be 0 (token) or 1 (block), got {method}")
     block = method == 1
-    rules = check.rules(OP, rule, alpha, block, like, B, seen, G)
+    rules = rules_of(OP, rule, alpha, of_rule, block, like, B, seen, G)
     check.uniforms(OP, uniforms, B, G + 1, like)
     random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
-    check.together(OP, seed, offset)
-    given = (uniforms, seed, temperature, target_stats)
-    check.that(any(x is not None for x in given), OP, "needs seed and offset, or uniforms, got neither")
+    check.randomness(OP, seed, offset, uniforms, temperature, of_target, target_stats)
 
-    tokens = launch.empty(target.rows, (B, G + 1), torch.int64)
-    logprobs = launch.empty(target.rows, (B, G + 1), torch.float32)
-    num_accepted, status = (launch.empty(target.rows, (B,), torch.int32) for _ in range(2))
+    tokens, num_accepted, logprobs, status = results = make_room(OP, B, G + 1, like, results)
     if B:
         target.read()
         if draft is not None:
             draft.read()
-        by_rule = launch.empty(target.rows, (B,), torch.int32) if block or rule is not None else None
-        out = Out(tokens, num_accepted, logprobs, status, by_rule)
+        ruled = launch.empty(target.rows, (B,), torch.int32) if block or by_rule else None
+        out = Out(*results, ruled)
         sums = launch.empty(target.rows, (3, B, launch.table(target.rows.V).chunk_count), torch.float32)
         batch_stride = draft_tokens.stride(0) if cu_draft is None else 0
         bonus_stride = 0 if bonus_tokens is None else bonus_tokens.stride(0)
         walk = (D, batch_stride, draft_tokens.stride(-1), bonus_stride, Given(draft_tokens, cu_draft, bonus_tokens))
         positions = launch.power_of_2(G + 1)
-        if by_rule is not None:
+        if ruled is not None:
             launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
         if not block:  # else all of them are done
             launch_exact(walk, target, draft, random, out, sums, positions)
         put_absent(num_requests, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0))
-    return tokens, num_accepted, logprobs, status
+    return results
+
+
+def verify_chain_out(*arguments, **out) -> None:
+    verify_chain(*arguments, results=check_out(OP, arguments, **out))

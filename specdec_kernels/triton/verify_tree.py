@@ -12,7 +12,9 @@ from .core import check, launch
 from .core.padded import is_present, put_absent
 from .core.philox import Random
 from .core.residual import FLOATS, INTS, Room, Sides
+from .core.results import check_out, make_room
 from .core.row import widest
+from .rules.arguments import rules_of
 from .rules.rule import EXACT, THRESHOLDS, Rules
 from .tree.descend import GREEDY, KSEQ, RECURSIVE, TARGET_ONLY, TRAVERSAL, descend
 from .tree.traversal import FRAME_INTS, FRAME_REALS, Frames, traverse
@@ -54,18 +56,23 @@ def integer_table(name, t, want, like):
     return check.integers(OP, name, t, like).contiguous()
 
 
-def check_rules(rule, method, like, B, seen):
-    """A rule that a method on a device does not take is the exact one."""
-    if rule is None or like.device.type != "cpu":
-        return
-    for b, code in enumerate(rule.expand(B)[:seen].tolist()):
-        takes = (
-            code == THRESHOLDS.value
-            if method == TARGET_ONLY.value
-            else method != GREEDY.value and TABLE[NAMES[code]].defines_distribution
-        )
-        wanted = f"rule {NAMES[code]} is not defined for method {METHODS[method]}, got it at index {b}"
-        check.that(code == EXACT.value or takes, OP, wanted)
+def check_rules(rule, number, method, like, B, seen):
+    """A rule that a method on a device does not take is the exact one; one given as a number is known."""
+    if number is not None:
+        return check_taken(int(number), method, "")
+    if rule is not None and like.device.type == "cpu":
+        for b, code in enumerate(rule.expand(B)[:seen].tolist()):
+            check_taken(code, method, f" at index {b}")
+
+
+def check_taken(code, method, at):
+    takes = (
+        code == THRESHOLDS.value
+        if method == TARGET_ONLY.value
+        else method != GREEDY.value and TABLE[NAMES[code]].defines_distribution
+    )
+    wanted = f"rule {NAMES[code]} is not defined for method {METHODS[method]}, got it{at}"
+    check.that(code == EXACT.value or takes, OP, wanted)
 
 
 class TreeSide:
@@ -171,7 +178,7 @@ def verify_tree(
     parents, tokens, draft_nodes, target_logits, draft_logits, method, max_depth, target_row, draft_row,
     first_child, next_sibling, temperature, top_k, top_p, min_p, target_stats, draft_stats,
     draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, rule, alpha,
-    seed, offset, uniforms, num_requests,
+    seed, offset, uniforms, num_requests, numbers=(), rule_numbers=(), results=None,
 ):  # fmt: skip
     check.given(OP, parents=parents, node_tokens=tokens, target_logits=target_logits)
     like = target_logits
@@ -180,37 +187,33 @@ def verify_tree(
     )
     B, N, _, _, columns = shape
     seen = check.present(OP, "num_requests", num_requests, B, like)
-    parameters = check.sampling(OP, "", temperature, top_k, top_p, min_p, like, B, seen)
+    of_target, of_draft = check.Numbers.of(OP, "numbers", numbers, 2, 4)
+    parameters = check.sampling(OP, "", (temperature, top_k, top_p, min_p), of_target, like, B, seen)
     given = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    draft_parameters = check.sampling(OP, "draft_", *given, like, B, seen)
+    draft_parameters = check.sampling(OP, "draft_", given, of_draft, like, B, seen)
     target = TreeSide("target", target_logits, target_kind, target_stats, parameters, B, like)
     draft = None
     if draft_logits is not None:
         draft = TreeSide("draft", draft_logits, draft_kind, draft_stats, draft_parameters, B, like)
     check_sides(target, draft, tables, draft_stats, draft_parameters, method, N)
-    rules = Rules(*check.rules(OP, rule, alpha, False, like, B, seen))
-    check_rules(rule, method, like, B, seen)
+    [of_rule] = check.Numbers.of(OP, "rule_numbers", rule_numbers, 1, 3)
+    rules = rules_of(OP, rule, alpha, of_rule, False, like, B, seen)
+    check_rules(rule, of_rule.values[0], method, like, B, seen)
     check.uniforms(OP, uniforms, B, columns + 1, like)
     random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
-    check.together(OP, seed, offset)
-    given = any(x is not None for x in (uniforms, seed, temperature, target_stats)) or method == GREEDY.value
-    check.that(given, OP, "needs seed and offset, or uniforms, got neither")
+    greedy = True if method == GREEDY.value else None
+    check.randomness(OP, seed, offset, uniforms, temperature, of_target, target_stats, greedy)
 
-    tokens, logprobs, num_accepted, status, path = (
-        launch.empty(target.rows, size, dtype)
-        for size, dtype in (
-            ((B, max_depth + 1), torch.int64),
-            ((B, max_depth + 1), torch.float32),
-            ((B,), torch.int32),
-            ((B,), torch.int32),
-            ((B, max_depth + 1), torch.int32),
-        )
-    )
-    out = Out(tokens, num_accepted, logprobs, status, path)
+    tokens, num_accepted, logprobs, status, path = results = make_room(OP, B, max_depth + 1, like, results, path=True)
+    out = Out(*results)
     if B:
         if method == GREEDY.value:
             target.stats, target.parameters = None, launch.NO_SAMPLING
-            rules = Rules(launch.NO_VALUES, None, False, False, False)
+            rules = Rules(launch.NO_VALUES, None, None, False, False)
         launch_walk(tables, shape, num_requests, max_depth, target, draft, rules, random, out, method)
         put_absent(num_requests, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0), (path, -1))
-    return tokens, num_accepted, logprobs, status, path
+    return results
+
+
+def verify_tree_out(*arguments, **out) -> None:
+    verify_tree(*arguments, results=check_out(OP, arguments, **out))

@@ -16,7 +16,7 @@ struct LogitRows {
 
 template <void (*Run)(const LogitRows&, const Tensor& like)>
 Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
-                    const OptTensor& min_p, const OptTensor& num_rows) {
+                    const OptTensor& min_p, const OptTensor& num_rows, const std::vector<double>& numbers) {
   const Op op("row_stats", logits);
   check_given(op, "logits", logits);
   LogitRows a;
@@ -24,7 +24,7 @@ Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const Op
   a.N = logits.size(0);
   a.logits = {logits.const_data_ptr(), logits.size(1), 0, logits.stride(0), check_rows(op, "logits", logits)};
   a.present = present(op, "num_rows", num_rows);
-  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, a.N, a.present);
+  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 1, 4, 0}, a.N, a.present);
 
   Tensor stats = empty({a.N, 4}, ScalarType::Float, logits);
   a.stats = out_pointer<RowStats>(stats);

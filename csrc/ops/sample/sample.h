@@ -18,6 +18,7 @@ struct Sample {
   int64_t k = 1;
   bool replacement = true;
   Ints seed, offset, slot;           // [N]
+  int64_t first_slot = 0;           // where no tensor tells
   const double* uniforms = nullptr;  // [N, k], in place of seed, offset and slot
   int64_t* tokens = nullptr;         // [N, k]
   float* logprobs = nullptr;         // [N, k]
@@ -25,7 +26,7 @@ struct Sample {
 
   SPECDEC_HD double draft_uniform(int64_t n, int64_t i) const {
     if (uniforms) return given_uniform(uniforms[n * k + i]);
-    return seed ? uniform(seed[n], offset[n], kDomainDraft, uint64_t(slot ? slot[n] : 0) + uint64_t(i)) : 0.0;
+    return seed ? uniform(seed[n], offset[n], kDomainDraft, uint64_t(slot ? slot[n] : first_slot) + uint64_t(i)) : 0.0;
   }
 };
 

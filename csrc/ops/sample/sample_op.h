@@ -14,7 +14,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
                                              const OptTensor& temperature, const OptTensor& top_k,
                                              const OptTensor& top_p, const OptTensor& min_p, const OptTensor& seed,
                                              const OptTensor& offset, const OptTensor& slot, const OptTensor& uniforms,
-                                             const OptTensor& num_rows) {
+                                             const OptTensor& num_rows, const std::vector<double>& numbers, int64_t first_slot) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
@@ -26,14 +26,17 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
   a.k = k;
   a.replacement = replacement;
   a.present = present(op, "num_rows", num_rows);
-  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, N, a.present);
+  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 1, 4, 0}, N, a.present);
   if (stats) {
     check(!a.sampling, op, "stats already hold the sampling parameters: give one or the other");
     check_shape(op, "stats", *stats, {N, 4});
     a.stats_in = stats_pointer(op, "stats", *stats);
   }
   a.slot = ints_per_row(op, "slot", slot, N);
-  take_randomness(op, a, N, k, seed, offset, uniforms, temperature || stats);
+  check(!slot || first_slot == 0, op, "slot must be a tensor or a number, got both");
+  check(first_slot >= 0 && first_slot < kSlots, op, "slot must be in [0, 2^33), got ", first_slot);
+  a.first_slot = first_slot;
+  take_randomness(op, a, N, k, seed, offset, uniforms, temperature || a.sampling.numbers.greedy() || stats);
 
   Tensor tokens = empty({N, k}, ScalarType::Long, logits), logprobs = empty({N, k}, ScalarType::Float, logits);
   Tensor stats_out = empty({N, 4}, ScalarType::Float, logits);

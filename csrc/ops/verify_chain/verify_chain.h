@@ -11,6 +11,8 @@
 namespace specdec {
 
 struct VerifyChain {
+  static constexpr const char* kName = "verify_chain";
+  static constexpr bool kHasPath = false;
   int64_t B = 0, G = 0, D = 0;      // D: drafted tokens of all requests, if ragged
   Present present;                  // of the B requests
   Side target, draft;               // draft.rows empty: one-hot drafts
@@ -22,7 +24,7 @@ struct VerifyChain {
   Rules rules;
   Ints seed, offset;                 // [B]
   const double* uniforms = nullptr;  // [B, G+1], in place of seed and offset
-  int64_t* tokens = nullptr;         // [B, G+1]
+  TokensOut tokens;                  // [B, G+1]
   int32_t* num_accepted = nullptr;   // [B]
   float* logprobs = nullptr;         // [B, G+1]
   int32_t* status = nullptr;         // [B]
@@ -67,14 +69,14 @@ struct VerifyChain {
 
 SPECDEC_HD void emit_draft(const VerifyChain& a, int64_t b, int64_t i, const Dist& p) {
   const int64_t d = a.draft_token(b, i);
-  a.tokens[b * (a.G + 1) + i] = d;
+  a.tokens.put(b * (a.G + 1) + i, d);
   a.logprobs[b * (a.G + 1) + i] = float(p.log_prob(d));
 }
 
 // A request that is absent, by one of `threads` threads
 SPECDEC_HD void put_absent(const VerifyChain& a, int64_t b, int thread = 0, int threads = 1) {
   const int64_t first = b * (a.G + 1);
-  for (int64_t i = thread; i <= a.G; i += threads) a.tokens[first + i] = -1, a.logprobs[first + i] = 0;
+  for (int64_t i = thread; i <= a.G; i += threads) a.tokens.put(first + i, -1), a.logprobs[first + i] = 0;
   if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 
@@ -92,11 +94,10 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
     last = stop.draw(executor, [&] { return a.final_uniform(b); }, status);
   }
   if (!executor.leads()) return;
-  int64_t* tokens = a.tokens + b * (a.G + 1);
-  float* logprobs = a.logprobs + b * (a.G + 1);
-  tokens[i] = last.token;
-  logprobs[i] = float(last.logprob);
-  for (int64_t j = i + 1; j <= a.G; ++j) tokens[j] = -1, logprobs[j] = 0;
+  const int64_t first = b * (a.G + 1);
+  a.tokens.put(first + i, last.token);
+  a.logprobs[first + i] = float(last.logprob);
+  for (int64_t j = i + 1; j <= a.G; ++j) a.tokens.put(first + j, -1), a.logprobs[first + j] = 0;
   a.num_accepted[b] = int32_t(i);
   a.status[b] = status;
 }

@@ -21,6 +21,9 @@ void run(const VerifyChain& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("verify_chain", TORCH_BOX(&verify_chain_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) {
+  m.impl("verify_chain", TORCH_BOX(&VerifyChainOp<run>::call));
+  m.impl("verify_chain.out", TORCH_BOX(&VerifyChainOp<run>::out));
+}
 
 }  // namespace specdec

@@ -176,6 +176,9 @@ void run(const VerifyChain& a, const Tensor& like) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("verify_chain", TORCH_BOX(&verify_chain_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("verify_chain", TORCH_BOX(&VerifyChainOp<run>::call));
+  m.impl("verify_chain.out", TORCH_BOX(&VerifyChainOp<run>::out));
+}
 
 }  // namespace specdec

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "../../binding/rule_arguments.h"
+#include "../../binding/verification.h"
 #include "../../binding/verify_arguments.h"
 #include "verify_chain.h"
 
@@ -74,16 +75,16 @@ inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens
   if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
-template <void (*Run)(const VerifyChain&, const Tensor& like)>
-std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
+inline Prepared<VerifyChain> prepare_verify_chain(
     const Tensor& target_logits, const Tensor& draft_tokens, const OptTensor& draft_logits, const OptTensor& cu_draft,
     int64_t max_draft, const OptTensor& bonus_tokens, const OptTensor& temperature, const OptTensor& top_k,
     const OptTensor& top_p, const OptTensor& min_p, const OptTensor& target_stats, const OptTensor& draft_stats,
     const OptTensor& draft_temperature, const OptTensor& draft_top_k, const OptTensor& draft_top_p,
     const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method, const OptTensor& rule,
     const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms,
-    const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& num_requests) {
-  const Op op("verify_chain", target_logits);
+    const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& num_requests,
+    const std::vector<double>& numbers, const std::vector<double>& rule_numbers) {
+  const Op op(VerifyChain::kName, target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   VerifyChain a;
   a.present = present(op, "num_requests", num_requests);
@@ -92,9 +93,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
   if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {B});
   if (bonus_tokens) a.bonus_tokens = ints(op, "bonus_tokens", *bonus_tokens, bonus_tokens->stride(0));
 
-  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B, a.present);
-  const Sampling of_draft =
-      sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B, a.present);
+  const Sampling of_target =
+      sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 2, 4, 0}, B, a.present);
+  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p,
+                                     {op, "numbers", numbers, 2, 4, 1}, B, a.present);
   a.target = chain_side(op, a, "target", target_logits, target_kind, target_stats, of_target, bonus_tokens ? 0 : 1,
                         target_row);
   if (draft_logits) {
@@ -109,14 +111,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_chain_op(
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;
-  a.rules = rules(op, rule, alpha, B, G);
+  a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 1, 3, 0}, B, G);
   check_rules(op, a.rules, a.block, B, a.present, G);
 
-  take_randomness(op, a, B, G + 1, seed, offset, uniforms, temperature || target_stats);
-
-  const Emitted out = make_room(a, B, G + 1, target_logits);
-  if (B > 0) Run(a, target_logits);
-  return {out.tokens, out.num_accepted, out.logprobs, out.status};
+  take_randomness(op, a, B, G + 1, seed, offset, uniforms, temperature || of_target.numbers.greedy() || target_stats);
+  return {a, target_logits, G + 1};
 }
+
+template <void (*Run)(const VerifyChain&, const Tensor& like)>
+using VerifyChainOp = Verification<&prepare_verify_chain, Run, std::tuple<Tensor, Tensor, Tensor, Tensor>>;
 
 }  // namespace specdec

@@ -31,6 +31,8 @@ struct IntTable {
 };
 
 struct VerifyTree {
+  static constexpr const char* kName = "verify_tree";
+  static constexpr bool kHasPath = true;
   Method method = Method::kKseq;
   int64_t B = 0, N = 0, D = 0;         // D: the deepest level whose nodes may be accepted
   Present present;                     // of the B requests
@@ -44,7 +46,7 @@ struct VerifyTree {
   Rules rules;
   Ints seed, offset;                 // [B]
   const double* uniforms = nullptr;  // [B, columns + 1], in place of seed and offset
-  int64_t* tokens = nullptr;         // [B, D+1]
+  TokensOut tokens;                  // [B, D+1]
   int32_t* num_accepted = nullptr;   // [B]
   float* logprobs = nullptr;         // [B, D+1]
   int32_t* status = nullptr;         // [B]
@@ -93,7 +95,7 @@ struct VerifyTree {
 SPECDEC_HD void put_absent(const VerifyTree& a, int64_t b, int thread = 0, int threads = 1) {
   const int64_t first = b * (a.D + 1);
   for (int64_t i = thread; i <= a.D; i += threads)
-    a.tokens[first + i] = a.path[first + i] = -1, a.logprobs[first + i] = 0;
+    a.tokens.put(first + i, -1), a.path[first + i] = -1, a.logprobs[first + i] = 0;
   if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 

@@ -20,6 +20,9 @@ void run(const VerifyTree& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("verify_tree", TORCH_BOX(&verify_tree_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) {
+  m.impl("verify_tree", TORCH_BOX(&VerifyTreeOp<run>::call));
+  m.impl("verify_tree.out", TORCH_BOX(&VerifyTreeOp<run>::out));
+}
 
 }  // namespace specdec

@@ -24,6 +24,9 @@ void run(const VerifyTree& a, const Tensor& like) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("verify_tree", TORCH_BOX(&verify_tree_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("verify_tree", TORCH_BOX(&VerifyTreeOp<run>::call));
+  m.impl("verify_tree.out", TORCH_BOX(&VerifyTreeOp<run>::out));
+}
 
 }  // namespace specdec

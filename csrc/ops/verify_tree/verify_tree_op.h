@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "../../binding/rule_arguments.h"
+#include "../../binding/verification.h"
 #include "../../binding/verify_arguments.h"
 #include "verify_tree.h"
 
@@ -24,10 +25,12 @@ inline IntTable int_table(const Op& op, const char* name, const OptTensor& t, st
 // A rule that a method on a device does not take is the exact one.
 inline void check_tree_rules(const Op& op, const VerifyTree& a) {
   check_rules(op, a.rules, false, a.B, a.present);
-  if (!a.rules || !values_at_hand(op)) return;
-  for (int64_t b = 0; b < a.present.of(a.B); ++b)
+  const auto check_taken = [&](int64_t b, At at) {
     check(takes(a.method, a.rules[b]), op, "rule ", kRuleNames[int(a.rules[b])], " is not defined for method ",
-          kMethodNames[int(a.method)], ", got it at index ", b);
+          kMethodNames[int(a.method)], ", got it", at);
+  };
+  if (a.rules.is_one()) return check_taken(0, kNumber);
+  for (int64_t b = 0; a.rules && values_at_hand(op) && b < a.present.of(a.B); ++b) check_taken(b, {b});
 }
 
 // Elsewhere than on the CPU a bad tree is a matter of status.
@@ -71,8 +74,7 @@ inline void take_tree(const Op& op, VerifyTree& a, const Tensor& parents, const 
         "links must be (first_child, next_sibling), got one of them");
 }
 
-template <void (*Run)(const VerifyTree&, const Tensor& like)>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
+inline Prepared<VerifyTree> prepare_verify_tree(
     const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const Tensor& target_logits,
     const OptTensor& draft_logits, int64_t method, int64_t max_depth, const OptTensor& target_row,
     const OptTensor& draft_row, const OptTensor& first_child, const OptTensor& next_sibling,
@@ -80,8 +82,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
     const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature,
     const OptTensor& draft_top_k, const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind,
     int64_t draft_kind, const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset,
-    const OptTensor& uniforms, const OptTensor& num_requests) {
-  const Op op("verify_tree", target_logits);
+    const OptTensor& uniforms, const OptTensor& num_requests, const std::vector<double>& numbers,
+    const std::vector<double>& rule_numbers) {
+  const Op op(VerifyTree::kName, target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   VerifyTree a;
   a.present = present(op, "num_requests", num_requests);
@@ -90,9 +93,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
   take_tree(op, a, parents, node_tokens, draft_nodes, max_depth, target_row, draft_row, first_child, next_sibling);
   check_tree(op, a);
   const int64_t B = a.B, N = a.N;
-  const Sampling of_target = sampling(op, "", temperature, top_k, top_p, min_p, B, a.present);
-  const Sampling of_draft =
-      sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p, B, a.present);
+  const Sampling of_target =
+      sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 2, 4, 0}, B, a.present);
+  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p,
+                                     {op, "numbers", numbers, 2, 4, 1}, B, a.present);
   check_dim(op, "target_logits", target_logits, 3);
   a.target = side(op, "target", target_logits, target_kind, target_stats, of_target, {B, target_logits.size(1)});
   check(target_row || a.target.per_request == N, op, "target_logits must have a row for each of N=", N,
@@ -108,17 +112,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> verify_tree_op(
           "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
   }
 
-  a.rules = rules(op, rule, alpha, B);
+  a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 1, 3, 0}, B);
   check_tree_rules(op, a);
 
   take_randomness(op, a, B, a.columns() + 1, seed, offset, uniforms,
-                  temperature || target_stats || a.method == Method::kGreedy);
-
-  const Emitted out = make_room(a, B, a.D + 1, target_logits);
-  Tensor path = empty({B, a.D + 1}, ScalarType::Int, target_logits);
-  a.path = out_pointer<int32_t>(path);
-  if (B > 0) Run(a, target_logits);
-  return {out.tokens, out.num_accepted, out.logprobs, out.status, path};
+                  temperature || of_target.numbers.greedy() || target_stats || a.method == Method::kGreedy);
+  return {a, target_logits, a.D + 1};
 }
+
+template <void (*Run)(const VerifyTree&, const Tensor& like)>
+using VerifyTreeOp = Verification<&prepare_verify_tree, Run, std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
 
 }  // namespace specdec

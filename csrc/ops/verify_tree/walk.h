@@ -166,7 +166,7 @@ class Walk : public DraftDists<Executor> {
   // p: the target's own law
   SPECDEC_HD void emit(int32_t child, const Dist& p) {
     if (executor_.leads()) {
-      a.tokens[b * (a.D + 1) + depth] = token(child);
+      a.tokens.put(b * (a.D + 1) + depth, token(child));
       a.logprobs[b * (a.D + 1) + depth] = float(p.log_prob(token(child)));
       a.path[b * (a.D + 1) + depth + 1] = child;
     }
@@ -180,13 +180,11 @@ class Walk : public DraftDists<Executor> {
     complete_pi();
     const Final last = final_token(executor_, own(), RestCandidates{*this}, [&] { return a.final_uniform(b); }, status);
     if (!executor_.leads()) return;
-    int64_t* tokens = a.tokens + b * (a.D + 1);
-    float* logprobs = a.logprobs + b * (a.D + 1);
-    int32_t* path = a.path + b * (a.D + 1);
-    path[0] = 0;
-    tokens[depth] = last.token;
-    logprobs[depth] = float(last.logprob);
-    for (int64_t j = depth + 1; j <= a.D; ++j) tokens[j] = -1, logprobs[j] = 0, path[j] = -1;
+    const int64_t first = b * (a.D + 1);
+    a.path[first] = 0;
+    a.tokens.put(first + depth, last.token);
+    a.logprobs[first + depth] = float(last.logprob);
+    for (int64_t j = first + depth + 1; j <= first + a.D; ++j) a.tokens.put(j, -1), a.logprobs[j] = 0, a.path[j] = -1;
     a.num_accepted[b] = depth;
     a.status[b] = status;
   }

@@ -8,8 +8,6 @@ from typing import NamedTuple, NoReturn
 
 import torch
 
-from specdec_kernels.rules import TABLE
-
 from .launch import NO_SAMPLING, NO_VALUES
 from .row import Sampling, Values
 
@@ -137,71 +135,60 @@ def uniforms(op: str, t: torch.Tensor | None, n: int, columns: int, like: torch.
     return t
 
 
-def together(op: str, seed, offset) -> None:
+def randomness(op: str, seed, offset, uniforms, temperature, numbers: Numbers, *certain) -> None:
+    """What is drawn has something to be drawn by; where one of `certain` is given nothing may be left to chance."""
     alone = "seed" if offset is None else "offset"
     that((seed is None) == (offset is None), op, f"seed and offset go together, got {alone} alone")
+    given = any(x is not None for x in (uniforms, seed, temperature, *certain))
+    greedy = numbers.values[0] is not None and numbers.values[0] < torch.finfo(torch.float32).tiny
+    that(given or greedy, op, "needs seed and offset, or uniforms, got neither")
 
 
-_RANGES = (
-    ("temperature", "finite and >= 0", lambda t: 0 <= t <= FLT_MAX),
-    ("top_k", ">= 1, or 0 or -1 for off", lambda k: k >= -1),
-    ("top_p", "in (0, 1]", lambda p: 0 < p <= 1),
-    ("min_p", "in [0, 1]", lambda p: 0 <= p <= 1),
+MOST_KEPT = float(1 << 24)  # no vocabulary is larger, and float32 holds it
+_RANGES = (  # name, what is wanted in words, whether a value is that, and whether it is off
+    ("temperature", "finite and >= 0", lambda t: 0 <= t <= FLT_MAX, lambda t: False),
+    ("top_k", ">= 1, or 0 or -1 for off", lambda k: k >= -1, lambda k: k <= 0),
+    ("top_p", "in (0, 1]", lambda p: 0 < p <= 1, lambda p: p == 1),
+    ("min_p", "in [0, 1]", lambda p: 0 <= p <= 1, lambda p: p == 0),
 )
 
 
-def sampling(op: str, prefix: str, temperature, top_k, top_p, min_p, like: torch.Tensor, n: int, seen: int) -> Sampling:
-    """`prefix` is "" for the target's parameters and "draft_" for the draft's. Values are looked at only on the CPU, of
-    the first `seen`."""
-    given = (temperature, top_k, top_p, min_p)
-    if all(t is None for t in given):
+class Numbers(NamedTuple):
+    """Numbers that serve every row or request; None where none is given."""
+
+    values: tuple
+
+    @classmethod
+    def of(cls, op: str, name: str, given, groups: int, count: int) -> list[Numbers]:
+        """`given` holds as many groups of so many, NaN where none is given; or nothing."""
+        wanted = f"{name} must hold {groups * count} numbers or none, got {len(given)}"
+        that(len(given) in (0, groups * count), op, wanted)
+        values = [None if x != x else x for x in given] or [None] * (groups * count)
+        return [cls(tuple(values[i * count : (i + 1) * count])) for i in range(groups)]
+
+    def given(self) -> bool:
+        return any(x is not None for x in self.values)
+
+
+def sampling(op: str, prefix: str, tensors, numbers: Numbers, like: torch.Tensor, n: int, seen: int) -> Sampling:
+    """temperature, top_k, top_p and min_p. `prefix` is "" for the target's parameters and "draft_" for the draft's.
+    Values of tensors are looked at only on the CPU, of the first `seen`."""
+    if not numbers.given() and all(t is None for t in tensors):
         return NO_SAMPLING
-    out = Sampling(*(per_row(op, prefix + r[0], t, n, like, real=r[0] != "top_k") for r, t in zip(_RANGES, given)))
-    if like.device.type == "cpu":
-        for t, (name, wanted, inside) in zip(given, _RANGES):
-            for i, x in enumerate([] if t is None else t[:seen].tolist()):
-                that(inside(x), op, f"{prefix}{name} must be {wanted}, got {x:g} at index {i}")
-    return out
-
-
-def rules(op: str, rule, alpha, block: bool, like: torch.Tensor, B: int, seen: int, G: int | None = None):
-    """rule [B] or [1] and alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2], as Rules wants
-    them. Values are looked at as by sampling()."""
-    that(rule is not None or alpha is None, op, "alpha needs a rule, got none")
-    codes, each, pairs, positions = per_row(op, "rule", rule, B, like), False, False, False
-    if alpha is not None:
-        device(op, "alpha", alpha, like)
-        dtype(op, "alpha", alpha, torch.float32)
-        more = "" if G is None else f" or [{B}, {G}, 1]"
-        fits = tuple(alpha.shape[1:]) in [(), (2,), *([] if G is None else [(G, 1), (G, 2)])]
-        that(alpha.dim() > 0 and fits and alpha.size(0) in (B, 1), op,
-             f"alpha must have shape [{B}] or [{B}, 2]{more}, got {list(alpha.shape)}")  # fmt: skip
-        each, positions = alpha.size(0) != 1, alpha.dim() == 3
-        pairs = alpha.dim() > 1 and alpha.size(-1) == 2
-        alpha = alpha.contiguous() if alpha.numel() else None
-    if rule is not None and like.device.type == "cpu":
-        given = None if alpha is None else alpha.view(alpha.size(0), -1, 2 if pairs else 1)
-        check_rules(op, rule.expand(B)[:seen].tolist(), given, block)
-    if positions and alpha is not None:
-        alpha = alpha.transpose(0, 1).contiguous()
-    return codes, alpha, each, pairs, positions
-
-
-def check_rules(op: str, codes: list, alpha, block: bool) -> None:
-    """alpha [B or 1, positions or 1, parameters], or None"""
-    names = {rule.code: name for name, rule in TABLE.items()}
-    for b, code in enumerate(codes):
-        that(code in names, op, f"rule must be a code from 0 to {len(TABLE) - 1}, got {code} at index {b}")
-        rule = TABLE[names[code]]
-        wanted = f"rule {names[code]} is no law, so method must be token, got block at index {b}"
-        that(not block or rule.defines_distribution, op, wanted)
-        if alpha is None:
-            continue
-        of_positions = alpha[b if len(alpha) > 1 else 0].tolist()
-        for values in of_positions if names[code] == "synthetic" else of_positions[:1]:
-            for which, parameter, x in zip(("alpha", "the second alpha"), rule.parameters, values):
-                wanted = f"{which} of rule {names[code]} must be in {parameter.range}, got {x:g} at index {b}"
-                that(x in parameter, op, wanted)
+    out = []
+    for t, x, (name, wanted, inside, off) in zip(tensors, numbers.values, _RANGES):
+        that(t is None or x is None, op, f"{prefix}{name} must be a tensor or a number, got both")
+        values = per_row(op, prefix + name, t, n, like, real=name != "top_k")
+        of_tensor = t is not None and like.device.type == "cpu"
+        for i, value in enumerate(t[:seen].tolist() if of_tensor else []):
+            that(inside(value), op, f"{prefix}{name} must be {wanted}, got {value:g} at index {i}")
+        if x is not None:
+            that(inside(x), op, f"{prefix}{name} must be {wanted}, got {x:g}")
+            values = NO_VALUES if off(x) else Values(min(x, MOST_KEPT) if name == "top_k" else x, None)
+        out.append(values)
+    if numbers.given() and out[0].data is None:  # so that something is, where every number is off
+        out[0] = Values(1.0, None)
+    return Sampling(*out)
 
 
 def row_pair(op, p, q):

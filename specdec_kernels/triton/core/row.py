@@ -36,8 +36,8 @@ class Sizes(NamedTuple):
 class Values(NamedTuple):
     """Of every request its own, or one for all of them."""
 
-    data: Any  # [B] or [1]; None: not given
-    each: Any
+    data: Any  # [B] or [1], or a number; None: not given
+    each: Any  # whether each has its own; None: a number
 
 
 class Sampling(NamedTuple):
@@ -105,6 +105,8 @@ def load_value(values, b, mask, other):
     """A value of the requests b: `other` where none are given."""
     if values.data is None:
         return tl.zeros(b.shape, tl.float32) + other
+    elif values.each is None:
+        return tl.zeros(b.shape, tl.float32) + values.data
     else:
         return tl.load(values.data + b.to(tl.int64) * values.each, mask=mask, other=other)
 

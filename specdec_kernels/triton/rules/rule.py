@@ -30,8 +30,8 @@ class Rules(NamedTuple):
     """One rule and its parameters for each request."""
 
     rule: Any  # Values; without data: exact
-    alpha: Any  # [B] or [B, 2], or one for all of them, of each position behind one another; None: the defaults
-    each: Any  # whether alpha is each request's own
+    alpha: Any  # [B] or [B, 2], or one for all of them, of each position behind one another; Alpha; None: the defaults
+    each: Any  # whether alpha is each request's own; None: it is no tensor
     pairs: Any  # whether the second parameter stands beside the first
     positions: Any  # whether alpha is each position's own: of synthetic; the others take the first one's
 
@@ -98,6 +98,19 @@ def choose(condition, a, b):
 
 
 @triton.jit
+def given_alpha(rules, b, mask):
+    """Both parameters, NaN where one is not given."""
+    if rules.each is None:
+        nothing = tl.zeros(b.shape, tl.float32)
+        return (nothing + rules.alpha.first).to(tl.float64), (nothing + rules.alpha.second).to(tl.float64)
+    else:
+        at = rules.alpha + b * rules.each * (1 + rules.pairs.to(tl.int32))
+        first = tl.load(at, mask=mask, other=float("nan"))
+        second = tl.load(at + 1, mask=mask & rules.pairs, other=float("nan"))
+        return first.to(tl.float64), second.to(tl.float64)
+
+
+@triton.jit
 def parameters_of(rules, rule, b, mask):
     """What is given, else the defaults."""
     typical = rule == TYPICAL
@@ -105,15 +118,13 @@ def parameters_of(rules, rule, b, mask):
     first = tl.where(typical, tl.full([], 0.09, tl.float64), choose(strict, 1.0, 0.0))
     second = tl.where(typical, tl.full([], 0.3, tl.float64), choose(rule == THRESHOLDS, 1.0, 0.0))
     if rules.alpha is not None:
-        at = rules.alpha + b * rules.each * (1 + rules.pairs.to(tl.int32))
+        x, y = given_alpha(rules, b, mask)
         unbounded = is_of_log(rule) | (rule == OPT) | (rule == RELAXED)
         open_below = (rule == LENIENCE) | (rule == THRESHOLDS)
         least, most = choose(rule == RELAXED, 1.0, 0.0), choose(unbounded, FLT_MAX, 1.0)
-        x = tl.load(at, mask=mask, other=float("nan")).to(tl.float64)
         first = nearest(x, least, most, first, open_below, rule == LOSSY)
-        x = tl.load(at + 1, mask=mask & rules.pairs, other=float("nan")).to(tl.float64)
         zero = tl.full([], 0.0, tl.float64)
-        second = nearest(x, zero, choose(typical, FLT_MAX, 1.0), second, rule == THRESHOLDS, False)
+        second = nearest(y, zero, choose(typical, FLT_MAX, 1.0), second, rule == THRESHOLDS, False)
     return Alpha(first, second)
 
 
@@ -135,7 +146,7 @@ def rule_of(rules, b, mask):
 @triton.jit
 def synthetic_rate(rules, alpha, b, i, mask):
     """At position i; a program is a request."""
-    if rules.alpha is None:
+    if rules.each is None:
         return alpha.first
     else:
         of_position = tl.where(rules.each, tl.num_programs(0), 1) * rules.positions

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// verify_chain and verify_tree as the dispatcher calls them: with results of their own, or into the caller's.
+#pragma once
+
+#include <tuple>
+
+#include "check.h"
+
+namespace specdec {
+
+// What an op was given, checked: `width` tokens at most of each of B requests will be written.
+template <class Arguments>
+struct Prepared {
+  Arguments a;
+  const Tensor& like;
+  int64_t width;
+};
+
+// The bytes that a tensor's entries lie between.
+struct Extent {
+  const char *begin = nullptr, *end = nullptr;
+  explicit Extent(const Tensor& t) {
+    if (!t.defined() || t.numel() == 0) return;
+    int64_t last = 0;
+    for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+    begin = static_cast<const char*>(t.const_data_ptr());
+    end = begin + (last + 1) * int64_t(t.element_size());
+  }
+  bool meets(const Extent& other) const { return begin < other.end && other.begin < end; }
+};
+
+inline bool share_memory(const Extent& out, const Tensor& argument) { return out.meets(Extent(argument)); }
+inline bool share_memory(const Extent& out, const OptTensor& argument) {
+  return argument && share_memory(out, *argument);
+}
+template <class Other>
+bool share_memory(const Extent&, const Other&) {
+  return false;
+}
+
+inline void check_out(const Op& op, const char* name, const Tensor& t, ScalarType dtype, int64_t B, int64_t width) {
+  check_given(op, name, t);
+  check_device(op, name, t);
+  const bool narrow = dtype == ScalarType::Long && t.scalar_type() == ScalarType::Int;
+  if (!narrow) check_dtype(op, name, t, dtype);
+  width < 0 ? check_shape(op, name, t, {B}) : check_shape(op, name, t, {B, width});
+  check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
+}
+
+// Name, dtype and pointer of each result of an op, in its order; the path is a tree's.
+template <class Arguments, class Each>
+void each_result(Arguments& a, int64_t width, const Each& each) {
+  each(0, "out.tokens", ScalarType::Long, width,
+       [&](const Tensor& t) { a.tokens = {t.mutable_data_ptr(), t.scalar_type() == ScalarType::Long}; });
+  each(1, "out.num_accepted", ScalarType::Int, -1, [&](const Tensor& t) { a.num_accepted = out_pointer<int32_t>(t); });
+  each(2, "out.logprobs", ScalarType::Float, width, [&](const Tensor& t) { a.logprobs = out_pointer<float>(t); });
+  each(3, "out.status", ScalarType::Int, -1, [&](const Tensor& t) { a.status = out_pointer<int32_t>(t); });
+  if constexpr (Arguments::kHasPath)
+    each(4, "out.path", ScalarType::Int, width, [&](const Tensor& t) { a.path = out_pointer<int32_t>(t); });
+}
+
+// An op of two halves: prepare() makes Prepared<A> of the dispatcher's arguments, run(a, like) does the work.
+template <auto kPrepare, auto kRun, class Results>
+struct Verification;
+
+template <class A, class... Arguments, Prepared<A> (*kPrepare)(Arguments...), auto kRun, class... Result>
+struct Verification<kPrepare, kRun, std::tuple<Result...>> {
+  static std::tuple<Result...> call(Arguments... arguments) {
+    auto [a, like, width] = kPrepare(arguments...);
+    std::vector<Tensor> room;
+    each_result(a, width, [&, &like = like, B = a.B](int, const char*, ScalarType dtype, int64_t columns, auto take) {
+      room.push_back(columns < 0 ? empty({B}, dtype, like) : empty({B, columns}, dtype, like));
+      take(room.back());
+    });
+    if (a.B > 0) kRun(a, like);
+    return as_tuple(room, std::index_sequence_for<Result...>());
+  }
+
+  static void out(Arguments... arguments, const Result&... result) {
+    auto [a, like, width] = kPrepare(arguments...);
+    const Op op(A::kName, like);
+    const Tensor* const given[] = {&result...};
+    each_result(a, width, [&, B = a.B](int i, const char* name, ScalarType dtype, int64_t columns, auto take) {
+      check_out(op, name, *given[i], dtype, B, columns);
+      const Extent memory(*given[i]);
+      bool shared = (share_memory(memory, arguments) || ...);
+      for (int j = 0; j < i; ++j) shared |= share_memory(memory, *given[j]);
+      check(!shared, op, name, " must have memory of its own, got some of another argument's");
+      take(*given[i]);
+    });
+    if (a.B > 0) kRun(a, like);
+  }
+
+ private:
+  template <size_t... I>
+  static std::tuple<Result...> as_tuple(const std::vector<Tensor>& room, std::index_sequence<I...>) {
+    return {room[I]...};
+  }
+};
+
+}  // namespace specdec
