@@ -55,6 +55,7 @@ def rejection_sampler(method="standard"):
     """RejectionSampler, as `verify.made` leaves it."""
     return SimpleNamespace(
         is_processed_logprobs_mode=False,
+        is_logits_logprobs_mode=False,
         specdec_method=method,
         specdec_step=None,
         synthetic_conditional_rates=torch.tensor([1.0, 0.75, 0.5]) if method == "synthetic" else None,
@@ -86,6 +87,7 @@ def modules(monkeypatch):
     for name in ("vllm", "vllm.v1", "vllm.v1.outputs", "vllm.v1.spec_decode", "vllm.v1.spec_decode.metadata"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["vllm.v1.outputs"].SamplerOutput = SimpleNamespace
+    sys.modules["vllm.v1.outputs"].LogprobsTensors = lambda *tensors: tensors
     sys.modules["vllm.v1.spec_decode.metadata"].SpecDecodeMetadata = lambda num_draft_tokens, **other: SimpleNamespace(
         num_draft_tokens=num_draft_tokens, max_spec_len=max(num_draft_tokens), **other
     )

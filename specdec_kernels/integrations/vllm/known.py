@@ -41,9 +41,6 @@ PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
     (SAMPLER, "RejectionSampler.forward"): ("self metadata draft_probs logits sampling_metadata",),
     (SAMPLER, "RejectionSampler.apply_logits_processors"): ("self logits sampling_metadata metadata",),
-    (SAMPLER, "RejectionSampler._get_logprobs_tensors"): (
-        "self max_num_logprobs metadata logits target_logits bonus_logits sampled_token_ids",
-    ),
     (SAMPLER, "rejection_sample"): (_REJECTION_SAMPLE, _REJECTION_SAMPLE + _FLY),
     (PARAMS, "SamplingParams._validate_spec_decode"): ("self speculative_config",),
     (PROCESSORS, "build_logitsprocs"): ("vllm_config device is_pin_memory is_pooling_model custom_logitsprocs",),

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from specdec_kernels.integrations.vllm import processors
 from specdec_kernels.integrations.vllm.keys import keys
+from specdec_kernels.integrations.vllm.logprobs import logprobs
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
 
@@ -93,13 +94,10 @@ def forward(
         **method,
         **parameters,
     ).tokens.to(torch.int32)
-    logprobs = None
+    reported = None
     if sampling_metadata.max_num_logprobs is not None:
-        target, bonus = logits[metadata.target_logits_indices], logits[metadata.bonus_logits_indices]
-        logprobs = self._get_logprobs_tensors(
-            sampling_metadata.max_num_logprobs, metadata, logits, target, bonus, tokens
-        )
-    return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
+        reported = logprobs(self, sampling_metadata.max_num_logprobs, metadata, logits, tokens)
+    return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=reported)
 
 
 def sampling(sampling_metadata: Any) -> dict[str, Any]:

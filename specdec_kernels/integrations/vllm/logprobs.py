@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The logprobs of a V1 step by top_logprobs: from the rows as the model wrote them, which are neither copied to float32
+nor sorted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.ops.top_logprobs import top_logprobs
+
+
+def logprobs(self: Any, count: int, metadata: Any, logits: torch.Tensor, tokens: torch.Tensor) -> Any:
+    """``RejectionSampler._get_logprobs_tensors`` in a raw mode: of the emitted tokens [B, K+1] themselves and the
+    `count` most likely ids of their rows, [B (K+1), count+1], and the tokens' ranks."""
+    from vllm.v1.outputs import LogprobsTensors
+
+    R = logits.size(0)
+    ends = metadata.cu_num_sampled_tokens.to(torch.int64)
+    place = pad(ends[:-1], (1, 0))[:, None] + torch.arange(tokens.size(1), device=ends.device)  # rows of the tokens
+    of_row = torch.full((R + 1, 1), -1, dtype=torch.int64, device=tokens.device)
+    of_row[torch.where(place < ends[:, None], place, R), 0] = tokens.to(torch.int64)
+    found = top_logprobs(logits, row_stats(logits), count, tokens=of_row[:R])
+    ids = torch.cat([of_row[:R].clamp(min=0), found.ids], 1)
+    if self.is_logits_logprobs_mode:
+        values = logits.gather(1, ids).to(torch.float32)
+    else:
+        values = torch.cat([found.token_logprobs, found.logprobs], 1)
+    row = place.clamp_(max=R - 1).view(-1)
+    return LogprobsTensors(ids[row].to(torch.int32), values[row], found.token_ranks[row, 0])
