@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases from bug reports of inference engines, one after the other: what went wrong there, and that it does not here.
+
+ELSEWHERE names those that are the subject of another file's test.
+"""
+
+import ast
+
+import pytest
+import torch
+from support import backends, tiers
+from support.laws import chi_square
+from support.paths import TESTS
+from support.surface import same
+
+import specdec_kernels as sk
+from specdec_kernels import examples
+
+V, B, G = 37, 4, 3
+ELSEWHERE = {
+    "stale slots and seeds in padding rows": "ops/test_padded.py::test_what_is_absent_does_not_show",
+    "a graph replayed on new data": "ops/test_cuda_graph.py::test_replay_follows_its_inputs",
+    "a request moved through places in the batch": "ops/test_verify_chain_invariance.py::test_alone_and_in_any_order",
+    "batches of other sizes": "ops/test_verify_chain_invariance.py::test_among_many",
+    "shards of a batch": "engines/test_vllm_v2.py::test_the_same_tokens_whatever_the_shard",
+    "offsets beyond 2^31 elements": "ops/test_verify_chain_surface.py::test_offsets_past_2_31",
+    "row numbers beyond 2^31": "ops/test_verify_chain_rows.py::test_numbers_and_offsets_past_2_31",
+    "logprobs of some requests beside drafts of others": "engines/test_vllm_logprobs.py::test_of_every_emitted_token",
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_is_tested_elsewhere(case):
+    file, name = ELSEWHERE[case].split("::")
+    defined = [node.name for node in ast.parse((TESTS / file).read_text()).body if isinstance(node, ast.FunctionDef)]
+    assert name in defined
+
+
+def step(seed=0, rows=3.0):
+    """A step of B requests with G drafts each."""
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randn(B, G + 1, V, generator=generator) * rows
+    draft = target[:, :G] + torch.randn(B, G, V, generator=generator)
+    tokens = torch.multinomial(draft.softmax(2).view(-1, V), 1, generator=generator).view(B, G)
+    key = {"seed": torch.arange(B) + 100 * seed, "offset": torch.arange(B) * 7}
+    return {"target_logits": target, "draft_tokens": tokens, "draft_logits": draft} | key
+
+
+@pytest.mark.parametrize("id", [-1, -2, -(1 << 31), -(1 << 63)])
+def test_placeholders_beside_probability_rows(op_backend, id):
+    """Ids below 0 as the first draft, in the middle, last, and all of them: the draft ends there, whatever stands
+    behind, and the rows are not asked."""
+    x = step()
+    x["target_logits"], x["draft_logits"] = x["target_logits"].softmax(2), x["draft_logits"].softmax(2)
+    kinds = {"target_kind": "probs", "draft_kind": "probs"}
+    lengths = torch.tensor([0, 1, 2, 3])
+    ends = torch.arange(G) >= lengths[:, None]
+    dense = backends.run(
+        "verify_chain", op_backend, **x | {"draft_tokens": x["draft_tokens"].where(~ends, id)}, **kinds
+    )
+    x["target_logits"] = x["target_logits"][torch.arange(G + 1) <= lengths[:, None]]
+    x |= {name: x[name][~ends] for name in ("draft_tokens", "draft_logits")}
+    cu = torch.tensor([0, 0, 1, 3, 6])
+    assert same(dense, backends.run("verify_chain", op_backend, **x, **kinds, cu_draft=cu, max_draft=G))
+
+
+def warmed_up(real, dummy):
+    """A dummy step in the buffers that the real one then uses, results among them."""
+    buffers = {name: t.clone() for name, t in dummy.items()}
+    out = sk.verify_chain(**buffers)
+    for name, t in real.items():
+        buffers[name].copy_(t)
+    return sk.verify_chain(**buffers, out=out), sk.verify_chain(**real)
+
+
+def test_a_warm_up_on_dummy_data(op_backend):
+    """Zeros, ids of 0, one seed for all: nothing of it is in the real step."""
+    real = step(1)
+    dummy = {name: torch.zeros_like(t) for name, t in real.items()}
+    got, want = backends.there(op_backend, warmed_up, real, dummy)
+    assert same(got, want)
+
+
+def test_one_seed_and_offset_for_draft_test_and_residual():
+    """Draft, acceptance test and final draw by the same key: their numbers are not the same, so the law is p."""
+    N = 40_000
+    generator = torch.Generator().manual_seed(3)
+    z, y = torch.randn(2, 5, generator=generator)
+    key = {"seed": torch.arange(N), "offset": torch.full((N,), 11)}
+    drawn = sk.sample(y.expand(N, 5), **key)
+    out = sk.verify_chain(z.expand(N, 2, 5), drawn.tokens, y.expand(N, 1, 5), draft_stats=drawn.stats[:, None], **key)
+    seen = out.tokens[:, 0].bincount(minlength=5).tolist()
+    result = chi_square(seen, z.double().softmax(0).tolist())
+    assert result.passed and result.detects < 0.05, result
+    kept = out.num_accepted.float().mean().item()
+    assert abs(kept - torch.minimum(z.softmax(0), y.softmax(0)).sum().item()) < 4 * (0.25 / N) ** 0.5
+
+
+def test_greedy_and_nearly_greedy_beside_sampled(op_backend):
+    x = step(2, rows=1.0)
+    mixed = backends.run("verify_chain", op_backend, **x, temperature=torch.tensor([0.0, 1e-8, 1.0, 0.0]))
+    alone = backends.run("verify_chain", op_backend, **x, temperature=1.0)
+    assert same([t[2] for t in mixed], [t[2] for t in alone])
+    best = x["target_logits"].argmax(2)
+    for b in (0, 1, 3):
+        n = int(mixed.num_accepted[b])
+        assert torch.equal(mixed.tokens[b, : n + 1], best[b, : n + 1])
+        assert torch.equal(x["draft_tokens"][b, :n], best[b, :n])
+
+
+def forbidden(seed=0):
+    """Drafts that the target rules out, and a coin of 0 for every test."""
+    x = step(seed)
+    x["target_logits"][:, :G].scatter_(2, x["draft_tokens"][:, :, None], -torch.inf)
+    del x["seed"], x["offset"]
+    return x
+
+
+@pytest.mark.parametrize("rule", [{}, {"method": "block"}, {"rule": "thresholds", "alpha": (1e-30, 1e-30)}], ids=str)
+def test_a_coin_of_zero_accepts_nothing_forbidden(op_backend, rule):
+    x = forbidden()
+    out = backends.run("verify_chain", op_backend, **x, **rule, uniforms=torch.zeros(B, G + 1, dtype=torch.float64))
+    assert not out.num_accepted.any() and not out.status.any() and out.logprobs.isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["kseq", "recursive", "recursive_without_replacement", "target_only", "traversal"])
+def test_a_coin_of_zero_in_a_tree(op_backend, method):
+    x = forbidden(1)
+    parents = torch.tensor([[-1, 0, 0, 0]]).expand(B, 4).contiguous()
+    target, draft = x["target_logits"][:, :1].expand(B, 4, V), x["draft_logits"][:, :1].expand(B, 4, V)
+    banned = target[:, 0].isinf().to(torch.int32).argmax(1)
+    tokens = torch.stack([torch.zeros_like(banned), banned, banned, banned], 1)
+    u = torch.zeros(B, 5, dtype=torch.float64)
+    given = {"method": method, "uniforms": u, "max_depth": 1}
+    out = backends.run("verify_tree", op_backend, (parents, tokens), target.contiguous(), draft.contiguous(), **given)
+    assert not out.num_accepted.any() and (out.tokens[:, 0] != banned).all()
+
+
+@pytest.mark.parametrize("siblings", [33, 64])
+@pytest.mark.parametrize("method", ["kseq", "recursive", "recursive_without_replacement", "target_only", "traversal"])
+@pytest.mark.slow_in_triton
+def test_many_siblings(op_backend, method, siblings):
+    """More than a warp's, half of them equal: what the reference emits, and the last child can be the one."""
+    if op_backend == "cuda-on-cpu" and tiers.TIER != "all" and siblings == 64:
+        pytest.skip("the simulated device is slow: one number of them")
+    generator = torch.Generator().manual_seed(siblings)
+    N = siblings + 1
+    row, law = torch.randn(2, 1, V, generator=generator)
+    parents = torch.tensor([[-1] + [0] * siblings]).expand(6, N).contiguous()
+    drawn = torch.multinomial(law.softmax(1).expand(6, V), siblings, replacement=True, generator=generator)
+    tokens = torch.cat([torch.zeros(6, 1, dtype=torch.int64), drawn], 1)
+    u = torch.rand(6, N + 1, dtype=torch.float64, generator=generator)
+    u[0, 1:-1], u[0, -1] = 1 - 2.0**-53, 0.5  # every test fails that can
+    rows = {"target_logits": row.expand(6, N, V).contiguous(), "draft_logits": law.expand(6, N, V).contiguous()}
+    given = {"method": method, "uniforms": u, "max_depth": 1}
+    got = backends.run("verify_tree", op_backend, (parents, tokens), **rows, **given)
+    want = backends.run("verify_tree", "reference", (parents, tokens), **rows, **given)
+    assert torch.equal(got.tokens, want.tokens) and torch.equal(got.num_accepted, want.num_accepted)
+    assert not got.status.any()
+
+
+def test_p_and_q_that_all_but_agree(op_backend):
+    """What p = q (1 +- 1e-6) leaves, relative to float64; and p = q leaves nothing."""
+    generator = torch.Generator().manual_seed(8)
+    q = torch.rand(5, 200, generator=generator).softmax(1)
+    p = q * (1 + 1e-6 * torch.randint(-1, 2, q.shape, generator=generator))
+    left = (p.double() - q.double()).clamp(
+        min=0
+    )  # of the float32 numbers themselves: a subtraction of near ones is exact
+    out, mass = backends.run("residual", op_backend, p, q)
+    torch.testing.assert_close(mass.double(), left.sum(1), rtol=1e-6, atol=0)
+    torch.testing.assert_close(out.double(), left / left.sum(1, keepdim=True), rtol=1e-6, atol=0)
+    out, mass = backends.run("residual", op_backend, q, q)
+    assert not mass.any()
+    x = step(4)
+    x["draft_logits"] = x["target_logits"][:, :G].clone()
+    kept = backends.run("verify_chain", op_backend, **x)
+    assert (kept.num_accepted == G).all() and not kept.status.any()
+
+
+def test_a_row_of_nan_beside_good_ones(op_backend):
+    x = step(5)
+    want = backends.run("verify_chain", op_backend, **x)
+    x["target_logits"][1, 0] = torch.nan
+    got = backends.run("verify_chain", op_backend, **x)
+    others = torch.tensor([0, 2, 3])
+    assert same([t[others] for t in got], [t[others] for t in want])
+    assert got.status[1] == sk.STATUS_INVALID_ROW and 0 <= got.tokens[1, 0] < V and got.num_accepted[1] == 0
+
+
+def test_a_window_whose_end_is_masked(op_backend):
+    """Drafts of -1 behind each request's window, with rows of NaN there: as if the window ended."""
+    x = step(6)
+    lengths = torch.tensor([3, 1, 2, 0])
+    masked = torch.arange(G) >= lengths[:, None]
+    windowed = x | {"draft_tokens": x["draft_tokens"].where(~masked, -1)}
+    want = backends.run("verify_chain", op_backend, **windowed)
+    x["draft_tokens"] = windowed["draft_tokens"]
+    x["draft_logits"] = x["draft_logits"].where(~masked[:, :, None], torch.nan)
+    behind = torch.cat([torch.zeros(B, 1, dtype=torch.bool), masked], 1)[:, :, None]
+    x["target_logits"] = x["target_logits"].where(~behind, torch.nan)
+    assert same(backends.run("verify_chain", op_backend, **x), want)
+    assert (want.num_accepted <= lengths).all()
+
+
+def test_rows_that_are_minus_infinity_but_for_a_few(op_backend):
+    """A draft's law of 16 ids; a token that both rows rule out is neither accepted nor emitted, and says so."""
+    x = step(7)
+    x["draft_logits"][:, :, 16:] = -torch.inf
+    x["draft_tokens"] %= 16
+    x["target_logits"][:, :, 8:16] = -torch.inf
+    x["draft_tokens"][0, 0] = 20
+    x["target_logits"][0, 0, 20] = -torch.inf
+    out = backends.run("verify_chain", op_backend, **x)
+    assert out.status[0] == sk.STATUS_INVALID_DRAFT and out.num_accepted[0] == 0
+    assert not out.status[1:].any()
+    emitted = out.tokens[out.tokens >= 0]
+    assert not ((emitted >= 8) & (emitted < 16)).any() and out.logprobs.isfinite().all()
+    assert out.tokens[0, 0] != 20
+
+
+def test_one_coin_a_position():
+    """Cutoffs at random, as "synthetic" makes them: a coin for each position, so that the lengths are geometric."""
+    N, rate = 20_000, 0.7
+    x = {name: t[:1].expand(N, *t.shape[1:]) for name, t in step(8).items()}
+    x |= {"seed": torch.arange(N), "offset": torch.zeros(N, dtype=torch.int64)}
+    kept = sk.verify_chain(**x, rule="synthetic", alpha=rate).num_accepted
+    wanted = [*((1 - rate) * rate**i for i in range(G)), rate**G]
+    assert chi_square(kept.bincount(minlength=G + 1).tolist(), wanted).passed
+
+
+def test_the_examples_know_placeholders():
+    """The lists that other tests walk over hold short drafts too."""
+    given = [call.arguments["draft_tokens"] for call in examples.calls("verify_chain", V=V)]
+    assert any((tokens < 0).any() for tokens in given)
