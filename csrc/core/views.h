@@ -60,14 +60,18 @@ struct Sampling {
   SPECDEC_HD bool has_tensors() const { return temperature || top_k || top_p || min_p; }
   SPECDEC_HD explicit operator bool() const { return has_numbers || has_tensors(); }
   SPECDEC_HD bool filters() const { return top_k || top_p || min_p || numbers.filter(); }  // some row may have one
-  SPECDEC_HD Filters operator[](int64_t i) const {
-    Filters f = numbers;
-    if (temperature) f.temperature = temperature[i];
-    if (top_k) f.top_k = top_k[i];
-    if (top_p) f.top_p = top_p[i];
-    if (min_p) f.min_p = min_p[i];
+  // What is known to filter nothing is a temperature.
+  template <bool kFiltered = true>
+  SPECDEC_HD Filters at(int64_t i) const {
+    Filters f;
+    f.temperature = temperature ? temperature[i] : numbers.temperature;
+    if (!kFiltered) return f;
+    f.top_k = top_k ? top_k[i] : numbers.top_k;
+    f.top_p = top_p ? top_p[i] : numbers.top_p;
+    f.min_p = min_p ? min_p[i] : numbers.min_p;
     return f;
   }
+  SPECDEC_HD Filters operator[](int64_t i) const { return at(i); }
 };
 
 // Rows of one side: [N, V], or [B, rows, V] with a stride of its own for each dimension.

@@ -10,10 +10,9 @@ namespace specdec {
 // Block `part` of a row: each of its warps takes per_warp chunks in turn.
 template <class F>
 SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& f) {
-  for (int k = 0; k < per_warp; ++k) {
-    const int64_t c = (int64_t(part) * per_warp + k) * kWarps + threadIdx.x / kLanes;
-    if (c < chunks) f(c);
-  }
+  const int first = part * per_warp * kWarps, behind = first + per_warp * kWarps;  // a row has at most 2^14
+  const int end = behind < int(chunks) ? behind : int(chunks);
+  for (int c = first + int(threadIdx.x) / kLanes; c < end; c += kWarps) f(c);
 }
 
 // What a pass over rows leaves of their chunks.
@@ -44,13 +43,16 @@ class TableRoom {
   bool has_samples_;
 };
 
+// Of the row that is number `index` in the table
 SPECDEC_DEVICE void reduce_chunks(const Row& row, const Filters& filters, int part, int per_warp,
-                                  const ChunkTable& table) {
+                                  const ChunkTable& table, int64_t index) {
   const float scale = filters.scale();
-  float* samples = filters.any(row.V) ? table.samples : nullptr;
+  const bool samples = filters.any(row.V) && table.samples;
+  const int64_t first = index * chunk_count(row.V);
   for_chunks(chunk_count(row.V), part, per_warp, [&](int64_t c) {
-    const ChunkStats stats = chunk_stats(row, c, scale, samples ? samples + c * kLanes : nullptr);
-    if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
+    const int64_t at = first + c;
+    const ChunkStats stats = chunk_stats(row, c, scale, samples ? table.samples + at * kLanes : nullptr);
+    if (threadIdx.x % kLanes == 0) __stcg(table.max + at, stats.max), __stcg(table.sum + at, stats.sum);
   });
 }
 

@@ -196,9 +196,11 @@ for op in ("row_stats", "sample", "residual", "top_logprobs", "support", "verify
 def direct_call(name, index, other):
     """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
     _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **examples.calls(name, V=11)[0].arguments)
-    args = list(args)
+    args, names = list(args), [argument.name for argument in op._schema.arguments]
     if isinstance(index, str):
-        index = [argument.name for argument in op._schema.arguments].index(index)
+        index = names.index(index)
+    if "numbers" in names and names.index("numbers") < len(args):  # a parameter is one or the other
+        args[names.index("numbers")] = ()
     args[index] = other(args[index]) if callable(other) else other
     return op(*args)
 

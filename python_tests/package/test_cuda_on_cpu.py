@@ -192,19 +192,27 @@ def test_bad_orders_and_grids(module):
 
 
 @pytest.fixture(scope="module")
-def worker():
-    """A process whose ops the checked kernels replace, one build after another. What it allocates is not zero but
-    0x7F7F..."""
+def workers():
+    made = []
+    yield made
+    for one in made:
+        one.process.terminate()
+        one.process.wait()
+
+
+@pytest.fixture
+def worker(workers):
+    """A process whose ops the checked kernels replace, one build after another, until a mutant ends it. What it
+    allocates is not zero but 0x7F7F..."""
     environment = {
         "OMP_NUM_THREADS": "1",
         "MALLOC_PERTURB_": "128",
         "SPECDEC_SCHEDULE": "descending",
         "SPECDEC_BLOCK_ORDER": "descending",
     }
-    made = Worker("checked", environment)
-    yield made
-    made.process.terminate()
-    made.process.wait()
+    if not workers or not workers[-1].alive():
+        workers.append(Worker("checked", environment))
+    return workers[-1]
 
 
 @pytest.mark.thorough

@@ -240,12 +240,7 @@ CUDA = {
         "return dist.kind == Kind::kOneHot;",
         agrees("wide draft", "token"),
     ),
-    "parameters swapped": (
-        RULES,
-        "alpha ? r.first.nearest(alpha[b])",
-        "second ? r.first.nearest(second[b])",
-        LOSSY_TENTH,
-    ),
+    "parameters swapped": (RULES, "r.first.nearest(alpha_of(b))", "r.first.nearest(second_of(b))", LOSSY_TENTH),
     "entropy not normalised": (
         TEAM,
         "d.stats.log_norm + sum * exp(-double(d.stats.log_norm))",
@@ -396,7 +391,7 @@ CUDA = {
     ),
     "judged as well": (
         LAUNCHES,
-        "if (walks || threadIdx.x != 0) return;",
+        "if (!tests || threadIdx.x != 0) return;",
         "if (threadIdx.x != 0) return;",
         agrees("long chain", "token"),
     ),

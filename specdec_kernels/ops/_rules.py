@@ -66,10 +66,24 @@ _EXACT = RuleArguments(None, None, ())
 
 
 def arguments(
-    op: str, method: str, rule, alpha, n: int, device: torch.device, positions: int | None = None
+    op: str,
+    method: str,
+    rule,
+    alpha,
+    n: int,
+    device: torch.device,
+    positions: int | None = None,
+    require_exact: bool = False,
 ) -> RuleArguments:
     """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2], as the ops take them. Of a chain's
     `positions` the rule "synthetic" takes as many rates: a tuple, or [n, positions]."""
+    made = _arguments(op, method, rule, alpha, n, device, positions)
+    if _check.flag(op, "require_exact", require_exact):
+        made.require_exact(op)
+    return made
+
+
+def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
     if alpha is None and isinstance(rule, str) and rule == "exact":
         return _EXACT
     if isinstance(rule, torch.Tensor):

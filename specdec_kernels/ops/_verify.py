@@ -96,29 +96,35 @@ def _parameters(op, prefix, values, n, device):
     return _check.sampling(op, prefix, values, n, device) if are_given(*values) else (values, ())
 
 
-def check_out(op, out, B, depth, device, path=False):
-    """The caller's tensors that the result is written to, by name."""
-    tokens = {"B": B, ("D+1" if path else "G+1"): depth + 1}
-    results = {
+def run(op, kind, arguments, out, B, depth):
+    """The op's results, as `kind` names them, or the caller's tensors `out` after it has written to them."""
+    call = getattr(torch.ops.specdec, op)
+    if out is None:
+        return kind(*call(*arguments))
+    call.out(*arguments, **_results(op, kind, out, B, depth, arguments))
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version(out)  # what autograd has saved of them is no longer what it was
+    return kind(*out)
+
+
+def _results(op, kind, out, B, depth, arguments):
+    """The caller's tensors by name, checked."""
+    device = next(x.device for x in arguments if isinstance(x, torch.Tensor))
+    tokens = {"B": B, ("D+1" if "path" in kind._fields else "G+1"): depth + 1}
+    forms = {
         "tokens": (_check.INTEGERS, tokens),
         "num_accepted": (_check.INT32, {"B": B}),
         "logprobs": (_check.FLOAT32, tokens),
         "status": (_check.INT32, {"B": B}),
-        **({"path": (_check.INT32, tokens)} if path else {}),
+        "path": (_check.INT32, tokens),
     }
-    if not isinstance(out, (tuple, list)) or len(out) != len(results):
+    if not isinstance(out, (tuple, list)) or len(out) != len(kind._fields):
         came = f"{len(out)} of them" if isinstance(out, (tuple, list)) else type(out).__name__
-        raise TypeError(f"{op}: out must be ({', '.join(results)}), got {came}")
-    for x, (name, (dtypes, shape)) in zip(out, results.items()):
+        raise TypeError(f"{op}: out must be ({', '.join(kind._fields)}), got {came}")
+    for name, x in zip(kind._fields, out):
+        dtypes, shape = forms[name]
         _check.tensor(op, f"out.{name}", x, dtypes, device)
         _check.shape(op, f"out.{name}", x, **shape)
         if not x.is_contiguous():
             raise ValueError(f"{op}: out.{name} must be contiguous, got strides {list(x.stride())}")
-    return dict(zip(results, out))
-
-
-def write(overload, arguments, out):
-    """The op, its results written to `out`. What autograd has saved of them is no longer what it was."""
-    overload(*arguments, **out)
-    if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(out.values())
+    return dict(zip(kind._fields, out))

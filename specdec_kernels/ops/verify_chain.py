@@ -145,22 +145,16 @@ def verify_chain(
     draft_stats = _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
     if draft_logits is None:
         _verify.check_no_draft(op, draft_stats, draft_row, draft)
-    rules = _rules.arguments(op, method, rule, alpha, B, device, G)
-    if _check.flag(op, "require_exact", require_exact):
-        rules.require_exact(op)
+    rules = _rules.arguments(op, method, rule, alpha, B, device, G, require_exact)
     of_sides = (target, target_stats, target_kind, draft, draft_stats, draft_kind)
     sides, numbers = _verify.sides(op, B, device, *of_sides, rules.given)
     needed = rules.given or not _check.is_greedy(temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
-
     drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
     num_requests = _check.present(op, "num_requests", num_requests, device)
     by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, seed, offset, uniforms)
     arguments = (*drafted, *sides, *by, target_row, draft_row, num_requests, numbers, rules.numbers)
-    if out is None:
-        return VerifyChainOutput(*torch.ops.specdec.verify_chain(*arguments))
-    _verify.write(torch.ops.specdec.verify_chain.out, arguments, _verify.check_out(op, out, B, G, device))
-    return VerifyChainOutput(*out)
+    return _verify.run(op, VerifyChainOutput, arguments, out, B, G)
 
 
 def _bonus_of(op, bonus_tokens, B, device):

@@ -135,7 +135,6 @@ def verify_tree(
     N = parents.size(1)
     max_depth = depth if max_depth is None else _depth(op, max_depth)
     tables = _tables(op, target_row, draft_row, links, B, N, device)
-
     target = (temperature, top_k, top_p, min_p)
     draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, {"B": B, "M": M}, device)
@@ -146,23 +145,15 @@ def verify_tree(
         draft_logits, draft_stats, draft, tables[1] = None, None, _NONE, None
     if method == "greedy":
         target_stats, target = None, _NONE
-    rules = _rules.arguments(op, method, rule, alpha, B, device)
-    if _check.flag(op, "require_exact", require_exact):
-        rules.require_exact(op)
+    rules = _rules.arguments(op, method, rule, alpha, B, device, None, require_exact)
     of_sides = (target, target_stats, target_kind, draft, draft_stats, draft_kind)
     sides, numbers = _verify.sides(op, B, device, *of_sides, rules.given)
     needed = method != "greedy" and (rules.given or not _check.is_greedy(temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
-
     nodes = (parents, tokens, draft_nodes, target_logits, draft_logits, TREE_METHODS[method].code, max_depth)
     num_requests = _check.present(op, "num_requests", num_requests, device)
     by = (rules.rule, rules.alpha, seed, offset, uniforms, num_requests, numbers, rules.numbers)
-    arguments = (*nodes, *tables, *sides, *by)
-    if out is None:
-        return VerifyTreeOutput(*torch.ops.specdec.verify_tree(*arguments))
-    given = _verify.check_out(op, out, B, max_depth, device, path=True)
-    _verify.write(torch.ops.specdec.verify_tree.out, arguments, given)
-    return VerifyTreeOutput(*out)
+    return _verify.run(op, VerifyTreeOutput, (*nodes, *tables, *sides, *by), out, B, max_depth)
 
 
 _NONE = (None,) * 4

@@ -18,7 +18,7 @@ struct Sample {
   int64_t k = 1;
   bool replacement = true;
   Ints seed, offset, slot;           // [N]
-  int64_t first_slot = 0;           // where no tensor tells
+  int64_t first_slot = 0;            // where no tensor tells
   const double* uniforms = nullptr;  // [N, k], in place of seed, offset and slot
   int64_t* tokens = nullptr;         // [N, k]
   float* logprobs = nullptr;         // [N, k]

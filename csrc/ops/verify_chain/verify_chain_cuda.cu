@@ -43,21 +43,32 @@ template <bool kFiltered>
 SPECDEC_DEVICE void make_stats(const Side& side, const Reduced& reduced, int64_t start, int64_t b, int64_t i) {
   const int64_t index = side.index(start, b, i), chunks = chunk_count(side.rows.V);
   const RowStats stats =
-      block_stats<kFiltered>(side.at(start, b, i), side.sampling[b], reduced.table.row(index, chunks));
+      block_stats<kFiltered>(side.at(start, b, i), side.sampling.at<kFiltered>(b), reduced.table.row(index, chunks));
   if (threadIdx.x == 0) reduced.stats[index] = stats;
+}
+
+template <bool kFiltered>
+SPECDEC_DEVICE void reduce_part(const Side& side, const Reduced& reduced, int64_t start, int64_t b, int64_t i, int part,
+                                int per_warp) {
+  reduce_chunks(side.at(start, b, i), side.sampling.at<kFiltered>(b), part, per_warp, reduced.table,
+                side.index(start, b, i));
 }
 
 template <bool kFiltered>
 __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const Step s) {
   const VerifyChain& a = s.a;
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;
-  const int64_t unit = blockIdx.x / blocks, b = unit % a.B, i = unit / a.B;
+  const int unit = int(blockIdx.x) / blocks, b = unit % int(a.B), i = unit / int(a.B);  // a grid has less than 2^31
   const int part = int(blockIdx.x % blocks);
   if (!a.present.has(b)) {
     if (i == 0 && part == 0) put_absent(a, b, threadIdx.x, kThreads);
     return;
   }
-  const int64_t g = a.drafted(b), start = a.start(b);
+  const int64_t g = a.drafted(b);
+  // What every thread knows lies here: the pass over the rows has no register to spare for it.
+  __shared__ int64_t start;
+  __shared__ bool reads[2], tests;
+  if (threadIdx.x == 0) start = a.start(b);
 
   bool needless = i > g || (threadIdx.x == 0 && a.G + 1 - atomicAdd(s.stop + b, 0) < i);
   for (int64_t j = threadIdx.x; j < i && j < g; j += kThreads) needless |= !a.has_draft(b, j);
@@ -68,21 +79,21 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   const bool reads_draft_row = s.draft.stats &&
                                (walks ? reads_draft(a, b, i) : a.has_draft(b, i) && !greedy_target(s, b, i)) &&
                                a.draft.has_row(start, b, i);
-  const bool of_target = part < s.target.blocks;
-  if (of_target ? reads_target : reads_draft_row) {
-    const Side& side = of_target ? a.target : a.draft;
-    const Reduced& reduced = of_target ? s.target : s.draft;
-    reduce_chunks(side.at(start, b, i), side.sampling[b], of_target ? part : part - s.target.blocks, s.per_warp,
-                  reduced.table.row(side.index(start, b, i), chunk_count(side.rows.V)));
+  if (threadIdx.x == 0) reads[0] = reads_target, reads[1] = reads_draft_row, tests = !walks;
+  if (part < s.target.blocks ? reads_target : reads_draft_row) {
+    if (part < s.target.blocks)
+      reduce_part<kFiltered>(a.target, s.target, start, b, i, part, s.per_warp);
+    else
+      reduce_part<kFiltered>(a.draft, s.draft, start, b, i, part - s.target.blocks, s.per_warp);
   }
   if (!last_block(s.tested_blocks + unit, blocks)) return;
 
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
-    if (which == 0 ? reads_target : reads_draft_row)
+    if (reads[which])
       make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, start, b, i);
   }
-  if (walks || threadIdx.x != 0) return;
+  if (!tests || threadIdx.x != 0) return;
   NoExecutor executor;
   const DraftTest test = test_draft(executor, a, b, i);
   if (test.accepted)
@@ -93,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
 
 __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
-  const int64_t b = blockIdx.x / s.residual_blocks, chunks = chunk_count(a.target.rows.V);
+  const int64_t b = blockIdx.x / s.residual_blocks;
   if (!a.present.has(b) || a.by_rule(b)) return;
   const int part = int(blockIdx.x % s.residual_blocks);
   const int64_t i = a.G + 1 - s.stop[b];
@@ -107,9 +118,9 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
 
   // The row's own chunk sums are at hand where judge_rows made its law and no filter took anything away.
   const bool draws = stop.p.valid() && has_row(stop.p);
-  const bool plain = stop.q.kind == Kind::kNothing;
-  const bool held = plain && s.target.stats && !a.target.sampling[b].any(a.target.rows.V);
-  const int64_t at = a.target.index(a.start(b), b, i) * chunks;
+  const volatile Kind& of_q = stop.q.kind;  // looked up again behind the pass, which has no register to spare for it
+  const bool held = of_q == Kind::kNothing && s.target.stats && !a.target.sampling[b].any(a.target.rows.V);
+  const int64_t chunks = chunk_count(a.target.rows.V), at = a.target.index(a.start(b), b, i) * chunks;
   const float* chunk_max = s.target.stats ? s.target.table.max + at : nullptr;
   float* sum = held ? s.target.table.sum + at : s.residual + b * chunks;
   if (!draws || held) {
@@ -118,7 +129,8 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
     sum_chunks(stop.p, stop.q, part, s.residual_per_warp, chunk_max, sum);
     if (!last_block(s.summed + b, s.residual_blocks)) return;
   }
-  BlockExecutor executor(RowStats{}, sum, chunk_max, plain ? BlockExecutor::kPlain : BlockExecutor::kPair);
+  BlockExecutor executor(RowStats{}, sum, chunk_max,
+                         of_q == Kind::kNothing ? BlockExecutor::kPlain : BlockExecutor::kPair);
   finish(executor, a, b, i, stop);
 }
 
