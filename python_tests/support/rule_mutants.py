@@ -209,7 +209,12 @@ CUDA = {
     "cap at 1": (LAW, "pi.mixture.of_q = float(1 / (1 - alpha));", "pi.mixture.of_q = 1;", agrees("tiny", "token")),
     "R without c": (LOSSY, "subtraction.s = float(c);", "subtraction.s = 1;", agrees("long chain", "block")),
     "R of a one-hot without c": (LOSSY, "1 - c * p.prob(q.hot)", "1 - p.prob(q.hot)", LOSSY_BONUS),
-    "bracket without beta": (LOSSY, "return x.under <= x.t * R;", "return x.under <= R;", LOSSY_TENTH),
+    "bracket without beta": (
+        LOSSY,
+        "return x.under <= x.t * R;",
+        "return x.under <= R;",
+        agrees("wide draft", "token"),
+    ),
     "bracket closed early": (LOSSY, "kClose = 0x1p-21", "kClose = 0x1p-5", LOSSY_TENTH),
     "bracket takes the wrong side": (
         LOSSY,
@@ -327,17 +332,12 @@ CUDA = {
         "of_p = mixture.of_p, ",
         agrees("tiny", "block"),
     ),
-    "an empty residual is drawn from p": (
-        PLACE,
-        "at.from = C::From(at.from + 1);",
-        "at.from = C::kTarget;",
-        LOSSY_TENTH,
-    ),
+    "an empty residual is drawn from p": (PLACE, "at.from = C::From(at.from + 1);", "at.from = C::kTarget;", FORBIDDEN),
     "logprob of pi": (
         PLACE,
         "final_token(executor, x.p, PositionCandidates",
         "final_token(executor, x.pi.dist, PositionCandidates",
-        agrees("tiny", "token"),
+        agrees("filters", "token"),
     ),
     "a greedy target never reads q": (
         PLACE,
@@ -360,7 +360,7 @@ CUDA = {
         BLOCK,
         "if (!x.tested || x.r == 1) return x.r;",
         "if (!x.tested) return x.r;",
-        agrees("wide draft", "block"),
+        NOTHING_LACKING,
     ),
     "the next test's uniform": (BLOCK, "a.accept_uniform(b, i - 1)", "a.accept_uniform(b, i)", agrees("tiny", "block")),
     "h of an open pi": (
@@ -431,12 +431,6 @@ TRITON = {
     ),
     "TV without alpha": (T_PI, "pi.confidence_gap <= alpha * found", "pi.confidence_gap <= found", GROUPS),
     "overlap for TV": (T_PI, "tl.maximum(x - t_c * y, 0.0)", "tl.minimum(x, t_c * y)", GROUPS),
-    "a kept one-hot behind p's vocabulary": (
-        T_PI,
-        "is_row_rule(rule) & (q.hot < target.V)",
-        "is_row_rule(rule)",
-        behind("token"),
-    ),
     "opt_log by maxima": (T_RULES, "(rule == DIFF_LOG) | (rule == OPT_LOG)", "(rule == DIFF_LOG)", GROUPS),
     # Confidences
     "temperature stays in a confidence": (
