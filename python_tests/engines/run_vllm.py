@@ -23,6 +23,8 @@ def run(model, job):
     )
     tokens, logprobs = [], []
     for call in job["calls"]:
+        if bias := call["sampling"].get("logit_bias"):  # JSON's names are words
+            call["sampling"]["logit_bias"] = {int(token): x for token, x in bias.items()}
         seeds = call.get("seeds") or [None] * len(call["prompts"])
         sampling = [SamplingParams(seed=seed, ignore_eos=True, **call["sampling"]) for seed in seeds]
         outputs = [x.outputs[0] for x in llm.generate(call["prompts"], sampling, use_tqdm=False)]

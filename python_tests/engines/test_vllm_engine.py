@@ -89,6 +89,16 @@ def test_greedy_text_is_that_of_no_drafts():
     assert ngram["accepted"] > 0 and small["drafted"] > 0
 
 
+def test_min_p_and_bias_under_speculation():
+    """Which vLLM refuses: drafts of the target itself are kept under min-p, and a bias leaves the text of no drafts."""
+    biased = call(seeds=None, temperature=0.0, logit_bias={"198": -100.0, "28": 3.0})
+    calls = [biased, call(seeds=None, temperature=0.0), call(temperature=1.0, min_p=0.1, logprobs=2)]
+    (plain, drafted), _ = engine((None, calls), (draft("target"), calls))
+    assert near(drafted["tokens"][0], plain["tokens"][0]) and not near(plain["tokens"][0], plain["tokens"][1])
+    assert drafted["accepted"] > 0.98 * drafted["drafted"] > 200
+    assert all(len(ranks) == 48 and min(ranks) == 1 for ranks in drafted["ranks"][2])
+
+
 def test_prompt_lookup_and_processors_at_temperature_one():
     """One-hot drafts beside penalties, bans and fewest tokens, which vLLM applies to the rows before the test."""
     banned = call(temperature=1.0, repetition_penalty=1.2, min_tokens=40, bad_words=[" the"])
@@ -104,7 +114,8 @@ def test_off_without_the_variable():
 
 def parameters(root, module, name):
     """Of the function of this name, written in this module or imported there: the names of its parameters."""
-    tree = ast.parse((root / module.replace(".", "/")).with_suffix(".py").read_text())
+    path = root / module.replace(".", "/")
+    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
     for x in tree.body:
         if isinstance(x, ast.ImportFrom) and name in (alias.name for alias in x.names):
             return parameters(root, x.module, name)
@@ -112,7 +123,7 @@ def parameters(root, module, name):
         tree = next(x for x in tree.body if getattr(x, "name", None) == part)
     every = tree.args
     assert not every.vararg and not every.kwarg
-    return " ".join(x.arg for x in every.posonlyargs + every.args + every.kwonlyargs)
+    return " ".join(x.arg for x in every.posonlyargs + every.args + every.kwonlyargs if x.arg != "cls")
 
 
 @pytest.mark.parametrize("version", known.VERSIONS)

@@ -93,7 +93,7 @@ def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
         alpha, numbers = _alpha(op, alpha, n, device, positions)
         return RuleArguments(rule, alpha, (_check.NOT_GIVEN, *numbers) if numbers else ())
     if isinstance(rule, str):
-        rule = rule_named(rule, 4)
+        rule = rule_named(rule, 5)
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}")
     if rule not in _METHODS[method].rules:
