@@ -43,13 +43,16 @@ def apply_logits_processors(
 ) -> torch.Tensor:
     """``RejectionSampler.apply_logits_processors`` of rows [D, V]: biases, before penalties as without drafts, and
     behind them what min-p cuts away, since vLLM's own verification knows of none."""
+    least = None if sampling_metadata.all_greedy else min_p(sampling_metadata)
+    biased = [x for x in sampling_metadata.logitsprocs.non_argmax_invariant if getattr(x, "biases", None)]
+    if least is None and not biased:
+        return upstream(self, logits, sampling_metadata, metadata)
     counts = torch.tensor(metadata.num_draft_tokens, device=logits.device)
-    for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
-        if getattr(processor, "biases", None):
-            _add(logits, processor, counts)
+    for processor in biased:
+        total = sum(len(of) * metadata.num_draft_tokens[request] for request, of in processor.biases.items())
+        _add(logits, processor, counts, total)
     logits = upstream(self, logits, sampling_metadata, metadata)
-    least = min_p(sampling_metadata)
-    if least is None or sampling_metadata.all_greedy:
+    if least is None:
         return logits
     given = (least, sampling_metadata.temperature)
     share, temperature = (x.repeat_interleave(counts, output_size=logits.size(0))[:, None] for x in given)
@@ -57,11 +60,10 @@ def apply_logits_processors(
     return logits.masked_fill_(logits < logits.amax(1, keepdim=True) + reach, -torch.inf)
 
 
-def _add(logits: torch.Tensor, processor: Any, counts: torch.Tensor) -> None:
-    """Each bias (request, token) to all rows of its request."""
+def _add(logits: torch.Tensor, processor: Any, counts: torch.Tensor, total: int) -> None:
+    """Each bias (request, token) to all rows of its request, `total` of them."""
     request, token = (x.to(torch.int64) for x in processor.logits_slice)
     times = counts[request]
-    total = int(times.sum())
     first = (counts.cumsum(0) - counts)[request] - (times.cumsum(0) - times)
     row = first.repeat_interleave(times, output_size=total) + torch.arange(total, device=logits.device)
     repeated = [x.repeat_interleave(times, output_size=total) for x in (token, processor.bias_tensor)]
