@@ -18,6 +18,7 @@ from specdec_kernels.registry import (
     keeps_target,
     rule_named,
 )
+from specdec_kernels.rules import NAMES
 
 _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS}
 
@@ -53,7 +54,7 @@ class RuleArguments(NamedTuple):
     def _of(self, b: int) -> tuple[str, list]:
         """A request's rule, and the parameters that are given: for each position where that makes a difference."""
         code = self.numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
-        rule = next(name for name in RULES if RULES[name].code == code)
+        rule = NAMES[code]
         if self.alpha is None:
             return rule, [[x for x in self.numbers[1:] if x == x]]
         own = self.alpha[b % self.alpha.size(0)]

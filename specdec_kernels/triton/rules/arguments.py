@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.rules import TABLE
+from specdec_kernels.rules import NAMES, TABLE
 
 from ..core import check
 from ..core.check import that
@@ -52,11 +52,10 @@ def check_alpha(op: str, alpha: torch.Tensor, like, B: int, G: int | None) -> to
 
 def check_rules(op: str, codes: list, alpha, block: bool, at: str) -> None:
     """The rules of requests, with parameters of each or for all; `at` says where a request's stand."""
-    names = {rule.code: name for name, rule in TABLE.items()}
     for b, code in enumerate(codes):
         here = at.format(b)
-        that(code in names, op, f"rule must be a code from 0 to {len(TABLE) - 1}, got {code:g}{here}")
-        name, rule = names[code], TABLE[names[code]]
+        that(code in NAMES, op, f"rule must be a code from 0 to {len(TABLE) - 1}, got {code:g}{here}")
+        name, rule = NAMES[code], TABLE[NAMES[code]]
         wanted = f"rule {name} is no law, so method must be token, got block{here}"
         that(not block or rule.defines_distribution, op, wanted)
         for values in alphas_of(alpha, b)[: None if name == "synthetic" else 1]:
