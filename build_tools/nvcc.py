@@ -71,12 +71,14 @@ def archs(nvcc: Nvcc) -> list[str]:
 
 
 def code_flags(archs: list[str]) -> str:
-    """["8.0", "12.0+PTX"] -> machine code for both, and PTX of the second for GPUs to come."""
-    flags = []
-    for arch in archs:
+    """["8.0", "8.6", "12.0+PTX"] -> machine code for all, and PTX of the third for GPUs to come. No source asks for
+    more than the first of a generation has: one PTX of it serves the others of that generation, and ptxas differs."""
+    flags, oldest = [], {}
+    for arch in sorted(archs, key=lambda arch: float(_ARCH.fullmatch(arch)[1])):
         number, letter, ptx = _ARCH.fullmatch(arch).groups()
         name = number.replace(".", "") + letter
-        flags.append(f"-gencode arch=compute_{name},code=sm_{name}")
+        source = name if letter or ptx else oldest.setdefault(number.split(".")[0], name)
+        flags.append(f"-gencode arch=compute_{source},code=sm_{name}")
         if ptx:
             flags.append(f"-gencode arch=compute_{name},code=compute_{name}")
     return " ".join(flags)

@@ -133,15 +133,21 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(f"not collected: tests on {name}: {reason}")
     for name, (ran, compiled) in specialisations.counts().items():
         terminalreporter.write_line(f"{name}: ran {ran} of the {compiled} kernel specialisations that are compiled")
-    for line in specialisations.never_ran() if _whole(config) else ():
-        terminalreporter.write_line(f"never ran: {line}", red=True)
     if tally.tests:
         terminalreporter.section("agreement with the float64 reference, by backend")
         for line in tally.lines():
             terminalreporter.write_line(line)
-        for name in tally.over_the_cap():
-            terminalreporter.write_line(f"{name}: more flips than the cap allows", red=True)
     if tally.notes:
         terminalreporter.section("measured")
         for line in sorted(tally.notes):
             terminalreporter.write_line(line)
+
+
+def pytest_unconfigure(config):
+    """Why a session failed in which no test did, as its last words."""
+    if hasattr(config, "workeroutput"):
+        return
+    for name in tally.over_the_cap():
+        print(f"FAILED: {name}: more flips than the cap allows")
+    for line in specialisations.never_ran() if _whole(config) else ():
+        print(f"FAILED: a kernel never ran: {line}")

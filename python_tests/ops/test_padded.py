@@ -125,6 +125,12 @@ def test_rows_of_many_blocks(op_backend, op):
         assert_padded(op, run, call.arguments, "nan", torch.tensor([1]), 1)
 
 
+def test_blocks_by_rules_of_their_own(op_backend):
+    calls = {call.name: call.arguments for call in examples.calls("verify_chain")}
+    args = calls["rules from 4, block"] | {"draft_logits": calls["a bonus row of the draft's"]["draft_logits"]}
+    assert_padded("verify_chain", backends.call("verify_chain", op_backend), args, "nan", torch.tensor([3]), 3)
+
+
 def test_room_behind_the_drafts(op_backend):
     """In a padded ragged call D is how much room there is."""
     call = next(call for call in examples.calls("verify_chain") if call.name == "ragged")

@@ -219,18 +219,16 @@ def test_every_edge_by_quadrature_golden(verify, backend):
 
 
 @pytest.mark.parametrize("scenario", checks.SCENARIOS)
-@pytest.mark.one_backend
+@pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(backend, verify, scenario):
     """10^6 steps, in make test a fifth of them, drafts drawn by the sample op from the same seeds: drafting, acceptance
-    and the final draw together. Simulated backends take as many as their time allows, and find as much less."""
+    and the final draw together."""
 
     def sample(logits, seed, offset, slot, **params):
         return backends.run("sample", backend, logits, seed=seed, offset=offset, slot=slot, **params).tokens[:, 0]
 
-    n = {"cuda-on-cpu": 1_000, "cuda-on-cpu-checked": 500, "triton-interpret": 10_000, "reference": 4_000}.get(
-        backend, 1_000_000 if tiers.TIER == "all" else 200_000
-    )
+    n = 4_000 if backend == "reference" else 1_000_000 if tiers.TIER == "all" else 200_000
     result = checks.check_joint_law(verify, scenario, n=n, sample=sample)
     assert result.detects < (0.013 if n == 1_000_000 else 0.013 * 5**0.5) or n < 200_000
 
@@ -272,14 +270,14 @@ def test_identical_laws_accept_everything(verify, backend):
     assert (out.num_accepted == 1).all() and (out.status == 0).all()
 
 
-@pytest.mark.one_backend
+@pytest.mark.law
 @pytest.mark.slow
 def test_expected_tokens_match_the_theory(verify, backend):
     """The mean number of emitted tokens on identical positions is Leviathan's Eq. (1), within 5 sigma."""
     from specdec_kernels import theory
 
     p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)
-    n, gamma = {"cuda-on-cpu": 1000, "cuda-on-cpu-checked": 500}.get(backend, scale(20_000, backend)), 4
+    n, gamma = scale(20_000, backend), 4
     rng = torch.Generator().manual_seed(5)
     drafts = torch.multinomial(q.softmax(-1), n * gamma, replacement=True, generator=rng).reshape(n, gamma)
     out = verify(

@@ -102,6 +102,10 @@ def test_code_flags():
         "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120,code=sm_120 "
         "-gencode arch=compute_120,code=compute_120"
     )
+    assert nvcc.code_flags(["8.6", "8.9+PTX", "8.0"]) == (
+        "-gencode arch=compute_80,code=sm_80 -gencode arch=compute_80,code=sm_86 "
+        "-gencode arch=compute_89,code=sm_89 -gencode arch=compute_89,code=compute_89"
+    )
 
 
 def test_the_page_without_a_compiler_has_no_cuda():

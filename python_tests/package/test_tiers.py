@@ -63,6 +63,8 @@ def test_values_that_go_together_stay_together():
         ((), "cpu", ["check", "test", "all"]),
         (("slow",), "cpu", ["test", "all"]),
         (("thorough",), "cpu", ["all"]),
+        (("law",), "cuda-on-cpu", []),
+        (("law",), "cuda", ["check", "test", "all"]),
         (("one_backend",), "cpu", ["check", "test", "all"]),
         (("one_backend",), "cuda", ["check", "test", "all"]),
         (("one_backend",), "cuda-on-cpu", ["all"]),

@@ -5,9 +5,10 @@ check   CPU alone, without tests marked `slow`: what one runs while working
 test    the default: everything on the CPU, and on the simulated devices every kernel and every value of every parameter
 all     every combination on every backend, tests marked `thorough` too, all mutants of the sources
 
-A test is in every tier unless a mark says otherwise: `slow` (not in check), `thorough` (in all only), `one_backend` (it
-proves a law, or something of the op's wrapper or schema, and what it proves of one backend holds for all: simulated
-devices run it in all only), `slow_in_triton` (interpreted Triton runs it in all only).
+A test is in every tier unless a mark says otherwise: `slow` (not in check), `thorough` (in all only), `law` (it draws
+many tokens to prove the law they follow: never on simulated devices, which agree token by token with the reference),
+`one_backend` (it proves something of the op's wrapper or schema, and what it proves of one backend holds for all:
+simulated devices run it in all only), `slow_in_triton` (interpreted Triton runs it in all only).
 """
 
 import os
@@ -47,11 +48,13 @@ def each_value_once(combinations):
 
 def in_tier(item, tier):
     marks = {mark.name for mark in item.iter_markers()}
+    backend = backend_of(item)
+    if "law" in marks and backend in SIMULATED:
+        return False
     if tier == "all":
         return True
     if "thorough" in marks or (tier == "check" and "slow" in marks):
         return False
-    backend = backend_of(item)
     return not (
         ("one_backend" in marks and backend in SIMULATED)
         or ("slow_in_triton" in marks and backend == "triton-interpret")

@@ -64,19 +64,13 @@ CASES = [
 
 @pytest.mark.parametrize("method, drawn, V, K, L", CASES)
 @pytest.mark.parametrize("kind", ["random", "zeros"])
-@pytest.mark.one_backend
+@pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(backend, method, drawn, V, K, L, kind):
     """The joint law of length and tokens; the reference's enumeration is proved lossless in test_tree_reference.py.
     "separate": independent children, duplicates as siblings of their own."""
-    if backends.BACKENDS[backend].slower > 1 and (drawn, V, K, L, kind) != ("iid", 3, 2, 2, "random"):
-        pytest.skip(
-            "simulated: one law of each method; token for token they agree with the reference in test_verify_tree.py"
-        )
     if kind == "zeros" and (drawn != "iid" or V < 3):
         pytest.skip("fewer children than asked for: the trees differ in shape")
-    if backend == "triton-interpret" and (kind, V, K, L) != ("random", 3, 2, 2):
-        pytest.skip("the interpreter is slow: one tree per method")
     p, q = rows_of(kind, V)
     trees = {
         "iid": iid_trees,

@@ -260,7 +260,7 @@ LAW_CASES = [
 
 
 @pytest.mark.parametrize("method, rule, drawn", LAW_CASES)
-@pytest.mark.one_backend
+@pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(sweep_backend, method, rule, drawn):
     """Length and tokens have the law that the reference enumerates; that it is pi at every node with children is proved

@@ -18,8 +18,9 @@ def calls(x):
         codes = x.tensor(*(RULES[name].code for name in ("opt_log", "token_v3")))
         yield f"{method} by rules", step | {"method": method, "rule": codes, "alpha": x.tensor(0.4, 0.5)}
         yield f"{method} by lossy", step | {"method": method, "rule": "lossy", "alpha": 0.3}
+    of_target = {name: given for name, given in step.items() if name != "draft_logits"} | {"tree": step["tree"][:2]}
     thresholds = {"method": "target_only", "rule": "thresholds", "alpha": (0.5, 0.4)}
-    yield "target_only by thresholds", step | thresholds
+    yield "target_only by thresholds", of_target | thresholds
     for method in ("traversal", "kseq"):
         tree = tuple(x.stale(part, 1) for part in step["tree"])
         stale = {name: x.stale(given, 1) for name, given in step.items() if name != "tree"}
