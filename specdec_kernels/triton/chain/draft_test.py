@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..core.final_token import INVALID_DRAFT, INVALID_ROW
+from ..core.memory import get_value
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import Dist, span, widest
 from ..core.row_stats import dist
@@ -68,7 +69,7 @@ def load_drafts(drafts, x, i, mask):
         at = x.b * drafts.batch_stride + i * drafts.stride
     else:
         at = (x.start + i) * drafts.stride
-    return tl.load(drafts.given.tokens + at, mask=mask, other=-1).to(tl.int64)
+    return get_value(drafts.given.tokens + at, mask, -1).to(tl.int64)
 
 
 @triton.jit

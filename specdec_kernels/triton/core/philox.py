@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .memory import get_value
 from .row import load_value
 
 DOMAIN_ACCEPT = tl.constexpr(0)
@@ -57,7 +58,7 @@ class Random(NamedTuple):
 def uniform_of(random, b, column, columns, domain, slot, mask):
     """Of the requests b: the uniform in a column of the given ones, or that of a slot of a domain."""
     if random.uniforms is not None:
-        return given_uniform(tl.load(random.uniforms + b * columns + column, mask=mask, other=0.0))
+        return given_uniform(get_value(random.uniforms + b * columns + column, mask, 0.0))
     elif random.seed.data is not None:
         seed = load_value(random.seed, b, mask, 0).to(tl.int64)
         offset = load_value(random.offset, b, mask, 0).to(tl.int64)

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from .final_token import total_mass
+from .memory import get_value, put_value
 from .mixture import MIXED, NOBODY, hot_of, is_p, keeps, mixed_chunk, mixed_prob, plain
 from .row import FLT_MAX, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
 from .side import draft_prob, each_dist, entries, entry, packed, prob, unpacked
@@ -62,16 +63,16 @@ def put_subtraction(sides, at, subtraction, mask):
     """Between two barriers: every thread may read it next."""
     tl.debug_barrier()
     ints = sides.room.ints + at * INTS
-    tl.store(ints, packed(subtraction.q), mask=mask)
-    tl.store(ints + 1, subtraction.removed, mask=mask)
+    put_value(ints, packed(subtraction.q), mask)
+    put_value(ints + 1, subtraction.removed, mask)
     floats = sides.room.floats + at * FLOATS
-    tl.store(floats, subtraction.q.stats.scale, mask=mask)
-    tl.store(floats + 1, subtraction.q.stats.cutoff, mask=mask)
-    tl.store(floats + 2, subtraction.q.stats.log_norm, mask=mask)
-    tl.store(floats + 3, subtraction.q.stats.max, mask=mask)
-    tl.store(floats + 4, subtraction.m, mask=mask)
-    tl.store(floats + 5, subtraction.s, mask=mask)
-    tl.store(floats + 6, subtraction.cap, mask=mask)
+    put_value(floats, subtraction.q.stats.scale, mask)
+    put_value(floats + 1, subtraction.q.stats.cutoff, mask)
+    put_value(floats + 2, subtraction.q.stats.log_norm, mask)
+    put_value(floats + 3, subtraction.q.stats.max, mask)
+    put_value(floats + 4, subtraction.m, mask)
+    put_value(floats + 5, subtraction.s, mask)
+    put_value(floats + 6, subtraction.cap, mask)
     tl.debug_barrier()
 
 
@@ -80,16 +81,16 @@ def get_subtraction(sides, at, mask):
     ints = sides.room.ints + at * INTS
     floats = sides.room.floats + at * FLOATS
     stats = RowStats(
-        tl.load(floats, mask=mask, other=1.0),
-        tl.load(floats + 1, mask=mask, other=1.0),
-        tl.load(floats + 2, mask=mask, other=1.0),
-        tl.load(floats + 3, mask=mask, other=1.0),
+        get_value(floats, mask, 1.0),
+        get_value(floats + 1, mask, 1.0),
+        get_value(floats + 2, mask, 1.0),
+        get_value(floats + 3, mask, 1.0),
     )
-    q = unpacked(tl.load(ints, mask=mask, other=0), stats)
-    m = tl.load(floats + 4, mask=mask, other=1.0)
-    s = tl.load(floats + 5, mask=mask, other=1.0)
-    cap = tl.load(floats + 6, mask=mask, other=1.0)
-    return Subtraction(q, m, s, cap, tl.load(ints + 1, mask=mask, other=-1))
+    q = unpacked(get_value(ints, mask, 0), stats)
+    m = get_value(floats + 4, mask, 1.0)
+    s = get_value(floats + 5, mask, 1.0)
+    cap = get_value(floats + 6, mask, 1.0)
+    return Subtraction(q, m, s, cap, get_value(ints + 1, mask, -1))
 
 
 @triton.jit

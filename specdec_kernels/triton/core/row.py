@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .memory import get_value, put_value
+
 CHUNK = tl.constexpr(1024)
 LOG2E = tl.constexpr(1.4426950408889634)
 FLT_MAX = tl.constexpr(3.4028234663852886e38)
@@ -108,7 +110,7 @@ def load_value(values, b, mask, other):
     elif values.each is None:
         return tl.zeros(b.shape, tl.float32) + values.data
     else:
-        return tl.load(values.data + b.to(tl.int64) * values.each, mask=mask, other=other)
+        return get_value(values.data + b.to(tl.int64) * values.each, mask, other)
 
 
 @triton.jit
@@ -179,8 +181,8 @@ def offset_of(side, b, row):
 @triton.jit
 def span(cu_draft, b, G, D, exists):
     """Where request b's drafts start, and how many they are, inside [0, D] and [0, G] whatever cu_draft holds."""
-    start = tl.load(cu_draft + b, mask=exists, other=0).to(tl.int64)
-    end = tl.load(cu_draft + b + 1, mask=exists, other=0).to(tl.int64)
+    start = get_value(cu_draft + b, exists, 0).to(tl.int64)
+    end = get_value(cu_draft + b + 1, exists, 0).to(tl.int64)
     start = tl.minimum(tl.maximum(start, 0), D)
     g = tl.minimum(tl.maximum(end - start, 0), tl.minimum(D - start, G))
     return start, g.to(tl.int32)
@@ -238,19 +240,19 @@ def is_greedy(stats, V):
 def load_stats(stats, index, mask):
     """The four floats of the rows at `index`."""
     at = stats + index * 4
-    scale = tl.load(at, mask=mask, other=1.0)
-    cutoff = tl.load(at + 1, mask=mask, other=0.0)
-    log_norm = tl.load(at + 2, mask=mask, other=0.0)
-    return RowStats(scale, cutoff, log_norm, tl.load(at + 3, mask=mask, other=0.0))
+    scale = get_value(at, mask, 1.0)
+    cutoff = get_value(at + 1, mask, 0.0)
+    log_norm = get_value(at + 2, mask, 0.0)
+    return RowStats(scale, cutoff, log_norm, get_value(at + 3, mask, 0.0))
 
 
 @triton.jit
 def store_stats(out, index, stats, mask):
     at = out + index * 4
-    tl.store(at, stats.scale, mask=mask)
-    tl.store(at + 1, stats.cutoff, mask=mask)
-    tl.store(at + 2, stats.log_norm, mask=mask)
-    tl.store(at + 3, stats.max, mask=mask)
+    put_value(at, stats.scale, mask)
+    put_value(at + 1, stats.cutoff, mask)
+    put_value(at + 2, stats.log_norm, mask)
+    put_value(at + 3, stats.max, mask)
 
 
 @triton.jit

@@ -4,6 +4,7 @@
 import triton
 import triton.language as tl
 
+from .memory import get_value
 from .row import Dist, RowStats, clean_p, clean_prob, clean_q, each, lane_of, load_chunk, log_prob, offset_of, probs
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
@@ -70,7 +71,7 @@ def prob(side, b, d, v, mask):
         return tl.where(is_hot, 1.0, 0.0).to(tl.float64), tl.where(is_hot, 0.0, -float("inf")).to(tl.float64)
     else:
         inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
-        z = tl.load(side.data + offset_of(side, b, d.row) + v, mask=inside, other=0.0).to(tl.float32)
+        z = get_value(side.data + offset_of(side, b, d.row) + v, inside, 0.0).to(tl.float32)
         if side.PROBS:
             p = tl.where(inside, clean_prob(z), 0.0).to(tl.float64)
             x = tl.log(p)
@@ -88,7 +89,7 @@ def entry(side, b, d, v, mask):
         return one
     else:
         inside = mask & (d.row >= 0) & (v >= 0) & (v < side.V)
-        z = tl.load(side.data + offset_of(side, b, d.row) + v, mask=inside, other=float("nan")).to(tl.float32)
+        z = get_value(side.data + offset_of(side, b, d.row) + v, inside, float("nan")).to(tl.float32)
         return tl.where(d.row >= 0, z, one)
 
 

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .memory import get_value
+
 
 class Store(NamedTuple):
     """Row n of [S, K, V] is [n // K, n % K]; what lies outside [0, N) is no row."""
@@ -19,7 +21,7 @@ class Store(NamedTuple):
 @triton.jit
 def number_of(store, index, there):
     """The number of a position's row, -1 where a position is not `there`."""
-    return tl.load(store.row + index, mask=there, other=-1).to(tl.int64)
+    return get_value(store.row + index, there, -1).to(tl.int64)
 
 
 @triton.jit

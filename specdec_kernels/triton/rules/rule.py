@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..core.memory import get_value
 from ..core.row import FLT_MAX, load_value
 
 EXACT = tl.constexpr(0)
@@ -105,8 +106,8 @@ def given_alpha(rules, b, mask):
         return (nothing + rules.alpha.first).to(tl.float64), (nothing + rules.alpha.second).to(tl.float64)
     else:
         at = rules.alpha + b * rules.each * (1 + rules.pairs.to(tl.int32))
-        first = tl.load(at, mask=mask, other=float("nan"))
-        second = tl.load(at + 1, mask=mask & rules.pairs, other=float("nan"))
+        first = get_value(at, mask, float("nan"))
+        second = get_value(at + 1, mask & rules.pairs, float("nan"))
         return first.to(tl.float64), second.to(tl.float64)
 
 
@@ -151,6 +152,6 @@ def synthetic_rate(rules, alpha, b, i, mask):
     else:
         of_position = tl.where(rules.each, tl.num_programs(0), 1) * rules.positions
         at = rules.alpha + (b * rules.each + i * of_position) * (1 + rules.pairs.to(tl.int32))
-        x = tl.load(at, mask=mask, other=float("nan")).to(tl.float64)
+        x = get_value(at, mask, float("nan")).to(tl.float64)
         zero = tl.full([], 0.0, tl.float64)
         return nearest(x, zero, zero + 1.0, zero, False, False)

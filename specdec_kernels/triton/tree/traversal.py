@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from ..core.memory import get_value, put_value
 from ..core.residual import Residual, weight
 from ..core.row import RowStats, some
 from ..core.side import choose, is_something, is_valid, one_hot, packed, prob, unpacked
@@ -62,20 +63,20 @@ def choose_frame(mask, a, b):
 
 @triton.jit
 def put_dist(ints, reals, d, mask):
-    tl.store(ints, packed(d), mask=mask)
-    tl.store(reals, d.stats.scale.to(tl.float64), mask=mask)
-    tl.store(reals + 1, d.stats.cutoff.to(tl.float64), mask=mask)
-    tl.store(reals + 2, d.stats.log_norm.to(tl.float64), mask=mask)
-    tl.store(reals + 3, d.stats.max.to(tl.float64), mask=mask)
+    put_value(ints, packed(d), mask)
+    put_value(reals, d.stats.scale.to(tl.float64), mask)
+    put_value(reals + 1, d.stats.cutoff.to(tl.float64), mask)
+    put_value(reals + 2, d.stats.log_norm.to(tl.float64), mask)
+    put_value(reals + 3, d.stats.max.to(tl.float64), mask)
 
 
 @triton.jit
 def get_dist(ints, reals, mask):
-    scale = tl.load(reals, mask=mask, other=1.0).to(tl.float32)
-    cutoff = tl.load(reals + 1, mask=mask, other=1.0).to(tl.float32)
-    log_norm = tl.load(reals + 2, mask=mask, other=1.0).to(tl.float32)
-    most = tl.load(reals + 3, mask=mask, other=1.0).to(tl.float32)
-    return unpacked(tl.load(ints, mask=mask, other=0), RowStats(scale, cutoff, log_norm, most))
+    scale = get_value(reals, mask, 1.0).to(tl.float32)
+    cutoff = get_value(reals + 1, mask, 1.0).to(tl.float32)
+    log_norm = get_value(reals + 2, mask, 1.0).to(tl.float32)
+    most = get_value(reals + 3, mask, 1.0).to(tl.float32)
+    return unpacked(get_value(ints, mask, 0), RowStats(scale, cutoff, log_norm, most))
 
 
 @triton.jit
@@ -83,15 +84,15 @@ def put_frame(frames, at, frame, mask):
     """Between two barriers: every thread may read it next."""
     tl.debug_barrier()
     ints = frames.ints + at * FRAME_INTS
-    tl.store(ints, frame.node, mask=mask)
-    tl.store(ints + 1, frame.tests.at, mask=mask)
-    tl.store(ints + 2, frame.tests.count, mask=mask)
-    tl.store(ints + 3, frame.n, mask=mask)
-    tl.store(ints + 4, frame.bottom, mask=mask)
+    put_value(ints, frame.node, mask)
+    put_value(ints + 1, frame.tests.at, mask)
+    put_value(ints + 2, frame.tests.count, mask)
+    put_value(ints + 3, frame.n, mask)
+    put_value(ints + 4, frame.bottom, mask)
     reals = frames.reals + at * FRAME_REALS
-    tl.store(reals, frame.total, mask=mask)
-    tl.store(reals + 1, frame.w, mask=mask)
-    tl.store(reals + 2, frame.s, mask=mask)
+    put_value(reals, frame.total, mask)
+    put_value(reals + 1, frame.w, mask)
+    put_value(reals + 2, frame.s, mask)
     put_dist(ints + 5, reals + 3, frame.p, mask)
     put_dist(ints + 6, reals + 7, frame.q, mask)
     tl.debug_barrier()
@@ -101,15 +102,15 @@ def put_frame(frames, at, frame, mask):
 def get_frame(frames, at, mask):
     ints = frames.ints + at * FRAME_INTS
     reals = frames.reals + at * FRAME_REALS
-    tests = Tests(tl.load(ints + 1, mask=mask, other=0), tl.load(ints + 2, mask=mask, other=0))
+    tests = Tests(get_value(ints + 1, mask, 0), get_value(ints + 2, mask, 0))
     p = get_dist(ints + 5, reals + 3, mask)
     q = get_dist(ints + 6, reals + 7, mask)
-    n = tl.load(ints + 3, mask=mask, other=0)
-    bottom = tl.load(ints + 4, mask=mask, other=0)
-    total = tl.load(reals, mask=mask, other=1.0)
-    w = tl.load(reals + 1, mask=mask, other=1.0)
-    s = tl.load(reals + 2, mask=mask, other=1.0)
-    return Frame(tl.load(ints, mask=mask, other=0), tests, p, n, bottom, total, w, q, s)
+    n = get_value(ints + 3, mask, 0)
+    bottom = get_value(ints + 4, mask, 0)
+    total = get_value(reals, mask, 1.0)
+    w = get_value(reals + 1, mask, 1.0)
+    s = get_value(reals + 2, mask, 1.0)
+    return Frame(get_value(ints, mask, 0), tests, p, n, bottom, total, w, q, s)
 
 
 @triton.jit

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..core.memory import get_value
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import some
 
@@ -58,7 +59,7 @@ def test_uniform(tree, random, b, column, on):
 
 @triton.jit
 def look_up(table, at, mask):
-    return tl.load(table + at, mask=mask, other=-1).to(tl.int64)
+    return get_value(table + at, mask, -1).to(tl.int64)
 
 
 @triton.jit

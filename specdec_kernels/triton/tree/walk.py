@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW, aim, has_mass, hit, total_mass
+from ..core.memory import put_value
 from ..core.mixture import is_p
 from ..core.philox import DOMAIN_FINAL, uniform_of
 from ..core.residual import Residual, chunk, put_mixture, put_p, standing, sum_chunks
@@ -150,18 +151,18 @@ def enter_node(tree, sides, rule, alpha, b, node, depth, p, at, known, on, S):
 @triton.jit
 def emit(tree, out, b, depth, child, token, log_p, on):
     at = b * (tree.D + 1) + depth
-    tl.store(out.tokens + at, token, mask=on)
-    tl.store(out.logprobs + at, log_p.to(tl.float32), mask=on)
-    tl.store(out.path + at + 1, child.to(tl.int32), mask=on)
+    put_value(out.tokens + at, token, on)
+    put_value(out.logprobs + at, log_p.to(tl.float32), on)
+    put_value(out.path + at + 1, child.to(tl.int32), on)
 
 
 @triton.jit
 def end_path(tree, out, b, depth, token, log_p, status, exists):
     """The final token, and the padding behind it."""
     first = b * (tree.D + 1)
-    tl.store(out.num_accepted + b, depth.to(tl.int32), mask=exists)
-    tl.store(out.status + b, status, mask=exists)
-    tl.store(out.path + first, tl.zeros(b.shape, tl.int32), mask=exists)
+    put_value(out.num_accepted + b, depth.to(tl.int32), exists)
+    put_value(out.status + b, status, exists)
+    put_value(out.path + first, tl.zeros(b.shape, tl.int32), exists)
     for begin in range(0, tree.D + 1, tree.TILE):
         j = begin + tl.arange(0, tree.TILE)[None, :]
         last = j == depth[:, None]
