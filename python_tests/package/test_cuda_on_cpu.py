@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from support.kernels_checked import CASES, every_op, row_stats_bytes, turns, turns_of_environment
-from support.worker import Worker
+from support.worker import renewed
 
 from tools.cuda_on_cpu.build import CSRC, load
 from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
@@ -193,26 +193,21 @@ def test_bad_orders_and_grids(module):
 
 @pytest.fixture(scope="module")
 def workers():
-    made = []
-    yield made
-    for one in made:
-        one.process.terminate()
-        one.process.wait()
-
-
-@pytest.fixture
-def worker(workers):
-    """A process whose ops the checked kernels replace, one build after another, until a mutant ends it. What it
-    allocates is not zero but 0x7F7F..."""
+    """Processes whose ops the checked kernels replace, one build after another. What they allocate is not zero but
+    0x7F7F..."""
     environment = {
         "OMP_NUM_THREADS": "1",
         "MALLOC_PERTURB_": "128",
         "SPECDEC_SCHEDULE": "descending",
         "SPECDEC_BLOCK_ORDER": "descending",
     }
-    if not workers or not workers[-1].alive():
-        workers.append(Worker("checked", environment))
-    return workers[-1]
+    with renewed("checked", environment) as worker:
+        yield worker
+
+
+@pytest.fixture
+def worker(workers):
+    return workers()
 
 
 @pytest.mark.thorough

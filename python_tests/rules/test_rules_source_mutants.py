@@ -7,7 +7,7 @@ import inspect
 import pytest
 from support import backends
 from support.rule_mutants import CUDA, PACKAGE, TRITON, package, with_kernels_of
-from support.worker import Worker
+from support.worker import Worker, renewed
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
@@ -30,12 +30,17 @@ def fails(caught, verify, backend):
         test(**given, **arguments)
 
 
+@pytest.fixture(scope="module")
+def workers():
+    """Processes whose verify_chain one mutant's kernels replace after another's."""
+    with renewed("mutants", {"OMP_NUM_THREADS": "1"}) as worker:
+        yield worker
+
+
 @pytest.mark.parametrize("name", tried(CUDA, TRIED["cuda"]))
-def test_cuda_mutant_is_caught(name):
+def test_cuda_mutant_is_caught(workers, name):
     *change, caught = CUDA[name]
-    worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
-    fails(caught, functools.partial(worker.call, with_kernels_of, mutate(CSRC, *change)), "cuda-on-cpu")
-    worker.process.terminate()
+    fails(caught, functools.partial(workers().call, with_kernels_of, mutate(CSRC, *change)), "cuda-on-cpu")
 
 
 @pytest.mark.thorough

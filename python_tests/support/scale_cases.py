@@ -33,9 +33,11 @@ def cells(shift=0):
 
 
 def share_of(backend, backends):
-    """The cells that a backend takes: with SPECDEC_THOROUGH=1 all, else the instruction sets share them, one dtype of
-    each cell, so that any two of temperature, gap, dtype and instruction set meet; simulated devices take some of
-    them."""
+    """The cells that a backend takes: with SPECDEC_THOROUGH=1 all, simulated devices one dtype of each in turn; else
+    the instruction sets share them, one dtype of each cell, so that any two of temperature, gap, dtype and instruction
+    set meet, and simulated devices take some of them."""
+    if THOROUGH and backends.BACKENDS[backend].slower > 1:
+        return [HARDEST, *cells(SEED + len(backend))]
     if THOROUGH:
         return [cell for shift in range(3) for cell in cells(shift)]
     if backend.startswith("cpu-"):

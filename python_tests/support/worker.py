@@ -7,6 +7,7 @@ worker's device. Exceptions come back as themselves. A worker that dies or hangs
 gets a fresh one.
 """
 
+import contextlib
 import faulthandler
 import io
 import os
@@ -80,6 +81,24 @@ class Worker:
         if not returned:
             raise result
         return result
+
+
+@contextlib.contextmanager
+def renewed(name, environment):
+    """A function that gives a worker: always the same, until what it was asked ends it."""
+    made = []
+
+    def worker():
+        if not made or not made[-1].alive():
+            made.append(Worker(name, environment))
+        return made[-1]
+
+    try:
+        yield worker
+    finally:
+        for one in made:
+            one.process.terminate()
+            one.process.wait()
 
 
 def _answer(request):

@@ -14,7 +14,7 @@ SCALARS = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter ha
 @triton.jit
 def get_value(at, mask, other):
     """tl.load of [ROWS] addresses."""
-    if SCALARS and at.numel == 1:
+    if SCALARS and at.numel == 1 and mask.numel == 1:
         x = tl.load(at.item(), mask=mask.item(), other=other)
         return tl.full(at.shape, x, x.dtype)
     else:
@@ -24,7 +24,7 @@ def get_value(at, mask, other):
 @triton.jit
 def put_value(at, x, mask):
     """tl.store to [ROWS] addresses."""
-    if SCALARS and at.numel == 1:
+    if SCALARS and at.numel == 1 and mask.numel == 1:
         tl.store(at.item(), x.item(), mask=mask.item())
     else:
         tl.store(at, x, mask=mask)
