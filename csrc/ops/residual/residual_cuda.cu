@@ -15,7 +15,7 @@ struct Rest {
   Outcome* outcomes = nullptr;  // [N]
 };
 
-__global__ void __launch_bounds__(kThreads, 4) masses(const Rest s) {
+__global__ void __launch_bounds__(kThreads, 3) masses(const Rest s) {
   const int64_t n = s.grid.row();
   if (!s.a.present.has(n)) return;
   const Dist p = s.a.target(n), q = s.a.draft(n);
