@@ -177,4 +177,10 @@ def logits(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Ten
     return z.to(dtype)
 
 
+def flat_logits(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Tensor:
+    """Rows of which no token stands out."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.empty(shape, dtype=torch.float32, device=device).normal_(generator=generator).to(dtype)
+
+
 Cases = Iterator[Case]

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import torch
 
 import specdec_kernels as sk
-from bench.harness import DTYPES, Case, Cases, Work, logits
+from bench.harness import DTYPES, Case, Cases, Work, flat_logits, logits
 from bench.peers import eager, flashinfer, triton, vllm
 
 G = 5
@@ -32,6 +32,8 @@ class Step:
     temperature: float = 1.0  # of both models
     top_k: int = 0  # of the target
     top_p: float = 1.0
+    min_p: float = 0.0
+    flat: bool = False  # logits of a standard normal: a nucleus of most of the vocabulary
     closeness: float = CLOSENESS
     compiled: bool = False  # torch.compile as a peer: it compiles for seconds, so only where it is quoted
 
@@ -45,11 +47,17 @@ class Step:
         parts += [f"top_k={self.top_k}"] * bool(self.top_k) + [f"top_p={self.top_p:g}".replace("0.", ".")] * (
             self.top_p < 1
         )
+        parts += [f"min_p={self.min_p:g}".replace("0.", ".")] * bool(self.min_p) + ["flat"] * self.flat
         parts += ["all accepted"] * (self.closeness == 0)
         return " ".join(parts)
 
+    @property
+    def filters(self) -> bool:
+        return bool(self.top_k or self.top_p < 1 or self.min_p)
+
 
 FILTERED = {"temperature": 0.7, "top_k": 50, "top_p": 0.9}
+ONE_FILTER = [{"top_k": 40}, {"top_k": 50}, {"top_k": 200}, {"min_p": 0.05}, {"top_p": 0.9}]
 
 
 def steps(device: str):
@@ -60,6 +68,10 @@ def steps(device: str):
                     yield Step(B, V, dtype, stats=False)
                     yield Step(B, V, dtype)
                     yield Step(B, V, dtype, **FILTERED)
+        for V in (49152, 151936):
+            for flat in (False, True):
+                for one in [{}, *ONE_FILTER]:
+                    yield Step(8, V, "bf16", temperature=0.7, flat=flat, **one)
         return
     warm = {"temperature": 0.7}
     yield Step(64, 151936, "bf16", **warm, compiled=True)  # the case to be judged by: first, should time run out
@@ -86,25 +98,27 @@ def cases(device: str) -> Cases:
 
 def inputs(step: Step, device: str) -> SimpleNamespace:
     B, V, T = step.B, step.V, step.temperature
-    target = logits(B, G + 1, V, dtype=torch.float32, device=device, seed=B).to(DTYPES[step.dtype])
+    rows = flat_logits if step.flat else logits
+    target = rows(B, G + 1, V, dtype=DTYPES[step.dtype], device=device, seed=B)
     draft = target[:, :G].clone()
     if step.closeness:
         generator = torch.Generator(device).manual_seed(1)
         noise = torch.empty(B, G, V, device=device).normal_(0, step.closeness * (T or 1.0), generator=generator)
         draft = (draft + noise).to(draft.dtype)
     seed, offset = torch.arange(B, device=device), torch.zeros(B, dtype=torch.int64, device=device)
-    rows = {
+    random = {
         "seed": seed.repeat_interleave(G),
         "offset": offset.repeat_interleave(G),
         "slot": torch.arange(G, device=device).repeat(B),
     }
-    drawn = sk.sample(draft.view(B * G, V), **rows, temperature=None if T == 1 else T)
+    drawn = sk.sample(draft.view(B * G, V), **random, temperature=None if T == 1 else T)
     tokens = drawn.tokens.view(B, G)
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, seed=seed, offset=offset)
     x.draft_stats = drawn.stats.view(B, G, 4) if step.stats else None
     x.temperature = None if T == 1 else torch.full((B,), T, device=device)
     x.top_k = torch.full((B,), step.top_k, device=device) if step.top_k else None
     x.top_p = torch.full((B,), step.top_p, device=device) if step.top_p < 1 else None
+    x.min_p = torch.full((B,), step.min_p, device=device) if step.min_p else None
     return x
 
 
@@ -117,6 +131,7 @@ def ours(x: SimpleNamespace) -> sk.VerifyChainOutput:
         temperature=x.temperature,
         top_k=x.top_k,
         top_p=x.top_p,
+        min_p=x.min_p,
         seed=x.seed,
         offset=x.offset,
         **draft_parameters,
@@ -130,7 +145,7 @@ def rows_read(step: Step, n: torch.Tensor) -> tuple[int, int]:
         return target, 0
     draft = rejected if step.stats else int((n + 1).clamp(max=G).sum())
     again = rejected if step.stats else 2 * rejected
-    return target + draft, again + (target if step.top_k or step.top_p < 1 else 0)
+    return target + draft, again + (target if step.filters else 0)
 
 
 def tokens_per_request(output: object) -> float | None:
@@ -165,7 +180,7 @@ def _step(step: Step, device: str) -> Work:
         plain = lambda x: eager.greedy(x.target, x.tokens)  # noqa: E731
     else:
         plain = lambda x: eager.step(  # noqa: E731
-            x.target, x.tokens, x.draft, x.draft_stats, x.temperature, x.temperature, step.top_k, step.top_p
+            x.target, x.tokens, x.draft, x.draft_stats, x.temperature, x.temperature, step.top_k, step.top_p, step.min_p
         )
     work.peers["eager"] = plain
     if device == "cpu":
@@ -180,7 +195,7 @@ def _step(step: Step, device: str) -> Work:
         work.skipped["flashinfer"] = "has no greedy step"
     else:
         work.peer("flashinfer", lambda: flashinfer.chain(T != 1, step.top_k, step.top_p, step.stats))
-    if step.top_k or step.top_p < 1:
+    if step.filters:
         work.skipped["vllm"] = "filters are no part of its rejection_sample"
     else:
         work.peer("vllm", lambda: vllm.chain(B, G, T, device))

@@ -37,12 +37,13 @@ def step(
     draft_temperature: torch.Tensor | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
 ) -> torch.Tensor:
     """Batched speculative sampling: (p - q)+ only at the stop row, and no log_softmax of the draft where its stats are
     known."""
     B, G = tokens.shape
     t, t_draft = (None if x is None else x.view(-1, 1, 1) for x in (temperature, draft_temperature))
-    lp = log_law(target, t, top_k, top_p)
+    lp = log_law(target, t, top_k, top_p, min_p)
     ids, row = tokens.unsqueeze(-1), torch.arange(B, device=target.device)
     if draft_stats is None:
         lq = log_law(draft, t_draft)

@@ -192,8 +192,11 @@ inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temp
     name[i] = std::string(prefix) + names[i];
     check(!*tensors[i] || !numbers.has(i), op, name[i], " must be a tensor or a number, got both");
   }
-  Sampling s{floats_per_row(op, name[0].c_str(), temperature, N), ints_per_row(op, name[1].c_str(), top_k, N),
-             floats_per_row(op, name[2].c_str(), top_p, N), floats_per_row(op, name[3].c_str(), min_p, N)};
+  Sampling s{floats_per_row(op, name[0].c_str(), temperature, N),
+             ints_per_row(op, name[1].c_str(), top_k, N),
+             floats_per_row(op, name[2].c_str(), top_p, N),
+             floats_per_row(op, name[3].c_str(), min_p, N),
+             {}};
   for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
   if (numbers.has(0)) s.numbers.temperature = float(numbers[0]);
   if (numbers.has(1)) s.numbers.top_k = int64_t(std::max(std::min(numbers[1], 0x1p62), -0x1p62));

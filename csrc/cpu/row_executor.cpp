@@ -7,7 +7,12 @@
 namespace specdec {
 
 CpuExecutor::CpuExecutor(int64_t max_V, bool wide)
-    : wide_(wide), max_(chunk_count(max_V)), bad_(max_.size()), sum_(max_.size()), surprise_(max_.size()) {}
+    : wide_(wide),
+      max_(chunk_count(max_V)),
+      bad_(max_.size()),
+      sum_(max_.size()),
+      surprise_(max_.size()),
+      lane_max_(max_.size() * kPad) {}
 
 // Whether the sums at hand are those of p itself: stats() leaves them, so the bonus draw reads only one chunk again.
 bool CpuExecutor::holds(const Dist& p) const { return same(held_, p) && removed_.n == 0; }
@@ -67,7 +72,7 @@ float CpuExecutor::plain_weights(const Dist& p, int64_t c, float* w) const {
     sum = rows_.probs(load_logits(p.row, c, w), n, p.stats, w);
   } else {
     const float* z = rows_.load(p.row, c * kChunk, n, n, 0.0f, w);
-    if (rows_.chunk_max(z, padded(n)).bad) return NAN;
+    if (rows_.chunk_max(z, padded(n), nullptr).bad) return NAN;
     sum = rows_.clean(z, n, w);
   }
   bool changed = false;

@@ -136,9 +136,25 @@ class CpuExecutor {
   ExpTotals total_at(float max, float scale);
   float normalise(double total);
   float cutoff(const Row& row, const Filters& filters, float scale, float max);
+
+  // Of filters (row_filters.cpp): the place from which on logits weigh enough
+  struct Search {
+    float lo, max;       // it lies in [lo, below); max: the row's
+    double target, all;  // what is to be reached; what the logits from lo on weigh, or a guess
+    bool counts;         // whether each weighs 1, else exp((z - peak) * scale)
+    float peak = 0, scale = 0;
+    float below = std::nextafter(max, HUGE_VALF);
+    double above = 0;  // what those from `below` on weigh
+    void narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]);
+  };
+  static constexpr size_t kFew = 512;  // that are sorted
   double kept_sum(const Row& row, float max, float scale, float cutoff);
-  template <class Weigh>
-  float crossing(const Row& row, float lo, double target, const Weigh& weigh) const;
+  float top_k_bound(int64_t k) const;
+  void start_nucleus(const Row& row, const Filters& filters, Search& search) const;
+  float crossing(const Row& row, Search& search) const;
+  bool gather(const Row& row, const Search& search, std::vector<float>& list) const;
+  void weigh(const Row& row, const Search& search, const float (&t)[kThresholds], double (&weight)[kThresholds]) const;
+  bool thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const;
 
   static Residual pair(const Dist& p, const Subtraction& q) {
     return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1, nullptr};
@@ -185,6 +201,7 @@ class CpuExecutor {
   std::vector<double> sum_;  // [chunks]
   bool sums_surprise_ = false;
   std::vector<float> surprise_;  // [chunks]
+  std::vector<float> lane_max_;  // [chunks, kPad], of a row that top-k filters: of entries at the same place in a group
   struct {
     Dist of;
     double entropy = 0;

@@ -60,7 +60,7 @@ double CpuExecutor::largest_prob(const Row& row) const {
   for (int64_t c = 0; c < chunk_count(row.V); ++c) {
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
-    const ChunkMax s = rows_.chunk_max(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n));
+    const ChunkMax s = rows_.chunk_max(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n), nullptr);
     if (s.bad) return NAN;
     largest = std::max<double>(largest, s.max);
   }

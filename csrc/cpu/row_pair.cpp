@@ -14,7 +14,7 @@ double RowPair::fill(const Dist& d, bool draft, int64_t c, int n, float* out) co
     const float* z = rows_.load(d.row, begin, chunk_size(d.row.V, c), n, logits ? -HUGE_VALF : 0.0f, out);
     if (logits)
       rows_.probs(z, n, d.stats, out);
-    else if (rows_.chunk_max(z, padded(n)).bad)
+    else if (rows_.chunk_max(z, padded(n), nullptr).bad)
       return NAN;
     else
       draft ? rows_.draft(z, n, out) : rows_.clean(z, n, out);

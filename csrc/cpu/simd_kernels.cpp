@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set (-DSPECDEC_ISA=avx512 ...), so it includes nothing with external linkage:
 // an inline function shared with other files could carry this file's instructions to a CPU that lacks them.
+#include "simd_filters.h"
 #include "simd_weights.h"
 
 namespace specdec {
@@ -35,25 +36,6 @@ const float* load(const Row& row, int64_t begin, int n, int total, float pad, fl
   }
   for (int i = n; i < padded(total); ++i) buf[i] = pad;
   return buf;
-}
-
-ChunkMax chunk_max(const float* z, int n) {
-  F max[U];
-  I fine[U];
-  for (int u = 0; u < U; ++u) max[u] = splat(-HUGE_VALF), fine[u] = I{} - 1;
-  for (int i = 0; i < n; i += kPad)
-    for (int u = 0; u < U; ++u) {
-      const F x = load_f(z + i + u * W);
-      max[u] = max_f(x, max[u]);
-      fine[u] &= x < HUGE_VALF;
-    }
-  ChunkMax out{-HUGE_VALF, false};
-  for (int u = 0; u < U; ++u)
-    for (int i = 0; i < W; ++i) {
-      if (max[u][i] > out.max) out.max = max[u][i];
-      out.bad |= !fine[u][i];
-    }
-  return out;
 }
 
 float max(const float* z, int n) {
@@ -153,26 +135,6 @@ float prob_entropy(const float* p, int n) {
   });
 }
 
-int above(const float* z, int n, float least) {
-  I count{};
-  for (int i = 0; i < padded(n); i += W) count -= load_f(z + i) > least;
-  int total = 0;
-  for (int j = 0; j < W; ++j) total += count[j];
-  return total;
-}
-
-int reach(const float* z, int n, float least, uint32_t* bits) {
-  int count = 0;
-  for (int begin = 0; begin < n; begin += 32) {
-    const int rest = padded(n) - begin;
-    uint32_t word = 0;
-    for (int i = 0; i < 32 && i < rest; i += W) word |= bits_of(load_f(z + begin + i) >= least) << i;
-    bits[begin / 32] = word;
-    count += __builtin_popcount(word);
-  }
-  return count;
-}
-
 double total(const float* p, int n) {
   D sum[2 * U] = {};
   for (int i = 0; i < n; i += kPad)
@@ -231,23 +193,6 @@ void clipped_sums(const float* p, const float* q, int n, const float* t, double*
   for (int m = 0; m < kCandidates; ++m) out[m] = total(sums[m]);
 }
 
-int find(const float* z, int n, float lo, float hi, int* out) {
-  int count = 0;
-  for (int i = 0; i < n; i += kPad) {
-    I any{};
-    for (int u = 0; u < U; ++u) {
-      const F x = load_f(z + i + u * W);
-      any |= (x >= lo) & (x <= hi);
-    }
-    int hits = 0;
-    for (int j = 0; j < W; ++j) hits |= any[j];
-    if (!hits) continue;
-    for (int j = i; j < i + kPad; ++j)
-      if (z[j] >= lo && z[j] <= hi) out[count++] = j;
-  }
-  return count;
-}
-
 #define SPECDEC_STRING_(x) #x
 #define SPECDEC_STRING(x) SPECDEC_STRING_(x)
 
@@ -276,6 +221,7 @@ extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA
                                                       reach,
                                                       total,
                                                       clipped_sums,
-                                                      find};
+                                                      find,
+                                                      kept_sums};
 
 }  // namespace specdec

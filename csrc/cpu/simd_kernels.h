@@ -11,6 +11,8 @@ namespace specdec {
 constexpr int kPad = 16;
 constexpr int padded(int64_t n) { return int((n + kPad - 1) / kPad * kPad); }
 
+constexpr int kThresholds = 8;
+
 struct ChunkMax {
   float max;  // over everything but NaN
   bool bad;   // a NaN or +inf was seen
@@ -30,7 +32,8 @@ struct RowKernels {
   // Elements [begin, begin + n) of the row as floats: the row itself where it can be read in place, else buf
   // [padded(total)], filled with `pad` from n on. total >= n.
   const float* (*load)(const Row& row, int64_t begin, int n, int total, float pad, float* buf);
-  ChunkMax (*chunk_max)(const float* z, int n);
+  // With `lanes` [kPad], the maxima of the entries at the same place in a group of kPad
+  ChunkMax (*chunk_max)(const float* z, int n, float* lanes);
   float (*max)(const float* z, int n);  // over everything but NaN
   // sum of exp((z - max) * scale) over z >= cutoff; NaN if a NaN is among them
   float (*exp_sum)(const float* z, int n, float max, float scale, float cutoff);
@@ -64,8 +67,10 @@ struct RowKernels {
   double (*total)(const float* p, int n);
   // sum (p - t q)+ for every candidate t, as pair_sums.h wants it
   void (*clipped_sums)(const float* p, const float* q, int n, const float* t, double* out);
-  // indices of lo <= z <= hi, ascending; returns how many
-  int (*find)(const float* z, int n, float lo, float hi, int* out);
+  // indices of lo <= z < below, ascending; returns how many
+  int (*find)(const float* z, int n, float lo, float below, int* out);
+  // sums of exp((z - max) * scale) over z >= t, for kThresholds t at once
+  void (*kept_sums)(const float* z, int n, float max, float scale, const float* t, float* out);
 };
 
 // The fastest set this CPU has, or the one that SPECDEC_ISA names (base, avx2, avx512).

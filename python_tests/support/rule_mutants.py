@@ -525,7 +525,7 @@ TRITON = {
         GROUPS,
     ),
     "ensemble is no law": (T_RULES, "| (rule == LOSSY) | (rule == ENSEMBLE)\n", "| (rule == LOSSY)\n", GROUPS),
-    "the first parameter twice": (T_RULES, "tl.load(at + 1, ", "tl.load(at, ", GROUPS),
+    "the first parameter twice": (T_RULES, "get_value(at + 1, ", "get_value(at, ", GROUPS),
     "defaults of typical": (T_RULES, "tl.full([], 0.09, tl.float64)", "tl.full([], 0.9, tl.float64)", DEFAULTS),
     # Rules that are no law
     "lenience without l": (T_REQUEST, "accept_test(p_d, q_d, alpha.first * u)", "accept_test(p_d, q_d, u)", GROUPS),

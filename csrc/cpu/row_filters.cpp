@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which logits of a row its filters keep, by a CpuExecutor: min-p, top-k, top-p, in that order; each is "keep z >=
+// cutoff", so all ties stay.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include "row_executor.h"
+
+namespace specdec {
+
+float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, float max) {
+  float kept = filters.min_p_cutoff(max);
+  if (filters.top_k_on(row.V)) {
+    Search search{std::max(kept, top_k_bound(filters.top_k)), max, double(filters.top_k), double(row.V), true};
+    kept = crossing(row, search);
+  }
+  if (filters.top_p < 1) {
+    Search search{kept, max, filters.top_p, 1, false, max, scale};
+    start_nucleus(row, filters, search);
+    kept = crossing(row, search);
+  }
+  return kept;
+}
+
+// The sum of what is kept; its chunks stay in sum_.
+double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutoff) {
+  for_chunks(chunks_, [&](int64_t c) {
+    sum_[c] = 0;
+    if (max_[c] < cutoff) return;
+    float buf[kChunk];
+    sum_[c] = rows_.exp_sum(load_logits(row, c, buf), chunk_size(row.V, c), max, scale, cutoff);
+  });
+  double total = 0;
+  for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
+  return total;
+}
+
+// The k-th of them, from 1; there may be fewer.
+static float kth_largest(std::vector<float>& some, int64_t k, float otherwise) {
+  if (k > int64_t(some.size())) return otherwise;
+  std::nth_element(some.begin(), some.begin() + (k - 1), some.end(), std::greater<float>());
+  return some[k - 1];
+}
+
+// A logit that at least k reach: the k-th largest of the chunks' maxima, or of the lanes' in those chunks.
+float CpuExecutor::top_k_bound(int64_t k) const {
+  std::vector<float> some(max_.begin(), max_.begin() + chunks_);
+  const float least = kth_largest(some, k, -HUGE_VALF);
+  some.clear();
+  for (int64_t i = 0; i < chunks_ * kPad; ++i)
+    if (lane_max_[i] >= least) some.push_back(lane_max_[i]);
+  return kth_largest(some, k, -HUGE_VALF);
+}
+
+// The largest logit z* >= lo of which the logits from it on weigh at least `target`; one that keeps all from lo on if
+// they never do. A pass over the row narrows [lo, below), where it lies, then few enough are left to be listed.
+float CpuExecutor::crossing(const Row& row, Search& search) const {
+  std::vector<float> list, next;
+  bool listed = gather(row, search, list);
+  while (!listed || list.size() > kFew) {
+    const Row source = listed ? Row{list.data(), int64_t(list.size()), kFloat32} : row;
+    float t[kThresholds];
+    if (!thresholds(source, search, t)) return search.lo;  // more ties than few
+    double weight[kThresholds];
+    weigh(source, search, t, weight);
+    search.narrow(t, weight);
+    listed = gather(source, search, next);
+    if (listed) list.swap(next);
+  }
+  if (search.counts) return kth_largest(list, int64_t(search.target - search.above), search.lo);
+  std::sort(list.begin(), list.end(), std::greater<float>());
+  const int n = int(list.size());
+  list.resize(padded(n), -HUGE_VALF);
+  float weight[kFew];
+  rows_.probs(list.data(), n, {search.scale, -FLT_MAX, 0, search.peak}, weight);
+  for (int i = 0; i < n; ++i)
+    if ((search.above += weight[i]) >= search.target) return list[i];
+  return n ? list[n - 1] : search.lo;
+}
+
+void CpuExecutor::Search::narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]) {
+  for (int m = kThresholds - 1; m >= 0; --m) {
+    if (weight[m] >= target) {
+      lo = t[m], all = weight[m];
+      return;
+    }
+    below = t[m], above = weight[m];
+  }
+}
+
+// One pass over the row weighs all that is kept so far, and narrows the search.
+void CpuExecutor::start_nucleus(const Row& row, const Filters& filters, Search& search) const {
+  float t[kThresholds];
+  double weight[kThresholds];
+  if (!thresholds(row, search, t)) std::fill(t, t + kThresholds, search.lo);
+  t[0] = search.lo;
+  weigh(row, search, t, weight);
+  search.target = filters.top_p * weight[0];
+  const float bound = filters.top_p_bound(search.max, weight[0], row.V);
+  search.narrow(t, weight);
+  search.lo = std::max(search.lo, std::min(bound, search.max));
+}
+
+// All logits in [lo, below), unless there are more than a list holds.
+bool CpuExecutor::gather(const Row& row, const Search& search, std::vector<float>& list) const {
+  constexpr size_t kMost = 16 * kChunk;
+  list.clear();
+  for (int64_t c = 0; c < chunk_count(row.V); ++c) {
+    if (has_peaks(row) && max_[c] < search.lo) continue;
+    float buf[kChunk];
+    int hits[kChunk];
+    const float* z = load_logits(row, c, buf);
+    const int n = rows_.find(z, padded(chunk_size(row.V, c)), search.lo, search.below, hits);
+    if (list.size() + n > kMost) return false;
+    for (int i = 0; i < n; ++i) list.push_back(z[hits[i]]);
+  }
+  return true;
+}
+
+// The weights of the logits from t[m] on, none of which lies below lo.
+void CpuExecutor::weigh(const Row& row, const Search& search, const float (&t)[kThresholds],
+                        double (&weight)[kThresholds]) const {
+  std::vector<std::array<float, kThresholds>> parts(chunk_count(row.V));
+  for_chunks(parts.size(), [&](int64_t c) {
+    if (has_peaks(row) && max_[c] < search.lo) return;
+    float buf[kChunk];
+    rows_.kept_sums(load_logits(row, c, buf), chunk_size(row.V, c), search.peak, search.scale, t, parts[c].data());
+  });
+  const double outside = has_peaks(row) ? 0 : search.above;  // of a list: in front of it
+  std::fill(weight, weight + kThresholds, outside);
+  for (const auto& part : parts)
+    for (int m = 0; m < kThresholds; ++m) weight[m] += part[m];
+}
+
+// Ascending thresholds between lo and `below`: logits at equal steps along the row, around the one above which that
+// share of their weight lies that is wanted of the row; where none of them lies there, floats at equal steps. False
+// where no float lies between.
+bool CpuExecutor::thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const {
+  constexpr int kSample = 256;
+  float sample[kSample], weight[kSample] = {};
+  int n = 0;
+  for (int64_t i = 0; i < kSample; ++i) {
+    const float z = load_scalar(row, i * row.V / kSample);
+    if (z > search.lo && z < search.below) sample[n++] = z;
+  }
+  if (!n) {
+    const uint32_t bottom = ordered(search.lo), steps = ordered(search.below) - bottom;
+    for (int m = 0; m < kThresholds && steps > 1; ++m)
+      t[m] = from_ordered(bottom + std::max(1u, uint32_t(uint64_t(steps) * (m + 1) / (kThresholds + 1))));
+    return steps > 1;
+  }
+  std::sort(sample, sample + n);
+  std::fill(sample + n, sample + padded(n), -HUGE_VALF);
+  const double share = (search.target - search.above) / (search.all - search.above);
+  const double wanted = share * rows_.probs(sample, n, {search.scale, -FLT_MAX, 0, search.peak}, weight);
+  int at = n;
+  for (double sum = 0; at > 0 && sum < wanted;) sum += weight[--at];
+  constexpr float kSteps[kThresholds] = {-0.5f, -0.12f, -0.03f, -0.01f, 0.01f, 0.03f, 0.12f, 0.5f};
+  for (int m = 0; m < kThresholds; ++m) {
+    const int i = n > 2 * kThresholds ? at + int(std::lround(kSteps[m] * n)) : n * m / kThresholds;
+    t[m] = sample[std::clamp(i, 0, n - 1)];
+  }
+  return true;
+}
+
+}  // namespace specdec

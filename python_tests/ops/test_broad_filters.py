@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters that keep so much of a row that nobody sorts it: flat rows, rows of a few values, rows of which little is
+finite, floats that lie side by side, on every instruction set."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support import backends
+from test_row_stats import assert_stats
+
+
+def rows(V):
+    rng = np.random.default_rng(11)
+    z = np.zeros((8, V))
+    z[0] = rng.standard_normal(V)
+    z[1] = np.round(2 * rng.standard_normal(V))  # thousands of ties on every level
+    z[2] = np.where(rng.random(V) < 0.5, 1.0, np.nextafter(np.float32(1), np.float32(2)))
+    z[3] = np.where(rng.random(V) < 0.5, 0.0, -0.0)
+    z[3, :5] = 1.0
+    z[4] = -math.inf
+    z[4, 1 : V // 3 : 2] = rng.standard_normal(len(z[4, 1 : V // 3 : 2]))  # where equal steps along the row seldom fall
+    z[5] = rng.standard_normal(V) * 2.0 ** rng.integers(-60, 6, V)
+    z[6] = -30.0  # ties below, and a head
+    z[6, rng.integers(0, V, 40)] = rng.standard_normal(40)
+    z[7] = np.linspace(-4, 4, V)  # in the order of the ids
+    return torch.from_numpy(z).float()
+
+
+FILTERS = [
+    {"top_p": 0.9},
+    {"top_p": 0.5, "temperature": 3.0},
+    {"top_p": 0.999, "temperature": 0.3},
+    {"top_k": 200},
+    {"top_k": 3000},
+    {"top_k": 40_000},
+    {"top_k": 4000, "min_p": 0.5},
+    {"top_k": 2000, "top_p": 0.8},
+    {"top_p": 0.99, "min_p": 1e-3},
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_broad_rows(isa_backend, dtype, filters):
+    V = 60_001 if backends.BACKENDS[isa_backend].slower == 1 else 9001
+    assert_stats(isa_backend, rows(V).to(dtype), **filters)
+
+
+@pytest.mark.parametrize("k", [1, 63, 64, 65, 1000, 1024, 1025, 5000, 60_000])
+def test_top_k_is_the_kth_largest(isa_backend, k):
+    """Whatever the bound is found from: chunks, lanes, a sample or floats."""
+    V = 60_001 if backends.BACKENDS[isa_backend].slower == 1 else 9001
+    z = rows(V)
+    stats = backends.run("row_stats", isa_backend, z, top_k=k)
+    want = z.sort(1, descending=True).values[:, min(k, V) - 1 :][:, :1]
+    assert torch.equal((z >= stats[:, 1:2]) & z.isfinite(), (z >= want) & z.isfinite())
