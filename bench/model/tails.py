@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serial tails: what a block runs before and behind its streaming loop, counted from SASS on the longest path.
+
+A path walks through each loop once, and so does a streaming loop that it passes (the rescan of one chunk for a draw):
+with 149 chunks to 256 threads the loops over chunks run once, but compilers unroll them, and the longest path takes the
+unrolled body and what is left over. A call is one instruction: those that compilers add are slow paths of doubles'
+division and of square roots. The longest path also takes in turn what excludes each other (a switch over dtypes, once a
+load; greedy rows and sampled ones), so it is an upper end, by a factor of three to five where a tail decides much.
+Where it is straight code, it is what runs: ``calls.COUNTED`` names those that predictions take.
+
+Clocks are those of one warp alone that issues in order: each instruction waits for its registers and predicates, then
+for its turn. What this cannot know: cold instruction caches, other warps of the SM, conflicts of banks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from bench.model.control_flow import Graph, reverse_postorder
+from bench.model.gpus import BANDS, CONSTANTS, Band
+from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits
+
+TAILED = r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>|verify_chain::finish_requests"
+
+CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in gpus.SOURCES
+    "alu": ((4, 5, 6), "S6 S8"),
+    "special": ((15, 20, 40), "kind S7, else assumed: MUFU, conversions, population counts"),
+    "double": ((6, 16, 54), "kind S6, hard S7, middle assumed"),
+    "shuffle": ((15, 24, 33), "kind S7, else assumed"),
+    "register": ((15, 25, 50), "assumed: special registers, values made uniform"),
+    "constant": ((10, 30, 90), "assumed: a constant that the cache holds, or does not"),
+    "shared": ((20, 29, 35), "kind S8, hard S2"),
+    "shared_atomic": ((40, 80, 160), "assumed"),
+    "load": ((200, 300, 720), "kind S8, middle S2 from L2, hard S2 from DRAM"),
+    "atomic": (CONSTANTS["atomic"].band, CONSTANTS["atomic"].source),
+    "fence": (CONSTANTS["fence"].band, CONSTANTS["fence"].source),
+    "barrier": ((40, 60, 90), "assumed"),
+    "branch": ((2, 8, 16), "hard S7, else assumed"),
+    "issue": ((1, 2, 3.2), "middle S9, hard as CONSTANTS['cpi']: between two instructions of a warp"),
+}
+NAMES = {"BAR": "barrier", "MEMBAR": "fence", "LDS": "shared", "ATOMS": "shared_atomic", "SHFL": "shuffle"}
+NAMES |= dict.fromkeys(("LDG", "LD", "LDL"), "load") | dict.fromkeys(("LDC", "ULDC", "LDCU"), "constant")
+NAMES |= dict.fromkeys(("REDUX", "CREDUX"), "shuffle") | dict.fromkeys(("S2R", "S2UR", "R2UR", "CS2R"), "register")
+NAMES |= dict.fromkeys(ATOMICS - {"ATOMS"}, "atomic") | dict.fromkeys(XU, "special") | dict.fromkeys(FP64, "double")
+NAMES |= dict.fromkeys(BRANCHES, "branch") | dict.fromkeys(("UFLO", "UPOPC", "UBREV"), "special")
+BLOCKING = {"barrier", "fence", "branch"}  # nothing is issued behind one until it is done
+SILENT = STORES | BRANCHES | set("BAR MEMBAR ERRBAR CGAERRBAR CCTL NOP DEPBAR NANOSLEEP".split())  # write no register
+
+OPERAND = re.compile(r"\b(U?R|U?P)(\d+)\b|\b(U?RZ|U?PT)\b")
+
+
+def kind_of(head: str) -> str:
+    return NAMES.get(head, "alu")
+
+
+def operands(x: Instruction) -> tuple[set[str], set[str]]:
+    """The registers and predicates that an instruction writes, and those that it waits for."""
+    parts = [part.strip() for part in x.args.split(",")]
+    names = lambda text: {m[1] + m[2] for m in OPERAND.finditer(text) if m[1]}
+    n = 0 if x.head in SILENT else _written(x.head, parts)
+    writes = set().union(*map(names, parts[:n])) if n else set()
+    first = re.match(r"(U?R)(\d+)$", parts[n - 1].split(".")[0]) if n else None
+    if first:
+        size = bits(x.word) if x.head in ("LDG", "LD", "LDS", "LDL", "LDC", "ULDC", "LDCU") else 32
+        if x.head in FP64 or ".WIDE" in x.word or (x.head in ("F2F", "I2F") and ".F64" in x.word):
+            size = 64
+        writes |= {f"{first[1]}{int(first[2]) + i}" for i in range(1, size // 32)}
+    return writes, names(x.guard) | set().union(*map(names, parts[n:]))
+
+
+def _written(head: str, parts: list[str]) -> int:
+    """How many operands, from the left, are results: a register, with predicates before or behind it."""
+    predicate = lambda part: re.fullmatch(r"!?U?P(\d|T)", part) is not None
+    if head.endswith("SETP") or head in ("PLOP3", "UPLOP3", "VOTE", "VOTEU"):
+        return min(2, len(parts))
+    if head in ("SHFL", "LOP3", "ULOP3", "MATCH", *ATOMICS) and predicate(parts[0]):
+        return min(2, len(parts))
+    n = 1
+    while n < len(parts) - 1 and predicate(parts[n]) and not predicate(parts[0]):
+        n += 1
+    return n
+
+
+Scheduled = list[tuple[str, set[str], set[str]]]
+
+
+def schedule(run: Iterable[Instruction]) -> Scheduled:
+    return [(kind_of(x.head), *operands(x)) for x in run]
+
+
+def clocks(run: Scheduled, band: int, all_results: bool = False) -> float:
+    """When the last instruction of a run has been issued by one warp, or with `all_results` when all of them are in."""
+    now, ready = 0.0, {}
+    gap = CLOCKS["issue"][0][band]
+    for kind, writes, reads in run:
+        now = max([now, *(ready[r] for r in reads if r in ready)])
+        latency = CLOCKS[kind][0][band]
+        if kind in BLOCKING:
+            now += latency
+        else:
+            ready |= dict.fromkeys(writes, now + latency)
+            now += gap
+    return max([now, *ready.values()]) if all_results else now
+
+
+def longest(
+    g: Graph, starts: Iterable[int], is_end: Callable[[int], bool], weight: Callable[[int], float]
+) -> list[int]:
+    """The heaviest way from any of `starts` to an end; nothing if no end can be reached."""
+    step = lambda b: [] if is_end(b) else g.once(b)
+    order = reverse_postorder(starts, step)
+    place = {b: i for i, b in enumerate(order)}
+    best: dict[int, tuple[float, int | None]] = {b: (weight(b), None) for b in starts}
+    for b in order:
+        for x in step(b) if b in best else ():
+            reached = best[b][0] + weight(x)
+            if place[x] > place[b] and (x not in best or best[x][0] < reached):
+                best[x] = (reached, b)
+    ends = [b for b in best if is_end(b)]
+    if not ends:
+        return []
+    trail: list[int] = []
+    b: int | None = max(ends, key=lambda b: best[b][0])
+    while b is not None:
+        trail.append(b)
+        b = best[b][1]
+    return trail[::-1]
+
+
+class Tails:
+    """Of one kernel."""
+
+    def __init__(self, g: Graph) -> None:
+        self.g = g
+        self._weights: dict[int, float] = {}
+
+    def _weight(self, b: int) -> float:
+        if b not in self._weights:
+            run = schedule(self.g.block(b))
+            self._weights[b] = clocks(run, BANDS.index("middle"), all_results=True)
+        return self._weights[b]
+
+    def around(self, at: int) -> dict[str, dict]:
+        """Of the streaming loop at this address: what a block runs before it ("begin"), behind it up to the ticket that
+        says which block is the last ("report"), and what the last block then runs ("rest")."""
+        g = self.g
+        header = next(b for b in range(len(g.spans)) if g.address(b) == at)
+        loop = g.outermost(header)
+        exits = [x for b in sorted(loop) for x in g.next[b] if x not in loop]
+        begin = longest(g, [g.block_of[0]], header.__eq__, self._weight)[:-1]
+        code = [x for b in longest(g, exits, lambda b: not g.once(b), self._weight) for x in g.block(b)]
+        ticket = next((i + 1 for i, x in enumerate(code) if x.head in ("ATOM", "ATOMG")), 0)
+        return {
+            "begin": summary([x for b in begin for x in g.block(b)]),
+            "report": summary(code[:ticket]),
+            "rest": summary(code[ticket:]),
+        }
+
+
+def summary(run: Code) -> dict:
+    """Instructions on the path, by class, and one warp's clocks from kind to hard, until all results are in."""
+    steps = schedule(run)
+    return {
+        "instr": len(run),
+        "clocks": [round(clocks(steps, band, all_results=True)) for band in range(len(BANDS))],
+        "classes": dict(Counter(kind for kind, _, _ in steps)),
+        "calls": sum(x.head == "CALL" for x in run),
+    }
