@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from bench.model.costs import Costs
 from bench.model.gpus import BANDS, GPUS, constants
-from bench.model.queue import Block, Load, Step, Wait, Work, simulate
+from bench.model.queues import Block, Load, Step, Wait, Work, simulate
 
 CHUNK, WARPS = 1024, 8
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bench.model.calls import Setting
-from bench.model.queue import Block, Load, Wait, Work, simulate
+from bench.model.queues import Block, Load, Wait, Work, simulate
 
 MOST_BLOCKS = 6000  # beyond that, blocks are taken together
 END = 300  # clocks of a block behind its last pass: assumed
