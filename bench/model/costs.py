@@ -36,7 +36,7 @@ class Costs:
     pair_slots: int = 3
     pair_waits: int = 4
     sample_slots: int = 3
-    walk: dict[str, Pass] = field(default_factory=dict)
+    walk: dict[str, Pass] = field(default_factory=lambda: _walks([]))
     tails: dict[str, Tail] = field(default_factory=dict)  # "judge report": what a block runs around its loop
 
 

@@ -58,7 +58,8 @@ def instructions(listing: Iterable[str], wanted: Callable[[str], bool] = lambda 
     code: dict[str, Code] = {}
     current: Code | None = None
     for line in listing:
-        line = re.sub(r"\s+[&?][A-Za-z].*", " ;", line)  # sm_120 lists "&req ?trans" behind an instruction
+        if "&" in line or "?" in line:  # sm_120 lists "&req ?trans" behind an instruction
+            line = re.sub(r"\s+[&?][A-Za-z].*", " ;", line)
         if "Function :" in line:
             function = line.split(":", 1)[1].strip()
             current = code.setdefault(function, []) if wanted(function) else None
