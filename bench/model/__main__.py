@@ -5,6 +5,7 @@ GPU, but for what `compare` reads from a file of results."""
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,7 +30,7 @@ Library = Annotated[Path, typer.Argument(help="a library, or a cubin")]
 Json = Annotated[str, typer.Option("--json", help="write what was found here")]
 
 
-def _gpu(name: str, among: dict[str, object] = GPUS) -> str:
+def _gpu(name: str, among: Collection[str] = tuple(GPUS)) -> str:
     if name not in among:
         raise typer.BadParameter(f"gpu must be one of {', '.join(among)}, got {name}")
     return name
@@ -106,7 +107,8 @@ def predict(
     for line in tails(model):
         print(line)
     out = {}
-    for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha):
+    widths = (1, 8, 16) if limits else (1,)
+    for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha, widths):
         print(prediction)
         out[prediction.name] = prediction.us
     if json_file:
@@ -124,7 +126,7 @@ def clusters(
     bands: Annotated[bool, typer.Option(help="kind and hard beside the middle")] = False,
 ) -> None:
     """Microseconds of exact chains by clusters of thread blocks, design by design."""
-    _gpu(gpu, {name: g for name, g in GPUS.items() if g.gpcs})
+    _gpu(gpu, [name for name, g in GPUS.items() if g.gpcs])
     about = f"{gpu}, V={V}, G={G}, alpha={alpha}, bf16, microseconds{', kind - middle - hard' if bands else ''}"
     print(f"{about}; tails {'short' if cut else 'as written'}; nothing here was measured")
     for name, design in designs.DESIGNS.items():

@@ -43,7 +43,8 @@ SCAN, PAIR = (
 )  # warp instructions a chunk of 1,024 bf16 entries, of a row and of a pair: a prototype's SASS, +2 %
 OTHERS_END = 200  # clocks of a cluster's other blocks while one draws: assumed
 
-Life = Generator["float | Literal['barrier']", float, None]
+Step = float | Literal["barrier"]  # when it is due, or a wait for the other blocks of the cluster
+Life = Generator[Step, float, None]
 
 
 class Design(NamedTuple):
@@ -222,7 +223,7 @@ class Simulation:
         if rank == 0:
             yield t + c["report"]
 
-    def _walk(self, t: float, request: int, mine: int, sm: int) -> Generator[float | str, float, float]:
+    def _walk(self, t: float, request: int, mine: int, sm: int) -> Generator[Step, float, float]:
         flying = None
         for position in range(self.stop[request] + 1):
             t = yield from self._sweep(t, sm, mine, pair=False, flying=flying)
@@ -234,7 +235,7 @@ class Simulation:
 
     def _emit(
         self, t: float, request: int, position: int, mine: int, rank: int, sm: int
-    ) -> Generator[float | str, float, float]:
+    ) -> Generator[Step, float, float]:
         """The residual's sum where the draft is rejected, and the draw."""
         stop, rereads = self.stop[request], self.design.rereads
         behind = position > stop  # its verdict is that of a draft that is not looked at

@@ -49,8 +49,8 @@ def known(op: str, label: str) -> Us | None:
     if op == "verify_chain":
         m = re.fullmatch(r"B=(\d+) V=(\d+) bf16( stats)?(?: T=[\d.]+)?( all accepted)?", label)
         if m and int(m[2]) > calls.CHUNK:
-            alpha, stats = 1.0 if m[4] else ACCEPTED, bool(m[3])
-            return lambda s: calls.verify_chain(s, int(m[1]), G, int(m[2]), alpha=alpha, stats=stats)[0]
+            B, V, stats, alpha = int(m[1]), int(m[2]), bool(m[3]), 1.0 if m[4] else ACCEPTED
+            return lambda s: calls.verify_chain(s, B, G, V, alpha=alpha, stats=stats)[0]
     if m := re.fullmatch(r"N=(\d+) V=(\d+) bf16( k=1| k=4)?", label):
         N, V = int(m[1]), int(m[2])
         if op == "row_stats" and not m[3]:

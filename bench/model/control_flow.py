@@ -7,6 +7,7 @@ target is a root of its own and the call itself goes on behind it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -68,10 +69,7 @@ class Graph:
                 if b in roots:
                     continue
                 known = [q for q in self.previous[b] if q in above]
-                new = known[0] if known else None
-                for q in known[1:]:
-                    new = meet(q, new)
-                if new is not None and above.get(b) != new:
+                if known and above.get(b) != (new := functools.reduce(meet, known)):
                     above[b], changed = new, True
         return above
 

@@ -135,5 +135,7 @@ def ideal(costs: Costs) -> Costs:
         "pair": Pass(64, 242, 16, 1),
         "blend": Pass(64, 300, 16, 1),
     } | {f"sum{n}": Pass(32 * (1 + n), 110 + 130 * n, 16, 1) for n in (1, 2, 3, 4)}
-    loops = {"scan": 45 * 4 + 15, "pair": 60.5 * 8 + 30, "scan_waits": 1, "pair_waits": 2}
-    return replace(costs, **loops, scan_slots=5, pair_slots=5, walk=walk)
+    scan, pair = 45 * 4 + 15, 60.5 * 8 + 30
+    return replace(
+        costs, scan=scan, scan_slots=5, scan_waits=1, pair=pair, pair_slots=5, pair_waits=2, sample_slots=5, walk=walk
+    )

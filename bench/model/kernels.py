@@ -32,7 +32,7 @@ def describe(name: str, symbol: str, code: Code, note: Note, gpu: str = "H200", 
     async_kernel = copies_asynchronously(code)
     threads = note.threads or THREADS
     blocks, limit = resident(note.registers, note.shared, threads)
-    kernel = {
+    kernel: dict = {
         "name": name,
         "symbol": symbol,
         "registers": note.registers,

@@ -22,7 +22,8 @@ class Model:
 
     def band(self, us: Callable[[Setting], float]) -> Band:
         """Kind, middle, hard: every constant at the same end at once."""
-        return tuple(us(Setting(self.gpu, self.costs, band, self.tails)) for band in BANDS)
+        kind, middle, hard = (us(Setting(self.gpu, self.costs, band, self.tails)) for band in BANDS)
+        return kind, middle, hard
 
     def in_a_graph(self, us: Callable[[Setting], float]) -> Band:
         """Of a call among many in a graph: a gap to the one before in place of the first launch and the last event."""
@@ -40,10 +41,15 @@ class Prediction:
         return f"{self.name:58s} {kind:7.1f} -{middle:7.1f} -{hard:7.1f}  {self.note}"
 
 
-def predictions(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Iterable[Prediction]:
+def predictions(
+    model: Model, Bs: Iterable[int], G: int, V: int, alpha: float, widths: Iterable[int] = (1,)
+) -> Iterable[Prediction]:
+    """`widths`: how many blocks share a request that is walked."""
     yield from ours(model, Bs, G, V, alpha)
     for name, walk in walks.CALLS.items():
-        yield Prediction(name, model.band(lambda s: walks.walk(s, 1, V, walk)), walk.note)
+        for width in widths:
+            us = model.band(lambda s: walks.walk(s, 1, V, walk, width))
+            yield Prediction(name + (f", {width} blocks" if width > 1 else ""), us, walk.note)
     for B in Bs:
         for name, kernels in peers.peers(B, G).items():
             note = f"{peers.bytes_of(kernels, V) / 1e6:.0f} MB, {len(kernels)} launches"

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serial tails: what a block runs before and behind its streaming loop, counted from SASS on the longest path.
 
-A path walks through each loop once, and so does a streaming loop that it passes (the rescan of one chunk for a draw):
-with 149 chunks to 256 threads the loops over chunks run once, but compilers unroll them, and the longest path takes the
-unrolled body and what is left over. A call is one instruction: those that compilers add are slow paths of doubles'
-division and of square roots. The longest path also takes in turn what excludes each other (a switch over dtypes, once a
-load; greedy rows and sampled ones), so it is an upper end, by a factor of three to five where a tail decides much.
-Where it is straight code, it is what runs: ``calls.COUNTED`` names those that predictions take.
+A path walks through each loop once, and so does a streaming loop that it passes (the rescan of one chunk for a draw).
+One bound is known: V = 151,936 has 149 chunks and a block 256 threads, so a loop over chunks runs once, and the copy of
+it that compilers unroll over several chunks a thread (four loads from global memory or more, none of them wide) is not
+entered where there is a way around. A call is one instruction: those that compilers add are slow paths of doubles'
+division and of square roots.
+
+The longest path may ask for everything at once: rows by number, padding, a rule, filters, every fallback of a draw.
+Where a tail has such choices it is an upper end, by a factor of three to five; where it has few, it is what runs.
+``calls.COUNTED`` names those that predictions take.
 
 Clocks are those of one warp alone that issues in order: each instruction waits for its registers and predicates, then
 for its turn. What this cannot know: cold instruction caches, other warps of the SM, conflicts of banks.
@@ -14,15 +17,18 @@ for its turn. What this cannot know: cold instruction caches, other warps of the
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 from bench.model.control_flow import Graph, reverse_postorder
 from bench.model.gpus import BANDS, CONSTANTS, Band
-from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits
+from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
 
 TAILED = r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>|verify_chain::finish_requests"
+
+ITEMS = 4  # loads of a trip from which on a loop counts as unrolled
 
 CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in gpus.SOURCES
     "alu": ((4, 5, 6), "S6 S8"),
@@ -119,13 +125,11 @@ def longest(
             if place[x] > place[b] and (x not in best or best[x][0] < reached):
                 best[x] = (reached, b)
     ends = [b for b in best if is_end(b)]
-    if not ends:
-        return []
     trail: list[int] = []
-    b: int | None = max(ends, key=lambda b: best[b][0])
-    while b is not None:
-        trail.append(b)
-        b = best[b][1]
+    last: int | None = max(ends, key=lambda b: best[b][0], default=None)
+    while last is not None:
+        trail.append(last)
+        last = best[last][1]
     return trail[::-1]
 
 
@@ -134,7 +138,18 @@ class Tails:
 
     def __init__(self, g: Graph) -> None:
         self.g = g
-        self._weights: dict[int, float] = {}
+        self._weights: dict[int, float] = {b: -math.inf for b in self._unrolled()}
+
+    def _unrolled(self) -> set[int]:
+        """Blocks of innermost loops over several items a thread."""
+        found: set[int] = set()
+        for header, body in self.g.loops.items():
+            code = [x for b in body for x in self.g.block(b)]
+            loads = sum(x.head in ("LDG", "LD") for x in code)
+            innermost = not any(h in body for h in self.g.loops if h != header)
+            if innermost and loads >= ITEMS and not any(wide(x.word, async_kernel=True) for x in code):
+                found |= body
+        return found
 
     def _weight(self, b: int) -> float:
         if b not in self._weights:

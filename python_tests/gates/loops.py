@@ -71,7 +71,7 @@ def broken(kernels: list[dict], arch: str, loops: list[Loop] = LOOPS) -> list[st
 
 def write(kernels: list[dict], arch: str, loops: list[Loop] = LOOPS) -> str:
     """Each loop as it is, beside its limit and its target."""
-    shown = lambda limit: " ".join(f"{name} {value:g}" for name, value in zip(Limit._fields, limit))
+    shown = lambda x: f"per16 {x.per16:g} bssy {x.bssy} lds {x.lds} bra {x.bra} waits {x.waits}"
     lines = []
     for loop in loops:
         limit = loop.from_sm_100 if int(arch[3:]) >= 100 else loop.before_sm_100

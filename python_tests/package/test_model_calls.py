@@ -105,8 +105,12 @@ def test_fewer_instructions_help_and_tails_cost():
     tail = {name: Tail(10, (1e4, 1e4, 1e4)) for name in calls.TAILS}
     base, heavy = Costs(), replace(Costs(), tails=tail)
     once = lambda costs, how: calls.row_stats(Setting("H200", costs, tails=how), 8, V)
-    assert once(heavy, "assumed") == once(base, "counted") < once(heavy, "counted") < once(heavy, "longest")
-    more = us(sum(1e4 - Setting("H200", base).assumed(f"row_stats {part}") for part in ("begin", "report", "rest")))
+    assert once(heavy, "assumed") == once(base, "counted") < once(heavy, "counted") == once(heavy, "longest")
+    chain = lambda how: calls.verify_chain(Setting("H200", heavy, tails=how), 1, G, V)[0]
+    assert chain("assumed") < chain("counted") < chain("longest")  # a test of a draft and a draw stay assumed
+    law = Setting("H200", heavy).tail("judge rest").clocks
+    assert law == 1e4 + C["judge"]  # the row's four floats are counted in row_stats
+    more = us(sum(1e4 - Setting("H200", base).tail(f"row_stats {part}").clocks for part in ("begin", "report", "rest")))
     assert once(heavy, "longest") - once(base, "counted") == pytest.approx(more, rel=0.05)
     assert once(ideal(replace(base, scan=320)), "counted") < once(base, "counted")
     lines = list(tails(Model("H200", heavy)))
@@ -234,7 +238,11 @@ def test_commands(tmp_path):
     kernels, out = tmp_path / "sass.json", tmp_path / "out.json"
     kernels.write_text(json.dumps({"kernels": []}))
     status, text = run("predict", "--sass", kernels, "--B", "1", "--json", out, "--ideal")
-    assert status == 0 and "verify_chain exact" in text and len(json.loads(out.read_text())) == 10
+    assert (
+        status == 0
+        and "verify_chain exact" in text
+        and len(json.loads(out.read_text())) == 2 + 3 * len(walks.CALLS) + len(peers.peers(1, G))
+    )
     status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", tmp_path / "none.so")
     assert status == 0 and "No machine code could be read" in text and "1 of 3 in the band" in text
     assert run("sass", tmp_path / "none.so")[0] == 2 and run("predict", "--gpu", "A100")[0] == 2

@@ -186,3 +186,15 @@ def test_a_tail_walks_through_a_loop_once():
     for text, more in ((bottom, 4), (top, 6)):  # the second tests at its head, and leaves by way of it
         rest = kernel(text)["loops"][0]["tails"]["rest"]
         assert rest["instr"] == before["instr"] + more and rest["classes"]["special"] == 1
+
+
+def test_a_loop_over_several_items_is_not_entered():
+    """A remainder's loop, and the copy of it that a compiler unrolls: with an item a thread only the first runs."""
+    one = "one:\nLDG.E R14, desc[UR4][R2.64]\nFADD R12, R14, R12\n@P4 BRA one\n@P5 BRA done\n"
+    loads = "\n".join(f"LDG.E R{14 + i}, desc[UR4][R2.64]" for i in range(tails.ITEMS))
+    text = SCAN.replace("end:\n", f"end:\n{one}four:\n{loads}\n@P4 BRA four\ndone:\n")
+    before, rest = (kernel(text)["loops"][0]["tails"]["rest"] for text in (SCAN, text))
+    assert rest["classes"]["load"] == before["classes"]["load"] + 1
+    no_way_around = text.replace("@P5 BRA done\n", "")
+    rest = kernel(no_way_around)["loops"][0]["tails"]["rest"]
+    assert rest["classes"]["load"] == before["classes"]["load"] + 1 + tails.ITEMS
