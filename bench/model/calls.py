@@ -18,8 +18,8 @@ from bench.model.queues import Block, Load, Step, Wait, Work, simulate
 CHUNK, WARPS = 1024, 8
 
 # tail -> the constants that stand for it. Where a tail has few choices its longest path is what runs: COUNTED. The
-# test of a draft and a draw have many: their constants are kept, and printed beside. The four floats of a row are made
-# by the same code in every op, so what is counted in row_stats stands for "law" everywhere.
+# test of a draft has many (and so has a draw with or without replacement): constants are kept, and printed beside. What
+# is counted where a constant stands alone stands for it everywhere: the same code makes a row's four floats in each op.
 TAILS = {
     "row_stats begin": ("prologue",),
     "row_stats report": ("fence", "atomic"),
@@ -34,7 +34,9 @@ TAILS = {
     "finish report": ("fence", "atomic"),
     "finish rest": ("draw",),
 }
-COUNTED = {name for name in TAILS if name.endswith("report")} | {"row_stats begin", "row_stats rest", "sample begin"}
+COUNTED = {name for name in TAILS if name.endswith("report")}
+COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest"}
+STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
 
 
 class Setting:
@@ -50,16 +52,14 @@ class Setting:
         tail = self.costs.tails.get(name) if name in self.taken else None
         return tail.clocks[BANDS.index(self.band)] if tail else None
 
-    @property
-    def law(self) -> float:
-        counted = self._counted("row_stats rest")
-        return self.c["law"] if counted is None else counted
+    def constant(self, name: str) -> float:
+        """Clocks of a part of a tail: counted where it could be, else as assumed."""
+        counted = self._counted(STANDS_FOR[name]) if name in STANDS_FOR else None
+        return self.c[name] if counted is None else counted
 
     def tail(self, name: str) -> Wait:
         counted = self._counted(name)
-        if counted is None:
-            counted = sum(self.law if constant == "law" else self.c[constant] for constant in TAILS[name])
-        return Wait(counted)
+        return Wait(sum(map(self.constant, TAILS[name])) if counted is None else counted)
 
 
 def chunks_per_warp(rows: int, chunks: int) -> int:
@@ -122,7 +122,7 @@ def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, 
         yield s.tail("judge report")
         done[unit] += 1
         if done[unit] == blocks * sides:
-            t = yield Wait(s.tail("judge rest").clocks + (sides - 1) * s.law)
+            t = yield Wait(s.tail("judge rest").clocks + (sides - 1) * s.constant("law"))
             if i == stop[b]:
                 known[b], seen[b] = i, t
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bench.model import calls, peers, walks
-from bench.model.calls import COUNTED, TAILS, Setting
+from bench.model.calls import TAILS, Setting
 from bench.model.costs import Costs
 from bench.model.gpus import BANDS, GPUS, Band, constants
 
@@ -81,13 +81,13 @@ def tails(model: Model) -> Iterable[str]:
         return
     at = [constants(model.gpu, band) for band in BANDS]
     head = "tail: clocks, kind - middle - hard"
-    yield f"{head:34s} {'instructions':>12s} {'longest path':>24s} {'assumed':>22s}  taken"
+    yield f"{head:34s} {'instructions':>12s} {'longest path':>24s} {'assumed':>22s}  taken, middle"
     for name, stands in TAILS.items():
         if tail := model.costs.tails.get(name):
             assumed = [sum(c[constant] for constant in stands) for c in at]
-            counted = model.tails == "longest" or (model.tails == "counted" and name in COUNTED)
+            taken = Setting(model.gpu, model.costs, tails=model.tails).tail(name).clocks
             clocks = lambda band: " - ".join(f"{x:.0f}" for x in band)
             yield (
                 f"{name + ' (' + ' + '.join(stands) + ')':34s} {tail.instructions:12d} {clocks(tail.clocks):>24s} "
-                f"{clocks(assumed):>22s}  {'counted' if counted else 'assumed'}"
+                f"{clocks(assumed):>22s} {taken:6.0f}"
             )

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serial tails: what a block runs before and behind its streaming loop, counted from SASS on the longest path.
 
-A path walks through each loop once, and so does a streaming loop that it passes (the rescan of one chunk for a draw).
-One bound is known: V = 151,936 has 149 chunks and a block 256 threads, so a loop over chunks runs once, and the copy of
-it that compilers unroll over several chunks a thread (four loads from global memory or more, none of them wide) is not
-entered where there is a way around. A call is one instruction: those that compilers add are slow paths of doubles'
-division and of square roots.
+A path walks through each loop once. What a plain call of V = 151,936 does not run is left out where there is a way
+around it: a loop that compilers unrolled over several chunks a thread (four loads from global memory or more, none of
+them wide), since 149 chunks are less than a block's 256 threads; and passes over whole rows, which are fallbacks there.
+A call is one instruction: those that compilers add are slow paths of doubles' division and of square roots.
 
-The longest path may ask for everything at once: rows by number, padding, a rule, filters, every fallback of a draw.
-Where a tail has such choices it is an upper end, by a factor of three to five; where it has few, it is what runs.
-``calls.COUNTED`` names those that predictions take.
+The longest path may still ask for everything at once: rows by number, padding, a rule, each way of a draw. Where a tail
+has such choices it is an upper end, by a factor of three to five; where it has few, it is what runs, within a tenth or
+two. ``calls.COUNTED`` names those that predictions take.
 
 Clocks are those of one warp alone that issues in order: each instruction waits for its registers and predicates, then
 for its turn. What this cannot know: cold instruction caches, other warps of the SM, conflicts of banks.
@@ -17,7 +16,6 @@ for its turn. What this cannot know: cold instruction caches, other warps of the
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -29,6 +27,7 @@ from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, 
 TAILED = r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>|verify_chain::finish_requests"
 
 ITEMS = 4  # loads of a trip from which on a loop counts as unrolled
+DETOUR = 1e9  # clocks: a way around an avoided block is taken however long it is
 
 CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in gpus.SOURCES
     "alu": ((4, 5, 6), "S6 S8"),
@@ -138,23 +137,38 @@ class Tails:
 
     def __init__(self, g: Graph) -> None:
         self.g = g
-        self._weights: dict[int, float] = {b: -math.inf for b in self._unrolled()}
+        self._avoided = self._unrolled() | self._sweeps()
+        self._weights: dict[int, float] = {}
+
+    def _of(self, body: set[int]) -> Code:
+        return [x for b in body for x in self.g.block(b)]
+
+    def _inside(self, header: int) -> bool:
+        return any(h in self.g.loops[header] for h in self.g.loops if h != header)
 
     def _unrolled(self) -> set[int]:
         """Blocks of innermost loops over several items a thread."""
         found: set[int] = set()
         for header, body in self.g.loops.items():
-            code = [x for b in body for x in self.g.block(b)]
-            loads = sum(x.head in ("LDG", "LD") for x in code)
-            innermost = not any(h in body for h in self.g.loops if h != header)
-            if innermost and loads >= ITEMS and not any(wide(x.word, async_kernel=True) for x in code):
+            code = self._of(body)
+            if not self._inside(header) and sum(x.head in ("LDG", "LD") for x in code) >= ITEMS and not _streams(code):
                 found |= body
+        return found
+
+    def _sweeps(self) -> set[int]:
+        """Blocks of streaming loops, and of the loop over chunks around each."""
+        streaming = {h: body for h, body in self.g.loops.items() if _streams(self._of(body))}
+        found: set[int] = set()
+        for header, body in streaming.items():
+            if not any(h in body for h in streaming if h != header):
+                around = [other for h, other in self.g.loops.items() if h != header and header in other]
+                found |= body | min(around, key=len, default=set())
         return found
 
     def _weight(self, b: int) -> float:
         if b not in self._weights:
             run = schedule(self.g.block(b))
-            self._weights[b] = clocks(run, BANDS.index("middle"), all_results=True)
+            self._weights[b] = clocks(run, BANDS.index("middle"), all_results=True) - DETOUR * (b in self._avoided)
         return self._weights[b]
 
     def around(self, at: int) -> dict[str, dict]:
@@ -172,6 +186,10 @@ class Tails:
             "report": summary(code[:ticket]),
             "rest": summary(code[ticket:]),
         }
+
+
+def _streams(code: Code) -> bool:
+    return any(wide(x.word, async_kernel=True) for x in code)
 
 
 def summary(run: Code) -> dict:

@@ -198,3 +198,10 @@ def test_a_loop_over_several_items_is_not_entered():
     no_way_around = text.replace("@P5 BRA done\n", "")
     rest = kernel(no_way_around)["loops"][0]["tails"]["rest"]
     assert rest["classes"]["load"] == before["classes"]["load"] + 1 + tails.ITEMS
+
+
+def test_a_pass_over_whole_rows_is_a_fallback():
+    sweep = "again:\nLDG.E.128.CONSTANT R40, desc[UR4][R2.64]\nMUFU.EX2 R44, R40\n@P4 BRA again\n"
+    text = SCAN.replace("end:\n", f"end:\n@P5 BRA done\n{sweep}done:\n")
+    before, rest = (kernel(text)["loops"][-1]["tails"]["rest"] for text in (SCAN, text))
+    assert rest["instr"] == before["instr"] + 1 and "special" not in rest["classes"]
