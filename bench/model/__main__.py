@@ -19,6 +19,7 @@ from bench.model.gpus import ARCHS, BANDS, CONSTANTS, GPUS, SOURCES
 from bench.model.kernels import analyse
 from bench.model.predict import Model, predictions, tails
 from bench.model.sass import table
+from bench.model.tails import CLOCKS
 
 LIBRARY = Path(__file__).parents[2] / "specdec_kernels" / "_C_cuda.so"
 UNMODELLED = "tree_mask|trees_by_rule|row_gap|residual"  # kernels that no prediction takes anything of
@@ -30,10 +31,9 @@ Library = Annotated[Path, typer.Argument(help="a library, or a cubin")]
 Json = Annotated[str, typer.Option("--json", help="write what was found here")]
 
 
-def _gpu(name: str, among: Collection[str] = tuple(GPUS)) -> str:
+def _gpu(name: str, among: Collection[str] = tuple(GPUS)) -> None:
     if name not in among:
         raise typer.BadParameter(f"gpu must be one of {', '.join(among)}, got {name}")
-    return name
 
 
 def _readable(library: Path) -> None:
@@ -57,8 +57,9 @@ def sass(
     ] = False,
 ) -> None:
     """The loops that stream rows: instructions, bytes, and the bandwidth they leave room for."""
+    _gpu(gpu)
     _readable(library)
-    arch = arch or ARCHS[_gpu(gpu)]
+    arch = arch or ARCHS[gpu]
     found = analyse(library, arch, gpu, only, skip, with_tails)
     if json_file:
         about = {"file": str(library.resolve()), "arch": arch, "gpu": gpu, "kernels": found}
@@ -88,6 +89,8 @@ def predict(
     if sources:
         for name, constant in CONSTANTS.items():
             print(f"{name:10s} {' - '.join(f'{x:g}' for x in constant.band):22s} {constant.source:3s} {constant.what}")
+        for name, (band, source) in CLOCKS.items():
+            print(f"{name:13s} {' - '.join(f'{x:g}' for x in band):15s} clocks of an instruction in a tail: {source}")
         print(f"A: assumed\n{SOURCES}")
         return
     _gpu(gpu)

@@ -27,7 +27,7 @@ CLOCKS = {
     "report": Constant((1200, 1800, 2800), "A", "ticket, slots, stores; from a prototype's SASS"),
     "chain": Constant((450, 600, 800), "A", "one warp, one chunk of one row; from a prototype's SASS"),
     "pairchain": Constant((700, 950, 1250), "A", "one warp, one chunk of a pair; from a prototype's SASS"),
-    "port": Constant((56, 48, 38), "A", "bytes a clock into an SM: 64 by design, 38 measured with all SMs busy"),
+    "port": Constant((56, 48, 38), "A", "bytes a clock into an SM: 64 by design, less with all SMs busy"),
     "begin": Constant((300, 500, 800), "A", "a block's first instructions; from a prototype's SASS"),
     "bar": Constant((40, 60, 90), "A", "a block's barrier"),
 }

@@ -27,10 +27,10 @@ class Gpu(NamedTuple):
     gpcs: tuple[int, ...]  # SMs of each cluster of SMs
 
 
-# SMs by GPC of Hopper are assumed: they give the 15 clusters of 8 that were measured on an H100 (S5), and 112 SMs at 16
+# SMs by GPC of Hopper are assumed: they leave room for 15 clusters of 8 blocks, and for 7 of 16, at one block an SM
 HOPPER = (16, 16, 16, 16, 18, 18, 18, 14)
 GPUS = {
-    # 1.98 GHz was read behind matrix products (S1); memory and L2 are the data sheets'
+    # 1.98 GHz was read off an H200 behind matrix products, the rest is assumed; memory and L2 are the data sheets'
     "H200": Gpu(132, (1.98e9, 1.83e9, 1.70e9), 1.75e9, 4.8e12, 50e6, HOPPER),
     "H100": Gpu(132, (1.98e9, 1.83e9, 1.70e9), 1.75e9, 3.35e12, 50e6, HOPPER),
     "B200": Gpu(148, (1.96e9, 1.85e9, 1.70e9), 1.75e9, 8.0e12, 126e6, ()),  # clocks assumed

@@ -53,7 +53,7 @@ NAMES |= dict.fromkeys(BRANCHES, "branch") | dict.fromkeys(("UFLO", "UPOPC", "UB
 BLOCKING = {"barrier", "fence", "branch"}  # nothing is issued behind one until it is done
 SILENT = STORES | BRANCHES | set("BAR MEMBAR ERRBAR CGAERRBAR CCTL NOP DEPBAR NANOSLEEP".split())  # write no register
 
-OPERAND = re.compile(r"\b(U?R|U?P)(\d+)\b|\b(U?RZ|U?PT)\b")
+OPERAND = re.compile(r"\bU?[RP]\d+\b")
 
 
 def kind_of(head: str) -> str:
@@ -63,13 +63,13 @@ def kind_of(head: str) -> str:
 def operands(x: Instruction) -> tuple[set[str], set[str]]:
     """The registers and predicates that an instruction writes, and those that it waits for."""
     parts = [part.strip() for part in x.args.split(",")]
-    names = lambda text: {m[1] + m[2] for m in OPERAND.finditer(text) if m[1]}
+    names = lambda text: set(OPERAND.findall(text))
     n = 0 if x.head in SILENT else _written(x.head, parts)
     writes = set().union(*map(names, parts[:n])) if n else set()
     first = re.match(r"(U?R)(\d+)$", parts[n - 1].split(".")[0]) if n else None
     if first:
         size = bits(x.word) if x.head in ("LDG", "LD", "LDS", "LDL", "LDC", "ULDC", "LDCU") else 32
-        if x.head in FP64 or ".WIDE" in x.word or (x.head in ("F2F", "I2F") and ".F64" in x.word):
+        if x.head in FP64 or ".WIDE" in x.word or x.word.startswith(("F2F.F64", "I2F.F64")):
             size = 64
         writes |= {f"{first[1]}{int(first[2]) + i}" for i in range(1, size // 32)}
     return writes, names(x.guard) | set().union(*map(names, parts[n:]))
