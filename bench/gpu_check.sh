@@ -4,9 +4,10 @@
 #
 #   bench/gpu_check.sh OUTDIR [environment build test graph bench sanitize ...]      all steps by default
 #
-# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), bench.csv and bench.md. A step that fails
-# or runs out of time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use
-# its own seconds below and what earlier ones left over.
+# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), bench.csv, bench.md, and model.txt (what
+# bench.model predicted, beside what was measured). A step that fails or runs out of time does not stop the next; the
+# exit status is 1 if any did. All ends inside 8 minutes: a step may use its own seconds below and what earlier ones
+# left over.
 #
 #   PYTHON=python3         the interpreter, with torch, triton, pytest and what the benchmarks compare with
 #   WORKERS=8              pytest processes, where pytest-xdist is installed
@@ -89,6 +90,14 @@ sanitize() {  # TOOL [backend]
     compute-sanitizer "${options[@]}" "$PYTHON" -m bench.sanitize
 }
 
+# What the model claims beside what was just measured: printed, no step that could fail, in the bench's own seconds.
+predicted() {
+  [ -f "$OUTDIR/bench.csv" ] || return 0
+  printf '\n==== predicted beside measured\n' >>"$LOG"
+  timeout -k 2 12 "$PYTHON" -m bench.model compare "$OUTDIR/bench.csv" 2>&1 </dev/null |
+    tee "$OUTDIR/model.txt" | tee -a "$LOG"
+}
+
 # Peers that compile at run time do so while the tests run.
 prepare_peers() { timeout -k 5 240 "$PYTHON" -m bench.peers.prepare >"$OUTDIR/peers.log" 2>&1 & peers=$!; }
 peers=
@@ -127,8 +136,9 @@ for step in $steps; do
       rehearsal=()
       [ "$DEVICE" = cpu ] && rehearsal=(bench.rehearsal)
       # shellcheck disable=SC2086
-      run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 20)) \
-        --csv "$OUTDIR/bench.csv" --markdown "$OUTDIR/bench.md" ${BENCH_ARGS:-} ;;
+      run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 32)) \
+        --csv "$OUTDIR/bench.csv" --markdown "$OUTDIR/bench.md" ${BENCH_ARGS:-}
+      predicted ;;
     *)
       if [ "$DEVICE" = cpu ]; then
         run "$step" "$PYTHON" -m bench.sanitize --device cpu

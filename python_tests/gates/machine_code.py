@@ -4,14 +4,13 @@ AMD."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
+
+from bench.model.disassembly import dump, readable
+from bench.model.instructions import bits
 
 
 class Kernel(NamedTuple):
@@ -28,19 +27,11 @@ class Kernel(NamedTuple):
     blocks: int = 1  # that the launch bounds promise to fit a multiprocessor
 
 
-@functools.cache
-def cuobjdump() -> str | None:
-    """Where the tool is: beside nvcc, or in the triton package."""
-    found = shutil.which("cuobjdump") or shutil.which("/usr/local/cuda/bin/cuobjdump")
-    triton = importlib.util.find_spec("triton")
-    packaged = triton and Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return found or (str(packaged) if packaged and packaged.exists() else None)
-
-
 def nvidia(path: Path) -> list[Kernel]:
     """All kernels of a fat binary or a cubin, by name, then arch. Launch bounds are known where it carries PTX."""
     kernels = []
     code, bounds = _instructions(path), _launch_bounds(path)
+    names = readable({function for _, function in code})
     for arch, function, usage in _usage(path):
         arch = arch or next(iter(code))[0]  # a bare cubin is of one arch
         lines = code[arch, function]
@@ -48,15 +39,15 @@ def nvidia(path: Path) -> list[Kernel]:
         # The first word of an instruction says all: LDG.E.128.CONSTANT, STL.64, BAR.SYNC.DEFER_BLOCKING, BAR.RED.POPC
         kernels.append(
             Kernel(
-                name=_readable(function),
+                name=names[function],
                 arch=arch,
                 registers=usage["REG"],
                 stack=usage["STACK"] + usage["LOCAL"],
                 local=sum(word.split(".")[0] in ("LDL", "STL") for word in lines),
                 shared=usage["SHARED"],
-                loads=dict(Counter(_bits(word) for word in lines if word.startswith("LDG"))),
+                loads=dict(Counter(bits(word) for word in lines if word.startswith("LDG"))),
                 barriers=sum(word.startswith("BAR.") for word in lines),
-                reads_rows=not re.search(r"\b(uniforms|accept|build_tree|tree_mask)::", _readable(function)),
+                reads_rows=not re.search(r"\b(uniforms|accept|build_tree|tree_mask)::", names[function]),
                 threads=threads,
                 blocks=blocks,
             )
@@ -66,7 +57,7 @@ def nvidia(path: Path) -> list[Kernel]:
 
 def _usage(path):
     arch = function = None
-    for line in _dump("-res-usage", path):
+    for line in dump("-res-usage", str(path)):
         if match := re.match(r"arch = (sm_\d+)", line):
             arch = match[1]
         elif match := re.match(r"\s*Function (\S+):", line):
@@ -79,7 +70,7 @@ def _usage(path):
 def _instructions(path):
     """(arch, function) -> the first word of each instruction"""
     code, arch, lines = {}, None, []
-    for line in _dump("-sass", path):
+    for line in dump("-sass", str(path)):
         if match := re.match(r"\s*code for (sm_\d+)", line):
             arch = match[1]
         elif match := re.match(r"\s*Function : (\S+)", line):
@@ -92,35 +83,13 @@ def _instructions(path):
 def _launch_bounds(path):
     """function -> (threads, blocks), as the PTX states them"""
     bounds, function = {}, None
-    for line in _dump("-ptx", path):
+    for line in dump("-ptx", str(path)):
         if match := re.search(r"\.entry (\w+)", line):
             function = match[1]
         elif match := re.match(r"\.(maxntid|minnctapersm) (\d+)", line):
             threads, blocks = bounds.get(function, (256, 1))
             bounds[function] = (int(match[2]), blocks) if match[1] == "maxntid" else (threads, int(match[2]))
     return bounds
-
-
-def _dump(option, path):
-    return subprocess.run(
-        [cuobjdump(), option, str(path)], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-
-
-def _bits(word):
-    sizes = [int(n) for n in re.findall(r"\.(?:U|S)?(8|16|64|128|256)(?=\.|$)", word)]
-    return max(sizes, default=32)
-
-
-@functools.cache
-def _readable(function):
-    """verify_chain::scan for _ZN7specdec..._23_verify_chain_cuda_cu_...4scanE...; other names as they are."""
-    op = re.search(r"_([a-z_]+)_cuda_cu_", function)
-    if not op:
-        return function
-    name = subprocess.run(["c++filt", function], capture_output=True, text=True).stdout.strip()
-    name = re.sub(r"^void |\(anonymous namespace\)::|specdec::|\(.*$", "", name.replace("(anonymous namespace)::", ""))
-    return f"{op[1].removeprefix('_')}::{name}"
 
 
 def amd(name: str, assembly: str, reads_rows: bool, threads: int) -> Kernel:

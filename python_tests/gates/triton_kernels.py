@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles every Triton kernel ahead of time for every target and prints its figures, one JSON list a line.
 
-    cd python_tests && python -m gates.triton_kernels [--spill]
+    PYTHONPATH=.:python_tests python -m gates.triton_kernels [--spill]
 
 It runs in a process of its own, without TRITON_INTERPRET, and needs no GPU. --spill compiles a kernel that must be
 refused.

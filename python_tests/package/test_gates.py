@@ -12,16 +12,15 @@ import warnings
 import pytest
 from gates import machine_code, rules
 from gates.machine_code import Kernel
-from support.paths import TESTS
+from support.paths import PYTHONPATH, TESTS
 
+from bench.model.disassembly import cuobjdump
 from specdec_kernels import backends
 from specdec_kernels.backends import dispatch
 
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
-needs_cuobjdump = pytest.mark.skipif(
-    machine_code.cuobjdump() is None, reason="no cuobjdump beside nvcc or in a triton package"
-)
+needs_cuobjdump = pytest.mark.skipif(cuobjdump() is None, reason="no cuobjdump beside nvcc or in a triton package")
 
 
 def problems(kernels):
@@ -71,6 +70,7 @@ def test_bad_cuda_kernels_are_refused(tmp_path):
 def triton_kernels(*arguments):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment.setdefault("TRITON_CACHE_DIR", str(rules.PAGE.parent / "triton"))
+    environment["PYTHONPATH"] = PYTHONPATH
     command = [sys.executable, "-m", "gates.triton_kernels", *arguments]
     result = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

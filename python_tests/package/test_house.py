@@ -54,6 +54,8 @@ def test_no_import_circle():
     graph = imports(ROOT, "specdec_kernels")
     assert "specdec_kernels.ops.verify_chain" in graph["specdec_kernels"]
     assert circle(graph) is None
+    bench = imports(ROOT, "bench")
+    assert "bench.model.control_flow" in bench["bench.model.kernels"] and circle(bench) is None
 
 
 @pytest.mark.parametrize("room", MAY_INCLUDE)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m bench.model sass|predict|clusters|compare``: see docs/model.md. Nothing that it prints was measured on a
+GPU, but for what `compare` reads from a file of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bench.model import clusters as designs
+from bench.model import compare as comparison
+from bench.model.costs import Costs, costs_of, ideal
+from bench.model.disassembly import cuobjdump
+from bench.model.gpus import ARCHS, BANDS, CONSTANTS, GPUS, SOURCES
+from bench.model.kernels import analyse
+from bench.model.predict import Model, predictions, tails
+from bench.model.sass import table
+from bench.model.tails import CLOCKS
+
+LIBRARY = Path(__file__).parents[2] / "specdec_kernels" / "_C_cuda.so"
+UNMODELLED = "tree_mask|trees_by_rule|row_gap|residual"  # kernels that no prediction takes anything of
+LAUNCHES = r"(row_stats|sample|verify_chain)::"
+
+app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None)
+Gpu = Annotated[str, typer.Option(help=", ".join(GPUS))]
+Library = Annotated[Path, typer.Argument(help="a library, or a cubin")]
+Json = Annotated[str, typer.Option("--json", help="write what was found here")]
+
+
+def _gpu(name: str, among: Collection[str] = tuple(GPUS)) -> None:
+    if name not in among:
+        raise typer.BadParameter(f"gpu must be one of {', '.join(among)}, got {name}")
+
+
+def _readable(library: Path) -> None:
+    if not library.exists():
+        raise typer.BadParameter(f"{library} does not exist: it is built where nvcc is found")
+    if cuobjdump() is None:
+        raise typer.BadParameter("no cuobjdump: set CUOBJDUMP, or install triton or nvidia-cuda-cuobjdump")
+
+
+@app.command()
+def sass(
+    library: Library = LIBRARY,
+    arch: Annotated[str, typer.Option(help="of the machine code to read; by default the GPU's")] = "",
+    gpu: Gpu = "H200",
+    only: Annotated[str, typer.Option(help="kernels whose names match")] = "",
+    skip: Annotated[str, typer.Option(help="kernels whose names match")] = "tree_mask",
+    json_file: Json = "",
+    all_kernels: Annotated[bool, typer.Option("--all", help="kernels without wide loads too")] = False,
+    with_tails: Annotated[
+        bool, typer.Option("--tails", help="count what runs around the loops of chains and rows")
+    ] = False,
+) -> None:
+    """The loops that stream rows: instructions, bytes, and the bandwidth they leave room for."""
+    _gpu(gpu)
+    _readable(library)
+    arch = arch or ARCHS[gpu]
+    found = analyse(library, arch, gpu, only, skip, with_tails)
+    if json_file:
+        about = {"file": str(library.resolve()), "arch": arch, "gpu": gpu, "kernels": found}
+        Path(json_file).write_text(json.dumps(about, indent=1))
+    print(table([k for k in found if all_kernels or k["wide_bytes"]], gpu))
+
+
+@app.command()
+def predict(
+    gpu: Gpu = "H200",
+    V: Annotated[int, typer.Option("--V")] = 151_936,
+    G: Annotated[int, typer.Option("--G")] = 5,
+    B: Annotated[str, typer.Option("--B", help="batches, separated by commas")] = "1,8,64,256",
+    alpha: Annotated[float, typer.Option(help="share of drafts accepted")] = 0.7,
+    library: Annotated[Path, typer.Option(help="its kernels are read")] = LIBRARY,
+    sass_file: Annotated[
+        str, typer.Option("--sass", help="what `sass --tails --json` wrote, in place of a library")
+    ] = "",
+    tail: Annotated[
+        Literal["counted", "assumed", "longest"], typer.Option("--tails", help="see docs/model.md")
+    ] = "counted",
+    limits: Annotated[bool, typer.Option("--ideal", help="loops at the limits in place of those read")] = False,
+    json_file: Json = "",
+    sources: Annotated[bool, typer.Option(help="print the constants and where they come from")] = False,
+) -> None:
+    """Microseconds of calls: kind, middle, hard."""
+    if sources:
+        for name, constant in CONSTANTS.items():
+            print(f"{name:10s} {' - '.join(f'{x:g}' for x in constant.band):22s} {constant.source:3s} {constant.what}")
+        for name, (band, source) in CLOCKS.items():
+            print(f"{name:13s} {' - '.join(f'{x:g}' for x in band):15s} clocks of an instruction in a tail: {source}")
+        print(f"A: assumed\n{SOURCES}")
+        return
+    _gpu(gpu)
+    if sass_file:
+        found = json.loads(Path(sass_file).read_text())["kernels"]
+    else:
+        _readable(library)
+        found = analyse(library, ARCHS[gpu], gpu, skip=UNMODELLED, tails=True)
+    costs = costs_of(found)
+    model = Model(gpu, ideal(costs) if limits else costs, tail)
+    costs = model.costs
+    print(
+        f"{gpu}, V={V}, G={G}, alpha={alpha}, bf16{', loops at the limits' if limits else ''}; scan {costs.scan:.0f} "
+        f"and pair {costs.pair:.0f} warp instructions a chunk, {costs.scan_slots} and {costs.pair_slots} blocks an SM; "
+        "microseconds, all constants kind - middle - hard; nothing here was measured"
+    )
+    for line in tails(model):
+        print(line)
+    out = {}
+    widths = (1, 8, 16) if limits else (1,)
+    for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha, widths):
+        print(prediction)
+        out[prediction.name] = prediction.us
+    if json_file:
+        Path(json_file).write_text(json.dumps(out, indent=1))
+
+
+@app.command()
+def clusters(
+    gpu: Gpu = "H200",
+    B: Annotated[str, typer.Option("--B", help="batches, separated by commas")] = "1,8,64",
+    V: Annotated[int, typer.Option("--V")] = 151_936,
+    G: Annotated[int, typer.Option("--G")] = 5,
+    alpha: Annotated[float, typer.Option(help="share of drafts accepted")] = 0.7,
+    cut: Annotated[bool, typer.Option(help="short serial tails, barriers by st.async and mbarrier")] = False,
+    bands: Annotated[bool, typer.Option(help="kind and hard beside the middle")] = False,
+) -> None:
+    """Microseconds of exact chains by clusters of thread blocks, design by design."""
+    _gpu(gpu, [name for name, g in GPUS.items() if g.gpcs])
+    about = f"{gpu}, V={V}, G={G}, alpha={alpha}, bf16, microseconds{', kind - middle - hard' if bands else ''}"
+    print(f"{about}; tails {'short' if cut else 'as written'}; nothing here was measured")
+    for name, design in designs.DESIGNS.items():
+        cells = []
+        for b in map(int, B.split(",")):
+            some = BANDS if bands else ("middle",)
+            us = [designs.simulate(gpu, design, b, G, V, alpha, band, cut)[0] for band in some]
+            cells.append(f"B={b}: {' - '.join(f'{x:.1f}' for x in us)}")
+        print(f"{name:14s} " + "   ".join(cells))
+
+
+@app.command()
+def compare(
+    results: Annotated[Path, typer.Argument(help="a folder of results, or its bench.csv")],
+    library: Annotated[Path, typer.Option(help="its kernels are read, if it and cuobjdump are there")] = LIBRARY,
+) -> None:
+    """What a GPU measured beside what was predicted for it."""
+
+    def model(gpu: str) -> Model:
+        if not library.exists() or cuobjdump() is None:
+            print("No machine code could be read: the loops are those of sm_90 that costs.py has.")
+            return Model(gpu, Costs())
+        return Model(gpu, costs_of(analyse(library, ARCHS[gpu], gpu, only=LAUNCHES, skip="<true>", tails=True)))
+
+    for line in comparison.report(comparison.read(results), model):
+        print(line)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our calls, from launches of blocks that share rows.
+
+A block begins, streams its chunks, reports by a fence and a ticket, and the last block of a row then works alone. Which
+of these tails are counted from SASS, and which are assumed, COUNTED says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+from bench.model.costs import Costs
+from bench.model.gpus import BANDS, GPUS, constants
+from bench.model.queues import Block, Load, Step, Wait, Work, simulate
+
+CHUNK, WARPS = 1024, 8
+
+# tail -> the constants that stand for it. Where a tail has few choices its longest path is what runs: COUNTED. The
+# test of a draft has many (and so has a draw with or without replacement): constants are kept, and printed beside. What
+# is counted where a constant stands alone stands for it everywhere: the same code makes a row's four floats in each op.
+TAILS = {
+    "row_stats begin": ("prologue",),
+    "row_stats report": ("fence", "atomic"),
+    "row_stats rest": ("law",),
+    "sample begin": ("prologue",),
+    "sample report": ("fence", "atomic"),
+    "sample rest": ("law", "draw"),
+    "judge begin": ("prologue",),
+    "judge report": ("fence", "atomic"),
+    "judge rest": ("law", "judge"),
+    "finish begin": ("prologue", "finish_pro"),
+    "finish report": ("fence", "atomic"),
+    "finish rest": ("draw",),
+}
+COUNTED = {name for name in TAILS if name.endswith("report")}
+COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest"}
+STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
+
+
+class Setting:
+    """The constants of a GPU at one end of their bands, and the costs of loops and tails. `tails`: "counted" takes
+    those of COUNTED from SASS, "assumed" none, "longest" all of them."""
+
+    def __init__(self, gpu: str, costs: Costs, band: str = "middle", tails: str = "counted") -> None:
+        self.c, self.costs, self.band = constants(gpu, band), costs, band
+        self.memory = GPUS[gpu].memory
+        self.taken = {"counted": COUNTED, "assumed": set(), "longest": set(TAILS)}[tails]
+
+    def _counted(self, name: str) -> float | None:
+        tail = self.costs.tails.get(name) if name in self.taken else None
+        return tail.clocks[BANDS.index(self.band)] if tail else None
+
+    def constant(self, name: str) -> float:
+        """Clocks of a part of a tail: counted where it could be, else as assumed."""
+        counted = self._counted(STANDS_FOR[name]) if name in STANDS_FOR else None
+        return self.c[name] if counted is None else counted
+
+    def tail(self, name: str) -> Wait:
+        counted = self._counted(name)
+        return Wait(sum(map(self.constant, TAILS[name])) if counted is None else counted)
+
+
+def chunks_per_warp(rows: int, chunks: int) -> int:
+    """As in csrc/cuda/launch.h"""
+    return 1 if rows * chunks <= 1 << 14 else 2 if rows * chunks <= 1 << 16 else 4
+
+
+def grid(rows: int, V: int) -> tuple[int, int, int]:
+    """Chunks of a row, how many a warp takes in turn, blocks of a row"""
+    chunks = -(-V // CHUNK)
+    per_warp = chunks_per_warp(rows, chunks)
+    return chunks, per_warp, -(-chunks // (WARPS * per_warp))
+
+
+def stream(
+    part: int, per_warp: int, chunks: int, chunk_bytes: float, instructions: float, waits: int, from_l2: float = 0.0
+) -> Iterator[Step]:
+    """`waits`: how many times a warp waits for memory in turn for one chunk"""
+    for k in range(per_warp):
+        warps = max(0, min(WARPS, chunks - (part * per_warp + k) * WARPS))
+        if not warps:
+            return
+        for _ in range(waits):
+            yield Load(warps * chunk_bytes / waits, from_l2)
+            yield Work(warps * instructions / waits, instructions / waits)
+
+
+def stops_of(B: int, G: int, alpha: float, seed: int = 1) -> list[int]:
+    """Where each request's first rejection lies, if every draft is accepted with probability alpha."""
+    draw = random.Random(seed)
+    return [next((i for i in range(G) if draw.random() >= alpha), G) for _ in range(B)]
+
+
+def verify_chain(
+    s: Setting, B: int, G: int, V: int, item: int = 2, alpha: float = 0.7, stats: bool = True
+) -> tuple[float, dict[str, float]]:
+    """Microseconds of the exact chain in a graph, and what they are made of. `stats`: the draft's are handed over."""
+    stop = stops_of(B, G, alpha)
+    first = _judge_rows(s, stop, B, G, V, item, sides=1 if stats else 2)
+    second = _finish_requests(s, stop, B, G, V, item)
+    total = s.c["first_us"] + s.c["memset_us"] + first + s.c["gap_us"] + second
+    need = (sum(i + 1 for i in stop) + sum(i < G for i in stop)) * V * item
+    return total, {"judge": first, "finish": second, "floor_MB": need / 1e6}
+
+
+def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, sides: int) -> float:
+    chunks, per_warp, blocks = grid(B * (G + 1), V)
+    known, seen = [1 << 30] * B, [0.0] * B
+    done: Counter[int] = Counter()
+    costs = s.costs
+
+    def block(k: int) -> Block:
+        unit, part = divmod(k, blocks * sides)
+        i, b = divmod(unit, B)
+        t = yield s.tail("judge begin")
+        if known[b] < i and t >= seen[b]:
+            return
+        if part < blocks or i < G:
+            yield from stream(part % blocks, per_warp, chunks, CHUNK * item, costs.scan, costs.scan_waits)
+        yield s.tail("judge report")
+        done[unit] += 1
+        if done[unit] == blocks * sides:
+            t = yield Wait(s.tail("judge rest").clocks + (sides - 1) * s.constant("law"))
+            if i == stop[b]:
+                known[b], seen[b] = i, t
+
+    return simulate(s.c, B * (G + 1) * blocks * sides, block, costs.scan_slots)
+
+
+def _finish_requests(s: Setting, stop: list[int], B: int, G: int, V: int, item: int) -> float:
+    chunks, per_warp, blocks = grid(B, V)
+    read = sum(i + 1 for i in stop) * V * item
+    warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop, which the first launch has read
+    done: Counter[int] = Counter()
+    costs = s.costs
+
+    def block(k: int) -> Block:
+        b, part = divmod(k, blocks)
+        yield s.tail("finish begin")
+        if stop[b] < G:
+            yield from stream(part, per_warp, chunks, 2 * CHUNK * item, costs.pair, costs.pair_waits, warm / 2)
+            yield s.tail("finish report")
+            done[b] += 1
+            if done[b] < blocks:
+                return
+        elif part:
+            return
+        yield s.tail("finish rest")
+
+    return simulate(s.c, B * blocks, block, costs.pair_slots)
+
+
+def _rows(s: Setting, op: str, N: int, V: int, item: int, slots: int) -> float:
+    chunks, per_warp, blocks = grid(N, V)
+    done: Counter[int] = Counter()
+
+    def block(k: int) -> Block:
+        n, part = divmod(k, blocks)
+        yield s.tail(f"{op} begin")
+        yield from stream(part, per_warp, chunks, CHUNK * item, s.costs.scan, s.costs.scan_waits)
+        yield s.tail(f"{op} report")
+        done[n] += 1
+        if done[n] == blocks:
+            yield s.tail(f"{op} rest")
+
+    return s.c["first_us"] + s.c["memset_us"] + simulate(s.c, N * blocks, block, slots)
+
+
+def row_stats(s: Setting, N: int, V: int, item: int = 2) -> float:
+    return _rows(s, "row_stats", N, V, item, s.costs.scan_slots)
+
+
+def sample(s: Setting, N: int, V: int, item: int = 2) -> float:
+    """One draw a row; its blocks have the registers of a draw, so fewer fit an SM."""
+    return _rows(s, "sample", N, V, item, s.costs.sample_slots)

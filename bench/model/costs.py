@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the model of calls takes of the loops that were read: by op, rows and MUFU, not by kernels' names. Costs are per
+chunk of 1,024 bf16 entries, 2 KB a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bench.model.gpus import Band
+
+
+class Pass(NamedTuple):
+    """Of one block over a row or rows: a thread's trip."""
+
+    bytes: int
+    instructions: float
+    entries: int
+    waits: int  # memory latencies in turn
+
+
+class Tail(NamedTuple):
+    """The longest path, as tails.py counts it."""
+
+    instructions: int
+    clocks: Band
+
+
+@dataclass
+class Costs:
+    scan: float = 320  # a warp's instructions for a chunk of one row
+    scan_slots: int = 4  # blocks an SM
+    scan_waits: int = 1
+    pair: float = 1200  # of a pair of rows
+    pair_slots: int = 3
+    pair_waits: int = 4
+    sample_slots: int = 3
+    walk: dict[str, Pass] = field(default_factory=lambda: _walks([]))
+    tails: dict[str, Tail] = field(default_factory=dict)  # "judge report": what a block runs around its loop
+
+
+OTHERWISE = {  # where a library lacks the kernel
+    "scan": Pass(64, 281, 32, 1),
+    "masses": Pass(64, 540, 16, 2),
+    "unders": Pass(64, 676, 16, 2),
+    "entropy": Pass(32, 495, 16, 1),
+    "pair": Pass(64, 907, 16, 2),
+    "blend": Pass(64, 854, 16, 2),
+}
+PER_CHUNK = {1: 20, 2: 40}  # instructions beside the loop's: indices, a warp's reduction, two stores
+NOT_A_CHAIN = ("requests::", "rule", "tree")
+
+Wanted = Callable[[dict, dict], bool]
+
+
+def costs_of(kernels: list[dict]) -> Costs:
+    in_chain = lambda k: not any(word in k["name"] for word in NOT_A_CHAIN)
+    scan = _cheapest(kernels, 1, lambda k, x: (in_chain(k) and x["counts"]["MUFU"] >= 32) or x["per16"] < 60)
+    pair = _cheapest(kernels, 2, lambda k, x: in_chain(k))
+    costs = Costs(walk=_walks(kernels))
+    if scan:
+        k, loop = scan
+        costs = replace(costs, scan=_chunk(loop), scan_slots=k["resident"], scan_waits=_waits(loop))
+    if pair:
+        k, loop = pair
+        costs = replace(costs, pair=_chunk(loop), pair_slots=k["resident"], pair_waits=_waits(loop))
+    own = lambda op: _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, op + "::")
+    found = {"judge": scan, "finish": pair, "row_stats": own("row_stats"), "sample": own("sample")}
+    if found["sample"]:
+        costs = replace(costs, sample_slots=found["sample"][0]["resident"])
+    for name, (_, loop) in ((name, where) for name, where in found.items() if where):
+        for part, tail in loop.get("tails", {}).items():
+            costs.tails[f"{name} {part}"] = Tail(tail["instr"], tuple(tail["clocks"]))
+    return costs
+
+
+def _cheapest(kernels: list[dict], rows: int, wanted: Wanted, op: str = "verify_chain") -> tuple[dict, dict] | None:
+    some = [
+        (k, x)
+        for k in kernels
+        if op in k["name"] and "<true>" not in k["name"]
+        for x in k["loops"]
+        if x["counts"].get("MUFU") and x["rows"] == rows and wanted(k, x)
+    ]
+    return min(some, key=lambda found: found[1]["per16"], default=None)
+
+
+def _chunk(loop: dict) -> float:
+    """A warp's instructions for 1,024 entries of each row."""
+    return loop["per16"] * 4 * loop["rows"] + PER_CHUNK[loop["rows"]]
+
+
+def _waits(loop: dict) -> int:
+    """Memory latencies in turn, for one chunk: trips by batches of loads"""
+    return max(1, round(2048 * loop["rows"] / (32 * loop["bytes"])) * loop["batches"])
+
+
+def _walks(kernels: list[dict]) -> dict[str, Pass]:
+    tree = [x for k in kernels if "verify_tree" in k["name"] for x in k["loops"]]
+    rule = [x for k in kernels if "request" in k["name"] and "finish" not in k["name"] for x in k["loops"]]
+    mufu, doubles = (lambda x: x["counts"].get("MUFU", 0)), (lambda x: x["counts"].get("F2F64", 0))
+
+    def first(some: list[dict], name: str, wanted: Callable[[dict], bool]) -> Pass:
+        fit = next((x for x in some if wanted(x)), None)
+        if fit is None:
+            return OTHERWISE[name]
+        return Pass(fit["bytes"], fit["instr"], fit["bytes"] // (2 * fit["rows"]), fit["batches"])
+
+    walks = {
+        "scan": first(tree, "scan", lambda x: x["rows"] == 1 and mufu(x) == 32 and x["bytes"] == 64),
+        "masses": first(tree, "masses", lambda x: x["rows"] == 2 and doubles(x) >= 32),
+        "unders": first(tree, "unders", lambda x: x["rows"] == 2 and 0 < doubles(x) < 32),
+        "entropy": first(rule, "entropy", lambda x: x["rows"] == 1 and mufu(x) == 16 and x["bytes"] == 32),
+        "pair": first(rule, "pair", lambda x: x["rows"] == 2 and mufu(x) == 32),
+        "blend": first(rule, "blend", lambda x: x["kind"] == "nest"),
+    }
+    nest = next((x["states"].values() for x in tree if x["kind"] == "nest"), ())
+    instructions = lambda mufu: next((s["instr"] for s in nest if s["mufu"] == mufu), None)
+    alone, with_link = instructions(16), instructions(32)
+    base, link = (alone, with_link - alone) if alone and with_link else (230, 650)
+    for n in (1, 2, 3, 4):
+        walks[f"sum{n}"] = Pass(32 * (1 + n), base + n * link, 16, 1 + n)
+    return walks
+
+
+def ideal(costs: Costs) -> Costs:
+    """What loops at the limits would give: 45 instructions per 16 bytes of one row and 60.5 of two, rows read once.
+    Tails stay as they are: how short they can be is counted when they have been written."""
+    walk = {
+        "scan": Pass(64, 179, 32, 1),
+        "masses": Pass(64, 260, 16, 1),
+        "unders": Pass(64, 420, 16, 1),
+        "entropy": Pass(32, 160, 16, 1),
+        "pair": Pass(64, 242, 16, 1),
+        "blend": Pass(64, 300, 16, 1),
+    } | {f"sum{n}": Pass(32 * (1 + n), 110 + 130 * n, 16, 1) for n in (1, 2, 3, 4)}
+    scan, pair = 45 * 4 + 15, 60.5 * 8 + 30
+    return replace(
+        costs, scan=scan, scan_slots=5, scan_waits=1, pair=pair, pair_slots=5, pair_waits=2, sample_slots=5, walk=walk
+    )

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loops of a kernel that stream rows, what a trip of each costs, and the bandwidth that its instructions leave
+room for.
+
+A loop streams if it loads 16 bytes a thread (LDG.*.128 or wider; LDG.64 only where it is .CONSTANT; LDS.128 in a kernel
+with asynchronous copies). Its hot path is that of bf16 rows with every exponential taken, read by the fewest
+instructions of any path that does not go entry by entry. Inner loops without wide loads count as one trip, calls as
+one instruction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from bench.model.control_flow import Graph, flood
+from bench.model.gpus import ceilings
+from bench.model.instructions import Code, pipe, wide
+from bench.model.paths import State, Ways, Weight, Weights, around, hot_state, largest_by_bytes
+
+MAX_LOOP, MAX_STRAIGHT = 20_000, 6_000  # instructions, blocks: what is larger is a kernel's outer loop
+COUNTED = {"MUFU", "BSSY", "BRA", "CALL", "SHFL", "BAR"}
+
+
+def streaming_loops(g: Graph, weights: Weights, async_kernel: bool) -> Iterator[tuple[dict, Code]]:
+    """Each loop with wide loads of its own, innermost first, and the path of its hot trip; then straight-line code that
+    loads widely outside of any."""
+    of = weights.of
+    streaming = {h: body for h, body in g.loops.items() if any(of[b].bytes for b in body)}
+    covered: set[int] = set()
+    for h, body in sorted(streaming.items(), key=lambda x: len(x[1])):
+        inner = [other for k, other in streaming.items() if k != h and k in body and len(other) < len(body)]
+        held = set().union(*inner) if inner else set()
+        if not any(of[b].bytes for b in body if b not in held):
+            continue  # its wide loads are all in loops inside it
+        covered |= {b for b in body if of[b].bytes}
+        if sum(of[b].instructions for b in body) <= MAX_LOOP and (found := _loop(g, weights, h, body, async_kernel)):
+            loop, run = found
+            yield {"kind": "nest" if inner else "loop"} | loop, run
+    loose = {b for b in range(len(of)) if of[b].bytes and b not in covered and b in g.place}
+    if loose:
+        yield from _straight(g, weights, covered, loose, async_kernel)
+
+
+def _loop(g: Graph, weights: Weights, h: int, body: set[int], async_kernel: bool) -> tuple[dict, Code] | None:
+    weight = weights.of.__getitem__
+    ends = {u for u, x in g.back if x == h}
+    aligned = weights.aligned(body, h)
+    ways = Ways(g, aligned, h, ends & aligned, weight)
+    hot = hot_state(ways.states)
+    if hot is None:
+        ways = Ways(g, body, h, ends, weight)
+        hot = hot_state(ways.states)
+    if hot is None:
+        return None
+    most = Ways(g, aligned, h, ends & aligned, weight, longest=True).states
+    run = [x for b in ways.blocks(hot) for x in g.block(b)]
+    counts = count(run, async_kernel)
+    every = count([x for b in around(g, aligned, h, ends & aligned) for x in g.block(b)], async_kernel)
+    static = count([x for b in body for x in g.block(b)], async_kernel)
+    sources = pointers(run, async_kernel)
+    loop = {
+        "at": f"{g.address(h):05x}",
+        "static": static["instr"],
+        "instr": counts["instr"],
+        "instr_most": most.get(hot, counts["instr"]),
+        "near": {"BSSY": every["BSSY"], "LDS": every["LDS"]},
+        "rows": max(_rows(ways.states, hot), 2 if len(sources) == 2 else 1),
+        "roots": sorted(sources),
+        "static_counts": dict(static),
+        "states": {
+            f"{b}B": {"unpacked": u, "mufu": m, "instr": n}
+            for b, (u, m, n) in sorted(largest_by_bytes(ways.states).items())
+        },
+    }
+    return loop | _costs(counts, run, async_kernel), run
+
+
+def _straight(
+    g: Graph, weights: Weights, covered: set[int], loose: set[int], async_kernel: bool
+) -> Iterator[tuple[dict, Code]]:
+    """From the first wide load to the last MUFU of the path with most MUFU a byte."""
+
+    def weight(b: int) -> Weight:
+        w = weights.of[b]
+        return w if b not in covered else Weight(0, 0, 0, w.instructions)
+
+    for root in g.roots:
+        body = flood([root], g.next.__getitem__)
+        if len(body) > MAX_STRAIGHT or not body & loose:
+            continue
+        ways = Ways(g, body, root, [b for b in g.order if not g.next[b] and b in body], weight)
+        hot = hot_state(ways.states)
+        if not hot or not hot[1]:
+            continue
+        run = [x for b in ways.blocks(hot) if b not in covered for x in g.block(b)]
+        moves = [i for i, x in enumerate(run) if wide(x.word, async_kernel)]
+        last = max(i for i, x in enumerate(run) if x.word.startswith("MUFU") or wide(x.word, async_kernel))
+        run = run[moves[0] : last + 1]
+        c = count(run, async_kernel)
+        loop = {
+            "kind": "straight",
+            "at": f"{run[0].at:05x}",
+            "static": c["instr"],
+            "instr": c["instr"],
+            "instr_most": c["instr"],
+            "near": {"BSSY": c["BSSY"], "LDS": c["LDS"]},
+            "rows": 1,
+            "roots": [],
+            "static_counts": dict(c),
+            "states": {},
+        }
+        yield loop | _costs(c, run, async_kernel), run
+
+
+def _costs(counts: Counter[str], run: Code, async_kernel: bool) -> dict:
+    return {
+        "bytes": counts["bytes"],
+        "per16": round(counts["instr"] * 16 / counts["bytes"], 1),
+        "batches": batches(run, async_kernel),
+        "counts": dict(counts),
+    }
+
+
+def count(code: Code, async_kernel: bool = False) -> Counter[str]:
+    """Instructions by kind and by pipe, and the wide bytes of one thread."""
+    c: Counter[str] = Counter()
+    for x in code:
+        head, moved = x.head, wide(x.word, async_kernel)
+        c["instr"] += 1
+        c["bytes"] += moved
+        c["pipe_" + pipe(head)] += 1
+        if head in COUNTED or head == "BRX":
+            c["BRA" if head == "BRX" else head] += 1
+        c["LDS"] += head == "LDS" and not moved
+        c["LOCAL"] += head in ("LDL", "STL")
+        c["STS"] += head in ("ATOMS", "STS")
+        c["F2F64"] += head == "F2F" and "F64" in x.word
+        c["DOUBLE"] += head in ("DADD", "DFMA", "DMUL")
+        c["LDG_narrow"] += head in ("LDG", "LD") and not moved
+    return Counter({name: n for name, n in c.items() if n or name == "bytes"})
+
+
+def pointers(run: Code, async_kernel: bool) -> set[str]:
+    """The pointers that the wide loads of a path come from, followed back one definition; offsets and increments do not
+    count."""
+    found = set()
+    for i, x in enumerate(run):
+        m = re.search(r"\[(R\d+)(?:\.64)?(?:\+(UR\d+))?", x.args)
+        if not m or not (x.word.startswith("LDG") and wide(x.word, async_kernel)):
+            continue
+        pointer = m[1] + (m[2] or "")
+        for y in reversed(run[:i]):
+            if re.match(rf"{m[1]}\b", y.args) and not y.word.startswith(("ST", "RED", "BRA")):
+                sources = y.args.split(",", 1)[1] if "," in y.args else ""
+                rest = re.findall(r"c\[0x0\]\[0x[0-9a-f]+\]|\bU?R\d+\b", sources)
+                if m[1] not in rest and rest:
+                    pointer = rest[-1]
+                break
+        found.add(pointer)
+    return found
+
+
+def batches(run: Code, async_kernel: bool) -> int:
+    """How many times a trip waits for memory in turn: a wide load that is issued after something loaded before it in
+    the trip was used."""
+    waiting: set[int] = set()
+    used, n = True, 0
+    for x in run:
+        registers = [int(r) for r in re.findall(r"\bR(\d+)", x.args)]
+        size = wide(x.word, async_kernel) if x.word.startswith("LDG") else 0
+        if waiting & set(registers[1:] if size else registers):
+            used, waiting = True, set()
+        if size:
+            n += used
+            used = False
+            waiting |= {registers[0] + i for i in range(size // 4)}
+    return max(n, 1)
+
+
+def _rows(states: dict[State, int], hot: State) -> int:
+    """How many rows a trip takes along: paths that leave some of them out show it."""
+    near = lambda s, i: abs(s[i] / s[0] - hot[i] / hot[0]) < 0.02
+    same = [s[0] for s in states if s[0] and near(s, 1) and near(s, 2)]
+    return max(1, round(hot[0] / min(same))) if hot[1] else 1
+
+
+def against(gpu: str, loop: dict, resident: int, threads: int) -> dict:
+    """What a loop leaves room for on a GPU: bandwidth that each resource allows, and bytes in flight."""
+    rates, bound, of_memory = ceilings(gpu, loop["counts"])
+    return {
+        "ceiling_TBs": {name: round(rate / 1e12, 2) for name, rate in rates.items()},
+        "bound_by": bound,
+        "ceiling": round(rates[bound] / 1e12, 2),
+        "of_hbm": round(of_memory[bound], 2),
+        "issue_of_hbm": round(of_memory["issue"], 2),
+        "in_flight_kB_per_sm": round(resident * threads * loop["bytes"] / 1024, 1),
+    }

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls would take: ours, those of peers, and the floors that their bytes set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bench.model import calls, peers, walks
+from bench.model.calls import TAILS, Setting
+from bench.model.costs import Costs
+from bench.model.gpus import BANDS, GPUS, Band, constants
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPU and what was read of the kernels."""
+
+    gpu: str
+    costs: Costs
+    tails: str = "counted"
+
+    def band(self, us: Callable[[Setting], float]) -> Band:
+        """Kind, middle, hard: every constant at the same end at once."""
+        kind, middle, hard = (us(Setting(self.gpu, self.costs, band, self.tails)) for band in BANDS)
+        return kind, middle, hard
+
+    def in_a_graph(self, us: Callable[[Setting], float]) -> Band:
+        """Of a call among many in a graph: a gap to the one before in place of the first launch and the last event."""
+        return self.band(lambda s: us(s) + s.c["gap_us"] - s.c["first_us"])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    name: str
+    us: Band
+    note: str
+
+    def __str__(self) -> str:
+        kind, middle, hard = self.us
+        return f"{self.name:58s} {kind:7.1f} -{middle:7.1f} -{hard:7.1f}  {self.note}"
+
+
+def predictions(
+    model: Model, Bs: Iterable[int], G: int, V: int, alpha: float, widths: Iterable[int] = (1,)
+) -> Iterable[Prediction]:
+    """`widths`: how many blocks share a request that is walked."""
+    yield from ours(model, Bs, G, V, alpha)
+    for name, walk in walks.CALLS.items():
+        for width in widths:
+            us = model.band(lambda s: walks.walk(s, 1, V, walk, width))
+            yield Prediction(name + (f", {width} blocks" if width > 1 else ""), us, walk.note)
+    for B in Bs:
+        for name, kernels in peers.peers(B, G).items():
+            note = f"{peers.bytes_of(kernels, V) / 1e6:.0f} MB, {len(kernels)} launches"
+            yield Prediction(f"{name}, B={B}", model.band(lambda s: peers.call(s, kernels, V)), note)
+
+
+def ours(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Iterable[Prediction]:
+    memory = GPUS[model.gpu].memory
+
+    def floor(nbytes: float, us: Band) -> str:
+        least = nbytes / memory * 1e6
+        return f"floor {least:.1f} us -> {100 * least / us[1]:.0f} %"
+
+    for B in Bs:
+        us = model.band(lambda s: calls.verify_chain(s, B, G, V, alpha=alpha)[0])
+        middle = Setting(model.gpu, model.costs, tails=model.tails)
+        parts = calls.verify_chain(middle, B, G, V, alpha=alpha)[1]
+        note = f"judge {parts['judge']:.1f}, finish {parts['finish']:.1f}; {floor(parts['floor_MB'] * 1e6, us)}"
+        yield Prediction(f"verify_chain exact, draft stats, B={B}", us, note)
+    for B in Bs:
+        N = B * (G + 1)
+        us = model.band(lambda s: calls.row_stats(s, N, V))
+        yield Prediction(f"row_stats, N={N}", us, floor(N * V * 2, us))
+
+
+def tails(model: Model) -> Iterable[str]:
+    """What was counted of each tail, beside the constants that stand for it."""
+    if not model.costs.tails:
+        return
+    at = [constants(model.gpu, band) for band in BANDS]
+    head = "tail: clocks, kind - middle - hard"
+    yield f"{head:34s} {'instructions':>12s} {'longest path':>24s} {'assumed':>22s}  taken, middle"
+    for name, stands in TAILS.items():
+        if tail := model.costs.tails.get(name):
+            assumed = [sum(c[constant] for constant in stands) for c in at]
+            taken = Setting(model.gpu, model.costs, tails=model.tails).tail(name).clocks
+            clocks = lambda band: " - ".join(f"{x:.0f}" for x in band)
+            yield (
+                f"{name + ' (' + ' + '.join(stands) + ')':34s} {tail.instructions:12d} {clocks(tail.clocks):>24s} "
+                f"{clocks(assumed):>22s} {taken:6.0f}"
+            )

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serial tails: what a block runs before and behind its streaming loop, counted from SASS on the longest path.
+
+A path walks through each loop once. What a plain call of V = 151,936 does not run is left out where there is a way
+around it: a loop that compilers unrolled over several chunks a thread (four loads from global memory or more, none of
+them wide), since 149 chunks are less than a block's 256 threads; and passes over whole rows, which are fallbacks there.
+A call is one instruction: those that compilers add are slow paths of doubles' division and of square roots.
+
+The longest path may still ask for everything at once: rows by number, padding, a rule, each way of a draw. Where a tail
+has such choices it is an upper end, by a factor of three to five; where it has few, it is what runs, within a tenth or
+two. ``calls.COUNTED`` names those that predictions take.
+
+Clocks are those of one warp alone that issues in order: each instruction waits for its registers and predicates, then
+for its turn. What this cannot know: cold instruction caches, other warps of the SM, conflicts of banks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from bench.model.control_flow import Graph, reverse_postorder
+from bench.model.gpus import BANDS, CONSTANTS, Band
+from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
+
+TAILED = r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>|verify_chain::finish_requests"
+
+ITEMS = 4  # loads of a trip from which on a loop counts as unrolled
+DETOUR = 1e9  # clocks: a way around an avoided block is taken however long it is
+
+CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in gpus.SOURCES
+    "alu": ((4, 5, 6), "S6 S8"),
+    "special": ((15, 20, 40), "kind S7, else assumed: MUFU, conversions, population counts"),
+    "double": ((6, 16, 54), "kind S6, hard S7, middle assumed"),
+    "shuffle": ((15, 24, 33), "kind S7, else assumed"),
+    "register": ((15, 25, 50), "assumed: special registers, values made uniform"),
+    "constant": ((10, 30, 90), "assumed: a constant that the cache holds, or does not"),
+    "shared": ((20, 29, 35), "kind S8, hard S2"),
+    "shared_atomic": ((40, 80, 160), "assumed"),
+    "load": ((200, 300, 720), "kind S8, middle S2 from L2, hard S2 from DRAM"),
+    "atomic": (CONSTANTS["atomic"].band, CONSTANTS["atomic"].source),
+    "fence": (CONSTANTS["fence"].band, CONSTANTS["fence"].source),
+    "barrier": ((40, 60, 90), "assumed"),
+    "branch": ((2, 8, 16), "hard S7, else assumed"),
+    "issue": ((1, 2, 3.2), "middle S9, hard as CONSTANTS['cpi']: between two instructions of a warp"),
+}
+NAMES = {"BAR": "barrier", "MEMBAR": "fence", "LDS": "shared", "ATOMS": "shared_atomic", "SHFL": "shuffle"}
+NAMES |= dict.fromkeys(("LDG", "LD", "LDL"), "load") | dict.fromkeys(("LDC", "ULDC", "LDCU"), "constant")
+NAMES |= dict.fromkeys(("REDUX", "CREDUX"), "shuffle") | dict.fromkeys(("S2R", "S2UR", "R2UR", "CS2R"), "register")
+NAMES |= dict.fromkeys(ATOMICS - {"ATOMS"}, "atomic") | dict.fromkeys(XU, "special") | dict.fromkeys(FP64, "double")
+NAMES |= dict.fromkeys(BRANCHES, "branch") | dict.fromkeys(("UFLO", "UPOPC", "UBREV"), "special")
+BLOCKING = {"barrier", "fence", "branch"}  # nothing is issued behind one until it is done
+SILENT = STORES | BRANCHES | set("BAR MEMBAR ERRBAR CGAERRBAR CCTL NOP DEPBAR NANOSLEEP".split())  # write no register
+
+OPERAND = re.compile(r"\bU?[RP]\d+\b")
+
+
+def kind_of(head: str) -> str:
+    return NAMES.get(head, "alu")
+
+
+def operands(x: Instruction) -> tuple[set[str], set[str]]:
+    """The registers and predicates that an instruction writes, and those that it waits for."""
+    parts = [part.strip() for part in x.args.split(",")]
+    names = lambda text: set(OPERAND.findall(text))
+    n = 0 if x.head in SILENT else _written(x.head, parts)
+    writes = set().union(*map(names, parts[:n])) if n else set()
+    first = re.match(r"(U?R)(\d+)$", parts[n - 1].split(".")[0]) if n else None
+    if first:
+        size = bits(x.word) if x.head in ("LDG", "LD", "LDS", "LDL", "LDC", "ULDC", "LDCU") else 32
+        if x.head in FP64 or ".WIDE" in x.word or x.word.startswith(("F2F.F64", "I2F.F64")):
+            size = 64
+        writes |= {f"{first[1]}{int(first[2]) + i}" for i in range(1, size // 32)}
+    return writes, names(x.guard) | set().union(*map(names, parts[n:]))
+
+
+def _written(head: str, parts: list[str]) -> int:
+    """How many operands, from the left, are results: a register, with predicates before or behind it."""
+    predicate = lambda part: re.fullmatch(r"!?U?P(\d|T)", part) is not None
+    if head.endswith("SETP") or head in ("PLOP3", "UPLOP3", "VOTE", "VOTEU"):
+        return min(2, len(parts))
+    if head in ("SHFL", "LOP3", "ULOP3", "MATCH", *ATOMICS) and predicate(parts[0]):
+        return min(2, len(parts))
+    n = 1
+    while n < len(parts) - 1 and predicate(parts[n]) and not predicate(parts[0]):
+        n += 1
+    return n
+
+
+Scheduled = list[tuple[str, set[str], set[str]]]
+
+
+def schedule(run: Iterable[Instruction]) -> Scheduled:
+    return [(kind_of(x.head), *operands(x)) for x in run]
+
+
+def clocks(run: Scheduled, band: int, all_results: bool = False) -> float:
+    """When the last instruction of a run has been issued by one warp, or with `all_results` when all of them are in."""
+    now, ready = 0.0, {}
+    gap = CLOCKS["issue"][0][band]
+    for kind, writes, reads in run:
+        now = max([now, *(ready[r] for r in reads if r in ready)])
+        latency = CLOCKS[kind][0][band]
+        if kind in BLOCKING:
+            now += latency
+        else:
+            ready |= dict.fromkeys(writes, now + latency)
+            now += gap
+    return max([now, *ready.values()]) if all_results else now
+
+
+def longest(
+    g: Graph, starts: Iterable[int], is_end: Callable[[int], bool], weight: Callable[[int], float]
+) -> list[int]:
+    """The heaviest way from any of `starts` to an end; nothing if no end can be reached."""
+    step = lambda b: [] if is_end(b) else g.once(b)
+    order = reverse_postorder(starts, step)
+    place = {b: i for i, b in enumerate(order)}
+    best: dict[int, tuple[float, int | None]] = {b: (weight(b), None) for b in starts}
+    for b in order:
+        for x in step(b) if b in best else ():
+            reached = best[b][0] + weight(x)
+            if place[x] > place[b] and (x not in best or best[x][0] < reached):
+                best[x] = (reached, b)
+    ends = [b for b in best if is_end(b)]
+    trail: list[int] = []
+    last: int | None = max(ends, key=lambda b: best[b][0], default=None)
+    while last is not None:
+        trail.append(last)
+        last = best[last][1]
+    return trail[::-1]
+
+
+class Tails:
+    """Of one kernel."""
+
+    def __init__(self, g: Graph) -> None:
+        self.g = g
+        self._avoided = self._unrolled() | self._sweeps()
+        self._weights: dict[int, float] = {}
+
+    def _of(self, body: set[int]) -> Code:
+        return [x for b in body for x in self.g.block(b)]
+
+    def _inside(self, header: int) -> bool:
+        return any(h in self.g.loops[header] for h in self.g.loops if h != header)
+
+    def _unrolled(self) -> set[int]:
+        """Blocks of innermost loops over several items a thread."""
+        found: set[int] = set()
+        for header, body in self.g.loops.items():
+            code = self._of(body)
+            if not self._inside(header) and sum(x.head in ("LDG", "LD") for x in code) >= ITEMS and not _streams(code):
+                found |= body
+        return found
+
+    def _sweeps(self) -> set[int]:
+        """Blocks of streaming loops, and of the loop over chunks around each."""
+        streaming = {h: body for h, body in self.g.loops.items() if _streams(self._of(body))}
+        found: set[int] = set()
+        for header, body in streaming.items():
+            if not any(h in body for h in streaming if h != header):
+                around = [other for h, other in self.g.loops.items() if h != header and header in other]
+                found |= body | min(around, key=len, default=set())
+        return found
+
+    def _weight(self, b: int) -> float:
+        if b not in self._weights:
+            run = schedule(self.g.block(b))
+            self._weights[b] = clocks(run, BANDS.index("middle"), all_results=True) - DETOUR * (b in self._avoided)
+        return self._weights[b]
+
+    def around(self, at: int) -> dict[str, dict]:
+        """Of the streaming loop at this address: what a block runs before it ("begin"), behind it up to the ticket that
+        says which block is the last ("report"), and what the last block then runs ("rest")."""
+        g = self.g
+        header = next(b for b in range(len(g.spans)) if g.address(b) == at)
+        loop = g.outermost(header)
+        exits = [x for b in sorted(loop) for x in g.next[b] if x not in loop]
+        begin = longest(g, [g.block_of[0]], header.__eq__, self._weight)[:-1]
+        code = [x for b in longest(g, exits, lambda b: not g.once(b), self._weight) for x in g.block(b)]
+        ticket = next((i + 1 for i, x in enumerate(code) if x.head in ("ATOM", "ATOMG")), 0)
+        return {
+            "begin": summary([x for b in begin for x in g.block(b)]),
+            "report": summary(code[:ticket]),
+            "rest": summary(code[ticket:]),
+        }
+
+
+def _streams(code: Code) -> bool:
+    return any(wide(x.word, async_kernel=True) for x in code)
+
+
+def summary(run: Code) -> dict:
+    """Instructions on the path, by class, and one warp's clocks from kind to hard, until all results are in."""
+    steps = schedule(run)
+    return {
+        "instr": len(run),
+        "clocks": [round(clocks(steps, band, all_results=True)) for band in range(len(BANDS))],
+        "classes": dict(Counter(kind for kind, _, _ in steps)),
+        "calls": sum(x.head == "CALL" for x in run),
+    }

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hot loops keep their limits (gates/loops.py): no instruction, divergence or shared load more than at present."""
+
+import pytest
+from gates import loops
+from support.sass import EXPONENTIALS, SCAN, listing
+
+from bench.model.disassembly import cuobjdump, instructions
+from bench.model.elf import Note
+from bench.model.kernels import analyse, describe
+from specdec_kernels import backends
+
+TINY = loops.Loop("tiny", 1, 4, loops.ONE_ROW, loops.Limit(88, 0, 0, 5, 1), loops.Limit(0, 0, 0, 0, 0))
+MAIN = SCAN.replace("LDG.E.128.CONSTANT R8, desc[UR4][R2.64]", "{}")  # four loads of 16 bytes make a trip of 64
+
+
+def tiny(before="", between="", name="tiny", registers=40):
+    """The hand-written scan, 64 bytes a trip, with something before its exponentials or between its loads."""
+    loads = f"\n{between}".join(f"LDG.E.128.CONSTANT R{40 + 4 * i}, desc[UR4][R2.64+{16 * i:#x}]" for i in range(4))
+    text = MAIN.format(loads).replace(EXPONENTIALS, before + EXPONENTIALS)
+    code = instructions(listing(text))["kernel"]
+    return describe(name, "kernel", code, Note(registers=registers, threads=256))
+
+
+def limits(per16, **others):
+    return TINY._replace(before_sm_100=loops.Limit(per16, 0, 0, 5, 1)._replace(**others))
+
+
+def test_a_loop_within_its_limits_passes():
+    kernel = tiny()
+    per16 = kernel["loops"][0]["per16"]
+    assert loops.broken([kernel], "sm_90", [limits(per16)]) == []
+    assert f"1 row: per16 {per16:g} bssy 0 lds 0 bra 2 waits 1; at most" in loops.write([kernel], "sm_90", [TINY])
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"before": "LDS R50, [R51]\n"}, "lds 1, at most 0"),
+        ({"before": "BSSY.RECONVERGENT B0, next\nBSYNC.RECONVERGENT B0\n"}, "bssy 1, at most 0"),
+        ({"before": "FADD R60, R60, R60\n" * 8}, "per16"),
+        ({"before": "ISETP.NE.AND P5, PT, R1, RZ, PT\n@P5 BRA next\n" * 4}, "bra"),
+        ({"between": "FADD R60, R40, R40\n"}, "waits 2, at most 1"),
+    ],
+)
+def test_a_worse_loop_is_refused(change, said):
+    right = tiny()
+    limit = limits(right["loops"][0]["per16"] + 1)
+    assert loops.broken([right], "sm_90", [limit]) == []
+    found = loops.broken([tiny(**change)], "sm_90", [limit])
+    assert any(said in problem for problem in found), found
+
+
+def test_fewer_blocks_or_no_loop_are_refused():
+    limit = limits(100)
+    assert "3 blocks fit an SM, 4 did" in loops.broken([tiny(registers=80)], "sm_90", [limit])[0]
+    assert loops.broken([tiny(name="renamed")], "sm_90", [limit]) == ["tiny sm_90: no loop over 1 row was found"]
+    assert loops.broken([tiny()], "sm_90", [limit._replace(rows=2)]) == ["tiny sm_90: no loop over 2 rows was found"]
+    assert loops.broken([tiny()], "sm_100", [limit])  # newer GPUs have limits of their own
+
+
+def test_targets_are_below_the_limits():
+    """Limits are to come down to them. One-row targets leave room for the memory's bandwidth on an H200."""
+    for loop in loops.LOOPS:
+        for limit in (loop.before_sm_100, loop.from_sm_100):
+            assert all(target <= most for target, most in zip(loop.target, limit))
+    clocks_per_16_bytes = lambda instructions: instructions / 4 / 0.8  # of a warp, with 0.8 of the slots in use
+    bandwidth = lambda instructions: 512 / clocks_per_16_bytes(instructions) * 132 * 1.75e9
+    assert bandwidth(loops.ONE_ROW.per16) > 1.3 * 4.8e12 * 0.98 and bandwidth(loops.TWO_ROWS.per16) > 4.8e12 * 0.98
+
+
+@pytest.mark.skipif(cuobjdump() is None, reason="no cuobjdump beside nvcc or in a triton package")
+@pytest.mark.skipif(not backends._CUDA_LIBRARY.exists(), reason="_C_cuda.so was not built")
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_hot_loops_keep_their_limits(arch):
+    built = ["sm_" + x.removesuffix("+PTX").rstrip("af").replace(".", "") for x in backends.cuda_archs()]
+    if arch not in built:
+        pytest.skip(f"_C_cuda.so has machine code for {', '.join(built)}")
+    kernels = analyse(backends._CUDA_LIBRARY, arch, only=loops.KERNELS)
+    print("\n" + loops.write(kernels, arch))
+    assert loops.broken(kernels, arch) == []

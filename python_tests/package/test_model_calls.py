@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench.model's simulations against closed forms, its bands, and predicted beside measured on a made-up file."""
+
+import csv
+import importlib
+import json
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("typer")
+from typer.testing import CliRunner  # noqa: E402
+
+from bench.model import calls, clusters, compare, peers, queues, walks  # noqa: E402
+from bench.model.__main__ import app  # noqa: E402
+from bench.model.calls import Setting  # noqa: E402
+from bench.model.costs import Costs, Tail, costs_of, ideal  # noqa: E402
+from bench.model.gpus import BANDS, CONSTANTS, GPUS, SOURCES, constants  # noqa: E402
+from bench.model.predict import Model, predictions, tails  # noqa: E402
+
+V, G = 151_936, 5
+C = constants("H200")
+
+
+def us(clocks):
+    return clocks / C["clk"] * 1e6
+
+
+def began(n):
+    """When each of n blocks that begin at once does, in clocks."""
+    draw = random.Random(1)
+    return [draw.random() * queues.STAGGER for _ in range(n)]
+
+
+def simulate(n, steps, slots=1):
+    def make(k):
+        for step in steps:  # noqa: UP028 (a list is sent no times)
+            yield step
+
+    return queues.simulate(C, n, make, slots)
+
+
+def test_latencies_of_one_block_add_up():
+    steps = [queues.Wait(1000), queues.Load(2048), queues.Work(800, 100), queues.Load(2048, 1.0), queues.Wait(7)]
+    load = max(2048 / C["bpc"] + C["dram_lat"], 2048 / C["sm_bw"])
+    work = max(800 / 4 / C["issue"], 100 * C["cpi"])
+    again = max(C["l2_lat"], 2048 / C["sm_bw"])
+    assert simulate(1, steps) == pytest.approx(us(began(1)[0] + 1000 + load + work + again + 7))
+
+
+def test_many_loads_take_bytes_over_bandwidth():
+    n, nbytes = 20_000, 65_536
+    floor = n * nbytes / C["bpc"]
+    assert us(floor) < simulate(n, [queues.Load(nbytes)], slots=8) < us(floor * 1.01 + C["dram_lat"] + queues.STAGGER)
+
+
+def test_much_work_takes_instructions_over_issue_slots():
+    n, instructions = 132 * 40, 8000
+    floor = 40 * instructions / 4 / C["issue"]
+    assert us(floor) < simulate(n, [queues.Work(instructions, 1000)], slots=4) < us(1.02 * floor + 10 * C["start"])
+
+
+def test_blocks_beyond_the_slots_wait_for_one():
+    assert simulate(132, [queues.Wait(5000)]) == pytest.approx(us(max(began(132)) + 5000))
+    two = simulate(133, [queues.Wait(5000)])
+    assert two == pytest.approx(us(min(began(132)) + 2 * 5000 + C["start"]))
+    assert simulate(0, [queues.Wait(1)]) == 0
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_bands_are_ordered_and_above_the_floor(gpu):
+    model = Model(gpu, Costs())
+    found = list(predictions(model, [1, 8], G, V, 0.7))
+    assert len(found) == 4 + len(walks.CALLS) + 2 * len(peers.peers(1, G))
+    for line in found:
+        kind, middle, hard = line.us
+        assert 0 < kind < middle < hard, line
+        if m := re.search(r"floor ([\d.]+) us", str(line)):
+            assert kind > float(m[1])
+
+
+def test_constants_have_bands_and_sources():
+    tables = {**CONSTANTS, **clusters.CLOCKS, **clusters.SHORT}
+    for name, constant in tables.items():
+        kind, middle, hard = constant.band
+        assert kind <= middle <= hard or kind >= middle >= hard, name
+        assert constant.source == "A" or f"{constant.source} " in SOURCES, name
+    memory = lambda gpu, band: constants(gpu, band)["bpc"] * constants(gpu, band)["clk"]
+    assert 8e12 > memory("B200", "kind") > memory("H200", "kind") > memory("H200", "hard") > memory("H100", "kind")
+
+
+def test_memory_bounds_large_batches():
+    """What many rows take is their bytes at the bandwidth that streams get, where instructions leave room for it."""
+    s = Setting("H200", replace(Costs(), scan=200))
+    floor = 4096 * V * 2 / (s.memory * s.c["hbm_eff"]) * 1e6
+    assert floor < calls.row_stats(s, 4096, V) < 1.05 * floor + 10
+    assert calls.verify_chain(s, 8, G, V, alpha=1.0)[1]["floor_MB"] == pytest.approx(8 * (G + 1) * V * 2 / 1e6)
+    with_stats, without = (calls.verify_chain(s, 64, G, V, stats=stats)[0] for stats in (True, False))
+    assert with_stats < without
+
+
+def test_fewer_instructions_help_and_tails_cost():
+    tail = {name: Tail(10, (1e4, 1e4, 1e4)) for name in calls.TAILS}
+    base, heavy = Costs(), replace(Costs(), tails=tail)
+    once = lambda costs, how: calls.row_stats(Setting("H200", costs, tails=how), 8, V)
+    assert once(heavy, "assumed") == once(base, "counted") < once(heavy, "counted") == once(heavy, "longest")
+    chain = lambda how: calls.verify_chain(Setting("H200", heavy, tails=how), 1, G, V)[0]
+    assert chain("assumed") < chain("counted") < chain("longest")  # the test of a draft stays assumed
+    law = Setting("H200", heavy).tail("judge rest").clocks
+    assert law == 1e4 + C["judge"]  # the row's four floats are counted in row_stats
+    more = us(sum(1e4 - Setting("H200", base).tail(f"row_stats {part}").clocks for part in ("begin", "report", "rest")))
+    assert once(heavy, "longest") - once(base, "counted") == pytest.approx(more, rel=0.05)
+    assert once(ideal(replace(base, scan=320)), "counted") < once(base, "counted")
+    lines = list(tails(Model("H200", heavy)))
+    assert len(lines) == 1 + len(calls.TAILS) and list(tails(Model("H200", base))) == []
+    taken = {line.split(" (")[0]: float(line.split()[-1]) for line in lines[1:]}
+    assert {name for name, clocks in taken.items() if clocks == 1e4} == calls.COUNTED
+
+
+def test_a_walk_is_its_passes():
+    s = Setting("H200", replace(Costs(), walk={"scan": ideal(Costs()).walk["scan"]}))
+    one, two = (walks.walk(s, 1, V, walks.Walk([("scan", False)] * n, 0, 1, "")) for n in (1, 2))
+    trips = -(-V // (32 * 32 * calls.WARPS))
+    work = max(179 * C["cpi"], 2 * 179 / C["issue"])
+    assert two - one == pytest.approx(us(trips * (C["l2_lat"] + work) + walks.REDUCTION))
+    assert walks.walk(s, 1, V, walks.Walk([("scan", False)], 0, 1, ""), width=8) < one
+
+
+@pytest.mark.parametrize("name", clusters.DESIGNS)
+def test_clusters_read_each_row_once(name):
+    """All drafts accepted: a residual reads nothing again, so every design reads G + 1 rows a request."""
+    for B in (1, 3):
+        time, megabytes = clusters.simulate("H200", clusters.DESIGNS[name], B, G, V, 1.0)
+        chunks = -(-V // calls.CHUNK) * calls.CHUNK
+        assert megabytes == pytest.approx(B * (G + 1) * chunks * 2 / 1e6)
+        assert time > megabytes * 1e6 / GPUS["H200"].memory * 1e6
+    times = [clusters.simulate("H200", clusters.DESIGNS[name], 4, G, V, 0.7, band)[0] for band in BANDS]
+    assert times == sorted(times)
+
+
+def loop(**more):
+    counts = {"MUFU": 32, "instr": 256} | more.pop("counts", {})
+    return (
+        {"kind": "loop", "at": "0", "rows": 1, "bytes": 64, "per16": 64.0, "instr": 256, "batches": 1}
+        | more
+        | {"counts": counts}
+    )
+
+
+def test_costs_are_taken_from_the_cheapest_fitting_loop():
+    kernel = lambda name, *loops: {"name": name, "resident": 3, "loops": list(loops)}
+    ticket = {part: {"instr": 9, "clocks": [1, 2, 3]} for part in ("begin", "report", "rest")}
+    costs = costs_of(
+        [
+            kernel("verify_chain::judge_rows<false>", loop(per16=70.0, tails=ticket), loop(per16=80.0)),
+            kernel("verify_chain::judge_rows<true>", loop(per16=61.0)),
+            kernel("requests::verify_requests", loop(per16=62.0)),
+            kernel("verify_chain::finish_requests", loop(rows=2, per16=160.0, batches=2)),
+        ]
+    )
+    assert (costs.scan, costs.scan_slots, costs.scan_waits) == (70 * 4 + 20, 3, 1)
+    assert (costs.pair, costs.pair_slots, costs.pair_waits) == (160 * 8 + 40, 3, 4)
+    assert costs.tails["judge report"] == Tail(9, (1, 2, 3)) and "finish report" not in costs.tails
+    assert costs_of([]) == Costs()
+
+
+ABOUT = {"commit": "0123456789ab", "GPU": "NVIDIA H200, sm_90, 132 SMs, L2 50 MiB, 143771 MiB"}
+
+
+def results(path, about=ABOUT, rows=()):
+    """A bench.csv as bench/report.py writes it. The times are made up."""
+    header = importlib.import_module("bench.report").CSV_HEADER
+    with path.open("w", newline="") as f:
+        f.writelines(f"# {key}: {value}\n" for key, value in about.items())
+        table = csv.DictWriter(f, header)
+        table.writeheader()
+        for op, case, seconds, timed in rows:
+            table.writerow({"op": op, "case": case, "device": "cuda", "timed": timed, "seconds": seconds})
+    return path
+
+
+ROWS = [
+    ("verify_chain", "B=64 V=151936 bf16 stats T=.7", 60e-6, "graph"),
+    ("row_stats", "N=384 V=151936 bf16", 20e-6, "graph"),
+    ("sample", "N=64 V=151936 bf16 k=1", 5e-3, "graph"),
+    ("sample", "N=1 V=32000 bf16 k=1", 1e-5, "call"),
+    ("verify_chain", "B=64 V=151936 bf16 stats T=.7 top_k=50 top_p=.9", 1e-4, "graph"),
+]
+
+
+def test_predicted_beside_measured(tmp_path):
+    read = compare.read(results(tmp_path / "bench.csv", rows=ROWS))
+    assert read.gpu == "H200" and len(read.rows) == len(ROWS)
+    found = list(compare.lines(Model(read.gpu, Costs()), read.rows))
+    assert [line.verdict for line in found] == ["in the band", "FASTER", "SLOWER"]
+    assert found[0].measured == pytest.approx(60) and f"{60 / found[0].us[1]:.2f}" in str(found[0])
+    chain = Model("H200", Costs()).band(lambda s: calls.verify_chain(s, 64, G, V)[0])
+    assert found[0].us[1] == pytest.approx(chain[1] + C["gap_us"] - C["first_us"])
+    text = "\n".join(compare.report(compare.read(tmp_path), lambda gpu: Model(gpu, Costs())))
+    assert "commit 0123456789ab" in text and "1 of 3 in the band; 2 cases are not in the model" in text
+
+
+@pytest.mark.parametrize("gpu", ["REHEARSAL, no GPU, sm_00", "NVIDIA GeForce RTX 5090, sm_120", None])
+def test_nothing_is_called_measured_that_was_not(tmp_path, gpu):
+    about = {"commit": "x"} | ({"GPU": gpu} if gpu else {})
+    read = compare.read(results(tmp_path / "bench.csv", about, ROWS))
+    [line] = compare.report(read, lambda gpu: pytest.fail("no model is made"))
+    assert line.startswith("Nothing was measured on a GPU that the model has") and (gpu or "no GPU") in line
+
+
+def test_the_model_knows_the_benchmarks_labels():
+    known = {
+        op: [c.label for c in importlib.import_module(f"bench.{op}").cases("cuda") if compare.known(op, c.label)]
+        for op in ("verify_chain", "row_stats", "sample", "kseq_rho", "verify_tree")
+    }
+    assert len(known["verify_chain"]) == 17 and "B=64 V=151936 bf16 T=.7" in known["verify_chain"]
+    assert {op: len(labels) for op, labels in known.items() if op != "verify_chain"} == {
+        "row_stats": 4,
+        "sample": 4,
+        "kseq_rho": 2,
+        "verify_tree": 0,
+    }
+    chain = importlib.import_module("bench.verify_chain")
+    assert chain.G == compare.G
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, [str(x) for x in arguments])
+    return done.exit_code, done.output
+
+
+def test_commands(tmp_path):
+    status, text = run("clusters", "--B", "1", "--bands", "--cut")
+    assert status == 0 and all(name in text for name in clusters.DESIGNS) and "nothing here was measured" in text
+    status, text = run("predict", "--sources")
+    assert status == 0 and all(name in text for name in CONSTANTS) and "S9" in text
+    kernels, out = tmp_path / "sass.json", tmp_path / "out.json"
+    kernels.write_text(json.dumps({"kernels": []}))
+    status, text = run("predict", "--sass", kernels, "--B", "1", "--json", out, "--ideal")
+    assert (
+        status == 0
+        and "verify_chain exact" in text
+        and len(json.loads(out.read_text())) == 2 + 3 * len(walks.CALLS) + len(peers.peers(1, G))
+    )
+    status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", tmp_path / "none.so")
+    assert status == 0 and "No machine code could be read" in text and "1 of 3 in the band" in text
+    assert run("sass", tmp_path / "none.so")[0] == 2 and run("predict", "--gpu", "A100")[0] == 2
+    assert run("clusters", "--gpu", "B200")[0] == 2  # whose clusters of SMs are not known
