@@ -36,10 +36,8 @@ LIBRARIES = f"{' '.join(f'-L{path}' for path in library_paths())} -ltorch_cpu -l
 
 def ninja_file(outputs: dict[str, Path], compiler: nvcc.Nvcc | None) -> str:
     """`outputs` names the libraries to link: _C, and _C_cuda where there is a `compiler` for it."""
-    lines = cpu(outputs["_C"])
-    if compiler:
-        lines += cuda(outputs["_C_cuda"], compiler, nvcc.archs(compiler))
-    return "\n".join(lines) + "\n"
+    lines = cuda(outputs["_C_cuda"], compiler, nvcc.archs(compiler)) if compiler else []  # first: they take longest
+    return "\n".join([*lines, *cpu(outputs["_C"])]) + "\n"
 
 
 def objects(sources, extension=".o"):
@@ -98,7 +96,8 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "build libtorch_cuda.so: stub",
     ]
     linked = []
-    for name, source in objects([*CSRC.glob("ops/*/*_cuda.cu"), *CSRC.glob("cuda/*.cpp")]):
+    sources = objects([*CSRC.glob("ops/*/*_cuda.cu"), *CSRC.glob("cuda/*.cpp")])
+    for name, source in reversed([*sources]):  # verify_*, the longest, first
         linked.append(name)
         lines.append(f"build {name}: nvcc {source}")
     return [*lines, f"build {output}: link_cuda {' '.join(linked)} | libtorch_cuda.so"]

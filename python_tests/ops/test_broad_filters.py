@@ -7,8 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import backends
+from support import backends, tiers
 from test_row_stats import assert_stats
+
+
+def width(backend):
+    return 9001 if backends.BACKENDS[backend].slower > 1 else 60_001 if tiers.TIER == "all" else 20_001
 
 
 def rows(V):
@@ -41,17 +45,18 @@ FILTERS = [
 ]
 
 
+@pytest.mark.slow_in_triton
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_broad_rows(isa_backend, dtype, filters):
-    V = 60_001 if backends.BACKENDS[isa_backend].slower == 1 else 9001
-    assert_stats(isa_backend, rows(V).to(dtype), **filters)
+    assert_stats(isa_backend, rows(width(isa_backend)).to(dtype), **filters)
 
 
+@pytest.mark.slow_in_triton
 @pytest.mark.parametrize("k", [1, 63, 64, 65, 1000, 1024, 1025, 5000, 60_000])
 def test_top_k_is_the_kth_largest(isa_backend, k):
     """Whatever the bound is found from: chunks, lanes, a sample or floats."""
-    V = 60_001 if backends.BACKENDS[isa_backend].slower == 1 else 9001
+    V = width(isa_backend)
     z = rows(V)
     stats = backends.run("row_stats", isa_backend, z, top_k=k)
     want = z.sort(1, descending=True).values[:, min(k, V) - 1 :][:, :1]

@@ -16,7 +16,7 @@ from specdec_kernels.rules import LAWS, TABLE
 
 pytestmark = pytest.mark.slow
 
-N = 400_000 if THOROUGH else 60_000
+N = 400_000 if THOROUGH else 40_000
 V, K, T, GAP = 4, 3, HARDEST.T, HARDEST.gap
 ISAS = [f"cpu-{isa}" for isa in backends.ISAS]
 # What a rule needs to say something of rows whose T = 1 softmax is a tenth as peaked as the law sampled from

@@ -5,7 +5,7 @@ rows side by side, bit for bit."""
 import pytest
 import torch
 from support import answers as reference
-from support import backends, checks
+from support import backends, checks, tiers
 
 import specdec_kernels as sk
 from specdec_kernels import examples
@@ -71,7 +71,8 @@ def test_as_side_by_side(backend, dtype):
     inputs = {"V": 77} if backend == "triton-interpret" else {"V": 1500}
     calls = plain_calls(dtype=dtype, **inputs)
     assert len(calls) > 25
-    check_elsewhere(backends.call("verify_chain", backend), calls[dtype == torch.bfloat16 :: 2])
+    step = 4 if backend == "triton-interpret" and tiers.TIER != "all" else 2
+    check_elsewhere(backends.call("verify_chain", backend), calls[dtype == torch.bfloat16 :: step])
 
 
 def gathered(wrong):
