@@ -45,14 +45,14 @@ FILTERS = [
 ]
 
 
-@pytest.mark.slow_in_triton
+@pytest.mark.one_backend
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_broad_rows(isa_backend, dtype, filters):
     assert_stats(isa_backend, rows(width(isa_backend)).to(dtype), **filters)
 
 
-@pytest.mark.slow_in_triton
+@pytest.mark.one_backend
 @pytest.mark.parametrize("k", [1, 63, 64, 65, 1000, 1024, 1025, 5000, 60_000])
 def test_top_k_is_the_kth_largest(isa_backend, k):
     """Whatever the bound is found from: chunks, lanes, a sample or floats."""

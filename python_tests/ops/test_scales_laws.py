@@ -144,6 +144,7 @@ PAIRS = [(rule, method) for rule in LAWS if rule != "exact" for method in METHOD
 TURNS = [(ISAS[(i + SEED) % len(ISAS)], *pair) for i, pair in enumerate(PAIRS if THOROUGH else PAIRS[:: len(METHODS)])]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("isa, rule, method", TURNS)
 def test_trees_by_rule(isa, rule, method):
     kind = [*ROWS][hash_of((rule, method)) % len(ROWS)]
