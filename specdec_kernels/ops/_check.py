@@ -125,6 +125,9 @@ NOT_GIVEN = float("nan")  # in a list of numbers
 def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) -> tuple[tuple, tuple]:
     """temperature, top_k, top_p and min_p, each None, one number for all, or a tensor with one value per row, as the
     ops take them: four tensors [n] or [1], and four numbers; no numbers where none is given."""
+    temperature, top_k, top_p, min_p = values
+    if temperature is None and top_k is None and top_p is None and min_p is None:  # most calls, and soon known
+        return values, ()
     tensors, numbers = zip(*(_parameter(op, prefix + name, x, n, device) for name, x in zip(SAMPLING, values)))
     return tensors, numbers if any(x == x for x in numbers) else ()
 

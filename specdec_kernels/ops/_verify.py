@@ -100,7 +100,7 @@ def run(op, kind, arguments, out, B, depth):
     """The op's results, as `kind` names them, or the caller's tensors `out` after it has written to them."""
     call = getattr(torch.ops.specdec, op)
     if out is None:
-        return kind(*call(*arguments))
+        return kind(*call.default(*arguments))  # not the packet, which looks for the overload anew
     call.out(*arguments, **_results(op, kind, out, B, depth, arguments))
     if not torch.compiler.is_compiling():
         torch.autograd.graph.increment_version(out)  # what autograd has saved of them is no longer what it was

@@ -39,7 +39,7 @@ def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     for name, x in (("q", q), ("u", u)):
         if x.shape != p.shape:
             raise ValueError(f"{op}: {name} must have shape {list(p.shape)}, got {list(x.shape)}")
-    return torch.ops.specdec.accept(p.contiguous(), q.contiguous(), u.contiguous())
+    return torch.ops.specdec.accept.default(p.contiguous(), q.contiguous(), u.contiguous())
 
 
 @torch.library.register_fake("specdec::accept")

@@ -47,7 +47,7 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
         raise ValueError(
             f"{op}: draft_tokens must hold at most {MAX_DRAFTS} drafts a request, got {draft_tokens.size(1)}"
         )
-    return Tree(*torch.ops.specdec.build_tree(draft_tokens))
+    return Tree(*torch.ops.specdec.build_tree.default(draft_tokens))
 
 
 @torch.library.register_fake("specdec::build_tree")

@@ -64,7 +64,7 @@ def kseq_rho(
     else:
         k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
-    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho(p, q, k, *_pair.stats(op, p, q, kind, p_stats, q_stats)))
+    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho.default(p, q, k, *_pair.stats(op, p, q, kind, p_stats, q_stats)))
 
 
 @torch.library.register_fake("specdec::kseq_rho")

@@ -42,7 +42,7 @@ def residual(
     else:
         _check.rows(op, "q", q, "N, Vq", p.device)
         _check.shape(op, "q", q, N=n, Vq=q.size(1))
-    return torch.ops.specdec.residual(p, q, _check.present(op, "num_rows", num_rows, p.device))
+    return torch.ops.specdec.residual.default(p, q, _check.present(op, "num_rows", num_rows, p.device))
 
 
 @torch.library.register_fake("specdec::residual")

@@ -42,7 +42,7 @@ def row_gap(
     """
     op = "row_gap"
     _pair.check_rows(op, p, q, kind)
-    return torch.ops.specdec.row_gap(p, q, *_pair.stats(op, p, q, kind, p_stats, q_stats))
+    return torch.ops.specdec.row_gap.default(p, q, *_pair.stats(op, p, q, kind, p_stats, q_stats))
 
 
 @torch.library.register_fake("specdec::row_gap")

@@ -58,7 +58,7 @@ def row_stats(
     n, device = logits.size(0), logits.device
     tensors, numbers = _check.sampling(op, "", (temperature, top_k, top_p, min_p), n, device)
     num_rows = _check.present(op, "num_rows", num_rows, device)
-    return torch.ops.specdec.row_stats(logits, *tensors, num_rows, numbers)
+    return torch.ops.specdec.row_stats.default(logits, *tensors, num_rows, numbers)
 
 
 @torch.library.register_fake("specdec::row_stats")

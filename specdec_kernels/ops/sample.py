@@ -85,7 +85,7 @@ def sample(
         slot = None
     num_rows = _check.present(op, "num_rows", num_rows, device)
     by = (seed, offset, slot, uniforms, num_rows, numbers, first_slot)
-    return SampleOutput(*torch.ops.specdec.sample(logits, stats, k, replacement, *tensors, *by))
+    return SampleOutput(*torch.ops.specdec.sample.default(logits, stats, k, replacement, *tensors, *by))
 
 
 @torch.library.register_fake("specdec::sample")

@@ -64,7 +64,7 @@ def support(
         _check.tensor(op, "rows", rows, _check.INTEGERS, device)
         _check.dims(op, "rows", rows, "M")
     num_rows = _check.present(op, "num_rows", num_rows, device)
-    return SupportOutput(*torch.ops.specdec.support(logits, stats, max_kept, rows, num_rows))
+    return SupportOutput(*torch.ops.specdec.support.default(logits, stats, max_kept, rows, num_rows))
 
 
 @torch.library.register_fake("specdec::support")

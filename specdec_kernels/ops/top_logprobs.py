@@ -78,7 +78,7 @@ def top_logprobs(
         _check.dims(op, "tokens", tokens, "N, m")
         _check.shape(op, "tokens", tokens, N=n, m=tokens.size(1))
     num_rows = _check.present(op, "num_rows", num_rows, device)
-    return TopLogprobsOutput(*torch.ops.specdec.top_logprobs(logits, stats, k, tokens, num_rows))
+    return TopLogprobsOutput(*torch.ops.specdec.top_logprobs.default(logits, stats, k, tokens, num_rows))
 
 
 @torch.library.register_fake("specdec::top_logprobs")

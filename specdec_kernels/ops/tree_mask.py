@@ -77,7 +77,7 @@ def tree_mask(
         if num_keys is None
         else _check.integer(op, "num_keys", num_keys, 0, 1 << 30, "in [0, 2^30] or None", "an int or None")
     )
-    return TreeMask(*torch.ops.specdec.tree_mask(parents, prefix_len, tree_start, num_keys, number))
+    return TreeMask(*torch.ops.specdec.tree_mask.default(parents, prefix_len, tree_start, num_keys, number))
 
 
 def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: object):

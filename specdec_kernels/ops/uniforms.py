@@ -40,7 +40,7 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     _check.shape(op, "offset", offset, B=seed.size(0))
     n = _check.integer(op, "n", n, 0, SLOTS, "in [0, 2^33]")
     domain = _check.integer(op, "domain", domain, 0, (1 << 32) - 1, "in [0, 2^32)")
-    return torch.ops.specdec.uniforms(seed, offset, n, domain)
+    return torch.ops.specdec.uniforms.default(seed, offset, n, domain)
 
 
 @torch.library.register_fake("specdec::uniforms")
