@@ -10,7 +10,7 @@ import pytest
 from gates import hostile
 from support import backends, paths, tiers
 
-CALLS = len(hostile.OPS) * (40 if tiers.TIER == "all" else 1)
+CALLS = len(hostile.OPS) * (20 if tiers.TIER == "all" else 1)
 
 
 def recorded(path, *how):

@@ -5,9 +5,8 @@ import functools
 import inspect
 
 import pytest
-from support import backends
-from support.rule_mutants import CUDA, PACKAGE, TRITON, package, with_kernels_of
-from support.worker import Worker, renewed
+from support.rule_mutants import CUDA, PACKAGE, TRITON, package, with_kernels_of, with_triton_of
+from support.worker import renewed
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
@@ -37,6 +36,13 @@ def workers():
         yield worker
 
 
+@pytest.fixture(scope="module")
+def interpreters():
+    """The same for mutants in Triton."""
+    with renewed("mutants", {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1"}) as worker:
+        yield worker
+
+
 @pytest.mark.parametrize("name", tried(CUDA, TRIED["cuda"]))
 def test_cuda_mutant_is_caught(workers, name):
     *change, caught = CUDA[name]
@@ -45,14 +51,10 @@ def test_cuda_mutant_is_caught(workers, name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", tried(TRITON, TRIED["triton"]))
-def test_triton_mutant_is_caught(name):
+def test_triton_mutant_is_caught(interpreters, name):
     pytest.importorskip("triton")
     *change, caught = TRITON[name]
-    worker = Worker(
-        "mutant", {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1", "PYTHONPATH": str(package(*change))}
-    )
-    fails(caught, functools.partial(worker.call, backends.public, "verify_chain"), "triton-interpret")
-    worker.process.terminate()
+    fails(caught, functools.partial(interpreters().call, with_triton_of, package(*change)), "triton-interpret")
 
 
 def test_every_mutant_finds_its_line():

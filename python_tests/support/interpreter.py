@@ -37,10 +37,10 @@ def _hasten():
     interpreter.interpreter_builder.__class__ = _builder(interpreter)
     interpreter.interpreter_semantic.__class__ = semantic(core, interpreter)
     _patch_once(tl, interpreter)
-    _fewer_rows()
+    fewer_rows()
 
 
-def _fewer_rows():
+def fewer_rows():
     """Once an operation costs little, the elements of a block do not: few of its rows hold anything in a test."""
     from specdec_kernels.triton.core import launch
 

@@ -3,12 +3,15 @@
 test that fails)."""
 
 import hashlib
+import importlib
 import os
 import shutil
+import sys
 
 import test_rules
 import test_rules_decisions as decisions
 import test_rules_edges as edges
+from support import interpreter
 
 from tools.cuda_on_cpu.build import ROOT
 from tools.mutate import changed
@@ -645,6 +648,20 @@ def with_kernels_of(csrc, *args, **kwargs):
     from tools.cuda_on_cpu.build import load
 
     load("fast", csrc, ("verify_chain",))
+    return specdec_kernels.verify_chain(*args, **kwargs)
+
+
+def with_triton_of(folder, *args, **kwargs):
+    """verify_chain of the interpreted Triton sources in the package under `folder`, which this process then keeps."""
+    import specdec_kernels
+
+    path = [str(folder / PACKAGE.name)]
+    if specdec_kernels.__path__ != path:
+        for name in [name for name in sys.modules if f"{name}.".startswith("specdec_kernels.triton.")]:
+            del sys.modules[name]
+        specdec_kernels.__path__ = path
+        importlib.import_module("specdec_kernels.triton").register("CPU")
+        interpreter.fewer_rows()
     return specdec_kernels.verify_chain(*args, **kwargs)
 
 
