@@ -11,7 +11,7 @@ one instruction.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from bench.model.control_flow import Graph, flood
@@ -144,13 +144,14 @@ def count(code: Code, async_kernel: bool = False) -> Counter[str]:
 
 def pointers(run: Code, async_kernel: bool) -> set[str]:
     """The pointers that the wide loads of a path come from, followed back one definition; offsets and increments do not
-    count."""
-    found = set()
+    count. Two addresses, each with the same offsets, are two pointers whatever they were made of."""
+    found, offsets = set(), defaultdict(set)
     for i, x in enumerate(run):
-        m = re.search(r"\[(R\d+)(?:\.64)?(?:\+(UR\d+))?", x.args)
+        m = re.search(r"\[(R\d+)(?:\.64)?(?:\+(UR\d+))?(?:\+(0x[0-9a-f]+))?", x.args)
         if not m or not (x.word.startswith("LDG") and wide(x.word, async_kernel)):
             continue
         pointer = m[1] + (m[2] or "")
+        offsets[pointer].add(m[3])
         for y in reversed(run[:i]):
             if re.match(rf"{m[1]}\b", y.args) and not y.word.startswith(("ST", "RED", "BRA")):
                 sources = y.args.split(",", 1)[1] if "," in y.args else ""
@@ -159,7 +160,8 @@ def pointers(run: Code, async_kernel: bool) -> set[str]:
                     pointer = rest[-1]
                 break
         found.add(pointer)
-    return found
+    one, *others = offsets.values() or [set()]
+    return set(offsets) if len(one) > 1 and len(others) == 1 and one == others[0] else found
 
 
 def batches(run: Code, async_kernel: bool) -> int:

@@ -145,7 +145,7 @@ class BlockExecutor {
     if (held_ != wanted) {
       const int chunks = int(chunk_count(p.row.V));
       __syncthreads();
-      sum_chunks(p, q, 0, (chunks + kWarps - 1) / kWarps, chunk_max_, sum_);
+      sum_chunks_from<1>(0, p, q, 0, (chunks + kWarps - 1) / kWarps, chunk_max_, sum_);  // seldom: few registers
       __syncthreads();
       held_ = wanted;
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "thread_block.cuh"
+#include "weights.cuh"
 #include "../core/filters.h"
 
 namespace specdec {
@@ -12,6 +13,7 @@ template <class F>
 SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& f) {
   const int first = part * per_warp * kWarps, behind = first + per_warp * kWarps;  // a row has at most 2^14
   const int end = behind < int(chunks) ? behind : int(chunks);
+#pragma unroll 1
   for (int c = first + int(threadIdx.x) / kLanes; c < end; c += kWarps) f(c);
 }
 
@@ -23,6 +25,10 @@ struct ChunkTable {
 
   SPECDEC_HD ChunkTable row(int64_t index, int64_t chunks) const {
     return {max + index * chunks, sum + index * chunks, samples ? samples + index * chunks * kLanes : nullptr};
+  }
+  // Without samples, unless one of these filters asks for them
+  SPECDEC_HD ChunkTable under(const Filters& filters, int64_t V) const {
+    return {max, sum, filters.any(V) ? samples : nullptr};
   }
 };
 
@@ -43,30 +49,88 @@ class TableRoom {
   bool has_samples_;
 };
 
-// Of the row that is number `index` in the table
-SPECDEC_DEVICE void reduce_chunks(const Row& row, const Filters& filters, int part, int per_warp,
-                                  const ChunkTable& table, int64_t index) {
-  const float scale = filters.scale();
-  const bool samples = filters.any(row.V) && table.samples;
-  const int64_t first = index * chunk_count(row.V);
-  for_chunks(chunk_count(row.V), part, per_warp, [&](int64_t c) {
-    const int64_t at = first + c;
-    const ChunkStats stats = chunk_stats(row, c, scale, samples ? table.samples + at * kLanes : nullptr);
-    if (threadIdx.x % kLanes == 0) __stcg(table.max + at, stats.max), __stcg(table.sum + at, stats.sum);
+// Of a row whose chunks `table` is of
+template <bool kFiltered>
+SPECDEC_DEVICE void reduce_chunks(const Row row, float scale, int part, int per_warp, const ChunkTable table) {
+  const int whole = whole_chunks(row);
+  const auto sample = [&](int c) { return kFiltered && table.samples ? table.samples + c * kLanes : nullptr; };
+  const auto put = [&](int c, const ChunkStats& stats) {
+    if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
+  };
+  with_dtype(row.dtype, [&](auto type) {
+    for_chunks(whole, part, per_warp,
+               [&](int c) { put(c, whole_chunk_stats<decltype(type)::value>(row, c, scale, sample(c))); });
+  });
+  for_chunks(chunk_count(row.V), part, per_warp, [&](int c) {
+    if (c >= whole) put(c, chunk_stats(row, c, scale, sample(c)));
   });
 }
 
 // Chunks of p whose maximum lies below its cutoff weigh nothing and are not read; chunk_max may be null.
-SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int64_t c) {
-  return !chunk_max || p.kind != Kind::kLogits || __ldcg(chunk_max + c) >= p.stats.cutoff;
+SPECDEC_DEVICE bool reaches(const LogitWeights& p, const float* chunk_max, int c) {
+  return !chunk_max || p.cutoff == -FLT_MAX || __ldcg(chunk_max + c) >= p.cutoff;
+}
+SPECDEC_DEVICE bool reaches(const ProbWeights&, const float*, int) { return true; }
+SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int c) {
+  return p.kind != Kind::kLogits || reaches(LogitWeights(p), chunk_max, c);
 }
 
-SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, int part, int per_warp, const float* chunk_max,
-                               float* sum) {
-  for_chunks(chunk_count(p.row.V), part, per_warp, [&](int64_t c) {
-    const float s = reaches(p, chunk_max, c) ? chunk_sum(p, q, c) : 0.0f;
+// How many chunks in front of the rows of a pair whole_chunk_sum() serves: of logits of one dtype, or of probabilities
+// in float32.
+SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
+  if (p.kind == Kind::kProbs && p.row.dtype != kFloat32) return 0;
+  const int whole = whole_chunks(p.row);
+  if (!has_row(q)) return whole;
+  if (q.kind != p.kind || q.row.dtype != p.row.dtype) return 0;
+  const int of_q = whole_chunks(q.row);
+  return of_q < whole ? of_q : whole;
+}
+
+template <class F>
+SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
+  if (p.kind == Kind::kProbs)
+    f(std::integral_constant<DType, kFloat32>(), ProbWeights(p), ProbWeights(q));
+  else
+    with_dtype(p.row.dtype, [&](auto type) { f(type, LogitWeights(p), LogitWeights(q)); });
+}
+
+// The chunk that a one-hot q lies in, or -1
+SPECDEC_DEVICE int hot_chunk(const Dist& q) { return q.kind == Kind::kOneHot ? int(q.hot) / kChunk : -1; }
+
+// From chunk `first` on, and that of a one-hot q, whatever the rows are; kAtOnce groups at a time
+template <int kAtOnce>
+SPECDEC_DEVICE void sum_chunks_from(int first, const Dist& p, const Dist& q, const int& part, int per_warp,
+                                    const float* chunk_max, float* sum) {
+  const int hot = hot_chunk(q);
+  for_chunks(chunk_count(p.row.V), part, per_warp, [&](int c) {
+    if (c < first && c != hot) return;
+    const float s = reaches(p, chunk_max, c) ? chunk_sum<kAtOnce>(p, q, c) : 0.0f;
     if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
   });
+}
+
+SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, const int& part, int per_warp, const float* chunk_max,
+                               float* sum) {
+  with_weights(p, q, [&](auto type, auto of_p, auto of_q) {
+    const int whole = whole_chunks(p, q);
+    const int hot = hot_chunk(q);
+    const Row x = p.row, y = q.row;  // in registers, as all that the loop reads
+    const auto pass = [&](auto minus) {
+      for_chunks(whole, part, per_warp, [&](int c) {
+        if (c == hot) return;
+        const float s = reaches(of_p, chunk_max, c)
+                            ? whole_chunk_sum<decltype(type)::value, decltype(minus)::value>(x, y, c, of_p, of_q)
+                            : 0.0f;
+        if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
+      });
+    };
+    if (has_row(q))
+      pass(std::true_type());
+    else
+      pass(std::false_type());
+  });
+  forget();
+  sum_chunks_from<kPairs>(whole_chunks(p, q), p, q, part, per_warp, chunk_max, sum);
 }
 
 // Several blocks share each of N rows, and the last one to be done goes on alone.

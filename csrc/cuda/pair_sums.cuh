@@ -3,6 +3,7 @@
 #pragma once
 
 #include "thread_block.cuh"
+#include "weights.cuh"
 #include "../core/pair_sums.h"
 
 namespace specdec {

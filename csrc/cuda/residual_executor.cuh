@@ -107,7 +107,7 @@ SPECDEC_DEVICE double block_sum_over(int64_t V, float* sums, const Groups& group
 template <bool kFiltered>
 SPECDEC_STEP RowStats step_stats(Row row, Filters filters, ChunkTable table) {
   __syncthreads();
-  reduce_chunks(row, filters, 0, all_turns(row.V), table, 0);
+  reduce_chunks<kFiltered>(row, filters.scale(), 0, all_turns(row.V), table.under(filters, row.V));
   __syncthreads();
   return block_stats<kFiltered>(row, filters, table);
 }

@@ -126,12 +126,14 @@ SPECDEC_DEVICE Pick pick(int n, double fraction, const F& weight) {
 // True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible.
 SPECDEC_DEVICE bool last_block(int* arrived, int blocks) {
   __shared__ bool last;
-  __threadfence();
   __syncthreads();
   if (blocks == 1) return true;
-  if (threadIdx.x == 0) last = atomicAdd(arrived, 1) == blocks - 1;
+  if (threadIdx.x == 0) {  // a fence behind a barrier serves the whole block: one MEMBAR, and not one a warp
+    __threadfence();
+    last = atomicAdd(arrived, 1) == blocks - 1;
+    if (last) __threadfence();
+  }
   __syncthreads();
-  if (last) __threadfence();
   return last;
 }
 

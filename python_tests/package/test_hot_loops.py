@@ -10,14 +10,15 @@ from bench.model.elf import Note
 from bench.model.kernels import analyse, describe
 from specdec_kernels import backends
 
-TINY = loops.Loop("tiny", 1, 4, loops.ONE_ROW, loops.Limit(88, 0, 0, 5, 1), loops.Limit(0, 0, 0, 0, 0))
+NONE = loops.Limit(0, 0, 0, 0, 0)
+TINY = loops.Loop("tiny", 1, 4, loops.ONE_ROW, loops.Limit(88, 0, 0, 5, 1), NONE, rest=NONE, copies=1)
 MAIN = SCAN.replace("LDG.E.128.CONSTANT R8, desc[UR4][R2.64]", "{}")  # four loads of 16 bytes make a trip of 64
 
 
 def tiny(before="", between="", name="tiny", registers=40):
     """The hand-written scan, 64 bytes a trip, with something before its exponentials or between its loads."""
     loads = f"\n{between}".join(f"LDG.E.128.CONSTANT R{40 + 4 * i}, desc[UR4][R2.64+{16 * i:#x}]" for i in range(4))
-    text = MAIN.format(loads).replace(EXPONENTIALS, before + EXPONENTIALS)
+    text = MAIN.format(loads).replace(EXPONENTIALS, before + "\n".join([EXPONENTIALS] * 4))
     code = instructions(listing(text))["kernel"]
     return describe(name, "kernel", code, Note(registers=registers, threads=256))
 
@@ -31,6 +32,16 @@ def test_a_loop_within_its_limits_passes():
     per16 = kernel["loops"][0]["per16"]
     assert loops.broken([kernel], "sm_90", [limits(per16)]) == []
     assert f"1 row: per16 {per16:g} bssy 0 lds 0 bra 2 waits 1; at most" in loops.write([kernel], "sm_90", [TINY])
+
+
+def test_the_loop_over_the_rest_has_a_limit_of_its_own():
+    whole, rest = tiny(), tiny("FADD R60, R60, R60\n" * 400)
+    whole["loops"] += rest["loops"]
+    loose = limits(whole["loops"][0]["per16"] + 1)._replace(rest=loops.Limit(300, 0, 0, 5, 1))
+    assert loops.broken([whole], "sm_90", [loose]) == []
+    assert "1 of 2 loops over 1 row found" in loops.broken([tiny()], "sm_90", [loose._replace(copies=2)])[0]
+    tight = loose._replace(rest=loops.Limit(100, 0, 0, 5, 1))
+    assert "at most 100" in loops.broken([whole], "sm_90", [tight])[0]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +65,8 @@ def test_a_worse_loop_is_refused(change, said):
 def test_fewer_blocks_or_no_loop_are_refused():
     limit = limits(100)
     assert "3 blocks fit an SM, 4 did" in loops.broken([tiny(registers=80)], "sm_90", [limit])[0]
-    assert loops.broken([tiny(name="renamed")], "sm_90", [limit]) == ["tiny sm_90: no loop over 1 row was found"]
-    assert loops.broken([tiny()], "sm_90", [limit._replace(rows=2)]) == ["tiny sm_90: no loop over 2 rows was found"]
+    assert loops.broken([tiny(name="renamed")], "sm_90", [limit]) == ["tiny sm_90: no loop over 1 row found"]
+    assert loops.broken([tiny()], "sm_90", [limit._replace(rows=2)]) == ["tiny sm_90: no loop over 2 rows found"]
     assert loops.broken([tiny()], "sm_100", [limit])  # newer GPUs have limits of their own
 
 

@@ -36,7 +36,7 @@ class Mutant(NamedTuple):
     thorough: bool = False
 
 
-BLOCK, WARP, VERIFY = "cuda/thread_block.cuh", "cuda/warp.cuh", "ops/verify_chain/verify_chain_cuda.cu"
+BLOCK, GROUPS, VERIFY = "cuda/thread_block.cuh", "cuda/groups.cuh", "ops/verify_chain/verify_chain_cuda.cu"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
 MUTANTS = {
@@ -61,10 +61,7 @@ MUTANTS = {
         BLOCK, "if (lane == kLanes - 1) warp_totals", "if (lane < 0) warp_totals", "uninitialised", thorough=True
     ),
     "no fence before the counter": Mutant(
-        BLOCK,
-        "  __threadfence();\n  __syncthreads();\n  if (blocks == 1)",
-        "  __syncthreads();\n  if (blocks == 1)",
-        "race: .* no __threadfence",
+        BLOCK, "    __threadfence();\n    last =", "    last =", "race: .* no __threadfence"
     ),
     "counter without an atomic": Mutant(
         BLOCK,
@@ -80,23 +77,29 @@ MUTANTS = {
         "race: .* no atomic orders",
         thorough=True,
     ),
-    "alignment not asked": Mutant(WARP, " && reinterpret_cast<uintptr_t>(at) % 16 == 0", "", "misaligned"),
+    "alignment not asked": Mutant(GROUPS, "!aligned(row) || ", "", "misaligned"),
+    "alignment of whole chunks not asked": Mutant(
+        GROUPS, "aligned(row) ? int(row.V / kChunk) : 0", "int(row.V / kChunk)", "misaligned", thorough=True
+    ),
     "one group past the row": Mutant(
-        WARP, "row.V - begin >= kChunk &&", "row.V - begin >= kChunk - kGroup &&", "outside", thorough=True
+        GROUPS, "group_begin(first + j) < left", "group_begin(first + j) <= left", "outside", thorough=True
+    ),
+    "a chunk past the row": Mutant(
+        GROUPS, "int(row.V / kChunk) : 0", "int(chunk_count(row.V)) : 0", "outside", thorough=True
     ),
     "stop read without an atomic": Mutant(
         VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain", True
     ),
-    "verdict read before it is made": Mutant(
-        VERIFY,
-        "    stop = test_draft(executor, a, b, i);\n  }\n  __syncthreads();",
-        "    stop = test_draft(executor, a, b, i);\n  }",
-        "uninitialised|race",
-        "verify_chain",
-        thorough=True,
+    "what was found of another request": Mutant(
+        VERIFY, "s.stops[i * a.B + b]", "s.stops[i * a.B]", "undefined|uninitialised|wrong", "verify_chain", True
     ),
     "stop one row early": Mutant(
-        VERIFY, "a.G + 1 - s.stop[b];", "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G);", "wrong", "verify_chain", True
+        VERIFY,
+        "a.G + 1 - s.stop[request];",
+        "a.G + 1 - s.stop[request] - (s.stop[request] <= a.G);",
+        "undefined|uninitialised|wrong",
+        "verify_chain",
+        True,
     ),
     "rejection read before it is written": Mutant(
         WALK,

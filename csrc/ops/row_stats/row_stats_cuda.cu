@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowSta
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
   const ChunkTable table = s.table.row(n, chunk_count(row.V));
-  reduce_chunks(row, filters, s.grid.part(), s.grid.per_warp, table, 0);
+  reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, table.under(filters, row.V));
   if (!s.grid.last()) return;
   const RowStats stats = block_stats<kFiltered>(row, filters, table);
   if (threadIdx.x == 0) s.a.stats[n] = stats;

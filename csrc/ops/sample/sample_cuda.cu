@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws
   if (q.kind == Kind::kLogits)
     sum_chunks(q, Dist{}, s.grid.part(), s.grid.per_warp, nullptr, table.sum);
   else if (!s.a.stats_in)
-    reduce_chunks(row, filters, s.grid.part(), s.grid.per_warp, table, 0);
+    reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, table.under(filters, row.V));
   if (!s.grid.last()) return;
 
   RowStats stats{};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two launches. `judge_rows`: blocks take parts of rows, first positions first; the last block of a position makes its
 // laws and judges its draft, and a stop keeps the blocks of later positions that have not begun from reading.
-// `finish_requests`: chunk sums of the residual at each stop, whose last block draws the final token. No block ever
-// waits for another. Requests that ask for a rule, or for block verification, only have their laws made by the first
-// launch, and are then walked by one of their own.
+// `finish_requests`: chunk sums of the residual at each stop as it was found, whose last block draws the final token.
+// No block ever waits for another. Requests that ask for a rule, or for block verification, only have their laws made
+// by the first launch, and are then walked by one of their own.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
@@ -27,6 +27,7 @@ struct Step {
   Reduced target, draft;
   float* residual = nullptr;     // [B, chunks]: chunk sums at the stop
   int* stop = nullptr;           // [B]: G + 1 less the first position known to stop; 0: none yet
+  DraftTest* stops = nullptr;    // [G+1, B]: what was found at positions that stop
   int* tested_blocks = nullptr;  // [B, G+1]: blocks done with a position
   int* summed = nullptr;         // [B]: blocks done with the chunk sums
   int per_warp = 1, residual_per_warp = 1, residual_blocks = 1;
@@ -39,19 +40,53 @@ SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
   return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).scale == HUGE_VALF;
 }
 
+// What a block does at a position: one thread finds it out, and it lies in shared memory, since the pass over the rows
+// has no register to spare for it.
+struct Part {
+  int unit, b, i;
+  int64_t start;
+  bool reads[2];  // the rows of the target and of the draft are to be read
+  bool tests;
+  Row row;  // of this block; no entry where it reads none
+  float scale;
+  ChunkTable table;
+  int number;  // which part of the row
+};
+
 template <bool kFiltered>
-SPECDEC_DEVICE void make_stats(const Side& side, const Reduced& reduced, int64_t start, int64_t b, int64_t i) {
-  const int64_t index = side.index(start, b, i), chunks = chunk_count(side.rows.V);
-  const RowStats stats =
-      block_stats<kFiltered>(side.at(start, b, i), side.sampling.at<kFiltered>(b), reduced.table.row(index, chunks));
+SPECDEC_DEVICE void make_stats(const Side& side, const Reduced& reduced, const Part& part) {
+  const int64_t b = part.b, index = side.index(part.start, b, part.i), chunks = chunk_count(side.rows.V);
+  const RowStats stats = block_stats<kFiltered>(side.at(part.start, b, part.i), side.sampling.at<kFiltered>(b),
+                                                reduced.table.row(index, chunks));
   if (threadIdx.x == 0) reduced.stats[index] = stats;
 }
 
 template <bool kFiltered>
-SPECDEC_DEVICE void reduce_part(const Side& side, const Reduced& reduced, int64_t start, int64_t b, int64_t i, int part,
-                                int per_warp) {
-  reduce_chunks(side.at(start, b, i), side.sampling.at<kFiltered>(b), part, per_warp, reduced.table,
-                side.index(start, b, i));
+SPECDEC_DEVICE void take(const Side& side, const Reduced& reduced, int64_t b, int64_t i, int number, Part& part) {
+  const Filters filters = side.sampling.at<kFiltered>(b);
+  const int64_t V = side.rows.V, chunks = chunk_count(V);
+  part.row = side.at(part.start, b, i);
+  part.scale = filters.scale();
+  part.table = reduced.table.row(side.index(part.start, b, i), chunks).under(filters, V);
+  part.number = number;
+}
+
+template <bool kFiltered>
+SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& part) {
+  const VerifyChain& a = s.a;
+  part.b = int(b), part.i = int(i);
+  const int64_t start = part.start = a.start(b);
+  part.tests = !a.by_rule(b);
+  part.row.V = 0;
+  part.reads[0] = s.target.stats && !a.gives_bonus(b, i) && a.target.has_row(start, b, i);
+  part.reads[1] = s.draft.stats && (part.tests ? a.has_draft(b, i) && !greedy_target(s, b, i) : reads_draft(a, b, i)) &&
+                  a.draft.has_row(start, b, i);
+  const bool of_draft = number >= s.target.blocks;
+  if (!part.reads[of_draft]) return;
+  if (of_draft)
+    take<kFiltered>(a.draft, s.draft, b, i, number - s.target.blocks, part);
+  else
+    take<kFiltered>(a.target, s.target, b, i, number, part);
 }
 
 template <bool kFiltered>
@@ -59,79 +94,67 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   const VerifyChain& a = s.a;
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;
   const int unit = int(blockIdx.x) / blocks, b = unit % int(a.B), i = unit / int(a.B);  // a grid has less than 2^31
-  const int part = int(blockIdx.x % blocks);
+  const int number = int(blockIdx.x % blocks);
   if (!a.present.has(b)) {
-    if (i == 0 && part == 0) put_absent(a, b, threadIdx.x, kThreads);
+    if (i == 0 && number == 0) put_absent(a, b, threadIdx.x, kThreads);
     return;
   }
   const int64_t g = a.drafted(b);
-  // What every thread knows lies here: the pass over the rows has no register to spare for it.
-  __shared__ int64_t start;
-  __shared__ bool reads[2], tests;
-  if (threadIdx.x == 0) start = a.start(b);
-
+  __shared__ Uninitialised<Part> shared;
+  Part& part = shared.get();
   bool needless = i > g || (threadIdx.x == 0 && a.G + 1 - atomicAdd(s.stop + b, 0) < i);
   for (int64_t j = threadIdx.x; j < i && j < g; j += kThreads) needless |= !a.has_draft(b, j);
+  if (threadIdx.x == 0 && !needless) part.unit = unit, plan<kFiltered>(s, b, i, number, part);
   if (__syncthreads_or(needless)) return;
-
-  const bool reads_target = s.target.stats && !a.gives_bonus(b, i) && a.target.has_row(start, b, i);
-  const bool walks = a.by_rule(b);
-  const bool reads_draft_row = s.draft.stats &&
-                               (walks ? reads_draft(a, b, i) : a.has_draft(b, i) && !greedy_target(s, b, i)) &&
-                               a.draft.has_row(start, b, i);
-  if (threadIdx.x == 0) reads[0] = reads_target, reads[1] = reads_draft_row, tests = !walks;
-  if (part < s.target.blocks ? reads_target : reads_draft_row) {
-    if (part < s.target.blocks)
-      reduce_part<kFiltered>(a.target, s.target, start, b, i, part, s.per_warp);
-    else
-      reduce_part<kFiltered>(a.draft, s.draft, start, b, i, part - s.target.blocks, s.per_warp);
-  }
-  if (!last_block(s.tested_blocks + unit, blocks)) return;
+  if (part.row.V > 0) reduce_chunks<kFiltered>(part.row, part.scale, part.number, s.per_warp, part.table);
+  if (!last_block(s.tested_blocks + part.unit, blocks)) return;
 
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
-    if (reads[which])
-      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, start, b, i);
+    if (part.reads[which])
+      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, part);
   }
-  if (!tests || threadIdx.x != 0) return;
+  if (!part.tests || threadIdx.x != 0) return;
   NoExecutor executor;
-  const DraftTest test = test_draft(executor, a, b, i);
-  if (test.accepted)
-    emit_draft(a, b, i, test.p);
-  else
-    atomicMax(s.stop + b, int(a.G + 1 - i));
+  const DraftTest test = test_draft(executor, a, part.b, part.i);
+  if (test.accepted) {
+    emit_draft(a, part.b, part.i, test.p);
+  } else {
+    s.stops[part.unit] = test;
+    atomicMax(s.stop + part.b, int(a.G + 1 - part.i));
+  }
 }
 
 __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
-  const int64_t b = blockIdx.x / s.residual_blocks;
-  if (!a.present.has(b) || a.by_rule(b)) return;
-  const int part = int(blockIdx.x % s.residual_blocks);
-  const int64_t i = a.G + 1 - s.stop[b];
-  __shared__ Uninitialised<DraftTest> shared;
-  DraftTest& stop = shared.get();
+  const int64_t request = blockIdx.x / s.residual_blocks;
+  if (!a.present.has(request) || a.by_rule(request)) return;
+  __shared__ int64_t b, i;  // here, since the pass has no register to spare for them
+  __shared__ int part;
   if (threadIdx.x == 0) {
-    NoExecutor executor;
-    stop = test_draft(executor, a, b, i);
+    b = request, i = a.G + 1 - s.stop[request];
+    part = int(blockIdx.x % s.residual_blocks);
   }
   __syncthreads();
 
   // The row's own chunk sums are at hand where judge_rows made its law and no filter took anything away.
-  const bool draws = stop.p.valid() && has_row(stop.p);
-  const volatile Kind& of_q = stop.q.kind;  // looked up again behind the pass, which has no register to spare for it
-  const bool held = of_q == Kind::kNothing && s.target.stats && !a.target.sampling[b].any(a.target.rows.V);
-  const int64_t chunks = chunk_count(a.target.rows.V), at = a.target.index(a.start(b), b, i) * chunks;
-  const float* chunk_max = s.target.stats ? s.target.table.max + at : nullptr;
-  float* sum = held ? s.target.table.sum + at : s.residual + b * chunks;
-  if (!draws || held) {
+  const auto stop = [&]() -> const DraftTest& { return s.stops[i * a.B + b]; };
+  const auto own = [&] { return s.target.table.row(a.target.index(a.start(b), b, i), chunk_count(a.target.rows.V)); };
+  const auto held = [&] {
+    return stop().q.kind == Kind::kNothing && s.target.stats && !a.target.sampling[b].any(a.target.rows.V);
+  };
+  const auto sums = [&] { return held() ? own().sum : s.residual + b * chunk_count(a.target.rows.V); };
+  const auto maxima = [&] { return s.target.stats ? own().max : nullptr; };
+  if (!stop().p.valid() || !has_row(stop().p) || held()) {
     if (part > 0) return;
   } else {
-    sum_chunks(stop.p, stop.q, part, s.residual_per_warp, chunk_max, sum);
+    sum_chunks(stop().p, stop().q, part, s.residual_per_warp, maxima(), sums());
     if (!last_block(s.summed + b, s.residual_blocks)) return;
   }
-  BlockExecutor executor(RowStats{}, sum, chunk_max,
-                         of_q == Kind::kNothing ? BlockExecutor::kPlain : BlockExecutor::kPair);
-  finish(executor, a, b, i, stop);
+  forget();
+  BlockExecutor executor(RowStats{}, sums(), maxima(),
+                         stop().q.kind == Kind::kNothing ? BlockExecutor::kPlain : BlockExecutor::kPair);
+  finish(executor, a, b, i, stop());
 }
 
 // Room for the laws and the chunks of a side's rows, if its laws have to be made.
@@ -168,10 +191,11 @@ void run(const VerifyChain& a, const Tensor& like) {
 
   Scratch scratch;
   const size_t counters = scratch.ask<int>(positions + 2 * a.B), residual = scratch.ask<float>(a.B * chunks);
+  const size_t stops = scratch.ask<DraftTest>(a.block ? 0 : positions);
   const ReduceRoom target(scratch, a, a.target), draft(scratch, a, a.draft);
   scratch.allocate(like);
   s.tested_blocks = scratch.at<int>(counters), s.stop = s.tested_blocks + positions, s.summed = s.stop + a.B;
-  s.residual = scratch.at<float>(residual);
+  s.residual = scratch.at<float>(residual), s.stops = scratch.at<DraftTest>(stops);
   target.take(scratch, s.per_warp, s.a.target, s.target);
   draft.take(scratch, s.per_warp, s.a.draft, s.draft);
 

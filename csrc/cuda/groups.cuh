@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// A chunk of 1024 entries of a row as one warp holds it: a lane has groups of eight neighbours.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "../core/row.h"
+
+#define SPECDEC_DEVICE __device__ __forceinline__
+
+namespace specdec {
+
+constexpr int kLanes = 32;
+
+SPECDEC_DEVICE float half_to_float(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(uint16_t(bits)));
+  return f;
+#else
+  const uint16_t h = uint16_t(bits);
+  return load_scalar(Row{&h, 1, kFloat16}, 0);
+#endif
+}
+
+// Hides where a pointer comes from: the compiler would otherwise keep an address for every entry of a chunk from turn
+// to turn, and spill.
+template <class T>
+SPECDEC_DEVICE const T* opaque(const T* p) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+l"(p));
+#endif
+  return p;
+}
+
+// What was read from memory before is read again behind this, and not kept in registers over a loop.
+SPECDEC_DEVICE void forget() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" ::: "memory");
+#endif
+}
+
+// Group j of lane l begins here in its chunk, whatever the dtype and the alignment of the row: the order of every sum,
+// and so its bits, are the same for all.
+constexpr int kGroup = 8, kGroups = kChunk / kLanes / kGroup;
+SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
+SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
+  return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
+}
+
+// A group as it lies in memory, at a multiple of 16 bytes
+template <DType kType>
+struct Group {
+  static constexpr int kSize = kType == kFloat32 ? 4 : 2, kWords = kGroup * kSize / 4;
+  static constexpr int kStep = kLanes * kGroup * kSize;  // bytes to a lane's next group
+  uint32_t words[kWords];
+
+  SPECDEC_DEVICE void load(const char* at) {
+#pragma unroll
+    for (int h = 0; h < kWords / 4; ++h) {
+      const uint4 x = __ldg(reinterpret_cast<const uint4*>(at) + h);
+      words[4 * h] = x.x, words[4 * h + 1] = x.y, words[4 * h + 2] = x.z, words[4 * h + 3] = x.w;
+    }
+  }
+  SPECDEC_DEVICE void fill(float pad) {  // 0 or -inf
+    const uint32_t infinity = kType == kFloat32 ? 0xff800000u : kType == kBFloat16 ? 0xff80ff80u : 0xfc00fc00u;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) words[w] = pad == 0 ? 0 : infinity;
+  }
+  SPECDEC_DEVICE float operator[](int e) const {
+    if constexpr (kType == kFloat32) return __uint_as_float(words[e]);
+    const uint32_t pair = words[e * kSize / 4];
+    if constexpr (kType == kBFloat16) return __uint_as_float(e % 2 ? pair & 0xffff0000u : pair << 16);
+    return half_to_float(e % 2 ? pair >> 16 : pair & 0xffffu);
+  }
+};
+
+// f(a std::integral_constant) for the dtype of a row
+template <class F>
+SPECDEC_DEVICE void with_dtype(DType type, const F& f) {
+  if (type == kBFloat16)
+    f(std::integral_constant<DType, kBFloat16>());
+  else if (type == kFloat16)
+    f(std::integral_constant<DType, kFloat16>());
+  else
+    f(std::integral_constant<DType, kFloat32>());
+}
+
+SPECDEC_DEVICE bool aligned(const Row& row) { return reinterpret_cast<uintptr_t>(row.data) % 16 == 0; }
+
+// How many chunks in front of a row can be loaded group by group and have no tail
+SPECDEC_DEVICE int whole_chunks(const Row& row) { return aligned(row) ? int(row.V / kChunk) : 0; }
+
+template <DType kType>
+SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
+  return static_cast<const char*>(row.data) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
+}
+
+// load_groups() of rows that do not start at a multiple of 16 bytes, and of the last chunk where groups are not whole:
+// entry by entry, eight under way at a time
+template <int N>
+SPECDEC_DEVICE void load_entries(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
+  const int64_t begin = chunk * kChunk + group_begin(first), rest = row.V - begin;
+  const int left =
+      rest < kChunk ? int(rest) : kChunk;  // entries from this lane's first one to the end of the row, or enough
+  if (row.dtype == kFloat32) {
+    const float* from = opaque(static_cast<const float*>(row.data) + begin);
+#pragma unroll
+    for (int r = 0; r < N * kGroup; ++r) {
+      const int step = r / kGroup * (kLanes * kGroup) + r % kGroup;
+      z[r] = step < left ? __ldg(from + step) : pad;
+    }
+    return;
+  }
+  const bool brain = row.dtype == kBFloat16;
+  const uint16_t pad_bits = pad == 0 ? 0 : brain ? 0xff80 : 0xfc00;
+  const uint16_t* from = opaque(static_cast<const uint16_t*>(row.data) + begin);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    uint32_t bits[kGroup];
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e)
+      bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e)
+      z[j * kGroup + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
+  }
+}
+
+// Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way
+// before one is used.
+template <int N>
+SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
+  const int64_t rest = row.V - chunk * kChunk;
+  const int left = rest < kChunk ? int(rest) : kChunk;
+  if (!aligned(row) || left % kGroup != 0) return load_entries<N>(row, chunk, first, pad, z);
+  with_dtype(row.dtype, [&](auto type) {
+    Group<decltype(type)::value> raw[N];
+    const char* at = group_at<decltype(type)::value>(row, chunk, first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (group_begin(first + j) < left)
+        raw[j].load(at + j * raw[j].kStep);
+      else
+        raw[j].fill(pad);
+    }
+#pragma unroll
+    for (int r = 0; r < N * kGroup; ++r) z[r] = raw[r / kGroup][r % kGroup];
+  });
+}
+
+}  // namespace specdec

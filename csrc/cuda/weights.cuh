@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// What entries of rows weigh, and the sums of (p - q)+ over chunks.
+#pragma once
+
+#include "warp.cuh"
+
+namespace specdec {
+
+// max(x, 0), or NaN
+SPECDEC_DEVICE float positive(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(x));
+  return x;
+#else
+  return Compare<float>::positive(x);
+#endif
+}
+
+// Of the entries of a row of logits under its law, with what the law says in registers
+struct LogitWeights {
+  static constexpr Kind kKind = Kind::kLogits;
+  float half_max, rate, norm, cutoff;
+
+  SPECDEC_DEVICE explicit LogitWeights(const RowStats& stats)
+      : half_max(0.5f * stats.max),
+        rate(2 * (stats.scale * kLog2E)),
+        norm(stats.log_norm * kLog2E),
+        cutoff(stats.cutoff) {}
+  SPECDEC_DEVICE explicit LogitWeights(const Dist& p) : LogitWeights(p.stats) {}
+
+  SPECDEC_DEVICE float of_target(float z) const {
+    const float w = fast_exp2((0.5f * z - half_max) * rate - norm);
+    return z >= cutoff ? w : 0.0f;
+  }
+  // To be taken away: what is not a probability counts as none, and a rounded one as one.
+  SPECDEC_DEVICE float of_draft(float z) const {
+    const float w = fast_exp2((0.5f * z - half_max) * rate - norm);
+    return z >= cutoff && w <= 1.0f + 1e-3f ? fminf(w, 1.0f) : 0.0f;
+  }
+};
+
+// The same of probabilities
+struct ProbWeights {
+  static constexpr Kind kKind = Kind::kProbs;
+
+  SPECDEC_DEVICE explicit ProbWeights(const Dist&) {}
+  SPECDEC_DEVICE float of_target(float z) const { return clean_prob(z); }
+  SPECDEC_DEVICE float of_draft(float z) const { return z > 0 && z <= 1.0f + 1e-3f ? fminf(z, 1.0f) : 0.0f; }
+};
+
+// p(v) of a dist that has a row, from the entry of that row; NaN of a probability that is none
+SPECDEC_DEVICE float target_weight(const Dist& p, float z) {
+  return p.kind == Kind::kProbs ? clean_prob(z) : LogitWeights(p).of_target(z);
+}
+
+SPECDEC_DEVICE float draft_weight(const Dist& q, float z) {
+  return q.kind == Kind::kProbs ? ProbWeights(q).of_draft(z) : LogitWeights(q).of_draft(z);
+}
+
+SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0f : -HUGE_VALF; }
+
+SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
+
+// (p - q)+ at one id; p has a row.
+SPECDEC_DEVICE float weight_at(const Dist& p, const Dist& q, int64_t v) {
+  const float w = target_weight(p, load_scalar(p.row, v));
+  if (q.kind == Kind::kNothing) return w;
+  if (q.kind == Kind::kOneHot) return v == q.hot ? w - w : w;  // NaN stays
+  if (v >= q.row.V) return w;
+  return positive(w - draft_weight(q, load_scalar(q.row, v)));
+}
+
+// (p - q)+ of N entries of a chunk, some groups; 0 beyond the row. p has a row.
+constexpr int kPairs = 2;  // groups that most loops over two rows take at a time
+template <int N>
+SPECDEC_DEVICE void weigh_groups(const Dist& p, const Dist& q, int64_t chunk, int first, float (&w)[N]) {
+  float y[N];
+  load_groups<N / kGroup>(p.row, chunk, first, pad_of(p), w);
+  const bool minus_row = has_row(q) && chunk * kChunk < q.row.V;
+  if (minus_row) load_groups<N / kGroup>(q.row, chunk, first, pad_of(q), y);
+#pragma unroll
+  for (int r = 0; r < N; ++r) w[r] = target_weight(p, w[r]);
+  if (minus_row) {
+#pragma unroll
+    for (int r = 0; r < N; ++r) w[r] = positive(w[r] - draft_weight(q, y[r]));
+  } else if (q.kind == Kind::kOneHot) {
+#pragma unroll
+    for (int r = 0; r < N; ++r) {
+      if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == q.hot) w[r] -= w[r];  // NaN stays
+    }
+  }
+}
+
+// Sum of (p - q)+ over one chunk; NaN if p is a probability row with NaN or inf there.
+template <int kAtOnce>
+SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
+  float sum[2] = {0, 0};
+#pragma unroll 1
+  for (int first = 0; first < kGroups; first += kAtOnce) {
+    float w[kAtOnce * kGroup];
+    weigh_groups(p, q, chunk, first, w);
+#pragma unroll
+    for (int r = 0; r < kAtOnce * kGroup; ++r) sum[r % 2] += w[r];
+  }
+  return warp_sum(sum[0] + sum[1]);
+}
+
+// The same where p, and q unless it takes nothing away, are rows of one dtype and one kind, and the chunk is one of
+// whole_chunks() of both: all loads under way before one is used, no branch, no parameter that is read again.
+template <DType kType, bool kMinus, class Weights>
+SPECDEC_DEVICE float whole_chunk_sum(const Row& p, const Row& q, int64_t chunk, const Weights& of_p,
+                                     const Weights& of_q) {
+  constexpr int kUnderWay = kType == kFloat32 ? kGroups / 2 : kGroups;
+  const char *at_p = group_at<kType>(p, chunk, 0), *at_q = group_at<kType>(q, chunk, 0);
+  float sum[2] = {0, 0};
+#pragma unroll
+  for (int first = 0; first < kGroups; first += kUnderWay) {
+    Group<kType> x[kUnderWay], y[kMinus ? kUnderWay : 1];
+#pragma unroll
+    for (int j = 0; j < kUnderWay; ++j) {
+      x[j].load(at_p + (first + j) * Group<kType>::kStep);
+      if constexpr (kMinus) y[j].load(at_q + (first + j) * Group<kType>::kStep);
+    }
+#pragma unroll
+    for (int r = 0; r < kUnderWay * kGroup; ++r) {
+      float w = of_p.of_target(x[r / kGroup][r % kGroup]);
+      if constexpr (kMinus) w = positive(w - of_q.of_draft(y[r / kGroup][r % kGroup]));
+      sum[r % 2] += w;
+    }
+  }
+  return warp_sum(sum[0] + sum[1]);
+}
+
+// out [V] = (p - q)+ * factor over one chunk
+SPECDEC_DEVICE void write_chunk(const Dist& p, const Dist& q, int64_t chunk, double factor, float* out) {
+#pragma unroll 1
+  for (int first = 0; first < kGroups; first += kPairs) {
+    float w[kPairs * kGroup];
+    weigh_groups(p, q, chunk, first, w);
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      const int64_t v = chunk * kChunk + group_begin(first + j);
+      float x[kGroup];
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) x[e] = float(w[j * kGroup + e] * factor);
+      if (v + kGroup <= p.row.V && reinterpret_cast<uintptr_t>(out + v) % 16 == 0) {
+        reinterpret_cast<float4*>(out + v)[0] = make_float4(x[0], x[1], x[2], x[3]);
+        reinterpret_cast<float4*>(out + v)[1] = make_float4(x[4], x[5], x[6], x[7]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kGroup; ++e) {
+          if (v + e < p.row.V) out[v + e] = x[e];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace specdec
