@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bench.model.gpus import Band
+from bench.model.loops import of_two_bytes
 
 
 class Pass(NamedTuple):
@@ -81,7 +82,7 @@ def _cheapest(kernels: list[dict], rows: int, wanted: Wanted, op: str = "verify_
         for k in kernels
         if op in k["name"] and "<true>" not in k["name"]
         for x in k["loops"]
-        if x["counts"].get("MUFU") and x["rows"] == rows and wanted(k, x)
+        if of_two_bytes(x) and x["rows"] == rows and wanted(k, x)
     ]
     return min(some, key=lambda found: found[1]["per16"], default=None)
 

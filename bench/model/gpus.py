@@ -56,7 +56,9 @@ CONSTANTS = {  # in clocks unless the name says otherwise
     "atomic": Constant((350, 600, 900), "S4", "atomicAdd and its answer, then a barrier"),
     "law": Constant((1500, 2700, 4200), "A", "a row's four floats by a block: shuffles in double, barriers, log, exp"),
     "judge": Constant((2000, 4000, 6500), "A", "one thread's test of a draft: dependent loads, doubles"),
-    "finish_pro": Constant((1800, 3300, 5000), "A", "the same test again, in every block of the second launch"),
+    "finish_pro": Constant(
+        (600, 900, 1500), "A", "a stop and what was found at it: two loads in turn from L2, a barrier"
+    ),
     "draw": Constant((3000, 5500, 8500), "A", "two picks: scans in double, a rescan of one chunk"),
     "cluster": Constant((400, 850, 1100), "S5", "a cluster's barrier with distributed shared memory behind it"),
     "start": Constant((150, 250, 400), "A", "a block's slot freed to the next block's first instruction"),

@@ -123,6 +123,11 @@ def _costs(counts: Counter[str], run: Code, async_kernel: bool) -> dict:
     }
 
 
+def of_two_bytes(loop: dict) -> bool:
+    """Whether a trip takes an exponential for every two bytes: rows of bfloat16 or float16 logits."""
+    return loop["bytes"] == 2 * loop["counts"].get("MUFU", 0)
+
+
 def count(code: Code, async_kernel: bool = False) -> Counter[str]:
     """Instructions by kind and by pipe, and the wide bytes of one thread."""
     c: Counter[str] = Counter()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bench.model.loops import of_two_bytes
+
 
 class Limit(NamedTuple):
     per16: float  # warp instructions per 16 bytes that a thread loads
@@ -49,9 +51,8 @@ def _cost(loop: dict) -> Limit:
 
 def hot(kernel: dict, rows: int) -> list[dict]:
     """Loops over entries of two bytes, each with its exponential; the cheapest first."""
-    two_bytes = lambda x: x["bytes"] == 2 * x["counts"].get("MUFU", 0)
     found = [x for x in kernel["loops"] if x["rows"] == rows and x["bytes"] >= MAIN_BYTES and x["kind"] == "loop"]
-    return sorted(filter(two_bytes, found), key=_cost)
+    return sorted(filter(of_two_bytes, found), key=_cost)
 
 
 def broken(kernels: list[dict], arch: str, loops: list[Loop] = LOOPS) -> list[str]:
