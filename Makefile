@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 # Where this is set, every process of the tests compiles torch and rewrites the tests anew: 15 s each.
 export PYTHONDONTWRITEBYTECODE :=
 # Where there is no GPU to run it, what is built here serves the static gates: the architecture with the least room, with the
-# PTX that states the launch bounds. `make test-all` builds every architecture.
+# PTX that states the launch bounds. `make test-all` builds every architecture at once.
 NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),12.0+PTX,9.0+PTX)
-ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(shell command -v nvidia-smi),,$(GATED)))
+ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(filter test-all,$(MAKECMDGOALS))$(shell command -v nvidia-smi),,$(GATED)))
 
 # What a build takes: the CUDA ops are most of it.
 COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) --version 2>/dev/null),$(ON_GPU),$(ON_CPU)))

@@ -27,6 +27,9 @@ struct Row {
   const void* data;  // [V] of dtype
   int64_t V;
   DType dtype;
+  SPECDEC_HD const void* at(int64_t v) const {
+    return static_cast<const char*>(data) + v * (dtype == kFloat32 ? 4 : 2);
+  }
 };
 
 // p(v) = exp((z_v - max) * scale - log_norm) if z_v >= cutoff else 0.

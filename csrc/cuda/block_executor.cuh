@@ -29,18 +29,29 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
 }
 
 // Of the chunk sums of a row
-SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
-  return block_sum<double>(int(chunk_count(V)), [&](int c) { return double(__ldcg(sums + c)); });
+SPECDEC_DEVICE Prefix<double> scan_chunks(int64_t V, const float* sums) {
+  return scan_runs<double>(int(chunk_count(V)), [&](int c) { return double(__ldcg(sums + c)); });
 }
+SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) { return scan_chunks(V, sums).total; }
 
 // Inverse CDF in two levels: the chunk by its sum, then the id in it by weight(id).
 template <class Weight>
-SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const float* sums, const Weight& weight) {
-  const Pick chunk = pick(int(chunk_count(V)), v, [&](int c) { return double(__ldcg(sums + c)); });
-  const int64_t first = int64_t(chunk.index) * kChunk;
+SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const Prefix<double>& prefix, const float* sums,
+                                  const Weight& weight) {
+  const double target = v * prefix.total;
+  const Pick chunk = find(int(chunk_count(V)), target, prefix, [&](int c) { return double(__ldcg(sums + c)); });
   // The fraction of the chunk's own weight, since the rescan adds it up in another order.
-  const double fraction = (v * chunk.total - chunk.before) / chunk.inside;
-  return first + pick(chunk_size(V, chunk.index), fraction, [&](int i) { return double(weight(first + i)); }).index;
+  const double fraction = (target - chunk.before) / chunk.inside;
+  constexpr int kRun = kChunk / kThreads;
+  const int first = chunk.index * kChunk, n = chunk_size(V, chunk.index), begin = int(threadIdx.x) * kRun;
+  float w[kRun];
+  double own = 0;
+#pragma unroll
+  for (int r = 0; r < kRun; ++r) w[r] = begin + r < n ? float(weight(first + begin + r)) : 0;
+#pragma unroll
+  for (int r = 0; r < kRun; ++r) own += w[r] > 0 ? w[r] : 0;
+  const Prefix<double> inside = block_scan(own);
+  return first + find<kRun>(n, fraction * inside.total, inside, [&](int i) { return double(w[i - begin]); }).index;
 }
 
 // What a row's chunks weigh relative to its maximum, from their statistics.
@@ -149,11 +160,13 @@ class BlockExecutor {
       __syncthreads();
       held_ = wanted;
     }
-    return block_sum_of(p.row.V, sum_);
+    prefix_ = scan_chunks(p.row.V, sum_);
+    return prefix_.total;
   }
 
+  // Right after the sum
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(p.row.V, v, sum_, [&](int64_t id) { return weight(p, q, id); });
+    return block_draw(p.row.V, v, prefix_, sum_, [&](int64_t id) { return weight(p, q, id); });
   }
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
@@ -167,7 +180,8 @@ class BlockExecutor {
   float* sum_;
   const float* chunk_max_;
   Held held_;
-  Removed removed_;  // what draw() must not draw
+  Prefix<double> prefix_{};  // of the sums that were added up last
+  Removed removed_;          // what draw() must not draw
 };
 
 }  // namespace specdec

@@ -88,7 +88,7 @@ SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
 }
 
 SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
-  return block_draw(residual->p.row.V, v, sums, [&](int64_t id) {
+  return block_draw(residual->p.row.V, v, scan_chunks(residual->p.row.V, sums), sums, [&](int64_t id) {
     const Dist& p = residual->p;
     const float x = p.kind == Kind::kOneHot ? float(id == p.hot) : target_weight(p, load_scalar(p.row, id));
     return subtracted_weight_at(*residual, id, residual->mixture ? mixture_weight_at(*residual->mixture, id, x) : x);

@@ -129,7 +129,8 @@ SPECDEC_STEP double step_mass_without(Dist q, Removed removed, float* sums) {
 }
 
 SPECDEC_STEP int64_t step_draw(Residual residual, double v, const float* sums) {
-  return block_draw(residual.p.row.V, v, sums, [&](int64_t id) { return residual_weight_at(residual, id); });
+  return block_draw(residual.p.row.V, v, scan_chunks(residual.p.row.V, sums), sums,
+                    [&](int64_t id) { return residual_weight_at(residual, id); });
 }
 
 SPECDEC_STEP PairMass step_masses(Dist p, Dist q) { return block_masses(DistWeights{p}, q); }

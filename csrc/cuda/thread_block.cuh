@@ -53,74 +53,82 @@ SPECDEC_DEVICE Prefix<T> block_scan(T x) {
   return {warps_before + before, total};
 }
 
+// One value of all threads, by an operation that is the same in any order
+template <class T, class Join>
+SPECDEC_DEVICE T block_reduce(T x, const Join& join) {
+  __shared__ T of_warp[kWarps];
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) x = join(x, __shfl_xor_sync(kFullWarp, x, step));
+  if (threadIdx.x % kLanes == 0) of_warp[threadIdx.x / kLanes] = x;
+  __syncthreads();
+  x = of_warp[0];
+  for (int w = 1; w < kWarps; ++w) x = join(x, of_warp[w]);
+  __syncthreads();
+  return x;
+}
+
 SPECDEC_DEVICE float block_max(float x) {
-  __shared__ float warp_maxima[kWarps];
-  x = warp_max(x);
-  if (threadIdx.x % kLanes == 0) warp_maxima[threadIdx.x / kLanes] = x;
-  __syncthreads();
-  x = warp_maxima[0];
-  for (int w = 1; w < kWarps; ++w) x = fmaxf(x, warp_maxima[w]);
-  __syncthreads();
-  return x;
+  return block_reduce(x, [](float a, float b) { return fmaxf(a, b); });
 }
-
+SPECDEC_DEVICE int block_max(int x) {
+  return block_reduce(x, [](int a, int b) { return a < b ? b : a; });
+}
 SPECDEC_DEVICE int block_min(int x) {
-  __shared__ int least;
-  if (threadIdx.x == 0) least = INT32_MAX;
-  __syncthreads();
-  atomicMin(&least, x);
-  __syncthreads();
-  x = least;
-  __syncthreads();
-  return x;
+  return block_reduce(x, [](int a, int b) { return a < b ? a : b; });
 }
 
-SPECDEC_DEVICE int block_max(int x) { return -block_min(-x); }
-
-// Sum over i < n in a fixed order; thread t takes a run of neighbours.
+// Sums over i < n in a fixed order, a run of neighbours to each thread: before its run, and of all
 template <class T, class F>
-SPECDEC_DEVICE T block_sum(int n, const F& f) {
+SPECDEC_DEVICE Prefix<T> scan_runs(int n, const F& f) {
   const int run = (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
   T sum = 0;
   for (int i = begin; i < begin + run && i < n; ++i) sum += f(i);
-  return block_scan(sum).total;
+  return block_scan(sum);
+}
+
+template <class T, class F>
+SPECDEC_DEVICE T block_sum(int n, const F& f) {
+  return scan_runs<T>(n, f).total;
 }
 
 struct Pick {
   int index;
-  double before, inside, total;  // weight in front of it, its own, and that of all
+  double before, inside;  // weight in front of it, and its own
 };
 
-// Inverse CDF: the first index with weight whose running sum exceeds fraction * total. The last one with weight stands
-// in where rounding leaves that unreached.
-template <class F>
-SPECDEC_DEVICE Pick pick(int n, double fraction, const F& weight) {
-  __shared__ double found[2];
-  const int run = (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
-  double own = 0;
-  for (int i = begin; i < begin + run && i < n; ++i) {
-    const double w = weight(i);
-    if (w > 0) own += w;
-  }
-  const Prefix<double> prefix = block_scan(own);
-  const double target = fraction * prefix.total;
-  int first = INT32_MAX, last = -1;
-  double running = prefix.before, before = 0, inside = 0;
-  for (int i = begin; i < begin + run && i < n && first == INT32_MAX; ++i) {
-    const double w = weight(i);
+// Inverse CDF over weights that scan_runs() has added up: the first index with weight whose running sum exceeds
+// `target`. The last one with weight stands in where rounding leaves that unreached. kRun: the length of a thread's
+// run, where it is known.
+template <int kRun = 0, class F>
+SPECDEC_DEVICE Pick find(int n, double target, const Prefix<double>& prefix, const F& weight) {
+  struct Found {
+    Pick pick{-1, 0, 0};
+    bool beyond = false;
+  };
+  __shared__ Uninitialised<Found> of_warp[kWarps];
+  const int run = kRun > 0 ? kRun : (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
+  Found own;
+  double running = prefix.before;
+#pragma unroll(kRun > 0 ? kRun : 1)
+  for (int r = 0; r < run; ++r) {
+    const double w = begin + r < n && !own.beyond ? weight(begin + r) : 0;
     if (!(w > 0)) continue;
-    last = i, before = running, inside = w;
+    own.pick = {begin + r, running, w};
     running += w;
-    if (running > target) first = i;
+    own.beyond = running > target;
   }
-  int index = block_min(first);
-  if (index == INT32_MAX) index = block_max(last);
-  if (index == last && last >= 0) found[0] = before, found[1] = inside;
+  const unsigned beyond = __ballot_sync(kFullWarp, own.beyond), any = __ballot_sync(kFullWarp, own.pick.index >= 0);
+  const int lane = beyond ? __ffs(int(beyond)) - 1 : any ? kLanes - 1 - __clz(int(any)) : 0;
+  if (int(threadIdx.x) % kLanes == lane) of_warp[threadIdx.x / kLanes].get() = own;
   __syncthreads();
-  if (index < 0) return {0, 0, 0, prefix.total};
-  const Pick picked{index, found[0], found[1], prefix.total};
+  Pick found{0, 0, 0};
+  for (int w = 0; w < kWarps; ++w) {
+    const Found& other = of_warp[w].get();
+    if (other.pick.index >= 0) found = other.pick;
+    if (other.beyond) break;
+  }
   __syncthreads();
-  return picked;
+  return found;
 }
 
 // True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible.

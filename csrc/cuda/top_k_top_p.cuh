@@ -104,8 +104,8 @@ class Nucleus : public LogitHistogram {
     int position = reach;
     if (goal.mass > 0) {
       const auto weight = [&](int i) { return double(mass(s.few[n - 1 - i])); };
-      const double seen = block_sum<double>(n, weight);
-      position = seen > 0 ? n - 1 - pick(n, goal.rest / (each * seen), weight).index : 0;
+      const Prefix<double> seen = scan_runs<double>(n, weight);
+      position = seen.total > 0 ? n - 1 - find(n, goal.rest / each, seen, weight).index : 0;
     } else if (goal.count / each < reach) {
       position = int(goal.count / each);
     }

@@ -40,11 +40,13 @@ BLOCK, GROUPS, VERIFY = "cuda/thread_block.cuh", "cuda/groups.cuh", "ops/verify_
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
 MUTANTS = {
-    "barrier removed": Mutant(BLOCK, "  x = least;\n  __syncthreads();\n", "  x = least;\n", "race: .* shared memory"),
+    "barrier removed": Mutant(
+        BLOCK, "  __syncthreads();\n  x = of_warp[0];", "  x = of_warp[0];", "race: .* shared memory|uninitialised"
+    ),
     "barrier in two branches": Mutant(
         BLOCK,
-        "  if (threadIdx.x == 0) least = INT32_MAX;\n  __syncthreads();",
-        "  if (threadIdx.x == 0) {\n    least = INT32_MAX;\n    __syncthreads();\n"
+        "  if (threadIdx.x % kLanes == 0) of_warp[threadIdx.x / kLanes] = x;\n  __syncthreads();",
+        "  if (threadIdx.x % kLanes == 0) {\n    of_warp[threadIdx.x / kLanes] = x;\n    __syncthreads();\n"
         "  } else {\n    __syncthreads();\n  }",
         "divergent",
     ),
@@ -89,6 +91,9 @@ MUTANTS = {
     ),
     "stop read without an atomic": Mutant(
         VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain", True
+    ),
+    "the last with weight in place of the first beyond": Mutant(
+        BLOCK, "    if (other.beyond) break;\n", "", "wrong", "verify_chain", True
     ),
     "what was found of another request": Mutant(
         VERIFY, "s.stops[i * a.B + b]", "s.stops[i * a.B]", "undefined|uninitialised|wrong", "verify_chain", True

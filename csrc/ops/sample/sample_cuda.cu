@@ -8,10 +8,23 @@
 namespace specdec {
 namespace {
 
+struct Draws {
+  Sample a;
+  ChunkTable tables;
+  RowGrid grid;
+
+  SPECDEC_DEVICE ChunkTable table(int64_t n) const { return tables.row(n, chunk_count(a.logits.V)); }
+};
+
 class SampleExecutor : public BlockExecutor {
  public:
-  SPECDEC_DEVICE SampleExecutor(const RowStats& stats, const ChunkTable& table, bool has_max, Held held)
-      : BlockExecutor(stats, table.sum, has_max ? table.max : nullptr, held), table_(table) {}
+  SPECDEC_DEVICE SampleExecutor(const Draws& s, int64_t n, const RowStats& stats, Held held)
+      : BlockExecutor(stats, s.table(n).sum, s.a.stats_in ? nullptr : s.table(n).max, held), s_(s), n_(n) {}
+
+  // Adds the sums up anew: over many draws there is no register to keep what sum() found.
+  SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
+    return block_draw(p.row.V, v, scan_chunks(p.row.V, sum_), sum_, [&](int64_t id) { return weight(p, q, id); });
+  }
 
   // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left
   // of it may be far smaller than what was taken. Returns p as it is to be drawn from next; nothing where nothing is
@@ -27,18 +40,13 @@ class SampleExecutor : public BlockExecutor {
     const double total = block_sum_of(p.row.V, sum_);
     if (total >= kEnough) return p;
     Dist left = p;
-    left.stats = block_stats_without(p, removed, table_);
+    left.stats = block_stats_without(p, removed, s_.table(n_));
     return left.valid() ? left : Dist{};
   }
 
  private:
-  const ChunkTable table_;
-};
-
-struct Draws {
-  Sample a;
-  ChunkTable table;
-  RowGrid grid;
+  const Draws& s_;
+  const int64_t n_;
 };
 
 template <bool kFiltered>
@@ -50,19 +58,18 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws
   }
   const Row row = s.a.logits.at(0, n);
   const Filters filters = s.a.sampling[n];
-  const ChunkTable table = s.table.row(n, chunk_count(row.V));
   Dist q;
   if (s.a.stats_in) q = from_stats(row, stats_at(s.a.stats_in, n));
   if (q.kind == Kind::kLogits)
-    sum_chunks(q, Dist{}, s.grid.part(), s.grid.per_warp, nullptr, table.sum);
+    sum_chunks(q, Dist{}, s.grid.part(), s.grid.per_warp, nullptr, s.table(n).sum);
   else if (!s.a.stats_in)
-    reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, table.under(filters, row.V));
+    reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, s.table(n).under(filters, row.V));
   if (!s.grid.last()) return;
 
   RowStats stats{};
-  if (!s.a.stats_in) stats = block_stats<kFiltered>(row, filters, table);
+  if (!s.a.stats_in) stats = block_stats<kFiltered>(row, filters, s.table(n));
   const bool held = s.a.stats_in || !filters.any(row.V);
-  SampleExecutor executor(stats, table, !s.a.stats_in, held ? BlockExecutor::kPlain : BlockExecutor::kNothingHeld);
+  SampleExecutor executor(s, n, stats, held ? BlockExecutor::kPlain : BlockExecutor::kNothingHeld);
   sample(executor, s.a, n);
 }
 
@@ -73,7 +80,7 @@ void run(const Sample& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
   Draws s{a, {}, {}};
-  room.take(kOp, scratch, device.stream, s.grid, s.table);
+  room.take(kOp, scratch, device.stream, s.grid, s.tables);
   if (a.sampling.filters())
     SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
   else

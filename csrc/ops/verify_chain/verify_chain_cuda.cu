@@ -71,6 +71,19 @@ SPECDEC_DEVICE void take(const Side& side, const Reduced& reduced, int64_t b, in
   part.number = number;
 }
 
+// What the test of a draft will look up, one after another, once the rows are done
+SPECDEC_DEVICE void prefetch_test(const VerifyChain& a, int64_t start, int64_t b, int64_t i) {
+  if (a.uniforms)
+    prefetch(a.uniforms + b * (a.G + 1) + i);
+  else if (a.seed)
+    prefetch(a.seed.address(b)), prefetch(a.offset.address(b));
+  const Side& q = a.draft;
+  const int64_t d = a.draft_token(b, i);
+  if (q.is_one_hot(start, b, i) || !q.has_row(start, b, i) || d >= q.rows.V) return;
+  prefetch(q.at(start, b, i).at(d));
+  if (q.stats && !q.stats_of_positions) prefetch(q.stats + 4 * q.number(start, b, i));
+}
+
 template <bool kFiltered>
 SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& part) {
   const VerifyChain& a = s.a;
@@ -81,6 +94,7 @@ SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& 
   part.reads[0] = s.target.stats && !a.gives_bonus(b, i) && a.target.has_row(start, b, i);
   part.reads[1] = s.draft.stats && (part.tests ? a.has_draft(b, i) && !greedy_target(s, b, i) : reads_draft(a, b, i)) &&
                   a.draft.has_row(start, b, i);
+  if (number == 0 && part.tests && a.has_draft(b, i)) prefetch_test(a, start, b, i);
   const bool of_draft = number >= s.target.blocks;
   if (!part.reads[of_draft]) return;
   if (of_draft)
