@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that needs a GPU, in one go: build, tests, graphs, benchmarks, sanitizers.
+# Everything that needs a GPU, in one go: build, times of kernels, a stress run, benchmarks, graphs, tests, sanitizers.
 #
-#   bench/gpu_check.sh OUTDIR [environment build test graph bench sanitize ...]      all steps by default
+#   bench/gpu_check.sh OUTDIR [environment build kernels stress bench cold graph test sanitize ...]    all by default
 #
-# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), bench.csv, bench.md, and model.txt (what
-# bench.model predicted, beside what was measured). A step that fails or runs out of time does not stop the next; the
-# exit status is 1 if any did. All ends inside 8 minutes: a step may use its own seconds below and what earlier ones
-# left over.
+# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), kernels.csv and counters.csv (what each
+# kernel of the main cases takes, and what ncu counted of it), bench.csv, bench.md, and model.txt (what bench.model
+# predicted, beside what was measured). The first numbers are there within two minutes. A step that fails or runs out of
+# time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use its own seconds
+# below and what earlier ones left over.
 #
 #   PYTHON=python3         the interpreter, with torch, triton, pytest and what the benchmarks compare with
 #   WORKERS=8              pytest processes, where pytest-xdist is installed
@@ -17,7 +18,7 @@
 #   DEVICE=cuda            cpu: a rehearsal of this script where there is no GPU; its numbers mean nothing
 set -u
 cd "$(dirname "$0")/.."
-[ $# -ge 1 ] || { sed -n '3,17p' bench/gpu_check.sh; exit 2; }
+[ $# -ge 1 ] || { sed -n '3,19p' bench/gpu_check.sh; exit 2; }
 OUTDIR=$1; shift
 mkdir -p "$OUTDIR"
 OUTDIR=$(cd "$OUTDIR" && pwd)
@@ -27,9 +28,9 @@ TESTS=${TESTS:-$("$PYTHON" python_tests/support/on_backends.py)}
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 
 TOTAL=475
-declare -A seconds=([environment]=15 [build]=70 [test]=130 [graph]=30 [bench]=110
-                    [memcheck]=30 [racecheck]=30 [synccheck]=20 [initcheck]=20 [memcheck-triton]=20)
-ALL="environment build test graph bench memcheck racecheck synccheck initcheck memcheck-triton"
+declare -A seconds=([environment]=10 [build]=70 [kernels]=30 [stress]=30 [bench]=95 [cold]=25 [graph]=20 [test]=110
+                    [memcheck]=25 [racecheck]=25 [synccheck]=15 [initcheck]=10 [memcheck-triton]=10)
+ALL="environment build kernels stress bench cold graph test memcheck racecheck synccheck initcheck memcheck-triton"
 
 steps=" ${*:-$ALL} "
 steps=${steps/ sanitize / memcheck racecheck synccheck initcheck memcheck-triton }
@@ -98,8 +99,8 @@ predicted() {
     tee "$OUTDIR/model.txt" | tee -a "$LOG"
 }
 
-# Peers that compile at run time do so while the tests run.
-prepare_peers() { timeout -k 5 240 "$PYTHON" -m bench.peers.prepare >"$OUTDIR/peers.log" 2>&1 & peers=$!; }
+# Peers that compile at run time do so while the kernels are looked at.
+prepare_peers() { timeout -k 5 100 "$PYTHON" -m bench.peers.prepare >"$OUTDIR/peers.log" 2>&1 & peers=$!; }
 peers=
 finish_peers() {
   [ -n "$peers" ] || return 0
@@ -111,6 +112,9 @@ trap 'finish_peers' EXIT
 
 export -f works build sanitize
 export PYTHON DEVICE
+rehearsal=() small=() brief=()
+[ "$DEVICE" = cpu ] &&
+  rehearsal=(bench.rehearsal) small=(--batch 3 --vocabulary 1000 --replays 3) brief=(--seconds 1)
 
 : >"$SUMMARY"; : >"$LOG"
 for step in $steps; do
@@ -122,6 +126,12 @@ for step in $steps; do
     build)
       run build bash -c build
       case $steps in *" bench "*) prepare_peers ;; esac ;;
+    kernels)
+      run kernels "$PYTHON" -m "${rehearsal[@]}" bench.kernel_times --csv "$OUTDIR/kernels.csv" \
+        --counters "$OUTDIR/counters.csv" --seconds $((limit - 8)) "${brief[@]}" ;;
+    stress)
+      run stress "$PYTHON" -m "${rehearsal[@]}" bench.stress --seconds $((limit - 15)) "${small[@]}" ;;
+    cold) run cold "$PYTHON" -m "${rehearsal[@]}" bench.cold ;;
     test)
       parallel=()
       "$PYTHON" -c 'import xdist' 2>/dev/null && parallel=(-n "$WORKERS")
@@ -133,8 +143,6 @@ for step in $steps; do
     bench)
       finish_peers
       limit=$((deadline - SECONDS))
-      rehearsal=()
-      [ "$DEVICE" = cpu ] && rehearsal=(bench.rehearsal)
       # shellcheck disable=SC2086
       run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 32)) \
         --csv "$OUTDIR/bench.csv" --markdown "$OUTDIR/bench.md" ${BENCH_ARGS:-}

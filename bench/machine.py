@@ -56,6 +56,7 @@ def describe(device: str) -> dict[str, str]:
         "triton": version("triton"),
         "flashinfer-python": version("flashinfer-python"),
         "vllm": version("vllm"),
+        "sglang": version("sglang"),
         "nvcc": (re.findall(r"V([\d.]+)", _output("nvcc", "--version")) or ["none"])[0],
         "CPU": f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {sk.backends.cpu_isa()}",
     }

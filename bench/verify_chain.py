@@ -17,7 +17,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, flat_logits, logits
-from bench.peers import eager, flashinfer, triton, vllm
+from bench.peers import eager, flashinfer, sglang, triton, vllm
 
 G = 5
 CLOSENESS = 1.1  # noise on the target's scaled logits that gives a draft accepted about 70% of the time (67 to 76%)
@@ -150,6 +150,8 @@ def rows_read(step: Step, n: torch.Tensor) -> tuple[int, int]:
 
 def tokens_per_request(output: object) -> float | None:
     """Of any variant: tokens padded with -1, alone or first in a tuple, or a count per request."""
+    if isinstance(output, sglang.Accepted):
+        return output.drafts.double().mean().item() + 1
     if isinstance(output, tuple):
         output = output[0]
     if output is None or output.dim() == 0:
@@ -199,6 +201,10 @@ def _step(step: Step, device: str) -> Work:
         work.skipped["vllm"] = "filters are no part of its rejection_sample"
     else:
         work.peer("vllm", lambda: vllm.chain(B, G, T, device))
+    if step.filters or T == 0:
+        work.skipped["sglang"] = "its block-wise rejection takes temperatures above 0 and no filters"
+    else:
+        work.peer("sglang", lambda: sglang.chain(B, T, device))
 
     if "flashinfer" in work.peers:
         x.tokens32 = x.tokens.to(torch.int32)
@@ -206,8 +212,9 @@ def _step(step: Step, device: str) -> Work:
         x.draft_row_temperature = torch.full((B * G,), T, device=device)
         if step.stats:
             x.draft_probs = flashinfer.probabilities(x.draft.view(B * G, V), x.draft_row_temperature).view(B, G, V)
+    x.candidates = torch.cat([torch.zeros_like(x.tokens[:, :1]), x.tokens], 1)
     if "vllm" in work.peers:
-        x.draft_sampled = torch.cat([torch.zeros_like(x.tokens[:, :1]), x.tokens], 1).view(-1)
+        x.draft_sampled = x.candidates.view(-1)
         x.scaled_draft = x.draft if T in (0, 1) else (x.draft.float() / T).to(x.draft.dtype)
     return work
 

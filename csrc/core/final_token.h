@@ -11,7 +11,7 @@ enum Status : int32_t { kInvalidRow = 1, kEmptyResidual = 2, kInvalidDraft = 4, 
 
 struct Final {
   int64_t token;   // of p's vocabulary, unless it is a bonus token that the caller gave
-  double logprob;  // ln p of it; NaN if p's row is invalid
+  double logprob;  // ln p of it; NaN if p's row is invalid. The leader alone knows it
 };
 
 // One law that the token may be drawn from, (p - q)+. Every candidate offers this:
@@ -62,7 +62,7 @@ struct FinalDraw {
     if (!has_mass(executor, from)) return false;
     if (later) status |= kEmptyResidual;
     const int64_t token = from.hot() >= 0 ? from.hot() : from.draw(executor, uniform());
-    last = {token, p.log_prob(token)};
+    last = {token, executor.leads() ? p.log_prob(token) : 0};
     return true;
   }
 };

@@ -40,8 +40,10 @@ SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const Prefix<double>& pre
                                   const Weight& weight) {
   const double target = v * prefix.total;
   const Pick chunk = find(int(chunk_count(V)), target, prefix, [&](int c) { return double(__ldcg(sums + c)); });
-  // The fraction of the chunk's own weight, since the rescan adds it up in another order.
-  const double fraction = (target - chunk.before) / chunk.inside;
+  // The fraction of the chunk's own weight, since the rescan adds it up in another order. One thread divides: doubles
+  // may be slow. The barriers of the scan make it known.
+  __shared__ double fraction;
+  if (threadIdx.x == 0) fraction = (target - chunk.before) / chunk.inside;
   constexpr int kRun = kChunk / kThreads;
   const int first = chunk.index * kChunk, n = chunk_size(V, chunk.index), begin = int(threadIdx.x) * kRun;
   float w[kRun];
@@ -68,12 +70,14 @@ struct ChunkShares {
 
 // log_norm of a row whose shares add up to `total`; the table's sums become those of p.
 SPECDEC_DEVICE float normalise_chunks(int chunks, const ChunkShares& share, double total) {
-  const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
-  const float log_norm = float(log(total));
-  const double norm = exp(-double(log_norm));
-  for (int c = begin; c < begin + run && c < chunks; ++c) __stcg(share.sum + c, float(share(c) * norm));
+  __shared__ float log_norm;
+  __shared__ double norm;
+  if (threadIdx.x == 0) log_norm = float(log(total)), norm = exp(-double(log_norm));  // one thread: doubles may be slow
   __syncthreads();
-  return log_norm;
+  for (int c = threadIdx.x; c < chunks; c += kThreads) __stcg(share.sum + c, float(share(c) * norm));
+  const float found = log_norm;
+  __syncthreads();
+  return found;
 }
 
 // What is left of a row of logits where ids were taken out, as a law of its own: it is measured from the largest logit

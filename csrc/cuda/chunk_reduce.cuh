@@ -109,6 +109,7 @@ SPECDEC_DEVICE void sum_chunks_from(int first, const Dist& p, const Dist& q, con
   });
 }
 
+// Chunk sums of (p - q)+. p, q and `part` are looked up again where a loop begins, and not kept over others.
 SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, const int& part, int per_warp, const float* chunk_max,
                                float* sum) {
   with_weights(p, q, [&](auto type, auto of_p, auto of_q) {

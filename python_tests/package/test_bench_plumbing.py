@@ -24,7 +24,7 @@ pytest.importorskip("bench.run", reason="needs the source tree's bench")
 import typer  # noqa: E402
 
 from bench import clock, harness, rehearsal, run, sanitize, verify_chain  # noqa: E402
-from bench.peers import eager, triton  # noqa: E402
+from bench.peers import eager, sglang, triton  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +144,51 @@ def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
     assert len(seen) == 2 and seen[0][0] is x.target
 
 
+BLOCKWISE = """
+import msgspec
+import torch
+
+
+class Noise(msgspec.Struct, frozen=True):
+    key: int
+
+
+def blockwise_rejection_triton(
+    *, candidates, target_logits, draft_logits, target_temperatures, draft_temperatures, noise, cutoff_verify_lens=None
+):
+    B, S = candidates.shape
+    assert target_logits.shape[:1] == (B * S,) and draft_logits.shape[:2] == (B, S - 1) and noise.key
+    assert target_temperatures.tolist() == draft_temperatures.tolist() == [torch.tensor(0.7).item()] * B
+    noise.counter.add_(1)
+    return torch.full((B,), S - 1, dtype=torch.int32), candidates[:, 1], noise.counter
+"""
+
+
+def test_a_peer_from_a_folder(tmp_path, monkeypatch):
+    """Of a package whose own import would fail here."""
+    folder = tmp_path / "sglang" / "kernels" / "ops" / "speculative" / "dspark"
+    folder.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").write_text("raise ImportError('too much')")
+    (folder / "blockwise_rejection.py").write_text(BLOCKWISE)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    sglang.rejection.cache_clear()
+    with pytest.raises(harness.Unavailable, match="not installed, and SPECDEC_BENCH_SGLANG names no folder"):
+        sglang.chain(3, 0.7, "cuda")
+    monkeypatch.setenv("SPECDEC_BENCH_SGLANG", str(tmp_path))
+    with rehearsal.no_gpu():
+        work = verify_chain._step(step(temperature=0.7), "cuda")
+        assert "sglang" in work.peers
+        accepted = work.peers["sglang"](work.inputs)
+    assert verify_chain.tokens_per_request(accepted) == verify_chain.G + 1
+    (folder / "blockwise_rejection.py").write_text(BLOCKWISE.replace("noise, cutoff", "random, cutoff"))
+    del sys.modules[sglang.MODULE]
+    sglang.rejection.cache_clear()
+    with rehearsal.no_gpu(), pytest.raises(harness.Unavailable, match="takes no noise in this version"):
+        sglang.chain(3, 0.7, "cuda")
+    sglang.rejection.cache_clear()
+
+
 @pytest.mark.slow
 def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
     """Small steps in place of the real ones; every line of the GPU path runs, on the CPU."""
@@ -155,7 +200,7 @@ def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
     rows = list(csv.DictReader(line for line in table.open() if not line.startswith("#")))
     assert [row["case"] for row in rows][: len(small)] == [s.label for s in small]
     assert all(row["timed"] == "graph" and float(row["GB/s"]) > 0 for row in rows if int(row["bytes"]))
-    assert "flashinfer" in rows[0]["skipped"] and "vllm" in rows[0]["skipped"]
+    assert all(peer in rows[0]["skipped"] for peer in ("flashinfer", "vllm", "sglang"))
     assert "# commit: " in table.read_text() and rows[0]["case"] in markdown.read_text()
 
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m bench.cold``: an op whose first call in a process is captured into a CUDA graph answers, on replay, what
+it answers when called. A process for each op: what a launch sets up once must not be set up inside the capture."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
+
+import torch
+import typer
+from torch.utils._pytree import tree_leaves
+
+import specdec_kernels as sk
+from bench import rehearsal
+from bench.stress import bits
+from specdec_kernels import examples, registry
+
+AT_ONCE, LIMIT = 6, 60  # processes, seconds of one
+
+
+def captured(op: str) -> bool:
+    """Whether a replay of the op's first call, of its first example, answers as a call behind it does."""
+    arguments = examples.calls(op, device="cuda")[0].arguments
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = getattr(sk, op)(**arguments)
+    graph.replay()
+    torch.cuda.synchronize()
+    again = tree_leaves(getattr(sk, op)(**arguments))
+    pairs = [(x, y) for x, y in zip(tree_leaves(result), again) if isinstance(x, torch.Tensor)]
+    return bool(pairs) and all(torch.equal(bits(x), bits(y)) for x, y in pairs)
+
+
+def process(op: str) -> str:
+    """What is wrong with an op, or nothing."""
+    rehearsed = torch.cuda.get_device_properties(0) is rehearsal.PROPERTIES
+    command = [sys.executable, "-m", *["bench.rehearsal"] * rehearsed, "bench.cold", op]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"out of its {LIMIT} s"
+    return (done.stdout + done.stderr).strip().splitlines()[-1] if done.returncode else ""
+
+
+def main(op: Annotated[str, typer.Argument(help="one op, in this process; all by default")] = "") -> None:
+    if op:
+        if not captured(op):
+            sys.exit(f"{op}: a replay answers otherwise than a call")
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        wrong = {op: told for op, told in zip(registry.OPS, pool.map(process, registry.OPS)) if told}
+    for op, told in wrong.items():
+        print(f"{op}: {told}")
+    print(f"{len(registry.OPS) - len(wrong)} of {len(registry.OPS)} ops can be captured cold")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    typer.run(main)

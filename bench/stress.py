@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m bench.stress``: graphs of real sizes, replayed side by side on streams of their own; every answer must be
+the first one, bit for bit.
+
+What is compared is compared inside the graphs, so that the streams never wait for the host. Blocks meet memory in
+another order at each replay, which is what no simulated device shows.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+import typer
+
+import specdec_kernels as sk
+from bench import verify_chain
+from bench.harness import DTYPES, logits
+
+Call = Callable[[], tuple[torch.Tensor, ...]]
+
+
+def calls(B: int, V: int) -> dict[str, Call]:
+    """One per stream: exact chains with the draft's stats and without, with filters, and rows that are drawn from."""
+    step = lambda **options: verify_chain.Step(B, V, "bf16", temperature=0.7, **options)
+    with_stats, without = (verify_chain.inputs(step(stats=stats), "cuda") for stats in (True, False))
+    filtered = verify_chain.inputs(step(top_k=50, top_p=0.9), "cuda")
+    rows = logits(B, V, dtype=DTYPES["bf16"], device="cuda", seed=1)
+    random = {"seed": with_stats.seed, "offset": with_stats.offset}
+    return {
+        "chain": lambda: verify_chain.ours(with_stats),
+        "chain without stats": lambda: verify_chain.ours(without),
+        "chain with filters": lambda: verify_chain.ours(filtered),
+        "sample": lambda: sk.sample(rows, k=4, replacement=False, temperature=0.7, **random),
+    }
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view({4: torch.int32, 8: torch.int64}[x.element_size()]) if x.is_floating_point() else x
+
+
+class Stressed:
+    """A call captured with the comparison of its answer to the first, on a stream of its own."""
+
+    def __init__(self, call: Call) -> None:
+        self.stream, self.graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        first = [x.clone() for x in call()]
+        self.wrong = torch.zeros(1, dtype=torch.int64, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            for x, y in zip(call(), first):
+                self.wrong.add_((bits(x) != bits(y)).any())
+
+    def replay(self) -> None:
+        with torch.cuda.stream(self.stream):
+            self.graph.replay()
+
+
+def main(
+    batch: Annotated[int, typer.Option(help="requests")] = 256,
+    vocabulary: Annotated[int, typer.Option(help="V")] = 151_936,
+    replays: Annotated[int, typer.Option(help="of each graph")] = 3000,
+    seconds: Annotated[float, typer.Option(help="replay no more after so many")] = 20,
+) -> None:
+    stressed = {name: Stressed(call) for name, call in calls(batch, vocabulary).items()}
+    torch.cuda.synchronize()
+    began, done = time.monotonic(), 0
+    while done < replays and time.monotonic() - began < seconds:
+        for _ in range(min(50, replays - done)):
+            for one in stressed.values():
+                one.replay()
+            done += 1
+        torch.cuda.synchronize()
+    wrong = {name: int(one.wrong) for name, one in stressed.items()}
+    for name, n in wrong.items():
+        if n:
+            print(f"{name}: {n} tensors in {done} replays are not the first answer's")
+    told = "every answer the first one" if not any(wrong.values()) else f"WRONG: {wrong}"
+    print(f"{len(stressed)} streams, {done} replays each in {time.monotonic() - began:.1f} s: {told}")
+    sys.exit(any(wrong.values()) or not done)
+
+
+if __name__ == "__main__":
+    typer.run(main)
