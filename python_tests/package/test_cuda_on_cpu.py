@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 DEFECTS = (
     "none no_barrier divergent_barrier early_exit divergent_shuffle two_ways half_mask deadlock unaligned "
-    "unaligned_plain no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int"
+    "unaligned_plain no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int "
+    "no_first_sync no_cluster_sync one_leaves after_the_last_sync static_shared no_such_rank"
 ).split()
 N = 5000  # not a multiple of 256
 
@@ -61,8 +62,14 @@ def grid_sum(module, defect="none"):
     )
 
 
+def cluster_sum(module, defect="none"):
+    x = normals(N)
+    out = sample(module, "cluster_sum", x, np.zeros(3, np.float32), 3, defect)
+    return np.allclose(out, x.astype(np.float64).sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("schedule, blocks", list(product(SCHEDULES, BLOCK_ORDERS)), ids=str)
-@pytest.mark.parametrize("kernel", [log_sum_exp, scan, grid_sum])
+@pytest.mark.parametrize("kernel", [log_sum_exp, scan, grid_sum, cluster_sum])
 def test_right_under_every_schedule(module, kernel, schedule, blocks):
     with order(module, schedule, blocks):
         assert kernel(module)
@@ -106,6 +113,15 @@ CAUGHT = {
     "through_l1": (grid_sum, "race: it reads .* L1 may hold"),
     "read_only": (grid_sum, "race: __ldg reads memory that this launch wrote"),
     "order": (grid_sum, "race: .* no atomic orders"),
+    "no_first_sync": (cluster_sum, "another block's memory before its cluster has met"),
+    "no_cluster_sync": (cluster_sum, "uninitialised: .* no thread of the cluster wrote|race: it reads|has exited"),
+    "one_leaves": (
+        cluster_sum,
+        "3 of 4 blocks of a cluster wait for the others, which have exited|of its cluster that has exited",
+    ),
+    "after_the_last_sync": (cluster_sum, "race: |writes shared memory of a block .* that has exited"),
+    "static_shared": (cluster_sum, "by what is not dynamic shared memory"),
+    "no_such_rank": (cluster_sum, "asks for block 4 of a cluster of 4"),
 }
 
 
@@ -113,7 +129,7 @@ CAUGHT = {
 @pytest.mark.parametrize("defect", CAUGHT)
 def test_defect_is_caught(checked, defect, schedule, blocks):
     kernel, pattern = CAUGHT[defect]
-    who = f"cuda_on_cpu: {kernel.__name__}, block \\d, (deadlock: )?thread \\d+"
+    who = f"cuda_on_cpu: {kernel.__name__}, block \\d+, (deadlock: )?(thread \\d+|divergent: \\d of \\d blocks)"
     with order(checked, schedule, blocks), pytest.raises(RuntimeError, match=who) as raised:
         kernel(checked, defect)
     assert re.search(pattern, str(raised.value)), raised.value

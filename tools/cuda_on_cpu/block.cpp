@@ -58,27 +58,35 @@ Block::Block() : threads_(new Thread[kMaxThreads]) {
 
 Block::~Block() { munmap(stacks_, kStack * kMaxThreads); }
 
-void Block::run(int64_t index, int threads, void (*body)(void*), void* kernel) {
-  here.block.x = unsigned(index);
-  count_ = threads;
+void Block::begin(int64_t index, int threads, void (*body)(void*), void* kernel) {
+  index_ = index, count_ = threads;
   body_ = body, kernel_ = kernel;
-  arrived_ = exited_ = 0, failed = false;
+  arrived_ = exited_ = cluster_arrived_ = met = 0, failed = false;
   for (Warp& w : warps_) w.arrived = w.exited = 0;
   for (int t = 0; t < threads; ++t) {
     threads_[t].state = State::ready;
     threads_[t].depth = 0;
     start_fiber(threads_[t].fiber, stacks_ + t * kStack, kStack, &Block::entry);
   }
-  memory_begin_block();
   order.round(count_);
   cursor_ = -1;
+}
+
+bool Block::resume() {
+  here.block.x = unsigned(index_);
   const int first = next();
   here.thread.x = unsigned(first);
   switch_fiber(scheduler_, threads_[first].fiber);
-  if (!failed && exited_ != count_) {
-    failed = true;
-    error = deadlock();
-  }
+  if (failed || exited_ == count_) return false;
+  if (cluster_arrived_ == count_) return true;
+  failed = true;
+  error = deadlock();
+  return false;
+}
+
+void Block::release() {
+  cluster_arrived_ = 0, ++met;
+  for (int i = 0; i < count_; ++i) threads_[i].state = State::ready;
 }
 
 void Block::entry() {
@@ -117,6 +125,9 @@ void Block::wait_at(const char* op, const Site& site) {
 
 void Block::exit() {
   Warp& w = warps_[here.thread.x / 32];
+  if (cluster_arrived_)
+    fail("exits while thread " + std::to_string(cluster_first_) + " waits at " +
+         at(threads_[cluster_first_].op, threads_[cluster_first_].site));
   if (arrived_)
     fail("exits while thread " + std::to_string(first_) + " waits at " +
          at(threads_[first_].op, threads_[first_].site));
@@ -175,6 +186,16 @@ Votes Block::meet_block(const char* op, bool vote, const Site& site) {
   memory_block_met();
   for (int i = 0; i < count_; ++i) threads_[i].state = State::ready;
   return votes;
+}
+
+void Block::meet_cluster(const char* op, const Site& site) {
+  if (exited_) fail("divergent: it is at " + at(op, site) + " when a thread of its block has exited");
+  if (cluster_arrived_)
+    check_same(cluster_first_, op, site);
+  else
+    cluster_first_ = int(here.thread.x);
+  ++cluster_arrived_;
+  wait_at(op, site);
 }
 
 void Block::fail(const std::string& what) {

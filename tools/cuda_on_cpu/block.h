@@ -39,9 +39,13 @@ class Block {
   Block();
   ~Block();
 
-  void run(int64_t index, int threads, void (*body)(void*), void* kernel);
+  // begin(), then resume() until it no longer says that all threads wait for the rest of the cluster.
+  void begin(int64_t index, int threads, void (*body)(void*), void* kernel);
+  bool resume();
+  void release();  // the cluster has met
   const uint64_t* meet_warp(const char* op, unsigned mask, uint64_t value, const Site& site);
   Votes meet_block(const char* op, bool vote, const Site& site);
+  void meet_cluster(const char* op, const Site& site);
   [[noreturn]] void fail(const std::string& what);
   bool owns(const void* p) const { return size_t(static_cast<const char*>(p) - stacks_) < kStack * kMaxThreads; }
   Thread& running() { return threads_[here.thread.x]; }
@@ -49,6 +53,7 @@ class Block {
   Order order;  // of threads
   bool failed = false;
   std::string error;
+  int rank = 0, met = 0;  // in its cluster; how often that has met
 
  private:
   static void entry();
@@ -65,7 +70,9 @@ class Block {
   Fiber scheduler_;
   Votes votes_[2];
   unsigned turn_ = 0;
+  int64_t index_ = 0;
   int count_ = 0, arrived_ = 0, exited_ = 0, first_ = 0, cursor_ = 0;
+  int cluster_arrived_ = 0, cluster_first_ = 0;
   void (*body_)(void*) = nullptr;
   void* kernel_ = nullptr;
 };

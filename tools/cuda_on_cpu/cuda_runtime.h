@@ -180,7 +180,8 @@ using cudaStream_t = void*;
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
-  cudaDevAttrComputeCapabilityMinor = 76
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -200,6 +201,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
     case cudaDevAttrMultiProcessorCount: *value = cuda_on_cpu::device.multiprocessors; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor: *value = cuda_on_cpu::device.major; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = cuda_on_cpu::device.minor; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = cuda_on_cpu::device.shared; return cudaSuccess;
   }
   return cudaErrorInvalidValue;
 }

@@ -43,6 +43,17 @@ void launch(Name, int64_t blocks, int64_t threads, Kernel kernel) {
   launch(compiled<Name, Kernel>, blocks, threads, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
 }
 
+// The same of clusters: `size` blocks run at once, each with `shared` bytes of dynamic shared memory that the others
+// see.
+void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared,
+                     void (*body)(void*), void* kernel);
+
+template <class Name, class Kernel>
+void launch_clusters(Name, int64_t clusters, int size, int64_t threads, size_t shared, Kernel kernel) {
+  launch_clusters(
+      compiled<Name, Kernel>, clusters, size, threads, shared, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
+}
+
 // All lanes of the warp hand in a value at the same call; each gets all 32.
 const uint64_t* meet_warp(const char* op, unsigned mask, uint64_t value, const Site& site);
 
@@ -51,6 +62,14 @@ struct Votes {
 };
 // All threads of the block hand in a vote at the same call.
 Votes meet_block(const char* op, bool vote, const Site& site);
+
+// All threads of all blocks of the cluster come to the same call.
+void meet_cluster(const char* op, const Site& site);
+int cluster_rank();
+int cluster_size();
+char* dynamic_shared();
+// What lies at the same place in the dynamic shared memory of another block of the cluster
+void* of_rank(void* shared, int rank);
 
 void fence();
 unsigned lane();
@@ -81,6 +100,8 @@ void forget_launches();
 
 struct Device {
   int multiprocessors = 4, major = 9, minor = 0;
+  int shared = 227 * 1024;  // bytes that a block may ask for
+  bool clusters = true;     // whether it takes clusters of blocks
 };
 extern Device device;
 

@@ -17,8 +17,9 @@ namespace {
 
 std::mutex
     mutex;  // one launch at a time: a kernel's state is global, its shared variables belong to the launching thread
-Order block_order;
+Order block_order, rank_order;
 std::vector<Launch> history;
+int cluster = 0;  // blocks of one, in a launch of clusters
 
 // "random:7" -> random with seed 7
 template <class Set>
@@ -29,16 +30,29 @@ void from_environment(const char* variable, const Set& set) {
   set(text.substr(0, colon), colon == std::string::npos ? 1 : std::stoull(text.substr(colon + 1)));
 }
 
+void set_orders(const std::string& name, uint64_t seed) {
+  block_order.set(name, seed, false);
+  rank_order.set(name, seed, false);
+}
+
 Block& the_block() {
   static Block* const made = [] {
     auto* b = new Block;
     from_environment("SPECDEC_SCHEDULE",
                      [&](const std::string& name, uint64_t seed) { b->order.set(name, seed, true); });
-    from_environment("SPECDEC_BLOCK_ORDER",
-                     [](const std::string& name, uint64_t seed) { block_order.set(name, seed, false); });
+    from_environment("SPECDEC_BLOCK_ORDER", [](const std::string& name, uint64_t seed) { set_orders(name, seed); });
     return b;
   }();
   return *made;
+}
+
+// Of a cluster; the first is that of launches without any.
+Block& block_of(int rank) {
+  static std::vector<std::unique_ptr<Block>> others;
+  if (rank == 0) return the_block();
+  while (int(others.size()) < rank) others.push_back(std::make_unique<Block>());
+  others[size_t(rank - 1)]->order = the_block().order;
+  return *others[size_t(rank - 1)];
 }
 
 // "put_units<kFormat>" is launched from a generic lambda: what that was called with tells its instances apart.
@@ -51,8 +65,25 @@ std::string readable(const std::string& kernel, const char* type) {
 
 struct Running {
   Running() { block = &the_block(); }
-  ~Running() { block = nullptr; }
+  ~Running() { block = nullptr, cluster = 0; }
 };
+
+void check_grid(const std::string& name, int64_t blocks, int64_t threads) {
+  if (blocks < 1 || blocks > INT32_MAX || threads < 32 || threads > Block::kMaxThreads || threads % 32)
+    throw std::runtime_error("cuda_on_cpu: " + name + ": invalid grid: " + std::to_string(blocks) + " blocks of " +
+                             std::to_string(threads));
+}
+
+void begin_launch(Instance& instance, int64_t blocks, int64_t threads) {
+  history.push_back({instance.name, blocks});
+  ++instance.launches;
+  here.blocks = {unsigned(blocks), 1, 1}, here.threads = {unsigned(threads), 1, 1}, here.thread = {}, here.block = {};
+  memory_begin_launch();
+}
+
+[[noreturn]] void end(const std::string& name, int64_t index, const std::string& error) {
+  throw std::runtime_error("cuda_on_cpu: " + name + ", block " + std::to_string(index) + ", " + error);
+}
 
 }  // namespace
 
@@ -64,7 +95,7 @@ void set_schedule(const std::string& name, uint64_t seed) {
 void set_block_order(const std::string& name, uint64_t seed) {
   const std::lock_guard lock(mutex);
   the_block();
-  block_order.set(name, seed, false);
+  set_orders(name, seed);
 }
 
 Instance::Instance(const char* kernel, const char* type) : name(readable(kernel, type)) { instances().push_back(this); }
@@ -86,19 +117,51 @@ void forget_launches() {
 
 void launch(Instance& instance, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel) {
   const std::lock_guard lock(mutex);
-  const std::string& name = instance.name;
-  if (blocks < 1 || blocks > INT32_MAX || threads < 32 || threads > Block::kMaxThreads || threads % 32)
-    throw std::runtime_error("cuda_on_cpu: " + name + ": invalid grid: " + std::to_string(blocks) + " blocks of " +
-                             std::to_string(threads));
+  check_grid(instance.name, blocks, threads);
   const Running running;
-  history.push_back({name, blocks});
-  ++instance.launches;
-  here.blocks = {unsigned(blocks), 1, 1}, here.threads = {unsigned(threads), 1, 1}, here.thread = {}, here.block = {};
-  memory_begin_launch();
+  begin_launch(instance, blocks, threads);
   for (const int64_t index : block_order.round(blocks)) {
-    block->run(index, int(threads), body, kernel);
-    if (block->failed)
-      throw std::runtime_error("cuda_on_cpu: " + name + ", block " + std::to_string(index) + ", " + block->error);
+    block->begin(index, int(threads), body, kernel);
+    memory_begin_block();
+    if (block->resume()) end(instance.name, index, "it waits for a cluster, and is in none");
+    if (block->failed) end(instance.name, index, block->error);
+  }
+}
+
+// The blocks of a cluster take turns, in any order: each runs until all its threads wait for the others.
+void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared,
+                     void (*body)(void*), void* kernel) {
+  const std::lock_guard lock(mutex);
+  check_grid(instance.name, clusters * size, threads);
+  if (size < 1 || size > 16 || shared > size_t(device.shared))
+    throw std::runtime_error("cuda_on_cpu: " + instance.name + ": no clusters of " + std::to_string(size) +
+                             " blocks with " + std::to_string(shared) + " bytes");
+  const Running running;
+  begin_launch(instance, clusters * size, threads);
+  cluster = size;
+  for (const int64_t number : block_order.round(clusters)) {
+    memory_begin_cluster(size, shared);
+    for (int r = 0; r < size; ++r) {
+      block_of(r).begin(number * size + r, int(threads), body, kernel);
+      block_of(r).rank = r;
+    }
+    for (int waiting = size; waiting;) {
+      waiting = 0;
+      for (const int64_t r : std::vector<int64_t>(rank_order.round(size))) {
+        block = &block_of(int(r));
+        memory_enter(int(r));
+        const bool waits = block->resume();
+        memory_leave(int(r), !waits);
+        if (block->failed) end(instance.name, number * size + r, block->error);
+        waiting += waits;
+      }
+      if (waiting && waiting < size)
+        end(instance.name, number * size,
+            "divergent: " + std::to_string(waiting) + " of " + std::to_string(size) +
+                " blocks of a cluster wait for the others, which have exited");
+      memory_cluster_met();
+      for (int r = 0; r < size; ++r) block_of(r).release();
+    }
   }
 }
 
@@ -106,6 +169,22 @@ const uint64_t* meet_warp(const char* op, unsigned mask, uint64_t value, const S
   return block->meet_warp(op, mask, value, site);
 }
 Votes meet_block(const char* op, bool vote, const Site& site) { return block->meet_block(op, vote, site); }
+void meet_cluster(const char* op, const Site& site) { block->meet_cluster(op, site); }
+int cluster_rank() { return block->rank; }
+int cluster_size() { return cluster; }
+char* dynamic_shared() { return memory_dynamic(block->rank); }
+
+void* of_rank(void* shared, int rank) {
+  char* const begin = memory_dynamic(block->rank);
+  const size_t offset = size_t(static_cast<char*>(shared) - begin);
+  if (offset >= memory_dynamic_bytes())
+    block->fail("it asks for another block's memory by what is not dynamic shared memory");
+  if (rank < 0 || rank >= cluster)
+    block->fail("it asks for block " + std::to_string(rank) + " of a cluster of " + std::to_string(cluster));
+  if (rank != block->rank && !block->met) block->fail("it asks for another block's memory before its cluster has met");
+  return memory_dynamic(rank) + offset;
+}
+
 void fence() { memory_fence(); }
 unsigned lane() { return here.thread.x % 32; }
 

@@ -15,8 +15,59 @@ extern __attribute__((visibility("hidden"))) thread_local char specdec_shared_en
 
 namespace cuda_on_cpu {
 
+namespace {
+
+struct Rank {
+  std::vector<char> variables;  // while another block has its turn
+  std::vector<char> dynamic;
+};
+constexpr size_t kPage = 1024;  // that nothing else lies in (Races)
+std::vector<Rank> ranks;
+size_t dynamic_bytes = 0;
+
+size_t variables_size() { return size_t(specdec_shared_end - specdec_shared_begin); }
+
+}  // namespace
+
+void memory_begin_cluster(int size, size_t shared) {
+  ranks.resize(size_t(size));
+  dynamic_bytes = shared;
+  for (Rank& r : ranks)
+    r.variables.assign(variables_size(), char(0xCD)), r.dynamic.assign(shared + 2 * kPage, char(0xCD));
+#if defined(SPECDEC_CHECKED)
+  races.begin_cluster(size);
+  for (int r = 0; r < size; ++r) races.add_dynamic(memory_dynamic(r), shared);
+#endif
+}
+
+void memory_enter(int rank) {
+  std::memcpy(specdec_shared_begin, ranks[size_t(rank)].variables.data(), variables_size());
+#if defined(SPECDEC_CHECKED)
+  races.enter(rank);
+#endif
+}
+
+void memory_leave(int rank, [[maybe_unused]] bool for_good) {
+  std::memcpy(ranks[size_t(rank)].variables.data(), specdec_shared_begin, variables_size());
+#if defined(SPECDEC_CHECKED)
+  races.leave(rank, for_good);
+#endif
+}
+
+void memory_cluster_met() {
+#if defined(SPECDEC_CHECKED)
+  races.cluster_met();
+#endif
+}
+
+char* memory_dynamic(int rank) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(ranks[size_t(rank)].dynamic.data());
+  return reinterpret_cast<char*>((begin + kPage - 1) / kPage * kPage);
+}
+size_t memory_dynamic_bytes() { return dynamic_bytes; }
+
 void memory_begin_block() {
-  std::memset(specdec_shared_begin, 0xCD, size_t(specdec_shared_end - specdec_shared_begin));
+  std::memset(specdec_shared_begin, 0xCD, variables_size());
 #if defined(SPECDEC_CHECKED)
   races.begin_block();
 #endif

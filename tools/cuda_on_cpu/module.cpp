@@ -32,8 +32,13 @@ PYBIND11_MODULE(SPECDEC_MODULE, m) {
   m.attr("checked") = cuda_on_cpu::memory_checked();
   m.def("set_schedule", &cuda_on_cpu::set_schedule, py::arg("name"), py::arg("seed") = 1);
   m.def("set_block_order", &cuda_on_cpu::set_block_order, py::arg("name"), py::arg("seed") = 1);
-  m.def("set_device",
-        [](int multiprocessors, int major, int minor) { cuda_on_cpu::device = {multiprocessors, major, minor}; });
+  m.def(
+      "set_device",
+      [](int multiprocessors, int major, int minor, int shared, bool clusters) {
+        cuda_on_cpu::device = {multiprocessors, major, minor, shared, clusters};
+      },
+      py::arg("multiprocessors"), py::arg("major"), py::arg("minor"), py::arg("shared") = 227 * 1024,
+      py::arg("clusters") = true);
   m.def("set_race_check", &cuda_on_cpu::set_race_check);
   m.def("launches", [] {
     py::list all;

@@ -22,23 +22,73 @@ bool Release::covers_write(const Mark& m) const {
 
 void Races::begin_launch(const char* shared_begin, const char* shared_end) {
   shared_begin_ = reinterpret_cast<uintptr_t>(shared_begin), shared_end_ = reinterpret_cast<uintptr_t>(shared_end);
-  if (pages_.size() > 4096 || block_ >= (1u << 23)) {
+  if (pages_.size() > 4096 || last_ >= (1u << 23)) {
     pages_.clear();
     last_cells_ = nullptr;
-    block_ = 0;
+    last_ = 0;
   }
-  launch_ = block_ + 1;
+  launch_ = last_ + 1;
   released_.clear();
+  dynamic_.clear(), met_.clear(), rank_ = 0;
 }
 
 void Races::begin_block() {
-  ++block_;
+  block_ = ++last_;
   time_ = epoch_ = 0;
   std::fill(std::begin(warp_epoch_), std::end(warp_epoch_), 0u);
-  std::fill(fence_.begin(), fence_.end(), 0u);
+  for (auto* times : {&fence_, &fence_epoch_, &fence_warp_}) times->assign(kThreads, 0u);
   fences_.reset();
   fenced_ = false;
   known_.clear();
+}
+
+void Races::begin_cluster(int size) {
+  dynamic_.clear(), met_.clear();
+  clocks_.assign(size_t(size), BlockClock{});
+  for (BlockClock& clock : clocks_) clock.block_ = ++last_;
+}
+
+void Races::add_dynamic(const char* begin, size_t bytes) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin);
+  dynamic_.push_back({first, bytes, false});
+  for (uintptr_t page = first / kPage; page <= (first + bytes) / kPage; ++page)
+    pages_.erase(page);  // of other clusters
+  last_cells_ = nullptr;
+}
+
+void Races::enter(int rank) {
+  rank_ = rank;
+  static_cast<BlockClock&>(*this) = std::move(clocks_[size_t(rank)]);
+}
+
+void Races::leave(int rank, bool for_good) {
+  if (for_good && size_t(rank) < dynamic_.size()) dynamic_[size_t(rank)].left = true;
+  clocks_[size_t(rank)] = std::move(static_cast<BlockClock&>(*this));
+}
+
+// A barrier of all threads of all its blocks, and of all memory
+void Races::cluster_met() {
+  for (BlockClock& clock : clocks_) {
+    clock.epoch_ = ++clock.time_;
+    if (clock.fenced_) clock.fences_ = std::make_shared<const std::vector<unsigned>>(clock.fence_);
+    clock.fenced_ = false;
+    met_[clock.block_] = clock.epoch_;
+  }
+}
+
+// Another block's shared memory, and one's own where others write
+void Races::check_dynamic(uintptr_t address, size_t bytes, Access access) {
+  for (size_t r = 0; r < dynamic_.size(); ++r) {
+    const Dynamic& d = dynamic_[r];
+    if (address - d.begin >= d.bytes) continue;
+    if (d.left) fail(std::string("it ") + verb(access) + " shared memory of a block of its cluster that has exited");
+    if (access == Access::write) return;
+    for (size_t i = 0; i < bytes; ++i) {
+      if (cell(address + i)->write.block < launch_)
+        fail(std::string("uninitialised: it ") + verb(access) + " shared memory that no thread of the cluster wrote");
+    }
+    return;
+  }
 }
 
 void Races::block_met() {
@@ -76,6 +126,8 @@ bool Races::knows(const Acquired& a, unsigned thread) const {
 const char* Races::disorder_between(const Mark& old, bool old_reads, uintptr_t address, Access access) const {
   const unsigned thread = here.thread.x;
   const char* why = "and no atomic orders the two blocks";
+  const auto met = met_.find(old.block);
+  if (met != met_.end() && old.time < met->second) return nullptr;
   const auto found = known_.find(old.block);
   if (found == known_.end()) return why;
   for (const Acquired& a : found->second) {
@@ -134,8 +186,10 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
   Mark now;
   now.block = block_, now.thread = thread, now.time = time_, now.atomic = access == Access::atomic;
   Cell* c = nullptr;
+  if (!dynamic_.empty()) check_dynamic(begin, bytes, access);
+  const uintptr_t of_rank = shared ? uintptr_t(rank_) << 48 : 0;  // blocks of a cluster have a variable each
   for (uintptr_t address = begin; address < begin + bytes; ++address, ++c) {
-    if (!c || address % kPage == 0) c = cell(address);
+    if (!c || address % kPage == 0) c = cell(address + of_rank);
     if (access == Access::read_only && c->write.block >= launch_)
       fail("race: __ldg reads memory that this launch wrote");
     check(c->write, false, address, access);

@@ -34,18 +34,8 @@ struct Release {
   bool covers_read(const Mark& m) const { return m.thread == thread || m.time < epoch; }
 };
 
-class Races {
- public:
-  bool on = true;
-
-  void begin_launch(const char* shared_begin, const char* shared_end);
-  void begin_block();
-  void warp_met(int warp) { warp_epoch_[warp] = ++time_; }
-  void block_met();
-  void fence(unsigned thread);
-  void note(const void* address, size_t bytes, Access access);
-
- private:
+// What is known of a block that runs; those of a cluster take turns.
+struct BlockClock {
   struct Acquired {
     std::shared_ptr<const Release> release;
     uintptr_t address;
@@ -53,6 +43,32 @@ class Races {
   };
   using Known = std::map<unsigned, std::vector<Acquired>>;  // by the block that released
 
+  static constexpr unsigned kThreads = 1024;
+  unsigned block_ = 0;  // the running block's number
+  unsigned time_ = 0, epoch_ = 0, warp_epoch_[kThreads / 32] = {};
+  std::vector<unsigned> fence_ = std::vector<unsigned>(kThreads), fence_epoch_ = fence_, fence_warp_ = fence_;
+  std::shared_ptr<const std::vector<unsigned>> fences_;
+  bool fenced_ = false;  // since the last barrier
+  Known known_;
+};
+
+class Races : private BlockClock {
+ public:
+  bool on = true;
+
+  void begin_launch(const char* shared_begin, const char* shared_end);
+  void begin_block();
+  void begin_cluster(int size);
+  void add_dynamic(const char* begin, size_t bytes);  // of the next rank
+  void enter(int rank);
+  void leave(int rank, bool for_good);
+  void cluster_met();
+  void warp_met(int warp) { warp_epoch_[warp] = ++time_; }
+  void block_met();
+  void fence(unsigned thread);
+  void note(const void* address, size_t bytes, Access access);
+
+ private:
   Cell* cell(uintptr_t address);
   void check(const Mark& old, bool old_reads, uintptr_t address, Access access) {
     if (old.block >= launch_ && !(old.atomic && access == Access::atomic))
@@ -64,15 +80,21 @@ class Races {
   bool knows(const Acquired& a, unsigned thread) const;
   void acquire_and_release(uintptr_t address);
 
-  static constexpr unsigned kThreads = 1024, kPage = 1024;
-  unsigned block_ = 0, launch_ = 1;  // the running block's number, and that of the launch's first
-  unsigned time_ = 0, epoch_ = 0, warp_epoch_[kThreads / 32] = {};
-  std::vector<unsigned> fence_ = std::vector<unsigned>(kThreads), fence_epoch_ = fence_, fence_warp_ = fence_;
-  std::shared_ptr<const std::vector<unsigned>> fences_;
-  bool fenced_ = false;  // since the last barrier
+  void check_dynamic(uintptr_t address, size_t bytes, Access access);
+
+  static constexpr unsigned kPage = 1024;
+  unsigned last_ = 0, launch_ = 1;  // the number of the last block that began, and that of the launch's first
+  struct Dynamic {
+    uintptr_t begin;
+    size_t bytes;
+    bool left;  // its block has exited
+  };
+  std::vector<Dynamic> dynamic_;      // by rank
+  std::vector<BlockClock> clocks_;    // by rank, of those that wait
+  std::map<unsigned, unsigned> met_;  // block of the cluster: its time when the cluster last met
+  int rank_ = 0;
   uintptr_t shared_begin_ = 0, shared_end_ = 0;
   std::unordered_map<uintptr_t, std::vector<std::shared_ptr<const Release>>> released_;
-  Known known_;
   std::unordered_map<uintptr_t, std::unique_ptr<Cell[]>> pages_;
   uintptr_t last_page_ = 0;
   Cell* last_cells_ = nullptr;
