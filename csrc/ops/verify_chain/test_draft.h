@@ -10,9 +10,9 @@ namespace specdec {
 
 // What one row of the target says of the draft at its position; at a stop, the laws that the final token is drawn from.
 struct DraftTest {
-  bool accepted = false;
   Dist p, q;  // q of kind kNothing draws from p itself
   int32_t status = 0;
+  int32_t accepted = 0;  // no bool: what is copied from a GPU's registers has no bytes between its members
 
   template <class Executor, class Uniform>
   SPECDEC_HD Final draw(Executor& executor, const Uniform& uniform, int32_t& all) const {
