@@ -6,9 +6,9 @@
 #
 # OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), kernels.csv and counters.csv (what each
 # kernel of the main cases takes, and what ncu counted of it), bench.csv, bench.md, and model.txt (what bench.model
-# predicted, beside what was measured). The first numbers are there within two minutes. A step that fails or runs out of
-# time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use its own seconds
-# below and what earlier ones left over.
+# predicted, beside what was measured). The first numbers are there within two minutes. A step that fails or runs out
+# of time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use its own
+# seconds below and what earlier ones left over.
 #
 #   PYTHON=python3         the interpreter, with torch, triton, pytest and what the benchmarks compare with
 #   WORKERS=8              pytest processes, where pytest-xdist is installed

@@ -28,7 +28,7 @@ class Accepted(NamedTuple):
 @functools.cache
 def rejection():
     msgspec = ModuleType("msgspec")  # for a record that is not made here
-    msgspec.Struct = type("Struct", (), {"__init_subclass__": lambda cls, **options: None})  # type: ignore[attr-defined]
+    msgspec.__dict__["Struct"] = type("Struct", (), {"__init_subclass__": lambda cls, **options: None})
     found = unpacked.module(MODULE, "SPECDEC_BENCH_SGLANG", {"msgspec": msgspec})
     return found.blockwise_rejection_triton
 

@@ -18,7 +18,16 @@
 #define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...) \
   (specdec::check_grid(op, blocks),                     \
    cuda_on_cpu::launch([] { return #kernel; }, blocks, specdec::kThreads, [=] { kernel(__VA_ARGS__); }))
+#define SPECDEC_LAUNCH_CLUSTERS(op, kernel, clusters, shape, stream, argument)                                 \
+  (specdec::check_grid(op, (clusters) * shape.size),                                                           \
+   cuda_on_cpu::launch_clusters([] { return #kernel; }, clusters, shape.size, specdec::kThreads, shape.shared, \
+                                [=] { kernel(argument); }))
+#define SPECDEC_DYNAMIC_SHARED(name) char* const name = cuda_on_cpu::dynamic_shared()
 #else
+#define SPECDEC_LAUNCH_CLUSTERS(op, kernel, clusters, shape, stream, argument) \
+  (specdec::check_grid(op, (clusters) * shape.size),                           \
+   specdec::launch_clusters(op, kernel, clusters, shape, stream, argument))
+#define SPECDEC_DYNAMIC_SHARED(name) extern __shared__ __align__(128) char name[]
 #define SPECDEC_CUDA_KEY CUDA
 #define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...)                                                      \
   (specdec::check_grid(op, blocks), kernel<<<unsigned(blocks), specdec::kThreads, 0, stream>>>(__VA_ARGS__), \

@@ -34,6 +34,30 @@ struct DistWeights {
   }
 };
 
+// Entries of both rows: p's are a law's weights.
+template <int N, class Weights>
+SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, int64_t c, int first, float (&x)[N], float (&y)[N]) {
+  p(c, first, x);
+#pragma unroll
+  for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && id_of(c, first, r) == q.hot;
+  if (!has_row(q) || c * kChunk >= q.row.V) return;
+  load_groups<N / kGroup>(q.row, c, first, pad_of(q), y);
+#pragma unroll
+  for (int r = 0; r < N; ++r) y[r] = pair_draft_weight(q, y[r]);
+}
+
+// Of 8 neighbours: three roundings of a sum at most in float32 (core/pair_sums.h)
+SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)[kCandidates],
+                                double (&sums)[kCandidates]) {
+#pragma unroll
+  for (int m = 0; m < kCandidates; ++m) {
+    float w[kGroup];
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) w[e] = fmaxf(fmaf(-t[m], y[e], x[e]), 0.0f);
+    sums[m] += double(((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])));
+  }
+}
+
 // add(x, y) of every 8 neighbours of p, a law's weights, and of q
 template <class Weights, class Add>
 SPECDEC_DEVICE void for_pair(const Weights& p, const Dist& q, const Add& add) {
@@ -43,16 +67,8 @@ SPECDEC_DEVICE void for_pair(const Weights& p, const Dist& q, const Add& add) {
   for (int64_t c = threadIdx.x / kLanes; c < chunks; c += kWarps) {
 #pragma unroll 1
     for (int first = 0; first < kChunk / kLanes / kGroup; first += N / kGroup) {
-      float x[N], y[N] = {};
-      p(c, first, x);
-      if (has_row(q) && c * kChunk < q.row.V) {
-        load_groups<N / kGroup>(q.row, c, first, pad_of(q), y);
-#pragma unroll
-        for (int r = 0; r < N; ++r) y[r] = pair_draft_weight(q, y[r]);
-      } else if (q.kind == Kind::kOneHot) {
-#pragma unroll
-        for (int r = 0; r < N; ++r) y[r] = id_of(c, first, r) == q.hot;
-      }
+      float x[N], y[N];
+      pair_weights(p, q, c, first, x, y);
 #pragma unroll
       for (int g = 0; g < N; g += kGroup) add(x + g, y + g);
     }
@@ -95,15 +111,7 @@ SPECDEC_DEVICE void block_clipped_sums(const Weights& p, const Dist& q, const fl
                                        double (&out)[kCandidates]) {
 #pragma unroll
   for (int m = 0; m < kCandidates; ++m) out[m] = 0;
-  for_pair(p, q, [&](const float* x, const float* y) {
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) {
-      float w[kGroup];
-#pragma unroll
-      for (int e = 0; e < kGroup; ++e) w[e] = fmaxf(fmaf(-t[m], y[e], x[e]), 0.0f);
-      out[m] += double(((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])));
-    }
-  });
+  for_pair(p, q, [&](const float* x, const float* y) { add_clipped(x, y, t, out); });
   block_totals(out);
 }
 
@@ -126,18 +134,5 @@ SPECDEC_DEVICE int warp_first_of_32(const Test& test) {
   const unsigned held = __ballot_sync(kFullWarp, test(int(threadIdx.x) % kLanes));
   return held ? __ffs(int(held)) - 1 : 32;
 }
-
-// The Executor of a search that is all a kernel does.
-struct PairExecutor {
-  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return block_masses(DistWeights{p}, q); }
-  SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
-                                   double (&out)[kCandidates]) const {
-    block_clipped_sums(DistWeights{p}, q, t, out);
-  }
-  template <class Test>
-  SPECDEC_DEVICE int first_of_32(const Test& test) const {
-    return warp_first_of_32(test);
-  }
-};
 
 }  // namespace specdec

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clusters of blocks, from sm_90 on: they run at once, and each sees the dynamic shared memory of the others. On older
+// GPUs this compiles, and is never launched.
+#pragma once
+
+#include "thread_block.cuh"
+
+namespace specdec {
+
+SPECDEC_DEVICE int cluster_rank() {
+#if defined(SPECDEC_CUDA_ON_CPU)
+  return cuda_on_cpu::cluster_rank();
+#elif __CUDA_ARCH__ >= 900
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+#else
+  return 0;
+#endif
+}
+
+SPECDEC_DEVICE int cluster_size() {
+#if defined(SPECDEC_CUDA_ON_CPU)
+  return cuda_on_cpu::cluster_size();
+#elif __CUDA_ARCH__ >= 900
+  int size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+#else
+  return 1;
+#endif
+}
+
+// All threads of all blocks of the cluster, and all memory that they wrote
+#if defined(SPECDEC_CUDA_ON_CPU)
+inline void cluster_sync(cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
+  cuda_on_cpu::meet_cluster("cluster_sync", site);
+}
+#else
+SPECDEC_DEVICE void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+#endif
+
+// What lies at the same place in the dynamic shared memory of another block of the cluster
+template <class T>
+SPECDEC_DEVICE T* of_rank(T* shared, int rank) {
+#if defined(SPECDEC_CUDA_ON_CPU)
+  return static_cast<T*>(cuda_on_cpu::of_rank(shared, rank));
+#elif __CUDA_ARCH__ >= 900
+  T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
+  return there;
+#else
+  return shared;
+#endif
+}
+
+}  // namespace specdec
