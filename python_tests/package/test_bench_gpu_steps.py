@@ -98,6 +98,7 @@ def test_every_op_is_captured_by_its_first_call(op):
     assert cold.captured(op)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_cold_starts_a_process_for_each_op(monkeypatch, capsys):
     monkeypatch.setattr(registry, "OPS", ["uniforms", "no_such_op"])

@@ -388,17 +388,17 @@ CUDA = {
     # Launches
     "no law of the draft's last row": (
         LAUNCHES,
-        "walks ? reads_draft(a, b, i)",
-        "walks ? a.has_draft(b, i)",
+        ": reads_draft(a, b, i)) &&",
+        ": a.has_draft(b, i)) &&",
         agrees("draft scores the end", "token"),
     ),
     "judged as well": (
         LAUNCHES,
-        "if (!tests || threadIdx.x != 0) return;",
+        "if (!part.tests || threadIdx.x != 0) return;",
         "if (threadIdx.x != 0) return;",
         agrees("long chain", "token"),
     ),
-    "finished twice": (LAUNCHES, "has(b) || a.by_rule(b)) return;", "has(b)) return;", FIVE),
+    "finished twice": (LAUNCHES, "has(request) || a.by_rule(request)) return;", "has(request)) return;", FIVE),
     "not walked": (REQUESTS, "|| !s.a.by_rule(b)) return;", "|| s.a.by_rule(b)) return;", FIVE),
 }
 
