@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for"),
 ]
 
-SIZES = [1, 77, 1024, 3 * 1024 + 8, 20 * 1024 + 77]  # one chunk to 21; tails whole by groups of 8 and not
+SIZES = [77, 3 * 1024 + 8, 20 * 1024 + 77]  # one chunk to 21; tails whole by groups of 8 and not
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def searched():
     found = []
     for p, q, stats in pairs():
         given = {} if stats is None else {"p_stats": sk.row_stats(p), "q_stats": sk.row_stats(q)}
-        for k in (1, 3, 64):
+        for k in (1, 5):
             found += [x.view(torch.int64).tolist() for x in sk.kseq_rho(p, q, k, **given)]
     return found
 
@@ -91,7 +91,7 @@ def test_same_bits_by_every_way():
     assert {kernel for kernel, _ in found["no room"][0]} == {"search", "search_in_cluster"}  # by V
     assert {size for kernel, size in found["more SMs"][0]} == {8}, "as wide as there are SMs for"
     answers = [answers for _, answers in found.values()]
-    assert len(answers[0]) > 90 and all(other == answers[0] for other in answers)
+    assert len(answers[0]) == 7 * 2 * 3 and all(other == answers[0] for other in answers)
 
 
 def errors():
