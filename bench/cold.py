@@ -37,8 +37,7 @@ def captured(op: str) -> bool:
 
 def process(op: str) -> str:
     """What is wrong with an op, or nothing."""
-    rehearsed = torch.cuda.get_device_properties(0) is rehearsal.PROPERTIES
-    command = [sys.executable, "-m", *["bench.rehearsal"] * rehearsed, "bench.cold", op]
+    command = [sys.executable, "-m", *["bench.rehearsal"] * rehearsal.active(), "bench.cold", op]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:

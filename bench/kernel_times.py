@@ -52,7 +52,7 @@ def profiled(work: Work) -> list[tuple[str, float, float]]:
     for i in range(CALLS):
         work.ours(sets[i % len(sets)])
     torch.cuda.synchronize()
-    rehearsed = torch.cuda.get_device_properties(0) is rehearsal.PROPERTIES
+    rehearsed = rehearsal.active()
     activity = torch.profiler.ProfilerActivity.CPU if rehearsed else torch.profiler.ProfilerActivity.CUDA
     with torch.profiler.profile(activities=[activity]) as profile:
         for i in range(CALLS):

@@ -27,6 +27,10 @@ PROPERTIES = SimpleNamespace(
 )
 
 
+def active() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_properties(0) is PROPERTIES
+
+
 def _on_cpu(device: object) -> object:
     return "cpu" if isinstance(device, (str, torch.device)) and str(device).startswith("cuda") else device
 
