@@ -32,8 +32,10 @@ class CpuExecutor {
     expect_entropy(false);
   }
 
-  // Whether this thread writes the results of a walk.
+  // Whether this thread writes the results of a walk, and what the walk keeps in memory: on a GPU one thread does the
+  // first, and one of each block that makes the walk the second.
   bool leads() const { return true; }
+  bool keeps() const { return true; }
 
   // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
   RowStats stats(const Row& row, const Filters& filters);

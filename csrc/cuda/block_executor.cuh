@@ -58,8 +58,7 @@ SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const Prefix<double>& pre
 
 // What a row's chunks weigh relative to its maximum, from their statistics.
 struct ChunkShares {
-  const float* chunk_max;
-  float* sum;
+  const float *chunk_max, *sum;
   float max, rate;
 
   SPECDEC_DEVICE double operator()(int c) const {
@@ -68,43 +67,45 @@ struct ChunkShares {
   }
 };
 
-// log_norm of a row whose shares add up to `total`; the table's sums become those of p.
-SPECDEC_DEVICE float normalise_chunks(int chunks, const ChunkShares& share, double total) {
+// log_norm of a row whose shares add up to `total`; leaves the chunk sums of p.
+SPECDEC_DEVICE float normalise_chunks(int chunks, const ChunkShares& share, double total, float* sums) {
   __shared__ float log_norm;
   __shared__ double norm;
   if (threadIdx.x == 0) log_norm = float(log(total)), norm = exp(-double(log_norm));  // one thread: doubles may be slow
   __syncthreads();
-  for (int c = threadIdx.x; c < chunks; c += kThreads) __stcg(share.sum + c, float(share(c) * norm));
+  for (int c = threadIdx.x; c < chunks; c += kThreads) __stcg(sums + c, float(share(c) * norm));
   const float found = log_norm;
   __syncthreads();
   return found;
 }
 
-// What is left of a row of logits where ids were taken out, as a law of its own: it is measured from the largest logit
-// that is left, so that nothing is lost however little that weighs; log_norm is NaN where nothing is left. Leaves its
-// chunk sums in table.sum.
-SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const Removed& removed, const ChunkTable& table) {
-  const int chunks = int(chunk_count(q.row.V));
-  __syncthreads();
-  for_chunks(chunks, 0, (chunks + kWarps - 1) / kWarps, [&](int64_t c) {
+// Chunks of what is left of a row of logits where ids were taken out
+SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Removed& removed, int part, int per_warp,
+                                          const ChunkTable& table) {
+  for_chunks(chunk_count(q.row.V), part, per_warp, [&](int64_t c) {
     const ChunkStats stats = chunk_stats_without(q, removed, c);
     if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
   });
-  __syncthreads();
+}
+
+// What is left, as a law of its own: it is measured from the largest logit that is left, so that nothing is lost
+// however little that weighs; log_norm is NaN where nothing is left. Leaves its chunk sums in `sums`.
+SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const ChunkTable& table, float* sums) {
+  const int chunks = int(chunk_count(q.row.V));
   float max = -HUGE_VALF;
   for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(table.max + c));
   max = block_max(max);
   if (max == -HUGE_VALF) return {q.stats.scale, q.stats.cutoff, NAN, max};
   const ChunkShares share{table.max, table.sum, max, q.stats.scale * kLog2E};
   const double total = block_sum<double>(chunks, share);
-  return {q.stats.scale, q.stats.cutoff, normalise_chunks(chunks, share, total), max};
+  return {q.stats.scale, q.stats.cutoff, normalise_chunks(chunks, share, total, sums), max};
 }
 
-// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in table.sum, unless a filter is on.
+// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in `sums`, which may be the table's,
+// unless a filter is on.
 template <bool kFiltered>
-SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table) {
-  const float* chunk_max = table.max;
-  float* sum = table.sum;
+SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
+  const float *chunk_max = table.max, *sum = table.sum;
   const int chunks = int(chunk_count(row.V));
   const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
   const float scale = filters.scale();
@@ -140,7 +141,13 @@ SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, cons
       return {scale, kept.cutoff + 0.0f, float(log(double(kept.mass) * Nucleus::kUnit)), max};
     }
   }
-  return {scale, -FLT_MAX, normalise_chunks(chunks, share, total), max};
+  return {scale, -FLT_MAX, normalise_chunks(chunks, share, total, sums), max};
+}
+
+// The same, in place
+template <bool kFiltered>
+SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table) {
+  return block_stats<kFiltered>(row, filters, table, table.sum);
 }
 
 class BlockExecutor {
@@ -158,9 +165,8 @@ class BlockExecutor {
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
     const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
     if (held_ != wanted) {
-      const int chunks = int(chunk_count(p.row.V));
       __syncthreads();
-      sum_chunks_from<1>(0, p, q, 0, (chunks + kWarps - 1) / kWarps, chunk_max_, sum_);  // seldom: few registers
+      sum_chunks_from<1>(0, p, q, 0, all_turns(p.row.V), chunk_max_, sum_);  // seldom: few registers
       __syncthreads();
       held_ = wanted;
     }

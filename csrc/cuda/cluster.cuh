@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clusters of blocks, from sm_90 on: they run at once, and each sees the dynamic shared memory of the others. On older
-// GPUs this compiles, and is never launched.
+// Clusters of blocks, from sm_90 on: they run at once, and each sees the dynamic shared memory of the others. Where a
+// launch asks for none, and on older GPUs, a block is a cluster of its own.
 #pragma once
 
 #include "thread_block.cuh"
@@ -31,18 +31,29 @@ SPECDEC_DEVICE int cluster_size() {
 #endif
 }
 
+// Which of the launch this one is
+SPECDEC_DEVICE int64_t cluster_index() { return blockIdx.x / unsigned(cluster_size()); }
+
 // All threads of all blocks of the cluster, and all memory that they wrote
 #if defined(SPECDEC_CUDA_ON_CPU)
 inline void cluster_sync(cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
+  if (cluster_size() == 1) return __syncthreads(site);
   cuda_on_cpu::meet_cluster("cluster_sync", site);
 }
 #else
 SPECDEC_DEVICE void cluster_sync() {
+  if (cluster_size() == 1) return __syncthreads();
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 #endif
+
+// The chunks of a row that a block of the cluster takes: for_chunks() of this part, with so many for each warp.
+SPECDEC_DEVICE int cluster_turns(int64_t chunks) {
+  const int warps = kWarps * cluster_size();
+  return (int(chunks) + warps - 1) / warps;
+}
 
 // What lies at the same place in the dynamic shared memory of another block of the cluster
 template <class T>

@@ -11,8 +11,21 @@
 namespace specdec {
 
 struct ClusterShape {
-  int size = 0;       // blocks; 0: none fits
-  size_t shared = 0;  // bytes of dynamic shared memory, each
+  int size = 1;        // blocks
+  size_t shared = 0;   // bytes of dynamic shared memory, each
+  bool keeps = false;  // there is room for what it wants to keep
+
+  int64_t blocks(int64_t clusters) const { return clusters * size; }
+};
+
+// Dynamic shared memory that a kernel asks for: `fixed` bytes in every block, and, where there is room for all of them,
+// parts of `each` bytes, dealt out in turn.
+struct SharedRoom {
+  size_t fixed = 0;
+  int64_t parts = 0;
+  size_t each = 0;
+
+  size_t in_cluster_of(int size) const { return fixed + size_t((parts + size - 1) / size) * each; }
 };
 
 constexpr int kLargestCluster = 8;  // that every GPU with clusters takes
@@ -34,21 +47,15 @@ inline int device_attribute(const char* op, cudaDeviceAttr attribute) {
   return value;
 }
 
-// The smallest cluster in which `parts` of `bytes` each, dealt out in turn, and `fixed` bytes more find room in every
-// block; wider as long as the device has SMs to spare for `clusters` of them.
-inline ClusterShape cluster_shape(const char* op, int64_t clusters, int64_t parts, size_t bytes, size_t fixed) {
-  ClusterShape found;
-  if (device_attribute(op, cudaDevAttrComputeCapabilityMajor) < 9) return found;
-  const size_t most = size_t(device_attribute(op, cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  const int64_t multiprocessors = device_attribute(op, cudaDevAttrMultiProcessorCount);
-  for (int size = 2; size <= kLargestCluster; size *= 2) {
-    const size_t shared = fixed + size_t((parts + size - 1) / size) * bytes;
-    if (shared > most) continue;
-    if (found.size && clusters * size > multiprocessors) break;
-    found = {size, shared};
-  }
-  return found;
-}
+inline bool has_clusters(const char* op) { return device_attribute(op, cudaDevAttrComputeCapabilityMajor) >= 9; }
+
+// What a device gives a kernel: the most dynamic shared memory that a block may have, and the sizes of clusters that it
+// takes with all of that, bit by bit: few where it is partitioned, or shared, too finely. Asked once for each kernel
+// and device, before a launch that may be captured.
+struct Allowance {
+  size_t shared = 0;
+  int sizes = 1;
+};
 
 #if !defined(SPECDEC_CUDA_ON_CPU)
 inline cudaLaunchConfig_t cluster_config(int64_t clusters, const ClusterShape& shape, cudaStream_t stream,
@@ -60,34 +67,35 @@ inline cudaLaunchConfig_t cluster_config(int64_t clusters, const ClusterShape& s
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = shape.shared;
   config.stream = stream;
-  config.attrs = &attribute, config.numAttrs = 1;
+  config.attrs = &attribute, config.numAttrs = shape.size > 1;  // a device without clusters knows no such attribute
   return config;
 }
 
-// Whether the device takes clusters of so many blocks, each with all the shared memory that it may have: not where it
-// is partitioned, or shared, too finely. Asked once for each kernel, device and size, before a launch that may be
-// captured.
 template <auto kKernel>
-bool takes_clusters(const ClusterShape& shape) {
-  static std::atomic<uint8_t> known[64][kLargestCluster + 1];  // 0: not asked, 1: no, 2: yes
+Allowance allowance_of(const char* op) {
+  static std::atomic<uint64_t> known[64];  // shared << 8 | sizes
   int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= 64) return false;
-  std::atomic<uint8_t>& answer = known[device][shape.size];
+  check_cuda(op, cudaGetDevice(&device));
+  uint64_t answer = device < 64 ? known[device].load() : 0;
   if (!answer) {
     const void* const kernel = reinterpret_cast<const void*>(kKernel);
-    int most = 0, fits = 0;
     cudaFuncAttributes its{};
-    bool fine = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
-                cudaFuncGetAttributes(&its, kernel) == cudaSuccess;
-    most -= int(its.sharedSizeBytes);
-    fine = fine && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most) == cudaSuccess;
-    cudaLaunchAttribute attribute;
-    const cudaLaunchConfig_t config = cluster_config(1, {shape.size, size_t(most)}, nullptr, attribute);
-    fine = fine && cudaOccupancyMaxActiveClusters(&fits, kKernel, &config) == cudaSuccess && fits > 0;
-    if (!fine) cudaGetLastError();  // it is answered by another launch
-    answer = fine ? 2 : 1;
+    check_cuda(op, cudaFuncGetAttributes(&its, kernel));
+    int shared = device_attribute(op, cudaDevAttrMaxSharedMemoryPerBlockOptin) - int(its.sharedSizeBytes), sizes = 1;
+    check_cuda(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    for (int size = 2; has_clusters(op) && size <= kLargestCluster; size *= 2) {
+      int fits = 0;
+      cudaLaunchAttribute attribute;
+      const cudaLaunchConfig_t config = cluster_config(1, {size, size_t(shared)}, nullptr, attribute);
+      if (cudaOccupancyMaxActiveClusters(&fits, kKernel, &config) == cudaSuccess && fits > 0)
+        sizes |= size;
+      else
+        cudaGetLastError();  // it is answered by another launch
+    }
+    answer = uint64_t(shared) << 8 | uint64_t(sizes);
+    if (device < 64) known[device] = answer;
   }
-  return answer == 2;
+  return {size_t(answer >> 8), int(answer & 255)};
 }
 
 template <class Argument>
@@ -99,21 +107,29 @@ void launch_clusters(const char* op, void (*kernel)(Argument), int64_t clusters,
 }
 #else
 template <auto kKernel>
-bool takes_clusters(const ClusterShape&) {
-  return cuda_on_cpu::device.clusters;
+Allowance allowance_of(const char* op) {
+  return {size_t(cuda_on_cpu::device.shared), has_clusters(op) && cuda_on_cpu::device.clusters ? 2 | 4 | 8 | 1 : 1};
 }
 #endif
 
-// The shape to launch; of size 0 where the streaming kernel is to run.
+// The shape to launch so many clusters in: as wide as the device has SMs for them all at once; and wider where that
+// keeps what is to be kept at any price, `always`.
 template <auto kKernel>
-ClusterShape clusters_for(const char* op, const ClusterShape& shape) {
+ClusterShape cluster_shape(const char* op, int64_t clusters, const SharedRoom& room, bool always) {
+  const Allowance allowance = allowance_of<kKernel>(op);
   const CudaPath path = cuda_path(op);
-  const bool fits = path != CudaPath::kStreaming && shape.size > 0 && takes_clusters<kKernel>(shape);
-  if (path == CudaPath::kCluster && !fits)
-    throw std::runtime_error(std::string(op) +
-                             ": SPECDEC_CUDA_PATH=cluster, but this GPU takes no cluster of blocks "
-                             "that holds these rows");
-  return fits ? shape : ClusterShape{};
+  if (path == CudaPath::kCluster && allowance.sizes == 1)
+    throw std::runtime_error(std::string(op) + ": SPECDEC_CUDA_PATH=cluster, but this GPU takes no clusters of blocks");
+  const int64_t multiprocessors = device_attribute(op, cudaDevAttrMultiProcessorCount);
+  ClusterShape shape{1, room.fixed};
+  for (int size = 1; size <= kLargestCluster && path != CudaPath::kStreaming; size *= 2) {
+    if (!(allowance.sizes & size)) continue;
+    const bool keeps = room.parts > 0 && room.in_cluster_of(size) <= allowance.shared;
+    const bool asked = path == CudaPath::kCluster && shape.size == 1;
+    if (size == 1 || clusters * size <= multiprocessors || asked || (always && keeps && !shape.keeps))
+      shape = {size, keeps ? room.in_cluster_of(size) : room.fixed, keeps};
+  }
+  return shape;
 }
 
 }  // namespace specdec

@@ -81,7 +81,7 @@ namespace apart {
 #define SPECDEC_APART static __device__ __attribute__((noinline))
 
 SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
-  return block_sum_over(residual->p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
+  return cluster_sum_over(residual->p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
     weight_groups(*residual, chunk, first, w);
     subtract_groups(*residual, chunk, first, w);
   });
@@ -113,20 +113,21 @@ struct Pair {
   Dist q;
 };
 
-SPECDEC_APART PairMass pair_masses(const Pair* pair) { return block_masses(ResidualWeights{pair->p}, pair->q); }
+SPECDEC_APART PairMass masses(const Pair* pair, PairPass pass) {
+  return pair_masses(ResidualWeights{pair->p}, pair->q, pass);
+}
 
-// `out` [kCandidates] is shared memory.
-SPECDEC_APART void pair_clipped_sums(const Pair* pair, float4 t, double* out) {
-  leave_clipped_sums(ResidualWeights{pair->p}, pair->q, t, out);
+SPECDEC_APART void clipped_sums(const Pair* pair, float4 t, PairPass pass) {
+  leave_clipped_sums(ResidualWeights{pair->p}, pair->q, {t.x, t.y, t.z, t.w}, pass);
 }
 
 SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
-  return block_sum_over(p->row.V, sums,
-                        [&](int64_t chunk, int first, float (&w)[kHeld]) { weigh_groups(*p, *q, chunk, first, w); });
+  return cluster_sum_over(p->row.V, sums,
+                          [&](int64_t chunk, int first, float (&w)[kHeld]) { weigh_groups(*p, *q, chunk, first, w); });
 }
 
 SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
-  return block_sum_over(row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
+  return cluster_sum_over(row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
     load_groups<kPairs>(row, chunk, first, logits ? -HUGE_VALF : 0, w);
 #pragma unroll
     for (int r = 0; r < kHeld; ++r) w[r] = logits ? surprise(stats, w[r]) : w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
@@ -134,7 +135,7 @@ SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* su
 }
 
 SPECDEC_APART double count_above(Row row, float least, float* sums) {
-  return block_sum_over(row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
+  return cluster_sum_over(row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
     load_groups<kPairs>(row, chunk, first, -HUGE_VALF, w);
 #pragma unroll
     for (int r = 0; r < kHeld; ++r) w[r] = w[r] > least;
@@ -142,7 +143,7 @@ SPECDEC_APART double count_above(Row row, float least, float* sums) {
 }
 
 SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums) {
-  return block_sum_over(mixture->q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
+  return cluster_sum_over(mixture->q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
     draft_groups(mixture->q, Removed{}, chunk, first, w);
     const uint32_t kept = kept_groups(*mixture, V, chunk, first, w);
 #pragma unroll
@@ -150,10 +151,11 @@ SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums
   });
 }
 
-SPECDEC_APART double largest_prob(Row row) {
-  float max = 0;
-  bool bad = false;
-  for_chunks(chunk_count(row.V), 0, all_turns(row.V), [&](int64_t c) {
+SPECDEC_APART double largest_prob(Row row, float* most) {
+  const int chunks = int(chunk_count(row.V));
+  for_chunks(chunks, cluster_rank(), cluster_turns(chunks), [&](int64_t c) {
+    float max = 0;
+    bool bad = false;
 #pragma unroll 1
     for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
       float z[kHeld];
@@ -161,9 +163,14 @@ SPECDEC_APART double largest_prob(Row row) {
 #pragma unroll
       for (int r = 0; r < kHeld; ++r) max = fmaxf(max, z[r]), bad |= !(z[r] < HUGE_VALF);
     }
+    max = __any_sync(kFullWarp, bad) ? HUGE_VALF : warp_max(max);
+    if (threadIdx.x % kLanes == 0) __stcg(most + c, max);
   });
+  cluster_sync();
+  float max = 0;
+  for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(most + c));
   max = block_max(max);
-  return __syncthreads_or(bad) || !(max > 0) ? NAN : double(max);
+  return max > 0 && max < HUGE_VALF ? double(max) : NAN;
 }
 
 }  // namespace apart
@@ -176,41 +183,37 @@ class MixtureExecutor : public ResidualExecutor {
 
   // What a chain refers to lies in memory.
   SPECDEC_DEVICE double sum(const Residual& residual) {
-    if (holds(residual)) return block_sum_of(residual.p.row.V, table_.sum);
-    held_ = nullptr;
-    return apart::residual_sum(&shared(residual).p, table_.sum);
+    if (holds(residual)) return block_sum_of(residual.p.row.V, sums_);
+    return apart::residual_sum(&shared(residual).p, next_sums());
   }
   SPECDEC_DEVICE int64_t draw(const Residual& residual, double v) const {
-    return apart::residual_draw(&shared(residual).p, v, table_.sum);
+    return apart::residual_draw(&shared(residual).p, v, sums_);
   }
 
   // Leaves the pair for clipped_sums(), as long as nothing else is asked.
-  SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) const { return apart::pair_masses(&shared(p, &q)); }
-  SPECDEC_DEVICE void clipped_sums(const Residual&, const Dist&, const float (&t)[kCandidates],
-                                   double (&out)[kCandidates]) const {
-    __shared__ double sums[kCandidates];
-    apart::pair_clipped_sums(&shared(), make_float4(t[0], t[1], t[2], t[3]), sums);
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
+  SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) {
+    return apart::masses(&shared(p, &q), pair_room_.next());
   }
-  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return masses(Residual{p}, q); }
+  SPECDEC_DEVICE void clipped_sums(const Residual&, const Dist&, const float (&t)[kCandidates],
+                                   double (&out)[kCandidates]) {
+    const PairPass pass = pair_room_.next();
+    apart::clipped_sums(&shared(), make_float4(t[0], t[1], t[2], t[3]), pass);
+    totals_of(*pass.table, out);
+  }
+  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) { return masses(Residual{p}, q); }
   SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
-                                   double (&out)[kCandidates]) const {
+                                   double (&out)[kCandidates]) {
     clipped_sums(Residual{p}, q, t, out);
   }
 
   // p and q lie in memory.
-  SPECDEC_DEVICE double tv(const Dist& p, const Dist& q) {
-    held_ = nullptr;
-    return apart::pair_sum(&p, &q, table_.sum);
-  }
+  SPECDEC_DEVICE double tv(const Dist& p, const Dist& q) { return apart::pair_sum(&p, &q, next_sums()); }
 
   SPECDEC_DEVICE double entropy(const Dist& d) {
     if (d.kind == Kind::kOneHot) return 0;
     if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return NAN;
-    held_ = nullptr;
     const bool logits = d.kind == Kind::kLogits;
-    const double sum = apart::entropy_sum(d.row, d.stats, logits, table_.sum);
+    const double sum = apart::entropy_sum(d.row, d.stats, logits, next_sums());
     return logits ? d.stats.log_norm + sum * exp(-double(d.stats.log_norm)) : sum;
   }
   SPECDEC_DEVICE PairGap gap(const Dist& p, const Dist& q) {
@@ -225,18 +228,16 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // NaN if NaN or inf is in it, or nothing positive
-  SPECDEC_DEVICE double largest_prob(const Row& row) const { return apart::largest_prob(row); }
+  SPECDEC_DEVICE double largest_prob(const Row& row) { return apart::largest_prob(row, next_sums()); }
   // How many entries are larger
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
-    held_ = nullptr;
-    return int64_t(apart::count_above(row, least, table_.sum));
+    return int64_t(apart::count_above(row, least, next_sums()));
   }
   // Mass of the mixture's q where it is not kept, or of ids beyond V
   SPECDEC_DEVICE double deferred(const Mixture& mixture, int64_t V) {
     const Dist& q = mixture.q;
     if (q.kind == Kind::kOneHot) return q.hot < V && mixture.keeps(q.hot) ? 0 : 1;
-    held_ = nullptr;
-    return apart::deferred_sum(&mixture, V, table_.sum);
+    return apart::deferred_sum(&mixture, V, next_sums());
   }
 
  private:
@@ -247,7 +248,7 @@ class MixtureExecutor : public ResidualExecutor {
   }
   SPECDEC_DEVICE apart::Pair& shared(const Residual& p, const Dist* q = nullptr) const {
     __syncthreads();
-    if (leads()) {
+    if (keeps()) {
       shared().p = p;
       if (q) shared().q = *q;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over a pair of rows by one block. Eight neighbours are added up in float32, the rest in float64.
+// Terms of sums over a pair of rows. Eight neighbours are added up in float32, the rest in float64.
 #pragma once
 
 #include "thread_block.cuh"
@@ -56,76 +56,6 @@ SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)
     for (int e = 0; e < kGroup; ++e) w[e] = fmaxf(fmaf(-t[m], y[e], x[e]), 0.0f);
     sums[m] += double(((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])));
   }
-}
-
-// add(x, y) of every 8 neighbours of p, a law's weights, and of q
-template <class Weights, class Add>
-SPECDEC_DEVICE void for_pair(const Weights& p, const Dist& q, const Add& add) {
-  constexpr int N = Weights::kWide;
-  const int64_t V = p.V() > q.row.V ? p.V() : q.row.V, chunks = (V + kChunk - 1) / kChunk;
-#pragma unroll 1
-  for (int64_t c = threadIdx.x / kLanes; c < chunks; c += kWarps) {
-#pragma unroll 1
-    for (int first = 0; first < kChunk / kLanes / kGroup; first += N / kGroup) {
-      float x[N], y[N];
-      pair_weights(p, q, c, first, x, y);
-#pragma unroll
-      for (int g = 0; g < N; g += kGroup) add(x + g, y + g);
-    }
-  }
-}
-
-template <int M>
-SPECDEC_DEVICE void block_totals(double (&sums)[M]) {
-  __shared__ double parts[kWarps][M];
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) sums[m] += __shfl_xor_sync(kFullWarp, sums[m], step);
-    if (threadIdx.x % kLanes == 0) parts[threadIdx.x / kLanes][m] = sums[m];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-    sums[m] = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sums[m] += parts[w][m];
-  }
-  __syncthreads();
-}
-
-template <class Weights>
-SPECDEC_DEVICE PairMass block_masses(const Weights& p, const Dist& q) {
-  if (!p.valid() || !q.valid()) return {NAN, NAN};
-  double sums[2] = {};
-  for_pair(p, q, [&](const float* x, const float* y) {
-#pragma unroll
-    for (int e = 0; e < kGroup; ++e) sums[0] += x[e], sums[1] += y[e];
-  });
-  block_totals(sums);
-  return {sums[0], sums[1]};
-}
-
-template <class Weights>
-SPECDEC_DEVICE void block_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
-                                       double (&out)[kCandidates]) {
-#pragma unroll
-  for (int m = 0; m < kCandidates; ++m) out[m] = 0;
-  for_pair(p, q, [&](const float* x, const float* y) { add_clipped(x, y, t, out); });
-  block_totals(out);
-}
-
-// The same for a step that is no part of its caller: `out` [kCandidates] is shared memory.
-template <class Weights>
-SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, float4 t, double* out) {
-  const float candidates[kCandidates] = {t.x, t.y, t.z, t.w};
-  double sums[kCandidates];
-  block_clipped_sums(p, q, candidates, sums);
-  if (threadIdx.x == 0) {
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
-  }
-  __syncthreads();
 }
 
 // The first i in 0..31 where a test holds; 32 if nowhere.

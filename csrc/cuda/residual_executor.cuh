@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Executor of walks that meet many rows: one block does every step over V itself, over chunks of one fixed
-// shape.
+// The CUDA Executor of walks that meet many rows. A cluster of blocks shares every step over V, chunk by chunk, and
+// each of its blocks makes the same walk of what all of them found: no bit depends on how many there are.
 #pragma once
 
 #include "block_executor.cuh"
 #include "../core/residual.h"
-#include "pair_sums.cuh"
+#include "pair_search.cuh"
 
 namespace specdec {
 
@@ -79,13 +79,11 @@ SPECDEC_DEVICE float residual_weight_at(const Residual& residual, int64_t v) {
   return subtracted_weight_at(residual, v, target_weight(residual.p, load_scalar(residual.p.row, v)));
 }
 
-// How many chunks each warp takes where one block does all of a row.
-SPECDEC_DEVICE int all_turns(int64_t V) { return int((chunk_count(V) + kWarps - 1) / kWarps); }
-
 // Leaves what groups(chunk, first, w) makes of a row, added up chunk by chunk; returns the total.
 template <class Groups>
-SPECDEC_DEVICE double block_sum_over(int64_t V, float* sums, const Groups& groups) {
-  for_chunks(chunk_count(V), 0, all_turns(V), [&](int64_t c) {
+SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Groups& groups) {
+  const int64_t chunks = chunk_count(V);
+  for_chunks(chunks, cluster_rank(), cluster_turns(chunks), [&](int64_t c) {
     float sum[2] = {0, 0};
 #pragma unroll 1
     for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
@@ -97,33 +95,62 @@ SPECDEC_DEVICE double block_sum_over(int64_t V, float* sums, const Groups& group
     const float all = warp_sum(sum[0] + sum[1]);
     if (threadIdx.x % kLanes == 0) __stcg(sums + c, all);
   });
-  __syncthreads();
+  cluster_sync();
   return block_sum_of(V, sums);
 }
+
+// What a launch gives its executors.
+struct ExecutorRoom {
+  ChunkTable tables;     // [2 * clusters]: a pass fills one of two, while who is late still reads the other
+  float* own = nullptr;  // [blocks, chunks]: the sums that a block makes of those
+  int64_t chunks = 0;    // of the widest row
+  bool keeps_pairs = false;
+};
+
+// The scratch and the shape of such a launch: so many clusters of this shape, over rows of V entries at most.
+class ExecutorRoomPlan {
+ public:
+  ExecutorRoomPlan(Scratch& scratch, int64_t clusters, const ClusterShape& shape, int64_t V, bool samples)
+      : chunks_(chunk_count(V)),
+        tables_(scratch, 2 * clusters, chunks_, samples),
+        own_(scratch.ask<float>(shape.blocks(clusters) * chunks_)),
+        keeps_(shape.keeps) {}
+  ExecutorRoom in(const Scratch& scratch) const {
+    return {tables_.in(scratch), scratch.at<float>(own_), chunks_, keeps_};
+  }
+
+ private:
+  int64_t chunks_;
+  TableRoom tables_;
+  size_t own_;
+  bool keeps_;
+};
 
 // The steps over V: a walk takes each in several places, and a kernel has one copy of it.
 #define SPECDEC_STEP static __device__ __attribute__((noinline))
 
 template <bool kFiltered>
-SPECDEC_STEP RowStats step_stats(Row row, Filters filters, ChunkTable table) {
-  __syncthreads();
-  reduce_chunks<kFiltered>(row, filters.scale(), 0, all_turns(row.V), table.under(filters, row.V));
-  __syncthreads();
-  return block_stats<kFiltered>(row, filters, table);
+SPECDEC_STEP RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
+  const int turns = cluster_turns(chunk_count(row.V));
+  reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), turns, table.under(filters, row.V));
+  cluster_sync();
+  return block_stats<kFiltered>(row, filters, table, sums);
 }
 
 SPECDEC_STEP double step_sum(Residual residual, float* sums) {
-  return block_sum_over(residual.p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
+  return cluster_sum_over(residual.p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
     residual_groups(residual, chunk, first, w);
   });
 }
 
-SPECDEC_STEP RowStats step_stats_without(Dist q, Removed removed, ChunkTable table) {
-  return block_stats_without(q, removed, table);
+SPECDEC_STEP RowStats step_stats_without(Dist q, Removed removed, ChunkTable table, float* sums) {
+  reduce_chunks_without(q, removed, cluster_rank(), cluster_turns(chunk_count(q.row.V)), table);
+  cluster_sync();
+  return block_stats_without(q, table, sums);
 }
 
 SPECDEC_STEP double step_mass_without(Dist q, Removed removed, float* sums) {
-  return block_sum_over(q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
+  return cluster_sum_over(q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
     draft_groups(q, removed, chunk, first, w);
   });
 }
@@ -133,11 +160,10 @@ SPECDEC_STEP int64_t step_draw(Residual residual, double v, const float* sums) {
                     [&](int64_t id) { return residual_weight_at(residual, id); });
 }
 
-SPECDEC_STEP PairMass step_masses(Dist p, Dist q) { return block_masses(DistWeights{p}, q); }
+SPECDEC_STEP PairMass step_masses(Dist p, Dist q, PairPass pass) { return pair_masses(DistWeights{p}, q, pass); }
 
-// `out` [kCandidates] is shared memory.
-SPECDEC_STEP void step_clipped_sums(Dist p, Dist q, float4 t, double* out) {
-  leave_clipped_sums(DistWeights{p}, q, t, out);
+SPECDEC_STEP void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
+  leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
 
 #undef SPECDEC_STEP
@@ -146,55 +172,53 @@ class ResidualExecutor {
  public:
   static constexpr bool kMixes = false, kMakesRuleDists = true;
 
-  // Room for the chunks of the widest row.
-  SPECDEC_DEVICE explicit ResidualExecutor(const ChunkTable& table) : table_(table) {}
+  // shared: dynamic shared memory
+  SPECDEC_DEVICE ResidualExecutor(const ExecutorRoom& room, char* shared)
+      : tables_(room.tables.row(2 * cluster_index(), room.chunks)),
+        own_(room.own + blockIdx.x * room.chunks),
+        chunks_(room.chunks),
+        pair_room_(shared, room.keeps_pairs) {}
 
-  SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
+  SPECDEC_DEVICE bool leads() const { return cluster_rank() == 0 && threadIdx.x == 0; }
+  SPECDEC_DEVICE bool keeps() const { return threadIdx.x == 0; }
   SPECDEC_DEVICE void sync() const { __syncthreads(); }
 
   // Without filters it leaves the chunk sums of the row's law.
   template <bool kFiltered = true>
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
-    const RowStats stats = step_stats<kFiltered>(row, filters, table_);
+    const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
+    sums_ = own_;
     held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.data, held_norm_ = stats.log_norm;
     return stats;
   }
 
   // Leaves its chunk sums for draw().
   SPECDEC_DEVICE double sum(const Residual& residual) {
-    if (holds(residual)) return block_sum_of(residual.p.row.V, table_.sum);
-    held_ = nullptr;
-    return step_sum(residual, table_.sum);
+    if (holds(residual)) return block_sum_of(residual.p.row.V, sums_);
+    return step_sum(residual, next_sums());
   }
 
   // What is left of a row where ids were taken out: of logits a law of its own (see block_stats_without), of any row
   // the total.
   SPECDEC_DEVICE RowStats stats_without(const Dist& q, const Removed& removed) {
-    held_ = nullptr;
-    return step_stats_without(q, removed, table_);
+    held_ = nullptr, sums_ = own_;
+    return step_stats_without(q, removed, next_table(), own_);
   }
   SPECDEC_DEVICE double mass_without(const Dist& q, const Removed& removed) {
-    held_ = nullptr;
-    return step_mass_without(q, removed, table_.sum);
+    return step_mass_without(q, removed, next_sums());
   }
 
-  SPECDEC_DEVICE int64_t draw(const Residual& residual, double v) const { return step_draw(residual, v, table_.sum); }
+  SPECDEC_DEVICE int64_t draw(const Residual& residual, double v) const { return step_draw(residual, v, sums_); }
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
   // Of a law without subtractions; a Dist is one.
-  SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) const { return step_masses(p.p, q); }
+  SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) { return step_masses(p.p, q, pair_room_.next()); }
   SPECDEC_DEVICE void clipped_sums(const Residual& p, const Dist& q, const float (&t)[kCandidates],
-                                   double (&out)[kCandidates]) const {
-    clipped_sums(p.p, q, t, out);
-  }
-  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) const { return step_masses(p, q); }
-  SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
-                                   double (&out)[kCandidates]) const {
-    __shared__ double sums[kCandidates];
-    step_clipped_sums(p, q, make_float4(t[0], t[1], t[2], t[3]), sums);
-#pragma unroll
-    for (int m = 0; m < kCandidates; ++m) out[m] = sums[m];
+                                   double (&out)[kCandidates]) {
+    const PairPass pass = pair_room_.next();
+    step_clipped_sums(p.p, q, make_float4(t[0], t[1], t[2], t[3]), pass);
+    totals_of(*pass.table, out);
   }
 
   template <class Test>
@@ -210,7 +234,22 @@ class ResidualExecutor {
     return same && residual.n == 0 && p.kind == Kind::kLogits && !residual.mixture;
   }
 
-  const ChunkTable table_;
+  SPECDEC_DEVICE ChunkTable next_table() {
+    turn_ ^= 1;
+    return tables_.row(turn_, chunks_);
+  }
+  // Those that the next pass leaves
+  SPECDEC_DEVICE float* next_sums() {
+    held_ = nullptr;
+    return sums_ = next_table().sum;
+  }
+
+  const ChunkTable tables_;  // two
+  float* const own_;
+  const int64_t chunks_;
+  PairRoom pair_room_;
+  int turn_ = 0;
+  float* sums_ = nullptr;       // that the last pass left, for draw()
   const void* held_ = nullptr;  // the row of logits whose law's own sums the table holds: of the law without a cutoff
   float held_norm_ = 0;         // and with this norm
 };

@@ -6,11 +6,11 @@
 
 namespace specdec {
 
-// One thread of an executor does what all of them see afterwards.
+// What is to be done once in memory that an executor keeps, for all its threads to see afterwards
 template <class Executor, class F>
 SPECDEC_WALK void once(Executor& executor, const F& f) {
   executor.sync();
-  if (executor.leads()) f();
+  if (executor.keeps()) f();
   executor.sync();
 }
 

@@ -266,7 +266,7 @@ SOURCE_MUTANTS = {
     "stops early": (SEARCH, "kTight = 0x1p-21", "kTight = 0x1p-8"),
     "p and q swapped": (SUMS, "fmaf(-t[m], y[e], x[e])", "fmaf(-t[m], x[e], y[e])"),
     "float32 totals": (
-        SUMS,
+        "cuda/pair_search.cuh",
         "sums[0] += x[e], sums[1] += y[e]",
         "sums[0] = float(sums[0] + x[e]), sums[1] = float(sums[1] + y[e])",
     ),

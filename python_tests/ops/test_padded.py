@@ -199,7 +199,7 @@ SOURCES = {  # file, what it says, what the mutant says, the op, a form of its c
     "nothing is written": (CHAIN, "put_absent(a, b, threadIdx.x, kThreads)", "(void)b", "verify_chain", "seeds"),
     "what is absent is finished": (CHAIN, "!a.present.has(b) || a.by_rule(b)", "a.by_rule(b)", "verify_chain", "seeds"),
     "the rule is read": (RULES, "!s.a.present.has(b) || !s.a.by_rule(b)", "!s.a.by_rule(b)", "verify_chain", "blocks"),
-    "trees are walked": (TREE, "!s.a.present.has(blockIdx.x)", "false", "verify_tree", "greedy, nodes"),
+    "trees are walked": (TREE, "!s.a.present.has(b)", "false", "verify_tree", "greedy, nodes"),
 }
 
 

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that work in clusters of blocks, on the simulated device: the same bits as the streaming ones, whatever the
-cluster's size, the order of its blocks and the way that was taken; and each row read once."""
+"""Kernels that work in clusters of blocks, on the simulated device: the same bits whatever the cluster's size, the
+order of its blocks and what it has room to keep; and each row of a K-SEQ pair read once."""
 
 import contextlib
 import os
 
 import pytest
 import torch
-from support import backends
+from support import backends, rule_cases, tree_cases
+
+from specdec_kernels.registry import BY_LAW, TREE_METHODS
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for"),
 ]
 
-SIZES = [77, 3 * 1024 + 8, 20 * 1024 + 77]  # one chunk to 21; tails whole by groups of 8 and not
+SIZES = [77, 3 * 1024 + 8, 30 * 1024 + 77]  # one chunk to 31; tails whole by groups of 8 and not
+WIDE = 9 * 1024 + 77
+KERNELS = {"search": 3, "measure": 3, "walk_trees": 2, "walk_by_rule": 2, "verify_requests": 2}  # clusters of a launch
 
 
 @contextlib.contextmanager
@@ -42,56 +46,91 @@ def pairs():
     yield hot, hot.roll(3, 1), None
 
 
-def searched():
+def trees():
+    """Arguments of verify_tree: every method, with filters, and every rule among those that take them."""
+    for i, method in enumerate(TREE_METHODS):
+        drafted = {"K": 3, "L": 2} if method == "kseq" else {"N": 7}
+        how = {"method": method, "B": 2, "V": WIDE, "kinds": ["near", "dirichlet"], "dirty": False, **drafted}
+        yield tree_cases.tree(i, filtered=True, **how)
+        yield tree_cases.tree(i, probs=True, **how)
+        if method in BY_LAW:
+            for turn in range(4):
+                yield tree_cases.tree(i, **how) | rule_cases.rules(2, "block", None, 5 * turn + i)
+
+
+def chains():
+    """Arguments of verify_chain, by rule and by block verification."""
+    for method in ("token", "block"):
+        for turn in range(4):
+            how = {"method": method, "shift": 5 * turn, "kinds": ["near", "dirichlet"]}
+            yield rule_cases.chain(turn, 2, 3, WIDE, **how)
+
+
+def bits(outputs):
+    return [x.contiguous().view(torch.uint8).tolist() for x in outputs]
+
+
+def answered():
     import specdec_kernels as sk
 
     found = []
     for p, q, stats in pairs():
         given = {} if stats is None else {"p_stats": sk.row_stats(p), "q_stats": sk.row_stats(q)}
-        for k in (1, 5):
-            found += [x.view(torch.int64).tolist() for x in sk.kseq_rho(p, q, k, **given)]
+        found += [bits(sk.kseq_rho(p, q, k, **given)) for k in (1, 5)]
+        found.append(bits(sk.row_gap(p, q, **given)))
+    found += [bits(sk.verify_tree(**args)) for args in trees()]
+    return found + [bits(sk.verify_chain(**args)) for args in chains()]
+
+
+def sizes(launches):
+    """kernel: the sizes of its clusters; pairs come by threes, requests by twos"""
+    found = {}
+    for kernel, blocks in launches:
+        name = kernel.split("<")[0]
+        if name in KERNELS:
+            found.setdefault(name, set()).add(blocks // KERNELS[name])
     return found
 
 
 def ways():
-    """way: (the kernels that ran, what they answered)"""
+    """way: (the sizes of clusters by kernel, what was answered)"""
     from tools.cuda_on_cpu.build import load
     from tools.cuda_on_cpu.control import order
 
     module, found = load("fast"), {}
-
-    def note(way):
-        answers = searched()
-        sizes = {(kernel, blocks // 3) for kernel, blocks in module.launches() if "search" in kernel and blocks > 1}
-        found[way] = sizes, answers
-
     ways = {
         "as it comes": {},
         "more SMs": {"multiprocessors": 64},
         "streaming": {"path": "streaming"},
         "too old": {"major": 8},
         "refused": {"clusters": False},
-        "no room": {"shared": 16 * 1024},
-        "forced": {"path": "cluster"},
+        "no room": {"shared": 16 * 1024, "multiprocessors": 64},
+        "forced": {"path": "cluster", "multiprocessors": 1},
     }
     for way, what in ways.items():
         with device(module, **what):
-            note(way)
+            answers = answered()
+            found[way] = sizes(module.launches()), answers
     for name in ("descending", "random"):
         with device(module), order(module, (name, 3), (name, 3)):
-            note(name)
+            answers = answered()
+            found[name] = sizes(module.launches()), answers
     return found
 
 
 def test_same_bits_by_every_way():
     found = backends.there("cuda-on-cpu", ways)
-    clusters = {way for way, (sizes, _) in found.items() if {kernel for kernel, _ in sizes} == {"search_in_cluster"}}
-    assert clusters == {"as it comes", "more SMs", "forced", "descending", "random"}
-    assert {kernel for way in ("streaming", "too old", "refused") for kernel, _ in found[way][0]} == {"search"}
-    assert {kernel for kernel, _ in found["no room"][0]} == {"search", "search_in_cluster"}  # by V
-    assert {size for kernel, size in found["more SMs"][0]} == {8}, "as wide as there are SMs for"
+    shapes = {way: sizes for way, (sizes, _) in found.items()}
+    alone, two, eight = ({name: {size} for name in KERNELS} for size in (1, 2, 8))
+    for way in ("streaming", "too old", "refused"):
+        assert shapes[way] == alone
+    for way in ("as it comes", "descending", "random"):
+        # 4 SMs: two for each of two requests, one for each of three pairs, but two where only those keep a pair
+        assert shapes[way] == two | {"search": {1, 2}, "measure": {1}}
+    assert shapes["more SMs"] == shapes["no room"] == eight
+    assert shapes["forced"] == two
     answers = [answers for _, answers in found.values()]
-    assert len(answers[0]) == 7 * 2 * 3 and all(other == answers[0] for other in answers)
+    assert len(answers[0]) == 7 * 3 + 6 * 2 + 4 * 4 + 8 and all(other == answers[0] for other in answers)
 
 
 def errors():
@@ -100,16 +139,14 @@ def errors():
     module, texts = load("fast"), []
     for what in ({"path": "cluster", "clusters": False}, {"path": "sideways"}):
         with device(module, **what), pytest.raises(RuntimeError) as raised:
-            searched()
+            answered()
         texts.append(str(raised.value).splitlines()[0])
     return texts
 
 
 def test_errors_say_what_was_asked():
     forced, unknown = backends.there("cuda-on-cpu", errors)
-    assert (
-        "kseq_rho: SPECDEC_CUDA_PATH=cluster, but this GPU takes no cluster of blocks that holds these rows" in forced
-    )
+    assert "kseq_rho: SPECDEC_CUDA_PATH=cluster, but this GPU takes no clusters of blocks" in forced
     assert "kseq_rho: SPECDEC_CUDA_PATH must be cluster or streaming, got sideways" in unknown
 
 
@@ -126,7 +163,7 @@ def counts():
         with order(module, *turns), counting(module, p=z, q=y) as counted:
             sk.kseq_rho(z, y, 5, *stats)
         found += [(counted[name].read.tolist(), counted[name].outside) for name in ("p", "q")]
-        assert [kernel for kernel, _ in counted.launches] == ["search_in_cluster"]
+        assert [kernel for kernel, _ in counted.launches] == ["search"]
     return found
 
 

@@ -2,6 +2,7 @@
 // Launches: blocks one after another, each on the same fibers.
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -55,12 +56,13 @@ Block& block_of(int rank) {
   return *others[size_t(rank - 1)];
 }
 
-// "put_units<kFormat>" is launched from a generic lambda: what that was called with tells its instances apart.
+// "put_units<kFormat>" is launched from a generic lambda, or from a template of a function: what that was called with
+// tells its instances apart.
 std::string readable(const std::string& kernel, const char* type) {
   const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type, nullptr, nullptr, nullptr), std::free);
   const std::string name = text ? text.get() : type;
-  const size_t begin = name.find("operator()<"), end = name.find(" >(", begin);
-  return begin == std::string::npos ? kernel : kernel + " of " + name.substr(begin + 11, end - begin - 11);
+  const size_t end = std::min(name.find(" >("), name.find(">(")), begin = name.find('<');
+  return end == std::string::npos ? kernel : kernel + " of " + name.substr(begin + 1, end - begin - 1);
 }
 
 struct Running {
@@ -171,7 +173,7 @@ const uint64_t* meet_warp(const char* op, unsigned mask, uint64_t value, const S
 Votes meet_block(const char* op, bool vote, const Site& site) { return block->meet_block(op, vote, site); }
 void meet_cluster(const char* op, const Site& site) { block->meet_cluster(op, site); }
 int cluster_rank() { return block->rank; }
-int cluster_size() { return cluster; }
+int cluster_size() { return cluster ? cluster : 1; }
 char* dynamic_shared() { return memory_dynamic(block->rank); }
 
 void* of_rank(void* shared, int rank) {

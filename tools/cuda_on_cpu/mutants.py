@@ -116,7 +116,7 @@ MUTANTS = {
     ),
     "chunk sums read before they are written": Mutant(
         TEAM,
-        "__stcg(sums + c, all);\n  });\n  __syncthreads();",
+        "__stcg(sums + c, all);\n  });\n  cluster_sync();",
         "__stcg(sums + c, all);\n  });",
         "race",
         "verify_tree",

@@ -1,44 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster of blocks per pair of rows keeps their weights on chip and makes all passes of the search there. Where
-// there are no clusters, or none that holds a pair, a block per pair reads it anew for each pass, from L2.
+// A cluster of blocks per pair of rows, which keeps their weights on chip where it has the room, and makes all passes
+// of the search there.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
 
-#include "../../cuda/cluster_launch.h"
+#include "../../cuda/pair_search.cuh"
 #include "kseq_rho_op.h"
-#include "pair_search.cuh"
 
 namespace specdec {
 namespace {
 
-__global__ void __launch_bounds__(kThreads, 1) search(const KSeqRho a) {
-  __shared__ Uninitialised<ClassTable> tables[2];
-  const int64_t n = blockIdx.x;
-  PairSearch<false> executor(&tables[0].get(), nullptr);
-  const KSeq found = kseq_rho(executor, a.target(n), a.draft(n), a.k[n]);
-  if (threadIdx.x == 0) a.write(n, found);
-}
+class PairExecutor {
+ public:
+  SPECDEC_DEVICE explicit PairExecutor(const PairRoom& room) : room_(room) {}
 
-__global__ void __launch_bounds__(kThreads, 1) search_in_cluster(const KSeqRho a) {
+  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) { return pair_masses(DistWeights{p}, q, room_.next()); }
+  SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
+                                   double (&out)[kCandidates]) {
+    const PairPass pass = room_.next();
+    leave_clipped_sums(DistWeights{p}, q, t, pass);
+    totals_of(*pass.table, out);
+  }
+  template <class Test>
+  SPECDEC_DEVICE int first_of_32(const Test& test) const {
+    return warp_first_of_32(test);
+  }
+
+ private:
+  PairRoom room_;
+};
+
+struct Search {
+  KSeqRho a;
+  bool keeps = false;
+};
+
+__global__ void __launch_bounds__(kThreads, 1) search(const Search s) {
   SPECDEC_DYNAMIC_SHARED(shared);
-  const int64_t n = blockIdx.x / unsigned(cluster_size());
-  PairSearch<true> executor(reinterpret_cast<ClassTable*>(shared),
-                            reinterpret_cast<KeptChunk*>(shared + 2 * sizeof(ClassTable)));
-  const KSeq found = kseq_rho(executor, a.target(n), a.draft(n), a.k[n]);
-  if (cluster_rank() == 0 && threadIdx.x == 0) a.write(n, found);
+  const int64_t n = cluster_index();
+  PairExecutor executor(PairRoom(shared, s.keeps));
+  const KSeq found = kseq_rho(executor, s.a.target(n), s.a.draft(n), s.a.k[n]);
+  if (cluster_rank() == 0 && threadIdx.x == 0) s.a.write(n, found);
 }
 
 void run(const KSeqRho& a, const Tensor& like) {
   constexpr const char* kOp = "kseq_rho";
   const OnDeviceOf device(like);
-  const int64_t chunks = chunk_count(std::max(a.p.V, a.q.V));
-  const ClusterShape wanted = cluster_shape(kOp, a.N, chunks, sizeof(KeptChunk), 2 * sizeof(ClassTable));
-  const ClusterShape shape = clusters_for<search_in_cluster>(kOp, wanted);
-  if (shape.size)
-    SPECDEC_LAUNCH_CLUSTERS(kOp, search_in_cluster, a.N, shape, device.stream, a);
-  else
-    SPECDEC_LAUNCH(kOp, search, a.N, device.stream, a);
+  const ClusterShape shape = cluster_shape<search>(kOp, a.N, pair_room(std::max(a.p.V, a.q.V)), true);
+  const Search s{a, shape.keeps};
+  SPECDEC_LAUNCH_CLUSTERS(kOp, search, a.N, shape, device.stream, s);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block per pair of rows.
+// A cluster of blocks per pair of rows.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/mixture_executor.cuh"
@@ -10,25 +10,26 @@ namespace {
 
 struct Pairs {
   RowGap a;
-  float* sum = nullptr;  // [N, chunks]
+  ExecutorRoom room;
 };
 
 __global__ void __launch_bounds__(kThreads, 1) measure(const Pairs s) {
-  const int64_t n = blockIdx.x, V = s.a.p.V > s.a.q.V ? s.a.p.V : s.a.q.V;
-  ChunkTable table;
-  table.sum = s.sum + n * chunk_count(V);
-  MixtureExecutor executor(table);
+  SPECDEC_DYNAMIC_SHARED(shared);
+  const int64_t n = cluster_index();
+  MixtureExecutor executor(s.room, shared);
   const Gap gap = row_gap(executor, s.a.target(n), s.a.draft(n));
   if (executor.leads()) s.a.write(n, gap);
 }
 
 void run(const RowGap& a, const Tensor& like) {
   const OnDeviceOf device(like);
+  const int64_t V = std::max(a.p.V, a.q.V);
+  const ClusterShape shape = cluster_shape<measure>("row_gap", a.N, pair_room(V), false);
   Scratch scratch;
-  const size_t sum = scratch.ask<float>(a.N * chunk_count(std::max(a.p.V, a.q.V)));
+  const ExecutorRoomPlan room(scratch, a.N, shape, V, false);
   scratch.allocate(like);
-  Pairs s{a, scratch.at<float>(sum)};
-  SPECDEC_LAUNCH("row_gap", measure, a.N, device.stream, s);
+  const Pairs s{a, room.in(scratch)};
+  SPECDEC_LAUNCH_CLUSTERS("row_gap", measure, a.N, shape, device.stream, s);
 }
 
 }  // namespace

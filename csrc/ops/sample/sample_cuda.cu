@@ -40,7 +40,10 @@ class SampleExecutor : public BlockExecutor {
     const double total = block_sum_of(p.row.V, sum_);
     if (total >= kEnough) return p;
     Dist left = p;
-    left.stats = block_stats_without(p, removed, s_.table(n_));
+    const ChunkTable table = s_.table(n_);
+    reduce_chunks_without(p, removed, 0, all_turns(p.row.V), table);
+    __syncthreads();
+    left.stats = block_stats_without(p, table, table.sum);
     return left.valid() ? left : Dist{};
   }
 

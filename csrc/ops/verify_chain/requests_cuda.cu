@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that ask for a rule, or for block verification: a block walks the draft of one of them.
+// Requests that ask for a rule, or for block verification: a cluster of blocks walks the draft of one of them.
 #include "requests.cuh"
 
 #include "../../cuda/mixture_executor.cuh"
@@ -19,28 +19,29 @@ class RequestExecutor : public MixtureExecutor {
 
 struct Requests {
   VerifyChain a;
-  ChunkTable table;               // of one row for each request
-  Position* positions = nullptr;  // [B, positions_of()]
+  ExecutorRoom room;
+  Position* positions = nullptr;  // [blocks, positions_of()]
 };
 
 __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s) {
-  const int64_t b = blockIdx.x;
+  SPECDEC_DYNAMIC_SHARED(shared);
+  const int64_t b = cluster_index();
   if (!s.a.present.has(b) || !s.a.by_rule(b)) return;
-  const int64_t V = s.a.target.rows.V > s.a.draft.rows.V ? s.a.target.rows.V : s.a.draft.rows.V;
-  RequestExecutor executor(s.table.row(b, chunk_count(V)));
-  verify_request(executor, s.a, b, s.positions + b * positions_of(s.a));
+  RequestExecutor executor(s.room, shared);
+  verify_request(executor, s.a, b, s.positions + blockIdx.x * positions_of(s.a));
 }
 
 }  // namespace
 
 void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream) {
+  const int64_t V = std::max(a.target.rows.V, a.draft.rows.V);
+  const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V), false);
   Scratch scratch;
-  const int64_t chunks = chunk_count(std::max(a.target.rows.V, a.draft.rows.V));
-  const TableRoom table(scratch, a.B, chunks, false);
-  const size_t positions = scratch.ask<Position>(a.B * positions_of(a));
+  const ExecutorRoomPlan room(scratch, a.B, shape, V, false);
+  const size_t positions = scratch.ask<Position>(shape.blocks(a.B) * positions_of(a));
   scratch.allocate(like);
-  const Requests s{a, table.in(scratch), scratch.at<Position>(positions)};
-  SPECDEC_LAUNCH("verify_chain", verify_requests, a.B, stream, s);
+  const Requests s{a, room.in(scratch), scratch.at<Position>(positions)};
+  SPECDEC_LAUNCH_CLUSTERS("verify_chain", verify_requests, a.B, shape, stream, s);
 }
 
 }  // namespace specdec

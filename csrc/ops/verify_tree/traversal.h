@@ -62,7 +62,7 @@ class Traversal {
     int64_t bottom = 0;
     if (child.tests.node > 0) {
       walk_.executor().sync();
-      if (walk_.executor().leads()) {
+      if (walk_.executor().keeps()) {
         Frame& frame = frames_[depth_];
         frame.node = top_, frame.rest = walk_.rest, frame.total = walk_.total, frame.p = walk_.own();
         frames_[depth_ + 1].q = walk_.known();

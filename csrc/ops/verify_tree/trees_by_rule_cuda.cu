@@ -8,13 +8,14 @@ namespace specdec {
 namespace {
 
 // What stands for p at every node with children, visited or not: so that many blocks do what costs most.
-__global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s, int64_t makers) {
-  for (int64_t i = blockIdx.x; i < s.a.B * s.a.N; i += makers) {
+__global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s) {
+  SPECDEC_DYNAMIC_SHARED(shared);
+  MixtureExecutor executor(s.room, shared);
+  for (int64_t i = blockIdx.x; i < s.a.B * s.a.N; i += gridDim.x) {
     const int64_t b = i / s.a.N;
     if (!s.a.present.has(b)) continue;
     const int32_t node = int32_t(i % s.a.N), depth = s.a.by_rule(b) ? s.a.depth_of(b, node) : -1;
     if (depth < 0) continue;
-    MixtureExecutor executor(s.table.row(blockIdx.x, chunk_count(s.a.widest())));
     Walk<MixtureExecutor> walk(executor, s.a, b, {nullptr, s.dists + b * s.a.N});
     walk.make_dist_of(node, tests_at(node, depth));
     NodeDist& x = s.dists[i];
@@ -31,18 +32,33 @@ class MadeExecutor : public MixtureExecutor {
 
 template <Methods kMethods>
 __global__ void __launch_bounds__(kThreads, 1) walk_by_rule(const Trees s) {
-  if (s.a.present.has(blockIdx.x) && s.a.by_rule(blockIdx.x)) s.walk<MadeExecutor, kMethods>(blockIdx.x);
+  SPECDEC_DYNAMIC_SHARED(shared);
+  const int64_t b = cluster_index();
+  if (s.a.present.has(b) && s.a.by_rule(b)) s.walk<MadeExecutor, kMethods>(b, shared);
+}
+
+template <Methods kMethods>
+void walk_with(const VerifyTree& a, const Tensor& like, [[maybe_unused]] cudaStream_t stream) {
+  const ClusterShape shape = cluster_shape<walk_by_rule<kMethods>>("verify_tree", a.B, shared_room(a), true);
+  Scratch scratch, of_makers;
+  const Trees walks(a, scratch, shape, like);
+  Trees laws = walks;
+  const int64_t makers = std::min<int64_t>(a.B * a.N, 1024);
+  const ClusterShape alone{1, PairRoom::kFixed};
+  const ExecutorRoomPlan plan = executor_room(of_makers, a, makers, alone);
+  of_makers.allocate(like);
+  laws.room = plan.in(of_makers);
+  SPECDEC_LAUNCH_CLUSTERS("verify_tree", make_node_laws, makers, alone, stream, laws);
+  SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_by_rule<kMethods>, a.B, shape, stream, walks);
 }
 
 }  // namespace
 
-void walk_trees_by_rule(const Trees& s, cudaStream_t stream) {
-  SPECDEC_LAUNCH("verify_tree", make_node_laws, s.makers(), stream, s, s.makers());
-  const Method method = s.a.method;
-  const auto walk = method == Method::kKseq        ? walk_by_rule<Methods::kKseq>
-                    : method == Method::kTraversal ? walk_by_rule<Methods::kTraversal>
-                                                   : walk_by_rule<Methods::kOthers>;
-  SPECDEC_LAUNCH("verify_tree", walk, s.a.B, stream, s);
+void walk_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream) {
+  const auto walk = a.method == Method::kKseq        ? walk_with<Methods::kKseq>
+                    : a.method == Method::kTraversal ? walk_with<Methods::kTraversal>
+                                                     : walk_with<Methods::kOthers>;
+  walk(a, like, stream);
 }
 
 }  // namespace specdec

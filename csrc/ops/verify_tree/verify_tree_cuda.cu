@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/stable/library.h>
 
-#include "../../cuda/residual_executor.cuh"
 #include "trees.cuh"
 #include "verify_tree_op.h"
 
@@ -10,16 +9,22 @@ namespace {
 
 // All methods in one kernel: what is large in it, the steps over V, they share.
 __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
-  if (!s.a.present.has(blockIdx.x)) return put_absent(s.a, blockIdx.x, threadIdx.x, kThreads);
-  if (!s.a.by_rule(blockIdx.x)) s.walk<ResidualExecutor>(blockIdx.x);
+  SPECDEC_DYNAMIC_SHARED(shared);
+  const int64_t b = cluster_index();
+  if (!s.a.present.has(b)) {
+    if (cluster_rank() == 0) put_absent(s.a, b, threadIdx.x, kThreads);
+    return;
+  }
+  if (!s.a.by_rule(b)) s.walk<ResidualExecutor>(b, shared);
 }
 
 void run(const VerifyTree& a, const Tensor& like) {
   const OnDeviceOf device(like);
+  if (a.rules) walk_trees_by_rule(a, like, device.stream);
+  const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a), true);
   Scratch scratch;
-  const Trees s(a, scratch, like);
-  if (a.rules) walk_trees_by_rule(s, device.stream);
-  SPECDEC_LAUNCH("verify_tree", walk_trees, a.B, device.stream, s);
+  const Trees s(a, scratch, shape, like);
+  SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_trees, a.B, shape, device.stream, s);
 }
 
 }  // namespace

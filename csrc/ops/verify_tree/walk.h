@@ -136,7 +136,7 @@ class Walk : public DraftDists<Executor> {
 
   SPECDEC_HD void push(const Subtraction& subtraction) {
     executor_.sync();
-    if (executor_.leads()) room_.subtractions[bottom() + rest.n] = subtraction;
+    if (executor_.keeps()) room_.subtractions[bottom() + rest.n] = subtraction;
     executor_.sync();
     ++rest.n;
     held_ = false;

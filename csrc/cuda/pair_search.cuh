@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over a pair of rows by a cluster of blocks. Where there is room for it each block keeps the weights of its
+// chunks in shared memory, so that rows are read once, however often they are asked; else they are read anew for each
+// pass. The same bits whatever the cluster's size: sums are made of chunks, and chunks are added up by classes that one
+// warp has alone.
+#pragma once
+
+#include "cluster.cuh"
+#include "cluster_launch.h"
+#include "pair_sums.cuh"
+
+namespace specdec {
+
+constexpr int kClasses = 128;  // chunk c is of class c % kClasses: of one block of a cluster, and of one of its warps
+
+struct ClassTable {
+  double sums[kClasses][kCandidates];
+};
+
+// The weights of the chunks that a block keeps, for its lanes without conflicts: eight of each row a group.
+struct KeptChunk {
+  float4 x[kGroups][2][kLanes], y[kGroups][2][kLanes];
+};
+
+SPECDEC_DEVICE void put(float4 (&to)[2][kLanes], const float* w) {
+  const int lane = int(threadIdx.x) % kLanes;
+  to[0][lane] = make_float4(w[0], w[1], w[2], w[3]), to[1][lane] = make_float4(w[4], w[5], w[6], w[7]);
+}
+SPECDEC_DEVICE void get(const float4 (&from)[2][kLanes], float* w) {
+  const int lane = int(threadIdx.x) % kLanes;
+  const float4 a = from[0][lane], b = from[1][lane];
+  w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
+}
+
+SPECDEC_DEVICE double warp_total(double x) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
+  return x;
+}
+
+// Where one pass leaves its sums, and what it keeps, or finds kept
+struct PairPass {
+  ClassTable* table;
+  KeptChunk* kept;
+};
+
+// In dynamic shared memory
+class PairRoom {
+ public:
+  static constexpr size_t kFixed = 2 * sizeof(ClassTable), kEach = sizeof(KeptChunk);  // bytes; and for a chunk kept
+
+  SPECDEC_DEVICE PairRoom(char* shared, bool keeps)
+      : tables_(reinterpret_cast<ClassTable*>(shared)),
+        kept_(keeps ? reinterpret_cast<KeptChunk*>(shared + kFixed) : nullptr) {
+    if (cluster_size() > 1) cluster_sync();  // whoever writes to another block's memory finds it there
+  }
+
+  // Who is late still reads the other table.
+  SPECDEC_DEVICE PairPass next() {
+    turn_ ^= 1;
+    return {tables_ + turn_, kept_};
+  }
+
+ private:
+  ClassTable* tables_;
+  KeptChunk* kept_;
+  int turn_ = 0;
+};
+
+// For pairs of V entries
+inline SharedRoom pair_room(int64_t V) { return {PairRoom::kFixed, chunk_count(V), PairRoom::kEach}; }
+
+// Leaves in the pass's table, of all blocks of the cluster, what add(x, y, sums) makes of the groups that read(i, c,
+// first, x, y) finds of chunk c, the block's i-th.
+template <int M, int kWide, class Read, class Add>
+SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, const Add& add) {
+  const int rank = cluster_rank(), size = cluster_size();
+  const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
+  for (int k = rank + int(threadIdx.x) * size; k < kClasses; k += kThreads * size) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) table.sums[k][m] = 0;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = warp, c = rank + warp * size; c < chunks; i += kWarps, c += kWarps * size) {
+    double sums[M] = {};
+#pragma unroll 1
+    for (int first = 0; first < kGroups; first += kWide / kGroup) {
+      float x[kWide], y[kWide];
+      read(i, c, first, x, y);
+#pragma unroll
+      for (int g = 0; g < kWide; g += kGroup) add(x + g, y + g, sums);
+    }
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      const double total = warp_total(sums[m]);
+      if (lane == 0) table.sums[c % kClasses][m] += total;
+    }
+  }
+  __syncthreads();
+  if (size == 1) return;
+  for (int j = threadIdx.x; j < kClasses / size * M; j += kThreads) {  // of this block's classes
+    double& sum = table.sums[rank + j / M * size][j % M];
+    for (int other = 0; other < size; ++other) {
+      if (other != rank) *of_rank(&sum, other) = sum;
+    }
+  }
+  cluster_sync();
+}
+
+template <int M>
+SPECDEC_DEVICE void totals_of(const ClassTable& table, double (&totals)[M]) {
+  const int lane = int(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    double own = 0;
+#pragma unroll
+    for (int k = 0; k < kClasses; k += kLanes) own += table.sums[k + lane][m];
+    totals[m] = warp_total(own);
+  }
+}
+
+template <class Weights>
+SPECDEC_DEVICE int pair_chunks(const Weights& p, const Dist& q) {
+  return int(chunk_count(p.V() > q.row.V ? p.V() : q.row.V));
+}
+
+// The totals of both rows; keeps their weights where it can.
+template <class Weights>
+SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairPass pass) {
+  if (!p.valid() || !q.valid()) return {NAN, NAN};
+  constexpr int N = Weights::kWide;
+  const auto read = [&](int i, int c, int first, float (&x)[N], float (&y)[N]) {
+    pair_weights(p, q, c, first, x, y);
+    if (!pass.kept) return;
+#pragma unroll
+    for (int g = 0; g < N / kGroup; ++g)
+      put(pass.kept[i].x[first + g], x + g * kGroup), put(pass.kept[i].y[first + g], y + g * kGroup);
+  };
+  add_up<2, N>(*pass.table, pair_chunks(p, q), read, [](const float* x, const float* y, double (&sums)[2]) {
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) sums[0] += x[e], sums[1] += y[e];
+  });
+  double sums[2];
+  totals_of(*pass.table, sums);
+  return {sums[0], sums[1]};
+}
+
+// Leaves sum (p - t q)+ of the pair that pair_masses() saw last, for totals_of().
+template <class Weights>
+SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
+                                       const PairPass pass) {
+  constexpr int N = Weights::kWide;
+  const auto add = [&](const float* x, const float* y, double (&sums)[kCandidates]) { add_clipped(x, y, t, sums); };
+  const auto get_kept = [&](int i, int, int first, float (&x)[N], float (&y)[N]) {
+#pragma unroll
+    for (int g = 0; g < N / kGroup; ++g)
+      get(pass.kept[i].x[first + g], x + g * kGroup), get(pass.kept[i].y[first + g], y + g * kGroup);
+  };
+  const auto read = [&](int, int c, int first, float (&x)[N], float (&y)[N]) { pair_weights(p, q, c, first, x, y); };
+  if (pass.kept)
+    add_up<kCandidates, N>(*pass.table, pair_chunks(p, q), get_kept, add);
+  else
+    add_up<kCandidates, N>(*pass.table, pair_chunks(p, q), read, add);
+}
+
+}  // namespace specdec
