@@ -34,24 +34,29 @@ SPECDEC_DEVICE Prefix<double> scan_chunks(int64_t V, const float* sums) {
 }
 SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) { return scan_chunks(V, sums).total; }
 
-// Inverse CDF in two levels: the chunk by its sum, then the id in it by weight(id).
-template <class Weight>
+// A thread's neighbours of a chunk that the block shares
+using ThreadRun = RunOf<kChunk / kThreads>;
+SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
+  return {chunk * kChunk + int64_t(threadIdx.x) * ThreadRun::kEntries};
+}
+
+// Inverse CDF in two levels: the chunk by its sum, then the id in it by weigh(a ThreadRun, w).
+template <class Weigh>
 SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const Prefix<double>& prefix, const float* sums,
-                                  const Weight& weight) {
+                                  const Weigh& weigh) {
   const double target = v * prefix.total;
   const Pick chunk = find(int(chunk_count(V)), target, prefix, [&](int c) { return double(__ldcg(sums + c)); });
   // The fraction of the chunk's own weight, since the rescan adds it up in another order. One thread divides: doubles
   // may be slow. The barriers of the scan make it known.
   __shared__ double fraction;
   if (threadIdx.x == 0) fraction = (target - chunk.before) / chunk.inside;
-  constexpr int kRun = kChunk / kThreads;
+  constexpr int kRun = ThreadRun::kEntries;
   const int first = chunk.index * kChunk, n = chunk_size(V, chunk.index), begin = int(threadIdx.x) * kRun;
   float w[kRun];
   double own = 0;
+  weigh(thread_run(chunk.index), w);
 #pragma unroll
-  for (int r = 0; r < kRun; ++r) w[r] = begin + r < n ? float(weight(first + begin + r)) : 0;
-#pragma unroll
-  for (int r = 0; r < kRun; ++r) own += w[r] > 0 ? w[r] : 0;
+  for (int r = 0; r < kRun; ++r) own += begin + r < n && w[r] > 0 ? w[r] : 0;
   const Prefix<double> inside = block_scan(own);
   return first + find<kRun>(n, fraction * inside.total, inside, [&](int i) { return double(w[i - begin]); }).index;
 }
@@ -176,22 +181,17 @@ class BlockExecutor {
 
   // Right after the sum
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(p.row.V, v, prefix_, sum_, [&](int64_t id) { return weight(p, q, id); });
+    return block_draw(p.row.V, v, prefix_, sum_, [&](const ThreadRun& at, auto& w) { specdec::weigh(p, q, at, w); });
   }
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
  protected:
-  SPECDEC_DEVICE float weight(const Dist& p, const Dist& q, int64_t v) const {
-    return removed_.has(v) ? 0 : weight_at(p, q, v);
-  }
-
   const RowStats stats_;
   float* sum_;
   const float* chunk_max_;
   Held held_;
   Prefix<double> prefix_{};  // of the sums that were added up last
-  Removed removed_;          // what draw() must not draw
 };
 
 }  // namespace specdec

@@ -105,17 +105,15 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.data) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
-// load_groups() of rows that do not start at a multiple of 16 bytes, and of the last chunk where groups are not whole:
-// entry by entry, eight under way at a time
+// N entries from `begin` on, groups of them as they lie in a chunk: entry by entry, eight under way at a time
 template <int N>
-SPECDEC_DEVICE void load_entries(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
-  const int64_t begin = chunk * kChunk + group_begin(first), rest = row.V - begin;
-  const int left =
-      rest < kChunk ? int(rest) : kChunk;  // entries from this lane's first one to the end of the row, or enough
+SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
+  const int64_t rest = row.V - begin;
+  const int left = rest < kChunk ? int(rest) : kChunk;  // entries to the end of the row, or enough
   if (row.dtype == kFloat32) {
     const float* from = opaque(static_cast<const float*>(row.data) + begin);
 #pragma unroll
-    for (int r = 0; r < N * kGroup; ++r) {
+    for (int r = 0; r < N; ++r) {
       const int step = r / kGroup * (kLanes * kGroup) + r % kGroup;
       z[r] = step < left ? __ldg(from + step) : pad;
     }
@@ -124,25 +122,26 @@ SPECDEC_DEVICE void load_entries(const Row& row, int64_t chunk, int first, float
   const bool brain = row.dtype == kBFloat16;
   const uint16_t pad_bits = pad == 0 ? 0 : brain ? 0xff80 : 0xfc00;
   const uint16_t* from = opaque(static_cast<const uint16_t*>(row.data) + begin);
+  constexpr int kAtOnce = N < kGroup ? N : kGroup;
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    uint32_t bits[kGroup];
+  for (int j = 0; j < N / kAtOnce; ++j) {
+    uint32_t bits[kAtOnce];
 #pragma unroll
-    for (int e = 0; e < kGroup; ++e)
+    for (int e = 0; e < kAtOnce; ++e)
       bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
 #pragma unroll
-    for (int e = 0; e < kGroup; ++e)
-      z[j * kGroup + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
+    for (int e = 0; e < kAtOnce; ++e)
+      z[j * kAtOnce + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
 
 // Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way
-// before one is used.
+// before one is used, where the row starts at a multiple of 16 bytes and the chunk has whole groups.
 template <int N>
 SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
   const int64_t rest = row.V - chunk * kChunk;
   const int left = rest < kChunk ? int(rest) : kChunk;
-  if (!aligned(row) || left % kGroup != 0) return load_entries<N>(row, chunk, first, pad, z);
+  if (!aligned(row) || left % kGroup != 0) return load_entries(row, chunk * kChunk + group_begin(first), pad, z);
   with_dtype(row.dtype, [&](auto type) {
     Group<decltype(type)::value> raw[N];
     const char* at = group_at<decltype(type)::value>(row, chunk, first);
@@ -157,5 +156,29 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
     for (int r = 0; r < N * kGroup; ++r) z[r] = raw[r / kGroup][r % kGroup];
   });
 }
+
+// Which N entries of a row a thread has at hand: groups of a chunk, or the neighbours from one on. id() of each; no id
+// lies before begin(), which is the same for all lanes of a warp; load() as load_groups().
+template <int N>
+struct GroupsOf {
+  static constexpr int kEntries = N * kGroup;
+  int64_t chunk;
+  int first = 0;
+
+  SPECDEC_DEVICE int64_t id(int r) const { return id_of(chunk, first, r); }
+  SPECDEC_DEVICE int64_t begin() const { return chunk * kChunk; }
+  SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[kEntries]) const {
+    load_groups<N>(row, chunk, first, pad, z);
+  }
+};
+template <int N>
+struct RunOf {
+  static constexpr int kEntries = N;
+  int64_t first;
+
+  SPECDEC_DEVICE int64_t id(int r) const { return first + r; }
+  SPECDEC_DEVICE int64_t begin() const { return first; }
+  SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const { load_entries(row, first, pad, z); }
+};
 
 }  // namespace specdec

@@ -6,66 +6,58 @@
 
 namespace specdec {
 
-constexpr int kHeld = kPairs * kGroup;  // entries of a lane at a time
-
 // q as a residual sees it, a one-hot's too; 0 beyond the row
-template <int N>
-SPECDEC_DEVICE void mixture_draft_groups(const Dist& q, int64_t chunk, int first, float (&y)[N]) {
-  const bool row = has_row(q) && chunk * kChunk < q.row.V;
-  if (row) return draft_groups(q, Removed{}, chunk, first, y);
+template <class At>
+SPECDEC_DEVICE void mixture_draft_weights(const Dist& q, const At& at, float (&y)[At::kEntries]) {
+  if (has_row(q) && at.begin() < q.row.V) return draft_weights(q, Removed{}, at, y);
   const int64_t hot = q.kind == Kind::kOneHot ? q.hot : -1;
 #pragma unroll
-  for (int r = 0; r < N; ++r) y[r] = id_of(chunk, first, r) == hot;
+  for (int r = 0; r < At::kEntries; ++r) y[r] = at.id(r) == hot;
 }
 
 // Whether q is kept, bit by bit; a one-hot score row says no more than q, `y`, does.
-template <int N>
-SPECDEC_DEVICE uint32_t kept_groups(const Mixture& mixture, int64_t V, int64_t chunk, int first, const float (&y)[N]) {
+template <class At>
+SPECDEC_DEVICE uint32_t kept_of(const Mixture& mixture, int64_t V, const At& at, const float (&y)[At::kEntries]) {
+  constexpr int N = At::kEntries;
   float z[N];
-  const bool row = has_row(mixture.score_row) && chunk * kChunk < mixture.score_row.row.V;
-  if (row) load_groups<N / kGroup>(mixture.score_row.row, chunk, first, -HUGE_VALF, z);
+  const bool row = has_row(mixture.score_row) && at.begin() < mixture.score_row.row.V;
+  if (row) at.load(mixture.score_row.row, -HUGE_VALF, z);
   const float threshold = mixture.threshold;
   uint32_t kept = 0;
 #pragma unroll
-  for (int r = 0; r < N; ++r) kept |= uint32_t((row ? z[r] : y[r]) >= threshold && id_of(chunk, first, r) < V) << r;
+  for (int r = 0; r < N; ++r) kept |= uint32_t((row ? z[r] : y[r]) >= threshold && at.id(r) < V) << r;
   return kept;
 }
 
 // The weights of p, which become those of the mixture
-template <int N>
-SPECDEC_DEVICE void mixture_groups(int64_t V, const Mixture& mixture, int64_t chunk, int first, float (&w)[N]) {
+template <class At>
+SPECDEC_DEVICE void mix(int64_t V, const Mixture& mixture, const At& at, float (&w)[At::kEntries]) {
+  constexpr int N = At::kEntries;
   float y[N];
-  mixture_draft_groups(mixture.q, chunk, first, y);
+  mixture_draft_weights(mixture.q, at, y);
   if (mixture.capped) {
     const float of_q = mixture.of_q, of_p = mixture.of_p, m = mixture.m, minus = mixture.minus;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
       const float left = capped_weight(w[r], y[r], of_q, of_p, m, minus);
-      w[r] = id_of(chunk, first, r) < V ? left : 0.0f;
+      w[r] = at.id(r) < V ? left : 0.0f;
     }
     return;
   }
-  const uint32_t keeps = kept_groups(mixture, V, chunk, first, y);
+  const uint32_t keeps = kept_of(mixture, V, at, y);
   const float of_p = mixture.m * mixture.of_p, kept = mixture.kept(), minus = -mixture.minus;
 #pragma unroll
   for (int r = 0; r < N; ++r) {
     const float left = mixed_weight(w[r], y[r], of_p, keeps >> r & 1 ? kept : minus);
-    w[r] = id_of(chunk, first, r) < V ? left : 0.0f;
+    w[r] = at.id(r) < V ? left : 0.0f;
   }
 }
 
-// The weights of two groups of a chunk before any subtraction; 0 beyond p's row.
-template <int N>
-SPECDEC_DEVICE void weight_groups(const Residual& residual, int64_t chunk, int first, float (&w)[N]) {
-  DistWeights{residual.p}(chunk, first, w);
-  if (residual.mixture && chunk * kChunk < residual.p.row.V)
-    mixture_groups(residual.p.row.V, *residual.mixture, chunk, first, w);
-}
-
-SPECDEC_DEVICE float mixture_weight_at(const Mixture& mixture, int64_t v, float x) {
-  float y = mixture.q.kind == Kind::kOneHot && v == mixture.q.hot;
-  if (has_row(mixture.q)) y = v < mixture.q.row.V ? draft_weight(mixture.q, load_scalar(mixture.q.row, v)) : 0.0f;
-  return mixture.weight_of(x, y, v);
+// The weights before any subtraction; 0 beyond p's row.
+template <class At>
+SPECDEC_DEVICE void weigh_mixed(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
+  DistWeights{residual.p}(at, w);
+  if (residual.mixture && at.begin() < residual.p.row.V) mix(residual.p.row.V, *residual.mixture, at, w);
 }
 
 // -x exp(x) with x = (z - max) * scale, 0 below the cutoff
@@ -81,18 +73,18 @@ namespace apart {
 #define SPECDEC_APART static __device__ __attribute__((noinline))
 
 SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
-  return cluster_sum_over(residual->p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
-    weight_groups(*residual, chunk, first, w);
-    subtract_groups(*residual, chunk, first, w);
+  return cluster_sum_over(residual->p.row.V, sums, [&](const auto& at, auto& w) {
+    weigh_mixed(*residual, at, w);
+    subtract(*residual, at, w);
   });
 }
 
 SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
-  return block_draw(residual->p.row.V, v, scan_chunks(residual->p.row.V, sums), sums, [&](int64_t id) {
-    const Dist& p = residual->p;
-    const float x = p.kind == Kind::kOneHot ? float(id == p.hot) : target_weight(p, load_scalar(p.row, id));
-    return subtracted_weight_at(*residual, id, residual->mixture ? mixture_weight_at(*residual->mixture, id, x) : x);
-  });
+  return block_draw(residual->p.row.V, v, scan_chunks(residual->p.row.V, sums), sums,
+                    [&](const ThreadRun& at, auto& w) {
+                      weigh_mixed(*residual, at, w);
+                      subtract(*residual, at, w);
+                    });
 }
 
 // The weights of a law without subtractions
@@ -102,8 +94,9 @@ struct ResidualWeights {
 
   SPECDEC_DEVICE bool valid() const { return residual.p.valid(); }
   SPECDEC_DEVICE int64_t V() const { return residual.p.row.V; }
-  SPECDEC_DEVICE void operator()(int64_t chunk, int first, float (&x)[kWide]) const {
-    weight_groups(residual, chunk, first, x);
+  template <class At>
+  SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {
+    weigh_mixed(residual, at, x);
   }
 };
 
@@ -122,32 +115,31 @@ SPECDEC_APART void clipped_sums(const Pair* pair, float4 t, PairPass pass) {
 }
 
 SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
-  return cluster_sum_over(p->row.V, sums,
-                          [&](int64_t chunk, int first, float (&w)[kHeld]) { weigh_groups(*p, *q, chunk, first, w); });
+  return cluster_sum_over(p->row.V, sums, [&](const auto& at, auto& w) { weigh(*p, *q, at, w); });
 }
 
 SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
-  return cluster_sum_over(row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
-    load_groups<kPairs>(row, chunk, first, logits ? -HUGE_VALF : 0, w);
+  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+    at.load(row, logits ? -HUGE_VALF : 0, w);
 #pragma unroll
-    for (int r = 0; r < kHeld; ++r) w[r] = logits ? surprise(stats, w[r]) : w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
+    for (int r = 0; r < at.kEntries; ++r) w[r] = logits ? surprise(stats, w[r]) : w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
   });
 }
 
 SPECDEC_APART double count_above(Row row, float least, float* sums) {
-  return cluster_sum_over(row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
-    load_groups<kPairs>(row, chunk, first, -HUGE_VALF, w);
+  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+    at.load(row, -HUGE_VALF, w);
 #pragma unroll
-    for (int r = 0; r < kHeld; ++r) w[r] = w[r] > least;
+    for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > least;
   });
 }
 
 SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums) {
-  return cluster_sum_over(mixture->q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kHeld]) {
-    draft_groups(mixture->q, Removed{}, chunk, first, w);
-    const uint32_t kept = kept_groups(*mixture, V, chunk, first, w);
+  return cluster_sum_over(mixture->q.row.V, sums, [&](const auto& at, auto& w) {
+    draft_weights(mixture->q, Removed{}, at, w);
+    const uint32_t kept = kept_of(*mixture, V, at, w);
 #pragma unroll
-    for (int r = 0; r < kHeld; ++r) w[r] = kept >> r & 1 ? 0.0f : w[r];
+    for (int r = 0; r < at.kEntries; ++r) w[r] = kept >> r & 1 ? 0.0f : w[r];
   });
 }
 
@@ -158,10 +150,10 @@ SPECDEC_APART double largest_prob(Row row, float* most) {
     bool bad = false;
 #pragma unroll 1
     for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
-      float z[kHeld];
+      float z[kPairs * kGroup];
       load_groups<kPairs>(row, c, first, 0, z);
 #pragma unroll
-      for (int r = 0; r < kHeld; ++r) max = fmaxf(max, z[r]), bad |= !(z[r] < HUGE_VALF);
+      for (int r = 0; r < kPairs * kGroup; ++r) max = fmaxf(max, z[r]), bad |= !(z[r] < HUGE_VALF);
     }
     max = __any_sync(kFullWarp, bad) ? HUGE_VALF : warp_max(max);
     if (threadIdx.x % kLanes == 0) __stcg(most + c, max);

@@ -131,7 +131,7 @@ SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairP
   if (!p.valid() || !q.valid()) return {NAN, NAN};
   constexpr int N = Weights::kWide;
   const auto read = [&](int i, int c, int first, float (&x)[N], float (&y)[N]) {
-    pair_weights(p, q, c, first, x, y);
+    pair_weights(p, q, GroupsOf<N / kGroup>{c, first}, x, y);
     if (!pass.kept) return;
 #pragma unroll
     for (int g = 0; g < N / kGroup; ++g)
@@ -157,7 +157,9 @@ SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const fl
     for (int g = 0; g < N / kGroup; ++g)
       get(pass.kept[i].x[first + g], x + g * kGroup), get(pass.kept[i].y[first + g], y + g * kGroup);
   };
-  const auto read = [&](int, int c, int first, float (&x)[N], float (&y)[N]) { pair_weights(p, q, c, first, x, y); };
+  const auto read = [&](int, int c, int first, float (&x)[N], float (&y)[N]) {
+    pair_weights(p, q, GroupsOf<N / kGroup>{c, first}, x, y);
+  };
   if (pass.kept)
     add_up<kCandidates, N>(*pass.table, pair_chunks(p, q), get_kept, add);
   else

@@ -21,27 +21,30 @@ struct DistWeights {
 
   SPECDEC_DEVICE bool valid() const { return p.valid(); }
   SPECDEC_DEVICE int64_t V() const { return p.row.V; }
-  template <int N>
-  SPECDEC_DEVICE void operator()(int64_t chunk, int first, float (&x)[N]) const {
-    if (has_row(p) && chunk * kChunk < p.row.V) {
-      load_groups<N / kGroup>(p.row, chunk, first, pad_of(p), x);
+  template <class At>
+  SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {
+    constexpr int N = At::kEntries;
+    if (has_row(p) && at.begin() < p.row.V) {
+      at.load(p.row, pad_of(p), x);
 #pragma unroll
       for (int r = 0; r < N; ++r) x[r] = target_weight(p, x[r]);
     } else {
 #pragma unroll
-      for (int r = 0; r < N; ++r) x[r] = p.kind == Kind::kOneHot && id_of(chunk, first, r) == p.hot;
+      for (int r = 0; r < N; ++r) x[r] = p.kind == Kind::kOneHot && at.id(r) == p.hot;
     }
   }
 };
 
 // Entries of both rows: p's are a law's weights.
-template <int N, class Weights>
-SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, int64_t c, int first, float (&x)[N], float (&y)[N]) {
-  p(c, first, x);
+template <class Weights, class At>
+SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, float (&x)[At::kEntries],
+                                 float (&y)[At::kEntries]) {
+  constexpr int N = At::kEntries;
+  p(at, x);
 #pragma unroll
-  for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && id_of(c, first, r) == q.hot;
-  if (!has_row(q) || c * kChunk >= q.row.V) return;
-  load_groups<N / kGroup>(q.row, c, first, pad_of(q), y);
+  for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && at.id(r) == q.hot;
+  if (!has_row(q) || at.begin() >= q.row.V) return;
+  at.load(q.row, pad_of(q), y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = pair_draft_weight(q, y[r]);
 }

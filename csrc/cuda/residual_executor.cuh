@@ -9,26 +9,28 @@
 
 namespace specdec {
 
-// Groups of a chunk of q as a residual sees them, without ids that were taken out; 0 beyond the row.
-template <int N>
-SPECDEC_DEVICE void draft_groups(const Dist& q, const Removed& removed, int64_t chunk, int first, float (&y)[N]) {
-  load_groups<N / kGroup>(q.row, chunk, first, pad_of(q), y);
+// Entries of q as a residual sees them, without ids that were taken out; 0 beyond the row.
+template <class At>
+SPECDEC_DEVICE void draft_weights(const Dist& q, const Removed& removed, const At& at, float (&y)[At::kEntries]) {
+  constexpr int N = At::kEntries;
+  at.load(q.row, pad_of(q), y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = draft_weight(q, y[r]);
 #pragma unroll 1
   for (int64_t i = 0; i < removed.n; ++i) {
     const int64_t id = removed[i];
-    if (id < chunk * kChunk || id >= (chunk + 1) * kChunk) continue;
+    if (id < at.begin() || id >= at.begin() + kChunk) continue;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      if (id_of(chunk, first, r) == id) y[r] = 0;
+      if (at.id(r) == id) y[r] = 0;
     }
   }
 }
 
-// What its subtractions leave of two groups of a chunk
-SPECDEC_DEVICE void subtract_groups(const Residual& residual, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
-  constexpr int N = kPairs * kGroup;
+// What its subtractions leave of entries that weigh w
+template <class At>
+SPECDEC_DEVICE void subtract(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
+  constexpr int N = At::kEntries;
 #pragma unroll 1
   for (int64_t j = 0; j < residual.n; ++j) {
     const Subtraction& subtraction = residual.subtractions[j];
@@ -39,56 +41,37 @@ SPECDEC_DEVICE void subtract_groups(const Residual& residual, int64_t chunk, int
       const int64_t hot = subtraction.q.hot;
 #pragma unroll
       for (int r = 0; r < N; ++r) {
-        if (id_of(chunk, first, r) == hot) w[r] *= 0;
+        if (at.id(r) == hot) w[r] *= 0;
       }
-    } else if (subtraction.q.kind != Kind::kNothing && chunk * kChunk < subtraction.q.row.V) {
+    } else if (subtraction.q.kind != Kind::kNothing && at.begin() < subtraction.q.row.V) {
       const float s = subtraction.s, cap = subtraction.cap;
       float y[N];
-      draft_groups(subtraction.q, removed_by(residual.subtractions, j), chunk, first, y);
+      draft_weights(subtraction.q, removed_by(residual.subtractions, j), at, y);
 #pragma unroll
       for (int r = 0; r < N; ++r) w[r] = subtracted_weight(w[r], y[r], s, cap);
     }
   }
 }
 
-// The weights of two groups of a chunk; 0 beyond the row of p, which has one.
-SPECDEC_DEVICE void residual_groups(const Residual& residual, int64_t chunk, int first, float (&w)[kPairs * kGroup]) {
-  load_groups<kPairs>(residual.p.row, chunk, first, pad_of(residual.p), w);
+// The weights of a residual; 0 beyond the row of p, which has one.
+template <class At>
+SPECDEC_DEVICE void weigh(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
+  at.load(residual.p.row, pad_of(residual.p), w);
 #pragma unroll
-  for (int r = 0; r < kPairs * kGroup; ++r) w[r] = target_weight(residual.p, w[r]);
-  subtract_groups(residual, chunk, first, w);
+  for (int r = 0; r < At::kEntries; ++r) w[r] = target_weight(residual.p, w[r]);
+  subtract(residual, at, w);
 }
 
-// What its subtractions leave of w
-SPECDEC_DEVICE float subtracted_weight_at(const Residual& residual, int64_t v, float w) {
-#pragma unroll 1
-  for (int64_t j = 0; j < residual.n; ++j) {
-    const Subtraction& subtraction = residual.subtractions[j];
-    w *= subtraction.m;
-    if (subtraction.q.kind == Kind::kOneHot) {
-      if (subtraction.q.hot == v) w *= 0;
-    } else if (subtraction.q.kind != Kind::kNothing && v < subtraction.q.row.V && !residual.is_removed(v, j)) {
-      const float y = draft_weight(subtraction.q, load_scalar(subtraction.q.row, v));
-      w = subtracted_weight(w, y, subtraction.s, subtraction.cap);
-    }
-  }
-  return w;
-}
-
-SPECDEC_DEVICE float residual_weight_at(const Residual& residual, int64_t v) {
-  return subtracted_weight_at(residual, v, target_weight(residual.p, load_scalar(residual.p.row, v)));
-}
-
-// Leaves what groups(chunk, first, w) makes of a row, added up chunk by chunk; returns the total.
-template <class Groups>
-SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Groups& groups) {
+// Leaves what weigh(at, w) makes of a row, added up chunk by chunk; returns the total.
+template <class Weigh>
+SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weigh) {
   const int64_t chunks = chunk_count(V);
   for_chunks(chunks, cluster_rank(), cluster_turns(chunks), [&](int64_t c) {
     float sum[2] = {0, 0};
 #pragma unroll 1
     for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
       float w[kPairs * kGroup];
-      groups(c, first, w);
+      weigh(GroupsOf<kPairs>{c, first}, w);
 #pragma unroll
       for (int r = 0; r < kPairs * kGroup; ++r) sum[r % 2] += w[r];
     }
@@ -138,9 +121,7 @@ SPECDEC_STEP RowStats step_stats(Row row, Filters filters, ChunkTable table, flo
 }
 
 SPECDEC_STEP double step_sum(Residual residual, float* sums) {
-  return cluster_sum_over(residual.p.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
-    residual_groups(residual, chunk, first, w);
-  });
+  return cluster_sum_over(residual.p.row.V, sums, [&](const auto& at, auto& w) { weigh(residual, at, w); });
 }
 
 SPECDEC_STEP RowStats step_stats_without(Dist q, Removed removed, ChunkTable table, float* sums) {
@@ -150,14 +131,12 @@ SPECDEC_STEP RowStats step_stats_without(Dist q, Removed removed, ChunkTable tab
 }
 
 SPECDEC_STEP double step_mass_without(Dist q, Removed removed, float* sums) {
-  return cluster_sum_over(q.row.V, sums, [&](int64_t chunk, int first, float (&w)[kPairs* kGroup]) {
-    draft_groups(q, removed, chunk, first, w);
-  });
+  return cluster_sum_over(q.row.V, sums, [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
 }
 
 SPECDEC_STEP int64_t step_draw(Residual residual, double v, const float* sums) {
   return block_draw(residual.p.row.V, v, scan_chunks(residual.p.row.V, sums), sums,
-                    [&](int64_t id) { return residual_weight_at(residual, id); });
+                    [&](const auto& at, auto& w) { weigh(residual, at, w); });
 }
 
 SPECDEC_STEP PairMass step_masses(Dist p, Dist q, PairPass pass) { return pair_masses(DistWeights{p}, q, pass); }

@@ -61,23 +61,15 @@ SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0
 
 SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
 
-// (p - q)+ at one id; p has a row.
-SPECDEC_DEVICE float weight_at(const Dist& p, const Dist& q, int64_t v) {
-  const float w = target_weight(p, load_scalar(p.row, v));
-  if (q.kind == Kind::kNothing) return w;
-  if (q.kind == Kind::kOneHot) return v == q.hot ? w - w : w;  // NaN stays
-  if (v >= q.row.V) return w;
-  return positive(w - draft_weight(q, load_scalar(q.row, v)));
-}
-
-// (p - q)+ of N entries of a chunk, some groups; 0 beyond the row. p has a row.
+// (p - q)+ of the entries of `at`, a GroupsOf or a RunOf; 0 beyond the row. p has a row.
 constexpr int kPairs = 2;  // groups that most loops over two rows take at a time
-template <int N>
-SPECDEC_DEVICE void weigh_groups(const Dist& p, const Dist& q, int64_t chunk, int first, float (&w)[N]) {
+template <class At>
+SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries]) {
+  constexpr int N = At::kEntries;
   float y[N];
-  load_groups<N / kGroup>(p.row, chunk, first, pad_of(p), w);
-  const bool minus_row = has_row(q) && chunk * kChunk < q.row.V;
-  if (minus_row) load_groups<N / kGroup>(q.row, chunk, first, pad_of(q), y);
+  at.load(p.row, pad_of(p), w);
+  const bool minus_row = has_row(q) && at.begin() < q.row.V;
+  if (minus_row) at.load(q.row, pad_of(q), y);
 #pragma unroll
   for (int r = 0; r < N; ++r) w[r] = target_weight(p, w[r]);
   if (minus_row) {
@@ -86,7 +78,7 @@ SPECDEC_DEVICE void weigh_groups(const Dist& p, const Dist& q, int64_t chunk, in
   } else if (q.kind == Kind::kOneHot) {
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      if (chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup == q.hot) w[r] -= w[r];  // NaN stays
+      if (at.id(r) == q.hot) w[r] -= w[r];  // NaN stays
     }
   }
 }
@@ -98,7 +90,7 @@ SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
 #pragma unroll 1
   for (int first = 0; first < kGroups; first += kAtOnce) {
     float w[kAtOnce * kGroup];
-    weigh_groups(p, q, chunk, first, w);
+    weigh(p, q, GroupsOf<kAtOnce>{chunk, first}, w);
 #pragma unroll
     for (int r = 0; r < kAtOnce * kGroup; ++r) sum[r % 2] += w[r];
   }
@@ -136,7 +128,7 @@ SPECDEC_DEVICE void write_chunk(const Dist& p, const Dist& q, int64_t chunk, dou
 #pragma unroll 1
   for (int first = 0; first < kGroups; first += kPairs) {
     float w[kPairs * kGroup];
-    weigh_groups(p, q, chunk, first, w);
+    weigh(p, q, GroupsOf<kPairs>{chunk, first}, w);
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
       const int64_t v = chunk * kChunk + group_begin(first + j);

@@ -23,7 +23,8 @@ class SampleExecutor : public BlockExecutor {
 
   // Adds the sums up anew: over many draws there is no register to keep what sum() found.
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(p.row.V, v, scan_chunks(p.row.V, sum_), sum_, [&](int64_t id) { return weight(p, q, id); });
+    return block_draw(p.row.V, v, scan_chunks(p.row.V, sum_), sum_,
+                      [&](const ThreadRun& at, auto& w) { weigh_left(p, q, at, w); });
   }
 
   // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left
@@ -32,9 +33,12 @@ class SampleExecutor : public BlockExecutor {
   SPECDEC_DEVICE Dist exclude(const Dist& p, const Removed& removed) {
     removed_ = removed;
     __syncthreads();
-    const int64_t chunk = removed[removed.n - 1] / kChunk, first = chunk * kChunk;
-    const double rest =
-        block_sum<double>(chunk_size(p.row.V, chunk), [&](int i) { return double(weight(p, Dist{}, first + i)); });
+    const int64_t chunk = removed[removed.n - 1] / kChunk;
+    float w[ThreadRun::kEntries];
+    weigh_left(p, Dist{}, thread_run(chunk), w);
+    double own = 0;
+    for (const float x : w) own += x;
+    const double rest = block_scan(own).total;
     if (leads()) __stcg(sum_ + chunk, float(rest));
     __syncthreads();
     const double total = block_sum_of(p.row.V, sum_);
@@ -48,8 +52,19 @@ class SampleExecutor : public BlockExecutor {
   }
 
  private:
+  // Without what was drawn before
+  SPECDEC_DEVICE void weigh_left(const Dist& p, const Dist& q, const ThreadRun& at,
+                                 float (&w)[ThreadRun::kEntries]) const {
+    weigh(p, q, at, w);
+#pragma unroll
+    for (int r = 0; r < ThreadRun::kEntries; ++r) {
+      if (removed_.has(at.id(r))) w[r] = 0;
+    }
+  }
+
   const Draws& s_;
   const int64_t n_;
+  Removed removed_;
 };
 
 template <bool kFiltered>
