@@ -185,7 +185,7 @@ CUDA = {
     ),
     "eta without ids behind p's vocabulary": (
         TEAM,
-        "(row ? z[r] : y[r]) >= threshold && id_of(chunk, first, r) < V",
+        "(row ? z[r] : y[r]) >= threshold && at.id(r) < V",
         "(row ? z[r] : y[r]) >= threshold",
         agrees("wide draft", "token"),
     ),
