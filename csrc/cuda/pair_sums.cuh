@@ -8,12 +8,6 @@
 
 namespace specdec {
 
-// q(v) as a residual sees it; what is not finite becomes NaN.
-SPECDEC_DEVICE float pair_draft_weight(const Dist& q, float z) {
-  const float w = target_weight(q, z);
-  return w <= 1.0f + 1e-3f ? fminf(w, 1.0f) : w - w;
-}
-
 // The weights of a law, group by group
 struct DistWeights {
   static constexpr int kWide = kPairs * kGroup;  // entries at a time: as many as registers allow
@@ -26,8 +20,7 @@ struct DistWeights {
     constexpr int N = At::kEntries;
     if (has_row(p) && at.begin() < p.row.V) {
       at.load(p.row, pad_of(p), x);
-#pragma unroll
-      for (int r = 0; r < N; ++r) x[r] = target_weight(p, x[r]);
+      to_target_weights(p, x);
     } else {
 #pragma unroll
       for (int r = 0; r < N; ++r) x[r] = p.kind == Kind::kOneHot && at.id(r) == p.hot;
@@ -35,18 +28,23 @@ struct DistWeights {
   }
 };
 
-// Entries of both rows: p's are a law's weights.
+// Entries of both rows: p's are a law's weights, and q's those that a residual sees; what is not finite is NaN.
 template <class Weights, class At>
 SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, float (&x)[At::kEntries],
                                  float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
+  const bool row = has_row(q) && at.begin() < q.row.V;
+  if (row) {
+    at.load(q.row, pad_of(q), y);  // on its way while p's weights are made
+  } else {
+#pragma unroll
+    for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && at.id(r) == q.hot;
+  }
   p(at, x);
+  if (!row) return;
+  to_target_weights(q, y);
 #pragma unroll
-  for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && at.id(r) == q.hot;
-  if (!has_row(q) || at.begin() >= q.row.V) return;
-  at.load(q.row, pad_of(q), y);
-#pragma unroll
-  for (int r = 0; r < N; ++r) y[r] = pair_draft_weight(q, y[r]);
+  for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];
 }
 
 // Of 8 neighbours: three roundings of a sum at most in float32 (core/pair_sums.h)

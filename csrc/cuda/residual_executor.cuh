@@ -14,8 +14,7 @@ template <class At>
 SPECDEC_DEVICE void draft_weights(const Dist& q, const Removed& removed, const At& at, float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
   at.load(q.row, pad_of(q), y);
-#pragma unroll
-  for (int r = 0; r < N; ++r) y[r] = draft_weight(q, y[r]);
+  to_draft_weights(q, y);
 #pragma unroll 1
   for (int64_t i = 0; i < removed.n; ++i) {
     const int64_t id = removed[i];
@@ -57,8 +56,7 @@ SPECDEC_DEVICE void subtract(const Residual& residual, const At& at, float (&w)[
 template <class At>
 SPECDEC_DEVICE void weigh(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
   at.load(residual.p.row, pad_of(residual.p), w);
-#pragma unroll
-  for (int r = 0; r < At::kEntries; ++r) w[r] = target_weight(residual.p, w[r]);
+  to_target_weights(residual.p, w);
   subtract(residual, at, w);
 }
 

@@ -48,13 +48,22 @@ struct ProbWeights {
   SPECDEC_DEVICE float of_draft(float z) const { return z > 0 && z <= 1.0f + 1e-3f ? fminf(z, 1.0f) : 0.0f; }
 };
 
-// p(v) of a dist that has a row, from the entry of that row; NaN of a probability that is none
-SPECDEC_DEVICE float target_weight(const Dist& p, float z) {
-  return p.kind == Kind::kProbs ? clean_prob(z) : LogitWeights(p).of_target(z);
+// What entries of a dist's row weigh, in their place; NaN of a probability that is none
+template <int N>
+SPECDEC_DEVICE void to_target_weights(const Dist& p, float (&z)[N]) {
+  const auto weigh = [&](const auto& weights) {
+#pragma unroll
+    for (int r = 0; r < N; ++r) z[r] = weights.of_target(z[r]);
+  };
+  p.kind == Kind::kProbs ? weigh(ProbWeights(p)) : weigh(LogitWeights(p));
 }
-
-SPECDEC_DEVICE float draft_weight(const Dist& q, float z) {
-  return q.kind == Kind::kProbs ? ProbWeights(q).of_draft(z) : LogitWeights(q).of_draft(z);
+template <int N>
+SPECDEC_DEVICE void to_draft_weights(const Dist& q, float (&z)[N]) {
+  const auto weigh = [&](const auto& weights) {
+#pragma unroll
+    for (int r = 0; r < N; ++r) z[r] = weights.of_draft(z[r]);
+  };
+  q.kind == Kind::kProbs ? weigh(ProbWeights(q)) : weigh(LogitWeights(q));
 }
 
 SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0f : -HUGE_VALF; }
@@ -70,11 +79,11 @@ SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)
   at.load(p.row, pad_of(p), w);
   const bool minus_row = has_row(q) && at.begin() < q.row.V;
   if (minus_row) at.load(q.row, pad_of(q), y);
-#pragma unroll
-  for (int r = 0; r < N; ++r) w[r] = target_weight(p, w[r]);
+  to_target_weights(p, w);
   if (minus_row) {
+    to_draft_weights(q, y);
 #pragma unroll
-    for (int r = 0; r < N; ++r) w[r] = positive(w[r] - draft_weight(q, y[r]));
+    for (int r = 0; r < N; ++r) w[r] = positive(w[r] - y[r]);
   } else if (q.kind == Kind::kOneHot) {
 #pragma unroll
     for (int r = 0; r < N; ++r) {
