@@ -110,7 +110,7 @@ def predict(
     for line in tails(model):
         print(line)
     out = {}
-    widths = (1, 8, 16) if limits else (1,)
+    widths = (8, 1, 16) if limits else (8, 1)
     for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha, widths):
         print(prediction)
         out[prediction.name] = prediction.us

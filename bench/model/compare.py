@@ -58,7 +58,7 @@ def known(op: str, label: str) -> Us | None:
         if op == "sample" and m[3] == " k=1":
             return lambda s: calls.sample(s, N, V)
         if op == "kseq_rho" and m[3] == " k=4":
-            return lambda s: walks.walk(s, N, V, KSEQ)
+            return lambda s: walks.walk(s, N, V, KSEQ, walks.blocks_of(s, N))
     return None
 
 

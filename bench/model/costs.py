@@ -45,6 +45,7 @@ OTHERWISE = {  # where a library lacks the kernel
     "scan": Pass(64, 281, 32, 1),
     "masses": Pass(64, 540, 16, 2),
     "unders": Pass(64, 676, 16, 2),
+    "kept": Pass(128, 213, 16, 1),  # the same on weights in shared memory: counted in kseq_rho::search of sm_90
     "entropy": Pass(32, 495, 16, 1),
     "pair": Pass(64, 907, 16, 2),
     "blend": Pass(64, 854, 16, 2),
@@ -111,6 +112,7 @@ def _walks(kernels: list[dict]) -> dict[str, Pass]:
     walks = {
         "scan": first(tree, "scan", lambda x: x["rows"] == 1 and mufu(x) == 32 and x["bytes"] == 64),
         "masses": first(tree, "masses", lambda x: x["rows"] == 2 and doubles(x) >= 32),
+        "kept": OTHERWISE["kept"],
         "unders": first(tree, "unders", lambda x: x["rows"] == 2 and 0 < doubles(x) < 32),
         "entropy": first(rule, "entropy", lambda x: x["rows"] == 1 and mufu(x) == 16 and x["bytes"] == 32),
         "pair": first(rule, "pair", lambda x: x["rows"] == 2 and mufu(x) == 32),
@@ -132,6 +134,7 @@ def ideal(costs: Costs) -> Costs:
         "scan": Pass(64, 179, 32, 1),
         "masses": Pass(64, 260, 16, 1),
         "unders": Pass(64, 420, 16, 1),
+        "kept": Pass(128, 190, 16, 1),
         "entropy": Pass(32, 160, 16, 1),
         "pair": Pass(64, 242, 16, 1),
         "blend": Pass(64, 300, 16, 1),

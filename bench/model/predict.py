@@ -42,14 +42,16 @@ class Prediction:
 
 
 def predictions(
-    model: Model, Bs: Iterable[int], G: int, V: int, alpha: float, widths: Iterable[int] = (1,)
+    model: Model, Bs: Iterable[int], G: int, V: int, alpha: float, widths: Iterable[int] = (walks.WIDEST,)
 ) -> Iterable[Prediction]:
     """`widths`: how many blocks share a request that is walked."""
     yield from ours(model, Bs, G, V, alpha)
     for name, walk in walks.CALLS.items():
         for width in widths:
             us = model.band(lambda s: walks.walk(s, 1, V, walk, width))
-            yield Prediction(name + (f", {width} blocks" if width > 1 else ""), us, walk.note)
+            yield Prediction(
+                name + ("" if width == walks.WIDEST else f", {width} block{'s' * (width > 1)}"), us, walk.note
+            )
     for B in Bs:
         for name, kernels in peers.peers(B, G).items():
             note = f"{peers.bytes_of(kernels, V) / 1e6:.0f} MB, {len(kernels)} launches"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that one block, or a few, walk by passes over V one after another: trees, K-SEQ, rules.
+"""Requests that a cluster of blocks, or one, walk by passes over V one after another: trees, K-SEQ, rules.
 
 Warps are in lock step: a trip is so many memory latencies, then its instructions, two warps to a scheduler. The clocks
 of one-thread work in between are assumed, in one number for the whole walk.
@@ -13,47 +13,57 @@ from typing import NamedTuple
 from bench.model.calls import WARPS, Setting
 
 REDUCTION = 1400  # clocks of a block's reduction behind each pass: assumed
+SHARED = 30  # clocks until shared memory answers: 23 to 33 in published microbenchmarks of sm_70 to sm_90
+WIDEST = 8  # cluster
+MEMORY, L2, KEPT = "memory", "L2", "shared memory"  # where a pass finds its rows, or what it kept of them
 
 
 class Walk(NamedTuple):
-    passes: list[tuple[str, bool]]  # of costs.walk, and whether its rows come from memory and not from L2
+    passes: list[tuple[str, str]]  # of costs.walk, and where its rows come from
     serial: float  # clocks of one-thread work in all: assumed
     launches: int
     note: str
 
 
-def sweep(s: Setting, V: int, kind: str, cold: bool, width: int, busy: int) -> float:
+def sweep(s: Setting, V: int, kind: str, source: str, width: int, busy: int) -> float:
     """Microseconds of one pass by `width` blocks, while `busy` requests do the same."""
-    c, trip = s.c, s.costs.walk[kind]
+    c, trip = s.c, s.costs.walk["kept" if source == KEPT else kind]
     trips = math.ceil(V / (trip.entries * 32) / (WARPS * width))
-    latency = c["dram_lat"] if cold else c["l2_lat"]
+    latency = {MEMORY: c["dram_lat"], L2: c["l2_lat"], KEPT: SHARED}[source]
     work = max(trip.instructions * c["cpi"], trip.instructions * 2 / c["issue"])
     clocks = trips * (trip.waits * latency + work)
     moved = V / trip.entries * trip.bytes
-    return max(clocks, moved * busy / c["bpc"] if cold else 0) / c["clk"] * 1e6
+    return max(clocks, moved * busy / c["bpc"] if source == MEMORY else 0) / c["clk"] * 1e6
 
 
-def walk(s: Setting, B: int, V: int, what: Walk, width: int = 1) -> float:
-    """Microseconds; with more than one block a request each pass ends in two barriers of the cluster besides."""
+def blocks_of(s: Setting, B: int) -> int:
+    """Blocks of each of B clusters, as csrc/cuda/cluster_launch.h has it: as many as there are SMs for."""
+    return max([1, *(size for size in (2, 4, WIDEST) if B * size <= s.c["sms"])])
+
+
+def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
+    """Microseconds. More than one block a request: each pass ends in a barrier of the cluster besides, and what one
+    block must read again from L2 is kept on chip."""
     c, sms = s.c, int(s.c["sms"])
     rounds, busy = math.ceil(B * width / sms), min(B, sms // width)
-    between = (REDUCTION + (c["cluster"] * 2 if width > 1 else 0)) / c["clk"] * 1e6
+    between = (REDUCTION + (c["cluster"] if width > 1 else 0)) / c["clk"] * 1e6
     each = 0.0
-    for kind, cold in what.passes:
-        each += sweep(s, V, kind, cold, width, busy) + between
+    for kind, source in what.passes:
+        found = L2 if source == KEPT and width == 1 else source
+        each += sweep(s, V, kind, found, width, busy) + between
     return c["first_us"] + c["gap_us"] * (what.launches - 1) + rounds * (each + what.serial / c["clk"] * 1e6)
 
 
-SCANS = [("scan", True)] * 2  # the laws of p and of q
+SCANS = [("scan", MEMORY)] * 2  # the laws of p and of q
 CALLS = {
     "verify_tree recursive, K=3, root rejected": Walk(
-        [*SCANS, ("sum1", False), ("sum2", False), ("sum3", False)], 30_000, 1, "B=1"
+        [*SCANS, ("sum1", L2), ("sum2", L2), ("sum3", L2)], 30_000, 1, "B=1"
     ),
     "verify_tree kseq, K=3, root rejected": Walk(
-        [*SCANS, ("masses", False), *[("unders", False)] * 4, ("sum1", False)], 40_000, 1, "B=1"
+        [*SCANS, ("masses", L2), *[("unders", KEPT)] * 4, ("sum1", L2)], 40_000, 1, "B=1"
     ),
-    "kseq_rho k=4, given logits and stats": Walk([("masses", True), *[("unders", False)] * 4], 25_000, 1, "N=1"),
+    "kseq_rho k=4, given logits and stats": Walk([("masses", MEMORY), *[("unders", KEPT)] * 4], 25_000, 1, "N=1"),
     "verify_chain by rule opt_log, G=3, first rejected": Walk(
-        [*[("entropy", True)] * 2, ("pair", False), *[("blend", False)] * 2], 40_000, 3, "B=1, after judge_rows"
+        [*[("entropy", MEMORY)] * 2, ("pair", L2), *[("blend", L2)] * 2], 40_000, 3, "B=1, after judge_rows"
     ),
 }

@@ -121,11 +121,19 @@ def test_fewer_instructions_help_and_tails_cost():
 
 def test_a_walk_is_its_passes():
     s = Setting("H200", replace(Costs(), walk={"scan": ideal(Costs()).walk["scan"]}))
-    one, two = (walks.walk(s, 1, V, walks.Walk([("scan", False)] * n, 0, 1, "")) for n in (1, 2))
+    one, two = (walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)] * n, 0, 1, ""), 1) for n in (1, 2))
     trips = -(-V // (32 * 32 * calls.WARPS))
     work = max(179 * C["cpi"], 2 * 179 / C["issue"])
     assert two - one == pytest.approx(us(trips * (C["l2_lat"] + work) + walks.REDUCTION))
-    assert walks.walk(s, 1, V, walks.Walk([("scan", False)], 0, 1, ""), width=8) < one
+    assert walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)], 0, 1, ""), width=8) < one
+    assert [walks.blocks_of(s, B) for B in (1, 16, 17, 33, 34, 66, 67)] == [8, 8, 4, 4, 2, 2, 1]
+
+
+def test_what_is_kept_is_not_read_again():
+    s = Setting("H200", Costs())
+    kept, read = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 8) for x in (walks.KEPT, walks.L2))
+    alone = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 1) for x in (walks.KEPT, walks.L2))
+    assert kept < read and len(set(alone)) == 1
 
 
 @pytest.mark.parametrize("name", clusters.DESIGNS)
