@@ -31,6 +31,7 @@ def command_of(name):
     return line
 
 
+@pytest.mark.slow
 def test_export():
     assert "equal to the step for 1, 3 and 8 requests" in run(command_of("export.py"))
 

@@ -56,6 +56,7 @@ OPTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", OPTIONS, ids=lambda c: " ".join(c))
 def test_agreement_of_options(backend, method, case):
