@@ -3,9 +3,10 @@
 row_stats on the same two rows.
 
 Bytes: both rows once. Three to five passes of the search then look at both again: on a CPU at a float32 copy of the
-pair, on a GPU at rows that the L2 cache may hold. In arithmetic an entry costs row_stats about 12 vector instructions;
-the copy costs about as much, and a pass 14 for its four candidates and both rows. So a search of four passes costs up
-to 4 times row_stats, less where exponentials are dearer (AVX2).
+pair, on a GPU at weights that a cluster of blocks keeps on chip, or at rows that the L2 cache may hold. In arithmetic
+an entry costs row_stats about 12 vector instructions; the copy costs about as much, and a pass 14 for its four
+candidates and both rows. So a search of four passes costs up to 4 times row_stats, less where exponentials are dearer
+(AVX2).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-from bench.peers import triton
+from bench.peers import streaming, triton
 
 
 def bisection(p: torch.Tensor, q: torch.Tensor, k: int, steps: int = 20) -> torch.Tensor:
@@ -54,5 +55,6 @@ def _rows(N: int, V: int, dtype: str, k: int, device: str) -> Work:
     work.peers["bisection alone"] = lambda x: bisection(x.p, x.q, k)
     work.peers["row_stats of both"] = lambda x: (sk.row_stats(x.z), sk.row_stats(x.y))
     if device == "cuda":
+        work.peer("ours, one block", lambda: streaming.same(ours))
         work.peer("ours in triton", lambda: triton.same("kseq_rho", ours, device))
     return work

@@ -13,6 +13,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
+from bench.peers import streaming
 
 
 def cases(device: str) -> Cases:
@@ -32,7 +33,13 @@ def eager(x: SimpleNamespace) -> torch.Tensor:
 def _gap(N: int, V: int, dtype: str, device: str) -> Work:
     p, q = (logits(N, V, dtype=DTYPES[dtype], device=device, seed=seed) for seed in (N, N + 1))
     x = SimpleNamespace(p=p, q=q, p_stats=sk.row_stats(p), q_stats=sk.row_stats(q))
-    work = Work(x, lambda x: sk.row_gap(x.p, x.q, x.p_stats, x.q_stats), 2 * p.nbytes, 4 * p.nbytes * (device != "cpu"))
+
+    def ours(x):
+        return sk.row_gap(x.p, x.q, x.p_stats, x.q_stats)
+
+    work = Work(x, ours, 2 * p.nbytes, 4 * p.nbytes * (device != "cpu"))
     work.peers["row_stats"] = lambda x: (sk.row_stats(x.p), sk.row_stats(x.q))
     work.peers["eager"] = eager
+    if device == "cuda":
+        work.peer("ours, one block", lambda: streaming.same(ours))
     return work

@@ -20,6 +20,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
+from bench.peers import streaming
 
 G = 5
 ALMOST_ONE = 1 - 2.0**-53
@@ -85,7 +86,10 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, device: s
 
     if how != "scan" and not (ours(x).num_accepted == G).all():
         raise AssertionError("a draft was rejected, so this is not what every draft costs")
-    return Work(x, ours, target.nbytes, peers={"exact": exact})
+    work = Work(x, ours, target.nbytes, peers={"exact": exact})
+    if device == "cuda":
+        work.peer("ours, one block", lambda: streaming.same(ours))
+    return work
 
 
 def _drafts(rule: str, alpha: object, how: str, target: torch.Tensor) -> torch.Tensor | None:

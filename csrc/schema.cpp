@@ -25,7 +25,7 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // and every result is 0 for them, or -1 where it is a token or a node
 
   // numbers: in place of tensors, one that serves all: temperature, top_k, top_p, min_p (then the draft's four
-  // where there are two sides), NaN where none is given; rule_numbers: the rule's code, alpha, second alpha
+  // where there are two sides), -DBL_MAX where none is given; rule_numbers: the rule's code, alpha, second alpha
 
   // logits [N,V], parameters [N] or [1] -> stats [N,4]: scale, cutoff, log_norm, max
   m.def(

@@ -69,6 +69,7 @@ STATUS_INVALID_PREFIX = 2  # of tree_mask: a prefix_len or tree_start outside [0
 # ---- sampling parameters, in their order ----------------------------------------------------------------------------
 
 FLT_MAX = (2 - 2.0**-23) * 2.0**127
+NOT_GIVEN = -(2 - 2.0**-52) * 2.0**1023  # in an op's list of numbers; finite, since AOTInductor's packages know no NaN
 INF = float("inf")
 
 

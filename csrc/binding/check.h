@@ -7,6 +7,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <cfloat>
 #include <initializer_list>
 #include <optional>
 #include <sstream>
@@ -29,7 +30,8 @@ struct Op {
   Op(const char* name, const Tensor& first) : name(name), first(first) {}
 };
 
-// Raises "op: argument, what was wanted, what came".
+// Raises "op: argument, what was wanted, what came". What the message is made of is put into words only then: a call
+// has some twenty checks.
 template <class... T>
 void check(bool ok, const Op& op, const T&... message) {
   if (ok) return;
@@ -47,21 +49,33 @@ void check_given(const Op& op, const char* name, const Tensor& t, const More&...
   check_given(op, more...);
 }
 
-inline std::string device_name(const Tensor& t) {
-  return t.is_cpu() ? "cpu" : (t.is_cuda() ? "cuda:" : "device:") + std::to_string(t.get_device_index());
-}
+struct DeviceOfTensor {
+  const Tensor& t;
+  friend std::ostream& operator<<(std::ostream& text, const DeviceOfTensor& of) {
+    if (of.t.is_cpu()) return text << "cpu";
+    return text << (of.t.is_cuda() ? "cuda:" : "device:") << of.t.get_device_index();
+  }
+};
 
 inline void check_device(const Op& op, const char* name, const Tensor& t) {
   const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() &&
                     (t.is_cpu() || t.get_device_index() == op.first.get_device_index());
-  check(same, op, name, " must be on ", device_name(op.first), ", got ", device_name(t));
+  check(same, op, name, " must be on ", DeviceOfTensor{op.first}, ", got ", DeviceOfTensor{t});
 }
 
+// "[2, 3]", of sizes that outlive the message
 template <class Sizes>
-std::string bracketed(const Sizes& sizes) {
-  std::string s = "[";
-  for (const int64_t n : sizes) s += (s.size() > 1 ? ", " : "") + std::to_string(n);
-  return s + "]";
+struct Bracketed {
+  const Sizes& sizes;
+  friend std::ostream& operator<<(std::ostream& text, const Bracketed& of) {
+    const char* before = "[";
+    for (const int64_t n : of.sizes) text << before << n, before = ", ";
+    return text << (*before == '[' ? "[]" : "]");
+  }
+};
+template <class Sizes>
+Bracketed<Sizes> bracketed(const Sizes& sizes) {
+  return {sizes};
 }
 
 template <class Sizes>
@@ -168,7 +182,10 @@ inline void check_values(const Op& op, const char* prefix, const Sampling& s, in
   for (int64_t i = 0; i < present.of(N); ++i) check_filters(op, prefix, s[i], {i});
 }
 
-// Numbers that serve every row, NaN where none is given; `all` may hold several groups of `count`, or none at all.
+constexpr double kNotGiven = -DBL_MAX;  // finite, since AOTInductor's packages know no NaN
+
+// Numbers that serve every row, kNotGiven or NaN where none is given; `all` may hold several groups of `count`, or none
+// at all.
 struct Numbers {
   const double* data = nullptr;
   Numbers(const Op& op, const char* name, const std::vector<double>& all, size_t groups, size_t count, size_t group) {
@@ -176,7 +193,7 @@ struct Numbers {
           " numbers or none, got ", all.size());
     if (!all.empty()) data = all.data() + group * count;
   }
-  bool has(size_t i) const { return data && data[i] == data[i]; }
+  bool has(size_t i) const { return data && data[i] > kNotGiven; }
   double operator[](size_t i) const { return data[i]; }
 };
 
@@ -184,7 +201,9 @@ struct Numbers {
 inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
                          const OptTensor& top_p, const OptTensor& min_p, const Numbers& numbers, int64_t N,
                          const Present& present) {
-  if (!temperature && !top_k && !top_p && !min_p && !numbers.data) return {};
+  Sampling s;
+  for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
+  if (!temperature && !top_k && !top_p && !min_p && !s.has_numbers) return {};
   const OptTensor* const tensors[] = {&temperature, &top_k, &top_p, &min_p};
   const char* const names[] = {"temperature", "top_k", "top_p", "min_p"};
   std::string name[4];
@@ -192,12 +211,10 @@ inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temp
     name[i] = std::string(prefix) + names[i];
     check(!*tensors[i] || !numbers.has(i), op, name[i], " must be a tensor or a number, got both");
   }
-  Sampling s{floats_per_row(op, name[0].c_str(), temperature, N),
-             ints_per_row(op, name[1].c_str(), top_k, N),
-             floats_per_row(op, name[2].c_str(), top_p, N),
-             floats_per_row(op, name[3].c_str(), min_p, N),
-             {}};
-  for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
+  s.temperature = floats_per_row(op, name[0].c_str(), temperature, N);
+  s.top_k = ints_per_row(op, name[1].c_str(), top_k, N);
+  s.top_p = floats_per_row(op, name[2].c_str(), top_p, N);
+  s.min_p = floats_per_row(op, name[3].c_str(), min_p, N);
   if (numbers.has(0)) s.numbers.temperature = float(numbers[0]);
   if (numbers.has(1)) s.numbers.top_k = int64_t(std::max(std::min(numbers[1], 0x1p62), -0x1p62));
   if (numbers.has(2)) s.numbers.top_p = float(numbers[2]);
@@ -230,8 +247,10 @@ Tensor empty(const Sizes& sizes, ScalarType dtype, const Tensor& like) {
   int64_t n = 1;
   for (int64_t i = dim - 1; i >= 0; --i) {
     strides[i] = n;
-    if (__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n))
-      throw std::runtime_error("a result of shape " + bracketed(sizes) + " has no memory");
+    if (!__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n)) continue;
+    std::ostringstream text;
+    text << "a result of shape " << bracketed(sizes) << " has no memory";
+    throw std::runtime_error(text.str());
   }
   int32_t device_type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));

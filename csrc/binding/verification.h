@@ -68,6 +68,7 @@ struct Verification<kPrepare, kRun, std::tuple<Result...>> {
   static std::tuple<Result...> call(Arguments... arguments) {
     auto [a, like, width] = kPrepare(arguments...);
     std::vector<Tensor> room;
+    room.reserve(sizeof...(Result));
     each_result(a, width, [&, &like = like, B = a.B](int, const char*, ScalarType dtype, int64_t columns, auto take) {
       room.push_back(columns < 0 ? empty({B}, dtype, like) : empty({B, columns}, dtype, like));
       take(room.back());

@@ -23,7 +23,14 @@ template <>
 struct Compare<float> {
   SPECDEC_HD static float smaller(float x, float y) { return fminf(x, y); }
   SPECDEC_HD static float larger(float x, float y) { return fmaxf(x, y); }
-  SPECDEC_HD static float positive(float x) { return x > 0 || x != x ? x : 0.0f; }
+  SPECDEC_HD static float positive(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(x));
+    return x;
+#else
+    return x > 0 || x != x ? x : 0.0f;
+#endif
+  }
   SPECDEC_HD static float nan_of(float x, float w) { return x != x ? x : w; }
 };
 

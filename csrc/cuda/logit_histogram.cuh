@@ -65,7 +65,7 @@ class LogitHistogram {
     for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
       if (!(__ldcg(chunk_max_ + c) >= lo)) continue;
 #pragma unroll 1
-      for (int j = 0; j < kChunk / kLanes / kGroup; ++j) {
+      for (int j = 0; j < kGroups; ++j) {
         float z[kGroup];
         load_groups<1>(row_, c, j, -HUGE_VALF, z);
 #pragma unroll

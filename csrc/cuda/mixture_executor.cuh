@@ -149,7 +149,7 @@ SPECDEC_APART double largest_prob(Row row, float* most) {
     float max = 0;
     bool bad = false;
 #pragma unroll 1
-    for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
+    for (int first = 0; first < kGroups; first += kPairs) {
       float z[kPairs * kGroup];
       load_groups<kPairs>(row, c, first, 0, z);
 #pragma unroll
@@ -184,11 +184,11 @@ class MixtureExecutor : public ResidualExecutor {
 
   // Leaves the pair for clipped_sums(), as long as nothing else is asked.
   SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) {
-    return apart::masses(&shared(p, &q), pair_room_.next());
+    return apart::masses(&shared(p, &q), pair_tables_.next());
   }
   SPECDEC_DEVICE void clipped_sums(const Residual&, const Dist&, const float (&t)[kCandidates],
                                    double (&out)[kCandidates]) {
-    const PairPass pass = pair_room_.next();
+    const PairPass pass = pair_tables_.next();
     apart::clipped_sums(&shared(), make_float4(t[0], t[1], t[2], t[3]), pass);
     totals_of(*pass.table, out);
   }

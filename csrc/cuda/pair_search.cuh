@@ -32,12 +32,6 @@ SPECDEC_DEVICE void get(const float4 (&from)[2][kLanes], float* w) {
   w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
 }
 
-SPECDEC_DEVICE double warp_total(double x) {
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
-  return x;
-}
-
 // Where one pass leaves its sums, and what it keeps, or finds kept
 struct PairPass {
   ClassTable* table;
@@ -45,11 +39,11 @@ struct PairPass {
 };
 
 // In dynamic shared memory
-class PairRoom {
+class PairTables {
  public:
   static constexpr size_t kFixed = 2 * sizeof(ClassTable), kEach = sizeof(KeptChunk);  // bytes; and for a chunk kept
 
-  SPECDEC_DEVICE PairRoom(char* shared, bool keeps)
+  SPECDEC_DEVICE PairTables(char* shared, bool keeps)
       : tables_(reinterpret_cast<ClassTable*>(shared)),
         kept_(keeps ? reinterpret_cast<KeptChunk*>(shared + kFixed) : nullptr) {
     if (cluster_size() > 1) cluster_sync();  // whoever writes to another block's memory finds it there
@@ -68,7 +62,7 @@ class PairRoom {
 };
 
 // For pairs of V entries
-inline SharedRoom pair_room(int64_t V) { return {PairRoom::kFixed, chunk_count(V), PairRoom::kEach}; }
+inline SharedRoom pair_room(int64_t V) { return {PairTables::kFixed, chunk_count(V), PairTables::kEach}; }
 
 // Leaves in the pass's table, of all blocks of the cluster, what add(x, y, sums) makes of the groups that read(i, c,
 // first, x, y) finds of chunk c, the block's i-th.
@@ -93,7 +87,7 @@ SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, cons
     }
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      const double total = warp_total(sums[m]);
+      const double total = warp_sum(sums[m]);
       if (lane == 0) table.sums[c % kClasses][m] += total;
     }
   }
@@ -116,7 +110,7 @@ SPECDEC_DEVICE void totals_of(const ClassTable& table, double (&totals)[M]) {
     double own = 0;
 #pragma unroll
     for (int k = 0; k < kClasses; k += kLanes) own += table.sums[k + lane][m];
-    totals[m] = warp_total(own);
+    totals[m] = warp_sum(own);
   }
 }
 

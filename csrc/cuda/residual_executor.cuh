@@ -67,7 +67,7 @@ SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weig
   for_chunks(chunks, cluster_rank(), cluster_turns(chunks), [&](int64_t c) {
     float sum[2] = {0, 0};
 #pragma unroll 1
-    for (int first = 0; first < kChunk / kLanes / kGroup; first += kPairs) {
+    for (int first = 0; first < kGroups; first += kPairs) {
       float w[kPairs * kGroup];
       weigh(GroupsOf<kPairs>{c, first}, w);
 #pragma unroll
@@ -81,22 +81,22 @@ SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weig
 }
 
 // What a launch gives its executors.
-struct ExecutorRoom {
-  ChunkTable tables;     // [2 * clusters]: a pass fills one of two, while who is late still reads the other
-  float* own = nullptr;  // [blocks, chunks]: the sums that a block makes of those
-  int64_t chunks = 0;    // of the widest row
+struct ExecutorTables {
+  ChunkTable of_clusters;      // [2 * clusters]: a pass fills one of two, while who is late still reads the other
+  float* of_blocks = nullptr;  // [blocks, chunks]: the sums that a block makes of those
+  int64_t chunks = 0;          // of the widest row
   bool keeps_pairs = false;
 };
 
-// The scratch and the shape of such a launch: so many clusters of this shape, over rows of V entries at most.
-class ExecutorRoomPlan {
+// Their room in the scratch of a launch: of so many clusters of this shape, over rows of V entries at most.
+class ExecutorRoom {
  public:
-  ExecutorRoomPlan(Scratch& scratch, int64_t clusters, const ClusterShape& shape, int64_t V, bool samples)
+  ExecutorRoom(Scratch& scratch, int64_t clusters, const ClusterShape& shape, int64_t V, bool samples)
       : chunks_(chunk_count(V)),
         tables_(scratch, 2 * clusters, chunks_, samples),
         own_(scratch.ask<float>(shape.blocks(clusters) * chunks_)),
         keeps_(shape.keeps) {}
-  ExecutorRoom in(const Scratch& scratch) const {
+  ExecutorTables in(const Scratch& scratch) const {
     return {tables_.in(scratch), scratch.at<float>(own_), chunks_, keeps_};
   }
 
@@ -150,11 +150,11 @@ class ResidualExecutor {
   static constexpr bool kMixes = false, kMakesRuleDists = true;
 
   // shared: dynamic shared memory
-  SPECDEC_DEVICE ResidualExecutor(const ExecutorRoom& room, char* shared)
-      : tables_(room.tables.row(2 * cluster_index(), room.chunks)),
-        own_(room.own + blockIdx.x * room.chunks),
-        chunks_(room.chunks),
-        pair_room_(shared, room.keeps_pairs) {}
+  SPECDEC_DEVICE ResidualExecutor(const ExecutorTables& tables, char* shared)
+      : tables_(tables.of_clusters.row(2 * cluster_index(), tables.chunks)),
+        own_(tables.of_blocks + blockIdx.x * tables.chunks),
+        chunks_(tables.chunks),
+        pair_tables_(shared, tables.keeps_pairs) {}
 
   SPECDEC_DEVICE bool leads() const { return cluster_rank() == 0 && threadIdx.x == 0; }
   SPECDEC_DEVICE bool keeps() const { return threadIdx.x == 0; }
@@ -190,10 +190,10 @@ class ResidualExecutor {
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
   // Of a law without subtractions; a Dist is one.
-  SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) { return step_masses(p.p, q, pair_room_.next()); }
+  SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) { return step_masses(p.p, q, pair_tables_.next()); }
   SPECDEC_DEVICE void clipped_sums(const Residual& p, const Dist& q, const float (&t)[kCandidates],
                                    double (&out)[kCandidates]) {
-    const PairPass pass = pair_room_.next();
+    const PairPass pass = pair_tables_.next();
     step_clipped_sums(p.p, q, make_float4(t[0], t[1], t[2], t[3]), pass);
     totals_of(*pass.table, out);
   }
@@ -224,7 +224,7 @@ class ResidualExecutor {
   const ChunkTable tables_;  // two
   float* const own_;
   const int64_t chunks_;
-  PairRoom pair_room_;
+  PairTables pair_tables_;
   int turn_ = 0;
   float* sums_ = nullptr;       // that the last pass left, for draw()
   const void* held_ = nullptr;  // the row of logits whose law's own sums the table holds: of the law without a cutoff

@@ -57,8 +57,7 @@ SPECDEC_DEVICE Prefix<T> block_scan(T x) {
 template <class T, class Join>
 SPECDEC_DEVICE T block_reduce(T x, const Join& join) {
   __shared__ T of_warp[kWarps];
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) x = join(x, __shfl_xor_sync(kFullWarp, x, step));
+  x = warp_reduce(x, join);
   if (threadIdx.x % kLanes == 0) of_warp[threadIdx.x / kLanes] = x;
   __syncthreads();
   x = of_warp[0];

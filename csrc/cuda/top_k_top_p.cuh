@@ -132,7 +132,7 @@ class Nucleus : public LogitHistogram {
     for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
       if (!(__ldcg(chunk_max_ + c) >= lo)) continue;
 #pragma unroll 1
-      for (int j = 0; j < kChunk / kLanes / kGroup; j += 2) {
+      for (int j = 0; j < kGroups; j += 2) {
         float z[2 * kGroup];
         load_groups<2>(row_, c, j, -HUGE_VALF, z);
 #pragma unroll

@@ -21,16 +21,19 @@ SPECDEC_DEVICE float fast_exp2(float x) {
 #endif
 }
 
-SPECDEC_DEVICE float warp_max(float x) {
+// One value of all lanes
+template <class T, class Join>
+SPECDEC_DEVICE T warp_reduce(T x, const Join& join) {
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, step));
+  for (int step = kLanes / 2; step > 0; step /= 2) x = join(x, __shfl_xor_sync(kFullWarp, x, step));
   return x;
 }
-
-SPECDEC_DEVICE float warp_sum(float x) {
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
-  return x;
+SPECDEC_DEVICE float warp_max(float x) {
+  return warp_reduce(x, [](float a, float b) { return fmaxf(a, b); });
+}
+template <class T>
+SPECDEC_DEVICE T warp_sum(T x) {
+  return warp_reduce(x, [](T a, T b) { return a + b; });
 }
 
 struct ChunkStats {
@@ -122,7 +125,7 @@ SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Removed& remo
   const float rate = q.stats.scale * kLog2E, cutoff = q.stats.cutoff;
   float max = -HUGE_VALF, sum = 0;
 #pragma unroll 1
-  for (int first = 0; first < kChunk / kLanes / kGroup; ++first) {
+  for (int first = 0; first < kGroups; ++first) {
     float z[kGroup];
     load_groups<1>(q.row, chunk, first, -HUGE_VALF, z);
 #pragma unroll 1

@@ -6,16 +6,6 @@
 
 namespace specdec {
 
-// max(x, 0), or NaN
-SPECDEC_DEVICE float positive(float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(x));
-  return x;
-#else
-  return Compare<float>::positive(x);
-#endif
-}
-
 // Of the entries of a row of logits under its law, with what the law says in registers
 struct LogitWeights {
   static constexpr Kind kKind = Kind::kLogits;
@@ -83,7 +73,7 @@ SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)
   if (minus_row) {
     to_draft_weights(q, y);
 #pragma unroll
-    for (int r = 0; r < N; ++r) w[r] = positive(w[r] - y[r]);
+    for (int r = 0; r < N; ++r) w[r] = Compare<float>::positive(w[r] - y[r]);
   } else if (q.kind == Kind::kOneHot) {
 #pragma unroll
     for (int r = 0; r < N; ++r) {
@@ -125,7 +115,7 @@ SPECDEC_DEVICE float whole_chunk_sum(const Row& p, const Row& q, int64_t chunk, 
 #pragma unroll
     for (int r = 0; r < kUnderWay * kGroup; ++r) {
       float w = of_p.of_target(x[r / kGroup][r % kGroup]);
-      if constexpr (kMinus) w = positive(w - of_q.of_draft(y[r / kGroup][r % kGroup]));
+      if constexpr (kMinus) w = Compare<float>::positive(w - of_q.of_draft(y[r / kGroup][r % kGroup]));
       sum[r % 2] += w;
     }
   }

@@ -19,8 +19,10 @@ int main(int, char** argv) {
   given["draft_tokens"] = at::tensor({1, 0}).view({1, 2}), given["max_draft"] = 2;
   given["target_kind"] = given["draft_kind"] = given["method"] = 0;  // logits, logits, token by token
   given["uniforms"] = at::tensor({.5, .9, .1}).view({1, 3});
-  torch::jit::Stack stack;  // the arguments in their order; what is not given is None
-  for (const auto& argument : op.schema().arguments()) stack.push_back(given[argument.name()]);
+  torch::jit::Stack stack;  // the arguments in their order; what is not given is its default, or None
+  for (const auto& argument : op.schema().arguments())
+    stack.push_back(given.count(argument.name()) ? given[argument.name()]
+                                                 : argument.default_value().value_or(c10::IValue()));
   op.callBoxed(&stack);
   std::cout << "tokens" << stack[0].toTensor() << "\naccepted" << stack[1].toTensor() << '\n';
 }

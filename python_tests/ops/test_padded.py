@@ -197,7 +197,13 @@ CHAIN, TREE = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_tree/verify_t
 RULES = "ops/verify_chain/requests_cuda.cu"
 SOURCES = {  # file, what it says, what the mutant says, the op, a form of its call
     "nothing is written": (CHAIN, "put_absent(a, b, threadIdx.x, kThreads)", "(void)b", "verify_chain", "seeds"),
-    "what is absent is finished": (CHAIN, "!a.present.has(b) || a.by_rule(b)", "a.by_rule(b)", "verify_chain", "seeds"),
+    "what is absent is finished": (
+        CHAIN,
+        "!a.present.has(request) || a.by_rule(request)",
+        "a.by_rule(request)",
+        "verify_chain",
+        "seeds",
+    ),
     "the rule is read": (RULES, "!s.a.present.has(b) || !s.a.by_rule(b)", "!s.a.by_rule(b)", "verify_chain", "blocks"),
     "trees are walked": (TREE, "!s.a.present.has(b)", "false", "verify_tree", "greedy, nodes"),
 }

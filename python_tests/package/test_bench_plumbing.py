@@ -24,7 +24,8 @@ pytest.importorskip("bench.run", reason="needs the source tree's bench")
 import typer  # noqa: E402
 
 from bench import clock, harness, rehearsal, run, sanitize, verify_chain  # noqa: E402
-from bench.peers import eager, sglang, triton  # noqa: E402
+from bench.engines import vllm_step  # noqa: E402
+from bench.peers import eager, sglang, streaming, triton  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +143,34 @@ def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
     for _ in range(2):
         assert torch.equal(call(x)[0], verify_chain.ours(x).tokens)
     assert len(seen) == 2 and seen[0][0] is x.target
+
+
+def test_the_streaming_peer_asks_for_one_block(monkeypatch):
+    monkeypatch.delenv(streaming.PATH, raising=False)
+    monkeypatch.setattr(sk.backends, "chosen", lambda: "cpu")
+    with pytest.raises(harness.Unavailable, match="ours is no CUDA here"):
+        streaming.same(lambda x: x)
+    monkeypatch.setattr(sk.backends, "chosen", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
+    with pytest.raises(harness.Unavailable, match="this GPU has no clusters"):
+        streaming.same(lambda x: x)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert streaming.same(lambda x: (x, os.environ[streaming.PATH]))(1) == (1, "streaming")
+    with pytest.raises(ZeroDivisionError):
+        streaming.same(lambda x: 1 / x)(0)
+    assert streaming.PATH not in os.environ
+    monkeypatch.setenv(streaming.PATH, "cluster")
+    with pytest.raises(harness.Unavailable, match="SPECDEC_CUDA_PATH is set for all"):
+        streaming.same(lambda x: x)
+
+
+def test_a_timed_function_notes_each_call():
+    holder = SimpleNamespace(divide=lambda x: 1 / x)
+    taken = vllm_step.timed(holder, "divide")
+    assert holder.divide(2) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        holder.divide(0)
+    assert len(taken) == 2 and min(taken) > 0
 
 
 BLOCKWISE = """

@@ -286,14 +286,14 @@ def test_rules_that_a_method_does_not_take(op_backend, method, rule):
     with pytest.raises(ValueError, match=f"verify_tree: rule '{rule}' is not defined for method '{method}'"):
         verify(op_backend)(**args, rule=rule, alpha=0.5)
     codes = torch.tensor([0, 0, RULES[rule], 0])
-    alpha = torch.full((4,), 0.5)
-    if backends.BACKENDS[op_backend].device == "cuda" or op_backend.startswith("cuda-on-cpu"):
-        assert equal(verify(op_backend)(**args, rule=codes, alpha=alpha), verify(op_backend)(**args))
-    else:
-        with pytest.raises(
-            RuntimeError, match=f"verify_tree: rule {rule} is not defined for method {method}, got it at index 2"
-        ):
-            verify(op_backend)(**args, rule=codes, alpha=alpha)
+    for alpha in (torch.full((4,), 0.5), torch.ones(4)):  # also where a parameter makes it the exact rule
+        if backends.BACKENDS[op_backend].device == "cuda" or op_backend.startswith("cuda-on-cpu"):
+            assert equal(verify(op_backend)(**args, rule=codes, alpha=alpha), verify(op_backend)(**args))
+        else:
+            with pytest.raises(
+                RuntimeError, match=f"verify_tree: rule {rule} is not defined for method {method}, got it at index 2"
+            ):
+                verify(op_backend)(**args, rule=codes, alpha=alpha)
 
 
 @pytest.mark.parametrize("more, error, message", [

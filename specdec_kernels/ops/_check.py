@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specdec_kernels.registry import MAX_VOCABULARY, ROW_DTYPES, SAMPLING
+from specdec_kernels.registry import MAX_VOCABULARY, NOT_GIVEN, ROW_DTYPES, SAMPLING
 
 LOGITS = tuple(getattr(torch, name) for name in ROW_DTYPES)
 INTEGERS = (torch.int32, torch.int64)
@@ -119,9 +119,6 @@ def given(prefix: str, *parameters: object) -> str:
     return ", ".join(prefix + name for name, x in zip(SAMPLING, parameters) if x is not None)
 
 
-NOT_GIVEN = float("nan")  # in a list of numbers
-
-
 def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) -> tuple[tuple, tuple]:
     """temperature, top_k, top_p and min_p, each None, one number for all, or a tensor with one value per row, as the
     ops take them: four tensors [n] or [1], and four numbers; no numbers where none is given."""
@@ -129,7 +126,7 @@ def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) 
     if temperature is None and top_k is None and top_p is None and min_p is None:  # most calls, and soon known
         return values, ()
     tensors, numbers = zip(*(_parameter(op, prefix + name, x, n, device) for name, x in zip(SAMPLING, values)))
-    return tensors, numbers if any(x == x for x in numbers) else ()
+    return tensors, numbers if any(x != NOT_GIVEN for x in numbers) else ()
 
 
 def _parameter(op: str, name: str, x: object, n: int, device: torch.device) -> tuple[torch.Tensor | None, float]:

@@ -56,7 +56,7 @@ class RuleArguments(NamedTuple):
         code = self.numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
         rule = NAMES[code]
         if self.alpha is None:
-            return rule, [[x for x in self.numbers[1:] if x == x]]
+            return rule, [[x for x in self.numbers[1:] if x != _check.NOT_GIVEN]]
         own = self.alpha[b % self.alpha.size(0)]
         pairs = own.view(-1, own.size(-1)) if own.dim() == 2 else own.view(1, -1)
         count = min(pairs.size(1), len(RULES[rule].parameters))

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 
+from specdec_kernels.registry import NOT_GIVEN
+
 from .core import launch
 
 TYPES = {
@@ -113,7 +115,7 @@ def meta(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
 REAL, WHOLE, PAIRS, ONE = meta(B), meta(B, of=torch.int64), meta(B, 2), meta(1, of=torch.int64)
 FILTERS = (REAL, WHOLE, REAL, REAL)
 NUMBERS = (0.7, 50.0, 0.9, 0.01)
-NO_NUMBERS = (float("nan"),) * 4
+NO_NUMBERS = (NOT_GIVEN,) * 4
 
 
 def calls(dtype: torch.dtype, V: int):

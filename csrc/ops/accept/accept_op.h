@@ -59,8 +59,7 @@ Tensor accept_op(const Tensor& p, const Tensor& q, const Tensor& u) {
   const Op op("accept", p);
   check_given(op, "p", p, "q", q, "u", u);
   const auto same_shape = [&](const char* name, const Tensor& t) {
-    check(bracketed(t.sizes()) == bracketed(p.sizes()), op, name, " must have shape ", bracketed(p.sizes()), ", got ",
-          bracketed(t.sizes()));
+    check(t.sizes() == p.sizes(), op, name, " must have shape ", bracketed(p.sizes()), ", got ", bracketed(t.sizes()));
   };
   same_shape("q", q);
   same_shape("u", u);

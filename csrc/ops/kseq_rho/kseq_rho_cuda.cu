@@ -13,12 +13,14 @@ namespace {
 
 class PairExecutor {
  public:
-  SPECDEC_DEVICE explicit PairExecutor(const PairRoom& room) : room_(room) {}
+  SPECDEC_DEVICE explicit PairExecutor(const PairTables& tables) : tables_(tables) {}
 
-  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) { return pair_masses(DistWeights{p}, q, room_.next()); }
+  SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) {
+    return pair_masses(DistWeights{p}, q, tables_.next());
+  }
   SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
                                    double (&out)[kCandidates]) {
-    const PairPass pass = room_.next();
+    const PairPass pass = tables_.next();
     leave_clipped_sums(DistWeights{p}, q, t, pass);
     totals_of(*pass.table, out);
   }
@@ -28,7 +30,7 @@ class PairExecutor {
   }
 
  private:
-  PairRoom room_;
+  PairTables tables_;
 };
 
 struct Search {
@@ -39,7 +41,7 @@ struct Search {
 __global__ void __launch_bounds__(kThreads, 1) search(const Search s) {
   SPECDEC_DYNAMIC_SHARED(shared);
   const int64_t n = cluster_index();
-  PairExecutor executor(PairRoom(shared, s.keeps));
+  PairExecutor executor(PairTables(shared, s.keeps));
   const KSeq found = kseq_rho(executor, s.a.target(n), s.a.draft(n), s.a.k[n]);
   if (cluster_rank() == 0 && threadIdx.x == 0) s.a.write(n, found);
 }

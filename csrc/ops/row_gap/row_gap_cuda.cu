@@ -10,13 +10,13 @@ namespace {
 
 struct Pairs {
   RowGap a;
-  ExecutorRoom room;
+  ExecutorTables tables;
 };
 
 __global__ void __launch_bounds__(kThreads, 1) measure(const Pairs s) {
   SPECDEC_DYNAMIC_SHARED(shared);
   const int64_t n = cluster_index();
-  MixtureExecutor executor(s.room, shared);
+  MixtureExecutor executor(s.tables, shared);
   const Gap gap = row_gap(executor, s.a.target(n), s.a.draft(n));
   if (executor.leads()) s.a.write(n, gap);
 }
@@ -26,7 +26,7 @@ void run(const RowGap& a, const Tensor& like) {
   const int64_t V = std::max(a.p.V, a.q.V);
   const ClusterShape shape = cluster_shape<measure>("row_gap", a.N, pair_room(V), false);
   Scratch scratch;
-  const ExecutorRoomPlan room(scratch, a.N, shape, V, false);
+  const ExecutorRoom room(scratch, a.N, shape, V, false);
   scratch.allocate(like);
   const Pairs s{a, room.in(scratch)};
   SPECDEC_LAUNCH_CLUSTERS("row_gap", measure, a.N, shape, device.stream, s);

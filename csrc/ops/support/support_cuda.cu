@@ -27,7 +27,6 @@ SPECDEC_DEVICE unsigned kept_bits(const Dist& p, int64_t V, int64_t first, const
 
 // A lane makes a byte of each of its groups of eight ids. Returns how many are kept.
 SPECDEC_DEVICE float put_bits(const Support& a, const Dist& p, int64_t c, uint32_t* words) {
-  constexpr int kGroups = kChunk / kLanes / kGroup;
   float z[kGroups * kGroup] = {};
   if (p.kind == Kind::kLogits) load_groups<kGroups>(p.row, c, 0, -HUGE_VALF, z);
   int count = 0;

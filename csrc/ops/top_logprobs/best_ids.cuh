@@ -54,7 +54,7 @@ class BestIds {
     for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
       if (logit_order(__ldcg(chunk_max_ + c)) < uint32_t(least >> 32)) continue;
 #pragma unroll 1
-      for (int j = 0; j < kChunk / kLanes / kGroup; ++j) {
+      for (int j = 0; j < kGroups; ++j) {
         float z[kGroup];
         load_groups<1>(row_, c, j, -HUGE_VALF, z);
 #pragma unroll

@@ -19,7 +19,7 @@ class RequestExecutor : public MixtureExecutor {
 
 struct Requests {
   VerifyChain a;
-  ExecutorRoom room;
+  ExecutorTables tables;
   Position* positions = nullptr;  // [blocks, positions_of()]
 };
 
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s)
   SPECDEC_DYNAMIC_SHARED(shared);
   const int64_t b = cluster_index();
   if (!s.a.present.has(b) || !s.a.by_rule(b)) return;
-  RequestExecutor executor(s.room, shared);
+  RequestExecutor executor(s.tables, shared);
   verify_request(executor, s.a, b, s.positions + blockIdx.x * positions_of(s.a));
 }
 
@@ -37,7 +37,7 @@ void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream)
   const int64_t V = std::max(a.target.rows.V, a.draft.rows.V);
   const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V), false);
   Scratch scratch;
-  const ExecutorRoomPlan room(scratch, a.B, shape, V, false);
+  const ExecutorRoom room(scratch, a.B, shape, V, false);
   const size_t positions = scratch.ask<Position>(shape.blocks(a.B) * positions_of(a));
   scratch.allocate(like);
   const Requests s{a, room.in(scratch), scratch.at<Position>(positions)};

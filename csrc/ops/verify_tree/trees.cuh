@@ -10,36 +10,35 @@ namespace specdec {
 
 // Only K-SEQ asks a pair more than once.
 inline SharedRoom shared_room(const VerifyTree& a) {
-  return a.method == Method::kKseq ? pair_room(a.widest()) : SharedRoom{PairRoom::kFixed};
+  return a.method == Method::kKseq ? pair_room(a.widest()) : SharedRoom{PairTables::kFixed};
 }
 
-inline ExecutorRoomPlan executor_room(Scratch& scratch, const VerifyTree& a, int64_t clusters,
-                                      const ClusterShape& shape) {
+inline ExecutorRoom executor_room(Scratch& scratch, const VerifyTree& a, int64_t clusters, const ClusterShape& shape) {
   const bool samples = a.target.sampling.filters() || a.draft.sampling.filters();
   return {scratch, clusters, shape, a.widest(), samples};
 }
 
 struct Trees {
   VerifyTree a;
-  ExecutorRoom room;
+  ExecutorTables tables;
   Subtraction* subtractions = nullptr;  // [blocks, most_subtractions()]
   NodeDist* dists = nullptr;            // [B, N], where rules are given
   Frame* frames = nullptr;              // [blocks, frames()]
 
   Trees(const VerifyTree& a, Scratch& scratch, const ClusterShape& shape, const Tensor& like) : a(a) {
     const int64_t blocks = shape.blocks(a.B);
-    const ExecutorRoomPlan plan = executor_room(scratch, a, a.B, shape);
+    const ExecutorRoom room = executor_room(scratch, a, a.B, shape);
     const size_t of_subtractions = scratch.ask<Subtraction>(blocks * a.most_subtractions()),
                  of_dists = scratch.ask<NodeDist>(a.rules ? a.B * a.N : 0),
                  of_frames = scratch.ask<Frame>(a.method == Method::kTraversal ? blocks * a.frames() : 0);
     scratch.allocate(like);
-    room = plan.in(scratch), subtractions = scratch.at<Subtraction>(of_subtractions),
+    tables = room.in(scratch), subtractions = scratch.at<Subtraction>(of_subtractions),
     dists = scratch.at<NodeDist>(of_dists), frames = scratch.at<Frame>(of_frames);
   }
 
   template <class Executor, Methods kMethods = Methods::kAll>
   SPECDEC_DEVICE void walk(int64_t b, char* shared) const {
-    Executor executor(room, shared);
+    Executor executor(tables, shared);
     verify_tree<kMethods>(executor, a, b, {subtractions + blockIdx.x * a.most_subtractions(), dists + b * a.N},
                           frames + blockIdx.x * a.frames());
   }

@@ -10,7 +10,7 @@ namespace {
 // What stands for p at every node with children, visited or not: so that many blocks do what costs most.
 __global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s) {
   SPECDEC_DYNAMIC_SHARED(shared);
-  MixtureExecutor executor(s.room, shared);
+  MixtureExecutor executor(s.tables, shared);
   for (int64_t i = blockIdx.x; i < s.a.B * s.a.N; i += gridDim.x) {
     const int64_t b = i / s.a.N;
     if (!s.a.present.has(b)) continue;
@@ -44,10 +44,10 @@ void walk_with(const VerifyTree& a, const Tensor& like, [[maybe_unused]] cudaStr
   const Trees walks(a, scratch, shape, like);
   Trees laws = walks;
   const int64_t makers = std::min<int64_t>(a.B * a.N, 1024);
-  const ClusterShape alone{1, PairRoom::kFixed};
-  const ExecutorRoomPlan plan = executor_room(of_makers, a, makers, alone);
+  const ClusterShape alone{1, PairTables::kFixed};
+  const ExecutorRoom room = executor_room(of_makers, a, makers, alone);
   of_makers.allocate(like);
-  laws.room = plan.in(of_makers);
+  laws.tables = room.in(of_makers);
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", make_node_laws, makers, alone, stream, laws);
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_by_rule<kMethods>, a.B, shape, stream, walks);
 }

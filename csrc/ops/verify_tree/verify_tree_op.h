@@ -26,7 +26,8 @@ inline IntTable int_table(const Op& op, const char* name, const OptTensor& t, st
 inline void check_tree_rules(const Op& op, const VerifyTree& a) {
   check_rules(op, a.rules, false, a.B, a.present);
   const auto check_taken = [&](int64_t b, At at) {
-    check(takes(a.method, a.rules[b]), op, "rule ", kRuleNames[int(a.rules[b])], " is not defined for method ",
+    const Rule rule = a.rules.asked(b);  // by its name, wherever its parameter makes it the exact one
+    check(takes(a.method, rule), op, "rule ", kRuleNames[int(rule)], " is not defined for method ",
           kMethodNames[int(a.method)], ", got it", at);
   };
   if (a.rules.is_one()) return check_taken(0, kNumber);

@@ -8,6 +8,8 @@ from typing import NamedTuple, NoReturn
 
 import torch
 
+from specdec_kernels.registry import NOT_GIVEN
+
 from .launch import NO_SAMPLING, NO_VALUES
 from .row import Sampling, Values
 
@@ -160,10 +162,10 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, op: str, name: str, given, groups: int, count: int) -> list[Numbers]:
-        """`given` holds as many groups of so many, NaN where none is given; or nothing."""
+        """`given` holds as many groups of so many, NOT_GIVEN or NaN where none is given; or nothing."""
         wanted = f"{name} must hold {groups * count} numbers or none, got {len(given)}"
         that(len(given) in (0, groups * count), op, wanted)
-        values = [None if x != x else x for x in given] or [None] * (groups * count)
+        values = [x if x > NOT_GIVEN else None for x in given] or [None] * (groups * count)
         return [cls(tuple(values[i * count : (i + 1) * count])) for i in range(groups)]
 
     def given(self) -> bool:
