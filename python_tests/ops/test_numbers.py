@@ -2,6 +2,8 @@
 """A number in place of a tensor: the same bits, in the one call of the op and nothing beside it, which on a GPU would
 be a launch."""
 
+import math
+
 import pytest
 import torch
 from support import backends, tiers
@@ -191,7 +193,10 @@ def test_a_traced_call_holds_its_numbers():
     seen = []
 
     def backend(graph, inputs):
-        seen.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+        seen.extend(node.target for node in calls)
+        held = [x for node in calls for x in tree_leaves(node.args) if isinstance(x, float)]
+        assert len(held) >= 4 and all(map(math.isfinite, held)), "a package of AOTInductor knows no NaN"
         assert all(isinstance(x, torch.Tensor) for x in tree_leaves(inputs))
         return graph
 
