@@ -74,7 +74,7 @@ def test_trees(isa_backend, method):
     for i, cell in enumerate(share(isa_backend)):
         rng = rng_of(method, cell)
         args = scale_cases.tree(
-            rng, count(24 if not THOROUGH else 96, isa_backend), V, cell, method, K=(2, 3, 5, 8)[i % 4]
+            rng, count(24 if not THOROUGH else 48, isa_backend), V, cell, method, K=(2, 3, 5, 8)[i % 4]
         )
         ref = agree("verify_tree", isa_backend, args, (method, cell))
         accepted += int((ref.path[:, 1] > 1).sum())
