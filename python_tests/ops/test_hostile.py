@@ -24,6 +24,14 @@ def test_every_op_is_in():
     assert sorted(hostile.OPS) == sorted(hostile.CHECKS) == dispatch.ops()
 
 
+def without_subnormals(x):
+    """Triton's interpreter takes a subnormal bfloat16 for another number: 0 up to 2^-127."""
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.bfloat16:
+        return x
+    subnormal = (x != 0) & (x.abs() < torch.finfo(x.dtype).tiny)
+    return torch.where(subnormal, 0, x) if subnormal.any() else x
+
+
 @pytest.mark.parametrize("op", hostile.OPS)
 @pytest.mark.slow
 def test_hostile_calls(op_backend, op):
@@ -34,6 +42,8 @@ def test_hostile_calls(op_backend, op):
     @hypothesis.given(st.randoms(use_true_random=False), st.integers(0, 4))
     def holds(rng, b):
         args = hostile.call(op, rng)
+        if op_backend == "triton-interpret":
+            args = {name: without_subnormals(x) for name, x in args.items()}
         error = hostile.check(op, args, b=b)
         if op_backend == "cpu":
             return
