@@ -224,6 +224,6 @@ def test_a_wrong_line_is_caught(name):
     worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
     run = functools.partial(worker.call, with_kernels_of, mutate(CSRC, *change), op)
     args = next(call.arguments for call in examples.calls(op) if call.name == form)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ChildProcessError)):  # what is absent may lie outside of all memory
         assert_padded(op, run, args, "nan", torch.tensor([1]), 1)
     worker.process.terminate()
