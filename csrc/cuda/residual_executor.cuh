@@ -189,7 +189,7 @@ class ResidualExecutor {
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
-  // Of a law without subtractions; a Dist is one.
+  // Of a law without subtractions
   SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) { return step_masses(p.p, q, pair_tables_.next()); }
   SPECDEC_DEVICE void clipped_sums(const Residual& p, const Dist& q, const float (&t)[kCandidates],
                                    double (&out)[kCandidates]) {
