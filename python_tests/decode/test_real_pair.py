@@ -65,7 +65,7 @@ def test_lean_passes_are_the_models_own(pair):
     from specdec_kernels.decode.models.layer_draft import LayerDraft
     from specdec_kernels.decode.models.load import _source, _weights
 
-    hf = _weights(_source("smollm2"), torch.float32)
+    hf = _weights(_source("smollm2", torch.float32), torch.float32)
     draft = LayerDraft.load(DRAFT, hf)
     ids = torch.tensor([pair.tokenizer.encode((ROOT / "specdec_kernels" / "theory" / "chains.py").read_text()[:600])])
     for lean, module in ((pair.target, hf), (pair.draft, draft)):

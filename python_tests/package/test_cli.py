@@ -71,11 +71,22 @@ def test_info(run):
 
 def test_without_a_command_it_says_what_there_is(run):
     result = run()
-    assert result.exit_code == 2 and all(name in result.output for name in ("info", "selfcheck", "generate"))
+    assert result.exit_code == 2 and all(name in result.output for name in ("info", "selfcheck", "generate", "cache"))
 
 
 # What the extras bring; the plain install is torch and numpy.
-EXTRAS = "typer", "rich", "transformers", "accelerate", "safetensors", "gguf", "triton", "scipy", "matplotlib"
+EXTRAS = (
+    "typer",
+    "rich",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "gguf",
+    "platformdirs",
+    "triton",
+    "scipy",
+    "matplotlib",
+)
 
 
 @pytest.fixture

@@ -29,6 +29,32 @@ def test_golden_numbers():
     assert theory.operations_factor(0.8, 5, 0.05) == pytest.approx(1.694097, abs=5e-7)
 
 
+# alpha, c of the draft model; those of what drafts for it; the best factor and its gammas without and with the latter
+HIERARCHIES = [
+    ((0.9, 0.1), (0.8, 0.002), (3.430947, 10), (5.880037, 17, 11)),
+    ((0.8, 0.05), (0.7, 0.002), (3.092080, None), (3.807480, 11, 6)),
+    ((0.8, 0.2), (0.8, 0.01), (1.867556, None), (2.864280, 7, 8)),
+]
+
+
+@pytest.mark.parametrize("outer, inner, alone, together", HIERARCHIES)
+def test_hierarchical_factor_golden(outer, inner, alone, together):
+    """And no other pair of lengths is better."""
+    (alpha, c), (inner_alpha, inner_c) = outer, inner
+    gamma = theory.best_gamma(alpha, c)
+    assert theory.walltime_factor(alpha, gamma, c) == pytest.approx(alone[0], abs=5e-7)
+    assert alone[1] in (None, gamma)
+    found = {
+        (g, i): theory.hierarchical_factor(alpha, g, c, inner_alpha, i, inner_c)
+        for g in range(1, 40)
+        for i in range(30)
+    }
+    assert max(found, key=found.get) == together[1:]
+    assert found[together[1:]] == pytest.approx(together[0], abs=5e-7)
+    for g in (1, 5):  # an inner drafter that drafts nothing changes nothing
+        assert found[g, 0] == pytest.approx(theory.walltime_factor(alpha, g, c), abs=1e-12)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.05, 0.3, 0.77, 0.95, 0.999999, 1.0])
 @pytest.mark.parametrize("c", [0.0, 0.02, 0.3, 1.0, 2.5])
 def test_best_gamma_is_the_argmax(alpha, c):
@@ -97,6 +123,10 @@ def test_errors_name_argument_wanted_and_got():
         theory.expected_tokens(math.nan, 3)
     with pytest.raises(ValueError, match="walltime_factor: gamma must be an integer >= 0, got -1"):
         theory.walltime_factor(0.5, -1, 0.1)
+    with pytest.raises(ValueError, match="hierarchical_factor: c must be above 0"):
+        theory.hierarchical_factor(0.5, 1, 0.0, 0.5, 1, 0.1)
+    with pytest.raises(ValueError, match=r"hierarchical_factor \(inner\): alpha must lie in \[0, 1\], got 2"):
+        theory.hierarchical_factor(0.5, 1, 0.1, 2, 1, 0.1)
     with pytest.raises(ValueError, match="walltime_factor: c must be a finite number >= 0, got -0.1"):
         theory.walltime_factor(0.5, 1, -0.1)
     with pytest.raises(ValueError, match="best_gamma: max_gamma must be an integer >= 0, got 2.5"):

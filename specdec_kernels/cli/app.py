@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m specdec_kernels info | selfcheck | generate. Torch and numpy are enough for the first two; what a command
-imports waits until it is asked for."""
+"""python -m specdec_kernels info | selfcheck | generate | cache. Torch and numpy are enough for the first two; what a
+command imports waits until it is asked for."""
 
 import argparse
+import importlib
 import sys
 
 from specdec_kernels.cli import options
@@ -27,14 +28,22 @@ def selfcheck(args) -> int:
 
 def generate(args) -> int:
     """Continue text with a target and a draft, streaming, and say what it cost."""
-    try:
-        from specdec_kernels.cli.generate import run
+    return _with_extra("generate", args)
 
-        run(args)
+
+def cache(args) -> int:
+    """Models that were unpacked once and are kept: what they take."""
+    return _with_extra("cache", args)
+
+
+def _with_extra(command, args):
+    """Runs the module of a command's name, which needs the extra `decode`."""
+    try:
+        importlib.import_module(f"specdec_kernels.cli.{command}").run(args)
     except ModuleNotFoundError as error:
         package = str(error.name).split(".")[0]
         why = "which the plain install leaves out: pip install 'specdec_kernels[decode]'"
-        print(f"error: generate needs {package}, {why}", file=sys.stderr)
+        print(f"error: {command} needs {package}, {why}", file=sys.stderr)
         return 2
     except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -42,7 +51,7 @@ def generate(args) -> int:
     return 0
 
 
-COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate}
+COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate, "cache": cache}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         one.set_defaults(command=command)
         if command is generate:
             options.add(one)
+        if command is cache:
+            one.add_argument("--clear", action="store_true", help="remove them")
     args = parser.parse_args(arguments)
     if "command" not in args:
         parser.print_help()

@@ -11,6 +11,7 @@ Needs the extra `decode` (transformers and friends); the ops themselves do not.
 
 import warnings
 
+from .drafters.hierarchical_drafter import HierarchicalDrafter
 from .drafters.lookup_then_model import LookupThenModel
 from .drafters.model_drafter import ModelDrafter
 from .drafters.prompt_lookup import PromptLookupDrafter
@@ -25,6 +26,7 @@ from .models.slot_cache import Branches, SlotCache
 from .proposal import Draft, Drafter, Proposal, TreeDraft
 from .request import Request
 from .result import Event, Output, Result, Stats
+from .session import Session
 
 __all__ = [
     "TREE_METHODS",
@@ -33,6 +35,7 @@ __all__ = [
     "Drafter",
     "Event",
     "HFModel",
+    "HierarchicalDrafter",
     "LeanLlama",
     "LookupThenModel",
     "Model",
@@ -43,6 +46,7 @@ __all__ = [
     "Proposal",
     "Request",
     "Result",
+    "Session",
     "SlotCache",
     "Stats",
     "TokenCascade",

@@ -121,9 +121,16 @@ class Drafter(Protocol):
     num_lookahead: int  # how many positions past the end of a sequence a step may write
     rules: tuple[str, ...]  # under which its drafts can be verified
     verifies: tuple[str, ...]  # "token", "block": the methods of verify_chain that can do it; a tree names its own
+    chains: bool = True  # whether its proposals are chains
+
+    @property
+    def name(self) -> str:
+        """In errors."""
+        return type(self).__name__
 
     def check(self, target, sequences: Iterable[Sequence]) -> None:
-        """Raises ValueError, before anything is decoded, where this drafter cannot serve a request or the target."""
+        """Raises ValueError, before anything of these is decoded, where this drafter cannot serve a request or the
+        target."""
         return None
 
     def begin(self, slots: int, capacity: int) -> None:

@@ -9,9 +9,10 @@ __all__ = ["Event", "Output", "Result", "Stats"]
 
 @dataclass(frozen=True)
 class Event:
-    """New tokens of one request. `text` is "" without a tokenizer; `finished` is None, "eos", "length" or "stop"."""
+    """New tokens of one request. `text` is "" without a tokenizer; `finished` is None, "eos", "length", "stop" or
+    "cancelled"."""
 
-    index: int  # of the request in the list given to the loop
+    index: int  # of the request in the list given to the loop, or as Session.submit said
     tokens: list[int]
     text: str = ""
     finished: str | None = None

@@ -31,6 +31,11 @@ class Sequence:
     def remaining(self) -> int:
         return self.request.max_new_tokens - len(self.result.tokens)
 
+    @property
+    def settled(self) -> int:
+        """How many of its tokens will stay: all."""
+        return len(self.tokens)
+
     def extend(self, tokens: list[int]) -> Event:
         """Take over the tokens of a step, up to the first that ends the request."""
         taken, text, finished = [], "", None
@@ -54,9 +59,18 @@ class Sequence:
         self.result.finished = finished
         return Event(self.index, taken, text, finished)
 
+    def cancel(self) -> Event:
+        """End it with the tokens it has."""
+        text = "" if self.stream is None else self.stream.flush()
+        self.result.text += text
+        self.result.finished = "cancelled"
+        return Event(self.index, [], text, "cancelled")
+
 
 class Batch(list):
     """The sequences of a step, in slot order; what they ask of the sampling ops is gathered once per composition."""
+
+    depth = 0  # of the target's steps; those of a model that drafts by steps of its own lie below
 
     @cached_property
     def sampling_params(self) -> dict:
@@ -78,11 +92,14 @@ class Batch(list):
         return torch.tensor([s.request.seed for s in self], dtype=torch.int64)
 
     @property
+    def offset(self) -> torch.Tensor:
+        """[n] of the random numbers of a step: the number of tokens each sequence has."""
+        return torch.tensor([len(s.tokens) for s in self], dtype=torch.int64)
+
+    @property
     def draw_params(self) -> dict:
-        """sampling_params, seed and offset, as ops that draw take them. The offset of a step is the number of tokens
-        each sequence has."""
-        offset = torch.tensor([len(s.tokens) for s in self], dtype=torch.int64)
-        return dict(self.sampling_params, seed=self.seeds, offset=offset)
+        """sampling_params, seed and offset, as ops that draw take them."""
+        return dict(self.sampling_params, seed=self.seeds, offset=self.offset)
 
     @cached_property
     def rules(self) -> dict:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of the loop: which requests wait, which sit in which slot of the caches, and what has come out so far."""
+"""A running loop: which requests wait, which sit in which slot of the caches, and one step for all that do."""
 
 from collections import deque
+from collections.abc import Iterator
 from time import perf_counter
 
 import torch
 
-from ..registry import CHAIN_METHODS
-from .proposal import Drafter
-from .result import Output
+from .limits import check_method, check_rule, check_size
+from .proposal import Draft, Drafter
+from .request import Request
+from .result import Event, Output
 from .sequence import Batch, Sequence
 
 __all__ = ["NoDrafter", "Session"]
@@ -17,6 +19,7 @@ __all__ = ["NoDrafter", "Session"]
 class NoDrafter(Drafter):
     """Plain decoding: never a draft."""
 
+    name = "plain decoding"
     num_lookahead, rules, verifies = 0, ("exact",), ("token", "block")
 
     def propose(self, batch):
@@ -24,33 +27,111 @@ class NoDrafter(Drafter):
 
 
 class Session:
-    """The sequences of `batch` lie in slots 0, 1, ... of the target's cache and of the drafter."""
+    """Requests come and go while others are decoded.
 
-    def __init__(self, target, requests, drafter, verify, max_batch, tokenizer, output: Output | None):
-        if not requests:
-            raise ValueError("generate: requests must not be empty")
-        if max_batch is not None and max_batch < 1:
-            raise ValueError(f"generate: max_batch must be >= 1, got {max_batch}")
+        session = Session(pair.target, drafter, max_batch=8)
+        first = session.submit(Request(prompt))
+        for event in session.events():  # until nobody is left; what is submitted meanwhile takes part
+            ...                         # session.submit(...), session.cancel(first)
+
+    Each request has its own rule, seed, parameters, stop strings and ends, and its tokens depend on it alone, up to the
+    rounding of the models, which may differ with the shape of the batch. One thread at a time may use a session.
+
+    Args:
+        target, drafter, verify, tokenizer, output: as `stream` takes them.
+        max_batch: how many are decoded at once; the others wait, first come, first served.
+        capacity: positions of a slot, those of a prompt and its new tokens.
+
+    Raises:
+        ValueError: a limit below 1, or a `verify` that the drafter cannot serve.
+    """
+
+    def __init__(
+        self,
+        target,
+        drafter=None,
+        *,
+        verify: str = "token",
+        max_batch: int = 8,
+        capacity: int = 2048,
+        tokenizer=None,
+        output: Output | None = None,
+    ):
+        for name, value in (("max_batch", max_batch), ("capacity", capacity)):
+            if value < 1:
+                raise ValueError(f"generate: {name} must be >= 1, got {value}")
         self.target, self.drafter, self.verify = target, NoDrafter() if drafter is None else drafter, verify
-        self.waiting = deque(Sequence(i, request, tokenizer) for i, request in enumerate(requests))
-        self.batch, self.output = Batch(), Output() if output is None else output
-        self.output.results[:] = [s.result for s in self.waiting]
-        _check_sizes(target, self.waiting)
-        _check_rules(self.drafter, self.waiting, verify)
-        self.drafter.check(target, self.waiting)
-        self.started = perf_counter()
-        self.slots = min(len(self.waiting), max_batch or len(self.waiting))
-        capacity = max(len(s.tokens) + s.remaining for s in self.waiting) + self.drafter.num_lookahead
-        self.cache = target.new_cache(self.slots, capacity)
-        self.drafter.begin(self.slots, capacity)
+        check_method(self.drafter, verify)
+        self.slots, self.capacity, self.tokenizer = max_batch, capacity, tokenizer
+        # The sequences of `batch` lie in slots 0, 1, ... of the target's cache and of the drafter.
+        self.waiting, self.batch = deque[Sequence](), Batch()
+        self.output = Output() if output is None else output
+        self.output.results.clear()
+        self._last_words: list[Event] = []  # of cancelled requests
+        self.cache = target.new_cache(max_batch, capacity + self.drafter.num_lookahead)
+        self.drafter.begin(max_batch, capacity + self.drafter.num_lookahead)
 
-    def admit(self) -> bool:
-        """Give free slots to waiting requests; False once nobody is left to decode for."""
+    def submit(self, request: Request) -> int:
+        """Queue a request for the next free slot -> its index: that of its events and of its result in
+        `output.results`.
+
+        Raises:
+            ValueError: what the target, the drafter, `verify` or the capacity cannot serve; nothing else is disturbed.
+        """
+        sequence = Sequence(len(self.output.results), request, self.tokenizer)
+        check_size(self.target, self.capacity, sequence)
+        check_rule(self.drafter, sequence, self.verify)
+        self.drafter.check(self.target, [sequence])
+        self.output.results.append(sequence.result)
+        self.waiting.append(sequence)
+        return sequence.index
+
+    def cancel(self, index: int) -> bool:
+        """Drop a request -> False where it had finished before. Its slot is free at once; it keeps the tokens it has,
+        and the next step begins with its last event, whose `finished` is "cancelled".
+
+        Raises:
+            ValueError: no request has this index.
+        """
+        if not 0 <= index < len(self.output.results):
+            known = len(self.output.results)
+            raise ValueError(f"cancel: index must be that of one of {known} submitted requests, got {index}")
+        sequence = next((s for s in (*self.waiting, *self.batch) if s.index == index), None)
+        if sequence is None:
+            return False
+        self._last_words.append(sequence.cancel())
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        else:
+            self._retire()
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do or say anything."""
+        return bool(self.waiting or self.batch or self._last_words)
+
+    def events(self) -> Iterator[Event]:
+        """The events of step after step, until nobody is left."""
+        while self.busy:
+            yield from self.step()
+
+    def step(self) -> list[Event]:
+        """Give free slots to waiting requests, and all in slots their next tokens -> an event for each of them."""
+        began = perf_counter()
+        events, self._last_words = self._last_words, []
+        self._admit()
+        if self.batch:
+            events += self._decode()
+            self._retire()
+        self.output.stats.seconds += perf_counter() - began
+        return events
+
+    def _admit(self):
         if self.waiting and len(self.batch) < self.slots:
             self.batch = Batch(self.batch)
             while self.waiting and len(self.batch) < self.slots:
                 self._read_prompt(self.waiting.popleft())
-        return bool(self.batch)
 
     def _read_prompt(self, sequence):
         """Into the next slot; its last token is left to the first step, which needs its logits."""
@@ -64,7 +145,39 @@ class Session:
         sequence.result.stats.seconds += seconds
         self.batch.append(sequence)
 
-    def retire(self) -> None:
+    @torch.inference_mode()
+    def _decode(self) -> list[Event]:
+        """One pass of the target over the last token and the proposal of every request in the batch."""
+        target, drafter, batch, cache = self.target, self.drafter, self.batch, self.cache
+        times = [perf_counter()]
+        proposal = drafter.propose(batch)
+        observed = proposal is not None
+        if not observed:
+            proposal = Draft(torch.empty(len(batch), 0, dtype=torch.int64))
+        times.append(perf_counter())
+
+        start = [len(s.tokens) - 1 for s in batch]
+        last = torch.tensor([[s.tokens[-1]] for s in batch])
+        ids = torch.cat((last, proposal.tokens.clamp(0, target.vocab_size - 1)), 1)
+        needed = proposal.needs_target
+        logits = target.forward(ids, start, cache, branches=proposal.branches) if any(needed) else None
+        times.append(perf_counter())
+
+        verified = proposal.verify(logits, batch, self.verify)
+        proposal.commit_kv(cache, start, verified)
+        emitted, accepted = verified.tokens.tolist(), verified.num_accepted.tolist()
+        drafted = (proposal.tokens >= 0).sum(1).tolist()
+        times.append(perf_counter())
+
+        if observed:
+            drafter.observe(drafted, accepted, times[1] - times[0], times[2] - times[1])
+        events = [s.extend(row[: a + 1]) for s, row, a in zip(batch, emitted, accepted)]
+        counts = zip(drafted, proposal.tested(verified), accepted, verified.status.tolist(), needed)
+        _count(batch, self.output.stats, counts, events, times)
+        self.output.stats.target_calls += any(needed)
+        return events
+
+    def _retire(self):
         """Drop finished requests; the last one of the batch takes over the freed slot."""
         if not any(s.result.finished for s in self.batch):
             return
@@ -77,39 +190,16 @@ class Session:
                     self.cache.move(len(self.batch), slot)
                     self.drafter.move(len(self.batch), slot)
 
-    def clock(self) -> None:
-        self.output.stats.seconds = perf_counter() - self.started
 
-
-def _check_sizes(target, sequences):
-    for s in sequences:
-        largest = max(s.tokens)
-        if min(s.tokens) < 0 or largest >= target.vocab_size:
-            raise ValueError(
-                f"generate: prompt ids must lie in [0, V={target.vocab_size}), request {s.index} has {largest}"
-            )
-        if len(s.tokens) + s.remaining > target.max_positions:
-            raise ValueError(
-                f"generate: prompt and max_new_tokens must fit the model's {target.max_positions} positions, "
-                f"request {s.index} needs {len(s.tokens) + s.remaining}"
-            )
-
-
-def _check_rules(drafter, sequences, verify):
-    name = "plain decoding" if isinstance(drafter, NoDrafter) else type(drafter).__name__
-    if verify not in CHAIN_METHODS:
-        raise ValueError(f"generate: verify must be 'token' or 'block', got {verify!r}")
-    if verify not in drafter.verifies:
-        raise ValueError(
-            f"generate: verify must be {' or '.join(map(repr, drafter.verifies))} with {name}, got {verify!r}"
-        )
-    for s in sequences:
-        rule = s.request.rule
-        if rule not in drafter.rules:
-            raise ValueError(
-                f"generate: rule must be one of {', '.join(drafter.rules)} with {name}, request {s.index} has {rule!r}"
-            )
-        if rule not in CHAIN_METHODS[verify].rules:
-            raise ValueError(
-                f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})"
-            )
+def _count(batch, totals, counts, events, times):
+    """Each request counts for itself; the seconds of the step are shared equally."""
+    seconds = [b - a for a, b in zip(times, times[1:])]
+    for s, one, event in zip(batch, counts, events):
+        own = s.result.stats
+        own.count(*one)
+        totals.count(*one)
+        totals.new_tokens += len(event.tokens)
+        own.target_calls += one[-1]
+        own.spend(*(t / len(batch) for t in seconds))
+        own.seconds += (perf_counter() - times[0]) / len(batch)
+    totals.spend(*seconds)

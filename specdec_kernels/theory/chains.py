@@ -12,6 +12,7 @@ __all__ = [
     "best_gamma",
     "expected_chain_tokens",
     "expected_tokens",
+    "hierarchical_factor",
     "improves",
     "operations_factor",
     "walltime_factor",
@@ -109,6 +110,38 @@ def walltime_factor(alpha: float, gamma: int, c: float) -> float:
     """
     _check("walltime_factor", alpha=alpha, gamma=gamma, c=c)
     return expected_tokens(alpha, gamma) / (gamma * c + 1)
+
+
+def hierarchical_factor(
+    alpha: float, gamma: int, c: float, inner_alpha: float, inner_gamma: int, inner_c: float
+) -> float:
+    """Expected speed-up over plain decoding, where the draft model's own tokens are drafted and verified.
+
+    It takes acceptances as independent, and the draft model to score inner_gamma + 1 positions in the time of one.
+
+    Args:
+        alpha, gamma, c: of the draft model under the target, as in walltime_factor.
+        inner_alpha, inner_gamma: of the inner drafter under the draft model.
+        inner_c: seconds of an inner draft step over those of a step of the target, finite and >= 0.
+
+    Returns:
+        walltime_factor(alpha, gamma, c / F), where F = walltime_factor(inner_alpha, inner_gamma, inner_c / c).
+
+    Raises:
+        ValueError: a parameter outside its range, or c = 0.
+
+    Example:
+        >>> round(hierarchical_factor(0.9, 17, 0.1, 0.8, 11, 0.002), 6)
+        5.880037
+
+    Source:
+        Leviathan et al. 2023, Theorem 3.8, for both steps; Spector & Re 2023 (staged speculative decoding).
+    """
+    _check("hierarchical_factor", alpha=alpha, gamma=gamma, c=c)
+    if c == 0:
+        raise ValueError("hierarchical_factor: c must be above 0: a draft model that costs nothing needs no drafts")
+    _check("hierarchical_factor (inner)", alpha=inner_alpha, gamma=inner_gamma, c=inner_c)
+    return walltime_factor(alpha, gamma, c / walltime_factor(inner_alpha, inner_gamma, inner_c / c))
 
 
 def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:

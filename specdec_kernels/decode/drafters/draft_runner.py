@@ -19,40 +19,40 @@ class DraftRunner:
 
     def begin(self, slots, capacity):
         self.cache = self.model.new_cache(slots, capacity)
-        self.num_cached = [0] * slots  # how many of its sequence's tokens each slot has keys of
+        self.cached: list[list[int]] = [[] for _ in range(slots)]  # the tokens that each slot has keys of
         self.drafted: list[dict] = [{} for _ in range(slots)]  # {(node, token): its child}, node 0 the last one cached
 
     def admit(self, slot, sequence):
-        self.num_cached[slot], self.drafted[slot] = 0, {}
+        self.cached[slot], self.drafted[slot] = [], {}
         self._read(slot, sequence.tokens[:-1])
 
     def move(self, source, target):
         self.cache.move(source, target)
-        self.num_cached[target], self.drafted[target] = self.num_cached[source], self.drafted[source]
+        self.cached[target], self.drafted[target] = self.cached[source], self.drafted[source]
 
     def catch_up(self, batch) -> torch.Tensor:
         """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its
         logits [n, Vq]."""
-        paths = [self._taken(slot, s.tokens) for slot, s in enumerate(batch)]
-        self.cache.compact([n - 1 for n in self.num_cached], paths)
-        missing = []
-        for slot, (sequence, path) in enumerate(zip(batch, paths)):
-            self.num_cached[slot] += len(path) - 1
-            self.drafted[slot] = {}
-            if len(sequence.tokens) - self.num_cached[slot] > self.reach:
-                self._read(slot, sequence.tokens[self.num_cached[slot] : -1])
-            missing.append(sequence.tokens[self.num_cached[slot] :])
-        width = max(map(len, missing))
-        ids = torch.tensor([m + [0] * (width - len(m)) for m in missing])
-        logits = self._forward(ids, self.num_cached[: len(batch)], keep=[len(m) - 1 for m in missing])
-        self.num_cached[: len(batch)] = [len(s.tokens) for s in batch]
+        missing, start = self._missing(batch)
+        logits = self._forward(_padded(missing), start, keep=[len(m) - 1 for m in missing])
+        self.cached[: len(batch)] = [list(s.tokens) for s in batch]
         return logits
+
+    def score(self, batch, drafts) -> torch.Tensor:
+        """The same with drafts [n, g] fed along, chains that end at -1 -> the logits [n, g + 1, Vq] behind each row's
+        last token and behind each of its drafts."""
+        missing, start = self._missing(batch)
+        rows, g = drafts.tolist(), drafts.shape[1]
+        logits = self._forward(_padded([m + row for m, row in zip(missing, rows)]), start)
+        self.cached[: len(batch)] = [s.tokens + [t for t in row if t >= 0] for s, row in zip(batch, rows)]
+        last = torch.tensor([len(m) - 1 for m in missing])
+        return logits[torch.arange(len(rows))[:, None], last[:, None] + torch.arange(g + 1)]
 
     def extend(self, tokens, depth: int) -> torch.Tensor:
         """Feed token `depth` + 1 of each row's chain, tokens [n], -1 where it has ended -> logits [n, Vq]."""
         for known, token in zip(self.drafted, tokens.tolist()):
             known[depth, token] = depth + 1
-        start = [n + depth for n in self.num_cached[: len(tokens)]]
+        start = [len(known) + depth for known in self.cached[: len(tokens)]]
         return self._forward(tokens[:, None], start, keep=[0] * len(tokens))
 
     def grow(self, tokens, branches: Branches) -> torch.Tensor:
@@ -60,12 +60,36 @@ class DraftRunner:
         rows = zip(self.drafted, branches.first, branches.parents.tolist(), tokens.tolist())
         for known, first, parents, row in rows:
             known.update({(p, t): first + j for j, (p, t) in enumerate(zip(parents[first:], row)) if p >= 0})
-        return self._forward(tokens, [n - 1 for n in self.num_cached[: len(tokens)]], branches=branches)
+        return self._forward(tokens, [len(known) - 1 for known in self.cached[: len(tokens)]], branches=branches)
+
+    def _missing(self, batch):
+        """What the cache lacks of each sequence, its last token at least, and where that begins."""
+        for slot, s in enumerate(batch):
+            self._roll_back(slot, s.tokens)
+        paths = [self._taken(slot, s.tokens) for slot, s in enumerate(batch)]
+        self.cache.compact([len(known) - 1 for known in self.cached], paths)
+        missing, start = [], []
+        for slot, (sequence, path) in enumerate(zip(batch, paths)):
+            n = len(self.cached[slot]) + len(path) - 1
+            self.cached[slot], self.drafted[slot] = sequence.tokens[:n], {}
+            if len(sequence.tokens) - n > self.reach:
+                self._read(slot, sequence.tokens[n:-1])
+            start.append(len(self.cached[slot]))
+            missing.append(sequence.tokens[start[-1] :])
+        return missing, start
+
+    def _roll_back(self, slot, tokens):
+        """A sequence only grows, but for one that runs ahead of the target (hierarchical_drafter.py): what was cached
+        of it may not have come true."""
+        known, most = self.cached[slot], len(tokens) - 1
+        if len(known) > most or known != tokens[: len(known)]:
+            agreed = next((i for i, (a, b) in enumerate(zip(known, tokens[:most])) if a != b), min(len(known), most))
+            self.cached[slot], self.drafted[slot] = known[:agreed], {}
 
     def _taken(self, slot, tokens):
         """The drafted nodes, from the root on, that the sequence went through; its last token is left to be fed."""
         path = [0]
-        for token in tokens[self.num_cached[slot] : -1]:
+        for token in tokens[len(self.cached[slot]) : -1]:
             node = self.drafted[slot].get((path[-1], token))
             if node is None:
                 break
@@ -74,8 +98,13 @@ class DraftRunner:
 
     def _read(self, slot, tokens):
         if tokens:
-            self._forward(torch.tensor([tokens]), [self.num_cached[slot]], slot=slot, keep=None)
-            self.num_cached[slot] += len(tokens)
+            self._forward(torch.tensor([tokens]), [len(self.cached[slot])], slot=slot, keep=None)
+            self.cached[slot] = self.cached[slot] + tokens
 
     def _forward(self, ids, start, **options):
         return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, **options)
+
+
+def _padded(rows: list[list[int]]) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([row + [0] * (width - len(row)) for row in rows])

@@ -59,16 +59,16 @@ class PromptLookupDrafter(Drafter):
 
     def find(self, batch) -> list[list[int]]:
         """A draft for each sequence, [] where its last tokens have not occurred before."""
-        return [self._find(slot, s.tokens, min(self.gamma.value, s.remaining - 1)) for slot, s in enumerate(batch)]
+        return [self._find(slot, s, min(self.gamma.value, s.remaining - 1)) for slot, s in enumerate(batch)]
 
-    def _find(self, slot, tokens, limit):
-        table, done = self.index[slot]
+    def _find(self, slot, sequence, limit):
+        (table, done), tokens = self.index[slot], sequence.tokens
         # table[n-gram] = the position after its latest occurrence that has a successor
-        for end in range(max(done, 1), len(tokens)):
+        for end in range(max(done, 1), sequence.settled):
             for n in self.sizes:
                 if n <= end:
                     table[tuple(tokens[end - n : end])] = end
-        self.index[slot] = (table, len(tokens))
+        self.index[slot] = (table, sequence.settled)
         for n in self.sizes:
             after = table.get(tuple(tokens[-n:])) if n < len(tokens) else None
             if after is not None:

@@ -49,7 +49,7 @@ class TreeDrafter(Drafter):
         the papers of verify_tree's methods.
     """
 
-    verifies = ("token",)
+    verifies, chains = ("token",), False
 
     def __init__(
         self,

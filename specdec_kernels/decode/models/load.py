@@ -2,9 +2,7 @@
 """Load a target and a draft by name, path or alias, and make sure that they speak of the same tokens."""
 
 import importlib.util
-import io
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from .adapters import Model, adapt
 from .layer_draft import LayerDraft, is_layer_draft
 from .lean_llama import LeanLlama
+from .unpacked import unpacked
 
 __all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
 
@@ -43,7 +42,7 @@ def load_pair(
     """Load a target and a draft that speak of the same tokens.
 
     Args:
-        target: a hub name, a folder, a .gguf file, or an alias ("smollm2").
+        target: a hub name, a folder, a .gguf file (unpacked once, into the user's cache), or an alias ("smollm2").
         draft: the same, or a LayerDraft folder; None for none.
         dtype: of both models, None for default_dtype().
         lean: False runs Llamas through transformers too.
@@ -56,11 +55,11 @@ def load_pair(
         ValueError: the two tokenizers differ, or a file or package is not there.
     """
     dtype = default_dtype() if dtype is None else dtype
-    on_step("tokenizer")
-    source = _source(target)
-    tokenizer = AutoTokenizer.from_pretrained(**source)
     on_step(f"target {target}")
+    source = _source(target, dtype)
     model = _weights(source, dtype)
+    on_step("tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(**source)
     drafting = None
     if draft is not None:
         on_step(f"draft {draft}")
@@ -72,12 +71,12 @@ def load_pair(
 def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
     if is_layer_draft(draft):
         return LeanLlama.from_layer_draft(LayerDraft.load(draft, target_model, dtype))
-    source = _source(draft)
+    source = _source(draft, dtype)
     check_tokenizers(tokenizer, AutoTokenizer.from_pretrained(**source))
     return adapt(_weights(source, dtype), lean)
 
 
-def _source(name: str) -> dict:
+def _source(name: str, dtype) -> dict:
     """Arguments of from_pretrained for what the user wrote."""
     path = Path(name)
     if name in _PACKAGED and not path.exists():
@@ -89,16 +88,12 @@ def _source(name: str) -> dict:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ValueError(f"{name}: no such file")
-        return dict(pretrained_model_name_or_path=str(path.parent), gguf_file=path.name)
+        return unpacked(path, dtype)
     return dict(pretrained_model_name_or_path=name)
 
 
 def _weights(source, dtype):
-    # A .gguf file is unpacked under a progress bar that transformers' own switch does not reach.
-    quiet = redirect_stderr(io.StringIO()) if "gguf_file" in source else nullcontext()
-    with quiet:
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
-    return model.eval().requires_grad_(False)
+    return AutoModelForCausalLM.from_pretrained(**source, dtype=dtype).eval().requires_grad_(False)
 
 
 def _eos(model, tokenizer) -> tuple[int, ...]:

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that come and go while others are decoded: none is lost, none sees another, slots are freed at once."""
+
+import random
+
+import pytest
+import torch
+from support import tiny
+
+from specdec_kernels.decode import (
+    HFModel,
+    HierarchicalDrafter,
+    LookupThenModel,
+    ModelDrafter,
+    PromptLookupDrafter,
+    Request,
+    Session,
+    TreeDrafter,
+    generate,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class InDoubles(HFModel):
+    """So that what the shape of a batch does to sums is gone once logits are rounded to float32."""
+
+    def __init__(self, model):
+        super().__init__(model.double(), pack=False)
+
+    def forward(self, *args, **options):
+        logits = super().forward(*args, **options)
+        return None if logits is None else logits.float()
+
+
+@pytest.fixture(scope="module")
+def models():
+    return InDoubles(tiny.llama(0)), InDoubles(tiny.nearby(tiny.llama(0)))
+
+
+DRAFTERS = {
+    "plain": lambda draft: None,
+    "model": lambda draft: ModelDrafter(draft, 3),
+    "lookup": lambda draft: PromptLookupDrafter(4),
+    "both": lambda draft: LookupThenModel(PromptLookupDrafter(4), ModelDrafter(draft, 3)),
+    "hierarchical": lambda draft: HierarchicalDrafter(draft, PromptLookupDrafter(3, min_ngram=1), 4),
+    "kseq": lambda draft: TreeDrafter(draft, "kseq", 2, 3),
+    "traversal": lambda draft: TreeDrafter(draft, "traversal", 2, 3, lookup=PromptLookupDrafter(4)),
+}
+RULES = [("exact", None), ("exact", None), ("lenience", 0.5), ("typical", None)]
+
+
+def some_requests(n, rng, rules):
+    """Each with its own prompt, length, parameters, seed, ends and rule."""
+    prompts = [r.prompt for r in tiny.requests()]
+    for seed in range(n):
+        rule, alpha = rng.choice(rules)
+        yield Request(
+            rng.choice(prompts)[: rng.randint(1, 12)],
+            max_new_tokens=rng.randint(1, 16),
+            temperature=rng.choice([0.0, 0.7, 1.0]),
+            top_k=rng.choice([0, 5]),
+            top_p=rng.choice([1.0, 0.9]),
+            seed=seed,
+            eos=(rng.randrange(32),),
+            stop=rng.choice([(), ("ab", "t")]),
+            rule=rule,
+            alpha=alpha,
+        )
+
+
+def come_and_go(session, todo, rng):
+    """Submits each of `todo` at some time and cancels a quarter of them, waiting or being decoded -> events by index,
+    those whose cancel() said that they were still there."""
+    seen, cancelled, todo = {}, set(), list(todo)
+    while todo or session.busy:
+        for _ in range(rng.choice([0, 0, 0, 1, 1, 7]) if session.busy else 1):
+            if todo:
+                index = session.submit(todo.pop(0))
+                assert seen.setdefault(index, []) == []
+        if seen and rng.random() < 0.2:
+            index = rng.choice([s.index for s in session.batch] + list(seen)[-4:])
+            over = bool(seen[index]) and seen[index][-1].finished is not None or index in cancelled
+            assert session.cancel(index) == (not over)
+            cancelled |= set() if over else {index}
+        for event in session.step():
+            seen[event.index].append(event)
+        assert len(session.batch) <= session.slots
+    return seen, cancelled
+
+
+CASES = [("both", 60), *(pytest.param(kind, 200, marks=pytest.mark.thorough) for kind in DRAFTERS)]
+
+
+@pytest.mark.parametrize("kind, n", CASES)
+@pytest.mark.slow
+def test_requests_come_and_go(models, kind, n):
+    """Bit for bit what each gets alone; of a cancelled one, what it had by then. Kills a slot that is not given back or
+    given twice, a cache or a drafter's state that stays with the slot, a parameter of the batch that was gathered
+    before it changed."""
+    target, draft = models
+    rng, drafter, letters = random.Random(f"{kind} {n}"), DRAFTERS[kind](draft), tiny.Letters()
+    rules = RULES if drafter is not None and set(drafter.rules) >= {"lenience", "typical"} else RULES[:1]
+    todo = list(some_requests(n, rng, rules))
+    session = Session(target, drafter, max_batch=5, capacity=32, tokenizer=letters)
+    seen, cancelled = come_and_go(session, todo, rng)
+    alone = generate(target, todo, DRAFTERS[kind](draft), max_batch=1, tokenizer=letters).results
+    assert len(session.output.results) == n and sorted(seen) == list(range(n))
+    for i, (result, whole) in enumerate(zip(session.output.results, alone)):
+        events = seen[i]
+        assert [t for e in events for t in e.tokens] == result.tokens and "".join(e.text for e in events) == result.text
+        assert [e.finished for e in events] == [None] * (len(events) - 1) + [result.finished]
+        if i in cancelled:
+            assert result.finished == "cancelled" and result.tokens == whole.tokens[: len(result.tokens)]
+        else:
+            assert (result.tokens, result.text, result.finished) == (whole.tokens, whole.text, whole.finished)
+    some = [len(session.output.results[i].tokens) for i in cancelled]
+    assert 0 in some and max(some) > 2, "requests were cancelled while they waited, and while they were decoded"
+
+
+def test_a_cancelled_request_frees_its_slot(models):
+    target, _ = models
+    session = Session(target, max_batch=1)
+    first, second = (session.submit(Request([1, 2], 8, seed=s, temperature=1.0)) for s in (1, 2))
+    assert (first, second) == (0, 1)
+    [event] = session.step()
+    assert event.index == first
+    assert session.cancel(first) and not session.cancel(first) and not session.batch
+    last, event = session.step()  # the second has its slot in the very next step
+    assert (last.index, last.tokens, last.finished) == (first, [], "cancelled") and event.index == second
+    assert (
+        session.output.results[first].tokens
+        == generate(target, [Request([1, 2], 1, seed=1, temperature=1.0)]).results[0].tokens
+    )
+    assert session.cancel(second) and session.busy and [e.index for e in session.events()] == [second]
+    assert not session.busy and session.step() == [] and not session.cancel(second)
+
+
+def test_held_text_comes_with_the_last_event(models):
+    """The start of what may become a stop string waits; a cancelled request's text is that of its tokens."""
+    target, _ = models
+    letters = tiny.Letters()
+    token = generate(target, [Request([1, 2], 1)]).results[0].tokens[0]
+    stop = letters.decode([token]) + "\u2603"
+    session = Session(target, max_batch=1, tokenizer=letters)
+    index = session.submit(Request([1, 2], 9, stop=(stop,)))
+    [event] = session.step()
+    assert (event.tokens, event.text) == ([token], "")
+    session.cancel(index)
+    [event] = session.events()
+    assert event.text == letters.decode([token]) == session.output.results[index].text
+
+
+def test_errors(models):
+    target, draft = models
+    session = Session(target, ModelDrafter(draft, 3), max_batch=2, capacity=10)
+    ok = session.submit(Request([1], 4))
+    cases = [
+        (lambda: session.submit(Request([1, 2], 9)), r"fit a slot's 10 positions, request 1 needs 11"),
+        (lambda: session.submit(Request([99], 4)), r"prompt ids must lie in \[0, V=32\), request 1 has 99"),
+        (lambda: session.submit(Request([1], 4, stop=("a",))), r"stop strings need a tokenizer \(request 1\)"),
+        (lambda: session.cancel(1), "index must be that of one of 1 submitted requests, got 1"),
+        (lambda: session.cancel(-1), "index must be that of one of 1 submitted requests, got -1"),
+        (lambda: Session(target, max_batch=0), "max_batch must be >= 1, got 0"),
+        (lambda: Session(target, capacity=0), "capacity must be >= 1, got 0"),
+    ]
+    for call, text in cases:
+        with pytest.raises(ValueError, match=text):
+            call()
+    # What was refused has disturbed nobody.
+    assert [t for e in session.events() for t in e.tokens] == generate(target, [Request([1], 4)]).results[0].tokens
+    assert session.output.results[ok].finished == "length" and torch.is_inference_mode_enabled() is False

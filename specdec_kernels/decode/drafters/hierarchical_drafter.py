@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts of drafts: a model whose tokens are themselves drafted, by something smaller, and verified."""
+
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+import specdec_kernels as sk
+
+from ...registry import RULES
+from ..limits import check_method
+from ..proposal import Draft, Drafter
+from ..sequence import Batch, Sequence
+from .draft_length import make_gamma
+from .draft_runner import DraftRunner
+
+__all__ = ["HierarchicalDrafter"]
+
+_MOST = 128  # drafted tokens: so many turns at most, which tell their random numbers apart by eight bits
+
+
+class _Ahead(Sequence):
+    """A request with the tokens drafted for it so far, as the inner drafter sees it. The middle model's law is kept
+    exactly, whatever the request's own rule says of the target's."""
+
+    def __init__(self, sequence, limit: int):
+        self.index, self.tokens, self._settled = sequence.index, list(sequence.tokens), sequence.settled
+        self._begin, self._end = len(self.tokens), len(self.tokens) + limit
+        self.request = sequence.request
+        if self.request.rule != "exact":
+            self.request = replace(self.request, rule="exact", alpha=None)
+
+    @property
+    def remaining(self) -> int:
+        return self._end - len(self.tokens)
+
+    @property
+    def settled(self) -> int:
+        return self._settled
+
+    @property
+    def drafts(self) -> list[int]:
+        return self.tokens[self._begin :]
+
+
+class _Turn(Batch):
+    """The batch of an inner step. All that is drawn in it has an offset of its own: the outer step's, with the number
+    of the turn above it, so that no number serves twice (batch: the outer step's)."""
+
+    def __init__(self, ahead, batch: Batch, turn: int):
+        super().__init__(ahead)
+        self.depth = batch.depth + 1
+        self._offset = batch.offset + ((turn + 1) << (24 + 8 * self.depth))
+
+    @property
+    def offset(self):
+        return self._offset
+
+
+class HierarchicalDrafter(Drafter):
+    """Drafts with a model that is itself served by speculation: an inner drafter proposes, the model verifies, and what
+    it emits, its residual and bonus tokens too, is the draft for the target.
+
+    Inner steps are repeated until `gamma` tokens are there; what is beyond them is dropped. Each drafted token has the
+    model's law at its place, so the target verifies it against the model's row there, and what drafted it is
+    forgotten: exact under every rule. An inner drafter may be one of these again.
+
+    Args:
+        model: a Model (models/adapters.py), between the target and the inner drafter in size.
+        drafter: a Drafter of chains for it: PromptLookupDrafter, ModelDrafter, LookupThenModel ...
+        gamma, max_gamma: tokens handed to the target, as in ModelDrafter; at most 128.
+        verify: "token" or "block", how the model verifies.
+
+    Raises:
+        ValueError: a gamma outside 1..128, or a drafter that cannot be verified so.
+
+    Source:
+        Spector & Re 2023 (staged speculative decoding); the factor is theory.hierarchical_factor.
+    """
+
+    rules, verifies = tuple(RULES), ("token", "block")
+
+    def __init__(self, model, drafter: Drafter, gamma: int | str = 8, max_gamma: int = 16, verify: str = "token"):
+        self.gamma = make_gamma(gamma, max_gamma)
+        if self.gamma.max > _MOST:
+            raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
+        if "exact" not in drafter.rules or not drafter.chains:
+            raise ValueError(f"HierarchicalDrafter: drafter must draft chains that can be verified, got {drafter.name}")
+        check_method(drafter, verify)
+        self.model, self.drafter, self.method = DraftRunner(model, self.gamma.max + 1), drafter, verify
+        self.parts, self.num_lookahead = (self.model, drafter), 2 * self.gamma.max + drafter.num_lookahead + 1
+
+    def check(self, target, sequences):
+        self.drafter.check(self.model.model, [_Ahead(s, 0) for s in sequences])
+
+    def propose(self, batch):
+        limits = [max(0, min(self.gamma.value, s.remaining - 1)) for s in batch]
+        if max(limits) == 0 and not batch.wants_end_row:
+            return None
+        ahead = [_Ahead(s, limit) for s, limit in zip(batch, limits)]
+        rows: list[list[torch.Tensor]] = [[] for _ in batch]
+        turns = 0
+        while any(s.remaining for s in ahead):
+            logits, emitted = self._turn(_Turn(ahead, batch, turns))
+            turns += 1
+            for s, own, row, tokens in zip(ahead, rows, logits, emitted):
+                tokens = tokens[: s.remaining]
+                s.tokens += tokens
+                own.append(row[: len(tokens)])
+        if batch.wants_end_row:
+            for own, row in zip(rows, self.model.score(ahead, _nothing(batch))):
+                own.append(row)
+        drafts = [torch.tensor(s.drafts, dtype=torch.int64) for s in ahead]
+        tokens = pad_sequence(drafts, batch_first=True, padding_value=-1)
+        logits = _stacked(rows)
+        of_rows = {
+            k: None if v is None else v.repeat_interleave(logits.shape[1]) for k, v in batch.sampling_params.items()
+        }
+        return Draft(tokens, logits, sk.row_stats(logits.flatten(0, 1), **of_rows).view(*logits.shape[:2], 4))
+
+    def observe(self, drafted, accepted, draft_seconds, target_seconds):
+        self.gamma.observe(drafted, accepted, draft_seconds, target_seconds)
+
+    def _turn(self, batch) -> tuple[torch.Tensor, list[list[int]]]:
+        """One step of speculation for the model -> its rows [n, g + 1, V], and what it emits."""
+        began = perf_counter()
+        found = self.drafter.propose(batch)
+        proposal = Draft(_nothing(batch)) if found is None else found
+        drafted = perf_counter()
+        logits = self.model.score(batch, proposal.tokens)
+        scored = perf_counter()
+        verified = proposal.verify(logits, batch, self.method)
+        accepted = verified.num_accepted.tolist()
+        if found is not None:
+            lengths = (proposal.tokens >= 0).sum(1).tolist()
+            self.drafter.observe(lengths, accepted, drafted - began, scored - drafted)
+        return logits, [row[: a + 1] for row, a in zip(verified.tokens.tolist(), accepted)]
+
+
+def _nothing(batch) -> torch.Tensor:
+    return torch.empty(len(batch), 0, dtype=torch.int64)
+
+
+def _stacked(rows: list[list[torch.Tensor]]) -> torch.Tensor:
+    """[n, width, V] of requests that have rows [m, V] each; zeros, which nobody reads, behind those of the shorter."""
+    nothing = next(own[0] for own in rows if own)[:0]
+    return pad_sequence([torch.cat([nothing, *own]) for own in rows], batch_first=True)
