@@ -61,14 +61,32 @@ SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const Prefix<double>& pre
   return first + find<kRun>(n, fraction * inside.total, inside, [&](int i) { return double(w[i - begin]); }).index;
 }
 
-// What a row's chunks weigh relative to its maximum, from their statistics.
+// The chunks of a row that are a thread's, a run of neighbours
+struct OwnChunks {
+  float max = -HUGE_VALF;
+  bool bad = false;       // a sum of theirs is NaN
+  ChunkStats last{0, 0};  // where there is one
+  bool one = false;       // at most one for each thread
+
+  SPECDEC_DEVICE OwnChunks(const ChunkTable& table, int chunks) {
+    const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
+    one = run == 1;
+    for (int c = begin; c < begin + run && c < chunks; ++c) {
+      last = {__ldcg(table.max + c), __ldcg(table.sum + c)};
+      max = fmaxf(max, last.max), bad |= last.sum != last.sum;
+    }
+  }
+};
+
+// What a row's chunks weigh relative to its maximum, from their statistics; each thread asks for its own.
 struct ChunkShares {
-  const float *chunk_max, *sum;
+  const ChunkTable& table;
+  const OwnChunks& own;
   float max, rate;
 
   SPECDEC_DEVICE double operator()(int c) const {
-    const float s = __ldcg(sum + c);
-    return s > 0 ? double(s) * fast_exp2(scaled(__ldcg(chunk_max + c), max, rate)) : 0.0;
+    const ChunkStats stats = own.one ? own.last : ChunkStats{__ldcg(table.max + c), __ldcg(table.sum + c)};
+    return stats.sum > 0 ? double(stats.sum) * fast_exp2(scaled(stats.max, max, rate)) : 0.0;
   }
 };
 
@@ -97,11 +115,10 @@ SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Removed& removed,
 // however little that weighs; log_norm is NaN where nothing is left. Leaves its chunk sums in `sums`.
 SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const ChunkTable& table, float* sums) {
   const int chunks = int(chunk_count(q.row.V));
-  float max = -HUGE_VALF;
-  for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(table.max + c));
-  max = block_max(max);
+  const OwnChunks own(table, chunks);
+  const float max = block_max(own.max);
   if (max == -HUGE_VALF) return {q.stats.scale, q.stats.cutoff, NAN, max};
-  const ChunkShares share{table.max, table.sum, max, q.stats.scale * kLog2E};
+  const ChunkShares share{table, own, max, q.stats.scale * kLog2E};
   const double total = block_sum<double>(chunks, share);
   return {q.stats.scale, q.stats.cutoff, normalise_chunks(chunks, share, total, sums), max};
 }
@@ -110,26 +127,19 @@ SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const ChunkTable& tab
 // unless a filter is on.
 template <bool kFiltered>
 SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
-  const float *chunk_max = table.max, *sum = table.sum;
   const int chunks = int(chunk_count(row.V));
-  const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
   const float scale = filters.scale();
-  float max = -HUGE_VALF;
-  bool bad = !filters.sane();
-  for (int c = begin; c < begin + run && c < chunks; ++c) {
-    max = fmaxf(max, __ldcg(chunk_max + c));
-    const float s = __ldcg(sum + c);
-    bad |= s != s;
-  }
-  max = block_max(max) + 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
-  if (__syncthreads_or(bad) || max == -HUGE_VALF) {
+  const OwnChunks own(table, chunks);
+  const float max = block_max(own.max) + 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
+  if (__syncthreads_or(own.bad || !filters.sane()) || max == -HUGE_VALF) {
     const float z = load_scalar(row, block_argmax_finite(row));
     return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z + 0.0f : -HUGE_VALF};
   }
   if (filters.greedy()) {
     int chunk = INT32_MAX;
+    const int run = (chunks + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
     for (int c = begin; c < begin + run && c < chunks && chunk == INT32_MAX; ++c) {
-      if (__ldcg(chunk_max + c) == max) chunk = c;
+      if (__ldcg(table.max + c) == max) chunk = c;
     }
     const int64_t first = int64_t(block_min(chunk)) * kChunk;
     int id = INT32_MAX;
@@ -138,11 +148,11 @@ SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, cons
     }
     return {scale, max, float(first + block_min(id)), max};
   }
-  const ChunkShares share{table.max, table.sum, max, scale * kLog2E};
+  const ChunkShares share{table, own, max, scale * kLog2E};
   const double total = block_sum<double>(chunks, share);
   if constexpr (kFiltered) {
     if (filters.any(row.V)) {
-      const Nucleus::Kept kept = Nucleus(row, chunk_max, table.samples, max, scale).emit(filters, total);
+      const Nucleus::Kept kept = Nucleus(row, table.max, table.samples, max, scale).emit(filters, total);
       return {scale, kept.cutoff + 0.0f, float(log(double(kept.mass) * Nucleus::kUnit)), max};
     }
   }
@@ -171,7 +181,7 @@ class BlockExecutor {
     const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
     if (held_ != wanted) {
       __syncthreads();
-      sum_chunks_from<1>(0, p, q, 0, all_turns(p.row.V), chunk_max_, sum_);  // seldom: few registers
+      sum_chunks_from<1>(0, p, q, 0, turns(chunk_count(p.row.V), 1), chunk_max_, sum_);  // seldom: few registers
       __syncthreads();
       held_ = wanted;
     }

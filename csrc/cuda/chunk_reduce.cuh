@@ -17,8 +17,8 @@ SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& 
   for (int c = first + int(threadIdx.x) / kLanes; c < end; c += kWarps) f(c);
 }
 
-// How many chunks each warp takes where one block does all of a row.
-SPECDEC_DEVICE int all_turns(int64_t V) { return int((chunk_count(V) + kWarps - 1) / kWarps); }
+// How many chunks each warp takes where so many blocks share a row
+SPECDEC_DEVICE int turns(int64_t chunks, int blocks) { return (int(chunks) + kWarps * blocks - 1) / (kWarps * blocks); }
 
 // What a pass over rows leaves of their chunks.
 struct ChunkTable {

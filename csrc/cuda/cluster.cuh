@@ -49,12 +49,6 @@ SPECDEC_DEVICE void cluster_sync() {
 }
 #endif
 
-// The chunks of a row that a block of the cluster takes: for_chunks() of this part, with so many for each warp.
-SPECDEC_DEVICE int cluster_turns(int64_t chunks) {
-  const int warps = kWarps * cluster_size();
-  return (int(chunks) + warps - 1) / warps;
-}
-
 // What lies at the same place in the dynamic shared memory of another block of the cluster
 template <class T>
 SPECDEC_DEVICE T* of_rank(T* shared, int rank) {

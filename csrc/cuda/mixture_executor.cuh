@@ -145,7 +145,7 @@ SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums
 
 SPECDEC_APART double largest_prob(Row row, float* most) {
   const int chunks = int(chunk_count(row.V));
-  for_chunks(chunks, cluster_rank(), cluster_turns(chunks), [&](int64_t c) {
+  for_chunks(chunks, cluster_rank(), turns(chunks, cluster_size()), [&](int64_t c) {
     float max = 0;
     bool bad = false;
 #pragma unroll 1

@@ -64,7 +64,7 @@ SPECDEC_DEVICE void weigh(const Residual& residual, const At& at, float (&w)[At:
 template <class Weigh>
 SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weigh) {
   const int64_t chunks = chunk_count(V);
-  for_chunks(chunks, cluster_rank(), cluster_turns(chunks), [&](int64_t c) {
+  for_chunks(chunks, cluster_rank(), turns(chunks, cluster_size()), [&](int64_t c) {
     float sum[2] = {0, 0};
 #pragma unroll 1
     for (int first = 0; first < kGroups; first += kPairs) {
@@ -112,8 +112,8 @@ class ExecutorRoom {
 
 template <bool kFiltered>
 SPECDEC_STEP RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
-  const int turns = cluster_turns(chunk_count(row.V));
-  reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), turns, table.under(filters, row.V));
+  const int in_turn = turns(chunk_count(row.V), cluster_size());
+  reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), in_turn, table.under(filters, row.V));
   cluster_sync();
   return block_stats<kFiltered>(row, filters, table, sums);
 }
@@ -123,7 +123,7 @@ SPECDEC_STEP double step_sum(Residual residual, float* sums) {
 }
 
 SPECDEC_STEP RowStats step_stats_without(Dist q, Removed removed, ChunkTable table, float* sums) {
-  reduce_chunks_without(q, removed, cluster_rank(), cluster_turns(chunk_count(q.row.V)), table);
+  reduce_chunks_without(q, removed, cluster_rank(), turns(chunk_count(q.row.V), cluster_size()), table);
   cluster_sync();
   return block_stats_without(q, table, sums);
 }

@@ -21,6 +21,7 @@ template <class T>
 struct Prefix {
   T before;  // of the threads before this one
   T total;
+  T own;
 };
 
 // Sum over this lane and those before it
@@ -50,7 +51,7 @@ SPECDEC_DEVICE Prefix<T> block_scan(T x) {
     total += warp_totals[w];
   }
   __syncthreads();
-  return {warps_before + before, total};
+  return {warps_before + before, total, x};
 }
 
 // One value of all threads, by an operation that is the same in any order
@@ -97,7 +98,7 @@ struct Pick {
 
 // Inverse CDF over weights that scan_runs() has added up: the first index with weight whose running sum exceeds
 // `target`. The last one with weight stands in where rounding leaves that unreached. kRun: the length of a thread's
-// run, where it is known.
+// run, where it is known. Where a run is one weight, that is what the scan had as the thread's own.
 template <int kRun = 0, class F>
 SPECDEC_DEVICE Pick find(int n, double target, const Prefix<double>& prefix, const F& weight) {
   struct Found {
@@ -110,7 +111,7 @@ SPECDEC_DEVICE Pick find(int n, double target, const Prefix<double>& prefix, con
   double running = prefix.before;
 #pragma unroll(kRun > 0 ? kRun : 1)
   for (int r = 0; r < run; ++r) {
-    const double w = begin + r < n && !own.beyond ? weight(begin + r) : 0;
+    const double w = kRun == 0 && run == 1 ? prefix.own : begin + r < n && !own.beyond ? weight(begin + r) : 0;
     if (!(w > 0)) continue;
     own.pick = {begin + r, running, w};
     running += w;
@@ -130,18 +131,24 @@ SPECDEC_DEVICE Pick find(int n, double target, const Prefix<double>& prefix, con
   return found;
 }
 
-// True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible.
-SPECDEC_DEVICE bool last_block(int* arrived, int blocks) {
+// True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible, and
+// what one thread does meanwhile.
+template <class F>
+SPECDEC_DEVICE bool last_block(int* arrived, int blocks, const F& meanwhile) {
   __shared__ bool last;
   __syncthreads();
-  if (blocks == 1) return true;
-  if (threadIdx.x == 0) {  // a fence behind a barrier serves the whole block: one MEMBAR, and not one a warp
+  if (threadIdx.x == kLanes) meanwhile();  // in another warp than the one that waits for its ticket
+  if (threadIdx.x == 0 && blocks == 1) last = true;
+  if (threadIdx.x == 0 && blocks > 1) {  // a fence behind a barrier serves the whole block: one MEMBAR, not one a warp
     __threadfence();
     last = atomicAdd(arrived, 1) == blocks - 1;
     if (last) __threadfence();
   }
   __syncthreads();
   return last;
+}
+SPECDEC_DEVICE bool last_block(int* arrived, int blocks) {
+  return last_block(arrived, blocks, [] {});
 }
 
 }  // namespace specdec

@@ -38,22 +38,26 @@ struct ProbWeights {
   SPECDEC_DEVICE float of_draft(float z) const { return z > 0 && z <= 1.0f + 1e-3f ? fminf(z, 1.0f) : 0.0f; }
 };
 
+// f(what a dist's entries weigh): the kind is asked once, and not for each entry
+template <class F>
+SPECDEC_DEVICE void with_weights(const Dist& d, const F& f) {
+  d.kind == Kind::kProbs ? f(ProbWeights(d)) : f(LogitWeights(d));
+}
+
 // What entries of a dist's row weigh, in their place; NaN of a probability that is none
 template <int N>
 SPECDEC_DEVICE void to_target_weights(const Dist& p, float (&z)[N]) {
-  const auto weigh = [&](const auto& weights) {
+  with_weights(p, [&](const auto& weights) {
 #pragma unroll
     for (int r = 0; r < N; ++r) z[r] = weights.of_target(z[r]);
-  };
-  p.kind == Kind::kProbs ? weigh(ProbWeights(p)) : weigh(LogitWeights(p));
+  });
 }
 template <int N>
 SPECDEC_DEVICE void to_draft_weights(const Dist& q, float (&z)[N]) {
-  const auto weigh = [&](const auto& weights) {
+  with_weights(q, [&](const auto& weights) {
 #pragma unroll
     for (int r = 0; r < N; ++r) z[r] = weights.of_draft(z[r]);
-  };
-  q.kind == Kind::kProbs ? weigh(ProbWeights(q)) : weigh(LogitWeights(q));
+  });
 }
 
 SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0f : -HUGE_VALF; }

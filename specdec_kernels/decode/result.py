@@ -2,7 +2,7 @@
 """What comes out of the decode loop: tokens as they arrive (Event), results, counts and seconds (Stats)."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 __all__ = ["Event", "Output", "Result", "Stats"]
 
@@ -45,6 +45,11 @@ class Stats:
         self.tested += tested
         self.accepted += accepted
         self.status |= status
+
+    def __add__(self, other: "Stats") -> "Stats":
+        """Of both; the status bits or-ed."""
+        both = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "status"}
+        return Stats(**both, status=self.status | other.status)
 
     def spend(self, draft: float, target: float, verify: float) -> None:
         """The seconds of a step, or a request's share of them."""

@@ -45,7 +45,7 @@ class SampleExecutor : public BlockExecutor {
     if (total >= kEnough) return p;
     Dist left = p;
     const ChunkTable table = s_.table(n_);
-    reduce_chunks_without(p, removed, 0, all_turns(p.row.V), table);
+    reduce_chunks_without(p, removed, 0, turns(chunk_count(p.row.V), 1), table);
     __syncthreads();
     left.stats = block_stats_without(p, table, table.sum);
     return left.valid() ? left : Dist{};

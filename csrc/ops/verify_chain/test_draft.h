@@ -20,8 +20,10 @@ struct DraftTest {
   }
 };
 
-template <class Executor>
-SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_t b, int64_t i) {
+// uniform() is asked for where the test needs it.
+template <class Executor, class Uniform>
+SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_t b, int64_t i,
+                                const Uniform& uniform) {
   DraftTest r;
   const bool drafted = a.has_draft(b, i);
   if (!drafted && a.gives_bonus(b, i)) return r;
@@ -36,7 +38,7 @@ SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_
   if (p_d != p_d) return r;  // a probability row that is no law, as this entry alone tells
   const Dist drawn_from = a.drawn_from(executor, b, i, d);
   const double q_d = drawn_from.prob(d);
-  r.accepted = accept(p_d, q_d, a.accept_uniform(b, i));
+  r.accepted = accept(p_d, q_d, uniform());
   if (r.accepted) return r;
   if (!is_draft_prob(q_d)) r.status |= kInvalidDraft;
   if (drawn_from.valid())
@@ -49,10 +51,11 @@ SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_
 template <class Executor>
 SPECDEC_HD void verify_chain(Executor& executor, const VerifyChain& a, int64_t b) {
   int64_t i = 0;
-  DraftTest test = test_draft(executor, a, b, i);
+  const auto uniform = [&] { return a.accept_uniform(b, i); };
+  DraftTest test = test_draft(executor, a, b, i, uniform);
   while (test.accepted) {
     emit_draft(a, b, i, test.p);
-    test = test_draft(executor, a, b, ++i);
+    test = test_draft(executor, a, b, ++i, uniform);
   }
   finish(executor, a, b, i, test);
 }

@@ -80,9 +80,10 @@ SPECDEC_HD void put_absent(const VerifyChain& a, int64_t b, int thread = 0, int 
   if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 
-// The final token at position i, where the walk stopped, and the padding behind it.
-template <class Executor, class Stop>
-SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop) {
+// The final token at position i, where the walk stopped, and the padding behind it. uniform() is asked for at the draw.
+template <class Executor, class Stop, class Uniform>
+SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop,
+                         const Uniform& uniform) {
   const int64_t V = a.target.rows.V;
   int32_t status = stop.status;
   Final last;
@@ -91,7 +92,7 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
     if (bonus < 0 || bonus >= V) status |= kInvalidBonus;
     last = {bonus < 0 ? 0 : bonus, NAN};  // as given: its row was not, and an id beyond V may have its use
   } else {
-    last = stop.draw(executor, [&] { return a.final_uniform(b); }, status);
+    last = stop.draw(executor, uniform, status);
   }
   if (!executor.leads()) return;
   const int64_t first = b * (a.G + 1);
@@ -100,6 +101,10 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
   for (int64_t j = i + 1; j <= a.G; ++j) a.tokens.put(first + j, -1), a.logprobs[first + j] = 0;
   a.num_accepted[b] = int32_t(i);
   a.status[b] = status;
+}
+template <class Executor, class Stop>
+SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop) {
+  finish(executor, a, b, i, stop, [&] { return a.final_uniform(b); });
 }
 
 }  // namespace specdec

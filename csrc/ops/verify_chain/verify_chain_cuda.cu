@@ -50,7 +50,8 @@ struct Part {
   Row row;  // of this block; no entry where it reads none
   float scale;
   ChunkTable table;
-  int number;  // which part of the row
+  int number;      // which part of the row
+  double uniform;  // of the test
 };
 
 template <bool kFiltered>
@@ -121,7 +122,10 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   if (threadIdx.x == 0 && !needless) part.unit = unit, plan<kFiltered>(s, b, i, number, part);
   if (__syncthreads_or(needless)) return;
   if (part.row.V > 0) reduce_chunks<kFiltered>(part.row, part.scale, part.number, s.per_warp, part.table);
-  if (!last_block(s.tested_blocks + part.unit, blocks)) return;
+  const auto find_uniform = [&] {
+    if (part.tests) part.uniform = a.accept_uniform(part.b, part.i);
+  };
+  if (!last_block(s.tested_blocks + part.unit, blocks, find_uniform)) return;
 
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
@@ -130,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   }
   if (!part.tests || threadIdx.x != 0) return;
   NoExecutor executor;
-  const DraftTest test = test_draft(executor, a, part.b, part.i);
+  const DraftTest test = test_draft(executor, a, part.b, part.i, [&] { return part.uniform; });
   if (test.accepted) {
     emit_draft(a, part.b, part.i, test.p);
   } else {
@@ -139,36 +143,52 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   }
 }
 
+// What a block of finish_requests goes by, in shared memory as a Part is
+struct Ending {
+  int64_t b, i;
+  DraftTest test;
+  float* sums;          // of chunks of what the token is drawn from
+  const float* maxima;  // of chunks of p's row, or null
+  bool summed;          // the sums are there: judge_rows made the row's law, and no filter took anything away
+  int part;
+  double uniform;
+};
+
+SPECDEC_DEVICE void look_up(const Step& s, int64_t b, Ending& end) {
+  const Side& target = s.a.target;
+  const int64_t V = target.rows.V, chunks = chunk_count(V), i = s.a.G + 1 - s.stop[b];
+  end.b = b, end.i = i;
+  end.part = int(blockIdx.x % s.residual_blocks);
+  end.test = s.stops[i * s.a.B + b];
+  end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;
+  if (!s.target.stats) return;
+  const ChunkTable own = s.target.table.row(target.index(s.a.start(b), b, i), chunks);
+  end.maxima = own.max;
+  end.summed = end.test.q.kind == Kind::kNothing && !target.sampling[b].any(V);
+  if (end.summed) end.sums = own.sum;
+}
+
 __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
   const int64_t request = blockIdx.x / s.residual_blocks;
   if (!a.present.has(request) || a.by_rule(request)) return;
-  __shared__ int64_t b, i;  // here, since the pass has no register to spare for them
-  __shared__ int part;
-  if (threadIdx.x == 0) {
-    b = request, i = a.G + 1 - s.stop[request];
-    part = int(blockIdx.x % s.residual_blocks);
-  }
+  __shared__ Uninitialised<Ending> shared;
+  Ending& end = shared.get();
+  if (threadIdx.x == 0) look_up(s, request, end);
   __syncthreads();
-
-  // The row's own chunk sums are at hand where judge_rows made its law and no filter took anything away.
-  const auto stop = [&]() -> const DraftTest& { return s.stops[i * a.B + b]; };
-  const auto own = [&] { return s.target.table.row(a.target.index(a.start(b), b, i), chunk_count(a.target.rows.V)); };
-  const auto held = [&] {
-    return stop().q.kind == Kind::kNothing && s.target.stats && !a.target.sampling[b].any(a.target.rows.V);
-  };
-  const auto sums = [&] { return held() ? own().sum : s.residual + b * chunk_count(a.target.rows.V); };
-  const auto maxima = [&] { return s.target.stats ? own().max : nullptr; };
-  if (!stop().p.valid() || !has_row(stop().p) || held()) {
-    if (part > 0) return;
+  const auto find_uniform = [&] { end.uniform = a.final_uniform(end.b); };
+  if (!end.test.p.valid() || !has_row(end.test.p) || end.summed) {
+    if (end.part > 0) return;
+    if (threadIdx.x == 0) find_uniform();
+    __syncthreads();
   } else {
-    sum_chunks(stop().p, stop().q, part, s.residual_per_warp, maxima(), sums());
-    if (!last_block(s.summed + b, s.residual_blocks)) return;
+    sum_chunks(end.test.p, end.test.q, end.part, s.residual_per_warp, end.maxima, end.sums);
+    if (!last_block(s.summed + end.b, s.residual_blocks, find_uniform)) return;
   }
   forget();
-  BlockExecutor executor(RowStats{}, sums(), maxima(),
-                         stop().q.kind == Kind::kNothing ? BlockExecutor::kPlain : BlockExecutor::kPair);
-  finish(executor, a, b, i, stop());
+  const bool plain = end.test.q.kind == Kind::kNothing;
+  BlockExecutor executor(RowStats{}, end.sums, end.maxima, plain ? BlockExecutor::kPlain : BlockExecutor::kPair);
+  finish(executor, a, end.b, end.i, end.test, [&] { return end.uniform; });
 }
 
 // Room for the laws and the chunks of a side's rows, if its laws have to be made.

@@ -12,6 +12,7 @@ import specdec_kernels as sk
 from ...registry import RULES
 from ..limits import check_method
 from ..proposal import Draft, Drafter
+from ..result import Stats
 from ..sequence import Batch, Sequence
 from .draft_length import make_gamma
 from .draft_runner import DraftRunner
@@ -92,6 +93,10 @@ class HierarchicalDrafter(Drafter):
         self.model, self.drafter, self.method = DraftRunner(model, self.gamma.max + 1), drafter, verify
         self.parts, self.num_lookahead = (self.model, drafter), 2 * self.gamma.max + drafter.num_lookahead + 1
 
+    def begin(self, slots, capacity):
+        self.stats = Stats()  # of the model's own steps since then, whose target it is
+        super().begin(slots, capacity)
+
     def check(self, target, sequences):
         self.drafter.check(self.model.model, [_Ahead(s, 0) for s in sequences])
 
@@ -108,6 +113,7 @@ class HierarchicalDrafter(Drafter):
             for s, own, row, tokens in zip(ahead, rows, logits, emitted):
                 tokens = tokens[: s.remaining]
                 s.tokens += tokens
+                self.stats.new_tokens += len(tokens)
                 own.append(row[: len(tokens)])
         if batch.wants_end_row:
             for own, row in zip(rows, self.model.score(ahead, _nothing(batch))):
@@ -132,10 +138,15 @@ class HierarchicalDrafter(Drafter):
         logits = self.model.score(batch, proposal.tokens)
         scored = perf_counter()
         verified = proposal.verify(logits, batch, self.method)
-        accepted = verified.num_accepted.tolist()
+        accepted, lengths = verified.num_accepted.tolist(), (proposal.tokens >= 0).sum(1).tolist()
         if found is not None:
-            lengths = (proposal.tokens >= 0).sum(1).tolist()
             self.drafter.observe(lengths, accepted, drafted - began, scored - drafted)
+        counts = zip(lengths, proposal.tested(verified), accepted, verified.status.tolist())
+        for s, one in zip(batch, counts):
+            if s.remaining:
+                self.stats.count(*one, needed_target=True)
+        self.stats.spend(drafted - began, scored - drafted, perf_counter() - scored)
+        self.stats.target_calls += 1
         return logits, [row[: a + 1] for row, a in zip(verified.tokens.tolist(), accepted)]
 
 
