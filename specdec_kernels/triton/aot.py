@@ -82,7 +82,9 @@ def aot_cases() -> Iterator[Case]:
                 name = " ".join(
                     [kernel.__name__.removesuffix("_kernel"), str(dtype).removeprefix("torch."), what]
                 ).strip()
-                case = specialised(name, kernel, args, constants, threads, reads_rows(kernel, args))
+                narrow = "traversal" in what and dtype.itemsize == 2  # 8 bytes for each thread: see launch_walk
+                wide = reads_rows(kernel, args) and not narrow
+                case = specialised(name, kernel, args, constants, threads, wide)
                 key = (kernel.__name__, *(str(x) for x in case[2:]))
                 if key not in seen:
                     seen.add(key)

@@ -151,9 +151,10 @@ def launch_walk(tables, shape, count, D, target, draft, rules, random, out, meth
     table = launch.table(max(rows.V, draft.rows.V if draft else 1))
     if launch.interpreted() and not by_rule:
         sizes = table.sizes(ROWS=min(table.rows, launch.power_of_2(B)))
-    else:  # a walk is too long to share registers; 16 bytes for each thread
+    else:  # a walk is too long to share registers; 16 bytes for each thread, of traversal, which keeps two frames, 8
         narrowest = min(side.rows.data.itemsize for side in (target, draft) if side)
-        sizes = table.sizes(ROWS=1, TOGETHER=min(table.together, THREADS * 16 // narrowest // launch.CHUNK))
+        at_once = THREADS * (8 if method == TRAVERSAL.value else 16) // narrowest // launch.CHUNK
+        sizes = table.sizes(ROWS=1, TOGETHER=min(table.together, max(1, at_once)))
     sizes = sizes._replace(TILE=min(128, launch.power_of_2(max(N, K))))
     mixes = by_rule and method != TARGET_ONLY.value
     most_steps = max(N, K) + (N if mixes else 0)

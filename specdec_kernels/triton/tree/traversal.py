@@ -42,9 +42,18 @@ class Frame(NamedTuple):
     s: Any  # 1 / the share that is
 
 
+class Child(NamedTuple):
+    """What a frame of it would begin with"""
+
+    node: Any
+    w: Any
+    q: Any
+    s: Any
+
+
 class Walk(NamedTuple):
     top: Any
-    child: Any  # the node, w, q and s of a child of the top; the root at first
+    child: Any  # of the top; the root at first
     depth: Any
     opened: Any  # there may be children of the top to look at
     greedy: Any  # a greedy root makes the request greedy
@@ -59,6 +68,13 @@ def choose_frame(mask, a, b):
     n, bottom, total = tl.where(mask, a.n, b.n), tl.where(mask, a.bottom, b.bottom), tl.where(mask, a.total, b.total)
     w, s = tl.where(mask, a.w, b.w), tl.where(mask, a.s, b.s)
     return Frame(tl.where(mask, a.node, b.node), choose_tests(mask, a.tests, b.tests), p, n, bottom, total, w, q, s)
+
+
+@triton.jit
+def choose_child(mask, a, b):
+    return Child(
+        tl.where(mask, a.node, b.node), tl.where(mask, a.w, b.w), choose(mask, a.q, b.q), tl.where(mask, a.s, b.s)
+    )
 
 
 @triton.jit
@@ -188,8 +204,7 @@ def look(tree, sides, out, b, walk, looking, S):
     q, share = left_of(sides, q, residual, testing, S)
     q_t, no_prob = draft_of(sides, b, token, q, share, testing, S)
     w = tl.where((q_t > 0) & (r > 0), top.w * r / q_t, 0.0)
-    child = Frame(node, top.tests, top.p, top.n, top.bottom, top.total, tl.minimum(w, 1.0), q, 1 / share)
-    child = choose_frame(looking, child, walk.child)
+    child = choose_child(looking, Child(node, tl.minimum(w, 1.0), q, 1 / share), walk.child)
     walk = Walk(top, child, walk.depth, opened, walk.greedy, walk.held, known, status | bits | no_prob)
     return walk, following | (testing & (w > 0)), testing & ~(w > 0), goes_on
 
@@ -197,7 +212,8 @@ def look(tree, sides, out, b, walk, looking, S):
 @triton.jit
 def leave(frames, at, walk, leaving):
     """Back from the top, which was rejected, to its parent."""
-    child = choose_frame(leaving, walk.top, walk.child)
+    left = Child(walk.top.node, walk.top.w, walk.top.q, walk.top.s)
+    child = choose_child(leaving, left, walk.child)
     depth = walk.depth - tl.where(leaving, 1, 0)
     top = choose_frame(leaving, get_frame(frames, at + depth, leaving), walk.top)
     held = walk.held & ~leaving
@@ -227,7 +243,7 @@ def traverse(tree, sides, rules, random, out, b, links, frames, exists, S):
     root = Frame(zero, Tests(zero, zero), nothing, zero, links, one, one, nothing, one)
     status = tl.where(is_bad_tree(tree, b, exists), INVALID_DRAFT, 0)
     nobody = exists & False
-    walk = Walk(root, root, zero, exists, nobody, nobody, Known(nothing, zero - 1), status)
+    walk = Walk(root, Child(zero, one, nothing, one), zero, exists, nobody, nobody, Known(nothing, zero - 1), status)
     first = b * (tl.minimum(tree.D, tree.N - 1) + 1)
     entering = exists
     removing = nobody
