@@ -19,5 +19,5 @@ SPECDEC_CUDA=keep pip --no-build-isolation --no-deps --editable "$(dirname "$0")
 "$folder/bin/python" "$(dirname "$0")/smollm2.py" "$folder/models"
 # The newest vLLM that the plugin knows, as files to read: no build of it runs on a CPU.
 "$folder/bin/pip" download --quiet --no-deps --dest "$folder/wheels" vllm==0.33.0
-unzip -q -o "$folder"/wheels/vllm-0.33.0-*.whl 'vllm/v1/*.py' -d "$folder/vllm-0.33"
+unzip -q -o "$folder"/wheels/vllm-0.33.0-*.whl 'vllm/*.py' -d "$folder/vllm-0.33"
 rm -r "$folder/wheels"

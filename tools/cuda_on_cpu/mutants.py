@@ -96,12 +96,12 @@ MUTANTS = {
         BLOCK, "    if (other.beyond) break;\n", "", "wrong", "verify_chain", True
     ),
     "what was found of another request": Mutant(
-        VERIFY, "s.stops[i * a.B + b]", "s.stops[i * a.B]", "undefined|uninitialised|wrong", "verify_chain", True
+        VERIFY, "s.stops[i * s.a.B + b]", "s.stops[i * s.a.B]", "undefined|uninitialised|wrong", "verify_chain", True
     ),
     "stop one row early": Mutant(
         VERIFY,
-        "a.G + 1 - s.stop[request];",
-        "a.G + 1 - s.stop[request] - (s.stop[request] <= a.G);",
+        "s.a.G + 1 - s.stop[b];",
+        "s.a.G + 1 - s.stop[b] - (s.stop[b] <= s.a.G);",
         "undefined|uninitialised|wrong",
         "verify_chain",
         True,
