@@ -136,7 +136,13 @@ def test_generate_streams_text_and_ends_with_statistics(generate, pair):
     plain = generate(pair, "--plain")
     assert plain.exit_code == 0, plain.output
     assert "def f(x): def f" in plain.output and "tokens/s" in plain.output and "acceptance" not in plain.output
-    for arguments in (["--gamma", 3], ["--gamma", "auto"], ["--lookup-first"], ["--draft", "lookup"]):
+    for arguments in (
+        ["--gamma", 3],
+        ["--gamma", "auto"],
+        ["--lookup-first"],
+        ["--lookup-under"],
+        ["--draft", "lookup"],
+    ):
         result = generate(pair, *arguments)
         assert result.exit_code == 0, result.output
         assert body(result.output) == body(plain.output) and "acceptance" in result.output
@@ -204,6 +210,8 @@ def test_generate_refuses(generate, pair, tmp_path):
         (["--draft", other], "target and draft must have one vocabulary"),
         (["--gamma", "many"], '--gamma must be an integer >= 1 or "auto", got many'),
         (["--gamma", 0], 'gamma must be an integer >= 1 or "auto", got 0'),
+        (["--lookup-under", "--draft", "lookup"], "--lookup-under needs a draft model, got --draft lookup"),
+        (["--lookup-under", "--method", "kseq"], "--lookup-under drafts chains, got --method kseq"),
         (["--method", "kseq", "--draft", "lookup"], "--method kseq needs a draft model, got --draft lookup"),
         (["--method", "target_only", "--widths", "3,x"], "--widths must be integers >= 1 with commas between"),
         (["--method", "kseq", "--widths", "3,1"], "draws independent chains, which have no fixed shape"),

@@ -36,6 +36,8 @@ def _requests(pair, args) -> list[decode.Request]:
 
 def _drafter(pair, args, width):
     tree = args.method != "chain"
+    if tree and args.lookup_under:
+        raise ValueError(f"--lookup-under drafts chains, got --method {args.method}")
     if width == "auto" and tree:
         width = 4
     lookup = decode.PromptLookupDrafter(width, min_ngram=3) if args.lookup_first else None
@@ -45,8 +47,12 @@ def _drafter(pair, args, width):
         shape = [_number("widths", w) for w in args.widths.split(",")] if args.widths else None
         return decode.TreeDrafter(pair.draft, args.method, args.drafts, width, shape, lookup)
     if pair.draft is None:
+        if args.lookup_under:
+            raise ValueError("--lookup-under needs a draft model, got --draft lookup")
         return decode.PromptLookupDrafter(width)
-    model = decode.ModelDrafter(pair.draft, width)
+    model: decode.ModelDrafter | decode.HierarchicalDrafter = decode.ModelDrafter(pair.draft, width)
+    if args.lookup_under:
+        model = decode.HierarchicalDrafter(pair.draft, decode.PromptLookupDrafter(4), width)
     return model if lookup is None else decode.LookupThenModel(lookup, model)
 
 

@@ -5,6 +5,7 @@ import torch
 
 from ...registry import ONE_HOT_RULES
 from ..proposal import Draft, Drafter, one_hot_stats
+from .hierarchical_drafter import HierarchicalDrafter
 from .model_drafter import ModelDrafter
 from .prompt_lookup import PromptLookupDrafter
 
@@ -20,7 +21,7 @@ class LookupThenModel(Drafter):
 
     rules, verifies = ONE_HOT_RULES, ("token", "block")
 
-    def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter):
+    def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter | HierarchicalDrafter):
         self.lookup, self.model, self.parts = lookup, model, (lookup, model)
         self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)
 
