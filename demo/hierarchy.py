@@ -89,7 +89,7 @@ def main():
 
 
 def show(temperature, runs):
-    columns = "", "of plain", "theory", "acceptance", "tokens a pass", "of the draft's own: acceptance", "tokens a pass"
+    columns = "", "of plain", "theory", "acceptance", "tokens a pass", "draft's own acceptance", "tokens a pass"
     table = Table(*columns, title=f"temperature {temperature:g}", title_justify="left")
     for name, mine in runs.items():
         ratio = statistics.median(run.rate / plain.rate for run, plain in zip(mine, runs["plain"]))
@@ -98,7 +98,9 @@ def show(temperature, runs):
         for s in (mine[-1].stats, mine[-1].inner):
             cells += ["", ""] if s is None else [f"{s.alpha:.2f}", f"{s.new_tokens / s.rows:.2f}"]
         table.add_row(name, *cells)
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 120)
+    console.print(table)
 
 
 if __name__ == "__main__":
