@@ -43,15 +43,14 @@ class Run(NamedTuple):
 
 
 def measured(pair, prompts, tokens, temperature, drafter) -> Run:
-    inner, began, new, stats = Stats(), perf_counter(), 0, Stats()
+    inner, began, stats = Stats(), perf_counter(), Stats()
     for seed, prompt in enumerate(prompts):
         request = decode.Request(prompt, tokens, temperature, seed=seed)
         output = decode.generate(pair.target, [request], drafter)
-        new += output.stats.new_tokens
         stats += output.stats
         if isinstance(drafter, decode.HierarchicalDrafter):
             inner += drafter.stats
-    return Run(new / (perf_counter() - began), stats, inner if inner.rows else None)
+    return Run(stats.new_tokens / (perf_counter() - began), stats, inner if inner.rows else None)
 
 
 def predicted(plain: Stats, run: Run) -> float | None:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["UNFINISHED", "clear", "entries", "folder"]
-
-UNFINISHED = "unfinished-"  # how the name of a folder begins while it is being filled
+__all__ = ["clear", "entries", "folder"]
 
 
 def folder() -> Path:

@@ -67,6 +67,11 @@ class Draft(Proposal):
     # [n, G or G + 1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
     stats: torch.Tensor | None = None
 
+    @classmethod
+    def nothing(cls, batch) -> "Draft":
+        """Not a token for any request."""
+        return cls(torch.empty(len(batch), 0, dtype=torch.int64))
+
     def verify(self, logits, batch, method):
         drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats)
         return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.draw_params)

@@ -153,7 +153,7 @@ class Session:
         proposal = drafter.propose(batch)
         observed = proposal is not None
         if not observed:
-            proposal = Draft(torch.empty(len(batch), 0, dtype=torch.int64))
+            proposal = Draft.nothing(batch)
         times.append(perf_counter())
 
         start = [len(s.tokens) - 1 for s in batch]

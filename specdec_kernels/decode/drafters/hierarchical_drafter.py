@@ -116,7 +116,7 @@ class HierarchicalDrafter(Drafter):
                 self.stats.new_tokens += len(tokens)
                 own.append(row[: len(tokens)])
         if batch.wants_end_row:
-            for own, row in zip(rows, self.model.score(ahead, _nothing(batch))):
+            for own, row in zip(rows, self.model.score(ahead, Draft.nothing(batch).tokens)):
                 own.append(row)
         drafts = [torch.tensor(s.drafts, dtype=torch.int64) for s in ahead]
         tokens = pad_sequence(drafts, batch_first=True, padding_value=-1)
@@ -133,7 +133,7 @@ class HierarchicalDrafter(Drafter):
         """One step of speculation for the model -> its rows [n, g + 1, V], and what it emits."""
         began = perf_counter()
         found = self.drafter.propose(batch)
-        proposal = Draft(_nothing(batch)) if found is None else found
+        proposal = Draft.nothing(batch) if found is None else found
         drafted = perf_counter()
         logits = self.model.score(batch, proposal.tokens)
         scored = perf_counter()
@@ -148,10 +148,6 @@ class HierarchicalDrafter(Drafter):
         self.stats.spend(drafted - began, scored - drafted, perf_counter() - scored)
         self.stats.target_calls += 1
         return logits, [row[: a + 1] for row, a in zip(verified.tokens.tolist(), accepted)]
-
-
-def _nothing(batch) -> torch.Tensor:
-    return torch.empty(len(batch), 0, dtype=torch.int64)
 
 
 def _stacked(rows: list[list[torch.Tensor]]) -> torch.Tensor:

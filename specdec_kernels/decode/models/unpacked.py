@@ -57,7 +57,7 @@ def _dense():
 
 def _unpack(path, dtype, folder):
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = tempfile.TemporaryDirectory(dir=folder.parent, prefix=user_cache.UNFINISHED, ignore_cleanup_errors=True)
+    made = tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-", ignore_cleanup_errors=True)
     with made as name:
         with redirect_stderr(io.StringIO()):  # a progress bar that transformers' own switch does not reach
             model = AutoModelForCausalLM.from_pretrained(**_packed(path), **_dense(), dtype=dtype)
