@@ -19,7 +19,7 @@ from specdec_kernels.decode import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-KINDS = ["plain", "model", "confident", "lookup", "both", "auto"]
+KINDS = ["plain", "model", "adaptive", "lookup", "both", "auto"]
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def drafter(kind, model):
     lookup, gamma = PromptLookupDrafter(5), "auto" if kind == "auto" else 3
     if kind in ("both", "auto"):
         return LookupThenModel(lookup, ModelDrafter(model, gamma))
-    confident = ModelDrafter(model, 6, confidence=0.3)
-    return {"plain": None, "model": ModelDrafter(model, 3), "confident": confident, "lookup": lookup}[kind]
+    adaptive = ModelDrafter(model, "auto")
+    return {"plain": None, "model": ModelDrafter(model, 3), "adaptive": adaptive, "lookup": lookup}[kind]
 
 
 OTHERS = [("lean", 1), ("lean", 8), ("llama-hf", 3), ("gpt2", 3)]
@@ -57,7 +57,7 @@ def test_greedy_is_the_models_own(models, name, batch, kind):
 
 
 CASES = [("model", 1.0), ("both", 1.0)]
-MORE = [("plain", 1.0), ("model", 0.6), ("confident", 1.0), ("lookup", 1.0)]
+MORE = [("plain", 1.0), ("model", 0.6), ("lookup", 1.0)]
 CASES += [pytest.param(*case, marks=pytest.mark.thorough) for case in MORE]
 
 
@@ -70,7 +70,6 @@ def three_tokens(kind, n, temperature=1.0, V=4):
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
     prompt = [1]  # lookup finds something once the 1 has come again
     drafters = {"lookup": PromptLookupDrafter(2, 2, 1), "plain": None, "model": ModelDrafter(adapt(other), 3)}
-    drafters["confident"] = ModelDrafter(adapt(other), 3, confidence=0.2)
     drafters["both"] = LookupThenModel(drafters["lookup"], drafters["model"])
     todo = [Request(prompt, max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, drafters[kind], max_batch=2000)
@@ -105,7 +104,7 @@ def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
     assert not three_tokens("model", 4000)[0].passed
 
 
-@pytest.mark.parametrize("kind", ["plain", "model", "confident", "lookup", "both"])
+@pytest.mark.parametrize("kind", ["plain", "model", "lookup", "both"])
 @pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
     """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters."""
@@ -241,19 +240,6 @@ def test_statistics_add_up(models):
     assert total.status == 0
 
 
-def test_an_unsure_draft_stops(models):
-    """Every draft ends after the token that makes it unlikely: at confidence > 1 after the first, at 0 never, between
-    sometimes."""
-    _, target, draft = models["lean"]
-
-    def widths(confidence):
-        drafter = ModelDrafter(draft, 4, confidence=confidence)
-        found = generate(target, [Request(r.prompt, 40) for r in tiny.requests()], drafter).stats.widths
-        return {g: n for g, n in found.items() if n > 10}  # the last steps of a request are cut by max_new_tokens
-
-    assert set(widths(1.1)) <= {0, 1} and set(widths(0.0)) == {4} and len(widths(0.1)) > 2
-
-
 @pytest.mark.slow
 def test_draft_vocabulary_of_another_size():
     """A draft with fewer or more output rows than the target (padded vocabularies) changes no greedy token."""
@@ -288,22 +274,6 @@ def test_lookup_prefers_the_longest_and_latest_match():
     )  # max_new_tokens - 1
 
 
-def test_adaptive_gamma_follows_what_it_measures():
-    from specdec_kernels.decode.drafters.draft_length import AdaptiveGamma
-
-    def settle(accepted_share, slope, draft):
-        gamma = AdaptiveGamma(8)
-        for _ in range(200):
-            g = gamma.value
-            gamma.observe([g], [round(accepted_share * g)], draft * g, 1 + slope * g)
-        return gamma.value, gamma.cost()
-
-    cheap, cost = settle(1.0, 0.01, 0.02)
-    assert cheap == 8 and cost == pytest.approx(0.03, abs=0.01)
-    dear, cost = settle(0.5, 0.2, 0.2)
-    assert dear <= 2 and cost == pytest.approx(0.4, abs=0.1)
-
-
 def test_lean_forward_is_the_models_own():
     """Ragged passes over one cache against the whole sequence at once, in float32."""
     hf = tiny.llama(7)
@@ -320,6 +290,27 @@ def test_lean_forward_is_the_models_own():
     for i, s in enumerate(start):
         assert torch.allclose(logits[i], expected[i, s : s + 8], atol=1e-4)
         assert torch.allclose(picked[i], logits[i, [7, 0, 3][i]], atol=1e-5)
+
+
+@pytest.mark.parametrize("served", ["lean", "gpt2"])
+def test_a_pass_over_tokens_that_are_there(served):
+    """Ids below 0 are no tokens: the others' rows, and later ones, are what they are without them."""
+    _, model, _ = tiny.served()[served]
+    ids = torch.randint(0, 32, (3, 12), generator=torch.Generator().manual_seed(0))
+    lengths = [5, 1, 3]
+    there = torch.arange(5) < torch.tensor(lengths)[:, None]
+    alone, together = (model.new_cache(3, 16) for _ in range(2))
+    for cache in alone, together:
+        model.forward(ids[:, :4], [0, 0, 0], cache, keep=None)
+    rows = [model.forward(ids[i : i + 1, 4 : 4 + k], [4], alone, i)[0] for i, k in enumerate(lengths)]
+    padded = ids[:, 4:9].masked_fill(~there, -1)
+    assert torch.allclose(model.forward(padded, [4] * 3, together, keep="present"), torch.cat(rows), atol=1e-4)
+    assert torch.allclose(model.forward(padded, [4] * 3, together)[there], torch.cat(rows), atol=1e-4)
+    last = model.forward(padded, [4] * 3, together, keep=[k - 1 for k in lengths])
+    assert torch.allclose(last, torch.stack([row[-1] for row in rows]), atol=1e-4)
+    start = [4 + k for k in lengths]
+    behind = [model.forward(ids[i : i + 1, 9:11], start[i : i + 1], alone, i)[0] for i in range(3)]
+    assert torch.allclose(model.forward(ids[:, 9:11], start, together), torch.stack(behind), atol=1e-4)
 
 
 def test_errors(models):

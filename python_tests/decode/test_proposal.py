@@ -39,8 +39,8 @@ class Recited:
         parents = torch.cat((torch.full((n, 1), -1, dtype=torch.int32), parents), 1)
         self.branches, self.committed = decode.Branches(parents, [0] * n), []
 
-    def verify(self, logits, batch, method):
-        return sk.verify_chain(logits, self.tokens, method=method, **batch.draw_params)
+    def verify(self, logits, batch, method, row):
+        return sk.verify_chain(logits, self.tokens, method=method, target_row=row, **batch.draw_params)
 
     def commit_kv(self, cache, start, verified):
         self.committed.append(start)

@@ -44,7 +44,7 @@ def _drafter(pair, args, width):
     if tree:
         if pair.draft is None:
             raise ValueError(f"--method {args.method} needs a draft model, got --draft lookup")
-        shape = [_number("widths", w) for w in args.widths.split(",")] if args.widths else None
+        shape = _widths(args.widths)
         return decode.TreeDrafter(pair.draft, args.method, args.drafts, width, shape, lookup)
     if pair.draft is None:
         if args.lookup_under:
@@ -60,6 +60,10 @@ def _cascade(pair, args):
     if pair.draft is None:
         raise ValueError(f"--plain --rule {args.rule} needs a draft model, got --draft lookup")
     return decode.TokenCascade(pair.draft, args.max_new_tokens)
+
+
+def _widths(text):
+    return text if text == "auto" else [_number("widths", w) for w in text.split(",")] if text else None
 
 
 def _number(name, text):

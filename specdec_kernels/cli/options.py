@@ -37,7 +37,7 @@ def _drafting(group):
     option("--block", action="store_true", help="verify a chain as a block")
     option("--gamma", default="auto", help='tokens drafted at a time, a tree\'s depth; "auto": what pays, of a tree 4')
     option("--drafts", type=int, default=4, help="of a tree: its chains", metavar="K")
-    option("--widths", default="", help="of a tree, in place of --drafts and --gamma: children per level, as 4,2,1")
+    option("--widths", default="", help='of a tree: children per level, as 4,2,1, or "auto": what pays')
     option("--lookup-first", action="store_true", help="look in the text first; in a tree: beside the model's drafts")
     option("--lookup-under", action="store_true", help="the draft's own tokens are looked up, and verified by it")
     option("--rule", default="exact", help="how drafts are accepted: chow, diff, typical ... (specdec_kernels.rules)")

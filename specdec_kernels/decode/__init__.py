@@ -23,7 +23,7 @@ from .models.adapters import HFModel, Model, adapt
 from .models.lean_llama import LeanLlama
 from .models.load import Pair, check_tokenizers, load_pair
 from .models.slot_cache import Branches, SlotCache
-from .proposal import Draft, Drafter, Proposal, TreeDraft
+from .proposal import Draft, Drafter, Outcome, Proposal, TreeDraft
 from .request import Request
 from .result import Event, Output, Result, Stats
 from .session import Session
@@ -40,6 +40,7 @@ __all__ = [
     "LookupThenModel",
     "Model",
     "ModelDrafter",
+    "Outcome",
     "Output",
     "Pair",
     "PromptLookupDrafter",

@@ -13,7 +13,7 @@ import specdec_kernels as sk
 from .models.slot_cache import Branches, SlotCache
 from .sequence import Batch, Sequence
 
-__all__ = ["Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
+__all__ = ["Draft", "Drafter", "Outcome", "Proposal", "TreeDraft", "one_hot_stats"]
 
 
 def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:
@@ -42,9 +42,11 @@ class Proposal(Protocol):
         """Scored: which requests need the target's pass; without any there is none, and verify is given no logits."""
         return [True] * len(self.tokens)
 
-    def verify(self, logits: torch.Tensor | None, batch: Batch, method: str) -> sk.VerifyChainOutput:
-        """Verified: logits [n, G + 1, V] of the target's pass -> what verify_chain or verify_tree says. method: "token"
-        or "block"."""
+    def verify(
+        self, logits: torch.Tensor | None, batch: Batch, method: str, row: torch.Tensor | None
+    ) -> sk.VerifyChainOutput:
+        """Verified: logits [n, G + 1, V] of the target's pass, or [M, V] and the row [n, G + 1] of each that is there
+        -> what verify_chain or verify_tree says. method: "token" or "block"."""
 
     def commit_kv(self, cache: SlotCache, start: list[int], verified) -> None:
         """Committed: the accepted tokens' keys go where they belong in the target's cache; start: of the step's pass.
@@ -72,8 +74,8 @@ class Draft(Proposal):
         """Not a token for any request."""
         return cls(torch.empty(len(batch), 0, dtype=torch.int64))
 
-    def verify(self, logits, batch, method):
-        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats)
+    def verify(self, logits, batch, method, row):
+        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, target_row=row)
         return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.draw_params)
 
 
@@ -95,7 +97,9 @@ class TreeDraft(Proposal):
     def branches(self):
         return Branches(self.parents, [0] * len(self.parents))
 
-    def verify(self, logits, batch, method):
+    def verify(self, logits, batch, method, row):
+        if row is not None:  # nobody reads the rows of padding
+            logits = logits[row.clamp(min=0)]
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree: tuple = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
         drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
@@ -113,6 +117,17 @@ class TreeDraft(Proposal):
         accepted = verified.num_accepted.long()
         last = verified.path.gather(1, accepted[:, None])
         return (accepted + (self.parents == last).any(1)).tolist()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a step."""
+
+    drafted: list[int]  # tokens, request by request
+    accepted: list[int]
+    draft_seconds: float
+    target_seconds: float  # of scoring and verifying
+    path: torch.Tensor | None = None  # of verify_tree
 
 
 class Drafter(Protocol):
@@ -156,6 +171,6 @@ class Drafter(Protocol):
     def propose(self, batch: Batch) -> Proposal | None:
         """Draft for every sequence; None if there is nothing for any of them."""
 
-    def observe(self, drafted: list[int], accepted: list[int], draft_seconds: float, target_seconds: float) -> None:
-        """What became of the last proposal, request by request, and the seconds the step's two halves took."""
+    def observe(self, outcome: Outcome) -> None:
+        """What became of the step, one without a proposal too."""
         return None

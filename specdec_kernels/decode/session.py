@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 
 from .limits import check_method, check_rule, check_size
-from .proposal import Draft, Drafter
+from .proposal import Draft, Drafter, Outcome
 from .request import Request
 from .result import Event, Output
 from .sequence import Batch, Sequence
@@ -150,27 +150,26 @@ class Session:
         """One pass of the target over the last token and the proposal of every request in the batch."""
         target, drafter, batch, cache = self.target, self.drafter, self.batch, self.cache
         times = [perf_counter()]
-        proposal = drafter.propose(batch)
-        observed = proposal is not None
-        if not observed:
-            proposal = Draft.nothing(batch)
+        proposal = drafter.propose(batch) or Draft.nothing(batch)
         times.append(perf_counter())
 
         start = [len(s.tokens) - 1 for s in batch]
         last = torch.tensor([[s.tokens[-1]] for s in batch])
-        ids = torch.cat((last, proposal.tokens.clamp(0, target.vocab_size - 1)), 1)
-        needed = proposal.needs_target
-        logits = target.forward(ids, start, cache, branches=proposal.branches) if any(needed) else None
+        ids = torch.cat((last, proposal.tokens.clamp(-1, target.vocab_size - 1)), 1)
+        there, needed = ids >= 0, proposal.needs_target
+        row = None if there.all() else (there.flatten().cumsum(0) - 1).view_as(ids)
+        keep = "all" if row is None else "present"
+        logits = target.forward(ids, start, cache, keep=keep, branches=proposal.branches) if any(needed) else None
         times.append(perf_counter())
 
-        verified = proposal.verify(logits, batch, self.verify)
+        verified = proposal.verify(logits, batch, self.verify, row)
         proposal.commit_kv(cache, start, verified)
         emitted, accepted = verified.tokens.tolist(), verified.num_accepted.tolist()
-        drafted = (proposal.tokens >= 0).sum(1).tolist()
+        drafted = there[:, 1:].sum(1).tolist()
         times.append(perf_counter())
 
-        if observed:
-            drafter.observe(drafted, accepted, times[1] - times[0], times[2] - times[1])
+        path = getattr(verified, "path", None)
+        drafter.observe(Outcome(drafted, accepted, times[1] - times[0], times[3] - times[1], path))
         events = [s.extend(row[: a + 1]) for s, row, a in zip(batch, emitted, accepted)]
         counts = zip(drafted, proposal.tested(verified), accepted, verified.status.tolist(), needed)
         _count(batch, self.output.stats, counts, events, times)

@@ -1,71 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens to draft: a fixed number, or the best one for what has been measured so far."""
+"""How many tokens to draft: a fixed number, or what pays by what has been measured so far."""
 
-from ...theory import best_gamma
+from collections import defaultdict
+from dataclasses import dataclass
+
+from .acceptance import Acceptance, Kind
+from .goodput import Goodput
 
 __all__ = ["AdaptiveGamma", "FixedGamma", "make_gamma"]
 
-_DECAY = 0.97  # weight of the past at each step: about the last 30 steps count
-_MARGIN = 0.03  # cost of one more row in the target's pass, in passes, until it has been measured
+_MEMORY = 0.95  # weight of the past at each step with drafts
+_PATIENCE = 8, 256  # steps without a draft after which one is tried: at first, at last
+_ANY = Kind("any", 0.7)  # a draft of which nothing is known yet
 
 
 class FixedGamma:
-    def __init__(self, gamma: int):
-        self.value = self.max = gamma
+    """Always the same number."""
 
-    def observe(self, *_):
+    adaptive = False
+
+    def __init__(self, gamma: int):
+        self.max = gamma
+
+    def begin(self, requests: int, drafting: int) -> bool:
+        return True
+
+    def keep(self, row: int, kind: Kind) -> bool:
+        return True
+
+    def pays(self) -> bool:
+        return True
+
+    def limit(self, requests: int, drafting: int) -> int:
+        return self.max
+
+    def learn(self, outcome, rows=None) -> None:
+        pass
+
+    def observe(self, outcome) -> None:
         pass
 
 
-class AdaptiveGamma:
-    """theory.best_gamma of the running acceptance rate and of the measured cost of one more drafted token.
+@dataclass
+class _Drafting:
+    """Running sums over the steps that drafted."""
 
-    The walltime factor (1 - a^(g+1)) / ((1 - a)(g c + 1)) takes a pass over g+1 tokens to cost as much as over one. On
-    a CPU, or at large batch, each row costs something; a pass of t0 + g m and a draft of g d seconds is the same
-    formula with c = (m + d) / t0, and a least-squares line through the passes seen gives t0 and m.
-    """
-
-    def __init__(self, max_gamma: int = 8, alpha: float = 0.5):
-        self.max = max_gamma
-        self.accepted, self.tested = 4 * alpha, 4.0  # a prior worth four tests
-        self.sums = [0.0] * 5  # of 1, g, seconds, g^2, g*seconds
-        self.seen: set[tuple[int, int]] = set()  # rows, width
-        self.usual: dict[int, float] = {}  # rows -> seconds of a pass, outliers clipped
-        self.draft_cost, self.slope = 0.0, _MARGIN
-        # each width's first pass is not timed: it warms up
-        self.trials = [min(g, max_gamma) for g in (4, 4, 1, 1, 2, 6)]
-        self.value = self.trials.pop(0)
+    rows: float = 0.0
+    accepted: float = 0.0
+    drafted: float = 0.0
+    seconds: float = 0.0
+    steps: float = 0.0
+    passes: float = 0.0  # of the drafter
 
     @property
-    def alpha(self) -> float:
-        return self.accepted / self.tested
+    def seconds_per_pass(self) -> float:
+        return self.seconds / self.passes if self.passes else 0.0
 
-    def observe(self, drafted: list[int], accepted: list[int], draft_seconds: float, target_seconds: float, mine=None):
-        """One step, as Drafter.observe has it. mine: the requests whose drafts were of this length, None for all."""
-        mine, rows, width = range(len(drafted)) if mine is None else mine, len(drafted), max(drafted)
-        self.accepted = _DECAY * self.accepted + sum(accepted[i] for i in mine)
-        self.tested = _DECAY * self.tested + sum(min(accepted[i] + 1, drafted[i]) for i in mine)
-        # A pass far slower than usual was interrupted by something else on the machine.
-        usual = self.usual.get(rows, target_seconds)
-        self.usual[rows] = usual + 0.2 * (min(target_seconds, 2 * usual) - usual)
-        if (rows, width) in self.seen and width > 0 and max(target_seconds, draft_seconds) < 3 * usual:
-            new = (1.0, width, target_seconds, width * width, width * target_seconds)
-            self.sums = [_DECAY * s + x for s, x in zip(self.sums, new)]
-            share = draft_seconds / width / target_seconds
-            self.draft_cost = share if self.draft_cost == 0 else 0.9 * self.draft_cost + 0.1 * share
-        self.seen.add((rows, width))
-        best = self.trials.pop(0) if self.trials else best_gamma(min(self.alpha, 1.0), self.cost(), self.max)
-        self.value = max(1, best)
+    def add(self, memory: float, **new: float) -> None:
+        for name, value in new.items():
+            setattr(self, name, memory * getattr(self, name) + value)
 
-    def cost(self) -> float:
-        """c: what one more drafted token costs, in passes of the target over one token."""
-        n, g, t, gg, gt = self.sums
-        if n > 3 and gg / n - (g / n) ** 2 > 0.05:
-            slope = (n * gt - g * t) / (n * gg - g * g)
-            base = (t - slope * g) / n
-            if base > 0:
-                self.slope = min(max(slope / base, 0.0), 1.0)
-        return self.slope + self.draft_cost * (1 + self.slope * (g / n if n else 0))
+
+class AdaptiveGamma:
+    """Drafts that are worth their cost, by Goodput; none where none is, with a trial now and then.
+
+    A step: begin() says whether to draft at all, keep() whether a row takes one more token, whose kind is told before
+    it is drawn, pays() whether one more pass of the drafter is worth its seconds; learn() hears what became of it.
+
+    Args:
+        max_gamma: at most so many tokens a row.
+        goodput: of the target that verifies; shared by the drafters of one loop.
+    """
+
+    adaptive = True
+
+    def __init__(self, max_gamma: int = 8, goodput: Goodput | None = None):
+        self.max, self.goodput = max_gamma, Goodput() if goodput is None else goodput
+        self.acceptance = Acceptance()
+        self.drafting: defaultdict[int, _Drafting] = defaultdict(_Drafting)  # by the bits of the number of requests
+        self.idle, self.patience, self.trial = 0, _PATIENCE[0], False
+
+    def begin(self, requests: int, drafting: int) -> bool:
+        """Before a step of so many requests, so many of which may be drafted for: whether to."""
+        self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
+        self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of its draft so far, in tokens
+        self.past = self.drafting[requests.bit_length()]
+        self.price, self.rate = self.goodput.price(requests), self.goodput.rate(requests)
+        self.began = drafting > 0 and not self.goodput.wants_plain(requests)
+        self.trial = self.began and self.idle >= self.patience
+        if self.began and not self.trial and self.past.steps > 1:
+            self.began = drafting * self.usual_worth(requests) >= self.rate * self.past.seconds / self.past.steps
+        return self.began
+
+    def keep(self, row: int, kind: Kind) -> bool:
+        """Whether row number `row` takes one more token, of this kind."""
+        survival = self.survival[row] * self.acceptance.chance(kind)
+        if survival <= self.price and not (self.trial and not self.kinds[row]):
+            return False
+        self.survival[row] = survival
+        self.worth[row] += survival - self.price
+        self.kinds[row].append(kind)
+        return True
+
+    def usual_worth(self, requests: int) -> float:
+        """What a row's draft brought of late, in a batch of so many, beyond what scoring it cost, in tokens."""
+        past, price = self.drafting[requests.bit_length()], self.goodput.price(requests)
+        return (past.accepted - price * past.drafted) / past.rows if past.rows else 0.0
+
+    def pays(self) -> bool:
+        """Whether one more pass, for the rows that took a token in the last, may pay."""
+        longest, chance = max(map(len, self.kinds)), self.acceptance.chance(_ANY)
+        worth = (s * chance - self.price for s, kinds in zip(self.survival, self.kinds) if len(kinds) == longest)
+        return sum(w for w in worth if w > 0) > self.rate * self.past.seconds_per_pass
+
+    def limit(self, requests: int, drafting: int) -> int:
+        """All of these at once, where a token's place is all that is known of it -> so many tokens for every row."""
+        length, more = 0, self.begin(requests, drafting)
+        while more and length < self.max and all(self.keep(row, Kind(length, _ANY.guess)) for row in range(requests)):
+            length += 1
+            more = self.pays()
+        return length
+
+    def observe(self, outcome) -> None:
+        """What became of a step whose drafts are all this one's."""
+        self.goodput.observe(outcome)
+        self.learn(outcome)
+
+    def learn(self, outcome, rows=None, passes: int | None = None) -> None:
+        """What became of the drafts of these rows, made in so many passes; None: of all, in one for each token."""
+        rows = range(len(outcome.drafted)) if rows is None else rows
+        if not rows:
+            return
+        drafted, accepted = ([of[i] for i in rows] for of in (outcome.drafted, outcome.accepted))
+        for i, d, a in zip(rows, drafted, accepted):
+            for place, kind in enumerate(self.kinds[i][: min(a + 1, d)]):
+                self.acceptance.observe(kind, place < a)
+                self.acceptance.observe(_ANY, place < a)
+        if self.began:
+            passes = max(1, *drafted) if passes is None else passes
+            usual = 2 * self.past.seconds_per_pass * passes or outcome.draft_seconds  # catching up is no step's cost
+            self.past.add(
+                _MEMORY / 2 if self.trial else _MEMORY,
+                rows=len(drafted),
+                accepted=sum(accepted),
+                drafted=sum(drafted),
+                seconds=min(outcome.draft_seconds, usual),
+                steps=1,
+                passes=passes,
+            )
+        if any(drafted):
+            self.patience = min(2 * self.patience, _PATIENCE[1]) if self.trial else _PATIENCE[0]
+        self.idle = 0 if any(drafted) else self.idle + 1
 
 
 def make_gamma(gamma: int | str, max_gamma: int = 8):

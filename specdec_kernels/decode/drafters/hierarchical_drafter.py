@@ -11,7 +11,7 @@ import specdec_kernels as sk
 
 from ...registry import RULES
 from ..limits import check_method
-from ..proposal import Draft, Drafter
+from ..proposal import Draft, Drafter, Outcome
 from ..result import Stats
 from ..sequence import Batch, Sequence
 from .draft_length import make_gamma
@@ -100,8 +100,11 @@ class HierarchicalDrafter(Drafter):
     def check(self, target, sequences):
         self.drafter.check(self.model.model, [_Ahead(s, 0) for s in sequences])
 
-    def propose(self, batch):
-        limits = [max(0, min(self.gamma.value, s.remaining - 1)) for s in batch]
+    def propose(self, batch, wanted=None):
+        """wanted [n] bool: the requests to draft for; None: all."""
+        room = [max(0, s.remaining - 1) if wanted is None or wanted[i] else 0 for i, s in enumerate(batch)]
+        length = self.gamma.limit(len(batch), sum(r > 0 for r in room))
+        limits = [min(length, r) for r in room]
         if max(limits) == 0 and not batch.wants_end_row:
             return None
         ahead = [_Ahead(s, limit) for s, limit in zip(batch, limits)]
@@ -126,21 +129,19 @@ class HierarchicalDrafter(Drafter):
         }
         return Draft(tokens, logits, sk.row_stats(logits.flatten(0, 1), **of_rows).view(*logits.shape[:2], 4))
 
-    def observe(self, drafted, accepted, draft_seconds, target_seconds):
-        self.gamma.observe(drafted, accepted, draft_seconds, target_seconds)
+    def observe(self, outcome):
+        self.gamma.observe(outcome)
 
     def _turn(self, batch) -> tuple[torch.Tensor, list[list[int]]]:
         """One step of speculation for the model -> its rows [n, g + 1, V], and what it emits."""
         began = perf_counter()
-        found = self.drafter.propose(batch)
-        proposal = Draft.nothing(batch) if found is None else found
+        proposal = self.drafter.propose(batch) or Draft.nothing(batch)
         drafted = perf_counter()
         logits = self.model.score(batch, proposal.tokens)
         scored = perf_counter()
-        verified = proposal.verify(logits, batch, self.method)
+        verified = proposal.verify(logits, batch, self.method, None)
         accepted, lengths = verified.num_accepted.tolist(), (proposal.tokens >= 0).sum(1).tolist()
-        if found is not None:
-            self.drafter.observe(lengths, accepted, drafted - began, scored - drafted)
+        self.drafter.observe(Outcome(lengths, accepted, drafted - began, perf_counter() - drafted))
         counts = zip(lengths, proposal.tested(verified), accepted, verified.status.tolist())
         for s, one in zip(batch, counts):
             if s.remaining:

@@ -24,11 +24,16 @@ class LookupThenModel(Drafter):
     def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter | HierarchicalDrafter):
         self.lookup, self.model, self.parts = lookup, model, (lookup, model)
         self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)
+        if lookup.gamma.adaptive and model.gamma.adaptive:
+            model.gamma.goodput = lookup.gamma.goodput  # they draft for one target
 
     def propose(self, batch):
         found = self.lookup.find(batch)
+        if self.lookup.gamma.adaptive and self.model.gamma.adaptive:
+            usual = self.model.gamma.usual_worth(len(batch))
+            found = [f if worth >= usual else [] for f, worth in zip(found, self.lookup.gamma.worth)]
         self.looked_up = [bool(f) for f in found]
-        draft = None if all(self.looked_up) else self.model.propose(batch)
+        draft = self.model.propose(batch, [not f for f in found])
         width = max(max(map(len, found)), 0 if draft is None else draft.tokens.shape[1])
         if width == 0:
             return None
@@ -39,12 +44,13 @@ class LookupThenModel(Drafter):
             return draft
         return self._merge(tokens, draft, width)
 
-    def observe(self, drafted, accepted, draft_seconds, target_seconds):
-        for drafter, mine in ((self.lookup, True), (self.model, False)):
-            rows = [i for i, looked_up in enumerate(self.looked_up) if looked_up == mine and drafted[i] > 0]
-            if rows:
-                seconds = 0.0 if mine else draft_seconds
-                drafter.gamma.observe(drafted, accepted, seconds, target_seconds, rows)
+    def observe(self, outcome):
+        if self.model.gamma.adaptive:
+            self.model.gamma.goodput.observe(outcome)
+            rows = [i for i, looked_up in enumerate(self.looked_up) if not looked_up]
+            self.model.gamma.learn(outcome, rows)
+        if self.lookup.gamma.adaptive and not self.model.gamma.adaptive:
+            self.lookup.observe(outcome)
 
     def _merge(self, tokens, draft, width):
         """Looked-up rows beside model rows."""

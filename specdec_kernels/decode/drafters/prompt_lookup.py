@@ -5,9 +5,12 @@ import torch
 
 from ...registry import ONE_HOT_RULES
 from ..proposal import Draft, Drafter
+from .acceptance import Kind
 from .draft_length import make_gamma
 
 __all__ = ["PromptLookupDrafter"]
+
+_GUESS, _FAR = 0.6, 3  # a draft's chance before any was seen; from here on its place makes no difference
 
 
 class PromptLookupDrafter(Drafter):
@@ -39,13 +42,13 @@ class PromptLookupDrafter(Drafter):
         self.num_lookahead = self.gamma.max + 1
 
     def begin(self, slots, capacity):
-        self.index: list[tuple[dict, int]] = [({}, 0)] * slots
+        self.texts = [_Text() for _ in range(slots)]
 
     def admit(self, slot, sequence):
-        self.index[slot] = ({}, 0)
+        self.texts[slot] = _Text()
 
     def move(self, source, target):
-        self.index[target] = self.index[source]
+        self.texts[target] = self.texts[source]
 
     def propose(self, batch):
         found = self.find(batch)
@@ -54,24 +57,54 @@ class PromptLookupDrafter(Drafter):
             return None
         return Draft(torch.tensor([f + [-1] * (width - len(f)) for f in found]))
 
-    def observe(self, drafted, accepted, draft_seconds, target_seconds):
-        self.gamma.observe(drafted, accepted, draft_seconds, target_seconds)
+    def observe(self, outcome):
+        if self.gamma.adaptive:
+            self.gamma.goodput.observe(outcome)  # how drafts fare is seen in the text
 
     def find(self, batch) -> list[list[int]]:
-        """A draft for each sequence, [] where its last tokens have not occurred before."""
-        return [self._find(slot, s, min(self.gamma.value, s.remaining - 1)) for slot, s in enumerate(batch)]
+        """A draft for each sequence, [] where its last tokens have not occurred before, or where it does not pay."""
+        found = []
+        for text, s in zip(self.texts, batch):
+            if self.gamma.adaptive:
+                self._learn(text, s.tokens)
+            matched, tokens = text.find(s, self.sizes, min(self.gamma.max, s.remaining - 1))
+            known = (round(s.request.temperature, 1), s.request.rule, matched)
+            text.found = len(s.tokens), [Kind((*known, min(i, _FAR)), _GUESS) for i in range(len(tokens))], tokens
+            found.append(tokens)
+        if not self.gamma.begin(len(batch), sum(map(bool, found))):
+            return [[] for _ in batch]
+        return [self._kept(row, *self.texts[row].found[1:]) for row in range(len(batch))]
 
-    def _find(self, slot, sequence, limit):
-        (table, done), tokens = self.index[slot], sequence.tokens
-        # table[n-gram] = the position after its latest occurrence that has a successor
-        for end in range(max(done, 1), sequence.settled):
-            for n in self.sizes:
-                if n <= end:
-                    table[tuple(tokens[end - n : end])] = end
-        self.index[slot] = (table, sequence.settled)
-        for n in self.sizes:
-            after = table.get(tuple(tokens[-n:])) if n < len(tokens) else None
+    def _kept(self, row, kinds, tokens):
+        return tokens[: next((i for i, kind in enumerate(kinds) if not self.gamma.keep(row, kind)), None)]
+
+    def _learn(self, text, tokens):
+        """A one-hot draft is accepted as often as it comes true, so what was found teaches, drafted or not."""
+        for at, (kind, token) in enumerate(zip(*text.found[1:]), text.found[0]):
+            if at >= len(tokens):
+                break
+            self.gamma.acceptance.observe(kind, tokens[at] == token)
+            if tokens[at] != token:
+                break
+
+
+class _Text:
+    """The n-grams of one request's text, and what was found there last: where, of what kinds, which tokens."""
+
+    def __init__(self):
+        self.behind: dict[tuple, int] = {}  # n-gram -> the position after its latest occurrence that has a successor
+        self.read = 0
+        self.found: tuple[int, list[Kind], list[int]] = 0, [], []
+
+    def find(self, sequence, sizes, limit) -> tuple[int, list[int]]:
+        """The length of the longest match, 0 for none, and what followed it."""
+        tokens = sequence.tokens
+        for end in range(max(self.read, 1), sequence.settled):
+            self.behind |= {tuple(tokens[end - n : end]): end for n in sizes if n <= end}
+        self.read = sequence.settled
+        for n in sizes:
+            after = self.behind.get(tuple(tokens[-n:])) if n < len(tokens) else None
             if after is not None:
                 period = len(tokens) - after  # a match that runs into the end goes on as it began
-                return [tokens[after + i % period] for i in range(limit)]
-        return []
+                return n, [tokens[after + i % period] for i in range(limit)]
+        return 0, []

@@ -28,7 +28,7 @@ class KeptDraft(Proposal):
     def needs_target(self):
         return self.defers
 
-    def verify(self, logits, batch, method):
+    def verify(self, logits, batch, method, row):
         """What was kept is not judged again; the token behind it is the target's, or an oracle's: drawn from pi."""
         n, G = self.tokens.shape
         end = self.tokens.new_full((n, 1), -1)
@@ -43,9 +43,9 @@ class KeptDraft(Proposal):
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
         stats = one_hot_stats(torch.cat((self.tokens, end), 1))
         stats[~ahead, 0] = self.stats[~ahead]
-        row = self.row[:, None].expand(n, G + 1, -1)
+        drawn = self.row[:, None].expand(n, G + 1, -1)
         by_rule = dict(rule=rule, alpha=alpha, draft_stats=stats)
-        return sk.verify_chain(logits, self.tokens, row, **by_rule, **batch.draw_params)
+        return sk.verify_chain(logits, self.tokens, drawn, target_row=row, **by_rule, **batch.draw_params)
 
 
 class TokenCascade(Drafter):

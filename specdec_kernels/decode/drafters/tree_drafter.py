@@ -9,6 +9,7 @@ import torch
 from ...registry import ONE_HOT_RULES
 from ...registry import TREE_METHODS as _METHODS
 from ..proposal import Drafter
+from .adaptive_shape import AdaptiveShape
 from .draft_runner import DraftRunner
 from .lookup_branch import with_lookup
 from .prompt_lookup import PromptLookupDrafter
@@ -37,7 +38,8 @@ class TreeDrafter(Drafter):
         method: of verify_tree.
         drafts, depth: chains, and their length.
         shape: of TreeShape, for trees of fixed shape; by default (drafts, 1, 1, ...): distinct first tokens, a chain
-            behind each.
+            behind each. "auto": step by step the nodes that pay by what has been measured so far, none if none does, up
+            to `drafts` children of a node and `depth` levels (adaptive_shape.py).
         lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
             ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up
             text has none.
@@ -57,7 +59,7 @@ class TreeDrafter(Drafter):
         method: str = "recursive_without_replacement",
         drafts: int = 4,
         depth: int = 4,
-        shape: Sequence[int] | None = None,
+        shape: Sequence[int] | str | None = None,
         lookup: PromptLookupDrafter | None = None,
     ):
         if method not in _METHODS:
@@ -65,13 +67,16 @@ class TreeDrafter(Drafter):
         for name, value in (("drafts", drafts), ("depth", depth)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"TreeDrafter: {name} must be an integer >= 1, got {value!r}")
-        self.method, self.drafts, self.depth, self.lookup, self.shape = method, drafts, depth, lookup, None
+        self.method, self.drafts, self.depth, self.lookup = method, drafts, depth, lookup
+        self.shape: TreeShape | AdaptiveShape | None = None
         if _METHODS[method].children != "independent":
-            self.shape = TreeShape((drafts, *[1] * (depth - 1)) if shape is None else shape)
+            widths: list = [drafts, *[1] * (depth - 1)] if shape is None else list(shape)
+            self.shape = AdaptiveShape(drafts, depth) if shape == "auto" else TreeShape(widths)
             self.depth = self.shape.depth
         elif shape is not None:
+            got = shape if isinstance(shape, str) else list(shape)
             raise ValueError(
-                f"TreeDrafter: method {method!r} draws independent chains, which have no fixed shape, got {list(shape)}"
+                f"TreeDrafter: method {method!r} draws independent chains, which have no fixed shape, got {got}"
             )
         if lookup is not None and self.shape is None:
             raise ValueError(
@@ -81,7 +86,7 @@ class TreeDrafter(Drafter):
         self.rules = tuple(rule for rule in _METHODS[method].rules if lookup is None or rule in ONE_HOT_RULES)
         self.model = DraftRunner(model, reach=self.depth + 1)
         self.parts = (self.model,) if lookup is None else (self.model, lookup)
-        nodes = drafts * depth if self.shape is None else len(self.shape.parents) - 1
+        nodes = drafts * depth if self.shape is None else self.shape.most
         longest = 0 if lookup is None else lookup.gamma.max
         self.max_depth = max(self.depth, longest)
         self.num_lookahead = nodes + longest + max(drafts, self.model.reach)
@@ -96,12 +101,18 @@ class TreeDrafter(Drafter):
 
     def propose(self, batch):
         limits = torch.tensor([min(self.depth, s.remaining - 1) for s in batch])
-        if limits.max() < 1:
+        shape = None if self.shape is None else self.shape.choose(len(batch), int((limits > 0).sum()))
+        self.draft = None
+        if limits.max() < 1 or (shape is None and self.shape is not None):
             return None
         root = self.model.catch_up(batch)[:, None]
-        if self.shape is None:
+        if shape is None:
             draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
         else:
-            draft = shaped(self.model, batch, root, limits, self.shape, top=_METHODS[self.method].children == "any")
-        draft = replace(draft, method=self.method, depth=self.max_depth)
-        return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch))
+            draft = shaped(self.model, batch, root, limits, shape, top=_METHODS[self.method].children == "any")
+        self.draft = replace(draft, method=self.method, depth=self.max_depth)
+        return self.draft if self.lookup is None else with_lookup(self.draft, self.lookup.find(batch))
+
+    def observe(self, outcome):
+        if self.shape is not None:
+            self.shape.observe(self.draft, outcome)

@@ -66,6 +66,7 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
     tokens = torch.full((n, len(shape.parents)), -1)
     parents = tokens.int()  # set as nodes come about
     logits, stats = [], []
+    limits = limits.clamp(max=shape.depth)
     for depth in range(1, int(limits.max()) + 1):
         above, level = shape.levels[depth - 1], shape.levels[depth]
         widest = max(len(shape.children[i]) for i in above)

@@ -42,6 +42,18 @@ class TreeShape:
     def depth(self) -> int:
         return len(self.levels) - 1
 
+    @property
+    def most(self) -> int:
+        """Nodes below the root."""
+        return len(self.parents) - 1
+
+    def choose(self, requests: int, drafting: int) -> "TreeShape":
+        """Itself, whatever was measured."""
+        return self
+
+    def observe(self, draft, outcome) -> None:
+        return None
+
     @staticmethod
     def _parents(widths):
         if min(widths) < 1:

@@ -32,9 +32,10 @@ class Model(Protocol):
         branches: Branches | None = None,
     ) -> torch.Tensor | None:
         """Row i of ids [n, T] belongs to slot `slot + i` and starts at position start[i]; older keys there stay, newer
-        are stale.
+        are stale. An id below 0 is no token: whether it is computed is up to the model, nobody sees its keys.
 
-        keep "all": logits [n, T, V]; a list [n]: logits [n, V] of that token of each row; None: no logits.
+        keep "all": logits [n, T, V]; "present": logits [M, V] of the tokens that are there, row by row; a list [n]:
+            logits [n, V] of that token of each row; None: no logits.
         branches: the tokens are nodes of trees (cache.Branches), each of which sees what lies before start[i], its
             ancestors and itself.
         """
@@ -61,7 +62,8 @@ class _Layer(CacheLayerMixin):
         pass
 
     def update(self, key_states, value_states, *args, **kwargs):
-        return self.cache.update(self.index, key_states.transpose(1, 2), value_states.transpose(1, 2))
+        keys, values = (x.transpose(1, 2).flatten(0, 1) for x in (key_states, value_states))
+        return self.cache.update(self.index, keys, values)
 
     def get_mask_sizes(self, query_length):
         return self.cache.length, 0
@@ -101,7 +103,7 @@ class HFModel:
         dtype = self.model.dtype
         mask = torch.zeros((), dtype=dtype).masked_fill(~cache.visible(), torch.finfo(dtype).min)
         logits = self.model(
-            input_ids=ids,
+            input_ids=ids.clamp(min=0),
             attention_mask=mask,
             position_ids=positions.clamp(max=self.max_positions - 1),
             past_key_values=Cache(layers=[_Layer(cache, i) for i in range(self.layers)]),
@@ -110,4 +112,6 @@ class HFModel:
         ).logits
         if keep is None:
             return None
+        if keep == "present":
+            return logits[ids >= 0]
         return logits if keep == "all" else logits[torch.arange(len(ids)), torch.tensor(keep)]

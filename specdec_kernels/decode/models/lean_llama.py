@@ -87,34 +87,32 @@ class LeanLlama:
 
     @torch.inference_mode()
     def forward(self, ids, start, cache: SlotCache, slot=0, keep="all", branches: Branches | None = None):
-        """One pass over ids [n, T]: row i belongs to slot `slot + i` and starts at position start[i].
-
-        keep "all": logits [n, T, V]; a list [n]: the logits [n, V] of that token of each row; None: no logits.
-        branches: the tokens are nodes of trees, each of which sees what lies before start[i], its ancestors and itself.
-        """
+        """One pass, as Model.forward has it. Only tokens that are there go through the products."""
         n, T = ids.shape
         H, K, D = self.heads, self.kv_heads, self.head_dim
-        positions = cache.begin(start, T, slot, self.device, branches)
-        cos, sin = (table[positions] for table in self.rope)
+        places = None if (ids >= 0).all() else (ids >= 0).flatten().nonzero()[:, 0]
+        positions = cache.begin(start, T, slot, self.device, branches, places)
+        cos, sin = (table[_at(positions.flatten(), places)] for table in self.rope)
         mask = None if n == T == 1 and branches is None else self._mask(cache, n, T)
         shape, eps = (self.embed.shape[1],), self.eps
-        x = F.embedding(ids, self.embed)
+        x = F.embedding(_at(ids.flatten(), places), self.embed)
         for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
-            h = qkv(F.rms_norm(x, shape, norm1, eps)).view(n, T, H + 2 * K, D)
-            qk = h[:, :, : H + K]
+            h = qkv(F.rms_norm(x, shape, norm1, eps)).view(-1, H + 2 * K, D)
+            qk = h[:, : H + K]
             qk = torch.addcmul(qk * cos, torch.roll(qk, D // 2, -1), sin)
-            keys, values = cache.update(i, qk[:, :, H:], h[:, :, H + K :])
-            q = qk[:, :, :H].view(n, T, K, H // K, D).permute(0, 2, 3, 1, 4).reshape(n, K, H // K * T, D)
-            a = F.scaled_dot_product_attention(q, keys, values, mask)
-            a = a.view(n, K, H // K, T, D).permute(0, 3, 1, 2, 4).reshape(n, T, H * D)
-            x = out.add(a, x)
+            keys, values = cache.update(i, qk[:, H:], h[:, H + K :])
+            q = _padded(qk[:, :H], places, n * T).view(n, T, K, H // K, D).permute(0, 2, 3, 1, 4)
+            a = F.scaled_dot_product_attention(q.reshape(n, K, H // K * T, D), keys, values, mask)
+            a = a.view(n, K, H // K, T, D).permute(0, 3, 1, 2, 4).reshape(n * T, H * D)
+            x = out.add(_at(a, places), x)
             gate, up = gate_up(F.rms_norm(x, shape, norm2, eps)).chunk(2, -1)
             x = down.add(F.silu(gate) * up, x)
         if keep is None:
             return None
-        if keep != "all":
-            x = x[torch.arange(n), torch.tensor(keep)]
-        return self._logits(F.rms_norm(x, shape, self.norm, eps))
+        if isinstance(keep, list):
+            x = _padded(x, places, n * T).view(n, T, -1)[torch.arange(n), torch.tensor(keep)]
+        logits = self._logits(F.rms_norm(x, shape, self.norm, eps))
+        return _padded(logits, places, n * T).view(n, T, -1) if keep == "all" else logits
 
     def _mask(self, cache, n, T):
         """Additive mask [n, 1, H/K * T, length]; a single token that is no node of a tree needs none."""
@@ -127,3 +125,13 @@ class LeanLlama:
             return logits
         full = logits.new_full((*logits.shape[:-1], self.vocab_size), float("-inf"))
         return full.index_copy_(-1, self.head_ids, logits)
+
+
+def _at(x, places):
+    """The rows of x that are there; all, where nothing is missing."""
+    return x if places is None else x[places]
+
+
+def _padded(x, places, size):
+    """Rows of tokens that are there, at their places among `size`."""
+    return x if places is None else x.new_zeros(size, *x.shape[1:]).index_copy_(0, places, x)

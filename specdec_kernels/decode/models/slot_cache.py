@@ -36,10 +36,10 @@ class SlotCache:
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys, values: [slots, capacity, heads, head_dim]
 
     def begin(
-        self, start: list[int], width: int, slot: int, device=None, branches: Branches | None = None
+        self, start: list[int], width: int, slot: int, device=None, branches: Branches | None = None, places=None
     ) -> torch.Tensor:
         """Open a forward pass of `width` tokens a row, row i in slot `slot + i` from position start[i] -> positions [n,
-        width]."""
+        width]. places [M]: those of the n * width tokens, row by row, that update() will bring; None: all."""
         first = [0] * len(start) if branches is None else branches.first
         self.rows, self.length = slice(slot, slot + len(start)), max(s + f for s, f in zip(start, first)) + width
         if self.rows.stop > self.slots or self.length > self.capacity:
@@ -50,7 +50,8 @@ class SlotCache:
         node = torch.tensor(first)[:, None] + torch.arange(width)
         place = torch.tensor(start)[:, None] + node
         row = self.capacity * torch.arange(slot, self.rows.stop)
-        self.index = (row[:, None] + place).flatten().to(device)
+        index = (row[:, None] + place).flatten()
+        self.index = (index if places is None else index[places]).to(device)
         if branches is None:
             seen, positions = torch.arange(self.length) <= place[..., None], place
         else:
@@ -65,14 +66,14 @@ class SlotCache:
         return self.seen[:, None]
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values [n, width, heads, head_dim] of this pass; returns all up to its last position, [n,
-        heads, length, head_dim]."""
+        """Write keys and values [M, heads, head_dim] of this pass; returns all up to its last position, [n, heads,
+        length, head_dim]."""
         if layer == len(self.layers):
-            empty = [x.new_zeros(self.slots, self.capacity, *x.shape[2:]) for x in (keys, values)]
+            empty = [x.new_zeros(self.slots, self.capacity, *x.shape[1:]) for x in (keys, values)]
             self.layers.append((empty[0], empty[1]))
         out = []
         for store, new in zip(self.layers[layer], (keys, values)):
-            store.view(-1, *store.shape[2:]).index_copy_(0, self.index, new.flatten(0, 1))
+            store.view(-1, *store.shape[2:]).index_copy_(0, self.index, new)
             out.append(store[self.rows, : self.length].transpose(1, 2))
         return out[0], out[1]
 

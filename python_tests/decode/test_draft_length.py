@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts that pay: goodput in simulated steps whose best answer is known, laws under every choice that is made."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support import laws, tiny
+
+import specdec_kernels as sk
+from specdec_kernels.decode import (
+    LookupThenModel,
+    ModelDrafter,
+    PromptLookupDrafter,
+    Request,
+    TreeDrafter,
+    adapt,
+    generate,
+)
+from specdec_kernels.decode.drafters.acceptance import Acceptance, Kind, row_kinds
+from specdec_kernels.decode.drafters.adaptive_shape import AdaptiveShape
+from specdec_kernels.decode.drafters.draft_length import AdaptiveGamma
+from specdec_kernels.decode.drafters.goodput import Goodput
+from specdec_kernels.decode.drafters.tree_shape import TreeShape
+from specdec_kernels.decode.proposal import Outcome
+from specdec_kernels.decode.sequence import Batch, Sequence
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# Requests, what rows may accept with, seconds of a pass that scores M tokens (base + each * (M - knee)+) and of one of
+# the drafter: a CPU, where every token costs, and a device, where scoring is all but free.
+WORLDS = {
+    "alone, a good draft": (1, (0.95, 0.8, 0.5), (20, 1.0, 1), 1.0),
+    "alone, a bad draft": (1, (0.1, 0.2, 0.05), (20, 1.0, 1), 1.0),
+    "eight, some rows sure": (8, (0.97, 0.2), (45, 4.0, 4), 4.0),
+    "eight, none sure": (8, (0.3, 0.2), (45, 4.0, 4), 4.0),
+    "sixteen, a dear pass": (16, (0.95, 0.8, 0.5), (60, 5.0, 4), 6.0),
+    "a device, a cheap draft": (8, (0.9, 0.8, 0.7), (10, 0.01, 1), 1.0),
+    "a device, a dear draft": (8, (0.9, 0.8, 0.7), (10, 0.01, 1), 6.0),
+}
+
+
+def decoded(world, steps, fixed=None, seed=0):
+    """Tokens per second as a multiple of plain decoding's, and the share of steps with a draft, after the first 50.
+    Seconds scatter by 5%, and one pass in a hundred takes four times as long."""
+    n, chances, (base, each, knee), draft = world
+    gamma, rng = AdaptiveGamma(8), random.Random(seed)
+    tokens = seconds = drafting = 0.0
+
+    def of_pass(scored):
+        return base + each * max(0, scored - knee)
+
+    for step in range(steps):
+        if fixed is None:
+            rows = adaptive_rows(gamma, n, chances, rng)
+        else:
+            rows = [[rng.choice(chances) for _ in range(fixed)] for _ in range(n)]
+        accepted = [next((i for i, c in enumerate(row) if rng.random() >= c), len(row)) for row in rows]
+        drafted = [len(row) for row in rows]
+        scored = of_pass(n + sum(drafted)) * rng.gauss(1, 0.05) * (4 if rng.random() < 0.01 else 1)
+        outcome = Outcome(drafted, accepted, max(drafted) * draft * rng.gauss(1, 0.05), scored)
+        if fixed is None:
+            gamma.observe(outcome)
+        if step >= 50:
+            tokens += n + sum(accepted)
+            seconds += outcome.draft_seconds + outcome.target_seconds
+            drafting += any(drafted)
+    return tokens / seconds * of_pass(n) / n, drafting / (steps - 50)
+
+
+def adaptive_rows(gamma, n, chances, rng):
+    """One step's chances, row by row, as the drafter would go on."""
+    rows = [[] for _ in range(n)]
+    going = list(range(n)) if gamma.begin(n, n) else []
+    while going:
+        drawn = {row: rng.choice(chances) for row in going}
+        going = [row for row in going if gamma.keep(row, Kind(drawn[row], 0.5))]
+        for row in going:
+            rows[row].append(drawn[row])
+        going = [row for row in going if len(rows[row]) < gamma.max] if going and gamma.pays() else []
+    return rows
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_never_slower_than_plain_nor_than_a_fixed_length(name):
+    """By 300 steps. A fixed length of 0 shows what 1 is: interruptions take it below. 4%: a step in 64 goes without,
+    trials, and the scatter of such a run (5% a step and the tokens' own over 300 steps of 1 to 16 requests)."""
+    world = WORLDS[name]
+    fixed = {g: decoded(world, 350, g)[0] for g in (0, 1, 2, 4, 6, 8)}
+    found, share = np.mean([decoded(world, 350, seed=seed) for seed in range(4)], axis=0)
+    assert found >= 0.96 * max(fixed.values()), (found, fixed)
+    if max(fixed.values()) < 1.02 * fixed[0] and found < 1.02 * fixed[0]:
+        assert share < 0.1  # what does not pay is tried now and then
+    else:
+        assert share > 0.5
+
+
+def test_a_price_is_what_the_seconds_would_have_brought():
+    """Steps of 10 + 2 (M - 4) ms that emit 4 tokens plainly: a scored token costs 2 ms of .4 tokens/ms."""
+    goodput = Goodput()
+    assert goodput.price(4) == pytest.approx(0.06 * 4) and goodput.rate(4) == 0
+    for drafted in [0, 4, 8, 12, 8, 4] * 30:
+        rows = [drafted // 4] * 4
+        goodput.observe(Outcome(rows, [0] * 4, 0.0, 0.010 + 0.002 * drafted))
+    assert goodput.rate(4) == pytest.approx(400, rel=0.02)  # no draft was accepted: plain decoding is the best there is
+    assert goodput.price(4) == pytest.approx(0.8, rel=0.05)
+    assert goodput.rate(64) == pytest.approx(64 / (0.002 * 62 + 0.006), rel=0.1)  # of sizes not seen: the same line
+    for drafted in [4, 8] * 100:
+        rows = [drafted // 4] * 4
+        goodput.observe(Outcome(rows, rows, 0.001, 0.010 + 0.002 * drafted))
+    emitted, seconds = 8 + 12, 0.019 + 0.027
+    assert goodput.rate(4) == pytest.approx(emitted / seconds, rel=0.03)
+
+
+def test_plain_steps_and_trials():
+    """A step in 65 goes without drafts; drafts that do not pay are tried after 8 steps, then 16, 32 ... 256."""
+    gamma = AdaptiveGamma(4)
+    drafted = [step(gamma, accepted=4) for _ in range(400)]
+    pauses = [i for i, d in enumerate(drafted) if not d]
+    assert pauses[:1] == [1] and {b - a for a, b in zip(pauses[1:], pauses[2:])} == {65}
+    gamma = AdaptiveGamma(4)
+    drafted = [step(gamma, accepted=0, draft=0.1) for _ in range(900)]
+    tried = [i for i, d in enumerate(drafted) if d]
+    gaps = [b - a for a, b in zip(tried, tried[1:])]
+    assert gaps == [2, 9, 17, 33, 65, 129, 257, 257], gaps  # the second step goes without, to see what that costs
+    assert step(gamma, 0) == 0
+
+
+def step(gamma, accepted, draft=0.001):
+    """A step of one request whose drafts are accepted so far -> how many there were."""
+    n = 0
+    if gamma.begin(1, 1):
+        while n < gamma.max and gamma.keep(0, Kind(n, 0.7)):
+            n += 1
+    gamma.observe(Outcome([n], [min(accepted, n)], draft * n, 0.02 + 0.001 * n))
+    return n
+
+
+def test_chances():
+    acceptance, kind = Acceptance(), Kind("sure", 0.5)
+    assert acceptance.chance(kind) == 0.5
+    for i in range(96):
+        acceptance.observe(kind, i % 4 > 0)
+    assert acceptance.chance(kind) == (72 + 2) / 100
+    for _ in range(2000):  # it forgets
+        acceptance.observe(kind, False)
+    assert acceptance.chance(kind) < 0.02 and acceptance.chance(Kind("unsure", 0.25)) == 0.25
+
+
+def test_kinds_of_rows():
+    """ln .9/.1 = 2.2, ln .5/.5 = 0; rows of one id and of none; two temperatures are two kinds."""
+    rows = torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).log()
+    batch = Batch(Sequence(i, Request([1], temperature=t)) for i, t in enumerate((0.0, 0.0, 0.7, 1.0)))
+    assert [kind.known for kind in row_kinds(batch, rows)] == [
+        (0.0, "exact", 2),
+        (0.0, "exact", 0),
+        (0.7, "exact", 4),
+        (1.0, "exact", -4),
+    ]
+    assert row_kinds(batch, rows)[1].guess == pytest.approx(1 / (1 + np.exp(0.2)))
+
+
+class FixedPrice(Goodput):
+    """A goodput that a test can rely on: always this price, and every pass worth its seconds."""
+
+    def __init__(self, price):
+        super().__init__()
+        self.of_token = price
+
+    def price(self, requests):
+        return self.of_token
+
+    def rate(self, requests):
+        return 0.0
+
+    def wants_plain(self, requests):
+        return False
+
+
+def priced(drafter, price):
+    for gamma in [drafter.gamma] if hasattr(drafter, "gamma") else [drafter.lookup.gamma, drafter.model.gamma]:
+        gamma.goodput = FixedPrice(price)
+    return drafter
+
+
+class ByTheToken(ModelDrafter):
+    """Wrong: what a token turned out to be decides whether it is scored."""
+
+    def propose(self, batch):
+        draft = super().propose(batch)
+        if draft is None:
+            return None
+        n, g, V = draft.logits.shape
+        own = torch.log_softmax(draft.logits, -1).gather(2, draft.tokens.clamp(min=0)[..., None])[..., 0].exp()
+        unsure = (own < 0.25).cummax(1).values
+        return replace(draft, tokens=draft.tokens.masked_fill(unsure, -1))
+
+
+def three_tokens(make, n, V=4):
+    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against enumeration, and how
+    long the drafts were."""
+    hf, other = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
+    todo = [Request([1], max_new_tokens=3, temperature=1.0, seed=i) for i in range(n)]
+    output = generate(adapt(hf), todo, make(adapt(other)), max_batch=2000)
+    tokens = np.array([r.tokens for r in output.results])
+    return laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, [1]), 3), V), output.stats.widths
+
+
+CHOICES = {
+    "model": lambda m: priced(ModelDrafter(m, "auto"), 0.35),
+    "lookup or model": lambda m: priced(
+        LookupThenModel(PromptLookupDrafter("auto", 2, 1), ModelDrafter(m, "auto")), 0.35
+    ),
+    "tree": lambda m: TreeDrafter(m, "recursive_without_replacement", 3, 3, "auto"),
+    "traversal": lambda m: TreeDrafter(m, "traversal", 3, 3, "auto"),
+}
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+@pytest.mark.slow
+def test_joint_law_of_three_tokens(kind):
+    """Rows that stop where others go on, by what was known before: the law on V^3 stays."""
+    check, widths = three_tokens(CHOICES[kind], 10_000)
+    assert check.passed, check
+    assert check.cells > 25 and check.detects < 0.06, check
+    assert sum(n > 1000 for n in widths.values()) > 1, widths  # drafts of different length, and none
+
+
+@pytest.mark.slow
+def test_joint_law_finds_drafts_chosen_by_their_tokens():
+    """The test above has teeth: a draft that ends before an unlikely token, once it is drawn, is caught."""
+    assert not three_tokens(lambda m: ByTheToken(m, 3), 10_000)[0].passed
+
+
+def test_the_batch_budget_goes_to_the_surest_rows(monkeypatch):
+    """Eight requests, of which every other one drafts with the target itself and the others at random: the sure rows
+    take the drafts."""
+    _, target, draft = tiny.served()["lean"]
+    drafter = priced(ModelDrafter(draft, "auto"), 0.5)
+    lengths: dict[int, list[int]] = {0: [], 1: []}
+
+    def kinds(batch, logits):
+        return [Kind(s.index % 2, 0.95 if s.index % 2 else 0.3) for s in batch]
+
+    monkeypatch.setattr("specdec_kernels.decode.drafters.model_drafter.row_kinds", kinds)
+    honest = drafter.propose
+
+    def propose(batch):
+        proposal = honest(batch)
+        for s, tokens in zip(batch, [] if proposal is None else proposal.tokens):
+            lengths[s.index % 2].append(int((tokens >= 0).sum()))
+        return proposal
+
+    monkeypatch.setattr(drafter, "propose", propose)
+    generate(target, [Request(r.prompt, 12) for r in tiny.requests()], drafter)
+    assert max(lengths[0]) == 0 and max(lengths[1]) > 1
+
+
+def test_a_lookup_learns_from_what_it_did_not_draft():
+    """At a price that nothing is worth, the text still says how often what was found came true: (4-gram) 7 8 came, 9
+    did not."""
+    drafter = priced(PromptLookupDrafter("auto"), 2.0)
+    drafter.begin(1, 100)
+    sequence = Sequence(0, Request([1, 2, 3, 4, 7, 8, 9, 5, 1, 2, 3, 4]))
+    assert drafter.find(Batch([sequence])) == [[]]
+    sequence.extend([7, 8, 6])
+    drafter.find(Batch([sequence]))
+    known = (0.0, "exact", 4)
+    assert drafter.gamma.acceptance.counts == {(*known, 0): (1, 1), (*known, 1): (1, 1), (*known, 2): (0, 1)}
+
+
+@pytest.mark.parametrize("worth, looked_up", [(0.3, True), (2.0, False)])
+def test_lookup_or_model_by_what_they_bring(monkeypatch, worth, looked_up):
+    """A match of four tokens: .6, .36, .216, ... over a price of .1 brings .86; the model took the row if it brings
+    more."""
+    _, _, model = tiny.served()["lean"]
+    drafter = priced(LookupThenModel(PromptLookupDrafter("auto"), ModelDrafter(model, "auto")), 0.1)
+    drafter.begin(1, 100)
+    sequence = Sequence(0, Request([1, 2, 3, 4, 7, 8, 9, 5, 1, 2, 3, 4]))
+    drafter.admit(0, sequence)
+    drafter.model.gamma.drafting[1].add(1.0, rows=10, accepted=10 * worth, steps=10)
+    drafter.propose(Batch([sequence]))
+    assert drafter.looked_up == [looked_up]
+    assert drafter.lookup.gamma.worth[0] == pytest.approx(sum(0.6**i - 0.1 for i in range(1, 5)))
+
+
+def test_shapes_follow_rank_acceptances():
+    """First children accepted with .9, second ones with .05: a chain. With .5 and .4: a tree. Nothing: no draft."""
+
+    def settled(chances, price):
+        shape = AdaptiveShape(3, 4)
+        shape.gamma.goodput = FixedPrice(price)
+        for kind, chance in zip(shape.kinds, chances):
+            shape.gamma.acceptance.counts[kind.known] = (1000 * chance, 1000.0)
+        found = shape.choose(2, 2)
+        return None if found is None else found.parents
+
+    assert settled((0.9, 0.05, 0.01), 0.1) == [-1, 0, 1, 2, 3]
+    assert settled((0.5, 0.4, 0.05), 0.19) == [-1, 0, 0, 1, 1, 2]  # .5, .4; .25, .2, .2; .125 is too little
+    assert settled((0.3, 0.2, 0.1), 0.4) is None
+
+
+def test_a_tree_learns_what_its_children_were_accepted_with():
+    """One request, a root with children 1, 2 and a child 3 of 1; the path 0, 1 says: first child yes, second no; then
+    the first child of 1: no."""
+    shape = AdaptiveShape(2, 3)
+    assert shape.choose(1, 1).parents[:3] == [-1, 0, 0]
+    draft = sk.decode.TreeDraft(torch.tensor([[-1, 0, 0, 1]], dtype=torch.int32), torch.tensor([[5, 6, 7]]))
+    path = torch.tensor([[0, 1, -1]])
+    shape.observe(draft, Outcome([3], [1], 0.001, 0.02, path))
+    assert shape.gamma.acceptance.counts == {0: (1.0, 2.0), 1: (0.0, 1.0)}
+
+
+def test_a_fixed_shape_is_chosen_whatever_happens():
+    shape = TreeShape((2, 1))
+    shape.observe(None, Outcome([0], [0], 0.0, 0.1))
+    assert shape.choose(8, 0) is shape and shape.most == 4

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How likely a draft is to be accepted, learnt from what became of the drafts before it."""
+
+import math
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import torch
+
+import specdec_kernels as sk
+
+__all__ = ["Acceptance", "Kind", "row_kinds"]
+
+_PRIOR = 4.0  # tests that a guess is worth
+_MEMORY = 256.0  # tests of a kind that count
+
+
+class Kind(NamedTuple):
+    """What is known of a draft before it is drawn.
+
+    How sure the row is that it is drawn from, the length of a match in the text, its number among its siblings, the
+    tokens before it: drafts that are chosen by their chances then leave the law as it is. Never the drawn token: a
+    draft that is dropped because of what it turned out to be leaves a biased law.
+    """
+
+    known: Hashable
+    guess: float  # of its chance
+
+
+class Acceptance:
+    """Chances by kind: a running mean of what was accepted, from the first guess on."""
+
+    def __init__(self):
+        self.counts: dict[Hashable, tuple[float, float]] = {}  # accepted, tested
+
+    def chance(self, kind: Kind) -> float:
+        known, guess = kind
+        accepted, tested = self.counts.get(known, (0.0, 0.0))
+        return (accepted + _PRIOR * guess) / (tested + _PRIOR)
+
+    def observe(self, kind: Kind, accepted: bool) -> None:
+        known, _ = kind
+        yes, tested = self.counts.get(known, (0.0, 0.0))
+        forget = 0.5 if tested >= _MEMORY else 1.0
+        self.counts[known] = forget * yes + accepted, forget * tested + 1
+
+
+def row_kinds(batch, logits: torch.Tensor) -> list[Kind]:
+    """Of drafts that rows [n, V] are about to give: by the log-odds of a row's largest probability at temperature 1,
+    in whole steps from -4 to 4, and by how its request samples and accepts."""
+    surest = torch.exp(-sk.row_stats(logits)[:, 2]).clamp(1e-9, 1 - 1e-9)
+    steps = torch.logit(surest.double()).clamp(-4, 4).round().nan_to_num(-4).int().tolist()
+    return [
+        Kind((round(s.request.temperature, 1), s.request.rule, step), 1 / (1 + math.exp(0.2 - 0.5 * step)))
+        for s, step in zip(batch, steps)
+    ]

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tree's shape by what has been measured: which nodes are worth their cost."""
+
+from .acceptance import Kind
+from .draft_length import AdaptiveGamma
+from .tree_shape import TreeShape
+
+__all__ = ["AdaptiveShape"]
+
+_MOST = 32  # nodes
+_FIRST, _FALL = 0.6, 0.3  # a first guess: the chance of a first child, and of each as a part of the one before
+
+
+class AdaptiveShape:
+    """The nodes whose survival, the product of what the children of their numbers were accepted with so far, pays.
+
+    A shape is fixed before anything is drawn, so whatever it is the law stays.
+
+    Args:
+        widest, deepest: children of a node, and levels, at most.
+
+    Source:
+        Chen et al. 2024 (Sequoia): the chance of a child depends on its number among its siblings.
+    """
+
+    def __init__(self, widest: int, deepest: int):
+        self.depth, self.most, self.gamma = deepest, _MOST, AdaptiveGamma(deepest)
+        self.kinds = [Kind(rank, _FIRST * _FALL**rank) for rank in range(widest)]
+
+    def choose(self, requests: int, drafting: int) -> TreeShape | None:
+        """For a step of so many requests, so many of which may be drafted for; None: no drafts."""
+        gamma, parents, level = self.gamma, [-1], [(0, 1.0)]
+        more = gamma.begin(requests, drafting)
+        chances = [gamma.acceptance.chance(kind) for kind in self.kinds]
+        for _ in range(self.depth):
+            if not more:
+                break
+            below = []
+            for node, survival in level:
+                for chance in chances:
+                    only = gamma.trial and len(parents) == 1
+                    if len(parents) > self.most or (survival * chance <= gamma.price and not only):
+                        break
+                    below.append((len(parents), survival * chance))
+                    parents.append(node)
+            worth = drafting * sum(max(0.0, s * chances[0] - gamma.price) for _, s in below)
+            level, more = below, worth > gamma.rate * gamma.past.seconds_per_pass
+        return TreeShape(parents) if len(parents) > 1 else None
+
+    def observe(self, draft, outcome) -> None:
+        """What became of a step, and of its tree (TreeDraft; None without one)."""
+        self.gamma.goodput.observe(outcome)
+        if draft is None:
+            self.gamma.learn(outcome)
+            return
+        for parents, path in zip(draft.parents.tolist(), outcome.path.tolist()):
+            for node, taken in zip(path, [*path[1:], -1]):
+                if node < 0:
+                    break
+                for rank, child in enumerate(child for child, above in enumerate(parents) if above == node):
+                    self.gamma.acceptance.observe(self.kinds[rank], child == taken)
+        self.gamma.learn(outcome, passes=int((outcome.path >= 0).sum(1).max()))
