@@ -50,7 +50,7 @@ class _Event:
     def __init__(self, **_: object) -> None:
         self.at = 0.0
 
-    def record(self) -> None:
+    def record(self, stream: object = None) -> None:
         self.at = time.perf_counter()
 
     def synchronize(self) -> None:
@@ -68,15 +68,16 @@ class _Graph:
         self.calls: list[tuple[Callable, tuple, dict, object]] = []
 
     def replay(self) -> None:
-        for function, args, kwargs, result in self.calls:
-            again = function(*args, **kwargs)
-            for old, new in zip(tree_leaves(result), tree_leaves(again)):
-                if isinstance(old, torch.Tensor) and old is not new:
-                    old.copy_(new)
+        with torch._C.DisableTorchFunction():  # where its tensors lie was looked at when it was captured
+            for function, args, kwargs, result in self.calls:
+                again = function(*args, **kwargs)
+                for old, new in zip(tree_leaves(result), tree_leaves(again)):
+                    if isinstance(old, torch.Tensor) and old is not new:
+                        old.copy_(new)
 
 
 class _Capture(TorchDispatchMode):
-    def __init__(self, graph: _Graph) -> None:
+    def __init__(self, graph: _Graph, **_: object) -> None:
         super().__init__()
         self.graph = graph
 
@@ -92,8 +93,9 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def no_gpu():
-    """torch.cuda without a device, for the length of a with block."""
+def no_gpu(calls: TorchFunctionMode | None = None):
+    """torch.cuda without a device, for the length of a with block. calls: sees torch's calls in place of the mode that
+    makes tensors on the CPU."""
     stand_ins = {
         "is_available": lambda: True,
         "get_device_properties": lambda *_: PROPERTIES,
@@ -105,6 +107,7 @@ def no_gpu():
         "Event": _Event,
         "CUDAGraph": _Graph,
         "graph": _Capture,
+        "graph_pool_handle": lambda: None,
         "set_sync_debug_mode": lambda _: None,
     }
     with contextlib.ExitStack() as stack:
@@ -112,7 +115,7 @@ def no_gpu():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
         stack.enter_context(mock.patch.object(clock, "LEAST", 1e-5))
-        stack.enter_context(_NoDevice())
+        stack.enter_context(_NoDevice() if calls is None else calls)
         yield
 
 
