@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that needs a GPU, in one go: build, times of kernels, a stress run, benchmarks, graphs, tests, sanitizers.
+# Everything that needs a GPU, in one go: build, times of kernels, a stress run, the decode loop, benchmarks, graphs,
+# tests, sanitizers.
 #
-#   bench/gpu_check.sh OUTDIR [environment build kernels stress bench cold graph test sanitize ...]    all by default
+#   bench/gpu_check.sh OUTDIR [environment build kernels stress loop bench cold graph test sanitize ...]    all by default
 #
 # OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), kernels.csv and counters.csv (what each
 # kernel of the main cases takes, and what ncu counted of it), bench.csv, bench.md, and model.txt (what bench.model
@@ -18,7 +19,7 @@
 #   DEVICE=cuda            cpu: a rehearsal of this script where there is no GPU; its numbers mean nothing
 set -u
 cd "$(dirname "$0")/.."
-[ $# -ge 1 ] || { sed -n '3,19p' bench/gpu_check.sh; exit 2; }
+[ $# -ge 1 ] || { sed -n '3,20p' bench/gpu_check.sh; exit 2; }
 OUTDIR=$1; shift
 mkdir -p "$OUTDIR"
 OUTDIR=$(cd "$OUTDIR" && pwd)
@@ -28,9 +29,9 @@ TESTS=${TESTS:-$("$PYTHON" python_tests/support/on_backends.py)}
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 
 TOTAL=475
-declare -A seconds=([environment]=10 [build]=70 [kernels]=30 [stress]=30 [bench]=95 [cold]=25 [graph]=20 [test]=110
+declare -A seconds=([environment]=10 [build]=70 [kernels]=30 [stress]=30 [loop]=25 [bench]=85 [cold]=25 [graph]=20 [test]=95
                     [memcheck]=25 [racecheck]=25 [synccheck]=15 [initcheck]=10 [memcheck-triton]=10)
-ALL="environment build kernels stress bench cold graph test memcheck racecheck synccheck initcheck memcheck-triton"
+ALL="environment build kernels stress loop bench cold graph test memcheck racecheck synccheck initcheck memcheck-triton"
 
 steps=" ${*:-$ALL} "
 steps=${steps/ sanitize / memcheck racecheck synccheck initcheck memcheck-triton }
@@ -112,9 +113,9 @@ trap 'finish_peers' EXIT
 
 export -f works build sanitize
 export PYTHON DEVICE
-rehearsal=() small=() brief=()
+rehearsal=() watched=() small=() brief=()
 [ "$DEVICE" = cpu ] &&
-  rehearsal=(bench.rehearsal) small=(--batch 3 --vocabulary 1000 --replays 3) brief=(--seconds 1)
+  rehearsal=(bench.rehearsal) watched=(bench.devices) small=(--batch 3 --vocabulary 1000 --replays 3) brief=(--seconds 1)
 
 : >"$SUMMARY"; : >"$LOG"
 for step in $steps; do
@@ -131,6 +132,7 @@ for step in $steps; do
         --counters "$OUTDIR/counters.csv" --seconds $((limit - 8)) "${brief[@]}" ;;
     stress)
       run stress "$PYTHON" -m "${rehearsal[@]}" bench.stress --seconds $((limit - 15)) "${small[@]}" ;;
+    loop) run loop "$PYTHON" -m "${watched[@]}" bench.decode_loop ;;
     cold) run cold "$PYTHON" -m "${rehearsal[@]}" bench.cold ;;
     test)
       parallel=()

@@ -245,7 +245,7 @@ def test_compact_moves_the_path_and_nothing_else():
     cache = SlotCache(2, 12)
     marks = torch.arange(24.0).view(2, 12, 1, 1)
     cache.layers.append((marks.clone(), -marks.clone()))
-    cache.compact([2, 5], [[0, 2, 3, 6], [0, 1]])
+    cache.compact([2, 5], torch.tensor([[0, 2, 3, 6], [0, 1, -1, -1]]))
     expected = marks.clone()
     expected[0, 3:6] = marks[0, [4, 5, 8]]
     assert torch.equal(cache.layers[0][0], expected) and torch.equal(cache.layers[0][1], -expected)

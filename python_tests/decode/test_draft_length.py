@@ -9,7 +9,6 @@ import pytest
 import torch
 from support import laws, tiny
 
-import specdec_kernels as sk
 from specdec_kernels.decode import (
     LookupThenModel,
     ModelDrafter,
@@ -24,7 +23,7 @@ from specdec_kernels.decode.drafters.adaptive_shape import AdaptiveShape
 from specdec_kernels.decode.drafters.draft_length import AdaptiveGamma
 from specdec_kernels.decode.drafters.goodput import Goodput
 from specdec_kernels.decode.drafters.tree_shape import TreeShape
-from specdec_kernels.decode.proposal import Outcome
+from specdec_kernels.decode.outcome import Outcome
 from specdec_kernels.decode.sequence import Batch, Sequence
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -153,13 +152,13 @@ def test_kinds_of_rows():
     """ln .9/.1 = 2.2, ln .5/.5 = 0; rows of one id and of none; two temperatures are two kinds."""
     rows = torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).log()
     batch = Batch(Sequence(i, Request([1], temperature=t)) for i, t in enumerate((0.0, 0.0, 0.7, 1.0)))
-    assert [kind.known for kind in row_kinds(batch, rows)] == [
+    assert [kind.known for kind in row_kinds(batch, rows, 0)] == [
         (0.0, "exact", 2),
         (0.0, "exact", 0),
         (0.7, "exact", 4),
         (1.0, "exact", -4),
     ]
-    assert row_kinds(batch, rows)[1].guess == pytest.approx(1 / (1 + np.exp(0.2)))
+    assert row_kinds(batch, rows, 0)[1].guess == pytest.approx(1 / (1 + np.exp(0.2)))
 
 
 class FixedPrice(Goodput):
@@ -241,7 +240,7 @@ def test_the_batch_budget_goes_to_the_surest_rows(monkeypatch):
     drafter = priced(ModelDrafter(draft, "auto"), 0.5)
     lengths: dict[int, list[int]] = {0: [], 1: []}
 
-    def kinds(batch, logits):
+    def kinds(batch, logits, place):
         return [Kind(s.index % 2, 0.95 if s.index % 2 else 0.3) for s in batch]
 
     monkeypatch.setattr("specdec_kernels.decode.drafters.model_drafter.row_kinds", kinds)
@@ -307,9 +306,8 @@ def test_a_tree_learns_what_its_children_were_accepted_with():
     the first child of 1: no."""
     shape = AdaptiveShape(2, 3)
     assert shape.choose(1, 1).parents[:3] == [-1, 0, 0]
-    draft = sk.decode.TreeDraft(torch.tensor([[-1, 0, 0, 1]], dtype=torch.int32), torch.tensor([[5, 6, 7]]))
-    path = torch.tensor([[0, 1, -1]])
-    shape.observe(draft, Outcome([3], [1], 0.001, 0.02, path))
+    path = [[0, 1, -1]]
+    shape.observe([[-1, 0, 0, 1]], Outcome([3], [1], 0.001, 0.02, path))
     assert shape.gamma.acceptance.counts == {0: (1.0, 2.0), 1: (0.0, 1.0)}
 
 

@@ -46,7 +46,7 @@ class Recited:
         self.committed.append(start)
 
     def tested(self, verified):
-        return verified.num_accepted.tolist()
+        return verified.num_accepted
 
 
 class Recital(decode.Drafter):

@@ -16,7 +16,7 @@ def run(args) -> None:
     with loading(Console(stderr=True)) as on_step:  # what goes to stdout is the text
         model = args.draft if drafts and args.draft != "lookup" else None
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
-        pair = decode.load_pair(args.target, model, dtype, on_step=on_step)
+        pair = decode.load_pair(args.target, model, dtype, on_step=on_step, device=args.device)
     drafter = _cascade(pair, args) if cascade else _drafter(pair, args, width) if drafts else None
     output, verify = decode.Output(), "block" if args.block else "token"
     events = decode.stream(

@@ -23,9 +23,9 @@ def _models(group):
     option = group.add_argument
     option("--target", default="smollm2", help='hub name, folder, .gguf file, or "smollm2"')
     option("--draft", default="lookup", help='as --target, a layer-draft folder, or "lookup" (the prompt itself)')
-    option(
-        "--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="auto: bfloat16 where the CPU has it"
-    )
+    dtypes = "auto", "bfloat16", "float32"
+    option("--dtype", choices=dtypes, default="auto", help="auto: bfloat16 on a GPU and where the CPU has it")
+    option("--device", default="cpu", help='"cpu", "cuda" or a GPU by its number, "cuda:1"')
 
 
 def _drafting(group):

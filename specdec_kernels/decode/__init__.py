@@ -20,10 +20,12 @@ from .drafters.tree_drafter import TREE_METHODS, TreeDrafter
 from .drafters.tree_shape import TreeShape
 from .loop import generate, stream
 from .models.adapters import HFModel, Model, adapt
+from .models.graphed import Graphed
 from .models.lean_llama import LeanLlama
 from .models.load import Pair, check_tokenizers, load_pair
 from .models.slot_cache import Branches, SlotCache
-from .proposal import Draft, Drafter, Outcome, Proposal, TreeDraft
+from .outcome import Outcome
+from .proposal import Draft, Drafter, Proposal, TreeDraft
 from .request import Request
 from .result import Event, Output, Result, Stats
 from .session import Session
@@ -34,6 +36,7 @@ __all__ = [
     "Draft",
     "Drafter",
     "Event",
+    "Graphed",
     "HFModel",
     "HierarchicalDrafter",
     "LeanLlama",

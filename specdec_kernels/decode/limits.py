@@ -5,7 +5,7 @@ from ..registry import CHAIN_METHODS
 from .proposal import Drafter
 from .sequence import Sequence
 
-__all__ = ["check_method", "check_rule", "check_size"]
+__all__ = ["check_device", "check_method", "check_rule", "check_size"]
 
 
 def check_size(target, capacity: int, s: Sequence) -> None:
@@ -21,6 +21,15 @@ def check_size(target, capacity: int, s: Sequence) -> None:
                 f"generate: prompt and max_new_tokens must fit {whose} {positions} positions, "
                 f"request {s.index} needs {needs}"
             )
+
+
+def check_device(target, part) -> None:
+    """part: a drafter, or something that it is made of."""
+    for inner in getattr(part, "parts", ()):
+        check_device(target, inner)
+    device = getattr(getattr(part, "model", None), "device", target.device)
+    if device != target.device:
+        raise ValueError(f"generate: a draft model must be on the target's device, {target.device}, got {device}")
 
 
 def check_method(drafter: Drafter, verify: str) -> None:

@@ -11,14 +11,15 @@ import torch
 import specdec_kernels as sk
 
 from .models.slot_cache import Branches, SlotCache
+from .outcome import Outcome
 from .sequence import Batch, Sequence
 
-__all__ = ["Draft", "Drafter", "Outcome", "Proposal", "TreeDraft", "one_hot_stats"]
+__all__ = ["Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
 
 
 def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:
     """row_stats of rows that hold nothing but `tokens` [...] -> [..., 4]: greedy rows, whose logits are never read."""
-    stats = torch.zeros(*tokens.shape, 4)
+    stats = torch.zeros(*tokens.shape, 4, device=tokens.device)
     stats[..., 0] = torch.inf
     stats[..., 2] = tokens.clamp(min=0)
     return stats
@@ -53,10 +54,9 @@ class Proposal(Protocol):
         Those of a chain lie there already."""
         return None
 
-    def tested(self, verified) -> list[int]:
-        """How many levels verification looked at, request by request: the accepted ones and the first rejected one."""
-        drafted = (self.tokens >= 0).sum(1)
-        return torch.minimum(verified.num_accepted + 1, drafted).tolist()
+    def tested(self, verified) -> torch.Tensor:
+        """[n] levels that verification looked at: the accepted ones and the first rejected one."""
+        return torch.minimum(verified.num_accepted + 1, (self.tokens >= 0).sum(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Draft(Proposal):
     @classmethod
     def nothing(cls, batch) -> "Draft":
         """Not a token for any request."""
-        return cls(torch.empty(len(batch), 0, dtype=torch.int64))
+        return cls(torch.empty(len(batch), 0, dtype=torch.int64, device=batch.device))
 
     def verify(self, logits, batch, method, row):
         drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, target_row=row)
@@ -110,24 +110,13 @@ class TreeDraft(Proposal):
 
     def commit_kv(self, cache, start, verified):
         """The accepted path moves together."""
-        cache.compact(start, [[node for node in path if node >= 0] for path in verified.path.tolist()])
+        cache.compact(start, verified.path)
 
     def tested(self, verified):
         """Levels with drafts that the walk has come to: the accepted ones, and the one where none was accepted."""
         accepted = verified.num_accepted.long()
         last = verified.path.gather(1, accepted[:, None])
-        return (accepted + (self.parents == last).any(1)).tolist()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a step."""
-
-    drafted: list[int]  # tokens, request by request
-    accepted: list[int]
-    draft_seconds: float
-    target_seconds: float  # of scoring and verifying
-    path: torch.Tensor | None = None  # of verify_tree
+        return accepted + (self.parents == last).any(1)
 
 
 class Drafter(Protocol):

@@ -9,6 +9,7 @@ from ..registry import RULES
 from .request import Request
 from .result import Event, Result
 from .text import TextStream
+from .transfers import CPU, Readback, upload
 
 __all__ = ["Batch", "Sequence"]
 
@@ -68,9 +69,14 @@ class Sequence:
 
 
 class Batch(list):
-    """The sequences of a step, in slot order; what they ask of the sampling ops is gathered once per composition."""
+    """The sequences of a step, in slot order; what they ask of the sampling ops is gathered once per composition, on
+    the device of the target."""
 
     depth = 0  # of the target's steps; those of a model that drafts by steps of its own lie below
+
+    def __init__(self, sequences=(), device: torch.device = CPU):
+        super().__init__(sequences)
+        self.device, self.readback = device, Readback()
 
     @cached_property
     def sampling_params(self) -> dict:
@@ -78,10 +84,10 @@ class Batch(list):
 
         def gather(name, off, dtype):
             values = [getattr(s.request, name) for s in self]
-            return None if all(v == off for v in values) else torch.tensor(values, dtype=dtype)
+            return None if all(v == off for v in values) else upload(values, self.device, dtype)
 
         return dict(
-            temperature=torch.tensor([s.request.temperature for s in self], dtype=torch.float32),
+            temperature=upload([s.request.temperature for s in self], self.device, torch.float32),
             top_k=gather("top_k", 0, torch.int64),
             top_p=gather("top_p", 1.0, torch.float32),
             min_p=gather("min_p", 0.0, torch.float32),
@@ -89,12 +95,12 @@ class Batch(list):
 
     @cached_property
     def seeds(self) -> torch.Tensor:
-        return torch.tensor([s.request.seed for s in self], dtype=torch.int64)
+        return upload([s.request.seed for s in self], self.device)
 
     @property
     def offset(self) -> torch.Tensor:
         """[n] of the random numbers of a step: the number of tokens each sequence has."""
-        return torch.tensor([len(s.tokens) for s in self], dtype=torch.int64)
+        return upload([len(s.tokens) for s in self], self.device)
 
     @property
     def draw_params(self) -> dict:
@@ -107,11 +113,9 @@ class Batch(list):
         requests = [s.request for s in self]
         if all(r.rule == "exact" for r in requests):
             return {}
-        codes = torch.tensor([RULES[r.rule].code for r in requests])
-        return dict(
-            rule=codes,
-            alpha=torch.tensor([_alpha_of(RULES[r.rule].parameters, r.alpha) for r in requests], dtype=torch.float32),
-        )
+        alpha = [_alpha_of(RULES[r.rule].parameters, r.alpha) for r in requests]
+        codes = upload([RULES[r.rule].code for r in requests], self.device)
+        return dict(rule=codes, alpha=upload(alpha, self.device, torch.float32))
 
     @cached_property
     def wants_end_row(self) -> bool:

@@ -7,11 +7,14 @@ from time import perf_counter
 
 import torch
 
-from .limits import check_method, check_rule, check_size
-from .proposal import Draft, Drafter, Outcome
+from .limits import check_device, check_method, check_rule, check_size
+from .outcome import Outcome
+from .proposal import Draft, Drafter
 from .request import Request
 from .result import Event, Output
 from .sequence import Batch, Sequence
+from .step_times import StepTimes
+from .transfers import is_free, upload
 
 __all__ = ["NoDrafter", "Session"]
 
@@ -43,7 +46,8 @@ class Session:
         capacity: positions of a slot, those of a prompt and its new tokens.
 
     Raises:
-        ValueError: a limit below 1, or a `verify` that the drafter cannot serve.
+        ValueError: a limit below 1, a `verify` that the drafter cannot serve, or a draft model elsewhere than the
+            target.
     """
 
     def __init__(
@@ -62,9 +66,10 @@ class Session:
                 raise ValueError(f"generate: {name} must be >= 1, got {value}")
         self.target, self.drafter, self.verify = target, NoDrafter() if drafter is None else drafter, verify
         check_method(self.drafter, verify)
+        check_device(target, self.drafter)
         self.slots, self.capacity, self.tokenizer = max_batch, capacity, tokenizer
         # The sequences of `batch` lie in slots 0, 1, ... of the target's cache and of the drafter.
-        self.waiting, self.batch = deque[Sequence](), Batch()
+        self.waiting, self.batch = deque[Sequence](), Batch((), target.device)
         self.output = Output() if output is None else output
         self.output.results.clear()
         self._last_words: list[Event] = []  # of cancelled requests
@@ -129,7 +134,7 @@ class Session:
 
     def _admit(self):
         if self.waiting and len(self.batch) < self.slots:
-            self.batch = Batch(self.batch)
+            self.batch = Batch(self.batch, self.target.device)
             while self.waiting and len(self.batch) < self.slots:
                 self._read_prompt(self.waiting.popleft())
 
@@ -137,7 +142,7 @@ class Session:
         """Into the next slot; its last token is left to the first step, which needs its logits."""
         began, slot, prefix = perf_counter(), len(self.batch), sequence.tokens[:-1]
         if prefix:
-            self.target.forward(torch.tensor([prefix]), [0], self.cache, slot, keep=None)
+            self.target.forward(upload([prefix], self.target.device), [0], self.cache, slot, keep=None)
         self.drafter.admit(slot, sequence)
         seconds = perf_counter() - began
         for stats in (sequence.result.stats, self.output.stats):
@@ -149,29 +154,25 @@ class Session:
     def _decode(self) -> list[Event]:
         """One pass of the target over the last token and the proposal of every request in the batch."""
         target, drafter, batch, cache = self.target, self.drafter, self.batch, self.cache
-        times = [perf_counter()]
+        times = StepTimes(batch.device)
         proposal = drafter.propose(batch) or Draft.nothing(batch)
-        times.append(perf_counter())
+        times.mark()
 
         start = [len(s.tokens) - 1 for s in batch]
-        last = torch.tensor([[s.tokens[-1]] for s in batch])
+        last = upload([[s.tokens[-1]] for s in batch], batch.device)
         ids = torch.cat((last, proposal.tokens.clamp(-1, target.vocab_size - 1)), 1)
-        there, needed = ids >= 0, proposal.needs_target
-        row = None if there.all() else (there.flatten().cumsum(0) - 1).view_as(ids)
+        needed, row = proposal.needs_target, _row_of_each(ids)
         keep = "all" if row is None else "present"
         logits = target.forward(ids, start, cache, keep=keep, branches=proposal.branches) if any(needed) else None
-        times.append(perf_counter())
+        times.mark()
 
         verified = proposal.verify(logits, batch, self.verify, row)
         proposal.commit_kv(cache, start, verified)
-        emitted, accepted = verified.tokens.tolist(), verified.num_accepted.tolist()
-        drafted = there[:, 1:].sum(1).tolist()
-        times.append(perf_counter())
-
-        path = getattr(verified, "path", None)
-        drafter.observe(Outcome(drafted, accepted, times[1] - times[0], times[3] - times[1], path))
-        events = [s.extend(row[: a + 1]) for s, row, a in zip(batch, emitted, accepted)]
-        counts = zip(drafted, proposal.tested(verified), accepted, verified.status.tolist(), needed)
+        times.mark()
+        outcome = Outcome.read(proposal, verified, batch.readback, times)
+        drafter.observe(outcome)
+        events = [s.extend(tokens) for s, tokens in zip(batch, outcome.emitted)]
+        counts = zip(outcome.drafted, outcome.tested, outcome.accepted, outcome.status, needed)
         _count(batch, self.output.stats, counts, events, times)
         self.output.stats.target_calls += any(needed)
         return events
@@ -180,7 +181,7 @@ class Session:
         """Drop finished requests; the last one of the batch takes over the freed slot."""
         if not any(s.result.finished for s in self.batch):
             return
-        self.batch = Batch(self.batch)
+        self.batch = Batch(self.batch, self.target.device)
         for slot in reversed(range(len(self.batch))):
             if self.batch[slot].result.finished:
                 last = self.batch.pop()
@@ -190,9 +191,15 @@ class Session:
                     self.drafter.move(len(self.batch), slot)
 
 
+def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
+    """[n, T] the number of each token among those that are there; None: all are, or nobody knows for free."""
+    there = ids >= 0
+    return (there.flatten().cumsum(0) - 1).view_as(ids) if is_free(ids) and not there.all() else None
+
+
 def _count(batch, totals, counts, events, times):
-    """Each request counts for itself; the seconds of the step are shared equally."""
-    seconds = [b - a for a, b in zip(times, times[1:])]
+    """Each request counts for itself; the seconds of the step, and of its parts, are shared equally."""
+    seconds = times.seconds()
     for s, one, event in zip(batch, counts, events):
         own = s.result.stats
         own.count(*one)
@@ -200,5 +207,5 @@ def _count(batch, totals, counts, events, times):
         totals.new_tokens += len(event.tokens)
         own.target_calls += one[-1]
         own.spend(*(t / len(batch) for t in seconds))
-        own.seconds += (perf_counter() - times[0]) / len(batch)
+        own.seconds += (perf_counter() - times.began) / len(batch)
     totals.spend(*seconds)

@@ -9,6 +9,8 @@ import torch
 
 import specdec_kernels as sk
 
+from ..transfers import is_free
+
 __all__ = ["Acceptance", "Kind", "row_kinds"]
 
 _PRIOR = 4.0  # tests that a guess is worth
@@ -45,9 +47,12 @@ class Acceptance:
         self.counts[known] = forget * yes + accepted, forget * tested + 1
 
 
-def row_kinds(batch, logits: torch.Tensor) -> list[Kind]:
-    """Of drafts that rows [n, V] are about to give: by the log-odds of a row's largest probability at temperature 1,
-    in whole steps from -4 to 4, and by how its request samples and accepts."""
+def row_kinds(batch, logits: torch.Tensor, place: int) -> list[Kind]:
+    """Of drafts that rows [n, V] are about to give, the place-th of their requests: by the log-odds of a row's largest
+    probability at temperature 1, in whole steps from -4 to 4, and by how its request samples and accepts. Where reading
+    rows is not free: by their place alone."""
+    if not is_free(logits):
+        return [Kind(place, 0.7)] * len(batch)
     surest = torch.exp(-sk.row_stats(logits)[:, 2]).clamp(1e-9, 1 - 1e-9)
     steps = torch.logit(surest.double()).clamp(-4, 4).round().nan_to_num(-4).int().tolist()
     return [

@@ -45,18 +45,20 @@ class AdaptiveShape:
                     parents.append(node)
             worth = drafting * sum(max(0.0, s * chances[0] - gamma.price) for _, s in below)
             level, more = below, worth > gamma.rate * gamma.past.seconds_per_pass
-        return TreeShape(parents) if len(parents) > 1 else None
+        shape = TreeShape(parents) if len(parents) > 1 else None
+        self.levels = 0 if shape is None else shape.depth
+        return shape
 
-    def observe(self, draft, outcome) -> None:
-        """What became of a step, and of its tree (TreeDraft; None without one)."""
+    def observe(self, parents, outcome) -> None:
+        """What became of a step, and of its trees: the parents of each one's nodes, None without any."""
         self.gamma.goodput.observe(outcome)
-        if draft is None:
+        if parents is None:
             self.gamma.learn(outcome)
             return
-        for parents, path in zip(draft.parents.tolist(), outcome.path.tolist()):
+        for above, path in zip(parents, outcome.path):
             for node, taken in zip(path, [*path[1:], -1]):
                 if node < 0:
                     break
-                for rank, child in enumerate(child for child, above in enumerate(parents) if above == node):
+                for rank, child in enumerate(child for child, parent in enumerate(above) if parent == node):
                     self.gamma.acceptance.observe(self.kinds[rank], child == taken)
-        self.gamma.learn(outcome, passes=int((outcome.path >= 0).sum(1).max()))
+        self.gamma.learn(outcome, passes=self.levels)

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A draft model whose cache keeps up with the sequences, whatever became of its drafts."""
 
+from collections.abc import Iterable
+from itertools import repeat
+
 import torch
 
 from ..models.slot_cache import Branches
+from ..transfers import Readback, Reading, upload
 
 __all__ = ["DraftRunner"]
+
+_CHAIN = range(-1, 1 << 30)  # the parent of each node of a chain
 
 
 class DraftRunner:
     """What was drafted hangs as a tree on the last token cached (a chain is a tree); what came true of it is kept.
+
+    Which tokens were drafted is read with what the step emits: nobody asks before the next step begins.
 
     reach: how many tokens a row may be behind in a joint pass; one that is further behind is fed by itself first.
     """
@@ -18,15 +26,19 @@ class DraftRunner:
         self.model, self.reach = model, reach
 
     def begin(self, slots, capacity):
-        self.cache = self.model.new_cache(slots, capacity)
+        self.cache, self.readback = self.model.new_cache(slots, capacity), Readback()
         self.cached: list[list[int]] = [[] for _ in range(slots)]  # the tokens that each slot has keys of
         self.drafted: list[dict] = [{} for _ in range(slots)]  # {(node, token): its child}, node 0 the last one cached
+        # What was fed as drafts since: tokens, all nodes' parents, the first node; a row for each request.
+        self.fed: list[tuple[Reading, Reading | Iterable, Reading | Iterable[int]]] = []
 
     def admit(self, slot, sequence):
+        self._settle()
         self.cached[slot], self.drafted[slot] = [], {}
         self._read(slot, sequence.tokens[:-1])
 
     def move(self, source, target):
+        self._settle()
         self.cache.move(source, target)
         self.cached[target], self.drafted[target] = self.cached[source], self.drafted[source]
 
@@ -34,7 +46,7 @@ class DraftRunner:
         """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its
         logits [n, Vq]."""
         missing, start = self._missing(batch)
-        logits = self._forward(_padded(missing), start, keep=[len(m) - 1 for m in missing])
+        logits = self._forward(self._padded(missing), start, keep=[len(m) - 1 for m in missing])
         self.cached[: len(batch)] = [list(s.tokens) for s in batch]
         return logits
 
@@ -42,32 +54,44 @@ class DraftRunner:
         """The same with drafts [n, g] fed along, chains that end at -1 -> the logits [n, g + 1, Vq] behind each row's
         last token and behind each of its drafts."""
         missing, start = self._missing(batch)
-        rows, g = drafts.tolist(), drafts.shape[1]
-        logits = self._forward(_padded([m + row for m, row in zip(missing, rows)]), start)
-        self.cached[: len(batch)] = [s.tokens + [t for t in row if t >= 0] for s, row in zip(batch, rows)]
-        last = torch.tensor([len(m) - 1 for m in missing])
-        return logits[torch.arange(len(rows))[:, None], last[:, None] + torch.arange(g + 1)]
+        n, g = drafts.shape
+        rows, columns = (torch.arange(k, device=drafts.device) for k in (n, g + 1))
+        last = upload([len(m) - 1 for m in missing], drafts.device)[:, None] + columns
+        ids = torch.nn.functional.pad(self._padded(missing), (0, g)).scatter(1, last[:, 1:], drafts)
+        logits = self._forward(ids, start)
+        self.cached[: len(batch)] = [list(s.tokens) for s in batch]
+        self.fed.append((self.readback.ask(drafts), repeat(_CHAIN), repeat(1)))
+        return logits[rows[:, None], last]
 
     def extend(self, tokens, depth: int) -> torch.Tensor:
         """Feed token `depth` + 1 of each row's chain, tokens [n], -1 where it has ended -> logits [n, Vq]."""
-        for known, token in zip(self.drafted, tokens.tolist()):
-            known[depth, token] = depth + 1
+        tokens = tokens[:, None]
+        self.fed.append((self.readback.ask(tokens), repeat(_CHAIN), repeat(depth + 1)))
         start = [len(known) + depth for known in self.cached[: len(tokens)]]
-        return self._forward(tokens[:, None], start, keep=[0] * len(tokens))
+        return self._forward(tokens, start, keep=[0] * len(tokens))
 
     def grow(self, tokens, branches: Branches) -> torch.Tensor:
         """Feed nodes of each row's tree, tokens [n, W] -> logits [n, W, Vq]. Padding has parent -1."""
-        rows = zip(self.drafted, branches.first, branches.parents.tolist(), tokens.tolist())
-        for known, first, parents, row in rows:
-            known.update({(p, t): first + j for j, (p, t) in enumerate(zip(parents[first:], row)) if p >= 0})
+        first = branches.first if isinstance(branches.first, list) else self.readback.ask(branches.first)
+        self.fed.append((self.readback.ask(tokens), self.readback.ask(branches.parents), first))
         return self._forward(tokens, [len(known) - 1 for known in self.cached[: len(tokens)]], branches=branches)
+
+    def _settle(self):
+        """The tokens of what was fed are on the host."""
+        for tokens, *tree in self.fed:
+            parents, first = (x.rows if isinstance(x, Reading) else x for x in tree)
+            for known, row, above, at in zip(self.drafted, tokens.rows, parents, first):
+                known.update({(above[at + j], t): at + j for j, t in enumerate(row) if above[at + j] >= 0})
+        self.fed = []
 
     def _missing(self, batch):
         """What the cache lacks of each sequence, its last token at least, and where that begins."""
+        self._settle()
+        self.readback = batch.readback
         for slot, s in enumerate(batch):
             self._roll_back(slot, s.tokens)
         paths = [self._taken(slot, s.tokens) for slot, s in enumerate(batch)]
-        self.cache.compact([len(known) - 1 for known in self.cached], paths)
+        self._compact(paths)
         missing, start = [], []
         for slot, (sequence, path) in enumerate(zip(batch, paths)):
             n = len(self.cached[slot]) + len(path) - 1
@@ -77,6 +101,11 @@ class DraftRunner:
             start.append(len(self.cached[slot]))
             missing.append(sequence.tokens[start[-1] :])
         return missing, start
+
+    def _compact(self, paths):
+        if any(path != list(range(len(path))) for path in paths):
+            start = [len(known) - 1 for known in self.cached[: len(paths)]]
+            self.cache.compact(start, self._padded(paths, -1))
 
     def _roll_back(self, slot, tokens):
         """A sequence only grows, but for one that runs ahead of the target (hierarchical_drafter.py): what was cached
@@ -98,13 +127,12 @@ class DraftRunner:
 
     def _read(self, slot, tokens):
         if tokens:
-            self._forward(torch.tensor([tokens]), [len(self.cached[slot])], slot=slot, keep=None)
+            self._forward(self._padded([tokens]), [len(self.cached[slot])], slot=slot, keep=None)
             self.cached[slot] = self.cached[slot] + tokens
 
     def _forward(self, ids, start, **options):
         return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, **options)
 
-
-def _padded(rows: list[list[int]]) -> torch.Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    def _padded(self, rows: list[list[int]], padding: int = 0) -> torch.Tensor:
+        width = max(map(len, rows))
+        return upload([row + [padding] * (width - len(row)) for row in rows], self.model.device)

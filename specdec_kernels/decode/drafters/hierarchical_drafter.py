@@ -2,7 +2,6 @@
 """Drafts of drafts: a model whose tokens are themselves drafted, by something smaller, and verified."""
 
 from dataclasses import replace
-from time import perf_counter
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -11,9 +10,12 @@ import specdec_kernels as sk
 
 from ...registry import RULES
 from ..limits import check_method
-from ..proposal import Draft, Drafter, Outcome
+from ..outcome import Outcome
+from ..proposal import Draft, Drafter
 from ..result import Stats
 from ..sequence import Batch, Sequence
+from ..step_times import StepTimes
+from ..transfers import upload
 from .draft_length import make_gamma
 from .draft_runner import DraftRunner
 
@@ -51,8 +53,8 @@ class _Turn(Batch):
     of the turn above it, so that no number serves twice (batch: the outer step's)."""
 
     def __init__(self, ahead, batch: Batch, turn: int):
-        super().__init__(ahead)
-        self.depth = batch.depth + 1
+        super().__init__(ahead, batch.device)
+        self.depth, self.readback = batch.depth + 1, batch.readback
         self._offset = batch.offset + ((turn + 1) << (24 + 8 * self.depth))
 
     @property
@@ -66,7 +68,8 @@ class HierarchicalDrafter(Drafter):
 
     Inner steps are repeated until `gamma` tokens are there; what is beyond them is dropped. Each drafted token has the
     model's law at its place, so the target verifies it against the model's row there, and what drafted it is
-    forgotten: exact under every rule. An inner drafter may be one of these again.
+    forgotten: exact under every rule. An inner drafter may be one of these again. How many inner steps there are is
+    decided by what each has emitted, so each waits for the device once.
 
     Args:
         model: a Model (models/adapters.py), between the target and the inner drafter in size.
@@ -119,10 +122,10 @@ class HierarchicalDrafter(Drafter):
                 self.stats.new_tokens += len(tokens)
                 own.append(row[: len(tokens)])
         if batch.wants_end_row:
-            for own, row in zip(rows, self.model.score(ahead, Draft.nothing(batch).tokens)):
+            for own, row in zip(rows, self.model.score(_Turn(ahead, batch, turns), Draft.nothing(batch).tokens)):
                 own.append(row)
-        drafts = [torch.tensor(s.drafts, dtype=torch.int64) for s in ahead]
-        tokens = pad_sequence(drafts, batch_first=True, padding_value=-1)
+        width = max(len(s.drafts) for s in ahead)
+        tokens = upload([s.drafts + [-1] * (width - len(s.drafts)) for s in ahead], batch.device)
         logits = _stacked(rows)
         of_rows = {
             k: None if v is None else v.repeat_interleave(logits.shape[1]) for k, v in batch.sampling_params.items()
@@ -134,21 +137,22 @@ class HierarchicalDrafter(Drafter):
 
     def _turn(self, batch) -> tuple[torch.Tensor, list[list[int]]]:
         """One step of speculation for the model -> its rows [n, g + 1, V], and what it emits."""
-        began = perf_counter()
+        times = StepTimes(batch.device)
         proposal = self.drafter.propose(batch) or Draft.nothing(batch)
-        drafted = perf_counter()
+        times.mark()
         logits = self.model.score(batch, proposal.tokens)
-        scored = perf_counter()
+        times.mark()
         verified = proposal.verify(logits, batch, self.method, None)
-        accepted, lengths = verified.num_accepted.tolist(), (proposal.tokens >= 0).sum(1).tolist()
-        self.drafter.observe(Outcome(lengths, accepted, drafted - began, perf_counter() - drafted))
-        counts = zip(lengths, proposal.tested(verified), accepted, verified.status.tolist())
+        times.mark()
+        outcome = Outcome.read(proposal, verified, batch.readback, times)
+        self.drafter.observe(outcome)
+        counts = zip(outcome.drafted, outcome.tested, outcome.accepted, outcome.status)
         for s, one in zip(batch, counts):
             if s.remaining:
                 self.stats.count(*one, needed_target=True)
-        self.stats.spend(drafted - began, scored - drafted, perf_counter() - scored)
+        self.stats.spend(*times.seconds())
         self.stats.target_calls += 1
-        return logits, [row[: a + 1] for row, a in zip(verified.tokens.tolist(), accepted)]
+        return logits, outcome.emitted
 
 
 def _stacked(rows: list[list[torch.Tensor]]) -> torch.Tensor:

@@ -3,15 +3,15 @@
 
 from dataclasses import replace
 
-import torch
 from torch.nn.functional import pad
 
 from ..proposal import TreeDraft
+from ..transfers import Readback, upload
 
 __all__ = ["with_lookup"]
 
 
-def with_lookup(draft: TreeDraft, found: list[list[int]]) -> TreeDraft:
+def with_lookup(draft: TreeDraft, found: list[list[int]], readback: Readback | None = None) -> TreeDraft:
     """Each row's looked-up tokens go down the tree as far as they agree with it; the rest becomes a chain of new nodes.
 
     A new node is the last child of its parent, and one-hot: what the text says there does not depend on any draw. That
@@ -19,16 +19,22 @@ def with_lookup(draft: TreeDraft, found: list[list[int]]) -> TreeDraft:
     (``recursive_without_replacement``, ``traversal``), or by the target's alone (``target_only``, ``greedy``). Not for
     ``kseq``, whose drafts have one law, nor for ``recursive`` on merged drafts, where a node that both proposed would
     have two laws.
+
+    Where the tree and the text part is for the host to find, which reads the tree by `readback`.
     """
-    ends = ((draft.parents >= 0).sum(1) + 1).tolist()  # a row's padding is its tail
-    branches = [_branch(*row) for row in zip(draft.parents.tolist(), draft.tokens.tolist(), ends, found)]
-    more = max(0, max(end + len(ids) for end, (_, ids) in zip(ends, branches)) - draft.parents.shape[1])
-    parents, tokens = (pad(x, (0, more), value=-1) for x in (draft.parents, draft.tokens))
-    for i, (end, (above, ids)) in enumerate(zip(ends, branches)):
-        parents[i, end : end + len(ids)] = torch.tensor(above, dtype=parents.dtype)
-        tokens[i, end - 1 : end - 1 + len(ids)] = torch.tensor(ids, dtype=tokens.dtype)
+    readback = Readback() if readback is None else readback
+    told = readback.ask(draft.parents), readback.ask(draft.tokens)
+    parents, tokens = (x.rows for x in told)
+    ends = [sum(p >= 0 for p in above) + 1 for above in parents]  # a row's padding is its tail
+    branches = [_branch(*row) for row in zip(parents, tokens, ends, found)]
+    width, device = draft.parents.shape[1], draft.parents.device
+    more = max(0, max(end + len(ids) for end, (_, ids) in zip(ends, branches)) - width)
+    for above, below, end, (new, ids) in zip(parents, tokens, ends, branches):
+        above += [-1] * more
+        below += [-1] * more
+        above[end : end + len(ids)], below[end - 1 : end - 1 + len(ids)] = new, ids
     row = None if draft.row is None else pad(draft.row, (0, more), value=-1)
-    return replace(draft, parents=parents, tokens=tokens, row=row)
+    return replace(draft, parents=upload(parents, device, draft.parents.dtype), tokens=upload(tokens, device), row=row)
 
 
 def _branch(parents, tokens, end, ids):

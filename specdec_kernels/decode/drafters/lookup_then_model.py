@@ -5,6 +5,7 @@ import torch
 
 from ...registry import ONE_HOT_RULES
 from ..proposal import Draft, Drafter, one_hot_stats
+from ..transfers import upload
 from .hierarchical_drafter import HierarchicalDrafter
 from .model_drafter import ModelDrafter
 from .prompt_lookup import PromptLookupDrafter
@@ -37,7 +38,7 @@ class LookupThenModel(Drafter):
         width = max(max(map(len, found)), 0 if draft is None else draft.tokens.shape[1])
         if width == 0:
             return None
-        tokens = torch.tensor([f + [-1] * (width - len(f)) for f in found])
+        tokens = upload([f + [-1] * (width - len(f)) for f in found], batch.device)
         if draft is None:
             return Draft(tokens)
         if not any(self.looked_up):
@@ -55,7 +56,7 @@ class LookupThenModel(Drafter):
     def _merge(self, tokens, draft, width):
         """Looked-up rows beside model rows."""
         n, g, V = draft.logits.shape
-        mine = torch.tensor(self.looked_up)[:, None]
+        mine = upload(self.looked_up, tokens.device, torch.bool)[:, None]
         logits, stats = draft.logits, one_hot_stats(tokens)
         stats[:, :g] = torch.where(mine[..., None], stats[:, :g], draft.stats)
         model_tokens = torch.full_like(tokens, -1)

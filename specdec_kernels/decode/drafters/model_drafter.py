@@ -7,6 +7,7 @@ import specdec_kernels as sk
 
 from ...registry import RULES
 from ..proposal import Draft, Drafter
+from ..transfers import upload
 from .acceptance import row_kinds
 from .draft_length import make_gamma
 from .draft_runner import DraftRunner
@@ -23,7 +24,8 @@ class ModelDrafter(Drafter):
     Args:
         model: a Model (models/adapters.py).
         gamma: tokens drafted at a time, or "auto": for each request those that pay by what has been measured so far
-            (draft_length.py), none or up to `max_gamma`.
+            (draft_length.py), none or up to `max_gamma`; the same number for all where
+            reading rows is not free (transfers.py).
 
     Raises:
         ValueError: a gamma below 1.
@@ -52,12 +54,12 @@ class ModelDrafter(Drafter):
         rows, stats = [], []
         while any(going):
             i = len(drawn)
-            kinds = row_kinds(batch, logits) if self.gamma.adaptive else [None] * len(batch)
+            kinds = row_kinds(batch, logits, i) if self.gamma.adaptive else [None] * len(batch)
             going = [g and limits[b] > i and self.gamma.keep(b, kinds[b]) for b, g in enumerate(going)]
             if not any(going):
                 break
             out = sk.sample(logits, slot=i, **draw_params)
-            drawn.append(out.tokens.masked_fill(~torch.tensor(going)[:, None], -1))
+            drawn.append(out.tokens.masked_fill(~upload(going, batch.device, torch.bool)[:, None], -1))
             rows.append(logits)
             stats.append(out.stats)
             if not self.gamma.pays():
@@ -69,11 +71,7 @@ class ModelDrafter(Drafter):
             stats.append(sk.row_stats(logits, **batch.sampling_params))
         if not rows:
             return None
-        return Draft(
-            torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1),
-            torch.stack(rows, 1),
-            torch.stack(stats, 1),
-        )
+        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), torch.stack(rows, 1), torch.stack(stats, 1))
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

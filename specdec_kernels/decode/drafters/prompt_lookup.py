@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts from the request's own text."""
 
-import torch
-
 from ...registry import ONE_HOT_RULES
 from ..proposal import Draft, Drafter
+from ..transfers import upload
 from .acceptance import Kind
 from .draft_length import make_gamma
 
@@ -55,7 +54,7 @@ class PromptLookupDrafter(Drafter):
         width = max(map(len, found))
         if width == 0:
             return None
-        return Draft(torch.tensor([f + [-1] * (width - len(f)) for f in found]))
+        return Draft(upload([f + [-1] * (width - len(f)) for f in found], batch.device))
 
     def observe(self, outcome):
         if self.gamma.adaptive:

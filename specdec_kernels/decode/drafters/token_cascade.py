@@ -7,7 +7,8 @@ import torch
 
 import specdec_kernels as sk
 
-from ..proposal import Drafter, Proposal, one_hot_stats
+from ..proposal import Draft, Drafter, Proposal, one_hot_stats
+from ..transfers import upload
 from .draft_runner import DraftRunner
 
 __all__ = ["TokenCascade"]
@@ -35,14 +36,17 @@ class KeptDraft(Proposal):
         if logits is None:
             kept = (self.tokens >= 0).sum(1).int()
             return sk.VerifyChainOutput(
-                torch.cat((self.tokens, end), 1), kept, torch.zeros(n, G + 1), torch.zeros_like(kept)
+                torch.cat((self.tokens, end), 1),
+                kept,
+                torch.zeros(n, G + 1, device=kept.device),
+                torch.zeros_like(kept),
             )
-        ahead = _ahead(batch)
+        ahead = upload(_ahead(batch), batch.device, torch.bool)
         # Synthetic at rate 1 accepts whatever the rows say. Kept tokens pass for one-hot drafts.
         rule = torch.where(ahead, sk.RULES["synthetic"], batch.rules["rule"])
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
         stats = one_hot_stats(torch.cat((self.tokens, end), 1))
-        stats[~ahead, 0] = self.stats[~ahead]
+        stats[:, 0] = torch.where(ahead[:, None], stats[:, 0], self.stats)
         drawn = self.row[:, None].expand(n, G + 1, -1)
         by_rule = dict(rule=rule, alpha=alpha, draft_stats=stats)
         return sk.verify_chain(logits, self.tokens, drawn, target_row=row, **by_rule, **batch.draw_params)
@@ -56,7 +60,8 @@ class TokenCascade(Drafter):
     and their log forms weigh the target's row too: they are oracles here, for which the target is called, and counted,
     at every token.
 
-    Each token has law pi, as under a speculative cascade of the same rule.
+    Each token has law pi, as under a speculative cascade of the same rule. Whether it is kept, and ends its request, is
+    the host's to know before the next: each waits for the device once.
 
     Args:
         model: a Model (models/adapters.py) of no more ids than the target.
@@ -84,29 +89,26 @@ class TokenCascade(Drafter):
                 raise ValueError(f"TokenCascade: {wanted}, request {s.index} has {s.remaining}")
 
     def propose(self, batch):
-        ahead, first = _ahead(batch), self.model.catch_up(batch)
-        logits, draw_params = first, batch.draw_params
-        drawn: list[torch.Tensor] = []
-        going, defers = torch.ones(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
-        while going.any():
-            keeps = ahead & _keeps(logits, batch.rules)
-            defers |= going & ~keeps
-            going &= keeps
-            if not going.any():
-                break
-            i = len(drawn)
-            drawn.append(sk.sample(logits, slot=i, **draw_params).tokens.masked_fill(~going[:, None], -1))
-            going &= torch.tensor(
-                [i + 1 < s.remaining and t not in s.request.eos for s, t in zip(batch, drawn[i][:, 0].tolist())]
-            )
-            if going.any():
-                logits = self.model.extend(drawn[i][:, 0], i)
-        tokens = torch.cat([torch.empty(len(batch), 0, dtype=torch.int64), *drawn], 1)
-        return KeptDraft(tokens, defers.tolist(), first, sk.row_stats(first, **batch.sampling_params))
+        first = logits = self.model.catch_up(batch)
+        draw_params = batch.draw_params
+        drawn, going = [Draft.nothing(batch).tokens], _ahead(batch)
+        defers = [not ahead for ahead in going]
+        while any(going):
+            i = len(drawn) - 1
+            keeps = upload(going, batch.device, torch.bool) & _keeps(logits, batch.rules)
+            tokens = sk.sample(logits, slot=i, **draw_params).tokens.masked_fill(~keeps[:, None], -1)
+            row = [token for [token] in batch.readback.ask(tokens).rows]
+            defers = [late or (goes and t < 0) for late, goes, t in zip(defers, going, row)]
+            going = [0 <= t and i + 1 < s.remaining and t not in s.request.eos for s, t in zip(batch, row)]
+            if max(row) >= 0:
+                drawn.append(tokens)
+            if any(going):
+                logits = self.model.extend(tokens[:, 0], i)
+        return KeptDraft(torch.cat(drawn, 1), defers, first, sk.row_stats(first, **batch.sampling_params))
 
 
-def _ahead(batch):
-    return torch.tensor([s.request.rule in _AHEAD for s in batch])
+def _ahead(batch) -> list[bool]:
+    return [s.request.rule in _AHEAD for s in batch]
 
 
 def _keeps(logits, rules):

@@ -4,8 +4,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from ...registry import ONE_HOT_RULES
 from ...registry import TREE_METHODS as _METHODS
 from ..proposal import Drafter
@@ -100,19 +98,20 @@ class TreeDrafter(Drafter):
                 )
 
     def propose(self, batch):
-        limits = torch.tensor([min(self.depth, s.remaining - 1) for s in batch])
-        shape = None if self.shape is None else self.shape.choose(len(batch), int((limits > 0).sum()))
-        self.draft = None
-        if limits.max() < 1 or (shape is None and self.shape is not None):
+        limits = [min(self.depth, s.remaining - 1) for s in batch]
+        shape = None if self.shape is None else self.shape.choose(len(batch), sum(limit > 0 for limit in limits))
+        self.parents = None
+        if max(limits) < 1 or (shape is None and self.shape is not None):
             return None
         root = self.model.catch_up(batch)[:, None]
         if shape is None:
             draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
         else:
             draft = shaped(self.model, batch, root, limits, shape, top=_METHODS[self.method].children == "any")
-        self.draft = replace(draft, method=self.method, depth=self.max_depth)
-        return self.draft if self.lookup is None else with_lookup(self.draft, self.lookup.find(batch))
+        self.parents = batch.readback.ask(draft.parents)  # of the model's nodes
+        draft = replace(draft, method=self.method, depth=self.max_depth)
+        return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch), batch.readback)
 
     def observe(self, outcome):
         if self.shape is not None:
-            self.shape.observe(self.draft, outcome)
+            self.shape.observe(None if self.parents is None else self.parents.rows, outcome)

@@ -51,7 +51,7 @@ class TreeShape:
         """Itself, whatever was measured."""
         return self
 
-    def observe(self, draft, outcome) -> None:
+    def observe(self, parents, outcome) -> None:
         return None
 
     @staticmethod

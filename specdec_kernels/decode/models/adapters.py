@@ -6,9 +6,10 @@ from typing import Any, Protocol
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ..transfers import CPU
 from .lean_llama import LeanLlama
 from .packed_linear import pack_linears
-from .slot_cache import Branches, SlotCache
+from .slot_cache import Branches, SlotCache, kept
 
 __all__ = ["HFModel", "Model", "adapt"]
 
@@ -18,6 +19,7 @@ class Model(Protocol):
 
     vocab_size: int  # columns of its logits; ids it can embed
     max_positions: int
+    device: torch.device = CPU  # of its ids and logits
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
         """An empty cache, with move(source, target)."""
@@ -42,8 +44,8 @@ class Model(Protocol):
 
 
 def adapt(model, lean: bool = True, pack: bool = True) -> Model:
-    """Serve a transformers model: with the lean Llama pass where it fits, else with its own forward. Its linears are
-    packed once."""
+    """Serve a transformers model, on the device it is on: with the lean Llama pass where it fits, else with its own
+    forward. On the CPU its linears are packed once; elsewhere they stay as they are."""
     if lean and pack and LeanLlama.supports(model):
         return LeanLlama.from_hf(model)
     return HFModel(model, pack)
@@ -76,7 +78,11 @@ class _Layer(CacheLayerMixin):
 
 
 class HFModel:
-    """Any transformers causal LM whose layers all attend to the whole sequence. Its linears are packed in place."""
+    """Any transformers causal LM whose layers all attend to the whole sequence, on the device it is on.
+
+    On the CPU its linears are packed in place (packed_linear.py). Elsewhere its keys and values lie in a static cache:
+    every pass attends to whole slots under a mask, so its shapes depend on the batch and its width alone.
+    """
 
     def __init__(self, model, pack: bool = True):
         config = model.config.get_text_config()
@@ -101,7 +107,7 @@ class HFModel:
     def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
         positions = cache.begin(start, ids.shape[1], slot, self.device, branches)
         dtype = self.model.dtype
-        mask = torch.zeros((), dtype=dtype).masked_fill(~cache.visible(), torch.finfo(dtype).min)
+        mask = torch.zeros((), dtype=dtype, device=self.device).masked_fill(~cache.visible(), torch.finfo(dtype).min)
         logits = self.model(
             input_ids=ids.clamp(min=0),
             attention_mask=mask,
@@ -110,8 +116,6 @@ class HFModel:
             use_cache=True,
             logits_to_keep=1 if keep is None else 0,
         ).logits
-        if keep is None:
-            return None
         if keep == "present":
             return logits[ids >= 0]
-        return logits if keep == "all" else logits[torch.arange(len(ids)), torch.tensor(keep)]
+        return None if keep is None else kept(logits, keep)

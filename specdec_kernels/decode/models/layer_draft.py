@@ -172,4 +172,5 @@ class LayerDraft(nn.Module):
             if not name.endswith("_scale")
         }
         draft.model.load_state_dict(state)
-        return draft.to(dtype or draft.embed.weight.dtype).eval().requires_grad_(False)
+        embed = draft.embed.weight
+        return draft.to(embed.device, dtype or embed.dtype).eval().requires_grad_(False)

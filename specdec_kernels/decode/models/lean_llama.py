@@ -9,8 +9,9 @@ are rows of their key head's attention (no copies of keys); logits are computed 
 import torch
 import torch.nn.functional as F
 
+from ..transfers import is_free
 from .packed_linear import PackedLinear
-from .slot_cache import Branches, SlotCache
+from .slot_cache import Branches, SlotCache, kept
 
 __all__ = ["LeanLlama"]
 
@@ -83,19 +84,21 @@ class LeanLlama:
             half = self.head_dim // 2
             signed = torch.cat((-sin[:, :half], sin[:, half:]), 1)  # rotate_half(x) * sin = roll(x, half) * signed
             self.rope = tuple(x.to(self.dtype)[:, None] for x in (cos, signed))
-        return SlotCache(slots, capacity)
+        cache = SlotCache(slots, capacity)
+        cache.tables = self.rope
+        return cache
 
     @torch.inference_mode()
     def forward(self, ids, start, cache: SlotCache, slot=0, keep="all", branches: Branches | None = None):
-        """One pass, as Model.forward has it. Only tokens that are there go through the products."""
+        """One pass, as Model.forward has it. On the CPU only tokens that are there go through the products."""
         n, T = ids.shape
         H, K, D = self.heads, self.kv_heads, self.head_dim
-        places = None if (ids >= 0).all() else (ids >= 0).flatten().nonzero()[:, 0]
+        places = (ids >= 0).flatten().nonzero()[:, 0] if is_free(ids) and (ids < 0).any() else None
         positions = cache.begin(start, T, slot, self.device, branches, places)
-        cos, sin = (table[_at(positions.flatten(), places)] for table in self.rope)
-        mask = None if n == T == 1 and branches is None else self._mask(cache, n, T)
+        cos, sin = (table[_at(positions.flatten(), places)] for table in cache.tables)
+        mask = None if cache.sees_all else self._mask(cache, n)
         shape, eps = (self.embed.shape[1],), self.eps
-        x = F.embedding(_at(ids.flatten(), places), self.embed)
+        x = F.embedding(_at(ids.flatten(), places).clamp(min=0), self.embed)
         for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
             h = qkv(F.rms_norm(x, shape, norm1, eps)).view(-1, H + 2 * K, D)
             qk = h[:, : H + K]
@@ -109,15 +112,15 @@ class LeanLlama:
             x = down.add(F.silu(gate) * up, x)
         if keep is None:
             return None
-        if isinstance(keep, list):
-            x = _padded(x, places, n * T).view(n, T, -1)[torch.arange(n), torch.tensor(keep)]
+        if not isinstance(keep, str):
+            x = kept(_padded(x, places, n * T).view(n, T, -1), keep)
         logits = self._logits(F.rms_norm(x, shape, self.norm, eps))
         return _padded(logits, places, n * T).view(n, T, -1) if keep == "all" else logits
 
-    def _mask(self, cache, n, T):
-        """Additive mask [n, 1, H/K * T, length]; a single token that is no node of a tree needs none."""
-        hidden = torch.zeros((), dtype=self.dtype).masked_fill(~cache.visible(), float("-inf"))
-        return hidden.expand(n, 1, T, -1).repeat(1, 1, self.heads // self.kv_heads, 1)
+    def _mask(self, cache, n):
+        """Additive mask [n, 1, H/K * T, length]."""
+        hidden = torch.zeros((), dtype=self.dtype, device=self.device).masked_fill(~cache.visible(), float("-inf"))
+        return hidden.repeat(1, 1, self.heads // self.kv_heads, 1)
 
     def _logits(self, x):
         logits = self.head(x)

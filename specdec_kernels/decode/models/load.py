@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ..transfers import CPU
 from .adapters import Model, adapt
 from .layer_draft import LayerDraft, is_layer_draft
 from .lean_llama import LeanLlama
@@ -30,34 +31,66 @@ class Pair:
     draft: Model | None = None
 
 
-def default_dtype() -> torch.dtype:
-    """bfloat16 where the CPU multiplies it natively, else float32."""
+def default_dtype(device: torch.device = CPU) -> torch.dtype:
+    """bfloat16 on a GPU, and where the CPU multiplies it natively, else float32."""
+    if device.type != "cpu":
+        return torch.bfloat16
     capabilities = torch.cpu.get_capabilities()
     return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
 
 
+def find_device(name: str | torch.device) -> torch.device:
+    """The device of a name, with its number."""
+    wanted = 'load_pair: device must be "cpu" or "cuda"'
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"{wanted}, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{wanted}, got {str(device)!r}")
+    if device.type == "cpu":
+        return CPU
+    if not torch.cuda.is_available():
+        lacks = "finds no GPU" if torch.version.cuda or torch.version.hip else "was built without CUDA"
+        raise ValueError(f"load_pair: device {name} is not there: torch {torch.__version__} {lacks}")
+    index, there = device.index or 0, torch.cuda.device_count()
+    if index >= there:
+        raise ValueError(f"load_pair: device must be one of {there} GPUs, got {name}")
+    return torch.device("cuda", index)
+
+
 def load_pair(
-    target: str, draft: str | None = None, dtype=None, lean=True, on_step: Callable[[str], None] = lambda step: None
+    target: str,
+    draft: str | None = None,
+    dtype=None,
+    lean=True,
+    on_step: Callable[[str], None] = lambda step: None,
+    device: str | torch.device = CPU,
 ) -> Pair:
     """Load a target and a draft that speak of the same tokens.
+
+    What decodes with them runs on their device too. Packed weights (packed_linear.py) are for the CPU alone; on a GPU
+    linear layers stay as they are.
 
     Args:
         target: a hub name, a folder, a .gguf file (unpacked once, into the user's cache), or an alias ("smollm2").
         draft: the same, or a LayerDraft folder; None for none.
-        dtype: of both models, None for default_dtype().
+        dtype: of both models. None: bfloat16 on a GPU and where the CPU multiplies it natively, else float32.
         lean: False runs Llamas through transformers too.
         on_step: hears what is being done.
+        device: of both models, "cpu" or "cuda".
 
     Returns:
         Both ready for the loop, the tokenizer, the ids that end a text.
 
     Raises:
-        ValueError: the two tokenizers differ, or a file or package is not there.
+        ValueError: the two tokenizers differ, or a file, a package or the device is not there.
     """
-    dtype = default_dtype() if dtype is None else dtype
+    device = find_device(device)
+    dtype = default_dtype(device) if dtype is None else dtype
     on_step(f"target {target}")
     source = _source(target, dtype)
-    model = _weights(source, dtype)
+    model = _weights(source, dtype).to(device)
     on_step("tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(**source)
     drafting = None
@@ -73,7 +106,7 @@ def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
         return LeanLlama.from_layer_draft(LayerDraft.load(draft, target_model, dtype))
     source = _source(draft, dtype)
     check_tokenizers(tokenizer, AutoTokenizer.from_pretrained(**source))
-    return adapt(_weights(source, dtype), lean)
+    return adapt(_weights(source, dtype).to(target_model.device), lean)
 
 
 def _source(name: str, dtype) -> dict:

@@ -3,6 +3,7 @@
 
 `F.linear` hands oneDNN a plain weight, which it repacks at each call: at the row counts of decoding (1 to some tens)
 that costs as much as the product itself. Plain and speculative decoding, target and draft, all go through this layer.
+Weights on a GPU are not packed: there the layer is F.linear.
 """
 
 import torch

@@ -13,7 +13,9 @@ import torch
 
 import specdec_kernels as sk
 
-__all__ = ["Branches", "SlotCache"]
+from ..transfers import CPU, is_free, upload
+
+__all__ = ["Branches", "SlotCache", "kept"]
 
 
 class Branches(NamedTuple):
@@ -24,7 +26,7 @@ class Branches(NamedTuple):
     """
 
     parents: torch.Tensor  # [n, N] int32, as tree_mask takes them; all ancestors of the pass's nodes are among the N
-    first: list[int]
+    first: list[int] | torch.Tensor  # a tensor [n] where it depends on what was drawn
 
 
 class SlotCache:
@@ -33,32 +35,56 @@ class SlotCache:
 
     def __init__(self, slots: int, capacity: int):
         self.slots, self.capacity = slots, capacity
+        self.tables: tuple[torch.Tensor, ...] = ()  # what a model has laid out for the positions
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys, values: [slots, capacity, heads, head_dim]
 
-    def begin(
-        self, start: list[int], width: int, slot: int, device=None, branches: Branches | None = None, places=None
-    ) -> torch.Tensor:
-        """Open a forward pass of `width` tokens a row, row i in slot `slot + i` from position start[i] -> positions [n,
-        width]. places [M]: those of the n * width tokens, row by row, that update() will bring; None: all."""
-        first = [0] * len(start) if branches is None else branches.first
-        self.rows, self.length = slice(slot, slot + len(start)), max(s + f for s, f in zip(start, first)) + width
-        if self.rows.stop > self.slots or self.length > self.capacity:
+    def check(self, start: list[int], width: int, slot: int, branches: Branches | None = None) -> int:
+        """Whether a pass fits -> one past the last position that it writes.
+
+        Raises:
+            ValueError: it does not.
+        """
+        rows, end = slot + len(start), _end(start, width, branches)
+        if rows > self.slots or end > self.capacity:
             raise ValueError(
-                f"SlotCache: rows {slot}..{self.rows.stop - 1} up to position {self.length - 1} do not fit "
+                f"SlotCache: rows {slot}..{rows - 1} up to position {end - 1} do not fit "
                 f"{self.slots} slots of {self.capacity} positions"
             )
-        node = torch.tensor(first)[:, None] + torch.arange(width)
-        place = torch.tensor(start)[:, None] + node
-        row = self.capacity * torch.arange(slot, self.rows.stop)
-        index = (row[:, None] + place).flatten()
-        self.index = (index if places is None else index[places]).to(device)
+        return end
+
+    def begin(
+        self,
+        start: list[int] | torch.Tensor,
+        width: int,
+        slot: int,
+        device: torch.device = CPU,
+        branches: Branches | None = None,
+        places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Open a forward pass of `width` tokens a row, row i in slot `slot + i` from position start[i] -> positions [n,
+        width]. places [M]: those of the n * width tokens, row by row, that update() will bring; None: all.
+
+        On the CPU the queries see as many positions as are there; elsewhere the whole of the slot is offered to them,
+        the mask says what they see, and the shapes of a pass depend on the batch and the width alone; a start that is a
+        tensor of the device has been checked.
+        """
+        end = self.capacity if isinstance(start, torch.Tensor) else self.check(start, width, slot, branches)
+        self.rows, self.length = slice(slot, slot + len(start)), end if device.type == "cpu" else self.capacity
+        self.sees_all = len(start) == width == 1 and branches is None and self.length == end
+        root, node = upload(start, device), torch.arange(width, device=device)[None]
+        if branches is not None:
+            node = node + upload(branches.first, device)[:, None]
+        place = root[:, None] + node
+        row = self.capacity * torch.arange(slot, self.rows.stop, device=device)
+        self.index = (row[:, None] + place).flatten()
+        if places is not None:
+            self.index = self.index[places]
         if branches is None:
-            seen, positions = torch.arange(self.length) <= place[..., None], place
+            self.seen, self.positions = torch.arange(self.length, device=device) <= place[..., None], place
         else:
-            tree = sk.tree_mask(branches.parents, torch.tensor(start), num_keys=self.length)
-            rows = torch.arange(len(start))[:, None]
-            seen, positions = tree.mask[rows, node], tree.positions[rows, node]
-        self.seen, self.positions = seen.to(device), positions.to(device)
+            tree = sk.tree_mask(branches.parents, root, num_keys=self.length)
+            rows = torch.arange(len(start), device=device)[:, None]
+            self.seen, self.positions = tree.mask[rows, node], tree.positions[rows, node]
         return self.positions
 
     def visible(self) -> torch.Tensor:
@@ -78,15 +104,17 @@ class SlotCache:
         return out[0], out[1]
 
     @torch.inference_mode()
-    def compact(self, start: list[int], paths: list[list[int]]) -> None:
-        """Slot i keeps the nodes paths[i] of the tree at start[i], root first: they move up to start[i], start[i] + 1,
-        ..."""
-        roots = [i * self.capacity + s for i, s in enumerate(start)]
-        moves = [
-            (root + node, root + j) for root, path in zip(roots, paths) for j, node in enumerate(path) if node != j
-        ]
-        if moves:
-            source, target = torch.tensor(moves).T
+    def compact(self, start: list[int], paths: torch.Tensor) -> None:
+        """Slot i keeps the nodes paths[i] of the tree at start[i], root first, -1 behind the last (as verify_tree has
+        them): they move up to start[i], start[i] + 1, ..."""
+        slot, depth = (torch.arange(k, device=paths.device) for k in paths.shape)
+        root = (self.capacity * slot + upload(start, paths.device))[:, None]
+        target = root + depth
+        source = torch.where(paths >= 0, root + paths, target)
+        if is_free(paths):  # nothing is copied that stays where it is
+            moved = source != target
+            source, target = source[moved], target[moved]
+        if target.numel():
             for layer in self.layers:
                 for store in layer:
                     flat = store.view(-1, *store.shape[2:])
@@ -98,3 +126,20 @@ class SlotCache:
         for layer in self.layers:
             for store in layer:
                 store[target] = store[source]
+
+
+def _end(start: list[int], width: int, branches: Branches | None) -> int:
+    """One past the last position that a pass writes; of trees that grew by what was drawn, that they can reach."""
+    first = [0] * len(start) if branches is None else branches.first
+    if isinstance(first, torch.Tensor):
+        first = first.tolist() if is_free(first) else [branches.parents.shape[1] - width] * len(start)
+    return max(s + f for s, f in zip(start, first)) + width
+
+
+def kept(x: torch.Tensor, keep: str | list[int] | torch.Tensor) -> torch.Tensor:
+    """What a pass is asked for of x [n, T, d]: "all" of it, or [n, d] of one token of each row."""
+    if isinstance(keep, str):
+        return x
+    if isinstance(keep, list) and len(set(keep)) == 1:
+        return x[:, keep[0]]
+    return x[torch.arange(len(keep), device=x.device), upload(keep, x.device)]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's passes held in CUDA graphs: on a GPU the launches of a small model take longer than its work."""
+
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ..transfers import upload
+from .slot_cache import Branches, SlotCache
+
+__all__ = ["Graphed"]
+
+
+class _Pass:
+    """A pass of one shape, its inputs and its logits at fixed places."""
+
+    def __init__(self, run, inputs: list[torch.Tensor], pool):
+        self.inputs, self.graph = [x.clone() for x in inputs], torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.logits = run(*self.inputs)
+
+    def __call__(self, inputs: list[torch.Tensor]) -> torch.Tensor:
+        for mine, new in zip(self.inputs, inputs):
+            mine.copy_(new, non_blocking=True)
+        self.graph.replay()
+        return self.logits.clone()  # the next replay writes over them
+
+
+class Graphed:
+    """Serves a model on a GPU (LeanLlama, HFModel) by replaying its passes; the tokens are the model's own.
+
+        target, draft = Graphed(pair.target), Graphed(pair.draft)
+
+    The passes of a step have shapes that depend on the batch and the width alone (slot_cache.py). One of a new shape is
+    run as it is, which sets things up, the next is captured, later ones are replayed: a graph for each batch size,
+    width and cache, kept as long as the cache. Prompts, each of its own length, are run as they are.
+
+    Raises:
+        ValueError: the model is not on a GPU.
+    """
+
+    def __init__(self, model):
+        if model.device.type != "cuda":
+            raise ValueError(f"Graphed: model must be on a GPU, got one on {model.device}")
+        self.model, self.device = model, model.device
+        self.vocab_size, self.max_positions = model.vocab_size, model.max_positions
+        self.pool = torch.cuda.graph_pool_handle()
+        self.passes: WeakKeyDictionary = WeakKeyDictionary()  # cache -> {shape: None once run, then its pass}
+
+    def new_cache(self, slots: int, capacity: int) -> SlotCache:
+        return self.model.new_cache(slots, capacity)
+
+    @torch.inference_mode()
+    def forward(self, ids, start, cache, slot=0, keep="all", branches: Branches | None = None):
+        """As Model has it."""
+        passes = self.passes.setdefault(cache, {})
+        shape = *ids.shape, keep == "all", None if branches is None else branches.parents.shape[1]
+        if slot or keep is None or shape not in passes:
+            if not slot and keep is not None:
+                passes[shape] = None
+            return self.model.forward(ids, start, cache, slot, keep, branches)
+        cache.check(start, ids.shape[1], slot, branches)
+        inputs = [ids, upload(start, self.device)]
+        inputs += [] if keep == "all" else [upload(keep, self.device)]
+        inputs += [] if branches is None else [branches.parents, upload(branches.first, self.device)]
+        if passes[shape] is None:
+            passes[shape] = _Pass(self._runs(cache, keep == "all"), inputs, self.pool)
+        return passes[shape](inputs)
+
+    def _runs(self, cache, everything):
+        def run(ids, start, *rest):
+            keep = "all" if everything else rest[0]
+            tree = rest[len(rest) - 2 :] if len(rest) > 1 else ()
+            return self.model.forward(ids, start, cache, 0, keep, Branches(*tree) if tree else None)
+
+        return run
