@@ -43,9 +43,7 @@ DRAFTERS = {  # of a draft model and a smaller one
     "plain": lambda d, s: None,
     "lookup": lambda d, s: lookup(),
     "model": lambda d, s: ModelDrafter(d, 3),
-    "adaptive alone": lambda d, s: ModelDrafter(d, "auto"),
-    "adaptive text": lambda d, s: LookupThenModel(PromptLookupDrafter("auto", 3, 1), ModelDrafter(d, "auto")),
-    "adaptive tree": lambda d, s: TreeDrafter(d, "traversal", 3, 3, "auto"),
+    "confident": lambda d, s: ModelDrafter(d, 5, confidence=0.3),
     "adaptive": lambda d, s: LookupThenModel(lookup(), ModelDrafter(d, "auto")),
     "both": lambda d, s: LookupThenModel(lookup(), ModelDrafter(d, 3)),
     **{m: lambda d, s, m=m: TreeDrafter(d, m, 3, 3) for m in TREE_METHODS},
@@ -106,8 +104,8 @@ def test_greedy_is_the_models_own(kind):
     assert kind == "plain" or output.stats.accepted > 0 and output.stats.seconds > 0
 
 
-# Adaptive lengths follow the seconds that are measured, and tokens the lengths.
-@pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "greedy" and not k.startswith("adaptive")])
+@pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "greedy"])
+@pytest.mark.slow
 def test_sampled_is_what_the_cpu_draws(kind):
     """The laws are tested on the CPU, token by token the same here: fixed shapes, and columns of drafts that the CPU
     never drew, change nothing. Logits are rounded from float64, so that what shapes do to sums is gone."""
@@ -117,8 +115,9 @@ def test_sampled_is_what_the_cpu_draws(kind):
         output = decoded(kind, InDoubles, "cuda", todo(), seen)
     assert kind == "plain" or 0 < cpu.stats.accepted
     assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
-    counted = "new_tokens", "accepted", "drafted", "tested", "widths", "status", "target_calls"
-    assert [getattr(output.stats, c) for c in counted] == [getattr(cpu.stats, c) for c in counted]
+    if kind != "adaptive":  # its lengths follow the seconds it measures
+        counted = "new_tokens", "accepted", "drafted", "tested", "widths", "status", "target_calls"
+        assert [getattr(output.stats, c) for c in counted] == [getattr(cpu.stats, c) for c in counted]
 
 
 LOSSY = [("model", "token_v3", 0.5), ("hierarchical", "token_v3", 0.5), ("model", "typical", None)]
@@ -273,12 +272,12 @@ def test_generate_on_a_device(tmp_path, capsys):
     arguments += ["--dtype", "float32", "--device"]
 
     def text():
-        return capsys.readouterr().out.splitlines()[0]
+        return capsys.readouterr().out.partition("new tokens")[0]
 
     with devices.watch() as seen:
         assert main([*arguments, "cpu"]) == 0
         plain, waited = text(), len(seen.synchronisations)
-        assert main([*arguments, "cuda"]) == 0 and text() == plain and len(seen.synchronisations) > waited == 0
+        assert main([*arguments, "cuda"]) == 0 and text() == plain != "" and len(seen.synchronisations) > waited == 0
     assert main([*arguments, "cuda:7"]) == 2
     assert "error: load_pair: device" in capsys.readouterr().err
 
@@ -294,6 +293,7 @@ GRAPHED = {
 
 @pytest.mark.parametrize("kind", GRAPHED)
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
+@pytest.mark.slow
 def test_passes_in_graphs(lean, kind, monkeypatch):
     """Captured passes, replayed at other positions with other tokens, in slots that are freed and taken again."""
     from bench import rehearsal

@@ -3,11 +3,13 @@
 `python -m demo.greedy_check`; here a part of it."""
 
 import importlib.util
+import random
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.sessions import come_and_go
 
 ROOT = Path(__file__).parents[2]
 DRAFT = ROOT / "demo" / "draft"
@@ -88,3 +90,29 @@ def test_sampled_requests_stay_themselves(pair):
         return [r.tokens for r in generate(pair.target, requests, drafter, max_batch=batch).results]
 
     assert decode(todo, 1) == decode(todo[::-1], 4)[::-1]
+
+
+def test_requests_that_come_and_go_stay_themselves(pair):
+    """Submitted and cancelled at random, each has what it gets alone, but for ties of the two best logits within 1e-4
+    at temperature 0."""
+    from demo.greedy_check import TIE, first_gap
+    from demo.prompts import humaneval
+    from specdec_kernels.decode import LookupThenModel, ModelDrafter, PromptLookupDrafter, Request, Session, generate
+
+    def drafter():
+        return LookupThenModel(PromptLookupDrafter(4), ModelDrafter(pair.draft, 3))
+
+    rng = random.Random(3)
+    todo = [
+        Request(p, rng.randint(4, 20), temperature=[0.0, 0.0, 0.7][i % 3], seed=i, eos=pair.eos)
+        for i, p in enumerate(humaneval(9, pair.tokenizer))
+    ]
+    session = Session(pair.target, drafter(), max_batch=3, capacity=640)
+    seen, cancelled = come_and_go(session, todo, rng)
+    assert len(seen) == 9 and 0 < len(cancelled) < 5
+    for i, (request, result) in enumerate(zip(todo, session.output.results)):
+        alone = generate(pair.target, [request], drafter()).results[0].tokens
+        assert i in cancelled or len(result.tokens) == len(alone)
+        if result.tokens != alone[: len(result.tokens)]:
+            at, gap = first_gap(pair.target, request.prompt, result.tokens, alone)
+            assert request.temperature == 0 and gap <= TIE, (i, at, gap)

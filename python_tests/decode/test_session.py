@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from support import tiny
+from support.sessions import come_and_go
 
 from specdec_kernels.decode import (
     HFModel,
@@ -67,26 +68,6 @@ def some_requests(n, rng, rules):
             rule=rule,
             alpha=alpha,
         )
-
-
-def come_and_go(session, todo, rng):
-    """Submits each of `todo` at some time and cancels a quarter of them, waiting or being decoded -> events by index,
-    those whose cancel() said that they were still there."""
-    seen, cancelled, todo = {}, set(), list(todo)
-    while todo or session.busy:
-        for _ in range(rng.choice([0, 0, 0, 1, 1, 7]) if session.busy else 1):
-            if todo:
-                index = session.submit(todo.pop(0))
-                assert seen.setdefault(index, []) == []
-        if seen and rng.random() < 0.2:
-            index = rng.choice([s.index for s in session.batch] + list(seen)[-4:])
-            over = bool(seen[index]) and seen[index][-1].finished is not None or index in cancelled
-            assert session.cancel(index) == (not over)
-            cancelled |= set() if over else {index}
-        for event in session.step():
-            seen[event.index].append(event)
-        assert len(session.batch) <= session.slots
-    return seen, cancelled
 
 
 CASES = [("both", 60), *(pytest.param(kind, 200, marks=pytest.mark.thorough) for kind in DRAFTERS)]

@@ -10,7 +10,7 @@ from .goodput import Goodput
 __all__ = ["AdaptiveGamma", "FixedGamma", "make_gamma"]
 
 _MEMORY = 0.95  # weight of the past at each step with drafts
-_PATIENCE = 8, 256  # steps without a draft after which one is tried: at first, at last
+_PATIENCE = 16, 256  # steps without a draft after which one is tried: at first, at last
 _ANY = Kind("any", 0.7)  # a draft of which nothing is known yet
 
 
@@ -87,7 +87,7 @@ class AdaptiveGamma:
         self.past = self.drafting[requests.bit_length()]
         self.price, self.rate = self.goodput.price(requests), self.goodput.rate(requests)
         self.began = drafting > 0 and not self.goodput.wants_plain(requests)
-        self.trial = self.began and self.idle >= self.patience
+        self.paused, self.trial = self.idle > 0, self.began and self.idle >= self.patience
         if self.began and not self.trial and self.past.steps > 1:
             self.began = drafting * self.usual_worth(requests) >= self.rate * self.past.seconds / self.past.steps
         return self.began
@@ -138,13 +138,14 @@ class AdaptiveGamma:
                 self.acceptance.observe(_ANY, place < a)
         if self.began:
             passes = max(1, *drafted) if passes is None else passes
-            usual = 2 * self.past.seconds_per_pass * passes or outcome.draft_seconds  # catching up is no step's cost
+            # After a pause the drafter catches up, which is not what a step costs.
+            usual = self.past.seconds_per_pass * passes if self.paused else 0.0
             self.past.add(
                 _MEMORY / 2 if self.trial else _MEMORY,
                 rows=len(drafted),
                 accepted=sum(accepted),
                 drafted=sum(drafted),
-                seconds=min(outcome.draft_seconds, usual),
+                seconds=usual or outcome.draft_seconds,
                 steps=1,
                 passes=passes,
             )
