@@ -46,6 +46,9 @@ STABLE_TORCH_LIBRARY(specdec, m) {
       "top_logprobs(Tensor logits, Tensor stats, SymInt k, Tensor? tokens, Tensor? num_rows) -> (Tensor, Tensor, "
       "Tensor, Tensor)");
 
+  // logits [N,V], score [N], stats [N,4], num_rows [1] -> scores, ids [N,w]
+  m.def("row_topw(Tensor logits, Tensor score, SymInt w, Tensor? stats, Tensor? num_rows) -> (Tensor, Tensor)");
+
   // logits [N,V], stats [N,4], rows [M], num_rows [1] -> ids [M,max_kept], counts [M], bits [M,ceil(V/32)]
   m.def(
       "support(Tensor logits, Tensor stats, SymInt max_kept, Tensor? rows, Tensor? num_rows) -> (Tensor, Tensor, "

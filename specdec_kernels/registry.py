@@ -22,6 +22,7 @@ OPS = (
     "row_stats",
     "sample",
     "top_logprobs",
+    "row_topw",
     "support",
     "build_tree",
     "tree_mask",

@@ -40,6 +40,9 @@ struct RowStats {
   float
       log_norm;  // ln sum over kept of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
   float max;
+
+  // ln p of an entry, of a row that is neither greedy nor invalid
+  SPECDEC_HD double log_prob(float z) const { return z >= cutoff ? (double(z) - max) * scale - log_norm : -HUGE_VAL; }
 };
 
 // (z - max) * scale, by halves: the difference of two finite logits may overflow.
@@ -87,8 +90,7 @@ struct Dist {
     if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
     const float z = load_scalar(row, v);
     if (kind == Kind::kProbs) return log(double(clean_prob(z)));
-    if (!(z >= stats.cutoff)) return -HUGE_VAL;
-    return (double(z) - stats.max) * stats.scale - stats.log_norm;
+    return stats.log_prob(z);
   }
 
   SPECDEC_HD double prob(int64_t v) const {

@@ -113,6 +113,13 @@ class CpuExecutor {
   // The largest finite entry's id, 0 if there is none.
   int64_t argmax_finite(const Row& row) const;
 
+  // The largest entry of a chunk, NaN aside: of the row whose stats were found last, and of any.
+  float chunk_max(int64_t c) const { return max_[c]; }
+  float max_of_chunk(const Row& row, int64_t c) const {
+    float buf[kChunk];
+    return rows_.max(load_logits(row, c, buf), chunk_size(row.V, c));
+  }
+
  private:
   template <class F>
   void for_chunks(int64_t chunks, const F& f) const {

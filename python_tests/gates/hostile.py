@@ -231,6 +231,16 @@ def top_logprobs(rng):
     return out | ({"tokens": ids(rng, (n, rng.choice((0, 1, 3))), V, V)} if given(rng) else {})
 
 
+def row_topw(rng):
+    n = rng.randrange(5)
+    z = rows(rng, n, rng.choice(VOCABULARIES))
+    V = z.size(1)
+    score = torch.tensor([rng.choice((0.0, -1.5, -3000.0, -1e30, 3e38, -INF, INF, NAN)) for _ in range(n)])
+    w = rng.choice((0, 1, min(5, V), V) if not given(rng, 0.04) else (V + 1, -1, 2**63 - 1))
+    out = {"logits": strided(rng, z), "score": score, "w": w}
+    return out | ({"stats": stats(rng, z, sampling(rng, n))} if given(rng) else {})
+
+
 def support(rng):
     n = rng.randrange(5)
     z = rows(rng, n, rng.choice(VOCABULARIES))
@@ -488,6 +498,17 @@ def check_top_logprobs(args, out):
             require(inside or x == -INF, f"logprob {x} of token {v}")
 
 
+def check_row_topw(args, out):
+    V = args["logits"].size(1)
+    z = args["logits"]
+    bad = is_bad(z) | ~z.isfinite().any(1) | args["score"].isnan() | (args["score"] == INF)
+    for i, (scores, found) in enumerate(zip(out.scores.tolist(), out.ids.tolist())):
+        require(len(set(found)) == len(found) and all(0 <= v < V for v in found), f"ids {found} of {V}")
+        order = [(math.isnan(x), -x if x == x else 0.0, v) for x, v in zip(scores, found)]
+        require(order == sorted(order), f"scores {scores} of ids {found}")
+        require("stats" in args or not bad[i] or all(x != x for x in scores), f"scores {scores} of no law")
+
+
 def check_support(args, out):
     require((out.counts >= 0).all() and (out.counts <= args["logits"].size(1)).all(), "counts of no set")
     for row, count, words in zip(out.ids.tolist(), out.counts.tolist(), out.bits.tolist()):
@@ -624,7 +645,7 @@ def check(op, args, run=None, b=0):
     return None
 
 
-PADDED = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "support")}
+PADDED = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "support")}
 PADDED |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
 
 

@@ -82,6 +82,12 @@ WRONG = [  # op, index or name of the argument, what comes, message
     ("top_logprobs", 3, SEED, r"top_logprobs: tokens must have 2 dimensions, got shape \[3\]"),
     ("top_logprobs", 3, SEED[:2, None], r"top_logprobs: tokens must have shape \[3, 1\], got \[2, 1\]"),
     ("top_logprobs", 3, ROWS, "top_logprobs: tokens must be int32 or int64, got Float"),
+    ("row_topw", 0, ROWS[0], r"row_topw: logits must have 2 dimensions, got shape \[11\]"),
+    ("row_topw", 1, torch.zeros(2), r"row_topw: score must have shape \[3\], got \[2\]"),
+    ("row_topw", 1, torch.zeros(3, dtype=F64), "row_topw: score must be Float, got Double"),
+    ("row_topw", 1, torch.zeros(6)[::2], r"row_topw: score must be contiguous, got strides \[2\]"),
+    ("row_topw", 2, 12, r"row_topw: w must be in \[0, V=11\], got 12"),
+    ("row_topw", 3, torch.zeros(2, 4), r"row_topw: stats must have shape \[3, 4\], got \[2, 4\]"),
     ("support", 0, ROWS.double(), "support: logits must be float32, bfloat16 or float16, got Double"),
     ("support", 1, torch.zeros(3, 4, dtype=F64), "support: stats must be Float, got Double"),
     ("support", 2, -1, r"support: max_kept must be in \[0, 2\^24\], got -1"),
@@ -185,7 +191,7 @@ WRONG = [  # op, index or name of the argument, what comes, message
     ),
     ("verify_tree", "uniforms", None, "verify_tree: needs seed and offset, or uniforms, got neither"),
 ]
-for op in ("row_stats", "sample", "residual", "top_logprobs", "support", "verify_chain", "verify_tree"):
+for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "support", "verify_chain", "verify_tree"):
     number = "num_requests" if op.startswith("verify") else "num_rows"
     WRONG += [
         (op, number, torch.zeros(1), f"{op}: {number} must be int32 or int64, got Float"),

@@ -16,7 +16,7 @@ from specdec_kernels import examples
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
-NUMBERS = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "support")}
+NUMBERS = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "support")}
 NUMBERS |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
 FIRST = {"residual": "p", "verify_chain": "draft_tokens", "verify_tree": "target_logits"}  # logits elsewhere
 ABSENT = {"tokens": -1, "path": -1, "ids": -1}  # 0 elsewhere

@@ -362,6 +362,18 @@ def test_top_logprobs_reads_the_best_chunks_again(V, k, again, dtype):
     assert within(rows.read, V * dtype.itemsize, again + k, dtype.itemsize)
 
 
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("given", [False, True])
+def test_row_topw_reads_the_best_chunks_again(given, dtype):
+    """Those with the w largest maxima, and such as come to one score with them."""
+    z = language_rows(5, 3, 151_936, dtype)
+    args = {"logits": z, "score": torch.tensor([0.0, -100.0, -20.0]), "w": 8}
+    args |= {"stats": backends.run("row_stats", "cpu", z)} if given else {}
+    _, (rows,), launches = count("row_topw", "logits", **args)
+    assert (rows.distinct == z[0].nbytes).all() and len(launches) == 1
+    assert within(rows.read, z[0].nbytes, 8 * CHUNK, dtype.itemsize)
+
+
 def test_ranks_read_once():
     """Every lane looks up the token's logit for each chunk that its warp reads."""
     z = language_rows(5, 3, 151_936, BF16)

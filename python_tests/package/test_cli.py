@@ -188,6 +188,17 @@ def test_the_methods_are_those_of_the_loop():
     assert set(options.METHODS) == {"chain", *TREE_METHODS}
 
 
+def test_generate_beams(generate, pair):
+    """W texts, best first, the same with and without a draft."""
+    plain = generate(pair, "--beams", 3, "--plain", "--max-new-tokens", 9)
+    drafted = generate(pair, "--beams", 3, "--gamma", 2, "--max-new-tokens", 9)
+    assert plain.exit_code == drafted.exit_code == 0, plain.output + drafted.output
+    assert body(plain.output) == body(drafted.output) and "beam search: " in drafted.output
+    lines = body(plain.output).splitlines()[1:4]
+    scores = [float(line.split()[0]) for line in lines]
+    assert scores == sorted(scores, reverse=True) and all("length" in line or "eos" in line for line in lines)
+
+
 def test_generate_samples_by_seed(generate, pair):
     hot = "--gamma", 3, "--temperature", 1, "--top-p", 0.9
     one, same, other = (body(generate(pair, *hot, "--seed", s).output) for s in (1, 1, 2))
@@ -217,6 +228,10 @@ def test_generate_refuses(generate, pair, tmp_path):
         (["--method", "kseq", "--widths", "3,1"], "draws independent chains, which have no fixed shape"),
         (["--method", "kseq", "--lookup-first"], "lookup needs distinct children"),
         (["--method", "greedy", "--temperature", 1], "needs temperature 0, request 0 has 1.0"),
+        (["--beams", 2, "--draft", "lookup"], "--beams needs --plain or a draft model, got --draft lookup"),
+        (["--beams", 2, "--method", "kseq"], "--beams takes no other method, got --method kseq"),
+        (["--beams", 2, "--temperature", 1], "temperature must be 0.0, request 0 has 1.0"),
+        (["--beams", -1], "beams must be an integer >= 1, got -1"),
         (["--rule", "chov"], "rule must be one of exact, chow"),
         (["--rule", "diff", "--alpha", 2], "alpha of rule 'diff' must be in [0, 1], got 2"),
         (["--rule", "diff", "--alpha", "x"], "--alpha must be a number, or two with a comma between them, got x"),

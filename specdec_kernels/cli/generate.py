@@ -17,6 +17,8 @@ def run(args) -> None:
         model = args.draft if drafts and args.draft != "lookup" else None
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
         pair = decode.load_pair(args.target, model, dtype, on_step=on_step, device=args.device)
+    if args.beams:
+        return _print_beams(console, pair, args)
     drafter = _cascade(pair, args) if cascade else _drafter(pair, args, width) if drafts else None
     output, verify = decode.Output(), "block" if args.block else "token"
     events = decode.stream(
@@ -24,6 +26,25 @@ def run(args) -> None:
     )
     stream_text(console, [text + "\n\n" for text in args.prompt] if args.chat else args.prompt, events)
     console.print(stats_table(output.stats, None if args.plain else args.method))
+
+
+def _print_beams(console, pair, args) -> None:
+    drafter = None
+    if args.method != "chain":
+        raise ValueError(f"--beams takes no other method, got --method {args.method}")
+    if not args.plain:
+        if pair.draft is None:
+            raise ValueError("--beams needs --plain or a draft model, got --draft lookup")
+        depth = 4 if args.gamma == "auto" else _number("gamma", args.gamma)
+        drafter = decode.BeamDrafter(pair.draft, width=2 * max(args.beams, 1), depth=depth)
+    output = decode.beam_search(pair.target, _requests(pair, args), args.beams, drafter)
+    for prompt, found in zip(args.prompt, output.results):
+        console.print(prompt, style="dim", markup=False, highlight=False, soft_wrap=True)
+        for beam in found:
+            text = pair.tokenizer.decode(beam.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            ending = f"{beam.score:9.4f} {beam.finished:6} {text!r}"
+            console.print(ending, markup=False, highlight=False, soft_wrap=True)
+    console.print(stats_table(output.stats, None if args.plain else "beam search"))
 
 
 def _requests(pair, args) -> list[decode.Request]:

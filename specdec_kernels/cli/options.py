@@ -34,6 +34,7 @@ def _drafting(group):
     option(
         "--method", choices=METHODS, default="chain", help="one drafted chain, or a tree verified so", metavar="METHOD"
     )
+    option("--beams", type=int, default=0, metavar="W", help="beam search: the W best texts, in place of one; 0: off")
     option("--block", action="store_true", help="verify a chain as a block")
     option("--gamma", default="auto", help='tokens drafted at a time, a tree\'s depth; "auto": what pays, of a tree 4')
     option("--drafts", type=int, default=4, help="of a tree: its chains", metavar="K")

@@ -5,12 +5,15 @@
     requests = [Request(pair.tokenizer.encode("def fib(n):"), max_new_tokens=64, eos=pair.eos)]
     output = generate(pair.target, requests, LookupThenModel(PromptLookupDrafter(), ModelDrafter(pair.draft)))
     output = generate(pair.target, requests, TreeDrafter(pair.draft, "kseq", drafts=4, depth=4))  # a tree each
+    beams = beam_search(pair.target, requests, 4, BeamDrafter(pair.draft, width=8)).results[0]  # best first
 
 Needs the extra `decode` (transformers and friends); the ops themselves do not.
 """
 
 import warnings
 
+from .beams import Beam, BeamOutput, beam_search
+from .drafters.beam_drafter import BeamDrafter
 from .drafters.hierarchical_drafter import HierarchicalDrafter
 from .drafters.lookup_then_model import LookupThenModel
 from .drafters.model_drafter import ModelDrafter
@@ -32,6 +35,9 @@ from .session import Session
 
 __all__ = [
     "TREE_METHODS",
+    "Beam",
+    "BeamDrafter",
+    "BeamOutput",
     "Branches",
     "Draft",
     "Drafter",
@@ -58,6 +64,7 @@ __all__ = [
     "TreeDrafter",
     "TreeShape",
     "adapt",
+    "beam_search",
     "check_tokenizers",
     "generate",
     "load_pair",

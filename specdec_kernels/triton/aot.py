@@ -131,6 +131,7 @@ def calls(dtype: torch.dtype, V: int):
 
 def calls_of_rows(rows):
     from .row_stats import row_stats
+    from .row_topw import row_topw
     from .sample import sample
     from .support import support
     from .top_logprobs import top_logprobs
@@ -148,6 +149,8 @@ def calls_of_rows(rows):
     ids = meta(B, 2, of=torch.int64)
     yield "", lambda: top_logprobs(rows, meta(B, 4), 20, None, None)
     yield "tokens, padded", lambda: top_logprobs(rows, meta(B, 4), 20, ids, ONE)
+    yield "", lambda: row_topw(rows, meta(B), 8, None, None)
+    yield "stats, padded", lambda: row_topw(rows, meta(B), 8, meta(B, 4), ONE)
     yield "", lambda: support(rows, meta(B, 4), 64, None, None)
     yield "of some, padded", lambda: support(rows, meta(B, 4), 64, WHOLE, ONE)
     yield "", lambda: uniforms(WHOLE, WHOLE, G, 0)

@@ -1,41 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """top_logprobs: csrc/ops/top_logprobs/top_logprobs.h. A wide scan finds the best id of each chunk and counts ranks, a
-program per row puts a few of its best ids side by side, which torch sorts, and the last launch gathers their
-logprobs."""
+program per row its best ids (core/best_ids.py), and the last launch gathers their logprobs."""
 
 import torch
 import triton
 import triton.language as tl
 
 from .core import check, launch
-from .core.filters import middle, ordered
+from .core.best_ids import best_orders, id_of_order, orders
 from .core.padded import is_present
-from .core.row import (
-    CHUNK,
-    by_row,
-    chunks_from,
-    chunks_of,
-    each,
-    is_greedy,
-    load_chunk,
-    load_stats,
-    log_prob,
-    offset_of,
-    some,
-)
-
-LAST_ID = tl.constexpr((1 << 24) - 1)
-NO_ID = tl.constexpr(-(1 << 63))  # an order below that of every id
-
-
-@triton.jit
-def orders(rows, n, c, alive, S):
-    """Of the ids of chunks c: numbers in their order, the larger logit first, the lower id of equal ones, NaN last. No
-    two ids of a row have the same. And the logits, NaN outside the row."""
-    z = load_chunk(rows.data, offset_of(rows, n, n * 0), rows.V, c, alive, float("nan"), S.WIDTH)
-    id = c[:, None].to(tl.int64) * CHUNK + tl.arange(0, S.WIDTH)[None, :]
-    order = tl.where(z == z, ordered(z + 0.0), -2147483648).to(tl.int64) << 24 | LAST_ID - id
-    return tl.where((id < rows.V) & alive[:, None], order, NO_ID), z
+from .core.row import chunks_of, is_greedy, load_stats, log_prob, offset_of
 
 
 @triton.jit
@@ -51,7 +25,7 @@ def scan_orders_kernel(rows, N, num_rows, tokens, m, best, ranks, per_program, S
     chunks = chunks_of(rows)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
-        order, z = orders(rows, n, tl.zeros([S.ROWS], tl.int32) + c, exists, S)
+        order, z = orders(rows, None, n, tl.zeros([S.ROWS], tl.int32) + c, exists, S)
         tl.store(best + n * chunks + c, tl.max(order, 1), mask=n < N)
         if tokens is not None:
             for j in range(0, m):
@@ -59,53 +33,6 @@ def scan_orders_kernel(rows, N, num_rows, tokens, m, best, ranks, per_program, S
                 least = logit_of(rows, n, id, (id >= 0) & (id < rows.V))
                 count = tl.sum((z >= least[:, None]).to(tl.int32), 1)
                 tl.atomic_add(ranks + n * m + j, count.to(tl.int64), mask=exists & (count > 0), sem="relaxed")
-
-
-@triton.jit
-def orders_from(rows, n, begin, best, least, exists, S):
-    """The next chunks of each row: their orders, and which of them are at least `least`. What has none is not read."""
-    c = chunks_from(begin, S)
-    chunks = chunks_of(rows)
-    there = each(exists, S) & (c < chunks)
-    most = tl.load(best + each(n, S) * chunks + c, mask=there, other=NO_ID)
-    order, _ = orders(rows, each(n, S), c, there & (most >= each(least, S)), S)
-    return order, order >= each(least, S)[:, None]
-
-
-@triton.jit
-def count_from(rows, n, best, least, exists, S):
-    count = tl.zeros([S.ROWS], tl.int32)
-    for begin in range(0, chunks_of(rows), S.TOGETHER):
-        _, reaches = orders_from(rows, n, begin, best, least, exists, S)
-        count += tl.sum(by_row(tl.sum(reaches.to(tl.int32), 1), S), 1)
-    return count
-
-
-@launch.kernel
-def list_orders_kernel(rows, N, num_rows, k, best, top, top_count, few, room, S: tl.constexpr):
-    """The k largest orders of each row and some that follow them, `room` at most, into `few` in no order. top
-    [N, top_count]: the largest of its chunks' best, the k largest if there are as many."""
-    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    exists = (n < N) & is_present(num_rows, n)
-    hi = tl.load(top + n * top_count, mask=exists, other=0)
-    lo = tl.load(top + n * top_count + k - 1, mask=exists & (n * 0 + k <= top_count), other=NO_ID + 1)
-    lo = tl.where(exists, lo, 1)
-    count = count_from(rows, n, best, lo, exists, S)
-    while some(count > room):  # at least k lie from lo up, and the k-th not above hi
-        more = count > room
-        mid = middle(lo, hi)
-        up = count_from(rows, n, best, mid, exists & more, S)
-        lo = tl.where(more & (up >= k), mid, lo)
-        hi = tl.where(more & (up < k), mid - 1, hi)
-        count = tl.where(more & (up >= k), up, count)
-    listed = tl.zeros([S.ROWS], tl.int32)
-    for begin in range(0, chunks_of(rows), S.TOGETHER):
-        order, reaches = orders_from(rows, n, begin, best, lo, exists, S)
-        found = by_row(tl.sum(reaches.to(tl.int32), 1), S)
-        before = tl.reshape(listed[:, None] + tl.cumsum(found, 1) - found, [S.ROWS * S.TOGETHER])
-        place = before[:, None] + tl.cumsum(reaches.to(tl.int32), 1) - 1
-        tl.store(few + (each(n, S) * room)[:, None] + place, order, mask=reaches)
-        listed += tl.sum(found, 1)
 
 
 @launch.kernel
@@ -118,7 +45,7 @@ def put_logprobs_kernel(
     exists = (n < N) & is_present(num_rows, n)
     id = tl.load(source + at, mask=exists, other=0).to(tl.int64)
     if ORDERS:
-        id = LAST_ID - (id & LAST_ID)
+        id = id_of_order(id)
         tl.store(ids + at, tl.where(exists, id, -1), mask=n < N)
     inside = exists & (id >= 0) & (id < rows.V)
     stats = load_stats(rows.stats, n, exists)
@@ -135,16 +62,6 @@ def put_logprobs(rows, N, num_rows, source, ids, logprobs):
     if count:
         args = (rows, N, num_rows, source, source.size(1), ids, logprobs)
         launch.run(put_logprobs_kernel, (launch.blocks(count, size),), 128, *args, ORDERS=ids is not None, BLOCK=size)
-
-
-def best_orders(rows, table, N, num_rows, k, best):
-    """[N, k] in descending order."""
-    room = min(rows.V, max(2048, 4 * k))
-    top = best.topk(min(k, table.chunk_count)).values
-    few = torch.full((N, room), NO_ID.value, dtype=torch.int64, device=best.device)
-    args = (rows, N, num_rows, k, best, top, top.size(1), few, room)
-    launch.run(list_orders_kernel, (launch.blocks(N, table.rows),), table.walk_threads, *args, S=table.sizes())
-    return few.topk(k).values
 
 
 def top_logprobs(logits, stats, k, tokens, num_rows):
@@ -175,7 +92,7 @@ def top_logprobs(logits, stats, k, tokens, num_rows):
         args = (side, N, num_rows, tokens, m, best, token_ranks, per_program)
         launch.run(scan_orders_kernel, grid, table.wide_threads, *args, S=table.sizes())
         if k:
-            put_logprobs(side, N, num_rows, best_orders(side, table, N, num_rows, k, best), ids, logprobs)
+            put_logprobs(side, N, num_rows, best_orders(side, None, table, N, num_rows, k, best), ids, logprobs)
         if m:
             put_logprobs(side, N, num_rows, tokens, None, token_logprobs)
     return ids, logprobs, token_logprobs, token_ranks

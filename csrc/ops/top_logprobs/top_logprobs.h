@@ -2,15 +2,10 @@
 // The k most likely ids of a row, in their order, and the logprob and rank of given ids.
 #pragma once
 
+#include "../../core/order.h"
 #include "../../core/views.h"
 
 namespace specdec {
-
-// Ids in their order, as numbers: the larger logit first, the lower id of equal ones, NaN last. No two ids of a row
-// have the same.
-SPECDEC_HD uint32_t logit_order(float z) { return z == z ? ordered(z + 0.0f) : 0; }
-SPECDEC_HD uint64_t order_of(float z, int64_t id) { return uint64_t(logit_order(z)) << 32 | uint32_t(~id); }
-SPECDEC_HD int64_t id_of_order(uint64_t order) { return int64_t(uint32_t(~order)); }
 
 struct TopLogprobs {
   int64_t N = 0, k = 0, m = 0;

@@ -3,8 +3,8 @@
 // row to be done picks the best ids.
 #include <torch/csrc/stable/library.h>
 
+#include "../../cuda/best_ids.cuh"
 #include "../../cuda/chunk_reduce.cuh"
-#include "best_ids.cuh"
 #include "top_logprobs_op.h"
 
 namespace specdec {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 2) pick_best(const TopLaunch s) {
   if (!s.grid.last()) return;
   const Dist p = a.dist(n);
   for (int64_t j = threadIdx.x; j < a.m; j += kThreads) a.put_token(p, n, j);
-  BestIds(row, chunk_max).each(a.k, [&](int64_t i, uint64_t order) { a.put(p, n, i, order); });
+  BestIds(row, chunk_max, ByLogit()).each(a.k, [&](int64_t i, uint64_t order) { a.put(p, n, i, order); });
 }
 
 void run(const TopLogprobs& a, const Tensor& like) {

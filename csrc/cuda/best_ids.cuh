@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The best ids of a row in their order, by one block: as many at a time as it can sort in shared memory. Chunk maxima
 // bound the first of them from below; where they cannot, or too many ids lie above the bound, a radix select over the
-// orders finds a better one. No two orders are equal, so ties need no care.
+// orders finds a better one. No two orders are equal, so ties need no care. What an entry is worth must not fall where
+// its logit grows: then the largest entry of a chunk says what the chunk can hold.
 #pragma once
 
-#include "../../cuda/thread_block.cuh"
-#include "top_logprobs.h"
+#include "../core/order.h"
+#include "thread_block.cuh"
 
 namespace specdec {
 
@@ -13,11 +14,12 @@ constexpr int kSorted = 4096;
 constexpr int kDigits = kThreads;  // of a radix select: a thread for each
 static_assert(kDigits == 256);
 
+template <class Worth>
 class BestIds {
  public:
   // chunk_max [chunks]: the largest entry of each chunk, NaN aside
-  SPECDEC_DEVICE BestIds(const Row& row, const float* chunk_max)
-      : row_(row), chunk_max_(chunk_max), chunks_(int(chunk_count(row.V))) {}
+  SPECDEC_DEVICE BestIds(const Row& row, const float* chunk_max, const Worth& worth)
+      : row_(row), chunk_max_(chunk_max), worth_(worth), chunks_(int(chunk_count(row.V))) {}
 
   // put(i, order) for the i-th best id, i < k.
   template <class Put>
@@ -52,7 +54,7 @@ class BestIds {
   template <class F>
   SPECDEC_DEVICE void for_orders(uint64_t least, const F& f) const {
     for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
-      if (logit_order(__ldcg(chunk_max_ + c)) < uint32_t(least >> 32)) continue;
+      if (worth_order(worth_(__ldcg(chunk_max_ + c))) < uint32_t(least >> 32)) continue;
 #pragma unroll 1
       for (int j = 0; j < kGroups; ++j) {
         float z[kGroup];
@@ -60,7 +62,7 @@ class BestIds {
 #pragma unroll
         for (int e = 0; e < kGroup; ++e) {
           const int64_t id = id_of(c, j, e);
-          if (id < row_.V) f(order_of(z[e], id));
+          if (id < row_.V) f(order_of(worth_(z[e]), id));
         }
       }
     }
@@ -69,11 +71,11 @@ class BestIds {
   // As many ids as are wanted reach the largest entry of so many chunks.
   SPECDEC_DEVICE uint64_t bound(int wanted) const {
     Shared& s = shared();
-    for (int c = threadIdx.x; c < chunks_; c += kThreads) s.orders[c] = order_of(__ldcg(chunk_max_ + c), 0);
+    for (int c = threadIdx.x; c < chunks_; c += kThreads) s.orders[c] = order_of(worth_(__ldcg(chunk_max_ + c)), 0);
     sort(chunks_);
     const uint32_t least = uint32_t(s.orders[wanted - 1] >> 32);
     __syncthreads();
-    return least > logit_order(-HUGE_VALF) ? uint64_t(least) << 32 : 0;  // a chunk of NaN has no entry as large as -inf
+    return least > worth_order(-HUGE_VALF) ? uint64_t(least) << 32 : 0;  // a chunk of NaN has no entry as large as -inf
   }
 
   // The orders in [least, end), as many as there is room for, and how many they are
@@ -140,6 +142,7 @@ class BestIds {
 
   const Row row_;
   const float* chunk_max_;
+  const Worth worth_;
   const int chunks_;
 };
 

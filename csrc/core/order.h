@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ids in the order of what they are worth, as numbers: the larger first, the lower id of equal ones, NaN last. No two
+// ids of a row have the same.
+#pragma once
+
+#include "filters.h"
+
+namespace specdec {
+
+SPECDEC_HD uint32_t worth_order(float x) { return x == x ? ordered(x + 0.0f) : 0; }
+SPECDEC_HD uint64_t order_of(float x, int64_t id) { return uint64_t(worth_order(x)) << 32 | uint32_t(~id); }
+SPECDEC_HD int64_t id_of_order(uint64_t order) { return int64_t(uint32_t(~order)); }
+SPECDEC_HD float worth_of_order(uint64_t order) { return from_ordered(uint32_t(order >> 32)); }  // NaN stays NaN
+
+// What an entry is worth where its logit alone says it.
+struct ByLogit {
+  SPECDEC_HD float operator()(float z) const { return z; }
+};
+
+}  // namespace specdec

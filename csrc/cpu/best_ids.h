@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The k best ids of those that are shown, in ascending order, to one thread. It holds a few more before it lets the
+// worst go, so that a row costs much less than its sort.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <vector>
+
+#include "../core/order.h"
+#include "simd_kernels.h"
+
+namespace specdec {
+
+class BestIds {
+ public:
+  explicit BestIds(int64_t k) : k_(k), most_(2 * k + 64) {}
+
+  // least: none of them is worth less.
+  void clear(float least = -HUGE_VALF) { orders_.clear(), least_ = least; }
+  // What is worth less is none of them: an id that only ties with the k-th best comes after it.
+  float least() const { return least_; }
+  bool full() const { return int64_t(orders_.size()) >= k_; }
+
+  void add(float worth, int64_t id) { orders_.push_back(order_of(worth, id)); }
+  // Whether least() grew
+  bool let_go() {
+    if (int64_t(orders_.size()) <= most_) return false;
+    cut();
+    least_ = std::nextafter(worth_of_order(orders_.back()), HUGE_VALF);
+    return true;
+  }
+  // Best first.
+  const std::vector<uint64_t>& in_order() {
+    cut();
+    std::sort(orders_.begin(), orders_.end(), std::greater<uint64_t>());
+    return orders_;
+  }
+
+ private:
+  // Leaves the k best, the last of them at the end.
+  void cut() {
+    if (int64_t(orders_.size()) <= k_) return;
+    std::nth_element(orders_.begin(), orders_.begin() + (k_ - 1), orders_.end(), std::greater<uint64_t>());
+    orders_.resize(k_);
+  }
+
+  int64_t k_, most_;
+  float least_ = -HUGE_VALF;
+  std::vector<uint64_t> orders_;
+};
+
+// f(i) for the entries of a chunk that are at least `least`. The tail must be NaN.
+template <class F>
+void for_reaching(const RowKernels& kernels, const float* z, int n, float least, const F& f) {
+  uint32_t bits[kChunk / 32];
+  if (!kernels.reach(z, n, least, bits)) return;
+  for (int w = 0; 32 * w < n; ++w)
+    for (uint32_t word = bits[w]; word; word &= word - 1) f(32 * w + std::countr_zero(word));
+}
+
+}  // namespace specdec

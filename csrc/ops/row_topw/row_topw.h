@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The w best continuations of a beam by one token: by its score with ln p added, rounded once, then by id.
+#pragma once
+
+#include "../../core/order.h"
+#include "../../core/views.h"
+
+namespace specdec {
+
+// A beam and the law of its next token: what an entry makes of the beam's score. It never falls where the logit grows,
+// but two logits may come to one score, and then the id decides: so scores are ranked, and not logits.
+class Extension {
+ public:
+  SPECDEC_HD Extension(float score, const Dist& p)
+      : score_(score), stats_(p.stats), hot_(p.kind == Kind::kOneHot ? p.hot : -1) {
+    const RowStats& s = stats_;
+    const bool law = s.scale > 0 && s.scale < HUGE_VALF && fabsf(s.log_norm) < HUGE_VALF && fabsf(s.max) < HUGE_VALF;
+    if (!(score < HUGE_VALF && (law || hot_ >= 0))) score_ = NAN;
+  }
+
+  SPECDEC_HD float operator()(float z) const { return float(double(score_) + stats_.log_prob(z)); }
+
+  // Whether nothing has to be looked for: all ids are worth the same, but for that of a greedy row.
+  SPECDEC_HD bool flat() const { return hot_ >= 0 || !(score_ > -HUGE_VALF); }
+  // The i-th best of them
+  SPECDEC_HD uint64_t flat_order(int64_t i) const {
+    const int64_t place = score_ > -HUGE_VALF ? 0 : hot_;  // of the greedy row's id: the best, or one of equals
+    if (hot_ < 0 || i < place) return order_of(score_ + -HUGE_VALF, i);
+    if (i == place) return order_of(score_, hot_);
+    return order_of(score_ + -HUGE_VALF, i - 1 < hot_ ? i - 1 : i);
+  }
+
+ private:
+  float score_;  // NaN where the beam or the row is none
+  RowStats stats_;
+  int64_t hot_;  // the id of a greedy row, else -1
+};
+
+struct RowTopW {
+  int64_t N = 0, w = 0;
+  Rows logits;                   // [N, V]
+  const float* score = nullptr;  // [N]
+  const float* stats = nullptr;  // [N, 4]; null: they are found in the same pass
+  Present present;               // of the rows
+  float* scores = nullptr;       // [N, w]
+  int64_t* ids = nullptr;        // [N, w]
+
+  SPECDEC_HD Extension extension(int64_t n, const RowStats& found) const {
+    return {score[n], from_stats(logits.at(0, n), stats ? stats_at(stats, n) : found)};
+  }
+  SPECDEC_HD void put(int64_t n, int64_t i, uint64_t order) const {
+    scores[n * w + i] = worth_of_order(order), ids[n * w + i] = id_of_order(order);
+  }
+  SPECDEC_HD void put_nothing(int64_t n, int64_t i) const { scores[n * w + i] = 0, ids[n * w + i] = -1; }
+};
+
+}  // namespace specdec

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// From row_topw's tensors to its parameters, on any device; Run then does the work.
+#pragma once
+
+#include <tuple>
+
+#include "../../binding/check.h"
+#include "row_topw.h"
+
+namespace specdec {
+
+template <void (*Run)(const RowTopW&, const Tensor& like)>
+std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const Tensor& score, int64_t w, const OptTensor& stats,
+                                       const OptTensor& num_rows) {
+  const Op op("row_topw", logits);
+  check_given(op, "logits", logits, "score", score);
+  check_dim(op, "logits", logits, 2);
+  RowTopW a;
+  const int64_t N = a.N = logits.size(0), V = logits.size(1);
+  a.logits = {logits.const_data_ptr(), V, 0, logits.stride(0), check_rows(op, "logits", logits)};
+  check_shape(op, "score", score, {N});
+  a.score = stats_pointer(op, "score", score);
+  check(w >= 0 && w <= V, op, "w must be in [0, V=", V, "], got ", w);
+  a.w = w;
+  if (stats) {
+    check_shape(op, "stats", *stats, {N, 4});
+    a.stats = stats_pointer(op, "stats", *stats);
+  }
+  a.present = present(op, "num_rows", num_rows);
+
+  Tensor scores = empty({N, w}, ScalarType::Float, logits), ids = empty({N, w}, ScalarType::Long, logits);
+  a.scores = out_pointer<float>(scores), a.ids = out_pointer<int64_t>(ids);
+  if (N > 0 && w > 0) Run(a, logits);
+  return {scores, ids};
+}
+
+}  // namespace specdec

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model whose rows are a function of the tokens that a query sees, whatever the shape of the pass: the positions of
+its cache hold the tokens themselves, and it says so where they do not make up a text."""
+
+import random
+
+import torch
+
+from specdec_kernels.decode import SlotCache
+
+
+class TableModel:
+    """row(path) -> [V] logits."""
+
+    max_positions = 4096
+
+    def __init__(self, vocab, row):
+        self.vocab_size, self.row, self.known, self.calls, self.fed = vocab, row, {}, 0, 0
+
+    def new_cache(self, slots, capacity):
+        return SlotCache(slots, capacity)
+
+    def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
+        places = cache.begin(start, ids.shape[1], slot, None, branches)
+        written = torch.stack((ids, places), -1)[:, :, None].double()
+        held, _ = cache.update(0, written, written)
+        self.calls += keep is not None
+        self.fed += ids.numel()
+        rows = [
+            [self._behind(held[i, 0], seen) for seen in cache.visible()[i, 0]]
+            for i in range(len(ids) * (keep == "all"))
+        ]
+        return torch.stack([torch.stack(row) for row in rows]) if rows else None
+
+    def _behind(self, held, seen):
+        text = sorted((int(place), int(token)) for token, place in held[seen].tolist())
+        assert [place for place, _ in text] == list(range(len(text))), f"not a text: {text}"
+        path = tuple(token for _, token in text)
+        if path not in self.known:
+            self.known[path] = self.row(path)
+        return self.known[path]
+
+
+def random_rows(vocab, seed, levels=None, spread=1.5, dtype=torch.float32):
+    """Rows without any pattern; with so many levels, of few values, so that beams tie."""
+
+    def row(path):
+        rng = random.Random(f"{seed} {path}")
+        if levels is None:
+            return torch.tensor([rng.gauss(0, spread) for _ in range(vocab)], dtype=dtype)
+        return torch.tensor([float(rng.randrange(levels)) for _ in range(vocab)], dtype=dtype)
+
+    return row
+
+
+def near(row, noise, seed):
+    """Rows like those of another model."""
+
+    def other(path):
+        z, rng = row(path), random.Random(f"{seed} {path}")
+        return z + noise * torch.tensor([rng.gauss(0, 1) for _ in z], dtype=z.dtype)
+
+    return other

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Beam search, plain and with speculation: the same steps, on rows that the target computes one by one or ahead.
+
+A step is plain beam search: the continuations of all live beams by one token compete with each other and with the
+beams that have ended, and the best stay, by (score descending, beam ascending, token ascending). It needs the target's
+row behind every live beam. A pass of the target makes those rows, and with a drafter also the rows behind every node of
+a tree that the beams may grow into; then steps are replayed on the rows at hand while every live beam has one. Nothing
+is random and a row depends on its own path alone, so the beams are those of plain beam search whatever was proposed.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import torch
+
+import specdec_kernels as sk
+
+from .limits import check_size
+from .models.token_tree import Path, TokenTree
+from .request import Request
+from .result import Stats
+from .sequence import Sequence
+from .transfers import upload
+
+__all__ = ["Beam", "BeamOutput", "beam_search", "best", "extensions"]
+
+
+class Beam(NamedTuple):
+    """A continuation. Its score is the sum of its tokens' logprobs, rounded to float32 at every step."""
+
+    tokens: Path = ()
+    score: float = 0.0
+    finished: str | None = None  # "eos", "length"; None: live
+
+
+@dataclass
+class BeamOutput:
+    """Of each request its beams, best first; the counts and seconds of all. Its stats count a step as one new token, a
+    step inside the tree as accepted, and the nodes of trees as drafted."""
+
+    results: list[list[Beam]] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+
+
+class Proposer(Protocol):
+    """What beam search asks of a drafter (drafters/beam_drafter.py)."""
+
+    num_lookahead: int  # how many nodes a proposal has at most
+
+    def begin(self, prompt: list[int], room: int) -> None:
+        """A request; room: how many tokens of its beams may be cached at once."""
+
+    def propose(self, live: dict[Path, float], depth: int, allowed: Callable[[int], bool]) -> Iterable[Path]:
+        """Paths that the live beams, given with their scores, may grow into in `depth` steps, a path before those that
+        go on from it; none ends in a token that is not allowed."""
+
+
+class Extension(NamedTuple):
+    score: float
+    beam: int
+    token: int
+
+    @property
+    def rank(self):
+        return -self.score, self.beam, self.token
+
+
+def extensions(rows: list[torch.Tensor], beams: list[tuple[int, float]], width: int) -> list[Extension]:
+    """The continuations that matter: of each beam, given by its number and its score, with the logits [V] behind it,
+    the `width` best. One that is worth -inf or NaN is none."""
+    logits = torch.stack(rows)
+    logits = logits.float() if logits.dtype == torch.float64 else logits
+    score = upload([score for _, score in beams], logits.device, torch.float32)
+    best_of = sk.row_topw(logits, score, min(width, logits.shape[1]))
+    return [
+        Extension(score, beam, token)
+        for (beam, _), scores, ids in zip(beams, best_of.scores.tolist(), best_of.ids.tolist())
+        for score, token in zip(scores, ids)
+        if score > -math.inf
+    ]
+
+
+def best(candidates: Iterable[Extension], width: int) -> list[Extension]:
+    return nsmallest(width, candidates, key=lambda candidate: candidate.rank)
+
+
+def beam_search(target, requests: list[Request], beams: int = 4, drafter: Proposer | None = None) -> BeamOutput:
+    """The best continuations of each request that beam search finds, request by request.
+
+    A finished beam keeps its score and its place among the others; the search ends when all have finished, by a token
+    of the request's `eos` or at `max_new_tokens`. Scores are sums of logprobs at temperature 1, not divided by lengths:
+    a beam's score then never rises, which is what lets finished beams wait for the others.
+
+    With a drafter the beams, scores, order and flags are the same, as far as the target computes the same row in a
+    tree as in a pass of its own: a rounding apart, so two beams whose scores are within it of each other may change
+    places.
+
+    The live beams are branches of one tree in one slot of the target's cache (models/token_tree.py): what they share
+    is cached once, and no slot is copied when beams change places.
+
+    Args:
+        target: a Model (models/adapters.py).
+        requests: prompts and their ends; nothing is drawn, so temperature must be 0 and rule "exact".
+        beams: how many are kept, W.
+        drafter: a BeamDrafter; None: plain beam search, a target call per step.
+
+    Returns:
+        BeamOutput: of each request up to W beams (fewer where fewer tokens have a probability), best first.
+
+    Raises:
+        ValueError: fewer than one beam, no request, or one that beam search or the target cannot serve.
+        RuntimeError: the target's rows leave no continuation: they hold NaN, +inf or nothing finite.
+
+    Example:
+        >>> drafter = BeamDrafter(pair.draft, width=8, depth=4)
+        >>> out = beam_search(pair.target, [Request(pair.tokenizer.encode("def"), eos=pair.eos)], 4, drafter)
+        >>> pair.tokenizer.decode(out.results[0][0].tokens), out.stats.tokens_per_call
+
+    Source: plain beam search; equality of the replay: by induction over steps, since a step reads nothing but rows.
+    """
+    if not isinstance(beams, int) or isinstance(beams, bool) or beams < 1:
+        raise ValueError(f"beam_search: beams must be an integer >= 1, got {beams!r}")
+    if not requests:
+        raise ValueError("beam_search: requests must not be empty")
+    for i, request in enumerate(requests):
+        _check(target, i, request)
+    output = BeamOutput()
+    for i, request in enumerate(requests):
+        output.results.append(_Search(target, i, request, beams, drafter, output.stats).run())
+    return output
+
+
+def _check(target, index: int, request: Request) -> None:
+    for name, wanted in (("temperature", 0.0), ("rule", "exact"), ("stop", ())):
+        value = getattr(request, name)
+        if value != wanted:
+            raise ValueError(f"beam_search: {name} must be {wanted!r}, request {index} has {value!r}")
+    check_size(target, target.max_positions, Sequence(index, request))
+
+
+class _Search:
+    """Of one request."""
+
+    def __init__(self, target, index: int, request: Request, width: int, drafter: Proposer | None, stats: Stats):
+        began = perf_counter()
+        self.index, self.request, self.width, self.drafter, self.stats = index, request, width, drafter, stats
+        self.root = (request.prompt[-1],)
+        self.beams = [Beam()]
+        room = width * (request.max_new_tokens + 1)
+        self.tree = TokenTree(target, request.prompt, room + (drafter.num_lookahead if drafter else 0))
+        if drafter is not None:
+            drafter.begin(request.prompt, room)
+        stats.prefill_seconds += perf_counter() - began
+        stats.seconds += perf_counter() - began
+
+    def run(self) -> list[Beam]:
+        began = perf_counter()
+        while live := self._live():
+            self._round(live)
+        self.stats.seconds += perf_counter() - began
+        return self.beams
+
+    def _live(self) -> dict[Path, float]:
+        return {self.root + beam.tokens: beam.score for beam in self.beams if beam.finished is None}
+
+    def _round(self, live: dict[Path, float]) -> None:
+        """One target call, and as many steps as it has rows for; at least one."""
+        times = [perf_counter()]
+        length = len(next(iter(live)))
+        rest = self.request.max_new_tokens - length  # steps behind the next one
+        proposed: list[Path] = []
+        if self.drafter is not None and rest > 0:
+            proposed = [*self.drafter.propose(live, rest, self._goes_on)]
+        times.append(perf_counter())
+        rows = self.tree.feed([*live, *proposed])
+        times.append(perf_counter())
+        steps = 0
+        while live and live.keys() <= rows.keys():
+            self.beams = self._step(rows)
+            live, steps = self._live(), steps + 1
+        if live:
+            self.tree.keep([*live])
+        levels = len(proposed[-1]) - length if proposed else 0
+        self.stats.count(len(proposed), min(steps, levels) if live else steps - 1, steps - 1, 0, True)
+        self.stats.new_tokens += steps
+        self.stats.target_calls += 1
+        self.stats.spend(*(b - a for a, b in zip(times, [*times[1:], perf_counter()])))
+
+    def _goes_on(self, token: int) -> bool:
+        """Whether a beam may have a row behind this token."""
+        return token < self.tree.model.vocab_size and token not in self.request.eos
+
+    def _step(self, rows: dict[Path, torch.Tensor]) -> list[Beam]:
+        """Plain beam search's, on the rows behind all live beams."""
+        waiting = [Extension(beam.score, i, -1) for i, beam in enumerate(self.beams) if beam.finished]
+        live = [(i, beam.score) for i, beam in enumerate(self.beams) if not beam.finished]
+        behind = [rows[self.root + self.beams[i].tokens] for i, _ in live]
+        found = best([*waiting, *extensions(behind, live, self.width)], self.width)
+        if not found:
+            raise RuntimeError(
+                f"beam_search: request {self.index} has no continuation of {len(self.beams[0].tokens)} new tokens: "
+                "the target's rows must be laws, got NaN, +inf or nothing finite"
+            )
+        return [
+            self.beams[i] if token < 0 else self._extended(self.beams[i], score, token) for score, i, token in found
+        ]
+
+    def _extended(self, beam: Beam, score: float, token: int) -> Beam:
+        tokens = (*beam.tokens, token)
+        full = len(tokens) == self.request.max_new_tokens
+        return Beam(tokens, score, "eos" if token in self.request.eos else "length" if full else None)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several continuations of one prompt in one slot of a model's cache: a tree, in which what they share lies once."""
+
+from collections.abc import Iterable
+from os.path import commonprefix
+
+import torch
+
+from ..transfers import upload
+from .slot_cache import Branches
+
+__all__ = ["Path", "TokenTree"]
+
+Path = tuple[int, ...]  # the prompt's last token and what follows it
+
+
+class TokenTree:
+    """The tokens whose keys are cached behind a prompt, by their paths; node 0 is the root.
+
+    Continuations part and die without a copy of a slot: a node's ancestors are what it sees, what no continuation goes
+    through any more is dropped, and what all of them share becomes part of the prefix.
+
+    Args:
+        model: a Model (models/adapters.py).
+        prompt: at least one token; all but the last are read here.
+        room: nodes that may be cached at once.
+    """
+
+    def __init__(self, model, prompt: list[int], room: int):
+        self.model, self.cache = model, model.new_cache(1, len(prompt) + room)
+        self.start = len(prompt) - 1  # where the root stands
+        self.nodes: dict[Path, int] = {}  # in the order of their numbers, so a parent comes before its children
+        if self.start:
+            model.forward(upload([prompt[:-1]], model.device), [0], self.cache, keep=None)
+
+    def feed(self, paths: Iterable[Path]) -> dict[Path, torch.Tensor]:
+        """Cache the last tokens of paths in one pass, a path before those that go on from it -> {path: the logits [V]
+        behind it}."""
+        first, new = len(self.nodes), list(dict.fromkeys(paths))
+        self.nodes.update((path, first + i) for i, path in enumerate(new))
+        device = self.model.device
+        parents = upload([[self.nodes.get(path[:-1], -1) for path in self.nodes]], device, torch.int32)
+        ids = upload([[path[-1] for path in new]], device).clamp(0, self.model.vocab_size - 1)
+        logits = self.model.forward(ids, [self.start], self.cache, branches=Branches(parents, [first]))[0]
+        return dict(zip(new, logits))
+
+    def missing(self, paths: Iterable[Path]) -> list[Path]:
+        """The parts of paths that are not cached, each behind what it goes on from."""
+        root = len(next(iter(self.nodes), ()))
+        return [path[:n] for path in paths for n in range(root + 1, len(path) + 1) if path[:n] not in self.nodes]
+
+    def keep(self, paths: list[Path]) -> None:
+        """Drop what lies on none of the paths, and their last tokens, which are to be fed."""
+        if not self.nodes:
+            return
+        root = len(next(iter(self.nodes)))
+        wanted = {path[:n] for path in paths for n in range(root, len(path))}
+        kept = [path for path in self.nodes if path in wanted]
+        nodes = upload([[self.nodes[path] for path in kept]], self.model.device)
+        self.cache.compact([self.start], nodes)
+        shared = len(commonprefix([path[:-1] for path in paths]))
+        trunk = sum(len(path) <= shared for path in kept) - 1  # nodes 0, 1, ... each the only child of the one before
+        self.start += trunk
+        self.nodes = {path: i for i, path in enumerate(kept[trunk:])}

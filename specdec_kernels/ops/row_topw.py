@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _check
+from specdec_kernels.registry import MAX_VOCABULARY
+
+
+class RowTopwOutput(NamedTuple):
+    scores: torch.Tensor  # [N, w] float32
+    ids: torch.Tensor  # [N, w] int64
+
+
+def row_topw(
+    logits: torch.Tensor,
+    score: torch.Tensor,
+    w: int,
+    *,
+    stats: torch.Tensor | None = None,
+    num_rows: torch.Tensor | None = None,
+) -> RowTopwOutput:
+    """The w best continuations of each beam by one token: a step of beam search needs no others of its row.
+
+    A continuation is worth score + ln p, rounded to float32 once, and of equal ones the lower id comes first. Scores
+    are float32 because that is what beams are compared by, here as in engines: at -3000 two neighbours lie 0.00024
+    apart, so different logits come to one score there. ``top_logprobs`` orders by the logit and gives other beams.
+
+    A row is read once: what finds the log-normaliser leaves the largest logit of every 1024, and the few chunks that
+    can hold one of the best are read again, at most w as a rule. Where scores are so coarse that many ids tie, more.
+
+    Args:
+        logits: [N, V] float32, bfloat16 or float16. Rows may have any stride; entries of a row must be neighbours.
+        score: [N] float32, of the beam that each row belongs to: the sum of its logprobs so far.
+        w: from 0 to V.
+        stats: [N, 4] float32 from ``row_stats``, which names the law (temperature, filters), and with which the result
+            is the same on every device and instruction set. None: those of the plain softmax, made on the way as
+            ``row_stats`` makes them here.
+        num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
+            is read. Below 0 it counts as 0, above N as N. None: all rows are there.
+
+    Returns:
+        RowTopwOutput: scores [N, w] float32, descending, and ids [N, w] int64. An id below the cutoff, and one whose
+        logit is -inf or NaN, is worth -inf; a beam of score -inf has nothing else. A row that is no law (NaN, +inf,
+        nothing finite), and one whose score is NaN or +inf, has the ids 0, 1, ... and NaN for every score. An absent
+        row has ids -1 and zeros.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 2.0, 2.00001], [1.0, 2.0, 2.00001]])
+        >>> row_topw(z, torch.tensor([0.0, -3000.0]), 2).ids  # the second beam cannot tell the two apart
+        tensor([[2, 1],
+                [1, 2]])
+
+    Source: a step of beam search; the order makes it deterministic, so that it can be replayed (decode.beam_search).
+    """
+    op = "row_topw"
+    _check.rows(op, "logits", logits, "N, V")
+    n, vocabulary, device = logits.size(0), logits.size(1), logits.device
+    _check.tensor(op, "score", score, _check.FLOAT32, device)
+    _check.shape(op, "score", score, N=n)
+    w = _check.integer(op, "w", w, 0, MAX_VOCABULARY, "in [0, V]")
+    if w > vocabulary:
+        raise ValueError(f"{op}: w must be in [0, V={vocabulary}], got {w}")
+    if stats is not None:
+        stats = _check.stats(op, "stats", stats, n, device)
+    num_rows = _check.present(op, "num_rows", num_rows, device)
+    return RowTopwOutput(*torch.ops.specdec.row_topw.default(logits, score.contiguous(), w, stats, num_rows))
+
+
+@torch.library.register_fake("specdec::row_topw")
+def _(logits, score, w, stats, num_rows):
+    n = logits.size(0)
+    return logits.new_empty((n, w), dtype=torch.float32), logits.new_empty((n, w), dtype=torch.int64)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The w best continuations of a beam by one token."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .law import law_of_logits, numpy_rows
+from .padded import present
+
+
+class RowTopw(NamedTuple):
+    scores: torch.Tensor  # [N, w] float32: the order is that of what is rounded to it
+    ids: torch.Tensor  # [N, w] int64
+
+
+def row_topw(logits, score, w, *, stats=None, num_rows=None):
+    """logits [N, V], score [N], stats [N, 4]: fl(score + ln p), the largest first, the lowest id of equal ones, NaN
+    last. fl rounds to float32 once."""
+    rows, score = numpy_rows(logits), score.double().tolist()
+    out = RowTopw(torch.zeros(len(rows), w), torch.full((len(rows), w), -1))
+    for i in range(present(num_rows, len(rows))):
+        law = law_of_logits(rows[i], plain_stats(rows[i]) if stats is None else stats[i].double().tolist())
+        worth = np.full(law.p.shape, math.nan)
+        if law.valid and score[i] < math.inf:
+            log_p = np.array([law.log(v) for v in range(len(worth))])
+            worth = score[i] + np.where(np.isnan(log_p), -math.inf, log_p)
+        with np.errstate(over="ignore"):
+            worth = worth.astype(np.float32)
+        best = np.lexsort((np.arange(len(worth)), -worth))[:w]  # a sort puts NaN last
+        out.scores[i], out.ids[i] = torch.from_numpy(worth[best]), torch.from_numpy(best)
+    return out
+
+
+def plain_stats(z):
+    """The four floats of the softmax of z; log_norm is that of a float64 sum, rounded to float32."""
+    top = z.max()
+    lost = not math.isfinite(top) or np.isnan(z).any()
+    log_norm = math.nan if lost else float(np.float32(np.log(np.exp(z - top).sum())))
+    return 1.0, -float(np.finfo(np.float32).max), log_norm, float(top)

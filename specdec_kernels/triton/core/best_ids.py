@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best ids of rows in their order (csrc/core/order.h, csrc/cuda/best_ids.cuh): a program per row puts a few of them
+side by side, which torch sorts.
+
+What an entry is worth must not fall where its logit grows; `score` [rows] says that it is what the entry makes of a
+beam's score, None that it is the logit.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from . import launch
+from .filters import from_ordered, middle, ordered
+from .padded import is_present
+from .row import (
+    CHUNK,
+    RowStats,
+    by_row,
+    chunks_from,
+    chunks_of,
+    each,
+    is_greedy,
+    load_chunk,
+    load_stats,
+    log_prob,
+    offset_of,
+    some,
+)
+
+LAST_ID = tl.constexpr((1 << 24) - 1)
+NO_ID = tl.constexpr(-(1 << 63))  # an order below that of every id
+LARGEST = tl.constexpr(0x7F800000 << 24 | (1 << 24) - 1)  # that of +inf at id 0
+
+
+@triton.jit
+def order_of(worth, id):
+    """Numbers in the order of ids, the larger worth first, the lower id of equal ones, NaN last. No two ids of a row
+    have the same."""
+    key = tl.where(worth == worth, ordered(worth + 0.0), -2147483648).to(tl.int64)
+    return key << 24 | LAST_ID - id
+
+
+@triton.jit
+def id_of_order(order):
+    return LAST_ID - (order & LAST_ID)
+
+
+@triton.jit
+def worth_of_order(order):
+    return from_ordered((order >> 24).to(tl.int32))
+
+
+@triton.jit
+def worth_of(rows, score, n, z, exists):
+    """z [X, ...] of the rows n [X]: score + ln p, rounded once."""
+    if score is None:
+        return z
+    else:
+        stats = load_stats(rows.stats, n, exists)
+        columns = RowStats(stats.scale[:, None], stats.cutoff[:, None], stats.log_norm[:, None], stats.max[:, None])
+        own = tl.load(score + n, mask=exists, other=0.0).to(tl.float64)
+        return (own[:, None] + log_prob(z, columns)).to(tl.float32)
+
+
+@triton.jit
+def hot_of(rows, n, exists):
+    """The id of a greedy row, else -1."""
+    stats = load_stats(rows.stats, n, exists)
+    hot = is_greedy(stats, rows.V)
+    return tl.where(hot, tl.where(hot, stats.log_norm, 0.0).to(tl.int64), -1)
+
+
+@triton.jit
+def score_of(rows, score, n, exists):
+    """Of the beam of each row: NaN where the beam or the row is none."""
+    stats = load_stats(rows.stats, n, exists)
+    inf = float("inf")
+    law = (stats.scale > 0) & (stats.scale < inf) & (tl.abs(stats.log_norm) < inf) & (tl.abs(stats.max) < inf)
+    own = tl.load(score + n, mask=exists, other=0.0)
+    return tl.where((own < inf) & (law | (hot_of(rows, n, exists) >= 0)), own, float("nan"))
+
+
+@triton.jit
+def is_flat(rows, score, n, exists):
+    """Whether nothing has to be looked for: all ids are worth the same, but for that of a greedy row."""
+    if score is None:
+        return n < 0
+    else:
+        return (hot_of(rows, n, exists) >= 0) | ~(score_of(rows, score, n, exists) > -float("inf"))
+
+
+@triton.jit
+def orders(rows, score, n, c, alive, S):
+    """Of the ids of chunks c, and the logits, NaN outside the row."""
+    z = load_chunk(rows.data, offset_of(rows, n, n * 0), rows.V, c, alive, float("nan"), S.WIDTH)
+    id = c[:, None].to(tl.int64) * CHUNK + tl.arange(0, S.WIDTH)[None, :]
+    order = order_of(worth_of(rows, score, n, z, alive), id)
+    return tl.where((id < rows.V) & alive[:, None], order, NO_ID), z
+
+
+@triton.jit
+def orders_from(rows, score, n, begin, best, least, exists, S):
+    """The next chunks of each row: their orders, and which of them are at least `least`. What has none is not read."""
+    c = chunks_from(begin, S)
+    chunks = chunks_of(rows)
+    there = each(exists, S) & (c < chunks)
+    most = tl.load(best + each(n, S) * chunks + c, mask=there, other=NO_ID)
+    order, _ = orders(rows, score, each(n, S), c, there & (most >= each(least, S)), S)
+    return order, order >= each(least, S)[:, None]
+
+
+@triton.jit
+def count_from(rows, score, n, best, least, exists, S):
+    count = tl.zeros([S.ROWS], tl.int32)
+    for begin in range(0, chunks_of(rows), S.TOGETHER):
+        _, reaches = orders_from(rows, score, n, begin, best, least, exists, S)
+        count += tl.sum(by_row(tl.sum(reaches.to(tl.int32), 1), S), 1)
+    return count
+
+
+@launch.kernel
+def list_orders_kernel(rows, score, N, num_rows, k, best, top, top_count, few, room, S: tl.constexpr):
+    """The k largest orders of each row and some that follow them, `room` at most, into `few` in no order. best
+    [N, chunks]: no order of a chunk is larger, and one is worth as much; top [N, top_count]: the largest of them, the k
+    largest if there are as many."""
+    n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
+    exists = (n < N) & is_present(num_rows, n)
+    exists = exists & ~is_flat(rows, score, n, exists)
+    hi = tl.where(exists, LARGEST, 0)
+    lo = tl.load(top + n * top_count + k - 1, mask=exists & (n * 0 + k <= top_count), other=NO_ID + 1)
+    lo = tl.where(exists, tl.maximum((lo >> 24) << 24, NO_ID + 1), 1)
+    count = count_from(rows, score, n, best, lo, exists, S)
+    while some(count > room):  # at least k lie from lo up, and the k-th not above hi
+        more = count > room
+        mid = middle(lo, hi)
+        up = count_from(rows, score, n, best, mid, exists & more, S)
+        lo = tl.where(more & (up >= k), mid, lo)
+        hi = tl.where(more & (up < k), mid - 1, hi)
+        count = tl.where(more & (up >= k), up, count)
+    listed = tl.zeros([S.ROWS], tl.int32)
+    for begin in range(0, chunks_of(rows), S.TOGETHER):
+        order, reaches = orders_from(rows, score, n, begin, best, lo, exists, S)
+        found = by_row(tl.sum(reaches.to(tl.int32), 1), S)
+        before = tl.reshape(listed[:, None] + tl.cumsum(found, 1) - found, [S.ROWS * S.TOGETHER])
+        place = before[:, None] + tl.cumsum(reaches.to(tl.int32), 1) - 1
+        tl.store(few + (each(n, S) * room)[:, None] + place, order, mask=reaches)
+        listed += tl.sum(found, 1)
+
+
+def best_orders(rows, score, table, N, num_rows, k, best):
+    """[N, k] in descending order; NO_ID of rows in which nothing has to be looked for."""
+    room = min(rows.V, max(2048, 4 * k))
+    top = best.topk(min(k, table.chunk_count)).values
+    few = torch.full((N, room), NO_ID.value, dtype=torch.int64, device=best.device)
+    args = (rows, score, N, num_rows, k, best, top, top.size(1), few, room)
+    launch.run(list_orders_kernel, (launch.blocks(N, table.rows),), table.walk_threads, *args, S=table.sizes())
+    return few.topk(k).values

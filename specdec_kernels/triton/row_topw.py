@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""row_topw: csrc/ops/row_topw/row_topw.h. The launches of row_stats leave the largest logit of each chunk, which says
+what the chunk can hold; then come the best ids (core/best_ids.py)."""
+
+import torch
+import triton.language as tl
+
+from .core import check, launch
+from .core.best_ids import best_orders, hot_of, id_of_order, is_flat, order_of, score_of, worth_of, worth_of_order
+from .core.padded import is_present
+from .core.row import CHUNK, chunks_of
+from .row_stats import find_stats, scan
+
+
+@launch.kernel
+def bound_chunks_kernel(rows, score, N, num_rows, best, BLOCK: tl.constexpr):
+    """[N, chunks]: what a chunk's largest logit is worth, as the order of its first id."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    chunks = chunks_of(rows)
+    n = at // chunks
+    exists = (n < N) & is_present(num_rows, n)
+    z = tl.load(rows.scratch.maxes + at, mask=exists, other=0.0)
+    worth = tl.reshape(worth_of(rows, score, n, z[:, None], exists), [BLOCK])
+    tl.store(best + at, order_of(worth, (at - n * chunks) * CHUNK), mask=n < N)
+
+
+@launch.kernel
+def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.constexpr):
+    """The orders found [N, w] become scores and ids; of rows in which nothing was looked for, what they have."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    n = at // w
+    i = at - n * w
+    exists = (n < N) & is_present(num_rows, n)
+    order = tl.load(found + at, mask=exists, other=0)
+    flat = is_flat(rows, score, n, exists)
+    hot, own = hot_of(rows, n, exists), score_of(rows, score, n, exists)
+    place = tl.where(own > -float("inf"), 0, hot)  # of a greedy row's id: the best, or one of equals
+    behind = tl.where(i - 1 < hot, i - 1, i)
+    is_hot = (hot >= 0) & (i == place)
+    id = tl.where((hot < 0) | (i < place), i, tl.where(is_hot, hot, behind))
+    id = tl.where(flat, id, id_of_order(order))
+    worth = tl.where(is_hot, own, own + -float("inf"))
+    worth = tl.where(flat, worth, worth_of_order(order))
+    tl.store(ids + at, tl.where(exists, id, -1), mask=n < N)
+    tl.store(scores + at, tl.where(exists, worth + 0.0, 0.0), mask=n < N)
+
+
+def row_topw(logits, score, w, stats, num_rows):
+    op = "row_topw"
+    check.given(op, logits=logits, score=score)
+    check.dim(op, "logits", logits, 2)
+    N, rows = logits.size(0), check.rows(op, "logits", logits)
+    check.shape(op, "score", score, N)
+    check.stats(op, "score", score, logits)
+    check.that(0 <= w <= rows.V, op, f"w must be in [0, V={rows.V}], got {w}")
+    if stats is not None:
+        check.shape(op, "stats", stats, N, 4)
+        check.stats(op, "stats", stats, logits)
+    check.present(op, "num_rows", num_rows, N, logits)
+
+    scores = launch.empty(rows, (N, w), torch.float32)
+    ids = launch.empty(rows, (N, w), torch.int64)
+    if N and w:
+        layout, table, size = launch.Layout.flat(N, num_rows), launch.table(rows.V), launch.elements()
+        if stats is None:
+            stats, scratch = find_stats(rows, layout, launch.NO_SAMPLING)
+        else:
+            scratch = scan(rows, layout, launch.NO_SAMPLING, stats)
+        side = launch.side(rows, stats=stats, scratch=scratch)
+        best = launch.empty(rows, (N, table.chunk_count), torch.int64)
+        args = (side, score, N, num_rows)
+        launch.run(bound_chunks_kernel, (launch.blocks(best.numel(), size),), 128, *args, best, BLOCK=size)
+        found = best_orders(side, score, table, N, num_rows, w, best)
+        launch.run(put_best_kernel, (launch.blocks(N * w, size),), 128, *args, found, w, scores, ids, BLOCK=size)
+    return scores, ids
