@@ -103,6 +103,8 @@ def reads_rows(kernel, args) -> bool:
         "climb_kernel",
         "put_units_kernel",
         "put_logprobs_kernel",
+        "bound_chunks_kernel",
+        "put_best_kernel",
         "list_ids_kernel",
     )
 
@@ -149,8 +151,8 @@ def calls_of_rows(rows):
     ids = meta(B, 2, of=torch.int64)
     yield "", lambda: top_logprobs(rows, meta(B, 4), 20, None, None)
     yield "tokens, padded", lambda: top_logprobs(rows, meta(B, 4), 20, ids, ONE)
-    yield "", lambda: row_topw(rows, meta(B), 8, None, None)
-    yield "stats, padded", lambda: row_topw(rows, meta(B), 8, meta(B, 4), ONE)
+    yield "beams", lambda: row_topw(rows, meta(B), 8, None, None)
+    yield "beams, stats, padded", lambda: row_topw(rows, meta(B), 8, meta(B, 4), ONE)
     yield "", lambda: support(rows, meta(B, 4), 64, None, None)
     yield "of some, padded", lambda: support(rows, meta(B, 4), 64, WHOLE, ONE)
     yield "", lambda: uniforms(WHOLE, WHOLE, G, 0)
