@@ -3,7 +3,7 @@
 # Everything that needs a GPU, in one go: build, times of kernels, a stress run, the decode loop, benchmarks, graphs,
 # tests, sanitizers.
 #
-#   bench/gpu_check.sh OUTDIR [environment build kernels stress loop bench cold graph test sanitize ...]    all by default
+#   bench/gpu_check.sh OUTDIR [environment build kernels stress loop bench cold graph test sanitize ...] ; default: all
 #
 # OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), kernels.csv and counters.csv (what each
 # kernel of the main cases takes, and what ncu counted of it), bench.csv, bench.md, and model.txt (what bench.model
@@ -29,8 +29,8 @@ TESTS=${TESTS:-$("$PYTHON" python_tests/support/on_backends.py)}
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 
 TOTAL=475
-declare -A seconds=([environment]=10 [build]=70 [kernels]=30 [stress]=30 [loop]=25 [bench]=85 [cold]=25 [graph]=20 [test]=95
-                    [memcheck]=25 [racecheck]=25 [synccheck]=15 [initcheck]=10 [memcheck-triton]=10)
+declare -A seconds=([environment]=10 [build]=70 [kernels]=30 [stress]=30 [loop]=25 [bench]=85 [cold]=25 [graph]=20
+                    [test]=95 [memcheck]=25 [racecheck]=25 [synccheck]=15 [initcheck]=10 [memcheck-triton]=10)
 ALL="environment build kernels stress loop bench cold graph test memcheck racecheck synccheck initcheck memcheck-triton"
 
 steps=" ${*:-$ALL} "
@@ -115,7 +115,8 @@ export -f works build sanitize
 export PYTHON DEVICE
 rehearsal=() watched=() small=() brief=()
 [ "$DEVICE" = cpu ] &&
-  rehearsal=(bench.rehearsal) watched=(bench.devices) small=(--batch 3 --vocabulary 1000 --replays 3) brief=(--seconds 1)
+  rehearsal=(bench.rehearsal) watched=(bench.devices) \
+    small=(--batch 3 --vocabulary 1000 --replays 3) brief=(--seconds 1)
 
 : >"$SUMMARY"; : >"$LOG"
 for step in $steps; do

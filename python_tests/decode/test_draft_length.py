@@ -99,7 +99,7 @@ def test_never_slower_than_plain_nor_than_a_fixed_length(name):
 def test_a_price_is_what_the_seconds_would_have_brought():
     """Steps of 10 + 2 (M - 4) ms that emit 4 tokens plainly: a scored token costs 2 ms of .4 tokens/ms."""
     goodput = Goodput()
-    assert goodput.price(4) == pytest.approx(0.06 * 4) and goodput.rate(4) == 0
+    assert goodput.price(4) == pytest.approx(0.03 * 4) and goodput.rate(4) == 0
     for drafted in [0, 4, 8, 12, 8, 4] * 30:
         rows = [drafted // 4] * 4
         goodput.observe(Outcome(rows, [0] * 4, 0.0, 0.010 + 0.002 * drafted))
@@ -145,7 +145,11 @@ def test_chances():
     assert acceptance.chance(kind) == (72 + 2) / 100
     for _ in range(2000):  # it forgets
         acceptance.observe(kind, False)
-    assert acceptance.chance(kind) < 0.02 and acceptance.chance(Kind("unsure", 0.25)) == 0.25
+    assert (
+        acceptance.mean(0.7) < 0.02
+        and acceptance.chance(kind) < 0.02
+        and acceptance.chance(Kind("unsure", 0.25)) == 0.25
+    )
 
 
 def test_kinds_of_rows():
@@ -179,7 +183,10 @@ class FixedPrice(Goodput):
 
 
 def priced(drafter, price):
-    for gamma in [drafter.gamma] if hasattr(drafter, "gamma") else [drafter.lookup.gamma, drafter.model.gamma]:
+    if isinstance(drafter, LookupThenModel):
+        priced(drafter.lookup, price), priced(drafter.model, price)
+    else:
+        gamma = drafter.shape.gamma if isinstance(drafter, TreeDrafter) else drafter.gamma
         gamma.goodput = FixedPrice(price)
     return drafter
 
@@ -212,8 +219,8 @@ CHOICES = {
     "lookup or model": lambda m: priced(
         LookupThenModel(PromptLookupDrafter("auto", 2, 1), ModelDrafter(m, "auto")), 0.35
     ),
-    "tree": lambda m: TreeDrafter(m, "recursive_without_replacement", 3, 3, "auto"),
-    "traversal": lambda m: TreeDrafter(m, "traversal", 3, 3, "auto"),
+    "tree": lambda m: priced(TreeDrafter(m, "recursive_without_replacement", 3, 3, "auto"), 0.1),
+    "traversal": lambda m: priced(TreeDrafter(m, "traversal", 3, 3, "auto"), 0.1),
 }
 
 
@@ -279,7 +286,7 @@ def test_lookup_or_model_by_what_they_bring(monkeypatch, worth, looked_up):
     drafter.begin(1, 100)
     sequence = Sequence(0, Request([1, 2, 3, 4, 7, 8, 9, 5, 1, 2, 3, 4]))
     drafter.admit(0, sequence)
-    drafter.model.gamma.drafting[1].add(1.0, rows=10, accepted=10 * worth, steps=10)
+    monkeypatch.setattr(drafter.model.gamma, "usual_worth", lambda requests: worth)
     drafter.propose(Batch([sequence]))
     assert drafter.looked_up == [looked_up]
     assert drafter.lookup.gamma.worth[0] == pytest.approx(sum(0.6**i - 0.1 for i in range(1, 5)))

@@ -12,7 +12,7 @@ from specdec_kernels.decode import SlotCache
 class TableModel:
     """row(path) -> [V] logits."""
 
-    max_positions = 4096
+    max_positions, device = 4096, torch.device("cpu")
 
     def __init__(self, vocab, row):
         self.vocab_size, self.row, self.known, self.calls, self.fed = vocab, row, {}, 0, 0
@@ -21,9 +21,9 @@ class TableModel:
         return SlotCache(slots, capacity)
 
     def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
-        places = cache.begin(start, ids.shape[1], slot, None, branches)
+        places = cache.begin(start, ids.shape[1], slot, self.device, branches)
         written = torch.stack((ids, places), -1)[:, :, None].double()
-        held, _ = cache.update(0, written, written)
+        held, _ = cache.update(0, *2 * [written.flatten(0, 1)])
         self.calls += keep is not None
         self.fed += ids.numel()
         rows = [

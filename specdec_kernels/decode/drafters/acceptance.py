@@ -40,6 +40,17 @@ class Acceptance:
         accepted, tested = self.counts.get(known, (0.0, 0.0))
         return (accepted + _PRIOR * guess) / (tested + _PRIOR)
 
+    def mean(self, guess: float) -> float:
+        """Of all that was tested."""
+        accepted, tested = (sum(counts) for counts in zip((_PRIOR * guess, _PRIOR), *self.counts.values()))
+        return accepted / tested
+
+    def promise(self, price: float, guess: float) -> float:
+        """What the next draft of a row brings on average, in tokens, if it is made where its chance exceeds the
+        price."""
+        kinds = [(_PRIOR, guess), *((tested, self.chance(Kind(k, guess))) for k, (_, tested) in self.counts.items())]
+        return sum(n * max(0.0, chance - price) for n, chance in kinds) / sum(n for n, _ in kinds)
+
     def observe(self, kind: Kind, accepted: bool) -> None:
         known, _ = kind
         yes, tested = self.counts.get(known, (0.0, 0.0))

@@ -26,6 +26,10 @@ class AdaptiveShape:
     def __init__(self, widest: int, deepest: int):
         self.depth, self.most, self.gamma = deepest, _MOST, AdaptiveGamma(deepest)
         self.kinds = [Kind(rank, _FIRST * _FALL**rank) for rank in range(widest)]
+        self.gamma.promise = self._promise  # type: ignore[method-assign]
+
+    def _promise(self, price: float) -> float:
+        return sum(max(0.0, self.gamma.acceptance.chance(kind) - price) for kind in self.kinds)
 
     def choose(self, requests: int, drafting: int) -> TreeShape | None:
         """For a step of so many requests, so many of which may be drafted for; None: no drafts."""
@@ -44,7 +48,7 @@ class AdaptiveShape:
                     below.append((len(parents), survival * chance))
                     parents.append(node)
             worth = drafting * sum(max(0.0, s * chances[0] - gamma.price) for _, s in below)
-            level, more = below, worth > gamma.rate * gamma.past.seconds_per_pass
+            level, more = below, worth > gamma.pass_cost
         shape = TreeShape(parents) if len(parents) > 1 else None
         self.levels = 0 if shape is None else shape.depth
         return shape

@@ -11,7 +11,7 @@ __all__ = ["AdaptiveGamma", "FixedGamma", "make_gamma"]
 
 _MEMORY = 0.95  # weight of the past at each step with drafts
 _PATIENCE = 16, 256  # steps without a draft after which one is tried: at first, at last
-_ANY = Kind("any", 0.7)  # a draft of which nothing is known yet
+_GUESS = 0.7  # the chance of a draft of which nothing is known yet
 
 
 class FixedGamma:
@@ -42,23 +42,20 @@ class FixedGamma:
 
 
 @dataclass
-class _Drafting:
-    """Running sums over the steps that drafted."""
+class _Passes:
+    """Running sums over the drafter's passes, those left out with which it caught up after a pause."""
 
-    rows: float = 0.0
-    accepted: float = 0.0
-    drafted: float = 0.0
+    number: float = 0.0
     seconds: float = 0.0
-    steps: float = 0.0
-    passes: float = 0.0  # of the drafter
 
     @property
-    def seconds_per_pass(self) -> float:
-        return self.seconds / self.passes if self.passes else 0.0
+    def each(self) -> float:
+        """Seconds."""
+        return self.seconds / self.number if self.number else 0.0
 
-    def add(self, memory: float, **new: float) -> None:
-        for name, value in new.items():
-            setattr(self, name, memory * getattr(self, name) + value)
+    def add(self, number: int, seconds: float) -> None:
+        self.number = _MEMORY * self.number + number
+        self.seconds = _MEMORY * self.seconds + seconds
 
 
 class AdaptiveGamma:
@@ -77,20 +74,24 @@ class AdaptiveGamma:
     def __init__(self, max_gamma: int = 8, goodput: Goodput | None = None):
         self.max, self.goodput = max_gamma, Goodput() if goodput is None else goodput
         self.acceptance = Acceptance()
-        self.drafting: defaultdict[int, _Drafting] = defaultdict(_Drafting)  # by the bits of the number of requests
+        self.passes: defaultdict[int, _Passes] = defaultdict(_Passes)  # by the bits of the number of requests
         self.idle, self.patience, self.trial = 0, _PATIENCE[0], False
 
     def begin(self, requests: int, drafting: int) -> bool:
         """Before a step of so many requests, so many of which may be drafted for: whether to."""
         self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
         self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of its draft so far, in tokens
-        self.past = self.drafting[requests.bit_length()]
         self.price, self.rate = self.goodput.price(requests), self.goodput.rate(requests)
+        self.pass_cost = self.rate * self.passes[requests.bit_length()].each
         self.began = drafting > 0 and not self.goodput.wants_plain(requests)
         self.paused, self.trial = self.idle > 0, self.began and self.idle >= self.patience
-        if self.began and not self.trial and self.past.steps > 1:
-            self.began = drafting * self.usual_worth(requests) >= self.rate * self.past.seconds / self.past.steps
+        if self.began and not self.trial:
+            self.began = drafting * self.promise(self.price) >= self.pass_cost
         return self.began
+
+    def promise(self, price: float) -> float:
+        """What a row's first draft is worth beyond the price on average, in tokens."""
+        return self.acceptance.promise(price, _GUESS)
 
     def keep(self, row: int, kind: Kind) -> bool:
         """Whether row number `row` takes one more token, of this kind."""
@@ -103,20 +104,20 @@ class AdaptiveGamma:
         return True
 
     def usual_worth(self, requests: int) -> float:
-        """What a row's draft brought of late, in a batch of so many, beyond what scoring it cost, in tokens."""
-        past, price = self.drafting[requests.bit_length()], self.goodput.price(requests)
-        return (past.accepted - price * past.drafted) / past.rows if past.rows else 0.0
+        """What a row's draft is worth on average, in a batch of so many, beyond what scoring it costs, in tokens."""
+        price, mean = self.goodput.price(requests), self.acceptance.mean(_GUESS)
+        return sum(max(0.0, mean**i - price) for i in range(1, self.max + 1))
 
     def pays(self) -> bool:
         """Whether one more pass, for the rows that took a token in the last, may pay."""
-        longest, chance = max(map(len, self.kinds)), self.acceptance.chance(_ANY)
+        longest, chance = max(map(len, self.kinds)), self.acceptance.mean(_GUESS)
         worth = (s * chance - self.price for s, kinds in zip(self.survival, self.kinds) if len(kinds) == longest)
-        return sum(w for w in worth if w > 0) > self.rate * self.past.seconds_per_pass
+        return sum(w for w in worth if w > 0) > self.pass_cost
 
     def limit(self, requests: int, drafting: int) -> int:
         """All of these at once, where a token's place is all that is known of it -> so many tokens for every row."""
         length, more = 0, self.begin(requests, drafting)
-        while more and length < self.max and all(self.keep(row, Kind(length, _ANY.guess)) for row in range(requests)):
+        while more and length < self.max and all(self.keep(row, Kind(length, _GUESS)) for row in range(requests)):
             length += 1
             more = self.pays()
         return length
@@ -131,24 +132,13 @@ class AdaptiveGamma:
         rows = range(len(outcome.drafted)) if rows is None else rows
         if not rows:
             return
-        drafted, accepted = ([of[i] for i in rows] for of in (outcome.drafted, outcome.accepted))
-        for i, d, a in zip(rows, drafted, accepted):
+        drafted = [outcome.drafted[i] for i in rows]
+        for i, d in zip(rows, drafted):
+            a = outcome.accepted[i]
             for place, kind in enumerate(self.kinds[i][: min(a + 1, d)]):
                 self.acceptance.observe(kind, place < a)
-                self.acceptance.observe(_ANY, place < a)
-        if self.began:
-            passes = max(1, *drafted) if passes is None else passes
-            # After a pause the drafter catches up, which is not what a step costs.
-            usual = self.past.seconds_per_pass * passes if self.paused else 0.0
-            self.past.add(
-                _MEMORY / 2 if self.trial else _MEMORY,
-                rows=len(drafted),
-                accepted=sum(accepted),
-                drafted=sum(drafted),
-                seconds=usual or outcome.draft_seconds,
-                steps=1,
-                passes=passes,
-            )
+        if self.began and not self.paused:
+            self.passes[len(outcome.drafted).bit_length()].add(passes or max(1, *drafted), outcome.draft_seconds)
         if any(drafted):
             self.patience = min(2 * self.patience, _PATIENCE[1]) if self.trial else _PATIENCE[0]
         self.idle = 0 if any(drafted) else self.idle + 1

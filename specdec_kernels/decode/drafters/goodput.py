@@ -4,8 +4,8 @@
 __all__ = ["Goodput"]
 
 _MEMORY = 0.98  # weight of the past at each step: about the last 50 count
-_SLOPE = 0.06  # cost of one more token in the target's pass, in passes, until it has been measured
-_TRUST = 4.0  # how much that guess counts: as so much spread of the lengths seen (steps times variance)
+_SLOPE = 0.03  # cost of one more token in the target's pass, in passes, until it has been measured
+_TRUST = 16.0  # how much that guess counts: as so much spread of the lengths seen (steps times variance)
 _PLAIN_EVERY = 64  # steps with drafts, after which one goes without: what plain decoding costs stays known
 
 
@@ -74,7 +74,7 @@ class Goodput:
         if tokens not in size.seen:
             size.seen.add(tokens)
             return
-        if size.sums[0] > 4 and seconds > 3 * size.seconds(tokens):
+        if size.sums[0] > 4 and seconds > 2 * size.seconds(tokens):
             return  # something else on the machine interrupted it
         new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
         size.sums = [_MEMORY * s + x for s, x in zip(size.sums, new)]
