@@ -95,9 +95,9 @@ test-vllm: build .venv-vllm/ready
 # The demo runs on the CPU: without a GPU, CUDA is not built for it, and what has been built stays.
 demo: export SPECDEC_CUDA := $(or $(SPECDEC_CUDA),$(if $(shell nvidia-smi -L 2>/dev/null),,keep))
 demo: build
-	@echo "== the demo: a model of 135M parameters continues 5 programs, speculatively and plainly, in about a minute;"
+	@echo "== the demo: a model of 135M parameters continues 4 programs, speculatively and plainly, in about a minute;"
 	@echo "   then both are timed in turn, in about 3 (8 without bfloat16). First its libraries are loaded, about 10 s"
-	@$(BIN)/python -m demo.run --prompts 5
+	@$(BIN)/python -m demo.run --prompts 4
 
 bench: build
 	$(BIN)/python -m bench.run --device cpu
