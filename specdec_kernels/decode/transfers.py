@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import torch
 
-__all__ = ["CPU", "Readback", "Reading", "at_most", "is_free", "upload"]
+__all__ = ["CPU", "Readback", "Reading", "at_most", "is_free", "upload", "upload_rows"]
 
 CPU = torch.device("cpu")
 
@@ -32,6 +32,12 @@ def upload(values: torch.Tensor | Sequence, device: torch.device, dtype: torch.d
     if isinstance(values, torch.Tensor):
         return values
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def upload_rows(rows: list[list[int]], device: torch.device, padding: int = -1) -> torch.Tensor:
+    """Rows of different length as one tensor [n, width], padded at their ends."""
+    width = max(map(len, rows))
+    return upload([row + [padding] * (width - len(row)) for row in rows], device)
 
 
 class Reading:

@@ -11,7 +11,7 @@ import specdec_kernels as sk
 
 from ..transfers import is_free
 
-__all__ = ["Acceptance", "Kind", "row_kinds"]
+__all__ = ["Acceptance", "Kind", "row_kinds", "terms"]
 
 _PRIOR = 4.0  # tests that a guess is worth
 _MEMORY = 256.0  # tests of a kind that count
@@ -58,6 +58,11 @@ class Acceptance:
         self.counts[known] = forget * yes + accepted, forget * tested + 1
 
 
+def terms(request) -> tuple[float, str]:
+    """How it samples and accepts."""
+    return round(request.temperature, 1), request.rule
+
+
 def row_kinds(batch, logits: torch.Tensor, place: int) -> list[Kind]:
     """Of drafts that rows [n, V] are about to give, the place-th of their requests: by the log-odds of a row's largest
     probability at temperature 1, in whole steps from -4 to 4, and by how its request samples and accepts. Where reading
@@ -66,7 +71,4 @@ def row_kinds(batch, logits: torch.Tensor, place: int) -> list[Kind]:
         return [Kind(place, 0.7)] * len(batch)
     surest = torch.exp(-sk.row_stats(logits)[:, 2]).clamp(1e-9, 1 - 1e-9)
     steps = torch.logit(surest.double()).clamp(-4, 4).round().nan_to_num(-4).int().tolist()
-    return [
-        Kind((round(s.request.temperature, 1), s.request.rule, step), 1 / (1 + math.exp(0.2 - 0.5 * step)))
-        for s, step in zip(batch, steps)
-    ]
+    return [Kind((*terms(s.request), step), 1 / (1 + math.exp(0.2 - 0.5 * step))) for s, step in zip(batch, steps)]

@@ -11,6 +11,17 @@ _MOST = 32  # nodes
 _FIRST, _FALL = 0.6, 0.3  # a first guess: the chance of a first child, and of each as a part of the one before
 
 
+class _ByRank(AdaptiveGamma):
+    """The first level of a tree is worth what all its nodes are."""
+
+    def __init__(self, deepest: int, ranks: list[Kind]):
+        super().__init__(deepest)
+        self.ranks = ranks
+
+    def promise(self, price):
+        return sum(max(0.0, self.acceptance.chance(rank) - price) for rank in self.ranks)
+
+
 class AdaptiveShape:
     """The nodes whose survival, the product of what the children of their numbers were accepted with so far, pays.
 
@@ -24,12 +35,8 @@ class AdaptiveShape:
     """
 
     def __init__(self, widest: int, deepest: int):
-        self.depth, self.most, self.gamma = deepest, _MOST, AdaptiveGamma(deepest)
         self.kinds = [Kind(rank, _FIRST * _FALL**rank) for rank in range(widest)]
-        self.gamma.promise = self._promise  # type: ignore[method-assign]
-
-    def _promise(self, price: float) -> float:
-        return sum(max(0.0, self.gamma.acceptance.chance(kind) - price) for kind in self.kinds)
+        self.depth, self.most, self.gamma = deepest, _MOST, _ByRank(deepest, self.kinds)
 
     def choose(self, requests: int, drafting: int) -> TreeShape | None:
         """For a step of so many requests, so many of which may be drafted for; None: no drafts."""

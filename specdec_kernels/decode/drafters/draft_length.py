@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from .acceptance import Acceptance, Kind
-from .goodput import Goodput
+from .goodput import Goodput, size_of
 
 __all__ = ["AdaptiveGamma", "FixedGamma", "make_gamma"]
 
@@ -33,9 +33,6 @@ class FixedGamma:
 
     def limit(self, requests: int, drafting: int) -> int:
         return self.max
-
-    def learn(self, outcome, rows=None) -> None:
-        pass
 
     def observe(self, outcome) -> None:
         pass
@@ -74,7 +71,7 @@ class AdaptiveGamma:
     def __init__(self, max_gamma: int = 8, goodput: Goodput | None = None):
         self.max, self.goodput = max_gamma, Goodput() if goodput is None else goodput
         self.acceptance = Acceptance()
-        self.passes: defaultdict[int, _Passes] = defaultdict(_Passes)  # by the bits of the number of requests
+        self.passes: defaultdict[int, _Passes] = defaultdict(_Passes)  # by size_of the batch
         self.idle, self.patience, self.trial = 0, _PATIENCE[0], False
 
     def begin(self, requests: int, drafting: int) -> bool:
@@ -82,7 +79,7 @@ class AdaptiveGamma:
         self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
         self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of its draft so far, in tokens
         self.price, self.rate = self.goodput.price(requests), self.goodput.rate(requests)
-        self.pass_cost = self.rate * self.passes[requests.bit_length()].each
+        self.pass_cost = self.rate * self.passes[size_of(requests)].each
         self.began = drafting > 0 and not self.goodput.wants_plain(requests)
         self.paused, self.trial = self.idle > 0, self.began and self.idle >= self.patience
         if self.began and not self.trial:
@@ -138,7 +135,7 @@ class AdaptiveGamma:
             for place, kind in enumerate(self.kinds[i][: min(a + 1, d)]):
                 self.acceptance.observe(kind, place < a)
         if self.began and not self.paused:
-            self.passes[len(outcome.drafted).bit_length()].add(passes or max(1, *drafted), outcome.draft_seconds)
+            self.passes[size_of(len(outcome.drafted))].add(passes or max(1, *drafted), outcome.draft_seconds)
         if any(drafted):
             self.patience = min(2 * self.patience, _PATIENCE[1]) if self.trial else _PATIENCE[0]
         self.idle = 0 if any(drafted) else self.idle + 1

@@ -7,7 +7,7 @@ from itertools import repeat
 import torch
 
 from ..models.slot_cache import Branches
-from ..transfers import Readback, Reading, upload
+from ..transfers import Readback, Reading, upload, upload_rows
 
 __all__ = ["DraftRunner"]
 
@@ -46,7 +46,7 @@ class DraftRunner:
         """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its
         logits [n, Vq]."""
         missing, start = self._missing(batch)
-        logits = self._forward(self._padded(missing), start, keep=[len(m) - 1 for m in missing])
+        logits = self._forward(upload_rows(missing, self.model.device, 0), start, keep=[len(m) - 1 for m in missing])
         self.cached[: len(batch)] = [list(s.tokens) for s in batch]
         return logits
 
@@ -57,7 +57,9 @@ class DraftRunner:
         n, g = drafts.shape
         rows, columns = (torch.arange(k, device=drafts.device) for k in (n, g + 1))
         last = upload([len(m) - 1 for m in missing], drafts.device)[:, None] + columns
-        ids = torch.nn.functional.pad(self._padded(missing), (0, g)).scatter(1, last[:, 1:], drafts)
+        ids = torch.nn.functional.pad(upload_rows(missing, self.model.device, 0), (0, g)).scatter(
+            1, last[:, 1:], drafts
+        )
         logits = self._forward(ids, start)
         self.cached[: len(batch)] = [list(s.tokens) for s in batch]
         self.fed.append((self.readback.ask(drafts), repeat(_CHAIN), repeat(1)))
@@ -105,7 +107,7 @@ class DraftRunner:
     def _compact(self, paths):
         if any(path != list(range(len(path))) for path in paths):
             start = [len(known) - 1 for known in self.cached[: len(paths)]]
-            self.cache.compact(start, self._padded(paths, -1))
+            self.cache.compact(start, upload_rows(paths, self.model.device))
 
     def _roll_back(self, slot, tokens):
         """A sequence only grows, but for one that runs ahead of the target (hierarchical_drafter.py): what was cached
@@ -127,12 +129,8 @@ class DraftRunner:
 
     def _read(self, slot, tokens):
         if tokens:
-            self._forward(self._padded([tokens]), [len(self.cached[slot])], slot=slot, keep=None)
+            self._forward(upload([tokens], self.model.device), [len(self.cached[slot])], slot=slot, keep=None)
             self.cached[slot] = self.cached[slot] + tokens
 
     def _forward(self, ids, start, **options):
         return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, **options)
-
-    def _padded(self, rows: list[list[int]], padding: int = 0) -> torch.Tensor:
-        width = max(map(len, rows))
-        return upload([row + [padding] * (width - len(row)) for row in rows], self.model.device)

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step costs and what it brings, and so what a drafted token must be worth."""
 
-__all__ = ["Goodput"]
+__all__ = ["Goodput", "size_of"]
 
 _MEMORY = 0.98  # weight of the past at each step: about the last 50 count
 _SLOPE = 0.03  # cost of one more token in the target's pass, in passes, until it has been measured
 _TRUST = 16.0  # how much that guess counts: as so much spread of the lengths seen (steps times variance)
 _PLAIN_EVERY = 64  # steps with drafts, after which one goes without: what plain decoding costs stays known
+
+
+def size_of(requests: int) -> int:
+    """Batches of about one size are measured together: 1, 2-3, 4-7, 8-15 ..."""
+    return requests.bit_length()
 
 
 class _Size:
@@ -47,7 +52,7 @@ class Goodput:
     """
 
     def __init__(self):
-        self.sizes: dict[int, _Size] = {}  # requests, by the bits of their number
+        self.sizes: dict[int, _Size] = {}  # by size_of the batch
 
     def price(self, requests: int) -> float:
         """What a scored draft must be worth, in tokens."""
@@ -66,7 +71,7 @@ class Goodput:
         return size.steps == 1 or size.since_plain >= _PLAIN_EVERY
 
     def observe(self, outcome) -> None:
-        """What a step was (proposal.Outcome)."""
+        """What a step was (outcome.Outcome)."""
         n, drafted = len(outcome.drafted), sum(outcome.drafted)
         size, tokens, seconds = self._size(n), n + drafted, outcome.target_seconds
         size.steps += 1
@@ -83,7 +88,7 @@ class Goodput:
         size.spent = _MEMORY * size.spent + seconds + outcome.draft_seconds
 
     def _size(self, requests: int) -> _Size:
-        key = requests.bit_length()
+        key = size_of(requests)
         if key not in self.sizes:
             known = [k for k, size in self.sizes.items() if size.sums[0]]
             nearest = min(known, key=lambda k: abs(k - key), default=None)

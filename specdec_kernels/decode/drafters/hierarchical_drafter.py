@@ -15,7 +15,7 @@ from ..proposal import Draft, Drafter
 from ..result import Stats
 from ..sequence import Batch, Sequence
 from ..step_times import StepTimes
-from ..transfers import upload
+from ..transfers import upload_rows
 from .draft_length import make_gamma
 from .draft_runner import DraftRunner
 
@@ -124,8 +124,7 @@ class HierarchicalDrafter(Drafter):
         if batch.wants_end_row:
             for own, row in zip(rows, self.model.score(_Turn(ahead, batch, turns), Draft.nothing(batch).tokens)):
                 own.append(row)
-        width = max(len(s.drafts) for s in ahead)
-        tokens = upload([s.drafts + [-1] * (width - len(s.drafts)) for s in ahead], batch.device)
+        tokens = upload_rows([s.drafts for s in ahead], batch.device)
         logits = _stacked(rows)
         of_rows = {
             k: None if v is None else v.repeat_interleave(logits.shape[1]) for k, v in batch.sampling_params.items()

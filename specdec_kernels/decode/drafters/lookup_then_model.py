@@ -50,7 +50,7 @@ class LookupThenModel(Drafter):
             self.model.gamma.goodput.observe(outcome)
             rows = [i for i, looked_up in enumerate(self.looked_up) if not looked_up]
             self.model.gamma.learn(outcome, rows)
-        if self.lookup.gamma.adaptive and not self.model.gamma.adaptive:
+        else:
             self.lookup.observe(outcome)
 
     def _merge(self, tokens, draft, width):

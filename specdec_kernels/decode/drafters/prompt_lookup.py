@@ -3,8 +3,8 @@
 
 from ...registry import ONE_HOT_RULES
 from ..proposal import Draft, Drafter
-from ..transfers import upload
-from .acceptance import Kind
+from ..transfers import upload_rows
+from .acceptance import Kind, terms
 from .draft_length import make_gamma
 
 __all__ = ["PromptLookupDrafter"]
@@ -51,10 +51,7 @@ class PromptLookupDrafter(Drafter):
 
     def propose(self, batch):
         found = self.find(batch)
-        width = max(map(len, found))
-        if width == 0:
-            return None
-        return Draft(upload([f + [-1] * (width - len(f)) for f in found], batch.device))
+        return Draft(upload_rows(found, batch.device)) if any(found) else None
 
     def observe(self, outcome):
         if self.gamma.adaptive:
@@ -67,7 +64,7 @@ class PromptLookupDrafter(Drafter):
             if self.gamma.adaptive:
                 self._learn(text, s.tokens)
             matched, tokens = text.find(s, self.sizes, min(self.gamma.max, s.remaining - 1))
-            known = (round(s.request.temperature, 1), s.request.rule, matched)
+            known = (*terms(s.request), matched)
             text.found = len(s.tokens), [Kind((*known, min(i, _FAR)), _GUESS) for i in range(len(tokens))], tokens
             found.append(tokens)
         if not self.gamma.begin(len(batch), sum(map(bool, found))):
