@@ -5,6 +5,9 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#ifndef __CUDACC__
+#include <atomic>
+#endif
 
 #include "macros.h"
 
@@ -51,7 +54,8 @@ SPECDEC_HD float scaled(float z, float max, float scale) { return (0.5f * z - 0.
 // An entry of a probability row: what is negative counts 0, and what is not finite is none.
 SPECDEC_HD float clean_prob(float z) { return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN; }
 
-SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
+// An entry of a row that lies here.
+SPECDEC_HD float local_entry(const Row& row, int64_t v) {
   if (row.dtype == kFloat32) return static_cast<const float*>(row.data)[v];
   const uint32_t h = static_cast<const uint16_t*>(row.data)[v];
   union {
@@ -68,6 +72,25 @@ SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
   if ((h & 0x7c00u) == 0x7c00u) out.u |= 0x7f800000u;
   out.u |= (h & 0x8000u) << 16;
   return out.f;
+}
+
+#ifndef __CUDACC__
+// Where this thread looks at rows that are spread over processes (cpu/shards.h): knows the entries that lie elsewhere.
+struct RemoteEntries {
+  virtual float entry(const Row& row, int64_t v) = 0;
+
+ protected:
+  ~RemoteEntries() = default;
+};
+inline constinit thread_local RemoteEntries* remote_entries = nullptr;
+inline constinit std::atomic<int> sharded_calls = 0;  // anywhere; costs less to look at
+#endif
+
+SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
+#ifndef __CUDACC__
+  if (sharded_calls.load(std::memory_order_relaxed) && remote_entries) return remote_entries->entry(row, v);
+#endif
+  return local_entry(row, v);
 }
 
 enum class Kind : int32_t {

@@ -6,10 +6,10 @@
 
 namespace specdec {
 
-CpuExecutor::CpuExecutor(int64_t max_V, bool wide)
+CpuExecutor::CpuExecutor(int64_t max_V, bool wide, ShardTask* task)
     : wide_(wide),
+      task_(task),
       max_(chunk_count(max_V)),
-      bad_(max_.size()),
       sum_(max_.size()),
       surprise_(max_.size()),
       lane_max_(max_.size() * kPad) {}
@@ -22,10 +22,11 @@ double CpuExecutor::sum(const Residual& residual) {
   if (!plain || !holds(residual.p)) {
     removed_ = {};
     chunks_ = chunk_count(residual.p.row.V);
-    for_chunks(chunks_, [&](int64_t c) {
+    const auto sum_of = [&](int64_t c) {
       float w[kChunk];
-      sum_[c] = weights(residual, c, w);
-    });
+      return weights(residual, c, w);
+    };
+    for_chunks(chunks_, sum_of, [&](int64_t c, float sum) { sum_[c] = sum; });
     held_ = plain ? residual.p : Dist{};
   }
   double total = 0;
@@ -43,7 +44,7 @@ double CpuExecutor::mass_without(const Dist& q, const Removed& removed) const {
 
 PairMass CpuExecutor::masses(const Residual& p, const Dist& q) {
   if (!p.mixture) return masses(p.p, q);
-  return pair_.masses(p.p, q, wide_, [&](int64_t c, int n, float* out) {
+  return pair_.masses(p.p, q, each_of_pair(true), [&](int64_t c, int n, float* out) {
     const int m = int(std::clamp<int64_t>(p.p.row.V - c * kChunk, 0, n));
     if (m > 0 && std::isnan(weights(p, c, out))) return double(NAN);
     std::fill(out + m, out + padded(n), 0.0f);
@@ -55,8 +56,11 @@ PairMass CpuExecutor::masses(const Residual& p, const Dist& q) {
 Dist CpuExecutor::exclude(const Dist& p, const Removed& removed) {
   removed_ = removed;
   const int64_t c = removed[removed.n - 1] / kChunk;
-  float w[kChunk];
-  sum_[c] = weights(p, Dist{}, c, w);
+  const auto sum_of = [&] {
+    float w[kChunk];
+    return weights(p, Dist{}, c, w);
+  };
+  sum_[c] = task_ ? task_->value_of<float>(task_->split.owner(c), sum_of) : sum_of();
   double total = 0;
   for (int64_t i = 0; i < chunks_; ++i) total += sum_[i];
   if (total >= kEnough) return p;
@@ -160,31 +164,73 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
     running += sum_[c];
     if (running > target) break;
   }
+  const double share = (target - before) / inside;
+  if (!task_) return draw_in(residual, chunk, share);
+  struct Drawn {
+    int32_t within;
+    float entry;  // of p's row, which is likely to be asked for next
+  };
+  const Row& row = residual.p.row;
+  const Drawn drawn = task_->value_of<Drawn>(task_->split.owner(chunk), [&] {
+    const int64_t id = draw_in(residual, chunk, share);
+    return Drawn{int32_t(id - chunk * kChunk), row.data ? local_entry(row, id) : 0};
+  });
+  const int64_t id = chunk * kChunk + drawn.within;
+  if (row.data) task_->know(row, id, drawn.entry);
+  return id;
+}
+
+// The first id with mass of a chunk whose running sum exceeds that share of the chunk's.
+int64_t CpuExecutor::draw_in(const Residual& residual, int64_t c, double share) const {
   float w[kChunk];
-  weights(residual, chunk, w);
-  const int n = chunk_size(residual.p.row.V, chunk);
-  double local = 0;
-  for (int i = 0; i < n; ++i) local += w[i];
-  const double local_target = (target - before) / inside * local;  // the rescan's own scale
+  weights(residual, c, w);
+  const int n = chunk_size(residual.p.row.V, c);
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += w[i];
+  const double target = share * sum;  // the rescan's own scale
   int last = 0;
-  running = 0;
+  double running = 0;
   for (int i = 0; i < n; ++i) {
     if (!(w[i] > 0)) continue;
     last = i;
     running += w[i];
-    if (running > local_target) break;
+    if (running > target) break;
   }
-  return chunk * kChunk + last;
+  return c * kChunk + last;
 }
 
-int64_t CpuExecutor::argmax_finite(const Row& row) const {
-  int64_t best = 0;
+int64_t CpuExecutor::argmax_of(const Row& row, int64_t begin, int64_t end) const {
+  int64_t best = -1;
   float max = -HUGE_VALF;
-  for (int64_t v = 0; v < row.V; ++v) {
-    const float z = load_scalar(row, v);
+  for (int64_t v = begin; v < end; ++v) {
+    const float z = local_entry(row, v);
     if (z > max && z < HUGE_VALF) max = z, best = v;
   }
   return best;
+}
+
+int64_t CpuExecutor::argmax_finite(const Row& row) const {
+  int64_t best = argmax_of(row, 0, task_ ? 0 : row.V);
+  if (!task_) return std::max<int64_t>(best, 0);
+  struct Best {
+    float z;
+    int32_t id;
+  };
+  const Split& split = task_->split;
+  const char* all = task_->exchange(sizeof(Best), [&](char* mine) {
+    const auto end_of = [&](int64_t c) { return std::min(c * kChunk, row.V); };
+    const int64_t chunks = chunk_count(row.V);
+    const int32_t id = int32_t(argmax_of(row, end_of(split.begin(chunks)), end_of(split.end(chunks))));
+    const Best x{id < 0 ? -HUGE_VALF : local_entry(row, id), id};
+    std::memcpy(mine, &x, sizeof(Best));
+  });
+  float max = -HUGE_VALF;
+  for (int64_t r = 0; r < split.ranks(); ++r) {
+    Best x;
+    std::memcpy(&x, all + r * sizeof(Best), sizeof(Best));
+    if (x.id >= 0 && x.z > max) max = x.z, best = x.id;
+  }
+  return std::max<int64_t>(best, 0);
 }
 
 }  // namespace specdec

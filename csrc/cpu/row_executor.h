@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU's Executor: the steps over V that a walk needs, done by one thread with its SIMD lanes, or by all threads
-// when there are fewer requests than threads. The bits are the same either way: chunks are the unit of work.
+// when there are fewer requests than threads; or by several ranks that hold some chunks of every row each (shards.h).
+// The bits are the same in any case: chunks are the unit of work.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -12,6 +13,7 @@
 #include "../core/filters.h"
 #include "../core/residual.h"
 #include "row_pair.h"
+#include "shards.h"
 
 namespace specdec {
 
@@ -23,7 +25,22 @@ class CpuExecutor {
  public:
   static constexpr bool kMixes = true, kMakesRuleDists = true;
 
-  CpuExecutor(int64_t max_V, bool wide);
+  CpuExecutor(int64_t max_V, bool wide, ShardTask* task = nullptr);
+
+  // Of rows spread over ranks: makes f() ask for what it needs, though the walk will want it only later. Elsewhere
+  // nothing.
+  template <class F>
+  void ask_ahead(const F& f) const {
+    if (!task_) return;
+    try {
+      f();
+    } catch (const Unanswered&) {
+    }
+  }
+  void ask_entry(const Row& row, int64_t v) const {
+    if (v >= 0 && v < row.V) ask_ahead([&] { load_scalar(row, v); });
+  }
+  bool is_sharded() const { return task_; }
 
   // What is kept of rows is of one request's: batch mates may share its rows, and what they asked of them must not
   // show.
@@ -38,7 +55,11 @@ class CpuExecutor {
   bool keeps() const { return true; }
 
   // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
-  RowStats stats(const Row& row, const Filters& filters);
+  RowStats stats(const Row& row, const Filters& filters) {
+    if (!task_) return row_stats(row, filters);
+    const ShardTask::RowAsked asked = task_->asked_of(row, filters, sums_surprise_);
+    return row_stats(row, filters);
+  }
 
   // Threads of an executor meet here before one of them overwrites what others may still read, and after it.
   void sync() const {}
@@ -76,6 +97,7 @@ class CpuExecutor {
 
   // Inverse CDF over the chunk sums left behind: the first id with mass whose running sum exceeds v * total.
   int64_t draw(const Residual& residual, double v) const;
+  int64_t draw_in(const Residual& residual, int64_t c, double share) const;
   int64_t draw(const Dist& p, const Dist& q, double v) const {
     const Subtraction subtraction = subtracting(q);
     return draw(pair(p, subtraction), v);
@@ -93,10 +115,10 @@ class CpuExecutor {
   }
 
   // Totals of p and of q; leaves both rows as probabilities for clipped_sums(). No sums held for draw() change.
-  PairMass masses(const Dist& p, const Dist& q) { return pair_.masses(p, q, wide_); }
+  PairMass masses(const Dist& p, const Dist& q) { return pair_.masses(p, q, each_of_pair(true)); }
   PairMass masses(const Residual& p, const Dist& q);  // of a law without subtractions
   void clipped_sums(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) {
-    pair_.clipped_sums(t, wide_, out);
+    pair_.clipped_sums(t, each_of_pair(false), out);
   }
 
   // The first i in 0..31 where a test holds that holds from some i on; 32 if nowhere.
@@ -121,10 +143,26 @@ class CpuExecutor {
   }
 
  private:
-  template <class F>
-  void for_chunks(int64_t chunks, const F& f) const {
-    specdec::for_chunks(wide_, chunks, f);
+  // take(c, f(c)) of every chunk. Of rows spread over ranks f is called of the chunks at hand; others tell the first
+  // `width` bytes of what it gives for theirs.
+  template <class F, class Take>
+  void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width = sizeof(std::invoke_result_t<F, int64_t>),
+                  bool leaves = false) const {
+    if (task_) return task_->for_chunks(chunks, f, take, width, leaves);
+    specdec::for_chunks(wide_, chunks, [&](int64_t c) { take(c, f(c)); });
   }
+  // The same, as a RowPair wants it, whose first pass leaves what the others read.
+  struct EachOfPair {
+    const CpuExecutor& executor;
+    bool first;
+    template <class F, class Take>
+    void operator()(int64_t chunks, const F& f, const Take& take) const {
+      executor.for_chunks(chunks, f, take, sizeof(std::invoke_result_t<F, int64_t>), first);
+    }
+  };
+  EachOfPair each_of_pair(bool first) const { return {*this, first}; }
+  RowStats row_stats(const Row& row, const Filters& filters);
+  int64_t argmax_of(const Row& row, int64_t begin, int64_t end) const;
 
   const float* load_logits(const Row& row, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
@@ -141,7 +179,13 @@ class CpuExecutor {
     return z;
   }
 
-  bool sum_chunk(const float* z, int64_t c, int n, float scale, float cutoff);
+  struct ChunkStats {
+    float max, sum;  // sum: NaN where the chunk holds NaN or +inf
+    float surprise;
+  };
+  size_t stats_width() const { return sums_surprise_ ? sizeof(ChunkStats) : offsetof(ChunkStats, surprise); }
+  ChunkStats stats_of(const float* z, int n, float scale, float cutoff) const;
+  void take(int64_t c, const ChunkStats& x) { max_[c] = x.max, sum_[c] = x.sum, surprise_[c] = x.surprise; }
   ExpTotals total_at(float max, float scale);
   float normalise(double total);
   float cutoff(const Row& row, const Filters& filters, float scale, float max);
@@ -156,12 +200,21 @@ class CpuExecutor {
     double above = 0;  // what those from `below` on weigh
     void narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]);
   };
-  static constexpr size_t kFew = 512;  // that are sorted
+  static constexpr size_t kFew = 512;            // that are sorted
+  static constexpr size_t kMost = 16 * kChunk;   // that are listed
+  static constexpr int kSample = 256;   // entries at equal steps along a row
+  static constexpr int64_t kTold = 256;  // of the largest entries, that ranks tell each other
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   float top_k_bound(int64_t k) const;
+  float top_k_over_ranks(const Row& row, int64_t k, float lo) const;
+  float top_k_by_digits(const Row& row, int64_t k, float lo) const;
+  template <class F>
+  void for_local_entries(const Row& row, float lo, float below, const F& f) const;
   void start_nucleus(const Row& row, const Filters& filters, Search& search) const;
   float crossing(const Row& row, Search& search) const;
   bool gather(const Row& row, const Search& search, std::vector<float>& list) const;
+  bool gather_over_ranks(const Row& row, const Search& search, std::vector<float>& list) const;
+  void sample(const Row& row, float (&sample)[kSample]) const;
   void weigh(const Row& row, const Search& search, const float (&t)[kThresholds], double (&weight)[kThresholds]) const;
   bool thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const;
 
@@ -174,6 +227,7 @@ class CpuExecutor {
   }
   bool holds(const Dist& p) const;
   bool has_peaks(const Row& row) const { return peaks_.data == row.data && peaks_.V == row.V; }
+  bool over_ranks(const Row& row) const { return task_ && has_peaks(row); }  // and no list of some of its entries
   void remember(const Dist& d, double entropy) { known_[0] = known_[1], known_[1] = {d, entropy}; }
   const double* known(const Dist& d) const {
     for (const auto& [of, entropy] : known_)
@@ -190,7 +244,7 @@ class CpuExecutor {
   template <class F>
   double total_of(int64_t chunks, const F& f) const {
     std::vector<double> sums(chunks);
-    for_chunks(chunks, [&](int64_t c) { sums[c] = f(c); });
+    for_chunks(chunks, f, [&](int64_t c, double sum) { sums[c] = sum; });
     double total = 0;
     for (const double x : sums) total += x;
     return total;
@@ -200,13 +254,13 @@ class CpuExecutor {
 
   const RowKernels& rows_ = rows();
   bool wide_;
+  ShardTask* task_;  // null where rows are whole
 
   int64_t chunks_ = 0;       // of the row whose sums are held
   Dist held_;                // whose plain sums they are, if anyone's
   Removed removed_;          // what draw() must not draw
   std::vector<float> max_;   // [chunks]
   Row peaks_{};              // the row that max_ is of
-  std::vector<char> bad_;    // [chunks]
   std::vector<double> sum_;  // [chunks]
   bool sums_surprise_ = false;
   std::vector<float> surprise_;  // [chunks]
@@ -227,9 +281,23 @@ void for_rows(int64_t N, int64_t V, const Walk& walk) {
   torch::stable::parallel_for(0, N, grain, walk);
 }
 
+// As for_requests, of rows that are spread over ranks.
+template <class Walk>
+void for_tasks(ShardedCall& call, int64_t B, int64_t V, const Walk& walk) {
+  if (B > 0) call.task(B - 1);
+  for_rows(B, V, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      ShardTask& task = call.task(b);
+      CpuExecutor executor(V, false, &task);
+      walk_sharded(task, [&] { walk(executor, b); });
+    }
+  });
+}
+
 // One thread per request, or all threads on each request in turn.
 template <class Walk>
 void for_requests(int64_t B, int64_t V, const Walk& walk) {
+  if (ShardedCall* call = ShardedCall::current()) return for_tasks(*call, B, V, walk);
   // Sharing a row costs a fork and join per pass, so it pays only where most threads would idle.
   const int64_t threads = torch::stable::get_num_threads();
   const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);

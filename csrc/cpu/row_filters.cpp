@@ -12,7 +12,9 @@ namespace specdec {
 
 float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, float max) {
   float kept = filters.min_p_cutoff(max);
-  if (filters.top_k_on(row.V)) {
+  if (filters.top_k_on(row.V) && task_) {
+    kept = top_k_over_ranks(row, filters.top_k, kept);
+  } else if (filters.top_k_on(row.V)) {
     Search search{std::max(kept, top_k_bound(filters.top_k)), max, double(filters.top_k), double(row.V), true};
     kept = crossing(row, search);
   }
@@ -26,12 +28,12 @@ float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, f
 
 // The sum of what is kept; its chunks stay in sum_.
 double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutoff) {
-  for_chunks(chunks_, [&](int64_t c) {
-    sum_[c] = 0;
-    if (max_[c] < cutoff) return;
+  const auto sum_of = [&](int64_t c) {
+    if (max_[c] < cutoff) return 0.0f;
     float buf[kChunk];
-    sum_[c] = rows_.exp_sum(load_logits(row, c, buf), chunk_size(row.V, c), max, scale, cutoff);
-  });
+    return rows_.exp_sum(load_logits(row, c, buf), chunk_size(row.V, c), max, scale, cutoff);
+  };
+  for_chunks(chunks_, sum_of, [&](int64_t c, float sum) { sum_[c] = sum; });
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
   return total;
@@ -52,6 +54,68 @@ float CpuExecutor::top_k_bound(int64_t k) const {
   for (int64_t i = 0; i < chunks_ * kPad; ++i)
     if (lane_max_[i] >= least) some.push_back(lane_max_[i]);
   return kth_largest(some, k, -HUGE_VALF);
+}
+
+// What the ranks' largest entries say, where they are few enough to be told; else counts of the digits of their keys.
+// Both are the k-th largest entry itself, whoever finds it.
+float CpuExecutor::top_k_over_ranks(const Row& row, int64_t k, float lo) const {
+  if (k > kTold) return top_k_by_digits(row, k, lo);
+  const size_t bytes = k * sizeof(float);
+  const char* all = task_->exchange(bytes, [&](char* mine) {
+    std::vector<float> some;
+    for_local_entries(row, lo, HUGE_VALF, [&](float z) {
+      some.push_back(z);
+      if (int64_t(some.size()) < 4 * kTold) return;
+      std::nth_element(some.begin(), some.begin() + (k - 1), some.end(), std::greater<float>());
+      some.resize(k);
+    });
+    std::sort(some.begin(), some.end(), std::greater<float>());
+    some.resize(k, -HUGE_VALF);
+    std::memcpy(mine, some.data(), bytes);
+  });
+  std::vector<float> some(task_->split.ranks() * k);
+  std::memcpy(some.data(), all, some.size() * sizeof(float));
+  return std::max(lo, kth_largest(some, k, lo));
+}
+
+float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
+  using Counts = std::array<uint32_t, 256>;
+  uint32_t prefix = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    const char* all = task_->exchange(sizeof(Counts), [&](char* mine) {
+      Counts counts{};
+      for_local_entries(row, lo, HUGE_VALF, [&](float z) {
+        const uint32_t key = ordered(z + 0.0f);
+        if (uint64_t(key) >> (shift + 8) == uint64_t(prefix) >> (shift + 8)) ++counts[key >> shift & 255];
+      });
+      std::memcpy(mine, counts.data(), sizeof(Counts));
+    });
+    std::array<int64_t, 256> counts{};
+    for (int64_t r = 0; r < task_->split.ranks(); ++r) {
+      Counts of_rank;
+      std::memcpy(of_rank.data(), all + r * sizeof(Counts), sizeof(Counts));
+      for (int i = 0; i < 256; ++i) counts[i] += of_rank[i];
+    }
+    int digit = 255;
+    while (digit >= 0 && counts[digit] < k) k -= counts[digit--];
+    if (digit < 0) return lo;  // there are fewer than k
+    prefix |= uint32_t(digit) << shift;
+  }
+  return from_ordered(prefix);
+}
+
+// f(z) of the entries in [lo, below) that lie here, in the order of their ids
+template <class F>
+void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const F& f) const {
+  const int64_t chunks = chunk_count(row.V);
+  for (int64_t c = task_->split.begin(chunks); c < task_->split.end(chunks); ++c) {
+    if (max_[c] < lo) continue;
+    float buf[kChunk];
+    int hits[kChunk];
+    const float* z = load_logits(row, c, buf);
+    const int n = rows_.find(z, padded(chunk_size(row.V, c)), lo, below, hits);
+    for (int i = 0; i < n; ++i) f(z[hits[i]]);
+  }
 }
 
 // The largest logit z* >= lo of which the logits from it on weigh at least `target`; one that keeps all from lo on if
@@ -105,8 +169,8 @@ void CpuExecutor::start_nucleus(const Row& row, const Filters& filters, Search& 
 
 // All logits in [lo, below), unless there are more than a list holds.
 bool CpuExecutor::gather(const Row& row, const Search& search, std::vector<float>& list) const {
-  constexpr size_t kMost = 16 * kChunk;
   list.clear();
+  if (over_ranks(row)) return gather_over_ranks(row, search, list);
   for (int64_t c = 0; c < chunk_count(row.V); ++c) {
     if (has_peaks(row) && max_[c] < search.lo) continue;
     float buf[kChunk];
@@ -119,32 +183,89 @@ bool CpuExecutor::gather(const Row& row, const Search& search, std::vector<float
   return true;
 }
 
+bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::vector<float>& list) const {
+  const int64_t ranks = task_->split.ranks();
+  const auto for_entries = [&](const auto& f) { for_local_entries(row, search.lo, search.below, f); };
+  std::vector<uint32_t> counts(ranks);
+  const char* told = task_->exchange(sizeof(uint32_t), [&](char* mine) {
+    uint32_t n = 0;
+    for_entries([&](float) { ++n; });
+    std::memcpy(mine, &n, sizeof(n));
+  });
+  std::memcpy(counts.data(), told, ranks * sizeof(uint32_t));
+  size_t total = 0;
+  for (const uint32_t n : counts) total += n;
+  if (total > kMost) return false;
+  const size_t bytes = sizeof(float) * *std::max_element(counts.begin(), counts.end());
+  const char* all = task_->exchange(bytes, [&](char* mine) {
+    for_entries([&](float z) { std::memcpy(mine, &z, sizeof(z)), mine += sizeof(z); });
+  });
+  list.resize(total);
+  float* to = list.data();
+  for (int64_t r = 0; r < ranks; ++r) {
+    std::memcpy(to, all + r * bytes, counts[r] * sizeof(float));
+    to += counts[r];
+  }
+  return true;
+}
+
 // The weights of the logits from t[m] on, none of which lies below lo.
 void CpuExecutor::weigh(const Row& row, const Search& search, const float (&t)[kThresholds],
                         double (&weight)[kThresholds]) const {
-  std::vector<std::array<float, kThresholds>> parts(chunk_count(row.V));
-  for_chunks(parts.size(), [&](int64_t c) {
-    if (has_peaks(row) && max_[c] < search.lo) return;
+  using Sums = std::array<float, kThresholds>;
+  std::vector<Sums> parts(chunk_count(row.V));
+  const auto sums_of = [&](int64_t c) {
+    Sums sums{};
+    if (has_peaks(row) && max_[c] < search.lo) return sums;
     float buf[kChunk];
-    rows_.kept_sums(load_logits(row, c, buf), chunk_size(row.V, c), search.peak, search.scale, t, parts[c].data());
-  });
+    rows_.kept_sums(load_logits(row, c, buf), chunk_size(row.V, c), search.peak, search.scale, t, sums.data());
+    return sums;
+  };
+  const auto take = [&](int64_t c, const Sums& sums) { parts[c] = sums; };
+  if (has_peaks(row))
+    for_chunks(parts.size(), sums_of, take);
+  else  // a list, which is short and everywhere
+    specdec::for_chunks(wide_, parts.size(), [&](int64_t c) { take(c, sums_of(c)); });
   const double outside = has_peaks(row) ? 0 : search.above;  // of a list: in front of it
   std::fill(weight, weight + kThresholds, outside);
   for (const auto& part : parts)
     for (int m = 0; m < kThresholds; ++m) weight[m] += part[m];
 }
 
+void CpuExecutor::sample(const Row& row, float (&sample)[kSample]) const {
+  const auto id = [&](int64_t i) { return i * row.V / kSample; };
+  if (!over_ranks(row)) {
+    for (int64_t i = 0; i < kSample; ++i) sample[i] = local_entry(row, id(i));
+    return;
+  }
+  const Split& split = task_->split;
+  std::vector<int> n(split.ranks());
+  for (int64_t i = 0; i < kSample; ++i) ++n[split.owner(id(i) / kChunk)];
+  const size_t bytes = sizeof(float) * *std::max_element(n.begin(), n.end());
+  const char* all = task_->exchange(bytes, [&](char* mine) {
+    for (int64_t i = 0; i < kSample; ++i) {
+      if (!split.has(id(i) / kChunk)) continue;
+      const float z = local_entry(row, id(i));
+      std::memcpy(mine, &z, sizeof(z)), mine += sizeof(z);
+    }
+  });
+  std::vector<const char*> next(split.ranks());
+  for (int64_t r = 0; r < split.ranks(); ++r) next[r] = all + r * bytes;
+  for (int64_t i = 0; i < kSample; ++i) {
+    const char*& from = next[split.owner(id(i) / kChunk)];
+    std::memcpy(&sample[i], from, sizeof(float)), from += sizeof(float);
+  }
+}
+
 // Ascending thresholds between lo and `below`: logits at equal steps along the row, around the one above which that
 // share of their weight lies that is wanted of the row; where none of them lies there, floats at equal steps. False
 // where no float lies between.
 bool CpuExecutor::thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const {
-  constexpr int kSample = 256;
   float sample[kSample], weight[kSample] = {};
-  int n = 0;
-  for (int64_t i = 0; i < kSample; ++i) {
-    const float z = load_scalar(row, i * row.V / kSample);
-    if (z > search.lo && z < search.below) sample[n++] = z;
-  }
+  this->sample(row, sample);
+  const int n = int(std::remove_if(sample, sample + kSample,
+                                   [&](float z) { return !(z > search.lo && z < search.below); }) -
+                    sample);
   if (!n) {
     const uint32_t bottom = ordered(search.lo), steps = ordered(search.below) - bottom;
     for (int m = 0; m < kThresholds && steps > 1; ++m)

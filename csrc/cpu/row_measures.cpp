@@ -26,17 +26,18 @@ PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
     const PairMass mass = masses(p, q);
     const float t[kCandidates] = {1, 1, 1, 1};
     double clipped_sums[kCandidates];
-    pair_.clipped_sums(t, wide_, clipped_sums);
+    pair_.clipped_sums(t, each_of_pair(false), clipped_sums);
     return {clipped_sums[0], std::max(mass.p - clipped_sums[0], 0.0), entropy(p), entropy(q)};
   }
   const int64_t V = std::max(p.row.V, q.row.V), chunks = chunk_count(V);
   std::vector<GapSums> parts(chunks);
-  for_chunks(chunks, [&](int64_t c) {
+  const auto gap_of = [&](int64_t c) {
     float of_p[kChunk], of_q[kChunk];
     const int n = chunk_size(V, c);
-    parts[c] = rows_.gap(entries(p.row, V, c, n, -HUGE_VALF, of_p), entries(q.row, V, c, n, -HUGE_VALF, of_q), n,
-                         p.stats, q.stats);
-  });
+    return rows_.gap(entries(p.row, V, c, n, -HUGE_VALF, of_p), entries(q.row, V, c, n, -HUGE_VALF, of_q), n, p.stats,
+                     q.stats);
+  };
+  for_chunks(chunks, gap_of, [&](int64_t c, const GapSums& x) { parts[c] = x; });
   PairGap gap{0, 0, p.stats.log_norm, q.stats.log_norm};
   for (const GapSums& x : parts)
     gap.tv += x.tv, gap.overlap += x.overlap, gap.entropy_p += x.surprise_p, gap.entropy_q += x.surprise_q;
@@ -56,15 +57,17 @@ double CpuExecutor::tv(const Dist& p, const Dist& q) {
 }
 
 double CpuExecutor::largest_prob(const Row& row) const {
-  double largest = 0;
-  for (int64_t c = 0; c < chunk_count(row.V); ++c) {
+  std::vector<float> largest(chunk_count(row.V));
+  const auto largest_of = [&](int64_t c) {
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
     const ChunkMax s = rows_.chunk_max(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n), nullptr);
-    if (s.bad) return NAN;
-    largest = std::max<double>(largest, s.max);
-  }
-  return largest > 0 ? largest : NAN;
+    return s.bad ? NAN : s.max;
+  };
+  for_chunks(largest.size(), largest_of, [&](int64_t c, float x) { largest[c] = x; });
+  double all = 0;
+  for (const float x : largest) all = x <= all ? all : x;  // NaN stays
+  return all > 0 ? all : NAN;
 }
 
 int64_t CpuExecutor::above(const Row& row, float least) const {

@@ -29,19 +29,8 @@ int64_t RowPair::begin(int64_t V) {
     room_.size = chunks * kChunk;
     room_.p.reset(new float[room_.size]), room_.q.reset(new float[room_.size]);
   }
-  parts_.resize(chunks * kCandidates);
+  parts_.resize(chunks);
   return chunks;
-}
-
-void RowPair::clipped_sums(const float (&t)[kCandidates], bool wide, double (&out)[kCandidates]) {
-  const int64_t chunks = chunk_count(V_);
-  for_chunks(wide, chunks, [&](int64_t c) {
-    rows_.clipped_sums(room_.p.get() + c * kChunk, room_.q.get() + c * kChunk, chunk_size(V_, c), t,
-                       &parts_[c * kCandidates]);
-  });
-  std::fill(out, out + kCandidates, 0.0);
-  for (int64_t c = 0; c < chunks; ++c)
-    for (int m = 0; m < kCandidates; ++m) out[m] += parts_[c * kCandidates + m];
 }
 
 }  // namespace specdec

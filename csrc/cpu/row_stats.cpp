@@ -7,21 +7,16 @@
 
 namespace specdec {
 
-// Takes the n logits of chunk c relative to the largest of them. False where none is kept.
-bool CpuExecutor::sum_chunk(const float* z, int64_t c, int n, float scale, float cutoff) {
-  max_[c] = rows_.max(z, n);
-  sum_[c] = 0;
-  if (!(max_[c] >= cutoff && max_[c] > -HUGE_VALF)) return false;
-  if (sums_surprise_) {
-    const ExpSums sums = rows_.exp_sums(z, n, max_[c], scale, cutoff);
-    sum_[c] = sums.sum, surprise_[c] = sums.surprise;
-  } else {
-    sum_[c] = rows_.exp_sum(z, n, max_[c], scale, cutoff);
-  }
-  return true;
+// Of n logits relative to the largest of them; a sum of 0 where none is kept.
+CpuExecutor::ChunkStats CpuExecutor::stats_of(const float* z, int n, float scale, float cutoff) const {
+  const float max = rows_.max(z, n);
+  if (!(max >= cutoff && max > -HUGE_VALF)) return {max, 0, 0};
+  if (!sums_surprise_) return {max, rows_.exp_sum(z, n, max, scale, cutoff), 0};
+  const ExpSums sums = rows_.exp_sums(z, n, max, scale, cutoff);
+  return {max, sums.sum, sums.surprise};
 }
 
-// What sum_chunk() took, relative to the row's maximum.
+// What take() took, relative to the row's maximum.
 ExpTotals CpuExecutor::total_at(float max, float scale) {
   ExpTotals total{0, 0};
   for (int64_t c = 0; c < chunks_; ++c) {
@@ -43,7 +38,7 @@ float CpuExecutor::normalise(double total) {
   return log_norm;
 }
 
-RowStats CpuExecutor::stats(const Row& row, const Filters& filters) {
+RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   chunks_ = chunk_count(row.V);
   held_ = {};
   removed_ = {};
@@ -52,32 +47,36 @@ RowStats CpuExecutor::stats(const Row& row, const Filters& filters) {
   const float scale = filters.scale();
   float* lanes = filtered && filters.top_k_on(row.V) ? lane_max_.data() : nullptr;
 
-  for_chunks(chunks_, [&](int64_t c) {
+  const auto stats_of_chunk = [&](int64_t c) {
     float buf[kChunk];
     const float* z = load_logits(row, c, buf);
     const int n = chunk_size(row.V, c);
-    if (!greedy && !filtered && sum_chunk(z, c, n, scale, -FLT_MAX)) {
-      bad_[c] = std::isnan(sum_[c]) || max_[c] == HUGE_VALF;
-      return;
+    if (!greedy && !filtered) {
+      const ChunkStats s = stats_of(z, n, scale, -FLT_MAX);
+      if (s.max == HUGE_VALF) return ChunkStats{s.max, NAN, 0};
+      if (s.sum != 0) return s;
     }
     const ChunkMax s = rows_.chunk_max(z, padded(n), lanes ? lanes + c * kPad : nullptr);
-    max_[c] = s.max;
-    bad_[c] = s.bad;
-    sum_[c] = 0;
-  });
+    return ChunkStats{s.max, s.bad ? NAN : 0.0f, 0};
+  };
+  for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, stats_width());
 
   float max = -HUGE_VALF;
   bool bad = !filters.sane();
-  for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= bad_[c];
+  for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= std::isnan(sum_[c]);
   max += 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
   if (bad || max == -HUGE_VALF) {
     const float z = row.V ? load_scalar(row, argmax_finite(row)) : -HUGE_VALF;
     return {scale, -FLT_MAX, NAN, std::isfinite(z) ? z + 0.0f : -HUGE_VALF};
   }
   if (greedy) {
-    int64_t id = (std::find(max_.begin(), max_.end(), max) - max_.begin()) * kChunk;
-    while (load_scalar(row, id) != max) ++id;
-    return {scale, max, float(id), max};
+    const int64_t c = std::find(max_.begin(), max_.end(), max) - max_.begin();
+    const auto id = [&] {
+      int64_t id = c * kChunk;
+      while (local_entry(row, id) != max) ++id;
+      return float(id);
+    };
+    return {scale, max, task_ ? task_->value_of<float>(task_->split.owner(c), id) : id(), max};
   }
 
   const float kept = filtered ? cutoff(row, filters, scale, max) : -FLT_MAX;
@@ -94,11 +93,13 @@ RowStats CpuExecutor::stats_without(const Dist& q, const Removed& removed) {
   RowStats left = q.stats;
   chunks_ = chunk_count(q.row.V);
   held_ = {}, peaks_ = {};
-  for_chunks(chunks_, [&](int64_t c) {
+  const auto stats_of_chunk = [&](int64_t c) {
     float buf[kChunk];
     const int n = chunk_size(q.row.V, c);
-    sum_chunk(without(removed, c, n, -HUGE_VALF, load_logits(q.row, c, buf), buf), c, n, left.scale, left.cutoff);
-  });
+    const float* z = without(removed, c, n, -HUGE_VALF, load_logits(q.row, c, buf), buf);
+    return stats_of(z, n, left.scale, left.cutoff);
+  };
+  for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, stats_width());
   left.max = -HUGE_VALF;
   for (int64_t c = 0; c < chunks_; ++c)
     if (sum_[c] > 0) left.max = std::max(left.max, max_[c]);

@@ -9,9 +9,28 @@
 namespace specdec {
 namespace {
 
+// Of rows spread over ranks: what a walk may want to know of its positions before it first stops, of all at once.
+void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
+  const int64_t start = a.start(b);
+  const auto ask = [&](const Side& side, int64_t i, int64_t d) {
+    if (!side.has_row(start, b, i)) return;
+    executor.ask_entry(side.at(start, b, i), d);
+    executor.ask_ahead([&] { side.dist(executor, start, b, i); });
+  };
+  for (int64_t i = 0; i <= a.drafted(b); ++i) {
+    const bool drafted = a.has_draft(b, i);
+    const int64_t d = drafted ? a.draft_token(b, i) : -1;
+    executor.expect_entropy(drafted && a.by_rule(b) && reads_entropy(a.rules[b]));
+    if (drafted || !a.gives_bonus(b, i)) ask(a.target, i, d);
+    if (drafted ? !a.draft.is_one_hot(start, b, i) : reads_draft(a, b, i)) ask(a.draft, i, d);
+  }
+  executor.forget();
+}
+
 void run(const VerifyChain& a, const Tensor&) {
   const int64_t present = a.present.of(a.B);
   for_requests(present, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuExecutor& executor, int64_t b) {
+    if (executor.is_sharded()) ask_ahead(executor, a, b);
     if (!a.by_rule(b)) return verify_chain(executor, a, b);
     std::vector<Position> positions(positions_of(a));
     verify_request(executor, a, b, positions.data());

@@ -7,9 +7,30 @@
 namespace specdec {
 namespace {
 
+// Of rows spread over ranks: what a walk may want to know of its nodes before it first stops, of all at once.
+void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
+  std::vector<std::vector<int64_t>> tokens(a.N);  // of each node's children
+  for (int64_t n = 1; n < a.N; ++n)
+    if (!a.bad_parent(b, n) && a.parents.at(b, n) >= 0) tokens[a.parents.at(b, n)].push_back(a.node_tokens.at(b, n));
+  const auto ask = [&](const Side& side, int64_t row, const std::vector<int64_t>& of) {
+    if (!side.rows || row < 0 || row >= side.per_request) return;
+    for (const int64_t d : of) executor.ask_entry(side.at(-1, b, row), d);
+    if (a.method != Method::kGreedy) executor.ask_ahead([&] { side.dist(executor, -1, b, row); });
+  };
+  for (int64_t n = 0; n < a.N; ++n) {
+    const int64_t parent = a.parents.at(b, n);
+    ask(a.target, a.target_row ? a.target_row.at(b, n) : n, tokens[n]);
+    if (n == 0 || parent < 0 || a.bad_parent(b, n)) continue;
+    if (a.method == Method::kTargetOnly || a.method == Method::kGreedy) continue;  // no draft's law is looked at
+    ask(a.draft, a.draft_row ? a.draft_row.at(b, n) : parent, tokens[parent]);
+  }
+  executor.forget();
+}
+
 void run(const VerifyTree& a, const Tensor&) {
   const int64_t present = a.present.of(a.B);
   for_requests(present, a.widest(), [&](CpuExecutor& executor, int64_t b) {
+    if (executor.is_sharded()) ask_ahead(executor, a, b);
     std::vector<Subtraction> subtractions(a.most_subtractions());
     std::vector<NodeDist> dists(a.rules ? a.N : 0);
     std::vector<Frame> frames(a.method == Method::kTraversal ? a.frames() : 0);

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of a sharded vocabulary tell each other, and the ops that specdec_kernels.distributed makes a call of.
+#include "shards.h"
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <bit>
+#include <memory>
+#include <mutex>
+
+namespace specdec {
+
+char* ShardTask::post(size_t bytes, std::function<void(const char*, size_t)> take) {
+  posts_.push_back({std::vector<char>(bytes), std::move(take)});
+  return posts_.back().mine.data();
+}
+
+ShardTask::RowAsked ShardTask::asked_of(const Row& row, const Filters& filters, bool entropy) {
+  const auto bits = [](float x) { return int64_t(std::bit_cast<uint32_t>(x)); };
+  const RowKey key{int64_t(row.data),     row.V << 1 | entropy, bits(filters.temperature), filters.top_k,
+                   bits(filters.top_p), bits(filters.min_p)};
+  return {*this, rows_[key]};
+}
+
+float ShardTask::entry(const Row& row, int64_t v) {
+  Entry& entry = entry_of(row, v);
+  if (entry.known) return entry.z;
+  if (!entry.asked) {
+    const int64_t owner = split.owner(v / kChunk);
+    char* mine = post(sizeof(float), [&entry, owner](const char* all, size_t) {
+      entry.known = true;
+      std::memcpy(&entry.z, all + owner * sizeof(float), sizeof(float));
+    });
+    if (owner == split.rank) {
+      const float z = local_entry(row, v);
+      std::memcpy(mine, &z, sizeof(float));
+    }
+  }
+  entry.asked = true;
+  throw Unanswered{};
+}
+
+size_t ShardTask::size() const {
+  size_t n = 0;
+  for (const Post& post : posts_) n += post.mine.size();
+  return n;
+}
+
+void ShardTask::write(char* mine) const {
+  for (const Post& post : posts_) mine = std::copy(post.mine.begin(), post.mine.end(), mine);
+}
+
+void ShardTask::answer(const char* all, size_t stride) {
+  for (const Post& post : posts_) {
+    const size_t n = post.mine.size();
+    std::vector<char> of_ranks(split.ranks() * n);
+    for (int64_t r = 0; r < split.ranks(); ++r) std::copy_n(all + r * stride, n, of_ranks.data() + r * n);
+    post.take(of_ranks.data(), of_ranks.size());
+    all += n;
+  }
+  posts_.clear();
+  own_.asked = false;
+  for (auto& [_, stream] : rows_) stream.asked = false;
+}
+
+size_t ShardedCall::size() const {
+  size_t n = 0;
+  for (const ShardTask& task : tasks_) n += task.size();
+  return n;
+}
+
+void ShardedCall::write(char* mine) const {
+  for (const ShardTask& task : tasks_) task.write(mine), mine += task.size();
+}
+
+void ShardedCall::answer(const char* all) {
+  const size_t stride = size();
+  for (ShardTask& task : tasks_) {
+    const size_t n = task.size();
+    task.answer(all, stride);
+    all += n;
+  }
+}
+
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+std::mutex calls_mutex;
+std::map<int64_t, std::unique_ptr<ShardedCall>> calls;
+
+ShardedCall& call_of(int64_t handle) {
+  const std::lock_guard lock(calls_mutex);
+  const auto found = calls.find(handle);
+  if (found == calls.end()) throw std::runtime_error("specdec_shards: no such call");
+  return *found->second;
+}
+
+int64_t open(const std::vector<int64_t>& first, int64_t rank) {
+  static int64_t last = 0;
+  const std::lock_guard lock(calls_mutex);
+  calls[++last] = std::make_unique<ShardedCall>(Split{rank, first});
+  sharded_calls.fetch_add(1);
+  return last;
+}
+
+void close(int64_t handle) {
+  const std::lock_guard lock(calls_mutex);
+  if (calls.erase(handle)) sharded_calls.fetch_sub(1);
+}
+
+void enter(int64_t handle) { ShardedCall::current() = &call_of(handle); }
+
+Tensor leave(int64_t handle) {
+  ShardedCall::current() = nullptr;
+  const ShardedCall& call = call_of(handle);
+  const int64_t size[] = {int64_t(call.size())};
+  Tensor mine = torch::stable::empty({size, 1}, ScalarType::Byte);
+  call.write(static_cast<char*>(mine.mutable_data_ptr()));
+  return mine;
+}
+
+void answer(int64_t handle, const Tensor& all) {
+  call_of(handle).answer(static_cast<const char*>(all.const_data_ptr()));
+}
+
+// Rows of V entries of which those from `begin` on lie in `local`; where the others would lie there is something else.
+Tensor rows(const Tensor& local, int64_t begin, int64_t V) {
+  std::vector<int64_t> sizes(local.sizes().begin(), local.sizes().end());
+  const std::vector<int64_t> strides(local.strides().begin(), local.strides().end());
+  sizes.back() = V;
+  const intptr_t base = intptr_t(local.const_data_ptr()) - begin * intptr_t(local.element_size());
+  return torch::stable::from_blob(reinterpret_cast<void*>(base), {sizes.data(), sizes.size()},
+                                  {strides.data(), strides.size()}, local.device(), local.scalar_type());
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(specdec_shards, m) {
+  m.def("open(int[] first, int rank) -> int");
+  m.def("close(int call) -> ()");
+  m.def("enter(int call) -> ()");
+  m.def("leave(int call) -> Tensor");
+  m.def("answer(int call, Tensor all) -> ()");
+  m.def("rows(Tensor local, int begin, int V) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(specdec_shards, CompositeExplicitAutograd, m) {
+  m.impl("open", TORCH_BOX(&open));
+  m.impl("close", TORCH_BOX(&close));
+  m.impl("enter", TORCH_BOX(&enter));
+  m.impl("leave", TORCH_BOX(&leave));
+  m.impl("answer", TORCH_BOX(&answer));
+  m.impl("rows", TORCH_BOX(&rows));
+}
+
+}  // namespace specdec

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows that no process holds whole: each of R ranks has some chunks of every row, and the ranks tell each other records
+// of chunks, never a row.
+//
+// An op is called again and again with the same arguments. Where a walk wants what other ranks hold, its task posts
+// this rank's share and the walk stops; between two calls the posts of all tasks go around, and the next time the walk
+// finds the answer there and goes on. All ranks see the same answers, so all walks go the same way, and what is made of
+// the answers is made by the code that a whole row's chunks go through: the results are the same bits.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "../core/filters.h"
+#include "../core/row.h"
+
+namespace specdec {
+
+// Which chunks lie where: rank r has those of [first[r], first[r + 1]).
+struct Split {
+  int64_t rank = 0;
+  std::vector<int64_t> first;
+
+  int64_t ranks() const { return int64_t(first.size()) - 1; }
+  int64_t begin(int64_t r, int64_t chunks) const { return std::min(first[r], chunks); }
+  int64_t begin(int64_t chunks) const { return begin(rank, chunks); }
+  int64_t end(int64_t chunks) const { return begin(rank + 1, chunks); }
+  int64_t owner(int64_t c) const {
+    return std::upper_bound(first.begin(), first.end() - 1, c) - first.begin() - 1;
+  }
+  bool has(int64_t c) const { return owner(c) == rank; }
+  // Of one rank, in rows of so many chunks
+  int64_t most(int64_t chunks) const {
+    int64_t n = 0;
+    for (int64_t r = 0; r < ranks(); ++r) n = std::max(n, begin(r + 1, chunks) - begin(r, chunks));
+    return n;
+  }
+};
+
+// Thrown where a walk cannot go on before others have answered.
+struct Unanswered {};
+
+// One request: what it asked, in the order it asked.
+class ShardTask final : public RemoteEntries {
+ public:
+  explicit ShardTask(const Split& split) : split(split) {}
+
+  const Split& split;
+
+  // The walk begins anew.
+  void restart() { of_rows_ = 0, own_.next = 0, stream_ = &own_; }
+
+  // What every rank put into `bytes` bytes of its own by fill(bytes of this rank, zero before): [ranks, bytes]
+  template <class Fill>
+  const char* exchange(size_t bytes, const Fill& fill) {
+    Stream& stream = *stream_;
+    if (stream.next < stream.answers.size()) return stream.answers[stream.next++].data();
+    if (!stream.asked) fill(post(bytes, [&stream](const char* all, size_t n) { stream.answers.emplace_back(all, all + n); }));
+    stream.asked = true;
+    throw Unanswered{};
+  }
+  // One value, which a rank has
+  template <class T, class Make>
+  T value_of(int64_t owner, const Make& make) {
+    const char* all = exchange(sizeof(T), [&](char* mine) {
+      if (owner != split.rank) return;
+      const T x = make();
+      std::memcpy(mine, &x, sizeof(T));
+    });
+    T x;
+    std::memcpy(&x, all + owner * sizeof(T), sizeof(T));
+    return x;
+  }
+  // take(c, f(c)) for all chunks; the first `width` bytes of a T go around. f leaves something behind that is wanted
+  // again: then it is called although others have answered.
+  template <class F, class Take>
+  void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width, bool leaves) {
+    using T = decltype(f(0));
+    const int64_t begin = split.begin(chunks), end = split.end(chunks);
+    const size_t bytes = size_t(split.most(chunks)) * width;
+    if (leaves && stream_->answered()) {
+      for (int64_t c = begin; c < end; ++c) f(c);
+    }
+    const char* all = exchange(bytes, [&](char* mine) {
+      for (int64_t c = begin; c < end; ++c) {
+        const T x = f(c);
+        std::memcpy(mine + (c - begin) * width, &x, width);
+      }
+    });
+    for (int64_t r = 0; r < split.ranks(); ++r) {
+      for (int64_t c = split.begin(r, chunks); c < split.begin(r + 1, chunks); ++c) {
+        T x{};
+        std::memcpy(&x, all + r * bytes + (c - split.begin(r, chunks)) * width, width);
+        take(c, x);
+      }
+    }
+  }
+
+  float entry(const Row& row, int64_t v) override;
+  void know(const Row& row, int64_t v, float z) { entry_of(row, v) = {true, true, z}; }
+
+  // What is asked of a row for its stats is asked once, whenever and how often a walk wants them.
+  struct RowAsked;
+  RowAsked asked_of(const Row& row, const Filters& filters, bool entropy);
+
+  // What this rank has to say, [size()], and the answers to all of it, [ranks, stride], from `all` on
+  size_t size() const;
+  void write(char* mine) const;
+  void answer(const char* all, size_t stride);
+  bool waits() const { return !posts_.empty(); }
+
+ private:
+  struct Stream {
+    std::vector<std::vector<char>> answers;  // [ranks, bytes] each
+    size_t next = 0;
+    bool asked = false;
+    bool answered() const { return next < answers.size(); }
+  };
+  struct Entry {
+    bool asked = false, known = false;
+    float z = 0;
+  };
+  struct Post {
+    std::vector<char> mine;
+    std::function<void(const char* all, size_t n)> take;
+  };
+  using RowKey = std::array<int64_t, 6>;
+
+  char* post(size_t bytes, std::function<void(const char*, size_t)> take);
+  Entry& entry_of(const Row& row, int64_t v) { return entries_[{row.data, row.V, v}]; }
+
+  Stream own_, *stream_ = &own_;
+  std::map<RowKey, Stream> rows_;
+  std::map<std::tuple<const void*, int64_t, int64_t>, Entry> entries_;
+  std::vector<Post> posts_;
+  int of_rows_ = 0;
+
+  friend struct RowAsked;
+};
+
+struct ShardTask::RowAsked {
+  ShardTask& task;
+  Stream* before;
+  RowAsked(const RowAsked&) = delete;
+  RowAsked(ShardTask& task, Stream& of) : task(task), before(task.stream_) { task.stream_ = &of, of.next = 0; }
+  ~RowAsked() { task.stream_ = before; }
+};
+
+// All calls of one op with the same arguments.
+class ShardedCall {
+ public:
+  explicit ShardedCall(Split split) : split_(std::move(split)) {}
+
+  // The one that this thread's ops belong to; null where rows are whole.
+  static ShardedCall*& current() {
+    static thread_local ShardedCall* call = nullptr;
+    return call;
+  }
+
+  ShardTask& task(int64_t i) {
+    while (int64_t(tasks_.size()) <= i) tasks_.emplace_back(split_);
+    return tasks_[i];
+  }
+  size_t size() const;
+  void write(char* mine) const;
+  void answer(const char* all);  // [ranks, size()]
+
+ private:
+  Split split_;
+  std::deque<ShardTask> tasks_;  // in their order, which is the same on all ranks
+};
+
+// walk(), as far as it comes.
+template <class Walk>
+void walk_sharded(ShardTask& task, const Walk& walk) {
+  struct Here {
+    explicit Here(ShardTask* task) { remote_entries = task; }
+    ~Here() { remote_entries = nullptr; }
+  } here(&task);
+  task.restart();
+  try {
+    walk();
+  } catch (const Unanswered&) {
+  }
+}
+
+}  // namespace specdec

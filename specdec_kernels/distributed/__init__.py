@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verification where no rank holds a row: logits split by vocabulary over the ranks of a process group.
+
+Every rank calls the same function with the same arguments, its own slice of the rows apart, and every rank gets all
+results: bit for bit those of the op of the same name on whole rows. Ranks tell each other records of chunks, never a
+row (docs/sharded.md).
+"""
+
+from specdec_kernels.distributed.ops import (
+    kseq_rho as kseq_rho,
+    row_gap as row_gap,
+    row_stats as row_stats,
+    sample as sample,
+    verify_chain as verify_chain,
+    verify_tree as verify_tree,
+)
+from specdec_kernels.distributed.shards import Shards as Shards, Traffic as Traffic

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first round of a call: that all ranks make the same one. Its size is fixed, so it cannot hang on what differs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+
+OPS = ("verify_chain", "verify_tree", "row_stats", "sample", "row_gap", "kseq_rho")
+SLOTS = 64  # int64 each: the op, whether the rank can make the call, then its arguments
+
+
+def digest(*parts) -> int:
+    """Of tensors by what they hold, and of anything else by its repr."""
+    found = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            found.update(repr((part.dtype, tuple(part.shape))).encode())
+            found.update(part.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        elif isinstance(part, (tuple, list)):
+            found.update(digest(*part).to_bytes(8, "little", signed=True))
+        else:
+            found.update(repr(part).encode())
+    return int.from_bytes(found.digest(), "little", signed=True)
+
+
+def gather(op: str, shards, mine: torch.Tensor) -> torch.Tensor:
+    """[ranks, n] of every rank's [n]"""
+    everyone = mine.new_empty(shards.ranks * mine.numel())
+    try:
+        dist.all_gather_into_tensor(everyone, mine, group=shards.group)
+    except RuntimeError as error:
+        raise lost(op, error) from error
+    shards.traffic.rounds += 1
+    shards.traffic.gathered += everyone.numel() * everyone.element_size()
+    return everyone.view(shards.ranks, -1)
+
+
+def lost(op: str, error: Exception) -> RuntimeError:
+    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return RuntimeError(
+        f"{op}: all ranks must answer within the process group's timeout, got none from one of them: {first_line}"
+    )
+
+
+def agree(op: str, shards, arguments: Mapping[str, object], problem: Exception | None) -> None:
+    """Raises on every rank where one of them makes another call, or cannot make its own (`problem`)."""
+    mine = torch.zeros(SLOTS, dtype=torch.int64)
+    mine[0], mine[1] = OPS.index(op), problem is not None
+    for i, value in enumerate(arguments.values()):
+        mine[2 + i] = digest(value)
+    everyone = gather(op, shards, mine).tolist()
+    if problem is not None:
+        raise problem
+    for rank, theirs in enumerate(everyone):
+        if theirs[1]:
+            raise RuntimeError(f"{op}: all ranks must be able to make the call, got an error on rank {rank}")
+        if theirs[0] != mine[0]:
+            raise RuntimeError(f"{op}: all ranks must call the same op, got {OPS[theirs[0]]} on rank {rank}")
+    for i, name in enumerate(arguments):
+        values = [theirs[2 + i] for theirs in everyone]
+        if len(set(values)) > 1:
+            other = next(r for r, x in enumerate(values) if x != values[0])
+            raise RuntimeError(f"{op}: {name} must be the same on all ranks, got another one on rank {other} than on 0")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops of the same names, of rows that are split over ranks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+
+import torch
+
+import specdec_kernels as whole
+from specdec_kernels.distributed.agreement import agree, gather
+from specdec_kernels.distributed.shards import Shards, slices
+from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
+
+_DOC = """``specdec_kernels.{op}`` of rows that are split over the ranks of a process group; a collective.
+
+    Every rank gives the same arguments, but of {rows} its own slice [..., shards.size], and gets the same results: bit
+    for bit those of ``specdec_kernels.{op}`` on the whole rows, which no rank ever holds.
+
+    Args:
+        shards: how the vocabulary{of_target} is split, a ``Shards``.{draft_shards}
+        Everything else: as for ``specdec_kernels.{op}``.
+
+    Raises:
+        As ``specdec_kernels.{op}``, on every rank. RuntimeError on every rank where one of them gives another argument
+        (which is named), cannot make the call, or is gone: then within the process group's timeout.
+        NotImplementedError where rows are not on the CPU: what chunks tell each other is CPU code so far.
+
+    Example:
+        >>> out = distributed.{op}({example}, shards=shards)
+    """
+_OF_DRAFT = """
+        draft_shards: how the draft's is; None: every rank has {draft} whole. Where slices are not the target's
+            the entries that lie elsewhere are moved before the call."""
+
+
+def _over_ranks(function: Callable, target: str, draft: str | None, example: str) -> Callable:
+    op, signature = function.__name__, inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args, shards: Shards, draft_shards: Shards | None = None, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        sides = {target: shards}
+        if draft and arguments[draft] is not None:
+            sides[draft] = draft_shards
+        shards.traffic.calls += 1
+        _agree(op, arguments, sides, shards)
+        first = shards.chunk_owners()
+        kept = {name: _rows(arguments[name], of, shards, first) for name, of in sides.items()}
+        arguments.update({name: rows for name, (_, rows) in kept.items()})
+        return _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
+
+    rows = target if draft is None else f"{target} (and {draft}, where draft_shards are given)"
+    call.__doc__ = _DOC.format(
+        op=op,
+        rows=rows,
+        example=example,
+        of_target=" of " + target if draft else "",
+        draft_shards=_OF_DRAFT.format(draft=draft) if draft else "",
+    )
+    call.__annotations__ = function.__annotations__ | {"shards": Shards}
+    return call
+
+
+def _problem(op, name, rows, of) -> Exception | None:
+    """With the rows that this rank alone has"""
+    if not isinstance(rows, torch.Tensor):
+        return TypeError(f"{op}: {name} must be a tensor, got {type(rows).__name__}")
+    if rows.device.type != "cpu":
+        return NotImplementedError(f"{op}: {name} must be on the CPU where its vocabulary is split, got {rows.device}")
+    if of is not None and (rows.dim() < 1 or rows.size(-1) != of.size):
+        return ValueError(f"{op}: {name} must have this rank's {of.size} entries of each row, got {list(rows.shape)}")
+    return None
+
+
+def _agree(op, arguments, sides, shards):
+    """What all ranks are given alike; of rows, all but the entries."""
+    problems = [_problem(op, name, arguments[name], of) for name, of in sides.items()]
+    problem = next((x for x in problems if x), None)
+    same = dict(arguments, shards=(shards.vocab_size, shards.bounds), instructions=whole.backends.cpu_isa())
+    for name, of in sides.items():
+        rows = arguments[name]
+        lead = (tuple(rows.shape[:-1]), rows.dtype) if isinstance(rows, torch.Tensor) else None
+        same[name] = (lead, (of.vocab_size, of.bounds) if of else rows.size(-1) if lead else None)
+    agree(op, shards, same, problem)
+
+
+def _rows(rows, of, shards, first):
+    """Rows that say they are whole, and what they are made of: this rank's chunks."""
+    rows = rows.detach()
+    V = of.vocab_size if of else rows.size(-1)
+    to = slices(V, first)
+    begin, end = to[shards.rank], to[shards.rank + 1]
+    mine = of.rearranged(rows, to) if of else rows[..., begin:end]
+    if begin == end:  # nothing of it is read, but each row has an address of its own
+        mine, begin = rows.new_empty((*rows.shape[:-1], 1)), 0
+    return mine, torch.ops.specdec_shards.rows(mine, begin, V)
+
+
+def _rounds(op, shards, first, call):
+    """The call again and again, each time with more of what other ranks know, until nothing is asked any more."""
+    ops = torch.ops.specdec_shards
+    handle = ops.open([*first[:-1], MAX_VOCABULARY // CHUNK], shards.rank)  # a draft's vocabulary may be the larger
+    try:
+        while True:
+            ops.enter(handle)
+            try:
+                found = call()
+            finally:
+                mine = ops.leave(handle)
+            if mine.numel() == 0:
+                return found
+            ops.answer(handle, gather(op, shards, mine))
+    finally:
+        ops.close(handle)
+
+
+verify_chain = _over_ranks(
+    whole.verify_chain, "target_logits", "draft_logits", "target_logits, draft_tokens, draft_logits, seed=s, offset=o"
+)
+verify_tree = _over_ranks(
+    whole.verify_tree, "target_logits", "draft_logits", 'tree, target_logits, method="target_only", seed=s, offset=o'
+)
+row_stats = _over_ranks(whole.row_stats, "logits", None, "logits, temperature=0.7")
+sample = _over_ranks(whole.sample, "logits", None, "logits, seed=s, offset=o")
+row_gap = _over_ranks(whole.row_gap, "p", "q", "p, q, p_stats, q_stats")
+kseq_rho = _over_ranks(whole.kseq_rho, "p", "q", "p, q, 4, p_stats, q_stats")

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of a vocabulary lies on which rank, and the few entries that change hands before a call.
+
+Sums over a row are made of chunks of 1,024 entries, so a chunk has to lie on one rank. Where a slice ends inside one,
+the rank that holds the most of it is handed the rest: at most 1,023 entries a row and boundary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+import torch
+import torch.distributed as dist
+
+from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
+
+
+@dataclass
+class Traffic:
+    """What the calls so far have cost, the same on every rank."""
+
+    calls: int = 0
+    rounds: int = 0  # collectives, one after the other
+    gathered: int = 0  # bytes that all ranks together told each other, as every rank holds them in the end
+    moved: int = 0  # bytes of entries that changed hands
+
+    @property
+    def bytes(self) -> int:
+        return self.gathered + self.moved
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A vocabulary split over the ranks of a process group: rank r holds the ids [bounds[r], bounds[r + 1]).
+
+    Args:
+        vocab_size: V, of whole rows.
+        bounds: R + 1 ascending ids from 0 to V; a rank may have none. None: as even as can be, the first ranks with
+            one more (what ``torch.tensor_split`` gives). Multiples of 1,024 cost nothing on top; others, see above.
+        group: a ``torch.distributed`` process group; None: the default one.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
+    Example:
+        >>> shards = Shards(151_936)  # on each of 4 ranks
+        >>> shards.bounds
+        (0, 37984, 75968, 113952, 151936)
+    """
+
+    vocab_size: int
+    bounds: tuple[int, ...] | None = None
+    group: dist.ProcessGroup | None = None
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+
+    def __post_init__(self):
+        V, R = self.vocab_size, self.ranks
+        if not isinstance(V, int) or not 1 <= V <= MAX_VOCABULARY:
+            raise ValueError(f"Shards: vocab_size must be in [1, 2^24], got {V}")
+        if self.bounds is None:
+            sizes = [V // R + (r < V % R) for r in range(R)]
+            object.__setattr__(self, "bounds", tuple(accumulate(sizes, initial=0)))
+        bounds = tuple(int(b) for b in self.bounds)
+        if len(bounds) != R + 1 or bounds[0] != 0 or bounds[-1] != V or any(a > b for a, b in pairwise(bounds)):
+            raise ValueError(f"Shards: bounds must be {R + 1} ascending ids from 0 to {V}, got {bounds}")
+        object.__setattr__(self, "bounds", bounds)
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank(self.group)
+
+    @property
+    def ranks(self) -> int:
+        return dist.get_world_size(self.group)
+
+    @property
+    def size(self) -> int:
+        """Entries of a row that lie on this rank."""
+        return self.bounds[self.rank + 1] - self.bounds[self.rank]
+
+    def chunk_owners(self) -> tuple[int, ...]:
+        """R + 1 numbers of chunks: rank r has those from its own up to the next one's."""
+
+        def owner(chunk):
+            begin, end = chunk * CHUNK, min((chunk + 1) * CHUNK, self.vocab_size)
+            held = [min(b, end) - max(a, begin) for a, b in pairwise(self.bounds)]
+            return held.index(max(held))
+
+        owners = [owner(c) for c in range(-(-self.vocab_size // CHUNK))]
+        return tuple(sum(o < r for o in owners) for r in range(self.ranks + 1))
+
+    def rearranged(self, rows: torch.Tensor, to: tuple[int, ...]) -> torch.Tensor:
+        """This rank's slice [..., size] of rows, as it is where `to` are the bounds: what moves is sent."""
+        moves = [overlap(self.bounds, to, r, s) for r in range(self.ranks) for s in range(self.ranks) if r != s]
+        if not any(end > begin for begin, end in moves):
+            return rows  # on all ranks alike
+        me, lead = self.rank, rows.shape[:-1]
+        mine = self.bounds[me]
+        flat = rows.reshape(-1, rows.size(-1))
+
+        def piece(begin, end):
+            return flat[:, begin - mine : end - mine]
+
+        leaves = [overlap(self.bounds, to, me, s) if s != me else (0, 0) for s in range(self.ranks)]
+        comes = [overlap(self.bounds, to, r, me) if r != me else (0, 0) for r in range(self.ranks)]
+        width = flat.size(0) * rows.element_size()
+        sent = [(end - begin) * width for begin, end in leaves]
+        received = [(end - begin) * width for begin, end in comes]
+        out = torch.cat([piece(*x).contiguous().view(torch.uint8).flatten() for x in leaves if x[1] > x[0]] or [_NONE])
+        come = torch.empty(sum(received), dtype=torch.uint8)
+        dist.all_to_all_single(come, out, received, sent, group=self.group)
+        self.traffic.rounds += 1
+        self.traffic.moved += sum(end - begin for begin, end in moves) * width
+
+        parts = [part.view(rows.dtype).view(flat.size(0), -1) for part in come.split(received)]
+        kept = overlap(self.bounds, to, me, me)
+        parts[me] = piece(*kept) if kept[1] > kept[0] else flat[:, :0]
+        return torch.cat(parts, -1).view(*lead, -1)
+
+
+_NONE = torch.empty(0, dtype=torch.uint8)
+
+
+def slices(vocab_size: int, first: tuple[int, ...]) -> tuple[int, ...]:
+    """The ids where the chunks [first[r], first[r + 1]) begin; the last rank has all behind."""
+    return (*(min(c * CHUNK, vocab_size) for c in first[:-1]), vocab_size)
+
+
+def overlap(bounds, to, r, s) -> tuple[int, int]:
+    """The ids that lie on rank r by `bounds` and on rank s by `to`; (0, 0) where there are none."""
+    begin, end = max(bounds[r], to[s]), min(bounds[r + 1], to[s + 1])
+    return (begin, end) if begin < end else (0, 0)
