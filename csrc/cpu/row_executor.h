@@ -284,10 +284,11 @@ void for_rows(int64_t N, int64_t V, const Walk& walk) {
 // As for_requests, of rows that are spread over ranks.
 template <class Walk>
 void for_tasks(ShardedCall& call, int64_t B, int64_t V, const Walk& walk) {
-  if (B > 0) call.task(B - 1);
+  std::deque<ShardTask>* tasks = call.tasks(B);
+  if (!tasks) return;
   for_rows(B, V, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-      ShardTask& task = call.task(b);
+      ShardTask& task = (*tasks)[b];
       CpuExecutor executor(V, false, &task);
       walk_sharded(task, [&] { walk(executor, b); });
     }

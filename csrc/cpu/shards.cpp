@@ -65,22 +65,34 @@ void ShardTask::answer(const char* all, size_t stride) {
   for (auto& [_, stream] : rows_) stream.asked = false;
 }
 
+std::deque<ShardTask>* ShardedCall::tasks(int64_t B) {
+  bool waits = false;
+  for_tasks([&](const ShardTask& task) { waits |= task.waits(); });
+  if (waits) return nullptr;
+  if (op_ == ops_.size()) ops_.emplace_back();
+  std::deque<ShardTask>& tasks = ops_[op_++];
+  while (int64_t(tasks.size()) < B) tasks.emplace_back(split_);
+  return &tasks;
+}
+
 size_t ShardedCall::size() const {
   size_t n = 0;
-  for (const ShardTask& task : tasks_) n += task.size();
+  for_tasks([&](const ShardTask& task) { n += task.size(); });
   return n;
 }
 
 void ShardedCall::write(char* mine) const {
-  for (const ShardTask& task : tasks_) task.write(mine), mine += task.size();
+  for_tasks([&](const ShardTask& task) { task.write(mine), mine += task.size(); });
 }
 
 void ShardedCall::answer(const char* all) {
   const size_t stride = size();
-  for (ShardTask& task : tasks_) {
-    const size_t n = task.size();
-    task.answer(all, stride);
-    all += n;
+  for (auto& tasks : ops_) {
+    for (ShardTask& task : tasks) {
+      const size_t n = task.size();
+      task.answer(all, stride);
+      all += n;
+    }
   }
 }
 
@@ -112,7 +124,10 @@ void close(int64_t handle) {
   if (calls.erase(handle)) sharded_calls.fetch_sub(1);
 }
 
-void enter(int64_t handle) { ShardedCall::current() = &call_of(handle); }
+void enter(int64_t handle) {
+  ShardedCall::current() = &call_of(handle);
+  ShardedCall::current()->restart();
+}
 
 Tensor leave(int64_t handle) {
   ShardedCall::current() = nullptr;

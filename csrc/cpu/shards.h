@@ -161,17 +161,24 @@ class ShardedCall {
     return call;
   }
 
-  ShardTask& task(int64_t i) {
-    while (int64_t(tasks_.size()) <= i) tasks_.emplace_back(split_);
-    return tasks_[i];
-  }
+  // A call of the function begins, which may call several ops.
+  void restart() { op_ = 0; }
+  // The B tasks of the next op; none where an op before it waits, whose results are not there yet.
+  std::deque<ShardTask>* tasks(int64_t B);
   size_t size() const;
   void write(char* mine) const;
   void answer(const char* all);  // [ranks, size()]
 
  private:
+  template <class F>
+  void for_tasks(const F& f) const {
+    for (const auto& tasks : ops_)
+      for (const ShardTask& task : tasks) f(task);
+  }
+
   Split split_;
-  std::deque<ShardTask> tasks_;  // in their order, which is the same on all ranks
+  std::deque<std::deque<ShardTask>> ops_;  // in their order, which is the same on all ranks
+  size_t op_ = 0;
 };
 
 // walk(), as far as it comes.

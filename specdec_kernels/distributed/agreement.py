@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 OPS = ("verify_chain", "verify_tree", "row_stats", "sample", "row_gap", "kseq_rho")
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.13
 SLOTS = 64  # int64 each: the op, whether the rank can make the call, then its arguments
 
 
@@ -31,7 +32,7 @@ def gather(op: str, shards, mine: torch.Tensor) -> torch.Tensor:
     """[ranks, n] of every rank's [n]"""
     everyone = mine.new_empty(shards.ranks * mine.numel())
     try:
-        dist.all_gather_into_tensor(everyone, mine, group=shards.group)
+        _all_gather(everyone, mine, group=shards.group)
     except RuntimeError as error:
         raise lost(op, error) from error
     shards.traffic.rounds += 1

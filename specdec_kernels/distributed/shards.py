@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from math import prod
 
 import torch
 import torch.distributed as dist
@@ -97,14 +98,15 @@ class Shards:
             return rows  # on all ranks alike
         me, lead = self.rank, rows.shape[:-1]
         mine = self.bounds[me]
-        flat = rows.reshape(-1, rows.size(-1))
+        n = prod(lead)
+        flat = rows.reshape(n, rows.size(-1))
 
         def piece(begin, end):
             return flat[:, begin - mine : end - mine]
 
         leaves = [overlap(self.bounds, to, me, s) if s != me else (0, 0) for s in range(self.ranks)]
         comes = [overlap(self.bounds, to, r, me) if r != me else (0, 0) for r in range(self.ranks)]
-        width = flat.size(0) * rows.element_size()
+        width = n * rows.element_size()
         sent = [(end - begin) * width for begin, end in leaves]
         received = [(end - begin) * width for begin, end in comes]
         out = torch.cat([piece(*x).contiguous().view(torch.uint8).flatten() for x in leaves if x[1] > x[0]] or [_NONE])
@@ -113,10 +115,10 @@ class Shards:
         self.traffic.rounds += 1
         self.traffic.moved += sum(end - begin for begin, end in moves) * width
 
-        parts = [part.view(rows.dtype).view(flat.size(0), -1) for part in come.split(received)]
+        parts = [x.view(rows.dtype).view(n, end - begin) for x, (begin, end) in zip(come.split(received), comes)]
         kept = overlap(self.bounds, to, me, me)
         parts[me] = piece(*kept) if kept[1] > kept[0] else flat[:, :0]
-        return torch.cat(parts, -1).view(*lead, -1)
+        return torch.cat(parts, -1).view(*lead, to[me + 1] - to[me])
 
 
 _NONE = torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops on rows that are split over ranks give what they give on whole rows, bit for bit, on every rank."""
+
+import pytest
+import torch
+from support import sharded_cases
+from support.ranks import Ranks
+from support.surface import plain, tensors
+from support.tiers import TIER
+
+CALLS = 10_000 if TIER == "all" else 240
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+def ranks(request):
+    group = Ranks(request.param)
+    yield group
+    group.stop()
+
+
+def sharded(rank, op, args, splits):
+    from specdec_kernels import distributed
+
+    shards = [distributed.Shards(V, bounds) for V, bounds in splits.values()]
+    mine = dict(args)
+    for name, of in zip(splits, shards):
+        mine[name] = args[name][..., of.bounds[rank] : of.bounds[rank + 1]]
+    draft = {"draft_shards": shards[1]} if len(shards) > 1 else {}
+    return getattr(distributed, op)(**mine, shards=shards[0], **draft)
+
+
+def outcome(function, *args, **kwargs):
+    """What a call gives or says; NaN is NaN."""
+    try:
+        return [plain(x) for x in tensors(function(*args, **kwargs))]
+    except RuntimeError as error:
+        return str(error)
+
+
+def differ(rank, first, last, n):
+    """The calls whose results are not those on whole rows."""
+    import specdec_kernels as sk
+
+    found = []
+    for seed in range(first, last):
+        op, args, splits = sharded_cases.call(seed, n)
+        want = outcome(getattr(sk, op), **args)
+        got = outcome(sharded, rank, op, args, splits)
+        if isinstance(want, str) or isinstance(got, str):
+            same = got == want
+        else:
+            same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(got, want, strict=True))
+        if not same:
+            found.append((seed, op, splits, got, want))
+    return found
+
+
+def test_every_op_as_on_whole_rows(ranks):
+    each = CALLS // 4
+    first = ranks.n * each
+    for rank, found in enumerate(ranks.call(differ, first, first + each, ranks.n)):
+        assert not isinstance(found, Exception), found
+        assert found == [], (rank, len(found), found[0])

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls at random for rows that are split over ranks: a number makes the same call everywhere."""
+
+import numpy as np
+import torch
+from support import cases, rule_cases, tree_cases
+
+import specdec_kernels as sk
+from specdec_kernels import registry
+
+VOCABULARIES = (1, 7, 900, 1024, 1500, 2048, 3000, 5000, 7777)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+ROWS = ("target_logits", "draft_logits", "logits", "p", "q")
+
+
+def bounds(rng, V, ranks):
+    """How a vocabulary may be split: evenly, at whole chunks, anywhere, with ranks that have nothing."""
+    kind = rng.integers(4)
+    if kind == 0:
+        return None
+    step = 1024 if kind == 1 else 1
+    inner = np.sort(rng.integers(0, V // step + 1, ranks - 1)) * step
+    if kind == 2 and ranks > 2:
+        inner[1:] = inner[0]
+    return (0, *(int(b) for b in np.minimum(inner, V)), V)
+
+
+def pick(rng, values):
+    return values[rng.integers(len(values))]
+
+
+def spoil(rng, rows):
+    """NaN or infinity in one entry of some rows, which one rank alone holds; or nothing that is finite."""
+    flat = rows.view(-1, rows.shape[-1])
+    for i in range(len(flat)):
+        if rng.random() < 0.3:
+            flat[i, rng.integers(flat.shape[1])] = pick(rng, (torch.nan, torch.inf, -torch.inf))
+        elif rng.random() < 0.1:
+            flat[i] = -torch.inf
+
+
+def handed_over(args, side, prefix, repeat):
+    """The four floats of a side's rows in place of its sampling parameters."""
+    given = {name: args.pop(prefix + name, None) for name in registry.SAMPLING}
+    given = {name: x.repeat_interleave(repeat) for name, x in given.items() if x is not None}
+    rows = args[side + "_logits"]
+    stats = sk.row_stats(rows.reshape(-1, rows.shape[-1]), **given)
+    args[side + "_stats"] = stats.view(*rows.shape[:-1], 4)
+
+
+def ragged(args, rng):
+    """The same requests behind one another, drafts of any length."""
+    B, G = args["draft_tokens"].shape
+    length = torch.tensor(rng.integers(0, G + 1, B))
+    here = torch.arange(G + 1) <= length[:, None]
+    for name in ("target_logits", "target_stats"):
+        if name in args:
+            args[name] = args[name][here]
+    for name in ("draft_logits", "draft_stats"):
+        if args.get(name) is not None:
+            args[name] = args[name][here if args[name].shape[1] == G + 1 else here[:, 1:]]
+    args["draft_tokens"] = args["draft_tokens"][here[:, 1:]]
+    args["cu_draft"] = torch.cat([torch.zeros(1, dtype=torch.int64), length.cumsum(0)])
+    args["max_draft"] = G
+
+
+def probabilities(args, side):
+    args[side + "_logits"] = args[side + "_logits"].float().softmax(-1).to(args[side + "_logits"].dtype)
+    args[side + "_kind"] = "probs"
+
+
+def chain(seed, rng, V, Vq, dtype):
+    B, G = int(rng.integers(1, 4)), int(rng.integers(0, 4))
+    method = pick(rng, ("token", "block"))
+    how = {"filtered": rng.random() < 0.5, "one_hot": rng.random() < 0.2, "bonus_row": rng.random() < 0.3}
+    args = rule_cases.chain(seed, B, G, V, method, None, shift=seed, Vq=Vq, dtype=dtype, **how)
+    if rng.random() < 0.4:
+        args.pop("rule"), args.pop("alpha")
+    draft = args["draft_logits"] is not None
+    if not how["filtered"] and rng.random() < 0.3:
+        probabilities(args, "target")
+    elif rng.random() < 0.3:
+        handed_over(args, "target", "", G + 1)
+    if draft and not how["filtered"] and rng.random() < 0.3:
+        probabilities(args, "draft")
+    elif draft and rng.random() < 0.5:
+        handed_over(args, "draft", "draft_", args["draft_logits"].shape[1])
+    if rng.random() < 0.3:
+        ragged(args, rng)
+    if rng.random() < 0.2:
+        args["num_requests"] = torch.tensor([int(rng.integers(0, B + 1))])
+    return "verify_chain", args
+
+
+def tree(seed, rng, V, Vq, dtype):
+    method = pick(rng, tuple(registry.TREE_METHODS))
+    B = int(rng.integers(1, 3))
+    how = {"filtered": rng.random() < 0.5, "one_hot": method != "kseq" and rng.random() < 0.2}
+    if method != "kseq" or rng.random() < 0.5:
+        how["N"] = int(rng.integers(1, 8))
+        how["linked"] = rng.random() < 0.3
+        how["shuffled"] = not how["one_hot"] and rng.random() < 0.3
+    how["probs"] = not how["filtered"] and rng.random() < 0.3
+    args = tree_cases.tree(seed, B, V, method, Vq=Vq, dtype=dtype, **how)
+    if method not in ("greedy", "target_only") and rng.random() < 0.5:
+        args |= rule_cases.rules(B, "block", shift=seed)
+    return "verify_tree", args
+
+
+def row_stats(seed, rng, V, Vq, dtype):
+    n = int(rng.integers(1, 5))
+    p, _ = cases.rows_pair(seed, n, V, dtype=dtype)
+    filters = cases.parameters(seed, n)
+    filters["top_k"][0] = int(rng.integers(1, 2 * V))
+    return "row_stats", {"logits": p, **filters}
+
+
+def sample(seed, rng, V, Vq, dtype):
+    _, args = row_stats(seed, rng, V, Vq, dtype)
+    n, k = len(args["logits"]), int(rng.integers(1, 5))
+    uniforms = torch.tensor(rng.random((n, k)))
+    return "sample", args | {"k": k, "replacement": bool(rng.random() < 0.5), "uniforms": uniforms}
+
+
+def pair(seed, rng, V, Vq, dtype, op="row_gap"):
+    n = int(rng.integers(1, 4))
+    p, q = cases.rows_pair(seed, n, V, Vq, dtype)
+    if rng.random() < 0.5:
+        return op, {"p": p.float().softmax(-1), "q": q.float().softmax(-1), "kind": "probs"}
+    filters = [cases.parameters(seed + i, n) for i in range(2)]
+    return op, {"p": p, "q": q, "p_stats": sk.row_stats(p, **filters[0]), "q_stats": sk.row_stats(q, **filters[1])}
+
+
+def kseq(*args):
+    op, given = pair(*args, op="kseq_rho")
+    return op, given | {"k": int(args[1].integers(1, 6))}
+
+
+MAKERS = (chain, chain, chain, tree, tree, tree, row_stats, sample, sample, pair, kseq)
+
+
+def call(seed, ranks):
+    """An op, its arguments, and how each of its rows' vocabulary is split: bounds, or None where it is whole."""
+    rng = np.random.default_rng(seed)
+    V = pick(rng, VOCABULARIES)
+    Vq = max(1, V + int(rng.integers(-1100, 1100))) if rng.random() < 0.3 else V
+    op, args = pick(rng, MAKERS)(seed, rng, V, Vq, pick(rng, DTYPES))
+    names = [name for name in ROWS if args.get(name) is not None]
+    for name in names:
+        args[name] = args[name].clone()
+        if rng.random() < 0.15:
+            spoil(rng, args[name])
+    whole = len(names) > 1 and rng.random() < 0.4
+    return op, args, {name: (args[name].shape[-1], bounds(rng, args[name].shape[-1], ranks)) for name in names[: 2 - whole]}
