@@ -66,7 +66,10 @@ double CpuExecutor::largest_prob(const Row& row) const {
   };
   for_chunks(largest.size(), largest_of, [&](int64_t c, float x) { largest[c] = x; });
   double all = 0;
-  for (const float x : largest) all = x <= all ? all : x;  // NaN stays
+  for (const float x : largest) {
+    if (std::isnan(x)) return NAN;
+    all = std::max<double>(all, x);
+  }
   return all > 0 ? all : NAN;
 }
 
