@@ -19,6 +19,7 @@ MUTANTS = [
     "python_tests/rules/test_rules_source_mutants.py",
     "python_tests/ops/test_scales_mutants.py",
     "python_tests/package/test_cuda_on_cpu.py",
+    "python_tests/sharded/test_sharded_mutants.py",
 ]
 GATES = ["python_tests/package/test_gates.py"]
 EVERYTHING = ["python_tests"]

@@ -34,8 +34,7 @@ class CpuExecutor {
     if (!task_) return;
     try {
       f();
-    } catch (const Unanswered&) {
-    }
+    } catch (const Unanswered&) {}
   }
   void ask_entry(const Row& row, int64_t v) const {
     if (v >= 0 && v < row.V) ask_ahead([&] { load_scalar(row, v); });
@@ -180,8 +179,8 @@ class CpuExecutor {
   }
 
   struct ChunkStats {
-    float max, sum;  // sum: NaN where the chunk holds NaN or +inf
-    float surprise;
+    float max;  // NaN where the chunk holds NaN or +inf
+    float sum, surprise;
   };
   size_t stats_width() const { return sums_surprise_ ? sizeof(ChunkStats) : offsetof(ChunkStats, surprise); }
   ChunkStats stats_of(const float* z, int n, float scale, float cutoff) const;
@@ -200,10 +199,10 @@ class CpuExecutor {
     double above = 0;  // what those from `below` on weigh
     void narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]);
   };
-  static constexpr size_t kFew = 512;            // that are sorted
-  static constexpr size_t kMost = 16 * kChunk;   // that are listed
-  static constexpr int kSample = 256;   // entries at equal steps along a row
-  static constexpr int64_t kTold = 256;  // of the largest entries, that ranks tell each other
+  static constexpr size_t kFew = 512;           // that are sorted
+  static constexpr size_t kMost = 16 * kChunk;  // that are listed
+  static constexpr int kSample = 256;           // entries at equal steps along a row
+  static constexpr int64_t kTold = 256;         // of the largest entries, that ranks tell each other
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   float top_k_bound(int64_t k) const;
   float top_k_over_ranks(const Row& row, int64_t k, float lo) const;
@@ -273,44 +272,5 @@ class CpuExecutor {
   double tv_ = 0;
   RowPair pair_;
 };
-
-// walk(begin, end) of rows that one thread takes
-template <class Walk>
-void for_rows(int64_t N, int64_t V, const Walk& walk) {
-  const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
-  torch::stable::parallel_for(0, N, grain, walk);
-}
-
-// As for_requests, of rows that are spread over ranks.
-template <class Walk>
-void for_tasks(ShardedCall& call, int64_t B, int64_t V, const Walk& walk) {
-  std::deque<ShardTask>* tasks = call.tasks(B);
-  if (!tasks) return;
-  for_rows(B, V, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      ShardTask& task = (*tasks)[b];
-      CpuExecutor executor(V, false, &task);
-      walk_sharded(task, [&] { walk(executor, b); });
-    }
-  });
-}
-
-// One thread per request, or all threads on each request in turn.
-template <class Walk>
-void for_requests(int64_t B, int64_t V, const Walk& walk) {
-  if (ShardedCall* call = ShardedCall::current()) return for_tasks(*call, B, V, walk);
-  // Sharing a row costs a fork and join per pass, so it pays only where most threads would idle.
-  const int64_t threads = torch::stable::get_num_threads();
-  const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);
-  if (wide || B == 1) {
-    CpuExecutor executor(V, wide);
-    for (int64_t b = 0; b < B; ++b) executor.forget(), walk(executor, b);
-    return;
-  }
-  for_rows(B, V, [&](int64_t begin, int64_t end) {
-    CpuExecutor executor(V, false);
-    for (int64_t b = begin; b < end; ++b) executor.forget(), walk(executor, b);
-  });
-}
 
 }  // namespace specdec

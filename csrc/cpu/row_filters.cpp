@@ -197,9 +197,8 @@ bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::v
   for (const uint32_t n : counts) total += n;
   if (total > kMost) return false;
   const size_t bytes = sizeof(float) * *std::max_element(counts.begin(), counts.end());
-  const char* all = task_->exchange(bytes, [&](char* mine) {
-    for_entries([&](float z) { std::memcpy(mine, &z, sizeof(z)), mine += sizeof(z); });
-  });
+  const char* all = task_->exchange(
+      bytes, [&](char* mine) { for_entries([&](float z) { std::memcpy(mine, &z, sizeof(z)), mine += sizeof(z); }); });
   list.resize(total);
   float* to = list.data();
   for (int64_t r = 0; r < ranks; ++r) {
@@ -263,9 +262,8 @@ void CpuExecutor::sample(const Row& row, float (&sample)[kSample]) const {
 bool CpuExecutor::thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const {
   float sample[kSample], weight[kSample] = {};
   this->sample(row, sample);
-  const int n = int(std::remove_if(sample, sample + kSample,
-                                   [&](float z) { return !(z > search.lo && z < search.below); }) -
-                    sample);
+  const int n = int(
+      std::remove_if(sample, sample + kSample, [&](float z) { return !(z > search.lo && z < search.below); }) - sample);
   if (!n) {
     const uint32_t bottom = ordered(search.lo), steps = ordered(search.below) - bottom;
     for (int m = 0; m < kThresholds && steps > 1; ++m)

@@ -53,17 +53,18 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
     const int n = chunk_size(row.V, c);
     if (!greedy && !filtered) {
       const ChunkStats s = stats_of(z, n, scale, -FLT_MAX);
-      if (s.max == HUGE_VALF) return ChunkStats{s.max, NAN, 0};
+      if (std::isnan(s.sum) || s.max == HUGE_VALF) return ChunkStats{NAN, 0, 0};
       if (s.sum != 0) return s;
     }
     const ChunkMax s = rows_.chunk_max(z, padded(n), lanes ? lanes + c * kPad : nullptr);
-    return ChunkStats{s.max, s.bad ? NAN : 0.0f, 0};
+    return ChunkStats{s.bad ? NAN : s.max, 0, 0};
   };
-  for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, stats_width());
+  const size_t width = greedy || filtered ? offsetof(ChunkStats, sum) : stats_width();
+  for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, width);
 
   float max = -HUGE_VALF;
   bool bad = !filters.sane();
-  for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= std::isnan(sum_[c]);
+  for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= std::isnan(max_[c]);
   max += 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
   if (bad || max == -HUGE_VALF) {
     const float z = row.V ? load_scalar(row, argmax_finite(row)) : -HUGE_VALF;

@@ -19,8 +19,8 @@ char* ShardTask::post(size_t bytes, std::function<void(const char*, size_t)> tak
 
 ShardTask::RowAsked ShardTask::asked_of(const Row& row, const Filters& filters, bool entropy) {
   const auto bits = [](float x) { return int64_t(std::bit_cast<uint32_t>(x)); };
-  const RowKey key{int64_t(row.data),     row.V << 1 | entropy, bits(filters.temperature), filters.top_k,
-                   bits(filters.top_p), bits(filters.min_p)};
+  const RowKey key{int64_t(row.data), row.V << 1 | entropy, bits(filters.temperature),
+                   filters.top_k,     bits(filters.top_p),  bits(filters.min_p)};
   return {*this, rows_[key]};
 }
 

@@ -29,9 +29,7 @@ struct Split {
   int64_t begin(int64_t r, int64_t chunks) const { return std::min(first[r], chunks); }
   int64_t begin(int64_t chunks) const { return begin(rank, chunks); }
   int64_t end(int64_t chunks) const { return begin(rank + 1, chunks); }
-  int64_t owner(int64_t c) const {
-    return std::upper_bound(first.begin(), first.end() - 1, c) - first.begin() - 1;
-  }
+  int64_t owner(int64_t c) const { return std::upper_bound(first.begin(), first.end() - 1, c) - first.begin() - 1; }
   bool has(int64_t c) const { return owner(c) == rank; }
   // Of one rank, in rows of so many chunks
   int64_t most(int64_t chunks) const {
@@ -59,7 +57,8 @@ class ShardTask final : public RemoteEntries {
   const char* exchange(size_t bytes, const Fill& fill) {
     Stream& stream = *stream_;
     if (stream.next < stream.answers.size()) return stream.answers[stream.next++].data();
-    if (!stream.asked) fill(post(bytes, [&stream](const char* all, size_t n) { stream.answers.emplace_back(all, all + n); }));
+    if (!stream.asked)
+      fill(post(bytes, [&stream](const char* all, size_t n) { stream.answers.emplace_back(all, all + n); }));
     stream.asked = true;
     throw Unanswered{};
   }
@@ -191,8 +190,7 @@ void walk_sharded(ShardTask& task, const Walk& walk) {
   task.restart();
   try {
     walk();
-  } catch (const Unanswered&) {
-  }
+  } catch (const Unanswered&) {}
 }
 
 }  // namespace specdec

@@ -37,7 +37,7 @@ def _serve(rank, ranks, store, seconds, pipe, path):
 
 
 class Ranks:
-    def __init__(self, n, seconds=TIMEOUT):
+    def __init__(self, n, seconds=TIMEOUT, path=()):
         self.n, self.seconds = n, seconds
         self.folder = tempfile.TemporaryDirectory(prefix="specdec-ranks-")
         context = get_context("spawn")
@@ -45,7 +45,7 @@ class Ranks:
         for rank in range(n):
             mine, theirs = context.Pipe()
             store = os.path.join(self.folder.name, "store")
-            args = (rank, n, store, seconds, theirs, list(sys.path))
+            args = (rank, n, store, seconds, theirs, [*path, *sys.path])
             process = context.Process(target=_serve, args=args, daemon=True)
             process.start()
             theirs.close()

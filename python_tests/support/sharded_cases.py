@@ -151,4 +151,8 @@ def call(seed, ranks):
         if rng.random() < 0.15:
             spoil(rng, args[name])
     whole = len(names) > 1 and rng.random() < 0.4
-    return op, args, {name: (args[name].shape[-1], bounds(rng, args[name].shape[-1], ranks)) for name in names[: 2 - whole]}
+    return (
+        op,
+        args,
+        {name: (args[name].shape[-1], bounds(rng, args[name].shape[-1], ranks)) for name in names[: 2 - whole]},
+    )

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/stable/library.h>
 
-#include "../../cpu/row_executor.h"
+#include "../../cpu/for_requests.h"
 #include "kseq_rho_op.h"
 
 namespace specdec {

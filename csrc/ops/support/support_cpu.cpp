@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "../../cpu/row_executor.h"
+#include "../../cpu/for_requests.h"
 #include "support_op.h"
 
 namespace specdec {

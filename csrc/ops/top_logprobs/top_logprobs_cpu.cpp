@@ -3,7 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../../cpu/best_ids.h"
-#include "../../cpu/row_executor.h"
+#include "../../cpu/for_requests.h"
 #include "top_logprobs_op.h"
 
 namespace specdec {

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step costs where the vocabulary is split over ranks: rounds and bytes, counted, beside gathering the rows.
+
+    python -m bench.sharded                      # 2, 4, 8 and 16 ranks, as processes on this machine
+    python -m bench.sharded --ranks 4 --aligned  # slices of whole chunks
+
+A round is a collective that waits for the one before. What a link would take is worked out from both: rounds times its
+latency and bytes over its speed, as `LINKS` has them; nothing of it was measured on such a link.
+"""
+
+import argparse
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import specdec_kernels as sk
+from specdec_kernels import distributed
+from specdec_kernels.registry import CHUNK
+
+V, B, G = 151_936, 8, 5
+SETTINGS = {
+    "greedy": dict(temperature=0.0),
+    "T = .8, draft's stats at hand": dict(temperature=0.8),
+    "T = .8": dict(temperature=0.8),
+    "T = .8, block": dict(temperature=0.8, method="block"),
+    "top-k 50": dict(temperature=0.8, top_k=50),
+    "top-p .9": dict(temperature=0.8, top_p=0.9),
+    "top-k 50, top-p .9": dict(temperature=0.8, top_k=50, top_p=0.9),
+}
+LINKS = {"NVLink": (10e-6, 300e9), "PCIe": (20e-6, 25e9), "100 Gb/s": (40e-6, 12e9)}  # seconds a round, bytes/s
+
+
+def bounds(ranks, aligned):
+    if not aligned:
+        return None
+    chunks = -(-V // CHUNK)
+    return (*(chunks * r // ranks * CHUNK for r in range(ranks)), V)
+
+
+def rows(seed, peaked=3.0):
+    """Rows of the target and of a draft near it, and drafts; the same on every rank."""
+    generator = torch.Generator().manual_seed(seed)
+    p = peaked * torch.randn(B, G + 1, V, generator=generator)
+    q = p[:, :G] + torch.randn(B, G, V, generator=generator)
+    stats = sk.row_stats(q.bfloat16().flatten(0, 1), 0.8).view(B, G, 4)
+    drawn = sk.sample(
+        q.bfloat16().flatten(0, 1), stats.flatten(0, 1), seed=torch.arange(B * G), offset=torch.zeros(B * G).long()
+    )
+    return p.bfloat16(), q.bfloat16(), stats, drawn.tokens.view(B, G)
+
+
+def step(name, given, shards):
+    """The traffic of one call: draft rows whole on every rank."""
+    p, q, stats, tokens = given
+    here = slice(shards.bounds[shards.rank], shards.bounds[shards.rank + 1])
+    draft = dict(draft_stats=stats) if "at hand" in name else dict(draft_temperature=0.8)
+    seeds = dict(seed=torch.arange(B), offset=torch.zeros(B, dtype=torch.int64))
+    distributed.verify_chain(p[..., here], tokens, q, shards=shards, **SETTINGS[name], **draft, **seeds)
+    return shards.traffic
+
+
+def serve(rank, ranks, store, aligned, found):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    given = rows(0)
+    for name in SETTINGS:
+        traffic = step(name, given, distributed.Shards(V, bounds(ranks, aligned)))
+        if rank == 0:
+            found[name] = (traffic.rounds, traffic.gathered, traffic.moved)
+    dist.destroy_process_group()
+
+
+def count(ranks, aligned) -> dict:
+    """setting -> (rounds, bytes gathered, bytes moved) of a step"""
+    with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
+        found = manager.dict()
+        mp.spawn(serve, (ranks, os.path.join(folder, "store"), aligned, found), nprocs=ranks)
+        return dict(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--aligned", action="store_true", help="slices begin at multiples of 1,024")
+    args = parser.parse_args()
+    whole = B * (G + 1) * V * 2
+    table = Table(
+        title=f"verify_chain, {B} requests, {G} drafts, V = {V:,}, bfloat16", box=box.SIMPLE_HEAD, padding=(0, 1)
+    )
+    for head in ("ranks", "", "rounds", "bytes", "of the rows", *(f"{link}, us" for link in LINKS)):
+        table.add_column(head, justify="left" if head == "" else "right")
+    for ranks in args.ranks:
+        for name, (rounds, gathered, moved) in {"gather the rows": (1, whole, 0), **count(ranks, args.aligned)}.items():
+            sent = gathered + moved
+            times = (f"{1e6 * (rounds * latency + sent / speed):,.0f}" for latency, speed in LINKS.values())
+            table.add_row(str(ranks), name, str(rounds), f"{sent:,}", f"{sent / whole:.2%}", *times)
+        table.add_section()
+    Console(width=max(100, Console().width)).print(table)
+
+
+if __name__ == "__main__":
+    main()

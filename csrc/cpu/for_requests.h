@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who walks which request: threads, or this process as one of the ranks that its rows are spread over.
+#pragma once
+
+#include "row_executor.h"
+
+namespace specdec {
+
+// walk(begin, end) of rows that one thread takes
+template <class Walk>
+void for_rows(int64_t N, int64_t V, const Walk& walk) {
+  const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
+  torch::stable::parallel_for(0, N, grain, walk);
+}
+
+// As for_requests, of rows that are spread over ranks.
+template <class Walk>
+void for_tasks(ShardedCall& call, int64_t B, int64_t V, const Walk& walk) {
+  std::deque<ShardTask>* tasks = call.tasks(B);
+  if (!tasks) return;
+  for_rows(B, V, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      ShardTask& task = (*tasks)[b];
+      CpuExecutor executor(V, false, &task);
+      walk_sharded(task, [&] { walk(executor, b); });
+    }
+  });
+}
+
+// One thread per request, or all threads on each request in turn.
+template <class Walk>
+void for_requests(int64_t B, int64_t V, const Walk& walk) {
+  if (ShardedCall* call = ShardedCall::current()) return for_tasks(*call, B, V, walk);
+  // Sharing a row costs a fork and join per pass, so it pays only where most threads would idle.
+  const int64_t threads = torch::stable::get_num_threads();
+  const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);
+  if (wide || B == 1) {
+    CpuExecutor executor(V, wide);
+    for (int64_t b = 0; b < B; ++b) executor.forget(), walk(executor, b);
+    return;
+  }
+  for_rows(B, V, [&](int64_t begin, int64_t end) {
+    CpuExecutor executor(V, false);
+    for (int64_t b = begin; b < end; ++b) executor.forget(), walk(executor, b);
+  });
+}
+
+}  // namespace specdec

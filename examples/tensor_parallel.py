@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's target with its output layer split over two processes: no process ever holds a row of logits.
+
+Each rank runs the decoder layers and the draft model for itself, makes its own slice of the target's logits and
+verifies with the others; the text is that of one process.
+
+    python examples/tensor_parallel.py
+    python examples/tensor_parallel.py --ranks 4 --temperature 0.8 --top-p 0.9
+"""
+
+import argparse
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from specdec_kernels import decode, distributed
+from specdec_kernels.decode.models.packed_linear import PackedLinear
+
+DRAFT = Path(__file__).parents[1] / "demo" / "draft"
+
+
+class ShardedDraft(decode.Draft):
+    """A chain that is verified where each rank has its slice of the target's rows."""
+
+    shards: distributed.Shards
+
+    def verify(self, logits, batch, method, row):
+        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, target_row=row)
+        given = drawn | dict(batch.rules) | dict(batch.draw_params)
+        return distributed.verify_chain(logits, self.tokens, method=method, shards=self.shards, **given)
+
+
+class OverRanks(decode.Drafter):
+    """Another drafter's chains. Every rank must draft alike, so its lengths may not follow the clock (gamma="auto")."""
+
+    def __init__(self, drafter, shards):
+        self.drafter, self.parts = drafter, (drafter,)
+        self.num_lookahead, self.rules, self.verifies = drafter.num_lookahead, drafter.rules, drafter.verifies
+        self.kind = type("ShardedDraft", (ShardedDraft,), {"shards": shards})
+
+    def propose(self, batch):
+        draft = self.drafter.propose(batch) or decode.Draft.nothing(batch)
+        return self.kind(**{field.name: getattr(draft, field.name) for field in fields(decode.Draft)})
+
+    def observe(self, outcome):
+        self.drafter.observe(outcome)
+
+
+def split_output_layer(target, shards):
+    """This rank's rows of the output layer, which is the embedding's (tied weights)."""
+    rank = shards.rank
+    target.head = PackedLinear(target.embed[shards.bounds[rank] : shards.bounds[rank + 1]])
+
+
+def text(args, shards=None) -> str:
+    pair = decode.load_pair("smollm2", str(DRAFT), torch.float32)
+    drafter = decode.ModelDrafter(pair.draft, 4)
+    if shards is not None:
+        split_output_layer(pair.target, shards)
+        drafter = OverRanks(drafter, shards)
+    prompt = pair.tokenizer(args.prompt)["input_ids"]
+    sampling = dict(temperature=args.temperature, top_p=args.top_p, seed=7)
+    request = decode.Request(prompt, max_new_tokens=args.tokens, eos=pair.eos, **sampling)
+    return pair.tokenizer.decode(decode.generate(pair.target, [request], drafter).results[0].tokens)
+
+
+def serve(rank, args, store, found):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks)
+    shards = distributed.Shards(49_152)
+    found[rank] = text(args, shards)
+    if rank == 0:
+        traffic, rows = shards.traffic, 4 * 49_152
+        per_step = traffic.bytes / max(traffic.calls, 1)
+        print(f"{traffic.calls} steps, {traffic.rounds / traffic.calls:.1f} rounds and {per_step:,.0f} bytes each; ")
+        print(f"gathering five rows would be {5 * rows:,} bytes")
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--prompt", default="def fibonacci(n):")
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
+        found = manager.dict()
+        mp.spawn(serve, (args, str(Path(folder) / "store"), found), nprocs=args.ranks)
+        texts = set(found.values())
+    torch.set_num_threads(1)
+    alone = text(args)
+    print(args.prompt + alone)
+    print(f"{args.ranks} ranks and one process: {'the same text' if texts == {alone} else 'NOT the same text'}")
+
+
+if __name__ == "__main__":
+    main()
