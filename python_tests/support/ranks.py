@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are the ranks of a gloo group, each with one thread: Ranks(n).call(function, *args) runs a module-level
-function on every one of them, as function(rank, *args), and returns what each gave: an exception is a result too."""
+"""Processes that are the ranks of a gloo group, each with one thread: Ranks(n).call(function, *args) runs a function of
+a module on every one of them, as function(rank, *args), and returns what each gave: an exception is a result too."""
 
 import datetime
 import os

@@ -6,12 +6,7 @@ results: bit for bit those of the op of the same name on whole rows. Ranks tell 
 row (docs/sharded.md).
 """
 
-from specdec_kernels.distributed.ops import (
-    kseq_rho as kseq_rho,
-    row_gap as row_gap,
-    row_stats as row_stats,
-    sample as sample,
-    verify_chain as verify_chain,
-    verify_tree as verify_tree,
-)
-from specdec_kernels.distributed.shards import Shards as Shards, Traffic as Traffic
+from specdec_kernels.distributed.ops import kseq_rho, row_gap, row_stats, sample, verify_chain, verify_tree
+from specdec_kernels.distributed.shards import Shards, Traffic
+
+__all__ = ["Shards", "Traffic", "kseq_rho", "row_gap", "row_stats", "sample", "verify_chain", "verify_tree"]
