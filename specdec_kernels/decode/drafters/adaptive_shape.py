@@ -43,7 +43,7 @@ class AdaptiveShape:
         gamma, parents, level = self.gamma, [-1], [(0, 1.0)]
         more = gamma.begin(requests, drafting)
         chances = [gamma.acceptance.chance(kind) for kind in self.kinds]
-        for _ in range(self.depth):
+        for depth in range(1, self.depth + 1):
             if not more:
                 break
             below = []
@@ -55,7 +55,7 @@ class AdaptiveShape:
                     below.append((len(parents), survival * chance))
                     parents.append(node)
             worth = drafting * sum(max(0.0, s * chances[0] - gamma.price) for _, s in below)
-            level, more = below, worth > gamma.pass_cost
+            level, more = below, worth > gamma.level_cost(depth)
         shape = TreeShape(parents) if len(parents) > 1 else None
         self.levels = 0 if shape is None else shape.depth
         return shape

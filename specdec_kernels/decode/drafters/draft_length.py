@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many tokens to draft: a fixed number, or what pays by what has been measured so far."""
 
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from statistics import median
 
 from .acceptance import Acceptance, Kind
 from .goodput import Goodput, size_of
 
 __all__ = ["AdaptiveGamma", "FixedGamma", "make_gamma"]
 
-_MEMORY = 0.95  # weight of the past at each step with drafts
+_STEPS = 64  # with drafts, by which a pass of the drafter is timed
 _PATIENCE = 16, 256  # steps without a draft after which one is tried: at first, at last
 _GUESS = 0.7  # the chance of a draft of which nothing is known yet
 
@@ -22,7 +22,7 @@ class FixedGamma:
     def __init__(self, gamma: int):
         self.max = gamma
 
-    def begin(self, requests: int, drafting: int) -> bool:
+    def begin(self, requests: int, drafting: int, columns: int = 0) -> bool:
         return True
 
     def keep(self, row: int, kind: Kind) -> bool:
@@ -36,23 +36,6 @@ class FixedGamma:
 
     def observe(self, outcome) -> None:
         pass
-
-
-@dataclass
-class _Passes:
-    """Running sums over the drafter's passes, those left out with which it caught up after a pause."""
-
-    number: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def each(self) -> float:
-        """Seconds."""
-        return self.seconds / self.number if self.number else 0.0
-
-    def add(self, number: int, seconds: float) -> None:
-        self.number = _MEMORY * self.number + number
-        self.seconds = _MEMORY * self.seconds + seconds
 
 
 class AdaptiveGamma:
@@ -71,20 +54,27 @@ class AdaptiveGamma:
     def __init__(self, max_gamma: int = 8, goodput: Goodput | None = None):
         self.max, self.goodput = max_gamma, Goodput() if goodput is None else goodput
         self.acceptance = Acceptance()
-        self.passes: defaultdict[int, _Passes] = defaultdict(_Passes)  # by size_of the batch
+        # Seconds of a pass in the steps of late, by size_of the batch; without those that caught up after a pause.
+        self.passes: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_STEPS))
         self.idle, self.patience, self.trial = 0, _PATIENCE[0], False
 
-    def begin(self, requests: int, drafting: int) -> bool:
-        """Before a step of so many requests, so many of which may be drafted for: whether to."""
+    def begin(self, requests: int, drafting: int, columns: int = 0) -> bool:
+        """Before a step of so many requests, so many of which may be drafted for: whether to. columns: so long the
+        longest draft is, whatever these are."""
         self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
         self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of its draft so far, in tokens
         self.price, self.rate = self.goodput.price(requests), self.goodput.rate(requests)
-        self.pass_cost = self.rate * self.passes[size_of(requests)].each
+        self.pass_cost = self.rate * median(self.passes[size_of(requests)] or [0.0])
+        self.column, self.columns = self.goodput.column(requests), columns
         self.began = drafting > 0 and not self.goodput.wants_plain(requests)
         self.paused, self.trial = self.idle > 0, self.began and self.idle >= self.patience
         if self.began and not self.trial:
-            self.began = drafting * self.promise(self.price) >= self.pass_cost
+            self.began = drafting * self.promise(self.price) >= self.level_cost(0)
         return self.began
+
+    def level_cost(self, length: int) -> float:
+        """Of drafts that are longer by one than this, in tokens, beside the tokens' own."""
+        return self.pass_cost + self.column * (length >= self.columns)
 
     def promise(self, price: float) -> float:
         """What a row's first draft is worth beyond the price on average, in tokens."""
@@ -109,7 +99,7 @@ class AdaptiveGamma:
         """Whether one more pass, for the rows that took a token in the last, may pay."""
         longest, chance = max(map(len, self.kinds)), self.acceptance.mean(_GUESS)
         worth = (s * chance - self.price for s, kinds in zip(self.survival, self.kinds) if len(kinds) == longest)
-        return sum(w for w in worth if w > 0) > self.pass_cost
+        return sum(w for w in worth if w > 0) > self.level_cost(longest)
 
     def limit(self, requests: int, drafting: int) -> int:
         """All of these at once, where a token's place is all that is known of it -> so many tokens for every row."""
@@ -135,7 +125,7 @@ class AdaptiveGamma:
             for place, kind in enumerate(self.kinds[i][: min(a + 1, d)]):
                 self.acceptance.observe(kind, place < a)
         if self.began and not self.paused:
-            self.passes[size_of(len(outcome.drafted))].add(passes or max(1, *drafted), outcome.draft_seconds)
+            self.passes[size_of(len(outcome.drafted))].append(outcome.draft_seconds / (passes or max(1, *drafted)))
         if any(drafted):
             self.patience = min(2 * self.patience, _PATIENCE[1]) if self.trial else _PATIENCE[0]
         self.idle = 0 if any(drafted) else self.idle + 1

@@ -29,7 +29,7 @@ class LookupThenModel(Drafter):
             model.gamma.goodput = lookup.gamma.goodput  # they draft for one target
 
     def propose(self, batch):
-        found = self.lookup.find(batch)
+        found = self.lookup.find(batch, columns=1)  # as a rule the model drafts a token for the others
         if self.lookup.gamma.adaptive and self.model.gamma.adaptive:
             usual = self.model.gamma.usual_worth(len(batch))
             found = [f if worth >= usual else [] for f, worth in zip(found, self.lookup.gamma.worth)]

@@ -57,8 +57,9 @@ class PromptLookupDrafter(Drafter):
         if self.gamma.adaptive:
             self.gamma.goodput.observe(outcome)  # how drafts fare is seen in the text
 
-    def find(self, batch) -> list[list[int]]:
-        """A draft for each sequence, [] where its last tokens have not occurred before, or where it does not pay."""
+    def find(self, batch, columns: int = 0) -> list[list[int]]:
+        """A draft for each sequence, [] where its last tokens have not occurred before, or where it does not pay.
+        columns: of AdaptiveGamma.begin."""
         found = []
         for text, s in zip(self.texts, batch):
             if self.gamma.adaptive:
@@ -67,12 +68,15 @@ class PromptLookupDrafter(Drafter):
             known = (*terms(s.request), matched)
             text.found = len(s.tokens), [Kind((*known, min(i, _FAR)), _GUESS) for i in range(len(tokens))], tokens
             found.append(tokens)
-        if not self.gamma.begin(len(batch), sum(map(bool, found))):
-            return [[] for _ in batch]
-        return [self._kept(row, *self.texts[row].found[1:]) for row in range(len(batch))]
-
-    def _kept(self, row, kinds, tokens):
-        return tokens[: next((i for i, kind in enumerate(kinds) if not self.gamma.keep(row, kind)), None)]
+        going = [row for row, tokens in enumerate(found) if tokens]
+        more, lengths = self.gamma.begin(len(batch), len(going), columns), [0] * len(batch)
+        while more and going:
+            going = [row for row in going if self.gamma.keep(row, self.texts[row].found[1][lengths[row]])]
+            for row in going:
+                lengths[row] += 1
+            going = [row for row in going if lengths[row] < len(found[row])]
+            more = going and self.gamma.pays()
+        return [tokens[:length] for tokens, length in zip(found, lengths)]
 
     def _learn(self, text, tokens):
         """A one-hot draft is accepted as often as it comes true, so what was found teaches, drafted or not."""
