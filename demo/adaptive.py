@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does it pay to draft, and does the loop know? Adaptive drafts against plain decoding, and against fixed ones.
 
-    python -m demo.adaptive                             # batch 1, 4, 8, 16 at T = 0, .7, 1: some 20 minutes
+    python -m demo.adaptive                             # batch 1, 4, 8, 16 at T = 0, .7, 1: half an hour
     python -m demo.adaptive --fixed --batch 1 8 --temperature 0 1 --repeats 5
     python -m demo.adaptive --tree traversal --batch 1
 
-Every round runs all sides on the same requests, in an order that turns; a ratio is paired within its round. The
+There are twice as many requests as decode at once, so that slots fill again. Every round runs all sides on the same
+requests, in an order that turns; a ratio is paired within its round. The
 interval of a median holds with 95% or more: of 9 rounds, from the second lowest ratio to the second highest.
 """
 
@@ -30,7 +31,7 @@ def parse():
     option = parser.add_argument
     option("--batch", type=int, nargs="+", default=[1, 4, 8, 16])
     option("--temperature", type=float, nargs="+", default=[0.0, 0.7, 1.0])
-    option("--prompts", type=int, default=4, help="at least; as many as the batch")
+    option("--prompts", type=int, default=4, help="at least; twice the batch if that is more")
     option("--tokens", type=int, default=64)
     option("--repeats", type=int, default=9)
     option("--fixed", action="store_true", help="also chains of 1, 2, 4, 6, with and without lookup")
@@ -116,10 +117,12 @@ def main():
     dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
     with loading(console) as on_step:
         pair = decode.load_pair("smollm2", str(DRAFT), dtype, on_step=on_step)
-    prompts = humaneval(max(args.prompts, *args.batch), pair.tokenizer)
+    prompts = humaneval(max(args.prompts, 2 * max(args.batch)), pair.tokenizer)
     torch.set_num_threads(args.threads or pick_threads(pair.target, prompts[0]))
     settings = [
-        Setting(pair, prompts[: max(args.prompts, b)], args.tokens, b, t) for b in args.batch for t in args.temperature
+        Setting(pair, prompts[: max(args.prompts, 2 * b)], args.tokens, b, t)
+        for b in args.batch
+        for t in args.temperature
     ]
     drafters = sides(pair, args)
     cells = []
