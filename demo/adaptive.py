@@ -6,8 +6,8 @@
     python -m demo.adaptive --tree traversal --batch 1
 
 There are twice as many requests as decode at once, so that slots fill again. Every round runs all sides on the same
-requests, in an order that turns; a ratio is paired within its round. The
-interval of a median holds with 95% or more: of 9 rounds, from the second lowest ratio to the second highest.
+requests, in an order that turns; a ratio is paired within its round. The interval of a median holds with 95% or more:
+of 9 rounds, from the second lowest ratio to the second highest.
 """
 
 import argparse
