@@ -38,7 +38,7 @@ LINKS = {"NVLink": (10e-6, 300e9), "PCIe": (20e-6, 25e9), "100 Gb/s": (40e-6, 12
 
 def bounds(ranks, aligned):
     if not aligned:
-        return None
+        return ()
     chunks = -(-V // CHUNK)
     return (*(chunks * r // ranks * CHUNK for r in range(ranks)), V)
 

@@ -4,13 +4,13 @@
 Each rank runs the decoder layers and the draft model for itself, makes its own slice of the target's logits and
 verifies with the others; the text is that of one process.
 
-    python examples/tensor_parallel.py
-    python examples/tensor_parallel.py --ranks 4 --temperature 0.8 --top-p 0.9
+python examples/tensor_parallel.py
+python examples/tensor_parallel.py --ranks 4 --temperature 0.8 --top-p 0.9
 """
 
 import argparse
 import tempfile
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from specdec_kernels.decode.models.packed_linear import PackedLinear
 DRAFT = Path(__file__).parents[1] / "demo" / "draft"
 
 
+@dataclass(frozen=True, eq=False)
 class ShardedDraft(decode.Draft):
     """A chain that is verified where each rank has its slice of the target's rows."""
 
-    shards: distributed.Shards
+    shards: distributed.Shards | None = None
 
     def verify(self, logits, batch, method, row):
         drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, target_row=row)
@@ -39,13 +40,12 @@ class OverRanks(decode.Drafter):
     """Another drafter's chains. Every rank must draft alike, so its lengths may not follow the clock (gamma="auto")."""
 
     def __init__(self, drafter, shards):
-        self.drafter, self.parts = drafter, (drafter,)
+        self.drafter, self.parts, self.shards = drafter, (drafter,), shards
         self.num_lookahead, self.rules, self.verifies = drafter.num_lookahead, drafter.rules, drafter.verifies
-        self.kind = type("ShardedDraft", (ShardedDraft,), {"shards": shards})
 
     def propose(self, batch):
         draft = self.drafter.propose(batch) or decode.Draft.nothing(batch)
-        return self.kind(**{field.name: getattr(draft, field.name) for field in fields(decode.Draft)})
+        return ShardedDraft(draft.tokens, draft.logits, draft.stats, self.shards)
 
     def observe(self, outcome):
         self.drafter.observe(outcome)
@@ -75,10 +75,9 @@ def serve(rank, args, store, found):
     shards = distributed.Shards(49_152)
     found[rank] = text(args, shards)
     if rank == 0:
-        traffic, rows = shards.traffic, 4 * 49_152
-        per_step = traffic.bytes / max(traffic.calls, 1)
-        print(f"{traffic.calls} steps, {traffic.rounds / traffic.calls:.1f} rounds and {per_step:,.0f} bytes each; ")
-        print(f"gathering five rows would be {5 * rows:,} bytes")
+        traffic, five_rows = shards.traffic, 5 * 49_152 * 4
+        each = f"{traffic.rounds / traffic.calls:.1f} rounds and {traffic.bytes / traffic.calls:,.0f} bytes each"
+        print(f"{traffic.calls} steps, {each}; gathering five rows would be {five_rows:,} bytes")
     dist.destroy_process_group()
 
 

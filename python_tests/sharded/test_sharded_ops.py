@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops on rows that are split over ranks give what they give on whole rows, bit for bit, on every rank."""
 
+import numpy as np
 import pytest
 import torch
 from support import sharded_cases
@@ -53,6 +54,21 @@ def differ(rank, first, last, n):
         if not same:
             found.append((seed, op, splits, got, want))
     return found
+
+
+def written(rank, n):
+    """Whether verify_chain writes to the caller's tensors what it returns for whole rows."""
+    import specdec_kernels as sk
+
+    _, args = sharded_cases.chain(3, np.random.default_rng(3), 1500, 1500, torch.float32)
+    want = sk.verify_chain(**args)
+    out = sk.VerifyChainOutput(*(torch.full_like(x, rank) for x in want))
+    sharded(rank, "verify_chain", args | {"out": out}, {"target_logits": (1500, ())})
+    return all(map(torch.equal, map(plain, out), map(plain, want)))
+
+
+def test_out(ranks):
+    assert ranks.call(written, ranks.n) == [True] * ranks.n
 
 
 def test_every_op_as_on_whole_rows(ranks):

@@ -17,7 +17,7 @@ def bounds(rng, V, ranks):
     """How a vocabulary may be split: evenly, at whole chunks, anywhere, with ranks that have nothing."""
     kind = rng.integers(4)
     if kind == 0:
-        return None
+        return ()
     step = 1024 if kind == 1 else 1
     inner = np.sort(rng.integers(0, V // step + 1, ranks - 1)) * step
     if kind == 2 and ranks > 2:

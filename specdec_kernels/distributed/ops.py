@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 import specdec_kernels as whole
-from specdec_kernels.distributed.agreement import agree, gather
+from specdec_kernels.distributed.agreement import agree, gather, lost
 from specdec_kernels.distributed.shards import Shards, slices
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 
@@ -44,13 +44,13 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
-        sides = {target: shards}
+        sides: dict[str, Shards | None] = {target: shards}
         if draft and arguments[draft] is not None:
             sides[draft] = draft_shards
         shards.traffic.calls += 1
         _agree(op, arguments, sides, shards)
         first = shards.chunk_owners()
-        kept = {name: _rows(arguments[name], of, shards, first) for name, of in sides.items()}
+        kept = {name: _rows(op, arguments[name], of, shards, first) for name, of in sides.items()}
         arguments.update({name: rows for name, (_, rows) in kept.items()})
         return _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
 
@@ -82,6 +82,8 @@ def _agree(op, arguments, sides, shards):
     problems = [_problem(op, name, arguments[name], of) for name, of in sides.items()]
     problem = next((x for x in problems if x), None)
     same = dict(arguments, shards=(shards.vocab_size, shards.bounds), instructions=whole.backends.cpu_isa())
+    if same.get("out") is not None:  # what they hold so far is nobody's business
+        same["out"] = [(x.dtype, tuple(x.shape)) for x in same["out"]]
     for name, of in sides.items():
         rows = arguments[name]
         lead = (tuple(rows.shape[:-1]), rows.dtype) if isinstance(rows, torch.Tensor) else None
@@ -89,13 +91,16 @@ def _agree(op, arguments, sides, shards):
     agree(op, shards, same, problem)
 
 
-def _rows(rows, of, shards, first):
+def _rows(op, rows, of, shards, first):
     """Rows that say they are whole, and what they are made of: this rank's chunks."""
     rows = rows.detach()
     V = of.vocab_size if of else rows.size(-1)
     to = slices(V, first)
     begin, end = to[shards.rank], to[shards.rank + 1]
-    mine = of.rearranged(rows, to) if of else rows[..., begin:end]
+    try:
+        mine = of.rearranged(rows, to) if of else rows[..., begin:end]
+    except RuntimeError as error:
+        raise lost(op, error) from error
     if begin == end:  # nothing of it is read, but each row has an address of its own
         mine, begin = rows.new_empty((*rows.shape[:-1], 1)), 0
     return mine, torch.ops.specdec_shards.rows(mine, begin, V)

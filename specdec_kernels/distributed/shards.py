@@ -37,7 +37,7 @@ class Shards:
 
     Args:
         vocab_size: V, of whole rows.
-        bounds: R + 1 ascending ids from 0 to V; a rank may have none. None: as even as can be, the first ranks with
+        bounds: R + 1 ascending ids from 0 to V; a rank may have none. Not given: as even as can be, the first with
             one more (what ``torch.tensor_split`` gives). Multiples of 1,024 cost nothing on top; others, see above.
         group: a ``torch.distributed`` process group; None: the default one.
 
@@ -51,7 +51,7 @@ class Shards:
     """
 
     vocab_size: int
-    bounds: tuple[int, ...] | None = None
+    bounds: tuple[int, ...] = ()
     group: dist.ProcessGroup | None = None
     traffic: Traffic = field(default_factory=Traffic, compare=False)
 
@@ -59,7 +59,7 @@ class Shards:
         V, R = self.vocab_size, self.ranks
         if not isinstance(V, int) or not 1 <= V <= MAX_VOCABULARY:
             raise ValueError(f"Shards: vocab_size must be in [1, 2^24], got {V}")
-        if self.bounds is None:
+        if not self.bounds:
             sizes = [V // R + (r < V % R) for r in range(R)]
             object.__setattr__(self, "bounds", tuple(accumulate(sizes, initial=0)))
         bounds = tuple(int(b) for b in self.bounds)
