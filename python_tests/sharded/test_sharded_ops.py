@@ -56,6 +56,19 @@ def differ(rank, first, last, n):
     return found
 
 
+def other_log_norms(rank, n):
+    """How many of 512 flat rows, whose sums take all the bits there are, have other stats than as whole rows."""
+    import specdec_kernels as sk
+
+    rows = torch.randn(512, 7777, generator=torch.Generator().manual_seed(0))
+    got = sharded(rank, "row_stats", {"logits": rows}, {"logits": (7777, ())})
+    return int((got != sk.row_stats(rows)).any(-1).sum())
+
+
+def test_many_rows(ranks):
+    assert ranks.call(other_log_norms, ranks.n) == [0] * ranks.n
+
+
 def written(rank, n):
     """Whether verify_chain writes to the caller's tensors what it returns for whole rows."""
     import specdec_kernels as sk
