@@ -53,8 +53,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
     const int n = chunk_size(row.V, c);
     if (!greedy && !filtered) {
       const ChunkStats s = stats_of(z, n, scale, -FLT_MAX);
-      if (std::isnan(s.sum) || s.max == HUGE_VALF) return ChunkStats{NAN, 0, 0};
-      if (s.sum != 0) return s;
+      if (s.sum > 0 && s.max < HUGE_VALF) return s;
     }
     const ChunkMax s = rows_.chunk_max(z, padded(n), lanes ? lanes + c * kPad : nullptr);
     return ChunkStats{s.bad ? NAN : s.max, 0, 0};
