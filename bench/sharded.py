@@ -58,10 +58,9 @@ def rows(seed, peaked=3.0):
 def step(name, given, shards):
     """The traffic of one call: draft rows whole on every rank."""
     p, q, stats, tokens = given
-    here = slice(shards.bounds[shards.rank], shards.bounds[shards.rank + 1])
     draft = dict(draft_stats=stats) if "at hand" in name else dict(draft_temperature=0.8)
     seeds = dict(seed=torch.arange(B), offset=torch.zeros(B, dtype=torch.int64))
-    distributed.verify_chain(p[..., here], tokens, q, shards=shards, **SETTINGS[name], **draft, **seeds)
+    distributed.verify_chain(p[..., shards.here], tokens, q, shards=shards, **SETTINGS[name], **draft, **seeds)
     return shards.traffic
 
 

@@ -53,8 +53,7 @@ class OverRanks(decode.Drafter):
 
 def split_output_layer(target, shards):
     """This rank's rows of the output layer, which is the embedding's (tied weights)."""
-    rank = shards.rank
-    target.head = PackedLinear(target.embed[shards.bounds[rank] : shards.bounds[rank + 1]])
+    target.head = PackedLinear(target.embed[shards.here])
 
 
 def text(args, shards=None) -> str:

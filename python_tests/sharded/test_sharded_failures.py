@@ -33,9 +33,8 @@ def step(rank, change=None, at=1, gone_after=None):
 
     generator = torch.Generator().manual_seed(1)
     shards = distributed.Shards(4000)
-    here = slice(shards.bounds[rank], shards.bounds[rank + 1])
     arguments = {
-        "target_logits": torch.randn(2, 4, 4000, generator=generator)[..., here],
+        "target_logits": torch.randn(2, 4, 4000, generator=generator)[..., shards.here],
         "draft_tokens": torch.randint(0, 4000, (2, 3), generator=generator),
         "temperature": torch.tensor([1.0, 0.5]),
         "seed": torch.arange(2),

@@ -25,7 +25,7 @@ def sharded(rank, op, args, splits):
     shards = [distributed.Shards(V, bounds) for V, bounds in splits.values()]
     mine = dict(args)
     for name, of in zip(splits, shards):
-        mine[name] = args[name][..., of.bounds[rank] : of.bounds[rank + 1]]
+        mine[name] = args[name][..., of.here]
     draft = {"draft_shards": shards[1]} if len(shards) > 1 else {}
     return getattr(distributed, op)(**mine, shards=shards[0], **draft)
 

@@ -76,9 +76,14 @@ class Shards:
         return dist.get_world_size(self.group)
 
     @property
+    def here(self) -> slice:
+        """The ids that lie on this rank: rows[..., shards.here] of whole rows."""
+        return slice(*self.bounds[self.rank : self.rank + 2])
+
+    @property
     def size(self) -> int:
         """Entries of a row that lie on this rank."""
-        return self.bounds[self.rank + 1] - self.bounds[self.rank]
+        return self.here.stop - self.here.start
 
     def chunk_owners(self) -> tuple[int, ...]:
         """R + 1 numbers of chunks: rank r has those from its own up to the next one's."""
