@@ -31,6 +31,21 @@ struct PairCandidate {
   }
 };
 
+// p itself, where something else had no mass: seldom.
+struct TargetCandidate {
+  const Dist& p;
+
+  SPECDEC_HD int64_t hot() const { return p.kind == Kind::kOneHot ? p.hot : -1; }
+  template <class Executor>
+  SPECDEC_WALK double sum(Executor& executor) const {
+    return executor.sum(p);
+  }
+  template <class Executor>
+  SPECDEC_WALK int64_t draw(Executor& executor, double v) const {
+    return executor.draw(p, v);
+  }
+};
+
 template <class Executor, class Candidate>
 SPECDEC_WALK bool has_mass(Executor& executor, const Candidate& from) {
   return from.hot() >= 0 || has_mass(from.sum(executor));
@@ -44,8 +59,7 @@ struct PairCandidates {
 
   template <class F>
   SPECDEC_WALK bool any(F& f) const {
-    if (q.kind != Kind::kNothing && f(PairCandidate{p, q}, false)) return true;
-    return f(PairCandidate{p, Dist{}}, q.kind != Kind::kNothing);
+    return f(PairCandidate{p, q}, false) || (q.kind != Kind::kNothing && f(TargetCandidate{p}, true));
   }
 };
 

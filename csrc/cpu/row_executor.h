@@ -77,6 +77,7 @@ class CpuExecutor {
     const Subtraction subtraction = subtracting(q);
     return sum(pair(p, subtraction));
   }
+  double sum(const Dist& p) { return sum(p, Dist{}); }
 
   // What is left of a row where ids were taken out. Of logits as a law of its own: it is measured from the largest
   // logit that is left, so that nothing is lost however little that weighs; log_norm is NaN where nothing is left. It
@@ -101,6 +102,7 @@ class CpuExecutor {
     const Subtraction subtraction = subtracting(q);
     return draw(pair(p, subtraction), v);
   }
+  int64_t draw(const Dist& p, double v) const { return draw(p, Dist{}, v); }
 
   // The last id taken leaves the sums of p, so that draw() draws without replacement. Returns p as it is to be drawn
   // from next; nothing where nothing is left.

@@ -17,6 +17,12 @@ SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& 
   for (int c = first + int(threadIdx.x) / kLanes; c < end; c += kWarps) f(c);
 }
 
+// A thread's neighbours of a chunk that the block shares
+using ThreadRun = RunOf<kChunk / kThreads>;
+SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
+  return {chunk * kChunk + int64_t(threadIdx.x) * ThreadRun::kEntries};
+}
+
 // How many chunks each warp takes where so many blocks share a row
 SPECDEC_DEVICE int turns(int64_t chunks, int blocks) { return (int(chunks) + kWarps * blocks - 1) / (kWarps * blocks); }
 

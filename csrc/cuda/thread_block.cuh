@@ -3,7 +3,7 @@
 #pragma once
 
 #include "launch.h"
-#include "warp.cuh"
+#include "warp_scan.cuh"
 
 namespace specdec {
 
@@ -21,28 +21,13 @@ template <class T>
 struct Prefix {
   T before;  // of the threads before this one
   T total;
-  T own;
 };
-
-// Sum over this lane and those before it
-template <class T>
-SPECDEC_DEVICE T warp_upto(T x) {
-  const int lane = threadIdx.x % kLanes;
-#pragma unroll
-  for (int step = 1; step < kLanes; step *= 2) {
-    const T other = __shfl_up_sync(kFullWarp, x, step);
-    if (lane >= step) x += other;
-  }
-  return x;
-}
 
 template <class T>
 SPECDEC_DEVICE Prefix<T> block_scan(T x) {
   __shared__ T warp_totals[kWarps];
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
-  const T upto = warp_upto(x);
-  T before = __shfl_up_sync(kFullWarp, upto, 1);
-  if (lane == 0) before = 0;
+  const T upto = warp_upto(x), before = warp_before(upto);
   if (lane == kLanes - 1) warp_totals[warp] = upto;
   __syncthreads();
   T total = 0, warps_before = 0;
@@ -51,7 +36,7 @@ SPECDEC_DEVICE Prefix<T> block_scan(T x) {
     total += warp_totals[w];
   }
   __syncthreads();
-  return {warps_before + before, total, x};
+  return {warps_before + before, total};
 }
 
 // One value of all threads, by an operation that is the same in any order
@@ -91,40 +76,20 @@ SPECDEC_DEVICE T block_sum(int n, const F& f) {
   return scan_runs<T>(n, f).total;
 }
 
-struct Pick {
-  int index;
-  double before, inside;  // weight in front of it, and its own
-};
-
-// Inverse CDF over weights that scan_runs() has added up: the first index with weight whose running sum exceeds
-// `target`. The last one with weight stands in where rounding leaves that unreached. kRun: the length of a thread's
-// run, where it is known. Where a run is one weight, that is what the scan had as the thread's own.
-template <int kRun = 0, class F>
-SPECDEC_DEVICE Pick find(int n, double target, const Prefix<double>& prefix, const F& weight) {
-  struct Found {
-    Pick pick{-1, 0, 0};
-    bool beyond = false;
-  };
-  __shared__ Uninitialised<Found> of_warp[kWarps];
-  const int run = kRun > 0 ? kRun : (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
-  Found own;
-  double running = prefix.before;
-#pragma unroll(kRun > 0 ? kRun : 1)
-  for (int r = 0; r < run; ++r) {
-    const double w = kRun == 0 && run == 1 ? prefix.own : begin + r < n && !own.beyond ? weight(begin + r) : 0;
-    if (!(w > 0)) continue;
-    own.pick = {begin + r, running, w};
-    running += w;
-    own.beyond = running > target;
-  }
-  const unsigned beyond = __ballot_sync(kFullWarp, own.beyond), any = __ballot_sync(kFullWarp, own.pick.index >= 0);
-  const int lane = beyond ? __ffs(int(beyond)) - 1 : any ? kLanes - 1 - __clz(int(any)) : 0;
-  if (int(threadIdx.x) % kLanes == lane) of_warp[threadIdx.x / kLanes].get() = own;
+// Inverse CDF over weights that scan_runs() has added up
+template <class F>
+SPECDEC_DEVICE int block_find(int n, double target, const Prefix<double>& prefix, const F& weight) {
+  __shared__ Uninitialised<Crossing> of_warp[kWarps];
+  const int run = (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
+  Crossing own{prefix.before, target};
+  for (int i = begin; i < begin + run && i < n; ++i) own.pass(i, weight(i));
+  own = warp_crossing(own);
+  if (threadIdx.x % kLanes == 0) of_warp[threadIdx.x / kLanes].get() = own;
   __syncthreads();
-  Pick found{0, 0, 0};
+  int found = 0;
   for (int w = 0; w < kWarps; ++w) {
-    const Found& other = of_warp[w].get();
-    if (other.pick.index >= 0) found = other.pick;
+    const Crossing& other = of_warp[w].get();
+    if (other.index >= 0) found = other.index;
     if (other.beyond) break;
   }
   __syncthreads();

@@ -105,7 +105,7 @@ class Nucleus : public LogitHistogram {
     if (goal.mass > 0) {
       const auto weight = [&](int i) { return double(mass(s.few[n - 1 - i])); };
       const Prefix<double> seen = scan_runs<double>(n, weight);
-      position = seen.total > 0 ? n - 1 - find(n, goal.rest / each, seen, weight).index : 0;
+      position = seen.total > 0 ? n - 1 - block_find(n, goal.rest / each, seen, weight) : 0;
     } else if (goal.count / each < reach) {
       position = int(goal.count / each);
     }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A row's four floats from the statistics of its chunks, by one block: its first warp alone adds them up.
+#pragma once
+
+#include "chunk_reduce.cuh"
+#include "top_k_top_p.cuh"
+
+namespace specdec {
+
+// The largest finite entry's id, 0 if there is none.
+SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
+  float max = -HUGE_VALF;
+  int best = INT32_MAX;
+  for (int v = threadIdx.x; v < row.V; v += kThreads) {
+    const float z = load_scalar(row, v);
+    if (z > max && z < HUGE_VALF) max = z, best = v;
+  }
+  const float top = block_max(max);
+  const int id = block_min(max == top ? best : INT32_MAX);
+  return id == INT32_MAX ? 0 : id;
+}
+
+// The four floats of a row that is no law: seldom, and so out of the way of what is run
+__device__ __attribute__((noinline)) inline RowStats invalid_stats(Row row, float scale) {
+  const float z = load_scalar(row, block_argmax_finite(row));
+  return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z + 0.0f : -HUGE_VALF};
+}
+
+// What the chunks of a row come to
+struct RowTotals {
+  float max;
+  bool bad;         // a sum is NaN
+  double total;     // of exp((z - max) * scale)
+  float log_total;  // its logarithm
+  int top;          // of a greedy row: the first chunk with the maximum
+};
+
+// By one warp. Leaves the chunk sums of the law in `sums`, unless that is null, of a row with a total.
+SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float scale, float* sums) {
+  const WarpRuns stats(chunks, [&](int c, bool inside) {
+    return inside ? ChunkStats{__ldcg(table.max + c), __ldcg(table.sum + c)} : ChunkStats{-HUGE_VALF, 0};
+  });
+  RowTotals r{-HUGE_VALF, false, 0, 0, INT32_MAX};
+  stats.each([&](int, const ChunkStats& x) { r.max = fmaxf(r.max, x.max), r.bad |= x.sum != x.sum; });
+  r.max = warp_max(r.max) + 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
+  r.bad = __any_sync(kFullWarp, r.bad);
+  if (r.bad || r.max == -HUGE_VALF) return r;
+  if (scale == HUGE_VALF) {
+    stats.each([&](int c, const ChunkStats& x) { r.top = x.max == r.max && c < r.top ? c : r.top; });
+    r.top = warp_reduce(r.top, [](int a, int b) { return a < b ? a : b; });
+    return r;
+  }
+  const float rate = scale * kLog2E;
+  const auto shares = stats.map([max = r.max, rate](const ChunkStats& x) {
+    return x.sum > 0 ? x.sum * fast_exp2(scaled(x.max, max, rate)) : 0.0f;
+  });
+  shares.each([&](int, float share) { r.total += share; });
+  r.total = warp_sum(r.total);
+  const double log_total = log(r.total);
+  r.log_total = float(log_total);
+  if (!sums) return r;
+  // exp(-float(ln total)): what the rounding took away is so little that three terms of its exponential are exact
+  const double rounded = log_total - r.log_total;
+  const double norm = (1 + rounded * (1 + 0.5 * rounded)) / r.total;
+  shares.each([&](int c, float share) {
+    if (c < shares.end) __stcg(sums + c, float(share * norm));
+  });
+  return r;
+}
+
+// For all threads
+SPECDEC_DEVICE RowTotals block_totals(const ChunkTable& table, int64_t V, float scale, float* sums) {
+  __shared__ Uninitialised<RowTotals> shared;
+  if (threadIdx.x < kLanes) {
+    const RowTotals found = warp_totals(table, int(chunk_count(V)), scale, sums);
+    if (threadIdx.x == 0) shared.get() = found;
+  }
+  __syncthreads();
+  const RowTotals r = shared.get();
+  __syncthreads();
+  return r;
+}
+
+// The first id of a chunk whose entry is `max`
+SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
+  const ThreadRun at = thread_run(chunk);
+  float z[ThreadRun::kEntries];
+  at.load(row, -HUGE_VALF, z);
+  int found = INT32_MAX;
+#pragma unroll
+  for (int r = ThreadRun::kEntries - 1; r >= 0; --r) found = z[r] == max ? int(at.id(r)) : found;
+  return block_min(found);
+}
+
+// Chunks of what is left of a row of logits where ids were taken out
+SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Removed& removed, int part, int per_warp,
+                                          const ChunkTable& table) {
+  for_chunks(chunk_count(q.row.V), part, per_warp, [&](int64_t c) {
+    const ChunkStats stats = chunk_stats_without(q, removed, c);
+    if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
+  });
+}
+
+// What is left, as a law of its own: it is measured from the largest logit that is left, so that nothing is lost
+// however little that weighs; log_norm is NaN where nothing is left. Leaves its chunk sums in `sums`.
+SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const ChunkTable& table, float* sums) {
+  const RowTotals r = block_totals(table, q.row.V, q.stats.scale, sums);
+  return {q.stats.scale, q.stats.cutoff, r.max == -HUGE_VALF ? NAN : r.log_total, r.max};
+}
+
+// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in `sums`, which may be the table's,
+// unless a filter is on.
+template <bool kFiltered>
+SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
+  const float scale = filters.scale();
+  const bool filtered = kFiltered && filters.any(row.V);
+  const RowTotals r = block_totals(table, row.V, scale, filtered ? nullptr : sums);
+  if (r.bad || !filters.sane() || r.max == -HUGE_VALF) return invalid_stats(row, scale);
+  if (filters.greedy()) return {scale, r.max, float(block_argmax(row, r.top, r.max)), r.max};
+  if constexpr (kFiltered) {
+    if (filtered) {
+      const Nucleus::Kept kept = Nucleus(row, table.max, table.samples, r.max, scale).emit(filters, r.total);
+      return {scale, kept.cutoff + 0.0f, float(log(double(kept.mass) * Nucleus::kUnit)), r.max};
+    }
+  }
+  return {scale, -FLT_MAX, r.log_total, r.max};
+}
+
+// The same, in place
+template <bool kFiltered>
+SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table) {
+  return block_stats<kFiltered>(row, filters, table, table.sum);
+}
+
+}  // namespace specdec

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inverse CDF by one block in two levels: the chunk, by its first warp from sums that lie in memory, then the id in it.
+#pragma once
+
+#include "chunk_reduce.cuh"
+
+namespace specdec {
+
+struct SumAt {
+  const float* sums;
+  SPECDEC_DEVICE float operator()(int c, bool inside) const { return inside ? __ldcg(sums + c) : 0.0f; }
+};
+
+// Chunk sums as the first warp of a block has added them up; the others know nothing of them.
+struct ChunkSums {
+  WarpRuns<SumAt> runs;
+  double before = 0;  // the lane's run
+  double total = 0;
+};
+
+// By one warp
+SPECDEC_DEVICE ChunkSums warp_sums_of(int64_t V, const float* sums) {
+  ChunkSums r;
+  r.runs = WarpRuns(int(chunk_count(V)), SumAt{sums});
+  double own = 0;
+  r.runs.each([&](int, float w) { own += w; });
+  const double upto = warp_upto(own);
+  r.before = warp_before(upto);
+  r.total = __shfl_sync(kFullWarp, upto, kLanes - 1);
+  return r;
+}
+
+// The total, for all threads; `held` is for a draw.
+SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums, ChunkSums& held) {
+  __shared__ double total;
+  if (threadIdx.x < kLanes) {
+    held = warp_sums_of(V, sums);
+    if (threadIdx.x == 0) total = held.total;
+  }
+  __syncthreads();
+  const double found = total;
+  __syncthreads();
+  return found;
+}
+SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
+  ChunkSums held;
+  return block_sum_of(V, sums, held);
+}
+
+// What the first warp says of the chunk
+struct ChosenChunk {
+  int index;
+  double fraction;  // of the chunk's own weight, since the rescan adds it up in another order
+};
+
+// The first entry of the chunk whose running sum exceeds that fraction of all, from what each thread's entries weigh.
+SPECDEC_DEVICE int draw_in_chunk(double fraction, const float (&w)[ThreadRun::kEntries]) {
+  __shared__ double of_warp[kWarps];
+  __shared__ int drawn;
+  const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
+  double own = 0;
+#pragma unroll
+  for (const float x : w) own += x > 0 ? x : 0;
+  const double upto = warp_upto(own);
+  if (lane == kLanes - 1) of_warp[warp] = upto;
+  __syncthreads();
+  double through[kWarps];
+#pragma unroll
+  for (int k = 0; k < kWarps; ++k) through[k] = of_warp[k] + (k > 0 ? through[k - 1] : 0);
+  const double target = fraction * through[kWarps - 1];
+  int owner = 0;
+  double before = 0;
+  bool beyond = false;
+#pragma unroll
+  for (int k = 0; k < kWarps; ++k) {
+    if (of_warp[k] > 0 && !beyond) owner = k, before = k > 0 ? through[k - 1] : 0;
+    beyond |= of_warp[k] > 0 && through[k] > target;
+  }
+  if (warp == owner) {
+    Crossing crossing{before + warp_before(upto), target};
+#pragma unroll
+    for (int r = 0; r < ThreadRun::kEntries; ++r) crossing.pass(int(threadIdx.x) * ThreadRun::kEntries + r, w[r]);
+    const int index = warp_crossing(crossing).index;
+    if (lane == 0) drawn = index;
+  }
+  __syncthreads();
+  return drawn;
+}
+
+// An id of a row of V by its chunk sums, and weigh(a ThreadRun, w) of its chunk
+template <class Weigh>
+SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const ChunkSums& sums, const Weigh& weigh) {
+  __shared__ Uninitialised<ChosenChunk> shared;
+  if (threadIdx.x < kLanes) {
+    Crossing crossing{sums.before, v * sums.total};
+    sums.runs.each([&](int c, float w) { crossing.pass(c, w); });
+    const Crossing chunk = warp_crossing(crossing);
+    if (threadIdx.x == 0) shared.get() = {chunk.index, (v * sums.total - chunk.before) / chunk.inside};
+  }
+  __syncthreads();
+  const ChosenChunk chunk = shared.get();
+  float w[ThreadRun::kEntries];
+  weigh(thread_run(chunk.index), w);
+  return int64_t(chunk.index) * kChunk + draw_in_chunk(chunk.fraction, w);
+}
+template <class Weigh>
+SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const float* sums, const Weigh& weigh) {
+  ChunkSums held;
+  if (threadIdx.x < kLanes) held = warp_sums_of(V, sums);
+  return block_draw(V, v, held, weigh);
+}
+
+}  // namespace specdec
