@@ -26,7 +26,7 @@ __device__ __attribute__((noinline)) inline double target_sum(const Dist* p, con
 }
 
 __device__ __attribute__((noinline)) inline int64_t target_draw(const Dist* p, double v, const float* sums) {
-  return block_draw(p->row.V, v, sums, [&](const ThreadRun& at, auto& w) { weigh(*p, Dist{}, at, w); });
+  return block_draw(block_choose(p->row.V, v, sums), [&](const ThreadRun& at, auto& w) { weigh(*p, Dist{}, at, w); });
 }
 
 }  // namespace apart
@@ -56,7 +56,7 @@ class BlockExecutor {
 
   // Right after the sum
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(p.row.V, v, held_sums_, [&](const ThreadRun& at, auto& w) { specdec::weigh(p, q, at, w); });
+    return block_draw(block_choose(v, held_sums_), [&](const ThreadRun& at, auto& w) { specdec::weigh(p, q, at, w); });
   }
 
   // Of p alone, which lies in memory

@@ -64,50 +64,54 @@ SPECDEC_DEVICE int draw_in_chunk(double fraction, const float (&w)[ThreadRun::kE
   const double upto = warp_upto(own);
   if (lane == kLanes - 1) of_warp[warp] = upto;
   __syncthreads();
-  double through[kWarps];
-#pragma unroll
-  for (int k = 0; k < kWarps; ++k) through[k] = of_warp[k] + (k > 0 ? through[k - 1] : 0);
-  const double target = fraction * through[kWarps - 1];
-  int owner = 0;
-  double before = 0;
-  bool beyond = false;
-#pragma unroll
-  for (int k = 0; k < kWarps; ++k) {
-    if (of_warp[k] > 0 && !beyond) owner = k, before = k > 0 ? through[k - 1] : 0;
-    beyond |= of_warp[k] > 0 && through[k] > target;
-  }
-  if (warp == owner) {
-    Crossing crossing{before + warp_before(upto), target};
+  // Each warp finds out which of them has it.
+  const double of_lane = lane < kWarps ? of_warp[lane] : 0, through = warp_upto(of_lane);
+  Crossing warps{warp_before(through), fraction * __shfl_sync(kFullWarp, through, kWarps - 1)};
+  warps.pass(lane, of_lane);
+  warps = warp_crossing(warps);
+  if (warp == (warps.index < 0 ? 0 : warps.index)) {
+    Crossing crossing{warps.before + warp_before(upto), warps.target};
 #pragma unroll
     for (int r = 0; r < ThreadRun::kEntries; ++r) crossing.pass(int(threadIdx.x) * ThreadRun::kEntries + r, w[r]);
     const int index = warp_crossing(crossing).index;
-    if (lane == 0) drawn = index;
+    if (lane == 0) drawn = index < 0 ? 0 : index;
   }
   __syncthreads();
   return drawn;
 }
 
-// An id of a row of V by its chunk sums, and weigh(a ThreadRun, w) of its chunk
-template <class Weigh>
-SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const ChunkSums& sums, const Weigh& weigh) {
+SPECDEC_DEVICE void warp_choose(double v, const ChunkSums& sums, ChosenChunk* chosen) {
+  Crossing crossing{sums.before, v * sums.total};
+  sums.runs.each([&](int c, float w) { crossing.pass(c, w); });
+  const Crossing chunk = warp_crossing(crossing);
+  if (threadIdx.x == 0) *chosen = {chunk.index < 0 ? 0 : chunk.index, (v * sums.total - chunk.before) / chunk.inside};
+}
+__device__ __attribute__((noinline)) inline void warp_choose(int64_t V, double v, const float* sums,
+                                                             ChosenChunk* chosen) {
+  warp_choose(v, warp_sums_of(V, sums), chosen);
+}
+
+// For all threads: choose(where to leave it) is for the first warp.
+template <class Choose>
+SPECDEC_DEVICE ChosenChunk block_choose(const Choose& choose) {
   __shared__ Uninitialised<ChosenChunk> shared;
-  if (threadIdx.x < kLanes) {
-    Crossing crossing{sums.before, v * sums.total};
-    sums.runs.each([&](int c, float w) { crossing.pass(c, w); });
-    const Crossing chunk = warp_crossing(crossing);
-    if (threadIdx.x == 0) shared.get() = {chunk.index, (v * sums.total - chunk.before) / chunk.inside};
-  }
+  if (threadIdx.x < kLanes) choose(&shared.get());
   __syncthreads();
-  const ChosenChunk chunk = shared.get();
+  return shared.get();
+}
+SPECDEC_DEVICE ChosenChunk block_choose(double v, const ChunkSums& sums) {
+  return block_choose([&](ChosenChunk* chosen) { warp_choose(v, sums, chosen); });
+}
+SPECDEC_DEVICE ChosenChunk block_choose(int64_t V, double v, const float* sums) {
+  return block_choose([&](ChosenChunk* chosen) { warp_choose(V, v, sums, chosen); });
+}
+
+// An id by what weigh(a ThreadRun, w) says of the chunk
+template <class Weigh>
+SPECDEC_DEVICE int64_t block_draw(const ChosenChunk& chunk, const Weigh& weigh) {
   float w[ThreadRun::kEntries];
   weigh(thread_run(chunk.index), w);
   return int64_t(chunk.index) * kChunk + draw_in_chunk(chunk.fraction, w);
-}
-template <class Weigh>
-SPECDEC_DEVICE int64_t block_draw(int64_t V, double v, const float* sums, const Weigh& weigh) {
-  ChunkSums held;
-  if (threadIdx.x < kLanes) held = warp_sums_of(V, sums);
-  return block_draw(V, v, held, weigh);
 }
 
 }  // namespace specdec

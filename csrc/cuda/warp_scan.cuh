@@ -79,7 +79,8 @@ struct WarpRuns {
 struct Crossing {
   double running, target;
   int index = -1;
-  double before = 0, inside = 0;
+  double before = 0;
+  double inside = 0;
   bool beyond = false;
 
   SPECDEC_DEVICE void pass(int i, double weight) {

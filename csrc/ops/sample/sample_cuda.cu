@@ -23,8 +23,7 @@ class SampleExecutor : public BlockExecutor {
 
   // Adds the sums up anew: over many draws there is no register to keep what sum() found.
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(p.row.V, v, sum_,
-                      [&](const ThreadRun& at, auto& w) { weigh_left(p, q, at, w); });
+    return block_draw(block_choose(p.row.V, v, sum_), [&](const ThreadRun& at, auto& w) { weigh_left(p, q, at, w); });
   }
 
   // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left
