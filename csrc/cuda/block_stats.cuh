@@ -68,13 +68,32 @@ SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float 
   return r;
 }
 
+// A row without filters, by one warp; of one that is no law it says no more. Leaves the chunk sums of p in `sums`,
+// unless that is null.
+SPECDEC_DEVICE RowStats warp_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
+  const float scale = filters.scale();
+  const RowTotals r = warp_totals(table, int(chunk_count(row.V)), scale, sums);
+  if (r.bad || !filters.sane() || r.max == -HUGE_VALF) return {scale, -FLT_MAX, NAN, r.max};
+  if (!filters.greedy()) return {scale, -FLT_MAX, r.log_total, r.max};
+  float z[kGroups * kGroup];
+  load_groups<kGroups>(row, r.top, 0, -HUGE_VALF, z);
+  int id = INT32_MAX;
+#pragma unroll
+  for (int k = kGroups * kGroup - 1; k >= 0; --k) id = z[k] == r.max ? int(id_of(r.top, 0, k)) : id;
+  return {scale, r.max, float(warp_reduce(id, [](int a, int b) { return a < b ? a : b; })), r.max};
+}
+
+// By one warp, into shared memory; apart, since kernels that stream rows have no registers to spare
+__device__ __attribute__((noinline)) inline void leave_totals(ChunkTable table, int chunks, float scale, float* sums,
+                                                              RowTotals* out) {
+  const RowTotals found = warp_totals(table, chunks, scale, sums);
+  if (threadIdx.x == 0) *out = found;
+}
+
 // For all threads
 SPECDEC_DEVICE RowTotals block_totals(const ChunkTable& table, int64_t V, float scale, float* sums) {
   __shared__ Uninitialised<RowTotals> shared;
-  if (threadIdx.x < kLanes) {
-    const RowTotals found = warp_totals(table, int(chunk_count(V)), scale, sums);
-    if (threadIdx.x == 0) shared.get() = found;
-  }
+  if (threadIdx.x < kLanes) leave_totals(table, int(chunk_count(V)), scale, sums, &shared.get());
   __syncthreads();
   const RowTotals r = shared.get();
   __syncthreads();
