@@ -24,6 +24,7 @@ class Note:
     threads: int = 0  # of a block: the most, or required; 0 if the launch bounds say nothing
     targets: dict[int, list[int]] = field(default_factory=dict)  # of the indirect branch at an address
     bytes: int = 0  # of code
+    routines: dict[int, str] = field(default_factory=dict)  # address -> the function of ours that is called there
 
 
 class Section(NamedTuple):
@@ -66,14 +67,15 @@ def _targets(body: bytes) -> Iterator[tuple[int, list[int]]]:
         at += 16 + 4 * n
 
 
-def _symbols(data: bytes, sections: list[Section]) -> dict[int, str]:
-    names = {}
+def _symbols(data: bytes, sections: list[Section]) -> dict[int, tuple[str, int]]:
+    """index -> name, and where it lies in its section"""
+    found = {}
     for section in sections:
         if section.name == ".symtab":
             for k in range(section.size // 24):
-                name = struct.unpack_from("<I", data, section.at + 24 * k)[0]
-                names[k] = _text(data, sections[section.link].at + name)
-    return names
+                name, _, value = struct.unpack_from("<IIQ", data, section.at + 24 * k)
+                found[k] = _text(data, sections[section.link].at + name), value
+    return found
 
 
 def notes(path: str | Path) -> dict[str, Note]:
@@ -91,7 +93,12 @@ def notes(path: str | Path) -> dict[str, Note]:
             found[name[11:]].shared = section.size
         elif name == ".nv.info" or name.startswith(".nv.info."):
             for attribute, body in _attributes(data, section):
-                _note(found, name[9:], attribute, body, symbols)
+                _note(found, name[9:], attribute, body, {k: symbol for k, (symbol, _) in symbols.items()})
+    for symbol, at in symbols.values():  # $kernel$routine
+        _, _, inside = symbol.partition("$")
+        kernel, _, routine = inside.partition("$")
+        if routine and kernel in found:
+            found[kernel].routines[at] = routine
     return found
 
 

@@ -51,7 +51,7 @@ def describe(name: str, symbol: str, code: Code, note: Note, gpu: str = "H200", 
         return kernel
     g = Graph(code, note.targets)
     kernel |= {"odd_sync": g.odd_sync, "unreached": len(g.spans) - len(g.order)}
-    around = Tails(g) if tails and re.match(TAILED, name) else None
+    around = Tails(g, note.routines) if tails and re.match(TAILED, name) else None
     for loop, _ in streaming_loops(g, weigh(g, async_kernel), async_kernel):
         loop |= against(gpu, loop, blocks, threads)
         if around and loop["kind"] == "loop":

@@ -4,7 +4,8 @@
 A path walks through each loop once. What a plain call of V = 151,936 does not run is left out where there is a way
 around it: a loop that compilers unrolled over several chunks a thread (four loads from global memory or more, none of
 them wide), since 149 chunks are less than a block's 256 threads; and passes over whole rows, which are fallbacks there.
-A call is one instruction: those that compilers add are slow paths of doubles' division and of square roots.
+A routine of ours is walked through where it is called, unless it is a fallback (FALLBACKS); what compilers add, slow paths of doubles'
+division and of square roots, is one instruction.
 
 The longest path may still ask for everything at once: rows by number, padding, a rule, each way of a draw. Where a tail
 has such choices it is an upper end, by a factor of three to five; where it has few, it is what runs, within a tenth or
@@ -25,6 +26,8 @@ from bench.model.gpus import BANDS, CONSTANTS, Band
 from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
 
 TAILED = r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>|verify_chain::finish_requests"
+
+FALLBACKS = "invalid_stats|target_sum|target_draw"  # rows that are no law, residuals without mass
 
 ITEMS = 4  # loads of a trip from which on a loop counts as unrolled
 DETOUR = 1e9  # clocks: a way around an avoided block is taken however long it is
@@ -135,10 +138,31 @@ def longest(
 class Tails:
     """Of one kernel."""
 
-    def __init__(self, g: Graph) -> None:
+    def __init__(self, g: Graph, routines: dict[int, str] | None = None) -> None:
+        """routines: the functions of ours that it calls, by address"""
         self.g = g
+        self._routines = {at for at, name in (routines or {}).items() if not re.search(FALLBACKS, name)}
         self._avoided = self._unrolled() | self._sweeps()
         self._weights: dict[int, float] = {}
+        self._bodies: dict[int, Code] = {}
+
+    def _routine(self, at: int) -> Code:
+        """The longest path through the routine that begins here"""
+        if at not in self._bodies:
+            begin = next(b for b in range(len(self.g.spans)) if self.g.address(b) == at)
+            path = longest(self.g, [begin], lambda b: not self.g.once(b), self._weight)
+            self._bodies[at] = [x for b in path for x in self._run(b)]
+        return self._bodies[at]
+
+    def _run(self, b: int) -> Code:
+        """A block's instructions, and behind each call of ours what it calls"""
+        run: Code = []
+        for x in self.g.block(b):
+            run.append(x)
+            target = re.search(r"0x[0-9a-f]+", x.args) if x.head == "CALL" else None
+            if target and int(target[0], 16) in self._routines:
+                run += self._routine(int(target[0], 16))
+        return run
 
     def _of(self, body: set[int]) -> Code:
         return [x for b in body for x in self.g.block(b)]
@@ -167,7 +191,7 @@ class Tails:
 
     def _weight(self, b: int) -> float:
         if b not in self._weights:
-            run = schedule(self.g.block(b))
+            run = schedule(self._run(b))
             self._weights[b] = clocks(run, BANDS.index("middle"), all_results=True) - DETOUR * (b in self._avoided)
         return self._weights[b]
 
@@ -179,10 +203,10 @@ class Tails:
         loop = g.outermost(header)
         exits = [x for b in sorted(loop) for x in g.next[b] if x not in loop]
         begin = longest(g, [g.block_of[0]], header.__eq__, self._weight)[:-1]
-        code = [x for b in longest(g, exits, lambda b: not g.once(b), self._weight) for x in g.block(b)]
+        code = [x for b in longest(g, exits, lambda b: not g.once(b), self._weight) for x in self._run(b)]
         ticket = next((i + 1 for i, x in enumerate(code) if x.head in ("ATOM", "ATOMG")), 0)
         return {
-            "begin": summary([x for b in begin for x in g.block(b)]),
+            "begin": summary([x for b in begin for x in self._run(b)]),
             "report": summary(code[:ticket]),
             "rest": summary(code[ticket:]),
         }

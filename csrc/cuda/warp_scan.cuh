@@ -23,11 +23,11 @@ SPECDEC_DEVICE T warp_before(T upto) {
   return threadIdx.x % kLanes == 0 ? 0 : before;
 }
 
-// Values 0 .. n - 1 as a warp takes them: a run of neighbours to each lane. The first eight of a run, all there are up
-// to n = 256, come at once and stay at hand. load(i, inside) is value i, or where it is not inside what says nothing.
+// Values 0 .. n - 1 as a warp takes them: a run of neighbours to each lane. The first five of a run, all there are up
+// to n = 160, come at once and stay at hand. load(i, inside) is value i, or where it is not inside what says nothing.
 template <class Load>
 struct WarpRuns {
-  static constexpr int kAtHand = 8, kAtOnce = 4;
+  static constexpr int kAtHand = 5, kAtOnce = 4;
   using Value = decltype(std::declval<const Load&>()(0, true));
   Load load{};
   int begin = 0, end = 0, run = 0;  // of this lane; as long for all

@@ -38,8 +38,10 @@ MAIN_BYTES = 64  # a thread's trip of a loop that sweeps whole rows; a draw's re
 
 LOOPS = [
     Loop("row_stats::scan<false>", 1, 4, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
-    Loop("sample::draws<false>", 1, 3, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
+    Loop("sample::draws<false>", 1, 2, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
     Loop("verify_chain::judge_rows<false>", 1, 4, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
+    Loop("verify_chain::scan_positions", 1, 4, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
+    Loop("verify_chain::verify_positions", 2, 2, TWO_ROWS, Limit(78, 2, 0, 7, 2), Limit(78, 2, 0, 5, 2), PAIR_REST),
     Loop("verify_chain::finish_requests", 2, 3, TWO_ROWS, Limit(78, 2, 0, 7, 2), Limit(78, 2, 0, 5, 2), PAIR_REST),
 ]
 KERNELS = "^(" + "|".join(loop.kernel for loop in LOOPS) + ")$"  # for kernels.analyse

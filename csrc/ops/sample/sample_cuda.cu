@@ -16,6 +16,16 @@ struct Draws {
   SPECDEC_DEVICE ChunkTable table(int64_t n) const { return tables.row(n, chunk_count(a.logits.V)); }
 };
 
+// Of a row of logits where ids were taken out; seldom, and so out of the way of what is run
+__device__ __attribute__((noinline)) RowStats stats_of_rest(Row row, RowStats stats, Removed removed,
+                                                            ChunkTable table) {
+  Dist p;
+  p.kind = Kind::kLogits, p.row = row, p.stats = stats;
+  reduce_chunks_without(p, removed, 0, turns(chunk_count(row.V), 1), table);
+  __syncthreads();
+  return block_stats_without(p, table, table.sum);
+}
+
 class SampleExecutor : public BlockExecutor {
  public:
   SPECDEC_DEVICE SampleExecutor(const Draws& s, int64_t n, const RowStats& stats, Held held)
@@ -43,10 +53,7 @@ class SampleExecutor : public BlockExecutor {
     const double total = block_sum_of(p.row.V, sum_);
     if (total >= kEnough) return p;
     Dist left = p;
-    const ChunkTable table = s_.table(n_);
-    reduce_chunks_without(p, removed, 0, turns(chunk_count(p.row.V), 1), table);
-    __syncthreads();
-    left.stats = block_stats_without(p, table, table.sum);
+    left.stats = stats_of_rest(p.row, p.stats, removed, s_.table(n_));
     return left.valid() ? left : Dist{};
   }
 
@@ -55,9 +62,11 @@ class SampleExecutor : public BlockExecutor {
   SPECDEC_DEVICE void weigh_left(const Dist& p, const Dist& q, const ThreadRun& at,
                                  float (&w)[ThreadRun::kEntries]) const {
     weigh(p, q, at, w);
+#pragma unroll 1
+    for (int64_t i = 0; i < removed_.n; ++i) {
+      const int64_t gone = removed_[i] - at.first;
 #pragma unroll
-    for (int r = 0; r < ThreadRun::kEntries; ++r) {
-      if (removed_.has(at.id(r))) w[r] = 0;
+      for (int r = 0; r < ThreadRun::kEntries; ++r) w[r] = gone == r ? 0.0f : w[r];
     }
   }
 
@@ -66,8 +75,16 @@ class SampleExecutor : public BlockExecutor {
   Removed removed_;
 };
 
+// Blocks that are to fit an SM. Its walk over draws needs some 90 registers in the code of sm_100 and later, and must
+// not spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kResident = 2;
+#else
+constexpr int kResident = 3;
+#endif
+
 template <bool kFiltered>
-__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 3) draws(const Draws s) {
+__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(const Draws s) {
   const int64_t n = s.grid.row();
   if (!s.a.present.has(n)) {
     if (s.grid.part() == 0) put_absent(s.a, n, threadIdx.x, kThreads);
