@@ -16,6 +16,7 @@ from bench.model.gpus import BANDS, GPUS, constants
 from bench.model.queues import Block, Load, Step, Wait, Work, simulate
 
 CHUNK, WARPS = 1024, 8
+FEW_POSITIONS = 64  # as in csrc/ops/verify_chain/small_batch.cuh
 
 # tail -> the constants that stand for it. Where a tail has few choices its longest path is what runs: COUNTED. The
 # test of a draft has many (and so has a draw with or without replacement): constants are kept, and printed beside. What
@@ -30,12 +31,16 @@ TAILS = {
     "judge begin": ("prologue",),
     "judge report": ("fence", "atomic"),
     "judge rest": ("law", "judge"),
+    "scan begin": ("prologue",),
+    "verify begin": ("prologue", "law", "judge"),
+    "verify report": ("fence", "atomic"),
+    "verify rest": ("draw",),
     "finish begin": ("prologue", "finish_pro"),
     "finish report": ("fence", "atomic"),
     "finish rest": ("draw",),
 }
 COUNTED = {name for name in TAILS if name.endswith("report")}
-COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest"}
+COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest", "verify begin", "verify rest"}
 STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
 
 
@@ -98,10 +103,15 @@ def verify_chain(
 ) -> tuple[float, dict[str, float]]:
     """Microseconds of the exact chain in a graph, and what they are made of. `stats`: the draft's are handed over."""
     stop = stops_of(B, G, alpha)
-    first = _judge_rows(s, stop, B, G, V, item, sides=1 if stats else 2)
-    second = _finish_requests(s, stop, B, G, V, item)
-    total = s.c["first_us"] + s.c["memset_us"] + first + s.c["gap_us"] + second
     need = (sum(i + 1 for i in stop) + sum(i < G for i in stop)) * V * item
+    if B * (G + 1) <= FEW_POSITIONS:
+        first = _scan_positions(s, B, G, V, item, sides=1 if stats else 2)
+        second = _last_launch(s, stop, B, G, V, item, "verify")
+        total = s.c["first_us"] + first + s.c["gap_us"] + second
+        return total, {"judge": first, "finish": second, "floor_MB": need / 1e6}
+    first = _judge_rows(s, stop, B, G, V, item, sides=1 if stats else 2)
+    second = _last_launch(s, stop, B, G, V, item, "finish")
+    total = s.c["first_us"] + s.c["memset_us"] + first + s.c["gap_us"] + second
     return total, {"judge": first, "finish": second, "floor_MB": need / 1e6}
 
 
@@ -129,25 +139,41 @@ def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, 
     return simulate(s.c, B * (G + 1) * blocks * sides, block, costs.scan_slots)
 
 
-def _finish_requests(s: Setting, stop: list[int], B: int, G: int, V: int, item: int) -> float:
+def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -> float:
+    """Of few positions: all rows, and nothing behind a chunk."""
+    chunks, per_warp, blocks = grid(B * (G + 1), V)
+
+    def block(k: int) -> Block:
+        unit, part = divmod(k, blocks * sides)
+        yield s.tail("scan begin")
+        if part < blocks or unit // B < G:
+            yield from stream(part % blocks, per_warp, chunks, CHUNK * item, s.costs.scan, s.costs.scan_waits)
+
+    return simulate(s.c, B * (G + 1) * blocks * sides, block, s.costs.scan_slots)
+
+
+def _last_launch(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, name: str) -> float:
+    """`name`: "finish", or "verify", whose blocks make laws and test drafts before, a warp a position."""
     chunks, per_warp, blocks = grid(B, V)
     read = sum(i + 1 for i in stop) * V * item
     warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop, which the first launch has read
     done: Counter[int] = Counter()
-    costs = s.costs
+    costs, begin = s.costs, s.tail(f"{name} begin")
+    if name == "verify":
+        begin = Wait(begin.clocks * -(-(G + 1) // WARPS))
 
     def block(k: int) -> Block:
         b, part = divmod(k, blocks)
-        yield s.tail("finish begin")
+        yield begin
         if stop[b] < G:
             yield from stream(part, per_warp, chunks, 2 * CHUNK * item, costs.pair, costs.pair_waits, warm / 2)
-            yield s.tail("finish report")
+            yield s.tail(f"{name} report")
             done[b] += 1
             if done[b] < blocks:
                 return
         elif part:
             return
-        yield s.tail("finish rest")
+        yield s.tail(f"{name} rest")
 
     return simulate(s.c, B * blocks, block, costs.pair_slots)
 

@@ -51,7 +51,7 @@ OTHERWISE = {  # where a library lacks the kernel
     "blend": Pass(64, 854, 16, 2),
 }
 PER_CHUNK = {1: 20, 2: 40}  # instructions beside the loop's: indices, a warp's reduction, two stores
-NOT_A_CHAIN = ("requests::", "rule", "tree")
+NOT_A_CHAIN = ("requests::", "rule", "tree", "positions")
 
 Wanted = Callable[[dict, dict], bool]
 
@@ -69,6 +69,8 @@ def costs_of(kernels: list[dict]) -> Costs:
         costs = replace(costs, pair=_chunk(loop), pair_slots=k["resident"], pair_waits=_waits(loop))
     own = lambda op: _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, op + "::")
     found = {"judge": scan, "finish": pair, "row_stats": own("row_stats"), "sample": own("sample")}
+    found["scan"] = _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, "verify_chain::scan_positions")
+    found["verify"] = _cheapest(kernels, 2, lambda k, x: True, "verify_chain::verify_positions")
     if found["sample"]:
         costs = replace(costs, sample_slots=found["sample"][0]["resident"])
     for name, (_, loop) in ((name, where) for name, where in found.items() if where):

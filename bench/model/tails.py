@@ -4,8 +4,8 @@
 A path walks through each loop once. What a plain call of V = 151,936 does not run is left out where there is a way
 around it: a loop that compilers unrolled over several chunks a thread (four loads from global memory or more, none of
 them wide), since 149 chunks are less than a block's 256 threads; and passes over whole rows, which are fallbacks there.
-A routine of ours is walked through where it is called, unless it is a fallback (FALLBACKS); what compilers add, slow paths of doubles'
-division and of square roots, is one instruction.
+A routine of ours is walked through where it is called, unless it is a fallback (FALLBACKS); what compilers add, slow
+paths of doubles' division and of square roots, is one instruction.
 
 The longest path may still ask for everything at once: rows by number, padding, a rule, each way of a draw. Where a tail
 has such choices it is an upper end, by a factor of three to five; where it has few, it is what runs, within a tenth or
@@ -25,7 +25,10 @@ from bench.model.control_flow import Graph, reverse_postorder
 from bench.model.gpus import BANDS, CONSTANTS, Band
 from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
 
-TAILED = r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>|verify_chain::finish_requests"
+TAILED = (
+    r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>"
+    r"|verify_chain::(finish_requests|scan_positions|verify_positions)"
+)
 
 FALLBACKS = "invalid_stats|target_sum|target_draw"  # rows that are no law, residuals without mass
 

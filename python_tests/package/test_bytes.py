@@ -7,6 +7,8 @@ bytes. Beside whole rows there are gathers (an entry of a row by its id) and the
 which the final draw looks at once to add up and once more up to the token that it picks.
 """
 
+import os
+
 import pytest
 import torch
 from support import backends, tally
@@ -26,19 +28,22 @@ pytestmark = [
 ]
 
 
-def counted(op, args, watched):
+def counted(op, args, watched, path):
     from tools.cuda_on_cpu.build import load
     from tools.cuda_on_cpu.control import counting
 
+    os.environ["SPECDEC_CUDA_PATH"] = path
     each = {name: x if x.dim() > 1 else x[:, None] for name, x in args.items() if name in watched}
     with counting(load("checked"), **each) as counts:
         out = getattr(sk, op)(**args)
     return out, dict(counts), counts.launches
 
 
-def count(op, *watched, **args):
-    """The op's result, a Count (bytes by row, as tensors) of each watched argument, and its launches."""
-    out, counts, launches = backends.there(WHERE, counted, op, args, watched)
+def count(op, *watched, small=False, **args):
+    """The op's result, a Count (bytes by row, as tensors) of each watched argument, and its launches. small: chains of
+    few positions go their own way."""
+    path = "streaming" if op == "verify_chain" and not small else ""
+    out, counts, launches = backends.there(WHERE, counted, op, args, watched, path)
     for name, c in counts.items():
         c.read, c.distinct = torch.from_numpy(c.read), torch.from_numpy(c.distinct)
         assert c.written == 0 and c.outside == 0, f"{name}: written {c.written}, outside its rows {c.outside}"
@@ -133,6 +138,30 @@ def test_verify_chain(B, V, dtype):
         f"{again} of them again at the stop, {again} draft rows (of {B * G}), "
         f"{more:.0f} entries a request gathered or rescanned; {read:,} bytes"
     )
+
+
+@pytest.mark.parametrize("V, dtype", [(3000, F32), (8192, BF16)])
+def test_small_batches(V, dtype):
+    """Chains of few positions: every row up to the draft's end once, and at a rejection once more with the draft's;
+    each block of a request gathers what its tests look at."""
+    B, G, item = 8, 5, dtype.itemsize
+    args = step(B, G, V, dtype)
+    stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
+    watched = ("target_logits", "draft_logits")
+    out, (target, draft), launches = count("verify_chain", *watched, small=True, draft_stats=stats, **args)
+    assert [name.split("<")[0] for name, _ in launches] == ["scan_positions", "verify_positions"]
+    row, blocks = V * item, launches[1][1] // B
+    _, at, _ = positions(out)
+    behind = torch.zeros(B, G + 1, dtype=torch.bool)
+    behind[ENDS_EARLY, 3:] = True
+    rejected = at & (out.num_accepted < G)[:, None] & ~behind
+    rejected[ENDS_EARLY, 2] = False
+    assert rejected.any() and (target.read[behind] == 0).all() and (target.distinct[~behind] == row).all()
+    assert within(target.read[~behind & ~rejected], row, RESCAN + blocks + 1, item)
+    assert within(target.read[rejected], 2 * row, RESCAN + blocks + 1, item)
+    assert ((draft.distinct == row) == rejected[:, :G]).all()
+    assert within(draft.read[rejected[:, :G]], row, 2 * CHUNK + blocks + 1, item)
+    assert (draft.read[~rejected[:, :G]] <= blocks * item).all()
 
 
 def test_verify_chain_ragged():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import backends, rule_cases, tiers, tree_cases
 
+from specdec_kernels import examples
 from specdec_kernels.registry import BY_LAW, TREE_METHODS
 
 pytestmark = [
@@ -69,6 +70,13 @@ def chains():
             yield rule_cases.chain(turn, 2, 3, WIDE, **how)
 
 
+def exact_chains():
+    """Few positions: a launch for all their rows and one for the rest; by SPECDEC_CUDA_PATH=streaming as large batches
+    go, position by position."""
+    calls = [call for V in (77, WIDE) for call in examples.calls("verify_chain", V=V)]
+    return [call for call in calls if not {"rule", "method"} & call.arguments.keys()]
+
+
 def bits(outputs):
     return [x.contiguous().view(torch.uint8).tolist() for x in outputs]
 
@@ -82,6 +90,7 @@ def answered(walks=True):
         found += [bits(sk.kseq_rho(p, q, 5, **given)), bits(sk.row_gap(p, q, **given))]
     if not walks:
         return found
+    found += [bits(sk.verify_chain(**call.arguments)) for call in exact_chains()]
     found += [bits(sk.verify_tree(**args)) for args in trees()]
     return found + [bits(sk.verify_chain(**args)) for args in chains()]
 
@@ -133,7 +142,7 @@ def test_same_bits_by_every_way():
     assert shapes["more SMs"] == eight and shapes["forced"] == two
     assert shapes["no room"] == {"search": {8}, "measure": {8}}
     answers = [answers for _, answers in found.values()]
-    assert len(answers[0]) == 6 * 2 + 6 * (1 + (tiers.TIER == "all")) + (4 + 2) * TURNS
+    assert len(answers[0]) == 6 * 2 + len(exact_chains()) + 6 * (1 + (tiers.TIER == "all")) + (4 + 2) * TURNS
     assert all(other == answers[0][: len(other)] for other in answers)
 
 

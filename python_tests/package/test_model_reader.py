@@ -188,6 +188,19 @@ def test_a_tail_walks_through_a_loop_once():
         assert rest["instr"] == before["instr"] + more and rest["classes"]["special"] == 1
 
 
+@pytest.mark.parametrize(
+    "name, more", [("_ZN7specdec12leave_totalsEv", 4), ("_ZN7specdec13invalid_statsEv", 1), ("", 1)]
+)
+def test_a_tail_walks_through_routines(name, more):
+    """Through ours; fallbacks, and what compilers add, count as the call alone."""
+    text = SCAN.replace("end:\n", "end:\nCALL.REL.NOINC routine\n")
+    text = f"{text}\nroutine:\nMUFU.LG2 R14, R12\nFADD R12, R14, R14\nRET.REL.NODEC R2\n"
+    routine = next(x.at for x in code(text) if x.word == "MUFU.LG2")
+    before = kernel()["loops"][0]["tails"]["rest"]
+    rest = kernel(text, routines={routine: name} if name else {})["loops"][0]["tails"]["rest"]
+    assert rest["instr"] == before["instr"] + more
+
+
 def test_a_loop_over_several_items_is_not_entered():
     """A remainder's loop, and the copy of it that a compiler unrolls: with an item a thread only the first runs."""
     one = "one:\nLDG.E R14, desc[UR4][R2.64]\nFADD R12, R14, R12\n@P4 BRA one\n@P5 BRA done\n"
