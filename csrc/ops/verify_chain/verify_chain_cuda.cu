@@ -93,7 +93,8 @@ class ReduceRoom {
 
 void run(const VerifyChain& a, const Tensor& like) {
   const OnDeviceOf device(like);
-  Step s{a};
+  Step s;
+  s.a = a;
   const int64_t chunks = chunk_count(a.target.rows.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
   s.residual_per_warp = chunks_per_warp(a.B, chunks);
