@@ -10,7 +10,7 @@ import torch
 import vllm_stub
 from support.laws import chain_law, chi_square
 
-from specdec_kernels.integrations.vllm import draft, verify
+from specdec_kernels.integrations.vllm import draft, own_way, verify
 from specdec_kernels.integrations.vllm.keys import keys
 
 V, G = 5, 2
@@ -211,19 +211,27 @@ def test_synthetic_rates(greedy):
     assert chi_square([seen[0, 1, 4], seen[0, 4]], [0.75, 0.25]).passed
 
 
-@pytest.mark.parametrize("why", ["fly", "processed logprobs", "a strange processor", "rows"])
-def test_what_is_left_to_vllm(why):
+@pytest.mark.parametrize("why", ["fly", "processed logprobs", "a logits processor that is not known", "rows"])
+def test_what_is_left_to_vllm(why, caplog):
+    """And counted by its reason, which is logged once."""
+    own_way.steps.clear()
+    caplog.set_level("INFO", "vllm.specdec_kernels")
     sampler = vllm_stub.rejection_sampler(why if why == "fly" else "standard")
     sampling, rows = vllm_stub.sampling(1), torch.zeros(2, V)
     if why == "processed logprobs":
         sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
-    if why == "a strange processor":
+    if why.startswith("a logits processor"):
         sampling.logitsprocs.argmax_invariant.append(SimpleNamespace())
     if why == "rows":
         rows = torch.zeros(3, V)
     metadata = vllm_stub.metadata([1], torch.tensor([3]))
     arguments = (sampler, metadata, None, rows, sampling)
-    assert verify.forward(lambda *args: args == arguments, *arguments)
+    for _ in range(2):
+        assert verify.forward(lambda *args: args == arguments, *arguments)
+    reason = {"fly": "rejection_sample_method fly", "rows": "3 rows of logits where 2 are wanted"}.get(why, why)
+    (counted,) = own_way.steps
+    assert reason in counted and own_way.steps[counted] == 2
+    assert [message.split(": ")[-1] for message in caplog.messages] == [counted]  # once
 
 
 @pytest.mark.parametrize("method", ["standard", "synthetic"])

@@ -85,7 +85,7 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
     seeded = sampling.generators and not sampling.logprob_token_ids
     if metadata is None and sampler is not None and logits is not None and seeded:
         without = no_drafts(self.query_start_loc.gpu, logits.size(0))
-        metadata = without if verify.serves(sampler, without, logits, sampling) else None
+        metadata = without if verify.why_not(sampler, without, logits, sampling) is None else None
     if sampler is None or metadata is None:
         return upstream(self, logits, spec_decode_metadata)
     drafting = getattr(getattr(self, "drafter", None), "specdec", None)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import specdec_kernels
 from specdec_kernels.integrations.vllm import draft, known, processors, sampling_mask, verify, verify_v2
-
-log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows what is logged under its own name
+from specdec_kernels.integrations.vllm.own_way import log
 
 
 def samplers() -> None:

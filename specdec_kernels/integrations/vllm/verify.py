@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import processors
+from specdec_kernels.integrations.vllm import own_way, processors
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
 from specdec_kernels.ops.row_stats import row_stats
@@ -43,12 +43,18 @@ def made(self: Any, spec_config: Any) -> None:
     self.specdec_step = None
 
 
-def serves(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> bool:
-    """Whether verify_chain alone gives all that this step asks for; if not, vLLM prepares its rows."""
-    drawn_from = self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None
-    strange = not all(hasattr(x, "min_p_count") for x in sampling_metadata.logitsprocs.argmax_invariant)
+def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> str | None:
+    """Why verify_chain alone does not give all that this step asks for, so that vLLM prepares its rows; None if it
+    does."""
+    if self.specdec_method not in METHODS:
+        return f"rejection_sample_method {self.specdec_method}"
+    if self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None:
+        return "processed logprobs"
+    for processor in sampling_metadata.logitsprocs.argmax_invariant:
+        if not hasattr(processor, "min_p_count"):
+            return f"a logits processor that is not known, {type(processor).__name__}"
     rows = metadata.draft_token_ids.size(0) + len(metadata.num_draft_tokens)
-    return self.specdec_method in METHODS and not drawn_from and not strange and logits.size(0) == rows
+    return None if logits.size(0) == rows else f"{logits.size(0)} rows of logits where {rows} are wanted"
 
 
 def forward(
@@ -65,7 +71,9 @@ def forward(
     if drawn_here and draft_probs is None and self.specdec_method in EXACT:
         metadata = copy(metadata)  # the runner no longer has the rows they were drawn from: no test of them is exact
         metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
-    if not serves(self, metadata, logits, sampling_metadata):
+    reason = why_not(self, metadata, logits, sampling_metadata)
+    if reason is not None:
+        own_way.note(reason)
         if drawn_here and draft_probs is not None:
             draft_probs = probabilities(draft_probs, metadata, sampling_metadata)
         return upstream(self, metadata, draft_probs, logits, sampling_metadata)
@@ -158,7 +166,9 @@ def rejection_sample(
     goes vLLM's own way.
     """
     asked = dict(zip(MORE, more)) | named
-    if any(name not in MORE or (name in LOSSY and is_on(x)) for name, x in asked.items()):
+    lossy = [name for name, x in asked.items() if name not in MORE or (name in LOSSY and is_on(x))]
+    if lossy:
+        own_way.note(f"rejection_sample's {', '.join(lossy)}")
         drafted = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
         return upstream(*drafted, target_logits, bonus_token_ids, sampling_metadata, *more, **named)
     B = len(num_draft_tokens)

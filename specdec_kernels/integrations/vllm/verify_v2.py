@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.integrations.vllm import own_way
 from specdec_kernels.integrations.vllm.verify import is_on
 from specdec_kernels.ops.verify_chain import verify_chain
 
@@ -41,7 +42,9 @@ def rejection_sample(
     filtered. What asks for keyed noise (watermarks), deferred rejections (fly), or is not known goes vLLM's own way.
     """
     asked = dict(zip(MORE, more)) | named
-    if any(name not in MORE for name in asked) or any(is_on(asked.get(name)) for name in THEIRS):
+    theirs = [name for name, x in asked.items() if name not in MORE or (name in THEIRS and is_on(x))]
+    if theirs:
+        own_way.note(f"rejection_sample's {', '.join(theirs)}")
         rows = (target_logits, draft_logits, draft_sampled, cu_num_logits, pos)
         places = (idx_mapping, expanded_idx_mapping, expanded_local_pos)
         return upstream(*rows, *places, temperature, seed, num_speculative_steps, *more, **named)
