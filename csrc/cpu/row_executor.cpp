@@ -210,27 +210,21 @@ int64_t CpuExecutor::argmax_of(const Row& row, int64_t begin, int64_t end) const
 }
 
 int64_t CpuExecutor::argmax_finite(const Row& row) const {
-  int64_t best = argmax_of(row, 0, task_ ? 0 : row.V);
-  if (!task_) return std::max<int64_t>(best, 0);
+  if (!task_) return std::max<int64_t>(argmax_of(row, 0, row.V), 0);
   struct Best {
     float z;
     int32_t id;
   };
-  const Split& split = task_->split;
-  const char* all = task_->exchange(sizeof(Best), [&](char* mine) {
+  const auto best_here = [&] {
     const auto end_of = [&](int64_t c) { return std::min(c * kChunk, row.V); };
     const int64_t chunks = chunk_count(row.V);
-    const int32_t id = int32_t(argmax_of(row, end_of(split.begin(chunks)), end_of(split.end(chunks))));
-    const Best x{id < 0 ? -HUGE_VALF : local_entry(row, id), id};
-    std::memcpy(mine, &x, sizeof(Best));
-  });
-  float max = -HUGE_VALF;
-  for (int64_t r = 0; r < split.ranks(); ++r) {
-    Best x;
-    std::memcpy(&x, all + r * sizeof(Best), sizeof(Best));
-    if (x.id >= 0 && x.z > max) max = x.z, best = x.id;
-  }
-  return std::max<int64_t>(best, 0);
+    const int32_t id = int32_t(argmax_of(row, end_of(task_->split.begin(chunks)), end_of(task_->split.end(chunks))));
+    return Best{id < 0 ? -HUGE_VALF : local_entry(row, id), id};
+  };
+  Best best{-HUGE_VALF, 0};
+  for (const Best& of_rank : task_->told<Best>(best_here))
+    if (of_rank.id >= 0 && of_rank.z > best.z) best = of_rank;
+  return best.id;
 }
 
 }  // namespace specdec

@@ -201,10 +201,10 @@ class CpuExecutor {
     double above = 0;  // what those from `below` on weigh
     void narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]);
   };
-  static constexpr size_t kFew = 512;           // that are sorted
-  static constexpr size_t kMost = 16 * kChunk;  // that are listed
-  static constexpr int kSample = 256;           // entries at equal steps along a row
-  static constexpr int64_t kTold = 256;         // of the largest entries, that ranks tell each other
+  static constexpr size_t kFew = 512;          // that are sorted
+  static constexpr size_t kMost = 8 * kChunk;  // that are listed
+  static constexpr int kSample = 256;          // entries at equal steps along a row
+  static constexpr int64_t kTold = 256;        // of the largest entries, that ranks tell each other
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   float top_k_bound(int64_t k) const;
   float top_k_over_ranks(const Row& row, int64_t k, float lo) const;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "row_executor.h"
 
@@ -63,7 +64,7 @@ float CpuExecutor::top_k_over_ranks(const Row& row, int64_t k, float lo) const {
   const size_t bytes = k * sizeof(float);
   const char* all = task_->exchange(bytes, [&](char* mine) {
     std::vector<float> some;
-    for_local_entries(row, lo, HUGE_VALF, [&](float z) {
+    for_local_entries(row, lo, HUGE_VALF, [&](int64_t, float z) {
       some.push_back(z);
       if (int64_t(some.size()) < 4 * kTold) return;
       std::nth_element(some.begin(), some.begin() + (k - 1), some.end(), std::greater<float>());
@@ -82,20 +83,17 @@ float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
   using Counts = std::array<uint32_t, 256>;
   uint32_t prefix = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    const char* all = task_->exchange(sizeof(Counts), [&](char* mine) {
+    const std::vector<Counts> told = task_->told<Counts>([&] {
       Counts counts{};
-      for_local_entries(row, lo, HUGE_VALF, [&](float z) {
+      for_local_entries(row, lo, HUGE_VALF, [&](int64_t, float z) {
         const uint32_t key = ordered(z + 0.0f);
         if (uint64_t(key) >> (shift + 8) == uint64_t(prefix) >> (shift + 8)) ++counts[key >> shift & 255];
       });
-      std::memcpy(mine, counts.data(), sizeof(Counts));
+      return counts;
     });
     std::array<int64_t, 256> counts{};
-    for (int64_t r = 0; r < task_->split.ranks(); ++r) {
-      Counts of_rank;
-      std::memcpy(of_rank.data(), all + r * sizeof(Counts), sizeof(Counts));
+    for (const Counts& of_rank : told)
       for (int i = 0; i < 256; ++i) counts[i] += of_rank[i];
-    }
     int digit = 255;
     while (digit >= 0 && counts[digit] < k) k -= counts[digit--];
     if (digit < 0) return lo;  // there are fewer than k
@@ -104,7 +102,32 @@ float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
   return from_ordered(prefix);
 }
 
-// f(z) of the entries in [lo, below) that lie here, in the order of their ids
+namespace {
+
+// Entries of a row that the ranks tell each other as the row has them, so many each.
+class RowParts {
+ public:
+  // put_all(put) calls put(id) of each that this rank tells.
+  template <class PutAll>
+  RowParts(ShardTask& task, const Row& row, const std::vector<uint32_t>& counts, const PutAll& put_all)
+      : row_(row), bytes_(width() * *std::max_element(counts.begin(), counts.end())) {
+    all_ = task.exchange(bytes_, [&](char* mine) {
+      put_all([&](int64_t v) { std::memcpy(mine, row_.at(v), width()), mine += width(); });
+    });
+  }
+  float entry(int64_t rank, int64_t i) const { return local_entry({all_ + rank * bytes_, row_.V, row_.dtype}, i); }
+
+ private:
+  size_t width() const { return row_.dtype == kFloat32 ? 4 : 2; }  // of an entry, bytes
+
+  const Row& row_;
+  size_t bytes_;  // of a rank
+  const char* all_;
+};
+
+}  // namespace
+
+// f(id, z) of the entries in [lo, below) that lie here, in the order of their ids
 template <class F>
 void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const F& f) const {
   const int64_t chunks = chunk_count(row.V);
@@ -114,7 +137,7 @@ void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const
     int hits[kChunk];
     const float* z = load_logits(row, c, buf);
     const int n = rows_.find(z, padded(chunk_size(row.V, c)), lo, below, hits);
-    for (int i = 0; i < n; ++i) f(z[hits[i]]);
+    for (int i = 0; i < n; ++i) f(c * kChunk + hits[i], z[hits[i]]);
   }
 }
 
@@ -184,27 +207,17 @@ bool CpuExecutor::gather(const Row& row, const Search& search, std::vector<float
 }
 
 bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::vector<float>& list) const {
-  const int64_t ranks = task_->split.ranks();
   const auto for_entries = [&](const auto& f) { for_local_entries(row, search.lo, search.below, f); };
-  std::vector<uint32_t> counts(ranks);
-  const char* told = task_->exchange(sizeof(uint32_t), [&](char* mine) {
+  const auto count = [&] {
     uint32_t n = 0;
-    for_entries([&](float) { ++n; });
-    std::memcpy(mine, &n, sizeof(n));
-  });
-  std::memcpy(counts.data(), told, ranks * sizeof(uint32_t));
-  size_t total = 0;
-  for (const uint32_t n : counts) total += n;
-  if (total > kMost) return false;
-  const size_t bytes = sizeof(float) * *std::max_element(counts.begin(), counts.end());
-  const char* all = task_->exchange(
-      bytes, [&](char* mine) { for_entries([&](float z) { std::memcpy(mine, &z, sizeof(z)), mine += sizeof(z); }); });
-  list.resize(total);
-  float* to = list.data();
-  for (int64_t r = 0; r < ranks; ++r) {
-    std::memcpy(to, all + r * bytes, counts[r] * sizeof(float));
-    to += counts[r];
-  }
+    for_entries([&](int64_t, float) { ++n; });
+    return n;
+  };
+  const std::vector<uint32_t> counts = task_->told<uint32_t>(count);
+  if (std::accumulate(counts.begin(), counts.end(), size_t(0)) > kMost) return false;
+  const RowParts parts(*task_, row, counts, [&](const auto& put) { for_entries([&](int64_t v, float) { put(v); }); });
+  for (size_t r = 0; r < counts.size(); ++r)
+    for (uint32_t i = 0; i < counts[r]; ++i) list.push_back(parts.entry(r, i));
   return true;
 }
 
@@ -238,27 +251,20 @@ void CpuExecutor::sample(const Row& row, float (&sample)[kSample]) const {
     return;
   }
   const Split& split = task_->split;
-  std::vector<int> n(split.ranks());
-  for (int64_t i = 0; i < kSample; ++i) ++n[split.owner(id(i) / kChunk)];
-  const size_t bytes = sizeof(float) * *std::max_element(n.begin(), n.end());
-  const char* all = task_->exchange(bytes, [&](char* mine) {
-    for (int64_t i = 0; i < kSample; ++i) {
-      if (!split.has(id(i) / kChunk)) continue;
-      const float z = local_entry(row, id(i));
-      std::memcpy(mine, &z, sizeof(z)), mine += sizeof(z);
-    }
+  std::vector<uint32_t> counts(split.ranks());
+  for (int64_t i = 0; i < kSample; ++i) ++counts[split.owner(id(i) / kChunk)];
+  const RowParts parts(*task_, row, counts, [&](const auto& put) {
+    for (int64_t i = 0; i < kSample; ++i)
+      if (split.has(id(i) / kChunk)) put(id(i));
   });
-  std::vector<const char*> next(split.ranks());
-  for (int64_t r = 0; r < split.ranks(); ++r) next[r] = all + r * bytes;
-  for (int64_t i = 0; i < kSample; ++i) {
-    const char*& from = next[split.owner(id(i) / kChunk)];
-    std::memcpy(&sample[i], from, sizeof(float)), from += sizeof(float);
-  }
+  int64_t n = 0;
+  for (size_t r = 0; r < counts.size(); ++r)
+    for (uint32_t i = 0; i < counts[r]; ++i) sample[n++] = parts.entry(r, i);
 }
 
 // Ascending thresholds between lo and `below`: logits at equal steps along the row, around the one above which that
-// share of their weight lies that is wanted of the row; where none of them lies there, floats at equal steps. False
-// where no float lies between.
+// share of their weight lies that is wanted of the row; where none of them lies there, floats at equal steps, of which
+// the first leaves only ties of lo below it. False where no float lies between.
 bool CpuExecutor::thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const {
   float sample[kSample], weight[kSample] = {};
   this->sample(row, sample);
@@ -267,7 +273,7 @@ bool CpuExecutor::thresholds(const Row& row, const Search& search, float (&t)[kT
   if (!n) {
     const uint32_t bottom = ordered(search.lo), steps = ordered(search.below) - bottom;
     for (int m = 0; m < kThresholds && steps > 1; ++m)
-      t[m] = from_ordered(bottom + std::max(1u, uint32_t(uint64_t(steps) * (m + 1) / (kThresholds + 1))));
+      t[m] = from_ordered(bottom + std::max(1u, uint32_t(uint64_t(steps) * m / kThresholds)));
     return steps > 1;
   }
   std::sort(sample, sample + n);
@@ -276,7 +282,7 @@ bool CpuExecutor::thresholds(const Row& row, const Search& search, float (&t)[kT
   const double wanted = share * rows_.probs(sample, n, {search.scale, -FLT_MAX, 0, search.peak}, weight);
   int at = n;
   for (double sum = 0; at > 0 && sum < wanted;) sum += weight[--at];
-  constexpr float kSteps[kThresholds] = {-0.5f, -0.12f, -0.03f, -0.01f, 0.01f, 0.03f, 0.12f, 0.5f};
+  constexpr float kSteps[kThresholds] = {-0.5f, -0.075f, -0.035f, -0.012f, 0.012f, 0.035f, 0.075f, 0.5f};
   for (int m = 0; m < kThresholds; ++m) {
     const int i = n > 2 * kThresholds ? at + int(std::lround(kSteps[m] * n)) : n * m / kThresholds;
     t[m] = sample[std::clamp(i, 0, n - 1)];

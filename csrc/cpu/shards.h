@@ -62,17 +62,21 @@ class ShardTask final : public RemoteEntries {
     stream.asked = true;
     throw Unanswered{};
   }
-  // One value, which a rank has
+  // What make() gives on each rank
   template <class T, class Make>
-  T value_of(int64_t owner, const Make& make) {
+  std::vector<T> told(const Make& make) {
     const char* all = exchange(sizeof(T), [&](char* mine) {
-      if (owner != split.rank) return;
       const T x = make();
       std::memcpy(mine, &x, sizeof(T));
     });
-    T x;
-    std::memcpy(&x, all + owner * sizeof(T), sizeof(T));
-    return x;
+    std::vector<T> of_ranks(split.ranks());
+    std::memcpy(of_ranks.data(), all, of_ranks.size() * sizeof(T));
+    return of_ranks;
+  }
+  // One value, which a rank has
+  template <class T, class Make>
+  T value_of(int64_t owner, const Make& make) {
+    return told<T>([&] { return owner == split.rank ? make() : T{}; })[owner];
   }
   // take(c, f(c)) for all chunks; the first `width` bytes of a T go around. f leaves something behind that is wanted
   // again: then it is called although others have answered.

@@ -2,6 +2,7 @@
 """What a step tells of its rows, against gathering them: V = 151,936 in bfloat16, five drafts, four ranks."""
 
 import pytest
+import torch
 from support.ranks import Ranks
 
 from bench import sharded
@@ -9,6 +10,37 @@ from bench import sharded
 RANKS = 4
 ROWS = sharded.B * (sharded.G + 1)
 WHOLE = ROWS * sharded.V * 2
+
+
+TOP_P = (0.5, 0.9, 0.99)
+FLAT_TO_PEAKED = {  # laws whose cutoff lies among few entries, among many, and among ties of 16 bits
+    "normal": (0.01, 0.1, 0.3, 0.6, 1, 2, 3, 5),
+    "gumbel": (0.5, 1, 2),
+    "zipf": (0.8, 1, 2),
+}
+
+
+def row(kind, scale):
+    generator = torch.Generator().manual_seed(3)
+    if kind == "normal":
+        z = torch.randn(1, sharded.V, generator=generator)
+    elif kind == "gumbel":
+        z = -torch.rand(1, sharded.V, generator=generator).log().neg().log()
+    else:
+        z = -torch.randperm(sharded.V, generator=generator)[None].add(1.0).log()
+    return (scale * z).bfloat16()
+
+
+def nucleus_bytes(rank, kind, scale):
+    """What top-p adds to the bytes that a rank tells of a row."""
+    from specdec_kernels import distributed
+
+    z, told = row(kind, scale), []
+    for top_p in (1.0, *TOP_P):
+        shards = distributed.Shards(sharded.V, sharded.bounds(RANKS, True))
+        distributed.row_stats(z[:, shards.here], 0.8, top_p=top_p, shards=shards)
+        told.append(shards.traffic.gathered // RANKS)
+    return {top_p: n - told[0] for top_p, n in zip(TOP_P, told[1:])}
 
 
 def counted(rank, aligned):
@@ -39,9 +71,14 @@ def test_a_steps_bytes(ranks, aligned):
     assert share["T = .8, draft's stats at hand"] <= 0.005
     assert share["T = .8"] - share["T = .8, draft's stats at hand"] <= 0.004
     assert share["top-k 50"] - share["T = .8"] <= 0.003
-    nucleus = first["top-p .9"][1] - first["T = .8"][1]
-    assert nucleus <= 8192 * RANKS * ROWS
-
     rounds = {name: rounds - (not aligned) for name, (rounds, _, _) in first.items()}
     assert rounds["greedy"] == 3  # the arguments, maxima, ids
     assert rounds["T = .8"] == rounds["T = .8, draft's stats at hand"] == 4
+
+
+@pytest.mark.parametrize("kind", FLAT_TO_PEAKED)
+def test_a_nucleus_bytes(ranks, kind):
+    for scale in FLAT_TO_PEAKED[kind]:
+        first, *others = ranks.call(nucleus_bytes, kind, scale)
+        assert all(x == first for x in others)
+        assert max(first.values()) <= 8192, (scale, first)
