@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What verification takes of a step of vLLM itself: ``RejectionSampler.forward`` in the engine, and the whole step.
 
-    .venv-vllm/bin/python -m bench.engines.vllm_step .venv-vllm/models [--steps 200] [--runs 5]
+    .venv-vllm/bin/python -m bench.engines.vllm_step .venv-vllm/models [--steps 200] [--runs 5] [--drafts n-gram]
 
 The folder holds the models `target` and `draft` (python_tests/engines/smollm2.py). Processes with the plugin and
-without it take turns, each with an engine of its own; medians of their medians. Both sides expand sampling parameters
-rightly (see bench/engines/vllm.py).
+without it take turns, each with an engine of its own; medians of their medians, and of the ratio of two that ran one
+after the other the median, the lowest and the highest. Both sides expand sampling parameters rightly (see
+bench/engines/vllm.py).
 """
 
 from __future__ import annotations
@@ -98,17 +99,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--drafts", choices=DRAFTERS, nargs="+", default=list(DRAFTERS))
     parser.add_argument("--only", choices=DRAFTERS, help="measure in this process, as it is")
     asked = parser.parse_args()
     if asked.only:
         return print(json.dumps(measure(asked.folder, asked.only, asked.steps)))
-    print("| drafts | T | forward: vLLM ms | plugin ms | step: vLLM ms | plugin ms |\n|---|---|---|---|---|---|")
-    for drafter in DRAFTERS:
+    print("| drafts | T | | vLLM ms | plugin ms | ratio |\n|---|---|---|---|---|---|")
+    for drafter in asked.drafts:
         runs = [[child(asked.folder, drafter, asked.steps, on) for on in (False, True)] for _ in range(asked.runs)]
         for temperature in runs[0][0]:
-            theirs, ours = ([run[on][temperature] for run in runs] for on in (False, True))
-            columns = [statistics.median(x[what] for x in side) for what in (0, 1) for side in (theirs, ours)]
-            print(f"| {drafter} | {temperature} | " + " | ".join(f"{x:.2f}" for x in columns) + " |", flush=True)
+            for i, part in enumerate(("forward", "step")):
+                theirs, ours = ([run[on][temperature][i] for run in runs] for on in (False, True))
+                ratios = sorted(b / a for a, b in zip(theirs, ours))
+                ms = " | ".join(f"{statistics.median(side):.2f}" for side in (theirs, ours))
+                ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+                print(f"| {drafter} | {temperature} | {part} | {ms} | {ratio} |", flush=True)
 
 
 if __name__ == "__main__":
