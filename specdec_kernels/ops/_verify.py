@@ -33,6 +33,12 @@ def check_rows(op, side, rows, want, row, device=None):
     return _check.dims(op, f"{side}_row", row, lead)
 
 
+def check_shape(op, name, x, rows, last, size):
+    """x has the sizes of `rows` and then one more. The names are put together for the few calls that fail alone."""
+    if x.shape != (*rows.values(), size):
+        _check.shape(op, name, x, **rows, **{last: size})
+
+
 def stored(op, side, rows, row, positions):
     """The shape of a store of rows, named; `row` has a number for each of the positions."""
     _check.shape(op, f"{side}_row", row, **positions)
@@ -61,7 +67,7 @@ def stats_of(op, side, kind, stats, parameters, rows, device):
     if given:
         raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got {given} too")
     _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
-    _check.shape(op, f"{side}_stats", stats, **rows, **{"4": 4})
+    check_shape(op, f"{side}_stats", stats, rows, "4", 4)
     return stats.contiguous()
 
 

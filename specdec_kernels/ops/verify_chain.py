@@ -181,7 +181,7 @@ def _dense(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, t
             raise ValueError(
                 f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}"
             )
-        _check.shape(op, "draft_tokens", draft_tokens, B=B, G=G)
+        _verify.check_shape(op, "draft_tokens", draft_tokens, {"B": B}, "G", G)
     else:
         _check.dims(op, "draft_tokens", draft_tokens, "B, G")
         B, G = draft_tokens.shape
@@ -231,7 +231,7 @@ def _draft_rows(op, draft_logits, draft_row, rows, B, device):
         rows = {"B": B, "G+1": rows["G"] + 1}
     if draft_row is not None:
         return _verify.stored(op, "draft", draft_logits, draft_row, rows)
-    _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))
+    _verify.check_shape(op, "draft_logits", draft_logits, rows, "Vq", draft_logits.size(-1))
     return rows
 
 

@@ -227,7 +227,7 @@ def _draft_stats(op, method, draft_logits, draft_kind, draft_stats, draft_row, d
         return _check_no_draft(op, method, draft_stats, draft_row, draft)
     _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
     rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}
-    _check.shape(op, "draft_logits", draft_logits, **rows, Vq=draft_logits.size(-1))
+    _verify.check_shape(op, "draft_logits", draft_logits, rows, "Vq", draft_logits.size(-1))
     return _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, rows, device)
 
 
