@@ -25,6 +25,7 @@ ELSEWHERE = {
     "shards of a batch": "engines/test_vllm_v2.py::test_the_same_tokens_whatever_the_shard",
     "offsets beyond 2^31 elements": "ops/test_verify_chain_surface.py::test_offsets_past_2_31",
     "row numbers beyond 2^31": "ops/test_verify_chain_rows.py::test_numbers_and_offsets_past_2_31",
+    "ranks that would be greedy and ranks that would sample": "sharded/test_sharded_failures.py::test_another_call",
     "logprobs of some requests beside drafts of others": "engines/test_vllm_logprobs.py::test_of_every_emitted_token",
 }
 
@@ -217,6 +218,28 @@ def test_rows_that_are_minus_infinity_but_for_a_few(op_backend):
     emitted = out.tokens[out.tokens >= 0]
     assert not ((emitted >= 8) & (emitted < 16)).any() and out.logprobs.isfinite().all()
     assert out.tokens[0, 0] != 20
+
+
+def test_a_draft_law_beside_the_targets_support(op_backend):
+    """All that the draft may say the target rules out: nothing is left to subtract, so p itself is drawn from, as after
+    a one-hot draft of the same ids."""
+    x = step(9)
+    x["target_logits"][:, :, 20:] = -torch.inf
+    x["draft_logits"][:, :, :20] = -torch.inf
+    x["draft_tokens"] = 20 + x["draft_tokens"] % (V - 20)
+    out = backends.run("verify_chain", op_backend, **x)
+    assert not out.num_accepted.any() and not out.status.any()
+    assert same(out, backends.run("verify_chain", op_backend, **x | {"draft_logits": None}))
+
+
+def test_a_draft_law_of_one_id(op_backend):
+    """A row of logits with one finite entry is a one-hot draft."""
+    x = step(10)
+    only = torch.arange(V) == x["draft_tokens"][:, :, None]
+    x["draft_logits"] = x["draft_logits"].masked_fill(~only, -torch.inf)
+    out = backends.run("verify_chain", op_backend, **x)
+    assert not out.status.any() and 0 < out.num_accepted.sum() < B * G
+    assert same(out, backends.run("verify_chain", op_backend, **x | {"draft_logits": None}))
 
 
 def test_one_coin_a_position():
