@@ -2,13 +2,24 @@
 """Runs vLLM on jobs from standard input and prints what it emitted, as JSON on the last line.
 
 A job: {"speculative": vLLM's speculative_config or null, "dtype": ..., "calls": [{"prompts": [...], "seeds": [...] or
-null, "sampling": SamplingParams' arguments}, ...]}. Its answer: {"tokens": a list a call, "accepted": n, "drafted": n}.
+null, "sampling": SamplingParams' arguments, or a list of them, one a prompt}, ...]}, and "requests": how many run at
+once. Its answer: {"tokens": a list a call, "texts", "ranks" likewise, "accepted": n, "drafted": n}.
 """
 
 import json
 import sys
 
 from vllm import LLM, SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+
+
+def sampling_params(given, seed):
+    given = dict(given)
+    if "logit_bias" in given:  # JSON's names are words
+        given["logit_bias"] = {int(token): x for token, x in given["logit_bias"].items()}
+    if "structured_outputs" in given:
+        given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
+    return SamplingParams(**{"seed": seed, "ignore_eos": True} | given)
 
 
 def run(model, job):
@@ -17,24 +28,25 @@ def run(model, job):
         dtype=job["dtype"],
         enforce_eager=True,
         max_model_len=512,
-        max_num_seqs=8,
+        max_num_seqs=job.get("requests", 8),
         speculative_config=job["speculative"],
         disable_log_stats=False,
     )
-    tokens, logprobs = [], []
+    tokens, texts, ranks = [], [], []
     for call in job["calls"]:
-        if bias := call["sampling"].get("logit_bias"):  # JSON's names are words
-            call["sampling"]["logit_bias"] = {int(token): x for token, x in bias.items()}
-        seeds = call.get("seeds") or [None] * len(call["prompts"])
-        sampling = [SamplingParams(seed=seed, ignore_eos=True, **call["sampling"]) for seed in seeds]
+        n = len(call["prompts"])
+        given = call["sampling"] if isinstance(call["sampling"], list) else [call["sampling"]] * n
+        sampling = [sampling_params(*each) for each in zip(given, call.get("seeds") or [None] * n, strict=True)]
         outputs = [x.outputs[0] for x in llm.generate(call["prompts"], sampling, use_tqdm=False)]
         tokens.append([list(x.token_ids) for x in outputs])
-        logprobs.append([[min(y.rank for y in at.values()) for at in x.logprobs] for x in outputs if x.logprobs])
+        texts.append([x.text for x in outputs])
+        ranks.append([[min(y.rank for y in at.values()) for at in x.logprobs] for x in outputs if x.logprobs])
     counts = {x.name: x.value for x in llm.get_metrics() if hasattr(x, "value")}
     llm.llm_engine.engine_core.shutdown()
     return {
         "tokens": tokens,
-        "ranks": logprobs,
+        "texts": texts,
+        "ranks": ranks,
         "accepted": counts.get("vllm:spec_decode_num_accepted_tokens", 0),
         "drafted": counts.get("vllm:spec_decode_num_draft_tokens", 0),
     }

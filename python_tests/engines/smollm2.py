@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SmolLM2-135M from its package as folders that an engine loads: FOLDER/target, and of its layers 20 as FOLDER/draft.
+"""SmolLM2-135M from its package as folders that an engine loads: FOLDER/target, and of its layers the first 20 as
+FOLDER/draft, the first 4 as FOLDER/shallow and the first 2 as FOLDER/shallower, for tests of many completions.
 
 python smollm2.py FOLDER
 """
@@ -19,7 +20,7 @@ def main(folder):
     config = packed.config.to_dict()
     for name in ("quantization_config", "architectures", "model_type"):
         config.pop(name, None)
-    for name, layers in (("target", config["num_hidden_layers"]), ("draft", 20)):
+    for name, layers in (("target", config["num_hidden_layers"]), ("draft", 20), ("shallow", 4), ("shallower", 2)):
         model = LlamaForCausalLM(LlamaConfig(**(config | {"num_hidden_layers": layers}))).to(torch.bfloat16)
         left_out = tuple(f"model.layers.{i}." for i in range(layers, config["num_hidden_layers"]))
         model.load_state_dict({k: x for k, x in packed.state_dict().items() if not k.startswith(left_out or "-")})

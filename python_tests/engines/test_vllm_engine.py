@@ -9,9 +9,13 @@ import ast
 import json
 import os
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
+from support.laws import chi_square
+from transformers import AutoModelForCausalLM
 
 from specdec_kernels.integrations.vllm import known
 
@@ -35,7 +39,7 @@ def draft(name, **other):
     } | other
 
 
-def engine(*jobs, on="1", processes="1"):
+def engine(*jobs, on="1", processes="1", target="target", **more):
     """The answers to jobs (speculative config, calls) of one process of vLLM's, in float32, and what it logged."""
     environment = os.environ | {
         "SPECDEC_VLLM": on,
@@ -45,9 +49,9 @@ def engine(*jobs, on="1", processes="1"):
         "HF_HUB_OFFLINE": "1",
         "LD_PRELOAD": str(FOLDER / "lib" / "libiomp5.so"),
     }
-    given = json.dumps([{"speculative": x, "calls": calls, "dtype": "float32"} for x, calls in jobs])
-    command = [FOLDER / "bin" / "python", Path(__file__).with_name("run_vllm.py"), FOLDER / "models" / "target"]
-    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=900)
+    given = json.dumps([{"speculative": x, "calls": calls, "dtype": "float32"} | more for x, calls in jobs])
+    command = [FOLDER / "bin" / "python", Path(__file__).with_name("run_vllm.py"), FOLDER / "models" / target]
+    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
@@ -106,6 +110,72 @@ def test_prompt_lookup_and_processors_at_temperature_one():
     (answer,), _ = engine((NGRAM, [call(temperature=1.0), banned, banned]), processes="0")
     assert answer["tokens"][1] == answer["tokens"][2]
     assert answer["drafted"] > 0
+
+
+def test_requests_of_one_batch_that_ask_for_different_things():
+    """Greedy beside three ways to sample, of which one wants logprobs: each as it is alone."""
+    each = [
+        {"temperature": 0.0},
+        {"temperature": 0.7, "top_k": 40},
+        {"temperature": 1.0, "logprobs": 2},
+        {"temperature": 1.3, "top_p": 0.9, "min_p": 0.02},
+    ]
+    each = [x | {"max_tokens": 32} for x in each]
+    together = call() | {"sampling": each}
+    alone = [call([PROMPTS[i]], [SEEDS[i]]) | {"sampling": each[i]} for i in range(4)]
+    (answer,), _ = engine((draft("draft"), [together, *alone]))
+    assert near(answer["tokens"][0], [x for (x,) in answer["tokens"][1:]])
+    (ranks,) = answer["ranks"][0]
+    assert len(ranks) == 32 and min(ranks) == 1 and answer["ranks"][3] == [ranks]
+
+
+def test_a_grammar_under_speculation():
+    """Its mask is in the rows before they are verified: what is drafted outside of it is not kept."""
+    colours = ["red", "green", "blue"]
+    schema = {"type": "array", "items": {"enum": colours}, "minItems": 3, "maxItems": 3}
+    asked = {"structured_outputs": {"json": schema}, "ignore_eos": False, "temperature": 1.0, "max_tokens": 80}
+    (answer,), _ = engine((draft("draft"), [call() | {"sampling": asked}]))
+    for text in answer["texts"][0]:
+        assert set(json.loads(text)) <= set(colours) and len(json.loads(text)) == 3
+
+
+def law_of(prompt, length, temperature, top_k):
+    """{ids: probability} of what the shallow target writes behind a prompt, from transformers' logits in float32."""
+    model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / "shallow", dtype=torch.float32)
+    law = {(): 1.0}
+    for _ in range(length):
+        z = model(torch.tensor([prompt + list(ids) for ids in law])).logits[:, -1].double() / temperature
+        best = z.topk(top_k, 1)
+        p = best.values.softmax(1).tolist()
+        of = zip(law.items(), best.indices.tolist(), p, strict=True)
+        law = {(*ids, v): mass * x for (ids, mass), next_ids, each in of for v, x in zip(next_ids, each, strict=True)}
+    return law
+
+
+def test_the_law_of_tokens_behind_drafts():
+    """20,000 completions of three tokens: tokens 2 and 3, which come from verification, and their pair by the target's
+    exact law, token by token and in blocks. Two hundredths of the pair's mass moved between two outcomes are seen. Of
+    SmolLM2 the first 4 layers and the first 2, so that it takes minutes."""
+    N, prompt, asked = 20_000, [504], {"temperature": 1.5, "top_k": 5}
+    exact = law_of(prompt, 3, **asked)
+    sampling = asked | {"max_tokens": 3, "detokenize": False}
+    calls = [{"prompts": [{"prompt_token_ids": prompt}] * N, "sampling": sampling}]
+    drafts = [draft("shallower", num_speculative_tokens=2, rejection_sample_method=x) for x in ("standard", "block")]
+    answers, _ = engine(*((x, calls) for x in drafts), target="shallow", requests=64)
+    for answer in answers:
+        assert 0.1 < answer["accepted"] / answer["drafted"] < 0.9, "not a test of both outcomes"
+        for places in ([1], [2], [1, 2]):
+            law, seen = Counter(), Counter()
+            for ids, mass in exact.items():
+                law[tuple(ids[i] for i in places)] += mass
+            seen.update(tuple(ids[i] for i in places) for ids in answer["tokens"][0])
+            assert set(seen) <= set(law)
+            found = chi_square([seen[x] for x in law], list(law.values()))
+            assert found.passed, (places, found)
+        assert found.cells >= 20
+        (first, mass), (second, _) = law.most_common(2)
+        shifted = law | {first: law[first] - 0.02, second: law[second] + 0.02}
+        assert mass > 0.04 and not chi_square([seen[x] for x in shifted], list(shifted.values())).passed
 
 
 def test_off_without_the_variable():
