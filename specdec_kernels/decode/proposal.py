@@ -147,6 +147,11 @@ class Drafter(Protocol):
         for part in self.parts:
             part.begin(slots, capacity)
 
+    def follow(self, target, cache: SlotCache) -> None:
+        """Behind begin: the target and its cache, for drafts that read its states."""
+        for part in self.parts:
+            part.follow(target, cache)
+
     def admit(self, slot: int, sequence: Sequence) -> None:
         """A request takes a slot."""
         for part in self.parts:

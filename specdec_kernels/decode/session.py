@@ -75,6 +75,7 @@ class Session:
         self._last_words: list[Event] = []  # of cancelled requests
         self.cache = target.new_cache(max_batch, capacity + self.drafter.num_lookahead)
         self.drafter.begin(max_batch, capacity + self.drafter.num_lookahead)
+        self.drafter.follow(target, self.cache)
 
     def submit(self, request: Request) -> int:
         """Queue a request for the next free slot -> its index: that of its events and of its result in

@@ -6,7 +6,7 @@ from itertools import repeat
 
 import torch
 
-from ..models.slot_cache import Branches
+from ..models.slot_cache import Branches, SlotCache
 from ..transfers import Readback, Reading, upload, upload_rows
 
 __all__ = ["DraftRunner"]
@@ -18,6 +18,9 @@ class DraftRunner:
     """What was drafted hangs as a tree on the last token cached (a chain is a tree); what came true of it is kept.
 
     Which tokens were drafted is read with what the step emits: nobody asks before the next step begins.
+
+    A model that reads states is given those of the target for tokens that the sequences have taken over, its own for
+    drafts. So a draft that came true is fed again: its keys were made without the target's state.
 
     reach: how many tokens a row may be behind in a joint pass; one that is further behind is fed by itself first.
     """
@@ -31,6 +34,14 @@ class DraftRunner:
         self.drafted: list[dict] = [{} for _ in range(slots)]  # {(node, token): its child}, node 0 the last one cached
         # What was fed as drafts since: tokens, all nodes' parents, the first node; a row for each request.
         self.fed: list[tuple[Reading, Reading | Iterable, Reading | Iterable[int]]] = []
+        self.target_cache: SlotCache | None = None  # where the model reads states
+
+    def follow(self, target, cache):
+        size = getattr(self.model, "state_size", None)
+        if getattr(self.model, "reads_states", False) and getattr(target, "state_size", None) == size:
+            self.target_cache = cache
+            for c in (cache, self.cache):
+                c.keep_states(size, self.model.dtype, self.model.device)
 
     def admit(self, slot, sequence):
         self._settle()
@@ -46,7 +57,8 @@ class DraftRunner:
         """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its
         logits [n, Vq]."""
         missing, start = self._missing(batch)
-        logits = self._forward(upload_rows(missing, self.model.device, 0), start, keep=[len(m) - 1 for m in missing])
+        ids = upload_rows(missing, self.model.device, 0)
+        logits = self._forward(ids, start, keep=[len(m) - 1 for m in missing], **self._states(start, ids.shape[1]))
         self.cached[: len(batch)] = [list(s.tokens) for s in batch]
         return logits
 
@@ -68,15 +80,22 @@ class DraftRunner:
     def extend(self, tokens, depth: int) -> torch.Tensor:
         """Feed token `depth` + 1 of each row's chain, tokens [n], -1 where it has ended -> logits [n, Vq]."""
         tokens = tokens[:, None]
-        self.fed.append((self.readback.ask(tokens), repeat(_CHAIN), repeat(depth + 1)))
         start = [len(known) + depth for known in self.cached[: len(tokens)]]
+        if self.target_cache is not None:
+            above = self._before(start, 1)
+            return self._forward(tokens, start, keep=[0] * len(tokens), states=self.cache.states_at(above))
+        self.fed.append((self.readback.ask(tokens), repeat(_CHAIN), repeat(depth + 1)))
         return self._forward(tokens, start, keep=[0] * len(tokens))
 
     def grow(self, tokens, branches: Branches) -> torch.Tensor:
         """Feed nodes of each row's tree, tokens [n, W] -> logits [n, W, Vq]. Padding has parent -1."""
+        start = [len(known) - 1 for known in self.cached[: len(tokens)]]
+        if self.target_cache is not None:
+            above = upload(start, tokens.device)[:, None] + _parents(branches, tokens.shape[1])
+            return self._forward(tokens, start, branches=branches, states=self.cache.states_at(above))
         first = branches.first if isinstance(branches.first, list) else self.readback.ask(branches.first)
         self.fed.append((self.readback.ask(tokens), self.readback.ask(branches.parents), first))
-        return self._forward(tokens, [len(known) - 1 for known in self.cached[: len(tokens)]], branches=branches)
+        return self._forward(tokens, start, branches=branches)
 
     def _settle(self):
         """The tokens of what was fed are on the host."""
@@ -129,8 +148,28 @@ class DraftRunner:
 
     def _read(self, slot, tokens):
         if tokens:
-            self._forward(upload([tokens], self.model.device), [len(self.cached[slot])], slot=slot, keep=None)
+            start = [len(self.cached[slot])]
+            states = self._states(start, len(tokens), slot)
+            self._forward(upload([tokens], self.model.device), start, slot=slot, keep=None, **states)
             self.cached[slot] = self.cached[slot] + tokens
+
+    def _states(self, start, width, slot=0) -> dict:
+        """Those of the target that predicted `width` tokens from `start` on, as forward takes them; nothing for a model
+        that reads none."""
+        if self.target_cache is None:
+            return {}
+        return dict(states=self.target_cache.states_at(self._before(start, width), slot))
+
+    def _before(self, start, width):
+        """[n, width] the places before those from `start` on."""
+        return upload(start, self.model.device)[:, None] + torch.arange(-1, width - 1, device=self.model.device)
 
     def _forward(self, ids, start, **options):
         return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, **options)
+
+
+def _parents(branches: Branches, width: int) -> torch.Tensor:
+    """[n, width] the parents of the nodes that a pass feeds."""
+    parents = branches.parents
+    nodes = upload(branches.first, parents.device)[:, None] + torch.arange(width, device=parents.device)
+    return parents.gather(1, nodes.clamp(max=parents.shape[1] - 1)).long()

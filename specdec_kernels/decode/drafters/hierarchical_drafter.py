@@ -100,6 +100,9 @@ class HierarchicalDrafter(Drafter):
         self.stats = Stats()  # of the model's own steps since then, whose target it is
         super().begin(slots, capacity)
 
+    def follow(self, target, cache):
+        """Nobody reads states: the model scores several drafts in one pass, of which none has states yet."""
+
     def check(self, target, sequences):
         self.drafter.check(self.model.model, [_Ahead(s, 0) for s in sequences])
 

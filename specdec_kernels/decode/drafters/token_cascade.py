@@ -77,6 +77,9 @@ class TokenCascade(Drafter):
         self.model, self.num_lookahead = DraftRunner(model, reach=2), longest
         self.vocab_size, self.parts = model.vocab_size, (self.model,)
 
+    def follow(self, target, cache):
+        """The target has not read what the model has written, so there are no states to read."""
+
     def check(self, target, sequences):
         if self.vocab_size > target.vocab_size:
             raise ValueError(

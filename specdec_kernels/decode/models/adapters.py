@@ -20,6 +20,9 @@ class Model(Protocol):
     vocab_size: int  # columns of its logits; ids it can embed
     max_positions: int
     device: torch.device = CPU  # of its ids and logits
+    dtype: torch.dtype
+    state_size: int | None = None  # of its last hidden states, where its passes leave them in a cache that keeps them
+    reads_states: bool = False  # whether forward also takes states [n, T, d], those that predicted each token
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
         """An empty cache, with move(source, target)."""
@@ -91,6 +94,7 @@ class HFModel:
         self.vocab_size = model.get_input_embeddings().weight.shape[0]
         self.max_positions = getattr(config, "max_position_embeddings", None) or 2**31
         self.layers, self.device = config.num_hidden_layers, model.device
+        self.dtype, self.state_size, self.reads_states = model.dtype, config.hidden_size, False
 
     @staticmethod
     def _refuse_other_caches(config, name):
@@ -108,14 +112,18 @@ class HFModel:
         positions = cache.begin(start, ids.shape[1], slot, self.device, branches)
         dtype = self.model.dtype
         mask = torch.zeros((), dtype=dtype, device=self.device).masked_fill(~cache.visible(), torch.finfo(dtype).min)
-        logits = self.model(
+        out = self.model(
             input_ids=ids.clamp(min=0),
             attention_mask=mask,
             position_ids=positions.clamp(max=self.max_positions - 1),
             past_key_values=Cache(layers=[_Layer(cache, i) for i in range(self.layers)]),
             use_cache=True,
             logits_to_keep=1 if keep is None else 0,
-        ).logits
+            output_hidden_states=cache.states is not None,
+        )
+        if cache.states is not None:
+            cache.put_states(out.hidden_states[-1].flatten(0, 1))
+        logits = out.logits
         if keep == "present":
             return logits[ids >= 0]
         return None if keep is None else kept(logits, keep)

@@ -44,6 +44,7 @@ class Graphed:
             raise ValueError(f"Graphed: model must be on a GPU, got one on {model.device}")
         self.model, self.device = model, model.device
         self.vocab_size, self.max_positions = model.vocab_size, model.max_positions
+        self.dtype, self.state_size, self.reads_states = model.dtype, model.state_size, model.reads_states
         self.pool = torch.cuda.graph_pool_handle()
         self.passes: WeakKeyDictionary = WeakKeyDictionary()  # cache -> {shape: None once run, then its pass}
 
@@ -51,26 +52,27 @@ class Graphed:
         return self.model.new_cache(slots, capacity)
 
     @torch.inference_mode()
-    def forward(self, ids, start, cache, slot=0, keep="all", branches: Branches | None = None):
+    def forward(self, ids, start, cache, slot=0, keep="all", branches: Branches | None = None, states=None):
         """As Model has it."""
-        passes = self.passes.setdefault(cache, {})
-        shape = *ids.shape, keep == "all", None if branches is None else branches.parents.shape[1]
+        passes, given = self.passes.setdefault(cache, {}), {} if states is None else {"states": states}
+        shape = *ids.shape, keep == "all", None if branches is None else branches.parents.shape[1], *given
         if slot or keep is None or shape not in passes:
             if not slot and keep is not None:
                 passes[shape] = None
-            return self.model.forward(ids, start, cache, slot, keep, branches)
+            return self.model.forward(ids, start, cache, slot, keep, branches, **given)
         cache.check(start, ids.shape[1], slot, branches)
-        inputs = [ids, upload(start, self.device)]
+        inputs = [ids, upload(start, self.device), *given.values()]
         inputs += [] if keep == "all" else [upload(keep, self.device)]
         inputs += [] if branches is None else [branches.parents, upload(branches.first, self.device)]
         if passes[shape] is None:
-            passes[shape] = _Pass(self._runs(cache, keep == "all"), inputs, self.pool)
+            passes[shape] = _Pass(self._runs(cache, keep == "all", [*given]), inputs, self.pool)
         return passes[shape](inputs)
 
-    def _runs(self, cache, everything):
+    def _runs(self, cache, everything, names):
         def run(ids, start, *rest):
+            given, rest = dict(zip(names, rest)), rest[len(names) :]
             keep = "all" if everything else rest[0]
             tree = rest[len(rest) - 2 :] if len(rest) > 1 else ()
-            return self.model.forward(ids, start, cache, 0, keep, Branches(*tree) if tree else None)
+            return self.model.forward(ids, start, cache, 0, keep, Branches(*tree) if tree else None, **given)
 
         return run

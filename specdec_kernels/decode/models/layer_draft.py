@@ -5,6 +5,10 @@ The target's frozen embedding, a few transformer layers that started as copies o
 target's output rows of the R most used ids. Only the layers and the norm are trained, so a file holds them alone, in
 int8 with one scale per row: 7 MB beside a target of 135M parameters.
 
+It may also read the target's states: the input at a token is its embedding plus a projection of the last hidden state
+that predicted it. Of tokens that the target has not seen yet, that state is the draft's own (Li et al. 2024, EAGLE).
+Where nobody hands it states, it does without.
+
     draft = LayerDraft.load("demo/draft", target, dtype=torch.bfloat16)
     out = draft(input_ids, past_key_values=cache)      # out.logits [B, T, V], -inf outside the R ids
 """
@@ -22,6 +26,7 @@ from torch import nn
 __all__ = ["LayerDraft", "is_layer_draft", "quantize_rows", "dequantize_rows"]
 
 MODEL_TYPE = "specdec_layer_draft"
+STATE = "state."  # before the names of its weight and bias in the file
 
 
 @dataclass
@@ -52,14 +57,15 @@ class LayerDraft(nn.Module):
     """Causal LM over the target's vocabulary V that scores only the ids in `head_ids` (ascending, [R]).
 
     target: a transformers LlamaForCausalLM. `layers` are the indices of the target's layers it is made of.
-    Parts: embed (the target's), model (a LlamaModel: layers, norm), head (nn.Linear d -> R), head_ids.
+    Parts: embed (the target's), model (a LlamaModel: layers, norm), head (nn.Linear d -> R), head_ids; state (nn.Linear
+    d -> d, zero at first) with `reads_states`, else None.
     """
 
     embed: nn.Embedding
     model: Any
     head_ids: torch.Tensor
 
-    def __init__(self, target, head_ids, layers=(0, 29)):
+    def __init__(self, target, head_ids, layers=(0, 29), reads_states=False):
         super().__init__()
         from transformers import LlamaModel
 
@@ -76,6 +82,9 @@ class LayerDraft(nn.Module):
         self.head = nn.Linear(rows.shape[1], head_ids.numel(), bias=False)
         self.head.weight = nn.Parameter(rows.detach()[head_ids], requires_grad=False)
         self.register_buffer("head_ids", head_ids)
+        self.state = nn.Linear(rows.shape[1], rows.shape[1]) if reads_states else None
+        if self.state is not None:
+            nn.init.zeros_(self.state.weight), nn.init.zeros_(self.state.bias)
         # What belongs to the target stays outside the module tree, so that draft.to(...) neither moves nor casts it.
         self.model.embed_tokens = None
         del self.model.rotary_emb
@@ -97,13 +106,21 @@ class LayerDraft(nn.Module):
         self.model.norm.load_state_dict(target.model.norm.state_dict())
         return self
 
-    def hidden(self, input_ids, position_ids=None, attention_mask=None, past_key_values=None, use_cache=False):
-        """The normed last state [B, T, d]; head(hidden) are the reduced logits [B, T, R], in the order of head_ids."""
-        return self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache).last_hidden_state
+    def inputs(self, input_ids, states=None):
+        """[B, T, d] what the first layer sees. states [B, T, d]: those that predicted each token, zeros where none did;
+        None: without."""
+        x = self.embed(input_ids).to(self.dtype)
+        return x if states is None else x + self.state(states.to(self.dtype))
 
-    def _run(self, input_ids, position_ids, attention_mask, past_key_values, use_cache):
+    def hidden(
+        self, input_ids, position_ids=None, attention_mask=None, past_key_values=None, use_cache=False, states=None
+    ):
+        """The normed last state [B, T, d]; head(hidden) are the reduced logits [B, T, R], in the order of head_ids."""
+        return self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache, states).last_hidden_state
+
+    def _run(self, input_ids, position_ids, attention_mask, past_key_values, use_cache, states):
         return self.model(
-            inputs_embeds=self.embed(input_ids).to(self.dtype),
+            inputs_embeds=self.inputs(input_ids, states),
             position_ids=position_ids,
             attention_mask=attention_mask,
             past_key_values=past_key_values,
@@ -123,16 +140,23 @@ class LayerDraft(nn.Module):
         past_key_values=None,
         use_cache=None,
         logits_to_keep=0,
+        states=None,
         **_,
     ):
         """Like a transformers causal LM: .logits [B, T, V] and .past_key_values (a transformers Cache, or None).
 
         attention_mask: None (causal), or 4-D [B, 1, T, S], additive or bool (True = attend). logits_to_keep = n scores
-        the last n positions only (0: all).
+        the last n positions only (0: all). states: as `inputs` takes them.
         """
-        out = self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache)
+        out = self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache, states)
         logits = self.scatter(self.head(out.last_hidden_state[:, -logits_to_keep:]))
         return LayerDraftOutput(logits, out.past_key_values)
+
+    def _trained(self):
+        """What a file holds, by name."""
+        weights = self.model.state_dict()
+        state = {} if self.state is None else self.state.state_dict(prefix=STATE)
+        return {**weights, **state}
 
     def save(self, path, head_ids=None, **notes):
         """Writes draft.safetensors (int8 rows, float32 scales and norms, int32 ids) and config.json with `notes`.
@@ -143,7 +167,7 @@ class LayerDraft(nn.Module):
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         tensors = {"head_ids": head_ids.to(torch.int32)}
-        for name, w in self.model.state_dict().items():
+        for name, w in self._trained().items():
             if w.dim() == 2:
                 tensors[name], tensors[name + "_scale"] = quantize_rows(w)
             else:
@@ -151,6 +175,7 @@ class LayerDraft(nn.Module):
         save_file(tensors, path / "draft.safetensors")
         shape = {"vocab_size": self.config.vocab_size, "hidden_size": self.config.hidden_size}
         config = {"model_type": MODEL_TYPE, "layers": list(self.layer_ids), **shape, "head_size": head_ids.numel()}
+        config["reads_states"] = self.state is not None
         (path / "config.json").write_text(json.dumps({**config, **notes}, indent=2) + "\n")
 
     @classmethod
@@ -165,12 +190,14 @@ class LayerDraft(nn.Module):
             if config[key] != have:
                 raise ValueError(f"LayerDraft.load: {path} is for a target with {key}={config[key]}, got {have}")
         tensors = load_file(path / "draft.safetensors")
-        draft = cls(target, tensors.pop("head_ids"), config["layers"])
+        draft = cls(target, tensors.pop("head_ids"), config["layers"], config.get("reads_states", False))
         state = {
             name: dequantize_rows(w, tensors[name + "_scale"]) if w.dtype == torch.int8 else w
             for name, w in tensors.items()
             if not name.endswith("_scale")
         }
+        if draft.state is not None:
+            draft.state.load_state_dict({name: state.pop(STATE + name) for name in ("weight", "bias")})
         draft.model.load_state_dict(state)
         embed = draft.embed.weight
         return draft.to(embed.device, dtype or embed.dtype).eval().requires_grad_(False)

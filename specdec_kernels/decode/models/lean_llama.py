@@ -23,10 +23,11 @@ class LeanLlama:
 
     `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and
     output rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id
-    of each output row when the head covers only part of the vocabulary (other ids get logit -inf).
+    of each output row when the head covers only part of the vocabulary (other ids get logit -inf); `state`: the
+    linear layer [d, d] by which a draft that reads states adds them to its embeddings.
     """
 
-    def __init__(self, config, layers, embed, norm, head, rotary, head_ids=None):
+    def __init__(self, config, layers, embed, norm, head, rotary, head_ids=None, state=None):
         self.config, self.dtype, self.device = config, head.dtype, head.device
         self.vocab_size, self.max_positions = embed.shape[0], config.max_position_embeddings
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -35,6 +36,7 @@ class LeanLlama:
         self.rotary = rotary
         self.rope: tuple[torch.Tensor, ...] = ()
         self.head, self.head_ids = PackedLinear(head), head_ids
+        self.state, self.state_size = None if state is None else PackedLinear(state.weight, state.bias), embed.shape[1]
         self.layers: list[tuple] = [
             tuple(w.detach() if w.dim() == 1 else PackedLinear(w) for w in layer) for layer in layers
         ]
@@ -58,11 +60,16 @@ class LeanLlama:
     def from_layer_draft(cls, draft) -> "LeanLlama":
         """From a LayerDraft: a few layers of a target, with an output head over part of the vocabulary."""
         return cls._from_parts(
-            draft.config, draft.model, draft.embed.weight.to(draft.dtype), draft.head.weight, draft.head_ids
+            draft.config,
+            draft.model,
+            draft.embed.weight.to(draft.dtype),
+            draft.head.weight,
+            draft.head_ids,
+            draft.state,
         )
 
     @classmethod
-    def _from_parts(cls, config, body, embed, head, head_ids=None):
+    def _from_parts(cls, config, body, embed, head, head_ids=None, state=None):
         """`body`: a transformers LlamaModel."""
 
         def parts(layer):
@@ -75,7 +82,11 @@ class LeanLlama:
         def rotary(positions):
             return tuple(x[0] for x in body.rotary_emb(embed[:1], positions[None]))
 
-        return cls(config, map(parts, body.layers), embed, body.norm.weight, head, rotary, head_ids)
+        return cls(config, map(parts, body.layers), embed, body.norm.weight, head, rotary, head_ids, state)
+
+    @property
+    def reads_states(self) -> bool:
+        return self.state is not None
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
         """A cache, and the rotation table up to its capacity: cos and signed sin, [capacity, 1, head_dim] each."""
@@ -89,7 +100,7 @@ class LeanLlama:
         return cache
 
     @torch.inference_mode()
-    def forward(self, ids, start, cache: SlotCache, slot=0, keep="all", branches: Branches | None = None):
+    def forward(self, ids, start, cache: SlotCache, slot=0, keep="all", branches: Branches | None = None, states=None):
         """One pass, as Model.forward has it. On the CPU only tokens that are there go through the products."""
         n, T = ids.shape
         H, K, D = self.heads, self.kv_heads, self.head_dim
@@ -99,6 +110,8 @@ class LeanLlama:
         mask = None if cache.sees_all else self._mask(cache, n)
         shape, eps = (self.embed.shape[1],), self.eps
         x = F.embedding(_at(ids.flatten(), places).clamp(min=0), self.embed)
+        if self.state is not None and states is not None:
+            x = self.state.add(_at(states.flatten(0, 1).to(self.dtype), places), x)
         for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
             h = qkv(F.rms_norm(x, shape, norm1, eps)).view(-1, H + 2 * K, D)
             qk = h[:, : H + K]
@@ -110,11 +123,15 @@ class LeanLlama:
             x = out.add(_at(a, places), x)
             gate, up = gate_up(F.rms_norm(x, shape, norm2, eps)).chunk(2, -1)
             x = down.add(F.silu(gate) * up, x)
+        if keep is None and cache.states is None:
+            return None
+        x = F.rms_norm(x, shape, self.norm, eps)
+        cache.put_states(x)
         if keep is None:
             return None
         if not isinstance(keep, str):
             x = kept(_padded(x, places, n * T).view(n, T, -1), keep)
-        logits = self._logits(F.rms_norm(x, shape, self.norm, eps))
+        logits = self._logits(x)
         return _padded(logits, places, n * T).view(n, T, -1) if keep == "all" else logits
 
     def _mask(self, cache, n):

@@ -37,6 +37,7 @@ class SlotCache:
         self.slots, self.capacity = slots, capacity
         self.tables: tuple[torch.Tensor, ...] = ()  # what a model has laid out for the positions
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys, values: [slots, capacity, heads, head_dim]
+        self.states: torch.Tensor | None = None  # [slots, capacity, d], once somebody reads them
 
     def check(self, start: list[int], width: int, slot: int, branches: Branches | None = None) -> int:
         """Whether a pass fits -> one past the last position that it writes.
@@ -103,6 +104,27 @@ class SlotCache:
             out.append(store[self.rows, : self.length].transpose(1, 2))
         return out[0], out[1]
 
+    def keep_states(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
+        """From now on every pass leaves the last hidden states of its tokens beside their keys."""
+        self.states = torch.zeros(self.slots, self.capacity, size, dtype=dtype, device=device)
+
+    def put_states(self, states: torch.Tensor) -> None:
+        """Those of the tokens of this pass, [M, d]."""
+        if self.states is not None:
+            self.states.view(-1, self.states.shape[2]).index_copy_(0, self.index, states.to(self.states.dtype))
+
+    def states_at(self, places: torch.Tensor, slot: int = 0) -> torch.Tensor:
+        """[n, width, d] of row i's places[i] in slot `slot + i`; zeros at places below 0, before the first token."""
+        assert self.states is not None
+        row = torch.arange(slot, slot + len(places), device=places.device)[:, None]
+        return self.states[row, places.clamp(min=0)].masked_fill_((places < 0)[..., None], 0)
+
+    def _stores(self):
+        """All that a position holds, each [slots, capacity, ...]."""
+        yield from (store for layer in self.layers for store in layer)
+        if self.states is not None:
+            yield self.states
+
     @torch.inference_mode()
     def compact(self, start: list[int], paths: torch.Tensor) -> None:
         """Slot i keeps the nodes paths[i] of the tree at start[i], root first, -1 behind the last (as verify_tree has
@@ -115,17 +137,15 @@ class SlotCache:
             moved = source != target
             source, target = source[moved], target[moved]
         if target.numel():
-            for layer in self.layers:
-                for store in layer:
-                    flat = store.view(-1, *store.shape[2:])
-                    flat[target] = flat[source]
+            for store in self._stores():
+                flat = store.view(-1, *store.shape[2:])
+                flat[target] = flat[source]
 
     @torch.inference_mode()
     def move(self, source: int, target: int) -> None:
         """Copy slot `source` over slot `target` (the last request takes the place of one that has finished)."""
-        for layer in self.layers:
-            for store in layer:
-                store[target] = store[source]
+        for store in self._stores():
+            store[target] = store[source]
 
 
 def _end(start: list[int], width: int, branches: Branches | None) -> int:

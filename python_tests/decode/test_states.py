@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A draft that reads the target's states, through the loop: every row it drafts from is the one that a plain recursion
+gives, whatever was accepted before, and the emitted law is the target's."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from support import laws, tiny
+
+from specdec_kernels.decode import (
+    BeamDrafter,
+    Graphed,
+    HFModel,
+    HierarchicalDrafter,
+    LeanLlama,
+    LookupThenModel,
+    ModelDrafter,
+    PromptLookupDrafter,
+    Request,
+    TokenCascade,
+    TreeDrafter,
+    adapt,
+    beam_search,
+    generate,
+)
+from specdec_kernels.decode.drafters.draft_runner import DraftRunner
+from specdec_kernels.decode.models.layer_draft import LayerDraft
+from specdec_kernels.decode.proposal import TreeDraft
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+DRAFTERS = {
+    "model": lambda d: ModelDrafter(d, 3),
+    "adaptive": lambda d: ModelDrafter(d, "auto"),
+    "text": lambda d: LookupThenModel(PromptLookupDrafter(4, 3, 2), ModelDrafter(d, 3)),
+    "traversal": lambda d: TreeDrafter(d, "traversal", shape=(3, 2, 1)),
+    "kseq": lambda d: TreeDrafter(d, "kseq", 3, 3),
+}
+
+
+def layer_draft(hf, seed=0, layers=(1,)):
+    """Some of the target's own layers, and states that weigh as much as the embeddings: a draft near the target, whose
+    rows show which states it was given."""
+    draft = LayerDraft(hf, range(hf.config.vocab_size), layers, reads_states=True).copy_layers(hf).eval()
+    torch.manual_seed(seed)
+    torch.nn.init.normal_(draft.state.weight, std=0.05), torch.nn.init.normal_(draft.state.bias, std=0.1)
+    return draft.to(hf.device).requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def hf():
+    return tiny.llama(0)
+
+
+@pytest.fixture(scope="module")
+def draft(hf):
+    return layer_draft(hf)
+
+
+@torch.inference_mode()
+def expected_row(hf, draft, tokens, drafts):
+    """The draft's logits [V] behind `tokens`, which the target has read, and `drafts`, which it has not: no cache, the
+    last state of each pass the next one's input."""
+    states = torch.nn.functional.pad(hf.model(torch.tensor([tokens])).last_hidden_state[:, :-1], (0, 0, 1, 0))
+    for k in range(len(drafts) + 1):
+        own = draft.hidden(torch.tensor([tokens + drafts[:k]]), states=states)[:, -1:]
+        states = torch.cat((states, own), 1)
+    return draft.scatter(draft.head(own[0, 0]))
+
+
+def drawn_rows(sequence, proposal, i):
+    """(tokens, drafts before it, the row) of everything drafted for row i of a proposal."""
+    tokens = proposal.tokens[i].tolist()
+    if not isinstance(proposal, TreeDraft):
+        one_hot = proposal.logits is None or torch.isinf(proposal.stats[i, :, 0]).any()
+        for k in range(0 if one_hot else sum(t >= 0 for t in tokens)):
+            yield sequence, tokens[:k], proposal.logits[i, k]
+        return
+    above = proposal.parents[i].tolist()
+    for node in (j for j in range(1, len(above)) if above[j] >= 0):
+        path, at = [], above[node]
+        while at > 0:
+            path, at = [tokens[at - 1], *path], above[at]
+        yield sequence, path, proposal.logits[i, proposal.row[i, node]]
+
+
+def rows_of_a_run(target, served, kind, todo):
+    """All that was drafted from, and the output, three requests at a time."""
+    drafter, seen = DRAFTERS[kind](served), []
+    honest = drafter.propose
+
+    def propose(batch):
+        proposal = honest(batch)
+        for i, s in enumerate(batch if proposal is not None else ()):
+            seen.extend(drawn_rows(list(s.tokens), proposal, i))
+        return proposal
+
+    drafter.propose = propose
+    return seen, generate(target, todo, drafter, max_batch=3)
+
+
+def largest_error(hf, draft, rows):
+    return max((expected_row(hf, draft, *path) - row).abs().max().item() for *path, row in rows)
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_rows_are_those_of_the_recursion(hf, draft, kind):
+    """Sampled and greedy requests that come and go: accepted, rejected and looked-up tokens, slots that move. float32
+    sums in another order: 1e-4 of logits of order 10."""
+    todo = tiny.requests(n=5, temperature=1.0)
+    rows, output = rows_of_a_run(LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft), kind, todo)
+    assert len(rows) > 15 and 0.1 < output.stats.alpha < 0.9
+    assert largest_error(hf, draft, rows) < 1e-4
+
+
+@pytest.mark.parametrize("wrong", ["shifted", "stale", "kept"])
+def test_wrong_states_are_seen(hf, draft, wrong, monkeypatch):
+    """The test above has teeth: states of the token itself, the draft's own in place of the target's, accepted drafts
+    whose keys are not made again."""
+    if wrong == "shifted":
+        honest = DraftRunner._before
+        monkeypatch.setattr(DraftRunner, "_before", lambda self, start, width: honest(self, start, width) + 1)
+    elif wrong == "stale":
+        honest = DraftRunner.follow
+        monkeypatch.setattr(
+            DraftRunner, "follow", lambda self, *a: (honest(self, *a), setattr(self, "target_cache", self.cache))
+        )
+    else:
+        honest = DraftRunner.extend
+
+        def extend(self, tokens, depth):
+            self.fed.append((self.readback.ask(tokens[:, None]), [range(-1, 99)] * 9, [depth + 1] * 9))
+            return honest(self, tokens, depth)
+
+        monkeypatch.setattr(DraftRunner, "extend", extend)
+    todo = tiny.requests(n=5, temperature=1.0)
+    rows, _ = rows_of_a_run(LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft), "model", todo)
+    assert largest_error(hf, draft, rows) > 1e-2
+
+
+@pytest.mark.parametrize("served", ["lean", "transformers"])
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_greedy_is_the_models_own(hf, draft, kind, served):
+    """Both kinds of target give states; the draft's are those of LeanLlama."""
+    target, todo = LeanLlama.from_hf(hf) if served == "lean" else HFModel(tiny.llama(0), pack=False), tiny.requests()
+    drafter = TreeDrafter(LeanLlama.from_layer_draft(draft), "greedy", 3, 3) if kind == "traversal" else None
+    output = generate(target, todo, drafter or DRAFTERS[kind](LeanLlama.from_layer_draft(draft)), max_batch=3)
+    for request, result in zip(todo, output.results):
+        assert result.tokens == tiny.greedy(hf, request.prompt, request.max_new_tokens)
+    assert output.stats.accepted > 0
+
+
+@pytest.mark.parametrize("kind", ["model", "traversal"])
+@pytest.mark.slow
+def test_joint_law_of_three_tokens(kind):
+    """As in test_decode.py: a bias of total variation 0.06 in the law of V^3 is found 99 times in 100."""
+    V, n = 4, 10_000
+    hf = tiny.llama(3, V, 0.15)
+    served = LeanLlama.from_layer_draft(layer_draft(tiny.llama(4, V, 0.15)))
+    todo = [Request([1], max_new_tokens=3, temperature=1.0, seed=i) for i in range(n)]
+    output = generate(LeanLlama.from_hf(hf), todo, DRAFTERS[kind](served), max_batch=2000)
+    tokens = np.array([r.tokens for r in output.results])
+    check = laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, [1]), 3), V)
+    assert check.passed and check.cells > 25 and check.detects < 0.06, check
+    assert 0.1 < output.stats.alpha < 0.95
+
+
+def test_drafters_that_have_no_states_to_hand_over(hf, draft):
+    """A model in the middle, a cascade, beams, and a target of another's making: the draft does without."""
+    target, served = LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft)
+    todo = tiny.requests(n=3)
+    for drafter in (HierarchicalDrafter(served, PromptLookupDrafter(3), 4), ModelDrafter(served, 3)):
+        if isinstance(drafter, ModelDrafter):
+            target.state_size = None
+        output = generate(target, todo, drafter)
+        assert [r.tokens for r in output.results] == [tiny.greedy(hf, r.prompt, r.max_new_tokens) for r in todo]
+    cascade = generate(target, tiny.requests(n=3, rule="chow", alpha=0.4, temperature=1.0), TokenCascade(served))
+    assert all(r.finished == "length" for r in cascade.results)
+    beams = [beam_search(target, todo[:1], 3, b).results for b in (None, BeamDrafter(served, 6, 3))]
+    assert [b.tokens for b in beams[0][0]] == [b.tokens for b in beams[1][0]]
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["passes", "graphs"])
+def test_on_a_device(graphs):
+    """The step waits for the device once, and replayed passes take new states."""
+    devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
+    todo, served = tiny.requests(n=5), Graphed if graphs else lambda model: model
+    with devices.watch() as seen:
+        hf = tiny.llama(0).to("cuda")
+        target, model = served(adapt(hf)), served(LeanLlama.from_layer_draft(layer_draft(hf)))
+        seen.synchronisations.clear()
+        output = generate(target, todo, ModelDrafter(model, 3), max_batch=3)
+    assert len(seen.synchronisations) == output.stats.target_calls
+    own, accepted = LeanLlama.from_layer_draft(layer_draft(tiny.llama(0))), []
+    for reads in (True, False):
+        own.state = own.state if reads else None
+        plain = generate(adapt(tiny.llama(0)), todo, ModelDrafter(own, 3), max_batch=3)
+        assert [r.tokens for r in output.results] == [r.tokens for r in plain.results]
+        accepted.append(plain.stats.accepted)
+    assert output.stats.accepted == accepted[0] != accepted[1]
+
+
+def test_round_trip(tmp_path, hf, draft):
+    """The projection is saved in int8 with the layers; a folder from before there was one is a draft without."""
+    draft.save(tmp_path)
+    back = LayerDraft.load(tmp_path, hf)
+    step = draft.state.weight.abs().amax(1, keepdim=True) / 127
+    assert ((back.state.weight - draft.state.weight).abs() <= 0.51 * step).all()
+    LayerDraft(hf, range(9), (1,)).copy_layers(hf).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["reads_states"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert LayerDraft.load(tmp_path, hf).state is None
+
+
+@torch.no_grad()
+def test_training_sees_what_the_loop_drafts_from(hf):
+    """The passes of demo/unroll.py: at depth k, from every root, the state of the recursion."""
+    unroll = pytest.importorskip("demo.unroll", reason="needs the source tree's demo")
+    draft, ids = (
+        layer_draft(hf, layers=(0, 1)),
+        torch.randint(0, 32, (1, 9), generator=torch.Generator().manual_seed(0)),
+    )
+    depths = unroll.states_of_depths(draft, ids, hf.model(ids).last_hidden_state, 4)
+    tokens = ids[0].tolist()
+    for k, states in enumerate(depths):
+        for j in range(k, 9):
+            root = j - k + 1
+            expected = expected_row(hf, draft, tokens[:root], tokens[root : j + 1])
+            assert (draft.head(states[0, j]) - expected).abs().max() < 1e-4, (k, j)
