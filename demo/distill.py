@@ -4,7 +4,8 @@
 python demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
 python demo/distill.py train                  # int8 weights in demo/draft
 python demo/distill.py train --steps 1400 --seed 1 --init distill-work/train-0-1250.steady     # goes on
-python demo/distill.py evaluate               # alpha on unseen prompts, c
+python demo/distill.py evaluate               # alpha on unseen prompts without states, c
+python demo/distill.py acceptance             # accepted / tested in the decode loop, position by position
 """
 
 import json
@@ -37,7 +38,9 @@ def train(
     out: Path = HERE / "draft",
     steps: int = 1250,
     seed: int = 0,
-    init: Path = typer.Option(None, help="a .steady file of an earlier run: go on from the end of its constant rate"),
+    init: Path = typer.Option(None, help="a draft folder, or the checkpoint of an earlier run, to begin with"),
+    peak: float = typer.Option(1.2e-3, help="learning rate"),
+    decay: float = typer.Option(0.4, help="share of the steps over which it falls; 0: never, for a run that goes on"),
     threads: int = THREADS,
 ):
     """Stores the target's states once (20 minutes for 1M tokens), then trains from the target's own layers."""
@@ -49,7 +52,7 @@ def train(
     text = Corpus(corpus)
     shards = store_states(text, work / f"states-{corpus.stem}-{len(text)}")
     target, _ = load_target(torch.float32)
-    run(Data(text, shards), target, out, steps, seed, init, checkpoint=work / f"train-{seed}-{steps}.pt")
+    run(Data(text, shards), target, out, steps, seed, init, work / f"train-{seed}-{steps}.pt", peak, decay)
 
 
 @app.command()
@@ -69,6 +72,30 @@ def evaluate(
     cost = measure.measure_cost(big, small)
     alpha = measure.measure_alpha(big, small, tokenizer, code, tokens)
     print(json.dumps({"dtype": dtype, "threads": threads, "alpha": alpha, "cost": cost}, indent=2))
+
+
+@app.command()
+def acceptance(
+    drafts: list[Path] = typer.Argument(None, help="draft folders, demo/draft by default"),
+    dtype: str = "bfloat16",
+    tokens: int = 64,
+    gamma: int = 4,
+    temperature: float = 1.0,
+    seed: int = 0,
+    threads: int = THREADS,
+):
+    """Prints which share of the tested drafts the decode loop accepts on 55 HumanEval prompts, each position apart."""
+    import acceptance as loop
+    from teacher import load_target
+
+    from specdec_kernels.decode.models.layer_draft import LayerDraft
+    from specdec_kernels.decode.models.lean_llama import LeanLlama
+
+    torch.set_num_threads(threads)
+    target, tokenizer = load_target(getattr(torch, dtype))
+    big, prompts, folders = LeanLlama.from_hf(target), loop.code_prompts(tokenizer), drafts or [HERE / "draft"]
+    small = [LeanLlama.from_layer_draft(LayerDraft.load(folder, target)) for folder in folders]
+    print(loop.report(folders, [loop.measure(big, s, prompts, tokens, gamma, temperature, seed=seed) for s in small]))
 
 
 if __name__ == "__main__":

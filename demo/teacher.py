@@ -62,7 +62,8 @@ def log_normaliser(hidden, head, chunk=96):
 
 @torch.inference_mode()
 def store_states(corpus, folder, shards=16, seed=0, batch=8):
-    """Writes folder/states-XX.pt: for each sequence the target's states at every trained position and their ln Z.
+    """Writes folder/states-XX.pt: for each sequence the target's states at all positions that have a successor, and the
+    ln Z of those whose prediction is trained, the last ones.
 
     Shards are random subsets, so any of them is a fair sample of the corpus. Finished shards are kept.
     """
@@ -81,8 +82,8 @@ def store_states(corpus, folder, shards=16, seed=0, batch=8):
         for group in track(np.array_split(ids, -(-len(ids) // batch)), description=path.stem):
             states = model.model(corpus.batch(group), use_cache=False).last_hidden_state
             for i, h in zip(group, states):
-                h = h[corpus.first_label(i) - 1 : corpus.length[i] - 1].clone()
-                out[int(i)] = (h, log_normaliser(h, head))
+                h = h[: corpus.length[i] - 1].clone()
+                out[int(i)] = (h, log_normaliser(h[corpus.first_label(i) - 1 :], head))
         partial = path.with_suffix(".tmp")
         torch.save(out, partial)
         partial.rename(path)

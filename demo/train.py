@@ -13,13 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import Progress, TextColumn
+import torch.nn.functional as F
+from rich.progress import track
+from torch import nn
+from unroll import states_of_depths
 
-from specdec_kernels.decode.models.layer_draft import LayerDraft
+from specdec_kernels.decode.models.layer_draft import LayerDraft, dequantize_rows, quantize_rows
 
 RATE, WARMUP, DECAY, WEIGHT_DECAY = 1.2e-3, 50, 0.4, 0.05
-HEAD_SIZE = 8192  # output ids while training
-KEPT_SIZE = 4096  # output ids of the saved draft: a fifth fewer bytes a step for 0.005 of alpha
+HEAD_SIZE = 4096  # output ids: with 8192 a step reads a fifth more bytes for 0.005 of alpha
+# The chance that a batch is unrolled to depth 1, 2, ...: about that of a draft's first 0, 1, ... tokens being accepted.
+# The others are trained without states, since some drafters have none to hand over.
+DEPTHS = (0.9, 0.5, 0.3, 0.15)
 PER_STEP = 12  # sequences: half of them chat (kinds A, B), half code (kinds C, D)
 
 
@@ -74,13 +79,20 @@ class Data:
                 self.items.append((i, states, log_z))
 
     def batch(self, numbers):
-        """ids [B, T], the index of every trained position in the flattened [B * T], states [N, d], ln Z [N]."""
+        """ids [B, T], the states [B, T, d], the index of every trained position in the flattened [B * T], their
+        ln Z [N]."""
         picked = [self.items[n] for n in numbers]
         ids, where = self.corpus.batch([i for i, _, _ in picked]), []
-        for b, (i, states, _) in enumerate(picked):
-            end = b * ids.shape[1] + self.corpus.length[i] - 1  # the last token has no successor to predict
-            where.append(torch.arange(end - len(states), end))
-        return ids, torch.cat(where), torch.cat([p[1] for p in picked]), torch.cat([p[2] for p in picked])
+        states = torch.zeros(*ids.shape, picked[0][1].shape[1], dtype=picked[0][1].dtype)
+        for b, (_, own, log_z) in enumerate(picked):
+            states[b, : len(own)] = own  # the last token has no successor to predict
+            end = b * ids.shape[1] + len(own)
+            where.append(torch.arange(end - len(log_z), end))
+        return ids, states, torch.cat(where), torch.cat([p[2] for p in picked])
+
+    def count(self, numbers):
+        """Trained positions of a batch."""
+        return sum(len(self.items[n][2]) for n in numbers)
 
     def epochs(self, rng):
         """Endless minibatches: PER_STEP/2 chat and PER_STEP/2 code sequences, each kind in its own shuffled order."""
@@ -94,92 +106,167 @@ class Data:
             yield step
 
 
-def rate(step, steps):
-    """Warm-up, then constant, then a cosine to 1% over the last DECAY of the steps."""
-    start = (1 - DECAY) * steps
+def rate(step, steps, peak, decay):
+    """Learning rate: warm-up, then constant, then a cosine to 1% over the last `decay` of the steps."""
+    start = (1 - decay) * steps
     fall = 1.0 if step < start else 0.01 + 0.99 * 0.5 * (1 + np.cos(np.pi * (step - start) / (steps - start)))
-    return RATE * min(1.0, (step + 1) / WARMUP) * fall
+    return peak * min(1.0, (step + 1) / WARMUP) * fall
 
 
-def run_batch(draft, data, numbers, head, kl, tv):
-    ids, where, teacher, log_z = data.batch(numbers)
+def run_batch(draft, data, numbers, head, kl, tv, depths):
+    """Loss summed over the trained positions and depths, alpha of every depth, the number of positions. depths 0: one
+    pass without states."""
+    ids, states, where, log_z = data.batch(numbers)
+    teacher, loss, alpha = states.flatten(0, 1)[where], 0.0, []
     with torch.autocast("cpu", torch.bfloat16):
-        h = draft.hidden(ids).reshape(-1, head.shape[1])[where].bfloat16()
-    loss, alpha = DistillLoss.apply(h, head, teacher, log_z, kl, tv)
-    return loss, float(alpha), len(where)
+        own = states_of_depths(draft, ids, states, depths) if depths else [draft.hidden(ids)]
+    for h in own:
+        h = h.flatten(0, 1)[where].bfloat16()
+        part, overlap = DistillLoss.apply(h, head, teacher, log_z, kl, tv)
+        loss, alpha = loss + part, [*alpha, float(overlap)]
+    return loss, alpha, len(where)
 
 
 @torch.no_grad()
 def held_out_alpha(draft, data, head):
-    """Mean of sum_x min(p, q) at temperature 1 over the held-out sequences: (chat, code)."""
-    total = np.zeros((2, 2))
+    """Mean of sum_x min(p, q) at temperature 1 over the held-out sequences [chat or code, depth], first without
+    states."""
+    total, count = np.zeros((2, 1 + len(DEPTHS))), np.zeros((2, 1))
     for n in data.held:
-        _, alpha, count = run_batch(draft, data, [n], head, 1.0, 0.0)
-        total[int(data.corpus.kind[data.items[n][0]] in "CD")] += alpha * count, count
-    return total[:, 0] / total[:, 1]
+        kind = int(data.corpus.kind[data.items[n][0]] in "CD")
+        for depths in (0, len(DEPTHS)):
+            _, alpha, positions = run_batch(draft, data, [n], head, 1.0, 0.0, depths)
+            total[kind, 1 if depths else 0 :][: len(alpha)] += np.array(alpha) * positions
+        count[kind] += positions
+    return total / count
 
 
-def train(data, target, out, steps, seed=0, init=None, checkpoint=None, layers=(0, 29), log_every=50):
-    """Trains from the target's layers, or from the weights in the checkpoint `init`, and saves a draft folder `out`.
+class Whitened(nn.Module):
+    """The projection of the states, trained on what is left of them without their mean and correlations.
 
-    checkpoint: file that gets the training state every 200 steps and is picked up again if it exists. At the end
-    of the constant rate a copy is kept in <checkpoint>.steady, from which a longer run may start (`init`).
+    A few entries of a state are ten times the others and hardly change: steps of one size for all weights would follow
+    these alone. states [N, d]: a sample.
+    """
+
+    def __init__(self, linear, states, floor=0.1):
+        super().__init__()
+        states = states.float()
+        power, axes = torch.linalg.eigh(torch.cov(states.T))
+        scale = (power + floor).sqrt()
+        self.register_buffer("mean", states.mean(0))
+        self.register_buffer("root", axes / scale @ axes.T)
+        weight = linear.weight.detach().float()
+        self.weight = nn.Parameter(weight @ (axes * scale @ axes.T))
+        self.bias = nn.Parameter(linear.bias.detach() + weight @ self.mean)
+
+    def forward(self, states):
+        return F.linear((states - self.mean) @ self.root, self.weight, self.bias)
+
+    @torch.no_grad()
+    def folded(self):
+        """The same as one linear layer, whose bias makes up for what int8 takes from the mean."""
+        linear = nn.Linear(*self.weight.shape)
+        linear.weight.copy_(self.weight @ self.root)
+        linear.bias.copy_(self.bias - dequantize_rows(*quantize_rows(linear.weight)) @ self.mean)
+        return linear
+
+
+def first_draft(target, corpus, folder=None, layers=(0, 29)):
+    """The draft that training begins with: the target's own layers, or what is saved in `folder`. Its states count for
+    nothing yet, unless those of the saved one do."""
+    if folder is None:
+        return LayerDraft(target, head_ids(corpus, HEAD_SIZE), layers, reads_states=True).copy_layers(target).float()
+    saved = LayerDraft.load(folder, target, torch.float32)
+    draft = LayerDraft(target, saved.head_ids, saved.layer_ids, reads_states=True).float()
+    draft.load_state_dict(saved.state_dict(), strict=saved.state is not None)
+    return draft
+
+
+class Training:
+    """A draft, its optimiser and how far they are; all of it goes into a checkpoint."""
+
+    def __init__(self, draft):
+        self.draft, self.weights = draft, [p for p in draft.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in self.weights if p.dim() == n], "weight_decay": d}
+            for n, d in ((2, WEIGHT_DECAY), (1, 0))
+        ]
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+        self.step = self.positions = 0
+        self.seconds = 0.0
+
+    def save(self, path):
+        parts = {"draft": self.draft.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**parts, "progress": [self.step, self.positions, self.seconds]}, path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").rename(path)
+
+    def load(self, path, progress=True):
+        """Go on from a checkpoint; without `progress` as the beginning of another run."""
+        saved = torch.load(path)
+        self.draft.load_state_dict(saved["draft"]), self.optimizer.load_state_dict(saved["optimizer"])
+        if progress:
+            self.step, self.positions, self.seconds = saved["progress"]
+
+    def update(self, data, halves, kl, tv, rate, depths):
+        """One step -> the alphas of every depth, for each half."""
+        head = self.draft.head.weight.detach().bfloat16()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        count, alpha = sum(data.count(numbers) for numbers in halves), []
+        for numbers in halves:
+            loss, overlap, _ = run_batch(self.draft, data, numbers, head, kl, tv, depths)
+            (loss / count).backward()
+            alpha.append(overlap)
+        torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
+        self.optimizer.step(), self.optimizer.zero_grad()
+        self.step, self.positions = self.step + 1, self.positions + count
+        return alpha
+
+
+def train(data, target, out, steps, seed=0, init=None, checkpoint=None, peak=RATE, decay=DECAY, log_every=50):
+    """Trains a draft and saves it in the folder `out`.
+
+    init: the folder of a draft or the checkpoint of an earlier run, to begin with in place of the target's layers.
+    checkpoint: file that gets the training state every 50 steps and at the end, and is picked up again if it exists.
+    peak, decay: of the learning rate, and the share of the steps over which it falls. With decay=0 it never does, so
+    that another run may go on from the checkpoint.
     """
     torch.manual_seed(seed)
-    draft = LayerDraft(target, head_ids(data.corpus, HEAD_SIZE), layers).copy_layers(target).float()
-    weights = [p for p in draft.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in weights if p.dim() == n], "weight_decay": d} for n, d in ((2, WEIGHT_DECAY), (1, 0))
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), fused=True)
-    head = draft.head.weight.detach().bfloat16()
-    start, seen, spent, checkpoint = 0, 0, 0.0, Path(checkpoint) if checkpoint else None
-    if init:
-        saved = torch.load(init)
-        draft.load_state_dict(saved["draft"]), optimizer.load_state_dict(saved["optimizer"])
-    if checkpoint and checkpoint.exists():
-        saved = torch.load(checkpoint)
-        draft.load_state_dict(saved["draft"]), optimizer.load_state_dict(saved["optimizer"])
-        start, seen, spent = (saved[key] for key in ("step", "positions", "seconds"))
-    batches = data.epochs(np.random.default_rng(seed))
-    for _ in range(start):
+    folder = init if init and Path(init).is_dir() else None
+    draft = first_draft(target, data.corpus, folder)
+    draft.state = Whitened(draft.state, torch.cat([states for _, states, _ in data.items[:200]]))
+    run, checkpoint = Training(draft), Path(checkpoint)
+    if checkpoint.exists():
+        run.load(checkpoint)
+    elif init and folder is None:
+        run.load(init, progress=False)
+    batches, begun, recent = data.epochs(np.random.default_rng(seed)), run.step, []
+    for _ in range(begun):
         next(batches)
-    began, recent = time.time() - spent, []
-    progress = Progress(*Progress.get_default_columns(), TextColumn("{task.fields[note]}"))
-    task = progress.add_task("training", total=steps, completed=start, note="")
-    with progress:
-        for step in range(start, steps):
-            steady = step < (1 - DECAY) * steps
-            kl, tv = (1.0, 0.0) if steady else (0.2, 2.0)
-            for group in optimizer.param_groups:
-                group["lr"] = rate(step, steps)
-            halves = [run_batch(draft, data, numbers, head, kl, tv) for numbers in next(batches)]
-            count = sum(n for _, _, n in halves)
-            (sum(loss for loss, _, _ in halves) / count).backward()
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step(), optimizer.zero_grad()
-            seen += count
-            recent.append([a for _, a, _ in halves])
-            note = "alpha chat {:.3f} code {:.3f}".format(*np.mean(recent[-log_every:], axis=0))
-            progress.update(task, advance=1, note=note)
-            if (step + 1) % log_every == 0 and not progress.console.is_terminal:
-                print(f"step {step + 1} {note} {time.time() - began:.0f} s", flush=True)
-            last_steady = step + 1 == int(np.ceil((1 - DECAY) * steps))
-            if checkpoint and ((step + 1) % 200 == 0 or last_steady):
-                progress_made = {"step": step + 1, "positions": seen, "seconds": time.time() - began}
-                state = {"draft": draft.state_dict(), "optimizer": optimizer.state_dict(), **progress_made}
-                torch.save(state, checkpoint.with_suffix(".tmp"))
-                checkpoint.with_suffix(".tmp").rename(checkpoint)
-                if last_steady:
-                    torch.save(state, checkpoint.with_suffix(".steady"))
-    chat, code = held_out_alpha(draft, data, head)
+    spent = run.seconds - time.time()
+    for step in track(range(begun, steps), description="training"):
+        kl, tv = (1.0, 0.0) if step < (1 - decay) * steps else (0.2, 2.0)
+        luck = np.random.default_rng([seed, step]).random()
+        depths = sum(luck < share for share in DEPTHS)
+        alpha = run.update(data, next(batches), kl, tv, rate(step, steps, peak, decay), depths)
+        recent.append(np.full((2, 1 + len(DEPTHS)), np.nan))
+        recent[-1][:, slice(1, 1 + depths) if depths else 0] = np.squeeze(alpha, 1) if not depths else alpha
+        run.seconds = spent + time.time()
+        if run.step % log_every == 0 or run.step == steps:
+            print(f"step {run.step} {run.seconds:.0f} s, alpha without states and of depths", end=" ")
+            chat, code = np.nanmean(recent, 0).round(3).tolist()
+            print(f"chat {chat} code {code}", flush=True)
+            recent.clear()
+            run.save(checkpoint)
+    held_out = held_out_alpha(run.draft, data, run.draft.head.weight.detach().bfloat16()).round(4).tolist()
     notes = {
         "seed": seed,
         "steps": steps,
-        "positions": seen,
-        "minutes": round((time.time() - began) / 60, 1),
-        "held_out_alpha": {"chat": round(float(chat), 4), "code": round(float(code), 4)},
+        "positions": run.positions,
+        "minutes": round(run.seconds / 60, 1),
+        "held_out_alpha": dict(zip(("chat", "code"), held_out)),
     }
-    draft.save(out, head_ids(data.corpus, KEPT_SIZE), **notes)
+    run.draft.state = run.draft.state.folded()
+    run.draft.save(out, **notes)
     print(json.dumps(notes))
-    return draft
+    return run.draft

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes of a draft that reads states, as the decode loop will make them: depth 1 with the target's states, depth k
+with its own of depth k - 1.
+
+At depth k the token at position j lies k - 1 behind its draft's root, the last token that the target has accepted. It
+sees the keys of depth 1 up to the root, and behind it those of depths 2, 3, ..., k, one position each. So the drafts
+from every position of a text are trained in `depths` passes over it.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def shifted(x, by, dim=1):
+    """x moved `by` positions towards the end along `dim`, zeros before it."""
+    return F.pad(x, (0, 0) * (x.dim() - 1 - dim) + (by, 0)).narrow(dim, 0, x.shape[dim])
+
+
+def rotated(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def attend(q, passes):
+    """q [B, H, T, D] of the deepest pass; passes: (keys, values) [B, H, T, D] of every depth so far -> [B, H, T, D]."""
+    (keys, values), own, k = passes[0], passes[1:], len(passes)
+    if not own:
+        return F.scaled_dot_product_attention(q, keys, values, is_causal=True)
+    T = q.shape[2]
+    place = torch.arange(T)
+    scores = (q @ keys.transpose(-1, -2)).float().masked_fill(place > place[:, None] - (k - 1), -torch.inf)
+    drafted = [(shifted(x, k - m, 2), shifted(y, k - m, 2)) for m, (x, y) in enumerate(own, 2)]
+    mine = torch.stack([(q * x).sum(-1) for x, _ in drafted], -1).float()  # no root stands before the text: few rows
+    weights = (torch.cat((scores, mine), -1) * q.shape[-1] ** -0.5).softmax(-1).to(q.dtype)
+    out = weights[..., :T] @ values
+    for m, (_, y) in enumerate(drafted):
+        out = out + weights[..., T + m, None] * y
+    return out
+
+
+def states_of_depths(draft, ids, states, depths):
+    """The draft's normed last states [B, T, d] at every depth, 1 first. states [B, T, d]: the target's."""
+    config = draft.config
+    D = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    groups = config.num_attention_heads // config.num_key_value_heads
+    cos, sin = (x[0] for x in draft.model.rotary_emb(draft.model.norm.weight[None], torch.arange(ids.shape[1])[None]))
+    passes, found = [[] for _ in draft.model.layers], []
+
+    def heads(x):
+        return x.view(*ids.shape, -1, D).transpose(1, 2)
+
+    for _ in range(depths):
+        x = draft.inputs(ids, shifted(states, 1))
+        for layer, mine in zip(draft.model.layers, passes):
+            attention, h = layer.self_attn, layer.input_layernorm(x)
+            q, k = (rotated(heads(f(h)), cos, sin) for f in (attention.q_proj, attention.k_proj))
+            k, v = (y.repeat_interleave(groups, 1) for y in (k, heads(attention.v_proj(h))))
+            mine.append((k.to(v.dtype), v))
+            x = x + attention.o_proj(attend(q.to(v.dtype), mine).transpose(1, 2).flatten(2))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        states = draft.model.norm(x)
+        found.append(states)
+    return found
