@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training of the demo's draft on a tiny target: it learns, goes on where it was cut off, and what is saved is what was
+trained."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import tiny
+
+from specdec_kernels.decode.models.layer_draft import LayerDraft, dequantize_rows, quantize_rows
+
+DEMO = Path(__file__).parents[2] / "demo"
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(not DEMO.is_dir(), reason="needs the source tree's demo"),
+]
+V, LENGTH, TEXTS = 32, 24, 800
+
+
+@pytest.fixture
+def training(monkeypatch):
+    """demo/train.py, whose modules find each other as those of a script do."""
+    monkeypatch.syspath_prepend(str(DEMO))
+    import train
+
+    monkeypatch.setattr(train, "HEAD_SIZE", V)
+    return train
+
+
+class Text:
+    """A corpus of the target's own draws, half of it chat."""
+
+    def __init__(self, hf):
+        ids = torch.randint(0, V, (TEXTS, 1), generator=torch.Generator().manual_seed(0))
+        for t in range(LENGTH - 1):
+            z = hf(ids).logits[:, -1]
+            noise = -torch.log(-torch.log(torch.rand(z.shape, generator=torch.Generator().manual_seed(t + 1))))
+            ids = torch.cat((ids, (z + noise).argmax(-1, keepdim=True)), 1)
+        self.ids, self.tokens = ids, ids.numpy().astype(np.uint16)
+        self.kind, self.length = np.array(["A", "C"] * (TEXTS // 2)), np.full(TEXTS, LENGTH)
+
+    def __len__(self):
+        return TEXTS
+
+    def batch(self, numbers):
+        return self.ids[numbers]
+
+
+@pytest.fixture
+def parts(training, tmp_path):
+    """(data, target, the folder of an untrained draft)."""
+    hf = tiny.llama(0)
+    with torch.no_grad():
+        text = Text(hf)
+        states = hf.model(text.ids).last_hidden_state[:, :-1]
+        log_z = hf.lm_head(states).logsumexp(-1)
+    torch.save({i: (states[i].bfloat16(), log_z[i, 3:].clone()) for i in range(TEXTS)}, tmp_path / "states.pt")
+    LayerDraft(hf, range(V), (0,)).copy_layers(hf).save(tmp_path / "untrained")
+    return training.Data(text, [tmp_path / "states.pt"], held_out=8), hf, tmp_path / "untrained"
+
+
+@pytest.mark.slow
+def test_learns_at_every_depth(training, parts, tmp_path):
+    """Alpha of the held-out texts rises, with states and without; int8 takes little of it. What states bring is the
+    real pair's to show: all that this target knows is in the text."""
+    data, hf, untrained = parts
+    before = training.held_out_alpha(
+        training.first_draft(hf, data.corpus, untrained), data, hf.lm_head.weight.bfloat16()
+    )
+    draft = training.train(data, hf, tmp_path / "out", 150, init=untrained, checkpoint=tmp_path / "c.pt", peak=5e-3)
+    after = np.array([*json.loads((tmp_path / "out" / "config.json").read_text())["held_out_alpha"].values()])
+    assert (after > before + 0.02).all(), (before, after)
+    back = LayerDraft.load(tmp_path / "out", hf)
+    assert torch.equal(back.state.weight, dequantize_rows(*quantize_rows(draft.state.weight)))
+    saved = training.held_out_alpha(back, data, back.head.weight.bfloat16())
+    assert np.abs(saved - after).max() < 0.02
+
+
+def test_goes_on_where_it_was_cut_off(training, parts, tmp_path):
+    data, hf, untrained = parts
+    options = dict(init=untrained, peak=5e-3, decay=0, log_every=2)
+    whole = training.train(data, hf, tmp_path / "whole", 6, checkpoint=tmp_path / "a.pt", **options)
+    training.train(data, hf, tmp_path / "half", 4, checkpoint=tmp_path / "b.pt", **options)
+    rest = training.train(data, hf, tmp_path / "rest", 6, checkpoint=tmp_path / "b.pt", **options)
+    half = LayerDraft.load(tmp_path / "half", hf)
+    assert not torch.allclose(half.model.norm.weight, rest.model.norm.weight)
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, rest.state_dict()[name]), name
+
+
+def test_folding_changes_nothing(training):
+    """Whitening is linear: folded into one layer, or put in front of a trained one, it gives the same projection."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(500, 16, generator=generator) * torch.logspace(-1, 1, 16) + 5
+    linear = torch.nn.Linear(16, 16)
+    white = training.Whitened(linear, states)
+    with torch.no_grad():
+        assert torch.allclose(white(states), linear(states), atol=1e-4)
+        folded = white.folded()
+        lost = dequantize_rows(*quantize_rows(folded.weight)) - folded.weight
+        assert torch.allclose(folded(states), white(states) - lost @ states.mean(0), atol=1e-4)
