@@ -2,8 +2,8 @@
 """Makes the demo's draft model from its target, in three stages; each is resumable and needs one core.
 
 python demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
-python demo/distill.py train                  # int8 weights in demo/draft
-python demo/distill.py train --steps 1400 --seed 1 --init distill-work/train-0-1250.steady     # goes on
+python demo/distill.py train --init demo/draft --peak 6e-4 --decay 0 --steps 1000      # states and drafts at depth
+python demo/distill.py train --init distill-work/train-0-1000.pt --peak 6e-4 --decay 1 --steps 400 --seed 1
 python demo/distill.py evaluate               # alpha on unseen prompts without states, c
 python demo/distill.py acceptance             # accepted / tested in the decode loop, position by position
 """
