@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of the ops on their checked build, for a process of its own: loading it replaces the ops of the process."""
 
+import os
+from itertools import product
+
 import torch
 from support import tree_cases
 from support.surface import tensors
@@ -44,7 +47,8 @@ def row_stats_cases(csrc, ops):
 
 
 def verify_chain_cases(csrc, ops):
-    """As row_stats_cases, where drafts are rejected at the first position, at the second, and not at all."""
+    """As row_stats_cases, where drafts are rejected at the first position, at the second, and not at all; the way of
+    small batches, and the other one."""
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
@@ -57,12 +61,15 @@ def verify_chain_cases(csrc, ops):
         draft[b, b, 17] += 12
     u = torch.full((B, G + 1), 0.5, dtype=torch.float64)
     want = sk.reference.verify_chain(target, tokens, draft, uniforms=u)
-    for turns in zip(SCHEDULES, BLOCK_ORDERS):
+    for path, turns in product(("", "streaming"), zip(SCHEDULES, BLOCK_ORDERS)):
+        os.environ["SPECDEC_CUDA_PATH"] = path
         try:
             with order(module, *turns):
                 got = sk.verify_chain(target, tokens, draft, uniforms=u)
         except RuntimeError as error:
             return [str(error)]
+        finally:
+            os.environ["SPECDEC_CUDA_PATH"] = ""
         assert want.num_accepted.tolist() == [0, 1, 2]
         if not got.tokens.equal(want.tokens):
             return ["wrong"]

@@ -67,6 +67,7 @@ WEIGHT, BLEND, TOKEN, PLACE, BLOCK = (
     "ops/verify_chain/position.h",
     "ops/verify_chain/block_verification.h",
 )
+CHAIN_ROWS = "ops/verify_chain/chain_rows.cuh"
 LAUNCHES, REQUESTS = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_chain/requests_cuda.cu"
 
 CUDA = {
@@ -387,7 +388,7 @@ CUDA = {
     "s of a greedy row without r": (BLOCK, "s = x.r - draft_prob", "s = 1 - draft_prob", GREEDY_ROW),
     # Launches
     "no law of the draft's last row": (
-        LAUNCHES,
+        CHAIN_ROWS,
         ": reads_draft(a, b, i)) &&",
         ": a.has_draft(b, i)) &&",
         agrees("draft scores the end", "token"),
@@ -398,7 +399,7 @@ CUDA = {
         "if (threadIdx.x != 0) return;",
         agrees("long chain", "token"),
     ),
-    "finished twice": (LAUNCHES, "has(request) || a.by_rule(request)) return;", "has(request)) return;", FIVE),
+    "finished twice": (LAUNCHES, "has(b) || a.by_rule(b)) return;", "has(b)) return;", FIVE),
     "not walked": (REQUESTS, "|| !s.a.by_rule(b)) return;", "|| s.a.by_rule(b)) return;", FIVE),
 }
 

@@ -37,6 +37,7 @@ class Mutant(NamedTuple):
 
 
 BLOCK, GROUPS, VERIFY = "cuda/thread_block.cuh", "cuda/groups.cuh", "ops/verify_chain/verify_chain_cuda.cu"
+SCAN, SMALL = "cuda/warp_scan.cuh", "ops/verify_chain/small_batch.cuh"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
 MUTANTS = {
@@ -51,13 +52,13 @@ MUTANTS = {
         "divergent",
     ),
     "shuffle in a branch": Mutant(
-        BLOCK,
+        SCAN,
         "    const T other = __shfl_up_sync(kFullWarp, x, step);\n    if (lane >= step) x += other;",
         "    if (lane >= step) x += __shfl_up_sync(kFullWarp, x, step);",
         "divergent|deadlock",
     ),
     "shuffle of half a warp": Mutant(
-        BLOCK, "_sync(kFullWarp, upto, 1)", "_sync(0xffffu, upto, 1)", "mask that is not full", thorough=True
+        SCAN, "_sync(kFullWarp, upto, 1)", "_sync(0xffffu, upto, 1)", "mask that is not full", thorough=True
     ),
     "shared variable not written": Mutant(
         BLOCK, "if (lane == kLanes - 1) warp_totals", "if (lane < 0) warp_totals", "uninitialised", thorough=True
@@ -93,18 +94,27 @@ MUTANTS = {
         VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain", True
     ),
     "the last with weight in place of the first beyond": Mutant(
-        BLOCK, "    if (other.beyond) break;\n", "", "wrong", "verify_chain", True
+        SCAN, "beyond ? __ffs(int(beyond)) - 1 : any", "any", "wrong", "verify_chain", True
     ),
     "what was found of another request": Mutant(
-        VERIFY, "s.stops[i * s.a.B + b]", "s.stops[i * s.a.B]", "undefined|uninitialised|wrong", "verify_chain", True
+        VERIFY, "s.stops[i * a.B + b]", "s.stops[i * a.B]", "undefined|uninitialised|wrong", "verify_chain", True
     ),
     "stop one row early": Mutant(
         VERIFY,
-        "s.a.G + 1 - s.stop[b];",
-        "s.a.G + 1 - s.stop[b] - (s.stop[b] <= s.a.G);",
+        "a.G + 1 - s.stop[b], chunks",
+        "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G), chunks",
         "undefined|uninitialised|wrong",
         "verify_chain",
         True,
+    ),
+    "small batch: a counter as an earlier call left it": Mutant(
+        SMALL, "threadIdx.x == 0) s.summed[b] = 0;", "threadIdx.x == 0) {}", "uninitialised|wrong", "verify_chain", True
+    ),
+    "small batch: tests read before they are written": Mutant(
+        SMALL, "  __syncthreads();\n  int i = 0;", "  int i = 0;", "race|uninitialised|wrong", "verify_chain"
+    ),
+    "small batch: the stop of the first position": Mutant(
+        SMALL, "tests[i].get(), plain", "tests[0].get(), plain", "wrong", "verify_chain", True
     ),
     "rejection read before it is written": Mutant(
         WALK,
