@@ -104,14 +104,10 @@ def verify_chain(
     """Microseconds of the exact chain in a graph, and what they are made of. `stats`: the draft's are handed over."""
     stop = stops_of(B, G, alpha)
     need = (sum(i + 1 for i in stop) + sum(i < G for i in stop)) * V * item
-    if B * (G + 1) <= FEW_POSITIONS:
-        first = _scan_positions(s, B, G, V, item, sides=1 if stats else 2)
-        second = _last_launch(s, stop, B, G, V, item, "verify")
-        total = s.c["first_us"] + first + s.c["gap_us"] + second
-        return total, {"judge": first, "finish": second, "floor_MB": need / 1e6}
-    first = _judge_rows(s, stop, B, G, V, item, sides=1 if stats else 2)
-    second = _last_launch(s, stop, B, G, V, item, "finish")
-    total = s.c["first_us"] + s.c["memset_us"] + first + s.c["gap_us"] + second
+    few, sides = B * (G + 1) <= FEW_POSITIONS, 1 if stats else 2
+    first = _scan_positions(s, B, G, V, item, sides) if few else _judge_rows(s, stop, B, G, V, item, sides)
+    second = _last_launch(s, stop, B, G, V, item, "verify" if few else "finish")
+    total = s.c["first_us"] + (0 if few else s.c["memset_us"]) + first + s.c["gap_us"] + second
     return total, {"judge": first, "finish": second, "floor_MB": need / 1e6}
 
 
