@@ -9,15 +9,15 @@
   "bonus_tokens, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, Tensor? " \
   "draft_stats, Tensor? draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int "    \
   "target_kind, int draft_kind, int method, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, Tensor? "   \
-  "uniforms, Tensor? target_row, Tensor? draft_row, Tensor? num_requests, float[] numbers=[], float[] "            \
-  "rule_numbers=[]"
+  "uniforms, Tensor? target_row, Tensor? draft_row, Tensor? num_requests, float[]? numbers=None, float[]? "        \
+  "rule_numbers=None"
 #define VERIFY_TREE_ARGUMENTS                                                                                         \
   "Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor target_logits, Tensor? draft_logits, int method, " \
   "SymInt max_depth, Tensor? target_row, Tensor? draft_row, Tensor? first_child, Tensor? next_sibling, Tensor? "      \
   "temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? target_stats, Tensor? draft_stats, Tensor? "     \
   "draft_temperature, Tensor? draft_top_k, Tensor? draft_top_p, Tensor? draft_min_p, int target_kind, int "           \
   "draft_kind, Tensor? rule, Tensor? alpha, Tensor? seed, Tensor? offset, Tensor? uniforms, Tensor? num_requests, "   \
-  "float[] numbers=[], float[] rule_numbers=[]"
+  "float[]? numbers=None, float[]? rule_numbers=None"
 #define OUT "Tensor(a!) tokens, Tensor(b!) num_accepted, Tensor(c!) logprobs, Tensor(d!) status"
 
 STABLE_TORCH_LIBRARY(specdec, m) {
@@ -30,7 +30,7 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // logits [N,V], parameters [N] or [1] -> stats [N,4]: scale, cutoff, log_norm, max
   m.def(
       "row_stats(Tensor logits, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? num_rows, "
-      "float[] numbers=[]) -> Tensor");
+      "float[]? numbers=None) -> Tensor");
 
   // seed [B], offset [B] -> [B,n] float64 in [0,1)
   m.def("uniforms(Tensor seed, Tensor offset, SymInt n, int domain) -> Tensor");
@@ -39,7 +39,7 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   m.def(
       "sample(Tensor logits, Tensor? stats, SymInt k, bool replacement, Tensor? temperature, Tensor? top_k, Tensor? "
       "top_p, Tensor? min_p, Tensor? seed, Tensor? offset, Tensor? slot, Tensor? uniforms, Tensor? num_rows, "
-      "float[] numbers=[], SymInt first_slot=0) -> (Tensor, Tensor, Tensor)");
+      "float[]? numbers=None, SymInt first_slot=0) -> (Tensor, Tensor, Tensor)");
 
   // logits [N,V], stats [N,4], tokens [N,m], num_rows [1] -> ids, logprobs [N,k], token_logprobs, token_ranks [N,m]
   m.def(

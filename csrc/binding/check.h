@@ -58,8 +58,9 @@ struct DeviceOfTensor {
 };
 
 inline void check_device(const Op& op, const char* name, const Tensor& t) {
+  if (&t == &op.first || (t.is_cpu() && op.first.is_cpu())) return;
   const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() &&
-                    (t.is_cpu() || t.get_device_index() == op.first.get_device_index());
+                    t.get_device_index() == op.first.get_device_index();
   check(same, op, name, " must be on ", DeviceOfTensor{op.first}, ", got ", DeviceOfTensor{t});
 }
 
@@ -100,11 +101,10 @@ inline void check_dtype(const Op& op, const char* name, const Tensor& t, ScalarT
 // A row is read in place, so its entries must be neighbours in memory.
 inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
   check_device(op, name, t);
-  const int64_t last = t.dim() - 1;
-  check(t.stride(last) == 1 || t.size(last) <= 1 || t.numel() == 0, op, name,
+  const int64_t last = t.dim() - 1, V = t.size(last);
+  check(V <= 1 || t.stride(last) == 1 || t.numel() == 0, op, name,
         " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
-  check(t.size(last) >= 1 && t.size(last) <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ",
-        t.size(last));
+  check(V >= 1 && V <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ", V);
   switch (t.scalar_type()) {
     case ScalarType::Float: return kFloat32;
     case ScalarType::BFloat16: return kBFloat16;
@@ -184,14 +184,18 @@ inline void check_values(const Op& op, const char* prefix, const Sampling& s, in
 
 constexpr double kNotGiven = -DBL_MAX;  // finite, since AOTInductor's packages know no NaN
 
+// As a schema has them: most calls give none, and an empty list costs a tenth of a small call.
+using OptNumbers = std::optional<std::vector<double>>;
+
 // Numbers that serve every row, kNotGiven or NaN where none is given; `all` may hold several groups of `count`, or none
 // at all.
 struct Numbers {
   const double* data = nullptr;
-  Numbers(const Op& op, const char* name, const std::vector<double>& all, size_t groups, size_t count, size_t group) {
-    check(all.empty() || all.size() == groups * count, op, name, " must hold ", groups * count,
-          " numbers or none, got ", all.size());
-    if (!all.empty()) data = all.data() + group * count;
+  Numbers(const Op& op, const char* name, const OptNumbers& all, size_t groups, size_t count, size_t group) {
+    if (!all || all->empty()) return;
+    check(all->size() == groups * count, op, name, " must hold ", groups * count, " numbers or none, got ",
+          all->size());
+    data = all->data() + group * count;
   }
   bool has(size_t i) const { return data && data[i] > kNotGiven; }
   double operator[](size_t i) const { return data[i]; }
@@ -205,16 +209,15 @@ inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temp
   for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
   if (!temperature && !top_k && !top_p && !min_p && !s.has_numbers) return {};
   const OptTensor* const tensors[] = {&temperature, &top_k, &top_p, &min_p};
-  const char* const names[] = {"temperature", "top_k", "top_p", "min_p"};
-  std::string name[4];
-  for (int i = 0; i < 4; ++i) {
-    name[i] = std::string(prefix) + names[i];
+  static const char* const names[2][4] = {{"temperature", "top_k", "top_p", "min_p"},
+                                          {"draft_temperature", "draft_top_k", "draft_top_p", "draft_min_p"}};
+  const auto& name = names[*prefix != 0];
+  for (int i = 0; i < 4; ++i)
     check(!*tensors[i] || !numbers.has(i), op, name[i], " must be a tensor or a number, got both");
-  }
-  s.temperature = floats_per_row(op, name[0].c_str(), temperature, N);
-  s.top_k = ints_per_row(op, name[1].c_str(), top_k, N);
-  s.top_p = floats_per_row(op, name[2].c_str(), top_p, N);
-  s.min_p = floats_per_row(op, name[3].c_str(), min_p, N);
+  s.temperature = floats_per_row(op, name[0], temperature, N);
+  s.top_k = ints_per_row(op, name[1], top_k, N);
+  s.top_p = floats_per_row(op, name[2], top_p, N);
+  s.min_p = floats_per_row(op, name[3], min_p, N);
   if (numbers.has(0)) s.numbers.temperature = float(numbers[0]);
   if (numbers.has(1)) s.numbers.top_k = int64_t(std::max(std::min(numbers[1], 0x1p62), -0x1p62));
   if (numbers.has(2)) s.numbers.top_p = float(numbers[2]);

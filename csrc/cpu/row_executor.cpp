@@ -7,12 +7,7 @@
 namespace specdec {
 
 CpuExecutor::CpuExecutor(int64_t max_V, bool wide, ShardTask* task)
-    : wide_(wide),
-      task_(task),
-      max_(chunk_count(max_V)),
-      sum_(max_.size()),
-      surprise_(max_.size()),
-      lane_max_(max_.size() * kPad) {}
+    : wide_(wide), task_(task), max_(chunk_count(max_V)), sum_(max_.size()), surprise_(max_.size()) {}
 
 // Whether the sums at hand are those of p itself: stats() leaves them, so the bonus draw reads only one chunk again.
 bool CpuExecutor::holds(const Dist& p) const { return same(held_, p) && removed_.n == 0; }

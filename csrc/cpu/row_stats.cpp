@@ -21,7 +21,7 @@ ExpTotals CpuExecutor::total_at(float max, float scale) {
   ExpTotals total{0, 0};
   for (int64_t c = 0; c < chunks_; ++c) {
     if (sum_[c] > 0) {
-      const float below = scaled(max_[c], max, scale), weight = std::exp(below);
+      const float below = scaled(max_[c], max, scale), weight = below < 0 ? std::exp(below) : 1;
       if (sums_surprise_ && weight > 0) total.surprise += weight * (surprise_[c] - below * sum_[c]);
       sum_[c] *= weight;
     }
@@ -45,7 +45,11 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   peaks_ = row;
   const bool greedy = filters.greedy(), filtered = filters.any(row.V);
   const float scale = filters.scale();
-  float* lanes = filtered && filters.top_k_on(row.V) ? lane_max_.data() : nullptr;
+  float* lanes = nullptr;
+  if (filtered && filters.top_k_on(row.V)) {
+    lane_max_.resize(max_.size() * kPad);
+    lanes = lane_max_.data();
+  }
 
   const auto stats_of_chunk = [&](int64_t c) {
     float buf[kChunk];

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ INTEGERS = (torch.int32, torch.int64)
 INT32 = (torch.int32,)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
+_PARAMETERS = tuple(SAMPLING)
+_STRIDED = torch.strided
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
@@ -73,7 +76,7 @@ def tensor(
     """x is a tensor of one of the dtypes, on the device of the op's first argument."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{op}: {name} must be a torch.Tensor, got {type(x).__name__}")
-    if x.layout is not torch.strided or x.is_nested:
+    if x.layout is not _STRIDED or x.is_nested:
         layout = "a nested tensor" if x.is_nested else str(x.layout).removeprefix("torch.")
         raise TypeError(f"{op}: {name} must be a dense tensor, got {layout}")
     if x.dtype not in dtypes:
@@ -100,10 +103,11 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
     """x holds rows that can be read in place."""
     x = tensor(op, name, x, LOGITS, device)
     dims(op, name, x, want)
-    if x.stride(-1) != 1 and x.size(-1) > 1 and x.numel():
+    V = x.shape[-1]  # size(-1) costs twice as much
+    if not x.is_contiguous() and x.stride(-1) != 1 and V > 1 and x.numel():
         raise ValueError(f"{op}: {name} must be contiguous in its last dimension, got strides {list(x.stride())}")
-    if not 1 <= x.size(-1) <= MAX_VOCABULARY:
-        raise ValueError(f"{op}: {name} must have a vocabulary of 1 to 2^24, got {x.size(-1)}")
+    if not 1 <= V <= MAX_VOCABULARY:
+        raise ValueError(f"{op}: {name} must have a vocabulary of 1 to 2^24, got {V}")
     return x
 
 
@@ -119,31 +123,38 @@ def given(prefix: str, *parameters: object) -> str:
     return ", ".join(prefix + name for name, x in zip(SAMPLING, parameters) if x is not None)
 
 
-def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) -> tuple[tuple, tuple]:
+def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) -> tuple[Sequence, list | None]:
     """temperature, top_k, top_p and min_p, each None, one number for all, or a tensor with one value per row, as the
-    ops take them: four tensors [n] or [1], and four numbers; no numbers where none is given."""
+    ops take them: four tensors [n] or [1], and four numbers; None where no number is given."""
     temperature, top_k, top_p, min_p = values
     if temperature is None and top_k is None and top_p is None and min_p is None:  # most calls, and soon known
-        return values, ()
-    tensors, numbers = zip(*(_parameter(op, prefix + name, x, n, device) for name, x in zip(SAMPLING, values)))
-    return tensors, numbers if any(x != NOT_GIVEN for x in numbers) else ()
+        return values, None
+    tensors: list[torch.Tensor | None] = [None] * 4
+    numbers = None
+    for i, x in enumerate(values):
+        if x is None:
+            continue
+        if isinstance(x, torch.Tensor):
+            tensors[i] = _per_row(op, prefix + _PARAMETERS[i], x, n, device)
+        else:
+            numbers = numbers or [NOT_GIVEN] * 4
+            numbers[i] = _number(op, prefix, _PARAMETERS[i], x)
+    return tensors, numbers
 
 
-def _parameter(op: str, name: str, x: object, n: int, device: torch.device) -> tuple[torch.Tensor | None, float]:
-    if x is None:
-        return None, NOT_GIVEN
-    kind = name.removeprefix("draft_")
-    integer = kind == "top_k"
-    if isinstance(x, torch.Tensor):
-        tensor(op, name, x, INTEGERS if integer else FLOAT32, device)
-        if x.dim() != 1 or x.size(0) not in (n, 1):
-            raise ValueError(f"{op}: {name} must be a number or have shape [{n}], got {list(x.shape)}")
-        return x, NOT_GIVEN
-    if isinstance(x, bool) or not isinstance(x, int if integer else (int, float)):
-        raise TypeError(f"{op}: {name} must be a number or a tensor, got {type(x).__name__}")
+def _per_row(op: str, name: str, x: torch.Tensor, n: int, device: torch.device) -> torch.Tensor:
+    tensor(op, name, x, INTEGERS if name.endswith("top_k") else FLOAT32, device)
+    if x.shape not in ((n,), (1,)):
+        raise ValueError(f"{op}: {name} must be a number or have shape [{n}], got {list(x.shape)}")
+    return x
+
+
+def _number(op: str, prefix: str, kind: str, x: object) -> float:
+    if isinstance(x, bool) or not isinstance(x, int if kind == "top_k" else (int, float)):
+        raise TypeError(f"{op}: {prefix}{kind} must be a number or a tensor, got {type(x).__name__}")
     if x not in SAMPLING[kind]:
-        raise ValueError(f"{op}: {name} must be {SAMPLING[kind].says}, got {shown(x)}")
-    return None, float(x)
+        raise ValueError(f"{op}: {prefix}{kind} must be {SAMPLING[kind].says}, got {shown(x)}")
+    return float(x)
 
 
 def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor | None:
@@ -179,6 +190,6 @@ def randomness(op: str, seed, offset, uniforms, n: int, columns: int, device: to
         return None
     for name, x in (("seed", seed), ("offset", offset)):
         tensor(op, name, x, INTEGERS[1:], device)
-        if x.dim() != 1 or x.size(0) not in (n, 1):
+        if x.shape not in ((n,), (1,)):
             raise ValueError(f"{op}: {name} must have shape [{n}], got {list(x.shape)}")
     return None

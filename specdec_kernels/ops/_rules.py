@@ -26,11 +26,11 @@ _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS
 class RuleArguments(NamedTuple):
     rule: torch.Tensor | None  # [n] or [1]
     alpha: torch.Tensor | None  # [n], [1], [n, 2], [1, 2], or with positions in the middle
-    numbers: tuple  # code, alpha, second alpha, NaN where none is given; none at all: ()
+    numbers: tuple | None  # code, alpha, second alpha, NOT_GIVEN where one is not; None: none at all
 
     @property
     def given(self) -> bool:
-        return self.rule is not None or bool(self.numbers)
+        return self.rule is not None or self.numbers is not None
 
     def require_exact(self, op: str) -> None:
         """Raises where what a request emits need not follow the target's law."""
@@ -53,17 +53,18 @@ class RuleArguments(NamedTuple):
 
     def _of(self, b: int) -> tuple[str, list]:
         """A request's rule, and the parameters that are given: for each position where that makes a difference."""
-        code = self.numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
+        numbers = self.numbers or (_check.NOT_GIVEN,) * 3
+        code = numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
         rule = NAMES[code]
         if self.alpha is None:
-            return rule, [[x for x in self.numbers[1:] if x != _check.NOT_GIVEN]]
+            return rule, [[x for x in numbers[1:] if x != _check.NOT_GIVEN]]
         own = self.alpha[b % self.alpha.size(0)]
         pairs = own.view(-1, own.size(-1)) if own.dim() == 2 else own.view(1, -1)
         count = min(pairs.size(1), len(RULES[rule].parameters))
         return rule, pairs[: None if rule == "synthetic" else 1, :count].tolist()
 
 
-_EXACT = RuleArguments(None, None, ())
+_EXACT = RuleArguments(None, None, None)
 
 
 def arguments(
@@ -92,7 +93,7 @@ def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
         if rule.dim() != 1 or rule.size(0) not in (n, 1):
             raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
         alpha, numbers = _alpha(op, alpha, n, device, positions)
-        return RuleArguments(rule, alpha, (_check.NOT_GIVEN, *numbers) if numbers else ())
+        return RuleArguments(rule, alpha, (_check.NOT_GIVEN, *numbers) if numbers else None)
     if isinstance(rule, str):
         rule = rule_named(rule, 5)
     if not isinstance(rule, str) or rule not in RULES:

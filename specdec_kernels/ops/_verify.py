@@ -99,7 +99,7 @@ _NO_NUMBERS = (_check.NOT_GIVEN,) * 4
 
 
 def _parameters(op, prefix, values, n, device):
-    return _check.sampling(op, prefix, values, n, device) if are_given(*values) else (values, ())
+    return _check.sampling(op, prefix, values, n, device) if are_given(*values) else (values, None)
 
 
 def run(op, kind, arguments, out, B, depth):

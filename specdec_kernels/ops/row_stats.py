@@ -55,9 +55,10 @@ def row_stats(
     """
     op = "row_stats"
     _check.rows(op, "logits", logits, "N, V")
-    n, device = logits.size(0), logits.device
+    n, device = logits.shape[0], logits.device
     tensors, numbers = _check.sampling(op, "", (temperature, top_k, top_p, min_p), n, device)
-    num_rows = _check.present(op, "num_rows", num_rows, device)
+    if num_rows is not None:
+        _check.present(op, "num_rows", num_rows, device)
     return torch.ops.specdec.row_stats.default(logits, *tensors, num_rows, numbers)
 
 

@@ -67,7 +67,7 @@ def sample(
     """
     op = "sample"
     _check.rows(op, "logits", logits, "N, V")
-    n, device = logits.size(0), logits.device
+    n, device = logits.shape[0], logits.device
     k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
     replacement = _check.flag(op, "replacement", replacement)
     if stats is not None:

@@ -193,8 +193,8 @@ def calls_of_chains(dtype: torch.dtype, V: int):
         u=None,
         at=(None, None),
         n=None,
-        numbers=(),
-        rule_numbers=(),
+        numbers=None,
+        rule_numbers=None,
     ):
         seeds = (None, None) if u is not None else (WHOLE, WHOLE)
         sides = (*params, None, q_stats, *q_params, probs, probs)
@@ -230,7 +230,7 @@ def calls_of_trees(dtype: torch.dtype, V: int):
 
     rows, table, drafts = meta(B, N, V, of=dtype), meta(B, N, of=torch.int32), meta(B, 8, G, of=torch.int32)
 
-    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None), n=None, numbers=()):
+    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None), n=None, numbers=None):
         parts = (
             *NONE,
             *params,

@@ -102,7 +102,7 @@ def find_stats(rows, layout: launch.Layout, sampling, store=None) -> tuple[torch
     return stats, scratch
 
 
-def row_stats(logits, temperature, top_k, top_p, min_p, num_rows, numbers=()):
+def row_stats(logits, temperature, top_k, top_p, min_p, num_rows, numbers=None):
     op = "row_stats"
     check.given(op, logits=logits)
     check.dim(op, "logits", logits, 2)

@@ -169,7 +169,7 @@ def draw_kernel(
 
 def sample(
     logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms, num_rows,
-    numbers=(), first_slot=0,
+    numbers=None, first_slot=0,
 ):  # fmt: skip
     op = "sample"
     check.given(op, logits=logits)

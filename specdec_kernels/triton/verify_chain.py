@@ -154,7 +154,7 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
 def verify_chain(
     target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p,
     target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind,
-    method, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests, numbers=(), rule_numbers=(),
+    method, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests, numbers=None, rule_numbers=None,
     results=None,
 ):  # fmt: skip
     check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)

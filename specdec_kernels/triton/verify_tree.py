@@ -179,7 +179,7 @@ def verify_tree(
     parents, tokens, draft_nodes, target_logits, draft_logits, method, max_depth, target_row, draft_row,
     first_child, next_sibling, temperature, top_k, top_p, min_p, target_stats, draft_stats,
     draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, rule, alpha,
-    seed, offset, uniforms, num_requests, numbers=(), rule_numbers=(), results=None,
+    seed, offset, uniforms, num_requests, numbers=None, rule_numbers=None, results=None,
 ):  # fmt: skip
     check.given(OP, parents=parents, node_tokens=tokens, target_logits=target_logits)
     like = target_logits

@@ -16,7 +16,7 @@ struct LogitRows {
 
 template <void (*Run)(const LogitRows&, const Tensor& like)>
 Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
-                    const OptTensor& min_p, const OptTensor& num_rows, const std::vector<double>& numbers) {
+                    const OptTensor& min_p, const OptTensor& num_rows, const OptNumbers& numbers) {
   const Op op("row_stats", logits);
   check_given(op, "logits", logits);
   LogitRows a;

@@ -14,8 +14,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
                                              const OptTensor& temperature, const OptTensor& top_k,
                                              const OptTensor& top_p, const OptTensor& min_p, const OptTensor& seed,
                                              const OptTensor& offset, const OptTensor& slot, const OptTensor& uniforms,
-                                             const OptTensor& num_rows, const std::vector<double>& numbers,
-                                             int64_t first_slot) {
+                                             const OptTensor& num_rows, const OptNumbers& numbers, int64_t first_slot) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;

@@ -82,8 +82,8 @@ inline Prepared<VerifyChain> prepare_verify_chain(
     const OptTensor& draft_temperature, const OptTensor& draft_top_k, const OptTensor& draft_top_p,
     const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method, const OptTensor& rule,
     const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms,
-    const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& num_requests,
-    const std::vector<double>& numbers, const std::vector<double>& rule_numbers) {
+    const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& num_requests, const OptNumbers& numbers,
+    const OptNumbers& rule_numbers) {
   const Op op(VerifyChain::kName, target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   VerifyChain a;

@@ -83,8 +83,8 @@ inline Prepared<VerifyTree> prepare_verify_tree(
     const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature,
     const OptTensor& draft_top_k, const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind,
     int64_t draft_kind, const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset,
-    const OptTensor& uniforms, const OptTensor& num_requests, const std::vector<double>& numbers,
-    const std::vector<double>& rule_numbers) {
+    const OptTensor& uniforms, const OptTensor& num_requests, const OptNumbers& numbers,
+    const OptNumbers& rule_numbers) {
   const Op op(VerifyTree::kName, target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   VerifyTree a;

@@ -162,7 +162,8 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, op: str, name: str, given, groups: int, count: int) -> list[Numbers]:
-        """`given` holds as many groups of so many, NOT_GIVEN or NaN where none is given; or nothing."""
+        """`given` holds as many groups of so many, NOT_GIVEN or NaN where none is given; or nothing, or None."""
+        given = given or ()
         wanted = f"{name} must hold {groups * count} numbers or none, got {len(given)}"
         that(len(given) in (0, groups * count), op, wanted)
         values = [x if x > NOT_GIVEN else None for x in given] or [None] * (groups * count)
