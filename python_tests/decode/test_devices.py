@@ -280,8 +280,11 @@ def test_generate_on_a_device(tmp_path, capsys):
         assert main([*arguments, "cpu"]) == 0
         plain, waited = text(), len(seen.synchronisations)
         assert main([*arguments, "cuda"]) == 0 and text() == plain != "" and len(seen.synchronisations) > waited == 0
+        assert main([*arguments, "cuda", "--graphs", "--draft", target]) == 0 and text() == plain
     assert main([*arguments, "cuda:7"]) == 2
     assert "error: load_pair: device" in capsys.readouterr().err
+    assert main([*arguments, "cpu", "--graphs"]) == 2
+    assert "error: --graphs needs a GPU, got --device cpu" in capsys.readouterr().err
 
 
 GRAPHED = {

@@ -69,6 +69,23 @@ def test_greedy_is_plain_generate(models, name, kind):
     assert plain.shape != free.shape or (plain == PAD).sum() > (free == PAD).sum()
 
 
+@pytest.mark.parametrize("kind", ["none", "a model", "tree"])
+def test_on_a_gpu_that_is_only_remembered(kind):
+    """The same tokens on that device; beside the prompts and what comes out, the host waits once a step."""
+    devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
+    options = {"do_sample": False, "eos_token_id": None}
+    plain = tiny.llama(0).generate(**batch(), **options)
+    with devices.watch() as seen:
+        model, draft = tiny.llama(0).to("cuda"), tiny.nearby(tiny.llama(0)).to("cuda")
+        inputs = {name: x.to("cuda") if isinstance(x, torch.Tensor) else x for name, x in batch().items()}
+        ours, steps = Output(), "decode/transfers.py"
+        given = {"drafter": drafter(kind, draft), "output": ours, "custom_generate": speculative}
+        seen.synchronisations.clear()
+        got = model.generate(**inputs, **options, **given)
+        assert sum(x.startswith(steps) for x in seen.synchronisations) == ours.stats.target_calls
+        assert got.device == torch.device("cuda:0") and got.tolist() == plain.tolist()
+
+
 ALL = {"top_k": 5, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m specdec_kernels generate``: from what was asked for to the loop's arguments."""
 
+from dataclasses import replace
+
 import torch
 from rich.console import Console
 
@@ -17,6 +19,8 @@ def run(args) -> None:
         model = args.draft if drafts and args.draft != "lookup" else None
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
         pair = decode.load_pair(args.target, model, dtype, on_step=on_step, device=args.device)
+    if args.graphs:
+        pair = _graphed(pair)
     if args.beams:
         return _print_beams(console, pair, args)
     drafter = _cascade(pair, args) if cascade else _drafter(pair, args, width) if drafts else None
@@ -26,6 +30,12 @@ def run(args) -> None:
     )
     stream_text(console, [text + "\n\n" for text in args.prompt] if args.chat else args.prompt, events)
     console.print(stats_table(output.stats, None if args.plain else args.method))
+
+
+def _graphed(pair):
+    if pair.target.device.type != "cuda":
+        raise ValueError(f"--graphs needs a GPU, got --device {pair.target.device}")
+    return replace(pair, target=decode.Graphed(pair.target), draft=pair.draft and decode.Graphed(pair.draft))
 
 
 def _print_beams(console, pair, args) -> None:

@@ -26,6 +26,7 @@ def _models(group):
     dtypes = "auto", "bfloat16", "float32"
     option("--dtype", choices=dtypes, default="auto", help="auto: bfloat16 on a GPU and where the CPU has it")
     option("--device", default="cpu", help='"cpu", "cuda" or a GPU by its number, "cuda:1"')
+    option("--graphs", action="store_true", help="on a GPU: passes of the models in CUDA graphs")
 
 
 def _drafting(group):

@@ -36,18 +36,20 @@ def speculative(
     Any batch, padded on the left or by an attention mask; greedy or, with do_sample, by the configuration's
     temperature, top_k, top_p and min_p, the last of which comes first here (the law differs from transformers' own
     where both min_p and top_p cut something off). Greedy tokens are those of plain ``generate``, up to the rounding of
-    the model. Row b of a batch draws by ``seed + b``, so its tokens do not depend on the others.
+    the model, which may be on a GPU, its drafter beside it. Row b of a batch draws by ``seed + b``, so its tokens do
+    not depend on the others.
 
     What this loop cannot do raises, before anything is decoded: beams, other processors and criteria than max_length
-    and eos, scores and hidden states, a cache that holds something already, models outside the CPU or with a sliding
-    window. ``generate`` hands neither a streamer nor an assistant_model on: the loop's own ``stream`` yields tokens as
-    they arrive, and a model that drafts is ``drafter``.
+    and eos, scores and hidden states, a cache that holds something already, models with a sliding window. ``generate``
+    hands neither a streamer nor an assistant_model on: the loop's own ``stream`` yields tokens as they arrive, and a
+    model that drafts is ``drafter``.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: from ``generate``.
         drafter: a Drafter of specdec_kernels.decode (models, lookup, trees), or a transformers model of the same
             vocabulary, which then drafts 4 tokens at a time. None: plain decoding by this loop.
-        target: ``adapt(model)``, made once, spares the time that it takes and is faster; by default the model's own
+        target: ``adapt(model)``, made once, spares the time that it takes and is faster, on a GPU
+            ``Graphed(adapt(model))`` the faster one; by default the model's own
             forward pass, which is left as it is.
         verify: "token" or "block", of chains.
         rule, alpha: how drafts are accepted, as in ``verify_chain``.
@@ -69,8 +71,9 @@ def speculative(
     longest, eos = _ends(stopping_criteria)
     first = int(torch.randint(1 << 62, ())) if seed is None else seed
     options: dict[str, Any] = {"max_new_tokens": longest - input_ids.size(1), "eos": eos, "rule": rule, "alpha": alpha}
-    prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
-    _check_positions(model_kwargs.get("position_ids"), model_kwargs.get("attention_mask"))
+    mask, positions = (_host(model_kwargs.get(name)) for name in ("attention_mask", "position_ids"))
+    prompts = _prompts(input_ids.cpu(), mask)
+    _check_positions(positions, mask)
     requests = [decode.Request(ids, seed=first + b, **options, **sampling) for b, ids in enumerate(prompts)]
     if isinstance(drafter, torch.nn.Module):
         drafter = decode.ModelDrafter(decode.HFModel(drafter, pack=False))
@@ -93,7 +96,6 @@ def _refuse(model, config, model_kwargs):
     wrong += [f"num_beams={config.num_beams}"] if (config.num_beams or 1) != 1 else []
     wrong += [name for name, x in model_kwargs.items() if name not in _PREPARED and x is not None]
     wrong += ["an encoder-decoder model"] if model.config.is_encoder_decoder else []
-    wrong += [f"a model on {model.device}"] if model.device.type != "cpu" else []
     cache = model_kwargs.get("past_key_values")
     wrong += ["past_key_values that hold tokens"] if cache is not None and cache.get_seq_length() else []
     if wrong:
@@ -140,6 +142,10 @@ def _ends(criteria) -> tuple[int, tuple[int, ...]]:
     return min(longest), tuple(eos)
 
 
+def _host(x) -> torch.Tensor | None:
+    return None if x is None else x.cpu()
+
+
 def _prompts(input_ids, mask) -> list[list[int]]:
     if mask is None:
         return input_ids.tolist()
@@ -162,7 +168,7 @@ def _padded(input_ids, tokens, config):
     pad = getattr(config, "_pad_token_tensor", None)
     pad = config.pad_token_id if pad is None else int(pad)
     longest = max(map(len, tokens))
-    new = input_ids.new_full((len(tokens), longest), 0 if pad is None else pad)
+    new = torch.full((len(tokens), longest), 0 if pad is None else pad, dtype=input_ids.dtype)
     for row, ids in zip(new, tokens):
         row[: len(ids)] = torch.tensor(ids)
-    return torch.cat([input_ids, new], 1)
+    return torch.cat([input_ids, new.to(input_ids.device)], 1)
