@@ -49,18 +49,9 @@ class LogitHistogram {
   // One read: counts and masses of [from, to] in kBins bins. The bracket becomes the bin of the crossing; above_ sums
   // up what lies over it. Returns how many lie in it.
   SPECDEC_DEVICE unsigned narrow(uint32_t& from, uint32_t& to, bool linear, const Goal& goal) {
-    Shared& s = shared();
+    const Bins bin_of(from, to, linear);
     const float lo = from_ordered(from), hi = from_ordered(to);
-    const float slope = float(kBins) * (1 - 0x1p-20f) / (hi - lo);
-    linear = linear && slope > 0 && slope <= FLT_MAX;
-    const uint32_t bottom = from;
-    int shift = 0;
-    while ((to - from) >> shift >= uint32_t(kBins)) ++shift;
-    const auto bin_of = [=](uint32_t key) {
-      return linear ? int(fminf((from_ordered(key) - lo) * slope, float(kBins - 1))) : int((key - bottom) >> shift);
-    };
-    for (int i = threadIdx.x; i < kBins; i += kThreads) s.bin_mass[i] = 0, s.bin_count[i] = 0;
-    __syncthreads();
+    clear_bins();
     Kept over;
     for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
       if (!(__ldcg(chunk_max_ + c) >= lo)) continue;
@@ -71,32 +62,61 @@ class LogitHistogram {
 #pragma unroll
         for (int e = 0; e < kGroup; ++e) {
           if (!(z[e] >= lo)) continue;
-          if (z[e] > hi) {
+          if (z[e] > hi)
             over.mass += mass(z[e]), ++over.count;
-            continue;
-          }
-          const int bin = bin_of(key(z[e]));
-          atomicAdd(&s.bin_count[bin], 1u);
-          atomicAdd(&s.bin_mass[bin], mass(z[e]));
+          else
+            put(bin_of(key(z[e])), mass(z[e]));
         }
       }
     }
     above_.mass = block_scan(over.mass).total;
     above_.count = block_scan(over.count).total;
-    const int chosen = choose_bin(goal);
-    const unsigned inside = s.bin_count[chosen];
-    __syncthreads();
-    // The first and the last key of the chosen bin, by bisection: bin_of ascends with the key.
-    const uint32_t first = first_key(from, to, chosen, bin_of);
-    to = before(first_key(first, to, chosen + 1, bin_of));
+    const Chosen chosen = choose(goal, above_);
+    above_ = chosen.above;
+    // The first and the last key of the chosen bin, by bisection: bins ascend with the key.
+    const uint32_t first = bin_of.first_key(from, to, chosen.bin);
+    to = before(bin_of.first_key(first, to, chosen.bin + 1));
     from = first == kMinusZero ? first + 1 : first;
-    return inside;
+    return chosen.inside;
   }
 
+  // Among count_ logits at hand, in any order, of which those from lo on count: the largest with which the goal is
+  // reached, else the smallest, or lo where there is none. `above`: what lies over all of them.
+  SPECDEC_DEVICE Kept among_few(float lo, const Goal& goal, Kept above) {
+    const Shared& s = shared();
+    uint32_t from = key(lo), to = key(max_);
+    unsigned inside = 0;
+#pragma unroll 1
+    for (;;) {
+      const Bins bin_of(from, to, false);
+      clear_bins();
+      for (int i = threadIdx.x; i < count_; i += kThreads) {
+        const uint32_t k = key(s.few[i]);
+        if (k >= from && k <= to) put(bin_of(k), mass(s.few[i]));
+      }
+      const Chosen chosen = choose(goal, above);
+      above = chosen.above, inside = chosen.inside;
+      from += uint32_t(chosen.bin) << bin_of.shift;
+      if (!bin_of.shift || !inside) break;
+      const uint32_t last = from + ((1u << bin_of.shift) - 1);
+      to = last < to ? last : to;
+    }
+    if (!inside) return {lo, above.mass, above.count};
+    const float cutoff = from_ordered(from);
+    return {cutoff, above.mass + mass(cutoff) * inside, above.count + inside};
+  }
+
+  struct Chosen {
+    Kept above;  // what lies over the bin
+    int bin;
+    unsigned inside;
+  };
+  static constexpr int kSlots = kBins + kBins / kLanes;
   struct Shared {
     float few[kFew];
-    unsigned long long bin_mass[kBins];
-    unsigned bin_count[kBins];
+    unsigned low[kSlots], high[kSlots];  // words of a bin's mass: 64-bit sums in shared memory spin where many meet
+    unsigned count_of_bin[kSlots];
+    Uninitialised<Chosen> chosen;
     int count;
   };
   SPECDEC_DEVICE static Shared& shared() {
@@ -108,48 +128,86 @@ class LogitHistogram {
   const float* chunk_max_;
   int chunks_;
   float max_, twice_rate_;
-  Kept above_;  // what lies over the few
+  Kept above_;     // what lies over the bracket, or over the few
+  int count_ = 0;  // of the few
 
  private:
-  // The highest bin with which there is enough, else the lowest that holds anything: thread t looks at a run of bins
-  // from the top. above_ then sums up what lies over it.
-  SPECDEC_DEVICE int choose_bin(const Goal& goal) {
-    const Shared& s = shared();
-    constexpr int kRun = kBins / kThreads;
-    const int top = kBins - 1 - int(threadIdx.x) * kRun;
-    Kept own;
-    for (int r = 0; r < kRun; ++r) own.mass += s.bin_mass[top - r], own.count += s.bin_count[top - r];
-    Kept running;
-    running.mass = above_.mass + block_scan(own.mass).before,
-    running.count = above_.count + block_scan(own.count).before;
-    int chosen = -1, lowest = INT32_MAX;
-    for (int r = 0; r < kRun && chosen < 0; ++r) {
-      if (!s.bin_count[top - r]) continue;
-      lowest = top - r;
-      running.mass += s.bin_mass[top - r], running.count += s.bin_count[top - r];
-      if (goal.reached(running)) chosen = top - r;
+  // The keys of a bracket in kBins bins or fewer: of as many keys each, or as wide in z.
+  struct Bins {
+    uint32_t bottom;
+    int shift = 0;
+    float lo, slope;
+    bool linear;
+
+    SPECDEC_DEVICE Bins(uint32_t from, uint32_t to, bool wanted_linear) : bottom(from), lo(from_ordered(from)) {
+      slope = float(kBins) * (1 - 0x1p-20f) / (from_ordered(to) - lo);
+      linear = wanted_linear && slope > 0 && slope <= FLT_MAX;
+      while ((to - from) >> shift >= uint32_t(kBins)) ++shift;
     }
-    chosen = block_max(chosen);
-    lowest = block_min(lowest);
-    if (chosen < 0) chosen = lowest == INT32_MAX ? 0 : lowest;
-    above_.mass += block_sum<unsigned long long>(kBins, [&](int i) { return i > chosen ? s.bin_mass[i] : 0; });
-    above_.count += block_sum<unsigned>(kBins, [&](int i) { return i > chosen ? s.bin_count[i] : 0u; });
-    return chosen;
+    SPECDEC_DEVICE int operator()(uint32_t key) const {
+      return linear ? int(fminf((from_ordered(key) - lo) * slope, float(kBins - 1))) : int((key - bottom) >> shift);
+    }
+    // The least key in [from, to] whose bin is at least `bin`; to + 1 if there is none.
+    SPECDEC_DEVICE uint32_t first_key(uint32_t from, uint32_t to, int bin) const {
+      while (from <= to) {
+        const uint32_t middle = from + (to - from) / 2;
+        if ((*this)(middle) < bin)
+          from = middle + 1;
+        else if (middle == from)
+          return from;
+        else
+          to = middle;
+      }
+      return from;
+    }
+  };
+
+  // Where a bin lies: runs of bins, as lanes take them, begin in different banks.
+  SPECDEC_DEVICE static int slot(int bin) { return bin + bin / kLanes; }
+
+  SPECDEC_DEVICE static void clear_bins() {
+    Shared& s = shared();
+    for (int i = threadIdx.x; i < kSlots; i += kThreads) s.low[i] = s.high[i] = s.count_of_bin[i] = 0;
+    __syncthreads();
   }
 
-  // The least key in [from, to] whose bin is at least `bin`; to + 1 if there is none.
-  template <class BinOf>
-  SPECDEC_DEVICE static uint32_t first_key(uint32_t from, uint32_t to, int bin, const BinOf& bin_of) {
-    while (from <= to) {
-      const uint32_t middle = from + (to - from) / 2;
-      if (bin_of(middle) < bin)
-        from = middle + 1;
-      else if (middle == from)
-        return from;
-      else
-        to = middle;
+  SPECDEC_DEVICE static void put(int bin, unsigned long long mass) {
+    Shared& s = shared();
+    const int at = slot(bin);
+    atomicAdd(&s.count_of_bin[at], 1u);
+    const unsigned low = unsigned(mass), carry = atomicAdd(&s.low[at], low) > ~low;
+    if (const unsigned high = unsigned(mass >> 32) + carry) atomicAdd(&s.high[at], high);
+  }
+
+  // The highest bin with which there is enough, else the lowest that holds anything, else 0: by the first warp, of
+  // which each lane looks at a run of bins from the top.
+  SPECDEC_DEVICE static Chosen choose(const Goal& goal, const Kept& above) {
+    Shared& s = shared();
+    __syncthreads();
+    if (threadIdx.x < kLanes) {
+      constexpr int kRun = kBins / kLanes;
+      const int top = kBins - 1 - int(threadIdx.x) * kRun;
+      const auto mass_in = [&](int at) { return (unsigned long long)(s.high[at]) << 32 | s.low[at]; };
+      Kept own;
+      for (int r = 0; r < kRun; ++r) own.mass += mass_in(slot(top - r)), own.count += s.count_of_bin[slot(top - r)];
+      Kept running;
+      running.mass = above.mass + warp_before(warp_upto(own.mass));
+      running.count = above.count + warp_before(warp_upto(own.count));
+      Chosen found{running, 0, 0};
+      bool reached = false;
+      for (int r = 0; r < kRun && !reached; ++r) {
+        const int at = slot(top - r);
+        if (!s.count_of_bin[at]) continue;
+        found = {running, top - r, s.count_of_bin[at]};
+        running.mass += mass_in(at), running.count += found.inside;
+        reached = goal.reached(running);
+      }
+      const unsigned enough = __ballot_sync(kFullWarp, reached), some = __ballot_sync(kFullWarp, found.inside > 0);
+      const int lane = enough ? __ffs(int(enough)) - 1 : some ? kLanes - 1 - __clz(int(some)) : 0;
+      if (int(threadIdx.x) == lane) s.chosen.get() = found;
     }
-    return from;
+    __syncthreads();
+    return s.chosen.get();
   }
 };
 

@@ -62,38 +62,13 @@ SPECDEC_DEVICE int block_min(int x) {
   return block_reduce(x, [](int a, int b) { return a < b ? a : b; });
 }
 
-// Sums over i < n in a fixed order, a run of neighbours to each thread: before its run, and of all
+// Sum over i < n in a fixed order, a run of neighbours to each thread
 template <class T, class F>
-SPECDEC_DEVICE Prefix<T> scan_runs(int n, const F& f) {
+SPECDEC_DEVICE T block_sum(int n, const F& f) {
   const int run = (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
   T sum = 0;
   for (int i = begin; i < begin + run && i < n; ++i) sum += f(i);
-  return block_scan(sum);
-}
-
-template <class T, class F>
-SPECDEC_DEVICE T block_sum(int n, const F& f) {
-  return scan_runs<T>(n, f).total;
-}
-
-// Inverse CDF over weights that scan_runs() has added up
-template <class F>
-SPECDEC_DEVICE int block_find(int n, double target, const Prefix<double>& prefix, const F& weight) {
-  __shared__ Uninitialised<Crossing> of_warp[kWarps];
-  const int run = (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
-  Crossing own{prefix.before, target};
-  for (int i = begin; i < begin + run && i < n; ++i) own.pass(i, weight(i));
-  own = warp_crossing(own);
-  if (threadIdx.x % kLanes == 0) of_warp[threadIdx.x / kLanes].get() = own;
-  __syncthreads();
-  int found = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    const Crossing& other = of_warp[w].get();
-    if (other.index >= 0) found = other.index;
-    if (other.beyond) break;
-  }
-  __syncthreads();
-  return found;
+  return block_scan(sum).total;
 }
 
 // True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible, and

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact top-k and top-p cutoffs of one row by one block, without sorting the row, and as a rule in one more read of it.
 // The pass before left chunk maxima, which bound the cutoff from below, and every 32nd logit, which tell about where it
-// lies: the logits around there are gathered in shared memory and sorted, what lies above them is summed. A wrong guess
-// costs more reads (a histogram finds the place), never exactness. Masses are fixed-point integers: no order changes
-// them.
+// lies: the logits around there are gathered in shared memory, what lies above them is summed, and histograms over the
+// digits of their keys find the cutoff. A wrong guess costs more reads of the row, never exactness. Masses are
+// fixed-point integers: no order changes them.
 #pragma once
 
 #include "logit_histogram.cuh"
@@ -55,7 +55,6 @@ class Nucleus : public LogitHistogram {
     uint32_t a = from, b = to;                // and is looked for in here
     bool linear = true;
     Kept kept;
-    bool reached = false;
     if (!(covered_from_ <= lo)) aim(goal, a, b);
 #pragma unroll 1
     for (;;) {
@@ -64,8 +63,8 @@ class Nucleus : public LogitHistogram {
       if (goal.reached(above_)) {
         from = b + 1;
       } else if (inside <= kFew) {
-        kept = among_sorted(from_ordered(a), goal, reached);
-        if (reached || a == from) return kept;
+        kept = among_few(from_ordered(a), goal, above_);
+        if (goal.reached(kept) || a == from) return kept;
         to = before(a);
       } else {
         to = b;
@@ -100,12 +99,10 @@ class Nucleus : public LogitHistogram {
     __syncthreads();
     const int reach = block_sum<int>(n, [&](int i) { return int(s.few[i] >= lo); });
     if (reach * each <= 0.5 * kFew) return;  // all of them can be gathered
-    sort_few();
     int position = reach;
     if (goal.mass > 0) {
-      const auto weight = [&](int i) { return double(mass(s.few[n - 1 - i])); };
-      const Prefix<double> seen = scan_runs<double>(n, weight);
-      position = seen.total > 0 ? n - 1 - block_find(n, goal.rest / each, seen, weight) : 0;
+      const double seen = double(block_sum<unsigned long long>(n, [&](int i) { return mass(s.few[i]); }));
+      position = int(among_few(lo, {0, seen - goal.rest / each}, {}).count) - 1;
     } else if (goal.count / each < reach) {
       position = int(goal.count / each);
     }
@@ -114,14 +111,13 @@ class Nucleus : public LogitHistogram {
     const double root = 0.5 * (sqrt(9 + 4 * kFew / each) - 3);
     const int width = int(0.5 * root * root);
     const int below = position + width, over = position - width;
-    if (below < reach) a = key(s.few[below]);
-    if (over > 0 && below > 2 * width) b = key(s.few[over]);
-    if (a < key(lo)) a = key(lo);
-    __syncthreads();
+    const auto at = [&](int rank) { return key(among_few(lo, {double(rank + 1)}, {}).cutoff); };
+    if (below < reach) a = at(below);
+    if (over > 0 && below > 2 * width) b = at(over);
   }
 
-  // One read of the chunks that reach a: the logits in [a, b], sorted if they are few, and how many they are; above_
-  // sums up those over b.
+  // One read of the chunks that reach a: the logits in [a, b], if they are few, and how many they are; above_ sums up
+  // those over b.
   SPECDEC_DEVICE unsigned gather(uint32_t a, uint32_t b) {
     Shared& s = shared();
     const float lo = from_ordered(a), hi = from_ordered(b);
@@ -153,57 +149,7 @@ class Nucleus : public LogitHistogram {
     const int count = s.count;
     covered_from_ = count <= kFew && !above_.count ? lo : NAN;
     count_ = count <= kFew ? count : 0;
-    sort_few();
     return count;
-  }
-
-  // Bitonic sort of few_[0 .. count_), largest first.
-  SPECDEC_DEVICE void sort_few() {
-    Shared& s = shared();
-    int n = 2;
-    while (n < count_) n *= 2;
-    for (int i = count_ + int(threadIdx.x); i < n; i += kThreads) s.few[i] = -HUGE_VALF;
-    for (int size = 2; size <= n; size *= 2) {
-      for (int step = size / 2; step > 0; step /= 2) {
-        __syncthreads();
-        for (int i = threadIdx.x; i < n / 2; i += kThreads) {
-          const int at = 2 * i - i % step, other = at + step;
-          const float x = s.few[at], y = s.few[other];
-          if ((x < y) == !(at & size)) s.few[at] = y, s.few[other] = x;
-        }
-      }
-    }
-    __syncthreads();
-  }
-
-  // The crossing among the sorted few that are >= lo, below what above_ sums up; the last of them if the goal is not
-  // reached.
-  SPECDEC_DEVICE Kept among_sorted(float lo, const Goal& goal, bool& reached) {
-    const Shared& s = shared();
-    const int run = (count_ + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
-    unsigned long long own = 0;
-    for (int i = begin; i < begin + run && i < count_; ++i) own += mass(s.few[i]);
-    Kept running;
-    running.mass = above_.mass + block_scan(own).before;
-    int first = INT32_MAX, last = -1;
-    for (int i = begin; i < begin + run && i < count_ && first == INT32_MAX; ++i) {
-      if (!(s.few[i] >= lo)) break;
-      last = i;
-      running.mass += mass(s.few[i]);
-      running.count = above_.count + i + 1;
-      if (goal.reached(running)) first = i;
-    }
-    int at = block_min(first);
-    reached = at != INT32_MAX;
-    if (!reached) at = block_max(last);
-    Kept kept = above_;
-    kept.cutoff = lo;
-    if (at < 0) return kept;
-    kept.cutoff = s.few[at];
-    kept.mass +=
-        block_sum<unsigned long long>(count_, [&](int i) { return s.few[i] >= kept.cutoff ? mass(s.few[i]) : 0; });
-    kept.count += block_sum<unsigned>(count_, [&](int i) { return unsigned(s.few[i] >= kept.cutoff); });
-    return kept;
   }
 
   // At least k logits reach the k-th largest of the chunk maxima.
@@ -213,14 +159,11 @@ class Nucleus : public LogitHistogram {
     covered_from_ = NAN;
     if (k > count_) return -FLT_MAX;
     for (int i = threadIdx.x; i < count_; i += kThreads) s.few[i] = __ldcg(chunk_max_ + i);
-    sort_few();
-    const float bound = s.few[k - 1];
-    __syncthreads();
-    return fmaxf(bound, -FLT_MAX);
+    const Kept kth = among_few(-FLT_MAX, {double(k)}, {});
+    return kth.count >= k ? kth.cutoff : -FLT_MAX;
   }
 
   const float* samples_;
-  int count_ = 0;             // of the sorted few
   float covered_from_ = NAN;  // they are all logits from here up; NaN if they are not
 };
 

@@ -38,6 +38,7 @@ class Mutant(NamedTuple):
 
 BLOCK, GROUPS, VERIFY = "cuda/thread_block.cuh", "cuda/groups.cuh", "ops/verify_chain/verify_chain_cuda.cu"
 SCAN, SMALL = "cuda/warp_scan.cuh", "ops/verify_chain/small_batch.cuh"
+HISTOGRAM = "cuda/logit_histogram.cuh"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
 MUTANTS = {
@@ -89,6 +90,16 @@ MUTANTS = {
     ),
     "a chunk past the row": Mutant(
         GROUPS, "int(row.V / kChunk) : 0", "int(chunk_count(row.V)) : 0", "outside", thorough=True
+    ),
+    "carry between the words of a bin's mass forgotten": Mutant(
+        HISTOGRAM, "atomicAdd(&s.low[at], low) > ~low", "(atomicAdd(&s.low[at], low), false)", "wrong", thorough=True
+    ),
+    "bins read before all entries are in": Mutant(
+        HISTOGRAM,
+        "    __syncthreads();\n    if (threadIdx.x < kLanes) {",
+        "    if (threadIdx.x < kLanes) {",
+        "race: .* shared memory",
+        thorough=True,
     ),
     "stop read without an atomic": Mutant(
         VERIFY, "atomicAdd(s.stop + b, 0)", "s.stop[b]", "race: it reads .* updated", "verify_chain", True
