@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where among a row's logits so many are kept, or so much of their mass: a histogram by one block, in which each read
-// of the row narrows the bracket. Masses are fixed-point integers: no order changes them.
+// Where among a row's logits so many are kept, or so much of their mass: histograms by one block, each of which narrows
+// the bracket; of the row, or of those of its logits that lie in shared memory. Masses are fixed-point integers: no
+// order changes them.
 #pragma once
 
 #include "../core/filters.h"
@@ -179,35 +180,39 @@ class LogitHistogram {
     if (const unsigned high = unsigned(mass >> 32) + carry) atomicAdd(&s.high[at], high);
   }
 
-  // The highest bin with which there is enough, else the lowest that holds anything, else 0: by the first warp, of
-  // which each lane looks at a run of bins from the top.
+  // The highest bin with which there is enough, else the lowest that holds anything, else 0
   SPECDEC_DEVICE static Chosen choose(const Goal& goal, const Kept& above) {
+    __syncthreads();
+    if (threadIdx.x < kLanes) leave_choice(goal, above);
+    __syncthreads();
+    return shared().chosen.get();
+  }
+
+  // By one warp, of which each lane looks at a run of bins from the top; apart, since it has many callers
+  static __device__ __attribute__((noinline)) void leave_choice(Goal goal, Kept above) {
     Shared& s = shared();
-    __syncthreads();
-    if (threadIdx.x < kLanes) {
-      constexpr int kRun = kBins / kLanes;
-      const int top = kBins - 1 - int(threadIdx.x) * kRun;
-      const auto mass_in = [&](int at) { return (unsigned long long)(s.high[at]) << 32 | s.low[at]; };
-      Kept own;
-      for (int r = 0; r < kRun; ++r) own.mass += mass_in(slot(top - r)), own.count += s.count_of_bin[slot(top - r)];
-      Kept running;
-      running.mass = above.mass + warp_before(warp_upto(own.mass));
-      running.count = above.count + warp_before(warp_upto(own.count));
-      Chosen found{running, 0, 0};
-      bool reached = false;
-      for (int r = 0; r < kRun && !reached; ++r) {
-        const int at = slot(top - r);
-        if (!s.count_of_bin[at]) continue;
-        found = {running, top - r, s.count_of_bin[at]};
-        running.mass += mass_in(at), running.count += found.inside;
-        reached = goal.reached(running);
-      }
-      const unsigned enough = __ballot_sync(kFullWarp, reached), some = __ballot_sync(kFullWarp, found.inside > 0);
-      const int lane = enough ? __ffs(int(enough)) - 1 : some ? kLanes - 1 - __clz(int(some)) : 0;
-      if (int(threadIdx.x) == lane) s.chosen.get() = found;
+    constexpr int kRun = kBins / kLanes;
+    const int top = kBins - 1 - int(threadIdx.x) * kRun;
+    const auto mass_in = [&](int at) { return (unsigned long long)(s.high[at]) << 32 | s.low[at]; };
+    Kept own;
+#pragma unroll 4
+    for (int r = 0; r < kRun; ++r) own.mass += mass_in(slot(top - r)), own.count += s.count_of_bin[slot(top - r)];
+    Kept running;
+    running.mass = above.mass + warp_before(warp_upto(own.mass));
+    running.count = above.count + warp_before(warp_upto(own.count));
+    Chosen found{running, 0, 0};
+    bool reached = false;
+#pragma unroll 1
+    for (int r = 0; r < kRun && !reached; ++r) {
+      const int at = slot(top - r);
+      if (!s.count_of_bin[at]) continue;
+      found = {running, top - r, s.count_of_bin[at]};
+      running.mass += mass_in(at), running.count += found.inside;
+      reached = goal.reached(running);
     }
-    __syncthreads();
-    return s.chosen.get();
+    const unsigned enough = __ballot_sync(kFullWarp, reached), some = __ballot_sync(kFullWarp, found.inside > 0);
+    const int lane = enough ? __ffs(int(enough)) - 1 : some ? kLanes - 1 - __clz(int(some)) : 0;
+    if (int(threadIdx.x) == lane) s.chosen.get() = found;
   }
 };
 

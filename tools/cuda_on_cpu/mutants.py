@@ -96,8 +96,8 @@ MUTANTS = {
     ),
     "bins read before all entries are in": Mutant(
         HISTOGRAM,
-        "    __syncthreads();\n    if (threadIdx.x < kLanes) {",
-        "    if (threadIdx.x < kLanes) {",
+        "    __syncthreads();\n    if (threadIdx.x < kLanes) leave_choice",
+        "    if (threadIdx.x < kLanes) leave_choice",
         "race: .* shared memory",
         thorough=True,
     ),
