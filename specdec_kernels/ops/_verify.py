@@ -87,8 +87,8 @@ def _code(op, side, kind, parameters, by_rule):
 
 def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, by_rule):
     """Of both sides, in the op's order: parameters and stats, then the kinds; and the parameters that are numbers."""
-    of_target, numbers = _parameters(op, "", target, n, device)
-    of_draft, draft_numbers = _parameters(op, "draft_", draft, n, device)
+    of_target, numbers = _check.sampling(op, "", target, n, device)
+    of_draft, draft_numbers = _check.sampling(op, "draft_", draft, n, device)
     if numbers or draft_numbers:
         numbers = (*(numbers or _NO_NUMBERS), *(draft_numbers or _NO_NUMBERS))
     kinds = _code(op, "target", target_kind, target, by_rule), _code(op, "draft", draft_kind, draft, by_rule)
@@ -96,10 +96,6 @@ def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, 
 
 
 _NO_NUMBERS = (_check.NOT_GIVEN,) * 4
-
-
-def _parameters(op, prefix, values, n, device):
-    return _check.sampling(op, prefix, values, n, device) if are_given(*values) else (values, None)
 
 
 def run(op, kind, arguments, out, B, depth):
