@@ -41,6 +41,7 @@ def train(
     init: Path = typer.Option(None, help="a draft folder, or the checkpoint of an earlier run, to begin with"),
     peak: float = typer.Option(1.2e-3, help="learning rate"),
     decay: float = typer.Option(0.4, help="share of the steps over which it falls; 0: never, for a run that goes on"),
+    share: float = typer.Option(1.0, help="of that rate, for the layers: a draft that is trained already wants little"),
     threads: int = THREADS,
 ):
     """Stores the target's states once (1.4 GB, half an hour for 1M tokens), then trains; resumes."""
@@ -52,7 +53,7 @@ def train(
     text = Corpus(corpus)
     shards = store_states(text, work / f"states-{corpus.stem}-{len(text)}")
     target, _ = load_target(torch.float32)
-    run(Data(text, shards), target, out, steps, seed, init, work / f"train-{seed}-{steps}.pt", peak, decay)
+    run(Data(text, shards), target, out, steps, seed, init, work / f"train-{seed}-{steps}.pt", peak, decay, share)
 
 
 @app.command()

@@ -183,14 +183,19 @@ def first_draft(target, corpus, folder=None, layers=(0, 29)):
 
 
 class Training:
-    """A draft, its optimiser and how far they are; all of it goes into a checkpoint."""
+    """A draft, its optimiser and how far they are; all of it goes into a checkpoint.
 
-    def __init__(self, draft):
+    share: of the learning rate, for the layers; the projection of the states gets all of it, since it begins at zero.
+    """
+
+    def __init__(self, draft, share=1.0):
         self.draft, self.weights = draft, [p for p in draft.parameters() if p.requires_grad]
+        own = list(draft.model.parameters())
         groups = [
-            {"params": [p for p in self.weights if p.dim() == n], "weight_decay": d}
+            {"params": [p for p in own if p.dim() == n], "weight_decay": d, "share": share}
             for n, d in ((2, WEIGHT_DECAY), (1, 0))
         ]
+        groups.append({"params": list(draft.state.parameters()), "weight_decay": 0, "share": 1.0})
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
         self.step = self.positions = 0
         self.seconds = 0.0
@@ -203,7 +208,10 @@ class Training:
     def load(self, path, progress=True):
         """Go on from a checkpoint; without `progress` as the beginning of another run."""
         saved = torch.load(path)
+        shares = [group["share"] for group in self.optimizer.param_groups]  # this run's, not the saved one's
         self.draft.load_state_dict(saved["draft"]), self.optimizer.load_state_dict(saved["optimizer"])
+        for group, share in zip(self.optimizer.param_groups, shares):
+            group["share"] = share
         if progress:
             self.step, self.positions, self.seconds = saved["progress"]
 
@@ -211,7 +219,7 @@ class Training:
         """One step -> the alphas of every depth, for each half."""
         head = self.draft.head.weight.detach().bfloat16()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         count, alpha = sum(data.count(numbers) for numbers in halves), []
         for numbers in halves:
             loss, overlap, _ = run_batch(self.draft, data, numbers, head, kl, tv, depths)
@@ -223,19 +231,21 @@ class Training:
         return alpha
 
 
-def train(data, target, out, steps, seed=0, init=None, checkpoint=None, peak=RATE, decay=DECAY, log_every=50):
+def train(
+    data, target, out, steps, seed=0, init=None, checkpoint=None, peak=RATE, decay=DECAY, share=1.0, log_every=50
+):
     """Trains a draft and saves it in the folder `out`.
 
     init: the folder of a draft or the checkpoint of an earlier run, to begin with in place of the target's layers.
     checkpoint: file that gets the training state every 50 steps and at the end, and is picked up again if it exists.
     peak, decay: of the learning rate, and the share of the steps over which it falls. With decay=0 it never does, so
-    that another run may go on from the checkpoint.
+    that another run may go on from the checkpoint. share: of that rate, for the layers.
     """
     torch.manual_seed(seed)
     folder = init if init and Path(init).is_dir() else None
     draft = first_draft(target, data.corpus, folder)
     draft.state = Whitened(draft.state, torch.cat([states for _, states, _ in data.items[:200]]))
-    run, checkpoint = Training(draft), Path(checkpoint)
+    run, checkpoint = Training(draft, share), Path(checkpoint)
     if checkpoint.exists():
         run.load(checkpoint)
     elif init and folder is None:

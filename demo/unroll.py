@@ -50,8 +50,9 @@ def states_of_depths(draft, ids, states, depths):
         return x.view(*ids.shape, -1, D).transpose(1, 2)
 
     for _ in range(depths):
-        x = draft.inputs(ids, shifted(states, 1))
+        x = draft.embed(ids).to(draft.dtype)
         for layer, mine in zip(draft.model.layers, passes):
+            x = draft.add_states(x, shifted(states, 1)) if mine is passes[-1] else x
             attention, h = layer.self_attn, layer.input_layernorm(x)
             q, k = (rotated(heads(f(h)), cos, sin) for f in (attention.q_proj, attention.k_proj))
             k, v = (y.repeat_interleave(groups, 1) for y in (k, heads(attention.v_proj(h))))

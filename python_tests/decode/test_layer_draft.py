@@ -73,8 +73,8 @@ def test_cached_steps_equal_one_forward_pass(draft, tokens, mask):
     for width in (5, 1, 1, 3, 2):
         allowed = torch.ones(start + width, start + width).tril().bool()[-width:][None, None].expand(3, 1, -1, -1)
         form = {None: None, "bool": allowed, "additive": torch.zeros(()).masked_fill(~allowed, -torch.inf)}[mask]
-        step = draft(tokens[:, start : start + width], attention_mask=form, past_key_values=cache, use_cache=True)
-        cache, start = step.past_key_values, start + width
+        step = draft(tokens[:, start : start + width], attention_mask=form, cache=cache, use_cache=True)
+        cache, start = step.cache, start + width
         out.append(step.logits)
     assert cache.get_seq_length() == 12
     finite = full.isfinite()

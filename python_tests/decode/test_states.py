@@ -39,7 +39,7 @@ DRAFTERS = {
 }
 
 
-def layer_draft(hf, seed=0, layers=(1,)):
+def layer_draft(hf, seed=0, layers=(1, 1)):
     """Some of the target's own layers, and states that weigh as much as the embeddings: a draft near the target, whose
     rows show which states it was given."""
     draft = LayerDraft(hf, range(hf.config.vocab_size), layers, reads_states=True).copy_layers(hf).eval()
@@ -219,7 +219,7 @@ def test_training_sees_what_the_loop_drafts_from(hf):
     """The passes of demo/unroll.py: at depth k, from every root, the state of the recursion."""
     unroll = pytest.importorskip("demo.unroll", reason="needs the source tree's demo")
     draft, ids = (
-        layer_draft(hf, layers=(0, 1)),
+        layer_draft(hf, layers=(1, 1)),
         torch.randint(0, 32, (1, 9), generator=torch.Generator().manual_seed(0)),
     )
     depths = unroll.states_of_depths(draft, ids, hf.model(ids).last_hidden_state, 4)

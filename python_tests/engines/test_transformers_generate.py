@@ -17,6 +17,7 @@ from specdec_kernels.decode import (
     adapt,
     generate,
 )
+from specdec_kernels.decode.models.cache_name import cache_name
 from specdec_kernels.integrations.transformers import speculative
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
@@ -183,8 +184,8 @@ def test_what_it_cannot_do_raises(models):
     )
     assert "position_ids must count" in refused(model, position_ids=torch.tensor([[4, 5, 6]]))
     assert "rule must be one of" in refused(model, rule="chow", drafter=PromptLookupDrafter(3))
-    cache = model(torch.tensor([[1]]), use_cache=True).past_key_values
-    assert "past_key_values that hold tokens" in refused(model, past_key_values=cache)
+    cache = model(torch.tensor([[1]]), use_cache=True)[cache_name(model)]
+    assert "a cache that holds tokens" in refused(model, **{cache_name(model): cache})
 
 
 def test_called_without_generate(models):

@@ -7,6 +7,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..transfers import CPU
+from .cache_name import cache_name
 from .lean_llama import LeanLlama
 from .packed_linear import pack_linears
 from .slot_cache import Branches, SlotCache, kept
@@ -93,7 +94,7 @@ class HFModel:
         self.model: Any = pack_linears(model.eval()) if pack else model.eval()
         self.vocab_size = model.get_input_embeddings().weight.shape[0]
         self.max_positions = getattr(config, "max_position_embeddings", None) or 2**31
-        self.layers, self.device = config.num_hidden_layers, model.device
+        self.layers, self.device, self.cache_name = config.num_hidden_layers, model.device, cache_name(model)
         self.dtype, self.state_size, self.reads_states = model.dtype, config.hidden_size, False
 
     @staticmethod
@@ -116,10 +117,10 @@ class HFModel:
             input_ids=ids.clamp(min=0),
             attention_mask=mask,
             position_ids=positions.clamp(max=self.max_positions - 1),
-            past_key_values=Cache(layers=[_Layer(cache, i) for i in range(self.layers)]),
             use_cache=True,
             logits_to_keep=1 if keep is None else 0,
             output_hidden_states=cache.states is not None,
+            **{self.cache_name: Cache(layers=[_Layer(cache, i) for i in range(self.layers)])},
         )
         if cache.states is not None:
             cache.put_states(out.hidden_states[-1].flatten(0, 1))

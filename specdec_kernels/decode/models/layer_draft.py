@@ -5,12 +5,12 @@ The target's frozen embedding, a few transformer layers that started as copies o
 target's output rows of the R most used ids. Only the layers and the norm are trained, so a file holds them alone, in
 int8 with one scale per row: 7 MB beside a target of 135M parameters.
 
-It may also read the target's states: the input at a token is its embedding plus a projection of the last hidden state
-that predicted it. Of tokens that the target has not seen yet, that state is the draft's own (Li et al. 2024, EAGLE).
-Where nobody hands it states, it does without.
+It may also read the target's states: its last layer sees at a token what the layers before it made of it plus a
+projection of the last hidden state that predicted it. Of tokens that the target has not seen yet, that state is the
+draft's own (Li et al. 2024, EAGLE). Where nobody hands it states, it does without.
 
     draft = LayerDraft.load("demo/draft", target, dtype=torch.bfloat16)
-    out = draft(input_ids, past_key_values=cache)      # out.logits [B, T, V], -inf outside the R ids
+    out = draft(input_ids, cache=cache)      # out.logits [B, T, V], -inf outside the R ids
 """
 
 import json
@@ -23,6 +23,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from .cache_name import cache_name
+
 __all__ = ["LayerDraft", "is_layer_draft", "quantize_rows", "dequantize_rows"]
 
 MODEL_TYPE = "specdec_layer_draft"
@@ -32,7 +34,7 @@ STATE = "state."  # before the names of its weight and bias in the file
 @dataclass
 class LayerDraftOutput:
     logits: torch.Tensor  # [B, T, V]
-    past_key_values: object = None
+    cache: object = None
 
 
 def is_layer_draft(path) -> bool:
@@ -106,26 +108,31 @@ class LayerDraft(nn.Module):
         self.model.norm.load_state_dict(target.model.norm.state_dict())
         return self
 
-    def inputs(self, input_ids, states=None):
-        """[B, T, d] what the first layer sees. states [B, T, d]: those that predicted each token, zeros where none did;
-        None: without."""
-        x = self.embed(input_ids).to(self.dtype)
+    def add_states(self, x, states):
+        """[B, T, d] what the last layer sees. x: what those before it made; states [B, T, d]: those that predicted each
+        token, zeros where none did; None: without."""
         return x if states is None else x + self.state(states.to(self.dtype))
 
     def hidden(
-        self, input_ids, position_ids=None, attention_mask=None, past_key_values=None, use_cache=False, states=None
+        self, input_ids, position_ids=None, attention_mask=None, cache=None, use_cache=False, states=None
     ):
         """The normed last state [B, T, d]; head(hidden) are the reduced logits [B, T, R], in the order of head_ids."""
-        return self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache, states).last_hidden_state
+        return self._run(input_ids, position_ids, attention_mask, cache, use_cache, states).last_hidden_state
 
-    def _run(self, input_ids, position_ids, attention_mask, past_key_values, use_cache, states):
-        return self.model(
-            inputs_embeds=self.inputs(input_ids, states),
-            position_ids=position_ids,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            use_cache=bool(use_cache or past_key_values is not None),
+    def _run(self, input_ids, position_ids, attention_mask, cache, use_cache, states):
+        entry = self.model.layers[-1].register_forward_pre_hook(
+            lambda _, args: (self.add_states(args[0], states), *args[1:])
         )
+        try:
+            return self.model(
+                inputs_embeds=self.embed(input_ids).to(self.dtype),
+                position_ids=position_ids,
+                attention_mask=attention_mask,
+                use_cache=bool(use_cache or cache is not None),
+                **{cache_name(self.model): cache},
+            )
+        finally:
+            entry.remove()
 
     def scatter(self, reduced):
         """Reduced logits [..., R] -> [..., V], -inf at the ids that have none."""
@@ -137,20 +144,19 @@ class LayerDraft(nn.Module):
         input_ids,
         attention_mask=None,
         position_ids=None,
-        past_key_values=None,
+        cache=None,
         use_cache=None,
         logits_to_keep=0,
         states=None,
-        **_,
     ):
-        """Like a transformers causal LM: .logits [B, T, V] and .past_key_values (a transformers Cache, or None).
+        """Like a transformers causal LM: .logits [B, T, V] and .cache (a transformers Cache, or None).
 
         attention_mask: None (causal), or 4-D [B, 1, T, S], additive or bool (True = attend). logits_to_keep = n scores
-        the last n positions only (0: all). states: as `inputs` takes them.
+        the last n positions only (0: all). states: as `add_states` takes them.
         """
-        out = self._run(input_ids, position_ids, attention_mask, past_key_values, use_cache, states)
+        out = self._run(input_ids, position_ids, attention_mask, cache, use_cache, states)
         logits = self.scatter(self.head(out.last_hidden_state[:, -logits_to_keep:]))
-        return LayerDraftOutput(logits, out.past_key_values)
+        return LayerDraftOutput(logits, getattr(out, cache_name(self.model)))
 
     def _trained(self):
         """What a file holds, by name."""

@@ -24,7 +24,7 @@ class LeanLlama:
     `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and
     output rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id
     of each output row when the head covers only part of the vocabulary (other ids get logit -inf); `state`: the
-    linear layer [d, d] by which a draft that reads states adds them to its embeddings.
+    linear layer [d, d] by which a draft that reads states adds them to what its last layer sees.
     """
 
     def __init__(self, config, layers, embed, norm, head, rotary, head_ids=None, state=None):
@@ -110,9 +110,9 @@ class LeanLlama:
         mask = None if cache.sees_all else self._mask(cache, n)
         shape, eps = (self.embed.shape[1],), self.eps
         x = F.embedding(_at(ids.flatten(), places).clamp(min=0), self.embed)
-        if self.state is not None and states is not None:
-            x = self.state.add(_at(states.flatten(0, 1).to(self.dtype), places), x)
         for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
+            if states is not None and self.state is not None and i == len(self.layers) - 1:
+                x = self.state.add(_at(states.flatten(0, 1).to(self.dtype), places), x)
             h = qkv(F.rms_norm(x, shape, norm1, eps)).view(-1, H + 2 * K, D)
             qk = h[:, : H + K]
             qk = torch.addcmul(qk * cos, torch.roll(qk, D // 2, -1), sin)

@@ -9,7 +9,8 @@ import torch
 
 _OP = "speculative"
 _NO_CHANGE = ("LogitNormalization",)  # of the law that is drawn from
-_PREPARED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+_CACHES = ("cache", "past_key_values")  # what transformers calls it from 5.24 on, and before
+_PREPARED = {"attention_mask", "position_ids", *_CACHES, "use_cache", "logits_to_keep", "cache_position"}
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 _DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # here a drafter says it
 
@@ -96,8 +97,8 @@ def _refuse(model, config, model_kwargs):
     wrong += [f"num_beams={config.num_beams}"] if (config.num_beams or 1) != 1 else []
     wrong += [name for name, x in model_kwargs.items() if name not in _PREPARED and x is not None]
     wrong += ["an encoder-decoder model"] if model.config.is_encoder_decoder else []
-    cache = model_kwargs.get("past_key_values")
-    wrong += ["past_key_values that hold tokens"] if cache is not None and cache.get_seq_length() else []
+    caches = [x for name in _CACHES if (x := model_kwargs.get(name)) is not None]
+    wrong += ["a cache that holds tokens"] if any(cache.get_seq_length() for cache in caches) else []
     if wrong:
         raise ValueError(f"{_OP}: cannot serve {', '.join(wrong)}")
 
