@@ -4,8 +4,9 @@
     python -m bench.sharded                      # 2, 4, 8 and 16 ranks, as processes on this machine
     python -m bench.sharded --ranks 4 --aligned  # slices of whole chunks
 
-A round is a collective that waits for the one before. What a link would take is worked out from both: rounds times its
-latency and bytes over its speed, as `LINKS` has them; nothing of it was measured on such a link.
+A round is a collective that waits for the one before; arguments are not compared, which is one round more, and two
+where whole rows move. What a link would take is worked out from both: rounds times its latency, and over its speed the
+bytes that a rank takes part in, as `LINKS` has them; nothing of it was measured on such a link.
 """
 
 import argparse
@@ -33,6 +34,7 @@ SETTINGS = {
     "top-p .9": dict(temperature=0.8, top_p=0.9),
     "top-k 50, top-p .9": dict(temperature=0.8, top_k=50, top_p=0.9),
 }
+WHOLE_ROWS = "whole rows, dealt out"  # whatever is asked of them
 LINKS = {"NVLink": (10e-6, 300e9), "PCIe": (20e-6, 25e9), "100 Gb/s": (40e-6, 12e9)}  # seconds a round, bytes/s
 
 
@@ -55,12 +57,19 @@ def rows(seed, peaked=3.0):
     return p.bfloat16(), q.bfloat16(), stats, drawn.tokens.view(B, G)
 
 
+def split(name, ranks, aligned, checked=True):
+    exchange = "rows" if name == WHOLE_ROWS else "chunks"
+    return distributed.Shards(V, bounds(ranks, aligned), exchange=exchange, checked=checked)
+
+
 def step(name, given, shards):
     """The traffic of one call: draft rows whole on every rank."""
     p, q, stats, tokens = given
     draft = dict(draft_stats=stats) if "at hand" in name else dict(draft_temperature=0.8)
     seeds = dict(seed=torch.arange(B), offset=torch.zeros(B, dtype=torch.int64))
-    distributed.verify_chain(p[..., shards.here], tokens, q, shards=shards, **SETTINGS[name], **draft, **seeds)
+    distributed.verify_chain(
+        p[..., shards.here], tokens, q, shards=shards, **SETTINGS.get(name, SETTINGS["T = .8"]), **draft, **seeds
+    )
     return shards.traffic
 
 
@@ -68,8 +77,8 @@ def serve(rank, ranks, store, aligned, found):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     given = rows(0)
-    for name in SETTINGS:
-        traffic = step(name, given, distributed.Shards(V, bounds(ranks, aligned)))
+    for name in (*SETTINGS, WHOLE_ROWS):
+        traffic = step(name, given, split(name, ranks, aligned, checked=False))
         if rank == 0:
             found[name] = (traffic.rounds, traffic.gathered, traffic.moved)
     dist.destroy_process_group()
@@ -96,8 +105,8 @@ def main():
         table.add_column(head, justify="left" if head == "" else "right")
     for ranks in args.ranks:
         for name, (rounds, gathered, moved) in {"gather the rows": (1, whole, 0), **count(ranks, args.aligned)}.items():
-            sent = gathered + moved
-            times = (f"{1e6 * (rounds * latency + sent / speed):,.0f}" for latency, speed in LINKS.values())
+            sent, of_rank = gathered + moved, gathered + moved / ranks
+            times = (f"{1e6 * (rounds * latency + of_rank / speed):,.0f}" for latency, speed in LINKS.values())
             table.add_row(str(ranks), name, str(rounds), f"{sent:,}", f"{sent / whole:.2%}", *times)
         table.add_section()
     Console(width=max(100, Console().width)).print(table)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's target with its output layer split over two processes: no process ever holds a row of logits.
+"""The demo's target with its output layer split over two processes: no process holds a row of logits of its own.
 
 Each rank runs the decoder layers and the draft model for itself, makes its own slice of the target's logits and
 verifies with the others; the text is that of one process.
@@ -71,7 +71,7 @@ def text(args, shards=None) -> str:
 def serve(rank, args, store, found):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks)
-    shards = distributed.Shards(49_152)
+    shards = distributed.Shards(49_152, exchange=args.exchange)
     found[rank] = text(args, shards)
     if rank == 0:
         traffic, five_rows = shards.traffic, 5 * 49_152 * 4
@@ -83,6 +83,7 @@ def serve(rank, args, store, found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--exchange", choices=("chunks", "rows"), default="chunks")
     parser.add_argument("--prompt", default="def fibonacci(n):")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--temperature", type=float, default=0.7)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.ranks import Ranks
 
 from specdec_kernels import user_cache
 from specdec_kernels.cli import main
@@ -97,6 +98,18 @@ def test_processes_that_start_together(cache, tmp_path, monkeypatch):
     source = unpacked.unpacked(path, torch.float32)
     assert [str(p) for p in cache.iterdir()] == [source["pretrained_model_name_or_path"]]
     assert weights(source, torch.float32).keys() == weights(unpacked._packed(path), torch.float32).keys()
+
+
+def files_of(rank, path, folder):
+    unpacked._unpack(path, torch.float32, folder / str(rank))
+    return {p.name: p.stat().st_size for p in (folder / str(rank)).iterdir()}
+
+
+def test_every_rank_of_a_process_group_unpacks(cache, tmp_path):
+    group = Ranks(2)
+    first, second = group.call(files_of, packed(tmp_path / "model.gguf"), cache)
+    group.stop()
+    assert first == second and {"config.json", "model.safetensors", "tokenizer.json"} <= first.keys()
 
 
 def test_a_process_that_dies_leaves_nothing_under_the_name(cache, tmp_path, monkeypatch):

@@ -44,11 +44,9 @@ def nucleus_bytes(rank, kind, scale):
 
 
 def counted(rank, aligned):
-    from specdec_kernels import distributed
-
     given = sharded.rows(0)
-    bounds = sharded.bounds(RANKS, aligned)
-    found = {name: sharded.step(name, given, distributed.Shards(sharded.V, bounds)) for name in sharded.SETTINGS}
+    names = (*sharded.SETTINGS, sharded.WHOLE_ROWS)
+    found = {name: sharded.step(name, given, sharded.split(name, RANKS, aligned)) for name in names}
     return {name: (x.rounds, x.gathered, x.moved) for name, x in found.items()}
 
 
@@ -63,6 +61,11 @@ def ranks():
 def test_a_steps_bytes(ranks, aligned):
     first, *others = ranks.call(counted, aligned)
     assert all(x == first for x in others)
+    rounds, gathered, moved = first.pop(sharded.WHOLE_ROWS)
+    # arguments and whether all could make the call; then rows, of which each rank has its own slice of 2 of 8 requests,
+    # and 2 requests' tokens, counts, logprobs and status
+    assert (rounds, moved) == (4, WHOLE * 3 // 4)
+    assert gathered == RANKS * (2 * 64 * 8 + 2 * ((sharded.G + 1) * (8 + 4) + 4 + 4))
     # 37,984 entries a rank: 96, 192 and 288 of a chunk lie on the other side of a boundary
     moved = {moved for _, _, moved in first.values()}
     assert moved == {0 if aligned else ROWS * (96 + 192 + 288) * 2}

@@ -8,6 +8,8 @@ import pytest
 import torch
 from support.ranks import Ranks
 
+from specdec_kernels.distributed.shards import EXCHANGES
+
 SECONDS = 10.0
 
 
@@ -25,28 +27,44 @@ def doomed():
     group.stop()
 
 
-def step(rank, change=None, at=1, gone_after=None):
+@pytest.fixture(params=EXCHANGES)
+def exchange(request):
+    return request.param
+
+
+def step(rank, exchange, change=None, at=1, gone_after=None):
     """One verify_chain of a vocabulary over three ranks; rank `at` gives what change(arguments) makes of its own, or is
     gone after so many rounds."""
     from specdec_kernels import distributed
-    from specdec_kernels.distributed import ops
 
     generator = torch.Generator().manual_seed(1)
-    shards = distributed.Shards(4000)
+    shards = distributed.Shards(4000, exchange=exchange)
     arguments = {
-        "target_logits": torch.randn(2, 4, 4000, generator=generator)[..., shards.here],
-        "draft_tokens": torch.randint(0, 4000, (2, 3), generator=generator),
-        "temperature": torch.tensor([1.0, 0.5]),
-        "seed": torch.arange(2),
-        "offset": torch.zeros(2, dtype=torch.int64),
+        "target_logits": torch.randn(3, 4, 4000, generator=generator)[..., shards.here],
+        "draft_tokens": torch.randint(0, 4000, (3, 3), generator=generator),
+        "temperature": torch.tensor([1.0, 0.5, 0.7]),
+        "seed": torch.arange(3),
+        "offset": torch.zeros(3, dtype=torch.int64),
     }
     op = "verify_chain"
     if rank == at and change is not None:
         op, arguments = change(arguments)
     if rank == at and gone_after is not None:
-        gather, rounds = ops.gather, iter(range(gone_after))
-        ops.gather = lambda *given: gather(*given) if next(rounds, None) is not None else os._exit(1)
+        leave_after(gone_after)
     return getattr(distributed, op)(**arguments, shards=shards)
+
+
+def leave_after(rounds):
+    """This process is gone once so many collectives are done."""
+    from specdec_kernels.distributed import collectives
+
+    left = iter(range(rounds))
+
+    def leaving(collective):
+        return lambda *args, **kwargs: os._exit(1) if next(left, None) is None else collective(*args, **kwargs)
+
+    collectives._all_gather = leaving(collectives._all_gather)
+    torch.distributed.all_to_all_single = leaving(torch.distributed.all_to_all_single)
 
 
 def changed(**what):
@@ -75,10 +93,10 @@ def one_entry_less(arguments):
     return "verify_chain", arguments | {"target_logits": arguments["target_logits"][..., 1:]}
 
 
-def said(ranks, *args):
-    ranks.call(step)  # it may have to start first
+def said(ranks, exchange, *args):
+    ranks.call(step, exchange)  # it may have to start first
     began = perf_counter()
-    errors = [str(x) if isinstance(x, Exception) else x for x in ranks.call(step, *args)]
+    errors = [str(x) if isinstance(x, Exception) else x for x in ranks.call(step, exchange, *args)]
     assert perf_counter() - began < 3 * SECONDS  # the ring's neighbours give up one after the other
     return errors
 
@@ -86,40 +104,54 @@ def said(ranks, *args):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (changed(temperature=torch.tensor([1.0, 0.6])), "verify_chain: temperature must be the same on all ranks"),
+        (changed(temperature=torch.tensor([1.0, 0.6, 0.7])), "verify_chain: temperature must be the same on all ranks"),
         (changed(top_p=0.9), "verify_chain: top_p must be the same on all ranks"),
-        (changed(seed=torch.tensor([0, 2])), "verify_chain: seed must be the same on all ranks"),
+        (changed(seed=torch.tensor([0, 2, 2])), "verify_chain: seed must be the same on all ranks"),
         (changed(method="block"), "verify_chain: method must be the same on all ranks"),
         (fewer_requests, "verify_chain: target_logits must be the same on all ranks"),
         (another_op, "all ranks must call the same op, got "),
     ],
 )
-def test_another_call(ranks, change, message):
-    for rank, error in enumerate(said(ranks, change)):
+def test_another_call(ranks, exchange, change, message):
+    for rank, error in enumerate(said(ranks, exchange, change)):
         assert message in str(error), (rank, error)
         assert "on rank 1" in error or (rank == 1 and "on rank 0" in error)
-    assert [len(x.tokens) for x in ranks.call(step)] == [2, 2, 2]  # and the group serves on
+    serves_on(ranks, exchange)
 
 
-def test_rows_that_one_rank_cannot_give(ranks):
-    mine, other = "must have this rank's 1333 entries of each row, got [2, 4, 1332]", "got an error on rank 1"
-    for rank, error in enumerate(said(ranks, one_entry_less)):
+def serves_on(ranks, exchange):
+    assert [len(x.tokens) for x in ranks.call(step, exchange)] == [3, 3, 3]
+
+
+def test_rows_that_one_rank_cannot_give(ranks, exchange):
+    mine, other = "must have this rank's 1333 entries of each row, got [3, 4, 1332]", "got an error on rank 1"
+    for rank, error in enumerate(said(ranks, exchange, one_entry_less)):
         assert (mine if rank == 1 else other) in str(error), (rank, error)
-    assert [len(x.tokens) for x in ranks.call(step)] == [2, 2, 2]
+    serves_on(ranks, exchange)
 
 
-def test_what_every_rank_does_wrong(ranks):
-    for error in ranks.call(wrong_alike):
-        assert "verify_chain: temperature must be finite and >= 0, got -1 at index 1" in str(error)
+def test_what_every_rank_does_wrong(ranks, exchange):
+    """A value that one rank's share of the requests alone has ends the call on all of them."""
+    mine, other = "verify_chain: temperature must be finite and >= 0, got -1 at index", "got an error on rank 1"
+    for rank, error in enumerate(ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, -1.0, 1.0])})):
+        assert (mine if rank == 1 or exchange == "chunks" else other) in str(error), (rank, error)
+    serves_on(ranks, exchange)
 
 
-def wrong_alike(rank):
-    return step(rank, changed(temperature=torch.tensor([1.0, -1.0])), rank)
+def test_shapes_that_every_rank_has_wrong(ranks, exchange):
+    """One value is what a share of one request wants; the batch does not."""
+    for error in ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, 1.0])}):
+        assert "verify_chain: temperature must be a number or have shape [3], got [2]" in str(error)
+    serves_on(ranks, exchange)
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 2])
-def test_a_rank_is_killed(doomed, rounds):
-    found = said(doomed, None, 1, rounds)
+def wrong_alike(rank, exchange, what):
+    return step(rank, exchange, changed(**what), rank)
+
+
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_rank_is_killed(doomed, exchange, rounds):
+    found = said(doomed, exchange, None, 1, rounds)
     assert found[1] == "gone"
     for rank in (0, 2):
         assert "verify_chain: all ranks must answer within the process group's timeout" in str(found[rank]), found[rank]

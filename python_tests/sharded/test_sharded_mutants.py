@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources that put together wrongly what the ranks tell are caught by the comparison with whole rows."""
 
+from pathlib import Path
+
 import pytest
 from support.ranks import Ranks
 from test_scales_mutants import cpu_package
 from test_sharded_ops import differ, other_log_norms
 
+from specdec_kernels.distributed import whole_rows
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 from tools.mutate import places
@@ -38,6 +41,51 @@ def test_mutant_is_caught(name, monkeypatch):
     assert any(isinstance(x, Exception) or x for x in found)
 
 
+# Of whole rows (distributed/whole_rows.py): what stands there, and what takes its place
+WHOLE_ROWS = {
+    "requests that are not there counted from the batch's first": ("(x - begin).clamp(0, end - begin)", "x"),
+    "slices side by side from the last rank's": ("zip(parts, out.split", "zip(parts[::-1], out.split"),
+    "a rank's requests are those of the next": (
+        "begin, end = shares[shards.rank]",
+        "begin, end = shares[shards.rank - 1]",
+    ),
+    "padding of a short share kept": ("own[: end - begin]", "own"),
+    "a tree of all requests split among them": ('name == "tree" and x.dim() == 1', "False"),
+}
+
+
+def differ_with(rank, old, new):
+    """The calls that differ once the text of whole_rows.py is another."""
+    from specdec_kernels.distributed import ops, whole_rows
+
+    text = Path(whole_rows.__file__).read_text()
+    wrong = dict(vars(whole_rows))
+    exec(compile(text.replace(old, new), whole_rows.__file__, "exec"), wrong)
+    right, ops.call_on_whole_rows = ops.call_on_whole_rows, wrong["call_on_whole_rows"]
+    try:
+        return differ(rank, 0, 200, 2, "rows")
+    finally:
+        ops.call_on_whole_rows = right
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    group = Ranks(2)
+    yield group
+    group.stop()
+
+
+@pytest.mark.parametrize("name", WHOLE_ROWS)
+def test_mutant_of_whole_rows_is_caught(ranks, name):
+    assert any(isinstance(x, Exception) or x for x in ranks.call(differ_with, *WHOLE_ROWS[name]))
+
+
+def test_whole_rows_as_they_stand(ranks):
+    assert ranks.call(differ_with, "", "") == [[], []]
+
+
 def test_every_mutant_finds_its_line():
     for name, (file, old, _) in MUTANTS.items():
         assert len(places((CSRC / file).read_text(), old)) == 1, name
+    for name, (old, _) in WHOLE_ROWS.items():
+        assert Path(whole_rows.__file__).read_text().count(old) == 1, name

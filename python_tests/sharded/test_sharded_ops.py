@@ -9,6 +9,9 @@ from support.ranks import Ranks
 from support.surface import plain, tensors
 from support.tiers import TIER
 
+from specdec_kernels.distributed.shards import EXCHANGES
+
+MOST = {"chunks": 3, "rows": 9}  # requests of a call: those that are dealt out have to be as many as the ranks
 CALLS = 10_000 if TIER == "all" else 240
 
 
@@ -19,10 +22,10 @@ def ranks(request):
     group.stop()
 
 
-def sharded(rank, op, args, splits):
+def sharded(rank, op, args, splits, exchange="chunks"):
     from specdec_kernels import distributed
 
-    shards = [distributed.Shards(V, bounds) for V, bounds in splits.values()]
+    shards = [distributed.Shards(V, bounds, exchange=exchange) for V, bounds in splits.values()]
     mine = dict(args)
     for name, of in zip(splits, shards):
         mine[name] = args[name][..., of.here]
@@ -38,15 +41,15 @@ def outcome(function, *args, **kwargs):
         return str(error)
 
 
-def differ(rank, first, last, n):
+def differ(rank, first, last, n, exchange="chunks"):
     """The calls whose results are not those on whole rows."""
     import specdec_kernels as sk
 
     found = []
     for seed in range(first, last):
-        op, args, splits = sharded_cases.call(seed, n)
+        op, args, splits = sharded_cases.call(seed, n, MOST[exchange])
         want = outcome(getattr(sk, op), **args)
-        got = outcome(sharded, rank, op, args, splits)
+        got = outcome(sharded, rank, op, args, splits, exchange)
         if isinstance(want, str) or isinstance(got, str):
             same = got == want
         else:
@@ -69,24 +72,27 @@ def test_many_rows(ranks):
     assert ranks.call(other_log_norms, ranks.n) == [0] * ranks.n
 
 
-def written(rank, n):
+def written(rank, n, exchange):
     """Whether verify_chain writes to the caller's tensors what it returns for whole rows."""
     import specdec_kernels as sk
 
-    _, args = sharded_cases.chain(3, np.random.default_rng(3), 1500, 1500, torch.float32)
+    _, args = sharded_cases.chain(3, np.random.default_rng(3), 1500, 1500, torch.float32, lambda rng: 5)
     want = sk.verify_chain(**args)
     out = sk.VerifyChainOutput(*(torch.full_like(x, rank) for x in want))
-    sharded(rank, "verify_chain", args | {"out": out}, {"target_logits": (1500, ())})
+    got = sharded(rank, "verify_chain", args | {"out": out}, {"target_logits": (1500, ())}, exchange)
+    assert all(a is b for a, b in zip(got, out))
     return all(map(torch.equal, map(plain, out), map(plain, want)))
 
 
-def test_out(ranks):
-    assert ranks.call(written, ranks.n) == [True] * ranks.n
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_out(ranks, exchange):
+    assert ranks.call(written, ranks.n, exchange) == [True] * ranks.n
 
 
-def test_every_op_as_on_whole_rows(ranks):
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_every_op_as_on_whole_rows(ranks, exchange):
     each = CALLS // 4
     first = ranks.n * each
-    for rank, found in enumerate(ranks.call(differ, first, first + each, ranks.n)):
+    for rank, found in enumerate(ranks.call(differ, first, first + each, ranks.n, exchange)):
         assert not isinstance(found, Exception), found
         assert found == [], (rank, len(found), found[0])

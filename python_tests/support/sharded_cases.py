@@ -69,8 +69,14 @@ def probabilities(args, side):
     args[side + "_kind"] = "probs"
 
 
-def chain(seed, rng, V, Vq, dtype):
-    B, G = int(rng.integers(1, 4)), int(rng.integers(0, 4))
+def padded(args, name, rng, B):
+    """Some of the requests, or rows, are not there."""
+    if rng.random() < 0.2:
+        args[name] = torch.tensor([int(rng.integers(0, B + 1))])
+
+
+def chain(seed, rng, V, Vq, dtype, requests):
+    B, G = requests(rng), int(rng.integers(0, 4))
     method = pick(rng, ("token", "block"))
     how = {"filtered": rng.random() < 0.5, "one_hot": rng.random() < 0.2, "bonus_row": rng.random() < 0.3}
     args = rule_cases.chain(seed, B, G, V, method, None, shift=seed, Vq=Vq, dtype=dtype, **how)
@@ -87,43 +93,47 @@ def chain(seed, rng, V, Vq, dtype):
         handed_over(args, "draft", "draft_", args["draft_logits"].shape[1])
     if rng.random() < 0.3:
         ragged(args, rng)
-    if rng.random() < 0.2:
-        args["num_requests"] = torch.tensor([int(rng.integers(0, B + 1))])
+    padded(args, "num_requests", rng, B)
     return "verify_chain", args
 
 
-def tree(seed, rng, V, Vq, dtype):
+def tree(seed, rng, V, Vq, dtype, requests):
     method = pick(rng, tuple(registry.TREE_METHODS))
-    B = int(rng.integers(1, 3))
+    B = requests(rng)
     how = {"filtered": rng.random() < 0.5, "one_hot": method != "kseq" and rng.random() < 0.2}
     if method != "kseq" or rng.random() < 0.5:
-        how["N"] = int(rng.integers(1, 8))
+        how["N"] = pick(rng, (B, int(rng.integers(1, 8))))
         how["linked"] = rng.random() < 0.3
         how["shuffled"] = not how["one_hot"] and rng.random() < 0.3
     how["probs"] = not how["filtered"] and rng.random() < 0.3
     args = tree_cases.tree(seed, B, V, method, Vq=Vq, dtype=dtype, **how)
+    linked, drafted = "links" in args, len(args["tree"]) > 2 and args["tree"][3] is not None
+    if not linked and not drafted and rng.random() < 0.3:
+        args["tree"] = tuple(x[0] for x in args["tree"][:2])  # one tree for all requests
+    padded(args, "num_requests", rng, B)
     if method not in ("greedy", "target_only") and rng.random() < 0.5:
         args |= rule_cases.rules(B, "block", shift=seed)
     return "verify_tree", args
 
 
-def row_stats(seed, rng, V, Vq, dtype):
-    n = int(rng.integers(1, 5))
+def row_stats(seed, rng, V, Vq, dtype, requests):
+    n = requests(rng)
     p, _ = cases.rows_pair(seed, n, V, dtype=dtype)
     filters = cases.parameters(seed, n)
     filters["top_k"][0] = int(rng.integers(1, 2 * V))
+    padded(filters, "num_rows", rng, n)
     return "row_stats", {"logits": p, **filters}
 
 
-def sample(seed, rng, V, Vq, dtype):
-    _, args = row_stats(seed, rng, V, Vq, dtype)
+def sample(seed, rng, V, Vq, dtype, requests):
+    _, args = row_stats(seed, rng, V, Vq, dtype, requests)
     n, k = len(args["logits"]), int(rng.integers(1, 5))
     uniforms = torch.tensor(rng.random((n, k)))
     return "sample", args | {"k": k, "replacement": bool(rng.random() < 0.5), "uniforms": uniforms}
 
 
-def pair(seed, rng, V, Vq, dtype, op="row_gap"):
-    n = int(rng.integers(1, 4))
+def pair(seed, rng, V, Vq, dtype, requests, op="row_gap"):
+    n = requests(rng)
     p, q = cases.rows_pair(seed, n, V, Vq, dtype)
     if rng.random() < 0.5:
         return op, {"p": p.float().softmax(-1), "q": q.float().softmax(-1), "kind": "probs"}
@@ -139,12 +149,13 @@ def kseq(*args):
 MAKERS = (chain, chain, chain, tree, tree, tree, row_stats, sample, sample, pair, kseq)
 
 
-def call(seed, ranks):
-    """An op, its arguments, and how each of its rows' vocabulary is split: bounds, or None where it is whole."""
+def call(seed, ranks, most=3):
+    """An op, its arguments, and how each of its rows' vocabulary is split: bounds, or None where it is whole. Of up to
+    `most` requests."""
     rng = np.random.default_rng(seed)
     V = pick(rng, VOCABULARIES)
     Vq = max(1, V + int(rng.integers(-1100, 1100))) if rng.random() < 0.3 else V
-    op, args = pick(rng, MAKERS)(seed, rng, V, Vq, pick(rng, DTYPES))
+    op, args = pick(rng, MAKERS)(seed, rng, V, Vq, pick(rng, DTYPES), lambda rng: int(rng.integers(1, most + 1)))
     names = [name for name in ROWS if args.get(name) is not None]
     for name in names:
         args[name] = args[name].clone()

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
+from specdec_kernels.distributed.collectives import gather
+
 OPS = ("verify_chain", "verify_tree", "row_stats", "sample", "row_gap", "kseq_rho")
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.13
 SLOTS = 64  # int64 each: the op, whether the rank can make the call, then its arguments
 
 
@@ -20,31 +21,12 @@ def digest(*parts) -> int:
     for part in parts:
         if isinstance(part, torch.Tensor):
             found.update(repr((part.dtype, tuple(part.shape))).encode())
-            found.update(part.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            found.update(part.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes())
         elif isinstance(part, (tuple, list)):
             found.update(digest(*part).to_bytes(8, "little", signed=True))
         else:
             found.update(repr(part).encode())
     return int.from_bytes(found.digest(), "little", signed=True)
-
-
-def gather(op: str, shards, mine: torch.Tensor) -> torch.Tensor:
-    """[ranks, n] of every rank's [n]"""
-    everyone = mine.new_empty(shards.ranks * mine.numel())
-    try:
-        _all_gather(everyone, mine, group=shards.group)
-    except RuntimeError as error:
-        raise lost(op, error) from error
-    shards.traffic.rounds += 1
-    shards.traffic.gathered += everyone.numel() * everyone.element_size()
-    return everyone.view(shards.ranks, -1)
-
-
-def lost(op: str, error: Exception) -> RuntimeError:
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return RuntimeError(
-        f"{op}: all ranks must answer within the process group's timeout, got none from one of them: {first_line}"
-    )
 
 
 def agree(op: str, shards, arguments: Mapping[str, object], problem: Exception | None) -> None:
@@ -53,7 +35,8 @@ def agree(op: str, shards, arguments: Mapping[str, object], problem: Exception |
     mine[0], mine[1] = OPS.index(op), problem is not None
     for i, value in enumerate(arguments.values()):
         mine[2 + i] = digest(value)
-    everyone = gather(op, shards, mine).tolist()
+    device = "cuda" if "nccl" in dist.get_backend(shards.group) else "cpu"
+    everyone = gather(op, shards, mine.to(device)).tolist()
     if problem is not None:
         raise problem
     for rank, theirs in enumerate(everyone):

@@ -10,8 +10,10 @@ from collections.abc import Callable
 import torch
 
 import specdec_kernels as whole
-from specdec_kernels.distributed.agreement import agree, gather, lost
+from specdec_kernels.distributed.agreement import agree
+from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.shards import Shards, slices
+from specdec_kernels.distributed.whole_rows import call_on_whole_rows
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 
 _DOC = """``specdec_kernels.{op}`` of rows that are split over the ranks of a process group; a collective.
@@ -26,7 +28,7 @@ _DOC = """``specdec_kernels.{op}`` of rows that are split over the ranks of a pr
     Raises:
         As ``specdec_kernels.{op}``, on every rank. RuntimeError on every rank where one of them gives another argument
         (which is named), cannot make the call, or is gone: then within the process group's timeout.
-        NotImplementedError where rows are not on the CPU: what chunks tell each other is CPU code so far.
+        NotImplementedError where chunks are to be told of rows that are not on the CPU.
 
     Example:
         >>> out = distributed.{op}({example}, shards=shards)
@@ -48,7 +50,10 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
         if draft and arguments[draft] is not None:
             sides[draft] = draft_shards
         shards.traffic.calls += 1
-        _agree(op, arguments, sides, shards)
+        if shards.checked:
+            _agree(op, arguments, sides, shards)
+        if _exchange(shards, arguments[target]) == "rows":
+            return call_on_whole_rows(op, function, arguments, sides, shards)
         first = shards.chunk_owners()
         kept = {name: _rows(op, arguments[name], of, shards, first) for name, of in sides.items()}
         arguments.update({name: rows for name, (_, rows) in kept.items()})
@@ -66,12 +71,17 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
     return call
 
 
-def _problem(op, name, rows, of) -> Exception | None:
+def _exchange(shards: Shards, rows) -> str:
+    on_cpu = not isinstance(rows, torch.Tensor) or rows.device.type == "cpu"
+    return shards.exchange or ("chunks" if on_cpu else "rows")
+
+
+def _problem(op, name, rows, of, exchange) -> Exception | None:
     """With the rows that this rank alone has"""
     if not isinstance(rows, torch.Tensor):
         return TypeError(f"{op}: {name} must be a tensor, got {type(rows).__name__}")
-    if rows.device.type != "cpu":
-        return NotImplementedError(f"{op}: {name} must be on the CPU where its vocabulary is split, got {rows.device}")
+    if exchange == "chunks" and rows.device.type != "cpu":
+        return NotImplementedError(f"{op}: {name} must be on the CPU where exchange is 'chunks', got {rows.device}")
     if of is not None and (rows.dim() < 1 or rows.size(-1) != of.size):
         return ValueError(f"{op}: {name} must have this rank's {of.size} entries of each row, got {list(rows.shape)}")
     return None
@@ -79,9 +89,11 @@ def _problem(op, name, rows, of) -> Exception | None:
 
 def _agree(op, arguments, sides, shards):
     """What all ranks are given alike; of rows, all but the entries."""
-    problems = [_problem(op, name, arguments[name], of) for name, of in sides.items()]
+    exchange = _exchange(shards, arguments[next(iter(sides))])
+    problems = [_problem(op, name, arguments[name], of, exchange) for name, of in sides.items()]
     problem = next((x for x in problems if x), None)
-    same = dict(arguments, shards=(shards.vocab_size, shards.bounds), instructions=whole.backends.cpu_isa())
+    split = (shards.vocab_size, shards.bounds, exchange)
+    same = dict(arguments, shards=split, instructions=(whole.backends.cpu_isa(), whole.backends.chosen()))
     if same.get("out") is not None:  # what they hold so far is nobody's business
         same["out"] = [(x.dtype, tuple(x.shape)) for x in same["out"]]
     for name, of in sides.items():
@@ -97,10 +109,7 @@ def _rows(op, rows, of, shards, first):
     V = of.vocab_size if of else rows.size(-1)
     to = slices(V, first)
     begin, end = to[shards.rank], to[shards.rank + 1]
-    try:
-        mine = of.rearranged(rows, to) if of else rows[..., begin:end]
-    except RuntimeError as error:
-        raise lost(op, error) from error
+    mine = of.rearranged(op, rows, to) if of else rows[..., begin:end]
     if begin == end:  # nothing of it is read, but each row has an address of its own
         mine, begin = rows.new_empty((*rows.shape[:-1], 1)), 0
     return mine, torch.ops.specdec_shards.rows(mine, begin, V)

@@ -14,7 +14,10 @@ from math import prod
 import torch
 import torch.distributed as dist
 
+from specdec_kernels.distributed.collectives import all_to_all
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
+
+EXCHANGES = ("chunks", "rows")
 
 
 @dataclass
@@ -40,6 +43,11 @@ class Shards:
         bounds: R + 1 ascending ids from 0 to V; a rank may have none. Not given: as even as can be, the first with
             one more (what ``torch.tensor_split`` gives). Multiples of 1,024 cost nothing on top; others, see above.
         group: a ``torch.distributed`` process group; None: the default one.
+        exchange: "chunks": ranks tell each other what chunks of rows add up to, and no rank holds a row; CPU tensors
+            only. "rows": each rank is handed the whole rows of its share of the requests (docs/sharded.md says when
+            that is the better way). None: "rows" on a GPU, else "chunks".
+        checked: every call begins with a round in which ranks compare their arguments. Without it nothing waits for a
+            GPU, and calls that differ end in the process group's timeout, or in different results.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -53,6 +61,8 @@ class Shards:
     vocab_size: int
     bounds: tuple[int, ...] = ()
     group: dist.ProcessGroup | None = None
+    exchange: str | None = None
+    checked: bool = True
     traffic: Traffic = field(default_factory=Traffic, compare=False)
 
     def __post_init__(self):
@@ -66,6 +76,8 @@ class Shards:
         if len(bounds) != R + 1 or bounds[0] != 0 or bounds[-1] != V or any(a > b for a, b in pairwise(bounds)):
             raise ValueError(f"Shards: bounds must be {R + 1} ascending ids from 0 to {V}, got {bounds}")
         object.__setattr__(self, "bounds", bounds)
+        if self.exchange not in (None, *EXCHANGES):
+            raise ValueError(f"Shards: exchange must be None, 'chunks' or 'rows', got {self.exchange!r}")
 
     @property
     def rank(self) -> int:
@@ -96,7 +108,7 @@ class Shards:
         owners = [owner(c) for c in range(-(-self.vocab_size // CHUNK))]
         return tuple(sum(o < r for o in owners) for r in range(self.ranks + 1))
 
-    def rearranged(self, rows: torch.Tensor, to: tuple[int, ...]) -> torch.Tensor:
+    def rearranged(self, op: str, rows: torch.Tensor, to: tuple[int, ...]) -> torch.Tensor:
         """This rank's slice [..., size] of rows, as it is where `to` are the bounds: what moves is sent."""
         moves = [overlap(self.bounds, to, r, s) for r in range(self.ranks) for s in range(self.ranks) if r != s]
         if not any(end > begin for begin, end in moves):
@@ -111,22 +123,12 @@ class Shards:
 
         leaves = [overlap(self.bounds, to, me, s) if s != me else (0, 0) for s in range(self.ranks)]
         comes = [overlap(self.bounds, to, r, me) if r != me else (0, 0) for r in range(self.ranks)]
-        width = n * rows.element_size()
-        sent = [(end - begin) * width for begin, end in leaves]
-        received = [(end - begin) * width for begin, end in comes]
-        out = torch.cat([piece(*x).contiguous().view(torch.uint8).flatten() for x in leaves if x[1] > x[0]] or [_NONE])
-        come = torch.empty(sum(received), dtype=torch.uint8)
-        dist.all_to_all_single(come, out, received, sent, group=self.group)
-        self.traffic.rounds += 1
-        self.traffic.moved += sum(end - begin for begin, end in moves) * width
-
-        parts = [x.view(rows.dtype).view(n, end - begin) for x, (begin, end) in zip(come.split(received), comes)]
+        gone = [piece(begin, end) if end > begin else flat[:, :0] for begin, end in leaves]
+        parts = all_to_all(op, self, gone, [(n, end - begin) for begin, end in comes])
+        self.traffic.moved += sum(end - begin for begin, end in moves) * n * rows.element_size()
         kept = overlap(self.bounds, to, me, me)
         parts[me] = piece(*kept) if kept[1] > kept[0] else flat[:, :0]
         return torch.cat(parts, -1).view(*lead, to[me + 1] - to[me])
-
-
-_NONE = torch.empty(0, dtype=torch.uint8)
 
 
 def slices(vocab_size: int, first: tuple[int, ...]) -> tuple[int, ...]:

@@ -113,9 +113,7 @@ class LayerDraft(nn.Module):
         token, zeros where none did; None: without."""
         return x if states is None else x + self.state(states.to(self.dtype))
 
-    def hidden(
-        self, input_ids, position_ids=None, attention_mask=None, cache=None, use_cache=False, states=None
-    ):
+    def hidden(self, input_ids, position_ids=None, attention_mask=None, cache=None, use_cache=False, states=None):
         """The normed last state [B, T, d]; head(hidden) are the reduced logits [B, T, R], in the order of head_ids."""
         return self._run(input_ids, position_ids, attention_mask, cache, use_cache, states).last_hidden_state
 

@@ -62,6 +62,7 @@ def _unpack(path, dtype, folder):
         with redirect_stderr(io.StringIO()):  # a progress bar that transformers' own switch does not reach
             model = AutoModelForCausalLM.from_pretrained(**_packed(path), **_dense(), dtype=dtype)
         model.config.__dict__.pop("quantization_config", None)
+        vars(model)["should_save_on_this_rank"] = lambda *_: True  # else the first of a process group alone
         model.save_pretrained(name)
         AutoTokenizer.from_pretrained(**_packed(path)).save_pretrained(name)
         try:

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows on a GPU go whole to the ranks that verify them, and nothing waits for the device but the comparison of
+arguments. On tensors of the CPU that remember which device they were asked for."""
+
+import pytest
+import torch
+from support.ranks import Ranks
+
+B, G, V = 5, 3, 2500
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def ranks(request):
+    group = Ranks(request.param)
+    yield group
+    group.stop()
+
+
+def calls(device):
+    """Op and arguments of a step: its draft, its rows' stats, a chain, a ragged one, a tree."""
+    generator = torch.Generator().manual_seed(4)
+    on = lambda x: x.to(device)
+    p, q = (on(3 * torch.randn(B, n, V, generator=generator)) for n in (G + 1, G))
+    tokens = on(torch.randint(0, V, (B, G), generator=generator))
+    seeds = {"seed": on(torch.arange(B)), "offset": on(torch.zeros(B, dtype=torch.int64))}
+    filters = {"temperature": on(torch.linspace(0, 1, B)), "top_k": 50}
+    ends, ragged = on(torch.tensor([0, 3, 4, 4, 6, 9])), on(torch.randn(9 + B, V, generator=generator))
+    parents = on(torch.tensor([-1, 0, 0, 1]))
+    links = {"max_depth": 2, "method": "target_only"}
+    yield "sample", {"logits": p[:, 0], "k": 2, **filters, **seeds}
+    yield "row_stats", {"logits": p[:, 0], **filters}
+    yield "verify_chain", {"target_logits": p, "draft_tokens": tokens, "draft_logits": q, **filters, **seeds}
+    chain = {"draft_tokens": tokens.flatten()[:9], "cu_draft": ends, "max_draft": 3}
+    chain["num_requests"] = on(torch.tensor([4]))
+    yield "verify_chain", {"target_logits": ragged, **chain, **filters, **seeds}
+    nodes = on(torch.randint(0, V, (B, G + 1), generator=generator))
+    yield "verify_tree", {"tree": (parents, nodes), "target_logits": p, **links, **filters, **seeds}
+
+
+def waits(rank, checked):
+    """Of each op: where it waited, and whether its results are those of whole rows."""
+    import specdec_kernels as sk
+    from bench import devices
+    from specdec_kernels import distributed
+
+    found = []
+    with devices.watch() as seen:
+        for op, args in calls("cuda"):
+            shards = distributed.Shards(V, checked=checked)
+            rows = "logits" if "logits" in args else "target_logits"
+            mine = args | {rows: args[rows][..., shards.here]}
+            seen.synchronisations.clear(), seen.uploads.clear()
+            got = getattr(distributed, op)(**mine, shards=shards)
+            waited = [*seen.synchronisations, *seen.uploads]
+            want = getattr(sk, op)(**args)
+            got, want = ((x,) if isinstance(x, torch.Tensor) else x for x in (got, want))
+            found.append((op, waited, all(map(torch.equal, got, want)), shards.traffic.rounds))
+    return found
+
+
+def test_nothing_waits_unless_arguments_are_compared(ranks):
+    for found in ranks.call(waits, False):
+        assert not isinstance(found, Exception), found
+        dealt = 2 if 1 < ranks.n <= B else 1
+        assert found == [(op, [], True, 1 if "cu_draft" in args else dealt) for op, args in calls("cpu")]
+
+
+def test_where_arguments_are_compared(ranks):
+    for found in ranks.call(waits, True):
+        assert not isinstance(found, Exception), found
+        assert all(same and waited for _, waited, same, _ in found)
+        assert all("distributed/agreement.py" in place for _, waited, _, _ in found for place in waited)
+
+
+def refused(rank):
+    from bench import devices
+    from specdec_kernels import distributed
+
+    with devices.watch():
+        shards = distributed.Shards(V, exchange="chunks")
+        distributed.row_stats(torch.zeros(2, shards.size, device="cuda"), shards=shards)
+
+
+def test_chunks_are_of_rows_on_the_cpu(ranks):
+    for error in ranks.call(refused):
+        assert str(error) == "row_stats: logits must be on the CPU where exchange is 'chunks', got cuda:0"

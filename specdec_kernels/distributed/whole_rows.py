@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole rows on the ranks that verify them: an all-to-all hands each rank the rows of its share of the requests, it
+calls the op on them, and what it found goes around. Two rounds whose shapes the arguments give, whatever the op.
+
+Where requests cannot be told apart before a device has answered (ragged batches, rows by number), or are fewer than
+the ranks, every rank gets all rows and makes the whole call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from specdec_kernels.distributed.agreement import agree
+from specdec_kernels.distributed.collectives import all_to_all, gather
+
+Share = tuple[int, int]  # requests [begin, end)
+_IN_NO_ORDER = ("cu_draft", "target_row", "draft_row")  # of verify_chain, whose rows then lie anywhere
+
+
+def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any], shards):
+    """function(**arguments), of which the rows of `sides` lie on all ranks, by their Shards; of None they are whole."""
+    n = len(arguments[next(iter(sides))])
+    shares = _shares(op, arguments, n, shards.ranks)
+    if shares is None:
+        rows = {
+            name: arguments[name] if of is None else gathered(op, of, arguments[name]) for name, of in sides.items()
+        }
+        return function(**{**arguments, **rows})
+    if shards.checked:
+        _check_shapes(function, arguments, sides)
+    begin, end = shares[shards.rank]
+    mine = {name: _share_of(name, x, n, begin, end) for name, x in arguments.items()}
+    mine |= {name: dealt(op, of, arguments[name], shares) for name, of in sides.items() if of is not None}
+    found: Any = None
+    problem: Exception | None = None
+    try:
+        found = function(**mine)
+    except Exception as error:  # of values on the CPU: other ranks' requests may be in order
+        problem = error
+    if shards.checked:
+        agree(op, shards, {}, problem)
+    elif problem is not None:
+        raise problem
+    whole = _everyones(op, found, shares, shards)
+    return whole if arguments.get("out") is None else type(found)(*map(torch.Tensor.copy_, arguments["out"], whole))
+
+
+def _shares(op: str, arguments: Mapping[str, Any], n: int, ranks: int) -> list[Share] | None:
+    """Of each rank; None where each makes the whole call."""
+    anywhere = op == "verify_chain" and any(arguments[name] is not None for name in _IN_NO_ORDER)
+    return None if anywhere or not 1 < ranks <= n else list(pairwise(n * r // ranks for r in range(ranks + 1)))
+
+
+def _share_of(name: str, x: Any, n: int, begin: int, end: int) -> Any:
+    """What is given of requests [begin, end) of n: whatever has n entries, but for a tree that all of them share."""
+    if name in ("num_requests", "num_rows") and x is not None:
+        return (x - begin).clamp(0, end - begin)
+    if isinstance(x, (tuple, list)):
+        parts = [_share_of(name, part, n, begin, end) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    shared = not isinstance(x, torch.Tensor) or x.dim() == 0 or (name == "tree" and x.dim() == 1)
+    return x if shared or x.shape[0] != n else x[begin:end]
+
+
+def dealt(op: str, of, rows: torch.Tensor, shares: Sequence[Share]) -> torch.Tensor:
+    """This rank's share of the rows [n, ..., size] that lie on all ranks, as [end - begin, ..., vocab_size]"""
+    begin, end = shares[of.rank]
+    widths = [b - a for a, b in pairwise(of.bounds)]
+    shapes = [(end - begin, *rows.shape[1:-1], width) for width in widths]
+    parts = all_to_all(op, of, [rows[a:b] for a, b in shares], shapes)
+    each = rows[:1].numel() // max(1, of.size) * rows.element_size()  # bytes of an entry of a request's rows
+    stay = sum((b - a) * width for (a, b), width in zip(shares, widths))
+    of.traffic.moved += (len(rows) * of.vocab_size - stay) * each
+    return _side_by_side(parts, of.vocab_size)
+
+
+def gathered(op: str, of, rows: torch.Tensor) -> torch.Tensor:
+    """All the rows [..., size] that lie on all ranks, as [..., vocab_size]"""
+    widths = [b - a for a, b in pairwise(of.bounds)]
+    mine = rows.new_empty(*rows.shape[:-1], max(widths))  # a gather wants the same of each
+    mine[..., : of.size] = rows
+    return _side_by_side([x[..., :width] for x, width in zip(gather(op, of, mine), widths)], of.vocab_size)
+
+
+def _side_by_side(parts: Sequence[torch.Tensor], V: int) -> torch.Tensor:
+    """One row of each, behind one another; every row begins at 16 bytes, as kernels read them best."""
+    x = parts[0]
+    unit = 16 // x.element_size()
+    out = x.new_empty(*x.shape[:-1], -(-V // unit) * unit)[..., :V]
+    for part, place in zip(parts, out.split([part.shape[-1] for part in parts], -1)):
+        place.copy_(part)
+    return out
+
+
+def _on_meta(x: Any, size: int | None = None) -> Any:
+    """The same without values; rows with another size."""
+    if isinstance(x, (tuple, list)):
+        parts = [_on_meta(part) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if not isinstance(x, torch.Tensor):
+        return x
+    return torch.empty_like(x, device="meta") if size is None else x.new_empty((*x.shape[:-1], size), device="meta")
+
+
+def _check_shapes(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> None:
+    """Raises what the op would of the whole batch, on every rank alike, where a share might pass on one of them."""
+    rows = {name: _on_meta(arguments[name], of.vocab_size) for name, of in sides.items() if of is not None}
+    function(**{name: _on_meta(x) for name, x in arguments.items()} | rows)
+
+
+def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:
+    """What all ranks found of their shares [end - begin, ...], behind one another: one round."""
+    parts = [found] if isinstance(found, torch.Tensor) else list(found)
+    most = max(end - begin for begin, end in shares)
+    padded = [torch.cat([x, x.new_zeros(most - len(x), *x.shape[1:])]) for x in parts]
+    mine = torch.cat([x.flatten().view(torch.uint8) for x in padded])
+    everyone = gather(op, shards, mine)
+    whole, at = [], 0
+    for x in padded:
+        size = x.numel() * x.element_size()
+        of_ranks = everyone[:, at : at + size].contiguous().view(x.dtype).view(shards.ranks, *x.shape)
+        whole.append(torch.cat([own[: end - begin] for own, (begin, end) in zip(of_ranks, shares)]))
+        at += size
+    return whole[0] if isinstance(found, torch.Tensor) else type(found)(*whole)
