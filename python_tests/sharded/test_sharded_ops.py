@@ -12,7 +12,7 @@ from support.tiers import TIER
 from specdec_kernels.distributed.shards import EXCHANGES
 
 MOST = {"chunks": 3, "rows": 9}  # requests of a call: those that are dealt out have to be as many as the ranks
-CALLS = 10_000 if TIER == "all" else 240
+CALLS = {"chunks": 10_000, "rows": 2_000} if TIER == "all" else {"chunks": 240, "rows": 120}
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
@@ -91,7 +91,7 @@ def test_out(ranks, exchange):
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_every_op_as_on_whole_rows(ranks, exchange):
-    each = CALLS // 4
+    each = CALLS[exchange] // 4
     first = ranks.n * each
     for rank, found in enumerate(ranks.call(differ, first, first + each, ranks.n, exchange)):
         assert not isinstance(found, Exception), found

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 import torch.distributed as dist
 
-TIMEOUT = 60.0  # of a collective, in seconds
+TIMEOUT = 120.0  # of a collective, in seconds: the first one waits for processes that start
 
 
 def _serve(rank, ranks, store, seconds, pipe, path):
@@ -59,7 +59,7 @@ class Ranks:
         return [self._result(rank) for rank in range(self.n)]
 
     def _result(self, rank):
-        if not self.pipes[rank].poll(20 * self.seconds):
+        if not self.pipes[rank].poll(10 * self.seconds):
             self.stop()
             raise TimeoutError(f"rank {rank} of {self.n} does not answer")
         try:
