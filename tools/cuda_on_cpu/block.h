@@ -77,6 +77,9 @@ class Block {
   void* kernel_ = nullptr;
 };
 
+// "__syncthreads (sample.cu:66)"
+std::string place(const char* op, const Site& site);
+
 extern Block* block;  // of the launch that runs, or null
 
 // Whether the caller is a kernel's thread: it is on the stack of one.

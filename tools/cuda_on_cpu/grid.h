@@ -14,6 +14,8 @@ namespace cuda_on_cpu {
 
 using Site = std::source_location;
 
+constexpr int kLargestCluster = 16;  // blocks
+
 struct Index {
   unsigned x = 0, y = 0, z = 0;
 };

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "async_copy.h"
 #include "block.h"
 #include "memory.h"
 
@@ -81,6 +82,7 @@ void begin_launch(Instance& instance, int64_t blocks, int64_t threads) {
   ++instance.launches;
   here.blocks = {unsigned(blocks), 1, 1}, here.threads = {unsigned(threads), 1, 1}, here.thread = {}, here.block = {};
   memory_begin_launch();
+  forget_copies();
 }
 
 [[noreturn]] void end(const std::string& name, int64_t index, const std::string& error) {
@@ -135,7 +137,7 @@ void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t thr
                      void (*body)(void*), void* kernel) {
   const std::lock_guard lock(mutex);
   check_grid(instance.name, clusters * size, threads);
-  if (size < 1 || size > 16 || shared > size_t(device.shared))
+  if (size < 1 || size > kLargestCluster || shared > size_t(device.shared))
     throw std::runtime_error("cuda_on_cpu: " + instance.name + ": no clusters of " + std::to_string(size) +
                              " blocks with " + std::to_string(shared) + " bytes");
   const Running running;

@@ -2,6 +2,7 @@
 // Every access of a kernel passes here in the checked flavour; in the fast one only shared memory is poisoned.
 #include "memory.h"
 
+#include "async_copy.h"
 #include "block.h"
 #if defined(SPECDEC_CHECKED)
 #include "race.h"
@@ -66,6 +67,15 @@ char* memory_dynamic(int rank) {
 }
 size_t memory_dynamic_bytes() { return dynamic_bytes; }
 
+bool memory_is_variable(const void* p) {
+  return size_t(static_cast<const char*>(p) - specdec_shared_begin) < variables_size();
+}
+bool memory_is_shared(const void* p) {
+  const size_t rank = size_t(block->rank);
+  return memory_is_variable(p) ||
+         (rank < ranks.size() && size_t(static_cast<const char*>(p) - memory_dynamic(block->rank)) < dynamic_bytes);
+}
+
 void memory_begin_block() {
   std::memset(specdec_shared_begin, 0xCD, variables_size());
 #if defined(SPECDEC_CHECKED)
@@ -85,6 +95,7 @@ bool memory_checked() { return true; }
 void note(const void* address, size_t bytes, Access access) {
   if (!in_kernel() || block->owns(address)) return;
   if (size_t(static_cast<const char*>(address) - reinterpret_cast<const char*>(&here)) < sizeof here) return;
+  check_copies(address, bytes, access);
   watches.note(address, bytes, access);
   races.note(address, bytes, access);
 }

@@ -15,6 +15,8 @@ void memory_leave(int rank, bool for_good);
 void memory_cluster_met();
 char* memory_dynamic(int rank);
 size_t memory_dynamic_bytes();
+bool memory_is_variable(const void* p);  // a shared one
+bool memory_is_shared(const void* p);    // of the block that runs
 void memory_warp_met(int warp);
 void memory_block_met();
 void memory_fence();
