@@ -21,7 +21,8 @@ DEFECTS = (
     "unaligned_plain no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int "
     "no_first_sync no_cluster_sync one_leaves after_the_last_sync static_shared no_such_rank stop_seen_by_some "
     "copy_not_waited_for copy_waited_for_short copy_not_committed copy_without_barrier copy_over_readers "
-    "copy_unaligned copy_to_memory copy_source_written copy_left"
+    "copy_unaligned copy_to_memory copy_source_written copy_left "
+    "no_wait read_before_wait write_before_wait wait_of_one read_only_of_the_first"
 ).split()
 N = 5000  # not a multiple of 256
 
@@ -84,8 +85,14 @@ def staged_sum(module, defect="none"):
     return np.allclose(out, x.astype(np.float64).sum(1), rtol=1e-4, atol=1e-3)
 
 
+def two_launches(module, defect="none"):
+    x = normals(3, N)
+    out = sample(module, "two_launches", x, np.zeros(3, np.float32), 3, defect)
+    return np.allclose(out, x[:, 1:].astype(np.float64).sum(1), rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("schedule, blocks", list(product(SCHEDULES, BLOCK_ORDERS)), ids=str)
-@pytest.mark.parametrize("kernel", [log_sum_exp, scan, grid_sum, cluster_sum, staged_sum])
+@pytest.mark.parametrize("kernel", [log_sum_exp, scan, grid_sum, cluster_sum, staged_sum, two_launches])
 def test_right_under_every_schedule(module, kernel, schedule, blocks):
     with order(module, schedule, blocks):
         assert kernel(module)
@@ -153,6 +160,11 @@ CAUGHT = {
     "copy_to_memory": (staged_sum, rf"{AT} to what is no shared memory of its block"),
     "copy_source_written": (staged_sum, rf"writes to the source of a copy {COPY} has not waited for: {AT}"),
     "copy_left": (staged_sum, rf"exits with a copy {COPY} has not committed: {AT}"),
+    "no_wait": (two_launches, "race: it reads memory that the launch before wrote, and has not waited"),
+    "read_before_wait": (two_launches, "race: it reads memory that the launch before wrote, and has not waited"),
+    "write_before_wait": (two_launches, "race: it writes memory and has not waited for the launch before"),
+    "wait_of_one": (two_launches, "race: it reads memory that the launch before wrote, and has not waited"),
+    "read_only_of_the_first": (two_launches, "race: __ldg reads .* or the one that it runs beside"),
 }
 
 
@@ -173,7 +185,7 @@ def test_every_defect_is_listed():
 
 SHOWN_FAST = (
     "divergent_barrier early_exit divergent_shuffle half_mask deadlock unaligned no_barrier uninitialised order "
-    "one_leaves stop_seen_by_some copy_not_waited_for copy_not_committed copy_left"
+    "one_leaves stop_seen_by_some copy_not_waited_for copy_not_committed copy_left no_wait wait_of_one"
 ).split()
 
 

@@ -59,13 +59,14 @@ Block::Block() : threads_(new Thread[kMaxThreads]) {
 
 Block::~Block() { munmap(stacks_, kStack * kMaxThreads); }
 
-void Block::begin(int64_t index, int threads, void (*body)(void*), void* kernel) {
+void Block::begin(int64_t index, int threads, After after, void (*body)(void*), void* kernel) {
   index_ = index, count_ = threads;
   body_ = body, kernel_ = kernel;
   arrived_ = exited_ = cluster_arrived_ = met = 0, failed = false;
   for (Warp& w : warps_) w.arrived = w.exited = 0;
   for (int t = 0; t < threads; ++t) {
     threads_[t].state = State::ready;
+    threads_[t].waited = after == After::the_end;
     threads_[t].depth = 0;
     start_fiber(threads_[t].fiber, stacks_ + t * kStack, kStack, &Block::entry);
   }
@@ -136,6 +137,7 @@ void Block::exit() {
     fail("exits while thread " + std::to_string(w.first) + " waits at " +
          place(threads_[w.first].op, threads_[w.first].site));
   check_thread_left_no_copy();
+  if (!running().waited) fail("exits and has not waited for the launch before");
   ++w.exited, ++exited_;
   running().state = State::exited;
   leave();

@@ -85,7 +85,13 @@ void memory_begin_block() {
 
 #if defined(SPECDEC_CHECKED)
 
-void memory_begin_launch() { races.begin_launch(specdec_shared_begin, specdec_shared_end); }
+// While an access is looked at: the words of an error are put together by functions that kernels' files may have made.
+static bool looking = false;
+
+void memory_begin_launch(After after) {
+  looking = false;  // an error ended the launch before
+  races.begin_launch(specdec_shared_begin, specdec_shared_end, after);
+}
 void memory_warp_met(int warp) { races.warp_met(warp); }
 void memory_block_met() { races.block_met(); }
 void memory_fence() { races.fence(here.thread.x); }
@@ -93,16 +99,18 @@ void set_race_check(bool on) { races.on = on; }
 bool memory_checked() { return true; }
 
 void note(const void* address, size_t bytes, Access access) {
-  if (!in_kernel() || block->owns(address)) return;
+  if (looking || !in_kernel() || block->owns(address)) return;
   if (size_t(static_cast<const char*>(address) - reinterpret_cast<const char*>(&here)) < sizeof here) return;
+  looking = true;
   check_copies(address, bytes, access);
   watches.note(address, bytes, access);
   races.note(address, bytes, access);
+  looking = false;
 }
 
 #else
 
-void memory_begin_launch() {}
+void memory_begin_launch(After) {}
 void memory_warp_met(int) {}
 void memory_block_met() {}
 void memory_fence() {}

@@ -2,11 +2,11 @@
 // What the launches tell the watch over memory.
 #pragma once
 
-#include <cstddef>
+#include "grid.h"
 
 namespace cuda_on_cpu {
 
-void memory_begin_launch();
+void memory_begin_launch(After after);
 void memory_begin_block();
 // Clusters: the blocks of one take turns; each has shared variables of its own and `shared` bytes that all see.
 void memory_begin_cluster(int size, size_t shared);

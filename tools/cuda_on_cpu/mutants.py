@@ -128,6 +128,38 @@ MUTANTS = {
     "small batch: the stop of the first position": Mutant(
         SMALL, "tests[i].get(), plain", "tests[0].get(), plain", "wrong", "verify_chain", True
     ),
+    "the launch before not waited for": Mutant(
+        SMALL,
+        "    wait_for_launch();\n    if (at.beyond) return;",
+        "    if (at.beyond) return;",
+        "has not waited",
+        "verify_chain",
+    ),
+    "the launch before waited for behind the first look at what it left": Mutant(
+        SMALL,
+        "    wait_for_launch();\n    if (at.beyond) return;",
+        "    if (at.makes_p && s.target.table.max[0] > 0) at.token = -1;\n    wait_for_launch();\n"
+        "    if (at.beyond) return;",
+        "race: it reads memory that the launch before wrote",
+        "verify_chain",
+        True,
+    ),
+    "a write before the launch before is waited for": Mutant(
+        SMALL,
+        "  const int64_t start = a.start(b);\n  test_positions(",
+        "  const int64_t start = a.start(b);\n  if (leads && threadIdx.x == 0) a.status[b] = 0;\n  test_positions(",
+        "race: it writes memory and has not waited",
+        "verify_chain",
+        True,
+    ),
+    "a stop read before the launch before is waited for": Mutant(
+        VERIFY,
+        "  wait_for_launch();\n",
+        "  if (s.stop[b] < 0) return;\n  wait_for_launch();\n",
+        "race: it reads memory that the launch before wrote",
+        "verify_chain",
+        True,
+    ),
     "a cluster's barrier removed": Mutant(
         PAIR,
         "*of_rank(&sum, other) = sum;\n    }\n  }\n  cluster_sync();",

@@ -137,6 +137,8 @@ void run_sample(const std::string& kernel, int defect_index, int blocks, const v
     run_cluster_sum({defect, blocks, in, n, out, scratch});
   } else if (kernel == "staged_sum") {
     run_staged_sum({defect, blocks, in, n, out, scratch});
+  } else if (kernel == "two_launches") {
+    run_two_launches({defect, blocks, in, n, out, scratch});
   } else if (kernel == "turns") {
     auto* counter = static_cast<unsigned*>(scratch);
     cuda_on_cpu::launch([] { return "turns"; }, blocks, kThreads, [=] { turns(counter, static_cast<int*>(out)); });

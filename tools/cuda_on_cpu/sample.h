@@ -50,7 +50,12 @@ enum class Defect {
   copy_unaligned,
   copy_to_memory,
   copy_source_written,
-  copy_left
+  copy_left,
+  no_wait,
+  read_before_wait,
+  write_before_wait,
+  wait_of_one,
+  read_only_of_the_first
 };
 
 // One call, as the control module makes it
@@ -65,5 +70,6 @@ struct Call {
 
 void run_cluster_sum(const Call& call);
 void run_staged_sum(const Call& call);
+void run_two_launches(const Call& call);
 
 }  // namespace sample
