@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from bench.model.costs import Costs
 from bench.model.gpus import BANDS, GPUS, constants
-from bench.model.queues import Block, Load, Step, Wait, Work, simulate
+from bench.model.queues import Block, Load, Run, Step, Wait, Work, simulate
 
 CHUNK, WARPS = 1024, 8
 FEW_POSITIONS = 64  # as in csrc/ops/verify_chain/small_batch.cuh
@@ -32,7 +32,8 @@ TAILS = {
     "judge report": ("fence", "atomic"),
     "judge rest": ("law", "judge"),
     "scan begin": ("prologue",),
-    "verify begin": ("prologue", "law", "judge"),
+    "verify ahead": ("prologue", "judge"),
+    "verify begin": ("law",),
     "verify report": ("fence", "atomic"),
     "verify rest": ("draw",),
     "finish begin": ("prologue", "finish_pro"),
@@ -40,7 +41,8 @@ TAILS = {
     "finish rest": ("draw",),
 }
 COUNTED = {name for name in TAILS if name.endswith("report")}
-COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest", "verify begin", "verify rest"}
+COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest"}
+COUNTED |= {"verify ahead", "verify begin", "verify rest"}
 STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
 
 
@@ -106,12 +108,12 @@ def verify_chain(
     need = (sum(i + 1 for i in stop) + sum(i < G for i in stop)) * V * item
     few, sides = B * (G + 1) <= FEW_POSITIONS, 1 if stats else 2
     first = _scan_positions(s, B, G, V, item, sides) if few else _judge_rows(s, stop, B, G, V, item, sides)
-    second = _last_launch(s, stop, B, G, V, item, "verify" if few else "finish")
-    total = s.c["first_us"] + (0 if few else s.c["memset_us"]) + first + s.c["gap_us"] + second
-    return total, {"judge": first, "finish": second, "floor_MB": need / 1e6}
+    second = _last_launch(s, stop, B, G, V, item, "verify" if few else "finish", first)
+    total = s.c["first_us"] + (0 if few else s.c["memset_us"]) + first.us + second
+    return total, {"judge": first.us, "finish": second, "floor_MB": need / 1e6}
 
 
-def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, sides: int) -> float:
+def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, sides: int) -> Run:
     chunks, per_warp, blocks = grid(B * (G + 1), V)
     known, seen = [1 << 30] * B, [0.0] * B
     done: Counter[int] = Counter()
@@ -135,7 +137,7 @@ def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, 
     return simulate(s.c, B * (G + 1) * blocks * sides, block, costs.scan_slots)
 
 
-def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -> float:
+def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -> Run:
     """Of few positions: all rows, and nothing behind a chunk."""
     chunks, per_warp, blocks = grid(B * (G + 1), V)
 
@@ -148,18 +150,26 @@ def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -
     return simulate(s.c, B * (G + 1) * blocks * sides, block, s.costs.scan_slots)
 
 
-def _last_launch(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, name: str) -> float:
-    """`name`: "finish", or "verify", whose blocks make laws and test drafts before, a warp a position."""
+def _last_launch(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, name: str, first: Run) -> float:
+    """From the end of the first launch. `name`: "finish", or "verify", whose blocks make laws and test drafts before, a
+    warp a position. It begins beside the first, whose last block has begun: as many of its blocks as there is room for
+    have by then run, or still run, what they do ahead."""
     chunks, per_warp, blocks = grid(B, V)
     read = sum(i + 1 for i in stop) * V * item
     warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop, which the first launch has read
     done: Counter[int] = Counter()
-    costs, begin = s.costs, s.tail(f"{name} begin")
+    costs, begin, ahead = s.costs, s.tail(f"{name} begin"), Wait(0)
     if name == "verify":
-        begin = Wait(begin.clocks * -(-(G + 1) // WARPS))
+        turns, ahead = -(-(G + 1) // WARPS), s.tail("verify ahead")
+        begin = Wait(begin.clocks * turns + ahead.clocks * (turns - 1))
+    early = costs.pair_slots * int(s.c["sms"])
+    there = first.last_us + s.c["gap_us"] + ahead.clocks / s.c["clk"] * 1e6  # the first blocks, ready to go on
+    gap = max(first.us + s.c["early_us"], there) - first.us
 
     def block(k: int) -> Block:
         b, part = divmod(k, blocks)
+        if k >= early:
+            yield ahead
         yield begin
         if stop[b] < G:
             yield from stream(part, per_warp, chunks, 2 * CHUNK * item, costs.pair, costs.pair_waits, warm / 2)
@@ -171,7 +181,7 @@ def _last_launch(s: Setting, stop: list[int], B: int, G: int, V: int, item: int,
             return
         yield s.tail(f"{name} rest")
 
-    return simulate(s.c, B * blocks, block, costs.pair_slots)
+    return gap + simulate(s.c, B * blocks, block, costs.pair_slots).us
 
 
 def _rows(s: Setting, op: str, N: int, V: int, item: int, slots: int) -> float:
@@ -187,7 +197,7 @@ def _rows(s: Setting, op: str, N: int, V: int, item: int, slots: int) -> float:
         if done[n] == blocks:
             yield s.tail(f"{op} rest")
 
-    return s.c["first_us"] + s.c["memset_us"] + simulate(s.c, N * blocks, block, slots)
+    return s.c["first_us"] + s.c["memset_us"] + simulate(s.c, N * blocks, block, slots).us
 
 
 def row_stats(s: Setting, N: int, V: int, item: int = 2) -> float:

@@ -95,4 +95,4 @@ def _launch(s: Setting, kernel: Pass | Rows, V: int) -> float:
                 yield Wait(kernel.passes * V / 4096 / 8 * (s.c["l2_lat"] / 2 + 250))
         yield Wait(END)
 
-    return simulate(s.c, -(-blocks // group), block, 8 if isinstance(kernel, Pass) else 2)
+    return simulate(s.c, -(-blocks // group), block, 8 if isinstance(kernel, Pass) else 2).us

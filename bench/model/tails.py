@@ -200,16 +200,19 @@ class Tails:
 
     def around(self, at: int) -> dict[str, dict]:
         """Of the streaming loop at this address: what a block runs before it ("begin"), behind it up to the ticket that
-        says which block is the last ("report"), and what the last block then runs ("rest")."""
+        says which block is the last ("report"), and what the last block then runs ("rest"). What it runs before it
+        waits for the launch before is "ahead"."""
         g = self.g
         header = next(b for b in range(len(g.spans)) if g.address(b) == at)
         loop = g.outermost(header)
         exits = [x for b in sorted(loop) for x in g.next[b] if x not in loop]
-        begin = longest(g, [g.block_of[0]], header.__eq__, self._weight)[:-1]
+        begin = [x for b in longest(g, [g.block_of[0]], header.__eq__, self._weight)[:-1] for x in self._run(b)]
+        wait = next((i + 1 for i, x in enumerate(begin) if x.head == "ACQBULK"), 0)
         code = [x for b in longest(g, exits, lambda b: not g.once(b), self._weight) for x in self._run(b)]
         ticket = next((i + 1 for i, x in enumerate(code) if x.head in ("ATOM", "ATOMG")), 0)
         return {
-            "begin": summary([x for b in begin for x in self._run(b)]),
+            "ahead": summary(begin[:wait]),
+            "begin": summary(begin[wait:]),
             "report": summary(code[:ticket]),
             "rest": summary(code[ticket:]),
         }

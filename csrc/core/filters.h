@@ -20,7 +20,7 @@ struct Filters {
   // A subnormal temperature is one of 0: its inverse would overflow.
   SPECDEC_HD bool greedy() const { return temperature >= 0 && temperature < FLT_MIN; }
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
-  SPECDEC_HD bool any(int64_t V) const { return !greedy() && (min_p > 0 || top_p < 1 || top_k_on(V)); }
+  SPECDEC_HD bool any(int64_t V) const { return (min_p > 0 || top_p < 1 || top_k_on(V)) && !greedy(); }
   SPECDEC_HD bool filter() const { return min_p > 0 || top_p < 1 || top_k > 0; }  // of some row, at some V
   SPECDEC_HD bool temperature_in_range() const { return temperature >= 0 && temperature <= FLT_MAX; }
   SPECDEC_HD bool top_p_in_range() const { return top_p > 0 && top_p <= 1; }

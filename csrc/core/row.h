@@ -108,17 +108,26 @@ struct Dist {
 
   SPECDEC_HD bool valid() const { return kind != Kind::kLogits || stats.log_norm == stats.log_norm; }
 
-  SPECDEC_HD double log_prob(int64_t v) const {
+  // entry() is asked for the row's entry v where there is one that counts.
+  template <class Entry>
+  SPECDEC_HD double log_prob(int64_t v, const Entry& entry) const {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
     if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
-    const float z = load_scalar(row, v);
+    const float z = entry();
     if (kind == Kind::kProbs) return log(double(clean_prob(z)));
     return stats.log_prob(z);
   }
+  template <class Entry>
+  SPECDEC_HD double prob(int64_t v, const Entry& entry) const {
+    if (kind == Kind::kProbs) return v < row.V ? double(clean_prob(entry())) : 0.0;
+    return exp(log_prob(v, entry));
+  }
 
+  SPECDEC_HD double log_prob(int64_t v) const {
+    return log_prob(v, [&] { return load_scalar(row, v); });
+  }
   SPECDEC_HD double prob(int64_t v) const {
-    if (kind == Kind::kProbs) return v < row.V ? double(clean_prob(load_scalar(row, v))) : 0.0;
-    return exp(log_prob(v));
+    return prob(v, [&] { return load_scalar(row, v); });
   }
 };
 

@@ -146,6 +146,33 @@ def test_same_bits_by_every_way():
     assert all(other == answers[0][: len(other)] for other in answers)
 
 
+def beginnings():
+    """(major, path): what each launch of a chain is, and which of them begin beside the one before"""
+    import specdec_kernels as sk
+    from tools.cuda_on_cpu.build import load
+
+    module, found, answers = load("fast"), {}, []
+    args = exact_chains()[0].arguments
+    for major in (9, 8):
+        for path in ("", "streaming"):
+            with device(module, path, major=major):
+                answers.append(bits(sk.verify_chain(**args)))
+                found[major, path] = [kernel.split("<")[0] for kernel, _ in module.launches()], module.began_early()
+    return found, answers
+
+
+def test_the_second_launch_of_a_chain_begins_beside_the_first():
+    found, answers = backends.there("cuda-on-cpu", beginnings)
+    small, streaming = ["scan_positions", "verify_positions"], ["judge_rows", "finish_requests"]
+    assert found == {
+        (9, ""): (small, small[1:]),
+        (9, "streaming"): (streaming, streaming[1:]),
+        (8, ""): (small, []),
+        (8, "streaming"): (streaming, []),
+    }
+    assert all(other == answers[0] for other in answers)
+
+
 def errors():
     from tools.cuda_on_cpu.build import load
 

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.slow
 DEFECTS = (
     "none no_barrier divergent_barrier early_exit divergent_shuffle two_ways half_mask deadlock unaligned "
     "unaligned_plain no_fence no_atomic through_l1 read_only order uninitialised out_of_bounds overflow float_to_int "
-    "no_first_sync no_cluster_sync one_leaves after_the_last_sync static_shared no_such_rank"
+    "no_first_sync no_cluster_sync one_leaves after_the_last_sync static_shared no_such_rank stop_seen_by_some "
+    "copy_not_waited_for copy_waited_for_short copy_not_committed copy_without_barrier copy_over_readers "
+    "copy_unaligned copy_to_memory copy_source_written copy_left "
+    "no_wait read_before_wait write_before_wait wait_of_one read_only_of_the_first"
 ).split()
 N = 5000  # not a multiple of 256
 
@@ -42,6 +45,14 @@ def sample(module, kernel, x, out, blocks=1, defect="none", n=N):
 
 def normals(*shape):
     return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def aligned(rows, n):
+    """Normals at a multiple of 16 bytes"""
+    room = np.empty(rows * n + 4, np.float32)
+    x = room[(-room.ctypes.data % 16) // 4 :][: rows * n].reshape(rows, n)
+    x[:] = normals(rows, n)
+    return x
 
 
 def log_sum_exp(module, defect="none", rows=3):
@@ -68,8 +79,20 @@ def cluster_sum(module, defect="none"):
     return np.allclose(out, x.astype(np.float64).sum(), rtol=1e-5)
 
 
+def staged_sum(module, defect="none"):
+    x = aligned(3, N)
+    out = sample(module, "staged_sum", x, np.zeros(3, np.float32), 3, defect)
+    return np.allclose(out, x.astype(np.float64).sum(1), rtol=1e-4, atol=1e-3)
+
+
+def two_launches(module, defect="none"):
+    x = normals(3, N)
+    out = sample(module, "two_launches", x, np.zeros(3, np.float32), 3, defect)
+    return np.allclose(out, x[:, 1:].astype(np.float64).sum(1), rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("schedule, blocks", list(product(SCHEDULES, BLOCK_ORDERS)), ids=str)
-@pytest.mark.parametrize("kernel", [log_sum_exp, scan, grid_sum, cluster_sum])
+@pytest.mark.parametrize("kernel", [log_sum_exp, scan, grid_sum, cluster_sum, staged_sum, two_launches])
 def test_right_under_every_schedule(module, kernel, schedule, blocks):
     with order(module, schedule, blocks):
         assert kernel(module)
@@ -94,6 +117,7 @@ def test_schedules_differ(module):
     assert taken[("interleaved", 1), up][:64:32] == [0, 1]
 
 
+COPY, AT = r"that thread \d+", r"cp.async \(sample_copies.cu:\d+\)"
 CAUGHT = {
     "no_barrier": (log_sum_exp, "uninitialised|race: .* shared memory"),
     "uninitialised": (log_sum_exp, "thread 3: uninitialised: it reads shared memory"),
@@ -122,6 +146,25 @@ CAUGHT = {
     "after_the_last_sync": (cluster_sum, "race: |writes shared memory of a block .* that has exited"),
     "static_shared": (cluster_sum, "by what is not dynamic shared memory"),
     "no_such_rank": (cluster_sum, "asks for block 4 of a cluster of 4"),
+    "stop_seen_by_some": (
+        cluster_sum,
+        "3 of 4 blocks of a cluster wait for the others, which have exited|of its cluster that has exited|"
+        "1 of 4 blocks of a cluster wait",
+    ),
+    "copy_not_waited_for": (staged_sum, rf"touches the destination of a copy {COPY} has not waited for: {AT}"),
+    "copy_waited_for_short": (staged_sum, rf"touches the destination of a copy {COPY} has not waited for: {AT}"),
+    "copy_not_committed": (staged_sum, rf"touches the destination of a copy {COPY} has not committed: {AT}"),
+    "copy_without_barrier": (staged_sum, r"destination of a copy|race: it reads shared|uninitialised: it reads"),
+    "copy_over_readers": (staged_sum, r"race: it writes shared memory .* read|destination of a copy"),
+    "copy_unaligned": (staged_sum, "misaligned: cp.async from memory of 16 bytes"),
+    "copy_to_memory": (staged_sum, rf"{AT} to what is no shared memory of its block"),
+    "copy_source_written": (staged_sum, rf"writes to the source of a copy {COPY} has not waited for: {AT}"),
+    "copy_left": (staged_sum, rf"exits with a copy {COPY} has not committed: {AT}"),
+    "no_wait": (two_launches, "race: it reads memory that the launch before wrote, and has not waited"),
+    "read_before_wait": (two_launches, "race: it reads memory that the launch before wrote, and has not waited"),
+    "write_before_wait": (two_launches, "race: it writes memory and has not waited for the launch before"),
+    "wait_of_one": (two_launches, "race: it reads memory that the launch before wrote, and has not waited"),
+    "read_only_of_the_first": (two_launches, "race: __ldg reads .* or the one that it runs beside"),
 }
 
 
@@ -141,8 +184,9 @@ def test_every_defect_is_listed():
 
 
 SHOWN_FAST = (
-    "divergent_barrier early_exit divergent_shuffle half_mask deadlock unaligned no_barrier uninitialised order".split()
-)
+    "divergent_barrier early_exit divergent_shuffle half_mask deadlock unaligned no_barrier uninitialised order "
+    "one_leaves stop_seen_by_some copy_not_waited_for copy_not_committed copy_left no_wait wait_of_one"
+).split()
 
 
 @pytest.mark.parametrize("defect", SHOWN_FAST)

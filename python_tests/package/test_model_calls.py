@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from support.paths import ROOT
 
 pytest.importorskip("typer")
 from typer.testing import CliRunner  # noqa: E402
@@ -39,7 +40,7 @@ def simulate(n, steps, slots=1):
         for step in steps:  # noqa: UP028 (a list is sent no times)
             yield step
 
-    return queues.simulate(C, n, make, slots)
+    return queues.simulate(C, n, make, slots).us
 
 
 def test_latencies_of_one_block_add_up():
@@ -67,6 +68,24 @@ def test_blocks_beyond_the_slots_wait_for_one():
     two = simulate(133, [queues.Wait(5000)])
     assert two == pytest.approx(us(min(began(132)) + 2 * 5000 + C["start"]))
     assert simulate(0, [queues.Wait(1)]) == 0
+
+
+def test_a_launch_begins_beside_the_one_before():
+    """What its blocks do before they wait is hidden, but for those that find no room, and as far as the first launch
+    lasts."""
+    s = lambda ahead: Setting("H200", replace(Costs(), tails={"verify ahead": Tail(1, (ahead,) * 3)}))
+    second = lambda ahead, first, B=1: calls._last_launch(
+        s(ahead), [0] * B, B, G, V, 2, "verify", queues.Run(first, 0.0)
+    )
+    nothing = second(0, 50.0)
+    assert second(1e4, 50.0) == nothing == pytest.approx(second(0, 1e3))
+    assert second(1e4, 0.0) == pytest.approx(nothing - C["early_us"] + C["gap_us"] + us(1e4))
+    assert second(1e5, 1e3, 256) > second(0, 1e3, 256) + us(1e5)
+
+
+def test_few_positions_are_as_many_as_the_kernels_have_it():
+    text = (ROOT / "csrc/ops/verify_chain/small_batch.cuh").read_text()
+    assert int(re.search(r"kFewPositions = (\d+);", text)[1]) == calls.FEW_POSITIONS
 
 
 @pytest.mark.parametrize("gpu", GPUS)

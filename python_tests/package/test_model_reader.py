@@ -178,6 +178,14 @@ def test_a_tail_is_its_longest_path():
     assert tail["rest"]["instr"] == 11 and tail["rest"]["clocks"] == sorted(tail["rest"]["clocks"])
 
 
+def test_what_runs_before_the_wait_for_the_launch_before_is_ahead():
+    before = kernel()["loops"][0]["tails"]
+    assert before["ahead"]["instr"] == 0
+    after = kernel(SCAN.replace("LDC", "ACQBULK\nLDC", 1))["loops"][0]["tails"]
+    assert (after["ahead"]["instr"], after["begin"]["instr"]) == (2, before["begin"]["instr"] - 1)
+    assert after["rest"] == before["rest"]
+
+
 def test_a_tail_walks_through_a_loop_once():
     body = "again:\nMUFU.LG2 R14, R12\nFADD R12, R14, R14\nISETP.NE.AND P4, PT, R12, RZ, PT\n"
     bottom = SCAN.replace("end:\n", f"end:\n{body}@P4 BRA again\n")

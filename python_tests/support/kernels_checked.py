@@ -95,6 +95,27 @@ def verify_tree_cases(csrc, ops):
     return []
 
 
+def kseq_rho_cases(csrc, ops):
+    """As row_stats_cases, a pair in a cluster of four blocks."""
+    import specdec_kernels as sk
+
+    module = load("checked", csrc, ops)
+    generator = torch.Generator().manual_seed(9)
+    p, q = torch.randn(2, 1, 9 * 1024 - 3, generator=generator).softmax(-1).unbind()
+    want = sk.reference.kseq_rho(p, q, 4, kind="probs")
+    for turns in zip(SCHEDULES, 2 * BLOCK_ORDERS):
+        module.reset()
+        try:
+            with order(module, *turns):
+                got = sk.kseq_rho(p, q, 4, kind="probs")
+        except RuntimeError as error:
+            return [str(error)]
+        assert module.launches() == [("search", 4)]
+        if not torch.allclose(got[0].double(), want[0].double(), rtol=1e-3):
+            return ["wrong"]
+    return []
+
+
 def turns(module, blocks):
     """Which turn each thread of the launch takes."""
     out, counter = torch.zeros(blocks * 256, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
@@ -106,7 +127,12 @@ def turns_of_environment():
     return turns(load("fast", ops=()), 4)
 
 
-CASES = {"row_stats": row_stats_cases, "verify_chain": verify_chain_cases, "verify_tree": verify_tree_cases}
+CASES = {
+    "row_stats": row_stats_cases,
+    "kseq_rho": kseq_rho_cases,
+    "verify_chain": verify_chain_cases,
+    "verify_tree": verify_tree_cases,
+}
 
 
 def row_stats_bytes(N, V):

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include "async_copy.h"
 #include "memory.h"
 
 #if defined(__x86_64__) && !defined(SPECDEC_UCONTEXT)
@@ -35,12 +36,12 @@ namespace cuda_on_cpu {
 
 Block* block = nullptr;
 
-namespace {
-
-std::string at(const char* op, const Site& site) {
+std::string place(const char* op, const Site& site) {
   const std::string file = site.file_name();
   return std::string(op) + " (" + file.substr(file.rfind('/') + 1) + ":" + std::to_string(site.line()) + ")";
 }
+
+namespace {
 
 bool same(const Site& a, const Site& b) {
   return a.line() == b.line() && a.column() == b.column() &&
@@ -58,13 +59,14 @@ Block::Block() : threads_(new Thread[kMaxThreads]) {
 
 Block::~Block() { munmap(stacks_, kStack * kMaxThreads); }
 
-void Block::begin(int64_t index, int threads, void (*body)(void*), void* kernel) {
+void Block::begin(int64_t index, int threads, After after, void (*body)(void*), void* kernel) {
   index_ = index, count_ = threads;
   body_ = body, kernel_ = kernel;
   arrived_ = exited_ = cluster_arrived_ = met = 0, failed = false;
   for (Warp& w : warps_) w.arrived = w.exited = 0;
   for (int t = 0; t < threads; ++t) {
     threads_[t].state = State::ready;
+    threads_[t].waited = after == After::the_end;
     threads_[t].depth = 0;
     start_fiber(threads_[t].fiber, stacks_ + t * kStack, kStack, &Block::entry);
   }
@@ -127,13 +129,15 @@ void Block::exit() {
   Warp& w = warps_[here.thread.x / 32];
   if (cluster_arrived_)
     fail("exits while thread " + std::to_string(cluster_first_) + " waits at " +
-         at(threads_[cluster_first_].op, threads_[cluster_first_].site));
+         place(threads_[cluster_first_].op, threads_[cluster_first_].site));
   if (arrived_)
     fail("exits while thread " + std::to_string(first_) + " waits at " +
-         at(threads_[first_].op, threads_[first_].site));
+         place(threads_[first_].op, threads_[first_].site));
   if (w.arrived)
     fail("exits while thread " + std::to_string(w.first) + " waits at " +
-         at(threads_[w.first].op, threads_[w.first].site));
+         place(threads_[w.first].op, threads_[w.first].site));
+  check_thread_left_no_copy();
+  if (!running().waited) fail("exits and has not waited for the launch before");
   ++w.exited, ++exited_;
   running().state = State::exited;
   leave();
@@ -143,15 +147,15 @@ void Block::exit() {
 void Block::check_same(int first, const char* op, const Site& site) {
   const Thread& a = threads_[first];
   if (a.op == op && same(a.site, site) && a.way() == running().way()) return;
-  fail("divergent: it is at " + at(op, site) + ", thread " + std::to_string(first) + " at " + at(a.op, a.site) +
+  fail("divergent: it is at " + place(op, site) + ", thread " + std::to_string(first) + " at " + place(a.op, a.site) +
        (same(a.site, site) ? ", called from elsewhere" : ""));
 }
 
 const uint64_t* Block::meet_warp(const char* op, unsigned mask, uint64_t value, const Site& site) {
   const int t = int(here.thread.x);
   Warp& w = warps_[t / 32];
-  if (mask != ~0u) fail("divergent: " + at(op, site) + " with a mask that is not full: " + std::to_string(mask));
-  if (w.exited) fail("divergent: it is at " + at(op, site) + " when a lane of its warp has exited");
+  if (mask != ~0u) fail("divergent: " + place(op, site) + " with a mask that is not full: " + std::to_string(mask));
+  if (w.exited) fail("divergent: it is at " + place(op, site) + " when a lane of its warp has exited");
   if (w.arrived) check_same(w.first, op, site);
   uint64_t* values = w.values[w.turn & 1];
   values[t % 32] = value;
@@ -169,7 +173,7 @@ const uint64_t* Block::meet_warp(const char* op, unsigned mask, uint64_t value, 
 
 Votes Block::meet_block(const char* op, bool vote, const Site& site) {
   const int t = int(here.thread.x);
-  if (exited_) fail("divergent: it is at " + at(op, site) + " when a thread of its block has exited");
+  if (exited_) fail("divergent: it is at " + place(op, site) + " when a thread of its block has exited");
   Votes& votes = votes_[turn_ & 1];
   if (arrived_)
     check_same(first_, op, site);
@@ -189,7 +193,7 @@ Votes Block::meet_block(const char* op, bool vote, const Site& site) {
 }
 
 void Block::meet_cluster(const char* op, const Site& site) {
-  if (exited_) fail("divergent: it is at " + at(op, site) + " when a thread of its block has exited");
+  if (exited_) fail("divergent: it is at " + place(op, site) + " when a thread of its block has exited");
   if (cluster_arrived_)
     check_same(cluster_first_, op, site);
   else
@@ -213,7 +217,7 @@ std::string Block::deadlock() const {
         t && threads_[t - 1].op == a.op && threads_[t - 1].state == a.state && same(threads_[t - 1].site, a.site);
     if (as_before || ++shown > 4) continue;
     s += (s.empty() ? "deadlock: thread " : "; thread ") + std::to_string(t);
-    s += a.state == State::exited ? " has exited" : " waits at " + at(a.op, a.site);
+    s += a.state == State::exited ? " has exited" : " waits at " + place(a.op, a.site);
   }
   return s;
 }

@@ -15,6 +15,7 @@ enum class State : uint8_t { ready, waiting, exited };
 struct Thread {
   Fiber fiber;
   State state = State::ready;
+  bool waited = true;        // for the launch before
   const char* op = nullptr;  // where it waits
   Site site;
   // The calls that lead to where the thread is (checked flavour): a helper that meets, called from two branches, is two
@@ -40,7 +41,7 @@ class Block {
   ~Block();
 
   // begin(), then resume() until it no longer says that all threads wait for the rest of the cluster.
-  void begin(int64_t index, int threads, void (*body)(void*), void* kernel);
+  void begin(int64_t index, int threads, After after, void (*body)(void*), void* kernel);
   bool resume();
   void release();  // the cluster has met
   const uint64_t* meet_warp(const char* op, unsigned mask, uint64_t value, const Site& site);
@@ -76,6 +77,9 @@ class Block {
   void (*body_)(void*) = nullptr;
   void* kernel_ = nullptr;
 };
+
+// "__syncthreads (sample.cu:66)"
+std::string place(const char* op, const Site& site);
 
 extern Block* block;  // of the launch that runs, or null
 

@@ -27,7 +27,7 @@ KERNEL_FLAGS = {
 }
 HARNESS_FLAGS = {"fast": "-O2 -DNDEBUG", "checked": "-O2 -DNDEBUG -DSPECDEC_CHECKED"}
 # Of the harness, what is not one for both flavours; the rest is compiled once.
-APART = {"fast": {"memory"}, "checked": {"memory", "hooks", "race"}}
+APART = {"fast": {"memory", "async_copy"}, "checked": {"memory", "async_copy", "hooks", "race"}}
 # Calls of these are not instrumented: those of the .cu files go to hooks.cpp.
 COPIES = " ".join(f"--redefine-sym {f}=specdec_{f}" for f in ("memcpy", "memmove", "memset"))
 # Half of what a small .cu file takes is reading these: once for all of a flavour.
@@ -98,7 +98,7 @@ def ninja_file(flavour, kernels, common, harness=None, made=None):
     objects = [
         shared.pop("shared_begin"),  # the kernels' shared variables lie between the two markers
         *[compiled("kernel", p, made) for p in kernels],
-        compiled("kernel", HERE / "sample.cu", harness),
+        *[compiled("kernel", p, harness) for p in sorted(HERE.glob("sample*.cu"))],
         shared.pop("shared_end"),
         *[compiled("harness", HERE / f"{stem}.cpp", harness) for stem in sorted(APART[flavour])],
         *shared.values(),

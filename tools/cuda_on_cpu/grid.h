@@ -14,6 +14,8 @@ namespace cuda_on_cpu {
 
 using Site = std::source_location;
 
+constexpr int kLargestCluster = 16;  // blocks
+
 struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
@@ -34,24 +36,29 @@ std::vector<Instance*>& instances();
 template <class Name, class Kernel>
 inline Instance compiled{Name{}(), typeid(Kernel).name()};
 
+// Whether a launch waits for the one before, or begins while that still runs: its threads then wait for it.
+enum class After : bool { the_end, the_beginning };
+
 // Runs `body(kernel)` for every thread of every block, on this OS thread; one launch at a time in the process.
-void launch(Instance& instance, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel);
+void launch(Instance& instance, int64_t blocks, int64_t threads, After after, void (*body)(void*), void* kernel);
 
 // `Name` is a lambda that returns the kernel's name, so that an instance is known by types alone, before any launch.
 template <class Name, class Kernel>
-void launch(Name, int64_t blocks, int64_t threads, Kernel kernel) {
-  launch(compiled<Name, Kernel>, blocks, threads, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
+void launch(Name, int64_t blocks, int64_t threads, Kernel kernel, After after = After::the_end) {
+  launch(compiled<Name, Kernel>, blocks, threads, after, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
 }
 
 // The same of clusters: `size` blocks run at once, each with `shared` bytes of dynamic shared memory that the others
 // see.
-void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared,
+void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared, After after,
                      void (*body)(void*), void* kernel);
 
 template <class Name, class Kernel>
-void launch_clusters(Name, int64_t clusters, int size, int64_t threads, size_t shared, Kernel kernel) {
+void launch_clusters(Name, int64_t clusters, int size, int64_t threads, size_t shared, Kernel kernel,
+                     After after = After::the_end) {
   launch_clusters(
-      compiled<Name, Kernel>, clusters, size, threads, shared, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
+      compiled<Name, Kernel>, clusters, size, threads, shared, after, [](void* k) { (*static_cast<Kernel*>(k))(); },
+      &kernel);
 }
 
 // All lanes of the warp hand in a value at the same call; each gets all 32.
@@ -70,6 +77,9 @@ int cluster_size();
 char* dynamic_shared();
 // What lies at the same place in the dynamic shared memory of another block of the cluster
 void* of_rank(void* shared, int rank);
+
+// For the launch before, by each thread of one that begins with it
+void wait_for_launch();
 
 void fence();
 unsigned lane();
@@ -94,6 +104,7 @@ void set_block_order(const std::string& name, uint64_t seed);
 struct Launch {
   std::string kernel;
   int64_t blocks = 0;
+  After after = After::the_end;
 };
 std::vector<Launch> launches();
 void forget_launches();

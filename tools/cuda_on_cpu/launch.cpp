@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "async_copy.h"
 #include "block.h"
 #include "memory.h"
 
@@ -76,11 +77,12 @@ void check_grid(const std::string& name, int64_t blocks, int64_t threads) {
                              std::to_string(threads));
 }
 
-void begin_launch(Instance& instance, int64_t blocks, int64_t threads) {
-  history.push_back({instance.name, blocks});
+void begin_launch(Instance& instance, int64_t blocks, int64_t threads, After after) {
+  history.push_back({instance.name, blocks, after});
   ++instance.launches;
   here.blocks = {unsigned(blocks), 1, 1}, here.threads = {unsigned(threads), 1, 1}, here.thread = {}, here.block = {};
-  memory_begin_launch();
+  memory_begin_launch(after);
+  forget_copies();
 }
 
 [[noreturn]] void end(const std::string& name, int64_t index, const std::string& error) {
@@ -117,13 +119,13 @@ void forget_launches() {
   history.clear();
 }
 
-void launch(Instance& instance, int64_t blocks, int64_t threads, void (*body)(void*), void* kernel) {
+void launch(Instance& instance, int64_t blocks, int64_t threads, After after, void (*body)(void*), void* kernel) {
   const std::lock_guard lock(mutex);
   check_grid(instance.name, blocks, threads);
   const Running running;
-  begin_launch(instance, blocks, threads);
+  begin_launch(instance, blocks, threads, after);
   for (const int64_t index : block_order.round(blocks)) {
-    block->begin(index, int(threads), body, kernel);
+    block->begin(index, int(threads), after, body, kernel);
     memory_begin_block();
     if (block->resume()) end(instance.name, index, "it waits for a cluster, and is in none");
     if (block->failed) end(instance.name, index, block->error);
@@ -131,20 +133,20 @@ void launch(Instance& instance, int64_t blocks, int64_t threads, void (*body)(vo
 }
 
 // The blocks of a cluster take turns, in any order: each runs until all its threads wait for the others.
-void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared,
+void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared, After after,
                      void (*body)(void*), void* kernel) {
   const std::lock_guard lock(mutex);
   check_grid(instance.name, clusters * size, threads);
-  if (size < 1 || size > 16 || shared > size_t(device.shared))
+  if (size < 1 || size > kLargestCluster || shared > size_t(device.shared))
     throw std::runtime_error("cuda_on_cpu: " + instance.name + ": no clusters of " + std::to_string(size) +
                              " blocks with " + std::to_string(shared) + " bytes");
   const Running running;
-  begin_launch(instance, clusters * size, threads);
+  begin_launch(instance, clusters * size, threads, after);
   cluster = size;
   for (const int64_t number : block_order.round(clusters)) {
     memory_begin_cluster(size, shared);
     for (int r = 0; r < size; ++r) {
-      block_of(r).begin(number * size + r, int(threads), body, kernel);
+      block_of(r).begin(number * size + r, int(threads), after, body, kernel);
       block_of(r).rank = r;
     }
     for (int waiting = size; waiting;) {
@@ -187,6 +189,7 @@ void* of_rank(void* shared, int rank) {
   return memory_dynamic(rank) + offset;
 }
 
+void wait_for_launch() { block->running().waited = true; }
 void fence() { memory_fence(); }
 unsigned lane() { return here.thread.x % 32; }
 

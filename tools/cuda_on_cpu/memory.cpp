@@ -2,6 +2,7 @@
 // Every access of a kernel passes here in the checked flavour; in the fast one only shared memory is poisoned.
 #include "memory.h"
 
+#include "async_copy.h"
 #include "block.h"
 #if defined(SPECDEC_CHECKED)
 #include "race.h"
@@ -66,6 +67,15 @@ char* memory_dynamic(int rank) {
 }
 size_t memory_dynamic_bytes() { return dynamic_bytes; }
 
+bool memory_is_variable(const void* p) {
+  return size_t(static_cast<const char*>(p) - specdec_shared_begin) < variables_size();
+}
+bool memory_is_shared(const void* p) {
+  const size_t rank = size_t(block->rank);
+  return memory_is_variable(p) ||
+         (rank < ranks.size() && size_t(static_cast<const char*>(p) - memory_dynamic(block->rank)) < dynamic_bytes);
+}
+
 void memory_begin_block() {
   std::memset(specdec_shared_begin, 0xCD, variables_size());
 #if defined(SPECDEC_CHECKED)
@@ -75,7 +85,13 @@ void memory_begin_block() {
 
 #if defined(SPECDEC_CHECKED)
 
-void memory_begin_launch() { races.begin_launch(specdec_shared_begin, specdec_shared_end); }
+// While an access is looked at: the words of an error are put together by functions that kernels' files may have made.
+static bool looking = false;
+
+void memory_begin_launch(After after) {
+  looking = false;  // an error ended the launch before
+  races.begin_launch(specdec_shared_begin, specdec_shared_end, after);
+}
 void memory_warp_met(int warp) { races.warp_met(warp); }
 void memory_block_met() { races.block_met(); }
 void memory_fence() { races.fence(here.thread.x); }
@@ -83,15 +99,18 @@ void set_race_check(bool on) { races.on = on; }
 bool memory_checked() { return true; }
 
 void note(const void* address, size_t bytes, Access access) {
-  if (!in_kernel() || block->owns(address)) return;
+  if (looking || !in_kernel() || block->owns(address)) return;
   if (size_t(static_cast<const char*>(address) - reinterpret_cast<const char*>(&here)) < sizeof here) return;
+  looking = true;
+  check_copies(address, bytes, access);
   watches.note(address, bytes, access);
   races.note(address, bytes, access);
+  looking = false;
 }
 
 #else
 
-void memory_begin_launch() {}
+void memory_begin_launch(After) {}
 void memory_warp_met(int) {}
 void memory_block_met() {}
 void memory_fence() {}

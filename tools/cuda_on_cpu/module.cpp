@@ -45,6 +45,12 @@ PYBIND11_MODULE(SPECDEC_MODULE, m) {
     for (const auto& l : cuda_on_cpu::launches()) all.append(py::make_tuple(l.kernel, l.blocks));
     return all;
   });
+  m.def("began_early", [] {
+    py::list all;
+    for (const auto& l : cuda_on_cpu::launches())
+      if (l.after == cuda_on_cpu::After::the_beginning) all.append(l.kernel);
+    return all;
+  });
   m.def("instances", [] {
     py::dict all;
     for (const auto* i : cuda_on_cpu::instances()) all[i->name.c_str()] = i->launches;

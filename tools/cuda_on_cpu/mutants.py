@@ -39,6 +39,7 @@ class Mutant(NamedTuple):
 BLOCK, GROUPS, VERIFY = "cuda/thread_block.cuh", "cuda/groups.cuh", "ops/verify_chain/verify_chain_cuda.cu"
 SCAN, SMALL = "cuda/warp_scan.cuh", "ops/verify_chain/small_batch.cuh"
 HISTOGRAM = "cuda/logit_histogram.cuh"
+PAIR, SEARCH = "cuda/pair_search.cuh", "ops/kseq_rho/kseq_rho_cuda.cu"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
 MUTANTS = {
@@ -126,6 +127,60 @@ MUTANTS = {
     ),
     "small batch: the stop of the first position": Mutant(
         SMALL, "tests[i].get(), plain", "tests[0].get(), plain", "wrong", "verify_chain", True
+    ),
+    "the launch before not waited for": Mutant(
+        SMALL,
+        "    wait_for_launch();\n    if (at.beyond) return;",
+        "    if (at.beyond) return;",
+        "has not waited",
+        "verify_chain",
+    ),
+    "the launch before waited for behind the first look at what it left": Mutant(
+        SMALL,
+        "    wait_for_launch();\n    if (at.beyond) return;",
+        "    if (at.makes_p && s.target.table.max[0] > 0) at.token = -1;\n    wait_for_launch();\n"
+        "    if (at.beyond) return;",
+        "race: it reads memory that the launch before wrote",
+        "verify_chain",
+        True,
+    ),
+    "a write before the launch before is waited for": Mutant(
+        SMALL,
+        "  const int64_t start = a.start(b);\n  test_positions(",
+        "  const int64_t start = a.start(b);\n  if (leads && threadIdx.x == 0) a.status[b] = 0;\n  test_positions(",
+        "race: it writes memory and has not waited",
+        "verify_chain",
+        True,
+    ),
+    "a stop read before the launch before is waited for": Mutant(
+        VERIFY,
+        "  wait_for_launch();\n",
+        "  if (s.stop[b] < 0) return;\n  wait_for_launch();\n",
+        "race: it reads memory that the launch before wrote",
+        "verify_chain",
+        True,
+    ),
+    "a cluster's barrier removed": Mutant(
+        PAIR,
+        "*of_rank(&sum, other) = sum;\n    }\n  }\n  cluster_sync();",
+        "*of_rank(&sum, other) = sum;\n    }\n  }",
+        "race|uninitialised|has exited",
+        "kseq_rho",
+    ),
+    "a block that skips its cluster's barrier": Mutant(
+        PAIR,
+        "if (size == 1) return;",
+        "if (size == 1 || rank == 1) return;",
+        "divergent|race|uninitialised|exited",
+        "kseq_rho",
+    ),
+    "a write to a block that has ended": Mutant(
+        SEARCH,
+        "  if (cluster_rank() == 0 && threadIdx.x == 0) s.a.write(n, found);",
+        "  if (cluster_rank() == 0 && threadIdx.x == 0) s.a.write(n, found);\n"
+        "  if (cluster_size() > 1) *of_rank(shared + threadIdx.x, cluster_rank() ^ 1) = 0;",
+        "race|has exited",
+        "kseq_rho",
     ),
     "rejection read before it is written": Mutant(
         WALK,

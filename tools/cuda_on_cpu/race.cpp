@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "race.h"
 
+#include "block.h"
+#include "memory.h"
+
 namespace cuda_on_cpu {
 
 Races races;
@@ -20,14 +23,15 @@ bool Release::covers_write(const Mark& m) const {
          (m.thread / 32 == thread / 32 && m.time < fence_warp) || (fences && m.time < (*fences)[m.thread]);
 }
 
-void Races::begin_launch(const char* shared_begin, const char* shared_end) {
+void Races::begin_launch(const char* shared_begin, const char* shared_end, After after) {
   shared_begin_ = reinterpret_cast<uintptr_t>(shared_begin), shared_end_ = reinterpret_cast<uintptr_t>(shared_end);
-  if (pages_.size() > 4096 || last_ >= (1u << 23)) {
+  if ((pages_.size() > 4096 && after == After::the_end) || last_ >= (1u << 23)) {
     pages_.clear();
     last_cells_ = nullptr;
-    last_ = 0;
+    last_ = 0, overlaps_ = 1;
   }
   launch_ = last_ + 1;
+  if (after == After::the_end) overlaps_ = launch_;
   released_.clear();
   dynamic_.clear(), met_.clear(), rank_ = 0;
 }
@@ -147,6 +151,10 @@ const char* Races::disorder_between(const Mark& old, bool old_reads, uintptr_t a
 void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Access access) {
   const unsigned thread = here.thread.x;
   const bool shared = address >= shared_begin_ && address < shared_end_;
+  if (old.block < launch_) {
+    if (shared) return;
+    fail(std::string("race: it ") + verb(access) + " memory that the launch before wrote, and has not waited for it");
+  }
   const char* why = nullptr;
   if (old.block == block_) {
     if (ordered_within(old, thread)) return;
@@ -187,11 +195,16 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
   now.block = block_, now.thread = thread, now.time = time_, now.atomic = access == Access::atomic;
   Cell* c = nullptr;
   if (!dynamic_.empty()) check_dynamic(begin, bytes, access);
+  const bool waited = block->running().waited;
+  oldest_ = waited ? launch_ : overlaps_;
+  if (!waited && is_write(access) && !memory_is_shared(pointer))
+    fail(std::string("race: it ") + verb(access) + " memory and has not waited for the launch before");
   const uintptr_t of_rank = shared ? uintptr_t(rank_) << 48 : 0;  // blocks of a cluster have a variable each
   for (uintptr_t address = begin; address < begin + bytes; ++address, ++c) {
     if (!c || address % kPage == 0) c = cell(address + of_rank);
-    if (access == Access::read_only && c->write.block >= launch_)
-      fail("race: __ldg reads memory that this launch wrote");
+    if (access == Access::read_only && c->write.block >= overlaps_)
+      fail(std::string("race: __ldg reads memory that this launch wrote") +
+           (c->write.block < launch_ ? ", or the one that it runs beside" : ""));
     check(c->write, false, address, access);
     if (shared && access != Access::write && c->write.block != block_)
       fail(std::string("uninitialised: it ") + verb(access) + " shared memory that no thread of the block wrote");

@@ -56,7 +56,7 @@ class Races : private BlockClock {
  public:
   bool on = true;
 
-  void begin_launch(const char* shared_begin, const char* shared_end);
+  void begin_launch(const char* shared_begin, const char* shared_end, After after);
   void begin_block();
   void begin_cluster(int size);
   void add_dynamic(const char* begin, size_t bytes);  // of the next rank
@@ -71,7 +71,7 @@ class Races : private BlockClock {
  private:
   Cell* cell(uintptr_t address);
   void check(const Mark& old, bool old_reads, uintptr_t address, Access access) {
-    if (old.block >= launch_ && !(old.atomic && access == Access::atomic))
+    if (old.block >= oldest_ && !(old.atomic && access == Access::atomic))
       check_recent(old, old_reads, address, access);
   }
   void check_recent(const Mark& old, bool old_reads, uintptr_t address, Access access);
@@ -84,6 +84,8 @@ class Races : private BlockClock {
 
   static constexpr unsigned kPage = 1024;
   unsigned last_ = 0, launch_ = 1;  // the number of the last block that began, and that of the launch's first
+  unsigned overlaps_ = 1;           // of the first launch that the launch may run beside
+  unsigned oldest_ = 1;             // of those that the thread must beware of
   struct Dynamic {
     uintptr_t begin;
     size_t bytes;

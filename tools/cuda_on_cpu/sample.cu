@@ -1,46 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small kernels in the three patterns that ours are made of, each with its defects: what the harness must tell apart.
-#include <cuda_runtime.h>
-
+// Small kernels in the patterns that ours are made of, each with its defects: what the harness must tell apart.
 #include <stdexcept>
-#include <string>
+
+#include "sample.h"
+
+using namespace sample;
 
 namespace {
-
-constexpr int kThreads = 256;
-
-__device__ float warp_sum(float x) {
-  for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
-  return x;
-}
-
-enum class Defect {
-  none,
-  no_barrier,
-  divergent_barrier,
-  early_exit,
-  divergent_shuffle,
-  two_ways,
-  half_mask,
-  deadlock,
-  unaligned,
-  unaligned_plain,
-  no_fence,
-  no_atomic,
-  through_l1,
-  read_only,
-  order,
-  uninitialised,
-  out_of_bounds,
-  overflow,
-  float_to_int,
-  no_first_sync,
-  no_cluster_sync,
-  one_leaves,
-  after_the_last_sync,
-  static_shared,
-  no_such_rank
-};
 
 // out[b] = ln sum exp x[b], one block for each row.
 __global__ void log_sum_exp(const float* x, int n, float* out, Defect defect) {
@@ -123,34 +89,6 @@ __global__ void grid_sum(const float* x, int n, float* parts, unsigned* counter,
   }
 }
 
-// Sum by a cluster: each block leaves its part in the shared memory of all, and all know the total.
-__global__ void cluster_sum(const float* x, int n, float* out, Defect defect) {
-  __shared__ float warps[kThreads / 32];
-  auto* parts = reinterpret_cast<float*>(cuda_on_cpu::dynamic_shared());  // [size]
-  const auto sync = [] { cuda_on_cpu::meet_cluster("cluster_sync", cuda_on_cpu::Site::current()); };
-  const int rank = cuda_on_cpu::cluster_rank(), size = cuda_on_cpu::cluster_size(), t = int(threadIdx.x);
-  const auto put = [&](float value, int to) {
-    void* mine = defect == Defect::static_shared ? warps : parts + rank;
-    *static_cast<float*>(cuda_on_cpu::of_rank(mine, defect == Defect::no_such_rank ? size : to)) = value;
-  };
-  if (defect != Defect::no_first_sync) sync();
-  float sum = 0;
-  for (int i = rank * kThreads + t; i < n; i += size * kThreads) sum += x[i];
-  sum = warp_sum(sum);
-  if (t % 32 == 0) warps[t / 32] = sum;
-  __syncthreads();
-  if (t == 0) {
-    for (int w = 1; w < kThreads / 32; ++w) sum += warps[w];
-    for (int to = 0; to < size; ++to) put(sum, to);
-  }
-  if (defect == Defect::one_leaves && rank == 1) return;
-  if (defect != Defect::no_cluster_sync) sync();
-  if (t != 0) return;
-  for (int r = 0; r < size; ++r) sum = r ? sum + parts[r] : parts[0];
-  if (rank == 0) out[blockIdx.x / unsigned(size)] = sum;
-  if (defect == Defect::after_the_last_sync) put(sum, (rank + 1) % size);
-}
-
 // Which threads of a block run one after another: the schedule itself.
 __global__ void turns(unsigned* counter, int* out) {
   out[blockIdx.x * kThreads + threadIdx.x] = int(atomicAdd(counter, 1));
@@ -196,9 +134,11 @@ void run_sample(const std::string& kernel, int defect_index, int blocks, const v
     cuda_on_cpu::launch([] { return "grid_sum"; }, blocks, kThreads,
                         [=] { grid_sum(floats, n, parts, counter, static_cast<float*>(out), defect); });
   } else if (kernel == "cluster_sum") {
-    constexpr int kSize = 4;
-    cuda_on_cpu::launch_clusters([] { return "cluster_sum"; }, blocks, kSize, kThreads, kSize * sizeof(float),
-                                 [=] { cluster_sum(floats, n, static_cast<float*>(out), defect); });
+    run_cluster_sum({defect, blocks, in, n, out, scratch});
+  } else if (kernel == "staged_sum") {
+    run_staged_sum({defect, blocks, in, n, out, scratch});
+  } else if (kernel == "two_launches") {
+    run_two_launches({defect, blocks, in, n, out, scratch});
   } else if (kernel == "turns") {
     auto* counter = static_cast<unsigned*>(scratch);
     cuda_on_cpu::launch([] { return "turns"; }, blocks, kThreads, [=] { turns(counter, static_cast<int*>(out)); });

@@ -18,15 +18,16 @@ struct Ending {
 };
 
 // `plain`: where the sums of a law without filters were left
-SPECDEC_DEVICE void set_out(const Step& s, int64_t b, int64_t i, const DraftTest& test, float* plain, Ending& end) {
+SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, const DraftTest& test,
+                            float* plain, Ending& end) {
   const Side& target = s.a.target;
   const int64_t V = target.rows.V, chunks = chunk_count(V);
   end.b = b, end.i = i, end.test = test;
   end.part = int(blockIdx.x % s.residual_blocks);
   end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;
   if (!s.target.stats) return;
-  end.maxima = s.target.table.row(target.index(s.a.start(b), b, i), chunks).max;
-  end.summed = end.test.q.kind == Kind::kNothing && !s.a.has_draft(b, i) && !target.sampling[b].any(V);
+  end.maxima = s.target.table.row(target.index(start, b, i), chunks).max;
+  end.summed = end.test.q.kind == Kind::kNothing && !drafted && !target.sampling[b].any(V);
   if (end.summed) end.sums = plain;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../../cuda/block_executor.cuh"
+#include "../../cuda/dependent_launch.cuh"
 #include "position.h"
 #include "test_draft.h"
 

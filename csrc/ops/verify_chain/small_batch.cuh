@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact chains of few positions: `scan_positions` leaves the chunk statistics of all their rows at once; each block of
-// `verify_positions` then makes a request's laws and tests its drafts for itself, a warp a position, so that it knows
-// the stop with nothing to wait for. No counter has to be zero before the first launch.
+// `verify_positions`, which begins meanwhile, then makes a request's laws and tests its drafts for itself, a warp a
+// position, so that it knows the stop with nothing more to wait for. No counter has to be zero before the first launch.
 #pragma once
 
 #include "../../cuda/cluster_launch.h"
 #include "chain_end.cuh"
+#include "looked_up.cuh"
 
 namespace specdec {
 namespace {
@@ -20,6 +21,7 @@ inline bool fits_at_once(const VerifyChain& a) {
 }
 
 __global__ void __launch_bounds__(kThreads, 4) scan_positions(const Step s) {
+  let_next_begin();
   const VerifyChain& a = s.a;
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;
   const int unit = int(blockIdx.x) / blocks, b = unit % int(a.B), i = unit / int(a.B);
@@ -34,34 +36,38 @@ __global__ void __launch_bounds__(kThreads, 4) scan_positions(const Step s) {
   if (part.row.V > 0) reduce_chunks<false>(part.row, part.scale, part.number, s.per_warp, part.table);
 }
 
-// The laws that were made of a position's rows, in the order in which a test asks for them
-struct MadeLaws {
-  RowStats first{}, second{};
-  int made = 0, asked = 0;
-
-  SPECDEC_DEVICE void add(const RowStats& stats) { (made++ == 0 ? first : second) = stats; }
-  SPECDEC_DEVICE RowStats stats(const Row&, const Filters&) { return asked++ == 0 ? first : second; }
+// What a position comes to, in shared memory
+struct Tested {
+  DraftTest test;
+  int32_t drafted;
+  float log_prob;  // of a draft that is accepted
+  int64_t token;
 };
 
-SPECDEC_DEVICE RowStats warp_law(const Side& side, const Reduced& reduced, int64_t start, int64_t b, int64_t i,
+SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const Reduced& reduced, int64_t index,
                                  float* sums) {
-  const ChunkTable table = reduced.table.row(side.index(start, b, i), chunk_count(side.rows.V));
-  return warp_stats(side.at(start, b, i), side.sampling.at<false>(b), table, sums);
+  return warp_stats(row, filters, reduced.table.row(index, chunk_count(row.V)), sums);
 }
 
 // What is found at each position up to the draft's end; `plain`: where the chunk sums of the law behind it go, or null.
-SPECDEC_DEVICE void test_positions(const Step& s, int64_t b, float* plain, Uninitialised<DraftTest>* tests) {
+// No thread leaves it before the launch before is done.
+SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, float* plain,
+                                   Uninitialised<Tested>* tests) {
   const VerifyChain& a = s.a;
-  const int lane = int(threadIdx.x) % kLanes;
-  const int64_t start = a.start(b), g = a.drafted(b);
 #pragma unroll 1
-  for (int64_t i = threadIdx.x / kLanes; i <= g; i += kWarps) {
-    if (__any_sync(kFullWarp, ends_before(a, b, i, lane, kLanes))) return;
-    MadeLaws laws;
-    if (reduces_target(s, start, b, i))
-      laws.add(warp_law(a.target, s.target, start, b, i, a.has_draft(b, i) ? nullptr : plain));
-    if (reduces_draft(s, start, b, i, true)) laws.add(warp_law(a.draft, s.draft, start, b, i, nullptr));
-    if (lane == 0) tests[i].get() = test_draft(laws, a, b, i, [&] { return a.accept_uniform(b, i); });
+  for (int64_t i = threadIdx.x / kLanes;; i += kWarps) {
+    LookedUp at = look_up(s, start, b, i);
+    wait_for_launch();
+    if (at.beyond) return;
+    if (at.makes_p) {
+      float* const sums = at.drafted ? nullptr : plain;
+      at.p = from_stats(at.p.row, warp_law(at.p.row, at.of_p, s.target, a.target.index(start, b, i), sums));
+    }
+    if (at.makes_q)
+      at.q = from_stats(at.q.row, warp_law(at.q.row, at.of_q, s.draft, a.draft.index(start, b, i), nullptr));
+    if (threadIdx.x % kLanes != 0) continue;
+    const DraftTest test = test_draft(at);
+    tests[i].get() = {test, at.drafted, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
   }
 }
 
@@ -70,25 +76,30 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
   const int64_t b = blockIdx.x / s.residual_blocks;
   const bool leads = blockIdx.x % s.residual_blocks == 0;
   if (!a.present.has(b)) {
+    wait_for_launch();
     if (leads) put_absent(a, b, threadIdx.x, kThreads);
     return;
   }
-  __shared__ Uninitialised<DraftTest> tests[kMostOfRequest];
+  __shared__ Uninitialised<Tested> tests[kMostOfRequest];
   __shared__ Uninitialised<Ending> shared;
   float* const plain = s.end_sums + b * chunk_count(a.target.rows.V);
-  test_positions(s, b, leads ? plain : nullptr, tests);
+  const int64_t start = a.start(b);
+  test_positions(s, start, b, leads ? plain : nullptr, tests);
   __syncthreads();
   int i = 0;
-  while (tests[i].get().accepted) ++i;  // behind the last draft nothing is accepted
-  if (leads && int(threadIdx.x) < i) emit_draft(a, b, threadIdx.x, tests[threadIdx.x].get().p);
-  if (threadIdx.x == 0) set_out(s, b, i, tests[i].get(), plain, shared.get());
+  while (tests[i].get().test.accepted) ++i;  // behind the last draft nothing is accepted
+  if (leads && int(threadIdx.x) < i) {
+    const Tested& accepted = tests[threadIdx.x].get();
+    put_draft(a, b, threadIdx.x, accepted.token, accepted.log_prob);
+  }
+  if (threadIdx.x == 0) set_out(s, start, b, i, tests[i].get().drafted, tests[i].get().test, plain, shared.get());
   __syncthreads();
   finish_at(s, shared.get());
 }
 
 void verify_at_once(const Step& s, int64_t blocks, cudaStream_t stream) {
   SPECDEC_LAUNCH("verify_chain", scan_positions, blocks, stream, s);
-  SPECDEC_LAUNCH("verify_chain", verify_positions, s.a.B * s.residual_blocks, stream, s);
+  SPECDEC_LAUNCH_DEPENDENT("verify_chain", verify_positions, s.a.B * s.residual_blocks, stream, s);
 }
 
 }  // namespace

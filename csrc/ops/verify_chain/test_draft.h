@@ -20,25 +20,24 @@ struct DraftTest {
   }
 };
 
-// uniform() is asked for where the test needs it.
-template <class Executor, class Uniform>
-SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_t b, int64_t i,
-                                const Uniform& uniform) {
+// `at` knows a position, and is asked for each thing where the test needs it.
+template <class At>
+SPECDEC_HD DraftTest test_draft(const At& at) {
   DraftTest r;
-  const bool drafted = a.has_draft(b, i);
-  if (!drafted && a.gives_bonus(b, i)) return r;
-  r.p = a.target.dist(executor, a.start(b), b, i);
+  const bool drafted = at.has_draft();
+  if (!drafted && at.gives_bonus()) return r;
+  r.p = at.target();
   if (!drafted || !r.p.valid()) return r;
-  const int64_t d = a.draft_token(b, i);
+  const int64_t d = at.draft_token();
   if (r.p.kind == Kind::kOneHot) {
     r.accepted = d == r.p.hot;  // a greedy target never reads q
     return r;
   }
-  const double p_d = r.p.prob(d);
+  const double p_d = at.target_prob(r.p, d);
   if (p_d != p_d) return r;  // a probability row that is no law, as this entry alone tells
-  const Dist drawn_from = a.drawn_from(executor, b, i, d);
-  const double q_d = drawn_from.prob(d);
-  r.accepted = accept(p_d, q_d, uniform());
+  const Dist drawn_from = at.drawn_from(d);
+  const double q_d = at.draft_prob(drawn_from, d);
+  r.accepted = accept(p_d, q_d, at.uniform());
   if (r.accepted) return r;
   if (!is_draft_prob(q_d)) r.status |= kInvalidDraft;
   if (drawn_from.valid())
@@ -46,6 +45,30 @@ SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_
   else
     r.status |= kInvalidRow;
   return r;
+}
+
+// A position whose rows are at hand; given() is its uniform.
+template <class Executor, class Uniform>
+struct PositionAtHand {
+  Executor& executor;
+  const VerifyChain& a;
+  int64_t b, i;
+  const Uniform& given;
+
+  SPECDEC_HD bool has_draft() const { return a.has_draft(b, i); }
+  SPECDEC_HD bool gives_bonus() const { return a.gives_bonus(b, i); }
+  SPECDEC_HD int64_t draft_token() const { return a.draft_token(b, i); }
+  SPECDEC_HD Dist target() const { return a.target.dist(executor, a.start(b), b, i); }
+  SPECDEC_HD Dist drawn_from(int64_t d) const { return a.drawn_from(executor, b, i, d); }
+  SPECDEC_HD double target_prob(const Dist& p, int64_t d) const { return p.prob(d); }
+  SPECDEC_HD double draft_prob(const Dist& q, int64_t d) const { return q.prob(d); }
+  SPECDEC_HD double uniform() const { return given(); }
+};
+
+template <class Executor, class Uniform>
+SPECDEC_HD DraftTest test_draft(Executor& executor, const VerifyChain& a, int64_t b, int64_t i,
+                                const Uniform& uniform) {
+  return test_draft(PositionAtHand<Executor, Uniform>{executor, a, b, i, uniform});
 }
 
 template <class Executor>

@@ -67,10 +67,13 @@ struct VerifyChain {
   }
 };
 
+SPECDEC_HD void put_draft(const VerifyChain& a, int64_t b, int64_t i, int64_t d, float log_prob) {
+  a.tokens.put(b * (a.G + 1) + i, d);
+  a.logprobs[b * (a.G + 1) + i] = log_prob;
+}
 SPECDEC_HD void emit_draft(const VerifyChain& a, int64_t b, int64_t i, const Dist& p) {
   const int64_t d = a.draft_token(b, i);
-  a.tokens.put(b * (a.G + 1) + i, d);
-  a.logprobs[b * (a.G + 1) + i] = float(p.log_prob(d));
+  put_draft(a, b, i, d, float(p.log_prob(d)));
 }
 
 // A request that is absent, by one of `threads` threads

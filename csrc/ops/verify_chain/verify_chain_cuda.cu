@@ -15,6 +15,7 @@ namespace {
 
 template <bool kFiltered>
 __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const Step s) {
+  let_next_begin();
   const VerifyChain& a = s.a;
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;
   const int unit = int(blockIdx.x) / blocks, b = unit % int(a.B), i = unit / int(a.B);  // a grid has less than 2^31
@@ -54,13 +55,14 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
 __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
   const int64_t b = blockIdx.x / s.residual_blocks;
+  wait_for_launch();
   if (!a.present.has(b) || a.by_rule(b)) return;
   __shared__ Uninitialised<Ending> shared;
   Ending& end = shared.get();
   if (threadIdx.x == 0) {
-    const int64_t i = a.G + 1 - s.stop[b], chunks = chunk_count(a.target.rows.V);
-    float* const plain = s.target.stats ? s.target.table.row(a.target.index(a.start(b), b, i), chunks).sum : nullptr;
-    set_out(s, b, i, s.stops[i * a.B + b], plain, end);
+    const int64_t i = a.G + 1 - s.stop[b], chunks = chunk_count(a.target.rows.V), start = a.start(b);
+    float* const plain = s.target.stats ? s.target.table.row(a.target.index(start, b, i), chunks).sum : nullptr;
+    set_out(s, start, b, i, a.has_draft(b, i), s.stops[i * a.B + b], plain, end);
   }
   __syncthreads();
   finish_at(s, end);
@@ -122,7 +124,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   else
     SPECDEC_LAUNCH("verify_chain", judge_rows<false>, blocks, device.stream, s);
   if (a.by_rule()) run_requests(s.a, like, device.stream);
-  if (!a.block) SPECDEC_LAUNCH("verify_chain", finish_requests, a.B * s.residual_blocks, device.stream, s);
+  if (!a.block) SPECDEC_LAUNCH_DEPENDENT("verify_chain", finish_requests, a.B * s.residual_blocks, device.stream, s);
 }
 
 }  // namespace
