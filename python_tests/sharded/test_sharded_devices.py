@@ -20,7 +20,7 @@ def calls(device):
     """Op and arguments of a step: its draft, its rows' stats, a chain, a ragged one, a tree."""
     generator = torch.Generator().manual_seed(4)
     on = lambda x: x.to(device)
-    p, q = (on(3 * torch.randn(B, n, V, generator=generator)) for n in (G + 1, G))
+    p, q = (on(3 * torch.randn(B, n, V, generator=generator)).requires_grad_() for n in (G + 1, G))
     tokens = on(torch.randint(0, V, (B, G), generator=generator))
     seeds = {"seed": on(torch.arange(B)), "offset": on(torch.zeros(B, dtype=torch.int64))}
     filters = {"temperature": on(torch.linspace(0, 1, B)), "top_k": 50}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
@@ -71,8 +72,8 @@ def dealt(op: str, of, rows: torch.Tensor, shares: Sequence[Share]) -> torch.Ten
     begin, end = shares[of.rank]
     widths = [b - a for a, b in pairwise(of.bounds)]
     shapes = [(end - begin, *rows.shape[1:-1], width) for width in widths]
-    parts = all_to_all(op, of, [rows[a:b] for a, b in shares], shapes)
-    each = rows[:1].numel() // max(1, of.size) * rows.element_size()  # bytes of an entry of a request's rows
+    parts = all_to_all(op, of, [rows[a:b].detach() for a, b in shares], shapes)
+    each = prod(rows.shape[1:-1]) * rows.element_size()  # bytes of one id in all of a request's rows
     stay = sum((b - a) * width for (a, b), width in zip(shares, widths))
     of.traffic.moved += (len(rows) * of.vocab_size - stay) * each
     return _side_by_side(parts, of.vocab_size)
@@ -82,7 +83,7 @@ def gathered(op: str, of, rows: torch.Tensor) -> torch.Tensor:
     """All the rows [..., size] that lie on all ranks, as [..., vocab_size]"""
     widths = [b - a for a, b in pairwise(of.bounds)]
     mine = rows.new_empty(*rows.shape[:-1], max(widths))  # a gather wants the same of each
-    mine[..., : of.size] = rows
+    mine[..., : of.size] = rows.detach()
     return _side_by_side([x[..., :width] for x, width in zip(gather(op, of, mine), widths)], of.vocab_size)
 
 
