@@ -23,6 +23,7 @@ struct Trees {
   ExecutorTables tables;
   Subtraction* subtractions = nullptr;  // [blocks, most_subtractions()]
   NodeDist* dists = nullptr;            // [B, N], where rules are given
+  NodeDist* made = nullptr;             // [blocks] of the launch that makes those
   Frame* frames = nullptr;              // [blocks, frames()]
 
   Trees(const VerifyTree& a, Scratch& scratch, const ClusterShape& shape, const Tensor& like) : a(a) {

@@ -7,19 +7,21 @@
 namespace specdec {
 namespace {
 
-// What stands for p at every node with children, visited or not: so that many blocks do what costs most.
+// What stands for p at every node with children, visited or not, by a cluster of blocks each: so that many do what
+// costs most.
 __global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s) {
   SPECDEC_DYNAMIC_SHARED(shared);
   MixtureExecutor executor(s.tables, shared);
-  for (int64_t i = blockIdx.x; i < s.a.B * s.a.N; i += gridDim.x) {
+  NodeDist& x = s.made[blockIdx.x];
+  for (int64_t i = cluster_index(); i < s.a.B * s.a.N; i += gridDim.x / unsigned(cluster_size())) {
     const int64_t b = i / s.a.N;
     if (!s.a.present.has(b)) continue;
     const int32_t node = int32_t(i % s.a.N), depth = s.a.by_rule(b) ? s.a.depth_of(b, node) : -1;
     if (depth < 0) continue;
-    Walk<MixtureExecutor> walk(executor, s.a, b, {nullptr, s.dists + b * s.a.N});
-    walk.make_dist_of(node, tests_at(node, depth));
-    NodeDist& x = s.dists[i];
+    Walk<MixtureExecutor> walk(executor, s.a, b, {});
+    walk.make_dist_of(node, tests_at(node, depth), x);
     complete(executor, s.a.rules.parameters(b).first, x.pi, x.subtraction);
+    if (executor.leads()) s.dists[i] = x;
   }
 }
 
@@ -44,11 +46,12 @@ void walk_with(const VerifyTree& a, const Tensor& like, [[maybe_unused]] cudaStr
   const Trees walks(a, scratch, shape, like);
   Trees laws = walks;
   const int64_t makers = std::min<int64_t>(a.B * a.N, 1024);
-  const ClusterShape alone{1, PairTables::kFixed};
-  const ExecutorRoom room = executor_room(of_makers, a, makers, alone);
+  const ClusterShape together = cluster_shape<make_node_laws>("verify_tree", makers, {PairTables::kFixed}, false);
+  const ExecutorRoom room = executor_room(of_makers, a, makers, together);
+  const size_t made = of_makers.ask<NodeDist>(together.blocks(makers));
   of_makers.allocate(like);
-  laws.tables = room.in(of_makers);
-  SPECDEC_LAUNCH_CLUSTERS("verify_tree", make_node_laws, makers, alone, stream, laws);
+  laws.tables = room.in(of_makers), laws.made = of_makers.at<NodeDist>(made);
+  SPECDEC_LAUNCH_CLUSTERS("verify_tree", make_node_laws, makers, together, stream, laws);
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_by_rule<kMethods>, a.B, shape, stream, walks);
 }
 

@@ -68,7 +68,7 @@ class Walk : public DraftDists<Executor> {
   SPECDEC_HD void arrive(int32_t at, const Tests& tests, int64_t bottom) {
     if constexpr (Executor::kMixes) {
       if (by_rule()) {
-        if constexpr (Executor::kMakesRuleDists) make_dist_of(at, tests);
+        if constexpr (Executor::kMakesRuleDists) make_dist_of(at, tests, room_.dists[at]);
         held_ = false;
         of_ = &room_.dists[at];
         enter_node(of_->pi.dist, bottom);
@@ -102,9 +102,8 @@ class Walk : public DraftDists<Executor> {
     return Executor::kMixes && a.by_rule(b);
   }
   // Of a node whose children are tested as `tests` tells: p, the law that the first of them was drawn from, and pi
-  // where both are dists.
-  SPECDEC_HD void make_dist_of(int32_t at, Tests tests) {
-    NodeDist& x = room_.dists[at];
+  // where both are dists. x: in the executor's memory
+  SPECDEC_HD void make_dist_of(int32_t at, Tests tests, NodeDist& x) {
     const Rule rule = a.rule(b);
     const Dist p = target(at);
     const bool certain = p.kind == Kind::kOneHot && rule == Rule::kLossy;
