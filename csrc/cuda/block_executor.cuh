@@ -41,6 +41,8 @@ class BlockExecutor {
       : stats_(stats), sum_(sum), chunk_max_(chunk_max), held_(held) {}
 
   SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
+  SPECDEC_DEVICE int thread() const { return int(threadIdx.x); }
+  SPECDEC_DEVICE int threads() const { return kThreads; }
   SPECDEC_DEVICE RowStats stats(const Row&, const Filters&) const { return stats_; }
 
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {

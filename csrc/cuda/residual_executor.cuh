@@ -157,6 +157,8 @@ class ResidualExecutor {
 
   SPECDEC_DEVICE bool leads() const { return cluster_rank() == 0 && threadIdx.x == 0; }
   SPECDEC_DEVICE bool keeps() const { return threadIdx.x == 0; }
+  SPECDEC_DEVICE int thread() const { return cluster_rank() * kThreads + int(threadIdx.x); }
+  SPECDEC_DEVICE int threads() const { return cluster_size() * kThreads; }
   SPECDEC_DEVICE void sync() const { __syncthreads(); }
 
   // Without filters it leaves the chunk sums of the row's law.

@@ -38,8 +38,10 @@ struct LookedUp {
 SPECDEC_DEVICE LookedUp look_up(const Step& s, int64_t start, int64_t b, int64_t i) {
   const VerifyChain& a = s.a;
   const NoExecutor later;  // makes the laws
-  const auto entry = [](const Dist& d, int64_t v) { return has_row(d) && v < d.row.V ? load_scalar(d.row, v) : 0.0f; };
   LookedUp r;
+  const auto entry = [&](const Dist& d) {  // for the lane that makes the test
+    return threadIdx.x % kLanes == 0 && has_row(d) && r.token < d.row.V ? load_scalar(d.row, r.token) : 0.0f;
+  };
   r.beyond = __any_sync(kFullWarp, ends_before(a, b, i, int(threadIdx.x) % kLanes, kLanes));
   if (r.beyond) return r;
   r.drafted = a.has_draft(b, i), r.bonus = !r.drafted && a.gives_bonus(b, i);
@@ -53,7 +55,7 @@ SPECDEC_DEVICE LookedUp look_up(const Step& s, int64_t start, int64_t b, int64_t
   r.q = a.drawn_from(later, b, i, r.token);
   r.makes_q = reduces_draft(s, start, b, i, true);
   if (r.makes_q) r.of_q = a.draft.sampling.at<false>(b);
-  r.z_p = entry(r.p, r.token), r.z_q = entry(r.q, r.token);
+  r.z_p = entry(r.p), r.z_q = entry(r.q);
   r.u = a.accept_uniform(b, i);
   return r;
 }

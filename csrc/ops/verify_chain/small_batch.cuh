@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
   __shared__ Uninitialised<Ending> shared;
   float* const plain = s.end_sums + b * chunk_count(a.target.rows.V);
   const int64_t start = a.start(b);
+  find_uniform(s, b, shared.get());
   test_positions(s, start, b, leads ? plain : nullptr, tests);
   __syncthreads();
   int i = 0;
