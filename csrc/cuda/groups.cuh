@@ -9,6 +9,8 @@
 #include "../core/row.h"
 
 #define SPECDEC_DEVICE __device__ __forceinline__
+// Called: seldom run, or where the caller has no registers to spare
+#define SPECDEC_APART __device__ __attribute__((noinline)) inline
 
 namespace specdec {
 
