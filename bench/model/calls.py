@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench.model.costs import Costs
 from bench.model.gpus import BANDS, GPUS, constants
@@ -30,7 +30,7 @@ TAILS = {
     "sample rest": ("law", "draw"),
     "judge begin": ("prologue",),
     "judge report": ("fence", "atomic"),
-    "judge rest": ("law", "judge"),
+    "judge rest": ("law", "test"),  # what the test asks for is looked up beside the law
     "scan begin": ("prologue",),
     "verify ahead": ("prologue", "judge"),
     "verify begin": ("law",),
@@ -74,10 +74,15 @@ def chunks_per_warp(rows: int, chunks: int) -> int:
     return 1 if rows * chunks <= 1 << 14 else 2 if rows * chunks <= 1 << 16 else 4
 
 
-def grid(rows: int, V: int) -> tuple[int, int, int]:
+def pair_chunks_per_warp(rows: int, chunks: int) -> int:
+    """As there"""
+    return 1 if rows * chunks <= 1 << 12 else 3
+
+
+def grid(rows: int, V: int, in_turn: Callable[[int, int], int] = chunks_per_warp) -> tuple[int, int, int]:
     """Chunks of a row, how many a warp takes in turn, blocks of a row"""
     chunks = -(-V // CHUNK)
-    per_warp = chunks_per_warp(rows, chunks)
+    per_warp = in_turn(rows, chunks)
     return chunks, per_warp, -(-chunks // (WARPS * per_warp))
 
 
@@ -154,7 +159,7 @@ def _last_launch(s: Setting, stop: list[int], B: int, G: int, V: int, item: int,
     """From the end of the first launch. `name`: "finish", or "verify", whose blocks make laws and test drafts before, a
     warp a position. It begins beside the first, whose last block has begun: as many of its blocks as there is room for
     have by then run, or still run, what they do ahead."""
-    chunks, per_warp, blocks = grid(B, V)
+    chunks, per_warp, blocks = grid(B, V, pair_chunks_per_warp)
     read = sum(i + 1 for i in stop) * V * item
     warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop, which the first launch has read
     done: Counter[int] = Counter()

@@ -20,7 +20,7 @@ struct PairCandidate {
   const Dist& q;
 
   // The id that all mass lies on, or -1; the sum of the weights; and a draw, right after the sum.
-  SPECDEC_HD int64_t hot() const { return p.kind == Kind::kOneHot ? p.hot : -1; }
+  SPECDEC_HD int64_t hot() const { return hot_id(p); }
   template <class Executor>
   SPECDEC_WALK double sum(Executor& executor) const {
     return executor.sum(p, q);
@@ -35,7 +35,7 @@ struct PairCandidate {
 struct TargetCandidate {
   const Dist& p;
 
-  SPECDEC_HD int64_t hot() const { return p.kind == Kind::kOneHot ? p.hot : -1; }
+  SPECDEC_HD int64_t hot() const { return hot_id(p); }
   template <class Executor>
   SPECDEC_WALK double sum(Executor& executor) const {
     return executor.sum(p);

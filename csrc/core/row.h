@@ -131,6 +131,9 @@ struct Dist {
   }
 };
 
+// The id that all of its mass lies on, or -1
+SPECDEC_HD int64_t hot_id(const Dist& d) { return d.kind == Kind::kOneHot ? d.hot : -1; }
+
 SPECDEC_HD Dist one_hot(int64_t id) {
   Dist d;
   d.kind = Kind::kOneHot;

@@ -51,6 +51,8 @@ class CpuExecutor {
   // Whether this thread writes the results of a walk, and what the walk keeps in memory: on a GPU one thread does the
   // first, and one of each block that makes the walk the second.
   bool leads() const { return true; }
+  int thread() const { return 0; }
+  int threads() const { return 1; }
   bool keeps() const { return true; }
 
   // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().

@@ -18,14 +18,14 @@ struct NoExecutor {
 // Seldom, and so out of the way of what is run
 namespace apart {
 
-__device__ __attribute__((noinline)) inline double target_sum(const Dist* p, const float* chunk_max, float* sums) {
+SPECDEC_APART double target_sum(const Dist* p, const float* chunk_max, float* sums) {
   __syncthreads();
   sum_chunks_from<1>(0, *p, Dist{}, 0, turns(chunk_count(p->row.V), 1), chunk_max, sums);
   __syncthreads();
   return block_sum_of(p->row.V, sums);
 }
 
-__device__ __attribute__((noinline)) inline int64_t target_draw(const Dist* p, double v, const float* sums) {
+SPECDEC_APART int64_t target_draw(const Dist* p, double v, const float* sums) {
   return block_draw(block_choose(p->row.V, v, sums), [&](const ThreadRun& at, auto& w) { weigh(*p, Dist{}, at, w); });
 }
 
@@ -41,6 +41,8 @@ class BlockExecutor {
       : stats_(stats), sum_(sum), chunk_max_(chunk_max), held_(held) {}
 
   SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
+  SPECDEC_DEVICE int thread() const { return int(threadIdx.x); }
+  SPECDEC_DEVICE int threads() const { return kThreads; }
   SPECDEC_DEVICE RowStats stats(const Row&, const Filters&) const { return stats_; }
 
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {

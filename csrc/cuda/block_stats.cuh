@@ -21,7 +21,7 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
 }
 
 // The four floats of a row that is no law: seldom, and so out of the way of what is run
-__device__ __attribute__((noinline)) inline RowStats invalid_stats(Row row, float scale) {
+SPECDEC_APART RowStats invalid_stats(Row row, float scale) {
   const float z = load_scalar(row, block_argmax_finite(row));
   return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z + 0.0f : -HUGE_VALF};
 }
@@ -84,8 +84,7 @@ SPECDEC_DEVICE RowStats warp_stats(const Row& row, const Filters& filters, const
 }
 
 // By one warp, into shared memory; apart, since kernels that stream rows have no registers to spare
-__device__ __attribute__((noinline)) inline void leave_totals(ChunkTable table, int chunks, float scale, float* sums,
-                                                              RowTotals* out) {
+SPECDEC_APART void leave_totals(ChunkTable table, int chunks, float scale, float* sums, RowTotals* out) {
   const RowTotals found = warp_totals(table, chunks, scale, sums);
   if (threadIdx.x == 0) *out = found;
 }

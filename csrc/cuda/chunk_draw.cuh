@@ -86,8 +86,7 @@ SPECDEC_DEVICE void warp_choose(double v, const ChunkSums& sums, ChosenChunk* ch
   const Crossing chunk = warp_crossing(crossing);
   if (threadIdx.x == 0) *chosen = {chunk.index < 0 ? 0 : chunk.index, (v * sums.total - chunk.before) / chunk.inside};
 }
-__device__ __attribute__((noinline)) inline void warp_choose(int64_t V, double v, const float* sums,
-                                                             ChosenChunk* chosen) {
+SPECDEC_APART void warp_choose(int64_t V, double v, const float* sums, ChosenChunk* chosen) {
   warp_choose(v, warp_sums_of(V, sums), chosen);
 }
 

@@ -9,6 +9,8 @@
 #include "../core/row.h"
 
 #define SPECDEC_DEVICE __device__ __forceinline__
+// Called: seldom run, or where the caller has no registers to spare
+#define SPECDEC_APART __device__ __attribute__((noinline)) inline
 
 namespace specdec {
 
@@ -158,7 +160,8 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
 }
 
 // Which N entries of a row a thread has at hand: groups of a chunk, or the neighbours from one on. id() of each; no id
-// lies before begin(), which is the same for all lanes of a warp; load() as load_groups().
+// lies before begin(), which is the same for all lanes of a warp; load() as load_groups(). raw() asks memory for them,
+// and floats() waits for what that got, so that two rows can be asked at once.
 template <int N>
 struct GroupsOf {
   static constexpr int kEntries = N * kGroup;
@@ -170,6 +173,8 @@ struct GroupsOf {
   SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[kEntries]) const {
     load_groups<N>(row, chunk, first, pad, z);
   }
+  SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const { load(row, pad, z); }
+  SPECDEC_DEVICE void floats(DType, float (&)[kEntries]) const {}
 };
 template <int N>
 struct RunOf {
@@ -178,7 +183,31 @@ struct RunOf {
 
   SPECDEC_DEVICE int64_t id(int r) const { return first + r; }
   SPECDEC_DEVICE int64_t begin() const { return first; }
-  SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const { load_entries(row, first, pad, z); }
+  SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const {
+    raw(row, pad, z);
+    floats(row.dtype, z);
+  }
+  // The bits of each
+  SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[N]) const {
+    const bool wide = row.dtype == kFloat32;
+    const uint32_t infinity = wide ? 0xff800000u : row.dtype == kBFloat16 ? 0xff80u : 0xfc00u;
+    const void* const from = row.at(first);
+#pragma unroll
+    for (int r = 0; r < N; ++r) {
+      uint32_t bits = pad == 0 ? 0 : infinity;
+      if (first + r < row.V)
+        bits = wide ? __ldg(static_cast<const uint32_t*>(from) + r) : __ldg(static_cast<const uint16_t*>(from) + r);
+      z[r] = __uint_as_float(bits);
+    }
+  }
+  SPECDEC_DEVICE void floats(DType type, float (&z)[N]) const {
+    if (type == kFloat32) return;
+#pragma unroll
+    for (int r = 0; r < N; ++r) {
+      const uint32_t bits = __float_as_uint(z[r]);
+      z[r] = type == kBFloat16 ? __uint_as_float(bits << 16) : half_to_float(bits);
+    }
+  }
 };
 
 }  // namespace specdec

@@ -131,6 +131,9 @@ inline int chunks_per_warp(int64_t rows, int64_t chunks) {
   return all <= 1 << 14 ? 1 : all <= 1 << 16 ? 2 : 4;
 }
 
+// The same of pairs of rows, whose blocks are longer and fewer to an SM
+inline int pair_chunks_per_warp(int64_t rows, int64_t chunks) { return rows * chunks <= 1 << 12 ? 1 : 3; }
+
 inline int blocks_per_row(int64_t chunks, int per_warp) {
   const int64_t per_block = int64_t{kThreads / 32} * per_warp;
   return int((chunks + per_block - 1) / per_block);

@@ -189,7 +189,7 @@ class LogitHistogram {
   }
 
   // By one warp, of which each lane looks at a run of bins from the top; apart, since it has many callers
-  static __device__ __attribute__((noinline)) void leave_choice(Goal goal, Kept above) {
+  static SPECDEC_APART void leave_choice(Goal goal, Kept above) {
     Shared& s = shared();
     constexpr int kRun = kBins / kLanes;
     const int top = kBins - 1 - int(threadIdx.x) * kRun;

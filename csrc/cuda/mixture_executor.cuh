@@ -10,7 +10,7 @@ namespace specdec {
 template <class At>
 SPECDEC_DEVICE void mixture_draft_weights(const Dist& q, const At& at, float (&y)[At::kEntries]) {
   if (has_row(q) && at.begin() < q.row.V) return draft_weights(q, Removed{}, at, y);
-  const int64_t hot = q.kind == Kind::kOneHot ? q.hot : -1;
+  const int64_t hot = hot_id(q);
 #pragma unroll
   for (int r = 0; r < At::kEntries; ++r) y[r] = at.id(r) == hot;
 }
@@ -69,8 +69,6 @@ SPECDEC_DEVICE float surprise(const RowStats& stats, float z) {
 // The passes over V, each compiled once for all the places in a walk that need it. They take values, and pointers to
 // what lies in memory anyway: a pointer to what a thread holds would put that on its stack.
 namespace apart {
-
-#define SPECDEC_APART static __device__ __attribute__((noinline))
 
 SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
   return cluster_sum_over(residual->p.row.V, sums, [&](const auto& at, auto& w) {

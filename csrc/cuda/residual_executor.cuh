@@ -108,41 +108,37 @@ class ExecutorRoom {
 };
 
 // The steps over V: a walk takes each in several places, and a kernel has one copy of it.
-#define SPECDEC_STEP static __device__ __attribute__((noinline))
-
 template <bool kFiltered>
-SPECDEC_STEP RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
+SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
   const int in_turn = turns(chunk_count(row.V), cluster_size());
   reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), in_turn, table.under(filters, row.V));
   cluster_sync();
   return block_stats<kFiltered>(row, filters, table, sums);
 }
 
-SPECDEC_STEP double step_sum(Residual residual, float* sums) {
+SPECDEC_APART double step_sum(Residual residual, float* sums) {
   return cluster_sum_over(residual.p.row.V, sums, [&](const auto& at, auto& w) { weigh(residual, at, w); });
 }
 
-SPECDEC_STEP RowStats step_stats_without(Dist q, Removed removed, ChunkTable table, float* sums) {
+SPECDEC_APART RowStats step_stats_without(Dist q, Removed removed, ChunkTable table, float* sums) {
   reduce_chunks_without(q, removed, cluster_rank(), turns(chunk_count(q.row.V), cluster_size()), table);
   cluster_sync();
   return block_stats_without(q, table, sums);
 }
 
-SPECDEC_STEP double step_mass_without(Dist q, Removed removed, float* sums) {
+SPECDEC_APART double step_mass_without(Dist q, Removed removed, float* sums) {
   return cluster_sum_over(q.row.V, sums, [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
 }
 
-SPECDEC_STEP int64_t step_draw(Residual residual, double v, const float* sums) {
+SPECDEC_APART int64_t step_draw(Residual residual, double v, const float* sums) {
   return block_draw(block_choose(residual.p.row.V, v, sums), [&](const auto& at, auto& w) { weigh(residual, at, w); });
 }
 
-SPECDEC_STEP PairMass step_masses(Dist p, Dist q, PairPass pass) { return pair_masses(DistWeights{p}, q, pass); }
+SPECDEC_APART PairMass step_masses(Dist p, Dist q, PairPass pass) { return pair_masses(DistWeights{p}, q, pass); }
 
-SPECDEC_STEP void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
+SPECDEC_APART void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
   leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
-
-#undef SPECDEC_STEP
 
 class ResidualExecutor {
  public:
@@ -157,6 +153,8 @@ class ResidualExecutor {
 
   SPECDEC_DEVICE bool leads() const { return cluster_rank() == 0 && threadIdx.x == 0; }
   SPECDEC_DEVICE bool keeps() const { return threadIdx.x == 0; }
+  SPECDEC_DEVICE int thread() const { return cluster_rank() * kThreads + int(threadIdx.x); }
+  SPECDEC_DEVICE int threads() const { return cluster_size() * kThreads; }
   SPECDEC_DEVICE void sync() const { __syncthreads(); }
 
   // Without filters it leaves the chunk sums of the row's law.

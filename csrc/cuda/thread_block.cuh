@@ -71,24 +71,28 @@ SPECDEC_DEVICE T block_sum(int n, const F& f) {
   return block_scan(sum).total;
 }
 
-// True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible, and
-// what one thread does meanwhile.
-template <class F>
-SPECDEC_DEVICE bool last_block(int* arrived, int blocks, const F& meanwhile) {
+// How many came before; what they wrote before they came is seen behind it, and what this thread knew of by the next.
+SPECDEC_DEVICE int take_ticket(int* arrived) {
+#if defined(__CUDA_ARCH__)
+  int before;
+  asm volatile("atom.acq_rel.gpu.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+  return before;
+#else
+  __threadfence();
+  const int before = atomicAdd(arrived, 1);
+  __threadfence();
+  return before;
+#endif
+}
+
+// True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible.
+SPECDEC_DEVICE bool last_block(int* arrived, int blocks) {
   __shared__ bool last;
   __syncthreads();
-  if (threadIdx.x == kLanes) meanwhile();  // in another warp than the one that waits for its ticket
-  if (threadIdx.x == 0 && blocks == 1) last = true;
-  if (threadIdx.x == 0 && blocks > 1) {  // a fence behind a barrier serves the whole block: one MEMBAR, not one a warp
-    __threadfence();
-    last = atomicAdd(arrived, 1) == blocks - 1;
-    if (last) __threadfence();
-  }
+  // Behind a barrier one thread's ticket serves the whole block: one MEMBAR, not one a warp.
+  if (threadIdx.x == 0) last = blocks == 1 || take_ticket(arrived) == blocks - 1;
   __syncthreads();
   return last;
-}
-SPECDEC_DEVICE bool last_block(int* arrived, int blocks) {
-  return last_block(arrived, blocks, [] {});
 }
 
 }  // namespace specdec

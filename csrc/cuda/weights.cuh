@@ -70,11 +70,13 @@ template <class At>
 SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries]) {
   constexpr int N = At::kEntries;
   float y[N];
-  at.load(p.row, pad_of(p), w);
+  at.raw(p.row, pad_of(p), w);
   const bool minus_row = has_row(q) && at.begin() < q.row.V;
-  if (minus_row) at.load(q.row, pad_of(q), y);
+  if (minus_row) at.raw(q.row, pad_of(q), y);
+  at.floats(p.row.dtype, w);
   to_target_weights(p, w);
   if (minus_row) {
+    at.floats(q.row.dtype, y);
     to_draft_weights(q, y);
 #pragma unroll
     for (int r = 0; r < N; ++r) w[r] = Compare<float>::positive(w[r] - y[r]);

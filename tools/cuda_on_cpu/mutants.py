@@ -66,18 +66,14 @@ MUTANTS = {
         BLOCK, "if (lane == kLanes - 1) warp_totals", "if (lane < 0) warp_totals", "uninitialised", thorough=True
     ),
     "no fence before the counter": Mutant(
-        BLOCK, "    __threadfence();\n    last =", "    last =", "race: .* no __threadfence"
+        BLOCK, "  __threadfence();\n  const int before =", "  const int before =", "race: .* no __threadfence"
     ),
     "counter without an atomic": Mutant(
-        BLOCK,
-        "atomicAdd(arrived, 1) == blocks - 1",
-        "(*arrived)++ == blocks - 1",
-        "race: .* no atomic orders",
-        thorough=True,
+        BLOCK, "atomicAdd(arrived, 1);", "(*arrived)++;", "race: .* no atomic orders", thorough=True
     ),
     "last to start taken for last to end": Mutant(
         BLOCK,
-        "atomicAdd(arrived, 1) == blocks - 1",
+        "take_ticket(arrived) == blocks - 1",
         "int(blockIdx.x) % blocks == blocks - 1",
         "race: .* no atomic orders",
         thorough=True,
@@ -126,36 +122,36 @@ MUTANTS = {
         SMALL, "  __syncthreads();\n  int i = 0;", "  int i = 0;", "race|uninitialised|wrong", "verify_chain"
     ),
     "small batch: the stop of the first position": Mutant(
-        SMALL, "tests[i].get(), plain", "tests[0].get(), plain", "wrong", "verify_chain", True
+        SMALL, "tests[i].get().test, plain", "tests[0].get().test, plain", "wrong", "verify_chain", True
     ),
     "the launch before not waited for": Mutant(
         SMALL,
-        "    wait_for_launch();\n    if (at.beyond) return;",
-        "    if (at.beyond) return;",
+        "    wait_for_launch();\n    if (beyond) return;",
+        "    if (beyond) return;",
         "has not waited",
         "verify_chain",
     ),
     "the launch before waited for behind the first look at what it left": Mutant(
         SMALL,
-        "    wait_for_launch();\n    if (at.beyond) return;",
+        "    wait_for_launch();\n    if (beyond) return;",
         "    if (at.makes_p && s.target.table.max[0] > 0) at.token = -1;\n    wait_for_launch();\n"
-        "    if (at.beyond) return;",
+        "    if (beyond) return;",
         "race: it reads memory that the launch before wrote",
         "verify_chain",
         True,
     ),
     "a write before the launch before is waited for": Mutant(
         SMALL,
-        "  const int64_t start = a.start(b);\n  test_positions(",
-        "  const int64_t start = a.start(b);\n  if (leads && threadIdx.x == 0) a.status[b] = 0;\n  test_positions(",
+        "  find_uniform(s, b, shared.get());\n",
+        "  find_uniform(s, b, shared.get());\n  if (leads && threadIdx.x == 0) a.status[b] = 0;\n",
         "race: it writes memory and has not waited",
         "verify_chain",
         True,
     ),
     "a stop read before the launch before is waited for": Mutant(
         VERIFY,
-        "  wait_for_launch();\n",
-        "  if (s.stop[b] < 0) return;\n  wait_for_launch();\n",
+        "  wait_for_launch();\n  if (!ends)",
+        "  const bool stops = s.stop[b] > 0;\n  wait_for_launch();\n  if (!ends || !stops)",
         "race: it reads memory that the launch before wrote",
         "verify_chain",
         True,

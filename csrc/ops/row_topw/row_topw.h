@@ -11,8 +11,7 @@ namespace specdec {
 // but two logits may come to one score, and then the id decides: so scores are ranked, and not logits.
 class Extension {
  public:
-  SPECDEC_HD Extension(float score, const Dist& p)
-      : score_(score), stats_(p.stats), hot_(p.kind == Kind::kOneHot ? p.hot : -1) {
+  SPECDEC_HD Extension(float score, const Dist& p) : score_(score), stats_(p.stats), hot_(hot_id(p)) {
     const RowStats& s = stats_;
     const bool law = s.scale > 0 && s.scale < HUGE_VALF && fabsf(s.log_norm) < HUGE_VALF && fabsf(s.max) < HUGE_VALF;
     if (!(score < HUGE_VALF && (law || hot_ >= 0))) score_ = NAN;

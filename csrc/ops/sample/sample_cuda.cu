@@ -17,8 +17,7 @@ struct Draws {
 };
 
 // Of a row of logits where ids were taken out; seldom, and so out of the way of what is run
-__device__ __attribute__((noinline)) RowStats stats_of_rest(Row row, RowStats stats, Removed removed,
-                                                            ChunkTable table) {
+SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Removed removed, ChunkTable table) {
   Dist p;
   p.kind = Kind::kLogits, p.row = row, p.stats = stats;
   reduce_chunks_without(p, removed, 0, turns(chunk_count(row.V), 1), table);

@@ -2,7 +2,7 @@
 // The end of a chain on CUDA: the blocks of a request sum up what is left at its stop, and the last one draws.
 #pragma once
 
-#include "chain_rows.cuh"
+#include "chain_part.cuh"
 
 namespace specdec {
 
@@ -14,8 +14,13 @@ struct Ending {
   const float* maxima;  // of chunks of p's row, or null
   bool summed;          // the sums are there, left where the row's law was made
   int part;
-  double uniform;
+  double uniform;  // of the final token
 };
+
+// Of a request that is present; asks the caller's inputs alone, by another thread than the one that sets the rest out.
+SPECDEC_DEVICE void find_uniform(const Step& s, int64_t b, Ending& end) {
+  if (threadIdx.x == kLanes) end.uniform = s.a.final_uniform(b);
+}
 
 // `plain`: where the sums of a law without filters were left
 SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, const DraftTest& test,
@@ -33,14 +38,11 @@ SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, 
 
 // The final token of a request, whose blocks share the sums that it is drawn from.
 SPECDEC_DEVICE void finish_at(const Step& s, Ending& end) {
-  const auto find_uniform = [&] { end.uniform = s.a.final_uniform(end.b); };
   if (!end.test.p.valid() || !has_row(end.test.p) || end.summed) {
     if (end.part > 0) return;
-    if (threadIdx.x == 0) find_uniform();
-    __syncthreads();
   } else {
     sum_chunks(end.test.p, end.test.q, end.part, s.residual_per_warp, end.maxima, end.sums);
-    if (!last_block(s.summed + end.b, s.residual_blocks, find_uniform)) return;
+    if (!last_block(s.summed + end.b, s.residual_blocks)) return;
   }
   forget();
   const bool plain = end.test.q.kind == Kind::kNothing;

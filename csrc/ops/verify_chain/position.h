@@ -98,7 +98,7 @@ struct PositionCandidate {
   Position& x;
 
   SPECDEC_HD int64_t hot() const {
-    if (from == kTarget) return x.p.kind == Kind::kOneHot ? x.p.hot : -1;
+    if (from == kTarget) return hot_id(x.p);
     return x.pi.hot() ? x.pi.dist.hot : -1;
   }
   template <class Executor>

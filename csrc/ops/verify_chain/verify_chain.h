@@ -76,10 +76,14 @@ SPECDEC_HD void emit_draft(const VerifyChain& a, int64_t b, int64_t i, const Dis
   put_draft(a, b, i, d, float(p.log_prob(d)));
 }
 
+// No tokens from `begin` to `end`, by one of `threads` threads
+SPECDEC_HD void put_nothing(const VerifyChain& a, int64_t begin, int64_t end, int thread, int threads) {
+  for (int64_t i = begin + thread; i < end; i += threads) a.tokens.put(i, -1), a.logprobs[i] = 0;
+}
+
 // A request that is absent, by one of `threads` threads
 SPECDEC_HD void put_absent(const VerifyChain& a, int64_t b, int thread = 0, int threads = 1) {
-  const int64_t first = b * (a.G + 1);
-  for (int64_t i = thread; i <= a.G; i += threads) a.tokens.put(first + i, -1), a.logprobs[first + i] = 0;
+  put_nothing(a, b * (a.G + 1), (b + 1) * (a.G + 1), thread, threads);
   if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 
@@ -97,11 +101,11 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
   } else {
     last = stop.draw(executor, uniform, status);
   }
-  if (!executor.leads()) return;
   const int64_t first = b * (a.G + 1);
+  put_nothing(a, first + i + 1, first + a.G + 1, executor.thread(), executor.threads());
+  if (!executor.leads()) return;
   a.tokens.put(first + i, last.token);
   a.logprobs[first + i] = float(last.logprob);
-  for (int64_t j = i + 1; j <= a.G; ++j) a.tokens.put(first + j, -1), a.logprobs[first + j] = 0;
   a.num_accepted[b] = int32_t(i);
   a.status[b] = status;
 }

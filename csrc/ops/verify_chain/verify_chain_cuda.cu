@@ -31,21 +31,23 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   if (threadIdx.x == 0 && !needless) part.unit = unit, plan<kFiltered>(s, b, i, number, part);
   if (__syncthreads_or(needless)) return;
   if (part.row.V > 0) reduce_chunks<kFiltered>(part.row, part.scale, part.number, s.per_warp, part.table);
-  const auto find_uniform = [&] {
-    if (part.tests) part.uniform = a.accept_uniform(part.b, part.i);
-  };
-  if (!last_block(s.tested_blocks + part.unit, blocks, find_uniform)) return;
+  if (!last_block(s.tested_blocks + part.unit, blocks)) return;
 
+  // Beside the first warp, which makes the laws
+  if (threadIdx.x == kLanes && part.tests) look_up(s, part.start, part.b, part.i, part.at);
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
     if (part.reads[which])
-      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, part);
+      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, part, part.laws[which]);
   }
-  if (!part.tests || threadIdx.x != 0) return;
-  NoExecutor executor;
-  const DraftTest test = test_draft(executor, a, part.b, part.i, [&] { return part.uniform; });
+  if (!part.tests) return;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (part.at.makes_p) part.at.make_p(part.laws[0]);
+  if (part.at.makes_q) part.at.make_q(part.laws[1]);
+  const DraftTest test = test_draft(part.at);
   if (test.accepted) {
-    emit_draft(a, part.b, part.i, test.p);
+    put_draft(a, part.b, part.i, part.at.token, float(part.at.log_prob(test.p)));
   } else {
     s.stops[part.unit] = test;
     atomicMax(s.stop + part.b, int(a.G + 1 - part.i));
@@ -55,10 +57,12 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
 __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
   const int64_t b = blockIdx.x / s.residual_blocks;
-  wait_for_launch();
-  if (!a.present.has(b) || a.by_rule(b)) return;
+  const bool ends = a.present.has(b) && !a.by_rule(b);
   __shared__ Uninitialised<Ending> shared;
   Ending& end = shared.get();
+  if (ends) find_uniform(s, b, end);
+  wait_for_launch();
+  if (!ends) return;
   if (threadIdx.x == 0) {
     const int64_t i = a.G + 1 - s.stop[b], chunks = chunk_count(a.target.rows.V), start = a.start(b);
     float* const plain = s.target.stats ? s.target.table.row(a.target.index(start, b, i), chunks).sum : nullptr;
@@ -99,7 +103,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.a = a;
   const int64_t chunks = chunk_count(a.target.rows.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
-  s.residual_per_warp = chunks_per_warp(a.B, chunks);
+  s.residual_per_warp = pair_chunks_per_warp(a.B, chunks);
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
 
   Scratch scratch;
