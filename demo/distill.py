@@ -2,8 +2,8 @@
 """Makes the demo's draft model from its target, in three stages; each is resumable and needs one core.
 
 python demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
-python demo/distill.py train --init demo/draft --peak 6e-4 --decay 0 --steps 1000      # states and drafts at depth
-python demo/distill.py train --init distill-work/train-0-1000.pt --peak 6e-4 --decay 1 --steps 400 --seed 1
+python demo/distill.py train                  # states, once, and a draft
+python demo/distill.py train --init demo/draft --out distill-work/next --alone 0 --decay 1 --peak 2.5e-3 --share 0.1
 python demo/distill.py evaluate               # alpha on unseen prompts without states, c
 python demo/distill.py acceptance             # accepted / tested in the decode loop, position by position
 """
@@ -42,6 +42,7 @@ def train(
     peak: float = typer.Option(1.2e-3, help="learning rate"),
     decay: float = typer.Option(0.4, help="share of the steps over which it falls; 0: never, for a run that goes on"),
     share: float = typer.Option(1.0, help="of that rate, for the layers: a draft that is trained already wants little"),
+    alone: float = typer.Option(None, help="share of the steps on KL alone, the first; a trained draft wants 0"),
     threads: int = THREADS,
 ):
     """Stores the target's states once (1.4 GB, half an hour for 1M tokens), then trains; resumes."""
@@ -53,7 +54,8 @@ def train(
     text = Corpus(corpus)
     shards = store_states(text, work / f"states-{corpus.stem}-{len(text)}")
     target, _ = load_target(torch.float32)
-    run(Data(text, shards), target, out, steps, seed, init, work / f"train-{seed}-{steps}.pt", peak, decay, share)
+    checkpoint = work / f"train-{seed}-{steps}.pt"
+    run(Data(text, shards), target, out, steps, seed, init, checkpoint, peak, decay, share, alone)
 
 
 @app.command()

@@ -4,7 +4,8 @@
 Loss at a position, p the target's probabilities of the R head ids (they sum to at most 1), q the draft's:
     kl * (-sum_x p(x) ln q(x))  +  tv * (1 - sum_x min(p(x), q(x)))
 The second term is 1 - alpha, the quantity that speculative decoding pays for; its gradient vanishes where q is far
-from p, so the first 60% of the steps use KL alone at a constant rate and the rest 0.2 KL + 2 TV while the rate falls.
+from p, so a draft that knows nothing yet is trained on KL alone first, and then, as a trained one from the beginning,
+on 0.2 KL + 2 TV.
 """
 
 import json
@@ -25,7 +26,9 @@ HEAD_SIZE = 4096  # output ids: with 8192 a step reads a fifth more bytes for 0.
 # The chance that a batch is unrolled to depth 1, 2, ...: about that of a draft's first 0, 1, ... tokens being accepted.
 # The others are trained without states, since some drafters have none to hand over.
 DEPTHS = (0.9, 0.5, 0.3, 0.15)
-PER_STEP = 12  # sequences: half of them chat (kinds A, B), half code (kinds C, D)
+PER_STEP = (6, 6)  # sequences of chat (kinds A, B, E) and of code (kinds C, D)
+CURVE = 200  # steps between looks at the held-out sequences
+FIRST = 5568  # sequences of the first corpus: the held-out ones are among them, whatever text is added behind
 
 
 def head_ids(corpus, size, vocab_size=49152):
@@ -71,7 +74,7 @@ class Data:
     def __init__(self, corpus, shards, held_out=96, seed=0):
         """shards: the files that store_states wrote for `corpus`."""
         self.corpus, self.items, self.groups, self.held = corpus, [], ([], []), []
-        held = set(np.random.default_rng(seed + 1).permutation(len(corpus))[:held_out].tolist())
+        held = set(np.random.default_rng(seed + 1).permutation(min(FIRST, len(corpus)))[:held_out].tolist())
         for path in shards:
             for i, (states, log_z) in torch.load(path).items():
                 group = self.held if i in held else self.groups[corpus.kind[i] in "CD"]
@@ -95,14 +98,14 @@ class Data:
         return sum(len(self.items[n][2]) for n in numbers)
 
     def epochs(self, rng):
-        """Endless minibatches: PER_STEP/2 chat and PER_STEP/2 code sequences, each kind in its own shuffled order."""
+        """Endless minibatches of PER_STEP sequences, each kind in its own shuffled order."""
         queues = [[], []]
         while True:
             step = []
-            for queue, group in zip(queues, self.groups):
-                if len(queue) < PER_STEP // 2:
+            for queue, group, size in zip(queues, self.groups, PER_STEP):
+                if len(queue) < size:
                     queue.extend(rng.permutation(group).tolist())
-                step.append([queue.pop(0) for _ in range(PER_STEP // 2)])
+                step.append([queue.pop(0) for _ in range(size)])
             yield step
 
 
@@ -128,11 +131,11 @@ def run_batch(draft, data, numbers, head, kl, tv, depths):
 
 
 @torch.no_grad()
-def held_out_alpha(draft, data, head):
+def held_out_alpha(draft, data, head, every=1):
     """Mean of sum_x min(p, q) at temperature 1 over the held-out sequences [chat or code, depth], first without
-    states."""
+    states. every: 3 takes a third of them."""
     total, count = np.zeros((2, 1 + len(DEPTHS))), np.zeros((2, 1))
-    for n in data.held:
+    for n in data.held[::every]:
         kind = int(data.corpus.kind[data.items[n][0]] in "CD")
         for depths in (0, len(DEPTHS)):
             _, alpha, positions = run_batch(draft, data, [n], head, 1.0, 0.0, depths)
@@ -231,21 +234,42 @@ class Training:
         return alpha
 
 
+def told(recent):
+    """Mean alphas [without states, of depth 1, ...] of chat and code over steps: (depths, alphas [chat or code])."""
+    table = np.full((len(recent), 2, 1 + len(DEPTHS)), np.nan)
+    for row, (depths, alpha) in zip(table, recent):
+        row[:, slice(1, 1 + depths) if depths else slice(1)] = alpha
+    chat, code = np.nanmean(table, 0).round(3).tolist()
+    return f"chat {chat} code {code}"
+
+
 def train(
-    data, target, out, steps, seed=0, init=None, checkpoint=None, peak=RATE, decay=DECAY, share=1.0, log_every=50
+    data,
+    target,
+    out,
+    steps,
+    seed=0,
+    init=None,
+    checkpoint=None,
+    peak=RATE,
+    decay=DECAY,
+    share=1.0,
+    alone=None,
+    log_every=50,
 ):
     """Trains a draft and saves it in the folder `out`.
 
     init: the folder of a draft or the checkpoint of an earlier run, to begin with in place of the target's layers.
     checkpoint: file that gets the training state every 50 steps and at the end, and is picked up again if it exists.
     peak, decay: of the learning rate, and the share of the steps over which it falls. With decay=0 it never does, so
-    that another run may go on from the checkpoint. share: of that rate, for the layers.
+    that another run may go on from the checkpoint. share: of that rate, for the layers. alone: the share of the steps,
+    the first, that take KL alone; None: those before the rate falls.
     """
     torch.manual_seed(seed)
     folder = init if init and Path(init).is_dir() else None
     draft = first_draft(target, data.corpus, folder)
     draft.state = Whitened(draft.state, torch.cat([states for _, states, _ in data.items[:200]]))
-    run, checkpoint = Training(draft, share), Path(checkpoint)
+    run, checkpoint, head = Training(draft, share), Path(checkpoint), draft.head.weight.detach().bfloat16()
     if checkpoint.exists():
         run.load(checkpoint)
     elif init and folder is None:
@@ -253,30 +277,22 @@ def train(
     batches, begun, recent = data.epochs(np.random.default_rng(seed)), run.step, []
     for _ in range(begun):
         next(batches)
-    spent = run.seconds - time.time()
+    spent, alone = run.seconds - time.time(), 1 - decay if alone is None else alone
     for step in track(range(begun, steps), description="training"):
-        kl, tv = (1.0, 0.0) if step < (1 - decay) * steps else (0.2, 2.0)
+        kl, tv = (1.0, 0.0) if step < alone * steps else (0.2, 2.0)
         luck = np.random.default_rng([seed, step]).random()
-        depths = sum(luck < share for share in DEPTHS)
-        alpha = run.update(data, next(batches), kl, tv, rate(step, steps, peak, decay), depths)
-        recent.append(np.full((2, 1 + len(DEPTHS)), np.nan))
-        recent[-1][:, slice(1, 1 + depths) if depths else 0] = np.squeeze(alpha, 1) if not depths else alpha
+        depths = sum(luck < chance for chance in DEPTHS)
+        recent.append((depths, run.update(data, next(batches), kl, tv, rate(step, steps, peak, decay), depths)))
         run.seconds = spent + time.time()
         if run.step % log_every == 0 or run.step == steps:
-            print(f"step {run.step} {run.seconds:.0f} s, alpha without states and of depths", end=" ")
-            chat, code = np.nanmean(recent, 0).round(3).tolist()
-            print(f"chat {chat} code {code}", flush=True)
+            print(f"step {run.step} {run.seconds:.0f} s, alpha without states and of depths {told(recent)}", flush=True)
             recent.clear()
             run.save(checkpoint)
-    held_out = held_out_alpha(run.draft, data, run.draft.head.weight.detach().bfloat16()).round(4).tolist()
-    notes = {
-        "seed": seed,
-        "steps": steps,
-        "positions": run.positions,
-        "minutes": round(run.seconds / 60, 1),
-        "held_out_alpha": dict(zip(("chat", "code"), held_out)),
-    }
-    run.draft.state = run.draft.state.folded()
-    run.draft.save(out, **notes)
-    print(json.dumps(notes))
-    return run.draft
+        if run.step % CURVE == 0 and run.step < steps:
+            print("held out, one in three:", held_out_alpha(draft, data, head, 3).round(4).tolist(), flush=True)
+    notes = {"seed": seed, "steps": steps, "positions": run.positions, "minutes": round(run.seconds / 60, 1)}
+    held_out = held_out_alpha(draft, data, head).round(4).tolist()
+    draft.state = draft.state.folded()
+    draft.save(out, **notes, held_out_alpha=dict(zip(("chat", "code"), held_out)))
+    print(json.dumps({**notes, "held_out_alpha": held_out}))
+    return draft

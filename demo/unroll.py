@@ -39,26 +39,31 @@ def attend(q, passes):
 
 
 def states_of_depths(draft, ids, states, depths):
-    """The draft's normed last states [B, T, d] at every depth, 1 first. states [B, T, d]: the target's."""
+    """The draft's normed last states [B, T, d] at every depth, 1 first. states [B, T, d]: the target's.
+
+    Only the last layer sees states, so those before it are passed once.
+    """
     config = draft.config
     D = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     groups = config.num_attention_heads // config.num_key_value_heads
     cos, sin = (x[0] for x in draft.model.rotary_emb(draft.model.norm.weight[None], torch.arange(ids.shape[1])[None]))
-    passes, found = [[] for _ in draft.model.layers], []
 
     def heads(x):
         return x.view(*ids.shape, -1, D).transpose(1, 2)
 
+    def through(layer, x, passes):
+        attention, h = layer.self_attn, layer.input_layernorm(x)
+        q, k = (rotated(heads(f(h)), cos, sin) for f in (attention.q_proj, attention.k_proj))
+        k, v = (y.repeat_interleave(groups, 1) for y in (k, heads(attention.v_proj(h))))
+        passes.append((k.to(v.dtype), v))
+        x = x + attention.o_proj(attend(q.to(v.dtype), passes).transpose(1, 2).flatten(2))
+        return x + layer.mlp(layer.post_attention_layernorm(x))
+
+    x, passes, found = draft.embed(ids).to(draft.dtype), [], []
+    *first, last = draft.model.layers
+    for layer in first:
+        x = through(layer, x, [])
     for _ in range(depths):
-        x = draft.embed(ids).to(draft.dtype)
-        for layer, mine in zip(draft.model.layers, passes):
-            x = draft.add_states(x, shifted(states, 1)) if mine is passes[-1] else x
-            attention, h = layer.self_attn, layer.input_layernorm(x)
-            q, k = (rotated(heads(f(h)), cos, sin) for f in (attention.q_proj, attention.k_proj))
-            k, v = (y.repeat_interleave(groups, 1) for y in (k, heads(attention.v_proj(h))))
-            mine.append((k.to(v.dtype), v))
-            x = x + attention.o_proj(attend(q.to(v.dtype), mine).transpose(1, 2).flatten(2))
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        states = draft.model.norm(x)
+        states = draft.model.norm(through(last, draft.add_states(x, shifted(states, 1)), passes))
         found.append(states)
     return found
