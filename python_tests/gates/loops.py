@@ -34,7 +34,7 @@ class Loop(NamedTuple):
 ONE_ROW, TWO_ROWS = Limit(60, 0, 0, 3, 1), Limit(78, 0, 0, 3, 1)
 # What the loop over the rest of a pair looks up again lies in shared memory (8 loads, on sm_120 9); it was read from
 # global memory, uncounted.
-REST, PAIR_REST = Limit(80, 4, 0, 13, 1), Limit(97, 5, 9, 12, 2)
+REST, PAIR_REST = Limit(80, 4, 0, 13, 1), Limit(98, 5, 9, 12, 2)
 MAIN_BYTES = 64  # a thread's trip of a loop that sweeps whole rows; a draw's rescan of one chunk takes less
 
 LOOPS = [

@@ -107,9 +107,9 @@ def test_verify_chain(B, V, dtype):
     assert [blocks > 0 for _, blocks in launches] == [True, True]
     row = V * item
 
-    # Every needed row of the target once; gathered there: p of the draft, for its test and its logprob.
+    # Every needed row of the target once; gathered there: p of the draft, for its test and for its logprob.
     assert (target.distinct[~after] == row).all() and (target.read[after] == 0).all()
-    assert (target.read[before] == row + item).all()
+    assert (target.read[before] == row + 2 * item).all()
     at_stop = target.read[at]
     assert within(
         at_stop[rejected], 2 * row, RESCAN + 2, item

@@ -128,7 +128,7 @@ def test_fewer_instructions_help_and_tails_cost():
     chain = lambda how: calls.verify_chain(Setting("H200", heavy, tails=how), 1, G, V)[0]
     assert chain("assumed") < chain("counted") < chain("longest")  # the test of a draft stays assumed
     law = Setting("H200", heavy).tail("judge rest").clocks
-    assert law == 1e4 + C["test"]  # the row's four floats are counted in row_stats
+    assert law == 1e4 + C["judge"]  # the row's four floats are counted in row_stats
     more = us(sum(1e4 - Setting("H200", base).tail(f"row_stats {part}").clocks for part in ("begin", "report", "rest")))
     assert once(heavy, "longest") - once(base, "counted") == pytest.approx(more, rel=0.05)
     assert once(ideal(replace(base, scan=320)), "counted") < once(base, "counted")

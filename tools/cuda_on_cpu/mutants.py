@@ -126,16 +126,16 @@ MUTANTS = {
     ),
     "the launch before not waited for": Mutant(
         SMALL,
-        "    wait_for_launch();\n    if (beyond) return;",
-        "    if (beyond) return;",
+        "    wait_for_launch();\n    if (at.beyond) return;",
+        "    if (at.beyond) return;",
         "has not waited",
         "verify_chain",
     ),
     "the launch before waited for behind the first look at what it left": Mutant(
         SMALL,
-        "    wait_for_launch();\n    if (beyond) return;",
+        "    wait_for_launch();\n    if (at.beyond) return;",
         "    if (at.makes_p && s.target.table.max[0] > 0) at.token = -1;\n    wait_for_launch();\n"
-        "    if (beyond) return;",
+        "    if (at.beyond) return;",
         "race: it reads memory that the launch before wrote",
         "verify_chain",
         True,

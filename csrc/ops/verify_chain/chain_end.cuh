@@ -2,7 +2,7 @@
 // The end of a chain on CUDA: the blocks of a request sum up what is left at its stop, and the last one draws.
 #pragma once
 
-#include "chain_part.cuh"
+#include "chain_rows.cuh"
 
 namespace specdec {
 

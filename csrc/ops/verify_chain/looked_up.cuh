@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the test of a position asks of the caller's inputs alone, looked up while its rows are read or their laws are
-// made: once these are, a test waits for no memory.
+// What the test of a position asks of the caller's inputs alone, looked up while its rows are still being read: but for
+// the laws that are made of those, a test then waits for no memory.
 #pragma once
 
 #include "chain_rows.cuh"
@@ -8,10 +8,12 @@
 namespace specdec {
 
 struct LookedUp {
+  bool beyond;  // the draft ends before
   bool drafted = false, bonus = false;
   bool makes_p = false, makes_q = false;  // the laws that are made
   int64_t token = -1;
   Dist p, q;               // but for what those laws say
+  Filters of_p, of_q;      // under which they are made
   float z_p = 0, z_q = 0;  // the token's entries
   double u = 0;
 
@@ -27,33 +29,35 @@ struct LookedUp {
     return law.prob(d, [&] { return z_q; });
   }
   SPECDEC_DEVICE double uniform() const { return u; }
-  SPECDEC_DEVICE void make_p(const RowStats& law) { p = from_stats(p.row, law); }
-  SPECDEC_DEVICE void make_q(const RowStats& law) { q = from_stats(q.row, law); }
   SPECDEC_DEVICE double log_prob(const Dist& law) const {
     return law.log_prob(token, [&] { return z_p; });
   }
 };
 
-// Of a position that the draft reaches, for the first lane of a warp; into registers, or into shared memory where there
-// are few.
-SPECDEC_DEVICE void look_up(const Step& s, int64_t start, int64_t b, int64_t i, LookedUp& r) {
+// For all lanes of a warp
+SPECDEC_DEVICE LookedUp look_up(const Step& s, int64_t start, int64_t b, int64_t i) {
   const VerifyChain& a = s.a;
   const NoExecutor later;  // makes the laws
-  const auto entry = [&](const Dist& d) {
+  LookedUp r;
+  const auto entry = [&](const Dist& d) {  // for the lane that makes the test
     return threadIdx.x % kLanes == 0 && has_row(d) && r.token < d.row.V ? load_scalar(d.row, r.token) : 0.0f;
   };
-  r = {};
+  r.beyond = __any_sync(kFullWarp, ends_before(a, b, i, int(threadIdx.x) % kLanes, kLanes));
+  if (r.beyond) return r;
   r.drafted = a.has_draft(b, i), r.bonus = !r.drafted && a.gives_bonus(b, i);
-  if (r.bonus) return;
+  if (r.bonus) return r;
+  r.p = a.target.dist(later, start, b, i);
   r.makes_p = reduces_target(s, start, b, i);
-  r.p = r.makes_p ? from_stats(a.target.at(start, b, i), {}) : a.target.dist(later, start, b, i);
-  if (!r.drafted) return;
+  if (r.makes_p) r.of_p = a.target.sampling.at<false>(b);
+  if (!r.drafted) return r;
   r.token = a.draft_token(b, i);
-  if (greedy_target(s, b, i)) return;  // never asks for q
-  r.u = a.accept_uniform(b, i);
+  if (greedy_target(s, b, i)) return r;  // never asks for q
+  r.q = a.drawn_from(later, b, i, r.token);
   r.makes_q = reduces_draft(s, start, b, i, true);
-  r.q = r.makes_q ? from_stats(a.draft.at(start, b, i), {}) : a.drawn_from(later, b, i, r.token);
+  if (r.makes_q) r.of_q = a.draft.sampling.at<false>(b);
   r.z_p = entry(r.p), r.z_q = entry(r.q);
+  r.u = a.accept_uniform(b, i);
+  return r;
 }
 
 }  // namespace specdec

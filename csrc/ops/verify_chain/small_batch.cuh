@@ -6,6 +6,7 @@
 
 #include "../../cuda/cluster_launch.h"
 #include "chain_end.cuh"
+#include "looked_up.cuh"
 
 namespace specdec {
 namespace {
@@ -53,21 +54,18 @@ SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const R
 SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, float* plain,
                                    Uninitialised<Tested>* tests) {
   const VerifyChain& a = s.a;
-  const int lane = int(threadIdx.x) % kLanes;
 #pragma unroll 1
   for (int64_t i = threadIdx.x / kLanes;; i += kWarps) {
-    const bool beyond = __any_sync(kFullWarp, ends_before(a, b, i, lane, kLanes));
-    LookedUp at;
-    Filters of_p, of_q;  // under which laws are made
-    if (!beyond) look_up(s, start, b, i, at);
-    if (at.makes_p) of_p = a.target.sampling.at<false>(b);
-    if (at.makes_q) of_q = a.draft.sampling.at<false>(b);
+    LookedUp at = look_up(s, start, b, i);
     wait_for_launch();
-    if (beyond) return;
-    float* const sums = at.drafted ? nullptr : plain;
-    if (at.makes_p) at.make_p(warp_law(at.p.row, of_p, s.target, a.target.index(start, b, i), sums));
-    if (at.makes_q) at.make_q(warp_law(at.q.row, of_q, s.draft, a.draft.index(start, b, i), nullptr));
-    if (lane != 0) continue;
+    if (at.beyond) return;
+    if (at.makes_p) {
+      float* const sums = at.drafted ? nullptr : plain;
+      at.p = from_stats(at.p.row, warp_law(at.p.row, at.of_p, s.target, a.target.index(start, b, i), sums));
+    }
+    if (at.makes_q)
+      at.q = from_stats(at.q.row, warp_law(at.q.row, at.of_q, s.draft, a.draft.index(start, b, i), nullptr));
+    if (threadIdx.x % kLanes != 0) continue;
     const DraftTest test = test_draft(at);
     tests[i].get() = {test, at.drafted, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
   }

@@ -32,22 +32,20 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   if (__syncthreads_or(needless)) return;
   if (part.row.V > 0) reduce_chunks<kFiltered>(part.row, part.scale, part.number, s.per_warp, part.table);
   if (!last_block(s.tested_blocks + part.unit, blocks)) return;
+  if (threadIdx.x == kLanes && part.tests) part.uniform = a.accept_uniform(part.b, part.i);
 
-  // Beside the first warp, which makes the laws
-  if (threadIdx.x == kLanes && part.tests) look_up(s, part.start, part.b, part.i, part.at);
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
     if (part.reads[which])
-      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, part, part.laws[which]);
+      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, part);
   }
   if (!part.tests) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (part.at.makes_p) part.at.make_p(part.laws[0]);
-  if (part.at.makes_q) part.at.make_q(part.laws[1]);
-  const DraftTest test = test_draft(part.at);
+  NoExecutor executor;
+  const DraftTest test = test_draft(executor, a, part.b, part.i, [&] { return part.uniform; });
   if (test.accepted) {
-    put_draft(a, part.b, part.i, part.at.token, float(part.at.log_prob(test.p)));
+    emit_draft(a, part.b, part.i, test.p);
   } else {
     s.stops[part.unit] = test;
     atomicMax(s.stop + part.b, int(a.G + 1 - part.i));
