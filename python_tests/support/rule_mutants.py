@@ -393,13 +393,8 @@ CUDA = {
         ": a.has_draft(b, i)) &&",
         agrees("draft scores the end", "token"),
     ),
-    "judged as well": (
-        LAUNCHES,
-        "if (!part.tests || threadIdx.x != 0) return;",
-        "if (threadIdx.x != 0) return;",
-        agrees("long chain", "token"),
-    ),
-    "finished twice": (LAUNCHES, "has(b) || a.by_rule(b)) return;", "has(b)) return;", FIVE),
+    "judged as well": (LAUNCHES, "  if (!part.tests) return;\n", "", agrees("long chain", "token")),
+    "finished twice": (LAUNCHES, "a.present.has(b) && !a.by_rule(b);", "a.present.has(b);", FIVE),
     "not walked": (REQUESTS, "|| !s.a.by_rule(b)) return;", "|| s.a.by_rule(b)) return;", FIVE),
 }
 
