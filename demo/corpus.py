@@ -3,25 +3,28 @@
 
 Kinds: A chat, the user's turn written by the model as well; B the same, opened with "Write a Python function" and the
 like; C raw code grown from a few characters; D code after real signatures and docstrings; E chat answers to requests
-that are put together from a template and a topic. Answers are sampled at temperature 1, 0.7 and 0.3 in the ratio 3:2:1.
+that are put together from a template and a topic; F code after the head and the docstring of a small task, half of them
+with the beginning of an example. Answers are sampled at temperature 1, 0.7 and 0.3 in the ratio 3:2:1.
 """
 
 import ast
 import inspect
 import pkgutil
+import re
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import torch
+from openings import CODE_REQUESTS, CODE_STARTS, OPENERS, PACKAGES, TASKS, TEMPLATES, TOPICS, pieces
 from rich.progress import track
-from teacher import PAD, load_target
+from teacher import Corpus, load_target
 
 from specdec_kernels.decode.models.lean_llama import LeanLlama
 
 LENGTH = 240  # tokens of a sequence, prompt included
 BATCH = 128  # sequences of a shard, all of one kind
-KINDS = "AEDBDEACDE"  # the kind of shard s is KINDS[s % 10]
+KINDS = "DFEDFAFDBECF"  # the kind of shard s is KINDS[s % 12]
 TEMPERATURES = (1.0, 0.7, 1.0, 0.7, 1.0, 0.3)
 
 CHAT = (
@@ -29,52 +32,6 @@ CHAT = (
     "<|im_start|>user\n{}"
 )
 ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
-
-OPENERS = """What|How|Why|Can you|Could you|Please|Explain|Write|Describe|I|I need|I'm|My|Give me|Tell me|Is it|
-Is there|Summarize|Suggest|Help me|Create|When|Where|Who|Which|Do you|Should I|Compare|List|Give an example of|In|The|
-Imagine|Translate|Rewrite|Name|Define|If|Are|Does|What is the|How do I|How can I|Write a short|What are some"""
-CODE_REQUESTS = """Write a Python function|Implement a Python function|Write a function that|Create a Python program|
-Write a Python script|Write code|Given a list|Given a string|Complete the following Python function|
-Fix this Python code|
-How do I write a Python function|Write a Python class"""
-CODE_STARTS = """def |def is_|def get_|def find_|def count_|def sum_|def sort_|def check_|def remove_|def max_|
-def string_|
-def list_|def parse_|def compute_|def max_sub|def num_|def convert_|def longest_|import |from typing import |class |
-solve(|
-from typing import List\\n\\n\\ndef |import math\\n\\ndef |def f(|# |def factor|def encode_|def decode_|def filter_"""
-TEMPLATES = """Explain {} to a beginner.|What is {}?|Write a short paragraph about {}.|Give me five facts about {}.|
-What are the advantages and disadvantages of {}?|Write a poem about {}.|How has {} changed over the last century?|
-Why is {} important?|I want to learn about {}. Where should I start?|Write a story that begins with {}.|
-Summarize the history of {}.|What are common mistakes people make with {}?|Give me three tips about {}.|
-How would you describe {} to a child?|Write an email to a friend about {}.|What questions should I ask about {}?|
-Compare {} with something similar.|Make a list of ideas for a project about {}.|Who should care about {}, and why?|
-Write a dialogue between two people who disagree about {}.|Tell me something surprising about {}.|
-What do I need to know about {} before a job interview?|Plan a lesson on {}.|Can you help me with {}?"""
-TOPICS = """solar panels|the Roman Empire|baking sourdough bread|learning the violin|compound interest|black holes|
-gardening in winter|the immune system|public speaking|electric cars|chess openings|jazz music|the French Revolution|
-photosynthesis|meditation|remote work|machine learning|tea ceremonies|space travel|train travel in Europe|coral reefs|
-the printing press|basketball|saving money|mental health at work|the water cycle|modern art|renewable energy|cats|
-dinosaurs|
-volcanoes|yoga|vegetarian cooking|the Silk Road|quantum computers|raising chickens|photography|the moon landing|
-antibiotics|minimum wage|writing a resume|time management|the Great Wall of China|swimming|healthy breakfasts|
-online privacy|folk tales|bees|rivers|inflation|the human heart|glaciers|football tactics|knitting|city planning|
-recycling|
-the Renaissance|sleep|marathon training|coffee|small businesses|science fiction|whales|bridges|earthquakes|vaccines|
-the stock market|friendship|deserts|DNA|opera|bicycles|rainforests|probability|the alphabet|clocks|wine|ancient Egypt|
-the periodic table|leadership|camping|astronomy|budget travel|nutrition|open source software|migration of birds|
-housing prices|museums|teamwork|owls|mathematics"""
-PACKAGES = """json re os collections itertools functools statistics string textwrap random heapq bisect datetime
-calendar
-fractions decimal shutil pathlib inspect ast difflib csv zipfile urllib email html http logging unittest argparse
-asyncio
-numpy numpy.lib networkx networkx.algorithms sympy.ntheory sympy.combinatorics sympy.utilities sympy.core sympy.geometry
-sympy.matrices sympy.series sympy.stats mpmath jinja2 rich typer huggingface_hub tokenizers transformers
-torch.nn.functional"""
-
-
-def pieces(text):
-    """The entries of one of the lists above; a written \\n stands for a line break."""
-    return [x.replace("\\n", "\n") for x in text.replace("\n", "").split("|")]
 
 
 def modules(name):
@@ -111,6 +68,19 @@ def signatures(limit=6):
     return sorted(found)
 
 
+def task_head(task, rng):
+    """Imports, signature and docstring of one of TASKS, with or without types, with or without ">>> name(" at the
+    end."""
+    signature, text = re.fullmatch(r"(.+?\)(?: -> .+?)?): ([A-Z].+)", task).groups()
+    name, typed = signature.split("(")[0], rng.random() < 0.7
+    if not typed:
+        signature = re.sub(r": [^:()]+?(?=, \w+:|\))|: Tuple\[.*?\](?=[,)])| -> .*", "", signature)
+    used = [word for word in ("Dict", "List", "Optional", "Tuple") if word in signature]
+    head = f"from typing import {', '.join(used)}\n\n\n" if used else ""
+    head += f'def {signature}:\n    """' + (" " if rng.random() < 0.5 else "\n    ") + text
+    return head + ('\n    """\n' if rng.random() < 0.5 else f"\n    >>> {name}(")
+
+
 def prompts(kind, n, rng, heads):
     """n prompt texts of one kind."""
     if kind == "A":
@@ -121,6 +91,8 @@ def prompts(kind, n, rng, heads):
         return [str(rng.choice(pieces(CODE_STARTS))) for _ in range(n)]
     if kind == "D":
         return [heads[i] for i in rng.choice(len(heads), n, replace=False)]
+    if kind == "F":
+        return [task_head(str(rng.choice(pieces(TASKS))), rng) for _ in range(n)]
     asked = [str(rng.choice(pieces(TEMPLATES))).format(rng.choice(pieces(TOPICS))) for _ in range(n)]
     return [CHAT.format(text) + ANSWER for text in asked]
 
@@ -139,29 +111,35 @@ def draw(logits, temperature, generator):
 
 @torch.inference_mode()
 def write(model, prompt_ids, generator, title):
-    """Token ids [B, LENGTH]: every prompt, and what the model makes of it."""
+    """Every prompt, and what the model makes of it -> token ids [B, LENGTH]; of all but the last of them the model's
+    last hidden states [B, LENGTH - 1, d] and the ln Z [B, LENGTH - 1] of what it said of the next."""
     B, length = len(prompt_ids), torch.tensor([len(p) for p in prompt_ids])
-    tokens = torch.zeros(B, LENGTH, dtype=torch.int64)
+    tokens, log_z = torch.zeros(B, LENGTH, dtype=torch.int64), torch.zeros(B, LENGTH - 1)
     for row, p in zip(tokens, prompt_ids):
         row[: len(p)] = torch.tensor(p)
     temperature = torch.tensor([TEMPERATURES[i % len(TEMPERATURES)] for i in range(B)])
     same = int((tokens == tokens[0]).all(0)[: int(length.min()) - 1].long().cumprod(0).sum())
     cache = model.new_cache(B, LENGTH)
+    cache.keep_states(model.state_size, model.dtype, model.device)
     if same:  # the opening that all share is read once
-        model.forward(tokens[:1, :same], [0], cache, keep=None)
+        logits = model.forward(tokens[:1, :same], [0], cache)
+        log_z[:, :same] = logits.float().logsumexp(-1)
         for slot in range(1, B):
             cache.move(0, slot)
     for t in track(range(same, LENGTH - 1), description=title):
         logits = model.forward(tokens[:, t : t + 1], [t] * B, cache)[:, 0]
+        log_z[:, t] = logits.float().logsumexp(-1)
         tokens[:, t + 1] = torch.where(t + 1 < length, tokens[:, t + 1], draw(logits, temperature, generator))
-    return tokens
+    return tokens, cache.states[:, : LENGTH - 1], log_z
 
 
-def grow(folder, shards, seed=1):
-    """Writes folder/shard-XXX.npz (tokens, length, prompt_length, kind); finished shards are kept."""
+def grow(folder, shards, seed=1, part=0, parts=1):
+    """Writes folder/shard-XXX.npz (tokens, length, prompt_length, kind) and, as store_states does, states-XXX.pt;
+    finished shards are kept. part: the number of this process among `parts` that share the work."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [s for s in range(shards) if not (folder / f"shard-{s:03d}.npz").exists()]
+    paths = {s: folder / f"shard-{s:03d}.npz" for s in range(part, shards, parts)}
+    missing = [s for s, path in paths.items() if not path.exists()]
     if not missing:
         return
     target, tokenizer = load_target()
@@ -169,21 +147,22 @@ def grow(folder, shards, seed=1):
     for s in missing:
         kind, rng = KINDS[s % len(KINDS)], np.random.default_rng([seed, s])
         ids = [tokenizer(p)["input_ids"][: LENGTH * 2 // 3] for p in prompts(kind, BATCH, rng, heads)]
-        tokens = write(model, ids, torch.Generator().manual_seed(seed * 100_003 + s), f"shard {s} ({kind})")
-        prompt_length = np.array([len(p) for p in ids], dtype=np.int32)
-        rest = {
-            "prompt_length": prompt_length,
-            "length": np.full(BATCH, LENGTH, np.int32),
-            "kind": np.full(BATCH, kind),
-        }
-        np.savez_compressed(folder / "partial.npz", tokens=tokens.numpy().astype(np.uint16), **rest)
-        (folder / "partial.npz").rename(folder / f"shard-{s:03d}.npz")
+        generator = torch.Generator().manual_seed(seed * 100_003 + s)
+        tokens, states, log_z = write(model, ids, generator, f"shard {s} ({kind})")
+        partial = folder / f"partial-{s:03d}.npz"
+        np.savez_compressed(
+            partial,
+            tokens=tokens.numpy().astype(np.uint16),
+            length=np.full(BATCH, LENGTH, np.int32),
+            prompt_length=np.array([len(p) for p in ids], dtype=np.int32),
+            kind=np.full(BATCH, kind),
+        )
+        first = Corpus(partial).first_label
+        kept = {i: (h.clone(), z[first(i) - 1 :].clone()) for i, (h, z) in enumerate(zip(states, log_z))}
+        torch.save(kept, states_of(paths[s]))
+        partial.rename(paths[s])  # last: what is there is whole
 
 
-def merge(paths, out):
-    """Joins corpus files into one, rows padded to the longest."""
-    parts = [np.load(p) for p in paths]
-    width = max(p["tokens"].shape[1] for p in parts)
-    tokens = [np.pad(p["tokens"], ((0, 0), (0, width - p["tokens"].shape[1])), constant_values=PAD) for p in parts]
-    rest = {k: np.concatenate([p[k] for p in parts]) for k in ("length", "prompt_length", "kind")}
-    np.savez_compressed(out, tokens=np.concatenate(tokens), **rest)
+def states_of(shard):
+    """Where the states of a grown shard lie."""
+    return shard.with_name(shard.name.replace("shard", "states")).with_suffix(".pt")

@@ -21,19 +21,33 @@ THREADS = typer.Option(1, help="CPU threads")
 
 
 @app.command()
-def corpus(work: Path = WORK, shards: int = 20, seed: int = 1, out: Path = None, threads: int = THREADS):
-    """The target writes text: shards of 128 sequences in WORK/grown; --out merges the shipped corpus and them."""
-    from corpus import grow, merge
+def corpus(
+    work: Path = WORK,
+    shards: int = 20,
+    seed: int = 1,
+    part: int = typer.Option(0, help="of --parts processes that share the work, this one's number"),
+    parts: int = 1,
+    out: Path = None,
+    threads: int = THREADS,
+):
+    """The target writes text: shards of 128 sequences in WORK/grown; --out joins the shipped corpus and them."""
+    from corpus import grow
+    from teacher import Corpus
 
     torch.set_num_threads(threads)
-    grow(work / "grown", shards, seed)
+    grow(work / "grown", shards, seed, part, parts)
     if out:
-        merge([HERE / "corpus.npz", *sorted((work / "grown").glob("shard-*.npz"))[:shards]], out)
+        Corpus(HERE / "corpus.npz", *grown_shards(work, shards)).save(out)
+
+
+def grown_shards(work, shards):
+    return sorted((work / "grown").glob("shard-*.npz"))[:shards]
 
 
 @app.command()
 def train(
     corpus: Path = HERE / "corpus.npz",
+    grown: int = typer.Option(0, help="shards of WORK/grown to read besides"),
     work: Path = WORK,
     out: Path = HERE / "draft",
     steps: int = 1250,
@@ -46,13 +60,16 @@ def train(
     threads: int = THREADS,
 ):
     """Stores the target's states once (1.4 GB, half an hour for 1M tokens), then trains; resumes."""
+    from corpus import states_of
     from teacher import Corpus, load_target, store_states
     from train import Data
     from train import train as run
 
     torch.set_num_threads(threads)
-    text = Corpus(corpus)
-    shards = store_states(text, work / f"states-{corpus.stem}-{len(text)}")
+    first, more = Corpus(corpus), grown_shards(work, grown)
+    text = Corpus(corpus, *more)
+    shards = [(0, path) for path in store_states(first, work / f"states-{corpus.stem}-{len(first)}")]
+    shards += [(begin, states_of(path)) for begin, path in zip(text.begins[1:], more)]
     target, _ = load_target(torch.float32)
     checkpoint = work / f"train-{seed}-{steps}.pt"
     run(Data(text, shards), target, out, steps, seed, init, checkpoint, peak, decay, share, alone)

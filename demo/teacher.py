@@ -13,6 +13,7 @@ import torch
 from rich.progress import track
 
 PAD = 65535  # marks the unused tail of a row of `tokens`
+CODE = "CDF"  # kinds of text (corpus.py); the others are chat
 
 
 def load_target(dtype=torch.bfloat16):
@@ -35,12 +36,25 @@ def load_target(dtype=torch.bfloat16):
 
 
 class Corpus:
-    """Sequences the target wrote. tokens [N, L] uint16 padded with PAD, length [N], prompt_length [N], kind [N]."""
+    """Sequences the target wrote, of one file or of several on end.
 
-    def __init__(self, path):
-        data = np.load(path)
-        self.tokens, self.length = data["tokens"], data["length"].astype(np.int64)
-        self.prompt_length, self.kind = data["prompt_length"].astype(np.int64), data["kind"]
+    tokens [N, L] uint16 padded with PAD, length [N], prompt_length [N], kind [N]; begins: where each file's first one
+    stands.
+    """
+
+    def __init__(self, *paths):
+        parts = [np.load(path) for path in paths]
+        width = max(part["tokens"].shape[1] for part in parts)
+        pad = lambda tokens: np.pad(tokens, ((0, 0), (0, width - tokens.shape[1])), constant_values=PAD)
+        joined = lambda name: np.concatenate([part[name] for part in parts])
+        self.tokens = np.concatenate([pad(part["tokens"]) for part in parts])
+        self.length, self.prompt_length = (joined(name).astype(np.int64) for name in ("length", "prompt_length"))
+        self.kind = joined("kind")
+        self.begins = np.cumsum([0, *(len(part["length"]) for part in parts)])[:-1].tolist()
+
+    def save(self, path):
+        lengths = {name: getattr(self, name).astype(np.int32) for name in ("length", "prompt_length")}
+        np.savez_compressed(path, tokens=self.tokens, kind=self.kind, **lengths)
 
     def __len__(self):
         return len(self.length)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.progress import track
+from teacher import CODE
 from torch import nn
 from unroll import states_of_depths
 
@@ -72,12 +73,13 @@ class Data:
     """Corpus and stored states, split into training and held-out sequences."""
 
     def __init__(self, corpus, shards, held_out=96, seed=0):
-        """shards: the files that store_states wrote for `corpus`."""
+        """shards: files of states, each with the number in `corpus` of the sequence that it calls 0."""
         self.corpus, self.items, self.groups, self.held = corpus, [], ([], []), []
         held = set(np.random.default_rng(seed + 1).permutation(min(FIRST, len(corpus)))[:held_out].tolist())
-        for path in shards:
+        for first, path in shards:
             for i, (states, log_z) in torch.load(path).items():
-                group = self.held if i in held else self.groups[corpus.kind[i] in "CD"]
+                i += first
+                group = self.held if i in held else self.groups[corpus.kind[i] in CODE]
                 group.append(len(self.items))
                 self.items.append((i, states, log_z))
 
@@ -136,7 +138,7 @@ def held_out_alpha(draft, data, head, every=1):
     states. every: 3 takes a third of them."""
     total, count = np.zeros((2, 1 + len(DEPTHS))), np.zeros((2, 1))
     for n in data.held[::every]:
-        kind = int(data.corpus.kind[data.items[n][0]] in "CD")
+        kind = int(data.corpus.kind[data.items[n][0]] in CODE)
         for depths in (0, len(DEPTHS)):
             _, alpha, positions = run_batch(draft, data, [n], head, 1.0, 0.0, depths)
             total[kind, 1 if depths else 0 :][: len(alpha)] += np.array(alpha) * positions

@@ -57,9 +57,12 @@ def parts(training, tmp_path):
         text = Text(hf)
         states = hf.model(text.ids).last_hidden_state[:, :-1]
         log_z = hf.lm_head(states).logsumexp(-1)
-    torch.save({i: (states[i].bfloat16(), log_z[i, 3:].clone()) for i in range(TEXTS)}, tmp_path / "states.pt")
+    shards = [(0, tmp_path / "first.pt"), (TEXTS // 2, tmp_path / "second.pt")]
+    for first, path in shards:
+        own = range(first, first + TEXTS // 2)
+        torch.save({i - first: (states[i].bfloat16(), log_z[i, 3:].clone()) for i in own}, path)
     LayerDraft(hf, range(V), (0,)).copy_layers(hf).save(tmp_path / "untrained")
-    return training.Data(text, [tmp_path / "states.pt"], held_out=8), hf, tmp_path / "untrained"
+    return training.Data(text, shards, held_out=8), hf, tmp_path / "untrained"
 
 
 @pytest.mark.slow
@@ -89,6 +92,25 @@ def test_goes_on_where_it_was_cut_off(training, parts, tmp_path):
     assert not torch.allclose(half.model.norm.weight, rest.model.norm.weight)
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, rest.state_dict()[name]), name
+
+
+def test_text_of_several_files(training, tmp_path):
+    """Rows are padded to the longest, and what is saved is read back."""
+    import teacher
+
+    lengths, kinds = ([5, 3], [7]), ("AC", "F")
+    for n, (own, kind) in enumerate(zip(lengths, kinds)):
+        tokens = np.full((len(own), max(own)), teacher.PAD, np.uint16)
+        for row, length in zip(tokens, own):
+            row[:length] = np.arange(length) + 10 * n
+        prompts = np.full(len(own), 2)
+        np.savez(tmp_path / f"{n}.npz", tokens=tokens, length=own, prompt_length=prompts, kind=list(kind))
+    text = teacher.Corpus(tmp_path / "0.npz", tmp_path / "1.npz")
+    text.save(tmp_path / "both.npz")
+    for corpus in (text, teacher.Corpus(tmp_path / "both.npz")):
+        assert corpus.batch([1, 2]).tolist() == [[0, 1, 2, 0, 0, 0, 0], [10, 11, 12, 13, 14, 15, 16]]
+        assert [corpus.first_label(i) for i in range(3)] == [2, 1, 2]  # raw code is learned from its start
+    assert text.begins == [0, 2] and len(text) == 3
 
 
 def test_folding_changes_nothing(training):
