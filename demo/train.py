@@ -26,8 +26,8 @@ RATE, WARMUP, DECAY, WEIGHT_DECAY = 1.2e-3, 50, 0.4, 0.05
 HEAD_SIZE = 4096  # output ids: with 8192 a step reads a fifth more bytes for 0.005 of alpha
 # The chance that a batch is unrolled to depth 1, 2, ...: about that of a draft's first 0, 1, ... tokens being accepted.
 # The others are trained without states, since some drafters have none to hand over.
-DEPTHS = (0.9, 0.5, 0.3, 0.15)
-PER_STEP = (6, 6)  # sequences of chat (kinds A, B, E) and of code (kinds C, D)
+DEPTHS = (0.95, 0.4, 0.15, 0.05)
+PER_STEP = (4, 8)  # sequences of chat (kinds A, B, E) and of code (kinds C, D, F)
 CURVE = 200  # steps between looks at the held-out sequences
 FIRST = 5568  # sequences of the first corpus: the held-out ones are among them, whatever text is added behind
 
@@ -241,7 +241,7 @@ def told(recent):
     table = np.full((len(recent), 2, 1 + len(DEPTHS)), np.nan)
     for row, (depths, alpha) in zip(table, recent):
         row[:, slice(1, 1 + depths) if depths else slice(1)] = alpha
-    chat, code = np.nanmean(table, 0).round(3).tolist()
+    chat, code = np.ma.masked_invalid(table).mean(0).filled(np.nan).round(3).tolist()
     return f"chat {chat} code {code}"
 
 

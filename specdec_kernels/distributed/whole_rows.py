@@ -60,11 +60,20 @@ def _share_of(name: str, x: Any, n: int, begin: int, end: int) -> Any:
     """What is given of requests [begin, end) of n: whatever has n entries, but for a tree that all of them share."""
     if name in ("num_requests", "num_rows") and x is not None:
         return (x - begin).clamp(0, end - begin)
-    if isinstance(x, (tuple, list)):
-        parts = [_share_of(name, part, n, begin, end) for part in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    shared = not isinstance(x, torch.Tensor) or x.dim() == 0 or (name == "tree" and x.dim() == 1)
-    return x if shared or x.shape[0] != n else x[begin:end]
+
+    def share(x):
+        shared = not isinstance(x, torch.Tensor) or x.dim() == 0 or (name == "tree" and x.dim() == 1)
+        return x if shared or x.shape[0] != n else x[begin:end]
+
+    return _each(share, x)
+
+
+def _each(f: Callable, x: Any) -> Any:
+    """f(x); of a tuple or a list the same of its parts."""
+    if not isinstance(x, (tuple, list)):
+        return f(x)
+    parts = [_each(f, part) for part in x]
+    return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
 def dealt(op: str, of, rows: torch.Tensor, shares: Sequence[Share]) -> torch.Tensor:
@@ -99,9 +108,6 @@ def _side_by_side(parts: Sequence[torch.Tensor], V: int) -> torch.Tensor:
 
 def _on_meta(x: Any, size: int | None = None) -> Any:
     """The same without values; rows with another size."""
-    if isinstance(x, (tuple, list)):
-        parts = [_on_meta(part) for part in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if not isinstance(x, torch.Tensor):
         return x
     return torch.empty_like(x, device="meta") if size is None else x.new_empty((*x.shape[:-1], size), device="meta")
@@ -110,7 +116,7 @@ def _on_meta(x: Any, size: int | None = None) -> Any:
 def _check_shapes(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> None:
     """Raises what the op would of the whole batch, on every rank alike, where a share might pass on one of them."""
     rows = {name: _on_meta(arguments[name], of.vocab_size) for name, of in sides.items() if of is not None}
-    function(**{name: _on_meta(x) for name, x in arguments.items()} | rows)
+    function(**{name: _each(_on_meta, x) for name, x in arguments.items()} | rows)
 
 
 def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:

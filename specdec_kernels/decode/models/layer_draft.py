@@ -115,20 +115,23 @@ class LayerDraft(nn.Module):
 
     def hidden(self, input_ids, position_ids=None, attention_mask=None, cache=None, use_cache=False, states=None):
         """The normed last state [B, T, d]; head(hidden) are the reduced logits [B, T, R], in the order of head_ids."""
-        return self._run(input_ids, position_ids, attention_mask, cache, use_cache, states).last_hidden_state
+        return self._run(input_ids, position_ids, attention_mask, cache, use_cache, states)[0]
 
     def _run(self, input_ids, position_ids, attention_mask, cache, use_cache, states):
+        """The normed last state, and the cache."""
+        name = cache_name(self.model)
         entry = self.model.layers[-1].register_forward_pre_hook(
             lambda _, args: (self.add_states(args[0], states), *args[1:])
         )
         try:
-            return self.model(
+            out = self.model(
                 inputs_embeds=self.embed(input_ids).to(self.dtype),
                 position_ids=position_ids,
                 attention_mask=attention_mask,
                 use_cache=bool(use_cache or cache is not None),
-                **{cache_name(self.model): cache},
+                **{name: cache},
             )
+            return out.last_hidden_state, getattr(out, name)
         finally:
             entry.remove()
 
@@ -152,9 +155,8 @@ class LayerDraft(nn.Module):
         attention_mask: None (causal), or 4-D [B, 1, T, S], additive or bool (True = attend). logits_to_keep = n scores
         the last n positions only (0: all). states: as `add_states` takes them.
         """
-        out = self._run(input_ids, position_ids, attention_mask, cache, use_cache, states)
-        logits = self.scatter(self.head(out.last_hidden_state[:, -logits_to_keep:]))
-        return LayerDraftOutput(logits, getattr(out, cache_name(self.model)))
+        hidden, cache = self._run(input_ids, position_ids, attention_mask, cache, use_cache, states)
+        return LayerDraftOutput(self.scatter(self.head(hidden[:, -logits_to_keep:])), cache)
 
     def _trained(self):
         """What a file holds, by name."""
