@@ -78,7 +78,7 @@ MUTANTS = {
         "race: .* no atomic orders",
         thorough=True,
     ),
-    "alignment not asked": Mutant(GROUPS, "!aligned(row) || ", "", "misaligned"),
+    "alignment not asked": Mutant(GROUPS, "aligned(row) && left_of", "left_of", "misaligned"),
     "alignment of whole chunks not asked": Mutant(
         GROUPS, "aligned(row) ? int(row.V / kChunk) : 0", "int(row.V / kChunk)", "misaligned", thorough=True
     ),
@@ -158,10 +158,21 @@ MUTANTS = {
     ),
     "a cluster's barrier removed": Mutant(
         PAIR,
-        "*of_rank(&sum, other) = sum;\n    }\n  }\n  cluster_sync();",
-        "*of_rank(&sum, other) = sum;\n    }\n  }",
+        "= table.sums[k][m];\n  }\n  cluster_sync();",
+        "= table.sums[k][m];\n  }",
         "race|uninitialised|has exited",
         "kseq_rho",
+    ),
+    "what half of the warps found read before it is written": Mutant(
+        "cuda/pair_sums.cuh",
+        "found[which] = own;\n  __syncthreads();",
+        "found[which] = own;",
+        "race|uninitialised",
+        "kseq_rho",
+        True,
+    ),
+    "the sums of two turns in one place": Mutant(
+        "cuda/gap_executor.cuh", "third_ + turn_ * chunks_", "third_", "race|wrong", "verify_chain", True
     ),
     "a block that skips its cluster's barrier": Mutant(
         PAIR,
