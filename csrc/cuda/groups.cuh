@@ -142,16 +142,13 @@ SPECDEC_DEVICE int left_of(const Row& row, int64_t chunk) {
   const int64_t rest = row.V - chunk * kChunk;
   return rest < kChunk ? int(rest) : kChunk;
 }
-// Whether the row starts at a multiple of 16 bytes and the chunk has whole groups
-SPECDEC_DEVICE bool has_groups(const Row& row, int64_t chunk) {
-  return aligned(row) && left_of(row, chunk) % kGroup == 0;
-}
+// Whether the row starts off a multiple of 16 bytes, or a chunk with `left` entries has more than whole groups
+SPECDEC_DEVICE bool has_no_groups(const Row& row, int left) { return !aligned(row) || left % kGroup != 0; }
 
-// f(type, groups first .. first + N - 1 of a chunk that has them), `pad` (0 or -inf) beyond the row: all loads are under
-// way before one is used.
+// f(groups first .. first + N - 1 of a chunk that has them), `pad` (0 or -inf) beyond the row: all loads are under way
+// before one is used.
 template <int N, class F>
-SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, float pad, const F& f) {
-  const int left = left_of(row, chunk);
+SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, int left, float pad, const F& f) {
   with_dtype(row.dtype, [&](auto type) {
     Group<decltype(type)::value> raw[N];
     const char* at = group_at<decltype(type)::value>(row, chunk, first);
@@ -169,8 +166,9 @@ SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, float 
 // Groups as floats, where the chunk has them by 16-byte loads.
 template <int N>
 SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
-  if (!has_groups(row, chunk)) return load_entries(row, chunk * kChunk + group_begin(first), pad, z);
-  with_groups<N>(row, chunk, first, pad, [&](const auto& raw) {
+  const int left = left_of(row, chunk);
+  if (has_no_groups(row, left)) return load_entries(row, chunk * kChunk + group_begin(first), pad, z);
+  with_groups<N>(row, chunk, first, left, pad, [&](const auto& raw) {
 #pragma unroll
     for (int r = 0; r < N * kGroup; ++r) z[r] = raw[r / kGroup][r % kGroup];
   });
@@ -199,8 +197,9 @@ struct EarlyGroupsOf : GroupsOf<N> {
   using GroupsOf<N>::kEntries, GroupsOf<N>::chunk, GroupsOf<N>::first;
 
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const {
-    if (!has_groups(row, chunk)) return this->load(row, pad, z);
-    with_groups<N>(row, chunk, first, pad, [&](const auto& raw) {
+    const int left = left_of(row, chunk);
+    if (has_no_groups(row, left)) return this->load(row, pad, z);
+    with_groups<N>(row, chunk, first, left, pad, [&](const auto& raw) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
 #pragma unroll
@@ -209,7 +208,7 @@ struct EarlyGroupsOf : GroupsOf<N> {
     });
   }
   SPECDEC_DEVICE void floats(const Row& row, float (&z)[kEntries]) const {
-    if (row.dtype == kFloat32 || !has_groups(row, chunk)) return;
+    if (row.dtype == kFloat32 || has_no_groups(row, left_of(row, chunk))) return;
     row.dtype == kBFloat16 ? unpack<kBFloat16>(z) : unpack<kFloat16>(z);
   }
 

@@ -78,7 +78,7 @@ MUTANTS = {
         "race: .* no atomic orders",
         thorough=True,
     ),
-    "alignment not asked": Mutant(GROUPS, "aligned(row) && left_of", "left_of", "misaligned"),
+    "alignment not asked": Mutant(GROUPS, "!aligned(row) || ", "", "misaligned"),
     "alignment of whole chunks not asked": Mutant(
         GROUPS, "aligned(row) ? int(row.V / kChunk) : 0", "int(row.V / kChunk)", "misaligned", thorough=True
     ),
