@@ -55,7 +55,7 @@ def cpu(output: Path) -> list[str]:
         "  deps = gcc",
         "  description = $in $isa",
         "rule link",
-        f"  command = {CXX} -shared {SANITIZED if SANITIZE else ''} $in -o $out "
+        f"  command = {CXX} -shared {SANITIZED if SANITIZE else '-s'} $in -o $out "
         f"-Wl,-rpath,'$$ORIGIN/../torch/lib' {LIBRARIES}",
         "  description = $out",
     ]
@@ -90,7 +90,7 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "  description = an empty $out",
         "rule link_cuda",
         f"  command = {compiler.path} -ccbin {CXX} -shared -cudart static --no-device-link $in -o $out "
-        f"-Xlinker --exclude-libs,ALL,--no-as-needed -Xlinker -rpath,'$$ORIGIN/../torch/lib' "
+        f"-Xlinker -s,--exclude-libs,ALL,--no-as-needed -Xlinker -rpath,'$$ORIGIN/../torch/lib' "
         f"-L. -ltorch_cuda {LIBRARIES}",
         "  description = $out",
         "build libtorch_cuda.so: stub",

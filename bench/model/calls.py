@@ -43,6 +43,7 @@ TAILS = {
 COUNTED = {name for name in TAILS if name.endswith("report")}
 COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest"}
 COUNTED |= {"verify ahead", "verify begin", "verify rest"}
+TURNS = {"search begin", "search turn", "search rest"}  # of kseq_rho: nothing assumed stands for them one by one
 STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
 
 
@@ -53,19 +54,20 @@ class Setting:
     def __init__(self, gpu: str, costs: Costs, band: str = "middle", tails: str = "counted") -> None:
         self.c, self.costs, self.band = constants(gpu, band), costs, band
         self.memory = GPUS[gpu].memory
-        self.taken = {"counted": COUNTED, "assumed": set(), "longest": set(TAILS)}[tails]
+        self.taken = {"counted": COUNTED | TURNS, "assumed": set(), "longest": TURNS | set(TAILS)}[tails]
 
-    def _counted(self, name: str) -> float | None:
+    def counted(self, name: str) -> float | None:
+        """Clocks of a tail, where it was counted and that is taken."""
         tail = self.costs.tails.get(name) if name in self.taken else None
         return tail.clocks[BANDS.index(self.band)] if tail else None
 
     def constant(self, name: str) -> float:
         """Clocks of a part of a tail: counted where it could be, else as assumed."""
-        counted = self._counted(STANDS_FOR[name]) if name in STANDS_FOR else None
+        counted = self.counted(STANDS_FOR[name]) if name in STANDS_FOR else None
         return self.c[name] if counted is None else counted
 
     def tail(self, name: str) -> Wait:
-        counted = self._counted(name)
+        counted = self.counted(name)
         return Wait(sum(map(self.constant, TAILS[name])) if counted is None else counted)
 
 

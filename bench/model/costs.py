@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from bench.model.gpus import Band
 from bench.model.loops import of_two_bytes
+from bench.model.tails import SEARCH
 
 
 class Pass(NamedTuple):
@@ -44,10 +45,10 @@ class Costs:
 OTHERWISE = {  # where a library lacks the kernel
     "scan": Pass(64, 281, 32, 1),
     "masses": Pass(64, 540, 16, 2),
+    "search": Pass(64, 400, 16, 2),
     "unders": Pass(64, 676, 16, 2),
     "kept": Pass(128, 213, 16, 1),  # the same on weights in shared memory: counted in kseq_rho::search of sm_90
-    "entropy": Pass(32, 495, 16, 1),
-    "pair": Pass(64, 907, 16, 2),
+    "gap": Pass(128, 708, 32, 1),
     "blend": Pass(64, 854, 16, 2),
 }
 PER_CHUNK = {1: 20, 2: 40}  # instructions beside the loop's: indices, a warp's reduction, two stores
@@ -76,6 +77,9 @@ def costs_of(kernels: list[dict]) -> Costs:
     for name, (_, loop) in ((name, where) for name, where in found.items() if where):
         for part, tail in loop.get("tails", {}).items():
             costs.tails[f"{name} {part}"] = Tail(tail["instr"], tuple(tail["clocks"]))
+    for k in kernels:
+        for part, tail in k.get("turns", {}).items():
+            costs.tails[f"search {part}"] = Tail(tail["instr"], tuple(tail["clocks"]))
     return costs
 
 
@@ -105,19 +109,21 @@ def _walks(kernels: list[dict]) -> dict[str, Pass]:
     rule = [x for k in kernels if "request" in k["name"] and "finish" not in k["name"] for x in k["loops"]]
     mufu, doubles = (lambda x: x["counts"].get("MUFU", 0)), (lambda x: x["counts"].get("F2F64", 0))
 
-    def first(some: list[dict], name: str, wanted: Callable[[dict], bool]) -> Pass:
+    def first(some: list[dict], name: str, wanted: Callable[[dict], bool], rows: int = 0) -> Pass:
         fit = next((x for x in some if wanted(x)), None)
         if fit is None:
             return OTHERWISE[name]
-        return Pass(fit["bytes"], fit["instr"], fit["bytes"] // (2 * fit["rows"]), fit["batches"])
+        rows = rows or fit["rows"]
+        return Pass(fit["bytes"], fit["instr"], fit["bytes"] // (2 * rows), fit["batches"])
 
+    search = [x for k in kernels if k["name"] == SEARCH for x in k["loops"]]
     walks = {
+        "search": first(search, "search", lambda x: x["rows"] == 2 and doubles(x) >= 32),
         "scan": first(tree, "scan", lambda x: x["rows"] == 1 and mufu(x) == 32 and x["bytes"] == 64),
         "masses": first(tree, "masses", lambda x: x["rows"] == 2 and doubles(x) >= 32),
         "kept": OTHERWISE["kept"],
         "unders": first(tree, "unders", lambda x: x["rows"] == 2 and 0 < doubles(x) < 32),
-        "entropy": first(rule, "entropy", lambda x: x["rows"] == 1 and mufu(x) == 16 and x["bytes"] == 32),
-        "pair": first(rule, "pair", lambda x: x["rows"] == 2 and mufu(x) == 32),
+        "gap": first(rule, "gap", lambda x: mufu(x) == 64 and x["bytes"] == 128, 2),
         "blend": first(rule, "blend", lambda x: x["kind"] == "nest"),
     }
     nest = next((x["states"].values() for x in tree if x["kind"] == "nest"), ())
@@ -135,10 +141,10 @@ def ideal(costs: Costs) -> Costs:
     walk = {
         "scan": Pass(64, 179, 32, 1),
         "masses": Pass(64, 260, 16, 1),
+        "search": Pass(64, 260, 16, 1),
         "unders": Pass(64, 420, 16, 1),
         "kept": Pass(128, 190, 16, 1),
-        "entropy": Pass(32, 160, 16, 1),
-        "pair": Pass(64, 242, 16, 1),
+        "gap": Pass(128, 560, 32, 1),
         "blend": Pass(64, 300, 16, 1),
     } | {f"sum{n}": Pass(32 * (1 + n), 110 + 130 * n, 16, 1) for n in (1, 2, 3, 4)}
     scan, pair = 45 * 4 + 15, 60.5 * 8 + 30

@@ -13,7 +13,7 @@ from bench.model.gpus import resident
 from bench.model.instructions import Code, copies_asynchronously, wide
 from bench.model.loops import against, streaming_loops
 from bench.model.paths import weigh
-from bench.model.tails import TAILED, Tails
+from bench.model.tails import SEARCH, TAILED, Tails
 
 THREADS = 256  # of a block whose launch bounds say nothing
 
@@ -52,6 +52,8 @@ def describe(name: str, symbol: str, code: Code, note: Note, gpu: str = "H200", 
     g = Graph(code, note.targets)
     kernel |= {"odd_sync": g.odd_sync, "unreached": len(g.spans) - len(g.order)}
     around = Tails(g, note.routines) if tails and re.match(TAILED, name) else None
+    if tails and name == SEARCH:
+        kernel["turns"] = Tails(g, note.routines).turns()
     for loop, _ in streaming_loops(g, weigh(g, async_kernel), async_kernel):
         loop |= against(gpu, loop, blocks, threads)
         if around and loop["kind"] == "loop":

@@ -25,6 +25,7 @@ from bench.model.control_flow import Graph, reverse_postorder
 from bench.model.gpus import BANDS, CONSTANTS, Band
 from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
 
+SEARCH = "kseq_rho::search"  # makes passes over its rows, one turn after another
 TAILED = (
     r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>"
     r"|verify_chain::(finish_requests|scan_positions|verify_positions)"
@@ -117,10 +118,16 @@ def clocks(run: Scheduled, band: int, all_results: bool = False) -> float:
 
 
 def longest(
-    g: Graph, starts: Iterable[int], is_end: Callable[[int], bool], weight: Callable[[int], float]
+    g: Graph,
+    starts: Iterable[int],
+    is_end: Callable[[int], bool],
+    weight: Callable[[int], float],
+    without: Iterable[int] = (),
 ) -> list[int]:
-    """The heaviest way from any of `starts` to an end; nothing if no end can be reached."""
-    step = lambda b: [] if is_end(b) else g.once(b)
+    """The heaviest way from any of `starts` to an end that has no block of `without`; nothing if no end can be
+    reached."""
+    closed = set(without)
+    step = lambda b: [] if is_end(b) else [x for x in g.once(b) if x not in closed]
     order = reverse_postorder(starts, step)
     place = {b: i for i, b in enumerate(order)}
     best: dict[int, tuple[float, int | None]] = {b: (weight(b), None) for b in starts}
@@ -216,6 +223,20 @@ class Tails:
             "report": summary(code[:ticket]),
             "rest": summary(code[ticket:]),
         }
+
+    def turns(self) -> dict[str, dict]:
+        """Of a kernel whose largest loop makes a pass over its rows in each turn: what a block runs before it
+        ("begin"), around it but for the pass ("turn") and behind it ("rest")."""
+        g = self.g
+        header = max(g.loops, key=lambda h: len(g.loops[h]))
+        body, blocks = g.loops[header], range(len(g.spans))
+        exits = [x for b in sorted(body) for x in g.next[b] if x not in body]
+        latches = {b for b in body if header in g.next[b]}
+        begin = longest(g, [g.block_of[0]], header.__eq__, self._weight)[:-1]
+        turn = longest(g, [header], latches.__contains__, self._weight, [b for b in blocks if b not in body])
+        rest = longest(g, exits, lambda b: not g.once(b), self._weight, body)
+        paths = {"begin": begin, "turn": turn, "rest": rest}
+        return {name: summary([x for b in path for x in self._run(b)]) for name, path in paths.items()}
 
 
 def _streams(code: Code) -> bool:

@@ -2,7 +2,8 @@
 """Requests that a cluster of blocks, or one, walk by passes over V one after another: trees, K-SEQ, rules.
 
 Warps are in lock step: a trip is so many memory latencies, then its instructions, two warps to a scheduler. The clocks
-of one-thread work in between are assumed, in one number for the whole walk.
+of one-thread work in between are counted for kseq_rho, whose turns are all alike; else they are assumed, in one number
+for the whole walk.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Walk(NamedTuple):
     serial: float  # clocks of one-thread work in all: assumed
     launches: int
     note: str
+    turns: str = ""  # the kernel whose turns were counted, each behind one pass, in place of `serial`
 
 
 def sweep(s: Setting, V: int, kind: str, source: str, width: int, busy: int) -> float:
@@ -46,12 +48,17 @@ def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
     block must read again from L2 is kept on chip."""
     c, sms = s.c, int(s.c["sms"])
     rounds, busy = math.ceil(B * width / sms), min(B, sms // width)
-    between = (REDUCTION + (c["cluster"] if width > 1 else 0)) / c["clk"] * 1e6
+    cluster = c["cluster"] if width > 1 else 0
+    begin, turn, rest = (s.counted(f"{what.turns} {part}") for part in ("begin", "turn", "rest"))
+    if begin is None or turn is None or rest is None:
+        serial, between = what.serial, REDUCTION + cluster
+    else:  # a barrier's fence is among what was counted
+        serial, between = begin + turn * (len(what.passes) - 1) + rest, max(0, cluster - c["fence"])
     each = 0.0
     for kind, source in what.passes:
         found = L2 if source == KEPT and width == 1 else source
-        each += sweep(s, V, kind, found, width, busy) + between
-    return c["first_us"] + c["gap_us"] * (what.launches - 1) + rounds * (each + what.serial / c["clk"] * 1e6)
+        each += sweep(s, V, kind, found, width, busy) + between / c["clk"] * 1e6
+    return c["first_us"] + c["gap_us"] * (what.launches - 1) + rounds * (each + serial / c["clk"] * 1e6)
 
 
 SCANS = [("scan", MEMORY)] * 2  # the laws of p and of q
@@ -62,8 +69,10 @@ CALLS = {
     "verify_tree kseq, K=3, root rejected": Walk(
         [*SCANS, ("masses", L2), *[("unders", KEPT)] * 4, ("sum1", L2)], 40_000, 1, "B=1"
     ),
-    "kseq_rho k=4, given logits and stats": Walk([("masses", MEMORY), *[("unders", KEPT)] * 4], 25_000, 1, "N=1"),
+    "kseq_rho k=4, given logits and stats": Walk(
+        [("search", MEMORY), *[("unders", KEPT)] * 4], 25_000, 1, "N=1", "search"
+    ),
     "verify_chain by rule opt_log, G=3, first rejected": Walk(
-        [*[("entropy", MEMORY)] * 2, ("pair", L2), *[("blend", L2)] * 2], 40_000, 3, "B=1, after judge_rows"
+        [("gap", MEMORY), *[("blend", L2)] * 2], 40_000 + 2 * REDUCTION, 3, "B=1, after judge_rows"
     ),
 }

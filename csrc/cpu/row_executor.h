@@ -124,6 +124,18 @@ class CpuExecutor {
     pair_.clipped_sums(t, each_of_pair(false), out);
   }
 
+  // f(false) and f(true)
+  template <class F>
+  void both(const F& f, double& of_false, double& of_true) const {
+    of_false = f(false), of_true = f(true);
+  }
+  // The bits of those below n where a test holds
+  template <class Test>
+  uint32_t which_of(int n, const Test& test) const {
+    uint32_t held = 0;
+    for (int i = 0; i < n; ++i) held |= uint32_t(test(i)) << i;
+    return held;
+  }
   // The first i in 0..31 where a test holds that holds from some i on; 32 if nowhere.
   template <class Test>
   int first_of_32(const Test& test) const {

@@ -137,13 +137,18 @@ SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float
   }
 }
 
-// Groups first .. first + N - 1 of a chunk as floats, `pad` (0 or -inf) beyond the row: 16-byte loads, all under way
-// before one is used, where the row starts at a multiple of 16 bytes and the chunk has whole groups.
-template <int N>
-SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
+// Entries of a chunk that are there
+SPECDEC_DEVICE int left_of(const Row& row, int64_t chunk) {
   const int64_t rest = row.V - chunk * kChunk;
-  const int left = rest < kChunk ? int(rest) : kChunk;
-  if (!aligned(row) || left % kGroup != 0) return load_entries(row, chunk * kChunk + group_begin(first), pad, z);
+  return rest < kChunk ? int(rest) : kChunk;
+}
+// Whether the row starts off a multiple of 16 bytes, or a chunk with `left` entries has more than whole groups
+SPECDEC_DEVICE bool has_no_groups(const Row& row, int left) { return !aligned(row) || left % kGroup != 0; }
+
+// f(groups first .. first + N - 1 of a chunk that has them), `pad` (0 or -inf) beyond the row: all loads are under way
+// before one is used.
+template <int N, class F>
+SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, int left, float pad, const F& f) {
   with_dtype(row.dtype, [&](auto type) {
     Group<decltype(type)::value> raw[N];
     const char* at = group_at<decltype(type)::value>(row, chunk, first);
@@ -154,6 +159,16 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
       else
         raw[j].fill(pad);
     }
+    f(raw);
+  });
+}
+
+// Groups as floats, where the chunk has them by 16-byte loads.
+template <int N>
+SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
+  const int left = left_of(row, chunk);
+  if (has_no_groups(row, left)) return load_entries(row, chunk * kChunk + group_begin(first), pad, z);
+  with_groups<N>(row, chunk, first, left, pad, [&](const auto& raw) {
 #pragma unroll
     for (int r = 0; r < N * kGroup; ++r) z[r] = raw[r / kGroup][r % kGroup];
   });
@@ -174,7 +189,41 @@ struct GroupsOf {
     load_groups<N>(row, chunk, first, pad, z);
   }
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const { load(row, pad, z); }
-  SPECDEC_DEVICE void floats(DType, float (&)[kEntries]) const {}
+  SPECDEC_DEVICE void floats(const Row&, float (&)[kEntries]) const {}
+};
+// The same for loops over two rows: raw() leaves the words as they come.
+template <int N>
+struct EarlyGroupsOf : GroupsOf<N> {
+  using GroupsOf<N>::kEntries, GroupsOf<N>::chunk, GroupsOf<N>::first;
+
+  SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const {
+    const int left = left_of(row, chunk);
+    if (has_no_groups(row, left)) return this->load(row, pad, z);
+    with_groups<N>(row, chunk, first, left, pad, [&](const auto& raw) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+#pragma unroll
+        for (int w = 0; w < raw[j].kWords; ++w) z[j * kGroup + w] = __uint_as_float(raw[j].words[w]);
+      }
+    });
+  }
+  SPECDEC_DEVICE void floats(const Row& row, float (&z)[kEntries]) const {
+    if (row.dtype == kFloat32 || has_no_groups(row, left_of(row, chunk))) return;
+    row.dtype == kBFloat16 ? unpack<kBFloat16>(z) : unpack<kFloat16>(z);
+  }
+
+ private:
+  template <DType kType>
+  static SPECDEC_DEVICE void unpack(float (&z)[kEntries]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      Group<kType> raw;
+#pragma unroll
+      for (int w = 0; w < raw.kWords; ++w) raw.words[w] = __float_as_uint(z[j * kGroup + w]);
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) z[j * kGroup + e] = raw[e];
+    }
+  }
 };
 template <int N>
 struct RunOf {
@@ -197,7 +246,8 @@ struct RunOf {
       z[r] = __uint_as_float(bits);
     }
   }
-  SPECDEC_DEVICE void floats(DType type, float (&z)[N]) const {
+  SPECDEC_DEVICE void floats(const Row& row, float (&z)[N]) const {
+    const DType type = row.dtype;
     if (type == kFloat32) return;
 #pragma unroll
     for (int r = 0; r < N; ++r) {

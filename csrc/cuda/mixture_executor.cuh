@@ -66,6 +66,10 @@ SPECDEC_DEVICE float surprise(const RowStats& stats, float z) {
   return z >= stats.cutoff ? -x * fast_exp2(x * kLog2E) : 0.0f;
 }
 
+SPECDEC_DEVICE double entropy_of(const RowStats& stats, double surprises) {
+  return stats.log_norm + surprises * exp(-double(stats.log_norm));
+}
+
 // The passes over V, each compiled once for all the places in a walk that need it. They take values, and pointers to
 // what lies in memory anyway: a pointer to what a thread holds would put that on its stack.
 namespace apart {
@@ -86,7 +90,7 @@ SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const fl
 
 // The weights of a law without subtractions
 struct ResidualWeights {
-  static constexpr int kWide = kGroup;
+  using Entries = GroupsOf<1>;
   const Residual& residual;
 
   SPECDEC_DEVICE bool valid() const { return residual.p.valid(); }
@@ -116,10 +120,17 @@ SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
 }
 
 SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
-  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
-    at.load(row, logits ? -HUGE_VALF : 0, w);
+  if (logits) {  // asked once, not for each entry
+    return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+      at.load(row, -HUGE_VALF, w);
 #pragma unroll
-    for (int r = 0; r < at.kEntries; ++r) w[r] = logits ? surprise(stats, w[r]) : w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
+      for (int r = 0; r < at.kEntries; ++r) w[r] = surprise(stats, w[r]);
+    });
+  }
+  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+    at.load(row, 0, w);
+#pragma unroll
+    for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
   });
 }
 
@@ -203,7 +214,7 @@ class MixtureExecutor : public ResidualExecutor {
     if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return NAN;
     const bool logits = d.kind == Kind::kLogits;
     const double sum = apart::entropy_sum(d.row, d.stats, logits, next_sums());
-    return logits ? d.stats.log_norm + sum * exp(-double(d.stats.log_norm)) : sum;
+    return logits ? entropy_of(d.stats, sum) : sum;
   }
   SPECDEC_DEVICE PairGap gap(const Dist& p, const Dist& q) {
     const PairMass mass = masses(p, q);
@@ -212,8 +223,7 @@ class MixtureExecutor : public ResidualExecutor {
     clipped_sums(p, q, t, under);
     return {under[0], mass.p > under[0] ? mass.p - under[0] : 0, entropy(p), entropy(q)};
   }
-  // A CPU sums on the way what it is told will be asked. Here each is a pass of its own: verify_requests has no
-  // registers to spare.
+  // A CPU sums on the way what it is told will be asked. Here each is a pass of its own.
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // NaN if NaN or inf is in it, or nothing positive
@@ -229,7 +239,7 @@ class MixtureExecutor : public ResidualExecutor {
     return apart::deferred_sum(&mixture, V, next_sums());
   }
 
- private:
+ protected:
   // Where all threads find it: a pointer to what a thread holds would put that on its stack.
   SPECDEC_DEVICE apart::Pair& shared() const {
     __shared__ Uninitialised<apart::Pair> room;

@@ -93,11 +93,10 @@ SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, cons
   }
   __syncthreads();
   if (size == 1) return;
-  for (int j = threadIdx.x; j < kClasses / size * M; j += kThreads) {  // of this block's classes
-    double& sum = table.sums[rank + j / M * size][j % M];
-    for (int other = 0; other < size; ++other) {
-      if (other != rank) *of_rank(&sum, other) = sum;
-    }
+  const int other = int(threadIdx.x) % kLargestCluster, m = int(threadIdx.x) / kLargestCluster % M;
+  constexpr int kAtOnce = kThreads / (kLargestCluster * M);  // of this block's classes
+  for (int k = rank + int(threadIdx.x) / (kLargestCluster * M) * size; k < kClasses; k += kAtOnce * size) {
+    if (other < size && other != rank) *of_rank(&table.sums[k][m], other) = table.sums[k][m];
   }
   cluster_sync();
 }
@@ -123,9 +122,10 @@ SPECDEC_DEVICE int pair_chunks(const Weights& p, const Dist& q) {
 template <class Weights>
 SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairPass pass) {
   if (!p.valid() || !q.valid()) return {NAN, NAN};
-  constexpr int N = Weights::kWide;
+  using Entries = typename Weights::Entries;
+  constexpr int N = Entries::kEntries;
   const auto read = [&](int i, int c, int first, float (&x)[N], float (&y)[N]) {
-    pair_weights(p, q, GroupsOf<N / kGroup>{c, first}, x, y);
+    pair_weights(p, q, Entries{c, first}, x, y);
     if (!pass.kept) return;
 #pragma unroll
     for (int g = 0; g < N / kGroup; ++g)
@@ -144,7 +144,8 @@ SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairP
 template <class Weights>
 SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
                                        const PairPass pass) {
-  constexpr int N = Weights::kWide;
+  using Entries = typename Weights::Entries;
+  constexpr int N = Entries::kEntries;
   const auto add = [&](const float* x, const float* y, double (&sums)[kCandidates]) { add_clipped(x, y, t, sums); };
   const auto get_kept = [&](int i, int, int first, float (&x)[N], float (&y)[N]) {
 #pragma unroll
@@ -152,7 +153,7 @@ SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const fl
       get(pass.kept[i].x[first + g], x + g * kGroup), get(pass.kept[i].y[first + g], y + g * kGroup);
   };
   const auto read = [&](int, int c, int first, float (&x)[N], float (&y)[N]) {
-    pair_weights(p, q, GroupsOf<N / kGroup>{c, first}, x, y);
+    pair_weights(p, q, Entries{c, first}, x, y);
   };
   if (pass.kept)
     add_up<kCandidates, N>(*pass.table, pair_chunks(p, q), get_kept, add);

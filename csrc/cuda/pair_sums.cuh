@@ -10,7 +10,7 @@ namespace specdec {
 
 // The weights of a law, group by group
 struct DistWeights {
-  static constexpr int kWide = kPairs * kGroup;  // entries at a time: as many as registers allow
+  using Entries = EarlyGroupsOf<kPairs>;  // at a time: as many as registers allow
   const Dist& p;
 
   SPECDEC_DEVICE bool valid() const { return p.valid(); }
@@ -35,13 +35,14 @@ SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, 
   constexpr int N = At::kEntries;
   const bool row = has_row(q) && at.begin() < q.row.V;
   if (row) {
-    at.load(q.row, pad_of(q), y);  // on its way while p's weights are made
+    at.raw(q.row, pad_of(q), y);  // on its way while p's weights are made
   } else {
 #pragma unroll
     for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && at.id(r) == q.hot;
   }
   p(at, x);
   if (!row) return;
+  at.floats(q.row, y);
   to_target_weights(q, y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];
@@ -57,6 +58,24 @@ SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)
     for (int e = 0; e < kGroup; ++e) w[e] = fmaxf(fmaf(-t[m], y[e], x[e]), 0.0f);
     sums[m] += double(((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])));
   }
+}
+
+// f(false) and f(true), each by half of the warps. Passes over V lie between two calls.
+template <class F>
+SPECDEC_DEVICE void block_both(const F& f, double& of_false, double& of_true) {
+  __shared__ double found[2];
+  const bool which = int(threadIdx.x) / kLanes % 2;
+  const double own = f(which);
+  if (threadIdx.x == (which ? kLanes : 0)) found[which] = own;
+  __syncthreads();
+  of_false = found[0], of_true = found[1];
+}
+
+// Of 0 .. n - 1 <= 31 the bits of those where a test holds
+template <class Test>
+SPECDEC_DEVICE uint32_t warp_which_of(int n, const Test& test) {
+  const int lane = int(threadIdx.x) % kLanes;
+  return __ballot_sync(kFullWarp, test(lane < n ? lane : 0) & (lane < n));
 }
 
 // The first i in 0..31 where a test holds; 32 if nowhere.

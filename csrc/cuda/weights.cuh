@@ -73,10 +73,10 @@ SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)
   at.raw(p.row, pad_of(p), w);
   const bool minus_row = has_row(q) && at.begin() < q.row.V;
   if (minus_row) at.raw(q.row, pad_of(q), y);
-  at.floats(p.row.dtype, w);
+  at.floats(p.row, w);
   to_target_weights(p, w);
   if (minus_row) {
-    at.floats(q.row.dtype, y);
+    at.floats(q.row, y);
     to_draft_weights(q, y);
 #pragma unroll
     for (int r = 0; r < N; ++r) w[r] = Compare<float>::positive(w[r] - y[r]);

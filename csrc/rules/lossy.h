@@ -29,15 +29,16 @@ SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q
   // Where a line that leaves x with this slope meets t R
   const auto meets = [=](const Point& x, double slope) { return x.t + (x.under - x.t * R) / (R - slope); };
   Bracket bracket;
-  float t[kCandidates] = {1, 1.5f, 3, 12};
+  Candidates at{{1, 1.5f, 3, 12}, {}};
   for (int pass = 0; pass < kMostPasses; ++pass) {
-    double clipped_sums[kCandidates];
-    executor.clipped_sums(p, q, t, clipped_sums);
+    executor.clipped_sums(p, q, at.t, at.under);
     if (pass == 0) {
-      if (clipped_sums[0] <= R) return 1;  // but for rounding U(1) = TV >= R
-      bracket = {{t[0], clipped_sums[0]}, {HUGE_VAL, 0}, -HUGE_VAL, 0};
+      if (at.under[0] <= R) return 1;  // but for rounding U(1) = TV >= R
+      bracket = {at[0], {HUGE_VAL, 0}, -HUGE_VAL, 0};
     }
-    bracket.shrink(t, clipped_sums, [=](const Point& x) { return x.under <= x.t * R; });
+    uint32_t reached = 0;
+    for (int m = 0; m < kCandidates; ++m) reached |= uint32_t(at.under[m] <= at.t[m] * R) << m;
+    bracket.shrink(at, reached);
     const bool closed = bracket.hi.t < HUGE_VAL;
     double least = meets(bracket.lo, bracket.before);
     if (!(least > bracket.lo.t)) least = bracket.lo.t;
@@ -49,8 +50,8 @@ SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q
     const double most = closed ? meets(bracket.lo, slope(bracket.lo, bracket.hi)) : least * 0x1p12;
     if (closed && !(most - least > kClose * most)) return 1 / most;
     const double step = cbrt(most / least);
-    const double at[kCandidates] = {least, least * step, least * step * step, most};
-    for (int m = 0; m < kCandidates; ++m) t[m] = float(at[m] < 0x1p126 ? at[m] : 0x1p126);  // 1 / R at most, and finite
+    const double next[kCandidates] = {least, least * step, least * step * step, most};
+    for (int m = 0; m < kCandidates; ++m) at.t[m] = float(next[m] < 0x1p126 ? next[m] : 0x1p126);  // 1 / R at most, and finite
   }
   return 1 / meets(bracket.lo, slope(bracket.lo, bracket.hi));
 }

@@ -70,8 +70,8 @@ NEW = nvcc.Nvcc("nvcc", "13.0", ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0"])
 @pytest.mark.parametrize(
     "asked, compiler, expected",
     [
-        (None, NEW, ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX"]),
-        (None, OLD, ["8.0", "8.6", "8.9", "9.0+PTX"]),  # what it does not know is left to PTX
+        (None, NEW, ["8.0", "9.0", "10.0", "12.0+PTX"]),
+        (None, OLD, ["8.0", "9.0+PTX"]),  # what it does not know is left to PTX
         ("8.0;9.0a;12.0+PTX", NEW, ["8.0", "9.0a", "12.0+PTX"]),
         ("8.0 8.6, 9.0+PTX", NEW, ["8.0", "8.6", "9.0+PTX"]),
         (" 9.0; 9.0", NEW, ["9.0"]),

@@ -148,6 +148,17 @@ def test_a_walk_is_its_passes():
     assert [walks.blocks_of(s, B) for B in (1, 16, 17, 33, 34, 66, 67)] == [8, 8, 4, 4, 2, 2, 1]
 
 
+def test_counted_turns_stand_for_what_was_assumed():
+    """Three passes are two turns behind what comes before them; the cluster's barrier is paid for beyond its fence."""
+    tails = {f"search {part}": Tail(1, (n, n, n)) for part, n in (("begin", 1e4), ("turn", 2e4), ("rest", 3e4))}
+    counted, assumed = (Setting("H200", replace(Costs(), tails=tails), tails=how) for how in ("counted", "assumed"))
+    search = walks.Walk([("search", walks.L2)] * 3, 1e5, 1, "", turns="search")
+    took = [walks.walk(s, 1, V, search, 8) for s in (counted, assumed)]
+    more = 1e4 + 2 * 2e4 + 3e4 - 1e5 - 3 * (walks.REDUCTION + C["fence"])
+    assert took[0] - took[1] == pytest.approx(us(more))
+    assert walks.walk(Setting("H200", Costs()), 1, V, search, 8) == took[1]
+
+
 def test_what_is_kept_is_not_read_again():
     s = Setting("H200", Costs())
     kept, read = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 8) for x in (walks.KEPT, walks.L2))

@@ -2,7 +2,7 @@
 """bench.model reads machine code: on a kernel written by hand, whose counts one can see."""
 
 import pytest
-from support.sass import SCAN, listing
+from support.sass import SCAN, UNPACK, listing
 
 from bench.model import tails
 from bench.model.control_flow import TOP, Graph
@@ -194,6 +194,31 @@ def test_a_tail_walks_through_a_loop_once():
     for text, more in ((bottom, 4), (top, 6)):  # the second tests at its head, and leaves by way of it
         rest = kernel(text)["loops"][0]["tails"]["rest"]
         assert rest["instr"] == before["instr"] + more and rest["classes"]["special"] == 1
+
+
+def test_turns_of_a_search():
+    """What runs before the loop over turns, around it but for its pass over a row, and behind it."""
+    text = f"""
+S2R R0, SR_TID.X
+DADD R4, R10, R10
+turn:
+FADD R12, R14, R14
+DADD R4, R4, R4
+@P0 BRA behind
+loop:
+LDG.E.128.CONSTANT R8, desc[UR4][R2.64]
+{UNPACK}
+@!P1 BRA loop
+behind:
+MEMBAR.SC.GPU
+DMUL R4, R4, R4
+@P4 BRA turn
+STG.E desc[UR4][R2.64], R12
+EXIT
+"""
+    found = describe(tails.SEARCH, "kernel", code(text), Note(registers=40, threads=256), tails=True)["turns"]
+    assert {part: turn["instr"] for part, turn in found.items()} == {"begin": 2, "turn": 6, "rest": 2}
+    assert found["turn"]["classes"] == {"alu": 1, "double": 2, "branch": 2, "fence": 1}
 
 
 @pytest.mark.parametrize(

@@ -158,10 +158,21 @@ MUTANTS = {
     ),
     "a cluster's barrier removed": Mutant(
         PAIR,
-        "*of_rank(&sum, other) = sum;\n    }\n  }\n  cluster_sync();",
-        "*of_rank(&sum, other) = sum;\n    }\n  }",
+        "= table.sums[k][m];\n  }\n  cluster_sync();",
+        "= table.sums[k][m];\n  }",
         "race|uninitialised|has exited",
         "kseq_rho",
+    ),
+    "what half of the warps found read before it is written": Mutant(
+        "cuda/pair_sums.cuh",
+        "found[which] = own;\n  __syncthreads();",
+        "found[which] = own;",
+        "race|uninitialised",
+        "kseq_rho",
+        True,
+    ),
+    "the sums of two turns in one place": Mutant(
+        "cuda/gap_executor.cuh", "third_ + turn_ * chunks_", "third_", "race|wrong", "verify_chain", True
     ),
     "a block that skips its cluster's barrier": Mutant(
         PAIR,

@@ -42,27 +42,34 @@ SPECDEC_HD double power(double r, int64_t k) {
   return all;
 }
 
+// f = D - r^k
+struct Excess {
+  double D, none;
+
+  // Above what it may be if U is off by `guard` of itself
+  SPECDEC_HD double with(double guard) const { return D * (1 + guard) - none; }
+};
+
 // A point's t stands for rho = t q / p where p and q are the rows' totals.
 struct Pair {
   PairMass mass;
+  double inverse;  // 1 / mass.p
   int64_t k;
 
   SPECDEC_HD double rejected(const Point& x) const {
     const double r = (x.under + (x.t * mass.q - mass.p)) / (x.t * mass.q);
     return r > 0 ? (r < 1 ? r : 1) : 0;  // but for rounding it lies in [0, 1]
   }
-  // f, above what it may be if U is off by `guard` of itself
-  SPECDEC_HD double excess(const Point& x, double guard) const {
-    return x.under / mass.p * (1 + guard) - power(rejected(x), k);
-  }
+  SPECDEC_HD Excess excess(const Point& x) const { return {x.under * inverse, power(rejected(x), k)}; }
 };
 
 // f > 0 at lo, f <= 0 at hi
 struct Roots : Bracket {
   SPECDEC_HD bool closed(const Pair& pair) const {
-    const double width = (hi.t - lo.t) / hi.t;
-    return width <= kTight || (width <= kLoose && pair.excess(hi, 0) > -2 * kGuard) ||
-           !(pair.excess(hi, 2 * kGuard) <= 0);
+    const double width = hi.t - lo.t;
+    if (width <= kTight * hi.t) return true;
+    const Excess at_hi = pair.excess(hi);
+    return (width <= kLoose * hi.t && at_hi.with(0) > -2 * kGuard) || !(at_hi.with(2 * kGuard) <= 0);
   }
 
   template <class Executor>
@@ -70,11 +77,11 @@ struct Roots : Bracket {
     const double width = hi.t - lo.t;
     double a = 0.2, b = 0.8;
     if (smooth) {
-      const double chord = slope(lo, hi);
-      a = crossing(executor, pair, width * (chord - before), width * (after - chord)) - 0x1p-10;
-      b = crossing(executor, pair, 0, 0);
+      const double chord = slope(lo, hi), u = width * (chord - before), v = width * (after - chord);
+      executor.both([&](bool dips) { return crossing(executor, pair, dips ? u : 0, dips ? v : 0); }, b, a);
+      a -= 0x1p-10;
     }
-    for (int m = 0; m < kCandidates; ++m) t[m] = float(lo.t + width * (a + (b - a) * m / (kCandidates - 1)));
+    for (int m = 0; m < kCandidates; ++m) t[m] = float(lo.t + width * (a + (b - a) * (m * (1.0 / (kCandidates - 1)))));
   }
 
  private:
@@ -88,7 +95,7 @@ struct Roots : Bracket {
       const int first = executor.first_of_32([&](int i) {
         const double w = begin + (i + 1) * step, n = 1 - w, dip = w * u < n * v ? w * u : n * v;
         const double under = n * lo.under + w * hi.under - (dip > 0 ? dip : 0);
-        return pair.excess({n * lo.t + w * hi.t, under > 0 ? under : 0}, 1.5 * kGuard) <= 0;
+        return pair.excess({n * lo.t + w * hi.t, under > 0 ? under : 0}).with(1.5 * kGuard) <= 0;
       });
       begin += (first < 31 ? first : 31) * step;
     }
@@ -98,30 +105,31 @@ struct Roots : Bracket {
 
 }  // namespace kseq
 
-// Needs of the Executor: masses(p, q), clipped_sums(p, q, t, under) as often as wanted, and first_of_32. A pair with a
+// Needs of the Executor: masses(p, q), clipped_sums(p, q, t, under) as often as wanted, which_of, first_of_32 and both. A pair with a
 // row that is no law gives rho = k, which is valid for every pair of laws, with beta = p_acc = NaN. p: a Dist, or what
 // else the Executor can tell the masses of.
 template <class Executor, class Target>
 SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int64_t k) {
   using namespace kseq;
   if (k < 1) k = 1;
-  const Pair pair{executor.masses(p, q), k};
+  const PairMass mass = executor.masses(p, q);
+  const Pair pair{mass, 1 / mass.p, k};
   if (!(pair.mass.p > 0 && pair.mass.p < HUGE_VAL && pair.mass.q > 0)) return {double(k), NAN, NAN};
 
   const double one = pair.mass.p / pair.mass.q, step = cbrt(double(k));
-  float t[kCandidates] = {float(one), float(one * step), float(one * step * step), float(one * double(k))};
-  const double most = t[3];
-  Roots bracket;
+  Candidates at{{float(one), float(one * step), float(one * step * step), float(one * double(k))}, {}};
+  const double most = at.t[3];
+  Roots bracket{};
   for (int pass = 1;; ++pass) {
-    double under[kCandidates];
-    executor.clipped_sums(p, q, t, under);
+    executor.clipped_sums(p, q, at.t, at.under);
+    const uint32_t reached = executor.which_of(kCandidates, [&](int m) { return pair.excess(at[m]).with(kGuard) <= 0; });
     if (pass == 1) {
-      bracket = {{{t[0], under[0]}, {t[3], under[3]}, (under[0] - pair.mass.p) / t[0], 0}};
-      if (k == 1 || pair.excess(bracket.lo, kGuard) <= 0) bracket.hi = bracket.lo;
+      bracket = {{at[0], at[3], (at.under[0] - pair.mass.p) / at.t[0], 0}};
+      if (k == 1 || reached & 1) bracket.hi = bracket.lo;
     }
-    bracket.shrink(t, under, [&](const Point& x) { return pair.excess(x, kGuard) <= 0; });
+    bracket.shrink(at, reached);
     if (bracket.closed(pair) || pass == kMostPasses) break;
-    bracket.candidates(executor, pair, pass < kSmoothPasses, t);
+    bracket.candidates(executor, pair, pass < kSmoothPasses, at.t);
   }
   const Point found = bracket.hi;
   const double rho = found.t / one, r = pair.rejected(found);

@@ -2,16 +2,16 @@
 // Requests that ask for a rule, or for block verification: a cluster of blocks walks the draft of one of them.
 #include "requests.cuh"
 
-#include "../../cuda/mixture_executor.cuh"
+#include "../../cuda/gap_executor.cuh"
 #include "by_rule.h"
 
 namespace specdec {
 namespace {
 
 // The laws that are sampled from are at hand; those that tell how sure a model is have no filters.
-class RequestExecutor : public MixtureExecutor {
+class RequestExecutor : public GapExecutor {
  public:
-  using MixtureExecutor::MixtureExecutor;
+  using GapExecutor::GapExecutor;
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& none) {
     return MixtureExecutor::stats<false>(row, none);
   }

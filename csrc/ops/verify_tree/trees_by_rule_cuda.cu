@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that ask for a rule, in two launches, the second with a kernel for what takes most registers: all of it
-// together would take more than there are.
+// Requests that ask for a rule, in two launches of one kernel: the passes over V, its largest part, are there once.
 #include "../../cuda/mixture_executor.cuh"
 #include "trees.cuh"
 
@@ -9,8 +8,7 @@ namespace {
 
 // What stands for p at every node with children, visited or not, by a cluster of blocks each: so that many do what
 // costs most.
-__global__ void __launch_bounds__(kThreads, 1) make_node_laws(const Trees s) {
-  SPECDEC_DYNAMIC_SHARED(shared);
+SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   MixtureExecutor executor(s.tables, shared);
   NodeDist& x = s.made[blockIdx.x];
   for (int64_t i = cluster_index(); i < s.a.B * s.a.N; i += gridDim.x / unsigned(cluster_size())) {
@@ -32,36 +30,35 @@ class MadeExecutor : public MixtureExecutor {
   using MixtureExecutor::MixtureExecutor;
 };
 
-template <Methods kMethods>
-__global__ void __launch_bounds__(kThreads, 1) walk_by_rule(const Trees s) {
+// A walk of every method apart: one walk for all of them would have to lie on the stack.
+__global__ void __launch_bounds__(kThreads, 1) trees_by_rule(const Trees s) {
   SPECDEC_DYNAMIC_SHARED(shared);
+  if (s.made) return make_node_laws(s, shared);
   const int64_t b = cluster_index();
-  if (s.a.present.has(b) && s.a.by_rule(b)) s.walk<MadeExecutor, kMethods>(b, shared);
-}
-
-template <Methods kMethods>
-void walk_with(const VerifyTree& a, const Tensor& like, [[maybe_unused]] cudaStream_t stream) {
-  const ClusterShape shape = cluster_shape<walk_by_rule<kMethods>>("verify_tree", a.B, shared_room(a), true);
-  Scratch scratch, of_makers;
-  const Trees walks(a, scratch, shape, like);
-  Trees laws = walks;
-  const int64_t makers = std::min<int64_t>(a.B * a.N, 1024);
-  const ClusterShape together = cluster_shape<make_node_laws>("verify_tree", makers, {PairTables::kFixed}, false);
-  const ExecutorRoom room = executor_room(of_makers, a, makers, together);
-  const size_t made = of_makers.ask<NodeDist>(together.blocks(makers));
-  of_makers.allocate(like);
-  laws.tables = room.in(of_makers), laws.made = of_makers.at<NodeDist>(made);
-  SPECDEC_LAUNCH_CLUSTERS("verify_tree", make_node_laws, makers, together, stream, laws);
-  SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_by_rule<kMethods>, a.B, shape, stream, walks);
+  if (!s.a.present.has(b) || !s.a.by_rule(b)) return;
+  if (s.a.method == Method::kKseq)
+    s.walk<MadeExecutor, Methods::kKseq>(b, shared);
+  else if (s.a.method == Method::kTraversal)
+    s.walk<MadeExecutor, Methods::kTraversal>(b, shared);
+  else
+    s.walk<MadeExecutor, Methods::kOthers>(b, shared);
 }
 
 }  // namespace
 
-void walk_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream) {
-  const auto walk = a.method == Method::kKseq        ? walk_with<Methods::kKseq>
-                    : a.method == Method::kTraversal ? walk_with<Methods::kTraversal>
-                                                     : walk_with<Methods::kOthers>;
-  walk(a, like, stream);
+void walk_trees_by_rule(const VerifyTree& a, const Tensor& like, [[maybe_unused]] cudaStream_t stream) {
+  const ClusterShape shape = cluster_shape<trees_by_rule>("verify_tree", a.B, shared_room(a), true);
+  Scratch scratch, of_makers;
+  const Trees walks(a, scratch, shape, like);
+  Trees laws = walks;
+  const int64_t makers = std::min<int64_t>(a.B * a.N, 1024);
+  const ClusterShape together = cluster_shape<trees_by_rule>("verify_tree", makers, {PairTables::kFixed}, false);
+  const ExecutorRoom room = executor_room(of_makers, a, makers, together);
+  const size_t made = of_makers.ask<NodeDist>(together.blocks(makers));
+  of_makers.allocate(like);
+  laws.tables = room.in(of_makers), laws.made = of_makers.at<NodeDist>(made);
+  SPECDEC_LAUNCH_CLUSTERS("verify_tree", trees_by_rule, makers, together, stream, laws);
+  SPECDEC_LAUNCH_CLUSTERS("verify_tree", trees_by_rule, a.B, shape, stream, walks);
 }
 
 }  // namespace specdec

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// An executor of walks by rule that is told when the entropies of two rows and their TV will be asked: one pass over
+// both leaves all three. It takes more registers than a walk down a tree can spare.
+#pragma once
+
+#include "mixture_executor.cuh"
+
+namespace specdec {
+namespace apart {
+
+// sum (p - q)+ and the entropies of two rows of logits that are as long: each added up as its own pass would.
+SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_q, PairGap* out) {
+  const Dist &p = pair->p.p, &q = pair->q;
+  const int64_t chunks = chunk_count(p.row.V);
+  for_chunks(chunks, cluster_rank(), turns(chunks, cluster_size()), [&](int64_t c) {
+    float sums[3][2] = {};
+#pragma unroll 1
+    for (int first = 0; first < kGroups; first += kPairs) {
+      const EarlyGroupsOf<kPairs> at{c, first};
+      constexpr int N = kPairs * kGroup;
+      float x[N], y[N];
+      at.raw(p.row, -HUGE_VALF, x);
+      at.raw(q.row, -HUGE_VALF, y);
+      at.floats(p.row, x);
+      at.floats(q.row, y);
+#pragma unroll
+      for (int r = 0; r < N; ++r)
+        sums[1][r % 2] += surprise(p.stats, x[r]), sums[2][r % 2] += surprise(q.stats, y[r]);
+      const LogitWeights of_target(p), of_draft(q);
+#pragma unroll
+      for (int r = 0; r < N; ++r)
+        sums[0][r % 2] += Compare<float>::positive(of_target.of_target(x[r]) - of_draft.of_draft(y[r]));
+    }
+    float* const to[3] = {tv + c, of_p + c, of_q + c};
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      const float all = warp_sum(sums[k][0] + sums[k][1]);
+      if (threadIdx.x % kLanes == 0) __stcg(to[k], all);
+    }
+  });
+  cluster_sync();
+  const double found[3] = {block_sum_of(p.row.V, tv), block_sum_of(p.row.V, of_p), block_sum_of(p.row.V, of_q)};
+  if (threadIdx.x == 0) *out = {found[0], 0, entropy_of(p.stats, found[1]), entropy_of(q.stats, found[2])};
+  __syncthreads();
+}
+
+}  // namespace apart
+
+class GapExecutor : public MixtureExecutor {
+ public:
+  SPECDEC_DEVICE GapExecutor(const ExecutorTables& tables, char* shared)
+      : MixtureExecutor(tables, shared), third_(tables.third + 2 * cluster_index() * tables.chunks) {
+    if (keeps()) held_gap() = {};
+    __syncthreads();
+  }
+
+  SPECDEC_DEVICE double tv(const Dist& p, const Dist& q) {
+    const HeldGap& held = held_gap();
+    return held.p && p.row.data == held.p && q.row.data == held.q ? held.gap.tv : MixtureExecutor::tv(p, q);
+  }
+  SPECDEC_DEVICE double entropy(const Dist& d) {
+    const HeldGap& held = held_gap();
+    if (held.p && d.row.data == held.p) return held.gap.entropy_p;
+    if (held.p && d.row.data == held.q) return held.gap.entropy_q;
+    return MixtureExecutor::entropy(d);
+  }
+  // Of rows without filters: each has one law then, so what is held of it stays true.
+  SPECDEC_DEVICE void expect_gap(const Dist& p, const Dist& q) {
+    if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || p.row.V != q.row.V) return;
+    const apart::Pair& pair = shared(Residual{p}, &q);
+    const ChunkTable table = next_table();
+    held_ = nullptr;
+    apart::gap_sums(&pair, table.sum, table.max, third_ + turn_ * chunks_, &held_gap().gap);
+    if (keeps()) held_gap().p = p.row.data, held_gap().q = q.row.data;
+    __syncthreads();
+  }
+
+ private:
+  struct HeldGap {
+    const void *p = nullptr, *q = nullptr;  // rows of logits
+    PairGap gap{};
+  };
+  SPECDEC_DEVICE HeldGap& held_gap() const {
+    __shared__ Uninitialised<HeldGap> room;
+    return room.get();
+  }
+
+  float* const third_;  // two
+};
+
+}  // namespace specdec
