@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-DEFAULT_ARCHS = "8.0;9.0;10.0;12.0+PTX"  # the first of each major version: its machine code runs on the others, 8.6 and 8.9
+DEFAULT_ARCHS = "8.0;9.0;10.0;12.0+PTX"  # the first of each major version: 8.6 and 8.9 run the code of 8.0
 _ARCH = re.compile(r"(\d+\.\d)([af]?)(\+PTX)?")
 
 

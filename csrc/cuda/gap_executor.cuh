@@ -24,8 +24,7 @@ SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_
       at.floats(p.row, x);
       at.floats(q.row, y);
 #pragma unroll
-      for (int r = 0; r < N; ++r)
-        sums[1][r % 2] += surprise(p.stats, x[r]), sums[2][r % 2] += surprise(q.stats, y[r]);
+      for (int r = 0; r < N; ++r) sums[1][r % 2] += surprise(p.stats, x[r]), sums[2][r % 2] += surprise(q.stats, y[r]);
       const LogitWeights of_target(p), of_draft(q);
 #pragma unroll
       for (int r = 0; r < N; ++r)

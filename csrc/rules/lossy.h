@@ -51,7 +51,8 @@ SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q
     if (closed && !(most - least > kClose * most)) return 1 / most;
     const double step = cbrt(most / least);
     const double next[kCandidates] = {least, least * step, least * step * step, most};
-    for (int m = 0; m < kCandidates; ++m) at.t[m] = float(next[m] < 0x1p126 ? next[m] : 0x1p126);  // 1 / R at most, and finite
+    for (int m = 0; m < kCandidates; ++m)
+      at.t[m] = float(next[m] < 0x1p126 ? next[m] : 0x1p126);  // 1 / R at most, and finite
   }
   return 1 / meets(bracket.lo, slope(bracket.lo, bracket.hi));
 }

@@ -105,9 +105,9 @@ struct Roots : Bracket {
 
 }  // namespace kseq
 
-// Needs of the Executor: masses(p, q), clipped_sums(p, q, t, under) as often as wanted, which_of, first_of_32 and both. A pair with a
-// row that is no law gives rho = k, which is valid for every pair of laws, with beta = p_acc = NaN. p: a Dist, or what
-// else the Executor can tell the masses of.
+// Needs of the Executor: masses(p, q), clipped_sums(p, q, t, under) as often as wanted, which_of, first_of_32 and both.
+// A pair with a row that is no law gives rho = k, which is valid for every pair of laws, with beta = p_acc = NaN. p: a
+// Dist, or what else the Executor can tell the masses of.
 template <class Executor, class Target>
 SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int64_t k) {
   using namespace kseq;
@@ -122,7 +122,8 @@ SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int
   Roots bracket{};
   for (int pass = 1;; ++pass) {
     executor.clipped_sums(p, q, at.t, at.under);
-    const uint32_t reached = executor.which_of(kCandidates, [&](int m) { return pair.excess(at[m]).with(kGuard) <= 0; });
+    const uint32_t reached =
+        executor.which_of(kCandidates, [&](int m) { return pair.excess(at[m]).with(kGuard) <= 0; });
     if (pass == 1) {
       bracket = {{at[0], at[3], (at.under[0] - pair.mass.p) / at.t[0], 0}};
       if (k == 1 || reached & 1) bracket.hi = bracket.lo;
