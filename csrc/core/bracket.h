@@ -19,9 +19,9 @@ struct Candidates {
   float t[kCandidates];
   double under[kCandidates];
 
+  // Chosen in halves: a device's threads hold them in registers, which have no index.
   SPECDEC_HD Point operator[](int i) const {
-    static_assert(kCandidates ==
-                  4);  // chosen in halves: a device's threads hold them in registers, which have no index
+    static_assert(kCandidates == 4);
     const Point low{i & 1 ? t[1] : t[0], i & 1 ? under[1] : under[0]};
     const Point high{i & 1 ? t[3] : t[2], i & 1 ? under[3] : under[2]};
     return i & 2 ? high : low;
