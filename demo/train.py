@@ -9,6 +9,7 @@ on 0.2 KL + 2 TV.
 """
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -114,7 +115,7 @@ class Data:
 def rate(step, steps, peak, decay):
     """Learning rate: warm-up, then constant, then a cosine to 1% over the last `decay` of the steps."""
     start = (1 - decay) * steps
-    fall = 1.0 if step < start else 0.01 + 0.99 * 0.5 * (1 + np.cos(np.pi * (step - start) / (steps - start)))
+    fall = 1.0 if step < start else 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - start) / (steps - start)))
     return peak * min(1.0, (step + 1) / WARMUP) * fall
 
 

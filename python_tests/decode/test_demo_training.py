@@ -94,6 +94,17 @@ def test_goes_on_where_it_was_cut_off(training, parts, tmp_path):
         assert torch.equal(weight, rest.state_dict()[name]), name
 
 
+def test_a_checkpoint_of_a_falling_rate_is_read(training, parts, tmp_path):
+    """A run that has ended is picked up at its end: nothing is left to do, and the same is saved."""
+    data, hf, untrained = parts
+    ends = [
+        training.train(data, hf, tmp_path / "out", 3, init=untrained, checkpoint=tmp_path / "c.pt", decay=1)
+        for _ in range(2)
+    ]
+    for name, weight in ends[0].state_dict().items():
+        assert torch.equal(weight, ends[1].state_dict()[name]), name
+
+
 def test_text_of_several_files(training, tmp_path):
     """Rows are padded to the longest, and what is saved is read back."""
     import teacher
