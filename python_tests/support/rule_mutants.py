@@ -213,17 +213,12 @@ CUDA = {
     "cap at 1": (LAW, "pi.mixture.of_q = float(1 / (1 - alpha));", "pi.mixture.of_q = 1;", agrees("tiny", "token")),
     "R without c": (LOSSY, "subtraction.s = float(c);", "subtraction.s = 1;", agrees("long chain", "block")),
     "R of a one-hot without c": (LOSSY, "1 - c * p.prob(q.hot)", "1 - p.prob(q.hot)", LOSSY_BONUS),
-    "bracket without beta": (
-        LOSSY,
-        "return x.under <= x.t * R;",
-        "return x.under <= R;",
-        agrees("wide draft", "token"),
-    ),
+    "bracket without beta": (LOSSY, "at.under[m] <= at.t[m] * R", "at.under[m] <= R", agrees("wide draft", "token")),
     "bracket closed early": (LOSSY, "kClose = 0x1p-21", "kClose = 0x1p-5", LOSSY_TENTH),
     "bracket takes the wrong side": (
         LOSSY,
-        "return x.under <= x.t * R;",
-        "return x.under > x.t * R;",
+        "at.under[m] <= at.t[m] * R",
+        "at.under[m] > at.t[m] * R",
         agrees("near", "token"),
     ),
     "beta for 1 / beta": (LOSSY, "return 1 / most;", "return most;", agrees("long chain", "token")),
@@ -252,9 +247,15 @@ CUDA = {
     "parameters swapped": (RULES, "r.first.nearest(alpha_of(b))", "r.first.nearest(second_of(b))", LOSSY_TENTH),
     "entropy not normalised": (
         TEAM,
-        "d.stats.log_norm + sum * exp(-double(d.stats.log_norm))",
-        "d.stats.log_norm + sum",
+        "stats.log_norm + surprises * exp(-double(stats.log_norm))",
+        "stats.log_norm + surprises",
         FIVE,
+    ),
+    "entropies of a pair change places": (
+        "cuda/gap_executor.cuh",
+        "row.data == held.p) return held.gap.entropy_p;",
+        "row.data == held.p) return held.gap.entropy_q;",
+        agrees("tiny", "token"),
     ),
     "entropy at T = 1": (
         TEAM,
