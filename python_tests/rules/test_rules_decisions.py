@@ -107,6 +107,32 @@ def test_decisions(verify, op_backend, ids):
     decide(verify, ids)
 
 
+@pytest.mark.parametrize("ids", AT)
+def test_opt_log_at_temperature_1(verify, op_backend, ids):
+    """By hand: entropies and TV of the rows themselves, which a kernel may add up together; at two positions, so that
+    what it holds of the first must not be taken for the second's."""
+    if op_backend in rule_cases.SLOW and ids == "five ids":
+        pytest.skip("the interpreter is slow: the rows of which the kernels do more")
+    V, at = AT[ids]
+    z, y = torch.full((2, 2, V), -1e4)
+    z[:, at] = torch.stack([ROWS[0], ROWS[1]])
+    y[:, at] = torch.stack([ROWS[1], ROWS[0].flip(0)])
+    entropy = lambda x: -(np.array(x) * np.log(x)).sum()
+    pairs = [(np.array(P1), np.array(Q1)), (np.array(Q1), np.array(P1)[::-1])]
+    assert entropy(Q1) > entropy(P1)  # so the second position keeps its row whatever alpha is
+    edge = (entropy(Q1) - entropy(P1)) / np.maximum(pairs[0][0] - pairs[0][1], 0).sum()
+    first = 3  # p(d) < .97 q(d)
+    second = int(np.argmin(pairs[1][0] / pairs[1][1]))
+    assert all(p[d] < 0.9 * q[d] for (p, q), d in zip(pairs, (first, second)))
+    args = dict(target_logits=torch.stack([*z, z[0]]).expand(2, 3, V), draft_logits=y.expand(2, 2, V),
+                draft_tokens=torch.tensor([[at[first], at[second]]] * 2), rule="opt_log", temperature=1.0,
+                uniforms=torch.tensor([[0.97, 0.97, 0.5]] * 2, dtype=torch.float64),
+                alpha=torch.tensor([[edge * (1 - NEAR), 0.5], [edge * (1 + NEAR), 0.5]]).float())  # fmt: skip
+    out = verify(**args)
+    assert out.num_accepted.tolist() == [0, 2]
+    checks.assert_same_tokens(out, reference_verify(**args), ids)
+
+
 BLOCK = [name for name in rule_cases.LAWS if not name.startswith(("chow", "diff"))]  # they are p or q, as opt is
 
 

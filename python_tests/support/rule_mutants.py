@@ -20,6 +20,7 @@ PACKAGE = ROOT / "specdec_kernels"
 
 FIVE, GROUPS = ((decisions.decide, {"ids": ids}) for ids in decisions.AT)
 BLOCKS = decisions.test_block_decisions, {}
+OPT_LOG = decisions.test_opt_log_at_temperature_1, {"ids": "two groups of chunks"}
 FORBIDDEN = decisions.test_a_block_ends_before_a_draft_that_q_forbids, {}
 TIES, TOP_TIES = (edges.test_thresholds_at_the_edge, {}), (edges.test_top_n_keeps_ties, {})
 GREEDY_ROW = edges.test_block_through_a_greedy_row, {}
@@ -255,7 +256,7 @@ CUDA = {
         "cuda/gap_executor.cuh",
         "row.data == held.p) return held.gap.entropy_p;",
         "row.data == held.p) return held.gap.entropy_q;",
-        agrees("tiny", "token"),
+        OPT_LOG,
     ),
     "entropy at T = 1": (
         TEAM,
