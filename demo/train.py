@@ -15,13 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from rich.progress import track
 from teacher import CODE
-from torch import nn
 from unroll import states_of_depths
+from whitened import Whitened
 
-from specdec_kernels.decode.models.layer_draft import LayerDraft, dequantize_rows, quantize_rows
+from specdec_kernels.decode.models.layer_draft import LayerDraft
 
 RATE, WARMUP, DECAY, WEIGHT_DECAY = 1.2e-3, 50, 0.4, 0.05
 HEAD_SIZE = 4096  # output ids: with 8192 a step reads a fifth more bytes for 0.005 of alpha
@@ -145,36 +144,6 @@ def held_out_alpha(draft, data, head, every=1):
             total[kind, 1 if depths else 0 :][: len(alpha)] += np.array(alpha) * positions
         count[kind] += positions
     return total / count
-
-
-class Whitened(nn.Module):
-    """The projection of the states, trained on what is left of them without their mean and correlations.
-
-    A few entries of a state are ten times the others and hardly change: steps of one size for all weights would follow
-    these alone. states [N, d]: a sample.
-    """
-
-    def __init__(self, linear, states, floor=0.1):
-        super().__init__()
-        states = states.float()
-        power, axes = torch.linalg.eigh(torch.cov(states.T))
-        scale = (power + floor).sqrt()
-        self.register_buffer("mean", states.mean(0))
-        self.register_buffer("root", axes / scale @ axes.T)
-        weight = linear.weight.detach().float()
-        self.weight = nn.Parameter(weight @ (axes * scale @ axes.T))
-        self.bias = nn.Parameter(linear.bias.detach() + weight @ self.mean)
-
-    def forward(self, states):
-        return F.linear((states - self.mean) @ self.root, self.weight, self.bias)
-
-    @torch.no_grad()
-    def folded(self):
-        """The same as one linear layer, whose bias makes up for what int8 takes from the mean."""
-        linear = nn.Linear(*self.weight.shape)
-        linear.weight.copy_(self.weight @ self.root)
-        linear.bias.copy_(self.bias - dequantize_rows(*quantize_rows(linear.weight)) @ self.mean)
-        return linear
 
 
 def first_draft(target, corpus, folder=None, layers=(0, 29)):

@@ -47,8 +47,9 @@ SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_
 
 class GapExecutor : public MixtureExecutor {
  public:
-  SPECDEC_DEVICE GapExecutor(const ExecutorTables& tables, char* shared)
-      : MixtureExecutor(tables, shared), third_(tables.third + 2 * cluster_index() * tables.chunks) {
+  // third [2 * clusters, chunks]: the sums that a table of two has no place for
+  SPECDEC_DEVICE GapExecutor(const ExecutorTables& tables, float* third, char* shared)
+      : MixtureExecutor(tables, shared), third_(third + 2 * cluster_index() * tables.chunks) {
     if (keeps()) held_gap() = {};
     __syncthreads();
   }

@@ -60,29 +60,32 @@ SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)
   }
 }
 
-// f(false) and f(true), each by half of the warps. Passes over V lie between two calls.
-template <class F>
-SPECDEC_DEVICE void block_both(const F& f, double& of_false, double& of_true) {
-  __shared__ double found[2];
-  const bool which = int(threadIdx.x) / kLanes % 2;
-  const double own = f(which);
-  if (threadIdx.x == (which ? kLanes : 0)) found[which] = own;
-  __syncthreads();
-  of_false = found[0], of_true = found[1];
-}
+// What a search over sums of a pair asks of an executor: small work that is spread over lanes and warps.
+struct BlockSearch {
+  // f(false) and f(true), each by half of the warps. Passes over V lie between two calls.
+  template <class F>
+  SPECDEC_DEVICE void both(const F& f, double& of_false, double& of_true) const {
+    __shared__ double found[2];
+    const bool which = int(threadIdx.x) / kLanes % 2;
+    const double own = f(which);
+    if (threadIdx.x == (which ? kLanes : 0)) found[which] = own;
+    __syncthreads();
+    of_false = found[0], of_true = found[1];
+  }
 
-// Of 0 .. n - 1 <= 31 the bits of those where a test holds
-template <class Test>
-SPECDEC_DEVICE uint32_t warp_which_of(int n, const Test& test) {
-  const int lane = int(threadIdx.x) % kLanes;
-  return __ballot_sync(kFullWarp, test(lane < n ? lane : 0) & (lane < n));
-}
+  // Of 0 .. n - 1 <= 31 the bits of those where a test holds
+  template <class Test>
+  SPECDEC_DEVICE uint32_t which_of(int n, const Test& test) const {
+    const int lane = int(threadIdx.x) % kLanes;
+    return __ballot_sync(kFullWarp, test(lane < n ? lane : 0) & (lane < n));
+  }
 
-// The first i in 0..31 where a test holds; 32 if nowhere.
-template <class Test>
-SPECDEC_DEVICE int warp_first_of_32(const Test& test) {
-  const unsigned held = __ballot_sync(kFullWarp, test(int(threadIdx.x) % kLanes));
-  return held ? __ffs(int(held)) - 1 : 32;
-}
+  // The first i in 0..31 where a test holds; 32 if nowhere.
+  template <class Test>
+  SPECDEC_DEVICE int first_of_32(const Test& test) const {
+    const uint32_t held = which_of(32, test);
+    return held ? __ffs(int(held)) - 1 : 32;
+  }
+};
 
 }  // namespace specdec

@@ -84,7 +84,6 @@ SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weig
 struct ExecutorTables {
   ChunkTable of_clusters;      // [2 * clusters]: a pass fills one of two, while who is late still reads the other
   float* of_blocks = nullptr;  // [blocks, chunks]: the sums that a block makes of those
-  float* third = nullptr;      // [2 * clusters, chunks]: of passes that leave more than a table's two
   int64_t chunks = 0;          // of the widest row
   bool keeps_pairs = false;
 };
@@ -96,16 +95,15 @@ class ExecutorRoom {
       : chunks_(chunk_count(V)),
         tables_(scratch, 2 * clusters, chunks_, samples),
         own_(scratch.ask<float>(shape.blocks(clusters) * chunks_)),
-        third_(scratch.ask<float>(2 * clusters * chunks_)),
         keeps_(shape.keeps) {}
   ExecutorTables in(const Scratch& scratch) const {
-    return {tables_.in(scratch), scratch.at<float>(own_), scratch.at<float>(third_), chunks_, keeps_};
+    return {tables_.in(scratch), scratch.at<float>(own_), chunks_, keeps_};
   }
 
  private:
   int64_t chunks_;
   TableRoom tables_;
-  size_t own_, third_;
+  size_t own_;
   bool keeps_;
 };
 
@@ -142,7 +140,7 @@ SPECDEC_APART void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
   leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
 
-class ResidualExecutor {
+class ResidualExecutor : public BlockSearch {
  public:
   static constexpr bool kMixes = false, kMakesRuleDists = true;
 
@@ -195,19 +193,6 @@ class ResidualExecutor {
     const PairPass pass = pair_tables_.next();
     step_clipped_sums(p.p, q, make_float4(t[0], t[1], t[2], t[3]), pass);
     totals_of(*pass.table, out);
-  }
-
-  template <class F>
-  SPECDEC_DEVICE void both(const F& f, double& of_false, double& of_true) const {
-    block_both(f, of_false, of_true);
-  }
-  template <class Test>
-  SPECDEC_DEVICE uint32_t which_of(int n, const Test& test) const {
-    return warp_which_of(n, test);
-  }
-  template <class Test>
-  SPECDEC_DEVICE int first_of_32(const Test& test) const {
-    return warp_first_of_32(test);
   }
 
  protected:

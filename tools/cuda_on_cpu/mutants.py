@@ -165,7 +165,7 @@ MUTANTS = {
     ),
     "what half of the warps found read before it is written": Mutant(
         "cuda/pair_sums.cuh",
-        "found[which] = own;\n  __syncthreads();",
+        "found[which] = own;\n    __syncthreads();",
         "found[which] = own;",
         "race|uninitialised",
         "kseq_rho",

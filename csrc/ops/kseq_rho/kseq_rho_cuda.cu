@@ -11,7 +11,7 @@
 namespace specdec {
 namespace {
 
-class PairExecutor {
+class PairExecutor : public BlockSearch {
  public:
   SPECDEC_DEVICE explicit PairExecutor(const PairTables& tables) : tables_(tables) {}
 
@@ -23,18 +23,6 @@ class PairExecutor {
     const PairPass pass = tables_.next();
     leave_clipped_sums(DistWeights{p}, q, t, pass);
     totals_of(*pass.table, out);
-  }
-  template <class F>
-  SPECDEC_DEVICE void both(const F& f, double& of_false, double& of_true) const {
-    block_both(f, of_false, of_true);
-  }
-  template <class Test>
-  SPECDEC_DEVICE uint32_t which_of(int n, const Test& test) const {
-    return warp_which_of(n, test);
-  }
-  template <class Test>
-  SPECDEC_DEVICE int first_of_32(const Test& test) const {
-    return warp_first_of_32(test);
   }
 
  private:

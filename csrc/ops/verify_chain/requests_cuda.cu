@@ -20,6 +20,7 @@ class RequestExecutor : public GapExecutor {
 struct Requests {
   VerifyChain a;
   ExecutorTables tables;
+  float* third = nullptr;         // [2 * B, chunks]
   Position* positions = nullptr;  // [blocks, positions_of()]
 };
 
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s)
   SPECDEC_DYNAMIC_SHARED(shared);
   const int64_t b = cluster_index();
   if (!s.a.present.has(b) || !s.a.by_rule(b)) return;
-  RequestExecutor executor(s.tables, shared);
+  RequestExecutor executor(s.tables, s.third, shared);
   verify_request(executor, s.a, b, s.positions + blockIdx.x * positions_of(s.a));
 }
 
@@ -38,9 +39,10 @@ void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream)
   const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V), false);
   Scratch scratch;
   const ExecutorRoom room(scratch, a.B, shape, V, false);
+  const size_t third = scratch.ask<float>(2 * a.B * chunk_count(V));
   const size_t positions = scratch.ask<Position>(shape.blocks(a.B) * positions_of(a));
   scratch.allocate(like);
-  const Requests s{a, room.in(scratch), scratch.at<Position>(positions)};
+  const Requests s{a, room.in(scratch), scratch.at<float>(third), scratch.at<Position>(positions)};
   SPECDEC_LAUNCH_CLUSTERS("verify_chain", verify_requests, a.B, shape, stream, s);
 }
 
