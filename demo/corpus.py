@@ -133,13 +133,17 @@ def write(model, prompt_ids, generator, title):
     return tokens, cache.states[:, : LENGTH - 1], log_z
 
 
+def shard_paths(folder, shards):
+    return [Path(folder) / f"shard-{s:03d}.npz" for s in range(shards)]
+
+
 def grow(folder, shards, seed=1, part=0, parts=1):
     """Writes folder/shard-XXX.npz (tokens, length, prompt_length, kind) and, as store_states does, states-XXX.pt;
     finished shards are kept. part: the number of this process among `parts` that share the work."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {s: folder / f"shard-{s:03d}.npz" for s in range(part, shards, parts)}
-    missing = [s for s, path in paths.items() if not path.exists()]
+    paths = shard_paths(folder, shards)
+    missing = [s for s in range(part, shards, parts) if not paths[s].exists()]
     if not missing:
         return
     target, tokenizer = load_target()

@@ -41,7 +41,14 @@ def corpus(
 
 
 def grown_shards(work, shards):
-    return sorted((work / "grown").glob("shard-*.npz"))[:shards]
+    """The first of WORK/grown, all of which must be there: another part may still write its own."""
+    from corpus import shard_paths
+
+    paths = shard_paths(work / "grown", shards)
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        raise typer.BadParameter(f"wanted {shards} shards in {work / 'grown'}, got all but {', '.join(missing)}")
+    return paths
 
 
 @app.command()

@@ -2,7 +2,6 @@
 // Which launches go to clusters of blocks: how many blocks a cluster has, and whether the device takes it.
 #pragma once
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -50,8 +49,7 @@ inline int device_attribute(const char* op, cudaDeviceAttr attribute) {
 inline bool has_clusters(const char* op) { return device_attribute(op, cudaDevAttrComputeCapabilityMajor) >= 9; }
 
 // What a device gives a kernel: the most dynamic shared memory that a block may have, and the sizes of clusters that it
-// takes with all of that, bit by bit: few where it is partitioned, or shared, too finely. Asked once for each kernel
-// and device, before a launch that may be captured.
+// takes with all of that, bit by bit: few where it is partitioned, or shared, too finely.
 struct Allowance {
   size_t shared = 0;
   int sizes = 1;
@@ -73,11 +71,8 @@ inline cudaLaunchConfig_t cluster_config(int64_t clusters, const ClusterShape& s
 
 template <auto kKernel>
 Allowance allowance_of(const char* op) {
-  static std::atomic<uint64_t> known[64];  // shared << 8 | sizes
-  int device = 0;
-  check_cuda(op, cudaGetDevice(&device));
-  uint64_t answer = device < 64 ? known[device].load() : 0;
-  if (!answer) {
+  static OncePerDevice known;
+  const uint64_t answer = known(op, [&] {  // shared << 8 | sizes
     const void* const kernel = reinterpret_cast<const void*>(kKernel);
     cudaFuncAttributes its{};
     check_cuda(op, cudaFuncGetAttributes(&its, kernel));
@@ -92,9 +87,8 @@ Allowance allowance_of(const char* op) {
       else
         cudaGetLastError();  // it is answered by another launch
     }
-    answer = uint64_t(shared) << 8 | uint64_t(sizes);
-    if (device < 64) known[device] = answer;
-  }
+    return uint64_t(shared) << 8 | uint64_t(sizes);
+  });
   return {size_t(answer >> 8), int(answer & 255)};
 }
 

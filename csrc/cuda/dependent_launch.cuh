@@ -5,8 +5,6 @@
 // launch does, after all that wrote those inputs.
 #pragma once
 
-#include <atomic>
-
 #include "launch.h"
 #include "groups.cuh"
 
@@ -40,19 +38,15 @@ SPECDEC_DEVICE void wait_for_launch() {
 }
 
 #if !defined(SPECDEC_CUDA_ON_CPU)
-// Whether the code of a kernel that runs on this device waits: asked once for each kernel and device.
+// Whether the code of a kernel that runs on this device waits
 template <auto kKernel>
 bool waits_for_launch(const char* op) {
-  static std::atomic<int> known[64];  // 0: not asked yet; else 1, and 2 if it does
-  int device = 0;
-  check_cuda(op, cudaGetDevice(&device));
-  int answer = device < 64 ? known[device].load() : 0;
-  if (!answer) {
+  static OncePerDevice known;
+  const uint64_t answer = known(op, [&]() -> uint64_t {
     cudaFuncAttributes its{};
     check_cuda(op, cudaFuncGetAttributes(&its, reinterpret_cast<const void*>(kKernel)));
-    answer = its.ptxVersion >= 90 ? 2 : 1;  // the architecture that it was compiled for
-    if (device < 64) known[device] = answer;
-  }
+    return its.ptxVersion >= 90 ? 2 : 1;  // the architecture that it was compiled for
+  });
   return answer == 2;
 }
 

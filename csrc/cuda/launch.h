@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <sstream>
@@ -62,6 +63,26 @@ inline void check_cuda(const char* op, cudaError_t error) {
   text << "CUDA error: " << cudaGetErrorString(error);
   throw std::runtime_error(text.str());
 }
+
+// An answer of each device, which is never 0: asked for the first time only, before a launch that may be captured.
+class OncePerDevice {
+ public:
+  template <class Ask>
+  uint64_t operator()(const char* op, const Ask& ask) {
+    int device = 0;
+    check_cuda(op, cudaGetDevice(&device));
+    uint64_t answer = device < kDevices ? known_[device].load() : 0;
+    if (!answer) {
+      answer = ask();
+      if (device < kDevices) known_[device] = answer;
+    }
+    return answer;
+  }
+
+ private:
+  static constexpr int kDevices = 64;
+  std::atomic<uint64_t> known_[kDevices]{};
+};
 
 inline void check_grid(const char* op, int64_t blocks) {
   if (blocks > INT32_MAX)

@@ -3,6 +3,7 @@
 trained."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,21 @@ def test_text_of_several_files(training, tmp_path):
         assert corpus.batch([1, 2]).tolist() == [[0, 1, 2, 0, 0, 0, 0], [10, 11, 12, 13, 14, 15, 16]]
         assert [corpus.first_label(i) for i in range(3)] == [2, 1, 2]  # raw code is learned from its start
     assert text.begins == [0, 2] and len(text) == 3
+
+
+def test_text_that_is_not_all_there(training, tmp_path):
+    import typer
+    from distill import grown_shards
+
+    (tmp_path / "grown").mkdir()
+    paths = [tmp_path / "grown" / f"shard-{s:03d}.npz" for s in range(4)]
+    for path in paths:
+        path.touch()
+    assert grown_shards(tmp_path, 3) == paths[:3]
+    paths[1].unlink()
+    folder = re.escape(str(tmp_path / "grown"))
+    with pytest.raises(typer.BadParameter, match=f"wanted 4 shards in {folder}, got all but shard-001.npz$"):
+        grown_shards(tmp_path, 4)
 
 
 def test_folding_changes_nothing(training):
