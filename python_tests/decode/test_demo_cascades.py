@@ -81,6 +81,9 @@ def test_finished_parts_are_kept(tmp_path, monkeypatch):
         (pair,),
         *3 * ["kept.png"],
     ]
+    monkeypatch.setattr(parts, "weights", lambda: "of another draft")
+    assert go(0, cut) == {"first": [1], "second": [2]}
+    assert go(1e9, lambda ready: [3]) == {"first": [1], "second": [3]} and seen.count((pair,)) == 2
 
 
 def measured():
