@@ -8,9 +8,9 @@ decoding.
 
 HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo, drafts of four tokens. Cost: calls of the
 target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the
-positions of the emitted text, that the rule hands the token over to the target. Intervals hold 95% and come from
-resampling prompts. A plain cascade by diff or opt calls the target at every token and emits the same law as the
-speculative one: it has no row.
+positions of the emitted text, that the rule hands the token over to the target, as for the first token of a draft.
+Intervals hold 95% and come from resampling prompts. A plain cascade by diff or opt calls the target at every token and
+emits the same law as the speculative one: it has no row.
 """
 
 import torch
@@ -20,6 +20,7 @@ from rich.table import Table
 import specdec_kernels as sk
 from demo.parts import arguments, run
 from demo.prompts import humaneval
+from demo.reader import Reader
 from demo.trees import interval
 from specdec_kernels import decode
 
@@ -58,23 +59,25 @@ def deferral(rule, alpha, z, y):
 
 
 class Scorer:
-    """Reads each prompt once; then the text behind it costs a pass of either model over the text alone."""
+    """Reads each prompt once; then the text behind it costs a pass of either model over the text alone. The target has
+    not read what a plain cascade's draft writes: there it has no states to hand over."""
 
-    @torch.inference_mode()
     def __init__(self, pair, prompts, tokens):
-        self.prompts, self.models = prompts, (pair.target, pair.draft)
-        self.caches = [[m.new_cache(1, len(p) + tokens) for m in self.models] for p in prompts]
-        for prompt, caches in zip(prompts, self.caches):
-            for model, cache in zip(self.models, caches):
-                model.forward(torch.tensor([prompt[:-1]]), [0], cache, keep=None)
+        self.prompts = prompts
+        self.readers = {
+            cascade: [Reader(pair, len(p) + tokens, states=cascade == "speculative") for p in prompts]
+            for cascade in ("speculative", "plain")
+        }
+        for readers in self.readers.values():
+            for prompt, read in zip(prompts, readers):
+                read(prompt[:-1], 0, keep=None)
 
-    @torch.inference_mode()
-    def __call__(self, i, tokens, rule, alpha):
+    def __call__(self, i, tokens, cascade, rule, alpha):
         """(deferrals expected, log-probability) over the positions of `tokens` behind prompt i."""
-        ids, start = torch.tensor([self.prompts[i][-1:] + tokens[:-1]]), [len(self.prompts[i]) - 1]
-        rows = [model.forward(ids, start, cache)[0].float() for model, cache in zip(self.models, self.caches[i])]
-        logprob = rows[0].log_softmax(1).gather(1, torch.tensor(tokens)[:, None])
-        return deferral(rule, alpha, *rows).sum().item(), logprob.sum().item()
+        prompt = self.prompts[i]
+        z, y = self.readers[cascade][i](prompt[-1:] + tokens[:-1], len(prompt) - 1)
+        logprob = z.log_softmax(1).gather(1, torch.tensor(tokens)[:, None])
+        return deferral(rule, alpha, z, y).sum().item(), logprob.sum().item()
 
 
 def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[list]:
@@ -88,7 +91,7 @@ def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[li
     assert output.stats.status == 0, output.stats.status
     out = []
     for i, result in enumerate(output.results):
-        s, more = result.stats, scorer(i, result.tokens, rule, alpha)
+        s, more = result.stats, scorer(i, result.tokens, cascade, rule, alpha)
         out.append([s.new_tokens, s.rows, s.accepted, s.tested, *(round(x, 3) for x in more)])
     return out
 

@@ -18,6 +18,7 @@ from rich.table import Table
 import specdec_kernels as sk
 from demo.parts import arguments, run
 from demo.prompts import humaneval
+from demo.reader import Reader
 from specdec_kernels import decode, theory
 
 METHODS = "kseq", "recursive", "recursive_without_replacement", "traversal", "target_only"
@@ -61,18 +62,14 @@ def row_acceptance(pair, prompts, positions, draws=16) -> dict:
     """
     found = {}
     for prompt in prompts:
-        caches = [m.new_cache(1, len(prompt) + positions) for m in (pair.target, pair.draft)]
-        ids, rows, start = torch.tensor([prompt]), ([], []), 0
+        read, tokens, start, rows = Reader(pair, len(prompt) + positions), prompt, 0, []
         for _ in range(positions):
-            logits = [
-                m.forward(ids, [start], c, keep=[ids.shape[1] - 1]).float()
-                for m, c in zip((pair.target, pair.draft), caches)
-            ]
-            for kept, z in zip(rows, logits):
-                kept.append(z[0])
-            start += ids.shape[1]
-            ids = sk.sample(logits[0], seed=torch.tensor([len(prompt)]), offset=torch.tensor([start])).tokens
-        z, y = (torch.stack(x) for x in rows)
+            z, y = read(tokens, start, keep=[len(tokens) - 1])
+            rows.append((z[0], y[0]))
+            start += len(tokens)
+            rng = dict(seed=torch.tensor([len(prompt)]), offset=torch.tensor([start]))
+            tokens = sk.sample(z, **rng).tokens[:, 0].tolist()
+        z, y = (torch.stack(x) for x in zip(*rows))
         for rule, values in one_prompt(z, y, draws).items():
             for K, value in zip(KS, values):
                 found.setdefault(rule, {}).setdefault(str(K), []).append(round(value, 5))

@@ -17,6 +17,7 @@ from specdec_kernels.decode import (
     LeanLlama,
     LookupThenModel,
     ModelDrafter,
+    Pair,
     PromptLookupDrafter,
     Request,
     TokenCascade,
@@ -229,3 +230,22 @@ def test_training_sees_what_the_loop_drafts_from(hf):
             root = j - k + 1
             expected = expected_row(hf, draft, tokens[:root], tokens[root : j + 1])
             assert (draft.head(states[0, j]) - expected).abs().max() < 1e-4, (k, j)
+
+
+@pytest.mark.parametrize("states", [True, False])
+def test_the_demos_reader_gives_the_rows_that_a_draft_begins_with(hf, draft, states):
+    """The text in three pieces, the last row of one of them alone; the recursion's rows where states are given."""
+    reader = pytest.importorskip("demo.reader", reason="needs the source tree's demo")
+    tokens = tiny.requests(1)[0].prompt + [3, 1, 4, 1, 5]
+    pair = Pair(LeanLlama.from_hf(hf), None, (), LeanLlama.from_layer_draft(draft))
+    read, rows = reader.Reader(pair, len(tokens), states), {}
+    assert read(tokens[:3], 0, keep=None) is None
+    rows[5] = [x[0] for x in read(tokens[3:6], 3, keep=[2])]
+    rows |= {6 + k: pair_of_rows for k, pair_of_rows in enumerate(zip(*read(tokens[6:], 6)))}
+    assert sorted(rows) == list(range(5, len(tokens)))
+    with torch.inference_mode():
+        z = hf(torch.tensor([tokens])).logits[0]
+        alone = draft.scatter(draft.head(draft.hidden(torch.tensor([tokens]))[0]))
+    for t, (of_target, of_draft) in rows.items():
+        want = expected_row(hf, draft, tokens[: t + 1], []) if states else alone[t]
+        assert (of_target - z[t]).abs().max() < 1e-4 and (of_draft - want).abs().max() < 1e-4

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both models' rows of one text."""
+
+import torch
+
+
+class Reader:
+    """Reads one sequence with both models of a pair. A draft that takes states is given those of the target for all
+    that is behind a token, as the loop gives them for the first token of a draft; with states=False none."""
+
+    def __init__(self, pair, capacity, states=True):
+        self.models = target, draft = pair.target, pair.draft
+        self.caches = [m.new_cache(1, capacity) for m in self.models]
+        self.states = states and draft.reads_states
+        if self.states:
+            self.caches[0].keep_states(target.state_size, target.dtype, target.device)
+
+    @torch.inference_mode()
+    def __call__(self, tokens, start, keep="all"):
+        """tokens: those of the sequence from `start` on; keep: as `forward` takes it -> their logits [n, V] float32 of
+        the target and of the draft, None with keep=None"""
+        (target, draft), (read, drafted), ids = self.models, self.caches, torch.tensor([tokens])
+        z = target.forward(ids, [start], read, keep=keep)
+        before = torch.arange(start - 1, start + len(tokens) - 1)[None]
+        states = {"states": read.states_at(before)} if self.states else {}
+        y = draft.forward(ids, [start], drafted, keep=keep, **states)
+        return None if keep is None else tuple(x.flatten(0, -2).float() for x in (z, y))
