@@ -8,9 +8,13 @@ decoding.
 
 HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo, drafts of four tokens. Cost: calls of the
 target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the
-positions of the emitted text, that the rule hands the token over to the target, as for the first token of a draft.
-Intervals hold 95% and come from resampling prompts. A plain cascade by diff or opt calls the target at every token and
-emits the same law as the speculative one: it has no row.
+positions of the emitted text, that the rule hands the token over to the target. Intervals hold
+95% and come from resampling prompts. A plain cascade by diff or opt calls the target at every token and emits the same
+law as the speculative one: it has no row.
+
+The draft goes without the target's states here. A draft that reads them has another row for a token by how far behind
+the target's last state it stands: to exact rules that is all one, but a cascade's law is made of the draft's rows, and
+a plain cascade, whose target has not read what the draft wrote, has no states to give.
 """
 
 import torch
@@ -59,23 +63,17 @@ def deferral(rule, alpha, z, y):
 
 
 class Scorer:
-    """Reads each prompt once; then the text behind it costs a pass of either model over the text alone. The target has
-    not read what a plain cascade's draft writes: there it has no states to hand over."""
+    """Reads each prompt once; then the text behind it costs a pass of either model over the text alone."""
 
     def __init__(self, pair, prompts, tokens):
-        self.prompts = prompts
-        self.readers = {
-            cascade: [Reader(pair, len(p) + tokens, states=cascade == "speculative") for p in prompts]
-            for cascade in ("speculative", "plain")
-        }
-        for readers in self.readers.values():
-            for prompt, read in zip(prompts, readers):
-                read(prompt[:-1], 0, keep=None)
+        self.prompts, self.readers = prompts, [Reader(pair, len(p) + tokens) for p in prompts]
+        for prompt, read in zip(prompts, self.readers):
+            read(prompt[:-1], 0, keep=None)
 
-    def __call__(self, i, tokens, cascade, rule, alpha):
+    def __call__(self, i, tokens, rule, alpha):
         """(deferrals expected, log-probability) over the positions of `tokens` behind prompt i."""
         prompt = self.prompts[i]
-        z, y = self.readers[cascade][i](prompt[-1:] + tokens[:-1], len(prompt) - 1)
+        z, y = self.readers[i](prompt[-1:] + tokens[:-1], len(prompt) - 1)
         logprob = z.log_softmax(1).gather(1, torch.tensor(tokens)[:, None])
         return deferral(rule, alpha, z, y).sum().item(), logprob.sum().item()
 
@@ -91,7 +89,7 @@ def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[li
     assert output.stats.status == 0, output.stats.status
     out = []
     for i, result in enumerate(output.results):
-        s, more = result.stats, scorer(i, result.tokens, cascade, rule, alpha)
+        s, more = result.stats, scorer(i, result.tokens, rule, alpha)
         out.append([s.new_tokens, s.rows, s.accepted, s.tested, *(round(x, 3) for x in more)])
     return out
 
@@ -183,14 +181,11 @@ def main():
                     lambda known, setting=setting: decoded(*known, args.tokens, args.batch, args.gamma, *setting),
                 )
 
-    run(
-        args,
-        {"decode": {}},
-        parts,
-        lambda pair: (pair, Scorer(pair, humaneval(args.prompts, pair.tokenizer), args.tokens)),
-        show,
-        draw,
-    )
+    def prepare(pair):
+        pair.draft.state = None
+        return pair, Scorer(pair, humaneval(args.prompts, pair.tokenizer), args.tokens)
+
+    run(args, {"decode": {}}, parts, prepare, show, draw)
 
 
 if __name__ == "__main__":

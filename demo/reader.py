@@ -6,12 +6,12 @@ import torch
 
 class Reader:
     """Reads one sequence with both models of a pair. A draft that takes states is given those of the target for all
-    that is behind a token, as the loop gives them for the first token of a draft; with states=False none."""
+    that is behind a token, as the loop gives them for the first token of a draft."""
 
-    def __init__(self, pair, capacity, states=True):
+    def __init__(self, pair, capacity):
         self.models = target, draft = pair.target, pair.draft
         self.caches = [m.new_cache(1, capacity) for m in self.models]
-        self.states = states and draft.reads_states
+        self.states = draft.reads_states
         if self.states:
             self.caches[0].keep_states(target.state_size, target.dtype, target.device)
 

@@ -2,7 +2,7 @@
 """What several drafts gain on the real pair: tokens per target call of every method against K and L, and how much of
 the optimum a method accepts of K drafts on the same rows.
 
-    python -m demo.trees                   # about 30 minutes of one core in all; finished parts are kept in trees.json
+    python -m demo.trees                   # about an hour of one core in all; finished parts are kept in trees.json
     python -m demo.trees --seconds 500     # stop in time, go on at the next call
     python -m demo.trees --seconds 0       # only show what there is: the table, and the picture (matplotlib)
 

@@ -238,7 +238,9 @@ def test_the_demos_reader_gives_the_rows_that_a_draft_begins_with(hf, draft, sta
     reader = pytest.importorskip("demo.reader", reason="needs the source tree's demo")
     tokens = tiny.requests(1)[0].prompt + [3, 1, 4, 1, 5]
     pair = Pair(LeanLlama.from_hf(hf), None, (), LeanLlama.from_layer_draft(draft))
-    read, rows = reader.Reader(pair, len(tokens), states), {}
+    if not states:
+        pair.draft.state = None
+    read, rows = reader.Reader(pair, len(tokens)), {}
     assert read(tokens[:3], 0, keep=None) is None
     rows[5] = [x[0] for x in read(tokens[3:6], 3, keep=[2])]
     rows |= {6 + k: pair_of_rows for k, pair_of_rows in enumerate(zip(*read(tokens[6:], 6)))}
