@@ -17,7 +17,8 @@ def ranks(request):
 
 
 def calls(device):
-    """Op and arguments of a step: its draft, its rows' stats, a chain, a ragged one, a tree."""
+    """Op and arguments of a step: its draft, its rows' stats, chains, one of which writes to given tensors and one of which
+    is ragged, a tree."""
     generator = torch.Generator().manual_seed(4)
     on = lambda x: x.to(device)
     p, q = (on(3 * torch.randn(B, n, V, generator=generator)).requires_grad_() for n in (G + 1, G))
@@ -30,6 +31,10 @@ def calls(device):
     yield "sample", {"logits": p[:, 0], "k": 2, **filters, **seeds}
     yield "row_stats", {"logits": p[:, 0], **filters}
     yield "verify_chain", {"target_logits": p, "draft_tokens": tokens, "draft_logits": q, **filters, **seeds}
+    whole = {"target_logits": p, "draft_tokens": tokens, "temperature": 0}
+    wide, long = torch.empty(B, G + 1), torch.empty(B, G + 1, dtype=torch.int64)
+    count, status = torch.empty(2, B, dtype=torch.int32)
+    yield "verify_chain", whole | {"out": [on(x) for x in (long, count, wide, status)]}
     chain = {"draft_tokens": tokens.flatten()[:9], "cu_draft": ends, "max_draft": 3}
     chain["num_requests"] = on(torch.tensor([4]))
     yield "verify_chain", {"target_logits": ragged, **chain, **filters, **seeds}
@@ -52,8 +57,9 @@ def waits(rank, checked):
             seen.synchronisations.clear(), seen.uploads.clear()
             got = getattr(distributed, op)(**mine, shards=shards)
             waited = [*seen.synchronisations, *seen.uploads]
+            got = (got.clone(),) if isinstance(got, torch.Tensor) else [x.clone() for x in got]
             want = getattr(sk, op)(**args)
-            got, want = ((x,) if isinstance(x, torch.Tensor) else x for x in (got, want))
+            want = (want,) if isinstance(want, torch.Tensor) else want
             found.append((op, waited, all(map(torch.equal, got, want)), shards.traffic.rounds))
     return found
 

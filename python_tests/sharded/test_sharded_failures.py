@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.ranks import Ranks
 
+import specdec_kernels
 from specdec_kernels.distributed.shards import EXCHANGES
 
 SECONDS = 10.0
@@ -40,7 +41,7 @@ def step(rank, exchange, change=None, at=1, gone_after=None):
     generator = torch.Generator().manual_seed(1)
     shards = distributed.Shards(4000, exchange=exchange)
     arguments = {
-        "target_logits": torch.randn(3, 4, 4000, generator=generator)[..., shards.here],
+        "target_logits": torch.randn(3, 4, 4000, generator=generator)[..., shards.here].contiguous(),
         "draft_tokens": torch.randint(0, 4000, (3, 3), generator=generator),
         "temperature": torch.tensor([1.0, 0.5, 0.7]),
         "seed": torch.arange(3),
@@ -147,6 +148,37 @@ def test_shapes_that_every_rank_has_wrong(ranks, exchange):
 
 def wrong_alike(rank, exchange, what):
     return step(rank, exchange, changed(**what), rank)
+
+
+def out_over_rows(arguments):
+    return "verify_chain", arguments | {"out": room(arguments["target_logits"].view(-1)[:12].view(3, 4))}
+
+
+def out_of_one_column(arguments):
+    return "verify_chain", arguments | {"out": room(torch.empty(3, 1))}
+
+
+def no_out(arguments):
+    return "verify_chain", arguments | {"out": torch.empty(3)}
+
+
+def room(logprobs):
+    results = specdec_kernels.verify_chain(torch.zeros(3, 4, 1), torch.zeros(3, 3, dtype=torch.int64), temperature=0)
+    return results._replace(logprobs=logprobs)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (out_over_rows, "verify_chain: out.logprobs must have memory of its own, got some of another argument's"),
+        (out_of_one_column, "verify_chain: out.logprobs must have shape [B=3, G+1=4], got [3, 1]"),
+        (no_out, "verify_chain: out must be (tokens, num_accepted, logprobs, status), got Tensor"),
+    ],
+)
+def test_results_that_one_rank_cannot_write(ranks, exchange, change, message):
+    for rank, error in enumerate(said(ranks, exchange, change)):
+        assert (message if rank == 1 else "verify_chain: all ranks must be able to make the call") in str(error), error
+    serves_on(ranks, exchange)
 
 
 @pytest.mark.parametrize("rounds", range(4))

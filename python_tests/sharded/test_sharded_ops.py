@@ -73,13 +73,22 @@ def test_many_rows(ranks):
 
 
 def written(rank, n, exchange):
-    """Whether verify_chain writes to the caller's tensors what it returns for whole rows."""
+    """Whether verify_chain writes to the caller's tensors, on both sides of this rank's rows in one piece of memory,
+    what it returns for whole rows."""
     import specdec_kernels as sk
+    from specdec_kernels import distributed
 
-    _, args = sharded_cases.chain(3, np.random.default_rng(3), 1500, 1500, torch.float32, lambda rng: 5)
+    V = 3000  # slices of whole chunks: no entry moves, the op reads the rows where they are
+    shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
+    _, args = sharded_cases.chain(3, np.random.default_rng(3), V, V, torch.float32, lambda rng: 5)
     want = sk.verify_chain(**args)
-    out = sk.VerifyChainOutput(*(torch.full_like(x, rank) for x in want))
-    got = sharded(rank, "verify_chain", args | {"out": out}, {"target_logits": (1500, ())}, exchange)
+    whole = args["target_logits"][..., shards.here]
+    n = whole.numel()
+    *left, mine, right, last = torch.full((n + 800,), float(rank)).split([200, 200, n, 200, 200])
+    rows = mine.view_as(whole).copy_(whole)
+    places = zip((*left, right, last), want, strict=True)
+    out = [place[: x.nbytes // 4].view(x.dtype).view(x.shape) for place, x in places]
+    got = distributed.verify_chain(**args | {"target_logits": rows, "out": out}, shards=shards)
     assert all(a is b for a, b in zip(got, out))
     return all(map(torch.equal, map(plain, out), map(plain, want)))
 

@@ -13,7 +13,8 @@ import specdec_kernels as whole
 from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.shards import Shards, slices
-from specdec_kernels.distributed.whole_rows import call_on_whole_rows
+from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check_shapes, each
+from specdec_kernels.ops._memory import check_own
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 
 _DOC = """``specdec_kernels.{op}`` of rows that are split over the ranks of a process group; a collective.
@@ -50,14 +51,21 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
         if draft and arguments[draft] is not None:
             sides[draft] = draft_shards
         shards.traffic.calls += 1
+        exchange = _exchange(shards, arguments[target])
+        problem = _problem(function, arguments, sides, exchange)
+        out = arguments.pop("out", None)  # written when all is found; what each rank gives is its own business
         if shards.checked:
-            _agree(op, arguments, sides, shards)
-        if _exchange(shards, arguments[target]) == "rows":
-            return call_on_whole_rows(op, function, arguments, sides, shards)
-        first = shards.chunk_owners()
-        kept = {name: _rows(op, arguments[name], of, shards, first) for name, of in sides.items()}
-        arguments.update({name: rows for name, (_, rows) in kept.items()})
-        return _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
+            _agree(op, arguments, sides, shards, exchange, problem)
+        elif problem is not None:
+            raise problem
+        if exchange == "rows":
+            found = call_on_whole_rows(op, function, arguments, sides, shards)
+        else:
+            first = shards.chunk_owners()
+            kept = {name: _rows(op, arguments[name], of, shards, first) for name, of in sides.items()}
+            arguments.update({name: rows for name, (_, rows) in kept.items()})
+            found = _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
+        return found if out is None else type(found)(*map(torch.Tensor.copy_, out, found))
 
     rows = target if draft is None else f"{target} (and {draft}, where draft_shards are given)"
     call.__doc__ = _DOC.format(
@@ -76,26 +84,35 @@ def _exchange(shards: Shards, rows) -> str:
     return shards.exchange or ("chunks" if on_cpu else "rows")
 
 
-def _problem(op, name, rows, of, exchange) -> Exception | None:
-    """With the rows that this rank alone has"""
-    if not isinstance(rows, torch.Tensor):
-        return TypeError(f"{op}: {name} must be a tensor, got {type(rows).__name__}")
-    if exchange == "chunks" and rows.device.type != "cpu":
-        return NotImplementedError(f"{op}: {name} must be on the CPU where exchange is 'chunks', got {rows.device}")
-    if of is not None and (rows.dim() < 1 or rows.size(-1) != of.size):
-        return ValueError(f"{op}: {name} must have this rank's {of.size} entries of each row, got {list(rows.shape)}")
+def _problem(function, arguments, sides, exchange) -> Exception | None:
+    """With what this rank alone has: its part of the rows, and where results are to be written"""
+    op = function.__name__
+    for name, of in sides.items():
+        rows = arguments[name]
+        if not isinstance(rows, torch.Tensor):
+            return TypeError(f"{op}: {name} must be a tensor, got {type(rows).__name__}")
+        if exchange == "chunks" and rows.device.type != "cpu":
+            return NotImplementedError(f"{op}: {name} must be on the CPU where exchange is 'chunks', got {rows.device}")
+        if of is not None and (rows.dim() < 1 or rows.size(-1) != of.size):
+            return ValueError(
+                f"{op}: {name} must have this rank's {of.size} entries of each row, got {list(rows.shape)}"
+            )
+    if arguments.get("out") is None:
+        return None
+    try:
+        results = check_shapes(function, arguments, sides)
+        given: list = []
+        each(given.append, [x for name, x in arguments.items() if name != "out"])
+        check_own(op, given, dict(zip(results._fields, arguments["out"])))
+    except Exception as error:
+        return error
     return None
 
 
-def _agree(op, arguments, sides, shards):
+def _agree(op, arguments, sides, shards, exchange, problem):
     """What all ranks are given alike; of rows, all but the entries."""
-    exchange = _exchange(shards, arguments[next(iter(sides))])
-    problems = [_problem(op, name, arguments[name], of, exchange) for name, of in sides.items()]
-    problem = next((x for x in problems if x), None)
     split = (shards.vocab_size, shards.bounds, exchange)
     same = dict(arguments, shards=split, instructions=(whole.backends.cpu_isa(), whole.backends.chosen()))
-    if same.get("out") is not None:  # what they hold so far is nobody's business
-        same["out"] = [(x.dtype, tuple(x.shape)) for x in same["out"]]
     for name, of in sides.items():
         rows = arguments[name]
         lead = (tuple(rows.shape[:-1]), rows.dtype) if isinstance(rows, torch.Tensor) else None

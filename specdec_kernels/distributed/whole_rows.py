@@ -32,7 +32,7 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
         }
         return function(**{**arguments, **rows})
     if shards.checked:
-        _check_shapes(function, arguments, sides)
+        check_shapes(function, arguments, sides)
     begin, end = shares[shards.rank]
     mine = {name: _share_of(name, x, n, begin, end) for name, x in arguments.items()}
     mine |= {name: dealt(op, of, arguments[name], shares) for name, of in sides.items() if of is not None}
@@ -46,8 +46,7 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
         agree(op, shards, {}, problem)
     elif problem is not None:
         raise problem
-    whole = _everyones(op, found, shares, shards)
-    return whole if arguments.get("out") is None else type(found)(*map(torch.Tensor.copy_, arguments["out"], whole))
+    return _everyones(op, found, shares, shards)
 
 
 def _shares(op: str, arguments: Mapping[str, Any], n: int, ranks: int) -> list[Share] | None:
@@ -65,14 +64,14 @@ def _share_of(name: str, x: Any, n: int, begin: int, end: int) -> Any:
         shared = not isinstance(x, torch.Tensor) or x.dim() == 0 or (name == "tree" and x.dim() == 1)
         return x if shared or x.shape[0] != n else x[begin:end]
 
-    return _each(share, x)
+    return each(share, x)
 
 
-def _each(f: Callable, x: Any) -> Any:
+def each(f: Callable, x: Any) -> Any:
     """f(x); of a tuple or a list the same of its parts."""
     if not isinstance(x, (tuple, list)):
         return f(x)
-    parts = [_each(f, part) for part in x]
+    parts = [each(f, part) for part in x]
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
@@ -110,13 +109,15 @@ def _on_meta(x: Any, size: int | None = None) -> Any:
     """The same without values; rows with another size."""
     if not isinstance(x, torch.Tensor):
         return x
-    return torch.empty_like(x, device="meta") if size is None else x.new_empty((*x.shape[:-1], size), device="meta")
+    if size is None:
+        return x.new_empty_strided(x.shape, x.stride(), device="meta")
+    return x.new_empty((*x.shape[:-1], size), device="meta")
 
 
-def _check_shapes(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> None:
+def check_shapes(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> Any:
     """Raises what the op would of the whole batch, on every rank alike, where a share might pass on one of them."""
     rows = {name: _on_meta(arguments[name], of.vocab_size) for name, of in sides.items() if of is not None}
-    function(**{name: _each(_on_meta, x) for name, x in arguments.items()} | rows)
+    return function(**{name: each(_on_meta, x) for name, x in arguments.items()} | rows)
 
 
 def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:

@@ -5,6 +5,8 @@ their own before."""
 
 import torch
 
+from specdec_kernels.ops._memory import check_own
+
 from .chain.by_rule import request_kernel
 from .chain.draft_test import Given, Out
 from .chain.exact import Stop, final_kernel, stop_kernel
@@ -12,7 +14,7 @@ from .chain.position import FLOATS, INTS, Positions
 from .core import check, launch
 from .core.padded import put_absent
 from .core.philox import Random
-from .core.results import check_out, make_room
+from .core.results import make_room
 from .core.store import Store
 from .row_stats import find_stats
 from .rules.arguments import rules_of
@@ -197,4 +199,5 @@ def verify_chain(
 
 
 def verify_chain_out(*arguments, **out) -> None:
-    verify_chain(*arguments, results=check_out(OP, arguments, **out))
+    check_own(OP, arguments, out)
+    verify_chain(*arguments, results=out)

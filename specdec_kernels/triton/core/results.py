@@ -34,22 +34,3 @@ def make_room(op: str, B: int, width: int, like: torch.Tensor, given: dict | Non
         check.contiguous(op, name, t)
         results.append(t)
     return tuple(results)
-
-
-def check_out(op: str, arguments: tuple, **out: torch.Tensor) -> dict:
-    """None of the caller's tensors shares memory with an argument or another of them."""
-    taken = [extent(x) for x in arguments if isinstance(x, torch.Tensor)]
-    for name, t in out.items():
-        begin, end = extent(t)
-        wanted = f"out.{name} must have memory of its own, got some of another argument's"
-        check.that(all(begin >= last or end <= first for first, last in taken), op, wanted)
-        taken.append((begin, end))
-    return out
-
-
-def extent(t: torch.Tensor) -> tuple[int, int]:
-    """The bytes that a tensor's entries lie between."""
-    if not t.numel():
-        return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride()))
-    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
