@@ -17,7 +17,7 @@ def ranks(request):
 
 
 def calls(device):
-    """Op and arguments of a step: its draft, its rows' stats, chains, one of which writes to given tensors and one of which
+    """Op and arguments of a step: its draft, its rows' stats, chains, of which one writes to given tensors and one
     is ragged, a tree."""
     generator = torch.Generator().manual_seed(4)
     on = lambda x: x.to(device)
