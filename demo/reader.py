@@ -21,7 +21,6 @@ class Reader:
         the target and of the draft, None with keep=None"""
         (target, draft), (read, drafted), ids = self.models, self.caches, torch.tensor([tokens])
         z = target.forward(ids, [start], read, keep=keep)
-        before = torch.arange(start - 1, start + len(tokens) - 1)[None]
-        states = {"states": read.states_at(before)} if self.states else {}
+        states = {"states": read.states_before([start], len(tokens))} if self.states else {}
         y = draft.forward(ids, [start], drafted, keep=keep, **states)
         return None if keep is None else tuple(x.flatten(0, -2).float() for x in (z, y))

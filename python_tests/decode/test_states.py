@@ -20,6 +20,7 @@ from specdec_kernels.decode import (
     Pair,
     PromptLookupDrafter,
     Request,
+    SlotCache,
     TokenCascade,
     TreeDrafter,
     adapt,
@@ -120,8 +121,10 @@ def test_wrong_states_are_seen(hf, draft, wrong, monkeypatch):
     """The test above has teeth: states of the token itself, the draft's own in place of the target's, accepted drafts
     whose keys are not made again."""
     if wrong == "shifted":
-        honest = DraftRunner._before
-        monkeypatch.setattr(DraftRunner, "_before", lambda self, start, width: honest(self, start, width) + 1)
+        honest = SlotCache.states_before
+        monkeypatch.setattr(
+            SlotCache, "states_before", lambda self, start, *a: honest(self, [at + 1 for at in start], *a)
+        )
     elif wrong == "stale":
         honest = DraftRunner.follow
         monkeypatch.setattr(

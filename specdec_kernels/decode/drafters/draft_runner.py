@@ -82,8 +82,7 @@ class DraftRunner:
         tokens = tokens[:, None]
         start = [len(known) + depth for known in self.cached[: len(tokens)]]
         if self.target_cache is not None:
-            above = self._before(start, 1)
-            return self._forward(tokens, start, keep=[0] * len(tokens), states=self.cache.states_at(above))
+            return self._forward(tokens, start, keep=[0] * len(tokens), states=self.cache.states_before(start, 1))
         self.fed.append((self.readback.ask(tokens), repeat(_CHAIN), repeat(depth + 1)))
         return self._forward(tokens, start, keep=[0] * len(tokens))
 
@@ -158,11 +157,7 @@ class DraftRunner:
         that reads none."""
         if self.target_cache is None:
             return {}
-        return dict(states=self.target_cache.states_at(self._before(start, width), slot))
-
-    def _before(self, start, width):
-        """[n, width] the places before those from `start` on."""
-        return upload(start, self.model.device)[:, None] + torch.arange(-1, width - 1, device=self.model.device)
+        return dict(states=self.target_cache.states_before(start, width, slot))
 
     def _forward(self, ids, start, **options):
         return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, **options)

@@ -119,6 +119,13 @@ class SlotCache:
         row = torch.arange(slot, slot + len(places), device=places.device)[:, None]
         return self.states[row, places.clamp(min=0)].masked_fill_((places < 0)[..., None], 0)
 
+    def states_before(self, start: list[int], width: int, slot: int = 0) -> torch.Tensor:
+        """[n, width, d] of the places before start[i], start[i] + 1, ...: what a draft reads with the tokens there."""
+        assert self.states is not None
+        device = self.states.device
+        before = upload(start, device)[:, None] + torch.arange(-1, width - 1, device=device)
+        return self.states_at(before, slot)
+
     def _stores(self):
         """All that a position holds, each [slots, capacity, ...]."""
         yield from (store for layer in self.layers for store in layer)
