@@ -186,7 +186,7 @@ def report(console, rows):
     )
     table.add_column("", no_wrap=True)
     for setting, _, _ in rows:
-        table.add_column(f"batch {setting.batch}\nT = {setting.temperature:g}", justify="right")
+        table.add_column(f"batch {setting.batch}\nT = {setting.temperature:g}", justify="right", overflow="fold")
     lines = {
         "drafter": lambda s, name, r: name,
         "plain tokens/s": lambda s, name, r: f"{r['plain']:.1f}",
