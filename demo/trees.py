@@ -207,7 +207,7 @@ def draw(data, path):
         axis.set_xticks(ticks)
         axis.grid(alpha=0.3)
     left.set_ylim(top=1)
-    right.set_ylim(top=3)
+    right.set_ylim(top=3.5)
     for axis in (left, right):
         if axis.has_data():
             axis.legend(fontsize=5.5, loc="upper left", ncols=2)
