@@ -90,3 +90,24 @@ def refused(rank):
 def test_chunks_are_of_rows_on_the_cpu(ranks):
     for error in ranks.call(refused):
         assert str(error) == "row_stats: logits must be on the CPU where exchange is 'chunks', got cuda:0"
+
+
+def elsewhere(rank):
+    """Results asked for on the CPU, of rows on a GPU, by one rank."""
+    from bench import devices
+    from specdec_kernels import distributed
+
+    with devices.watch():
+        op, args = [call for call in calls("cuda") if "out" in call[1]][0]
+        shards = distributed.Shards(V)
+        rows = args["target_logits"][..., shards.here]
+        long, *others = args["out"]
+        out = [torch.empty(long.shape, dtype=long.dtype) if rank == 0 else long, *others]
+        getattr(distributed, op)(**args | {"target_logits": rows, "out": out}, shards=shards)
+
+
+def test_results_are_asked_for_where_the_rows_are(ranks):
+    first, *others = ranks.call(elsewhere)
+    assert str(first).startswith("verify_chain: out.tokens must be on cuda:0, got ")  # "meta": here shapes tell already
+    for error in others:
+        assert str(error) == "verify_chain: all ranks must be able to make the call, got an error on rank 0"
