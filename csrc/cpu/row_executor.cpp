@@ -68,7 +68,7 @@ float CpuExecutor::plain_weights(const Dist& p, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
   float sum;
   if (p.kind == Kind::kLogits) {
-    sum = rows_.probs(load_logits(p.row, c, w), n, p.stats, w);
+    sum = rows_.probs(logits(p.row, c, w), n, p.stats, w);
   } else {
     const float* z = rows_.load(p.row, c * kChunk, n, n, 0.0f, w);
     if (rows_.chunk_max(z, padded(n), nullptr).bad) return NAN;

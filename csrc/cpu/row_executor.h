@@ -154,7 +154,7 @@ class CpuExecutor {
   float chunk_max(int64_t c) const { return max_[c]; }
   float max_of_chunk(const Row& row, int64_t c) const {
     float buf[kChunk];
-    return rows_.max(load_logits(row, c, buf), chunk_size(row.V, c));
+    return rows_.max(logits(row, c, buf), chunk_size(row.V, c));
   }
 
  private:
@@ -183,6 +183,11 @@ class CpuExecutor {
     const int n = chunk_size(row.V, c);
     return rows_.load(row, c * kChunk, n, n, -HUGE_VALF, buf);
   }
+  // Chunk c where it lies, or a copy in buf where it does not end with a group of lanes.
+  Entries logits(const Row& row, int64_t c, float* buf) const {
+    const int n = chunk_size(row.V, c);
+    return n == padded(n) ? Entries(row, c * kChunk) : Entries(load_logits(row, c, buf));
+  }
   // The n entries z of chunk c, or a copy of them in buf with `value` at the ids that were taken out.
   static const float* without(const Removed& removed, int64_t c, int n, float value, const float* z, float* buf) {
     for (int64_t i = 0; i < removed.n; ++i) {
@@ -199,7 +204,7 @@ class CpuExecutor {
     float sum, surprise;
   };
   size_t stats_width() const { return sums_surprise_ ? sizeof(ChunkStats) : offsetof(ChunkStats, surprise); }
-  ChunkStats stats_of(const float* z, int n, float scale, float cutoff) const;
+  ChunkStats stats_of(Entries z, int n, float scale, float cutoff) const;
   void take(int64_t c, const ChunkStats& x) { max_[c] = x.max, sum_[c] = x.sum, surprise_[c] = x.surprise; }
   ExpTotals total_at(float max, float scale);
   float normalise(double total);

@@ -32,7 +32,7 @@ double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutof
   const auto sum_of = [&](int64_t c) {
     if (max_[c] < cutoff) return 0.0f;
     float buf[kChunk];
-    return rows_.exp_sum(load_logits(row, c, buf), chunk_size(row.V, c), max, scale, cutoff);
+    return rows_.exp_sum(logits(row, c, buf), chunk_size(row.V, c), max, scale, cutoff);
   };
   for_chunks(chunks_, sum_of, [&](int64_t c, float sum) { sum_[c] = sum; });
   double total = 0;

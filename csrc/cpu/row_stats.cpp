@@ -8,7 +8,7 @@
 namespace specdec {
 
 // Of n logits relative to the largest of them; a sum of 0 where none is kept.
-CpuExecutor::ChunkStats CpuExecutor::stats_of(const float* z, int n, float scale, float cutoff) const {
+CpuExecutor::ChunkStats CpuExecutor::stats_of(Entries z, int n, float scale, float cutoff) const {
   const float max = rows_.max(z, n);
   if (!(max >= cutoff && max > -HUGE_VALF)) return {max, 0, 0};
   if (!sums_surprise_) return {max, rows_.exp_sum(z, n, max, scale, cutoff), 0};
@@ -53,7 +53,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
 
   const auto stats_of_chunk = [&](int64_t c) {
     float buf[kChunk];
-    const float* z = load_logits(row, c, buf);
+    const Entries z = logits(row, c, buf);
     const int n = chunk_size(row.V, c);
     if (!greedy && !filtered) {
       const ChunkStats s = stats_of(z, n, scale, -FLT_MAX);

@@ -48,9 +48,22 @@ inline uint32_t bits_of(I mask) {
 #endif
 }
 
+// A bfloat16 is the upper half of a float32, so one shuffle that zeroes the lower halves converts W of them.
 inline F from_bf16(const uint16_t* x) {
+#if defined(__AVX512F__)
+  const __m512i to = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0,  //
+                                      7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  return (F)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, to, _mm512_castsi256_si512(h));
+#elif defined(__AVX2__)
+  const __m256i to = _mm256_set_epi8(15, 14, -1, -1, 13, 12, -1, -1, 11, 10, -1, -1, 9, 8, -1, -1,  //
+                                     7, 6, -1, -1, 5, 4, -1, -1, 3, 2, -1, -1, 1, 0, -1, -1);
+  const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return (F)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(h), to);
+#else
   const I wide = __builtin_convertvector(*reinterpret_cast<const H_u*>(x), I);
   return (F)(wide << 16);
+#endif
 }
 
 inline F from_fp16(const uint16_t* x) {
@@ -87,6 +100,23 @@ inline F min_f(F x, F m) {
 #endif
 }
 
+// Vectors of a chunk's entries by their index.
+template <class T, F (*kLoad)(const T*)>
+struct VectorsOf {
+  const T* x;
+  F operator[](int i) const { return kLoad(x + i); }
+  // The row's next chunk, while this one keeps the arithmetic busy.
+  void prefetch(int i) const { __builtin_prefetch(x + i + kChunk); }
+};
+
+template <class Run>
+inline auto with_vectors(Entries z, Run run) {
+  const uint16_t* h = static_cast<const uint16_t*>(z.data);
+  if (z.dtype == kBFloat16) return run(VectorsOf<uint16_t, from_bf16>{h});
+  if (z.dtype == kFloat16) return run(VectorsOf<uint16_t, from_fp16>{h});
+  return run(VectorsOf<float, load_f>{static_cast<const float*>(z.data)});
+}
+
 // 2^f for |f| <= 1/2, relative error below 8e-8.
 inline F exp2_poly(F f) {
   F r = splat(1.3276472454890609e-03f);
@@ -97,14 +127,15 @@ inline F exp2_poly(F f) {
   return r * f + 1.0f;
 }
 
-// 2^y. NaN stays NaN. What lies far below kLeastExponent must not count: see Exponent::least.
+// 2^y. NaN stays NaN. What lies far below kLeastExponent must not count: see Exponent::least. kUpTo0: no y is above 0.
+template <bool kUpTo0 = false>
 inline F exp2_f(F y) {
 #if defined(__AVX512F__)
   const __m512 n = _mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return (F)_mm512_scalef_ps((__m512)exp2_poly(y - (F)n), n);
 #else
-  y = select(y < -127.0f, splat(-127.0f), y);  // whose power is 0
-  y = select(y > 127.0f, splat(127.0f), y);
+  y = max_f(splat(-127.0f), y);  // whose power is 0
+  if constexpr (!kUpTo0) y = min_f(splat(127.0f), y);
   const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
   const F power = (F)(((Bits)shifted << 23) + 0x3f800000u);
   return exp2_poly(y - (shifted - 0x1.8p23f)) * power;

@@ -7,16 +7,18 @@
 namespace specdec {
 namespace {
 
-ChunkMax chunk_max(const float* z, int n, float* lanes) {
+ChunkMax chunk_max(Entries entries, int n, float* lanes) {
   F max[U];
   I fine[U];
   for (int u = 0; u < U; ++u) max[u] = splat(-HUGE_VALF), fine[u] = I{} - 1;
-  for (int i = 0; i < n; i += kPad)
-    for (int u = 0; u < U; ++u) {
-      const F x = load_f(z + i + u * W);
-      max[u] = max_f(x, max[u]);
-      fine[u] &= x < HUGE_VALF;
-    }
+  with_vectors(entries, [&](auto z) {
+    for (int i = 0; i < n; i += kPad)
+      for (int u = 0; u < U; ++u) {
+        const F x = z[i + u * W];
+        max[u] = max_f(x, max[u]);
+        fine[u] &= x < HUGE_VALF;
+      }
+  });
   if (lanes)
     for (int u = 0; u < U; ++u) store_f(lanes + u * W, max[u]);
   ChunkMax out{-HUGE_VALF, false};

@@ -38,14 +38,12 @@ const float* load(const Row& row, int64_t begin, int n, int total, float pad, fl
   return buf;
 }
 
-float max(const float* z, int n) {
+float max(Entries entries, int n) {
   F m[A];
   for (int a = 0; a < A; ++a) m[a] = splat(-HUGE_VALF);
-  const int vectors = padded(n) / W;
-  int i = 0;
-  for (; i + A <= vectors; i += A)
-    for (int a = 0; a < A; ++a) m[a] = max_f(load_f(z + (i + a) * W), m[a]);
-  for (; i < vectors; ++i) m[0] = max_f(load_f(z + i * W), m[0]);
+  with_vectors(entries, [&](auto z) {
+    for_vectors(n, [&](int i, int a) __attribute__((always_inline)) { m[a] = max_f(z[i], m[a]); });
+  });
   const F all = max_f(max_f(m[0], m[1]), max_f(m[2], m[3]));
   float out = all[0];
   for (int j = 1; j < W; ++j)
@@ -53,39 +51,45 @@ float max(const float* z, int n) {
   return out;
 }
 
-float exp_sum(const float* z, int n, float max, float scale, float cutoff) {
+float exp_sum(Entries entries, int n, float max, float scale, float cutoff) {
   const Exponent exponent(max, scale, cutoff);
-  return sum_over(n, [=](int i) {
-    __builtin_prefetch(z + i + kChunk);  // the row's next chunk, while this one keeps the arithmetic busy
-    const F x = load_f(z + i);
-    return select(x < exponent.least, F{}, exp2_f(exponent(x)));  // so a NaN reaches the sum
+  return with_vectors(entries, [=](auto z) {
+    return sum_over(n, [=](int i) {
+      z.prefetch(i);
+      const F x = z[i];
+      return select(x < exponent.least, F{}, exp2_f<true>(exponent(x)));  // so a NaN reaches the sum
+    });
   });
 }
 
 constexpr float kLn2 = 0.69314718055994531f;
 constexpr float kNothing = -200.0f;  // a y whose 2^y is 0: y 2^y must be no NaN where y is infinite
 
-ExpSums exp_sums(const float* z, int n, float max, float scale, float cutoff) {
+ExpSums exp_sums(Entries entries, int n, float max, float scale, float cutoff) {
   const Exponent exponent(max, scale, cutoff);
   Sum sum, surprises;
-  for_vectors(n, [&](int i, int lane) __attribute__((always_inline)) {
-    __builtin_prefetch(z + i + kChunk);
-    const F x = load_f(z + i), y = exponent(x), e = select(x < exponent.least, F{}, exp2_f(y));
-    sum.lane[lane] += e;
-    surprises.lane[lane] += max_f(y, splat(kNothing)) * e;
+  with_vectors(entries, [&](auto z) {
+    for_vectors(n, [&](int i, int lane) __attribute__((always_inline)) {
+      z.prefetch(i);
+      const F x = z[i], y = exponent(x), e = select(x < exponent.least, F{}, exp2_f<true>(y));
+      sum.lane[lane] += e;
+      surprises.lane[lane] += max_f(y, splat(kNothing)) * e;
+    });
   });
   return {sum.total(), surprises.total() * -kLn2};
 }
 
-float probs(const float* z, int n, const RowStats& stats, float* out) {
+float probs(Entries entries, int n, const RowStats& stats, float* out) {
   const Exponent exponent(stats.max, stats.scale, stats.cutoff);
   const float norm = __builtin_expf(-stats.log_norm);
-  return sum_over(n, [=](int i) {
-    __builtin_prefetch(z + i + kChunk);
-    const F x = load_f(z + i);
-    const F p = select(x >= exponent.least, exp2_f(exponent(x)) * norm, F{});
-    store_f(out + i, p);
-    return p;
+  return with_vectors(entries, [=](auto z) {
+    return sum_over(n, [=](int i) {
+      z.prefetch(i);
+      const F x = z[i];
+      const F p = select(x >= exponent.least, exp2_f(exponent(x)) * norm, F{});
+      store_f(out + i, p);
+      return p;
+    });
   });
 }
 

@@ -13,6 +13,14 @@ constexpr int padded(int64_t n) { return int((n + kPad - 1) / kPad * kPad); }
 
 constexpr int kThresholds = 8;
 
+// Entries of a chunk where they lie: in a row of any dtype, or as float32 in a buffer. Whole groups of kPad are read.
+struct Entries {
+  const void* data;
+  DType dtype;
+  Entries(const float* x) : data(x), dtype(kFloat32) {}
+  Entries(const Row& row, int64_t begin) : data(row.at(begin)), dtype(row.dtype) {}
+};
+
 struct ChunkMax {
   float max;  // over everything but NaN
   bool bad;   // a NaN or +inf was seen
@@ -33,14 +41,14 @@ struct RowKernels {
   // [padded(total)], filled with `pad` from n on. total >= n.
   const float* (*load)(const Row& row, int64_t begin, int n, int total, float pad, float* buf);
   // With `lanes` [kPad], the maxima of the entries at the same place in a group of kPad
-  ChunkMax (*chunk_max)(const float* z, int n, float* lanes);
-  float (*max)(const float* z, int n);  // over everything but NaN
-  // sum of exp((z - max) * scale) over z >= cutoff; NaN if a NaN is among them
-  float (*exp_sum)(const float* z, int n, float max, float scale, float cutoff);
+  ChunkMax (*chunk_max)(Entries z, int n, float* lanes);
+  float (*max)(Entries z, int n);  // over everything but NaN
+  // sum of exp((z - max) * scale) over z >= cutoff, where no z is above max; NaN if a NaN is among them
+  float (*exp_sum)(Entries z, int n, float max, float scale, float cutoff);
   // the same sum, bit for bit, with its surprise
-  ExpSums (*exp_sums)(const float* z, int n, float max, float scale, float cutoff);
+  ExpSums (*exp_sums)(Entries z, int n, float max, float scale, float cutoff);
   // out = p(z) of a logits row; returns the sum
-  float (*probs)(const float* z, int n, const RowStats& stats, float* out);
+  float (*probs)(Entries z, int n, const RowStats& stats, float* out);
   // out = z where it is a finite positive number, else 0; returns the sum
   float (*clean)(const float* z, int n, float* out);
   // out = q as a residual takes it away: outside [0, 1 + 1e-3] it counts as 0, above 1 as 1; returns the sum
