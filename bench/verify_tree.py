@@ -18,7 +18,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-from bench.peers import streaming, triton
+from bench.peers import switched, triton
 from bench.peers import tree as eager
 from specdec_kernels.registry import TREE_METHODS
 
@@ -78,7 +78,7 @@ def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
     else:
         work.peers["eager"] = lambda x: eager.verify(method, x.tree, x.target, x.draft, x.stats)
     if device == "cuda":
-        work.peer("ours, one block", lambda: streaming.same(ours))
+        work.peer("ours, one block", lambda: switched.same(ours))
         work.peer("ours in triton", lambda: triton.same("verify_tree", ours, device))
     return work
 
@@ -98,7 +98,7 @@ def _by_rule(B: int, V: int, dtype: str, method: str, rule: str, alpha: float, d
     work = Work(x, ours, B * (L + 1) * V * x.target.element_size(), outcome=tokens_per_request)
     work.peers["exact"] = exact
     if device == "cuda":
-        work.peer("ours, one block", lambda: streaming.same(ours))
+        work.peer("ours, one block", lambda: switched.same(ours))
     return work
 
 
