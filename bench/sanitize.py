@@ -2,7 +2,8 @@
 """``python -m bench.sanitize``: every example call over small shapes, for compute-sanitizer to watch.
 
 Rows of every dtype, aligned and not; vocabularies of one entry, of less than a chunk, of several chunks and a tail.
-Results are only checked for being in range: the tests compare them, this makes the kernels touch every edge.
+Results are only checked for being in range: the tests compare them, this makes the kernels touch every edge. ``--few``
+makes just enough of these calls to run every kernel once, for tools that take minutes for a call.
 """
 
 from __future__ import annotations

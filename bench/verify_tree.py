@@ -60,13 +60,17 @@ def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
     return SimpleNamespace(tree=tuple(tree), target=target, draft=draft, stats=stats, seed=seed, offset=offset)
 
 
+def arguments(x: SimpleNamespace, method: str) -> dict:
+    """Of the public function, by keyword."""
+    q = {"draft_logits": x.draft, "draft_stats": x.stats} if TREE_METHODS[method].reads_draft else {}
+    return {"tree": x.tree, "target_logits": x.target, "method": method, "seed": x.seed, "offset": x.offset} | q
+
+
 def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
     x = inputs(B, V, dtype, device)
-    reads_q = TREE_METHODS[method].reads_draft
 
     def ours(x):
-        q = {"draft_logits": x.draft, "draft_stats": x.stats} if reads_q else {}
-        return sk.verify_tree(x.tree, x.target, method=method, seed=x.seed, offset=x.offset, **q)
+        return sk.verify_tree(**arguments(x, method))
 
     n = ours(x).num_accepted
     visited, inner, stopped = int((n + 1).sum()), int((n + 1).clamp(max=L).sum()), int((n < L).sum())
