@@ -149,7 +149,8 @@ def main(
         for op in ops or OPS:
             run.op(op, last)
     run.end()
-    raise typer.Exit(run.status(resume))
+    if status := run.status(resume):
+        raise typer.Exit(status)
 
 
 if __name__ == "__main__":
