@@ -1,66 +1,101 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that needs a GPU, in one go: build, times of kernels, a stress run, the decode loop, benchmarks, graphs,
-# tests, sanitizers.
+# Everything that needs a GPU, in four calls of under ten minutes each.
 #
-#   bench/gpu_check.sh OUTDIR [environment build kernels stress loop bench cold graph test sanitize ...] ; default: all
+#   bench/gpu_check.sh OUTDIR [1 2 3 4, or names of steps] ; default: all four
 #
-# OUTDIR gets summary.txt (a line per step as it ends), log.txt (all output), kernels.csv and counters.csv (what each
-# kernel of the main cases takes, and what ncu counted of it), bench.csv, bench.md, and model.txt (what bench.model
-# predicted, beside what was measured). The first numbers are there within two minutes. A step that fails or runs out
-# of time does not stop the next; the exit status is 1 if any did. All ends inside 8 minutes: a step may use its own
-# seconds below and what earlier ones left over.
+#   1  environment build smoke kernels cold stress                        3 minutes
+#   2  environment build smoke bench counters loop                        8 minutes
+#   3  environment build graphs tests-ops tests-rules tests-trees tests-rest tests-triton      9 minutes
+#   4  environment build memcheck racecheck synccheck initcheck memcheck-triton                6 minutes
+#
+# Each call is complete in itself, and takes 3 minutes more where it has to build. OUTDIR gets summary.txt (a line per
+# step as it ends), log.txt (the output), kernels.csv and counters.csv (what each kernel of the main cases takes, and
+# what ncu counted of it), bench.csv, bench.md, and model.txt (what bench.model predicted, beside what was measured). A
+# step that passed is not run again in the same OUTDIR, and the benchmarks go on where they ended. A step that fails or
+# runs out of time does not stop the next, but no time is measured where `smoke` found wrong answers. The exit status is
+# 1 if any step failed. A step may use its own seconds, below, and what earlier ones left over.
 #
 #   PYTHON=python3         the interpreter, with torch, triton, pytest and what the benchmarks compare with
 #   WORKERS=8              pytest processes, where pytest-xdist is installed
-#   TESTS=                 what the test step runs; by default every file whose tests take a backend
+#   TESTS=                 what the test steps run; by default every file whose tests take a backend
 #   BENCH_ARGS=            for python -m bench.run
 #   SPECDEC_COMMIT=        names the commit where there is no git
 #   DEVICE=cuda            cpu: a rehearsal of this script where there is no GPU; its numbers mean nothing
+#   SLOWER=1               every limit times this: a rehearsal on a busy machine
 set -u
 cd "$(dirname "$0")/.."
-[ $# -ge 1 ] || { sed -n '3,20p' bench/gpu_check.sh; exit 2; }
+[ $# -ge 1 ] || { sed -n '3,27p' bench/gpu_check.sh; exit 2; }
 OUTDIR=$1; shift
+PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8} SLOWER=${SLOWER:-1}
+export PYTHON DEVICE PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+
+declare -A calls=(
+  [1]="environment build smoke kernels cold stress"
+  [2]="environment build smoke bench counters loop"
+  [3]="environment build graphs tests-ops tests-rules tests-trees tests-rest tests-triton"
+  [4]="environment build memcheck racecheck synccheck initcheck memcheck-triton")
+declare -A seconds=(
+  [environment]=15 [build]=180 [smoke]=50 [kernels]=30 [cold]=45 [stress]=30
+  [bench]=280 [counters]=100 [loop]=30
+  [graphs]=45 [tests-ops]=165 [tests-rules]=90 [tests-trees]=90 [tests-rest]=40 [tests-triton]=90
+  [memcheck]=150 [racecheck]=100 [synccheck]=40 [initcheck]=25 [memcheck-triton]=20)
+NEED_RIGHT=" kernels stress bench counters loop "  # what is measured of wrong answers is worth nothing
+CALL=580  # seconds that all steps of one call may take together
+
+steps=() numbers=0
+for name in "${@:-1 2 3 4}"; do
+  # shellcheck disable=SC2086
+  for one in $name; do
+    [ -n "${calls[$one]:-}" ] && numbers=$((numbers + 1))
+    for step in ${calls[$one]:-$one}; do
+      [ -n "${seconds[$step]:-}" ] ||
+        { echo "gpu_check: a step must be 1, 2, 3, 4 or one of ${!seconds[*]}, got $step" >&2; exit 2; }
+      case " ${steps[*]} " in *" $step "*) ;; *) steps+=("$step") ;; esac
+    done
+  done
+done
+
 mkdir -p "$OUTDIR"
 OUTDIR=$(cd "$OUTDIR" && pwd)
 SUMMARY=$OUTDIR/summary.txt LOG=$OUTDIR/log.txt
-PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8}
-TESTS=${TESTS:-$("$PYTHON" python_tests/support/on_backends.py)}
-export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+commit=${SPECDEC_COMMIT:-$(git describe --always --dirty=+ --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)}
+gpu=$([ "$DEVICE" = cpu ] && echo "no GPU" || nvidia-smi --query-gpu=name --format=csv,noheader --id=0)
+this="commit $commit on ${gpu:-a GPU}"
+[ -s "$SUMMARY" ] || echo "$this" >"$SUMMARY"
+[ "$(head -n 1 "$SUMMARY")" = "$this" ] ||
+  { echo "gpu_check: $OUTDIR is of $(head -n 1 "$SUMMARY"), this is $this: name another" >&2; exit 2; }
 
-TOTAL=475
-declare -A seconds=([environment]=10 [build]=70 [kernels]=30 [stress]=30 [loop]=25 [bench]=85 [cold]=25 [graph]=20
-                    [test]=95 [memcheck]=25 [racecheck]=25 [synccheck]=15 [initcheck]=10 [memcheck-triton]=10)
-ALL="environment build kernels stress loop bench cold graph test memcheck racecheck synccheck initcheck memcheck-triton"
-
-steps=" ${*:-$ALL} "
-steps=${steps/ sanitize / memcheck racecheck synccheck initcheck memcheck-triton }
-budget=0
-for step in $steps; do
-  [ -n "${seconds[$step]:-}" ] || { echo "gpu_check: step must be one of $ALL sanitize, got $step" >&2; exit 2; }
-  budget=$((budget + seconds[$step]))
-done
-deadline=$((budget < TOTAL ? TOTAL - budget : 0))  # of the steps so far, in seconds since the start
-limit=0
-failed=0
+end=$((CALL * (numbers ? numbers : 1) * SLOWER))
+deadline=0  # of the steps so far, in seconds since the start
+limit=0 failed=0 stopped=
 
 note() { printf '%-16s %4ss  %s\n' "$1" "$2" "$3" | tee -a "$SUMMARY"; }
 
-# run STEP COMMAND...: within the step's time, into the log; its last line of output goes into the summary.
+passed() {  # of a tree that was changed since its commit nobody knows what passed
+  case $commit in *+ | unknown) return 1 ;; esac
+  grep -Eq "^$1 +[0-9]+s +passed" "$SUMMARY"
+}
+
+# run STEP COMMAND...: within the step's time, into the log; its last line of output goes into the summary. A command
+# out of time is interrupted as if by a key, so that pytest still prints what failed.
 run() {
   local step=$1 began=$SECONDS status result; shift
   printf '\n==== %s: %s\n' "$step" "$*" >>"$LOG"
-  timeout -k 5 "$limit" "$@" >>"$LOG" 2>&1 </dev/null
+  env --default-signal=INT timeout -s INT -k 20 "$limit" "$@" >>"$LOG" 2>&1 </dev/null
   status=$?
   case $status in
     0) result=passed ;;
+    75) result="unfinished: call it again" ;;
     124 | 137) result="FAILED, out of its $limit s" failed=1 ;;
     *) result="FAILED, exit status $status" failed=1 ;;
   esac
   note "$step" $((SECONDS - began)) "$result: $(tail -n 1 "$LOG" | cut -c 1-150)"
+  [ "$(stat -c %s "$LOG")" -le 15000000 ] || { tail -c 14000000 "$LOG" >"$LOG.end"; mv "$LOG.end" "$LOG"; }
+  return $status
 }
 
-skip() { note "$1" 0 "not run: $2"; [ "$DEVICE" = cpu ] || failed=1; }
+skip() { note "$1" 0 "not run: $2"; }
 
 works() {
   "$PYTHON" - "$DEVICE" <<'PY'
@@ -73,23 +108,41 @@ assert sk.backends.chosen() == device, (
 )
 seed = torch.tensor([1], device=device)
 archs = " ".join(sk.backends.cuda_archs()) or "no GPU"
-print(f"{device} runs, first uniform {sk.uniforms(seed, seed, 1).item():.6f}, binary for {archs}")
+told = f"{device} runs, first uniform {sk.uniforms(seed, seed, 1).item():.6f}, binary for {archs}"
+print(told + "; not rehearsed: nvcc" * (device == "cpu"))
 PY
 }
 
-build() {  # what is built is used if it runs here
+build() {  # libraries that were built before, here or elsewhere, are used if they run here
   works && return
   TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())') \
     MAX_JOBS=$(nproc) "$PYTHON" setup.py --quiet build_ext --inplace
   works
 }
 
-sanitize() {  # TOOL [backend]
-  local options=(--tool "$1" --error-exitcode 99 --print-limit 20)
+# Whether a tool that looks into the GPU may do so here: the driver's calls alone, a second or two.
+reaches_the_gpu() {
+  compute-sanitizer --error-exitcode 99 "$PYTHON" -c '
+import ctypes as c
+cuda, device, context, memory = c.CDLL("libcuda.so.1"), c.c_int(), c.c_void_p(), c.c_uint64()
+def ask(name, *args):
+    assert (status := getattr(cuda, name)(*args)) == 0, f"{name} gives error {status}"
+ask("cuInit", 0)
+ask("cuDeviceGet", c.byref(device), 0)
+ask("cuDevicePrimaryCtxRetain", c.byref(context), device)
+ask("cuCtxSetCurrent", context)
+ask("cuMemAlloc_v2", c.byref(memory), c.c_size_t(1 << 20))
+ask("cuMemFree_v2", memory)
+'
+}
+
+sanitize() {  # TOOL BACKEND [--few]
+  local options=(--tool "$1" --error-exitcode 99 --print-limit 20) backend=$2
   [ "$1" = memcheck ] && options+=(--leak-check no)
+  shift 2
   # Every tensor gets memory of its own: reads past one are then seen, and old contents do not pass for written ones.
-  PYTORCH_NO_CUDA_MEMORY_CACHING=1 SPECDEC_BACKEND=${2:-cuda} \
-    compute-sanitizer "${options[@]}" "$PYTHON" -m bench.sanitize
+  PYTORCH_NO_CUDA_MEMORY_CACHING=1 SPECDEC_BACKEND=$backend \
+    compute-sanitizer "${options[@]}" "$PYTHON" -m bench.sanitize "$@"
 }
 
 # What the model claims beside what was just measured: printed, no step that could fail, in the bench's own seconds.
@@ -100,66 +153,92 @@ predicted() {
     tee "$OUTDIR/model.txt" | tee -a "$LOG"
 }
 
-# Peers that compile at run time do so while the kernels are looked at.
-prepare_peers() { timeout -k 5 100 "$PYTHON" -m bench.peers.prepare >"$OUTDIR/peers.log" 2>&1 & peers=$!; }
-peers=
-finish_peers() {
-  [ -n "$peers" ] || return 0
-  wait "$peers"
-  { printf '\n==== peers\n'; cat "$OUTDIR/peers.log"; } >>"$LOG"
-  rm -f "$OUTDIR/peers.log"; peers=
+# tests BACKENDS FILES...
+tests() {
+  local backends=$1 parallel=() status; shift
+  [ $# -ge 1 ] || { echo "no file of tests is of this step"; return 0; }
+  "$PYTHON" -c 'import xdist' 2>/dev/null && parallel=(-n "$WORKERS")
+  SPECDEC_TEST_BACKENDS=$backends exec "$PYTHON" -m pytest "${parallel[@]}" -q -rfE -p no:cacheprovider \
+    --continue-on-collection-errors -k "$backends" "$@"  # the tests that no backend's name is in passed elsewhere
 }
-trap 'finish_peers' EXIT
 
-export -f works build sanitize
-export PYTHON DEVICE
-rehearsal=() watched=() small=() brief=()
-[ "$DEVICE" = cpu ] &&
-  rehearsal=(bench.rehearsal) watched=(bench.devices) \
-    small=(--batch 3 --vocabulary 1000 --replays 3) brief=(--seconds 1)
+# files PATTERN...: of $TESTS
+files() {
+  local file pattern
+  for file in $TESTS; do
+    for pattern in "$@"; do
+      # shellcheck disable=SC2254
+      case $file in $pattern) echo "$file"; break ;; esac
+    done
+  done
+}
 
-: >"$SUMMARY"; : >"$LOG"
-for step in $steps; do
-  deadline=$((deadline + seconds[$step]))
-  limit=$((deadline - SECONDS))
-  if [ "$limit" -lt 5 ]; then skip "$step" "no time left"; continue; fi
+export -f works build reaches_the_gpu sanitize tests
+rehearsal=() watched=() small=() brief=() on=cuda
+if [ "$DEVICE" = cpu ]; then
+  rehearsal=(bench.rehearsal) watched=(bench.devices) on=cpu
+  small=(--batch 3 --vocabulary 1000 --replays 3) brief=(--rounds 2)
+fi
+
+touch "$LOG"
+for step in "${steps[@]}"; do
+  deadline=$((deadline + seconds[$step] * SLOWER))
+  limit=$(((deadline < end ? deadline : end) - SECONDS))
+  if [ "$step" != environment ] && [ "$step" != build ] && passed "$step"; then continue; fi
+  if [ -n "$stopped" ]; then
+    case "$stopped$NEED_RIGHT" in build* | *" $step "*) skip "$step" "$stopped failed"; continue ;; esac
+  fi
+  if [ "$limit" -lt 5 ]; then skip "$step" "no time left"; failed=1; continue; fi
   case $step in
-    environment) run environment "$PYTHON" -m bench.machine ;;
+    environment) run environment "$PYTHON" -m "${rehearsal[@]}" bench.machine ;;
     build)
-      run build bash -c build
-      case $steps in *" bench "*) prepare_peers ;; esac ;;
+      run build bash -c build || stopped=build
+      deadline=$SECONDS ;;
+    smoke)
+      case $DEVICE in cpu) sizes=(--batch 1 --batch 3 --vocabulary 3001) ;; *) sizes=() ;; esac
+      run smoke "$PYTHON" -m "${rehearsal[@]}" bench.smoke "${sizes[@]}" || stopped=${stopped:-smoke} ;;
     kernels)
       run kernels "$PYTHON" -m "${rehearsal[@]}" bench.kernel_times --csv "$OUTDIR/kernels.csv" \
-        --counters "$OUTDIR/counters.csv" --seconds $((limit - 8)) "${brief[@]}" ;;
-    stress)
-      run stress "$PYTHON" -m "${rehearsal[@]}" bench.stress --seconds $((limit - 15)) "${small[@]}" ;;
-    loop) run loop "$PYTHON" -m "${watched[@]}" bench.decode_loop ;;
+        --seconds $((limit - 8)) ;;
     cold) run cold "$PYTHON" -m "${rehearsal[@]}" bench.cold ;;
-    test)
-      parallel=()
-      "$PYTHON" -c 'import xdist' 2>/dev/null && parallel=(-n "$WORKERS")
-      backends=$([ "$DEVICE" = cuda ] && echo cuda,triton || echo "$DEVICE")
-      # shellcheck disable=SC2086
-      SPECDEC_TEST_BACKENDS=$backends run test "$PYTHON" -m pytest "${parallel[@]}" -p no:cacheprovider \
-        $TESTS ;;
-    graph) run graph "$PYTHON" -m pytest -p no:cacheprovider python_tests/ops/test_cuda_graph.py ;;
+    stress) run stress "$PYTHON" -m "${rehearsal[@]}" bench.stress --seconds $((limit - 15)) "${small[@]}" ;;
     bench)
-      finish_peers
+      # Peers that compile at run time do so first.
+      timeout -k 5 60 "$PYTHON" -m "${rehearsal[@]}" bench.peers.prepare >>"$LOG" 2>&1 </dev/null
       limit=$((deadline - SECONDS))
       # shellcheck disable=SC2086
-      run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 32)) \
-        --csv "$OUTDIR/bench.csv" --markdown "$OUTDIR/bench.md" ${BENCH_ARGS:-}
+      run bench "$PYTHON" -m "${rehearsal[@]}" bench.run --device cuda --budget $((limit - 32)) --resume \
+        --csv "$OUTDIR/bench.csv" --markdown "$OUTDIR/bench.md" "${brief[@]}" ${BENCH_ARGS:-}
       predicted ;;
-    *)
-      if [ "$DEVICE" = cpu ]; then
-        run "$step" "$PYTHON" -m bench.sanitize --device cpu
-      elif command -v compute-sanitizer >/dev/null; then
-        case $step in
-          *-triton) run "$step" bash -c "sanitize ${step%-triton} triton" ;;
-          *) run "$step" bash -c "sanitize $step" ;;
-        esac
+    counters)
+      run counters "$PYTHON" -m "${rehearsal[@]}" bench.counters "$OUTDIR/counters.csv" --seconds $((limit - 5)) ;;
+    loop) run loop "$PYTHON" -m "${watched[@]}" bench.decode_loop ;;
+    graphs) run graphs bash -c 'tests "$@"' - "$on" python_tests/ops/test_cuda_graph.py ;;
+    tests-*)
+      TESTS=${TESTS:-$("$PYTHON" python_tests/support/on_backends.py)}
+      patterns=("python_tests/${step#tests-}/*") backend=$on
+      case $step in
+        tests-rest) patterns=(python_tests/{decode,engines,package,sharded}/\*) ;;
+        tests-triton) patterns=(\*) backend=triton ;;
+      esac
+      # shellcheck disable=SC2046
+      if [ "$DEVICE$backend" = cputriton ]; then
+        skip "$step" "not rehearsed: Triton's compiler"
       else
+        run "$step" bash -c 'tests "$@"' - "$backend" $(files "${patterns[@]}")
+      fi ;;
+    *)
+      tool=${step%-triton} few=() backend=cuda
+      [ "$tool" = racecheck ] && few=(--few)
+      [ "$tool" = "$step" ] || backend=triton
+      if [ "$DEVICE" = cpu ]; then
+        run "$step" "$PYTHON" -m bench.sanitize --device cpu "${few[@]}"
+      elif ! command -v compute-sanitizer >/dev/null; then
         skip "$step" "compute-sanitizer is not on the PATH"
+      elif ! told=$(timeout 30 bash -c reaches_the_gpu 2>&1 </dev/null); then
+        skip "$step" "compute-sanitizer cannot reach the GPU: $(tail -n 1 <<<"$told" | cut -c 1-100)"
+      else
+        run "$step" bash -c 'sanitize "$@"' - "$tool" "$backend" "${few[@]}"
       fi ;;
   esac
 done

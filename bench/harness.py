@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import torch
 
-from bench import clock
+from bench import clock, rehearsal
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -50,7 +50,11 @@ class Case:
     """One row of the table; its inputs are built when it is measured."""
 
     label: str  # what --only selects
-    build: Callable[[], Work]
+    make: Callable[[], Work]
+    last: bool = False  # it takes long to set up: measured after all the others
+
+    def build(self) -> Work:
+        return rehearsal.smaller(self.make)()
 
 
 @dataclass

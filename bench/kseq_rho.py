@@ -18,7 +18,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-from bench.peers import streaming, triton
+from bench.peers import switched, triton
 
 
 def bisection(p: torch.Tensor, q: torch.Tensor, k: int, steps: int = 20) -> torch.Tensor:
@@ -55,6 +55,6 @@ def _rows(N: int, V: int, dtype: str, k: int, device: str) -> Work:
     work.peers["bisection alone"] = lambda x: bisection(x.p, x.q, k)
     work.peers["row_stats of both"] = lambda x: (sk.row_stats(x.z), sk.row_stats(x.y))
     if device == "cuda":
-        work.peer("ours, one block", lambda: streaming.same(ours))
+        work.peer("ours, one block", lambda: switched.same(ours))
         work.peer("ours in triton", lambda: triton.same("kseq_rho", ours, device))
     return work

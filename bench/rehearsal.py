@@ -2,12 +2,15 @@
 """``python -m bench.rehearsal MODULE [arguments]``: run a module's GPU path where there is no GPU.
 
 Tensors asked for on "cuda" are made on the CPU, streams are one and the same, graphs note operators and call them
-again. Every line that a real run executes is executed; no number it prints means anything.
+again, cases of benchmarks are small. Every line that a real run executes is executed; no number it prints means
+anything. What only a GPU's own tool can do is skipped, and printed as ``not rehearsed: TOOL``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import runpy
 import sys
 import time
@@ -23,12 +26,26 @@ from torch.utils._pytree import tree_leaves
 from bench import clock
 
 PROPERTIES = SimpleNamespace(
-    name="REHEARSAL, no GPU", major=0, minor=0, multi_processor_count=1, L2_cache_size=1 << 16, total_memory=1 << 31
+    name="REHEARSAL, no GPU", major=9, minor=0, multi_processor_count=1, L2_cache_size=1 << 16, total_memory=1 << 31
 )
+LARGEST = 1000  # rows, ids or calls of a case
 
 
 def active() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_properties(0) is PROPERTIES
+
+
+def smaller(build: Callable) -> Callable:
+    """A case's partial function with no argument above LARGEST, in a rehearsal; elsewhere as it is."""
+    if not active() or not isinstance(build, functools.partial):
+        return build
+    return functools.partial(build.func, *map(_at_most, build.args), **build.keywords)
+
+
+def _at_most(x: object) -> object:
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return dataclasses.replace(x, **{field.name: _at_most(getattr(x, field.name)) for field in dataclasses.fields(x)})
+    return min(x, LARGEST) if type(x) is int else x
 
 
 def _on_cpu(device: object) -> object:
@@ -99,6 +116,7 @@ def no_gpu(calls: TorchFunctionMode | None = None):
     stand_ins = {
         "is_available": lambda: True,
         "get_device_properties": lambda *_: PROPERTIES,
+        "get_device_capability": lambda *_: (PROPERTIES.major, PROPERTIES.minor),
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,
         "current_stream": lambda *_: _Stream(),
@@ -113,6 +131,8 @@ def no_gpu(calls: TorchFunctionMode | None = None):
     with contextlib.ExitStack() as stack:
         for name, value in stand_ins.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        for name in ("start", "stop"):
+            stack.enter_context(mock.patch.object(torch.cuda.profiler, name, lambda: None))
         stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
         stack.enter_context(mock.patch.object(clock, "LEAST", 1e-5))
         stack.enter_context(_NoDevice() if calls is None else calls)
@@ -120,6 +140,8 @@ def no_gpu(calls: TorchFunctionMode | None = None):
 
 
 if __name__ == "__main__":
-    with no_gpu():
+    from bench import rehearsal  # not this second copy of it, of which no other module knows
+
+    with rehearsal.no_gpu():
         sys.argv = sys.argv[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

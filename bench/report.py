@@ -82,11 +82,25 @@ def skipped(rows: list[Row]) -> list[str]:
     ]
 
 
-class Files:
-    """Rows go to disk as they come, so that a run cut short keeps what it measured."""
+def measured(csv_file: Path, about: dict[str, str]) -> set[tuple[str, str]]:
+    """(op, case) of the rows in a file of the same commit on the same GPU."""
+    if not csv_file.exists() or about["commit"].endswith("+") or about["commit"] == "unknown":
+        return set()
+    lines = csv_file.read_text().splitlines()
+    if not all(f"# {name}: {about[name]}" in lines for name in ("commit", "GPU") if name in about):
+        return set()
+    return {(row["op"], row["case"]) for row in csv.DictReader(line for line in lines if not line.startswith("#"))}
 
-    def __init__(self, csv_file: str, markdown_file: str, about: dict[str, str]) -> None:
+
+class Files:
+    """Rows go to disk as they come, so that a run cut short keeps what it measured. resume: rows of the same commit and
+    GPU stay, and are in `done`."""
+
+    def __init__(self, csv_file: str, markdown_file: str, about: dict[str, str], resume: bool = False) -> None:
         self.csv_file, self.markdown_file = (Path(f) if f else None for f in (csv_file, markdown_file))
+        self.done = measured(self.csv_file, about) if resume and self.csv_file else set()
+        if self.done:
+            return
         if self.csv_file:
             self.csv_file.write_text("".join(f"# {key}: {value}\n" for key, value in about.items()))
             self._line(CSV_HEADER)

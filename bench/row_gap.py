@@ -13,7 +13,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-from bench.peers import streaming
+from bench.peers import switched
 
 
 def cases(device: str) -> Cases:
@@ -41,5 +41,5 @@ def _gap(N: int, V: int, dtype: str, device: str) -> Work:
     work.peers["row_stats"] = lambda x: (sk.row_stats(x.p), sk.row_stats(x.q))
     work.peers["eager"] = eager
     if device == "cuda":
-        work.peer("ours, one block", lambda: streaming.same(ours))
+        work.peer("ours, one block", lambda: switched.same(ours))
     return work

@@ -20,7 +20,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-from bench.peers import streaming
+from bench.peers import switched
 
 G = 5
 ALMOST_ONE = 1 - 2.0**-53
@@ -54,13 +54,13 @@ def cases(device: str) -> Cases:
     for dtype in ("fp32", "bf16"):
         for rule, alpha, method, how, p, q in RULES:
             parts = [rule, *[method] * (method == "block"), *[how] * bool(how), f"p{p} q{q}", f"B=8 V=151936 {dtype}"]
-            yield Case(" ".join(parts), functools.partial(_step, rule, alpha, method, how, dtype, device))
+            yield Case(" ".join(parts), functools.partial(_step, rule, alpha, method, how, dtype, 151936, device))
 
 
-def _step(rule: str, alpha: object, method: str, how: str, dtype: str, device: str) -> Work:
+def _step(rule: str, alpha: object, method: str, how: str, dtype: str, V: int, device: str) -> Work:
     from types import SimpleNamespace
 
-    B, V, T = 8, 151936, 0.7 if "T=.7" in how else None
+    B, T = 8, 0.7 if "T=.7" in how else None
     target = logits(B, G + 1, V, dtype=torch.float32, device=device, seed=B)
     noise = torch.empty(B, G, V, device=device).normal_(0, 0.3, generator=torch.Generator(device).manual_seed(1))
     draft = (0.8 * target[:, :G] + noise).to(DTYPES[dtype])
@@ -88,7 +88,7 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, device: s
         raise AssertionError("a draft was rejected, so this is not what every draft costs")
     work = Work(x, ours, target.nbytes, peers={"exact": exact})
     if device == "cuda":
-        work.peer("ours, one block", lambda: streaming.same(ours))
+        work.peer("ours, one block", lambda: switched.same(ours))
     return work
 
 

@@ -23,6 +23,8 @@ from specdec_kernels import registry
 # An op's file of benchmarks is named after it; first the case to be judged by, should time run out.
 OPS = sorted((*registry.OPS, "rules"), key=lambda op: op != "verify_chain")
 
+UNFINISHED = 75  # the exit status, EX_TEMPFAIL: called again, it goes on
+
 READING_GPU = """\
 time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache; as called: the same
 calls from Python, launches included. Bytes: what the step must read at this run's stops. A peer's ratio compares
@@ -65,10 +67,14 @@ class Run:
     failed: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
 
-    def op(self, op: str) -> None:
+    def op(self, op: str, last: bool) -> None:
+        """Its cases; those that are measured last, or the others."""
+        cases = [case for case in importlib.import_module(f"bench.{op}").cases(self.device) if case.last == last]
+        cases = [case for case in cases if self.only in ("", case.label) and (op, case.label) not in self.files.done]
+        if not cases:
+            return
         self.files.op(op)
-        cases = importlib.import_module(f"bench.{op}").cases(self.device)
-        measured = [row for case in cases if not self.only or case.label == self.only for row in self.case(op, case)]
+        measured = [row for case in cases for row in self.case(op, case)]
         if measured:
             self.console.print(as_table(op, measured))
         for line in skipped(measured):
@@ -105,6 +111,13 @@ class Run:
             self.note(f"Not measured within {self.budget:g} s: {'; '.join(self.late)}")
         for line in self.failed:
             self.note("FAILED " + line)
+        counts = len(self.files.done), len(self.rows), len(self.late), len(self.failed)
+        self.console.print("cases: {} kept, {} measured, {} out of time, {} failed".format(*counts), highlight=False)
+
+    def status(self, resume: bool) -> int:
+        if self.failed or not (self.rows or self.files.done):
+            return 1
+        return UNFINISHED if resume and self.late else 0
 
     def note(self, text: str, highlight: bool | None = None) -> None:
         self.console.print(text, markup=False, highlight=highlight)
@@ -120,6 +133,7 @@ def main(
     markdown: Annotated[str, typer.Option(help="write the tables as Markdown")] = "",
     rounds: Annotated[int, typer.Option(help="interleaved rounds; medians are printed")] = 9,
     budget: Annotated[float, typer.Option(help="start no case after so many seconds")] = float("inf"),
+    resume: Annotated[bool, typer.Option(help="keep the CSV file's rows of this commit and GPU; 75: there is more")] = False,
 ) -> None:
     began = time.perf_counter()
     check(ops or [], device)
@@ -129,12 +143,14 @@ def main(
     copy = copy_bandwidth(device)
     about["copy"] = f"{copy:.1f} GB/s"
     console.print("\n".join(f"{key}: {value}" for key, value in about.items()), highlight=False, markup=False)
-    run = Run(device, only, chosen, rounds, budget, Files(csv_file, markdown, about), console, copy, began)
-    for op in ops or OPS:
-        run.op(op)
+    files = Files(csv_file, markdown, about, resume)
+    run = Run(device, only, chosen, rounds, budget, files, console, copy, began)
+    for last in (False, True):
+        for op in ops or OPS:
+            run.op(op, last)
     run.end()
-    if run.failed or not run.rows:
-        raise typer.Exit(1)
+    if status := run.status(resume):
+        raise typer.Exit(status)
 
 
 if __name__ == "__main__":

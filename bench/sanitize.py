@@ -2,7 +2,8 @@
 """``python -m bench.sanitize``: every example call over small shapes, for compute-sanitizer to watch.
 
 Rows of every dtype, aligned and not; vocabularies of one entry, of less than a chunk, of several chunks and a tail.
-Results are only checked for being in range: the tests compare them, this makes the kernels touch every edge.
+Results are only checked for being in range: the tests compare them, this makes the kernels touch every edge. ``--few``
+makes just enough of these calls to run every kernel once, for tools that take minutes for a call.
 """
 
 from __future__ import annotations
@@ -22,19 +23,51 @@ DTYPES = [getattr(torch, name) for name in registry.ROW_DTYPES]
 VOCABULARIES = (1, 77, registry.CHUNK, 10 * registry.CHUNK + 77)
 WITHOUT_ROWS = ("uniforms", "build_tree", "tree_mask")
 
+# Examples that between them run every CUDA kernel that is compiled, and every way through a tree.
+FEW = {
+    "uniforms": ["accept tests"],
+    "accept": ["probabilities"],
+    "residual": ["rows"],
+    "row_gap": ["logits"],
+    "kseq_rho": ["k of each row"],
+    "row_stats": ["plain", "all filters"],
+    "sample": ["two tokens", "filters"],
+    "top_logprobs": ["of a step"],
+    "row_topw": ["a step of beam search"],
+    "support": ["of every row"],
+    "build_tree": ["short drafts among them"],
+    "tree_mask": [
+        *("bool, keys", "uint8, keys", "uint64, keys", "additive, keys"),
+        *("additive, torch.float64", "additive, torch.bfloat16", "additive, torch.float16"),
+    ],
+    "verify_chain": ["seeds", "filters", "rules from 0, token", "rules from 0, block"],
+    "verify_tree": [
+        *("kseq, drafts", "recursive, nodes", "recursive_without_replacement, nodes", "target_only, nodes"),
+        *("traversal, nodes", "kseq by rules", "traversal by rules"),
+    ],
+}
 
-def calls(device: str) -> Iterator[tuple[str, str, bool]]:
+
+def calls(device: str, few: bool = False) -> Iterator[tuple[str, str, bool]]:
     """Op, what is special about the call, and whether its result is in range."""
     for op in registry.OPS:
-        for inputs in [{}] if op in WITHOUT_ROWS else rows():
-            every = inputs.get("dtype", torch.float32) == torch.float32
-            where = " ".join(f"{name}={str(x).removeprefix('torch.')}" for name, x in inputs.items())
-            for call in (examples.calls if every else examples.few)(op, device=device, **inputs):
+        for inputs in [{}] if op in WITHOUT_ROWS else rows(few):
+            for call in chosen(op, few, device=device, **inputs):
+                where = " ".join(f"{name}={str(x).removeprefix('torch.')}" for name, x in inputs.items())
                 yield op, f"{call.name} {where}", in_range(getattr(sk, op)(**call.arguments), call.arguments)
 
 
-def rows() -> list[dict]:
-    """What rows may look like: the large ones aligned too."""
+def chosen(op: str, few: bool, **inputs) -> list[examples.Call]:
+    if few and op in FEW:
+        return [call for call in examples.calls(op, **inputs) if call.name in FEW[op]]
+    every = inputs.get("dtype", torch.float32) == torch.float32
+    return (examples.calls if every else examples.few)(op, **inputs)
+
+
+def rows(few: bool) -> list[dict]:
+    """What rows may look like: the large ones aligned too. few: of two types and two sizes."""
+    if few:
+        return [{"dtype": dtype, "V": V} for dtype in (torch.float32, torch.bfloat16) for V in VOCABULARIES[1::2]]
     pads = [(V, 1) for V in VOCABULARIES] + [(VOCABULARIES[-1], 0)]
     return [{"dtype": dtype, "V": V, "pad": pad} for dtype in DTYPES for V, pad in pads]
 
@@ -48,9 +81,12 @@ def in_range(result: object, arguments: dict) -> bool:
     return bool((first[:present] >= 0).all() and (first[present:] == -1).all())
 
 
-def main(device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda") -> None:
+def main(
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda",
+    few: Annotated[bool, typer.Option(help="just enough calls to run every kernel")] = False,
+) -> None:
     made, wrong = 0, []
-    for op, name, fine in calls(device):
+    for op, name, fine in calls(device, few):
         made += 1
         if not fine:
             wrong.append(f"{op}, {name}")
@@ -58,7 +94,8 @@ def main(device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda") -> N
         torch.cuda.synchronize()
     for name in wrong:
         print("out of range:", name)
-    print(f"{made} calls on {device}, {len(wrong)} out of range")
+    unseen = "" if device == "cuda" else "; not rehearsed: compute-sanitizer"
+    print(f"{made} calls on {device}, {len(wrong)} out of range{unseen}")
     sys.exit(bool(wrong))
 
 

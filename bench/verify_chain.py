@@ -3,8 +3,8 @@
 
 Bytes: each row that a request must read, once, at the stops of this very run. Without stats that is its target rows and
 its draft rows up to the stop; with the drafter's stats handed over, its target rows up to the stop and the draft row of
-a rejection; a greedy request reads no draft row. `second_read` adds the rows our kernels read again: both rows that a
-residual is drawn from if their sums were needed before, and with filters each target row.
+a rejection; a greedy request and a one-hot draft have no draft row to read. `second_read` adds the rows our kernels
+read again: both rows that a residual is drawn from if their sums were needed before, and with filters each target row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, flat_logits, logits
-from bench.peers import eager, flashinfer, sglang, triton, vllm
+from bench.peers import eager, flashinfer, sglang, switched, triton, vllm
 
 G = 5
 CLOSENESS = 1.1  # noise on the target's scaled logits that gives a draft accepted about 70% of the time (67 to 76%)
@@ -29,18 +29,19 @@ class Step:
     V: int
     dtype: str
     stats: bool = True  # the drafter hands over its rows' stats
+    one_hot: bool = False  # the draft is its likeliest token, without a row
     temperature: float = 1.0  # of both models
     top_k: int = 0  # of the target
     top_p: float = 1.0
     min_p: float = 0.0
     flat: bool = False  # logits of a standard normal: a nucleus of most of the vocabulary
     closeness: float = CLOSENESS
-    compiled: bool = False  # torch.compile as a peer: it compiles for seconds, so only where it is quoted
+    compiled: bool = False  # torch.compile as the only peer: it compiles for seconds, so after all other cases
 
     @property
     def label(self) -> str:
         parts = [f"B={self.B} V={self.V} {self.dtype}"]
-        parts += ["stats"] * self.stats
+        parts += ["one-hot"] if self.one_hot else ["stats"] * self.stats
         parts += ["greedy" if self.temperature == 0 else f"T={self.temperature:g}".replace("0.", ".")] * (
             self.temperature != 1
         )
@@ -48,7 +49,7 @@ class Step:
             self.top_p < 1
         )
         parts += [f"min_p={self.min_p:g}".replace("0.", ".")] * bool(self.min_p) + ["flat"] * self.flat
-        parts += ["all accepted"] * (self.closeness == 0)
+        parts += ["all accepted"] * (self.closeness == 0) + ["torch.compile"] * self.compiled
         return " ".join(parts)
 
     @property
@@ -74,24 +75,30 @@ def steps(device: str):
                     yield Step(8, V, "bf16", temperature=0.7, flat=flat, **one)
         return
     warm = {"temperature": 0.7}
-    yield Step(64, 151936, "bf16", **warm, compiled=True)  # the case to be judged by: first, should time run out
+    yield Step(64, 151936, "bf16", **warm)  # the case to be judged by: first, should time run out
+    for B in (1, 8, 16, 32):
+        yield Step(B, 151936, "bf16", **warm)
+    for B in (1, 8, 16, 64, 256):
+        yield Step(B, 151936, "bf16", one_hot=True, **warm)
+    yield Step(256, 151936, "bf16", **warm)
     yield Step(64, 151936, "bf16", **FILTERED)
     yield Step(64, 151936, "bf16", temperature=0.0)
     yield Step(64, 151936, "bf16", stats=False, **warm)
     yield Step(64, 151936, "fp32", **warm)
-    for V in (151936, 32000):
-        for B in (1, 8, 64, 256):
-            if (B, V) != (64, 151936):
-                yield Step(B, V, "bf16", **warm, compiled=(B, V) == (1, 151936))
+    for B in (1, 8, 64, 256):
+        yield Step(B, 32000, "bf16", **warm)
+        for V in (151936, 32000):
             yield Step(B, V, "bf16", **warm, closeness=0.0)
     for B in (1, 8):
         yield Step(B, 151936, "bf16", **FILTERED)
         yield Step(B, 151936, "bf16", temperature=0.0)
+    for B in (64, 1):
+        yield Step(B, 151936, "bf16", **warm, compiled=True)
 
 
 def cases(device: str) -> Cases:
     for step in steps(device):
-        yield Case(step.label, functools.partial(_step, step, device))
+        yield Case(step.label, functools.partial(_step, step, device), last=step.compiled)
     for how in ("torch.ops", "wrapper"):
         yield Case(f"B=1 V=64 {how}", functools.partial(_call, how, device))
 
@@ -112,9 +119,9 @@ def inputs(step: Step, device: str) -> SimpleNamespace:
         "slot": torch.arange(G, device=device).repeat(B),
     }
     drawn = sk.sample(draft.view(B * G, V), **random, temperature=None if T == 1 else T)
-    tokens = drawn.tokens.view(B, G)
-    x = SimpleNamespace(target=target, tokens=tokens, draft=draft, seed=seed, offset=offset)
-    x.draft_stats = drawn.stats.view(B, G, 4) if step.stats else None
+    tokens = draft.argmax(-1) if step.one_hot else drawn.tokens.view(B, G)
+    x = SimpleNamespace(target=target, tokens=tokens, draft=None if step.one_hot else draft, seed=seed, offset=offset)
+    x.draft_stats = drawn.stats.view(B, G, 4) if step.stats and not step.one_hot else None
     x.temperature = None if T == 1 else torch.full((B,), T, device=device)
     x.top_k = torch.full((B,), step.top_k, device=device) if step.top_k else None
     x.top_p = torch.full((B,), step.top_p, device=device) if step.top_p < 1 else None
@@ -122,20 +129,17 @@ def inputs(step: Step, device: str) -> SimpleNamespace:
     return x
 
 
+def arguments(x: SimpleNamespace) -> dict:
+    """Of the public function, by keyword."""
+    given = {"target_logits": x.target, "draft_tokens": x.tokens, "draft_logits": x.draft}
+    given |= {name: getattr(x, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed", "offset")}
+    if x.draft is None:
+        return given
+    return given | ({"draft_temperature": x.temperature} if x.draft_stats is None else {"draft_stats": x.draft_stats})
+
+
 def ours(x: SimpleNamespace) -> sk.VerifyChainOutput:
-    draft_parameters = {"draft_temperature": x.temperature} if x.draft_stats is None else {"draft_stats": x.draft_stats}
-    return sk.verify_chain(
-        x.target,
-        x.tokens,
-        x.draft,
-        temperature=x.temperature,
-        top_k=x.top_k,
-        top_p=x.top_p,
-        min_p=x.min_p,
-        seed=x.seed,
-        offset=x.offset,
-        **draft_parameters,
-    )
+    return sk.verify_chain(**arguments(x))
 
 
 def rows_read(step: Step, n: torch.Tensor) -> tuple[int, int]:
@@ -143,8 +147,12 @@ def rows_read(step: Step, n: torch.Tensor) -> tuple[int, int]:
     target, rejected = int((n + 1).sum()), int((n < G).sum())
     if step.temperature == 0:
         return target, 0
-    draft = rejected if step.stats else int((n + 1).clamp(max=G).sum())
-    again = rejected if step.stats else 2 * rejected
+    if step.one_hot:
+        draft, again = 0, rejected
+    elif step.stats:
+        draft, again = rejected, rejected
+    else:
+        draft, again = int((n + 1).clamp(max=G).sum()), 2 * rejected
     return target + draft, again + (target if step.filters else 0)
 
 
@@ -192,17 +200,33 @@ def _step(step: Step, device: str) -> Work:
 
     if step.compiled:
         work.peers["torch.compile"] = torch.compile(plain, dynamic=False)
-    work.peer("ours in triton", lambda: triton.same("verify_chain", ours, device))
-    if T == 0:
-        work.skipped["flashinfer"] = "has no greedy step"
+    else:
+        _switched(work, step)
+        _engines(work, step, device)
+    return work
+
+
+def _switched(work: Work, step: Step) -> None:
+    """Our own kernels by other ways: in Triton, without overlapping launches, as large batches go."""
+    work.peer("ours in triton", lambda: triton.same("verify_chain", ours, "cuda"))
+    work.peer("ours, no overlap", lambda: switched.same(ours, switched.OVERLAP, "0"))
+    if step.B < 64:
+        work.peer("ours, streaming", lambda: switched.same(ours))
+
+
+def _engines(work: Work, step: Step, device: str) -> None:
+    """Those whose step this is; else why not."""
+    B, V, T, x = step.B, step.V, step.temperature, work.inputs
+    if T == 0 or step.one_hot:
+        work.skipped["flashinfer"] = "has no greedy step, and takes every draft's probabilities"
     else:
         work.peer("flashinfer", lambda: flashinfer.chain(T != 1, step.top_k, step.top_p, step.stats))
     if step.filters:
         work.skipped["vllm"] = "filters are no part of its rejection_sample"
     else:
         work.peer("vllm", lambda: vllm.chain(B, G, T, device))
-    if step.filters or T == 0:
-        work.skipped["sglang"] = "its block-wise rejection takes temperatures above 0 and no filters"
+    if step.filters or T == 0 or step.one_hot:
+        work.skipped["sglang"] = "its block-wise rejection takes temperatures above 0, rows of drafts, and no filters"
     else:
         work.peer("sglang", lambda: sglang.chain(B, T, device))
 
@@ -215,8 +239,8 @@ def _step(step: Step, device: str) -> Work:
     x.candidates = torch.cat([torch.zeros_like(x.tokens[:, :1]), x.tokens], 1)
     if "vllm" in work.peers:
         x.draft_sampled = x.candidates.view(-1)
-        x.scaled_draft = x.draft if T in (0, 1) else (x.draft.float() / T).to(x.draft.dtype)
-    return work
+        scaled = step.one_hot or T in (0, 1)
+        x.scaled_draft = x.draft if scaled else (x.draft.float() / T).to(x.draft.dtype)
 
 
 def _call(how: str, device: str) -> Work:

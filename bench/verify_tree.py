@@ -18,7 +18,7 @@ import torch
 
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, logits
-from bench.peers import streaming, triton
+from bench.peers import switched, triton
 from bench.peers import tree as eager
 from specdec_kernels.registry import TREE_METHODS
 
@@ -60,13 +60,17 @@ def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
     return SimpleNamespace(tree=tuple(tree), target=target, draft=draft, stats=stats, seed=seed, offset=offset)
 
 
+def arguments(x: SimpleNamespace, method: str) -> dict:
+    """Of the public function, by keyword."""
+    q = {"draft_logits": x.draft, "draft_stats": x.stats} if TREE_METHODS[method].reads_draft else {}
+    return {"tree": x.tree, "target_logits": x.target, "method": method, "seed": x.seed, "offset": x.offset} | q
+
+
 def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
     x = inputs(B, V, dtype, device)
-    reads_q = TREE_METHODS[method].reads_draft
 
     def ours(x):
-        q = {"draft_logits": x.draft, "draft_stats": x.stats} if reads_q else {}
-        return sk.verify_tree(x.tree, x.target, method=method, seed=x.seed, offset=x.offset, **q)
+        return sk.verify_tree(**arguments(x, method))
 
     n = ours(x).num_accepted
     visited, inner, stopped = int((n + 1).sum()), int((n + 1).clamp(max=L).sum()), int((n < L).sum())
@@ -78,7 +82,7 @@ def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
     else:
         work.peers["eager"] = lambda x: eager.verify(method, x.tree, x.target, x.draft, x.stats)
     if device == "cuda":
-        work.peer("ours, one block", lambda: streaming.same(ours))
+        work.peer("ours, one block", lambda: switched.same(ours))
         work.peer("ours in triton", lambda: triton.same("verify_tree", ours, device))
     return work
 
@@ -98,7 +102,7 @@ def _by_rule(B: int, V: int, dtype: str, method: str, rule: str, alpha: float, d
     work = Work(x, ours, B * (L + 1) * V * x.target.element_size(), outcome=tokens_per_request)
     work.peers["exact"] = exact
     if device == "cuda":
-        work.peer("ours, one block", lambda: streaming.same(ours))
+        work.peer("ours, one block", lambda: switched.same(ours))
     return work
 
 

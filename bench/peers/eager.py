@@ -31,7 +31,7 @@ def log_law(
 def step(
     target: torch.Tensor,
     tokens: torch.Tensor,
-    draft: torch.Tensor,
+    draft: torch.Tensor | None,
     draft_stats: torch.Tensor | None = None,
     temperature: torch.Tensor | None = None,
     draft_temperature: torch.Tensor | None = None,
@@ -40,12 +40,14 @@ def step(
     min_p: float = 0.0,
 ) -> torch.Tensor:
     """Batched speculative sampling: (p - q)+ only at the stop row, and no log_softmax of the draft where its stats are
-    known."""
+    known. draft None: one-hot drafts."""
     B, G = tokens.shape
     t, t_draft = (None if x is None else x.view(-1, 1, 1) for x in (temperature, draft_temperature))
     lp = log_law(target, t, top_k, top_p, min_p)
     ids, row = tokens.unsqueeze(-1), torch.arange(B, device=target.device)
-    if draft_stats is None:
+    if draft is None:
+        lq_drawn = torch.zeros_like(ids, dtype=torch.float32)
+    elif draft_stats is None:
         lq = log_law(draft, t_draft)
         lq_drawn = lq.gather(-1, ids)
     else:
@@ -54,7 +56,9 @@ def step(
     ratio = (lp[:, :G].gather(-1, ids) - lq_drawn).squeeze(-1).exp()
     n = (torch.rand(B, G, device=target.device) < ratio).cumprod(1).sum(1)
     last = n.clamp(max=G - 1)
-    if draft_stats is None:
+    if draft is None:
+        q = torch.zeros_like(lp[:, 0]).scatter_(1, tokens[row, last].unsqueeze(1), 1.0)
+    elif draft_stats is None:
         q = lq[row, last].exp()
     else:
         q = ((draft[row, last].float() - top[row, last]) * scale[row, last] - log_norm[row, last]).exp()

@@ -5,21 +5,37 @@
 // launch does, after all that wrote those inputs.
 #pragma once
 
+#include <cstdlib>
+#include <cstring>
+
 #include "launch.h"
 #include "groups.cuh"
 
 #if defined(SPECDEC_CUDA_ON_CPU)
-#define SPECDEC_LAUNCH_DEPENDENT(op, kernel, blocks, stream, argument)               \
-  (specdec::check_grid(op, blocks),                                                  \
-   cuda_on_cpu::launch(                                                              \
-       [] { return #kernel; }, blocks, specdec::kThreads, [=] { kernel(argument); }, \
-       cuda_on_cpu::device.major >= 9 ? cuda_on_cpu::After::the_beginning : cuda_on_cpu::After::the_end))
+#define SPECDEC_LAUNCH_DEPENDENT(op, kernel, blocks, stream, argument)                                     \
+  (specdec::check_grid(op, blocks), cuda_on_cpu::launch([] { return #kernel; }, blocks, specdec::kThreads, \
+                                                        [=] { kernel(argument); }, specdec::begins_after(op)))
 #else
 #define SPECDEC_LAUNCH_DEPENDENT(op, kernel, blocks, stream, argument) \
   (specdec::check_grid(op, blocks), specdec::launch_dependent<kernel>(op, blocks, stream, argument))
 #endif
 
 namespace specdec {
+
+// SPECDEC_CUDA_OVERLAP=0 starts each launch after the one before, with the same bits: for measuring what overlap saves.
+inline bool launches_overlap(const char* op) {
+  const char* asked = std::getenv("SPECDEC_CUDA_OVERLAP");
+  if (!asked || !*asked || !std::strcmp(asked, "1")) return true;
+  if (!std::strcmp(asked, "0")) return false;
+  throw std::runtime_error(std::string(op) + ": SPECDEC_CUDA_OVERLAP must be 0 or 1, got " + asked);
+}
+
+#if defined(SPECDEC_CUDA_ON_CPU)
+inline cuda_on_cpu::After begins_after(const char* op) {
+  const bool beside = cuda_on_cpu::device.major >= 9 && launches_overlap(op);
+  return beside ? cuda_on_cpu::After::the_beginning : cuda_on_cpu::After::the_end;
+}
+#endif
 
 // By any thread of a block; once all blocks have said it, or are done, the next launch may begin.
 SPECDEC_DEVICE void let_next_begin() {
@@ -57,7 +73,7 @@ void launch_dependent(const char* op, int64_t blocks, cudaStream_t stream, const
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(kThreads), config.stream = stream;
-  config.attrs = &attribute, config.numAttrs = waits_for_launch<kKernel>(op);
+  config.attrs = &attribute, config.numAttrs = launches_overlap(op) && waits_for_launch<kKernel>(op);
   check_cuda(op, cudaLaunchKernelEx(&config, kKernel, argument));
 }
 #endif

@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 pytest.importorskip("bench.run", reason="needs the source tree's bench")
 
-from bench import cold, harness, kernel_times, main_cases, rehearsal, stress, verify_chain  # noqa: E402
+from bench import cold, counters, harness, kernel_times, main_cases, rehearsal, stress, verify_chain  # noqa: E402
 from specdec_kernels import registry  # noqa: E402
 
 KERNELS = {  # what the profiler calls them: what we do
@@ -31,8 +31,9 @@ def without_a_gpu():
 def small(monkeypatch):
     step = verify_chain.Step(3, 100, "fp32", temperature=0.7)
     work = lambda: verify_chain._step(step, "cuda")
-    monkeypatch.setattr(kernel_times, "LABELS", [("verify_chain", "small"), ("verify_chain", "small again")])
-    monkeypatch.setattr(kernel_times, "case", lambda op, label: harness.Case(label, work))
+    for module in (kernel_times, counters):
+        monkeypatch.setattr(module, "LABELS", [("verify_chain", "small"), ("verify_chain", "small again")])
+        monkeypatch.setattr(module, "case", lambda op, label: harness.Case(label, work))
 
 
 def test_the_main_cases_are_among_the_benchmarks():
@@ -46,12 +47,23 @@ def test_names_of_kernels(name):
 
 def test_kernel_times(small, tmp_path, capsys):
     file = tmp_path / "kernels.csv"
-    kernel_times.main(csv_file=str(file), counters="", seconds=60)
+    kernel_times.main(csv_file=str(file), seconds=60)
     rows = list(csv.DictReader(file.open()))
     assert {row["case"] for row in rows} == {"small", "small again"}
     ours = [row for row in rows if row["kernel"] == "specdec::verify_chain"]
     assert len(ours) == 2 and all(float(row["launches"]) == 1 and float(row["us"]) > 0 for row in ours)
-    assert capsys.readouterr().out.splitlines()[-1] == f"{len(rows)} kernels of 2 of 2 cases; no counters asked for"
+    assert capsys.readouterr().out.splitlines()[-1] == f"{len(rows) - 2} kernels of 2 of 2 cases"
+    calls = [float(row["us"]) for row in rows if row["kernel"] == kernel_times.CALL]
+    assert len(calls) == 2 and all(call >= float(row["us"]) for call, row in zip(calls, ours))
+
+
+def test_launches_that_overlap_count_once():
+    """The second of each call begins 3 us before the first ends; a memset goes before."""
+    Event = kernel_times.Event
+    call = lambda t: [Event("memset", t, t + 1), Event("first", t + 2, t + 10), Event("second", t + 7, t + 15)]
+    events = [event for i in range(kernel_times.CALLS) for event in call(100 * i)]
+    assert kernel_times.times(events) == [("first", 1, 8), ("second", 1, 8), ("memset", 1, 1), (kernel_times.CALL, 1, 15)]
+    assert [name for name, *_ in kernel_times.times(events[1:])] == ["first", "second", "memset"]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +72,7 @@ def test_kernel_times(small, tmp_path, capsys):
         (None, "no counters: ncu is not on the PATH"),
         ('echo ==PROF== busy; echo \'"Kernel Name","dram__bytes_read.sum"\'', "counters of 2 of 2 cases"),
         ("echo ERR_NVGPUCTRPERM; exit 3", "no counters: ncu ended with 3: ERR_NVGPUCTRPERM"),
+        ("echo ==ERROR== no profiler; echo bye", "no counters: ncu read none: ==ERROR== no profiler"),
         ("sleep 30", "counters of 0 of 2 cases"),
     ],
 )
@@ -68,8 +81,9 @@ def test_counters(small, tmp_path, monkeypatch, script, said):
     if script:
         (tmp_path / "ncu").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "ncu").chmod(0o755)
-    monkeypatch.setattr(kernel_times, "LEAST", 0.1)
-    assert kernel_times.counted(str(tmp_path / "counters.csv"), limit=60 if "sleep" not in str(script) else 0.5) == said
+    monkeypatch.setattr(counters, "LEAST", 0.1)
+    monkeypatch.setattr(rehearsal, "active", lambda: False)
+    assert counters.counted(str(tmp_path / "counters.csv"), limit=60 if "sleep" not in str(script) else 0.5) == said
     if "2 of 2" in said:
         lines = (tmp_path / "counters.csv").read_text().splitlines()
         assert lines == ["# verify_chain small", '"Kernel Name","dram__bytes_read.sum"'] + [

@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks and bench/gpu_check.sh, without their numbers: what would otherwise first run on a GPU by the
-minute."""
+"""The benchmarks without their numbers: what would otherwise first run on a GPU, by the minute."""
 
 import csv
 import importlib
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import on_backends
-from support.backends import BACKENDS
 
 import specdec_kernels as sk
-from specdec_kernels import examples, registry
+from specdec_kernels import registry
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("bench.run", reason="needs the source tree's bench")
 
 import typer  # noqa: E402
 
-from bench import clock, harness, rehearsal, run, sanitize, verify_chain  # noqa: E402
+from bench import clock, harness, rehearsal, run, verify_chain  # noqa: E402
 from bench.engines import vllm_step  # noqa: E402
-from bench.peers import eager, sglang, streaming, triton  # noqa: E402
+from bench.peers import eager, sglang, switched, triton  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +44,7 @@ def step(**options):
         ({"stats": False}, (10 + 9, 4)),  # and draft rows up to the stop; both of the stop's rows again
         ({"top_k": 50}, (10 + 2, 2 + 10)),  # and each target row again to resolve the cutoff
         ({"temperature": 0.0}, (10, 0)),
+        ({"one_hot": True}, (10, 2)),  # a one-hot draft has no row
     ],
 )
 def test_rows_that_a_step_reads(options, rows):
@@ -56,7 +53,8 @@ def test_rows_that_a_step_reads(options, rows):
 
 def test_labels_name_their_step():
     labels = [s.label for device in ("cpu", "cuda") for s in verify_chain.steps(device)]
-    assert "B=64 V=151936 bf16 stats T=.7" in labels and "B=64 V=151936 bf16 stats T=.7 top_k=50 top_p=.9" in labels
+    assert {f"B={B} V=151936 bf16 {how} T=.7" for B in (1, 8, 16, 64) for how in ("stats", "one-hot")} <= set(labels)
+    assert "B=32 V=151936 bf16 stats T=.7" in labels and "B=64 V=151936 bf16 stats T=.7 top_k=50 top_p=.9" in labels
     for device in ("cpu", "cuda"):
         labels = [case.label for case in verify_chain.cases(device)]
         assert len(set(labels)) == len(labels)
@@ -72,15 +70,17 @@ def test_eager_law_is_ours(filters):
     torch.testing.assert_close(eager.log_law(z, torch.tensor(0.7), **filters), want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("stats", [False, True])
-def test_eager_step_emits_the_targets_law(stats):
+@pytest.mark.parametrize("draft_is", ["rows", "rows with stats", "one-hot"])
+def test_eager_step_emits_the_targets_law(draft_is):
     """50,000 requests: a shift of 1% in a token's probability is 4.5 standard errors or more."""
     B, G, V = 50_000, 2, 8
     torch.manual_seed(7)
     target, draft = torch.randn(1, G + 1, V).expand(B, -1, -1), torch.randn(1, G, V).expand(B, -1, -1)
     rows = {"seed": torch.arange(B * G), "offset": torch.zeros(B * G, dtype=torch.int64)}
     drawn = sk.sample(draft.reshape(B * G, V), **rows)
-    tokens, draft_stats = drawn.tokens.view(B, G), drawn.stats.view(B, G, 4) if stats else None
+    tokens = drawn.tokens.view(B, G) if draft_is != "one-hot" else target[:, :G].argmax(-1)
+    draft_stats = drawn.stats.view(B, G, 4) if draft_is == "rows with stats" else None
+    draft = None if draft_is == "one-hot" else draft
     out = eager.step(target, tokens, draft, draft_stats)
     p = target[0, 0].softmax(-1)
     error = (out[:, 0].bincount(minlength=V) / B - p) / (p * (1 - p) / B).sqrt()
@@ -145,23 +145,28 @@ def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
     assert len(seen) == 2 and seen[0][0] is x.target
 
 
-def test_the_streaming_peer_asks_for_one_block(monkeypatch):
-    monkeypatch.delenv(streaming.PATH, raising=False)
+@pytest.mark.parametrize("switch", [(switched.PATH, "streaming"), (switched.OVERLAP, "0")], ids=lambda x: x[0])
+def test_a_switched_peer_is_ours_by_another_way(monkeypatch, switch):
+    name, value = switch
+    monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sk.backends, "chosen", lambda: "cpu")
     with pytest.raises(harness.Unavailable, match="ours is no CUDA here"):
-        streaming.same(lambda x: x)
+        switched.same(lambda x: x, *switch)
     monkeypatch.setattr(sk.backends, "chosen", lambda: "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
-    with pytest.raises(harness.Unavailable, match="this GPU has no clusters"):
-        streaming.same(lambda x: x)
+    with pytest.raises(harness.Unavailable, match="this GPU has no clusters, and its launches do not overlap"):
+        switched.same(lambda x: x, *switch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    assert streaming.same(lambda x: (x, os.environ[streaming.PATH]))(1) == (1, "streaming")
+    assert switched.same(lambda x: (x, os.environ[name]), *switch)(1) == (1, value)
     with pytest.raises(ZeroDivisionError):
-        streaming.same(lambda x: 1 / x)(0)
-    assert streaming.PATH not in os.environ
-    monkeypatch.setenv(streaming.PATH, "cluster")
-    with pytest.raises(harness.Unavailable, match="SPECDEC_CUDA_PATH is set for all"):
-        streaming.same(lambda x: x)
+        switched.same(lambda x: 1 / x, *switch)(0)
+    assert name not in os.environ
+    monkeypatch.setenv(name, "else")
+    with switched.switch(*switch):
+        assert os.environ[name] == value
+    assert os.environ[name] == "else"
+    with pytest.raises(harness.Unavailable, match=f"{name} is set for all"):
+        switched.same(lambda x: x, *switch)
 
 
 def test_a_timed_function_notes_each_call():
@@ -233,6 +238,37 @@ def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert "# commit: " in table.read_text() and rows[0]["case"] in markdown.read_text()
 
 
+def test_cases_that_compile_come_last_and_a_run_goes_on(tmp_path, monkeypatch, capsys):
+    """A run out of time says so by its status; called again it measures what is missing, once, of the same commit."""
+    small = [step(B=2, compiled=True), step(), step(one_hot=True, temperature=0.7)]
+    monkeypatch.setattr(verify_chain, "steps", lambda device: small)
+    monkeypatch.setattr(verify_chain.torch, "compile", lambda function, **_: function)
+    monkeypatch.setenv("SPECDEC_COMMIT", "0123456789ab")
+    table = tmp_path / "bench.csv"
+
+    def cases(budget, **changed):
+        with rehearsal.no_gpu():
+            try:
+                run.main(["verify_chain"], "cuda", "", "eager,torch.compile", str(table), "", 1, budget, **{"resume": True} | changed)
+            except typer.Exit as exit:
+                status = exit.exit_code
+            else:
+                status = 0
+        rows = csv.DictReader(line for line in table.open() if not line.startswith("#"))
+        return status, [row["case"] for row in rows], capsys.readouterr().out.splitlines()[-1]
+
+    calls = ["B=1 V=64 torch.ops", "B=1 V=64 wrapper"]
+    every = [small[1].label, small[2].label, *calls, small[0].label]
+    assert cases(0.0) == (1, [], "cases: 0 kept, 0 measured, 5 out of time, 0 failed")
+    assert cases(1e9) == (0, every, "cases: 0 kept, 5 measured, 0 out of time, 0 failed")
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(lines[:-2]))  # as if it had ended there
+    assert cases(0.0) == (run.UNFINISHED, every[:3], "cases: 3 kept, 0 measured, 2 out of time, 0 failed")
+    assert cases(1e9) == (0, every, "cases: 3 kept, 2 measured, 0 out of time, 0 failed")
+    monkeypatch.setenv("SPECDEC_COMMIT", "0123456789ab+")  # a changed tree: nobody knows what it was
+    assert cases(1e9)[2] == "cases: 0 kept, 5 measured, 0 out of time, 0 failed"
+
+
 def test_a_case_that_breaks_fails_the_run_but_not_the_next(monkeypatch, capsys):
     monkeypatch.setattr(verify_chain, "steps", lambda device: [step()])
     monkeypatch.setattr(verify_chain, "ours", lambda x: 1 / 0)
@@ -242,62 +278,8 @@ def test_a_case_that_breaks_fails_the_run_but_not_the_next(monkeypatch, capsys):
     assert exit.value.exit_code == 1 and "FAILED verify_chain B=3" in printed and "B=1 V=64 wrapper" in printed
 
 
-def gpu_check(outdir, *steps, **environment):
-    command = ["bash", str(ROOT / "bench/gpu_check.sh"), str(outdir), *steps]
-    environment = os.environ | {"DEVICE": "cpu", "PYTHON": sys.executable, "WORKERS": "1"} | environment
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_gpu_check_goes_on_after_a_failure(tmp_path):
-    done = gpu_check(tmp_path, "environment", "test", "memcheck", TESTS="python_tests/no_such_test.py")
-    summary = (tmp_path / "summary.txt").read_text().splitlines()
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert [line.split()[0] for line in summary] == ["environment", "test", "memcheck", "total"]
-    assert [("passed" in line, "FAILED" in line) for line in summary] == [
-        (True, False),
-        (False, True),
-        (True, False),
-        (False, True),
-    ]
-    assert "calls on cpu, 0 out of range" in (tmp_path / "log.txt").read_text()
-
-
 def test_every_op_has_its_benchmark():
     assert run.OPS[0] == "verify_chain" and set(run.OPS) == {*registry.OPS, "rules"}
     for op in run.OPS:
         labels = [case.label for case in importlib.import_module(f"bench.{op}").cases("cpu")]
         assert labels and len(set(labels)) == len(labels), op
-
-
-def test_the_sanitizers_watch_every_example(monkeypatch, capsys):
-    made = [(op, name.split(" dtype=")[0].strip()) for op, name, _ in sanitize.calls("cpu")]
-    assert set(made) == {(op, call.name) for op in registry.OPS for call in examples.calls(op)}
-    monkeypatch.setattr(sanitize, "in_range", lambda result, arguments: not hasattr(result, "path"))
-    monkeypatch.setattr(sanitize, "DTYPES", [torch.float32])
-    monkeypatch.setattr(sanitize, "VOCABULARIES", (77,))
-    with pytest.raises(SystemExit) as exit:
-        sanitize.main("cpu")
-    assert exit.value.code and "out of range: verify_tree, kseq, drafts" in capsys.readouterr().out
-
-
-def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
-    """Those that this session collected, which is all of them where all tests run."""
-    fixtures = on_backends.fixtures()
-    items = [item for item in request.session.items if hasattr(item, "callspec")]
-    seen = {
-        item.path
-        for item in items
-        if any(name in fixtures and x in BACKENDS for name, x in item.callspec.params.items() if isinstance(x, str))
-    }
-    selected = set(on_backends.files())
-    assert seen - selected <= {on_backends.HERE / "ops/test_cuda_graph.py"}  # the graph step runs it
-    assert {"backend", "op_backend", "sweep_backend", "sweep"} <= fixtures
-    names = {path.name for path in selected}
-    assert "test_rules_turns.py" in names and "test_readme.py" not in names
-
-
-def test_gpu_check_names_its_steps(tmp_path):
-    done = gpu_check(tmp_path, "everything")
-    assert done.returncode == 2 and "got everything" in done.stderr

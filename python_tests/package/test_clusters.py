@@ -3,6 +3,7 @@
 order of its blocks and what it has room to keep; and each row of a K-SEQ pair read once."""
 
 import contextlib
+import itertools
 import os
 import re
 
@@ -29,15 +30,16 @@ KERNELS = {  # clusters of a launch
 
 
 @contextlib.contextmanager
-def device(module, path="", **what):
-    """The simulated device is this one inside; `path` is SPECDEC_CUDA_PATH."""
-    os.environ["SPECDEC_CUDA_PATH"] = path
+def device(module, path="", overlap="", **what):
+    """The simulated device is this one inside; `path` is SPECDEC_CUDA_PATH, `overlap` SPECDEC_CUDA_OVERLAP."""
+    os.environ |= {"SPECDEC_CUDA_PATH": path, "SPECDEC_CUDA_OVERLAP": overlap}
     module.set_device(**{"multiprocessors": 4, "major": 9, "minor": 0} | what)
     module.reset()
     try:
         yield
     finally:
-        os.environ.pop("SPECDEC_CUDA_PATH")
+        for name in ("SPECDEC_CUDA_PATH", "SPECDEC_CUDA_OVERLAP"):
+            os.environ.pop(name)
         module.set_device(4, 9, 0)
 
 
@@ -155,28 +157,29 @@ def test_same_bits_by_every_way():
 
 
 def beginnings():
-    """(major, path): what each launch of a chain is, and which of them begin beside the one before"""
+    """(major, path, overlap): what each launch of a chain is, and which of them begin beside the one before"""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
     module, found, answers = load("fast"), {}, []
     args = exact_chains()[0].arguments
-    for major in (9, 8):
-        for path in ("", "streaming"):
-            with device(module, path, major=major):
-                answers.append(bits(sk.verify_chain(**args)))
-                found[major, path] = [kernel.split("<")[0] for kernel, _ in module.launches()], module.began_early()
+    for way in itertools.product((9, 8), ("", "streaming"), ("", "0")):
+        major, path, overlap = way
+        with device(module, path, overlap, major=major):
+            answers.append(bits(sk.verify_chain(**args)))
+            found[way] = [kernel.split("<")[0] for kernel, _ in module.launches()], module.began_early()
     return found, answers
 
 
 def test_the_second_launch_of_a_chain_begins_beside_the_first():
     found, answers = backends.there("cuda-on-cpu", beginnings)
     small, streaming = ["scan_positions", "verify_positions"], ["judge_rows", "finish_requests"]
-    assert found == {
-        (9, ""): (small, small[1:]),
-        (9, "streaming"): (streaming, streaming[1:]),
-        (8, ""): (small, []),
-        (8, "streaming"): (streaming, []),
+    assert {way: kernels for way, (kernels, _) in found.items()} == {
+        way: streaming if way[1] else small for way in found
+    } and len(found) == 8
+    assert {way: early for way, (_, early) in found.items() if early} == {
+        (9, "", ""): small[1:],
+        (9, "streaming", ""): streaming[1:],
     }
     assert all(other == answers[0] for other in answers)
 
@@ -185,7 +188,7 @@ def errors():
     from tools.cuda_on_cpu.build import load
 
     module, texts = load("fast"), []
-    for what in ({"path": "cluster", "clusters": False}, {"path": "sideways"}):
+    for what in ({"path": "cluster", "clusters": False}, {"path": "sideways"}, {"overlap": "yes"}):
         with device(module, **what), pytest.raises(RuntimeError) as raised:
             answered()
         texts.append(str(raised.value).splitlines()[0])
@@ -193,9 +196,10 @@ def errors():
 
 
 def test_errors_say_what_was_asked():
-    forced, unknown = backends.there("cuda-on-cpu", errors)
+    forced, unknown, neither = backends.there("cuda-on-cpu", errors)
     assert "kseq_rho: SPECDEC_CUDA_PATH=cluster, but this GPU takes no clusters of blocks" in forced
     assert "kseq_rho: SPECDEC_CUDA_PATH must be cluster or streaming, got sideways" in unknown
+    assert "verify_chain: SPECDEC_CUDA_OVERLAP must be 0 or 1, got yes" in neither
 
 
 def counts():

@@ -4,7 +4,7 @@ under a minute."""
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .chains import CHAIN_CHECKS
 from .rules import RULE_CHECKS
@@ -15,11 +15,12 @@ __all__ = ["CHECKS", "run"]
 CHECKS: dict[str, Callable] = {**CHAIN_CHECKS, **TREE_CHECKS, **RULE_CHECKS}
 
 
-def run(seed: int | None = None) -> bool:
-    """Check every backend found; print what each check saw, and a verdict.
+def run(seed: int | None = None, backends: Sequence[str] | None = None) -> bool:
+    """Check the CPU and what GPU tensors run on; print what each check saw, and a verdict.
 
     Args:
         seed: of all draws; fresh by default.
+        backends: names of those to check, in place of all that this process runs.
 
     Returns:
         Whether all passed.
@@ -28,7 +29,9 @@ def run(seed: int | None = None) -> bool:
 
     seed = secrets.randbits(40) if seed is None else seed
     began, failed = time.perf_counter(), []
-    for backend in sk.backends.available():
+    if backends is None:
+        backends = [name for name in sk.backends.available() if name in ("cpu", sk.backends.chosen())]
+    for backend in backends:
         device = "cpu" if backend == "cpu" else "cuda"
         name = f"{backend} ({sk.backends.cpu_isa()})" if backend == "cpu" else backend
         print(f"specdec_kernels {sk.__version__} on {name}, seed {seed}: {len(CHECKS)} checks")

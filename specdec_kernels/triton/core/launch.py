@@ -4,16 +4,15 @@ row alone."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import NamedTuple
 
-import numpy
 import torch
 import triton
 import triton.language as tl
-from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction
 
+from .interpreter import interpreting
 from .row import Sampling, Scratch, Side, Sizes, Values
 
 CHUNK = 1024
@@ -50,7 +49,7 @@ def _nothing():
 
 
 def interpreted() -> bool:
-    return isinstance(_nothing, interpreter.InterpretedFunction)
+    return isinstance(_nothing, InterpretedFunction)
 
 
 class Table(NamedTuple):
@@ -195,25 +194,3 @@ def run(kernel, grid, threads, *args, **constants):
     device = device_of(args)
     with torch.cuda.device(device) if device.type == "cuda" else interpreting():
         kernel[grid](*args, **constants, **options(threads, 64 if torch.version.hip else 32))
-
-
-@contextlib.contextmanager
-def interpreting():
-    """Around one launch. Triton's interpreter patches its language anew in every call of a function inside a kernel.
-    Once per launch and module is enough, and makes it twice as fast."""
-    patched = set()
-
-    def call(self, *args, **kwargs):
-        module = id(self.fn.__globals__)
-        if module not in patched:
-            patched.add(module)
-            interpreter._patch_lang(self.fn)
-        return self.rewrite()(*args, **kwargs)
-
-    slow = interpreter.InterpretedFunction.__call__
-    interpreter.InterpretedFunction.__call__ = call
-    try:
-        with numpy.errstate(all="ignore"):  # numpy warns of what a GPU computes in silence: exp2 of -inf, an overflow
-            yield
-    finally:
-        interpreter.InterpretedFunction.__call__ = slow

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our own CUDA kernels by another way, as a peer of those in the same process: the same bits. What a way saves is then
+measured beside it, round by round.
+
+`SPECDEC_CUDA_PATH=streaming` gives one block to a request or a pair, and small batches the launches of large ones;
+`SPECDEC_CUDA_OVERLAP=0` begins each launch after the end of the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import torch
+
+import specdec_kernels as sk
+from bench import rehearsal
+from bench.harness import Unavailable
+
+PATH, OVERLAP = "SPECDEC_CUDA_PATH", "SPECDEC_CUDA_OVERLAP"
+
+
+@contextlib.contextmanager
+def switch(name: str, value: str) -> Iterator[None]:
+    """An environment variable that the CUDA ops read at each call, for the length of a with block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def same(
+    ours: Callable[[SimpleNamespace], object], name: str = PATH, value: str = "streaming"
+) -> Callable[[SimpleNamespace], object]:
+    if sk.backends.chosen() != "cuda" and not rehearsal.active():
+        raise Unavailable("ours is no CUDA here")
+    if torch.cuda.get_device_capability()[0] < 9:
+        raise Unavailable("this GPU has no clusters, and its launches do not overlap")
+    if name in os.environ:
+        raise Unavailable(f"{name} is set for all")
+
+    def call(x: SimpleNamespace) -> object:
+        with switch(name, value):
+            return ours(x)
+
+    return call

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m bench.smoke``: are the CUDA ops right at real size? Asked before anything is measured, in 20 seconds.
+
+Every call is made by each way through the CUDA ops (small batches' two launches, streaming, clusters, launches that do
+not overlap): the same bits. It is made on the CPU too: tokens, counts and status must be equal, but where the float64
+reference says that rounding may decide (its margin), and logprobs and stats as close as two float32 evaluations are.
+Then the installed package checks its statistics (``python -m specdec_kernels selfcheck``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Annotated, NamedTuple
+
+import torch
+import typer
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import specdec_kernels as sk
+from bench import rehearsal, verify_chain, verify_tree
+from bench.peers.switched import OVERLAP, PATH, switch
+from bench.stress import bits
+from specdec_kernels import selfcheck
+from specdec_kernels.registry import TREE_METHODS
+
+WAYS = {"streaming": (PATH, "streaming"), "clusters": (PATH, "cluster"), "no overlap": (OVERLAP, "0")}
+# A float32 logprob errs by a rounding or two of its row's maximum, of the entry and of ln V: below 1e-5 up to 40, and
+# in proportion beyond.
+CLOSE, RELATIVE = 1e-5, 2.0**-22
+JUDGED = 16  # requests that differ, at most, which the reference looks at: it takes a second for some of them
+
+
+class Call(NamedTuple):
+    name: str
+    op: str
+    arguments: dict  # of the public function, by keyword; tensors lead with the request
+
+
+def calls(B: int, V: int) -> Iterator[Call]:
+    """The main cases, on the GPU."""
+    x = verify_chain.inputs(verify_chain.Step(B, V, "bf16", temperature=0.7), "cuda")
+    chain = verify_chain.arguments(x)
+    rows = {"draft_logits", "draft_stats"}
+    kinds = {
+        "stats": chain,
+        "no stats": {name: given for name, given in chain.items() if name != "draft_stats"}
+        | {"draft_temperature": x.temperature},
+        "filters": chain | {"top_k": torch.full_like(x.seed, 50), "top_p": torch.full_like(x.temperature, 0.9)},
+        "greedy": chain | {"temperature": torch.zeros_like(x.temperature)},
+        "one-hot": {name: given for name, given in chain.items() if name not in rows},
+        "blocks": chain | {"method": "block"},
+        "a rule": chain | {"rule": "lossy", "alpha": 0.3},
+    }
+    for kind, arguments in kinds.items():
+        yield Call(kind, "verify_chain", arguments)
+    last, draft = x.target[:, -1].contiguous(), x.draft[:, -1].contiguous()
+    yield Call("rows", "row_stats", {"logits": last, "temperature": x.temperature})
+    yield Call("rows, top-k", "row_stats", {"logits": last, "temperature": x.temperature, "top_k": 50})
+    yield Call("k=1", "sample", {"logits": last, "temperature": 0.7, "seed": x.seed, "offset": x.offset})
+    yield Call("k=4", "kseq_rho", {"p": last, "q": draft, "k": 4})
+    x = verify_tree.inputs(B, V, "bf16", "cuda")
+    for method in TREE_METHODS:
+        yield Call(method, "verify_tree", verify_tree.arguments(x, method))
+
+
+def answer(call: Call, arguments: dict) -> dict[str, torch.Tensor]:
+    """Each tensor of the result, by name."""
+    result = getattr(sk, call.op)(**arguments)
+    named = result._asdict() if hasattr(result, "_asdict") else {"stats": result}
+    return {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
+
+
+def other_bits(call: Call, ours: dict[str, torch.Tensor]) -> list[str]:
+    """The ways by which a call is answered in other bits than as it comes."""
+    found = []
+    for way, (variable, value) in WAYS.items():
+        with ExitStack() as stack:
+            stack.enter_context(switch(variable, value))
+            there = answer(call, call.arguments)
+        if not all(torch.equal(bits(there[name]), bits(x)) for name, x in ours.items()):
+            found.append(way)
+    return found
+
+
+def unlike(call: Call, ours: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> torch.Tensor:
+    """[B] bool: the requests that two answers differ on."""
+    compared = ["p_acc"] if call.op == "kseq_rho" else list(right)  # rho is as good anywhere on a flat stretch
+    return torch.stack([_differs(ours[name].cpu(), right[name]).flatten(1).any(1) for name in compared]).any(0)
+
+
+def _differs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x, y = (t.view(len(t), -1) for t in (x, y))
+    if not x.is_floating_point():
+        return x != y
+    same = (x == y) | (x.isnan() & y.isnan())
+    return ~same & ~((x - y).abs() <= CLOSE + RELATIVE * y.abs())
+
+
+def wrong(call: Call, ours: dict[str, torch.Tensor]) -> tuple[list[int], int]:
+    """Requests that are answered otherwise than on the CPU, and how many more rounding may decide."""
+    arguments = tree_map_only(torch.Tensor, torch.Tensor.cpu, call.arguments)
+    ids = unlike(call, ours, answer(call, arguments)).nonzero()[:, 0]
+    judge = getattr(sk.reference, call.op)
+    if not len(ids) or len(ids) > JUDGED or call.op not in ("verify_chain", "verify_tree", "sample"):
+        return ids.tolist(), 0
+    those = tree_map_only(torch.Tensor, lambda x: x[ids], arguments)
+    clear = judge(**those).margin > 1
+    return ids[clear].tolist(), int((~clear).sum())
+
+
+def check(batches: list[int], vocabulary: int) -> list[str]:
+    """What is wrong, a line each."""
+    faults, made, close = [], 0, 0
+    for B in batches:
+        for call in calls(B, vocabulary):
+            ours = answer(call, call.arguments)
+            ways, (ids, near) = other_bits(call, ours), wrong(call, ours)
+            made, close = made + 1, close + near
+            where = f"{call.op} {call.name} B={B}"
+            faults += [f"{where}: other bits by {', '.join(ways)}"] if ways else []
+            faults += [f"{where}: {len(ids)} requests unlike the CPU's, first {ids[0]}"] if ids else []
+    print(f"{made} calls at V={vocabulary}, B={batches}, by {1 + len(WAYS)} ways: {len(faults)} wrong, {close} close")
+    return faults
+
+
+def main(
+    vocabulary: Annotated[int, typer.Option(help="V")] = 151_936,
+    batch: Annotated[list[int] | None, typer.Option(help="B; may be given again")] = None,
+) -> None:
+    if not rehearsal.active():
+        if sk.backends.chosen() != "cuda":
+            sys.exit(f"GPU tensors run on {sk.backends.chosen()}: {sk.backends.lacks('cuda') or sk.backends.misfit()}")
+        if torch.cuda.get_device_capability()[0] < 9:
+            del WAYS["clusters"]
+    faults = check(batch or [1, 8, 16, 64], vocabulary)
+    for fault in faults:
+        print(fault)
+    passed = selfcheck.run(backends=("cuda",)) and not faults
+    print("right at real size" if passed else "WRONG: " + "; ".join([*faults, "see above"])[:120])
+    sys.exit(not passed)
+
+
+if __name__ == "__main__":
+    typer.run(main)
