@@ -94,7 +94,7 @@ def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
     plugin.register()
     modules[known.SAMPLER].RejectionSampler(None)
     assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
-    assert len(patched(modules)) == len(known.PARAMETERS) - 4  # but for the drafter's three and the runner's
+    assert len(patched(modules)) == len(known.PARAMETERS) - 5  # but for the drafter's three and the runner's two
 
 
 def test_without_triton_no_second_runner(engine, caplog):

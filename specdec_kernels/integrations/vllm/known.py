@@ -49,6 +49,7 @@ PARAMETERS = {
     (PROPOSER, "SpecDecodeBaseProposer.set_inputs_first_pass"): (_FIRST_PASS,),
     (PROPOSER, "SpecDecodeBaseProposer._sample_from_logits"): ("self logits sampling_metadata",),
     (RUNNER, "GPUModelRunner._sample"): ("self logits spec_decode_metadata",),
+    (RUNNER, "GPUModelRunner._get_spec_decode_draft_probs"): ("self spec_decode_metadata",),
     (SAMPLER_V2, "RejectionSampler.__init__"): ("self sampler spec_config device watermark_key",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
     (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (

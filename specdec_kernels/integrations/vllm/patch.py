@@ -59,6 +59,7 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
     modules = {name: sys.modules[name] for name in (known.RUNNER, known.PROPOSER) if name in sys.modules}
     if len(modules) == 2 and _may_patch(modules):
         wrap(modules[known.RUNNER], "GPUModelRunner._sample", draft.runner_sample)
+        wrap(modules[known.RUNNER], "GPUModelRunner._get_spec_decode_draft_probs", draft.draft_rows)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.propose", draft.propose)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.set_inputs_first_pass", draft.set_inputs_first_pass)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer._sample_from_logits", draft.sample_from_logits)
