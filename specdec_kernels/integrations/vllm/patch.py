@@ -38,6 +38,7 @@ def samplers() -> None:
     v2 = triton and triton.HAS_TRITON and _imported(known.SAMPLER_V2)
     if v2 and _may_patch({known.SAMPLER_V2: v2}):
         wrap(v2, "RejectionSampler.__init__", _made_v2)
+        wrap(v2, "RejectionSampler._verify", verify_v2.verify)
         wrap(v2, "rejection_sample", verify_v2.rejection_sample)
     output = v2 and _imported(known.OUTPUT_V2)
     if output and _may_patch({known.OUTPUT_V2: output}):
@@ -69,6 +70,9 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
 def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """V2's ``RejectionSampler.__init__``."""
     upstream(self, *args, **kwargs)
+    runner = sys.modules.get(known.RUNNER_V2)
+    if runner and _may_patch({known.RUNNER_V2: runner}):
+        wrap(runner, "GPUModelRunner.sample", verify_v2.runner_sample)
     _say_so()
 
 
