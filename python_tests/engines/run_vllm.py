@@ -3,7 +3,7 @@
 
 A job: {"speculative": vLLM's speculative_config or null, "dtype": ..., "calls": [{"prompts": [...], "seeds": [...] or
 null, "sampling": SamplingParams' arguments, or a list of them, one a prompt}, ...]}, and "requests": how many run at
-once. Its answer: {"tokens": a list a call, "texts", "ranks" likewise, "accepted": n, "drafted": n}.
+once; "engine": more of LLM's arguments. Its answer: {"tokens": a list a call, "texts", "ranks" likewise, "accepted": n, "drafted": n}.
 """
 
 import json
@@ -31,6 +31,7 @@ def run(model, job):
         max_num_seqs=job.get("requests", 8),
         speculative_config=job["speculative"],
         disable_log_stats=False,
+        **job.get("engine", {}),
     )
     tokens, texts, ranks = [], [], []
     for call in job["calls"]:

@@ -29,7 +29,7 @@ def test_of_every_emitted_token(num_draft, count, mode):
     sampler.is_logits_logprobs_mode = mode == "raw_logits"
     sampling = vllm_stub.sampling(B, temperature=0.3, top_k=5, max_num_logprobs=count)
     out = verify.forward(never, sampler, vllm_stub.metadata(num_draft, drafts), None, rows, sampling)
-    ids, values, ranks = out.logprobs_tensors
+    ids, values, ranks = out.logprobs_tensors[:3]
     assert ids.shape == values.shape == (B * (G + 1), count + 1) and ranks.shape == (B * (G + 1),)
     assert ids.dtype == torch.int32 and values.dtype == torch.float32
     z = rows.double()

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from specdec_kernels.integrations import vllm as plugin
-from specdec_kernels.integrations.vllm import known, patch, verify
+from specdec_kernels.integrations.vllm import known, own_way, patch, verify
 
 
 def fake(name, **changed):
@@ -50,12 +50,48 @@ def patched(modules):
     return {key for key in known.PARAMETERS if hasattr(known.find(modules[key[0]], key[1])[2], "specdec_kernels")}
 
 
-def test_inert_without_the_variable(engine, monkeypatch):
+@pytest.mark.parametrize("value", [None, *plugin.OFF, "False", " OFF "])
+def test_inert_without_the_variable(engine, monkeypatch, caplog, value):
     modules = engine()
-    for value in ("", "0", None):
-        monkeypatch.delenv("SPECDEC_VLLM") if value is None else monkeypatch.setenv("SPECDEC_VLLM", value)
-        plugin.register()
+    monkeypatch.delenv("SPECDEC_VLLM") if value is None else monkeypatch.setenv("SPECDEC_VLLM", value)
+    plugin.register()
+    assert not patched(modules) and not caplog.records
+
+
+@pytest.mark.parametrize("value", [*plugin.ON, "True", "YES", " on "])
+def test_spellings_of_on(engine, monkeypatch, value):
+    modules = engine()
+    monkeypatch.setenv("SPECDEC_VLLM", value)
+    plugin.register()
+    assert patched(modules)
+
+
+@pytest.mark.parametrize("value", ["2", "enable", "y", "-1"])
+def test_another_value_is_off_with_a_warning(engine, monkeypatch, caplog, value):
+    modules = engine()
+    monkeypatch.setenv("SPECDEC_VLLM", value)
+    plugin.register()
     assert not patched(modules)
+    wanted = f"SPECDEC_VLLM={value!r} is none of 1, true, yes, on, 0, false, no, off: vLLM is not patched"
+    assert wanted in caplog.text and caplog.records[0].levelname == "WARNING"
+
+
+@pytest.mark.parametrize("where", ["a request", "the runner"])
+def test_an_engine_that_does_not_speculate(engine, caplog, where):
+    """A line says so once, when its runner is made (V1) and at its first request (V2 too)."""
+    own_way.no_speculation.cache_clear()
+    modules = engine()
+    plugin.register()
+    caplog.set_level("INFO", "vllm.specdec_kernels")
+    plain, speculates = SimpleNamespace(speculative_config=None), SimpleNamespace(speculative_config=object())
+    check = lambda config: modules[known.PARAMS].SamplingParams._validate_spec_decode(None, config.speculative_config)
+    build = lambda config: modules[known.PROCESSORS].build_logitsprocs(config, "cpu", False, False, ["a caller's own"])
+    call = check if where == "a request" else build
+    call(speculates)
+    assert not caplog.records
+    call(plain), call(plain)
+    (line,) = caplog.messages
+    assert "is on, but this engine does not speculate (no speculative_config): nothing to verify" in line
 
 
 def test_patched_once_and_said_so(engine, caplog):
@@ -65,6 +101,7 @@ def test_patched_once_and_said_so(engine, caplog):
     plugin.register()
     sampler = modules[known.SAMPLER].RejectionSampler(None, SimpleNamespace(rejection_sample_method="block"))
     modules[known.SAMPLER].RejectionSampler(None)
+    modules[known.SAMPLER_V2].RejectionSampler(None)
     assert sampler.specdec_method == "block" and sampler.specdec_step is None
     assert len(patched(modules)) == len(known.PARAMETERS)
     forward = modules[known.SAMPLER].RejectionSampler.forward
@@ -94,7 +131,8 @@ def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
     plugin.register()
     modules[known.SAMPLER].RejectionSampler(None)
     assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
-    assert len(patched(modules)) == len(known.PARAMETERS) - 4  # but for the drafter's three and the runner's
+    names = {known.PROPOSER, known.RUNNER, known.RUNNER_V2}  # V2's is patched with V2's sampler, of which there is none
+    assert {name for name, _ in set(known.PARAMETERS) - patched(modules)} == names
 
 
 def test_without_triton_no_second_runner(engine, caplog):

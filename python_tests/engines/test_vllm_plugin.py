@@ -58,15 +58,11 @@ def step(target, drafter, B, start, seeds=None, method="standard", parameters=PA
         return torch.stack(tokens, 1), torch.stack(rows, 1)
 
     tokens, rows = draft.propose(propose, proposer)
-    metadata = vllm_stub.metadata([G] * B, tokens.reshape(-1))
     behind = torch.cat([torch.zeros(B, 1, dtype=torch.int64), tokens], 1).reshape(-1)
     positions = (start[:, None] + torch.arange(G + 1)).reshape(-1)
-    runner = vllm_stub.runner(sampler, proposer, positions, sampling)
-
-    def sample(self, logits, spec_decode_metadata):
-        return verify.forward(never, sampler, spec_decode_metadata, rows.reshape(B * G, V), logits, sampling)
-
-    return draft.runner_sample(sample, runner, target[behind], metadata).sampled_token_ids
+    runner = vllm_stub.runner(sampler, proposer, positions, sampling, tokens, rows)
+    metadata = vllm_stub.metadata([G] * B, tokens.reshape(-1))
+    return vllm_stub.sample(runner, target[behind], metadata).sampled_token_ids
 
 
 def tables(seed):
@@ -140,12 +136,9 @@ def test_a_seeded_request_draws_alike_whether_others_have_drafts():
         sampling, sampler = vllm_stub.sampling(B, seeds=seeds), vllm_stub.rejection_sampler()
         positions = start.repeat_interleave(torch.tensor(drafts) + 1)
         runner = vllm_stub.runner(sampler, vllm_stub.proposer(), positions, sampling)
-        upstream = lambda self, logits, metadata: (
-            metadata and verify.forward(never, sampler, metadata, None, logits, sampling)
-        )
         metadata = vllm_stub.metadata(drafts, torch.full((sum(drafts),), -1)) if any(drafts) else None
         logits = rows.repeat_interleave(torch.tensor(drafts) + 1, 0)
-        return draft.runner_sample(upstream, runner, logits, metadata)
+        return vllm_stub.sample(runner, logits, metadata)
 
     alone = sampled([0] * B, seeds).sampled_token_ids
     assert alone.shape == (B, 1) and len(alone.unique()) > 2
@@ -176,8 +169,8 @@ def test_greedy_needs_neither_rows_nor_randomness():
 def test_drafts_whose_rows_are_gone_are_not_kept():
     """vLLM drops its rows where a request has none; drafts that were drawn from them can then not be tested."""
     sampler = vllm_stub.rejection_sampler()
-    sampler.specdec_step = verify.Step(torch.tensor([4]), "logits")
     metadata = vllm_stub.metadata([2], torch.tensor([3, 3]))
+    sampler.specdec_step = vllm_stub.step(metadata, torch.tensor([4]))
     out = verify.forward(never, sampler, metadata, None, torch.eye(V)[[3, 3, 3]] * 50, vllm_stub.sampling(1))
     assert out.sampled_token_ids.tolist() == [[3, -1, -1]]
 
@@ -201,8 +194,8 @@ def test_synthetic_rates(greedy):
     """Of each position, given those before it; more of them than this step has drafts."""
     B, sampler = 20_000, vllm_stub.rejection_sampler("synthetic")
     sampling = vllm_stub.sampling(B, all_greedy=greedy)
-    sampler.specdec_step = verify.Step(torch.arange(B), "logits")
     metadata = vllm_stub.metadata([2] * B, torch.tensor([0, 1] * B))
+    sampler.specdec_step = vllm_stub.step(metadata, torch.arange(B))
     rows = torch.full((3 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)  # the target wants neither
     draft_rows = torch.zeros(2 * B, V)
     out = verify.forward(never, sampler, metadata, draft_rows, rows, sampling).sampled_token_ids
@@ -240,12 +233,12 @@ def test_vllms_own_way_is_told_the_drafts_law(method):
     sampling, sampler = vllm_stub.sampling(3, **PARAMETERS), vllm_stub.rejection_sampler(method)
     sampling.temperature[2] = 0
     sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
-    sampler.specdec_step = verify.Step(torch.zeros(3, dtype=torch.int64), "logits")
     metadata = vllm_stub.metadata([2, 1, 1], torch.tensor([3, 1, 2, 2]))
-    rows = torch.randn(4, V, generator=torch.Generator().manual_seed(8)) * 2
+    sampler.specdec_step = vllm_stub.step(metadata, torch.zeros(3, dtype=torch.int64))
+    rows = torch.randn(4, 1, V, generator=torch.Generator().manual_seed(8)) * 2
     told = lambda self, metadata, probs, logits, sampling_metadata: (metadata.draft_token_ids.tolist(), probs)
     drafts, probs = verify.forward(told, sampler, metadata, rows, torch.zeros(7, V), sampling)
-    wanted = np.stack([law(row, **PARAMETERS) for row in rows[:3].numpy()])
+    wanted = np.stack([law(row, **PARAMETERS) for row in rows[:3, 0].numpy()])
     assert drafts == [3, 1, 2, 2]
     np.testing.assert_allclose(probs[:3], wanted, rtol=2e-6)  # a few roundings of float32, exponents below 8
     assert torch.isfinite(probs[3]).all()  # greedy: not asked for

@@ -2,9 +2,16 @@
 """What the plugin touches of vLLM, made by hand after vLLM 0.32: enough to draft and verify a batch without it."""
 
 import sys
+from collections import namedtuple
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import torch
+
+from specdec_kernels.integrations.vllm import cut, draft, verify
+
+# vLLM's LogprobsTensors
+Logprobs = namedtuple("Logprobs", "ids logprobs ranks cu_num cu_num_tensor", defaults=(None, None))
 
 
 def metadata(num_draft, drafts):
@@ -41,6 +48,7 @@ def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, min_p=0.0, 
             "generators": generators,
             "max_num_logprobs": None,
             "logprob_token_ids": None,
+            "spec_token_ids": None,
             "no_penalties": True,
             "bad_words_token_ids": {},
             "allowed_token_ids_mask": None,
@@ -70,15 +78,68 @@ def proposer(method="standard"):
     )
 
 
-def runner(sampler, drafter, positions, sampling_metadata):
-    """GPUModelRunner in a step: the positions of the scheduled tokens, here those of the rows."""
-    start = torch.arange(positions.size(0) + 1, dtype=torch.int32)
+def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=None):
+    """GPUModelRunner in a step: the positions of the scheduled tokens, here those of the rows; and what the drafter made
+    in the step before, tokens [B, K] and their rows [B, K, V]."""
+    requests = [f"request {b}" for b in range(sampling_metadata.temperature.size(0))]
     return SimpleNamespace(
         rejection_sampler=sampler,
         drafter=drafter,
         positions=positions,
-        input_batch=SimpleNamespace(sampling_metadata=sampling_metadata),
-        query_start_loc=SimpleNamespace(gpu=start),
+        input_batch=SimpleNamespace(sampling_metadata=sampling_metadata, req_ids=requests),
+        query_start_loc=SimpleNamespace(gpu=torch.arange(positions.size(0) + 1, dtype=torch.int32)),
+        discard_request_mask=SimpleNamespace(np=np.zeros(len(requests) + 1, dtype=bool)),
+        specdec_sampled=frozenset(requests),
+        _draft_token_ids=tokens,
+        _draft_probs=rows,
+        _draft_prob_req_ids=None if rows is None else requests,
+    )
+
+
+def step(metadata, offset, kind="logits"):
+    """What the plugin's rejection sampler is told of a step in which nothing was cut; draft i has row i."""
+    drafts = cut.Drafts(metadata, None, torch.arange(metadata.draft_token_ids.size(0)))
+    return verify.Step(offset, kind, metadata, drafts, np.zeros(len(metadata.num_draft_tokens), dtype=bool))
+
+
+def sample(runner, logits, spec_decode_metadata):
+    """GPUModelRunner._sample, with the plugin's functions; of a step that is left to vLLM's sampler None."""
+
+    def upstream(self, logits, metadata):
+        if metadata is None:
+            return None
+        probs = draft.draft_rows(None, self, metadata)
+        return verify.forward(own_forward, self.rejection_sampler, metadata, probs, logits, sampling_of(self))
+
+    return draft.runner_sample(upstream, runner, logits, spec_decode_metadata)
+
+
+def sampling_of(runner):
+    return runner.input_batch.sampling_metadata
+
+
+def own_forward(self, metadata, draft_probs, logits, sampling_metadata):
+    """RejectionSampler.forward as vLLM has it: bonus tokens drawn first, rows scaled, then rejection_sample; without
+    filters or processors. Each token's row number stands for its logprobs."""
+    B, ends = len(metadata.num_draft_tokens), metadata.cu_num_sampled_tokens
+    counts = torch.tensor(metadata.num_draft_tokens)
+    scaled = logits.double() / sampling_metadata.temperature.repeat_interleave(counts + 1)[:, None]
+    bonus = torch.multinomial(scaled[metadata.bonus_logits_indices.long()].softmax(1), 1)
+    tokens = verify.rejection_sample(
+        None,
+        metadata.draft_token_ids,
+        metadata.num_draft_tokens,
+        metadata.max_spec_len,
+        metadata.cu_num_draft_tokens,
+        draft_probs,
+        scaled[metadata.target_logits_indices.long()].float(),
+        bonus,
+        sampling_metadata,
+    )
+    row = (ends - counts - 1)[:, None] + torch.arange(metadata.max_spec_len + 1)
+    row = row.clamp(max=len(logits) - 1).reshape(B * row.size(1), 1)
+    return SimpleNamespace(
+        sampled_token_ids=tokens, logprobs_tensors=Logprobs(row, logits[row[:, 0]], row[:, 0], None, None)
     )
 
 
@@ -87,7 +148,7 @@ def modules(monkeypatch):
     for name in ("vllm", "vllm.v1", "vllm.v1.outputs", "vllm.v1.spec_decode", "vllm.v1.spec_decode.metadata"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["vllm.v1.outputs"].SamplerOutput = SimpleNamespace
-    sys.modules["vllm.v1.outputs"].LogprobsTensors = lambda *tensors: tensors
+    sys.modules["vllm.v1.outputs"].LogprobsTensors = Logprobs
     sys.modules["vllm.v1.spec_decode.metadata"].SpecDecodeMetadata = lambda num_draft_tokens, **other: SimpleNamespace(
         num_draft_tokens=num_draft_tokens, max_spec_len=max(num_draft_tokens), **other
     )

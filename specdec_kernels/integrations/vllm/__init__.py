@@ -9,13 +9,27 @@ from __future__ import annotations
 
 import os
 
+import specdec_kernels
+
+ON = ("1", "true", "yes", "on")
+OFF = ("", "0", "false", "no", "off")
+
 
 def register() -> None:
-    """Replaces vLLM's verification in this process, if SPECDEC_VLLM is 1. A second call does nothing.
+    """Replaces vLLM's verification in this process, if SPECDEC_VLLM is on. A second call does nothing.
 
+    On is 1, true, yes or on; off is 0, false, no, off, empty or unset, in any case. Another value is off, with a warning.
     Of a vLLM whose functions are not those that this plugin knows nothing is replaced, and a warning says so.
     """
-    if os.environ.get("SPECDEC_VLLM") == "1":
+    given = os.environ.get("SPECDEC_VLLM", "")
+    value = given.strip().lower()
+    if value in ON:
         from specdec_kernels.integrations.vllm import patch
 
         patch.samplers()
+    elif value not in OFF:
+        from specdec_kernels.integrations.vllm.own_way import log
+
+        ours = specdec_kernels.__version__
+        words = ", ".join((*ON, *OFF[1:]))
+        log.warning("specdec_kernels %s: SPECDEC_VLLM=%r is none of %s: vLLM is not patched", ours, given, words)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import verify
+from specdec_kernels.integrations.vllm import cut, verify
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.ops.sample import sample
 
@@ -77,25 +77,39 @@ def sample_from_logits(
 def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
     """``GPUModelRunner._sample``: tells the rejection sampler what the runner knows of the step.
 
-    A step in which nobody has a draft goes there too, if a request has a seed: it then draws by its position, as it
-    does where others have drafts.
+    A step in which no draft is scheduled goes there too if a request has a seed, since it then draws by its position as
+    it does beside requests with drafts, and if a draft was cut at its first token (``cut``).
     """
+    before, self.specdec_sampled = getattr(self, "specdec_sampled", frozenset()), cut.sampled(self)
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
-    metadata = spec_decode_metadata
-    seeded = sampling.generators and not sampling.logprob_token_ids
-    if metadata is None and sampler is not None and logits is not None and seeded:
-        without = no_drafts(self.query_start_loc.gpu, logits.size(0))
-        metadata = without if verify.why_not(sampler, without, logits, sampling) is None else None
-    if sampler is None or metadata is None:
+    if sampler is None or logits is None:
         return upstream(self, logits, spec_decode_metadata)
+    metadata = spec_decode_metadata or no_drafts(self.query_start_loc.gpu, logits.size(0))
+    place, was_cut = cut.places(self, metadata.num_draft_tokens, before)
+    was_cut &= verify.is_exact(sampler, sampling)
+    if spec_decode_metadata is None and not was_cut.any():
+        seeded = sampling.generators and not sampling.logprob_token_ids
+        if not seeded or verify.why_not(sampler, metadata, logits, sampling) is not None:
+            return upstream(self, logits, None)
     drafting = getattr(getattr(self, "drafter", None), "specdec", None)
     first = pad(metadata.cu_num_sampled_tokens[:-1], (1, 0))
     offset = self.positions[metadata.logits_indices[first]].to(torch.int64)
-    sampler.specdec_step = verify.Step(offset, "logits" if drafting is not None and drafting.logits else "probs")
+    kind = "logits" if drafting is not None and drafting.logits else "probs"
+    drafts = cut.drafts(self, metadata, place, was_cut)
+    sampler.specdec_step = verify.Step(offset, kind, metadata, drafts, was_cut)
     try:
-        return upstream(self, logits, metadata)
+        return upstream(self, logits, drafts.metadata)
     finally:
         sampler.specdec_step = None
+
+
+def draft_rows(upstream: Callable, self: Any, spec_decode_metadata: Any) -> torch.Tensor | None:
+    """``GPUModelRunner._get_spec_decode_draft_probs``: the drafter's rows [S, K, V] where it wrote them.
+
+    They are found by number; nothing is copied, and nothing is dropped for a request that was not drafted for.
+    """
+    step = getattr(self.rejection_sampler, "specdec_step", None)
+    return upstream(self, spec_decode_metadata) if step is None else self._draft_probs
 
 
 def no_drafts(query_start_loc: torch.Tensor, B: int) -> Any:

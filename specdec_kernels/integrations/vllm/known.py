@@ -15,6 +15,7 @@ PROCESSORS = "vllm.v1.sample.logits_processor"
 PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 SAMPLER_V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"  # of the V2 model runner
+RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
 OUTPUT_V2 = "vllm.v1.worker.gpu.sample.output"
 
 _REJECTION_SAMPLE = (
@@ -36,6 +37,10 @@ _REJECTION_SAMPLE_V2 = (
     "temperature seed num_speculative_steps synthetic_conditional_rates use_fp64 use_block_verification contexts "
     "watermarking watermarking_skip_mask watermark_key"
 )
+_VERIFY_V2 = (
+    "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np expanded_idx_mapping "
+    "expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled"
+)
 # (module, name in it): the names of its parameters, in each form that is known
 PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
@@ -49,7 +54,10 @@ PARAMETERS = {
     (PROPOSER, "SpecDecodeBaseProposer.set_inputs_first_pass"): (_FIRST_PASS,),
     (PROPOSER, "SpecDecodeBaseProposer._sample_from_logits"): ("self logits sampling_metadata",),
     (RUNNER, "GPUModelRunner._sample"): ("self logits spec_decode_metadata",),
+    (RUNNER, "GPUModelRunner._get_spec_decode_draft_probs"): ("self spec_decode_metadata",),
     (SAMPLER_V2, "RejectionSampler.__init__"): ("self sampler spec_config device watermark_key",),
+    (SAMPLER_V2, "RejectionSampler._verify"): (_VERIFY_V2,),
+    (RUNNER_V2, "GPUModelRunner.sample"): ("self hidden_states input_batch grammar_output",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
     (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (
         "logits cu_num_logits num_sampled_tokens max_num_kept rows_per_request",

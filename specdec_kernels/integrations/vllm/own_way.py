@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import Counter
 
@@ -17,3 +18,10 @@ def note(reason: str) -> None:
     steps[reason] += 1
     if steps[reason] == 1:
         log.info("specdec_kernels %s: steps with this go vLLM's own way: %s", specdec_kernels.__version__, reason)
+
+
+@functools.cache
+def no_speculation() -> None:
+    """This process serves an engine that does not speculate, which is logged once."""
+    text = "specdec_kernels %s is on, but this engine does not speculate (no speculative_config): nothing to verify"
+    log.info(text, specdec_kernels.__version__)

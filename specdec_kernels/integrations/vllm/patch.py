@@ -38,6 +38,7 @@ def samplers() -> None:
     v2 = triton and triton.HAS_TRITON and _imported(known.SAMPLER_V2)
     if v2 and _may_patch({known.SAMPLER_V2: v2}):
         wrap(v2, "RejectionSampler.__init__", _made_v2)
+        wrap(v2, "RejectionSampler._verify", verify_v2.verify)
         wrap(v2, "rejection_sample", verify_v2.rejection_sample)
     output = v2 and _imported(known.OUTPUT_V2)
     if output and _may_patch({known.OUTPUT_V2: output}):
@@ -59,6 +60,7 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
     modules = {name: sys.modules[name] for name in (known.RUNNER, known.PROPOSER) if name in sys.modules}
     if len(modules) == 2 and _may_patch(modules):
         wrap(modules[known.RUNNER], "GPUModelRunner._sample", draft.runner_sample)
+        wrap(modules[known.RUNNER], "GPUModelRunner._get_spec_decode_draft_probs", draft.draft_rows)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.propose", draft.propose)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.set_inputs_first_pass", draft.set_inputs_first_pass)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer._sample_from_logits", draft.sample_from_logits)
@@ -68,6 +70,9 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
 def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """V2's ``RejectionSampler.__init__``."""
     upstream(self, *args, **kwargs)
+    runner = sys.modules.get(known.RUNNER_V2)
+    if runner and _may_patch({known.RUNNER_V2: runner}):
+        wrap(runner, "GPUModelRunner.sample", verify_v2.runner_sample)
     _say_so()
 
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.integrations.vllm import own_way
+
 
 def validate_spec_decode(upstream: Callable, self: Any, speculative_config: Any) -> None:
-    """``SamplingParams._validate_spec_decode``: there is nothing left to refuse."""
+    """``SamplingParams._validate_spec_decode`` of each request: there is nothing left to refuse."""
+    if speculative_config is None:
+        own_way.no_speculation()
 
 
 def build_logitsprocs(
@@ -23,6 +27,8 @@ def build_logitsprocs(
     custom_logitsprocs: Sequence = (),
 ) -> Any:
     """``build_logitsprocs``: vLLM's own processors, all of them, where it speculates; a caller's it still refuses."""
+    if not vllm_config.speculative_config and not is_pooling_model:
+        own_way.no_speculation()
     if is_pooling_model or not vllm_config.speculative_config or custom_logitsprocs:
         return upstream(vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs)
     from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors

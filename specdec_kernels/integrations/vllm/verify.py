@@ -12,10 +12,11 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import own_way, processors
+from specdec_kernels.integrations.vllm import cut, own_way, processors
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
 from specdec_kernels.ops.row_stats import row_stats
@@ -35,12 +36,20 @@ class Step:
 
     offset: torch.Tensor  # [B] int64, the position of each request's first row
     draft_kind: str  # what the draft's rows are: "logits" where our drafter drew from them, else "probs"
+    scheduled: Any  # SpecDecodeMetadata of the drafts that vLLM scheduled
+    drafts: cut.Drafts  # those that are verified
+    was_cut: np.ndarray  # [B] bool, whether a request's draft is one longer than scheduled
 
 
 def made(self: Any, spec_config: Any) -> None:
     """What a rejection sampler remembers of its configuration."""
     self.specdec_method = getattr(spec_config, "rejection_sample_method", "standard")
     self.specdec_step = None
+
+
+def is_exact(self: Any, sampling_metadata: Any) -> bool:
+    """Whether drafts are verified by the laws they were drawn from: not by rates, nor by the argmax alone."""
+    return self.specdec_method in EXACT and not sampling_metadata.all_greedy
 
 
 def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> str | None:
@@ -53,7 +62,7 @@ def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: A
     for processor in sampling_metadata.logitsprocs.argmax_invariant:
         if not hasattr(processor, "min_p_count"):
             return f"a logits processor that is not known, {type(processor).__name__}"
-    rows = metadata.draft_token_ids.size(0) + len(metadata.num_draft_tokens)
+    rows = sum(metadata.num_draft_tokens) + len(metadata.num_draft_tokens)
     return None if logits.size(0) == rows else f"{logits.size(0)} rows of logits where {rows} are wanted"
 
 
@@ -65,33 +74,53 @@ def forward(
     logits: torch.Tensor,
     sampling_metadata: Any,
 ) -> Any:
-    """``RejectionSampler.forward``: vLLM's SamplerOutput from its raw logits [D+B, V]."""
-    step, greedy = self.specdec_step, sampling_metadata.all_greedy
-    drawn_here = step is not None and step.draft_kind == "logits" and not greedy
-    if drawn_here and draft_probs is None and self.specdec_method in EXACT:
+    """``RejectionSampler.forward``: vLLM's SamplerOutput from its raw logits [D+B, V].
+
+    In a step of the runner's, metadata has the drafts that vLLM cut too, and draft_probs are the drafter's rows
+    [S, K, V], found by number.
+    """
+    step, exact = self.specdec_step, is_exact(self, sampling_metadata)
+    scheduled = metadata if step is None else step.scheduled
+    drawn_here = step is not None and step.draft_kind == "logits" and not sampling_metadata.all_greedy
+    if drawn_here and draft_probs is None and exact:
         metadata = copy(metadata)  # the runner no longer has the rows they were drawn from: no test of them is exact
         metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
-    reason = why_not(self, metadata, logits, sampling_metadata)
+    reason = why_not(self, scheduled, logits, sampling_metadata)
     if reason is not None:
         own_way.note(reason)
-        if drawn_here and draft_probs is not None:
-            draft_probs = probabilities(draft_probs, metadata, sampling_metadata)
-        return upstream(self, metadata, draft_probs, logits, sampling_metadata)
+        return own_forward(upstream, self, metadata, draft_probs, logits, sampling_metadata)
     from vllm.v1.outputs import SamplerOutput
 
-    B = len(metadata.num_draft_tokens)
-    seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
-    parameters = sampling(sampling_metadata)
-    method = METHODS[self.specdec_method]
-    if greedy or "rule" in method:
+    if not exact:
         draft_probs = None  # it accepts its argmax, or by a rate, whatever law the draft had
-    kind = "probs" if draft_probs is not None and not drawn_here else "logits"
-    if draft_probs is not None and drawn_here:
+    rows = processed(self, scheduled, logits, sampling_metadata)
+    tokens = verified(self, metadata, draft_probs, rows, sampling_metadata)
+    if scheduled is not metadata:
+        tokens = cut.kept(tokens, scheduled)
+    reported = None
+    if sampling_metadata.max_num_logprobs is not None:
+        reported = logprobs(self, sampling_metadata.max_num_logprobs, scheduled, logits, tokens)
+    return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=reported)
+
+
+def verified(
+    self: Any, metadata: Any, draft_probs: torch.Tensor | None, rows: torch.Tensor, sampling_metadata: Any
+) -> torch.Tensor:
+    """tokens [B, K+1] int32 by one verify_chain."""
+    step, method, parameters = self.specdec_step, METHODS[self.specdec_method], sampling(sampling_metadata)
+    B = len(metadata.num_draft_tokens)
+    seed, offset = keys(sampling_metadata.generators, step and step.offset, B, rows.device)
+    numbers = {"target_row": step and step.drafts.target_row}
+    kind = "logits"
+    if draft_probs is not None:
+        kind = "probs" if step is None else step.draft_kind
+        numbers["draft_row"] = step and step.drafts.draft_row
+    if draft_probs is not None and kind == "logits":
         parameters |= {f"draft_{name}": x for name, x in parameters.items()}
     if "rule" in method:
         parameters["alpha"] = self.synthetic_conditional_rates[None, : metadata.max_spec_len]
-    tokens = verify_chain(
-        processed(self, metadata, logits, sampling_metadata),
+    return verify_chain(
+        rows,
         metadata.draft_token_ids,
         draft_probs,
         cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
@@ -99,13 +128,31 @@ def forward(
         draft_kind=kind,
         seed=seed,
         offset=offset,
+        **numbers,
         **method,
         **parameters,
     ).tokens.to(torch.int32)
-    reported = None
-    if sampling_metadata.max_num_logprobs is not None:
-        reported = logprobs(self, sampling_metadata.max_num_logprobs, metadata, logits, tokens)
-    return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=reported)
+
+
+def own_forward(
+    upstream: Callable,
+    self: Any,
+    metadata: Any,
+    draft_probs: torch.Tensor | None,
+    logits: torch.Tensor,
+    sampling_metadata: Any,
+) -> Any:
+    """vLLM's own forward, told the draft's probabilities and the drafts that it cut."""
+    step = self.specdec_step
+    if step is not None and draft_probs is not None:
+        draft_probs = draft_probs.flatten(0, 1)[step.drafts.draft_row]
+        if step.draft_kind == "logits" and not sampling_metadata.all_greedy:
+            draft_probs = probabilities(draft_probs, metadata, sampling_metadata)
+    if step is None or step.drafts.target_row is None:
+        return upstream(self, metadata, draft_probs, logits, sampling_metadata)
+    longer = cut.with_cut_ids(sampling_metadata, step.was_cut)
+    out = upstream(self, metadata, draft_probs, logits[step.drafts.target_row], longer)
+    return cut.kept_output(out, step.scheduled)
 
 
 def sampling(sampling_metadata: Any) -> dict[str, Any]:
