@@ -3,7 +3,15 @@
 
 from .detokenizer import Detokenizer
 
-__all__ = ["TextStream"]
+__all__ = ["TextStream", "check_stop"]
+
+
+def check_stop(op: str, stop) -> None:
+    """Raise TypeError or ValueError for what cannot be searched for."""
+    if not isinstance(stop, (tuple, list)) or not all(isinstance(s, str) for s in stop):
+        raise TypeError(f"{op}: stop must be a tuple of strings, got {stop!r:.80}")
+    if "" in stop:
+        raise ValueError(f"{op}: stop must hold strings of at least one character, got {tuple(stop)!r:.80}")
 
 
 class TextStream:
@@ -23,10 +31,7 @@ class TextStream:
     """
 
     def __init__(self, tokenizer, stop: tuple[str, ...] = ()):
-        if not isinstance(stop, (tuple, list)) or not all(isinstance(s, str) for s in stop):
-            raise TypeError(f"generate: stop must be a tuple of strings, got {stop!r:.80}")
-        if "" in stop:
-            raise ValueError(f"generate: stop must hold strings of at least one character, got {tuple(stop)!r:.80}")
+        check_stop("generate", stop)
         self.ids, self.stop = Detokenizer(tokenizer), tuple(stop)
         self.held = ""  # the start of a stop string, perhaps
         self.shown: list[bool] = []  # for each of its characters: whether it is part of the text
