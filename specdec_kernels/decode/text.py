@@ -1,46 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token ids to text as they arrive: whole characters only, and nothing of a stop string."""
+"""The text of a request as it arrives: whole characters only, and nothing of a stop string."""
 
-__all__ = ["TextStream"]
+from .detokenizer import Detokenizer
 
-_BROKEN = "\ufffd"  # what a tokenizer writes for the first bytes of a character
+__all__ = ["TextStream", "check_stop"]
+
+
+def check_stop(op: str, stop) -> None:
+    """Raise TypeError or ValueError for what cannot be searched for."""
+    if not isinstance(stop, (tuple, list)) or not all(isinstance(s, str) for s in stop):
+        raise TypeError(f"{op}: stop must be a tuple of strings, got {stop!r:.80}")
+    if "" in stop:
+        raise ValueError(f"{op}: stop must hold strings of at least one character, got {tuple(stop)!r:.80}")
 
 
 class TextStream:
-    """Decodes a growing list of ids. A token's text may depend on the tokens before it, so each piece is the difference
-    between two decodings that start at the same earlier token."""
+    """Decodes a growing list of ids and ends at the first stop string.
+
+    Special tokens are no part of the text, but stop strings see them, written as the tokenizer writes them when it
+    does not skip them: "<|im_end|>" and "yes<|im_end|>" are met where the model ends a turn. Where the text ends does
+    not depend on how tokens cut it.
+
+    Args:
+        tokenizer: with `decode`, as transformers' tokenizers have it.
+        stop: the text ends before the first of them that is complete.
+
+    Raises:
+        TypeError: stop is no tuple or list of strings.
+        ValueError: one of them is empty.
+    """
 
     def __init__(self, tokenizer, stop: tuple[str, ...] = ()):
-        self.tokenizer, self.stop = tokenizer, stop
-        self.ids: list[int] = []
-        self.first = self.read = 0  # ids[first:read] has been written out already
+        check_stop("generate", stop)
+        self.ids, self.stop = Detokenizer(tokenizer), tuple(stop)
         self.held = ""  # the start of a stop string, perhaps
+        self.shown: list[bool] = []  # for each of its characters: whether it is part of the text
 
     def push(self, token: int) -> tuple[str, bool]:
-        """-> (text that is sure by now, whether a stop string was met: then the text ends before it)."""
-        self.ids.append(token)
-        text = self.held + self._new_text()
-        for stop in self.stop:
-            if stop in text:
-                self.held = ""
-                return text[: min(text.find(s) for s in self.stop if s in text)], True
-        hold = max((n for s in self.stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
-        cut = len(text) - hold
-        self.held = text[cut:]
-        return text[:cut], False
+        """Return the text that is certain by now, and whether a stop string was met; the text then ends before it."""
+        text, special = self.ids.push(token)
+        if not self.stop:
+            return text, False
+        self.held += text + special
+        self.shown += [True] * len(text) + [False] * len(special)
+        found = [(at + len(s), at) for s in self.stop if (at := self.held.find(s)) >= 0]
+        if found:
+            text = self._take(min(found)[1])
+            self.held, self.shown = "", []
+            return text, True
+        hold = max(n for s in self.stop for n in range(len(s)) if self.held.endswith(s[:n]))
+        return self._take(len(self.held) - hold), False
 
     def flush(self) -> str:
-        """What was held back, once the request has ended."""
-        rest, self.held = self.held + self._new_text(final=True), ""
-        return rest
+        """Return what was held back, once the request has ended."""
+        return self._take(len(self.held)) + self.ids.flush()
 
-    def _new_text(self, final=False) -> str:
-        before = self._decode(self.ids[self.first : self.read])
-        now = self._decode(self.ids[self.first :])
-        if len(now) <= len(before) or (now.endswith(_BROKEN) and not final):
-            return ""
-        self.first, self.read = self.read, len(self.ids)
-        return now[len(before) :]
-
-    def _decode(self, ids):
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def _take(self, n: int) -> str:
+        """The next n characters, without special tokens."""
+        text = "".join(c for c, shown in zip(self.held[:n], self.shown) if shown)
+        self.held, self.shown = self.held[n:], self.shown[n:]
+        return text

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
+
+from specdec_kernels.integrations import _keys
+from specdec_kernels.integrations.transformers import arguments
 
 _OP = "speculative"
 _NO_CHANGE = ("LogitNormalization",)  # of the law that is drawn from
 _CACHES = ("cache", "past_key_values")  # what transformers calls it from 5.24 on, and before
 _PREPARED = {"attention_mask", "position_ids", *_CACHES, "use_cache", "logits_to_keep", "cache_position"}
+_TEXT_AT_0 = ("mm_token_type_ids",)  # which modality each token is of; 0 is text
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 _DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # here a drafter says it
 
@@ -30,9 +35,12 @@ def speculative(
     seed: int | None = None,
     max_batch: int | None = None,
     output: Any = None,
+    stream_to: Any = None,
+    stop: tuple[str, ...] = (),
+    stop_tokenizer: Any = None,
     **model_kwargs: Any,
 ) -> Any:
-    """``model.generate(..., custom_generate=speculative, drafter=...)`` decodes by ``specdec_kernels.decode``.
+    """Decode by ``specdec_kernels.decode`` within ``model.generate(..., custom_generate=speculative, drafter=...)``.
 
     Any batch, padded on the left or by an attention mask; greedy or, with do_sample, by the configuration's
     temperature, top_k, top_p and min_p, the last of which comes first here (the law differs from transformers' own
@@ -40,10 +48,8 @@ def speculative(
     the model, which may be on a GPU, its drafter beside it. Row b of a batch draws by ``seed + b``, so its tokens do
     not depend on the others.
 
-    What this loop cannot do raises, before anything is decoded: beams, other processors and criteria than max_length
-    and eos, scores and hidden states, a cache that holds something already, models with a sliding window. ``generate``
-    hands neither a streamer nor an assistant_model on: the loop's own ``stream`` yields tokens as they arrive, and a
-    model that drafts is ``drafter``.
+    ``generate`` keeps some of its arguments from every custom_generate: a streamer, an assistant_model, a tokenizer
+    and with it stop_strings. They cannot be seen here. Use stream_to, drafter, stop and stop_tokenizer instead.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: from ``generate``.
@@ -54,35 +60,39 @@ def speculative(
             forward pass, which is left as it is.
         verify: "token" or "block", of chains.
         rule, alpha: how drafts are accepted, as in ``verify_chain``.
-        seed: of sampled rows; None draws one from torch's generator.
+        seed: of sampled rows, any int, of which the low 64 bits count; None draws one from torch's generator.
         max_batch: rows decoded at once.
         output: an Output of specdec_kernels.decode, filled with statistics.
+        stream_to: a transformers streamer, for one prompt. It gets the prompt, then the tokens of each step; its end()
+            is called in any case, also where an error is raised here.
+        stop: strings that end a row, after the token that completes one. Special tokens count as they are written.
+        stop_tokenizer: the tokenizer that reads them.
 
     Returns:
         Ids [B, prompt + longest continuation], padded as ``generate`` does; within a GenerateDecoderOnlyOutput where
         return_dict_in_generate asks for it.
 
     Raises:
-        ValueError: naming what cannot be served.
+        TypeError, ValueError: naming what cannot be served, before anything is decoded: beams and other modes, other
+            processors and criteria than max_length and eos, scores and hidden states, images, a cache that holds
+            something already, models that the loop cannot serve.
+        RuntimeError: a row ended in an error.
     """
-    from specdec_kernels import decode
-
-    _refuse(model, generation_config, model_kwargs)
-    sampling = _sampling(logits_processor, generation_config.do_sample)
-    longest, eos = _ends(stopping_criteria)
-    first = int(torch.randint(1 << 62, ())) if seed is None else seed
-    options: dict[str, Any] = {"max_new_tokens": longest - input_ids.size(1), "eos": eos, "rule": rule, "alpha": alpha}
-    mask, positions = (_host(model_kwargs.get(name)) for name in ("attention_mask", "position_ids"))
-    prompts = _prompts(input_ids.cpu(), mask)
-    _check_positions(positions, mask)
-    requests = [decode.Request(ids, seed=first + b, **options, **sampling) for b, ids in enumerate(prompts)]
-    if isinstance(drafter, torch.nn.Module):
-        drafter = decode.ModelDrafter(decode.HFModel(drafter, pack=False))
-    target = decode.HFModel(model, pack=False) if target is None else target
-    output = decode.Output() if output is None else output
-    for _ in decode.stream(target, requests, drafter, verify=verify, max_batch=max_batch, output=output):
-        pass
-    ids = _padded(input_ids, [result.tokens for result in output.results], generation_config)
+    with _ending(stream_to):
+        arguments.check(_OP, drafter, target, verify, rule, alpha, output, stop, stop_tokenizer)
+        seed, max_batch = arguments.seed(_OP, seed), arguments.max_batch(_OP, max_batch)
+        _refuse(model, generation_config, model_kwargs)
+        options: dict[str, Any] = {"rule": rule, "alpha": alpha, "stop": tuple(stop)}
+        options |= _sampling(logits_processor, generation_config.do_sample)
+        longest, eos = _ends(stopping_criteria)
+        options |= {"max_new_tokens": longest - input_ids.size(1), "eos": eos}
+        requests = _requests(input_ids, model_kwargs, seed, options)
+        if stream_to is not None:
+            arguments.one_prompt(_OP, input_ids)
+            stream_to.put(input_ids.cpu())
+        loop = {"verify": verify, "max_batch": max_batch, "tokenizer": stop_tokenizer if stop else None}
+        tokens = _decode(model, target, drafter, requests, output, stream_to, loop)
+    ids = _padded(input_ids, tokens, generation_config)
     if not generation_config.return_dict_in_generate:
         return ids
     from transformers.generation import GenerateDecoderOnlyOutput
@@ -90,17 +100,73 @@ def speculative(
     return GenerateDecoderOnlyOutput(sequences=ids)
 
 
+@contextmanager
+def _ending(stream_to):
+    """Whatever happens, a streamer's reader is not left waiting."""
+    arguments.check_streamer(_OP, stream_to)
+    try:
+        yield
+    finally:
+        if stream_to is not None:
+            stream_to.end()
+
+
+def _requests(input_ids, model_kwargs, seed, options):
+    from specdec_kernels import decode
+
+    mask, positions = (_host(model_kwargs.get(name)) for name in ("attention_mask", "position_ids"))
+    prompts = _prompts(input_ids.cpu(), mask)
+    _check_positions(positions, mask)
+    return [decode.Request(ids, seed=_keys.signed(seed + b), **options) for b, ids in enumerate(prompts)]
+
+
+def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[list[int]]:
+    """The new tokens of each row; those of each step to the streamer."""
+    from specdec_kernels import decode
+
+    if isinstance(drafter, torch.nn.Module):
+        drafter = decode.ModelDrafter(decode.HFModel(drafter, pack=False))
+    target = decode.HFModel(model, pack=False) if target is None else target
+    output = decode.Output() if output is None else output
+    with closing(decode.stream(target, requests, drafter, output=output, **loop)) as events:  # type: ignore[type-var]
+        for event in events:
+            if event.finished == "error":
+                raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {event.error}")
+            if stream_to is not None and event.tokens:
+                stream_to.put(torch.tensor(event.tokens))
+    return [result.tokens for result in output.results]
+
+
+def _is_asked(x) -> bool:
+    """Whether an argument asks for anything: ``generate`` hands over empty ones too."""
+    if isinstance(x, dict):
+        return any(map(_is_asked, x.values()))
+    if isinstance(x, (list, tuple)):
+        return any(map(_is_asked, x))
+    return x is not None and x is not False
+
+
 def _refuse(model, config, model_kwargs):
     """What the loop does not do."""
     wrong = [f"{name}=True" for name in _OUTPUTS if getattr(config, name, None)]
     wrong += [f"{name}={x}, give a drafter" for name in _DRAFTS if (x := getattr(config, name, None))]
     wrong += [f"num_beams={config.num_beams}"] if (config.num_beams or 1) != 1 else []
-    wrong += [name for name, x in model_kwargs.items() if name not in _PREPARED and x is not None]
+    mode = str(getattr(config.get_generation_mode(), "value", None))
+    wrong += [] if wrong or mode in ("greedy_search", "sample") else [mode.replace("_", " ")]
+    given = {name for name, x in model_kwargs.items() if name not in _PREPARED and _is_asked(x)}
+    wrong += sorted(name for name in given if name not in _TEXT_AT_0 or model_kwargs[name].any())
     wrong += ["an encoder-decoder model"] if model.config.is_encoder_decoder else []
     caches = [x for name in _CACHES if (x := model_kwargs.get(name)) is not None]
-    wrong += ["a cache that holds tokens"] if any(cache.get_seq_length() for cache in caches) else []
+    wrong += ["a cache that holds tokens"] if any(map(_holds_tokens, caches)) else []
     if wrong:
         raise ValueError(f"{_OP}: cannot serve {', '.join(wrong)}")
+
+
+def _holds_tokens(cache) -> bool:
+    try:
+        return bool(cache.get_seq_length())
+    except ValueError:  # a layer of another kind comes first, and says so
+        return False
 
 
 def _sampling(processors, do_sample) -> dict[str, Any]:
