@@ -67,6 +67,14 @@ def test_what_is_emitted(op_backend, inputs, seed, offset, ids):
     same(got, want)
 
 
+def test_seeds_of_every_width(inputs):
+    """An int32 seed or offset is its value, in a tensor of one and of many."""
+    q, tokens, p = inputs
+    for given in (torch.tensor([7]), torch.arange(B) - 3):
+        widths = [given.to(dtype) for dtype in (torch.int32, torch.int64)]
+        same(*[chain_speculative_sampling(q, tokens, p, seed=x, offset=x) for x in widths])
+
+
 def test_unsigned_seeds(inputs):
     q, tokens, p = inputs
     seeds = torch.arange(B) - 3

@@ -209,6 +209,10 @@ def test_blockwise_rejection(drafted):
         accepted, bonus, cut = sglang.BlockwiseRejection.execute(**given, noise=again, cutoff_verify_lens=lens)
         assert torch.equal(accepted, whole.num_accepted.minimum(lens - 1)) and cut.any()
         assert torch.equal(accepted + cut, whole.num_accepted)
+        for no_limit in (torch.full((B,), 1 << 40), torch.full((B,), (1 << 31) - 1, dtype=torch.int32)):
+            once_more = sglang.RejectionNoise(noise.key, noise.counter - 1)
+            found = sglang.BlockwiseRejection.execute(**given, noise=once_more, cutoff_verify_lens=no_limit)
+            assert torch.equal(found[0], whole.num_accepted)
         assert torch.equal(bonus, whole.tokens[torch.arange(B), accepted.long()])
 
 

@@ -58,7 +58,7 @@ def _shares(op: str, arguments: Mapping[str, Any], n: int, ranks: int) -> list[S
 def _share_of(name: str, x: Any, n: int, begin: int, end: int) -> Any:
     """What is given of requests [begin, end) of n: whatever has n entries, but for a tree that all of them share."""
     if name in ("num_requests", "num_rows") and x is not None:
-        return (x - begin).clamp(0, end - begin)
+        return x.clamp(begin, end) - begin  # in this order: the difference of an int32 may not be one
 
     def share(x):
         shared = not isinstance(x, torch.Tensor) or x.dim() == 0 or (name == "tree" and x.dim() == 1)

@@ -20,8 +20,13 @@ def of_rows(seed: int | torch.Tensor, B: int, device: torch.device) -> torch.Ten
     """[B] int64: seed XOR (b << 40)."""
     rows = torch.arange(B, device=device) << _ROW
     if isinstance(seed, torch.Tensor):
-        return rows ^ seed.view(torch.int64)
+        return rows ^ as_int64(seed)
     return rows ^ signed(seed)
+
+
+def as_int64(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers as int64; of unsigned ones the same 64 bits."""
+    return x.view(torch.int64) if x.dtype == torch.uint64 else x.to(torch.int64)
 
 
 def drawn(generator: torch.Generator | None, B: int, device: torch.device) -> torch.Tensor:

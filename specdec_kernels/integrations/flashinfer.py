@@ -90,7 +90,7 @@ def _numbers(seed, offset, generator, B, device):
         if isinstance(x, torch.Tensor) and (x.dim() != 1 or x.size(0) not in (1, B)):
             raise ValueError(f"{_OP}: {name} must be a number or have shape [{B}] or [1], got {list(x.shape)}")
     if isinstance(offset, torch.Tensor):
-        offsets = offset.view(torch.int64).expand(B)
+        offsets = _keys.as_int64(offset).expand(B)
     else:
         offsets = torch.full((B,), _keys.signed(offset), dtype=torch.int64, device=device)
     return _keys.of_rows(seed, B, device), offsets

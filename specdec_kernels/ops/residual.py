@@ -36,11 +36,11 @@ def residual(
     op = "residual"
     _check.rows(op, "p", p, "N, V")
     n = p.size(0)
-    if isinstance(q, torch.Tensor) and q.dtype in _check.INTEGERS:
-        _check.tensor(op, "q", q, _check.INTEGERS, p.device)
+    _check.tensor(op, "q", q, _check.LOGITS + _check.INTEGERS, p.device)
+    if q.dtype in _check.INTEGERS:
         _check.shape(op, "q", q, N=n)
     else:
-        _check.rows(op, "q", q, "N, Vq", p.device)
+        _check.rows(op, "q", q, "N, Vq")
         _check.shape(op, "q", q, N=n, Vq=q.size(1))
     return torch.ops.specdec.residual.default(p, q, _check.present(op, "num_rows", num_rows, p.device))
 

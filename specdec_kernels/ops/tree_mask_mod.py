@@ -39,8 +39,8 @@ def tree_mask_mod(
     words = tree_mask(parents, prefix, "uint32", tree_start=start).mask.view(
         torch.int32
     )  # torch has few operations on unsigned words
-    prefix = prefix.where((prefix >= 0) & (prefix <= MAX_LENGTH), 0).expand(B)
-    start = prefix if start is None else start.where((start >= 0) & (start <= MAX_LENGTH), 0).expand(B)
+    prefix = _lengths(prefix).expand(B)
+    start = prefix if start is None else _lengths(start).expand(B)
 
     def mask_mod(b, h, q_idx, kv_idx):
         node = kv_idx - start[b]
@@ -51,3 +51,9 @@ def tree_mask_mod(
         return torch.where(inside, ancestor != 0, committed)
 
     return mask_mod
+
+
+def _lengths(x: torch.Tensor) -> torch.Tensor:
+    """int64, since torch compares an int32 tensor with 2^62 in int32; 0 for what is no length, as in ``tree_mask``."""
+    x = x.to(torch.int64)
+    return x.where((x >= 0) & (x <= MAX_LENGTH), 0)

@@ -125,6 +125,7 @@ class BlockwiseRejection:
         noise.counter.add_(1)
         accepted = out.num_accepted
         if cutoff_verify_lens is not None:
-            accepted = torch.minimum(accepted, cutoff_verify_lens.to(accepted) - 1).clamp(min=0)
+            most = cutoff_verify_lens.clamp(1, S) - 1  # clamped in its own dtype, which may be the wider one
+            accepted = torch.minimum(accepted, most.to(accepted.dtype))
         bonus = out.tokens.gather(1, accepted.to(torch.int64).unsqueeze(1)).squeeze(1)
         return accepted, bonus, out.num_accepted - accepted
