@@ -5,6 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from specdec_kernels.decode import adapt
+
 VOCABULARY = 64
 # What a config's attributes are set to, where it has them.
 SIZES = {
@@ -27,8 +29,13 @@ SIZES = {
     1: "n_group topk_group n_groups num_codebooks",
 }
 SMALL = {name: size for size, names in SIZES.items() for name in names.split()}
+MLA = "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu longcat_flash".split()
 # What a class needs beyond that.
 SPECIAL: dict[str, dict] = {
+    **{name: dict(num_key_value_heads=4) for name in MLA},
+    "ernie4_5_moe": dict(moe_k=2),
+    "gpt_neo": dict(window_size=8),
+    "xmod": dict(default_language="en_XX", languages=["en_XX"]),
     "bamba": dict(mamba_n_heads=8, mamba_d_head=8),
     "granitemoehybrid": dict(mamba_n_heads=8, mamba_d_head=8),
     "mamba2": dict(num_heads=8, head_dim=8),
@@ -68,25 +75,46 @@ def _shrunk(values, layers=None):
     return out
 
 
-def config(name, **more):
+def config(name, full_attention=False, **more):
+    """full_attention: in every layer, where the class leaves that to its config."""
     cls = type(AutoConfig.for_model(name))
     values = _shrunk(cls().to_dict())
     for key in ("architectures", "transformers_version", "dtype", "model_type"):
         values.pop(key, None)
-    values |= {"is_decoder": True} if "is_decoder" in values else {}
+    every = {"is_decoder": True}
+    if full_attention:
+        every |= dict(sliding_window=None, use_sliding_window=False, layer_types=["full_attention"] * 2)
+    values |= {key: value for key, value in every.items() if key in values}
     return cls(**{**values, **SPECIAL.get(name, {}), **more})
 
 
 def build(name, seed=0, **more):
     """A model with weights whose passes tell positions and keys apart."""
     torch.manual_seed(seed)
-    made = config(name, **more)
-    model = AutoModelForCausalLM.from_config(made).float().eval().requires_grad_(False)
+    model = AutoModelForCausalLM.from_config(config(name, **more)).float().eval().requires_grad_(False)
     for weight in model.parameters():
         if weight.dim() >= 2:
             weight.normal_(0, 1.2 / weight.shape[-1] ** 0.5)
     model.generation_config = GenerationConfig(pad_token_id=0)
     return model
+
+
+def outcome(name, **more):
+    """(kind, what was said, model, served, options): "unbuilt", "refused" or "served"; where a class is refused for its
+    layers' windows and its config can do without, it is asked again without."""
+    try:
+        model = build(name, **more)
+        plain(model, [1, 2, 3], 2)
+    except Exception as error:  # a class of transformers that this recipe does not fit
+        return "unbuilt", f"{type(error).__name__}: {str(error).strip()[:200]}", None, None, more
+    try:
+        return "served", "", model, adapt(model), more
+    except ValueError as error:
+        if "must have full attention in every layer" in str(error) and not more:
+            again = outcome(name, full_attention=True)
+            if again[0] == "served":
+                return again
+        return "refused", str(error), model, None, more
 
 
 def plain(model, prompt, tokens):

@@ -13,7 +13,7 @@ from .checks import check_model
 from .evaluating import evaluating
 from .lean_llama import LeanLlama, rounded
 from .packed_linear import pack_linears
-from .probe import is_one_model, probe
+from .probe import UNKNOWN, is_one_model, probe
 from .slot_cache import Branches, SlotCache, kept
 
 __all__ = ["HFModel", "Model", "adapt"]
@@ -134,7 +134,8 @@ class HFModel:
         self.layers, self.device, self.dtype = config.num_hidden_layers, model.device, model.dtype
         self.state_size, self.cache_name = getattr(config, "hidden_size", None), cache_name(model)
         self.takes = arguments(model)
-        self.max_positions = getattr(config, "max_position_embeddings", None) or 2**31
+        positions = getattr(config, "max_position_embeddings", None) or 0
+        self.max_positions = positions if positions > 0 else UNKNOWN
         found = probe(self)
         self.refuses, self.max_positions, self.position_note = found.refuses, found.positions, found.note
 

@@ -106,6 +106,7 @@ def _follows_config(model) -> bool:
         and body.embed_tokens.max_norm is None
         and all(norm.variance_epsilon == config.rms_norm_eps for norm in norms)
         and all(
-            (a.head_dim, a.num_key_value_groups, a.scaling) == (head_dim, groups, head_dim**-0.5) for a in attentions
+            (a.layer_idx, a.head_dim, a.num_key_value_groups, a.scaling) == (i, head_dim, groups, head_dim**-0.5)
+            for i, a in enumerate(attentions)
         )
     )

@@ -16,8 +16,9 @@ from .closeness import Closeness
 from .evaluating import evaluating
 from .slot_cache import Branches, SlotCache
 
-__all__ = ["Findings", "is_one_model", "probe"]
+__all__ = ["UNKNOWN", "Findings", "is_one_model", "probe"]
 
+UNKNOWN = 2**31  # positions of a model whose config names no limit
 _LENGTH = 12  # tokens of a row
 _FAR = 1200  # keys offered to a query that sees a few: more than windows that models keep to themselves
 _FOUND: WeakKeyDictionary = WeakKeyDictionary()  # model -> what its findings depend on, the findings
@@ -63,41 +64,38 @@ def is_one_model(model, served) -> bool:
     return close.agrees(got, plain[:1])
 
 
-class _Failed(Exception):
-    """What was found."""
-
-
 class _Probe:
     """Of one model: three rows of ids, their plain logits, and a cache in which the loop's passes leave their keys."""
 
     def __init__(self, served):
         self.served, self.name = served, type(served.model).__name__
+        self._refused = f"HFModel: {self.name} cannot be decoded by this loop:"
         if served.max_positions < _LENGTH:
             raise ValueError(f"HFModel: {self.name} must have {_LENGTH} positions, got {served.max_positions}")
         self.ids = _random_ids(served.model, served.vocab_size)
-        self.cache = SlotCache(len(self.ids), _LENGTH)
+        self.cache, self.note = SlotCache(len(self.ids), _LENGTH), ""
 
     def run(self) -> Findings:
         self._require("a plain pass", self._plain_passes)
+        if not self.close.rows_are_independent:
+            by = f"{self.close.noise:.1e} of their spread"
+            raise ValueError(f"{self._refused} a row's logits depend on what else is in a plain pass, by {by}")
         self._require("a pass under a mask, with a cache", self._first_pass)
         self._require("a pass of several tokens after cached ones", self._several)
         self._require("a pass over the keys of rejected tokens", self._rollback)
-        refuses = {}
-        far = self._find("keys that a mask hides change what a token sees", self._hidden_keys)
-        uneven = far or self._find("positions are ignored in rows that stand at different ones", self._uneven)
-        if uneven:
-            refuses["batches"] = uneven
-        tree = far or self._find("positions are ignored in trees", lambda: self._tree(1 if uneven else 3))
-        if tree:
-            refuses["trees"] = tree
-        positions, note = self._positions()
-        return Findings(positions, refuses, note)
+        refuses = {
+            "batches": self._find("positions are ignored in rows that stand at different ones", self._uneven),
+            "trees": self._find("positions are ignored in trees", self._tree),
+        }
+        hidden = self._find("a token sees by how many keys there are, not by the mask", self._hidden_keys)
+        refuses = {what: found or hidden for what, found in refuses.items() if found or hidden}
+        return Findings(self._positions(), refuses, self.note)
 
     def _require(self, what: str, check: Callable[[], bool]) -> None:
         """Without this nothing can be decoded."""
         found = self._find("its logits are not those of plain passes", check)
         if found:
-            raise ValueError(f"HFModel: {self.name} cannot be decoded by this loop: in {what}, {found}")
+            raise ValueError(f"{self._refused} in {what}, {found}")
 
     def _find(self, failure: str, check: Callable[[], bool]) -> str:
         """What is wrong, or nothing."""
@@ -119,8 +117,6 @@ class _Probe:
     def _plain_passes(self) -> bool:
         self.plain = _plain(self.served.model, self.ids)
         self.close = Closeness(_plain(self.served.model, self.ids[:1]), self.plain[:1], self.served.dtype)
-        if not self.close.rows_are_independent:
-            raise ValueError(f"a row's logits depend on the batch, by {self.close.noise:.1e} of their spread")
         return True
 
     def _first_pass(self) -> bool:
@@ -150,46 +146,41 @@ class _Probe:
         logits = self._pass(_spans(self.ids, start, 3), start)
         return all(self._agrees(logits[i], i, at) for i, at in enumerate(start))
 
-    def _tree(self, rows: int) -> bool:
+    def _tree(self) -> bool:
         """A wrong branch before the right one, level by level; the right one is then committed, and goes on."""
-        start = [5, 3, 1][:rows]
-        right = _spans(self.ids, start, 4)  # of nodes 0, 2, 4, 5; nodes 1, 3 are another row's tokens
-        wrong = self.ids.roll(1, 0)[:rows, :2]
+        right, wrong = self.ids[:1, 5:9], self.ids[1:2, 5:7]  # of nodes 0, 2, 4, 5, and of nodes 1, 3
         nodes = torch.stack((right[:, 0], wrong[:, 0], right[:, 1], wrong[:, 1], right[:, 2], right[:, 3]), 1)
-        parents = torch.tensor([[-1, 0, 0, 1, 2, 4]] * rows, dtype=torch.int32, device=nodes.device)
-        parts = [self._pass(nodes[:, a : a + 3], start, branches=Branches(parents, [a] * rows)) for a in (0, 3)]
-        branch = torch.cat(parts, 1)[:, [0, 2, 4, 5]]
-        self.cache.compact(start, torch.tensor([[0, 2, 4, 5]] * rows, device=nodes.device))
-        after = [at + 4 for at in start]
-        behind = self._pass(_spans(self.ids, after, 1), after)
-        together = torch.cat((branch, behind), 1)
-        return all(self._agrees(together[i], i, at) for i, at in enumerate(start))
+        parents = torch.tensor([[-1, 0, 0, 1, 2, 4]], dtype=torch.int32, device=nodes.device)
+        parts = [self._pass(nodes[:, a : a + 3], [5], branches=Branches(parents, [a])) for a in (0, 3)]
+        branch = torch.cat(parts, 1)[0, [0, 2, 4, 5]]
+        self.cache.compact([5], torch.tensor([[0, 2, 4, 5]], device=nodes.device))
+        behind = self._pass(self.ids[:1, 9:10], [9])[0]
+        return self._agrees(torch.cat((branch, behind)), 0, 5)
 
-    def _positions(self) -> tuple[int, str]:
-        """Up to which position a row's logits do not depend on how far other rows are."""
+    def _positions(self) -> int:
+        """Up to which position a token's logits do not depend on how far later ones are."""
         most = self.served.max_positions
-        if most == 2**31:
-            return most, ""
+        if most == UNKNOWN:
+            return most
         known = sorted({x for x in _trained_lengths(self.served.model.config) if _LENGTH <= x < most})
-        step = max(1, (known or [most])[0] // _LENGTH)
-        found = ""
+        step, found = max(1, (known or [most])[0] // _LENGTH), ""
         for limit in (most, *reversed(known)):
-            found = self._find("positions of one row change another's logits", lambda: self._far_rows(limit, step))
+            found = self._find("the position of one token changes another's", lambda: self._far_token(limit, step))
             if not found:
-                note = f" (of {most}: past them a pass decides by its longest row, for all rows)"
-                return limit, note if limit < most else ""
-        raise ValueError(f"HFModel: {self.name} cannot be decoded by this loop: {found}")
+                if limit < most:
+                    self.note = f" (of {most}: one token past them changes how a pass places all others)"
+                return limit
+        raise ValueError(f"{self._refused} {found}")
 
-    def _far_rows(self, limit: int, step: int) -> bool:
-        """A row whose tokens stand `step` apart, by itself and beside one that ends at the last position."""
-        device = self.served.device
-        near = step * torch.arange(_LENGTH, device=device)[None]
-        far = torch.cat((near, torch.arange(limit - _LENGTH, limit, device=device)[None]))
+    def _far_token(self, limit: int, step: int) -> bool:
+        """Tokens that stand `step` apart, before one that does too, and before one at the last position."""
+        near = step * torch.arange(_LENGTH, device=self.served.device)[None]
         rows = []
-        for positions in (near, far):
-            cache = SlotCache(len(positions), _LENGTH)
-            cache.begin([0] * len(positions), _LENGTH, 0, device)
-            rows.append(self.served.run(self.ids[: len(positions)], positions, cache)[:1])
+        for last in (near[0, -1], limit - 1):
+            positions, cache = near.clone(), SlotCache(1, _LENGTH)
+            positions[0, -1] = last
+            cache.begin([0], _LENGTH, 0, near.device)
+            rows.append(self.served.run(self.ids[:1], positions, cache)[:, :-1])
         return self.close.agrees(rows[1], rows[0])
 
 
