@@ -158,7 +158,7 @@ def test_shapes_depend_on_the_batch_and_the_width_alone(make, monkeypatch):
     with devices.watch() as seen:
         model = adapt(make(0).to("cuda"), lean=False)
         cache = model.new_cache(2, 24)
-        seen.synchronisations.clear()
+        seen.synchronisations.clear(), shapes.clear()
         for start in ([0, 0], [5, 2], [19, 20]):
             logits = model.forward(torch.zeros(2, 3, dtype=torch.int64, device="cuda"), start, cache)
         assert logits.device == model.device == torch.device("cuda:0") and not seen.synchronisations

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a target, a slot, a drafter and a method can serve; the errors say what a request asked for beyond it."""
 
+from collections.abc import Iterator
+
 from ..registry import CHAIN_METHODS
 from .proposal import Drafter
 from .sequence import Sequence
 
-__all__ = ["check_device", "check_method", "check_rule", "check_size"]
+__all__ = ["check_device", "check_method", "check_passes", "check_rule", "check_size"]
 
 
 def check_size(target, capacity: int, s: Sequence) -> None:
@@ -15,10 +17,11 @@ def check_size(target, capacity: int, s: Sequence) -> None:
         raise ValueError(
             f"generate: prompt ids must lie in [0, V={target.vocab_size}), request {s.index} has {largest}"
         )
-    for positions, whose in ((target.max_positions, "the model's"), (capacity, "a slot's")):
+    note = getattr(target, "position_note", "")
+    for positions, whose, why in ((target.max_positions, "the model's", note), (capacity, "a slot's", "")):
         if needs > positions:
             raise ValueError(
-                f"generate: prompt and max_new_tokens must fit {whose} {positions} positions, "
+                f"generate: prompt and max_new_tokens must fit {whose} {positions} positions{why}, "
                 f"request {s.index} needs {needs}"
             )
 
@@ -30,6 +33,31 @@ def check_device(target, part) -> None:
     device = getattr(getattr(part, "model", None), "device", target.device)
     if device != target.device:
         raise ValueError(f"generate: a draft model must be on the target's device, {target.device}, got {device}")
+
+
+def check_passes(target, drafter, slots: int) -> None:
+    """Of the target and of draft models, as far as they say what they cannot do (models/probe.py).
+
+    Raises:
+        ValueError: several rows of a model that decodes one at a time, or trees of one that takes chains alone.
+    """
+    for model in (target, *_models(drafter)):
+        refuses = getattr(model, "refuses", {})
+        name = type(getattr(model, "model", model)).__name__
+        if slots > 1 and "batches" in refuses:
+            raise ValueError(
+                f"generate: max_batch must be 1 with {name}, got {slots}: in a batch, {refuses['batches']}"
+            )
+        if not drafter.chains and "trees" in refuses:
+            raise ValueError(f"generate: {drafter.name} cannot be used with {name}: in a tree, {refuses['trees']}")
+
+
+def _models(part) -> Iterator:
+    """The models that a drafter drafts with."""
+    if hasattr(getattr(part, "model", None), "new_cache"):
+        yield part.model
+    for inner in getattr(part, "parts", ()):
+        yield from _models(inner)
 
 
 def check_method(drafter: Drafter, verify: str) -> None:

@@ -8,6 +8,7 @@ requests come and go between steps, is session.py; here is what decodes a list o
 
 from collections.abc import Callable, Iterator
 
+from .models.prompt import PREFILL_CHUNK
 from .request import Request
 from .result import Event, Output
 from .session import Session
@@ -45,6 +46,7 @@ def stream(
     *,
     verify: str = "token",
     max_batch: int | None = None,
+    prefill_chunk: int = PREFILL_CHUNK,
     tokenizer=None,
     output: Output | None = None,
 ) -> Iterator[Event]:
@@ -60,6 +62,7 @@ def stream(
         drafter: a Drafter (proposal.py), None for plain decoding.
         verify: "token" or "block", how chains are verified (sk.verify_chain).
         max_batch: requests decoded at once; the others wait for a slot. None: all.
+        prefill_chunk: tokens of a prompt that a pass reads.
         tokenizer: gives events their text.
         output: is filled with results and statistics.
 
@@ -77,6 +80,7 @@ def stream(
         verify=verify,
         max_batch=len(requests) if max_batch is None else min(max_batch, len(requests)),
         capacity=max(len(request.prompt) + request.max_new_tokens for request in requests),
+        prefill_chunk=prefill_chunk,
         tokenizer=tokenizer,
         output=output,
     )

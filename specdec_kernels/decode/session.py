@@ -7,7 +7,8 @@ from time import perf_counter
 
 import torch
 
-from .limits import check_device, check_method, check_rule, check_size
+from .limits import check_device, check_method, check_passes, check_rule, check_size
+from .models.prompt import PREFILL_CHUNK, read_tokens, set_prefill_chunk
 from .outcome import Outcome
 from .proposal import Draft, Drafter
 from .request import Request
@@ -44,10 +45,12 @@ class Session:
         target, drafter, verify, tokenizer, output: as `stream` takes them.
         max_batch: how many are decoded at once; the others wait, first come, first served.
         capacity: positions of a slot, those of a prompt and its new tokens.
+        prefill_chunk: tokens of a prompt that a pass reads, of draft models too: memory for the mask grows with it, and
+            a GPU is used better. The text does not depend on it, up to the rounding of the models.
 
     Raises:
-        ValueError: a limit below 1, a `verify` that the drafter cannot serve, or a draft model elsewhere than the
-            target.
+        ValueError: a limit below 1, a `verify` that the drafter cannot serve, a draft model elsewhere than the target,
+            or a batch or trees for a model that cannot decode them (`refuses`).
     """
 
     def __init__(
@@ -58,15 +61,19 @@ class Session:
         verify: str = "token",
         max_batch: int = 8,
         capacity: int = 2048,
+        prefill_chunk: int = PREFILL_CHUNK,
         tokenizer=None,
         output: Output | None = None,
     ):
-        for name, value in (("max_batch", max_batch), ("capacity", capacity)):
+        for name, value in (("max_batch", max_batch), ("capacity", capacity), ("prefill_chunk", prefill_chunk)):
             if value < 1:
                 raise ValueError(f"generate: {name} must be >= 1, got {value}")
         self.target, self.drafter, self.verify = target, NoDrafter() if drafter is None else drafter, verify
         check_method(self.drafter, verify)
         check_device(target, self.drafter)
+        check_passes(target, self.drafter, max_batch)
+        self.prefill_chunk = prefill_chunk
+        set_prefill_chunk(self.drafter, prefill_chunk)
         self.slots, self.capacity, self.tokenizer = max_batch, capacity, tokenizer
         # The sequences of `batch` lie in slots 0, 1, ... of the target's cache and of the drafter.
         self.waiting, self.batch = deque[Sequence](), Batch((), target.device)
@@ -142,8 +149,7 @@ class Session:
     def _read_prompt(self, sequence):
         """Into the next slot; its last token is left to the first step, which needs its logits."""
         began, slot, prefix = perf_counter(), len(self.batch), sequence.tokens[:-1]
-        if prefix:
-            self.target.forward(upload([prefix], self.target.device), [0], self.cache, slot, keep=None)
+        read_tokens(self.target, prefix, self.cache, slot, chunk=self.prefill_chunk)
         self.drafter.admit(slot, sequence)
         seconds = perf_counter() - began
         for stats in (sequence.result.stats, self.output.stats):

@@ -6,6 +6,7 @@ from itertools import repeat
 
 import torch
 
+from ..models.prompt import PREFILL_CHUNK, read_tokens
 from ..models.slot_cache import Branches, SlotCache
 from ..transfers import Readback, Reading, upload, upload_rows
 
@@ -24,6 +25,8 @@ class DraftRunner:
 
     reach: how many tokens a row may be behind in a joint pass; one that is further behind is fed by itself first.
     """
+
+    prefill_chunk = PREFILL_CHUNK  # tokens that a pass reads of a prompt; a session sets its own
 
     def __init__(self, model, reach: int):
         self.model, self.reach = model, reach
@@ -146,18 +149,19 @@ class DraftRunner:
         return path
 
     def _read(self, slot, tokens):
-        if tokens:
-            start = [len(self.cached[slot])]
-            states = self._states(start, len(tokens), slot)
-            self._forward(upload([tokens], self.model.device), start, slot=slot, keep=None, **states)
-            self.cached[slot] = self.cached[slot] + tokens
+        states = None
+        if self.target_cache is not None:
+            states = lambda start, width: self.target_cache.states_before([start], width, slot)  # noqa: E731
+        ids = [min(max(token, 0), self.model.vocab_size - 1) for token in tokens]
+        read_tokens(self.model, ids, self.cache, slot, len(self.cached[slot]), self.prefill_chunk, states)
+        self.cached[slot] = self.cached[slot] + tokens
 
-    def _states(self, start, width, slot=0) -> dict:
+    def _states(self, start, width) -> dict:
         """Those of the target that predicted `width` tokens from `start` on, as forward takes them; nothing for a model
         that reads none."""
         if self.target_cache is None:
             return {}
-        return dict(states=self.target_cache.states_before(start, width, slot))
+        return dict(states=self.target_cache.states_before(start, width))
 
     def _forward(self, ids, start, **options):
         return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, **options)

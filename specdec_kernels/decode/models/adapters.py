@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop asks of a model, and the adapter for any Hugging Face causal LM with ordinary attention."""
+"""What the loop asks of a model, and the adapter for any Hugging Face causal LM that does it."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..transfers import CPU
-from .cache_name import cache_name
-from .lean_llama import LeanLlama
+from .cache_name import arguments, cache_name
+from .checks import check_model
+from .evaluating import evaluating
+from .lean_llama import LeanLlama, rounded
 from .packed_linear import pack_linears
+from .probe import UNKNOWN, is_one_model, probe
 from .slot_cache import Branches, SlotCache, kept
 
 __all__ = ["HFModel", "Model", "adapt"]
@@ -24,6 +28,8 @@ class Model(Protocol):
     dtype: torch.dtype
     state_size: int | None = None  # of its last hidden states, where its passes leave them in a cache that keeps them
     reads_states: bool = False  # whether forward also takes states [n, T, d], those that predicted each token
+    refuses: Mapping[str, str] = {}  # "batches", "trees": what it cannot be asked for, and what was found
+    position_note: str = ""  # why max_positions is less than the model's config says
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
         """An empty cache, with move(source, target)."""
@@ -47,11 +53,31 @@ class Model(Protocol):
         """
 
 
-def adapt(model, lean: bool = True, pack: bool = True) -> Model:
-    """Serve a transformers model, on the device it is on: with the lean Llama pass where it fits, else with its own
-    forward. On the CPU its linears are packed once; elsewhere they stay as they are."""
-    if lean and pack and LeanLlama.supports(model):
-        return LeanLlama.from_hf(model)
+def adapt(model, lean: bool = True, pack: bool = False) -> Model:
+    """Serve a transformers model, on the device it is on.
+
+    A Llama whose every module is the one that transformers makes goes through a pass of our own (LeanLlama), which
+    keeps copies of its linear layers: as much memory again as they take. Everything else (other architectures,
+    adapters, hooks, parametrizations, quantized weights, patched modules) runs the model's own forward (HFModel), which
+    costs no memory. The model stays as it is: weights, training mode, hooks and config. Dropout is off during passes.
+
+    Args:
+        model: a transformers causal LM.
+        lean: False runs Llamas through their own forward too.
+        pack: gives the model away: on a CPU its own linear layers are replaced by packed ones (packed_linear.py), which
+            are faster there. What else uses the model then lacks their weights.
+
+    Returns:
+        A Model for `generate`, `Session` and the drafters that draft with one. LeanLlama copied the weights as they
+        are now: call `adapt` again where they, or the modules, change.
+
+    Raises:
+        ValueError: a probe of a few passes shows that the loop cannot serve the model (probe.py).
+    """
+    if lean and LeanLlama.supports(model):
+        served = LeanLlama.from_hf(model)
+        if is_one_model(model, served):
+            return served
     return HFModel(model, pack)
 
 
@@ -82,28 +108,36 @@ class _Layer(CacheLayerMixin):
 
 
 class HFModel:
-    """Any transformers causal LM whose layers all attend to the whole sequence, on the device it is on.
+    """Any transformers causal LM whose layers attend to what a mask says, on the device it is on, by its own forward.
 
-    On the CPU its linears are packed in place (packed_linear.py). Elsewhere its keys and values lie in a static cache:
-    every pass attends to whole slots under a mask, so its shapes depend on the batch and its width alone.
+    Whether it does what the loop relies on is found out by a few passes (probe.py): a model that fails is refused, one
+    that fails in trees or in batches alone is served without them (`refuses`).
+
+    On the CPU a pass sees as many keys as there are. Elsewhere keys and values lie in a static cache: every pass
+    attends to whole slots under a mask, so its shapes depend on the batch and its width alone.
+
+    Args:
+        model: stays as it is, and is put into evaluation mode during passes (evaluating.py).
+        pack: as in `adapt`.
+
+    Raises:
+        ValueError: a model that cannot be served; the text says why.
     """
 
-    def __init__(self, model, pack: bool = True):
-        config = model.config.get_text_config()
-        self._refuse_other_caches(config, type(model).__name__)
-        self.model: Any = pack_linears(model.eval()) if pack else model.eval()
-        self.vocab_size = model.get_input_embeddings().weight.shape[0]
-        self.max_positions = getattr(config, "max_position_embeddings", None) or 2**31
-        self.layers, self.device, self.cache_name = config.num_hidden_layers, model.device, cache_name(model)
-        self.dtype, self.state_size, self.reads_states = model.dtype, config.hidden_size, False
+    reads_states = False
 
-    @staticmethod
-    def _refuse_other_caches(config, name):
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-        if kinds != {"full_attention"} or window:
-            kept = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={window}"
-            raise ValueError(f"HFModel: {name} must have full attention in every layer, got {kept}")
+    def __init__(self, model, pack: bool = False):
+        check_model(model)
+        config = model.config.get_text_config()
+        self.model: Any = pack_linears(model) if pack else model
+        self.vocab_size = model.get_input_embeddings().weight.shape[0]
+        self.layers, self.device, self.dtype = config.num_hidden_layers, model.device, model.dtype
+        self.state_size, self.cache_name = getattr(config, "hidden_size", None), cache_name(model)
+        self.takes = arguments(model)
+        positions = getattr(config, "max_position_embeddings", None) or 0
+        self.max_positions = positions if positions > 0 else UNKNOWN
+        found = probe(self)
+        self.refuses, self.max_positions, self.position_note = found.refuses, found.positions, found.note
 
     def new_cache(self, slots, capacity):
         return SlotCache(slots, capacity)
@@ -111,20 +145,25 @@ class HFModel:
     @torch.inference_mode()
     def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
         positions = cache.begin(start, ids.shape[1], slot, self.device, branches)
-        dtype = self.model.dtype
-        mask = torch.zeros((), dtype=dtype, device=self.device).masked_fill(~cache.visible(), torch.finfo(dtype).min)
-        out = self.model(
-            input_ids=ids.clamp(min=0),
-            attention_mask=mask,
-            position_ids=positions.clamp(max=self.max_positions - 1),
-            use_cache=True,
-            logits_to_keep=1 if keep is None else 0,
-            output_hidden_states=cache.states is not None,
-            **{self.cache_name: Cache(layers=[_Layer(cache, i) for i in range(self.layers)])},
-        )
-        if cache.states is not None:
-            cache.put_states(out.hidden_states[-1].flatten(0, 1))
-        logits = out.logits
+        logits = self.run(ids, positions.clamp(max=self.max_positions - 1), cache, scores=keep is not None)
         if keep == "present":
             return logits[ids >= 0]
         return None if keep is None else kept(logits, keep)
+
+    @torch.inference_mode()
+    def run(self, ids, positions, cache, scores=True):
+        """The pass that `cache.begin` has opened -> logits [n, T, V]; without `scores` those of any tokens."""
+        mask = torch.zeros((), dtype=self.dtype, device=self.device)
+        asked = dict(
+            attention_mask=mask.masked_fill(~cache.visible(), torch.finfo(self.dtype).min),
+            position_ids=positions,
+            use_cache=True,
+            logits_to_keep=0 if scores else 1,
+            output_hidden_states=cache.states is not None,
+        )
+        asked[self.cache_name] = Cache(layers=[_Layer(cache, i) for i in range(self.layers)])
+        with evaluating(self.model):
+            out = self.model(input_ids=ids.clamp(min=0), **{k: v for k, v in asked.items() if self.takes(k)})
+        if cache.states is not None:
+            cache.put_states(out.hidden_states[-1].flatten(0, 1))
+        return rounded(out.logits)

@@ -1,9 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transformers model calls its cache: ``past_key_values``, or ``cache`` from 5.24 on."""
+"""What a transformers model calls its cache, and which arguments its forward takes."""
 
 import inspect
+from collections.abc import Callable
+
+__all__ = ["arguments", "cache_name"]
+
+_NAMES = ("cache", "past_key_values")  # from transformers 5.24 on, and before
 
 
 def cache_name(model) -> str:
     """The name of the argument of `model.forward`, and of the field of what it returns."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    found = next((name for name in _NAMES if name in _parameters(model)), None)
+    if found is None and hasattr(model, "get_base_model"):  # peft's models hand all arguments on
+        return cache_name(model.get_base_model())
+    return found or "past_key_values"
+
+
+def arguments(model) -> Callable[[str], bool]:
+    """Whether `model.forward` takes an argument of a name."""
+    known = _parameters(model)
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    return lambda name: takes_all or name in known
+
+
+def _parameters(model):
+    return inspect.signature(model.forward).parameters

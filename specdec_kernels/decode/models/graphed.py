@@ -45,6 +45,7 @@ class Graphed:
         self.model, self.device = model, model.device
         self.vocab_size, self.max_positions = model.vocab_size, model.max_positions
         self.dtype, self.state_size, self.reads_states = model.dtype, model.state_size, model.reads_states
+        self.refuses, self.position_note = getattr(model, "refuses", {}), getattr(model, "position_note", "")
         self.pool = torch.cuda.graph_pool_handle()
         self.passes: WeakKeyDictionary = WeakKeyDictionary()  # cache -> {shape: None once run, then its pass}
 

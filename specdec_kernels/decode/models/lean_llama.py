@@ -11,12 +11,10 @@ import torch.nn.functional as F
 
 from ..transfers import is_free
 from .packed_linear import PackedLinear
+from .plain_modules import is_plain_llama
 from .slot_cache import Branches, SlotCache, kept
 
-__all__ = ["LeanLlama"]
-
-_FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence length
-
+__all__ = ["LeanLlama", "rounded"]
 
 class LeanLlama:
     """Runs the weights of a transformers LlamaForCausalLM, or of a LayerDraft.
@@ -43,17 +41,21 @@ class LeanLlama:
 
     @staticmethod
     def supports(model) -> bool:
-        """Whether `model` is a Llama whose forward pass this class reproduces."""
-        config = model.config
-        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        plain = not (getattr(config, "attention_bias", True) or getattr(config, "mlp_bias", True))
-        return (
-            type(model).__name__ == "LlamaForCausalLM" and plain and config.hidden_act == "silu" and rope in _FIXED_ROPE
-        )
+        """Whether `model` is a Llama whose forward pass this class reproduces: exactly that, in every module."""
+        return is_plain_llama(model)
 
     @classmethod
     def from_hf(cls, model) -> "LeanLlama":
-        """From a transformers LlamaForCausalLM."""
+        """From a transformers LlamaForCausalLM, whose linear layers are copied.
+
+        Raises:
+            ValueError: its pass does not follow from its weights alone (plain_modules.py).
+        """
+        if not cls.supports(model):
+            raise ValueError(
+                "LeanLlama: model must be a LlamaForCausalLM without adapters, hooks, biases, quantization or a rope "
+                f"that depends on the length, got {type(model).__name__}"
+            )
         return cls._from_parts(model.config, model.model, model.model.embed_tokens.weight, model.lm_head.weight)
 
     @classmethod
@@ -140,11 +142,16 @@ class LeanLlama:
         return hidden.repeat(1, 1, self.heads // self.kv_heads, 1)
 
     def _logits(self, x):
-        logits = self.head(x)
+        logits = rounded(self.head(x))
         if self.head_ids is None:
             return logits
         full = logits.new_full((*logits.shape[:-1], self.vocab_size), float("-inf"))
         return full.index_copy_(-1, self.head_ids, logits)
+
+
+def rounded(logits: torch.Tensor) -> torch.Tensor:
+    """Logits as the ops take them: those of a float64 model in float32."""
+    return logits.float() if logits.dtype == torch.float64 else logits
 
 
 def _at(x, places):

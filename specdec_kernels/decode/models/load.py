@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import ADAPTER_CONFIG_NAME, is_peft_available
 
 from ..transfers import CPU
 from .adapters import Model, adapt
@@ -98,7 +99,7 @@ def load_pair(
         on_step(f"draft {draft}")
         drafting = _draft(draft, model, tokenizer, dtype, lean)
     on_step("packing")
-    return Pair(adapt(model, lean), tokenizer, _eos(model, tokenizer), drafting)
+    return Pair(adapt(model, lean, pack=True), tokenizer, _eos(model, tokenizer), drafting)
 
 
 def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
@@ -106,7 +107,7 @@ def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
         return LeanLlama.from_layer_draft(LayerDraft.load(draft, target_model, dtype))
     source = _source(draft, dtype)
     check_tokenizers(tokenizer, AutoTokenizer.from_pretrained(**source))
-    return adapt(_weights(source, dtype).to(target_model.device), lean)
+    return adapt(_weights(source, dtype).to(target_model.device), lean, pack=True)
 
 
 def _source(name: str, dtype) -> dict:
@@ -122,6 +123,8 @@ def _source(name: str, dtype) -> dict:
         if not path.is_file():
             raise ValueError(f"{name}: no such file")
         return unpacked(path, dtype)
+    if (path / ADAPTER_CONFIG_NAME).is_file() and not is_peft_available():
+        raise ValueError(f"load_pair: {name} holds an adapter ({ADAPTER_CONFIG_NAME}), which needs the package peft")
     return dict(pretrained_model_name_or_path=name)
 
 

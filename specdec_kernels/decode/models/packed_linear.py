@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .plain_modules import is_plain_linear
+
 __all__ = ["PackedLinear", "can_pack", "pack_linears"]
 
 # The row count the layout is chosen for: a few tokens, between plain decoding (1) and a drafted chain.
@@ -55,9 +57,9 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> nn.Module:
-    """Replace every nn.Linear of `model` that can be packed, in place."""
+    """Replace every plain nn.Linear of `model` that can be packed, in place: only for a model that nobody else uses."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and can_pack(child.weight):
+            if is_plain_linear(child) and can_pack(child.weight):
                 setattr(parent, name, PackedLinear(child.weight, child.bias))
     return model

@@ -7,6 +7,7 @@ from os.path import commonprefix
 import torch
 
 from ..transfers import upload
+from .prompt import read_tokens
 from .slot_cache import Branches
 
 __all__ = ["Path", "TokenTree"]
@@ -24,14 +25,18 @@ class TokenTree:
         model: a Model (models/adapters.py).
         prompt: at least one token; all but the last are read here.
         room: nodes that may be cached at once.
+
+    Raises:
+        ValueError: the model cannot decode trees (its `refuses`).
     """
 
     def __init__(self, model, prompt: list[int], room: int):
+        if "trees" in getattr(model, "refuses", {}):
+            raise ValueError(f"beam_search: the model cannot be used: in a tree, {model.refuses['trees']}")
         self.model, self.cache = model, model.new_cache(1, len(prompt) + room)
         self.start = len(prompt) - 1  # where the root stands
         self.nodes: dict[Path, int] = {}  # in the order of their numbers, so a parent comes before its children
-        if self.start:
-            model.forward(upload([prompt[:-1]], model.device), [0], self.cache, keep=None)
+        read_tokens(model, prompt[:-1], self.cache)
 
     def feed(self, paths: Iterable[Path]) -> dict[Path, torch.Tensor]:
         """Cache the last tokens of paths in one pass, a path before those that go on from it -> {path: the logits [V]

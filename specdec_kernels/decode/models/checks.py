@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transformers model must be for the loop, as far as it says so itself; the rest is found out (probe.py)."""
+
+from transformers import masking_utils
+
+__all__ = ["check_model"]
+
+
+def check_model(model) -> None:
+    """Refuse a model whose description already shows that the loop's cache and mask do not fit it.
+
+    Raises:
+        ValueError: naming what was wanted and what came.
+    """
+    name = type(model).__name__
+    for part in ("config", "get_input_embeddings", "forward"):
+        if not hasattr(model, part):
+            raise ValueError(f"HFModel: model must be a transformers causal LM, got {name} without {part}")
+    config = model.config.get_text_config()
+    if not getattr(config, "num_hidden_layers", None):
+        raise ValueError(f"HFModel: {name} must have a config with num_hidden_layers, got none")
+    devices = {str(weight.device) for weight in model.parameters()}
+    if len(devices) > 1 or "meta" in devices:
+        raise ValueError(f"HFModel: {name} must lie on one device, got {', '.join(sorted(devices))}")
+    if not model.dtype.is_floating_point:
+        raise ValueError(f"HFModel: {name} must have a floating-point dtype, got {model.dtype}")
+    _check_layers(config, name)
+    _check_attention(config, name)
+
+
+def _check_layers(config, name: str) -> None:
+    """Layers that keep less than the whole sequence would need another cache."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    if kinds != {"full_attention"} or window:
+        kept = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={window}"
+        raise ValueError(f"HFModel: {name} must have full attention in every layer, got {kept}")
+
+
+def _check_attention(config, name: str) -> None:
+    """The loop says by a mask [n, 1, T, S] of numbers what each token sees."""
+    implementation = getattr(config, "_attn_implementation", None)
+    if implementation is None:
+        return
+    dense = (masking_utils.sdpa_mask, masking_utils.eager_mask)
+    mask = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.get(implementation)
+    if "paged" in implementation or (mask is not None and mask not in dense):
+        raise ValueError(
+            f"HFModel: attn_implementation of {name} must take a mask [n, 1, T, S], as 'sdpa' and 'eager' do, got "
+            f"{implementation!r}: call model.set_attn_implementation('sdpa') first"
+        )

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model can be asked for: found out when it is taken over, by passes on a few random ids.
+
+Models that share a forward's arguments do not share what they do with them: some ignore positions, some take the last
+query for the last key, some decide by the longest row of a pass. So what the loop relies on is tried, and compared with
+plain passes of the model, which have neither a cache nor a mask.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import torch
+
+from .closeness import Closeness
+from .evaluating import evaluating
+from .slot_cache import Branches, SlotCache
+
+__all__ = ["UNKNOWN", "Findings", "is_one_model", "probe"]
+
+UNKNOWN = 2**31  # positions of a model whose config names no limit
+_LENGTH = 12  # tokens of a row
+_FAR = 1200  # keys offered to a query that sees a few: more than windows that models keep to themselves
+_FOUND: WeakKeyDictionary = WeakKeyDictionary()  # model -> what its findings depend on, the findings
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a model that can be served cannot be asked for, and up to which position it is sound."""
+
+    positions: int
+    refuses: Mapping[str, str] = field(default_factory=dict)  # "batches", "trees": what was found
+    note: str = ""  # where `positions` is less than the model's own
+
+
+def probe(served) -> Findings:
+    """Try a model (HFModel) -> what it can do. A second probe of an unchanged model costs nothing.
+
+    Raises:
+        ValueError: it cannot be served at all.
+    """
+    model = served.model
+    state = _state(model)
+    known, findings = _FOUND.get(model, (None, None))
+    if known != state or findings is None:
+        findings = _Probe(served).run()
+        _FOUND[model] = state, findings
+    return findings
+
+
+def _state(model):
+    """What findings depend on: weights may change."""
+    modules = tuple((name, type(m), len(m._forward_hooks), "forward" in vars(m)) for name, m in model.named_modules())
+    config = model.config.get_text_config()
+    return modules, model.dtype, model.device, getattr(config, "_attn_implementation", None), config.to_json_string()
+
+
+def is_one_model(model, served) -> bool:
+    """Whether `served` (LeanLlama) gives the logits of `model`, which may have been patched where nobody looked."""
+    rows = _random_ids(model, served.vocab_size)
+    plain = _plain(model, rows)
+    close = Closeness(_plain(model, rows[:1]), plain[:1], served.dtype)
+    got = served.forward(rows[:1], [0], served.new_cache(1, _LENGTH))
+    return close.agrees(got, plain[:1])
+
+
+class _Probe:
+    """Of one model: three rows of ids, their plain logits, and a cache in which the loop's passes leave their keys."""
+
+    def __init__(self, served):
+        self.served, self.name = served, type(served.model).__name__
+        self._refused = f"HFModel: {self.name} cannot be decoded by this loop:"
+        if served.max_positions < _LENGTH:
+            raise ValueError(f"HFModel: {self.name} must have {_LENGTH} positions, got {served.max_positions}")
+        self.ids = _random_ids(served.model, served.vocab_size)
+        self.cache, self.note = SlotCache(len(self.ids), _LENGTH), ""
+
+    def run(self) -> Findings:
+        self._require("a plain pass", self._plain_passes)
+        if not self.close.rows_are_independent:
+            by = f"{self.close.noise:.1e} of their spread"
+            raise ValueError(f"{self._refused} a row's logits depend on what else is in a plain pass, by {by}")
+        self._require("a pass under a mask, with a cache", self._first_pass)
+        self._require("a pass of several tokens after cached ones", self._several)
+        self._require("a pass over the keys of rejected tokens", self._rollback)
+        refuses = {
+            "batches": self._find("positions are ignored in rows that stand at different ones", self._uneven),
+            "trees": self._find("positions are ignored in trees", self._tree),
+        }
+        hidden = self._find("a token sees by how many keys there are, not by the mask", self._hidden_keys)
+        refuses = {what: found or hidden for what, found in refuses.items() if found or hidden}
+        return Findings(self._positions(), refuses, self.note)
+
+    def _require(self, what: str, check: Callable[[], bool]) -> None:
+        """Without this nothing can be decoded."""
+        found = self._find("its logits are not those of plain passes", check)
+        if found:
+            raise ValueError(f"{self._refused} in {what}, {found}")
+
+    def _find(self, failure: str, check: Callable[[], bool]) -> str:
+        """What is wrong, or nothing."""
+        try:
+            return "" if check() else failure
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a stranger's forward may raise is a finding
+            first = next(iter(str(error).strip().splitlines()), "")
+            return f"it raises {type(error).__name__}: {first}"
+
+    def _agrees(self, logits, row: int, start: int) -> bool:
+        """Whether logits [T, V] are those of ids[row, start], ..."""
+        return self.close.agrees(logits[None], self.plain[row : row + 1, start : start + len(logits)])
+
+    def _pass(self, ids, start, slot=0, branches=None):
+        return self.served.forward(ids, start, self.cache, slot, branches=branches)
+
+    def _plain_passes(self) -> bool:
+        self.plain = _plain(self.served.model, self.ids)
+        self.close = Closeness(_plain(self.served.model, self.ids[:1]), self.plain[:1], self.served.dtype)
+        return True
+
+    def _first_pass(self) -> bool:
+        return self._agrees(self._pass(self.ids[:1, :6], [0])[0], 0, 0)
+
+    def _several(self) -> bool:
+        return self._agrees(self._pass(self.ids[:1, 6:10], [6])[0], 0, 6)
+
+    def _rollback(self) -> bool:
+        self._pass(self.ids[1:2, :4], [6])  # another row's tokens, all of which are rejected
+        two = self._pass(self.ids[:1, 6:8], [6])[0]
+        one = self._pass(self.ids[:1, 8:9], [8])[0]
+        return self._agrees(two, 0, 6) and self._agrees(one, 0, 8)
+
+    def _hidden_keys(self) -> bool:
+        """Beside a long row a short one is offered keys far behind its own."""
+        cache = SlotCache(1, min(_FAR, self.served.max_positions))
+        self.served.forward(self.ids[:1, :5], [0], cache)
+        positions = cache.begin([5], 3, 0, self.served.device)
+        cache.length, cache.sees_all = cache.capacity, False
+        cache.seen = torch.arange(cache.length, device=positions.device) <= positions[..., None]
+        return self._agrees(self.served.run(self.ids[:1, 5:8], positions, cache)[0], 0, 5)
+
+    def _uneven(self) -> bool:
+        self._pass(self.ids[1:, :3], [0, 0], slot=1)
+        start = [9, 3, 2]
+        logits = self._pass(_spans(self.ids, start, 3), start)
+        return all(self._agrees(logits[i], i, at) for i, at in enumerate(start))
+
+    def _tree(self) -> bool:
+        """A wrong branch before the right one, level by level; the right one is then committed, and goes on."""
+        right, wrong = self.ids[:1, 5:9], self.ids[1:2, 5:7]  # of nodes 0, 2, 4, 5, and of nodes 1, 3
+        nodes = torch.stack((right[:, 0], wrong[:, 0], right[:, 1], wrong[:, 1], right[:, 2], right[:, 3]), 1)
+        parents = torch.tensor([[-1, 0, 0, 1, 2, 4]], dtype=torch.int32, device=nodes.device)
+        parts = [self._pass(nodes[:, a : a + 3], [5], branches=Branches(parents, [a])) for a in (0, 3)]
+        branch = torch.cat(parts, 1)[0, [0, 2, 4, 5]]
+        self.cache.compact([5], torch.tensor([[0, 2, 4, 5]], device=nodes.device))
+        behind = self._pass(self.ids[:1, 9:10], [9])[0]
+        return self._agrees(torch.cat((branch, behind)), 0, 5)
+
+    def _positions(self) -> int:
+        """Up to which position a token's logits do not depend on how far later ones are."""
+        most = self.served.max_positions
+        if most == UNKNOWN:
+            return most
+        known = sorted({x for x in _trained_lengths(self.served.model.config) if _LENGTH <= x < most})
+        step, found = max(1, (known or [most])[0] // _LENGTH), ""
+        for limit in (most, *reversed(known)):
+            found = self._find("the position of one token changes another's", lambda: self._far_token(limit, step))
+            if not found:
+                if limit < most:
+                    self.note = f" (of {most}: one token past them changes how a pass places all others)"
+                return limit
+        raise ValueError(f"{self._refused} {found}")
+
+    def _far_token(self, limit: int, step: int) -> bool:
+        """Tokens that stand `step` apart, before one that does too, and before one at the last position."""
+        near = step * torch.arange(_LENGTH, device=self.served.device)[None]
+        rows = []
+        for last in (near[0, -1], limit - 1):
+            positions, cache = near.clone(), SlotCache(1, _LENGTH)
+            positions[0, -1] = last
+            cache.begin([0], _LENGTH, 0, near.device)
+            rows.append(self.served.run(self.ids[:1], positions, cache)[:, :-1])
+        return self.close.agrees(rows[1], rows[0])
+
+
+def _trained_lengths(config) -> Iterator[int]:
+    """Every original_max_position_embeddings that a config or what is nested in it speaks of."""
+    name, todo = "original_max_position_embeddings", [config.to_dict()]
+    while todo:
+        values = todo.pop()
+        todo += [value for value in values.values() if isinstance(value, dict)]
+        if isinstance(values.get(name), int):
+            yield values[name]
+
+
+def _random_ids(model, vocab_size: int) -> torch.Tensor:
+    """[3, 12] ids that stand for text: none that the config gives a meaning of its own."""
+    config = {**model.config.to_dict(), **model.config.get_text_config().to_dict()}
+    special = {x for name, x in config.items() if name.endswith(("_token_id", "_token_index")) and isinstance(x, int)}
+    text = torch.tensor([i for i in range(min(vocab_size, 50_000)) if i not in special] or [0])
+    drawn = torch.randint(len(text), (3, _LENGTH), generator=torch.Generator().manual_seed(0))
+    return text[drawn].to(model.device)
+
+
+def _spans(ids, start: list[int], width: int) -> torch.Tensor:
+    return torch.stack([row[at : at + width] for row, at in zip(ids, start)])
+
+
+@torch.inference_mode()
+def _plain(model, ids) -> torch.Tensor:
+    with evaluating(model):
+        return model(input_ids=ids, use_cache=False).logits
