@@ -16,6 +16,7 @@ from specdec_kernels.decode import (
     HierarchicalDrafter,
     LookupThenModel,
     ModelDrafter,
+    Output,
     PromptLookupDrafter,
     Request,
     Session,
@@ -91,7 +92,7 @@ def decoded(kind, make, device, todo, seen=None, verify="token"):
             assert len(seen.synchronisations) == expected, (kind, seen.synchronisations)
             assert {place.partition(":")[0] for place in seen.synchronisations} == {"decode/transfers.py"}
         list(session.events())
-    return session.output
+    return Output([*session.results.values()], session.stats)
 
 
 @pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "cascade"])

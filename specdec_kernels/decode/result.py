@@ -9,13 +9,14 @@ __all__ = ["Event", "Output", "Result", "Stats"]
 
 @dataclass(frozen=True)
 class Event:
-    """New tokens of one request. `text` is "" without a tokenizer; `finished` is None, "eos", "length", "stop" or
-    "cancelled"."""
+    """New tokens of one request. `text` is "" without a tokenizer; `finished` is None, "eos", "length", "stop",
+    "cancelled" or "error", whose reason is `error`."""
 
     index: int  # of the request in the list given to the loop, or as Session.submit said
     tokens: list[int]
     text: str = ""
     finished: str | None = None
+    error: str | None = None
 
 
 @dataclass
@@ -27,8 +28,9 @@ class Stats:
     target_calls: float = 0
     rows: int = 0  # the target calls of the requests, summed
     drafted: int = 0  # draft tokens offered
-    tested: int = 0  # levels of the drafts that verification looked at: the accepted ones and the first rejected one
-    accepted: int = 0
+    tested: int = 0  # levels of the drafts that verification looked at, up to the end of the text: the accepted ones
+    # and the first rejected one
+    accepted: int = 0  # of those that were emitted: a text may end inside a draft
     widths: Counter = field(default_factory=Counter)  # drafts by their number of tokens, 0: a step without one
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
@@ -94,11 +96,12 @@ class Stats:
 
 @dataclass
 class Result:
-    """The continuation of one request."""
+    """The continuation of one request. One that ended by an error has the tokens that came before it."""
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
-    finished: str | None = None
+    finished: str | None = None  # as in Event
+    error: str | None = None
     stats: Stats = field(default_factory=Stats)
 
 

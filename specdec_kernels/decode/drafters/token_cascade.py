@@ -38,7 +38,7 @@ class KeptDraft(Proposal):
             return sk.VerifyChainOutput(
                 torch.cat((self.tokens, end), 1),
                 kept,
-                torch.zeros(n, G + 1, device=kept.device),
+                torch.zeros(n, G + 1, dtype=torch.float32, device=kept.device),
                 torch.zeros_like(kept),
             )
         ahead = upload(_ahead(batch), batch.device, torch.bool)

@@ -26,7 +26,7 @@ class Model(Protocol):
     reads_states: bool = False  # whether forward also takes states [n, T, d], those that predicted each token
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
-        """An empty cache, with move(source, target)."""
+        """An empty cache, with move(source, target) and clear(slot)."""
 
     def forward(
         self,
