@@ -87,7 +87,9 @@ def decoded(kind, make, device, todo, seen=None, verify="token"):
         while session.busy and seen is not None:
             below = waits_below(drafter, draws, trees)
             seen.synchronisations.clear()
-            session.step()
+            for event in session.step():
+                if event.error is not None:
+                    raise ValueError(event.error)
             expected = 1 + waits_below(drafter, draws, trees) - below
             assert len(seen.synchronisations) == expected, (kind, seen.synchronisations)
             assert {place.partition(":")[0] for place in seen.synchronisations} == {"decode/transfers.py"}

@@ -19,11 +19,15 @@ def _has(x: object, names: Iterable[str]) -> bool:
     return not isinstance(x, type) and all(hasattr(x, name) for name in names)
 
 
+def _shown(x: Any) -> str:
+    return f"the class {x.__name__}" if isinstance(x, type) else _check.shown(x)
+
+
 def check_model(op: str, name: str, x: Any) -> Any:
     """x, which has all that a Model has."""
     if not _has(x, _MODEL):
         hint = ": wrap it, decode.adapt(model)" if isinstance(x, torch.nn.Module) else ""
-        raise TypeError(f"{op}: {name} must be a decode.Model, got {_check.shown(x)}{hint}")
+        raise TypeError(f"{op}: {name} must be a decode.Model, got {_shown(x)}{hint}")
     return x
 
 
@@ -32,7 +36,7 @@ def check_drafter(op: str, name: str, x: Any) -> Any:
     if not _has(x, _DRAFTER):
         model = "model" if _has(x, _MODEL) else "decode.adapt(model)" if isinstance(x, torch.nn.Module) else None
         hint = "" if model is None else f": wrap it, decode.ModelDrafter({model})"
-        raise TypeError(f"{op}: {name} must be a decode.Drafter, got {_check.shown(x)}{hint}")
+        raise TypeError(f"{op}: {name} must be a decode.Drafter, got {_shown(x)}{hint}")
     return x
 
 
@@ -46,7 +50,7 @@ def check_requests(op: str, x: Any) -> list[Request]:
     """x, as a list of at least one."""
     if isinstance(x, (Request, str, bytes, dict)) or not isinstance(x, Iterable):
         hint = ": write [request]" if isinstance(x, Request) else ""
-        raise TypeError(f"{op}: requests must be a list of decode.Request, got {_check.shown(x)}{hint}")
+        raise TypeError(f"{op}: requests must be a list of decode.Request, got {_shown(x)}{hint}")
     requests = [check_request(op, f"requests[{i}]", request) for i, request in enumerate(x)]
     if not requests:
         raise ValueError(f"{op}: requests must not be empty")

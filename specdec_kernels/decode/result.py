@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes out of the decode loop: tokens as they arrive (Event), results, counts and seconds (Stats)."""
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
-__all__ = ["Event", "Output", "Result", "Stats"]
+__all__ = ["Event", "Output", "Result", "Stats", "reason"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,12 @@ class Stats:
     def tokens_per_second(self) -> float:
         """New tokens over the seconds after the prompts were read."""
         return self.new_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+
+def reason(place: str, failure: Exception) -> str:
+    """What a result says of an exception, which itself would hold on to the tensors of its step."""
+    _log.debug("The %s of a request failed", place, exc_info=failure)
+    return f"{place}: {type(failure).__name__}: {failure}"
 
 
 @dataclass

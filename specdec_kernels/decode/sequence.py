@@ -8,7 +8,7 @@ import torch
 
 from ..registry import RULES, STATUS_INVALID_DRAFT, STATUS_INVALID_ROW
 from .request import Request
-from .result import Event, Result
+from .result import Event, Result, reason
 from .text import TextStream
 from .transfers import CPU, Readback, upload
 
@@ -56,7 +56,7 @@ class Sequence:
                 try:
                     piece, stopped = self.stream.push(token)
                 except Exception as failure:
-                    finished, error = "error", _reason("tokenizer", failure)
+                    finished, error = "error", reason("tokenizer", failure)
                     break
                 text += piece
             if stopped or token in self.request.eos:
@@ -77,7 +77,7 @@ class Sequence:
 
     def fail(self, place: str, failure: Exception) -> Event:
         """End it by an error, with the tokens it has."""
-        return self._event([], "", "error", _reason(place, failure))
+        return self._event([], "", "error", reason(place, failure))
 
     def _event(self, taken: list[int], text: str, finished: str | None, error: str | None = None) -> Event:
         """The event of a step; what was held back of the text comes with the last."""
@@ -85,18 +85,12 @@ class Sequence:
             try:
                 text += self.stream.flush()
             except Exception as failure:
-                finished, error = "error", error or _reason("tokenizer", failure)
+                finished, error = "error", error or reason("tokenizer", failure)
         if error is not None:
             _log.warning("Request %d ended after %d tokens: %s", self.index, len(self.result.tokens), error)
         self.result.text += text
         self.result.finished, self.result.error = finished, error
         return Event(self.index, taken, text, finished, error)
-
-
-def _reason(place: str, failure: Exception) -> str:
-    """What a result says of an exception, which itself would hold on to the tensors of the step."""
-    _log.debug("The %s of a request failed", place, exc_info=failure)
-    return f"{place}: {type(failure).__name__}: {failure}"
 
 
 class Batch(list):

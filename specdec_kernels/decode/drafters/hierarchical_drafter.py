@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 import specdec_kernels as sk
 
 from ...registry import RULES
+from ..interfaces import check_drafter, check_model
 from ..limits import check_method
 from ..outcome import Outcome
 from ..proposal import Draft, Drafter
@@ -91,6 +92,8 @@ class HierarchicalDrafter(Drafter):
     rules, verifies = tuple(RULES), ("token", "block")
 
     def __init__(self, model, drafter: Drafter, gamma: int | str = 8, max_gamma: int = 16, verify: str = "token"):
+        check_model("HierarchicalDrafter", "model", model)
+        check_drafter("HierarchicalDrafter", "drafter", drafter)
         self.gamma = make_gamma(gamma, max_gamma)
         if self.gamma.max > _MOST:
             raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
