@@ -165,10 +165,10 @@ class Drafter(Protocol):
         for part in self.parts:
             part.move(source, target)
 
-    def release(self, slot: int, spoilt: bool = False) -> None:
-        """Slot `slot` is free: nothing of its request is kept. spoilt: NaN may lie among its keys and values."""
+    def release(self, slot: int) -> None:
+        """Slot `slot` is free: nothing of its request is kept."""
         for part in self.parts:
-            part.release(slot, spoilt)
+            part.release(slot)
 
     def forget(self) -> None:
         """A step has failed: nothing that was drafted in it is used."""

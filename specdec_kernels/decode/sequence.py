@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from ..registry import RULES, STATUS_INVALID_DRAFT, STATUS_INVALID_ROW
+from ..registry import RULES
 from .request import Request
 from .result import Event, Result, reason
 from .text import TextStream
@@ -39,12 +39,6 @@ class Sequence:
     def settled(self) -> int:
         """How many of its tokens will stay: all."""
         return len(self.tokens)
-
-    @property
-    def spoils(self) -> bool:
-        """Whether NaN may lie among its keys and values, which a mask does not stop: it failed, or a row was invalid."""
-        invalid = self.result.stats.status & (STATUS_INVALID_ROW | STATUS_INVALID_DRAFT)
-        return self.result.finished == "error" or invalid != 0
 
     def extend(self, tokens: list[int], error: str | None = None) -> Event:
         """Take over the tokens of a step, up to the first that ends the request. error: why no token follows them."""

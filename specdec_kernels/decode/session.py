@@ -177,7 +177,7 @@ class Session:
                 self._read_prompt(sequence)
             except Exception as error:
                 failed.append(sequence.fail("prompt", error))
-                self._free(len(self.batch), sequence)
+                self._clear(len(self.batch))
             self.waiting.popleft()
         return failed
 
@@ -235,14 +235,12 @@ class Session:
         self.batch = Batch(self.batch, self.target.device)
         for slot in reversed(range(len(self.batch))):
             if self.batch[slot].result.finished:
-                self._free(slot, self.batch[slot])
                 self._fill(slot)
 
-    def _free(self, slot: int, sequence: Sequence) -> None:
-        """Nothing of the sequence stays in its slot that could reach the next one."""
-        self.drafter.release(slot, sequence.spoils)
-        if sequence.spoils:
-            self.cache.clear(slot)
+    def _clear(self, slot: int) -> None:
+        """Leave nothing of a request in its slot: a mask would hide it from the next one, but 0 * NaN is NaN."""
+        self.drafter.release(slot)
+        self.cache.clear(slot)
 
     def _fill(self, slot: int) -> None:
         """The last request of the batch takes over the slot. One that cannot be moved is read again."""
@@ -254,12 +252,13 @@ class Session:
             except Exception as error:
                 _log.warning("Request %d could not be moved and is read again: %r", last.index, error)
                 self.waiting.appendleft(last)
-                self._free(len(self.batch), last)
             else:
                 self.batch[slot] = last
-                self.drafter.release(len(self.batch))
                 return
+            finally:
+                self._clear(len(self.batch))
         self.batch.pop()
+        self._clear(slot)
 
 
 def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:

@@ -53,11 +53,10 @@ class DraftRunner:
         self.cache.move(source, target)
         self.cached[target], self.drafted[target] = self.cached[source], self.drafted[source]
 
-    def release(self, slot, spoilt=False):
+    def release(self, slot):
         self._settle()
         self.cached[slot], self.drafted[slot] = [], {}
-        if spoilt:
-            self.cache.clear(slot)
+        self.cache.clear(slot)
 
     def forget(self):
         """What `cached` names is cached still: a pass writes behind it."""

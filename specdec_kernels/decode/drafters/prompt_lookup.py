@@ -49,7 +49,7 @@ class PromptLookupDrafter(Drafter):
     def move(self, source, target):
         self.texts[target] = self.texts[source]
 
-    def release(self, slot, spoilt=False):
+    def release(self, slot):
         self.texts[slot] = _Text()
 
     def forget(self):

@@ -150,7 +150,7 @@ class SlotCache:
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:
-        """Zeros in a whole slot. A masked key or value that is NaN is not harmless: 0 * NaN is NaN."""
+        """Fill a slot with zeros. A mask does not stop a stale key or value that is NaN: 0 * NaN is NaN."""
         for store in self._stores():
             store[slot] = 0
 
