@@ -272,25 +272,70 @@ def test_tokens_without_a_probability_make_no_beam():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_rows_that_are_no_law_end_in_an_error(value):
-    def row(path):
-        return torch.full((4,), value) if len(path) > 3 else torch.zeros(4)
+    """The beams of the step before are kept, and the next request is searched."""
 
-    with pytest.raises(RuntimeError, match="beam_search: request 0 has no continuation of 2 new tokens"):
-        beam_search(TableModel(4, row), [Request([1, 2], 6)], 2)
+    def row(path):
+        return torch.full((4,), value) if len(path) > 3 and path[0] == 1 else torch.zeros(4)
+
+    target = TableModel(4, row)
+    for drafter in (None, BeamDrafter(TableModel(4, row), 4, 3), BeamDrafter(TableModel(4, random_rows(4, 0)), 4, 3)):
+        out = beam_search(target, [Request([1, 2], 6), Request([2, 2], 6)], 2, drafter)
+        assert [beam.finished for beam in out.results[0]] == ["error"] * 2
+        assert [beam.tokens for beam in out.results[0]] == [(0, 0), (0, 1)]
+        assert "rows must be distributions, got NaN, +inf or nothing finite" in out.errors[0]
+        assert out.errors[1] is None and out.results[1] == beam_search(target, [Request([2, 2], 6)], 2).results[0]
+
+
+def test_one_invalid_row_among_valid_ones_ends_the_search():
+    """Today's beams would go on without the one whose row is NaN, and say nothing."""
+
+    def row(path):
+        return torch.full((4,), math.nan) if path[2:] == (0,) else torch.tensor([1.0, 0.9, 0.0, 0.0])
+
+    out = beam_search(TableModel(4, row), [Request([1, 2], 6)], 2)
+    assert [beam.tokens for beam in out.results[0]] == [(0,), (1,)] and "got NaN" in out.errors[0]
+
+
+class Breaks(TableModel):
+    """Raises at its pass number `at`."""
+
+    def __init__(self, *args, at):
+        super().__init__(*args)
+        self.at, self.passes = at, 0
+
+    def forward(self, *args, **options):
+        self.passes += 1
+        if self.passes == self.at:
+            raise torch.OutOfMemoryError("no room")
+        return super().forward(*args, **options)
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+@pytest.mark.parametrize("whose", ["target", "draft"])
+def test_a_search_that_raises_ends_alone(whose, at):
+    make = {"target": TableModel, "draft": TableModel} | {whose: lambda *args: Breaks(*args, at=at)}
+    target, draft = make["target"](4, random_rows(4, 0)), make["draft"](4, random_rows(4, 1))
+    todo = [Request([1, 2], 5), Request([2, 3], 5)]
+    out = beam_search(target, todo, 2, BeamDrafter(draft, 4, 3))
+    whole = beam_search(TableModel(4, random_rows(4, 0)), todo, 2).results
+    failed = [i for i, error in enumerate(out.errors) if error]
+    assert len(failed) == 1 and out.errors[failed[0]] == "search: OutOfMemoryError: no room"
+    assert {beam.finished for beam in out.results[failed[0]]} == {"error"}
+    assert out.results[1 - failed[0]] == whole[1 - failed[0]]
 
 
 def test_refuses():
     target = TableModel(4, random_rows(4, 0))
     request = Request([1, 2])
     for arguments, message in [
-        (([request], 0), "beams must be an integer >= 1, got 0"),
-        (([request], True), "beams must be an integer >= 1, got True"),
+        (([request], 0), "beams must be >= 1, got 0"),
+        (([request], True), "beams must be an int, got bool"),
         (([], 2), "requests must not be empty"),
         (([request, Request([1], temperature=0.5)], 2), "temperature must be 0.0, request 1 has 0.5"),
         (([Request([1], rule="chow")], 2), "rule must be 'exact', request 0 has 'chow'"),
         (([Request([1], stop=("a",))], 2), r"stop must be \(\), request 0 has \('a',\)"),
     ]:
-        with pytest.raises(ValueError, match="beam_search: " + message):
+        with pytest.raises((TypeError, ValueError), match="beam_search: " + message):
             beam_search(target, *arguments)
     with pytest.raises(ValueError, match=r"prompt ids must lie in \[0, V=4\), request 0 has 4"):
         beam_search(target, [Request([4])], 2)

@@ -16,6 +16,7 @@ from specdec_kernels.decode import (
     HierarchicalDrafter,
     LookupThenModel,
     ModelDrafter,
+    Output,
     PromptLookupDrafter,
     Request,
     Session,
@@ -86,12 +87,14 @@ def decoded(kind, make, device, todo, seen=None, verify="token"):
         while session.busy and seen is not None:
             below = waits_below(drafter, draws, trees)
             seen.synchronisations.clear()
-            session.step()
+            for event in session.step():
+                if event.error is not None:
+                    raise ValueError(event.error)
             expected = 1 + waits_below(drafter, draws, trees) - below
             assert len(seen.synchronisations) == expected, (kind, seen.synchronisations)
             assert {place.partition(":")[0] for place in seen.synchronisations} == {"decode/transfers.py"}
         list(session.events())
-    return session.output
+    return Output([*session.results.values()], session.stats)
 
 
 @pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "cascade"])

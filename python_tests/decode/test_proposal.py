@@ -42,7 +42,7 @@ class Recited:
     def verify(self, logits, batch, method, row):
         return sk.verify_chain(logits, self.tokens, method=method, target_row=row, **batch.draw_params)
 
-    def commit_kv(self, cache, start, verified):
+    def commit_kv(self, cache, start, verified, slot):
         self.committed.append(start)
 
     def tested(self, verified):

@@ -110,7 +110,7 @@ def test_requests_that_come_and_go_stay_themselves(pair):
     session = Session(pair.target, drafter(), max_batch=3, capacity=640)
     seen, cancelled = come_and_go(session, todo, rng)
     assert len(seen) == 9 and 0 < len(cancelled) < 5
-    for i, (request, result) in enumerate(zip(todo, session.output.results)):
+    for i, (request, result) in enumerate(zip(todo, session.results.values())):
         alone = generate(pair.target, [request], drafter()).results[0].tokens
         assert i in cancelled or len(result.tokens) == len(alone)
         if result.tokens != alone[: len(result.tokens)]:

@@ -86,8 +86,8 @@ def test_requests_come_and_go(models, kind, n):
     session = Session(target, drafter, max_batch=5, capacity=32, tokenizer=letters)
     seen, cancelled = come_and_go(session, todo, rng)
     alone = generate(target, todo, DRAFTERS[kind](draft), max_batch=1, tokenizer=letters).results
-    assert len(session.output.results) == n and sorted(seen) == list(range(n))
-    for i, (result, whole) in enumerate(zip(session.output.results, alone)):
+    assert len(session.results) == n and sorted(seen) == list(range(n))
+    for i, (result, whole) in enumerate(zip(session.results.values(), alone)):
         events = seen[i]
         assert [t for e in events for t in e.tokens] == result.tokens and "".join(e.text for e in events) == result.text
         assert [e.finished for e in events] == [None] * (len(events) - 1) + [result.finished]
@@ -95,7 +95,7 @@ def test_requests_come_and_go(models, kind, n):
             assert result.finished == "cancelled" and result.tokens == whole.tokens[: len(result.tokens)]
         else:
             assert (result.tokens, result.text, result.finished) == (whole.tokens, whole.text, whole.finished)
-    some = [len(session.output.results[i].tokens) for i in cancelled]
+    some = [len(session.results[i].tokens) for i in cancelled]
     assert 0 in some and max(some) > 2, "requests were cancelled while they waited, and while they were decoded"
 
 
@@ -110,7 +110,7 @@ def test_a_cancelled_request_frees_its_slot(models):
     last, event = session.step()  # the second has its slot in the very next step
     assert (last.index, last.tokens, last.finished) == (first, [], "cancelled") and event.index == second
     assert (
-        session.output.results[first].tokens
+        session.results[first].tokens
         == generate(target, [Request([1, 2], 1, seed=1, temperature=1.0)]).results[0].tokens
     )
     assert session.cancel(second) and session.busy and [e.index for e in session.events()] == [second]
@@ -129,7 +129,7 @@ def test_held_text_comes_with_the_last_event(models):
     assert (event.tokens, event.text) == ([token], "")
     session.cancel(index)
     [event] = session.events()
-    assert event.text == letters.decode([token]) == session.output.results[index].text
+    assert event.text == letters.decode([token]) == session.results[index].text
 
 
 def test_errors(models):
@@ -150,4 +150,4 @@ def test_errors(models):
             call()
     # What was refused has disturbed nobody.
     assert [t for e in session.events() for t in e.tokens] == generate(target, [Request([1], 4)]).results[0].tokens
-    assert session.output.results[ok].finished == "length" and torch.is_inference_mode_enabled() is False
+    assert session.results[ok].finished == "length" and torch.is_inference_mode_enabled() is False

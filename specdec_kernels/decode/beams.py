@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 import specdec_kernels as sk
 
+from .interfaces import check_count, check_model, check_requests
 from .limits import check_size
 from .models.token_tree import Path, TokenTree
 from .request import Request
-from .result import Stats
+from .result import Stats, reason
 from .sequence import Sequence
 from .transfers import upload
 
@@ -34,19 +35,24 @@ class Beam(NamedTuple):
 
     tokens: Path = ()
     score: float = 0.0
-    finished: str | None = None  # "eos", "length"; None: live
+    finished: str | None = None  # "eos", "length", "error"; None: live
 
 
 @dataclass
 class BeamOutput:
-    """Of each request its beams, best first; the counts and seconds of all. Its stats count a step as one new token, a
-    step inside the tree as accepted, and the nodes of trees as drafted."""
+    """The beams of each request, best first; the counts and seconds of all. Its stats count a step as one new token, a
+    step inside the tree as accepted, and the nodes of trees as drafted.
+
+    A search that fails ends with the beams of its last step, the live ones marked "error", and the reason in `errors`.
+    """
 
     results: list[list[Beam]] = field(default_factory=list)
+    errors: list[str | None] = field(default_factory=list)  # of each request
     stats: Stats = field(default_factory=Stats)
 
 
-class Proposer(Protocol):
+@runtime_checkable
+class BeamProposer(Protocol):
     """What beam search asks of a drafter (drafters/beam_drafter.py)."""
 
     num_lookahead: int  # how many nodes a proposal has at most
@@ -88,7 +94,7 @@ def best(candidates: Iterable[Extension], width: int) -> list[Extension]:
     return nsmallest(width, candidates, key=lambda candidate: candidate.rank)
 
 
-def beam_search(target, requests: list[Request], beams: int = 4, drafter: Proposer | None = None) -> BeamOutput:
+def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamProposer | None = None) -> BeamOutput:
     """The best continuations of each request that beam search finds, request by request.
 
     A finished beam keeps its score and its place among the others; the search ends when all have finished, by a token
@@ -109,11 +115,12 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: Propos
         drafter: a BeamDrafter; None: plain beam search, a target call per step.
 
     Returns:
-        BeamOutput: of each request up to W beams (fewer where fewer tokens have a probability), best first.
+        BeamOutput: of each request up to W beams (fewer where fewer tokens have a probability), best first. A request
+        whose search raises, or where a live beam's row holds NaN, +inf or nothing finite, ends by an error; the others
+        are searched.
 
     Raises:
-        ValueError: fewer than one beam, no request, or one that beam search or the target cannot serve.
-        RuntimeError: the target's rows leave no continuation: they hold NaN, +inf or nothing finite.
+        TypeError, ValueError: fewer than one beam, no request, or one that beam search or the target cannot serve.
 
     Example:
         >>> drafter = BeamDrafter(pair.draft, width=8, depth=4)
@@ -122,15 +129,23 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: Propos
 
     Source: plain beam search; equality of the replay: by induction over steps, since a step reads nothing but rows.
     """
-    if not isinstance(beams, int) or isinstance(beams, bool) or beams < 1:
-        raise ValueError(f"beam_search: beams must be an integer >= 1, got {beams!r}")
-    if not requests:
-        raise ValueError("beam_search: requests must not be empty")
+    check_model("beam_search", "target", target)
+    beams, requests = check_count("beam_search", "beams", beams), check_requests("beam_search", requests)
+    if drafter is not None and (not isinstance(drafter, BeamProposer) or hasattr(drafter, "verifies")):
+        raise TypeError(f"beam_search: drafter must be a decode.BeamDrafter, got {type(drafter).__name__}")
     for i, request in enumerate(requests):
         _check(target, i, request)
     output = BeamOutput()
-    for i, request in enumerate(requests):
-        output.results.append(_Search(target, i, request, beams, drafter, output.stats).run())
+    for request in requests:
+        search = _Search(request, beams, drafter, output.stats)
+        try:
+            search.run(target)
+        except Exception as failure:
+            output.errors.append(reason("search", failure))
+            search.beams = [beam if beam.finished else beam._replace(finished="error") for beam in search.beams]
+        else:
+            output.errors.append(None)
+        output.results.append(search.beams)
     return output
 
 
@@ -145,24 +160,25 @@ def _check(target, index: int, request: Request) -> None:
 class _Search:
     """Of one request."""
 
-    def __init__(self, target, index: int, request: Request, width: int, drafter: Proposer | None, stats: Stats):
-        began = perf_counter()
-        self.index, self.request, self.width, self.drafter, self.stats = index, request, width, drafter, stats
+    def __init__(self, request: Request, width: int, drafter: BeamProposer | None, stats: Stats):
+        self.request, self.width, self.drafter, self.stats = request, width, drafter, stats
         self.root = (request.prompt[-1],)
         self.beams = [Beam()]
-        room = width * (request.max_new_tokens + 1)
-        self.tree = TokenTree(target, request.prompt, room + (drafter.num_lookahead if drafter else 0))
-        if drafter is not None:
-            drafter.begin(request.prompt, room)
-        stats.prefill_seconds += perf_counter() - began
-        stats.seconds += perf_counter() - began
 
-    def run(self) -> list[Beam]:
+    def run(self, target) -> None:
+        """Step by step, until no beam is live."""
         began = perf_counter()
+        self._read_prompt(target)
+        self.stats.prefill_seconds += perf_counter() - began
         while live := self._live():
             self._round(live)
         self.stats.seconds += perf_counter() - began
-        return self.beams
+
+    def _read_prompt(self, target) -> None:
+        prompt, room = self.request.prompt, self.width * (self.request.max_new_tokens + 1)
+        self.tree = TokenTree(target, prompt, room + (self.drafter.num_lookahead if self.drafter else 0))
+        if self.drafter is not None:
+            self.drafter.begin(prompt, room)
 
     def _live(self) -> dict[Path, float]:
         return {self.root + beam.tokens: beam.score for beam in self.beams if beam.finished is None}
@@ -199,12 +215,10 @@ class _Search:
         waiting = [Extension(beam.score, i, -1) for i, beam in enumerate(self.beams) if beam.finished]
         live = [(i, beam.score) for i, beam in enumerate(self.beams) if not beam.finished]
         behind = [rows[self.root + self.beams[i].tokens] for i, _ in live]
-        found = best([*waiting, *extensions(behind, live, self.width)], self.width)
-        if not found:
-            raise RuntimeError(
-                f"beam_search: request {self.index} has no continuation of {len(self.beams[0].tokens)} new tokens: "
-                "the target's rows must be laws, got NaN, +inf or nothing finite"
-            )
+        extended = extensions(behind, live, self.width)
+        if len({x.beam for x in extended}) < len(live):
+            raise ValueError("the target's rows must be distributions, got NaN, +inf or nothing finite")
+        found = best([*waiting, *extended], self.width)
         return [
             self.beams[i] if token < 0 else self._extended(self.beams[i], score, token) for score, i, token in found
         ]

@@ -6,8 +6,10 @@ with a drafter that proposes nothing, so all share prefill, caches, sampling and
 requests come and go between steps, is session.py; here is what decodes a list of them to their ends.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 
+from .interfaces import check_count, check_requests
 from .models.prompt import PREFILL_CHUNK
 from .request import Request
 from .result import Event, Output
@@ -27,15 +29,17 @@ def generate(
         options: the others of `stream`.
 
     Returns:
-        Results in the order of the requests, and the statistics of the whole.
+        Results in the order of the requests, and the statistics of the whole. One whose `finished` is "error" has the
+        tokens that came before it, and the reason in `error`.
 
     Raises:
-        ValueError: as `stream`.
+        TypeError, ValueError: as `stream`; and whatever on_event raises.
     """
     output = Output()
-    for event in stream(target, requests, drafter, output=output, **options):
-        if on_event is not None:
-            on_event(event)
+    with closing(stream(target, requests, drafter, output=output, **options)) as events:
+        for event in events:
+            if on_event is not None:
+                on_event(event)
     return output
 
 
@@ -49,7 +53,7 @@ def stream(
     prefill_chunk: int = PREFILL_CHUNK,
     tokenizer=None,
     output: Output | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Decode `requests`, yielding the tokens of each as they arrive.
 
     A request's tokens depend on itself alone (prompt, parameters, seed, drafter), up to the rounding of the models,
@@ -64,26 +68,36 @@ def stream(
         max_batch: requests decoded at once; the others wait for a slot. None: all.
         prefill_chunk: tokens of a prompt that a pass reads.
         tokenizer: gives events their text.
-        output: is filled with results and statistics.
+        output: is filled with results and statistics; what it held before is dropped.
 
     Returns:
-        An iterator of events, the tokens of one request at one step each.
+        An iterator of events, the tokens of one request at one step each. close() ends it early.
 
     Raises:
-        ValueError: a request that the target, the drafter or `verify` cannot serve, before anything is decoded.
+        TypeError, ValueError: at once, for a request that the target, the drafter or `verify` cannot serve, or a
+            drafter that serves another run. What fails later ends the requests concerned (Session).
     """
-    if not requests:
-        raise ValueError("generate: requests must not be empty")
+    requests = check_requests("generate", requests)
+    most = len(requests) if max_batch is None else min(check_count("generate", "max_batch", max_batch), len(requests))
     session = Session(
         target,
         drafter,
         verify=verify,
-        max_batch=len(requests) if max_batch is None else min(max_batch, len(requests)),
+        max_batch=most,
         capacity=max(len(request.prompt) + request.max_new_tokens for request in requests),
         prefill_chunk=prefill_chunk,
         tokenizer=tokenizer,
-        output=output,
     )
     for request in requests:
         session.submit(request)
-    yield from session.events()
+    if output is not None:
+        output.results[:], output.stats = session.results.values(), session.stats
+    return _run(session)
+
+
+def _run(session: Session) -> Generator[Event, None, None]:
+    """Its events; whoever stops listening frees the drafter."""
+    try:
+        yield from session.events()
+    finally:
+        session.close()

@@ -19,7 +19,7 @@ __all__ = ["Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
 
 def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:
     """row_stats of rows that hold nothing but `tokens` [...] -> [..., 4]: greedy rows, whose logits are never read."""
-    stats = torch.zeros(*tokens.shape, 4, device=tokens.device)
+    stats = torch.zeros(*tokens.shape, 4, dtype=torch.float32, device=tokens.device)
     stats[..., 0] = torch.inf
     stats[..., 2] = tokens.clamp(min=0)
     return stats
@@ -49,9 +49,9 @@ class Proposal(Protocol):
         """Verified: logits [n, G + 1, V] of the target's pass, or [M, V] and the row [n, G + 1] of each that is there
         -> what verify_chain or verify_tree says. method: "token" or "block"."""
 
-    def commit_kv(self, cache: SlotCache, start: list[int], verified) -> None:
-        """Committed: the accepted tokens' keys go where they belong in the target's cache; start: of the step's pass.
-        Those of a chain lie there already."""
+    def commit_kv(self, cache: SlotCache, start: list[int], verified, slot: int) -> None:
+        """Committed: the accepted tokens' keys go where they belong in the target's cache; start and slot: of the
+        step's pass, whose row i lies in slot `slot + i`. Those of a chain lie there already."""
         return None
 
     def tested(self, verified) -> torch.Tensor:
@@ -108,9 +108,9 @@ class TreeDraft(Proposal):
         method, depth = self.method, self.depth
         return sk.verify_tree(tree, logits, method=method, max_depth=depth, **drawn, **batch.rules, **batch.draw_params)
 
-    def commit_kv(self, cache, start, verified):
+    def commit_kv(self, cache, start, verified, slot):
         """The accepted path moves together."""
-        cache.compact(start, verified.path)
+        cache.compact(start, verified.path, slot)
 
     def tested(self, verified):
         """Levels with drafts that the walk has come to: the accepted ones, and the one where none was accepted."""
@@ -121,6 +121,9 @@ class TreeDraft(Proposal):
 
 class Drafter(Protocol):
     """What the loop asks of a drafter. Slots are numbered as in the target's cache.
+
+    A drafter serves one run of the loop at a time. The batch of a step lies in the slots `batch.slots`: all that are
+    taken, or, after a step that failed, some of them.
 
     The defaults are those of a drafter that keeps its state in `parts`, models' runners or other drafters, which follow
     the requests through the slots, and that learns nothing from a step.
@@ -161,6 +164,16 @@ class Drafter(Protocol):
         """The request in slot `source` goes on in slot `target`."""
         for part in self.parts:
             part.move(source, target)
+
+    def release(self, slot: int) -> None:
+        """Slot `slot` is free: nothing of its request is kept."""
+        for part in self.parts:
+            part.release(slot)
+
+    def forget(self) -> None:
+        """A step has failed: nothing that was drafted in it is used."""
+        for part in self.parts:
+            part.forget()
 
     def propose(self, batch: Batch) -> Proposal | None:
         """Draft for every sequence; None if there is nothing for any of them."""

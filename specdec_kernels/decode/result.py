@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes out of the decode loop: tokens as they arrive (Event), results, counts and seconds (Stats)."""
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
-__all__ = ["Event", "Output", "Result", "Stats"]
+__all__ = ["Event", "Output", "Result", "Stats", "reason"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Event:
-    """New tokens of one request. `text` is "" without a tokenizer; `finished` is None, "eos", "length", "stop" or
-    "cancelled"."""
+    """New tokens of one request. `text` is "" without a tokenizer; `finished` is None, "eos", "length", "stop",
+    "cancelled" or "error", whose reason is `error`."""
 
     index: int  # of the request in the list given to the loop, or as Session.submit said
     tokens: list[int]
     text: str = ""
     finished: str | None = None
+    error: str | None = None
 
 
 @dataclass
@@ -27,8 +31,9 @@ class Stats:
     target_calls: float = 0
     rows: int = 0  # the target calls of the requests, summed
     drafted: int = 0  # draft tokens offered
-    tested: int = 0  # levels of the drafts that verification looked at: the accepted ones and the first rejected one
-    accepted: int = 0
+    tested: int = 0  # levels of the drafts that verification looked at, up to the end of the text: the accepted ones
+    # and the first rejected one
+    accepted: int = 0  # of those that were emitted: a text may end inside a draft
     widths: Counter = field(default_factory=Counter)  # drafts by their number of tokens, 0: a step without one
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
@@ -92,13 +97,20 @@ class Stats:
         return self.new_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
 
+def reason(place: str, failure: Exception) -> str:
+    """What a result says of an exception, which itself would hold on to the tensors of its step."""
+    _log.debug("The %s of a request failed", place, exc_info=failure)
+    return f"{place}: {type(failure).__name__}: {failure}"
+
+
 @dataclass
 class Result:
-    """The continuation of one request."""
+    """The continuation of one request. One that ended by an error has the tokens that came before it."""
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
-    finished: str | None = None
+    finished: str | None = None  # as in Event
+    error: str | None = None
     stats: Stats = field(default_factory=Stats)
 
 

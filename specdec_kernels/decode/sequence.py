@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that are being decoded: one (Sequence), and those of a step as the ops take them (Batch)."""
 
+import logging
 from functools import cached_property
 
 import torch
 
 from ..registry import RULES
 from .request import Request
-from .result import Event, Result
+from .result import Event, Result, reason
 from .text import TextStream
 from .transfers import CPU, Readback, upload
 
 __all__ = ["Batch", "Sequence"]
+
+_log = logging.getLogger(__name__)
 
 
 class Sequence:
@@ -37,14 +40,18 @@ class Sequence:
         """How many of its tokens will stay: all."""
         return len(self.tokens)
 
-    def extend(self, tokens: list[int]) -> Event:
-        """Take over the tokens of a step, up to the first that ends the request."""
+    def extend(self, tokens: list[int], error: str | None = None) -> Event:
+        """Take over the tokens of a step, up to the first that ends the request. error: why no token follows them."""
         taken, text, finished = [], "", None
         for token in tokens[: self.remaining]:
             taken.append(token)
             stopped = False
             if self.stream is not None:
-                piece, stopped = self.stream.push(token)
+                try:
+                    piece, stopped = self.stream.push(token)
+                except Exception as failure:
+                    finished, error = "error", reason("tokenizer", failure)
+                    break
                 text += piece
             if stopped or token in self.request.eos:
                 finished = "stop" if stopped else "eos"
@@ -54,18 +61,30 @@ class Sequence:
         self.result.stats.new_tokens += len(taken)
         if finished is None and self.remaining == 0:
             finished = "length"
-        if finished in ("eos", "length") and self.stream is not None:
-            text += self.stream.flush()
-        self.result.text += text
-        self.result.finished = finished
-        return Event(self.index, taken, text, finished)
+        elif finished is None and error is not None:
+            finished = "error"
+        return self._event(taken, text, finished, error if finished == "error" else None)
 
     def cancel(self) -> Event:
         """End it with the tokens it has."""
-        text = "" if self.stream is None else self.stream.flush()
+        return self._event([], "", "cancelled")
+
+    def fail(self, place: str, failure: Exception) -> Event:
+        """End it by an error, with the tokens it has."""
+        return self._event([], "", "error", reason(place, failure))
+
+    def _event(self, taken: list[int], text: str, finished: str | None, error: str | None = None) -> Event:
+        """The event of a step; what was held back of the text comes with the last."""
+        if finished not in (None, "stop") and self.stream is not None:
+            try:
+                text += self.stream.flush()
+            except Exception as failure:
+                finished, error = "error", error or reason("tokenizer", failure)
+        if error is not None:
+            _log.warning("Request %d ended after %d tokens: %s", self.index, len(self.result.tokens), error)
         self.result.text += text
-        self.result.finished = "cancelled"
-        return Event(self.index, [], text, "cancelled")
+        self.result.finished, self.result.error = finished, error
+        return Event(self.index, taken, text, finished, error)
 
 
 class Batch(list):
@@ -74,9 +93,21 @@ class Batch(list):
 
     depth = 0  # of the target's steps; those of a model that drafts by steps of its own lie below
 
-    def __init__(self, sequences=(), device: torch.device = CPU):
+    def __init__(self, sequences=(), device: torch.device = CPU, first: int = 0):
         super().__init__(sequences)
-        self.device, self.readback = device, Readback()
+        self.device, self.first, self.readback = device, first, Readback()
+
+    @property
+    def slots(self) -> slice:
+        """Those that its sequences lie in: first, first + 1, ..."""
+        return slice(self.first, self.first + len(self))
+
+    def halves(self) -> "list[Batch]":
+        middle = len(self) // 2
+        return [
+            Batch(self[:middle], self.device, self.first),
+            Batch(self[middle:], self.device, self.first + middle),
+        ]
 
     @cached_property
     def sampling_params(self) -> dict:

@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """A running loop: which requests wait, which sit in which slot of the caches, and one step for all that do."""
 
+import logging
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from time import perf_counter
 
 import torch
 
+from .interfaces import check_count, check_drafter, check_model, check_request
+from .isolation import each_alone
 from .limits import check_device, check_method, check_passes, check_rule, check_size
 from .models.prompt import PREFILL_CHUNK, read_tokens, set_prefill_chunk
 from .outcome import Outcome
 from .proposal import Draft, Drafter
 from .request import Request
-from .result import Event, Output
+from .result import Event, Result, Stats
+from .runs import check_served, claim
 from .sequence import Batch, Sequence
 from .step_times import StepTimes
 from .transfers import is_free, upload
 
 __all__ = ["NoDrafter", "Session"]
+
+_log = logging.getLogger(__name__)
+_INVALID = "step: the target's row for the next token must be a distribution, got NaN, +inf or nothing finite"
 
 
 class NoDrafter(Drafter):
@@ -36,21 +44,26 @@ class Session:
         session = Session(pair.target, drafter, max_batch=8)
         first = session.submit(Request(prompt))
         for event in session.events():  # until nobody is left; what is submitted meanwhile takes part
-            ...                         # session.submit(...), session.cancel(first)
+            ...                         # session.submit(...), session.cancel(first), session.pop(event.index)
 
     Each request has its own rule, seed, parameters, stop strings and ends, and its tokens depend on it alone, up to the
     rounding of the models, which may differ with the shape of the batch. One thread at a time may use a session.
 
+    A request whose step raises, or whose row of the target is invalid (NaN), ends with `finished` "error" and the
+    reason in `error`; the others go on. `results` has the result of every request, by its index, until it is popped;
+    `stats` counts for all.
+
     Args:
-        target, drafter, verify, tokenizer, output: as `stream` takes them.
+        target, drafter, verify, tokenizer: as `stream` takes them.
         max_batch: how many are decoded at once; the others wait, first come, first served.
         capacity: positions of a slot, those of a prompt and its new tokens.
         prefill_chunk: tokens of a prompt that a pass reads, of draft models too: memory for the mask grows with it, and
             a GPU is used better. The text does not depend on it, up to the rounding of the models.
 
     Raises:
+        TypeError: a target that is no Model, or a drafter that is none.
         ValueError: a limit below 1, a `verify` that the drafter cannot serve, a draft model elsewhere than the target,
-            or a batch or trees for a model that cannot decode them (`refuses`).
+            a drafter that serves another run, or a batch or trees for a model that cannot decode them (`refuses`).
     """
 
     def __init__(
@@ -63,39 +76,42 @@ class Session:
         capacity: int = 2048,
         prefill_chunk: int = PREFILL_CHUNK,
         tokenizer=None,
-        output: Output | None = None,
     ):
-        for name, value in (("max_batch", max_batch), ("capacity", capacity), ("prefill_chunk", prefill_chunk)):
-            if value < 1:
-                raise ValueError(f"generate: {name} must be >= 1, got {value}")
-        self.target, self.drafter, self.verify = target, NoDrafter() if drafter is None else drafter, verify
+        self.slots = check_count("generate", "max_batch", max_batch)
+        self.capacity = check_count("generate", "capacity", capacity)
+        self.prefill_chunk = check_count("generate", "prefill_chunk", prefill_chunk)
+        self.target = check_model("generate", "target", target)
+        self.drafter = NoDrafter() if drafter is None else check_drafter("generate", "drafter", drafter)
+        self.verify, self.tokenizer = verify, tokenizer
         check_method(self.drafter, verify)
         check_device(target, self.drafter)
         check_passes(target, self.drafter, max_batch)
-        self.prefill_chunk = prefill_chunk
-        set_prefill_chunk(self.drafter, prefill_chunk)
-        self.slots, self.capacity, self.tokenizer = max_batch, capacity, tokenizer
         # The sequences of `batch` lie in slots 0, 1, ... of the target's cache and of the drafter.
         self.waiting, self.batch = deque[Sequence](), Batch((), target.device)
-        self.output = Output() if output is None else output
-        self.output.results.clear()
+        self.results: dict[int, Result] = {}
+        self.submitted, self.stats = 0, Stats()
         self._last_words: list[Event] = []  # of cancelled requests
+        claim(self)
+        set_prefill_chunk(self.drafter, self.prefill_chunk)
         self.cache = target.new_cache(max_batch, capacity + self.drafter.num_lookahead)
         self.drafter.begin(max_batch, capacity + self.drafter.num_lookahead)
         self.drafter.follow(target, self.cache)
 
     def submit(self, request: Request) -> int:
-        """Queue a request for the next free slot -> its index: that of its events and of its result in
-        `output.results`.
+        """Queue a request for the next free slot -> its index: that of its events and of its result in `results`.
 
         Raises:
-            ValueError: what the target, the drafter, `verify` or the capacity cannot serve; nothing else is disturbed.
+            TypeError, ValueError: no request, or one that the target, the drafter, `verify` or the capacity cannot
+                serve; nothing else is disturbed.
         """
-        sequence = Sequence(len(self.output.results), request, self.tokenizer)
+        request = replace(check_request("submit", "request", request))  # checked again: its prompt is a list
+        check_served("submit", self)
+        sequence = Sequence(self.submitted, request, self.tokenizer)
         check_size(self.target, self.capacity, sequence)
         check_rule(self.drafter, sequence, self.verify)
         self.drafter.check(self.target, [sequence])
-        self.output.results.append(sequence.result)
+        self.submitted += 1
+        self.results[sequence.index] = sequence.result
         self.waiting.append(sequence)
         return sequence.index
 
@@ -106,10 +122,8 @@ class Session:
         Raises:
             ValueError: no request has this index.
         """
-        if not 0 <= index < len(self.output.results):
-            known = len(self.output.results)
-            raise ValueError(f"cancel: index must be that of one of {known} submitted requests, got {index}")
-        sequence = next((s for s in (*self.waiting, *self.batch) if s.index == index), None)
+        self._check_index("cancel", index)
+        sequence = self._find(index)
         if sequence is None:
             return False
         self._last_words.append(sequence.cancel())
@@ -118,6 +132,32 @@ class Session:
         else:
             self._retire()
         return True
+
+    def pop(self, index: int) -> Result:
+        """Take the result of a request that has ended; the session keeps nothing of it.
+
+        Raises:
+            ValueError: no request has this index, it has not ended, or its result was taken before.
+        """
+        self._check_index("pop", index)
+        if index not in self.results or self._find(index) is not None:
+            why = "has not ended" if index in self.results else "was taken before"
+            raise ValueError(f"pop: index must be that of a request that has ended, got {index}, which {why}")
+        return self.results.pop(index)
+
+    def close(self) -> None:
+        """Drop all requests, without events; the drafter is free for another run."""
+        self.waiting.clear()
+        self._last_words.clear()
+        self.batch = Batch((), self.target.device)
+
+    def _check_index(self, op: str, index: int) -> None:
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < self.submitted:
+            raise ValueError(f"{op}: index must be that of one of {self.submitted} submitted requests, got {index}")
+
+    def _find(self, index: int) -> Sequence | None:
+        """A request that waits or is decoded."""
+        return next((s for s in (*self.waiting, *self.batch) if s.index == index), None)
 
     @property
     def busy(self) -> bool:
@@ -133,18 +173,27 @@ class Session:
         """Give free slots to waiting requests, and all in slots their next tokens -> an event for each of them."""
         began = perf_counter()
         events, self._last_words = self._last_words, []
-        self._admit()
+        events += self._admit()
         if self.batch:
-            events += self._decode()
+            events += each_alone(self._decode, self._forget, self.batch)
             self._retire()
-        self.output.stats.seconds += perf_counter() - began
+        self.stats.seconds += perf_counter() - began
         return events
 
-    def _admit(self):
+    def _admit(self) -> list[Event]:
+        """Fill the free slots -> the last events of requests whose prompt could not be read."""
+        failed: list[Event] = []
         if self.waiting and len(self.batch) < self.slots:
             self.batch = Batch(self.batch, self.target.device)
-            while self.waiting and len(self.batch) < self.slots:
-                self._read_prompt(self.waiting.popleft())
+        while self.waiting and len(self.batch) < self.slots:
+            sequence = self.waiting[0]  # it waits until it is admitted, whatever interrupts that
+            try:
+                self._read_prompt(sequence)
+            except Exception as error:
+                failed.append(sequence.fail("prompt", error))
+                self._clear(len(self.batch))
+            self.waiting.popleft()
+        return failed
 
     def _read_prompt(self, sequence):
         """Into the next slot; its last token is left to the first step, which needs its logits."""
@@ -152,15 +201,16 @@ class Session:
         read_tokens(self.target, prefix, self.cache, slot, chunk=self.prefill_chunk)
         self.drafter.admit(slot, sequence)
         seconds = perf_counter() - began
-        for stats in (sequence.result.stats, self.output.stats):
+        for stats in (sequence.result.stats, self.stats):
             stats.prefill_seconds += seconds
         sequence.result.stats.seconds += seconds
         self.batch.append(sequence)
 
     @torch.inference_mode()
-    def _decode(self) -> list[Event]:
-        """One pass of the target over the last token and the proposal of every request in the batch."""
-        target, drafter, batch, cache = self.target, self.drafter, self.batch, self.cache
+    def _decode(self, batch: Batch) -> list[Event]:
+        """One pass of the target over the last token and the proposal of every request of `batch`. A sequence changes
+        once nothing can fail any more."""
+        target, drafter, cache, slot = self.target, self.drafter, self.cache, batch.first
         times = StepTimes(batch.device)
         proposal = drafter.propose(batch) or Draft.nothing(batch)
         times.mark()
@@ -170,32 +220,58 @@ class Session:
         ids = torch.cat((last, proposal.tokens.clamp(-1, target.vocab_size - 1)), 1)
         needed, row = proposal.needs_target, _row_of_each(ids)
         keep = "all" if row is None else "present"
-        logits = target.forward(ids, start, cache, keep=keep, branches=proposal.branches) if any(needed) else None
+        options = dict(slot=slot, keep=keep, branches=proposal.branches)
+        logits = target.forward(ids, start, cache, **options) if any(needed) else None
         times.mark()
 
         verified = proposal.verify(logits, batch, self.verify, row)
-        proposal.commit_kv(cache, start, verified)
+        proposal.commit_kv(cache, start, verified, slot)
         times.mark()
         outcome = Outcome.read(proposal, verified, batch.readback, times)
         drafter.observe(outcome)
-        events = [s.extend(tokens) for s, tokens in zip(batch, outcome.emitted)]
-        counts = zip(outcome.drafted, outcome.tested, outcome.accepted, outcome.status, needed)
-        _count(batch, self.output.stats, counts, events, times)
-        self.output.stats.target_calls += any(needed)
+        parts = times.seconds()
+        errors = [_INVALID if invalid else None for invalid in outcome.invalid]
+        events = [s.extend(tokens, error) for s, tokens, error in zip(batch, outcome.emitted, errors)]
+        counts = [(*outcome.counts(i, len(event.tokens)), needed[i]) for i, event in enumerate(events)]
+        _count(batch, self.stats, counts, events, parts, perf_counter() - times.began)
         return events
 
-    def _retire(self):
-        """Drop finished requests; the last one of the batch takes over the freed slot."""
+    def _forget(self, batch: Batch) -> None:
+        """Drop what a step that failed has left."""
+        batch.readback.forget()
+        self.drafter.forget()
+
+    def _retire(self) -> None:
+        """Drop finished requests."""
         if not any(s.result.finished for s in self.batch):
             return
         self.batch = Batch(self.batch, self.target.device)
         for slot in reversed(range(len(self.batch))):
             if self.batch[slot].result.finished:
-                last = self.batch.pop()
-                if slot < len(self.batch):
-                    self.batch[slot] = last
-                    self.cache.move(len(self.batch), slot)
-                    self.drafter.move(len(self.batch), slot)
+                self._fill(slot)
+
+    def _clear(self, slot: int) -> None:
+        """Leave nothing of a request in its slot: a mask would hide it from the next one, but 0 * NaN is NaN."""
+        self.drafter.release(slot)
+        self.cache.clear(slot)
+
+    def _fill(self, slot: int) -> None:
+        """The last request of the batch takes over the slot. One that cannot be moved is read again."""
+        while len(self.batch) > slot + 1:
+            last = self.batch.pop()
+            try:
+                self.cache.move(len(self.batch), slot)
+                self.drafter.move(len(self.batch), slot)
+            except Exception as error:
+                _log.warning("Request %d could not be moved and is read again: %r", last.index, error)
+                self.waiting.appendleft(last)
+            else:
+                self.batch[slot] = last
+                return
+            finally:
+                self._clear(len(self.batch))
+        self.batch.pop()
+        self._clear(slot)
 
 
 def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
@@ -204,15 +280,15 @@ def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
     return (there.flatten().cumsum(0) - 1).view_as(ids) if is_free(ids) and not there.all() else None
 
 
-def _count(batch, totals, counts, events, times):
+def _count(batch, totals, counts, events, parts, seconds):
     """Each request counts for itself; the seconds of the step, and of its parts, are shared equally."""
-    seconds = times.seconds()
     for s, one, event in zip(batch, counts, events):
         own = s.result.stats
         own.count(*one)
         totals.count(*one)
         totals.new_tokens += len(event.tokens)
         own.target_calls += one[-1]
-        own.spend(*(t / len(batch) for t in seconds))
-        own.seconds += (perf_counter() - times.began) / len(batch)
-    totals.spend(*seconds)
+        own.spend(*(t / len(batch) for t in parts))
+        own.seconds += seconds / len(batch)
+    totals.spend(*parts)
+    totals.target_calls += any(one[-1] for one in counts)

@@ -31,7 +31,8 @@ def upload(values: torch.Tensor | Sequence, device: torch.device, dtype: torch.d
     taken as it is."""
     if isinstance(values, torch.Tensor):
         return values
-    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    pinned = device.type == "cuda"
+    return torch.tensor(values, dtype=dtype, device=CPU, pin_memory=pinned).to(device, non_blocking=True)
 
 
 def upload_rows(rows: list[list[int]], device: torch.device, padding: int = -1) -> torch.Tensor:
@@ -68,6 +69,10 @@ class Readback:
         """tensor [n] or [n, k], of integers or bool."""
         self._asked.append((Reading(self), tensor))
         return self._asked[-1][0]
+
+    def forget(self) -> None:
+        """Nobody wants to know any more."""
+        self._asked = []
 
     def read(self) -> None:
         asked, self._asked = self._asked, []

@@ -5,15 +5,10 @@ from __future__ import annotations
 
 import torch
 
-_WORD = 1 << 64
+from ..seeds import signed
+
 _LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
 _ROW = 40  # a row's number stands in a seed's upper bits, so that rows of one small seed draw different numbers
-
-
-def signed(number: int) -> int:
-    """The same 64 bits as a signed number."""
-    number %= _WORD
-    return number - _WORD if number > _LARGEST else number
 
 
 def of_rows(seed: int | torch.Tensor, B: int, device: torch.device) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from ..beams import best, extensions
+from ..interfaces import check_model
 from ..models.token_tree import Path, TokenTree
 
 __all__ = ["BeamDrafter"]
@@ -30,6 +31,7 @@ class BeamDrafter:
         for name, value in (("width", width), ("depth", depth)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"BeamDrafter: {name} must be an integer >= 1, got {value!r}")
+        check_model("BeamDrafter", "model", model)
         self.model, self.width, self.depth = model, width, depth
         self.num_lookahead = width * depth
 

@@ -29,7 +29,7 @@ class DraftRunner:
     prefill_chunk = PREFILL_CHUNK  # tokens that a pass reads of a prompt; a session sets its own
 
     def __init__(self, model, reach: int):
-        self.model, self.reach = model, reach
+        self.model, self.reach, self.first = model, reach, 0  # first: the slot of the first row of the last batch
 
     def begin(self, slots, capacity):
         self.cache, self.readback = self.model.new_cache(slots, capacity), Readback()
@@ -56,13 +56,24 @@ class DraftRunner:
         self.cache.move(source, target)
         self.cached[target], self.drafted[target] = self.cached[source], self.drafted[source]
 
+    def release(self, slot):
+        self._settle()
+        self.cached[slot], self.drafted[slot] = [], {}
+        self.cache.clear(slot)
+
+    def forget(self):
+        """What `cached` names is cached still: a pass writes behind it."""
+        self.fed, self.readback = [], Readback()
+        self.drafted = [{} for _ in self.drafted]
+
     def catch_up(self, batch) -> torch.Tensor:
         """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its
         logits [n, Vq]."""
         missing, start = self._missing(batch)
         ids = upload_rows(missing, self.model.device, 0)
-        logits = self._forward(ids, start, keep=[len(m) - 1 for m in missing], **self._states(start, ids.shape[1]))
-        self.cached[: len(batch)] = [list(s.tokens) for s in batch]
+        states = self._states(start, ids.shape[1], self.first)
+        logits = self._forward(ids, start, keep=[len(m) - 1 for m in missing], **states)
+        self.cached[batch.slots] = [list(s.tokens) for s in batch]
         return logits
 
     def score(self, batch, drafts) -> torch.Tensor:
@@ -76,25 +87,26 @@ class DraftRunner:
             1, last[:, 1:], drafts
         )
         logits = self._forward(ids, start)
-        self.cached[: len(batch)] = [list(s.tokens) for s in batch]
+        self.cached[batch.slots] = [list(s.tokens) for s in batch]
         self.fed.append((self.readback.ask(drafts), repeat(_CHAIN), repeat(1)))
         return logits[rows[:, None], last]
 
     def extend(self, tokens, depth: int) -> torch.Tensor:
         """Feed token `depth` + 1 of each row's chain, tokens [n], -1 where it has ended -> logits [n, Vq]."""
         tokens = tokens[:, None]
-        start = [len(known) + depth for known in self.cached[: len(tokens)]]
+        start = [len(known) + depth for known in self._known(len(tokens))]
         if self.target_cache is not None:
-            return self._forward(tokens, start, keep=[0] * len(tokens), states=self.cache.states_before(start, 1))
+            states = self.cache.states_before(start, 1, self.first)
+            return self._forward(tokens, start, keep=[0] * len(tokens), states=states)
         self.fed.append((self.readback.ask(tokens), repeat(_CHAIN), repeat(depth + 1)))
         return self._forward(tokens, start, keep=[0] * len(tokens))
 
     def grow(self, tokens, branches: Branches) -> torch.Tensor:
         """Feed nodes of each row's tree, tokens [n, W] -> logits [n, W, Vq]. Padding has parent -1."""
-        start = [len(known) - 1 for known in self.cached[: len(tokens)]]
+        start = [len(known) - 1 for known in self._known(len(tokens))]
         if self.target_cache is not None:
             above = upload(start, tokens.device)[:, None] + _parents(branches, tokens.shape[1])
-            return self._forward(tokens, start, branches=branches, states=self.cache.states_at(above))
+            return self._forward(tokens, start, branches=branches, states=self.cache.states_at(above, self.first))
         first = branches.first if isinstance(branches.first, list) else self.readback.ask(branches.first)
         self.fed.append((self.readback.ask(tokens), self.readback.ask(branches.parents), first))
         return self._forward(tokens, start, branches=branches)
@@ -103,20 +115,20 @@ class DraftRunner:
         """The tokens of what was fed are on the host."""
         for tokens, *tree in self.fed:
             parents, first = (x.rows if isinstance(x, Reading) else x for x in tree)
-            for known, row, above, at in zip(self.drafted, tokens.rows, parents, first):
+            for known, row, above, at in zip(self.drafted[self.first :], tokens.rows, parents, first):
                 known.update({(above[at + j], t): at + j for j, t in enumerate(row) if above[at + j] >= 0})
         self.fed = []
 
     def _missing(self, batch):
         """What the cache lacks of each sequence, its last token at least, and where that begins."""
         self._settle()
-        self.readback = batch.readback
-        for slot, s in enumerate(batch):
+        self.readback, self.first = batch.readback, batch.first
+        for slot, s in enumerate(batch, self.first):
             self._roll_back(slot, s.tokens)
-        paths = [self._taken(slot, s.tokens) for slot, s in enumerate(batch)]
+        paths = [self._taken(slot, s.tokens) for slot, s in enumerate(batch, self.first)]
         self._compact(paths)
         missing, start = [], []
-        for slot, (sequence, path) in enumerate(zip(batch, paths)):
+        for slot, (sequence, path) in enumerate(zip(batch, paths), self.first):
             n = len(self.cached[slot]) + len(path) - 1
             self.cached[slot], self.drafted[slot] = sequence.tokens[:n], {}
             if len(sequence.tokens) - n > self.reach:
@@ -127,8 +139,11 @@ class DraftRunner:
 
     def _compact(self, paths):
         if any(path != list(range(len(path))) for path in paths):
-            start = [len(known) - 1 for known in self.cached[: len(paths)]]
-            self.cache.compact(start, upload_rows(paths, self.model.device))
+            start = [len(known) - 1 for known in self._known(len(paths))]
+            self.cache.compact(start, upload_rows(paths, self.model.device), self.first)
+
+    def _known(self, rows: int) -> list[list[int]]:
+        return self.cached[self.first : self.first + rows]
 
     def _roll_back(self, slot, tokens):
         """A sequence only grows, but for one that runs ahead of the target (hierarchical_drafter.py): what was cached
@@ -163,8 +178,10 @@ class DraftRunner:
             return {}
         return dict(states=self.target_cache.states_before(start, width))
 
-    def _forward(self, ids, start, **options):
-        return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, **options)
+    def _forward(self, ids, start, slot=None, **options):
+        """slot: of the first row, by default that of the batch."""
+        slot = self.first if slot is None else slot
+        return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, slot, **options)
 
 
 def _parents(branches: Branches, width: int) -> torch.Tensor:

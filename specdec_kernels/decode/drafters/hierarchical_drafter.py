@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 import specdec_kernels as sk
 
 from ...registry import RULES
+from ..interfaces import check_drafter, check_model
 from ..limits import check_method
 from ..outcome import Outcome
 from ..proposal import Draft, Drafter
@@ -43,6 +44,10 @@ class _Ahead(Sequence):
     def settled(self) -> int:
         return self._settled
 
+    def end(self) -> None:
+        """Nothing more is drafted for it."""
+        self._end = len(self.tokens)
+
     @property
     def drafts(self) -> list[int]:
         return self.tokens[self._begin :]
@@ -53,7 +58,7 @@ class _Turn(Batch):
     of the turn above it, so that no number serves twice (batch: the outer step's)."""
 
     def __init__(self, ahead, batch: Batch, turn: int):
-        super().__init__(ahead, batch.device)
+        super().__init__(ahead, batch.device, batch.first)
         self.depth, self.readback = batch.depth + 1, batch.readback
         self._offset = batch.offset + ((turn + 1) << (24 + 8 * self.depth))
 
@@ -87,6 +92,8 @@ class HierarchicalDrafter(Drafter):
     rules, verifies = tuple(RULES), ("token", "block")
 
     def __init__(self, model, drafter: Drafter, gamma: int | str = 8, max_gamma: int = 16, verify: str = "token"):
+        check_model("HierarchicalDrafter", "model", model)
+        check_drafter("HierarchicalDrafter", "drafter", drafter)
         self.gamma = make_gamma(gamma, max_gamma)
         if self.gamma.max > _MOST:
             raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
@@ -117,13 +124,13 @@ class HierarchicalDrafter(Drafter):
         rows: list[list[torch.Tensor]] = [[] for _ in batch]
         turns = 0
         while any(s.remaining for s in ahead):
-            logits, emitted = self._turn(_Turn(ahead, batch, turns))
+            logits, outcome = self._turn(_Turn(ahead, batch, turns))
             turns += 1
-            for s, own, row, tokens in zip(ahead, rows, logits, emitted):
-                tokens = tokens[: s.remaining]
-                s.tokens += tokens
-                self.stats.new_tokens += len(tokens)
-                own.append(row[: len(tokens)])
+            for i, (s, own, row) in enumerate(zip(ahead, rows, logits)):
+                if s.remaining:
+                    own.append(row[: self._take_over(s, outcome, i)])
+        if not any(s.drafts for s in ahead) and not batch.wants_end_row:
+            return None
         if batch.wants_end_row:
             for own, row in zip(rows, self.model.score(_Turn(ahead, batch, turns), Draft.nothing(batch).tokens)):
                 own.append(row)
@@ -137,8 +144,18 @@ class HierarchicalDrafter(Drafter):
     def observe(self, outcome):
         self.gamma.observe(outcome)
 
-    def _turn(self, batch) -> tuple[torch.Tensor, list[list[int]]]:
-        """One step of speculation for the model -> its rows [n, g + 1, V], and what it emits."""
+    def _take_over(self, ahead: _Ahead, outcome: Outcome, i: int) -> int:
+        """What a turn emitted for its request i -> how many tokens. An invalid row ends the draft."""
+        tokens = outcome.emitted[i][: ahead.remaining]
+        ahead.tokens += tokens
+        if outcome.invalid[i]:
+            ahead.end()
+        self.stats.new_tokens += len(tokens)
+        self.stats.count(*outcome.counts(i, len(tokens)), needed_target=True)
+        return len(tokens)
+
+    def _turn(self, batch) -> tuple[torch.Tensor, Outcome]:
+        """Take one step of speculation for the model -> its rows [n, g + 1, V], and what became of it."""
         times = StepTimes(batch.device)
         proposal = self.drafter.propose(batch) or Draft.nothing(batch)
         times.mark()
@@ -148,13 +165,9 @@ class HierarchicalDrafter(Drafter):
         times.mark()
         outcome = Outcome.read(proposal, verified, batch.readback, times)
         self.drafter.observe(outcome)
-        counts = zip(outcome.drafted, outcome.tested, outcome.accepted, outcome.status)
-        for s, one in zip(batch, counts):
-            if s.remaining:
-                self.stats.count(*one, needed_target=True)
         self.stats.spend(*times.seconds())
         self.stats.target_calls += 1
-        return logits, outcome.emitted
+        return logits, outcome
 
 
 def _stacked(rows: list[list[torch.Tensor]]) -> torch.Tensor:

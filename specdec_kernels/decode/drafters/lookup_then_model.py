@@ -12,6 +12,8 @@ from .prompt_lookup import PromptLookupDrafter
 
 __all__ = ["LookupThenModel"]
 
+_LOOKUPS, _MODELS = (PromptLookupDrafter,), (ModelDrafter, HierarchicalDrafter)
+
 
 class LookupThenModel(Drafter):
     """Prompt lookup where it finds something, the model for the other requests of the batch.
@@ -23,6 +25,11 @@ class LookupThenModel(Drafter):
     rules, verifies = ONE_HOT_RULES, ("token", "block")
 
     def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter | HierarchicalDrafter):
+        for name, value, kinds in (("lookup", lookup, _LOOKUPS), ("model", model, _MODELS)):
+            if not isinstance(value, kinds):
+                wanted = " or a ".join(kind.__name__ for kind in kinds)
+                hint = f": wrap it, {kinds[0].__name__}(model)" if kinds is _MODELS and hasattr(value, "forward") else ""
+                raise TypeError(f"LookupThenModel: {name} must be a {wanted}, got {type(value).__name__}{hint}")
         self.lookup, self.model, self.parts = lookup, model, (lookup, model)
         self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)
         if lookup.gamma.adaptive and model.gamma.adaptive:

@@ -6,6 +6,7 @@ import torch
 import specdec_kernels as sk
 
 from ...registry import RULES
+from ..interfaces import check_model
 from ..proposal import Draft, Drafter
 from ..transfers import upload
 from .acceptance import row_kinds
@@ -38,7 +39,7 @@ class ModelDrafter(Drafter):
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8):
         self.gamma = make_gamma(gamma, max_gamma)
-        self.model = DraftRunner(model, reach=self.gamma.max + 1)
+        self.model = DraftRunner(check_model("ModelDrafter", "model", model), reach=self.gamma.max + 1)
         self.num_lookahead, self.parts = self.gamma.max + self.model.reach, (self.model,)
 
     def propose(self, batch, wanted=None):

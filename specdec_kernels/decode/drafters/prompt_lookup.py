@@ -49,6 +49,13 @@ class PromptLookupDrafter(Drafter):
     def move(self, source, target):
         self.texts[target] = self.texts[source]
 
+    def release(self, slot):
+        self.texts[slot] = _Text()
+
+    def forget(self):
+        for text in self.texts:
+            text.found = 0, [], []
+
     def propose(self, batch):
         found = self.find(batch)
         return Draft(upload_rows(found, batch.device)) if any(found) else None
@@ -60,8 +67,8 @@ class PromptLookupDrafter(Drafter):
     def find(self, batch, columns: int = 0) -> list[list[int]]:
         """A draft for each sequence, [] where its last tokens have not occurred before, or where it does not pay.
         columns: of AdaptiveGamma.begin."""
-        found = []
-        for text, s in zip(self.texts, batch):
+        found, texts = [], self.texts[batch.slots]
+        for text, s in zip(texts, batch):
             if self.gamma.adaptive:
                 self._learn(text, s.tokens)
             matched, tokens = text.find(s, self.sizes, min(self.gamma.max, s.remaining - 1))
@@ -71,7 +78,7 @@ class PromptLookupDrafter(Drafter):
         going = [row for row, tokens in enumerate(found) if tokens]
         more, lengths = self.gamma.begin(len(batch), len(going), columns), [0] * len(batch)
         while more and going:
-            going = [row for row in going if self.gamma.keep(row, self.texts[row].found[1][lengths[row]])]
+            going = [row for row in going if self.gamma.keep(row, texts[row].found[1][lengths[row]])]
             for row in going:
                 lengths[row] += 1
             going = [row for row in going if lengths[row] < len(found[row])]

@@ -7,6 +7,7 @@ import torch
 
 import specdec_kernels as sk
 
+from ..interfaces import check_model
 from ..proposal import Draft, Drafter, Proposal, one_hot_stats
 from ..transfers import upload
 from .draft_runner import DraftRunner
@@ -38,7 +39,7 @@ class KeptDraft(Proposal):
             return sk.VerifyChainOutput(
                 torch.cat((self.tokens, end), 1),
                 kept,
-                torch.zeros(n, G + 1, device=kept.device),
+                torch.zeros(n, G + 1, dtype=torch.float32, device=kept.device),
                 torch.zeros_like(kept),
             )
         ahead = upload(_ahead(batch), batch.device, torch.bool)
@@ -74,7 +75,7 @@ class TokenCascade(Drafter):
     rules, verifies = (*_AHEAD, "diff", "diff_log", "opt", "opt_log"), ("token",)
 
     def __init__(self, model, longest: int = 256):
-        self.model, self.num_lookahead = DraftRunner(model, reach=2), longest
+        self.model, self.num_lookahead = DraftRunner(check_model("TokenCascade", "model", model), reach=2), longest
         self.vocab_size, self.parts = model.vocab_size, (self.model,)
 
     def follow(self, target, cache):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ...registry import ONE_HOT_RULES
 from ...registry import TREE_METHODS as _METHODS
+from ..interfaces import check_model
 from ..proposal import Drafter
 from .adaptive_shape import AdaptiveShape
 from .draft_runner import DraftRunner
@@ -82,7 +83,7 @@ class TreeDrafter(Drafter):
                 "cannot verify"
             )
         self.rules = tuple(rule for rule in _METHODS[method].rules if lookup is None or rule in ONE_HOT_RULES)
-        self.model = DraftRunner(model, reach=self.depth + 1)
+        self.model = DraftRunner(check_model("TreeDrafter", "model", model), reach=self.depth + 1)
         self.parts = (self.model,) if lookup is None else (self.model, lookup)
         nodes = drafts * depth if self.shape is None else self.shape.most
         longest = 0 if lookup is None else lookup.gamma.max

@@ -32,7 +32,7 @@ class Model(Protocol):
     position_note: str = ""  # why max_positions is less than the model's config says
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
-        """An empty cache, with move(source, target)."""
+        """An empty cache, with move(source, target) and clear(slot)."""
 
     def forward(
         self,

@@ -133,11 +133,11 @@ class SlotCache:
             yield self.states
 
     @torch.inference_mode()
-    def compact(self, start: list[int], paths: torch.Tensor) -> None:
-        """Slot i keeps the nodes paths[i] of the tree at start[i], root first, -1 behind the last (as verify_tree has
-        them): they move up to start[i], start[i] + 1, ..."""
-        slot, depth = (torch.arange(k, device=paths.device) for k in paths.shape)
-        root = (self.capacity * slot + upload(start, paths.device))[:, None]
+    def compact(self, start: list[int], paths: torch.Tensor, slot: int = 0) -> None:
+        """Slot `slot + i` keeps the nodes paths[i] of the tree at start[i], root first, -1 behind the last (as
+        verify_tree has them): they move up to start[i], start[i] + 1, ..."""
+        row, depth = (torch.arange(k, device=paths.device) for k in paths.shape)
+        root = (self.capacity * (slot + row) + upload(start, paths.device))[:, None]
         target = root + depth
         source = torch.where(paths >= 0, root + paths, target)
         if is_free(paths):  # nothing is copied that stays where it is
@@ -147,6 +147,12 @@ class SlotCache:
             for store in self._stores():
                 flat = store.view(-1, *store.shape[2:])
                 flat[target] = flat[source]
+
+    @torch.inference_mode()
+    def clear(self, slot: int) -> None:
+        """Fill a slot with zeros. A mask does not stop a stale key or value that is NaN: 0 * NaN is NaN."""
+        for store in self._stores():
+            store[slot] = 0
 
     @torch.inference_mode()
     def move(self, source: int, target: int) -> None:

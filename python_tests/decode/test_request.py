@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every field of a request is checked where it is made and where it is submitted; what is refused disturbs nobody."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from support import tiny
+
+from specdec_kernels.decode import (
+    BeamDrafter,
+    HierarchicalDrafter,
+    LookupThenModel,
+    ModelDrafter,
+    Output,
+    PromptLookupDrafter,
+    Request,
+    Session,
+    TokenCascade,
+    TreeDrafter,
+    adapt,
+    beam_search,
+    generate,
+    stream,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NOTHING = [object(), {}, {1: 2}, {1}, iter([1]), 1j, b"\1\2", torch.nn.Identity(), np.array("a"), np.datetime64(1, "s")]
+FLAGS = [None, True, np.bool_(True), torch.tensor(True), "", "1"]
+FLOATS = [1.0, 1.5, math.nan, np.float32(1), torch.tensor(1.0)]
+NO_NUMBER = [*NOTHING, *FLAGS, (), (1,), [1], torch.tensor([1])]
+NO_INT = [*NO_NUMBER, *FLOATS]
+NO_IDS = [
+    *NOTHING, *FLAGS, *FLOATS, 1, -1, 2**63, torch.tensor(1), torch.tensor([[1, 2]]), torch.tensor([1.0]),
+    np.ones((1, 2), int), np.array([1.5]), [1.0], [True], [None], ["1"], [[1, 2]], [(1,)], [1, -1],
+    torch.tensor([1, -1]), [torch.tensor([1])], [np.nan],
+]  # fmt: skip
+BAD = {  # by the type of a field: what no field of this type takes
+    list[int]: [*NO_IDS, [], (), np.ones(0, int), torch.ones(0, dtype=torch.int64)],
+    tuple[int, ...]: NO_IDS,
+    int: NO_INT,
+    float: [*NO_NUMBER, math.nan, math.inf, -math.inf, -1, -0.5, 1e39, 10**400, np.float64("nan"), torch.tensor(-1.0)],
+    tuple[str, ...]: [*NOTHING, None, 1, True, "", "abc", [1], [None], [b"a"], ["a", ""], ("",), [["a"]]],
+    str: [*NOTHING, None, 1, True, "", "no rule", ["exact"], ("exact",), b"exact", torch.tensor(0)],
+    float | tuple[float, float] | None: [*NOTHING, True, "1", [None], ["1"], (1, 2, 3), math.nan, torch.eye(2), 10**400],
+}
+BAD_BY_NAME = {  # ranges that a type alone does not tell
+    "max_new_tokens": [0, -1, np.int64(0), torch.tensor(-3)],
+    "top_k": [-2, 1 << 63, np.int64(-5)],
+    "top_p": [0, 1.0001, np.float32(2), 1e-60],
+    "min_p": [1.0001, torch.tensor(2.0)],
+}
+GOOD = {  # by type: equal to what a request keeps of it
+    list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]
+    + [([1, 2], [np.int64(1), torch.tensor(2)]), ([1, 2], np.array([1, 2], np.uint8))],
+    tuple[int, ...]: [((), ()), ((), []), ((3,), [np.int32(3)]), ((3, 4), torch.tensor([3, 4]))],
+    int: [(3, np.int64(3)), (3, np.uint8(3)), (3, torch.tensor(3)), (3, torch.tensor(3, dtype=torch.int16))],
+    float: [(0.5, np.float32(0.5)), (1.0, 1), (1.0, np.int64(1)), (0.5, torch.tensor(0.5)), (0.5, np.float16(0.5))],
+    tuple[str, ...]: [((), ()), (("a", "b"), ["a", "b"]), (("a",), (np.str_("a"),))],
+    str: [("exact", "exact"), ("typical", np.str_("typical"))],
+    float | tuple[float, float] | None: [(None, None)],
+}
+FIELDS = dataclasses.fields(Request)
+SOME = {"prompt": [1, 2]}
+
+
+def bad(field):
+    return [*BAD[field.type], *BAD_BY_NAME.get(field.name, ())]
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_field_refuses_what_it_cannot_take(field):
+    """A field that is added without a check, or of a type that the tables lack, fails here. Kills each check that is
+    left out: all bad values of a type are tried in every field of it."""
+    for value in bad(field):
+        with pytest.raises((TypeError, ValueError), match=rf"^Request: .*\b{field.name}\b.*got") as caught:
+            Request(**(SOME | {field.name: value}))
+        assert type(caught.value) in (TypeError, ValueError), repr(value)
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_field_keeps_pythons_own_values(field):
+    for wanted, given in GOOD[field.type]:
+        kept = getattr(Request(**(SOME | {field.name: given})), field.name)
+        assert kept == wanted and type(kept) is type(wanted), (field.name, given)
+        if isinstance(kept, (list, tuple)):
+            assert [type(x) for x in kept] == [type(x) for x in wanted]
+
+
+def test_alpha_by_its_rule():
+    for rule, alpha, kept in [("lenience", np.float32(0.5), 0.5), ("typical", [np.float64(0.5), 1], (0.5, 1))]:
+        assert Request([1], rule=rule, alpha=alpha).alpha == kept
+    for rule, alpha in [("exact", 0.5), ("lenience", 2.0), ("lenience", (0.5, 0.5)), ("typical", (0.5, -1))]:
+        with pytest.raises(ValueError, match=r"^Request: .*alpha.*got"):
+            Request([1], rule=rule, alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        (dict(prompt="abc"), "Request: prompt must be a list of token ids, got 'abc'"),
+        (
+            dict(prompt=torch.ones(1, 5, dtype=torch.int64)),
+            "Request: prompt must be a list of token ids, got a Tensor of shape [1, 5]",
+        ),
+        (dict(prompt=[1, 2.0]), "Request: prompt must be a list of token ids, got 2.0 at index 1"),
+        (dict(prompt=[1, [2]]), "Request: prompt must be a list of token ids, got list at index 1"),
+        (dict(prompt=[1, -1]), "Request: prompt must be a list of token ids, each >= 0, got -1 at index 1"),
+        (dict(prompt=[]), "Request: prompt must have at least one token, got none"),
+        (dict(max_new_tokens=0), "Request: max_new_tokens must be >= 1, got 0"),
+        (dict(max_new_tokens=None), "Request: max_new_tokens must be an int, got None"),
+        (dict(temperature=math.nan), "Request: temperature must be finite in float32 and >= 0, got nan"),
+        (dict(temperature="1"), "Request: temperature must be a number, got '1'"),
+        (dict(top_k=True), "Request: top_k must be an int, got True"),
+        (dict(seed="a"), "Request: seed must be an int, got 'a'"),
+        (dict(eos=2), "Request: eos must be a tuple of token ids, got 2: write (2,)"),
+        (dict(eos=(None,)), "Request: eos must be a tuple of token ids, got None at index 0"),
+        (dict(stop="end"), "Request: stop must be a tuple of strings, got 'end': write ('end',)"),
+        (dict(stop=("a", "")), "Request: stop must be a tuple of strings, none of them empty, got '' at index 1"),
+        (dict(rule="no"), "Request: rule must be one of exact,"),
+    ],
+)
+def test_what_an_error_says(fields, text):
+    with pytest.raises((TypeError, ValueError), match="^" + re.escape(text)):
+        Request(**(SOME | fields))
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, 10**30, -1])
+def test_seeds_are_folded(seed):
+    """Of any size, by their low 64 bits, as the calls of engines fold them."""
+    target = adapt(tiny.llama(0))
+    todo = [Request([1, 2], 6, temperature=1.0, seed=s) for s in (seed, seed % 2**64, seed + 2**64, seed + 1)]
+    tokens = [result.tokens for result in generate(target, todo).results]
+    assert -(2**63) <= todo[0].seed < 2**63 and tokens[0] == tokens[1] == tokens[2] != tokens[3]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return adapt(tiny.llama(0))
+
+
+def test_submit_checks_again(target):
+    """A request is not what it was when its list was changed since, or when somebody wrote into it."""
+    session = Session(target, max_batch=2, capacity=20)
+    ok = session.submit(Request([1, 2], 5))
+    for field in FIELDS:
+        for value in bad(field):
+            spoilt = Request([1, 2], 4)
+            object.__setattr__(spoilt, field.name, value)
+            with pytest.raises((TypeError, ValueError), match=rf"^Request: .*\b{field.name}\b"):
+                session.submit(spoilt)
+    changed = Request([1, 2], 4)
+    changed.prompt.append("x")
+    with pytest.raises(TypeError, match="prompt must be a list of token ids, got 'x' at index 2"):
+        session.submit(changed)
+    own = Request([1, 2], 5)
+    again = session.submit(own)
+    own.prompt[:] = [99]  # a session has its own copy
+    list(session.events())
+    assert (ok, again) == (0, 1) and [*session.results] == [0, 1]
+    assert session.results[0].tokens == session.results[1].tokens == generate(target, [Request([1, 2], 5)]).results[0].tokens
+
+
+def test_requests_are_a_list_of_requests(target):
+    request = Request([1, 2], 3)
+    for given, error, text in [
+        (request, TypeError, r"requests must be a list of decode.Request, got Request: write \[request\]"),
+        ([[1, 2]], TypeError, r"requests\[0\] must be a decode.Request, got list"),
+        ([request, "a"], TypeError, r"requests\[1\] must be a decode.Request, got 'a'"),
+        ("ab", TypeError, "requests must be a list of decode.Request, got 'ab'"),
+        (None, TypeError, "requests must be a list of decode.Request, got None"),
+        ([], ValueError, "requests must not be empty"),
+    ]:
+        for call in (generate, stream, beam_search):
+            with pytest.raises(error, match=text):
+                call(target, given)
+    with pytest.raises(TypeError, match="submit: request must be a decode.Request, got list"):
+        Session(target).submit([1, 2])
+    assert len(generate(target, iter([request])).results) == len(generate(target, (request,)).results) == 1
+
+
+def test_a_model_where_a_drafter_is_wanted_and_the_other_way_round(target):
+    hf, request = tiny.llama(0), Request([1, 2], 3)
+    wrap = r"got LlamaForCausalLM: wrap it, decode.adapt\(model\)"
+    for call in (
+        lambda: generate(hf, [request]),
+        lambda: Session(hf),
+        lambda: beam_search(hf, [request]),
+        lambda: ModelDrafter(hf),
+        lambda: TreeDrafter(hf),
+        lambda: TokenCascade(hf),
+        lambda: BeamDrafter(hf),
+        lambda: HierarchicalDrafter(hf, PromptLookupDrafter()),
+    ):
+        with pytest.raises(TypeError, match=r"(target|model) must be a decode.Model, " + wrap):
+            call()
+    for given, text in [
+        (target, r"got LeanLlama: wrap it, decode.ModelDrafter\(model\)"),
+        (hf, r"got LlamaForCausalLM: wrap it, decode.ModelDrafter\(decode.adapt\(model\)\)"),
+        ("x", "got 'x'"),
+        (PromptLookupDrafter, "got the class PromptLookupDrafter"),
+    ]:
+        for call in (lambda g: Session(target, g), lambda g: HierarchicalDrafter(target, g)):
+            with pytest.raises(TypeError, match="drafter must be a decode.Drafter, " + text):
+                call(given)
+    with pytest.raises(TypeError, match="target must be a decode.Model, got PromptLookupDrafter"):
+        generate(PromptLookupDrafter(), [request])
+    lookup, model = PromptLookupDrafter(), ModelDrafter(target)
+    for arguments, text in [
+        ((model, lookup), "lookup must be a PromptLookupDrafter, got ModelDrafter"),
+        ((lookup, target), r"model must be a ModelDrafter or a HierarchicalDrafter, got LeanLlama: wrap it, ModelDrafter"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            LookupThenModel(*arguments)
+    for given in (model, target, "x"):
+        with pytest.raises(TypeError, match="beam_search: drafter must be a decode.BeamDrafter, got"):
+            beam_search(target, [request], 2, given)
+
+
+def test_limits_of_a_session(target):
+    for name in ("max_batch", "capacity"):
+        for value, error in [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("8", TypeError), (True, TypeError)]:
+            with pytest.raises(error, match=f"generate: {name} must be"):
+                Session(target, **{name: value})
+
+
+def test_an_output_that_is_used_again_holds_the_last_run_alone(target):
+    output = Output()
+    for tokens in (3, 5):
+        list(stream(target, [Request([1, 2], tokens)] * 2, output=output))
+        assert [len(r.tokens) for r in output.results] == [tokens] * 2 and output.stats.new_tokens == 2 * tokens

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that a target, a drafter and requests are what the loop takes; the errors say how to make them so."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..ops import _check
+from .request import Request
+
+__all__ = ["check_count", "check_drafter", "check_model", "check_request", "check_requests"]
+
+_MODEL = "vocab_size", "max_positions", "device", "new_cache", "forward"
+_DRAFTER = "num_lookahead", "rules", "verifies", "begin", "admit", "propose"
+
+
+def _has(x: object, names: Iterable[str]) -> bool:
+    return not isinstance(x, type) and all(hasattr(x, name) for name in names)
+
+
+def _shown(x: Any) -> str:
+    return f"the class {x.__name__}" if isinstance(x, type) else _check.shown(x)
+
+
+def check_model(op: str, name: str, x: Any) -> Any:
+    """x, which has all that a Model has."""
+    if not _has(x, _MODEL):
+        hint = ": wrap it, decode.adapt(model)" if isinstance(x, torch.nn.Module) else ""
+        raise TypeError(f"{op}: {name} must be a decode.Model, got {_shown(x)}{hint}")
+    return x
+
+
+def check_drafter(op: str, name: str, x: Any) -> Any:
+    """x, which has all that a Drafter has."""
+    if not _has(x, _DRAFTER):
+        model = "model" if _has(x, _MODEL) else "decode.adapt(model)" if isinstance(x, torch.nn.Module) else None
+        hint = "" if model is None else f": wrap it, decode.ModelDrafter({model})"
+        raise TypeError(f"{op}: {name} must be a decode.Drafter, got {_shown(x)}{hint}")
+    return x
+
+
+def check_request(op: str, name: str, x: Any) -> Request:
+    if not isinstance(x, Request):
+        raise TypeError(f"{op}: {name} must be a decode.Request, got {_check.shown(x)}")
+    return x
+
+
+def check_requests(op: str, x: Any) -> list[Request]:
+    """x, as a list of at least one."""
+    if isinstance(x, (Request, str, bytes, dict)) or not isinstance(x, Iterable):
+        hint = ": write [request]" if isinstance(x, Request) else ""
+        raise TypeError(f"{op}: requests must be a list of decode.Request, got {_shown(x)}{hint}")
+    requests = [check_request(op, f"requests[{i}]", request) for i, request in enumerate(x)]
+    if not requests:
+        raise ValueError(f"{op}: requests must not be empty")
+    return requests
+
+
+def check_count(op: str, name: str, x: Any) -> int:
+    """x, an int of at least 1."""
+    return _check.integer(op, name, x, 1, 1 << 62, ">= 1")

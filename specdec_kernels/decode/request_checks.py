@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a request's fields. Each returns the value that the request keeps, of Python's own types."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..ops import _check
+from ..registry import RULES, SAMPLING
+from ..seeds import signed
+
+__all__ = ["CHECKS"]
+
+
+def _shown(x: object) -> str:
+    shape = getattr(x, "shape", ())
+    return f"a {type(x).__name__} of shape {list(shape)}" if len(shape) else _check.shown(x)
+
+
+def _fail(kind: type[Exception], name: str, wanted: str, got: str):
+    raise kind(f"Request: {name} must be {wanted}, got {got}")
+
+
+def _plain(x: Any) -> Any:
+    """The Python number of a numpy scalar or of a tensor without dimensions; anything else as it is."""
+    return x.item() if getattr(x, "shape", None) == () and hasattr(x, "item") else x
+
+
+def _is(x: object, *kinds: type) -> bool:
+    """A bool counts as no number."""
+    return isinstance(x, kinds) and not isinstance(x, bool)
+
+
+def _items(name: str, wanted: str, x: Any) -> list:
+    """The entries of a sequence, which a string, a mapping or a tensor of several dimensions is not."""
+    shape = getattr(x, "shape", None)
+    if shape is not None and len(shape) == 1 and hasattr(x, "tolist"):
+        return x.tolist()
+    if shape is not None or not isinstance(x, Sequence) or isinstance(x, (str, bytes, bytearray, memoryview)):
+        _fail(TypeError, name, wanted, _shown(x))
+    return list(x)
+
+
+def _ids(name: str, x: Any, wanted: str) -> list[int]:
+    ids = []
+    for i, given in enumerate(_items(name, wanted, x)):
+        token = _plain(given)
+        if not _is(token, int):
+            _fail(TypeError, name, wanted, f"{_shown(given)} at index {i}")
+        if token < 0:
+            _fail(ValueError, name, f"{wanted}, each >= 0", f"{token} at index {i}")
+        ids.append(int(token))
+    return ids
+
+
+def _prompt(name: str, x: Any) -> list[int]:
+    ids = _ids(name, x, "a list of token ids")
+    if not ids:
+        raise ValueError("Request: prompt must have at least one token, got none")
+    return ids
+
+
+def _eos(name: str, x: Any) -> tuple[int, ...]:
+    if _is(_plain(x), int):
+        _fail(TypeError, name, "a tuple of token ids", f"{x}: write ({x},)")
+    return tuple(_ids(name, x, "a tuple of token ids"))
+
+
+def _strings(name: str, x: Any) -> tuple[str, ...]:
+    wanted = "a tuple of strings"
+    if isinstance(x, str):
+        _fail(TypeError, name, wanted, f"{x!r:.80}: write ({x!r:.80},)")
+    strings = _items(name, wanted, x)
+    for i, string in enumerate(strings):
+        if not isinstance(string, str):
+            _fail(TypeError, name, wanted, f"{_shown(string)} at index {i}")
+        if not string:
+            _fail(ValueError, name, f"{wanted}, none of them empty", f"'' at index {i}")
+    return tuple(map(str, strings))
+
+
+def _integer(name: str, x: Any) -> int:
+    number = _plain(x)
+    if not _is(number, int):
+        _fail(TypeError, name, "an int", _shown(x))
+    return int(number)
+
+
+def _count(name: str, x: Any) -> int:
+    number = _integer(name, x)
+    if number < 1:
+        _fail(ValueError, name, ">= 1", _check.shown(number))
+    return number
+
+
+def _number(name: str, x: Any) -> float:
+    number = _plain(x)
+    if not _is(number, int, float):
+        _fail(TypeError, name, "a number", _shown(x))
+    return number
+
+
+def _parameter(name: str, x: Any) -> Any:
+    """A sampling parameter, in its range."""
+    number = (_integer if name == "top_k" else _number)(name, x)
+    if number not in SAMPLING[name]:
+        _fail(ValueError, name, SAMPLING[name].says, _check.shown(number))
+    return number if name == "top_k" else float(number)
+
+
+def _seed(name: str, x: Any) -> int:
+    return signed(_integer(name, x))
+
+
+def _rule(name: str, x: Any) -> str:
+    if not isinstance(x, str) or x not in RULES:
+        kind = ValueError if isinstance(x, str) else TypeError
+        _fail(kind, name, f"one of {', '.join(RULES)}", f"{x!r:.80}" if isinstance(x, str) else _shown(x))
+    return str(x)
+
+
+def _alpha(name: str, x: Any) -> Any:
+    """None, a number or a pair; the rule says in what range."""
+    if x is None or _is(_plain(x), int, float):
+        return _plain(x)
+    wanted = "None, a number or a pair of numbers"
+    pair = _items(name, wanted, x)
+    for i, number in enumerate(pair):
+        if not _is(_plain(number), int, float):
+            _fail(TypeError, name, wanted, f"{_shown(number)} at index {i}")
+    return tuple(map(_plain, pair))
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request: its name and what came -> what is kept
+    "prompt": _prompt,
+    "max_new_tokens": _count,
+    **dict.fromkeys(SAMPLING, _parameter),
+    "seed": _seed,
+    "eos": _eos,
+    "stop": _strings,
+    "rule": _rule,
+    "alpha": _alpha,
+}

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which session a drafter serves: it has one set of slots, so it serves one at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+__all__ = ["check_served", "claim"]
+
+
+def _parts(drafter: Any) -> Iterator[Any]:
+    """The drafter and all that it is made of."""
+    yield drafter
+    for part in getattr(drafter, "parts", ()):
+        yield from _parts(part)
+
+
+def _session_of(part: Any) -> Any:
+    """The session that it serves; None if there is none any more."""
+    return getattr(part, "serves", lambda: None)()
+
+
+def claim(session: Any) -> None:
+    """The session's drafter serves it from now on.
+
+    Raises:
+        ValueError: the drafter, or a part of it, serves another session that has requests.
+    """
+    parts = [*_parts(session.drafter)]
+    for part in parts:
+        if (other := _session_of(part)) is not None and other.busy:
+            raise ValueError(
+                f"generate: drafter must not be in use, got {session.drafter.name}, whose {type(part).__name__} serves "
+                "another run that has not ended: give each run a drafter of its own"
+            )
+    for part in parts:
+        part.serves = ref(session)
+
+
+def check_served(op: str, session: Any) -> None:
+    """Raises ValueError where a later session has taken over the drafter."""
+    if any(_session_of(part) is not session for part in _parts(session.drafter)):
+        raise ValueError(f"{op}: the session's drafter, {session.drafter.name}, serves a later session by now")
