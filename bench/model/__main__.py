@@ -72,7 +72,7 @@ def predict(
     gpu: Gpu = "H200",
     V: Annotated[int, typer.Option("--V")] = 151_936,
     G: Annotated[int, typer.Option("--G")] = 5,
-    B: Annotated[str, typer.Option("--B", help="batches, separated by commas")] = "1,8,64,256",
+    B: Annotated[str, typer.Option("--B", help="batches, separated by commas")] = "1,8,16,24,64,256",
     alpha: Annotated[float, typer.Option(help="share of drafts accepted")] = 0.7,
     library: Annotated[Path, typer.Option(help="its kernels are read")] = LIBRARY,
     sass_file: Annotated[

@@ -11,12 +11,16 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from bench.model import headers
 from bench.model.costs import Costs
 from bench.model.gpus import BANDS, GPUS, constants
 from bench.model.queues import Block, Load, Run, Step, Wait, Work, simulate
 
-CHUNK, WARPS = 1024, 8
-FEW_POSITIONS = 64  # as in csrc/ops/verify_chain/small_batch.cuh
+LAUNCH, SMALL_BATCH = "cuda/launch.h", "ops/verify_chain/small_batch.cuh"
+CHUNK = headers.constant("core/row.h", "kChunk")
+WARPS = headers.constant(LAUNCH, "kThreads") // 32
+FEW_POSITIONS = headers.constant(SMALL_BATCH, "kFewPositions")
+MOST_OF_REQUEST = headers.constant(SMALL_BATCH, "kMostOfRequest")
 
 # tail -> the constants that stand for it. Where a tail has few choices its longest path is what runs: COUNTED. The
 # test of a draft has many (and so has a draw with or without replacement): constants are kept, and printed beside. What
@@ -72,13 +76,11 @@ class Setting:
 
 
 def chunks_per_warp(rows: int, chunks: int) -> int:
-    """As in csrc/cuda/launch.h"""
-    return 1 if rows * chunks <= 1 << 14 else 2 if rows * chunks <= 1 << 16 else 4
+    return headers.step(LAUNCH, "chunks_per_warp", rows * chunks)
 
 
 def pair_chunks_per_warp(rows: int, chunks: int) -> int:
-    """As there"""
-    return 1 if rows * chunks <= 1 << 12 else 3
+    return headers.step(LAUNCH, "pair_chunks_per_warp", rows * chunks)
 
 
 def grid(rows: int, V: int, in_turn: Callable[[int, int], int] = chunks_per_warp) -> tuple[int, int, int]:
@@ -108,16 +110,22 @@ def stops_of(B: int, G: int, alpha: float, seed: int = 1) -> list[int]:
 
 
 def verify_chain(
-    s: Setting, B: int, G: int, V: int, item: int = 2, alpha: float = 0.7, stats: bool = True
+    s: Setting, B: int, G: int, V: int, item: int = 2, alpha: float = 0.7, stats: bool = True, one_hot: bool = False
 ) -> tuple[float, dict[str, float]]:
-    """Microseconds of the exact chain in a graph, and what they are made of. `stats`: the draft's are handed over."""
+    """Microseconds of the exact chain in a graph, and what they are made of. `stats`: the draft's are handed over.
+    `one_hot`: drafts have no rows."""
     stop = stops_of(B, G, alpha)
-    need = (sum(i + 1 for i in stop) + sum(i < G for i in stop)) * V * item
-    few, sides = B * (G + 1) <= FEW_POSITIONS, 1 if stats else 2
+    need = (sum(i + 1 for i in stop) + (0 if one_hot else sum(i < G for i in stop))) * V * item
+    few, sides = is_small(B, G), 1 if stats or one_hot else 2
     first = _scan_positions(s, B, G, V, item, sides) if few else _judge_rows(s, stop, B, G, V, item, sides)
-    second = _last_launch(s, stop, B, G, V, item, "verify" if few else "finish", first)
+    second = _last_launch(s, stop, B, G, V, item, "verify" if few else "finish", first, one_hot)
     total = s.c["first_us"] + (0 if few else s.c["memset_us"]) + first.us + second
     return total, {"judge": first.us, "finish": second, "floor_MB": need / 1e6}
+
+
+def is_small(B: int, G: int) -> bool:
+    """Whether a batch goes the way of few positions."""
+    return G < MOST_OF_REQUEST and B * (G + 1) <= FEW_POSITIONS
 
 
 def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, sides: int) -> Run:
@@ -157,7 +165,9 @@ def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -
     return simulate(s.c, B * (G + 1) * blocks * sides, block, s.costs.scan_slots)
 
 
-def _last_launch(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, name: str, first: Run) -> float:
+def _last_launch(
+    s: Setting, stop: list[int], B: int, G: int, V: int, item: int, name: str, first: Run, one_hot: bool = False
+) -> float:
     """From the end of the first launch. `name`: "finish", or "verify", whose blocks make laws and test drafts before, a
     warp a position. It begins beside the first, whose last block has begun: as many of its blocks as there is room for
     have by then run, or still run, what they do ahead."""
@@ -179,7 +189,10 @@ def _last_launch(s: Setting, stop: list[int], B: int, G: int, V: int, item: int,
             yield ahead
         yield begin
         if stop[b] < G:
-            yield from stream(part, per_warp, chunks, 2 * CHUNK * item, costs.pair, costs.pair_waits, warm / 2)
+            if one_hot:
+                yield from stream(part, per_warp, chunks, CHUNK * item, costs.alone, costs.alone_waits, warm)
+            else:
+                yield from stream(part, per_warp, chunks, 2 * CHUNK * item, costs.pair, costs.pair_waits, warm / 2)
             yield s.tail(f"{name} report")
             done[b] += 1
             if done[b] < blocks:

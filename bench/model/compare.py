@@ -47,10 +47,11 @@ def read(path: Path) -> Results:
 def known(op: str, label: str) -> Us | None:
     """How long the call of a case takes in the model, if it knows it: rows of bf16, without filters."""
     if op == "verify_chain":
-        m = re.fullmatch(r"B=(\d+) V=(\d+) bf16( stats)?(?: T=[\d.]+)?( all accepted)?", label)
+        m = re.fullmatch(r"B=(\d+) V=(\d+) bf16( stats| one-hot)?(?: T=[\d.]+)?( all accepted)?", label)
         if m and int(m[2]) > calls.CHUNK:
-            B, V, stats, alpha = int(m[1]), int(m[2]), bool(m[3]), 1.0 if m[4] else ACCEPTED
-            return lambda s: calls.verify_chain(s, B, G, V, alpha=alpha, stats=stats)[0]
+            B, V, alpha = int(m[1]), int(m[2]), 1.0 if m[4] else ACCEPTED
+            how = {"stats": m[3] == " stats", "one_hot": m[3] == " one-hot"}
+            return lambda s: calls.verify_chain(s, B, G, V, alpha=alpha, **how)[0]
     if m := re.fullmatch(r"N=(\d+) V=(\d+) bf16( k=1| k=4)?", label):
         N, V = int(m[1]), int(m[2])
         if op == "row_stats" and not m[3]:

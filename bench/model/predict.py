@@ -65,12 +65,13 @@ def ours(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Itera
         least = nbytes / memory * 1e6
         return f"floor {least:.1f} us -> {100 * least / us[1]:.0f} %"
 
-    for B in Bs:
-        us = model.band(lambda s: calls.verify_chain(s, B, G, V, alpha=alpha)[0])
-        middle = Setting(model.gpu, model.costs, tails=model.tails)
-        parts = calls.verify_chain(middle, B, G, V, alpha=alpha)[1]
-        note = f"judge {parts['judge']:.1f}, finish {parts['finish']:.1f}; {floor(parts['floor_MB'] * 1e6, us)}"
-        yield Prediction(f"verify_chain exact, draft stats, B={B}", us, note)
+    for one_hot in (False, True):
+        for B in Bs:
+            us = model.band(lambda s: calls.verify_chain(s, B, G, V, alpha=alpha, one_hot=one_hot)[0])
+            middle = Setting(model.gpu, model.costs, tails=model.tails)
+            parts = calls.verify_chain(middle, B, G, V, alpha=alpha, one_hot=one_hot)[1]
+            note = f"judge {parts['judge']:.1f}, finish {parts['finish']:.1f}; {floor(parts['floor_MB'] * 1e6, us)}"
+            yield Prediction(f"verify_chain exact, {'one-hot drafts' if one_hot else 'draft stats'}, B={B}", us, note)
     for B in Bs:
         N = B * (G + 1)
         us = model.band(lambda s: calls.row_stats(s, N, V))

@@ -14,7 +14,7 @@ from support.paths import ROOT
 pytest.importorskip("typer")
 from typer.testing import CliRunner  # noqa: E402
 
-from bench.model import calls, clusters, compare, peers, queues, walks  # noqa: E402
+from bench.model import calls, clusters, compare, headers, peers, queues, walks  # noqa: E402
 from bench.model.__main__ import app  # noqa: E402
 from bench.model.calls import Setting  # noqa: E402
 from bench.model.costs import Costs, Tail, costs_of, ideal  # noqa: E402
@@ -83,16 +83,39 @@ def test_a_launch_begins_beside_the_one_before():
     assert second(1e5, 1e3, 256) > second(0, 1e3, 256) + us(1e5)
 
 
-def test_few_positions_are_as_many_as_the_kernels_have_it():
+def test_numbers_are_those_of_the_headers():
+    """Each is found in its file, and a header without it is an error, not another number."""
     text = (ROOT / "csrc/ops/verify_chain/small_batch.cuh").read_text()
-    assert int(re.search(r"kFewPositions = (\d+);", text)[1]) == calls.FEW_POSITIONS
+    assert calls.FEW_POSITIONS == int(re.search(r"kFewPositions = (\d+);", text)[1])
+    assert calls.is_small(1, 5) and not calls.is_small(calls.FEW_POSITIONS, 5)
+    assert not calls.is_small(1, calls.MOST_OF_REQUEST)
+    assert [calls.chunks_per_warp(1, n) for n in (1 << 14, (1 << 14) + 1, 1 << 20)] == [1, 2, 4]
+    assert [calls.pair_chunks_per_warp(1, n) for n in (1 << 12, (1 << 12) + 1)] == [1, 3]
+    with pytest.raises(LookupError, match="launch.h has no `constexpr int kNothing"):
+        headers.constant("cuda/launch.h", "kNothing")
+    with pytest.raises(LookupError, match=r"launch.h has no `inline int nothing\(...\)`"):
+        headers.step("cuda/launch.h", "nothing", 1)
+    with pytest.raises(LookupError, match="launch.h: blocks_per_row is no chain of"):
+        headers.step("cuda/launch.h", "blocks_per_row", 1)
+
+
+def test_a_one_hot_draft_has_no_row_to_read():
+    """One row less a rejection, and none of the drafts' to make laws of, whether or not stats are said to be there."""
+    s = Setting("H200", Costs())
+    for B in (1, 16, 64):
+        rows, hot, again = (
+            calls.verify_chain(s, B, G, V, **how) for how in ({}, {"one_hot": True}, {"one_hot": True, "stats": False})
+        )
+        assert hot == again and hot[0] < rows[0]
+        rejected = sum(stop < G for stop in calls.stops_of(B, G, 0.7))
+        assert rows[1]["floor_MB"] - hot[1]["floor_MB"] == pytest.approx(rejected * V * 2 / 1e6)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_bands_are_ordered_and_above_the_floor(gpu):
     model = Model(gpu, Costs())
     found = list(predictions(model, [1, 8], G, V, 0.7))
-    assert len(found) == 4 + len(walks.CALLS) + 2 * len(peers.peers(1, G))
+    assert len(found) == 6 + len(walks.CALLS) + 2 * len(peers.peers(1, G))
     for line in found:
         kind, middle, hard = line.us
         assert 0 < kind < middle < hard, line
@@ -195,11 +218,12 @@ def test_costs_are_taken_from_the_cheapest_fitting_loop():
             kernel("verify_chain::judge_rows<false>", loop(per16=70.0, tails=ticket), loop(per16=80.0)),
             kernel("verify_chain::judge_rows<true>", loop(per16=61.0)),
             kernel("requests::verify_requests", loop(per16=62.0)),
-            kernel("verify_chain::finish_requests", loop(rows=2, per16=160.0, batches=2)),
+            kernel("verify_chain::finish_requests", loop(rows=2, per16=160.0, batches=2), loop(per16=75.0)),
         ]
     )
     assert (costs.scan, costs.scan_slots, costs.scan_waits) == (70 * 4 + 20, 3, 1)
     assert (costs.pair, costs.pair_slots, costs.pair_waits) == (160 * 8 + 40, 3, 4)
+    assert (costs.alone, costs.alone_waits) == (75 * 4 + 20, 1)
     assert costs.tails["judge report"] == Tail(9, (1, 2, 3)) and "finish report" not in costs.tails
     assert costs_of([]) == Costs()
 
@@ -280,7 +304,7 @@ def test_commands(tmp_path):
     assert (
         status == 0
         and "verify_chain exact" in text
-        and len(json.loads(out.read_text())) == 2 + 3 * len(walks.CALLS) + len(peers.peers(1, G))
+        and len(json.loads(out.read_text())) == 3 + 3 * len(walks.CALLS) + len(peers.peers(1, G))
     )
     status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", tmp_path / "none.so")
     assert status == 0 and "No machine code could be read" in text and "1 of 3 in the band" in text

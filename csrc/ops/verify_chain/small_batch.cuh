@@ -12,7 +12,7 @@ namespace specdec {
 namespace {
 
 constexpr int kMostOfRequest = 32;  // positions
-constexpr int kFewPositions = 64;   // up to here reading behind the stop costs less than finding out
+constexpr int kFewPositions = 144;  // up to here reading behind the stop costs less than finding out
 
 inline bool fits_at_once(const VerifyChain& a) {
   const bool filters = a.target.sampling.filters() || a.draft.sampling.filters();

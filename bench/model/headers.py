@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of the kernels' headers that a model of their calls needs: read from the files, so that neither can change
+alone."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+CSRC = Path(__file__).parents[2] / "csrc"
+
+
+@functools.cache
+def _text(file: str) -> str:
+    return (CSRC / file).read_text()
+
+
+def constant(file: str, name: str) -> int:
+    """The number that `constexpr int name` has in a header."""
+    found = re.search(rf"constexpr int {name} = (\d+);", _text(file))
+    if not found:
+        raise LookupError(f"{file} has no `constexpr int {name} = <number>;`")
+    return int(found[1])
+
+
+@functools.cache
+def steps(file: str, function: str) -> tuple[tuple[tuple[int, int], ...], int]:
+    """The values of an inline function of a header, a chain of `<= 1 << bits ? value :`: ((most, value), ...), and the
+    last one."""
+    body = re.search(rf"inline int {function}\([^)]*\) {{(.*?)}}", _text(file), re.S)
+    if not body:
+        raise LookupError(f"{file} has no `inline int {function}(...)`")
+    tests = re.findall(r"<= 1 << (\d+) \? (\d+) :", body[1])
+    last = re.search(r": (\d+);\s*$", body[1])
+    if not tests or not last:
+        raise LookupError(f"{file}: {function} is no chain of `<= 1 << bits ? value :`")
+    return tuple((1 << int(bits), int(value)) for bits, value in tests), int(last[1])
+
+
+def step(file: str, function: str, at: int) -> int:
+    """The value of such a function."""
+    tests, otherwise = steps(file, function)
+    return next((value for most, value in tests if at <= most), otherwise)
