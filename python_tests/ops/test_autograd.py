@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No op is differentiable, and none says that it is: results never require grad, whatever the arguments do."""
+"""No op is differentiable, and none says that it is: results never require grad, whatever the arguments do, and
+torch.func's transforms raise."""
+
+import re
 
 import pytest
 import torch
@@ -47,3 +50,112 @@ def test_results_require_no_grad(op_backend, op, how):
         got, wanted, grads = backends.there(op_backend, with_grad, op, call.arguments, how)
         assert grads == [False] * len(wanted), call.name
         assert surface.same(got, wanted), call.name
+
+
+# ---- torch.func -----------------------------------------------------------------------------------------------------
+
+
+def floats_of(op):
+    """(name, call) of each argument of floats in the op's examples, once."""
+    found = {}
+    for call in examples.few(op, V=11):
+        for name, x in call.arguments.items():
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                found.setdefault(name, call.arguments)
+    return found.items()
+
+
+def total(op, call, name, x):
+    """The results as one number, of a call with x for one argument."""
+    found = surface.tensors(getattr(sk, op)(**call | {name: x}))
+    return sum(one.double().nan_to_num(0, 0, 0).sum() for one in found if one.dtype.is_floating_point) + x.sum() * 0
+
+
+TRANSFORMS = {
+    "grad": lambda f, x: torch.func.grad(f)(x),
+    "vjp": lambda f, x: torch.func.vjp(f, x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,)),
+    "jacrev": lambda f, x: torch.func.jacrev(f)(x),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "hessian": lambda f, x: torch.func.hessian(f)(x),
+    "grad of vmap": lambda f, x: torch.func.grad(lambda x: torch.func.vmap(f)(x).sum())(x.expand(2, *x.shape)),
+    "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(f))(x.expand(2, *x.shape)),
+    "grad of grad": lambda f, x: torch.func.grad(lambda x: torch.func.grad(f)(x).sum())(x),
+    "grad in compile": lambda f, x: torch.compile(torch.func.grad(f), fullgraph=True, backend="eager")(x),
+}
+WITH_FLOATS = [op for op in OPS if floats_of(op)]
+
+
+def raised(op, how, call, name, direct):
+    """The error of a transform, or that there is none."""
+    x = call[name]
+    f = (lambda x: total(op, call, name, x.detach())) if direct == "detached" else (lambda x: total(op, call, name, x))
+    try:
+        TRANSFORMS[how](f, x)
+    except Exception as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("how", TRANSFORMS)
+@pytest.mark.parametrize("op", WITH_FLOATS)
+@pytest.mark.one_backend
+@pytest.mark.slow
+def test_transforms_raise(op_backend, op, how):
+    torch._dynamo.reset()
+    few = list(floats_of(op))[: 1 if "compile" in how else None]
+    for name, call in few:
+        error = backends.there(op_backend, raised, op, how, call, name, "tracked")
+        wanted = rf"({op}: {name}|row_stats: logits) must be detached, got one to differentiate by"  # which row_gap calls
+        assert error and re.search(wanted, error), (name, error)
+
+
+def test_every_op_but_those_of_ids_has_floats():
+    assert set(OPS) - set(WITH_FLOATS) == {"uniforms", "build_tree", "tree_mask"}
+
+
+@pytest.mark.parametrize("how", [how for how in TRANSFORMS if how not in ("grad of grad", "hessian", "grad in compile")])
+@pytest.mark.parametrize("op", WITH_FLOATS)
+@pytest.mark.one_backend
+@pytest.mark.slow
+def test_detached_arguments_are_constants_of_a_transform(op_backend, op, how):
+    torch._dynamo.reset()
+    name, call = next(iter(floats_of(op)))
+    assert backends.there(op_backend, raised, op, how, call, name, "detached") is None
+
+
+def each_and_vmapped(op, call, dim):
+    """What an op gives for each of two calls, and under vmap for both at once."""
+    names = [name for name, x in call.items() if isinstance(x, torch.Tensor)]
+    other = {name: call[name].flip(0) if call[name].dim() else call[name] for name in names}
+    other = call if op in ("verify_chain", "build_tree", "tree_mask") else call | other
+    both = [torch.stack([call[name], other[name]], dim) for name in names]
+    run = lambda *given: tuple(surface.tensors(getattr(sk, op)(**call | dict(zip(names, given)))))  # noqa: E731
+    got = torch.func.vmap(run, in_dims=dim)(*both)
+    return got, [torch.stack(pair) for pair in zip(run(*(call[n] for n in names)), run(*(other[n] for n in names)))]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.one_backend
+def test_vmap_calls_the_op_for_each(op_backend, op):
+    for call in examples.few(op, V=11):
+        if "num_rows" not in call.arguments:
+            got, want = backends.there(op_backend, each_and_vmapped, op, call.arguments, 0)
+            assert surface.same(got, want), call.name
+
+
+def test_vmap_writes_to_what_has_an_entry_for_each():
+    call = dict(examples.calls("verify_chain", V=11))["seeds"]
+    want = sk.verify_chain(**call)
+    rows = call["target_logits"].expand(2, *call["target_logits"].shape)
+
+    def written(rows, out):
+        return sk.verify_chain(**call | {"target_logits": rows, "out": out}).tokens
+
+    both = tuple(torch.empty_like(x.expand(2, *x.shape)) for x in want)
+    torch.func.vmap(written)(rows, both)
+    assert surface.same([x[1] for x in both], want)
+    with pytest.raises(RuntimeError, match="verify_chain: out.tokens must have an entry for each of vmap's, got one"):
+        torch.func.vmap(lambda rows: written(rows, tuple(map(torch.empty_like, want))))(rows)
+    with pytest.raises(RuntimeError, match="row_stats: vmap must have at least one entry, got none"):
+        torch.func.vmap(sk.row_stats)(rows[:0, 0])

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's dispatcher does with torch.ops.specdec.* beside the kernels: autograd looks through the ops, and tensors
-that no kernel takes end in an error that names the argument."""
+"""What torch's dispatcher does with torch.ops.specdec.* beside the kernels: autograd looks through the ops, torch.func
+finds them not differentiable, and tensors that no kernel takes end in an error that names the argument."""
 
 from __future__ import annotations
 
 import functools
 
 import torch
+
+from specdec_kernels.backends import transforms
 
 _WITHOUT_KERNELS = (
     "CompositeExplicitAutograd",
@@ -28,23 +30,31 @@ def overloads() -> list[str]:
     )
 
 
+def overload_of(op: str) -> torch._ops.OpOverload:
+    """torch.ops.specdec's, by a name of overloads()."""
+    name, _, overload = op.partition(".")
+    return getattr(getattr(torch.ops.specdec, name), overload or "default")
+
+
 def register(places: str) -> None:
     """The stable ABI has neither a fallthrough nor a kernel for any backend, so both are registered here. `places` says
     in an error where tensors may be."""
-    autograd, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in ("Autograd", *_WITHOUT_KERNELS))
+    keys = ("Autograd", transforms.KEY, *_WITHOUT_KERNELS)
+    autograd, transformed, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in keys)
     for op in overloads():
         # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail
         # in backward.
         autograd.impl(op, torch.library.fallthrough_kernel)
+        transformed.impl(op, functools.partial(transforms.call, overload_of(op)))
         for library in elsewhere:
             library.impl(op, functools.partial(_refuse, op, places))
-    _libraries.extend((autograd, *elsewhere))
+    _libraries.extend((autograd, transformed, *elsewhere))
 
 
 def _refuse(op, places, *args, **kwargs):
     """Tensors of a layout or a device that no kernel is loaded for; or no tensor at all."""
-    name, _, overload = op.partition(".")
-    for argument, x in zip(getattr(getattr(torch.ops.specdec, name), overload or "default")._schema.arguments, args):
+    name = op.partition(".")[0]
+    for argument, x in zip(overload_of(op)._schema.arguments, args):
         if x is None and str(argument.type) == "Tensor":
             raise RuntimeError(f"{name}: {argument.name} must be a tensor, got None")
         if isinstance(x, torch.Tensor) and (x.is_nested or x.layout is not torch.strided):

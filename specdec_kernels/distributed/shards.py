@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from specdec_kernels.distributed.collectives import all_to_all
+from specdec_kernels.ops import _check
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 
 EXCHANGES = ("chunks", "rows")
@@ -66,9 +67,8 @@ class Shards:
     traffic: Traffic = field(default_factory=Traffic, compare=False)
 
     def __post_init__(self):
-        V, R = self.vocab_size, self.ranks
-        if not isinstance(V, int) or not 1 <= V <= MAX_VOCABULARY:
-            raise ValueError(f"Shards: vocab_size must be in [1, 2^24], got {V}")
+        V, R = _check.integer("Shards", "vocab_size", self.vocab_size, 1, MAX_VOCABULARY, "in [1, 2^24]"), self.ranks
+        object.__setattr__(self, "vocab_size", V)
         if not self.bounds:
             sizes = [V // R + (r < V % R) for r in range(R)]
             object.__setattr__(self, "bounds", tuple(accumulate(sizes, initial=0)))

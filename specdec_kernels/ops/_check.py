@@ -16,7 +16,10 @@ INT32 = (torch.int32,)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
 _PARAMETERS = tuple(SAMPLING)
+_TOP_K = _PARAMETERS.index("top_k")
 _STRIDED = torch.strided
+is_traced = torch.compiler.is_dynamo_compiling
+_SMALLEST = 2.0**-126  # temperatures below it are subnormal float32
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
@@ -32,8 +35,10 @@ def shown(x: object) -> str:
     return str(x) if x is None or isinstance(x, (int, float)) else type(x).__name__
 
 
-def _python(x: Any) -> Any:
+def python_number(x: Any) -> Any:
     """The Python number of a numpy scalar or of a tensor of one entry; anything else as it is."""
+    if isinstance(x, (int, float)):  # a bool, and numpy's float64, are among them
+        return x
     try:
         return x.item()
     except Exception:  # no item, or more than one of them
@@ -44,9 +49,7 @@ def integer(op: str, name: str, x: Any, low: int, high: int, wanted: str, kind: 
     """x, as an int in [low, high], which `wanted` says in words."""
     if type(x) is int and low <= x <= high:
         return x
-    n = x if type(x) in (int, float, bool) or isinstance(x, torch.SymInt) else _python(x)
-    if n is not x and isinstance(n, (int, float)) and abs(n) < float("inf"):
-        n = int(n)
+    n = x if isinstance(x, torch.SymInt) else python_number(x)
     if isinstance(n, bool) or not isinstance(n, (int, torch.SymInt)):
         raise TypeError(f"{op}: {name} must be {kind}, got {type(x).__name__}")
     if not low <= n <= high:
@@ -55,7 +58,7 @@ def integer(op: str, name: str, x: Any, low: int, high: int, wanted: str, kind: 
 
 
 def flag(op: str, name: str, x: object) -> bool:
-    x = x if isinstance(x, (int, float)) else _python(x)  # a bool is an int
+    x = python_number(x)
     if not isinstance(x, (int, float)):
         raise TypeError(f"{op}: {name} must be a bool, got {type(x).__name__}")
     return bool(x)
@@ -130,16 +133,26 @@ def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) 
     if temperature is None and top_k is None and top_p is None and min_p is None:  # most calls, and soon known
         return values, None
     tensors: list[torch.Tensor | None] = [None] * 4
-    numbers = None
+    numbers, traced = None, is_traced()
     for i, x in enumerate(values):
         if x is None:
             continue
         if isinstance(x, torch.Tensor):
             tensors[i] = _per_row(op, prefix + _PARAMETERS[i], x, n, device)
+        elif traced:
+            number = _number(op, prefix, _PARAMETERS[i], x)
+            tensors[i] = in_graph((number,), device, torch.int64 if i == _TOP_K else torch.float32)
         else:
             numbers = numbers or [NOT_GIVEN] * 4
-            numbers[i] = _number(op, prefix, _PARAMETERS[i], x)
+            numbers[i] = float(_number(op, prefix, _PARAMETERS[i], x))
     return tensors, numbers
+
+
+def in_graph(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Numbers as a tensor where torch.compile traces, so that one graph serves all of their values. A number that is
+    an argument of an op, of torch.full or torch.tensor too, is baked into the graph; a factor is not."""
+    one = torch.ones(1, dtype=dtype, device=device)
+    return torch.cat([one * x for x in numbers]) if len(numbers) > 1 else one * numbers[0]
 
 
 def _per_row(op: str, name: str, x: torch.Tensor, n: int, device: torch.device) -> torch.Tensor:
@@ -149,12 +162,15 @@ def _per_row(op: str, name: str, x: torch.Tensor, n: int, device: torch.device) 
     return x
 
 
-def _number(op: str, prefix: str, kind: str, x: object) -> float:
-    if isinstance(x, bool) or not isinstance(x, int if kind == "top_k" else (int, float)):
-        raise TypeError(f"{op}: {prefix}{kind} must be a number or a tensor, got {type(x).__name__}")
+def _number(op: str, prefix: str, kind: str, x: Any) -> float:
+    kinds = int if kind == "top_k" else (int, float)
+    if not isinstance(x, kinds) or isinstance(x, bool):
+        given, x = x, python_number(x)
+        if not isinstance(x, kinds) or isinstance(x, bool):
+            raise TypeError(f"{op}: {prefix}{kind} must be a number or a tensor, got {type(given).__name__}")
     if x not in SAMPLING[kind]:
         raise ValueError(f"{op}: {prefix}{kind} must be {SAMPLING[kind].says}, got {shown(x)}")
-    return float(x)
+    return x
 
 
 def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor | None:
@@ -169,7 +185,10 @@ def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor
 
 def is_greedy(temperature: object) -> bool:
     """Whether one number makes every request greedy."""
-    return isinstance(temperature, (int, float)) and 0 <= temperature < torch.finfo(torch.float32).tiny
+    if temperature is None or isinstance(temperature, torch.Tensor):
+        return False
+    number = python_number(temperature)
+    return isinstance(number, (int, float)) and 0 <= number < _SMALLEST
 
 
 def randomness(op: str, seed, offset, uniforms, n: int, columns: int, device: torch.device, needed: bool):

@@ -51,6 +51,15 @@ class RuleArguments(NamedTuple):
                         f"{op}: require_exact needs a rule that keeps the target's law, got {rule!r}{given}{at}"
                     )
 
+    def in_graph(self, device: torch.device) -> RuleArguments:
+        """The same where torch.compile traces: numbers of alpha as a tensor."""
+        code, *alphas = self.numbers or (_check.NOT_GIVEN,)
+        given = tuple(x for x in alphas if x != _check.NOT_GIVEN)
+        if not given:
+            return self
+        alpha = _check.in_graph(given, device).view((1, 2) if len(given) > 1 else (1,))
+        return RuleArguments(self.rule, alpha, None if code == _check.NOT_GIVEN else (code, *_NO_ALPHA))
+
     def _of(self, b: int) -> tuple[str, list]:
         """A request's rule, and the parameters that are given: for each position where that makes a difference."""
         numbers = self.numbers or (_check.NOT_GIVEN,) * 3
@@ -82,12 +91,14 @@ def arguments(
     made = _arguments(op, method, rule, alpha, n, device, positions)
     if _check.flag(op, "require_exact", require_exact):
         made.require_exact(op)
-    return made
+    return made.in_graph(device) if made.numbers is not None and _check.is_traced() else made
 
 
 def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
     if alpha is None and isinstance(rule, str) and rule == "exact":
         return _EXACT
+    if alpha is not None and not isinstance(alpha, torch.Tensor):
+        alpha = _of_python(alpha)
     if isinstance(rule, torch.Tensor):
         _check.tensor(op, "rule", rule, _check.INTEGERS, device)
         if rule.dim() != 1 or rule.size(0) not in (n, 1):
@@ -113,8 +124,15 @@ def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
     return RuleArguments(None, alpha, (float(RULES[rule].code), *(numbers or _NO_ALPHA)))
 
 
+def _of_python(alpha):
+    """A number or a tuple of numbers, of numpy's too."""
+    if isinstance(alpha, (tuple, list)):
+        return tuple(x if isinstance(x, torch.Tensor) else _check.python_number(x) for x in alpha)
+    return _check.python_number(alpha)
+
+
 def _numbers(op, alpha) -> tuple:
-    given = () if alpha is None else tuple(alpha) if isinstance(alpha, (tuple, list)) else (alpha,)
+    given = () if alpha is None else alpha if isinstance(alpha, tuple) else (alpha,)
     wanted = f"{op}: alpha must be a number, a pair of numbers or a tensor, got"
     for x in given:
         if isinstance(x, bool) or not isinstance(x, (int, float)):
@@ -138,13 +156,15 @@ def _rates(op, alpha, positions, device):
     """Rates of each position as [n or 1, positions, 1]; what is one rate for all as it came."""
     if isinstance(alpha, torch.Tensor):
         return alpha.unsqueeze(2) if alpha.dim() == 2 and alpha.size(1) == positions else alpha
-    if not isinstance(alpha, (tuple, list)):
+    if not isinstance(alpha, tuple):
         return alpha
     rates = _numbers(op, alpha)
     for x in rates:
         _check_numbers(op, "synthetic", x)
     if len(rates) != positions:
         raise ValueError(f"{op}: alpha of rule 'synthetic' must be a rate or {positions} of them, got {len(rates)}")
+    if _check.is_traced():
+        return _check.in_graph(rates, device).view(1, positions, 1)
     return torch.tensor(rates, dtype=torch.float32, device=device).view(1, positions, 1)
 
 

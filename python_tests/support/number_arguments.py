@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of the public functions that may be Python numbers, read from their signatures, and calls with them."""
+
+import inspect
+import re
+
+import torch
+
+import specdec_kernels as sk
+from specdec_kernels import examples
+from specdec_kernels.registry import FUNCTIONS, INF, RULES, SAMPLING
+
+V = 37
+COMPOSED = {"alpha"}  # of a rule, which says how many it takes
+
+
+def named(op, kinds):
+    """Parameters whose annotation has one of these words."""
+    parameters = inspect.signature(getattr(sk, op)).parameters.values()
+    return [x.name for x in parameters if re.search(rf"\b({kinds})\b", str(x.annotation)) and x.name not in COMPOSED]
+
+
+def base(name):
+    return name.removeprefix("draft_") if name.removeprefix("draft_") in SAMPLING else name
+
+
+def is_number(x):
+    return isinstance(x, (int, float))
+
+
+def known():
+    """A value of each number, as some example has it."""
+    found = {}
+    for _, call in examples.every_call(V=V):
+        found |= {base(name): x for name, x in call.arguments.items() if is_number(x)}
+    return found | {"require_exact": False}
+
+
+KNOWN = known()
+
+
+def call_with(op, name):
+    """An example call, with a number for this argument."""
+    calls = [call.arguments for call in examples.calls(op, V=V)]
+    having = [call for call in calls if is_number(call.get(name))]
+    for call in having or [call | {name: KNOWN[base(name)]} for call in calls]:
+        try:
+            getattr(sk, op)(**call)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+        return call
+    raise AssertionError(f"{op}: no example can be called with a number for {name}")
+
+
+def every():
+    """(op, name) of every number and flag."""
+    return [(op, name) for op in FUNCTIONS for name in named(op, "int|float|bool")]
+
+
+def inside(x, count):
+    """Numbers in a registry's range, none of them at its ends."""
+    low, high = max(x.low, 1e-3), min(x.high, 2.0)
+    if x.low >= 1 and x.high == INF:
+        low, high = x.low, x.low + 3
+    return [low + (high - low) * (i + 1) / (count + 1) for i in range(count)]
+
+
+def varied(name, i, count):
+    """The i-th of `count` values of a sampling parameter; of a temperature above 0, of a filter that filters."""
+    return 2 + i if base(name) == "top_k" else inside(SAMPLING[base(name)], count)[i]
+
+
+def of_rule(rule, i, count):
+    """alpha of a rule, the i-th of `count`: a number, or a pair."""
+    numbers = tuple(inside(x, count)[i] for x in RULES[rule].parameters)
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def same_result(op, got, want):
+    from support.surface import same, tensors
+
+    if op == "tree_mask_mod":
+        at = torch.arange(4)
+        got, want = got(torch.tensor(0), None, at[:, None], at), want(torch.tensor(0), None, at[:, None], at)
+    return same(tensors(got), tensors(want))

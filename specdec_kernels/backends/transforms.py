@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops under ``torch.func``: ``grad``, ``vjp``, ``jvp`` and what is made of them raise, since no op is
+differentiable and torch would answer with zeros; ``vmap`` calls the op once for each entry.
+
+The kernels are registered at a dispatch key that torch looks at inside a transform only: other calls do not pay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import _functorch
+from torch._C._functorch import TransformType
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+KEY = "FuncTorchDynamicLayerFrontMode"
+
+
+def call(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Handle the innermost transform, then call the op inside of it."""
+    interpreter = retrieve_current_functorch_interpreter()
+    level, kind = interpreter.level(), interpreter.key()
+    if kind == TransformType.Vmap:
+        return _call_each(overload, interpreter, args, kwargs)
+    if kind == TransformType.Functionalize:
+        wrap = _functorch._wrap_functional_tensor
+        inner = tree_map_only(torch.Tensor, lambda x: _functional_value(x, level), (args, kwargs))
+    else:
+        _refuse_tracked(overload, args, kwargs)
+        wrap = _functorch._wrap_for_grad
+        inner = tree_map_only(torch.Tensor, lambda x: _functorch._unwrap_for_grad(x, level), (args, kwargs))
+    with interpreter.lower():
+        found = overload(*inner[0], **inner[1])
+    return tree_map_only(torch.Tensor, lambda x: wrap(x, level), found)
+
+
+def _refuse_tracked(overload, args, kwargs):
+    """Raises where the derivative at this level would have to go through the op."""
+    names = [argument.name for argument in overload._schema.arguments]
+    for name, x in [*zip(names, args), *kwargs.items()]:
+        if isinstance(x, torch.Tensor) and _is_tracked(x):
+            op = overload._schema.name.removeprefix("specdec::")
+            raise RuntimeError(f"{op}: {name} must be detached, got one to differentiate by: no op is differentiable")
+
+
+def _is_tracked(x):
+    if not _functorch.is_gradtrackingtensor(x) or _functorch.maybe_get_level(x) != _functorch.maybe_current_level():
+        return False
+    return x.requires_grad or forward_ad.unpack_dual(x).tangent is not None
+
+
+def _functional_value(x, level):
+    if not _functorch.is_functionaltensor(x) or _functorch.maybe_get_level(x) != level:
+        return x
+    torch._sync(x)
+    return _functorch._unwrap_functional_tensor(x, False)
+
+
+def _call_each(overload, interpreter, args, kwargs):
+    """The op on each entry of a batch, and the results behind one another."""
+    op, level = overload._schema.name.removeprefix("specdec::"), interpreter.level()
+    entries = {}  # of each tensor that has one for each of the batch
+    for x in tree_leaves((args, kwargs)):
+        if isinstance(x, torch.Tensor):
+            inner, dim = _functorch._unwrap_batched(x, level)
+            if dim is not None:
+                entries[id(x)] = inner.unbind(dim)
+    for name, x in kwargs.items():  # those of out= alone
+        if entries and id(x) not in entries:
+            raise RuntimeError(f"{op}: out.{name} must have an entry for each of vmap's, got one for all")
+    size = min(map(len, entries.values()), default=None)
+    if size == 0:
+        raise RuntimeError(f"{op}: vmap must have at least one entry, got none")
+    found = []
+    with interpreter.lower():
+        for i in range(size or 1):
+            own = tree_map_only(torch.Tensor, lambda x, i=i: entries[id(x)][i] if id(x) in entries else x, (args, kwargs))
+            found.append(overload(*own[0], **own[1]))
+        if size is None or not overload._schema.returns:
+            return found[0]
+        together = [torch.stack(each) for each in zip(*([x] if isinstance(x, torch.Tensor) else x for x in found))]
+    batched = [_functorch._add_batch_dim(x, 0, level) for x in together]
+    return batched[0] if isinstance(found[0], torch.Tensor) else tuple(batched)
