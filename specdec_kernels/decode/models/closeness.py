@@ -1,36 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """When two passes of a model agree: up to what the shape of a batch does to sums in its dtype."""
 
+from collections.abc import Iterable
+
 import torch
 
 __all__ = ["Closeness"]
 
-_WORSE = 8  # times the noise of plain passes: other kernels under a mask, other orders of sums
+_WORSE = 8  # times the noise: more kernels than those of the passes that were compared, and other orders of sums
 
 
 class Closeness:
     """Compares logits [..., V], token by token, with a tolerance that comes from the model itself.
 
     A token's deviation is the root mean square of the difference of its two rows, relative to the spread of the one
-    that is wanted. The noise is the largest deviation between a row of a plain pass and the same row in a plain pass of
-    another batch. What differs by at most 8 times that agrees, and so does what has two thirds of the dtype's digits in
-    common, because the two plain passes may happen to be equal. A position that is ignored, or a key too many, moves a
-    trained model's logits by tenths of their spread.
+    that is wanted. The noise is the largest deviation of rows that plain passes of other shapes give for the same
+    tokens. What differs by at most 8 times that agrees, and so does what has two thirds of the dtype's digits in
+    common, because plain passes may happen to be equal. A position that is ignored, or a key too many, moves a trained
+    model's logits by half of their spread or more.
 
     In half precision a mixture of experts may route a token elsewhere over a rounding; there half of the tokens of a
     row must agree, elsewhere all.
 
     Args:
-        row, batch: logits [1, T, V] of a row's plain pass, and of the same row in a batch's.
+        pairs: logits [n, T, V] of one plain pass and of another, in which the same tokens stand.
         dtype: of the model.
     """
 
-    def __init__(self, row: torch.Tensor, batch: torch.Tensor, dtype: torch.dtype):
+    def __init__(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype):
         eps = max(torch.finfo(x).eps for x in (dtype, torch.float32))  # norms and angles are float32 in any model
         self.quantile = 0.5 if eps > torch.finfo(torch.float32).eps else 1.0
-        noise = self.deviation(batch, row)
-        self.noise, self.tolerance = noise, max(_WORSE * noise, eps ** (2 / 3))
-        self.rows_are_independent = noise <= eps ** (1 / 3)
+        self.noise = max(self.deviation(got, want) for got, want in pairs)
+        self.tolerance = max(_WORSE * self.noise, eps ** (2 / 3))
+        self.rows_are_independent = self.noise <= eps ** (1 / 3)
 
     def deviation(self, got: torch.Tensor, want: torch.Tensor) -> float:
         """That of the worst row of [n, T, V]; infinite where there is a NaN on one side alone."""

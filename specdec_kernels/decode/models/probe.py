@@ -58,10 +58,8 @@ def _state(model):
 def is_one_model(model, served) -> bool:
     """Whether `served` (LeanLlama) gives the logits of `model`, which may have been patched where nobody looked."""
     rows = _random_ids(model, served.vocab_size)
-    plain = _plain(model, rows)
-    close = Closeness(_plain(model, rows[:1]), plain[:1], served.dtype)
-    got = served.forward(rows[:1], [0], served.new_cache(1, _LENGTH))
-    return close.agrees(got, plain[:1])
+    plain, close = _plain_passes(model, rows, served.dtype)
+    return close.agrees(served.forward(rows[:1], [0], served.new_cache(1, _LENGTH)), plain[:1])
 
 
 class _Probe:
@@ -76,13 +74,12 @@ class _Probe:
         self.cache, self.note = SlotCache(len(self.ids), _LENGTH), ""
 
     def run(self) -> Findings:
-        self._require("a plain pass", self._plain_passes)
+        self._require("a plain pass", self._plain)
         if not self.close.rows_are_independent:
             by = f"{self.close.noise:.1e} of their spread"
             raise ValueError(f"{self._refused} a row's logits depend on what else is in a plain pass, by {by}")
         self._require("a pass under a mask, with a cache", self._first_pass)
-        self._require("a pass of several tokens after cached ones", self._several)
-        self._require("a pass over the keys of rejected tokens", self._rollback)
+        self._require("passes after cached tokens and over rejected ones", self._rollback)
         refuses = {
             "batches": self._find("positions are ignored in rows that stand at different ones", self._uneven),
             "trees": self._find("positions are ignored in trees", self._tree),
@@ -114,31 +111,26 @@ class _Probe:
     def _pass(self, ids, start, slot=0, branches=None):
         return self.served.forward(ids, start, self.cache, slot, branches=branches)
 
-    def _plain_passes(self) -> bool:
-        self.plain = _plain(self.served.model, self.ids)
-        self.close = Closeness(_plain(self.served.model, self.ids[:1]), self.plain[:1], self.served.dtype)
+    def _plain(self) -> bool:
+        self.plain, self.close = _plain_passes(self.served.model, self.ids, self.served.dtype)
         return True
 
     def _first_pass(self) -> bool:
         return self._agrees(self._pass(self.ids[:1, :6], [0])[0], 0, 0)
 
-    def _several(self) -> bool:
-        return self._agrees(self._pass(self.ids[:1, 6:10], [6])[0], 0, 6)
-
     def _rollback(self) -> bool:
         self._pass(self.ids[1:2, :4], [6])  # another row's tokens, all of which are rejected
         two = self._pass(self.ids[:1, 6:8], [6])[0]
         one = self._pass(self.ids[:1, 8:9], [8])[0]
-        return self._agrees(two, 0, 6) and self._agrees(one, 0, 8)
+        return self._agrees(torch.cat((two, one)), 0, 6)
 
     def _hidden_keys(self) -> bool:
         """Beside a long row a short one is offered keys far behind its own."""
         cache = SlotCache(1, min(_FAR, self.served.max_positions))
-        self.served.forward(self.ids[:1, :5], [0], cache)
-        positions = cache.begin([5], 3, 0, self.served.device)
+        positions = cache.begin([0], 5, 0, self.served.device)
         cache.length, cache.sees_all = cache.capacity, False
         cache.seen = torch.arange(cache.length, device=positions.device) <= positions[..., None]
-        return self._agrees(self.served.run(self.ids[:1, 5:8], positions, cache)[0], 0, 5)
+        return self._agrees(self.served.run(self.ids[:1, :5], positions, cache)[0], 0, 0)
 
     def _uneven(self) -> bool:
         self._pass(self.ids[1:, :3], [0, 0], slot=1)
@@ -147,15 +139,12 @@ class _Probe:
         return all(self._agrees(logits[i], i, at) for i, at in enumerate(start))
 
     def _tree(self) -> bool:
-        """A wrong branch before the right one, level by level; the right one is then committed, and goes on."""
+        """A wrong branch before the right one, in two passes."""
         right, wrong = self.ids[:1, 5:9], self.ids[1:2, 5:7]  # of nodes 0, 2, 4, 5, and of nodes 1, 3
         nodes = torch.stack((right[:, 0], wrong[:, 0], right[:, 1], wrong[:, 1], right[:, 2], right[:, 3]), 1)
         parents = torch.tensor([[-1, 0, 0, 1, 2, 4]], dtype=torch.int32, device=nodes.device)
         parts = [self._pass(nodes[:, a : a + 3], [5], branches=Branches(parents, [a])) for a in (0, 3)]
-        branch = torch.cat(parts, 1)[0, [0, 2, 4, 5]]
-        self.cache.compact([5], torch.tensor([[0, 2, 4, 5]], device=nodes.device))
-        behind = self._pass(self.ids[:1, 9:10], [9])[0]
-        return self._agrees(torch.cat((branch, behind)), 0, 5)
+        return self._agrees(torch.cat(parts, 1)[0, [0, 2, 4, 5]], 0, 5)
 
     def _positions(self) -> int:
         """Up to which position a token's logits do not depend on how far later ones are."""
@@ -208,6 +197,17 @@ def _spans(ids, start: list[int], width: int) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _plain(model, ids) -> torch.Tensor:
+def _plain_passes(model, ids, dtype) -> tuple[torch.Tensor, Closeness]:
+    """The logits of ids [3, T] in one pass, and how far those of the same tokens in passes of other shapes are away:
+    shorter ones, and one under a mask, which hides the end of two rows."""
+    there = torch.ones_like(ids)
+    there[1:, 9:] = 0
+
+    def logits(ids, **options):
+        return model(input_ids=ids, use_cache=False, **options).logits
+
     with evaluating(model):
-        return model(input_ids=ids, use_cache=False).logits
+        plain, padded = logits(ids), logits(ids, attention_mask=there)
+        shorter = [logits(ids[:1, :length]) for length in (1, 5)]
+    pairs = [(x, plain[:1, : x.shape[1]]) for x in shorter]
+    return plain, Closeness([*pairs, (padded[:1], plain[:1]), (padded[1:, :9], plain[1:, :9])], dtype)
