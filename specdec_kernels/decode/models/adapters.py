@@ -80,6 +80,8 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self):
         return self.cache.capacity
 
+    get_max_cache_shape = get_max_length  # its name up to transformers 5.12 at least
+
 
 class HFModel:
     """Any transformers causal LM whose layers all attend to the whole sequence, on the device it is on.
