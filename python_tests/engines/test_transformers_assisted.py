@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers' assisted generation with its verification replaced: the law, the seeds, what upstream cannot do."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,9 @@ from specdec_kernels.integrations.transformers import assisted
 
 pytestmark = pytest.mark.slow
 UPSTREAM = utils._speculative_sampling
+TAKES = inspect.signature(UPSTREAM).parameters
+NEEDED = {"is_done_candidate": False} if "is_done_candidate" in TAKES else {}  # up to 5.12 at least
+WEIGHTS = [None, 0.3] if "assistant_ensemble_weight" in TAKES else [None]
 P, Q = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.4, 0.3, 0.2, 0.1])
 
 
@@ -35,11 +40,11 @@ def first_tokens(function, n, **more):
     drafts = torch.multinomial(Q, 2 * n, True, generator=torch.Generator().manual_seed(3)).view(n, 1, 2)
     prompt = torch.zeros(1, 5, dtype=torch.int64)
     p, q = P.log().expand(1, 3, 4), Q.log().expand(1, 2, 4)
-    out = [function(torch.cat([prompt, draft], 1), q, 2, p, **more) for draft in drafts]
+    out = [function(torch.cat([prompt, draft], 1), q, 2, p, **NEEDED | more) for draft in drafts]
     return [tokens for tokens, _ in out], torch.stack([n for _, n in out])
 
 
-@pytest.mark.parametrize("weight", [None, 0.3])
+@pytest.mark.parametrize("weight", WEIGHTS)
 def test_law(patched, weight):
     """pi = p, or w p + (1 - w) q: the first token's law and the chance that the first draft is kept."""
     function, n = patched(generator=torch.Generator().manual_seed(1)), 3000
@@ -65,7 +70,7 @@ def test_shapes_are_transformers_own(patched):
 def test_nothing_left_to_draw_from(patched):
     """q holds all of p and a little elsewhere, where the draft was drawn: upstream divides 0 by 0."""
     q, p = torch.tensor([[[0.0, -25.0]]]), torch.tensor([[[0.0, -torch.inf], [0.0, -torch.inf]]])
-    given = (torch.tensor([[0, 1]]), q, 1, p)
+    given = (torch.tensor([[0, 1]]), q, 1, p, *NEEDED.values())
     with pytest.raises(RuntimeError, match="nan"):
         UPSTREAM(*given)
     tokens, n = patched(seed=1)(*given)
@@ -88,7 +93,7 @@ def test_a_seed_fixes_the_coins_and_nothing_global_moves(patched):
 def test_a_step_further_on_draws_other_numbers(patched):
     function = patched(seed=1)
     p, q = P.log().expand(1, 1, 4), Q.log().expand(1, 0, 4)
-    drawn = [function(torch.zeros(1, length, dtype=torch.int64), q, 0, p)[0].item() for length in range(1, 400)]
+    drawn = [function(torch.zeros(1, length, dtype=torch.int64), q, 0, p, **NEEDED)[0].item() for length in range(1, 400)]
     assert fits(np.bincount(drawn, minlength=4), P)
 
 

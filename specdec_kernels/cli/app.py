@@ -4,9 +4,12 @@ command imports waits until it is asked for."""
 
 import argparse
 import importlib
+import re
 import sys
 
-from specdec_kernels.cli import options
+from specdec_kernels.cli import checks, options
+
+INTERRUPTED = 130  # the exit status after Ctrl-C
 
 
 def info(args) -> int:
@@ -28,6 +31,10 @@ def selfcheck(args) -> int:
 
 def generate(args) -> int:
     """Continue text with a target and a draft, streaming, and say what it cost."""
+    try:
+        checks.check(args)
+    except ValueError as error:
+        return _wrong(error)
     return _with_extra("generate", args)
 
 
@@ -39,16 +46,28 @@ def cache(args) -> int:
 def _with_extra(command, args):
     """Runs the module of a command's name, which needs the extra `decode`."""
     try:
-        importlib.import_module(f"specdec_kernels.cli.{command}").run(args)
+        return importlib.import_module(f"specdec_kernels.cli.{command}").run(args) or 0
     except ModuleNotFoundError as error:
         package = str(error.name).split(".")[0]
         why = "which the plain install leaves out: pip install 'specdec_kernels[decode]'"
         print(f"error: {command} needs {package}, {why}", file=sys.stderr)
         return 2
     except (ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return _wrong(error)
+    except KeyboardInterrupt:  # while models are loaded
+        return INTERRUPTED
+
+
+def _wrong(error) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message):
+        raise ValueError(re.sub(r"^argument (\S+): (must .*)", r"\1 \2", message))
 
 
 COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate, "cache": cache}
@@ -56,9 +75,8 @@ COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate, "cache":
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command -> its exit status. arguments: those of the process by default."""
-    parser = argparse.ArgumentParser(
-        prog="python -m specdec_kernels", description="Exact verification for speculative decoding."
-    )
+    parser = _Parser(prog="python -m specdec_kernels", description="Exact verification for speculative decoding.")
+    parser.add_argument("--version", action="store_true", help="the version of this package")
     commands = parser.add_subparsers(metavar="command")
     for name, command in COMMANDS.items():
         text = command.__doc__
@@ -70,7 +88,13 @@ def main(arguments: list[str] | None = None) -> int:
             options.add(one)
         if command is cache:
             one.add_argument("--clear", action="store_true", help="remove them")
-    args = parser.parse_args(arguments)
+    try:
+        args = parser.parse_args(arguments)
+    except ValueError as error:
+        return _wrong(error)
+    if args.version:
+        print(importlib.import_module("specdec_kernels").__version__)
+        return 0
     if "command" not in args:
         parser.print_help()
         return 2

@@ -3,17 +3,20 @@
 
 import argparse
 
+from specdec_kernels.cli import values
 from specdec_kernels.registry import TREE_METHODS
 
 METHODS = "chain", *TREE_METHODS
+COUNT = values.integer(1, "an integer >= 1")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("--prompt", action="append", required=True, help="text to continue; repeat for a batch", metavar="TEXT")
+    texts = {"action": "append", "type": values.text, "metavar": "TEXT"}
+    option("--prompt", required=True, help="text to continue; repeat for a batch", **texts)
     option("--chat", action="store_true", help="wrap the prompt in the model's chat template")
-    option("--max-new-tokens", type=int, default=128, metavar="N", help="after which a text ends")
-    option("--stop", action="append", default=[], help="a string that ends the text; may be repeated", metavar="TEXT")
+    option("--max-new-tokens", type=COUNT, default=128, metavar="N", help="after which a text ends")
+    option("--stop", default=[], help="a string that ends the text; special tokens count; may be repeated", **texts)
     _models(parser.add_argument_group("models"))
     _drafting(parser.add_argument_group("drafting"))
     _sampling(parser.add_argument_group("sampling"))
@@ -25,7 +28,7 @@ def _models(group):
     option("--draft", default="lookup", help='as --target, a layer-draft folder, or "lookup" (the prompt itself)')
     dtypes = "auto", "bfloat16", "float32"
     option("--dtype", choices=dtypes, default="auto", help="auto: bfloat16 on a GPU and where the CPU has it")
-    option("--device", default="cpu", help='"cpu", "cuda" or a GPU by its number, "cuda:1"')
+    option("--device", type=values.device, default="cpu", help='"cpu", "cuda" or a GPU by its number, "cuda:1"')
     option("--graphs", action="store_true", help="on a GPU: passes of the models in CUDA graphs")
 
 
@@ -35,21 +38,26 @@ def _drafting(group):
     option(
         "--method", choices=METHODS, default="chain", help="one drafted chain, or a tree verified so", metavar="METHOD"
     )
-    option("--beams", type=int, default=0, metavar="W", help="beam search: the W best texts, in place of one; 0: off")
+    beams = values.integer(0, "an integer >= 1, or 0 for off")
+    option("--beams", type=beams, default=0, metavar="W", help="beam search: the W best texts, in place of one; 0: off")
     option("--block", action="store_true", help="verify a chain as a block")
-    option("--gamma", default="auto", help='tokens drafted at a time, a tree\'s depth; "auto": what pays, of a tree 4')
-    option("--drafts", type=int, default=4, help="of a tree: its chains", metavar="K")
-    option("--widths", default="", help='of a tree: children per level, as 4,2,1, or "auto": what pays')
+    gammas = 'tokens drafted at a time, a tree\'s depth; "auto": what pays, of a tree 4'
+    option("--gamma", type=values.gamma, default="auto", help=gammas)
+    option("--drafts", type=COUNT, default=4, help="of a tree: its chains", metavar="K")
+    shapes = 'of a tree: children per level, as 4,2,1, or "auto": what pays'
+    option("--widths", type=values.widths, default="", help=shapes)
     option("--lookup-first", action="store_true", help="look in the text first; in a tree: beside the model's drafts")
     option("--lookup-under", action="store_true", help="the draft's own tokens are looked up, and verified by it")
-    option("--rule", default="exact", help="how drafts are accepted: chow, diff, typical ... (specdec_kernels.rules)")
-    option("--alpha", default="", help="of the rule: a number, or two with a comma between them")
+    rules = "how drafts are accepted: chow, diff, typical ... (specdec_kernels.rules)"
+    option("--rule", type=values.rule, default="exact", help=rules)
+    option("--alpha", type=values.alpha, default="", help="of the rule: a number, or two with a comma between them")
 
 
 def _sampling(group):
     option = group.add_argument
-    option("--temperature", type=float, default=0.0, help="0 is greedy", metavar="T")
-    option("--top-k", type=int, default=0, help="0: off", metavar="K")
-    option("--top-p", type=float, default=1.0, help="1: off", metavar="P")
-    option("--min-p", type=float, default=0.0, help="0: off", metavar="P")
-    option("--seed", type=int, default=0, help="request i uses seed + i")
+    kind = values.sampling
+    option("--temperature", type=kind("temperature"), default=0.0, help="0 is greedy", metavar="T")
+    option("--top-k", type=kind("top_k"), default=0, help="0: off", metavar="K")
+    option("--top-p", type=kind("top_p"), default=1.0, help="1: off", metavar="P")
+    option("--min-p", type=kind("min_p"), default=0.0, help="0: off", metavar="P")
+    option("--seed", type=values.seed, default=0, help="request i uses seed + i, of which the low 64 bits count")

@@ -106,6 +106,8 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self):
         return self.cache.capacity
 
+    get_max_cache_shape = get_max_length  # its name up to transformers 5.12 at least
+
 
 class HFModel:
     """Any transformers causal LM whose layers attend to what a mask says, on the device it is on, by its own forward.

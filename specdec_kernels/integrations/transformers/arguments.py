@@ -25,11 +25,11 @@ def check(op: str, drafter: Any, target: Any, verify: Any, rule: Any, alpha: Any
         hint = ": wrap it, decode.adapt(model)" if isinstance(target, torch.nn.Module) else ""
         raise TypeError(f"{op}: target must be a decode.Model or None, got {_shown(target)}{hint}")
     _check.choice(op, "verify", verify, CHAIN_METHODS)
-    if rule not in RENAMED_RULES if isinstance(rule, str) else True:
-        _check.choice(op, "rule", rule, RULES)
+    renamed = RENAMED_RULES.get(rule, rule) if isinstance(rule, str) else rule
+    _check.choice(op, "rule", renamed, RULES)
     if isinstance(alpha, torch.Tensor):
         raise TypeError(f"{op}: alpha must be a number, a pair of numbers or None, got {_shown(alpha)}")
-    _rules.arguments(op, "token", RENAMED_RULES.get(rule, rule), alpha, 1, torch.device("cpu"))
+    _rules.arguments(op, "token", renamed, alpha, 1, torch.device("cpu"))
     if output is not None and not isinstance(output, Output):
         raise TypeError(f"{op}: output must be a decode.Output or None, got {_shown(output)}")
     check_stop(op, stop)
@@ -74,7 +74,7 @@ def max_batch(op: str, x: Any) -> int | None:
 def _int(op, name, x) -> int:
     """The int that x is, or that a numpy or torch integer holds."""
     try:
-        n = None if str(getattr(x, "dtype", type(x))).endswith("bool") else operator.index(x)
+        n = None if isinstance(x, bool) or str(getattr(x, "dtype", "")).endswith("bool") else operator.index(x)
     except TypeError:
         n = None
     if n is None:
@@ -83,7 +83,7 @@ def _int(op, name, x) -> int:
 
 
 def _has(x, names) -> bool:
-    """Whether x is an object with these attributes, but no class and no torch module that only happens to have them."""
+    """Whether x is an object, and no class, with these attributes."""
     return not isinstance(x, type) and all(hasattr(x, name) for name in names)
 
 

@@ -222,11 +222,12 @@ def _prompts(input_ids, mask) -> list[list[int]]:
 
 
 def _check_positions(positions, mask):
-    """Those that ``generate`` gives: a token's number among those that are not padding."""
+    """Those that ``generate`` gives: a token's number among those that are not padding, [B, T], or several times where
+    a model has rows of its own for images."""
     if positions is None:
         return
-    kept = torch.ones_like(positions) if mask is None else mask
-    if positions.shape != kept.shape or ((positions != kept.cumsum(-1) - 1) & kept.bool()).any():
+    kept = torch.ones(positions.shape[-2:], dtype=torch.int64) if mask is None else mask
+    if positions.shape[-2:] != kept.shape or ((positions != kept.cumsum(-1) - 1) & kept.bool()).any():
         raise ValueError(f"{_OP}: position_ids must count the tokens from 0, got others")
 
 

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option of `generate` is checked before a model is loaded, and what is wrong said in one line as it was typed."""
+
+import argparse
+from itertools import product
+
+import pytest
+
+from specdec_kernels import decode
+from specdec_kernels.cli import checks, main, options
+from specdec_kernels.registry import RULES, TREE_METHODS
+
+ANY = "needs no value", "any text"  # options that no value is wrong for by itself
+# option -> [(value, what is said)]
+BAD = {
+    "--prompt": [("", "must be a text of at least one character, got ''")],
+    "--chat": ANY[0],
+    "--max-new-tokens": [(0, "must be an integer >= 1, got 0"), ("x", "must be an integer >= 1, got x"), (1.5, "")],
+    "--stop": [("", "must be a text of at least one character, got ''")],
+    "--target": ANY[1],
+    "--draft": ANY[1],
+    "--dtype": [("float16", "invalid choice: 'float16'")],
+    "--device": [("tpu", 'must be "cpu", "cuda" or "cuda:" and a number, got tpu'), ("cuda:x", ""), ("", "")],
+    "--graphs": ANY[0],
+    "--plain": ANY[0],
+    "--method": [("kseqs", "invalid choice: 'kseqs'")],
+    "--beams": [(-1, "must be an integer >= 1, or 0 for off, got -1"), ("x", "")],
+    "--block": ANY[0],
+    "--gamma": [("many", 'must be an integer >= 1 or "auto", got many'), (0, "got 0"), (-3, "got -3"), ("", "got ''")],
+    "--drafts": [(0, "must be an integer >= 1, got 0"), ("x", "")],
+    "--widths": [("3,x", 'must be "auto" or integers >= 1 with commas between them, got 3,x'), ("0", ""), ("2,,1", "")],
+    "--lookup-first": ANY[0],
+    "--lookup-under": ANY[0],
+    "--rule": [("chov", "must be one of exact, chow"), ("", "got ''")],
+    "--alpha": [("x", "must be a number, or two with a comma between them, got x"), ("1,2,3", ""), (",", "")],
+    "--temperature": [(-1, "must be finite in float32 and >= 0, got -1"), ("nan", ""), ("inf", ""), ("x", "a number")],
+    "--top-k": [(-2, "must be >= 1 and below 2^63, or 0 or -1 for off, got -2"), (2**63, ""), (1.5, "an integer")],
+    "--top-p": [(0, "must be in (0, 1], got 0"), (1.1, "got 1.1"), ("nan", ""), ("x", "must be a number, got x")],
+    "--min-p": [(-0.1, "must be in [0, 1], got -0.1"), (2, "got 2"), ("nan", "")],
+    "--seed": [("a", "must be an integer, got a"), (1.5, "must be an integer, got 1.5"), ("", "got ''")],
+}
+MODEL = ["--draft", "a-model"]
+TREE = [*MODEL, "--method"]
+TOGETHER = [
+    ([*MODEL, "--lookup-under", "--draft", "lookup"], "--lookup-under needs a draft model, got --draft lookup"),
+    ([*TREE, "target_only", "--lookup-under"], "--lookup-under drafts chains, got --method target_only"),
+    (["--method", "kseq"], "--method kseq needs a draft model, got --draft lookup"),
+    ([*TREE, "kseq", "--widths", "3,1"], "--widths needs --method recursive_without_replacement, target_only, greedy"),
+    ([*TREE, "recursive", "--lookup-first"], "--lookup-first needs --method recursive_without_replacement, target_"),
+    ([*TREE, "greedy", "--temperature", 1], "--method greedy needs --temperature 0, got --temperature 1"),
+    ([*TREE, "kseq", "--block"], "--block verifies chains, got --method kseq"),
+    ([*TREE, "kseq", "--rule", "typical"], "--rule must be one of exact, chow"),
+    ([*TREE, "target_only", "--rule", "diff"], "--rule must be one of exact, thresholds with --method target_only"),
+    ([*TREE, "traversal", "--lookup-first", "--rule", "diff"], "with --lookup-first, got diff"),
+    ([*MODEL, "--widths", "2,1"], "--widths is the shape of a tree, got --method chain"),
+    ([*MODEL, "--block", "--rule", "typical"], "with --block, got typical"),
+    ([*MODEL, "--lookup-first", "--rule", "diff"], "with --lookup-first, got diff"),
+    (["--rule", "diff"], "with --draft lookup, got diff"),
+    (["--plain", "--rule", "diff"], "--plain --rule diff needs a draft model, got --draft lookup"),
+    ([*MODEL, "--plain", "--rule", "typical"], "--rule must be one of chow, chow_log, diff"),
+    (["--beams", 2], "--beams needs --plain or a draft model, got --draft lookup"),
+    ([*TREE, "kseq", "--beams", 2], "--beams takes no other method, got --method kseq"),
+    ([*MODEL, "--beams", 2, "--temperature", 1], "--beams needs --temperature 0, got --temperature 1"),
+    ([*MODEL, "--beams", 2, "--rule", "chow"], "--beams needs --rule exact, got --rule chow"),
+    ([*MODEL, "--beams", 2, "--stop", "x"], "--beams takes no stop strings, got --stop 'x'"),
+    ([*MODEL, "--alpha", 0.5], "--alpha: --rule exact takes no number, got 0.5"),
+    ([*MODEL, "--rule", "diff", "--alpha", "0.1,0.2"], "--alpha: --rule diff takes at most 1 numbers, got 0.1,0.2"),
+    ([*MODEL, "--rule", "diff", "--alpha", 2], "--alpha: of --rule diff must be in [0, 1], got 2"),
+    ([*MODEL, "--rule", "typical", "--alpha", "0.1,-1"], "--alpha: delta of --rule typical must be in [0, inf)"),
+    ([*MODEL, "--rule", "chow", "--alpha", "nan"], "--alpha: of --rule chow must be in [0, 1], got nan"),
+    (["--graphs"], "--graphs needs a GPU, got --device cpu"),
+]
+
+
+class Loaded(Exception):
+    pass
+
+
+@pytest.fixture
+def go(monkeypatch, capsys):
+    """The exit status and the line of an error; Loaded where a model would have been loaded."""
+
+    def load_pair(*_, **__):
+        raise Loaded
+
+    monkeypatch.setattr(decode, "load_pair", load_pair)
+
+    def run(*arguments):
+        status = main(["generate", *map(str, arguments)])
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.count("\n") == 1, printed
+        return status, printed.err
+
+    return run
+
+
+def parser():
+    made = argparse.ArgumentParser()
+    options.add(made)
+    return made
+
+
+def parameters():
+    return {action.option_strings[0]: action for action in parser()._actions if action.dest != "help"}
+
+
+def named(x):
+    return " ".join(map(str, x)) if isinstance(x, list) else ""
+
+
+def test_every_option_is_checked(go):
+    """A walk over the command's parameters; each value that is wrong is said with its option, and nothing is loaded."""
+    assert set(BAD) == set(parameters())
+    for option, cases in BAD.items():
+        if cases in ANY:
+            assert (cases == ANY[0]) == (parameters()[option].nargs == 0)
+            continue
+        for value, says in cases:
+            prompt = [] if option == "--prompt" else ["--prompt", "a"]
+            status, line = go(*prompt, f"{option}={value}")
+            assert status == 2 and option in line and says in line and line.startswith("error: "), (option, value, line)
+
+
+@pytest.mark.parametrize(("arguments", "says"), TOGETHER, ids=named)
+def test_options_that_exclude_each_other(go, arguments, says):
+    status, line = go("--prompt", "a", *arguments)
+    assert status == 2 and says in line and line.startswith("error: --"), line
+
+
+def test_what_is_missing_or_unknown(go):
+    for arguments, says in (([], "--prompt"), (["--prompt", "a", "--tempo", "1"], "--tempo"), (["--prompt"], "--prompt")):
+        status, line = go(*arguments)
+        assert status == 2 and says in line
+
+
+FLAGS = [], ["--block"], ["--lookup-first"], ["--lookup-under"], ["--plain"], ["--temperature", "1"]
+
+
+def test_what_the_checks_let_through_is_served():
+    """Rules by methods, drafts and flags: what passes these checks passes the library's own, which name no option."""
+    from specdec_kernels.cli import plan
+
+    served, refused, parse = 0, 0, parser().parse_args
+    for method, rule, flags, draft in product(options.METHODS, RULES, FLAGS, ("lookup", "a-model")):
+        args = parse(["--prompt", "a", "--method", method, "--rule", rule, "--draft", draft, *flags])
+        try:
+            checks.check(args)
+        except ValueError as error:
+            refused += 1
+            assert str(error).startswith("--"), error
+        else:
+            served += 1
+            plan.rehearse(args)
+    assert served > 200 and refused > 200
+
+
+# The loop is not asked for these, or would be asked for something else without a word
+OWN = {"--graphs", "--beams", "--lookup-under", "--widths", "--plain"}
+
+
+@pytest.mark.parametrize("arguments", [given for given, _ in TOGETHER if given[0] != "--method" and not OWN & set(given)], ids=named)
+def test_without_the_checks_the_library_refuses(go, monkeypatch, arguments):
+    """Also what these checks may lack is refused before a model is loaded."""
+    monkeypatch.setattr(checks, "check", lambda args: None)
+    assert go("--prompt", "a", *arguments)[0] == 2
+
+
+def test_lists_of_the_checks_are_the_librarys():
+    assert checks.CASCADES == decode.TokenCascade.rules
+    assert set(options.METHODS) == {"chain", *TREE_METHODS}
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**63, 2**64 + 5, -1])
+def test_seeds_at_the_ends(monkeypatch, seed):
+    """Two requests: seed and seed + 1, folded into 64 bits."""
+    from specdec_kernels.cli import plan
+
+    args = parser().parse_args(["--prompt", "a", "--prompt", "b", f"--seed={seed}", "--temperature", "1"])
+    got = [request.seed for request in plan.requests(args, [[1], [2]], ())]
+    assert got == [(seed + i + 2**63) % 2**64 - 2**63 for i in range(2)]
+
+
+def test_version(capsys):
+    from specdec_kernels import __version__
+
+    assert main(["--version"]) == 0 and capsys.readouterr().out.strip() == __version__

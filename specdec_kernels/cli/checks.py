@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that exclude each other: said before anything is loaded, as they were typed."""
+
+from specdec_kernels.registry import LAWS, ONE_HOT_RULES, RENAMED_RULES, RULES, TREE_METHODS
+
+__all__ = ["CASCADES", "check"]
+
+CASCADES = "chow", "chow_log", "diff", "diff_log", "opt", "opt_log"  # with --plain: rules of decode.TokenCascade
+BRANCHING = tuple(name for name, method in TREE_METHODS.items() if method.children != "independent")
+
+
+def check(args) -> None:
+    """Raise ValueError for the first contradiction."""
+    rule = RENAMED_RULES.get(args.rule, args.rule)
+    _check_alpha(rule, args.alpha)
+    if args.graphs and args.device == "cpu":
+        raise ValueError("--graphs needs a GPU, got --device cpu")
+    if args.beams:
+        _check_beams(args)
+    elif args.plain:
+        if rule != "exact":
+            _one_of("--rule", rule, CASCADES, "--plain")
+            _needs_model(f"--plain --rule {rule}", args)
+    elif args.method == "chain":
+        _check_chain(args, rule)
+    else:
+        _check_tree(args, rule)
+
+
+def _one_of(option: str, value: str, wanted, with_: str) -> None:
+    if value not in wanted:
+        raise ValueError(f"{option} must be one of {', '.join(wanted)} with {with_}, got {value}")
+
+
+def _needs_model(option: str, args) -> None:
+    if args.draft == "lookup":
+        raise ValueError(f"{option} needs a draft model, got --draft lookup")
+
+
+def _check_alpha(rule, alpha) -> None:
+    given = () if alpha is None else alpha if isinstance(alpha, tuple) else (alpha,)
+    parameters = RULES[rule].parameters
+    if len(given) > len(parameters):
+        takes = f"at most {len(parameters)} numbers" if parameters else "no number"
+        raise ValueError(f"--alpha: --rule {rule} takes {takes}, got {','.join(f'{x:g}' for x in given)}")
+    for x, parameter in zip(given, parameters):
+        if x not in parameter:
+            which = "" if parameter.name == "alpha" else f" {parameter.name}"
+            raise ValueError(f"--alpha:{which} of --rule {rule} must be in {parameter.range}, got {x:g}")
+
+
+def _check_beams(args) -> None:
+    if args.method != "chain":
+        raise ValueError(f"--beams takes no other method, got --method {args.method}")
+    if not args.plain and args.draft == "lookup":
+        raise ValueError("--beams needs --plain or a draft model, got --draft lookup")
+    for option, value, wanted in (("temperature", args.temperature, 0), ("rule", args.rule, "exact")):
+        if value != wanted:
+            raise ValueError(f"--beams needs --{option} {wanted}, got --{option} {value}")
+    if args.stop:
+        raise ValueError(f"--beams takes no stop strings, got --stop {args.stop[0]!r}")
+
+
+def _check_chain(args, rule) -> None:
+    if args.widths:
+        raise ValueError("--widths is the shape of a tree, got --method chain")
+    if args.lookup_under:
+        _needs_model("--lookup-under", args)
+    if args.draft == "lookup":
+        _one_of("--rule", rule, ONE_HOT_RULES, "--draft lookup")
+    elif args.lookup_first:
+        _one_of("--rule", rule, ONE_HOT_RULES, "--lookup-first")
+    if args.block:
+        _one_of("--rule", rule, LAWS, "--block")
+
+
+def _check_tree(args, rule) -> None:
+    method = f"--method {args.method}"
+    if args.lookup_under:
+        raise ValueError(f"--lookup-under drafts chains, got {method}")
+    _needs_model(method, args)
+    if args.block:
+        raise ValueError(f"--block verifies chains, got {method}")
+    if args.method not in BRANCHING:
+        for option, value in (("--widths", args.widths), ("--lookup-first", args.lookup_first)):
+            if value:
+                raise ValueError(f"{option} needs --method {', '.join(BRANCHING)}, got {method}")
+    if args.method == "greedy" and args.temperature > 0:
+        raise ValueError(f"{method} needs --temperature 0, got --temperature {args.temperature:g}")
+    _one_of("--rule", rule, TREE_METHODS[args.method].rules, method)
+    if args.lookup_first:
+        _one_of("--rule", rule, ONE_HOT_RULES, "--lookup-first")

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop's arguments from those of the command line, with loaded models or in their place with none."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from specdec_kernels import decode
+from specdec_kernels.decode.limits import check_method, check_rule
+from specdec_kernels.decode.sequence import Sequence
+from specdec_kernels.integrations import _keys
+
+__all__ = ["beam_drafter", "drafter", "rehearse", "requests", "verify"]
+
+
+def requests(args, prompts: list[list[int]], eos: tuple[int, ...]) -> list[decode.Request]:
+    """One for each prompt, given by its ids."""
+    sampling_params = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    same = dict(max_new_tokens=args.max_new_tokens, eos=eos, stop=tuple(args.stop), rule=args.rule)
+    same |= dict(alpha=args.alpha, **sampling_params)
+    return [decode.Request(prompt, seed=_keys.signed(args.seed + i), **same) for i, prompt in enumerate(prompts)]
+
+
+def verify(args) -> str:
+    return "block" if args.block else "token"
+
+
+def drafter(args, draft):
+    """Of a draft model, or None for lookup; None for plain decoding."""
+    if args.plain:
+        return None if args.rule == "exact" else decode.TokenCascade(draft, args.max_new_tokens)
+    width = 4 if args.gamma == "auto" and args.method != "chain" else args.gamma
+    lookup = decode.PromptLookupDrafter(width, min_ngram=3) if args.lookup_first else None
+    if args.method != "chain":
+        return decode.TreeDrafter(draft, args.method, args.drafts, width, args.widths, lookup)
+    if draft is None:
+        return decode.PromptLookupDrafter(width)
+    model: decode.ModelDrafter | decode.HierarchicalDrafter = decode.ModelDrafter(draft, width)
+    if args.lookup_under:
+        model = decode.HierarchicalDrafter(draft, decode.PromptLookupDrafter(4), width)
+    return model if lookup is None else decode.LookupThenModel(lookup, model)
+
+
+def beam_drafter(args, draft):
+    if args.plain:
+        return None
+    return decode.BeamDrafter(draft, width=2 * args.beams, depth=4 if args.gamma == "auto" else args.gamma)
+
+
+@dataclass
+class _NoModel:
+    """A model of any size, which is asked for nothing but its sizes."""
+
+    vocab_size: int = 1 << 24
+    max_positions: int = 1 << 62
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32
+    state_size: int | None = None
+    reads_states: bool = False
+    refuses: dict = field(default_factory=dict)
+
+    def new_cache(self, slots, capacity):
+        raise NotImplementedError
+
+    def forward(self, *args, **kwargs):
+        raise NotImplementedError
+
+
+class _NoTokenizer:
+    def decode(self, ids, **_):
+        return ""
+
+
+def rehearse(args) -> None:
+    """Raise what the library would raise for these options, before a model is loaded."""
+    model = _NoModel()
+    todo = requests(args, [[0]] * len(args.prompt), ())
+    if args.beams:
+        beam_drafter(args, model)
+        return
+    how = drafter(args, None if args.draft == "lookup" else model)
+    if how is None:
+        return
+    check_method(how, verify(args))
+    for i, request in enumerate(todo):
+        sequence = Sequence(i, request, _NoTokenizer())
+        check_rule(how, sequence, verify(args))
+        how.check(model, [sequence])
