@@ -77,10 +77,10 @@ passed() {  # of a tree that was changed since its commit nobody knows what pass
   grep -Eq "^$1 +[0-9]+s +passed" "$SUMMARY"
 }
 
-# run STEP COMMAND...: within the step's time, into the log; its last line of output goes into the summary. A command
-# out of time is interrupted as if by a key, so that pytest still prints what failed.
+# run STEP COMMAND...: within the step's time, into the log; its last line of output, or pytest's, goes into the
+# summary. A command out of time is interrupted as if by a key, so that pytest still prints what failed.
 run() {
-  local step=$1 began=$SECONDS status result; shift
+  local step=$1 began=$SECONDS status result told; shift
   printf '\n==== %s: %s\n' "$step" "$*" >>"$LOG"
   env --default-signal=INT timeout -s INT -k 20 "$limit" "$@" >>"$LOG" 2>&1 </dev/null
   status=$?
@@ -90,7 +90,8 @@ run() {
     124 | 137) result="FAILED, out of its $limit s" failed=1 ;;
     *) result="FAILED, exit status $status" failed=1 ;;
   esac
-  note "$step" $((SECONDS - began)) "$result: $(tail -n 1 "$LOG" | cut -c 1-150)"
+  told=$(tail -n 30 "$LOG" | grep -E '^[0-9]+ (passed|failed|skipped|deselected|error).* in [0-9.]+s' || tail -n 1 "$LOG")
+  note "$step" $((SECONDS - began)) "$result: $(tail -n 1 <<<"$told" | cut -c 1-150)"
   [ "$(stat -c %s "$LOG")" -le 15000000 ] || { tail -c 14000000 "$LOG" >"$LOG.end"; mv "$LOG.end" "$LOG"; }
   return $status
 }
@@ -153,13 +154,13 @@ predicted() {
     tee "$OUTDIR/model.txt" | tee -a "$LOG"
 }
 
-# tests BACKENDS FILES...
+# tests BACKENDS EXPRESSION FILES...: those whose names the expression selects
 tests() {
-  local backends=$1 parallel=() status; shift
+  local backends=$1 expression=$2 parallel=(); shift 2
   [ $# -ge 1 ] || { echo "no file of tests is of this step"; return 0; }
   "$PYTHON" -c 'import xdist' 2>/dev/null && parallel=(-n "$WORKERS")
   SPECDEC_TEST_BACKENDS=$backends exec "$PYTHON" -m pytest "${parallel[@]}" -q -rfE -p no:cacheprovider \
-    --continue-on-collection-errors -k "$backends" "$@"  # the tests that no backend's name is in passed elsewhere
+    --continue-on-collection-errors -k "$expression" "$@"
 }
 
 # files PATTERN...: of $TESTS
@@ -213,7 +214,7 @@ for step in "${steps[@]}"; do
     counters)
       run counters "$PYTHON" -m "${rehearsal[@]}" bench.counters "$OUTDIR/counters.csv" --seconds $((limit - 5)) ;;
     loop) run loop "$PYTHON" -m "${watched[@]}" bench.decode_loop ;;
-    graphs) run graphs bash -c 'tests "$@"' - "$on" python_tests/ops/test_cuda_graph.py ;;
+    graphs) run graphs bash -c 'tests "$@"' - "$on" "" python_tests/ops/test_cuda_graph.py ;;
     tests-*)
       TESTS=${TESTS:-$("$PYTHON" python_tests/support/on_backends.py)}
       patterns=("python_tests/${step#tests-}/*") backend=$on
@@ -225,7 +226,8 @@ for step in "${steps[@]}"; do
       if [ "$DEVICE$backend" = cputriton ]; then
         skip "$step" "not rehearsed: Triton's compiler"
       else
-        run "$step" bash -c 'tests "$@"' - "$backend" $(files "${patterns[@]}")
+        # Tests that name no backend passed elsewhere.
+        run "$step" bash -c 'tests "$@"' - "$backend" "$backend" $(files "${patterns[@]}")
       fi ;;
     *)
       tool=${step%-triton} few=() backend=cuda

@@ -3,14 +3,18 @@
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
+from support.paths import ROOT
 
 from specdec_kernels import backends
 from specdec_kernels.backends import covers, nvml
+
+PAGE = ROOT / "docs/gpus.md"
 
 COVERED = [  # (built for, runs on, why)
     ("8.0", (8, 0), True),
@@ -36,6 +40,22 @@ COVERED = [  # (built for, runs on, why)
 @pytest.mark.parametrize("arch, capability, expected", COVERED, ids=str)
 def test_covers(arch, capability, expected):
     assert covers(arch, capability) is expected
+
+
+def test_the_page_says_what_each_gpu_runs():
+    """The table of docs/gpus.md, against the architectures that are built by default."""
+    built = dict(re.findall(r'^(DEFAULT_ARCHS) = "(.*)"', (ROOT / "build_tools/nvcc.py").read_text(), re.M))
+    archs = built["DEFAULT_ARCHS"].split(";")
+    rows = re.findall(r"^\| ([\d., (sm_)]+) \| .* \| (machine code of ([\d.]+)|Triton: .*) \|$", PAGE.read_text(), re.M)
+    named = {}
+    for capabilities, runs, arch in rows:
+        for number in re.findall(r"\d+\.\d", capabilities):
+            named[number] = arch
+            major, minor = map(int, number.split("."))
+            fits = [one for one in archs if covers(one, (major, minor))]
+            assert fits == ([each for each in archs if each.split("+")[0] == arch] if arch else []), number
+    assert {number for number, arch in named.items() if not arch} == {"8.7", "11.0"}
+    assert {"8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"} < set(named)
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def typed():
 
 
 def test_the_page_has_every_call():
-    calls = re.findall(r"^SPECDEC_COMMIT=\S+ bench/gpu_check\.sh \S+ (\d)\b", (ROOT / "docs/gpus.md").read_text(), re.M)
+    calls = re.findall(r"^SPECDEC_COMMIT=.+ bench/gpu_check\.sh \S+ (\d)\b", (ROOT / "docs/gpus.md").read_text(), re.M)
     assert calls == list(listed()) and typed()["DEVICE"] == "cpu"
 
 
@@ -168,15 +168,16 @@ def test_rehearsal(number, tmp_path):
     assert [step for step, _ in said] == [*listed()[number], "total"]
     skipped = {"tests-triton": "not run: not rehearsed: Triton's compiler"}
     assert all(told.startswith("passed") or skipped[step] == told for step, told in said), said
+    tools = {"build": "nvcc", "counters": "ncu"} | dict.fromkeys(listed()["4"][2:], "compute-sanitizer")
+    assert all(told.endswith(f"not rehearsed: {tools[step]}") for step, told in said if step in tools), said
 
 
 @pytest.mark.slow
-def test_rehearsal_of_the_short_steps(tmp_path):
-    done = gpu_check(tmp_path, "environment", "build", "kernels", "stress", "racecheck", SLOWER="12")
+def test_rehearsal_of_two_steps(tmp_path):
+    done = gpu_check(tmp_path, "environment", "stress", SLOWER="12")
     assert done.returncode == 0, done.stdout + (tmp_path / "log.txt").read_text()[-5000:]
     said = dict(summary(tmp_path))
-    assert "GPU: REHEARSAL, no GPU" in said["environment"] and said["build"].endswith("not rehearsed: nvcc")
-    assert " of 9 of 9 cases" in said["kernels"] and said["racecheck"].endswith("not rehearsed: compute-sanitizer")
+    assert "GPU: REHEARSAL, no GPU" in said["environment"] and said["stress"].endswith("every answer the first one")
 
 
 def test_the_sanitizers_watch_every_example(monkeypatch, capsys):
@@ -200,12 +201,12 @@ def kernels_of_few_calls():
     return {kernel for kernel, _ in module.launches()}, set(module.instances())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="not among the backends that were asked for")
 def test_few_calls_run_every_kernel():
     launched, compiled = backends.there("cuda-on-cpu", kernels_of_few_calls)
-    ours = {name for name in compiled if name.split("<")[0] not in HARNESS}
-    assert launched == ours and len(ours) > 20
+    assert launched == compiled - HARNESS and len(launched) > 20
 
 
 def test_gpu_check_runs_every_file_with_a_test_on_backends(request):

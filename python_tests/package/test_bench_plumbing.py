@@ -240,33 +240,32 @@ def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
 
 def test_cases_that_compile_come_last_and_a_run_goes_on(tmp_path, monkeypatch, capsys):
     """A run out of time says so by its status; called again it measures what is missing, once, of the same commit."""
-    small = [step(B=2, compiled=True), step(), step(one_hot=True, temperature=0.7)]
-    monkeypatch.setattr(verify_chain, "steps", lambda device: small)
-    monkeypatch.setattr(verify_chain.torch, "compile", lambda function, **_: function)
+    small = [harness.Case("compiled", work, last=True), *(harness.Case(label, work) for label in ("one", "two"))]
+    monkeypatch.setattr(verify_chain, "cases", lambda device: small)
+    monkeypatch.setattr(run, "copy_bandwidth", lambda device: 1.0)
+    monkeypatch.setattr(run.machine, "describe", lambda device: {"commit": run.machine.commit(), "GPU": "none"})
     monkeypatch.setenv("SPECDEC_COMMIT", "0123456789ab")
     table = tmp_path / "bench.csv"
 
-    def cases(budget, **changed):
+    def cases(budget):
+        status = 0
         with rehearsal.no_gpu():
             try:
-                run.main(["verify_chain"], "cuda", "", "eager,torch.compile", str(table), "", 1, budget, **{"resume": True} | changed)
+                run.main(["verify_chain"], "cuda", "", "none", str(table), "", 1, budget, resume=True)
             except typer.Exit as exit:
                 status = exit.exit_code
-            else:
-                status = 0
         rows = csv.DictReader(line for line in table.open() if not line.startswith("#"))
         return status, [row["case"] for row in rows], capsys.readouterr().out.splitlines()[-1]
 
-    calls = ["B=1 V=64 torch.ops", "B=1 V=64 wrapper"]
-    every = [small[1].label, small[2].label, *calls, small[0].label]
-    assert cases(0.0) == (1, [], "cases: 0 kept, 0 measured, 5 out of time, 0 failed")
-    assert cases(1e9) == (0, every, "cases: 0 kept, 5 measured, 0 out of time, 0 failed")
+    every = ["one", "two", "compiled"]
+    assert cases(0.0) == (1, [], "cases: 0 kept, 0 measured, 3 out of time, 0 failed")
+    assert cases(1e9) == (0, every, "cases: 0 kept, 3 measured, 0 out of time, 0 failed")
     lines = table.read_text().splitlines(keepends=True)
-    table.write_text("".join(lines[:-2]))  # as if it had ended there
-    assert cases(0.0) == (run.UNFINISHED, every[:3], "cases: 3 kept, 0 measured, 2 out of time, 0 failed")
-    assert cases(1e9) == (0, every, "cases: 3 kept, 2 measured, 0 out of time, 0 failed")
+    table.write_text("".join(lines[:-1]))  # as if it had ended there
+    assert cases(0.0) == (run.UNFINISHED, every[:2], "cases: 2 kept, 0 measured, 1 out of time, 0 failed")
+    assert cases(1e9) == (0, every, "cases: 2 kept, 1 measured, 0 out of time, 0 failed")
     monkeypatch.setenv("SPECDEC_COMMIT", "0123456789ab+")  # a changed tree: nobody knows what it was
-    assert cases(1e9)[2] == "cases: 0 kept, 5 measured, 0 out of time, 0 failed"
+    assert cases(1e9)[2] == "cases: 0 kept, 3 measured, 0 out of time, 0 failed"
 
 
 def test_a_case_that_breaks_fails_the_run_but_not_the_next(monkeypatch, capsys):

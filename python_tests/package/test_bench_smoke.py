@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench.smoke, its GPU the simulated device: right answers pass, and each kind of wrong one is seen."""
+
+import os
+
+import pytest
+import torch
+from support import backends
+
+pytest.importorskip("bench.run", reason="needs the source tree's bench")
+
+from bench import rehearsal, smoke  # noqa: E402
+
+VARIABLES = (smoke.PATH, smoke.OVERLAP)
+ONLY = {("verify_chain", "stats"), ("verify_chain", "filters"), ("sample", "k=1"), ("row_stats", "rows"), ("kseq_rho", "k=4")}
+
+
+def there(call, arguments, switches):
+    """smoke.answer in another process, by the same way through the ops."""
+    for name, value in switches.items():
+        os.environ[name] = value
+    try:
+        return smoke.answer(call, arguments)
+    finally:
+        for name in switches:
+            del os.environ[name]
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """What is asked with a call's own arguments is asked of the kernels, what with a copy of them of the CPU's op."""
+    on_cpu = smoke.answer
+
+    def answer(call, arguments):
+        if arguments is not call.arguments:
+            return on_cpu(call, arguments)
+        switches = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+        return backends.there("cuda-on-cpu", there, call, arguments, switches)
+
+    monkeypatch.setattr(smoke, "answer", answer)
+
+
+def some(monkeypatch, kept):
+    every = smoke.calls
+    monkeypatch.setattr(smoke, "calls", lambda B, V: (call for call in every(B, V) if kept(call)))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="not among the backends that were asked for")
+def test_the_kernels_pass(simulated, capsys):
+    """Three chunks and a tail; a batch that goes as small ones do, and one that does not."""
+    with rehearsal.no_gpu():
+        assert smoke.check([2, 12], 3 * 1024 + 77) == []
+    assert f"by {1 + len(smoke.WAYS)} ways: 0 wrong" in capsys.readouterr().out
+
+
+def changed(monkeypatch, op, change, ways=()):
+    """What the GPU answers to an op, and by which ways, is changed."""
+    honest = smoke.answer
+
+    def answer(call, arguments):
+        found = honest(call, arguments)
+        here = not ways or any(name in os.environ for name in ways)
+        return change(found) if call.op == op and arguments is call.arguments and here else found
+
+    monkeypatch.setattr(smoke, "answer", answer)
+
+
+def one(name, make):
+    """One field of a result in another form."""
+    return lambda found: found | {name: make(found[name].clone())}
+
+
+def at_first(value):
+    def put(x):
+        x[0] = x[0] + value
+        return x
+
+    return put
+
+
+WRONG = {
+    "a token": ("verify_chain", one("tokens", at_first(1)), "1 requests unlike the CPU's, first 0"),
+    "a count": ("verify_chain", one("num_accepted", at_first(1)), "1 requests unlike the CPU's, first 0"),
+    "a status": ("verify_chain", one("status", at_first(1)), "1 requests unlike the CPU's, first 0"),
+    "a logprob": ("verify_chain", one("logprobs", at_first(1e-3)), "1 requests unlike the CPU's, first 0"),
+    "every token": ("sample", one("tokens", lambda x: x + 1), "requests unlike the CPU's, first 0"),
+    "a sum": ("row_stats", one("stats", at_first(1e-3)), "1 requests unlike the CPU's, first 0"),
+    "no number": ("row_stats", one("stats", lambda x: x * torch.nan), "requests unlike the CPU's, first 0"),
+    "an acceptance": ("kseq_rho", one("p_acc", at_first(1e-3)), "1 requests unlike the CPU's, first 0"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_answer_is_seen(what, monkeypatch, capsys):
+    op, change, told = WRONG[what]
+    some(monkeypatch, lambda call: (call.op, call.name) in ONLY and call.op == op)
+    changed(monkeypatch, op, change)
+    with rehearsal.no_gpu():
+        faults = smoke.check([3], 500)
+    assert faults and all(fault.startswith(op) and told in fault for fault in faults), faults
+
+
+def test_other_bits_by_another_way_are_seen(monkeypatch, capsys):
+    some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
+    changed(monkeypatch, "verify_chain", one("logprobs", at_first(2.0**-20)), ways=(smoke.PATH,))
+    with rehearsal.no_gpu():
+        assert smoke.check([3], 500) == ["verify_chain stats B=3: other bits by streaming, clusters"]
+
+
+def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
+    """The reference says which: here of all, whatever differs."""
+    some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
+    changed(monkeypatch, "verify_chain", one("tokens", at_first(1)))
+    honest = smoke.sk.reference.verify_chain
+    near = lambda **given: honest(**given)._replace(margin=torch.tensor([0.5]))
+    monkeypatch.setattr(smoke.sk.reference, "verify_chain", near)
+    with rehearsal.no_gpu():
+        assert smoke.check([3], 500) == []
+    assert "0 wrong, 1 close" in capsys.readouterr().out
+
+
+def test_a_gpu_without_the_ops_is_told(monkeypatch):
+    monkeypatch.setattr(smoke.sk.backends, "chosen", lambda: "triton")
+    monkeypatch.setattr(smoke.sk.backends, "misfit", lambda: "a GPU of arch 8.7 is here")
+    monkeypatch.setattr(smoke.sk.backends, "lacks", lambda name: None)
+    with pytest.raises(SystemExit, match="GPU tensors run on triton: a GPU of arch 8.7 is here"):
+        smoke.main()
