@@ -100,7 +100,8 @@ def test_numbers_are_those_of_the_headers():
 
 
 def test_a_one_hot_draft_has_no_row_to_read():
-    """One row less a rejection, and none of the drafts' to make laws of, whether or not stats are said to be there."""
+    """A rejection reads two rows less, and none of the drafts' to make laws of, whether or not stats are said to be
+    there."""
     s = Setting("H200", Costs())
     for B in (1, 16, 64):
         rows, hot, again = (
@@ -218,12 +219,11 @@ def test_costs_are_taken_from_the_cheapest_fitting_loop():
             kernel("verify_chain::judge_rows<false>", loop(per16=70.0, tails=ticket), loop(per16=80.0)),
             kernel("verify_chain::judge_rows<true>", loop(per16=61.0)),
             kernel("requests::verify_requests", loop(per16=62.0)),
-            kernel("verify_chain::finish_requests", loop(rows=2, per16=160.0, batches=2), loop(per16=75.0)),
+            kernel("verify_chain::finish_requests", loop(rows=2, per16=160.0, batches=2)),
         ]
     )
     assert (costs.scan, costs.scan_slots, costs.scan_waits) == (70 * 4 + 20, 3, 1)
     assert (costs.pair, costs.pair_slots, costs.pair_waits) == (160 * 8 + 40, 3, 4)
-    assert (costs.alone, costs.alone_waits) == (75 * 4 + 20, 1)
     assert costs.tails["judge report"] == Tail(9, (1, 2, 3)) and "finish report" not in costs.tails
     assert costs_of([]) == Costs()
 
