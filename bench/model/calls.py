@@ -57,7 +57,7 @@ class Setting:
 
     def __init__(self, gpu: str, costs: Costs, band: str = "middle", tails: str = "counted") -> None:
         self.c, self.costs, self.band = constants(gpu, band), costs, band
-        self.memory = GPUS[gpu].memory
+        self.memory, self.groups = GPUS[gpu].memory, GPUS[gpu].gpcs
         self.taken = {"counted": COUNTED | TURNS, "assumed": set(), "longest": TURNS | set(TAILS)}[tails]
 
     def counted(self, name: str) -> float | None:
@@ -174,6 +174,8 @@ def _last_launch(
     chunks, per_warp, blocks = grid(B, V, pair_chunks_per_warp)
     read = sum(i + 1 for i in stop) * V * item
     warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop, which the first launch has read
+    if one_hot:  # a block finds the law's sums, and sums up one chunk anew
+        blocks = 1
     done: Counter[int] = Counter()
     costs, begin, ahead = s.costs, s.tail(f"{name} begin"), Wait(0)
     if name == "verify":
@@ -188,11 +190,13 @@ def _last_launch(
         if k >= early:
             yield ahead
         yield begin
-        if stop[b] < G:
-            if one_hot:
-                yield from stream(part, per_warp, chunks, CHUNK * item, costs.alone, costs.alone_waits, warm)
-            else:
-                yield from stream(part, per_warp, chunks, 2 * CHUNK * item, costs.pair, costs.pair_waits, warm / 2)
+        if stop[b] < G and one_hot:
+            yield Wait(s.c["special"])
+            for _ in range(2):  # half of the chunk at a time, of one row
+                yield Load(CHUNK * item / 2, warm)
+                yield Work(costs.pair / 4, costs.pair / 4)
+        elif stop[b] < G:
+            yield from stream(part, per_warp, chunks, 2 * CHUNK * item, costs.pair, costs.pair_waits, warm / 2)
             yield s.tail(f"{name} report")
             done[b] += 1
             if done[b] < blocks:

@@ -37,8 +37,6 @@ class Costs:
     pair: float = 1200  # of a pair of rows
     pair_slots: int = 3
     pair_waits: int = 4
-    alone: float = 320  # of the target's row in the last launch, where the draft has none
-    alone_waits: int = 1
     sample_slots: int = 3
     walk: dict[str, Pass] = field(default_factory=lambda: _walks([]))
     tails: dict[str, Tail] = field(default_factory=dict)  # "judge report": what a block runs around its loop
@@ -63,7 +61,6 @@ def costs_of(kernels: list[dict]) -> Costs:
     in_chain = lambda k: not any(word in k["name"] for word in NOT_A_CHAIN)
     scan = _cheapest(kernels, 1, lambda k, x: (in_chain(k) and x["counts"]["MUFU"] >= 32) or x["per16"] < 60)
     pair = _cheapest(kernels, 2, lambda k, x: in_chain(k))
-    alone = _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, "verify_chain::finish_requests")
     costs = Costs(walk=_walks(kernels))
     if scan:
         k, loop = scan
@@ -71,8 +68,6 @@ def costs_of(kernels: list[dict]) -> Costs:
     if pair:
         k, loop = pair
         costs = replace(costs, pair=_chunk(loop), pair_slots=k["resident"], pair_waits=_waits(loop))
-    if alone:
-        costs = replace(costs, alone=_chunk(alone[1]), alone_waits=_waits(alone[1]))
     own = lambda op: _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, op + "::")
     found = {"judge": scan, "finish": pair, "row_stats": own("row_stats"), "sample": own("sample")}
     found["scan"] = _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, "verify_chain::scan_positions")

@@ -15,6 +15,7 @@ namespace specdec {
 
 // Every sum over V has one shape: chunks of kChunk, a fixed order inside, chunk totals added in order in float64.
 constexpr int kChunk = 1024;
+constexpr int kMostChunks = 1 << 14;  // of a row: a vocabulary has at most 2^24 tokens
 
 // A logit whose weight is less than 2^-126 of the largest one's weighs nothing, on every backend.
 constexpr float kLeastExponent = -126.0f;

@@ -20,7 +20,7 @@ namespace apart {
 
 SPECDEC_APART double target_sum(const Dist* p, const float* chunk_max, float* sums) {
   __syncthreads();
-  sum_chunks_from<1>(0, *p, Dist{}, 0, turns(chunk_count(p->row.V), 1), chunk_max, sums);
+  sum_all_chunks(*p, Dist{}, chunk_max, sums);
   __syncthreads();
   return block_sum_of(p->row.V, sums);
 }
@@ -49,7 +49,7 @@ class BlockExecutor {
     const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
     if (held_ != wanted) {
       __syncthreads();
-      sum_chunks_from<1>(0, p, q, 0, turns(chunk_count(p.row.V), 1), chunk_max_, sum_);  // seldom: few registers
+      sum_all_chunks(p, q, chunk_max_, sum_);
       __syncthreads();
       held_ = wanted;
     }

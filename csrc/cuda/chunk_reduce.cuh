@@ -2,7 +2,7 @@
 // Launches in which blocks share rows: which block does what, and what it leaves of each chunk.
 #pragma once
 
-#include "thread_block.cuh"
+#include "special_chunks.cuh"
 #include "weights.cuh"
 #include "../core/filters.h"
 
@@ -11,7 +11,7 @@ namespace specdec {
 // Block `part` of a row: each of its warps takes per_warp chunks in turn.
 template <class F>
 SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& f) {
-  const int first = part * per_warp * kWarps, behind = first + per_warp * kWarps;  // a row has at most 2^14
+  const int first = part * per_warp * kWarps, behind = first + per_warp * kWarps;
   const int end = behind < int(chunks) ? behind : int(chunks);
 #pragma unroll 1
   for (int c = first + int(threadIdx.x) / kLanes; c < end; c += kWarps) f(c);
@@ -24,7 +24,7 @@ SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
 }
 
 // How many chunks each warp takes where so many blocks share a row
-SPECDEC_DEVICE int turns(int64_t chunks, int blocks) { return (int(chunks) + kWarps * blocks - 1) / (kWarps * blocks); }
+SPECDEC_HD int turns(int64_t chunks, int blocks) { return (int(chunks) + kWarps * blocks - 1) / (kWarps * blocks); }
 
 // What a pass over rows leaves of their chunks.
 struct ChunkTable {
@@ -103,31 +103,44 @@ SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
     with_dtype(p.row.dtype, [&](auto type) { f(type, LogitWeights(p), LogitWeights(q)); });
 }
 
-// The chunk that a one-hot q lies in, or -1
-SPECDEC_DEVICE int hot_chunk(const Dist& q) { return q.kind == Kind::kOneHot ? int(q.hot) / kChunk : -1; }
+// Chunks of (p - q)+ that a loop over whole chunks cannot serve: that in which all of a one-hot q lies. For all
+// threads.
+SPECDEC_DEVICE const SpecialChunks& special_chunks(const Dist& p, const Dist& q) {
+  __shared__ Uninitialised<SpecialChunks> shared;
+  const int chunk = q.kind == Kind::kOneHot ? int(q.hot / kChunk) : -1;
+  shared.get().make(chunk_count(p.row.V),
+                    [&](int i) { return chunk >= 0 && chunk / kWordBits == i ? 1u << chunk % kWordBits : 0; });
+  return shared.get();
+}
 
-// From chunk `first` on, and that of a one-hot q, whatever the rows are; kAtOnce groups at a time
-template <int kAtOnce>
-SPECDEC_DEVICE void sum_chunks_from(int first, const Dist& p, const Dist& q, const int& part, int per_warp,
-                                    const float* chunk_max, float* sum) {
-  const int hot = hot_chunk(q);
-  for_chunks(chunk_count(p.row.V), part, per_warp, [&](int c) {
-    if (c < first && c != hot) return;
+// From chunk `first` on, and those that are special, whatever the rows are; kAtOnce groups at a time
+template <int kAtOnce, class Special>
+SPECDEC_DEVICE void sum_left_chunks(int first, const Dist& p, const Dist& q, const Special& special, const int& part,
+                                    int per_warp, const float* chunk_max, float* sum) {
+  for_left_chunks(chunk_count(p.row.V), first, special, part, per_warp, [&](int c) {
     const float s = reaches(p, chunk_max, c) ? chunk_sum<kAtOnce>(p, q, c) : 0.0f;
     if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
   });
 }
 
-// Chunk sums of (p - q)+. p, q and `part` are looked up again where a loop begins, and not kept over others.
-SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, const int& part, int per_warp, const float* chunk_max,
-                               float* sum) {
+// All chunks, by one block; seldom: few registers
+SPECDEC_DEVICE void sum_all_chunks(const Dist& p, const Dist& q, const float* chunk_max, float* sum) {
+  for_chunks(chunk_count(p.row.V), 0, turns(chunk_count(p.row.V), 1), [&](int c) {
+    const float s = reaches(p, chunk_max, c) ? chunk_sum<1>(p, q, c) : 0.0f;
+    if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
+  });
+}
+
+// Whole chunks of a pair that are not special
+template <class Special>
+SPECDEC_DEVICE void sum_whole_chunks(const Dist& p, const Dist& q, const Special& special, const int& part,
+                                     int per_warp, const float* chunk_max, float* sum) {
   with_weights(p, q, [&](auto type, auto of_p, auto of_q) {
     const int whole = whole_chunks(p, q);
-    const int hot = hot_chunk(q);
     const Row x = p.row, y = q.row;  // in registers, as all that the loop reads
     const auto pass = [&](auto minus) {
       for_chunks(whole, part, per_warp, [&](int c) {
-        if (c == hot) return;
+        if (special.has(c)) return;
         const float s = reaches(of_p, chunk_max, c)
                             ? whole_chunk_sum<decltype(type)::value, decltype(minus)::value>(x, y, c, of_p, of_q)
                             : 0.0f;
@@ -139,8 +152,15 @@ SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, const int& part, in
     else
       pass(std::false_type());
   });
+}
+
+// Chunk sums of (p - q)+. p, q and `part` are looked up again where a loop begins, and not kept over others.
+template <class Special>
+SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, const Special& special, const int& part, int per_warp,
+                               const float* chunk_max, float* sum) {
+  sum_whole_chunks(p, q, special, part, per_warp, chunk_max, sum);
   forget();
-  sum_chunks_from<kPairs>(whole_chunks(p, q), p, q, part, per_warp, chunk_max, sum);
+  sum_left_chunks<kPairs>(whole_chunks(p, q), p, q, special, part, per_warp, chunk_max, sum);
 }
 
 // Several blocks share each of N rows, and the last one to be done goes on alone.

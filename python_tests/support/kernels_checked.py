@@ -72,6 +72,38 @@ def verify_chain_cases(csrc, ops):
         assert want.num_accepted.tolist() == [0, 1, 2]
         if not got.tokens.equal(want.tokens):
             return ["wrong"]
+    return one_hot_cases(module)
+
+
+def one_hot_cases(module):
+    """One-hot drafts. Where the target's distribution is made, its chunk sums are at hand but for one; where it is
+    handed over, each chunk is read once. "read twice" where one is read again."""
+    import specdec_kernels as sk
+
+    generator = torch.Generator().manual_seed(8)
+    B, G, V, hot = 3, 2, 9 * 1024, 3 * 1024 + 17
+    target = torch.randn(B, G + 1, V, generator=generator)
+    target[..., hot] = 10  # weighs .6
+    tokens, u = torch.full((B, G), hot), torch.full((B, G + 1), 0.5, dtype=torch.float64)
+    u[0, 0] = u[1, 1] = 0.9
+    want = sk.reference.verify_chain(target, tokens, None, uniforms=u)
+    stats = sk.reference.row_stats(target.flatten(0, 1)).float().view(B, G + 1, 4)
+    assert want.num_accepted.tolist() == [0, 1, 2]
+    chunk, rescan = 4 * 1024, 4 * (2 * 1024 + 2 * 256)
+    for path, given, turns in product(("", "streaming"), (None, stats), list(zip(SCHEDULES, BLOCK_ORDERS))[:2]):
+        os.environ["SPECDEC_CUDA_PATH"] = path
+        try:
+            with order(module, *turns), counting(module, target=target.flatten(0, 1)) as counts:
+                got = sk.verify_chain(target, tokens, uniforms=u, target_stats=given)
+        except RuntimeError as error:
+            return [str(error)]
+        finally:
+            os.environ["SPECDEC_CUDA_PATH"] = ""
+        if not got.tokens.equal(want.tokens):
+            return ["wrong"]
+        at_stop = counts["target"].read.reshape(B, G + 1)[[0, 1], [0, 1]]
+        if (at_stop > 4 * V + (chunk if given is None else 0) + rescan).any():
+            return ["read twice"]
     return []
 
 

@@ -39,6 +39,7 @@ class Mutant(NamedTuple):
 BLOCK, GROUPS, VERIFY = "cuda/thread_block.cuh", "cuda/groups.cuh", "ops/verify_chain/verify_chain_cuda.cu"
 SCAN, SMALL = "cuda/warp_scan.cuh", "ops/verify_chain/small_batch.cuh"
 HISTOGRAM = "cuda/logit_histogram.cuh"
+SPECIAL, REDUCE, END = "cuda/special_chunks.cuh", "cuda/chunk_reduce.cuh", "ops/verify_chain/chain_end.cuh"
 PAIR, SEARCH = "cuda/pair_search.cuh", "ops/kseq_rho/kseq_rho_cuda.cu"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
@@ -123,6 +124,31 @@ MUTANTS = {
     ),
     "small batch: the stop of the first position": Mutant(
         SMALL, "tests[i].get().test, plain", "tests[0].get().test, plain", "wrong", "verify_chain", True
+    ),
+    "a special chunk summed twice": Mutant(
+        REDUCE, "        if (special.has(c)) return;\n", "", "read twice", "verify_chain"
+    ),
+    "the set of special chunks read before it is made": Mutant(
+        SPECIAL, "= word_of(i);\n    __syncthreads();", "= word_of(i);", "race|uninitialised", "verify_chain"
+    ),
+    "a special chunk left as its law's sum": Mutant(
+        SPECIAL, "(special.word(base / kWordBits) | from(", "(from(", "wrong|uninitialised", "verify_chain", True
+    ),
+    "sums of a law that a chunk of is not yet in": Mutant(
+        END,
+        "if (!last_block(s.summed + end.b, end.summed ? 1 : s.residual_blocks)) return;",
+        "if (!end.summed && !last_block(s.summed + end.b, s.residual_blocks)) return;",
+        "race",
+        "verify_chain",
+        True,
+    ),
+    "small batch: the law's sums of another position": Mutant(
+        SMALL,
+        "tests[i].get().test, plain + i * chunks",
+        "tests[i].get().test, plain",
+        "wrong|uninit",
+        "verify_chain",
+        True,
     ),
     "the launch before not waited for": Mutant(
         SMALL,

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
   Dist q;
   if (s.a.stats_in) q = from_stats(row, stats_at(s.a.stats_in, n));
   if (q.kind == Kind::kLogits)
-    sum_chunks(q, Dist{}, s.grid.part(), s.grid.per_warp, nullptr, s.table(n).sum);
+    sum_chunks(q, Dist{}, NoSpecialChunks{}, s.grid.part(), s.grid.per_warp, nullptr, s.table(n).sum);
   else if (!s.a.stats_in)
     reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, s.table(n).under(filters, row.V));
   if (!s.grid.last()) return;

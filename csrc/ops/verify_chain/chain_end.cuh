@@ -12,7 +12,7 @@ struct Ending {
   DraftTest test;
   float* sums;          // of chunks of what the token is drawn from
   const float* maxima;  // of chunks of p's row, or null
-  bool summed;          // the sums are there, left where the row's law was made
+  bool summed;          // they are p's own, left where its law was made
   int part;
   double uniform;  // of the final token
 };
@@ -22,7 +22,7 @@ SPECDEC_DEVICE void find_uniform(const Step& s, int64_t b, Ending& end) {
   if (threadIdx.x == kLanes) end.uniform = s.a.final_uniform(b);
 }
 
-// `plain`: where the sums of a law without filters were left
+// `plain`: where the sums of the target's law were left, if it has no filters
 SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, const DraftTest& test,
                             float* plain, Ending& end) {
   const Side& target = s.a.target;
@@ -32,17 +32,34 @@ SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, 
   end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;
   if (!s.target.stats) return;
   end.maxima = s.target.table.row(target.index(start, b, i), chunks).max;
-  end.summed = end.test.q.kind == Kind::kNothing && !drafted && !target.sampling[b].any(V);
+  // A drafted token that is all of its law is rejected by a u < 1 alone, so what is left weighs 2^-53 at least: what
+  // sums of the law count beside weights, each less than 2^-126, is nothing of it. A draft that its law does not hold
+  // may leave less.
+  const bool one_hot = test.q.kind == Kind::kOneHot && !(test.status & kInvalidDraft);
+  end.summed = (one_hot || (test.q.kind == Kind::kNothing && !drafted)) && !target.sampling[b].any(V);
   if (end.summed) end.sums = plain;
+}
+
+// Chunk sums of (p - q)+. Of a law whose own are there only chunks that q changes are summed, by one block.
+SPECDEC_DEVICE void sum_at(const Step& s, const Ending& end) {
+  const Dist &p = end.test.p, &q = end.test.q;
+  const SpecialChunks& special = special_chunks(p, q);
+  int first = int(chunk_count(p.row.V)), per_warp = turns(first, 1);
+  if (!end.summed) {
+    sum_whole_chunks(p, q, special, end.part, s.residual_per_warp, end.maxima, end.sums);
+    first = whole_chunks(p, q), per_warp = s.residual_per_warp;
+  }
+  forget();
+  sum_left_chunks<kPairs>(first, p, q, special, end.part, per_warp, end.maxima, end.sums);
 }
 
 // The final token of a request, whose blocks share the sums that it is drawn from.
 SPECDEC_DEVICE void finish_at(const Step& s, Ending& end) {
-  if (!end.test.p.valid() || !has_row(end.test.p) || end.summed) {
-    if (end.part > 0) return;
-  } else {
-    sum_chunks(end.test.p, end.test.q, end.part, s.residual_per_warp, end.maxima, end.sums);
-    if (!last_block(s.summed + end.b, s.residual_blocks)) return;
+  const bool has_law = end.test.p.valid() && has_row(end.test.p);
+  if (end.part > 0 && (!has_law || end.summed)) return;
+  if (has_law && !(end.summed && end.test.q.kind == Kind::kNothing)) {
+    sum_at(s, end);
+    if (!last_block(s.summed + end.b, end.summed ? 1 : s.residual_blocks)) return;
   }
   forget();
   const bool plain = end.test.q.kind == Kind::kNothing;

@@ -20,7 +20,7 @@ struct Step {
   VerifyChain a;  // the stats of a scanned side point to its laws
   Reduced target, draft;
   float* residual = nullptr;     // [B, chunks]: chunk sums at the stop
-  float* end_sums = nullptr;     // [B, chunks]: of the target's law behind the last draft
+  float* end_sums = nullptr;     // [B, G+1, chunks]: of laws of the target, of few positions
   int* stop = nullptr;           // [B]: G + 1 less the first position known to stop; 0: none yet
   DraftTest* stops = nullptr;    // [G+1, B]: what was found at positions that stop
   int* tested_blocks = nullptr;  // [B, G+1]: blocks done with a position

@@ -17,6 +17,8 @@ struct LookedUp {
   float z_p = 0, z_q = 0;  // the token's entries
   double u = 0;
 
+  // Whether the draft's law is all on one id, or will be once it is made
+  SPECDEC_DEVICE bool one_hot() const { return q.kind == Kind::kOneHot || (makes_q && of_q.greedy()); }
   SPECDEC_DEVICE bool has_draft() const { return drafted; }
   SPECDEC_DEVICE bool gives_bonus() const { return bonus; }
   SPECDEC_DEVICE int64_t draft_token() const { return token; }

@@ -49,18 +49,20 @@ SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const R
   return warp_stats(row, filters, reduced.table.row(index, chunk_count(row.V)), sums);
 }
 
-// What is found at each position up to the draft's end; `plain`: where the chunk sums of the law behind it go, or null.
-// No thread leaves it before the launch before is done.
+// What is found at each position up to the draft's end; `plain` [G + 1, chunks]: where the chunk sums of laws go that a
+// token may be drawn from with no more than a chunk or none summed anew, or null. No thread leaves it before the launch
+// before is done.
 SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, float* plain,
                                    Uninitialised<Tested>* tests) {
   const VerifyChain& a = s.a;
+  const int64_t chunks = chunk_count(a.target.rows.V);
 #pragma unroll 1
   for (int64_t i = threadIdx.x / kLanes;; i += kWarps) {
     LookedUp at = look_up(s, start, b, i);
     wait_for_launch();
     if (at.beyond) return;
     if (at.makes_p) {
-      float* const sums = at.drafted ? nullptr : plain;
+      float* const sums = plain && (!at.drafted || at.one_hot()) ? plain + i * chunks : nullptr;
       at.p = from_stats(at.p.row, warp_law(at.p.row, at.of_p, s.target, a.target.index(start, b, i), sums));
     }
     if (at.makes_q)
@@ -82,7 +84,8 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
   }
   __shared__ Uninitialised<Tested> tests[kMostOfRequest];
   __shared__ Uninitialised<Ending> shared;
-  float* const plain = s.end_sums + b * chunk_count(a.target.rows.V);
+  const int64_t chunks = chunk_count(a.target.rows.V);
+  float* const plain = s.end_sums + b * (a.G + 1) * chunks;
   const int64_t start = a.start(b);
   find_uniform(s, b, shared.get());
   test_positions(s, start, b, leads ? plain : nullptr, tests);
@@ -93,7 +96,8 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
     const Tested& accepted = tests[threadIdx.x].get();
     put_draft(a, b, threadIdx.x, accepted.token, accepted.log_prob);
   }
-  if (threadIdx.x == 0) set_out(s, start, b, i, tests[i].get().drafted, tests[i].get().test, plain, shared.get());
+  if (threadIdx.x == 0)
+    set_out(s, start, b, i, tests[i].get().drafted, tests[i].get().test, plain + i * chunks, shared.get());
   __syncthreads();
   finish_at(s, shared.get());
 }

@@ -101,14 +101,12 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.a = a;
   const int64_t chunks = chunk_count(a.target.rows.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
-  s.residual_per_warp = pair_chunks_per_warp(a.B, chunks);
-  s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
 
   Scratch scratch;
   const size_t counters = scratch.ask<int>(positions + 2 * a.B), residual = scratch.ask<float>(a.B * chunks);
   const bool at_once = fits_at_once(a);
   const size_t stops = scratch.ask<DraftTest>(a.block || at_once ? 0 : positions);
-  const size_t end_sums = scratch.ask<float>(at_once ? a.B * chunks : 0);
+  const size_t end_sums = scratch.ask<float>(at_once ? positions * chunks : 0);
   const ReduceRoom target(scratch, a, a.target), draft(scratch, a, a.draft);
   scratch.allocate(like);
   s.tested_blocks = scratch.at<int>(counters), s.stop = s.tested_blocks + positions, s.summed = s.stop + a.B;
@@ -116,6 +114,10 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.end_sums = scratch.at<float>(end_sums);
   target.take(scratch, s.per_warp, !at_once, s.a.target, s.target);
   draft.take(scratch, s.per_warp, !at_once, s.a.draft, s.draft);
+  // Where all drafts are one-hot, a block finds all that is left of a law without filters at hand, but for a chunk.
+  const bool one_block = !a.draft.rows && s.target.stats && !a.target.sampling.filters();
+  s.residual_per_warp = one_block ? turns(chunks, 1) : pair_chunks_per_warp(a.B, chunks);
+  s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);
   if (at_once) return verify_at_once(s, blocks, device.stream);
 
