@@ -171,12 +171,12 @@ class DraftRunner:
         read_tokens(self.model, ids, self.cache, slot, len(self.cached[slot]), self.prefill_chunk, states)
         self.cached[slot] = self.cached[slot] + tokens
 
-    def _states(self, start, width) -> dict:
-        """Those of the target that predicted `width` tokens from `start` on, as forward takes them; nothing for a model
-        that reads none."""
+    def _states(self, start, width, slot) -> dict:
+        """Those of the target that predicted `width` tokens from `start` on, in slots from `slot` on, as forward takes
+        them; nothing for a model that reads none."""
         if self.target_cache is None:
             return {}
-        return dict(states=self.target_cache.states_before(start, width))
+        return dict(states=self.target_cache.states_before(start, width, slot))
 
     def _forward(self, ids, start, slot=None, **options):
         """slot: of the first row, by default that of the batch."""
