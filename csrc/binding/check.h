@@ -146,7 +146,7 @@ inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t,
 // num_rows or num_requests [1]
 inline Present present(const Op& op, const char* name, const OptTensor& t) {
   if (!t) return {};
-  check(t->dim() <= 1 && t->numel() == 1, op, name, " must have shape [1], got ", bracketed(t->sizes()));
+  check(t->dim() == 1 && t->size(0) == 1, op, name, " must have shape [1], got ", bracketed(t->sizes()));
   return {ints(op, name, *t, 0)};
 }
 
@@ -242,30 +242,30 @@ inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, 
   return static_cast<const double*>(t.const_data_ptr());
 }
 
-// Uninitialised and contiguous, on the device of `like`. The shim costs a third of a dispatched aten::empty.
+// Uninitialised and contiguous, on the op's device. The shim costs a third of a dispatched aten::empty.
 template <class Sizes>
-Tensor empty(const Sizes& sizes, ScalarType dtype, const Tensor& like) {
+Tensor empty(const Op& op, const Sizes& sizes, ScalarType dtype) {
   const int64_t dim = int64_t(sizes.size());
   std::vector<int64_t> strides(sizes.size());
   int64_t n = 1;
+  bool fits = true;
   for (int64_t i = dim - 1; i >= 0; --i) {
     strides[i] = n;
-    if (!__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n)) continue;
-    std::ostringstream text;
-    text << "a result of shape " << bracketed(sizes) << " has no memory";
-    throw std::runtime_error(text.str());
+    fits &= !__builtin_mul_overflow(n, std::max<int64_t>(sizes.begin()[i], 1), &n);
   }
   int32_t device_type;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  AtenTensorHandle out;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      dim, sizes.begin(), strides.data(), torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)),
-      device_type, like.get_device_index(), &out));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(op.first.get(), &device_type));
+  AtenTensorHandle out = nullptr;
+  fits = fits && aoti_torch_empty_strided(
+                     dim, sizes.begin(), strides.data(),
+                     torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device_type,
+                     op.first.get_device_index(), &out) == AOTI_TORCH_SUCCESS;
+  check(fits, op, "a result of shape ", bracketed(sizes), " must fit into memory, got no room for it");
   return Tensor(out);
 }
 
-inline Tensor empty(std::initializer_list<int64_t> sizes, ScalarType dtype, const Tensor& like) {
-  return empty<std::initializer_list<int64_t>>(sizes, dtype, like);
+inline Tensor empty(const Op& op, std::initializer_list<int64_t> sizes, ScalarType dtype) {
+  return empty<std::initializer_list<int64_t>>(op, sizes, dtype);
 }
 
 template <class T>

@@ -67,10 +67,11 @@ template <class A, class... Arguments, Prepared<A> (*kPrepare)(Arguments...), au
 struct Verification<kPrepare, kRun, std::tuple<Result...>> {
   static std::tuple<Result...> call(Arguments... arguments) {
     auto [a, like, width] = kPrepare(arguments...);
+    const Op op(A::kName, like);
     std::vector<Tensor> room;
     room.reserve(sizeof...(Result));
-    each_result(a, width, [&, &like = like, B = a.B](int, const char*, ScalarType dtype, int64_t columns, auto take) {
-      room.push_back(columns < 0 ? empty({B}, dtype, like) : empty({B, columns}, dtype, like));
+    each_result(a, width, [&, B = a.B](int, const char*, ScalarType dtype, int64_t columns, auto take) {
+      room.push_back(columns < 0 ? empty(op, {B}, dtype) : empty(op, {B, columns}, dtype));
       take(room.back());
     });
     if (a.B > 0) kRun(a, like);

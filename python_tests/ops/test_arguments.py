@@ -159,3 +159,57 @@ def test_a_batch_of_nothing(op_backend, name):
         call["prefix_len"] = torch.zeros(0, dtype=torch.int64)
     sizes = backends.there(op_backend, on_nothing, op, call)
     assert sizes and not any(sizes)
+
+
+# ---- no room --------------------------------------------------------------------------------------------------------
+
+MANY = 1 << 14
+ROWS, IDS = torch.zeros(1, 8), torch.zeros(MANY, dtype=torch.int64)
+ROOMLESS = {  # more bytes than there are addresses
+    "sample": {"logits": ROWS.expand(MANY, 8), "k": 1 << 33, "temperature": 0.0},
+    "uniforms": {"seed": IDS, "offset": IDS, "n": 1 << 33},
+    "support": {"logits": ROWS, "stats": torch.zeros(1, 4), "max_kept": 1 << 24, "rows": IDS[:1].expand(1 << 30)},
+    "tree_mask": {"parents": torch.full((MANY, 64), -1), "num_keys": 1 << 30},
+    "verify_chain": {"target_logits": ROWS.expand(MANY, 8), "draft_tokens": IDS[:0], "max_draft": (1 << 31) - 1,
+                     "cu_draft": torch.zeros(MANY + 1, dtype=torch.int64), "temperature": 0.0},
+    "verify_tree": {"tree": (IDS[:, None] - 1, IDS[:, None]), "target_logits": ROWS.expand(MANY, 1, 8),
+                    "max_depth": (1 << 31) - 2, "method": "greedy"},
+}  # fmt: skip
+
+
+def test_which_numbers_make_results_large():
+    sizes = {"k", "n", "max_kept", "num_keys", "max_draft", "max_depth"}
+    have = {op for op in OPS if sizes & inspect.signature(getattr(sk, op)).parameters.keys()}
+    assert have == ROOMLESS.keys() | {"kseq_rho", "top_logprobs"}  # k of these: no size, and at most V
+
+
+def roomless(op):  # made there: what is this large does not travel
+    return getattr(sk, op)(**ROOMLESS[op])
+
+
+@pytest.mark.parametrize("op", ROOMLESS)
+def test_a_result_without_room(op_backend, op):
+    """An error of the op, and not of the allocator."""
+    if op_backend == "triton-interpret" and op not in ("sample", "uniforms"):
+        pytest.skip("where the others make their results interpreted kernels have run for long")
+    with pytest.raises(RuntimeError, match=rf"^{op}: .*must fit into memory, got no room for"):
+        backends.there(op_backend, roomless, op)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if {"num_rows", "num_requests"} & CALLS[op][-1].keys()])
+def test_a_number_of_rows_has_one_dimension(op_backend, op):
+    """[1], as documented: neither a tensor without dimensions nor one of two, by the function and by the op."""
+    call = CALLS[op][-1]
+    name = "num_rows" if "num_rows" in call else "num_requests"
+    for x in (call[name][0], call[name][None]):
+        wanted = re.escape(f"{op}: {name} must have shape [1], got {list(x.shape)}")
+        with pytest.raises(ValueError, match=f"^{wanted}$"):
+            getattr(sk, op)(**call | {name: x})
+        with pytest.raises(RuntimeError, match=f"^{wanted}$"):
+            backends.there(op_backend, surface_call, op, call, name, x)
+
+
+def surface_call(op, call, name, x):
+    _, (direct, args, _) = surface.recorded_call(op, getattr(sk, op), **call)
+    names = [argument.name for argument in direct._schema.arguments]
+    return direct(*(x if other == name else value for other, value in zip(names, args)))

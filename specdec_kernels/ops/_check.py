@@ -178,7 +178,7 @@ def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor
     if x is None:
         return None
     x = tensor(op, name, x, INTEGERS, device)
-    if x.dim() > 1 or x.numel() != 1:
+    if x.shape != (1,):
         raise ValueError(f"{op}: {name} must have shape [1], got {list(x.shape)}")
     return x
 

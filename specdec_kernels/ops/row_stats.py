@@ -27,7 +27,7 @@ def row_stats(
     Args:
         logits: [N, V] float32, bfloat16 or float16. Rows may have any stride; entries of a row must be neighbours.
         temperature: T > 0, or 0 for greedy; a subnormal T, below 2^-126, counts as 0. None, a number, or [N] float32.
-        top_k: keep the k largest; 0 or -1 is off. None, an int, or [N] int32 / int64.
+        top_k: keep the k largest; 0 or -1 is off. None, an int, or [N] int32 / int64. Numbers may be numpy's.
         top_p: keep the smallest set of largest probabilities whose sum reaches top_p, in (0, 1]; 1 is off.
         min_p: keep p(v) >= min_p * max p, in [0, 1]; 0 is off.
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
@@ -42,7 +42,8 @@ def row_stats(
         less than 2^-126 of the largest one weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. On CPU tensors a parameter value
+        TypeError, ValueError: naming the argument, what was wanted and what came. RuntimeError: under torch.func's
+        transforms (no op is differentiable), or where the result has no room. On CPU tensors a parameter value
         out of range raises RuntimeError; on a GPU it makes the row invalid.
 
     Example:

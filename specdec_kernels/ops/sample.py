@@ -39,7 +39,7 @@ def sample(
     Args:
         logits: [N, V] float32, bfloat16 or float16.
         stats: [N, 4] from ``row_stats``; the sampling parameters must then be None.
-        k: draws per row.
+        k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
         temperature, top_k, top_p, min_p: as in ``row_stats``. Temperature 0, or a subnormal one, gives the argmax.

@@ -18,7 +18,7 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     Args:
         seed: [B] int64.
         offset: [B] int64.
-        n: slots per request, 0 to 2^33.
+        n: slots per request, 0 to 2^33; RuntimeError where the result has no room in memory.
         domain: 0 accept tests, 1 final draw, 2 draft sampling, 3 per-vocabulary noise.
 
     Returns:

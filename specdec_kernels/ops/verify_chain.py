@@ -67,8 +67,10 @@ def verify_chain(
             (n-gram, prompt lookup). Vq may differ from V: ids outside the other side have probability 0 there. One more
             row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed: of a rule's bonus token; the exact rule does not
             read it.
-        cu_draft: [B+1] ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's G.
-        bonus_tokens: [B] or [B, 1], sampled by the engine; the target then comes without its bonus row (G or D rows).
+        cu_draft: [B+1] int32 or int64, ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's
+            G.
+        bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row
+            (G or D rows).
         temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 (or
             a subnormal one) is greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1
             without filters; q must be the law the draft was drawn from.
@@ -96,7 +98,8 @@ def verify_chain(
             [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K]; their stats are [N, 4] or
             [S, K, 4]. Nothing is copied, other rows are not read, positions may share one. A draft_row of -1 is a
             one-hot draft. Other numbers outside [0, N) raise on no device: a target_row of that kind is as a row of
-            NaN, and a draft_row has no q there, which status tells.
+            NaN, and a draft_row has no q there, which status says where q is needed. A greedy request needs no q by the
+            exact rule, nor by another one that asks the target alone: there a draft is accepted if it is the argmax.
         num_requests: [1] int32 or int64 on the device, of padded buffers: requests from it on are absent, and nothing
             of them is read, nor any row behind those of the last that is present; ragged, D may be more than
             ``cu_draft`` names. Below 0 it counts as 0, above B as B. None: all are there.
@@ -108,11 +111,11 @@ def verify_chain(
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
         token from an invalid row, is NaN. Status 1: a needed row held NaN, +inf or no finite value (the token is the
-        row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft was not in (0, 1 + 1e-3], or its
-        draft_row names no row, draft rejected; 8: the caller's bonus token was no id below V: it is emitted as given, a
-        negative one as 0. But for such a token every emitted one lies in [0, V), and bad data in one request changes no
-        other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits though the target forbids
-        it. A request that is absent has tokens -1, and 0 everywhere else.
+        row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft that was needed was not in
+        (0, 1 + 1e-3], or its draft_row names no row, draft rejected; 8: the caller's bonus token was no id below V: it
+        is emitted as given, a negative one as 0. But for such a token every emitted one lies in [0, V), and bad data in
+        one request changes no other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits though
+        the target forbids it. A request that is absent has tokens -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no

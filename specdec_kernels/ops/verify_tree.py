@@ -82,8 +82,8 @@ def verify_tree(
         max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
             tree with draft_nodes, else N - 1.
         target_row, draft_row: [B, N]: the row of target_logits [B, M, V] that is the law of a node's children, and the
-            row of draft_logits [B, M, Vq] that a node was drawn from (a negative one: a one-hot draft). A row out of
-            range is an invalid row.
+            row of draft_logits [B, M, Vq] that a node was drawn from (a negative one: a one-hot draft), int32 or int64.
+            A row out of range is an invalid row. A greedy request needs no draft row by the exact rule: none is read.
         links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by
             default that of their numbers. Not where the drafts of a tree are tested.
         temperature ... draft_kind: as in ``verify_chain``; stats are [B, M, 4], a row of stats per row of logits.

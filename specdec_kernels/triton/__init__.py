@@ -4,9 +4,11 @@ TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import warnings
+from collections.abc import Callable
 
 import torch
 
@@ -24,8 +26,28 @@ def register(dispatch_key: str) -> None:
         for op in dispatch.overloads():
             # Torch's own operations inside must not make what they return require grad.
             module = importlib.import_module(f"{__name__}.{op.partition('.')[0]}")
-            library.impl(op, torch.no_grad()(getattr(module, op.replace(".", "_"))), **override)
+            function = _with_room(op.partition(".")[0], getattr(module, op.replace(".", "_")))
+            library.impl(op, torch.no_grad()(function), **override)
     _libraries.append(library)
+
+
+def _with_room(op: str, function: Callable) -> Callable:
+    """The function, whose results have no room in an error that names the op (empty() of csrc/binding/check.h)."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            first = str(error).split("\n")[0]
+            if isinstance(error, torch.OutOfMemoryError) or any(words in first for words in _NO_ROOM):
+                raise type(error)(f"{op}: results must fit into memory, got no room for them: {first}") from error
+            raise
+
+    return call
+
+
+_NO_ROOM = ("can't allocate memory", "Storage size calculation overflowed")  # of torch's CPU allocator
 
 
 def aot_cases():

@@ -193,13 +193,13 @@ def sample(
     check.that(0 <= first_slot < 1 << 33, op, f"slot must be in [0, 2^33), got {first_slot}")
     check.randomness(op, seed, offset, uniforms, temperature, of_all, stats)
 
+    tokens = torch.empty((N, k), dtype=torch.int64, device=logits.device)
+    logprobs = torch.empty((N, k), dtype=torch.float32, device=logits.device)
     layout = launch.Layout.flat(N, num_rows)
     if stats is None:
         stats_out, scratch = find_stats(rows, layout, sampling)
     else:
         stats_out, scratch = stats.clone(), scan(rows, layout, sampling, stats)
-    tokens = torch.empty((N, k), dtype=torch.int64, device=logits.device)
-    logprobs = torch.empty((N, k), dtype=torch.float32, device=logits.device)
     if N and k:
         table = launch.table(rows.V)
         side = launch.side(rows, stats=stats_out, scratch=scratch._replace(listed=None, few=None))

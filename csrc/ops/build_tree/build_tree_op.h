@@ -25,10 +25,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> build_tree_op(const Tensor& draft_tok
   a.draft_tokens = ints(op, "draft_tokens", draft_tokens, 1);
   for (int i = 0; i < 3; ++i) a.strides[i] = draft_tokens.stride(i);
 
-  Tensor parents = empty({B, a.N}, ScalarType::Int, draft_tokens),
-         tokens = empty({B, a.N}, ScalarType::Long, draft_tokens);
-  Tensor multiplicity = empty({B, a.N}, ScalarType::Int, draft_tokens),
-         draft_nodes = empty({B, K, L}, ScalarType::Int, draft_tokens);
+  Tensor parents = empty(op, {B, a.N}, ScalarType::Int),
+         tokens = empty(op, {B, a.N}, ScalarType::Long);
+  Tensor multiplicity = empty(op, {B, a.N}, ScalarType::Int),
+         draft_nodes = empty(op, {B, K, L}, ScalarType::Int);
   a.parents = out_pointer<int32_t>(parents);
   a.tokens = out_pointer<int64_t>(tokens);
   a.multiplicity = out_pointer<int32_t>(multiplicity);

@@ -27,8 +27,8 @@ std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const Tensor& q,
   if (values_at_hand(op))
     for (int64_t n = 0; n < N; ++n) check(a.k[n] >= 1, op, "k must be >= 1, got ", a.k[n], " at index ", n);
 
-  Tensor rho = empty({N}, ScalarType::Double, p), beta = empty({N}, ScalarType::Double, p),
-         p_acc = empty({N}, ScalarType::Double, p);
+  Tensor rho = empty(op, {N}, ScalarType::Double), beta = empty(op, {N}, ScalarType::Double),
+         p_acc = empty(op, {N}, ScalarType::Double);
   a.rho = out_pointer<double>(rho), a.beta = out_pointer<double>(beta), a.p_acc = out_pointer<double>(p_acc);
   if (N > 0) Run(a, p);
   return {rho, beta, p_acc};

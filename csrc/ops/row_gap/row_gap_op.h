@@ -21,7 +21,7 @@ Tensor row_gap_op(const Tensor& p, const Tensor& q, const OptTensor& p_stats, co
   const Op op("row_gap", p);
   check_given(op, "p", p, "q", q);
   RowGap a{row_pairs(op, p, q, p_stats, q_stats), nullptr};
-  Tensor gaps = empty({a.N, 6}, ScalarType::Float, p);
+  Tensor gaps = empty(op, {a.N, 6}, ScalarType::Float);
   a.gaps = out_pointer<float>(gaps);
   if (a.N > 0) Run(a, p);
   return gaps;

@@ -26,7 +26,7 @@ Tensor row_stats_op(const Tensor& logits, const OptTensor& temperature, const Op
   a.present = present(op, "num_rows", num_rows);
   a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 1, 4, 0}, a.N, a.present);
 
-  Tensor stats = empty({a.N, 4}, ScalarType::Float, logits);
+  Tensor stats = empty(op, {a.N, 4}, ScalarType::Float);
   a.stats = out_pointer<RowStats>(stats);
   if (a.N > 0) Run(a, logits);
   return stats;

@@ -28,7 +28,7 @@ std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const Tensor& score
   }
   a.present = present(op, "num_rows", num_rows);
 
-  Tensor scores = empty({N, w}, ScalarType::Float, logits), ids = empty({N, w}, ScalarType::Long, logits);
+  Tensor scores = empty(op, {N, w}, ScalarType::Float), ids = empty(op, {N, w}, ScalarType::Long);
   a.scores = out_pointer<float>(scores), a.ids = out_pointer<int64_t>(ids);
   if (N > 0 && w > 0) Run(a, logits);
   return {scores, ids};

@@ -38,8 +38,8 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTens
   a.first_slot = first_slot;
   take_randomness(op, a, N, k, seed, offset, uniforms, temperature || a.sampling.numbers.greedy() || stats);
 
-  Tensor tokens = empty({N, k}, ScalarType::Long, logits), logprobs = empty({N, k}, ScalarType::Float, logits);
-  Tensor stats_out = empty({N, 4}, ScalarType::Float, logits);
+  Tensor tokens = empty(op, {N, k}, ScalarType::Long), logprobs = empty(op, {N, k}, ScalarType::Float);
+  Tensor stats_out = empty(op, {N, 4}, ScalarType::Float);
   a.tokens = out_pointer<int64_t>(tokens);
   a.logprobs = out_pointer<float>(logprobs);
   a.stats = out_pointer<RowStats>(stats_out);

@@ -31,9 +31,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits,
   }
   a.present = present(op, "num_rows", num_rows);
 
-  Tensor ids = empty({N, k}, ScalarType::Long, logits), logprobs = empty({N, k}, ScalarType::Float, logits);
-  Tensor token_logprobs = empty({N, a.m}, ScalarType::Float, logits);
-  Tensor token_ranks = empty({N, a.m}, ScalarType::Long, logits);
+  Tensor ids = empty(op, {N, k}, ScalarType::Long), logprobs = empty(op, {N, k}, ScalarType::Float);
+  Tensor token_logprobs = empty(op, {N, a.m}, ScalarType::Float);
+  Tensor token_ranks = empty(op, {N, a.m}, ScalarType::Long);
   a.ids = out_pointer<int64_t>(ids), a.logprobs = out_pointer<float>(logprobs);
   a.token_logprobs = out_pointer<float>(token_logprobs), a.token_ranks = out_pointer<int64_t>(token_ranks);
   if (N > 0 && k + a.m > 0) Run(a, logits);

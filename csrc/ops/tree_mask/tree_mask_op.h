@@ -52,18 +52,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, c
 
   const ScalarType dtype = mask_dtype(a.format);
   const int64_t words = a.packed_words();
-  Tensor mask = a.format == kMaskUint8    ? empty({B, a.packed_bytes()}, dtype, parents)
-                : is_element(a.format)    ? empty({B, N, a.keys}, dtype, parents)
-                : a.format == kMaskUint64 ? empty({B, N, words / 2}, dtype, parents)
-                                          : empty({B, N, words}, dtype, parents);
+  Tensor mask = a.format == kMaskUint8    ? empty(op, {B, a.packed_bytes()}, dtype)
+                : is_element(a.format)    ? empty(op, {B, N, a.keys}, dtype)
+                : a.format == kMaskUint64 ? empty(op, {B, N, words / 2}, dtype)
+                                          : empty(op, {B, N, words}, dtype);
   a.mask = mask.mutable_data_ptr();
   // Packed ancestors without a prefix are the mask; else they are scratch.
   const bool direct = a.nodes_only && (a.format == kMaskUint32 || a.format == kMaskUint64);
   a.W = direct ? words : (N + 31) / 32;
-  Tensor ancestors = direct ? mask : empty({B, N, a.W}, ScalarType::Int, parents);
+  Tensor ancestors = direct ? mask : empty(op, {B, N, a.W}, ScalarType::Int);
   a.ancestors = static_cast<uint32_t*>(ancestors.mutable_data_ptr());
-  Tensor depth = empty({B, N}, ScalarType::Int, parents), positions = empty({B, N}, ScalarType::Long, parents);
-  Tensor status = empty({B}, ScalarType::Int, parents);
+  Tensor depth = empty(op, {B, N}, ScalarType::Int), positions = empty(op, {B, N}, ScalarType::Long);
+  Tensor status = empty(op, {B}, ScalarType::Int);
   a.depth = out_pointer<int32_t>(depth);
   a.positions = out_pointer<int64_t>(positions);
   a.status = out_pointer<int32_t>(status);

@@ -32,7 +32,7 @@ Tensor uniforms_op(const Tensor& seed, const Tensor& offset, int64_t n, int64_t 
   a.seed = ints(op, "seed", seed, seed.stride(0));
   a.offset = ints(op, "offset", offset, offset.stride(0));
 
-  Tensor u = empty({a.B, n}, ScalarType::Double, seed);
+  Tensor u = empty(op, {a.B, n}, ScalarType::Double);
   a.out = out_pointer<double>(u);
   if (a.B * n > 0) Run(a, seed);
   return u;

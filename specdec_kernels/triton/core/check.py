@@ -115,7 +115,7 @@ def present(op: str, name: str, t: torch.Tensor | None, n: int, like: torch.Tens
     """num_rows or num_requests [1]: of how many of n the values are looked at, where they are at hand."""
     if t is None:
         return n
-    if t.dim() > 1 or t.numel() != 1:
+    if t.shape != (1,):
         fail(op, f"{name} must have shape [1], got {list(t.shape)}")
     integers(op, name, t, like)
     return min(max(int(t), 0), n) if like.device.type == "cpu" else n
