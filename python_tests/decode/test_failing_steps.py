@@ -190,7 +190,7 @@ BOTH = [pytest.param(kind, marks=() if kind in ("both", "traversal") else SLOW) 
 @pytest.mark.parametrize("kind", BOTH)
 def test_one_request_fails_wherever_a_step_may_raise(models, kind, done, error):
     """Every step that request 1 is part of raises, from its first token or its fourth on. Kills a loop that ends the
-    whole batch, that loses whoever waits, that keeps the slot, and drafts of a failed step that are taken for cached."""
+    whole batch, that loses whoever waits, that keeps the slot, and a failed step's drafts that count as cached."""
     whole, hit = alone(models, kind), 0
     for place, when in places(kind):
         concerns = lambda f: any(s.index == 1 and len(s.result.tokens) >= done for s in f.batch)  # noqa: E731
