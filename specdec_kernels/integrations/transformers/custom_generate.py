@@ -82,6 +82,7 @@ def speculative(
     output = decode.Output() if output is None else output
     for _ in decode.stream(target, requests, drafter, verify=verify, max_batch=max_batch, output=output):
         pass
+    output.check()
     ids = _padded(input_ids, [result.tokens for result in output.results], generation_config)
     if not generation_config.return_dict_in_generate:
         return ids
