@@ -80,7 +80,7 @@ def decoded(target, drafter, prompts, tokens) -> tuple[decode.Output, int, int]:
         with waits() as found:
             session.step()
         steps, often = steps + 1, often + (len(found) > 1)
-    return decode.Output([*session.results.values()], session.stats), steps, often
+    return decode.Output([*session.results.values()], session.stats).check(), steps, often
 
 
 def no_tie(target, prompt, ours, plain) -> bool:

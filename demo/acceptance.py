@@ -32,7 +32,7 @@ def measure(target, draft, prompts, tokens=64, gamma=4, temperature=1.0, batch=8
     """[mean, standard error] over all positions, then of each. prompts: token ids; none ends before `tokens`."""
     requests = [decode.Request(p, tokens, temperature=temperature, seed=1000 * seed + i) for i, p in enumerate(prompts)]
     drafter = Counting(draft, gamma, len(requests))
-    decode.generate(target, requests, drafter, max_batch=batch)
+    decode.generate(target, requests, drafter, max_batch=batch).check()
     whole = [sum(own, []) for own in drafter.found]
     return [mean_and_error(x) for x in (whole, *zip(*drafter.found))]
 

@@ -85,7 +85,7 @@ def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[li
         decode.Request(p, tokens, 1.0, rule=rule, alpha=alpha, seed=i, eos=pair.eos)
         for i, p in enumerate(scorer.prompts)
     ]
-    output = decode.generate(pair.target, requests, drafter, max_batch=batch)
+    output = decode.generate(pair.target, requests, drafter, max_batch=batch).check()
     assert output.stats.status == 0, output.stats.status
     out = []
     for i, result in enumerate(output.results):

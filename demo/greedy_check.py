@@ -56,12 +56,12 @@ def check(pair, prompts, tokens, batches, names=None, on_row=lambda row: None) -
     """Decode `prompts` plainly (batch 1), then with every drafter (or those of `names`) at every batch size -> one row
     of findings each."""
     requests = [decode.Request(p, tokens, eos=pair.eos) for p in prompts]
-    plain, rows = decode.generate(pair.target, requests, max_batch=1).results, []
+    plain, rows = decode.generate(pair.target, requests, max_batch=1).check().results, []
     for batch in batches:
         for name, make in make_drafters(pair).items():
             if (names is not None and name not in names) or (name == "plain" and batch == 1):
                 continue
-            stats = (output := decode.generate(pair.target, requests, make(), max_batch=batch)).stats
+            stats = (output := decode.generate(pair.target, requests, make(), max_batch=batch).check()).stats
             apart = differences(pair.target, requests, plain, output.results)
             counts = dict(alpha=stats.alpha, per_call=stats.tokens_per_call, nodes=stats.nodes_per_call)
             rows.append(dict(batch=batch, drafter=name, differ=apart, of=len(prompts), **counts))

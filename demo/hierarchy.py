@@ -46,7 +46,7 @@ def measured(pair, prompts, tokens, temperature, drafter) -> Run:
     inner, began, stats = Stats(), perf_counter(), Stats()
     for seed, prompt in enumerate(prompts):
         request = decode.Request(prompt, tokens, temperature, seed=seed)
-        output = decode.generate(pair.target, [request], drafter)
+        output = decode.generate(pair.target, [request], drafter).check()
         stats += output.stats
         if isinstance(drafter, decode.HierarchicalDrafter):
             inner += drafter.stats

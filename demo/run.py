@@ -123,7 +123,7 @@ class Setting:
             for i, p in enumerate(prompts or self.prompts)
         ]
         self.requests = requests
-        return decode.generate(self.pair.target, requests, drafter, max_batch=self.batch)
+        return decode.generate(self.pair.target, requests, drafter, max_batch=self.batch).check()
 
     def measure(self, drafters, repeats, tick) -> dict:
         for drafter in (None, *drafters.values()):

@@ -48,7 +48,7 @@ def drafter_of(pair, method, K, L):
 def decoded(pair, prompts, tokens, batch, method, K, L) -> list[list[int]]:
     """Counts of one setting, FIELDS per prompt."""
     requests = [decode.Request(p, tokens, 1.0, seed=i, eos=pair.eos) for i, p in enumerate(prompts)]
-    output = decode.generate(pair.target, requests, drafter_of(pair, method, K, L), max_batch=batch)
+    output = decode.generate(pair.target, requests, drafter_of(pair, method, K, L), max_batch=batch).check()
     assert output.stats.status == 0, output.stats.status
     return [[int(getattr(r.stats, name)) for name in FIELDS] for r in output.results]
 

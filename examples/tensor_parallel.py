@@ -65,7 +65,7 @@ def text(args, shards=None) -> str:
     prompt = pair.tokenizer(args.prompt)["input_ids"]
     sampling = dict(temperature=args.temperature, top_p=args.top_p, seed=7)
     request = decode.Request(prompt, max_new_tokens=args.tokens, eos=pair.eos, **sampling)
-    return pair.tokenizer.decode(decode.generate(pair.target, [request], drafter).results[0].tokens)
+    return pair.tokenizer.decode(decode.generate(pair.target, [request], drafter).check().results[0].tokens)
 
 
 def serve(rank, args, store, found):

@@ -94,7 +94,7 @@ def decoded(kind, make, device, todo, seen=None, verify="token"):
             assert len(seen.synchronisations) == expected, (kind, seen.synchronisations)
             assert {place.partition(":")[0] for place in seen.synchronisations} == {"decode/transfers.py"}
         list(session.events())
-    return Output([*session.results.values()], session.stats)
+    return Output([*session.results.values()], session.stats).check()
 
 
 @pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "cascade"])

@@ -12,14 +12,12 @@ from test_failing_steps import KINDS, check_events, run
 from test_session import InDoubles
 
 from specdec_kernels.decode import (
+    TREE_METHODS,
     HFModel,
     HierarchicalDrafter,
     ModelDrafter,
-    PromptLookupDrafter,
     Request,
     Session,
-    TREE_METHODS,
-    TokenCascade,
     TreeDrafter,
     generate,
 )
@@ -82,9 +80,7 @@ def requests_for(kind, temperature=0.9):
     rule = dict(rule="chow", alpha=0.4) if kind == "cascade" else {}
     hot = 0.0 if kind == "greedy" or kind.startswith("adaptive") else temperature
     return [
-        Request(
-            [31 if i == 1 else 2 + i, *r.prompt[:6]], 6 + 2 * (i % 3), temperature=hot, seed=i, **rule
-        )
+        Request([31 if i == 1 else 2 + i, *r.prompt[:6]], 6 + 2 * (i % 3), temperature=hot, seed=i, **rule)
         for i, r in enumerate(tiny.requests(5))
     ]
 

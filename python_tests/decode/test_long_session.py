@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session that runs for long: results are popped, nothing of a request stays, and a drafter serves one run at a time."""
+"""A session that runs for long: results are popped, nothing of a request stays, a drafter serves one run at a time."""
 
 import gc
 from collections import deque
@@ -101,7 +101,9 @@ def test_pop(models):
     first, second, third = (session.submit(some(i)) for i in range(3))
     session.step()
     for index, why in [(first, "has not ended"), (second, "has not ended")]:
-        with pytest.raises(ValueError, match=f"pop: index must be that of a request that has ended, got {index}, which {why}"):
+        with pytest.raises(
+            ValueError, match=f"pop: index must be that of a request that has ended, got {index}, which {why}"
+        ):
             session.pop(index)
     for index in (3, -1, "0", None, True, 1.0):
         with pytest.raises(ValueError, match=f"pop: index must be that of one of 3 submitted requests, got {index}"):
@@ -123,7 +125,11 @@ def test_a_drafter_serves_one_run_at_a_time(models):
     todo = [some(i) for i in range(3)]
     want = [r.tokens for r in generate(target, todo, LookupThenModel(lookup, model)).results]
     for kind, drafter, part in [
-        ("LookupThenModel", LookupThenModel(lookup, model), "PromptLookupDrafter"),  # another drafter, of the same parts
+        (
+            "LookupThenModel",
+            LookupThenModel(lookup, model),
+            "PromptLookupDrafter",
+        ),  # another drafter, of the same parts
         ("PromptLookupDrafter", lookup, "PromptLookupDrafter"),
         ("ModelDrafter", model, "ModelDrafter"),
     ]:
@@ -131,7 +137,11 @@ def test_a_drafter_serves_one_run_at_a_time(models):
         indices = [first.submit(request) for request in todo]
         first.step()
         text = f"drafter must not be in use, got {kind}, whose {part} serves another run that has not ended"
-        for begin in (lambda d: Session(target, d), lambda d: stream(target, todo, d), lambda d: generate(target, todo, d)):
+        for begin in (
+            lambda d: Session(target, d),
+            lambda d: stream(target, todo, d),
+            lambda d: generate(target, todo, d),
+        ):
             with pytest.raises(ValueError, match=text):
                 begin(drafter)
         list(first.events())

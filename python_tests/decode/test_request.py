@@ -46,7 +46,17 @@ BAD = {  # by the type of a field: what no field of this type takes
     float: [*NO_NUMBER, math.nan, math.inf, -math.inf, -1, -0.5, 1e39, 10**400, np.float64("nan"), torch.tensor(-1.0)],
     tuple[str, ...]: [*NOTHING, None, 1, True, "", "abc", [1], [None], [b"a"], ["a", ""], ("",), [["a"]]],
     str: [*NOTHING, None, 1, True, "", "no rule", ["exact"], ("exact",), b"exact", torch.tensor(0)],
-    float | tuple[float, float] | None: [*NOTHING, True, "1", [None], ["1"], (1, 2, 3), math.nan, torch.eye(2), 10**400],
+    float | tuple[float, float] | None: [
+        *NOTHING,
+        True,
+        "1",
+        [None],
+        ["1"],
+        (1, 2, 3),
+        math.nan,
+        torch.eye(2),
+        10**400,
+    ],
 }
 BAD_BY_NAME = {  # ranges that a type alone does not tell
     "max_new_tokens": [0, -1, np.int64(0), torch.tensor(-3)],
@@ -162,7 +172,11 @@ def test_submit_checks_again(target):
     own.prompt[:] = [99]  # a session has its own copy
     list(session.events())
     assert (ok, again) == (0, 1) and [*session.results] == [0, 1]
-    assert session.results[0].tokens == session.results[1].tokens == generate(target, [Request([1, 2], 5)]).results[0].tokens
+    assert (
+        session.results[0].tokens
+        == session.results[1].tokens
+        == generate(target, [Request([1, 2], 5)]).results[0].tokens
+    )
 
 
 def test_requests_are_a_list_of_requests(target):
@@ -212,7 +226,10 @@ def test_a_model_where_a_drafter_is_wanted_and_the_other_way_round(target):
     lookup, model = PromptLookupDrafter(), ModelDrafter(target)
     for arguments, text in [
         ((model, lookup), "lookup must be a PromptLookupDrafter, got ModelDrafter"),
-        ((lookup, target), r"model must be a ModelDrafter or a HierarchicalDrafter, got LeanLlama: wrap it, ModelDrafter"),
+        (
+            (lookup, target),
+            r"model must be a ModelDrafter or a HierarchicalDrafter, got LeanLlama: wrap it, ModelDrafter",
+        ),
     ]:
         with pytest.raises(TypeError, match=text):
             LookupThenModel(*arguments)

@@ -30,7 +30,7 @@ def generate(
 
     Returns:
         Results in the order of the requests, and the statistics of the whole. One whose `finished` is "error" has the
-        tokens that came before it, and the reason in `error`.
+        tokens that came before it, and the reason in `error`; `generate(...).check()` raises where there is one.
 
     Raises:
         TypeError, ValueError: as `stream`; and whatever on_event raises.

@@ -4,8 +4,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from ..ops import _check
 from ..registry import RULES, SAMPLING
 from ..seeds import signed

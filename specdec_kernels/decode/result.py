@@ -120,3 +120,15 @@ class Output:
 
     results: list[Result] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
+
+    def check(self) -> "Output":
+        """Return itself, for callers that want all results or none.
+
+        Raises:
+            RuntimeError: a request ended by an error.
+        """
+        for i, result in enumerate(self.results):
+            if result.error is not None:
+                after = f"request {i} ended by an error after {len(result.tokens)} tokens"
+                raise RuntimeError(f"generate: {after}: {result.error}")
+        return self

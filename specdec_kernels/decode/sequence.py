@@ -104,10 +104,7 @@ class Batch(list):
 
     def halves(self) -> "list[Batch]":
         middle = len(self) // 2
-        return [
-            Batch(self[:middle], self.device, self.first),
-            Batch(self[middle:], self.device, self.first + middle),
-        ]
+        return [Batch(self[:middle], self.device, self.first), Batch(self[middle:], self.device, self.first + middle)]
 
     @cached_property
     def sampling_params(self) -> dict:

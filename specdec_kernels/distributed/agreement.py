@@ -31,7 +31,7 @@ def digest(*parts) -> int:
 
 def agree(op: str, shards, arguments: Mapping[str, object], problem: Exception | None) -> None:
     """Raises on every rank where one of them makes another call, or cannot make its own (`problem`)."""
-    mine = torch.zeros(SLOTS, dtype=torch.int64)
+    mine = torch.zeros(SLOTS, dtype=torch.int64, device="cpu")
     mine[0], mine[1] = OPS.index(op), problem is not None
     for i, value in enumerate(arguments.values()):
         mine[2 + i] = digest(value)

@@ -23,7 +23,7 @@ class Inputs:
         return x.to(self.device)
 
     def normal(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape).normal_(0, 3, generator=self.generator)
+        return torch.empty(shape, dtype=torch.float32, device="cpu").normal_(0, 3, generator=self.generator)
 
     def laid_out(self, x: torch.Tensor) -> torch.Tensor:
         """[..., V] as rows of a model: of its dtype, with padding between them."""
@@ -43,13 +43,15 @@ class Inputs:
         return self.laid_out(target), self.laid_out(target + self.normal(*shape, self.V) / 4)
 
     def uniforms(self, *shape: int) -> torch.Tensor:
-        return self.on_device(torch.rand(shape, dtype=torch.float64, generator=self.generator))
+        return self.on_device(torch.rand(shape, dtype=torch.float64, generator=self.generator, device="cpu"))
 
     def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
-        return self.on_device(torch.randint(low, high, shape, generator=self.generator))
+        return self.on_device(torch.randint(low, high, shape, generator=self.generator, device="cpu"))
 
     def tensor(self, *values: float, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return self.on_device(torch.tensor(values, dtype=dtype))
+        if dtype is None:
+            dtype = torch.float32 if any(isinstance(x, float) for x in values) else torch.int64
+        return self.on_device(torch.tensor(values, dtype=dtype, device="cpu"))
 
     def random(self, n: int) -> dict[str, torch.Tensor]:
         """seed and offset of n rows or requests."""
@@ -63,11 +65,11 @@ class Inputs:
 
     def on_host(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows as float32 on the CPU; of tensors without values, any."""
-        return torch.zeros(rows.shape) if rows.is_meta else rows.float().cpu()
+        return torch.zeros(rows.shape, dtype=torch.float32, device="cpu") if rows.is_meta else rows.float().cpu()
 
     def tree(self, B: int, K: int, L: int) -> tuple[torch.Tensor, ...]:
         """build_tree's of likely drafts, as a tuple."""
-        ids = torch.randint(0, min(3, self.V), (B, K, L), generator=self.generator)
+        ids = torch.randint(0, min(3, self.V), (B, K, L), generator=self.generator, device="cpu")
         return tuple(self.on_device(x) for x in build_tree(ids))
 
     def node_rows(self, B: int, N: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,8 +4,8 @@ import torch
 
 def parents(x, B, N):
     """[B, N]: random trees, with padding."""
-    node = torch.arange(N)
-    up = (torch.rand(B, N, generator=x.generator) * (node + 1)).long() - 1
+    node = torch.arange(N, device="cpu")
+    up = (torch.rand(B, N, generator=x.generator, dtype=torch.float32, device="cpu") * (node + 1)).long() - 1
     return x.on_device(up.where(node > 0, -1))
 
 

@@ -23,7 +23,7 @@ def calls(x):
     yield "greedy", step | {"temperature": 0.0, "max_draft": G}
     yield "one-hot drafts", {name: given for name, given in step.items() if name != "draft_logits"} | random
     yield "all accepted", step | random | {"draft_logits": target[:, :G]}
-    pads = torch.arange(G) >= torch.tensor([[5], [3], [1], [0]])
+    pads = torch.arange(G, device="cpu") >= torch.tensor([[5], [3], [1], [0]], dtype=torch.int64, device="cpu")
     yield "short drafts", step | random | {"draft_tokens": step["draft_tokens"].where(x.on_device(~pads), -1)}
     yield "a wider draft", step | random | {"draft_logits": x.rows(B, G, more=3)}
     yield "a bonus row of the draft's", step | random | {"draft_logits": draft, "rule": "ensemble", "alpha": 0.5}
@@ -53,7 +53,11 @@ def by_rule(x, step):
         codes = [RULES[name].code for name in known.rules]
         for first in range(0, len(codes), B):
             some = (codes[first:] + codes)[:B]
-            both = torch.tensor([[1.0 if code == RULES["relaxed"].code else 0.4, 0.5] for code in some])
+            both = torch.tensor(
+                [[1.0 if code == RULES["relaxed"].code else 0.4, 0.5] for code in some],
+                dtype=torch.float32,
+                device="cpu",
+            )
             alpha = x.on_device(both if first % (2 * B) else both[:, 0])
             yield f"rules from {first}, {method}", step | {"method": method, "rule": x.tensor(*some), "alpha": alpha}
 
@@ -69,12 +73,12 @@ def stored(x, step):
     of_slots = stats.view(B, 2 * G, 4).transpose(0, 1)
     given = {"target_stats": stats, "draft_stats": of_slots, "method": "block", "rule": "chow", "alpha": 0.9}
     yield "rows by number, stats", step | kept | given | {"draft_row": at}
-    mixed = at[:, :G].where(x.on_device(torch.arange(G) % 2 == 0), -1)
+    mixed = at[:, :G].where(x.on_device(torch.arange(G, device="cpu") % 2 == 0), -1)
     yield "one-hot drafts among others", step | {"draft_logits": slots, "draft_row": mixed}
-    hostile = torch.tensor([-2, 2 * G * B, 1 << 40, -(1 << 63), -1, 0])
+    hostile = torch.tensor([-2, 2 * G * B, 1 << 40, -(1 << 63), -1, 0], dtype=torch.int64, device="cpu")
     nowhere = x.on_device(hostile.expand(B, G + 1))
     yield "numbers of no row", step | kept | {"target_row": nowhere.flip(1), "draft_row": nowhere[:, :G]}
-    lengths = torch.tensor((0, *LENGTHS)).cumsum(0)
+    lengths = torch.tensor((0, *LENGTHS), dtype=torch.int64, device="cpu").cumsum(0)
     D = int(lengths[-1])
     some = {
         "cu_draft": x.on_device(lengths),
@@ -91,7 +95,7 @@ def ragged(x, target, draft, tokens):
         "target_logits": target[: D + B],
         "draft_tokens": tokens[:D],
         "draft_logits": draft[:D],
-        "cu_draft": x.on_device(torch.tensor((0, *LENGTHS)).cumsum(0)),
+        "cu_draft": x.on_device(torch.tensor((0, *LENGTHS), dtype=torch.int64, device="cpu").cumsum(0)),
         "max_draft": max(LENGTHS),
         **x.random(B),
     }

@@ -35,7 +35,7 @@ def by_method(x, method, step):
     yield f"{method}, nodes", nodes | {"max_depth": 1}
     yield f"{method}, filters", step | {"method": method, "temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
     yield f"{method}, filters per request", nodes | x.filters(B) | x.filters(B, "draft_")
-    turned = x.on_device(torch.arange(N).flip(0).expand(B, N).contiguous())
+    turned = x.on_device(torch.arange(N, device="cpu").flip(0).expand(B, N).contiguous())
     yield f"{method}, rows by index", nodes | {"target_row": turned, "draft_row": turned}
     stats = {"target_stats": stats_of(target), "draft_stats": stats_of(draft)}
     yield f"{method}, stats", nodes | stats
@@ -52,7 +52,7 @@ def by_method(x, method, step):
 
 def chain(x, tokens):
     """Each node the only child of the one before."""
-    node = torch.arange(N).expand(B, N)
+    node = torch.arange(N, device="cpu").expand(B, N)
     first = x.on_device((node + 1).where(node < N - 1, -1))
     return {"tree": (x.on_device(node - 1), tokens), "links": (first, torch.full_like(first, -1))}
 

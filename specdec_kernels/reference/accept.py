@@ -18,4 +18,4 @@ def accept(p, q, u):
     [...]."""
     q_rows = numpy_rows(q if q.is_floating_point() else (q >= 0))
     out = [accepts(*each) for each in zip(numpy_rows(p).ravel(), q_rows.ravel(), given(numpy_rows(u)).ravel())]
-    return torch.tensor(out, dtype=torch.bool).reshape(p.shape)
+    return torch.tensor(out, dtype=torch.bool, device="cpu").reshape(p.shape)

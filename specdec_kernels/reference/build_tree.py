@@ -31,10 +31,10 @@ def build_tree(draft_tokens):
     B, K, L = draft_tokens.shape
     N = K * L + 1
     tree = Tree(
-        torch.full((B, N), -1, dtype=torch.int32),
-        torch.full((B, N), -1),
-        torch.zeros(B, N, dtype=torch.int32),
-        torch.full((B, K, L), -1, dtype=torch.int32),
+        torch.full((B, N), -1, dtype=torch.int32, device="cpu"),
+        torch.full((B, N), -1, dtype=torch.int64, device="cpu"),
+        torch.zeros(B, N, dtype=torch.int32, device="cpu"),
+        torch.full((B, K, L), -1, dtype=torch.int32, device="cpu"),
     )
     for b, drafts in enumerate(draft_tokens.tolist()):
         tree.multiplicity[b, 0] = K

@@ -25,11 +25,11 @@ def kseq_rho(p, q, k, p_stats=None, q_stats=None, kind="logits"):
     """
     if kind not in ("logits", "probs"):
         raise ValueError(f"kseq_rho: kind must be 'logits' or 'probs', got {kind!r}")
-    ks = torch.as_tensor(k).expand(len(p)).tolist()
+    ks = torch.as_tensor(k, device="cpu").expand(len(p)).tolist()
     if any(n < 1 for n in ks):
         raise ValueError(f"kseq_rho: k must be >= 1, got {min(ks)}")
     out = [rho_of_laws(*pair) for pair in zip(laws(p, p_stats, kind), laws(q, q_stats, kind), ks)]
-    return KseqRho(*torch.tensor(out, dtype=torch.float64).reshape(-1, 3).T)
+    return KseqRho(*torch.tensor(out, dtype=torch.float64, device="cpu").reshape(-1, 3).T)
 
 
 def laws(rows, stats, kind):

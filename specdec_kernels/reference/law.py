@@ -37,7 +37,8 @@ def numpy_rows(t):
 
 def per_row(value, n, off):
     """A parameter (None, a number or [n]) as n Python numbers; floats as float32 holds them."""
-    t = torch.as_tensor(off if value is None else value)
+    value = off if value is None else value
+    t = torch.as_tensor(value, dtype=torch.float32 if isinstance(value, float) else None, device="cpu")
     return (t.float() if t.is_floating_point() else t).expand(n).tolist()
 
 

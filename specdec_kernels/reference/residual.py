@@ -14,7 +14,9 @@ def residual(p, q, *, num_rows=None):
     p, q = p[:n], q[:n]
     pairs = [residual_row(a, b) for a, b in zip(numpy_rows(p), numpy_rows(q) if q.is_floating_point() else q.tolist())]
     probs = torch.from_numpy(np.array([row for row, _ in pairs]).reshape(n, V))
-    return padded(probs, N, 0), padded(torch.tensor([mass for _, mass in pairs], dtype=torch.float64), N, 0)
+    return padded(probs, N, 0), padded(
+        torch.tensor([mass for _, mass in pairs], dtype=torch.float64, device="cpu"), N, 0
+    )
 
 
 def residual_weights(p, q):

@@ -20,7 +20,7 @@ def row_gap(p, q, p_stats=None, q_stats=None, kind="logits"):
     if kind not in ("logits", "probs"):
         raise ValueError(f"row_gap: kind must be 'logits' or 'probs', got {kind!r}")
     out = [gap(*pair) for pair in zip(laws(p, p_stats, kind), laws(q, q_stats, kind))]
-    return torch.tensor(out, dtype=torch.float64).reshape(-1, 6)
+    return torch.tensor(out, dtype=torch.float64, device="cpu").reshape(-1, 6)
 
 
 def gap(p, q):

@@ -16,7 +16,7 @@ def row_stats(logits, temperature=None, top_k=None, top_p=None, min_p=None, *, n
     """[N, V] -> [N, 4] float64: scale, cutoff, log_norm, max."""
     n = present(num_rows, len(logits))
     stats, _ = stats_and_slack(numpy_rows(logits[:n]), *first(n, temperature, top_k, top_p, min_p))
-    return padded(torch.tensor(stats, dtype=torch.float64).reshape(-1, 4), len(logits), 0)
+    return padded(torch.tensor(stats, dtype=torch.float64, device="cpu").reshape(-1, 4), len(logits), 0)
 
 
 def stats_and_slack(rows, temperature, top_k, top_p, min_p):

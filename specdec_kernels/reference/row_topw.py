@@ -20,7 +20,10 @@ def row_topw(logits, score, w, *, stats=None, num_rows=None):
     """logits [N, V], score [N], stats [N, 4]: fl(score + ln p), the largest first, the lowest id of equal ones, NaN
     last. fl rounds to float32 once."""
     rows, score = numpy_rows(logits), score.double().tolist()
-    out = RowTopw(torch.zeros(len(rows), w), torch.full((len(rows), w), -1))
+    out = RowTopw(
+        torch.zeros(len(rows), w, dtype=torch.float32, device="cpu"),
+        torch.full((len(rows), w), -1, dtype=torch.int64, device="cpu"),
+    )
     for i in range(present(num_rows, len(rows))):
         law = law_of_logits(rows[i], plain_stats(rows[i]) if stats is None else stats[i].double().tolist())
         worth = np.full(law.p.shape, math.nan)

@@ -43,17 +43,17 @@ def sample(
     slack = [math.inf] * n
     if stats is None:
         computed, slack = stats_and_slack(rows, *first(n, temperature, top_k, top_p, min_p))
-        stats = torch.tensor(computed, dtype=torch.float64).reshape(n, 4)
+        stats = torch.tensor(computed, dtype=torch.float64, device="cpu").reshape(n, 4)
     if uniforms is None and seed is None:  # nothing to draw: greedy rows
         u = np.zeros((n, k))
     elif uniforms is None:
-        u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot).expand(n)).numpy()
+        u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot, device="cpu").expand(n)).numpy()
     else:
         u = given(numpy_rows(uniforms))
     drawn = [draw_row(law_of_logits(z, s), u_row, replacement) for z, s, u_row in zip(rows, stats.double().tolist(), u)]
-    tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64).reshape(n, k)
-    logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64).reshape(n, k)
-    margin = torch.tensor([min(d[2], s) for d, s in zip(drawn, slack)], dtype=torch.float64)
+    tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
+    logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
+    margin = torch.tensor([min(d[2], s) for d, s in zip(drawn, slack)], dtype=torch.float64, device="cpu")
     return Sampled(
         padded(tokens, N, -1), padded(logprobs, N, 0), padded(stats.double(), N, 0), padded(margin, N, math.inf)
     )

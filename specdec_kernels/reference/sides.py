@@ -55,14 +55,14 @@ class Verified(NamedTuple):
     def of(cls, walks, chances, B, width):
         """What the walks of the first of B requests have emitted by their chances; the others are absent."""
         out = cls(
-            torch.full((B, width), -1),
-            torch.zeros(B, dtype=torch.int32),
-            torch.zeros(B, width, dtype=torch.float64),
-            torch.zeros(B, dtype=torch.int32),
-            torch.full((B,), math.inf, dtype=torch.float64),
+            torch.full((B, width), -1, dtype=torch.int64, device="cpu"),
+            torch.zeros(B, dtype=torch.int32, device="cpu"),
+            torch.zeros(B, width, dtype=torch.float64, device="cpu"),
+            torch.zeros(B, dtype=torch.int32, device="cpu"),
+            torch.full((B,), math.inf, dtype=torch.float64, device="cpu"),
         )
         for b, (walk, chance) in enumerate(zip(walks, chances)):
             out.num_accepted[b], out.status[b], out.margin[b] = len(walk.tokens) - 1, walk.status, chance.margin
-            out.tokens[b, : len(walk.tokens)] = torch.tensor(walk.tokens)
-            out.logprobs[b, : len(walk.tokens)] = torch.tensor(walk.logprobs, dtype=torch.float64)
+            out.tokens[b, : len(walk.tokens)] = torch.tensor(walk.tokens, dtype=torch.int64, device="cpu")
+            out.logprobs[b, : len(walk.tokens)] = torch.tensor(walk.logprobs, dtype=torch.float64, device="cpu")
         return out

@@ -21,7 +21,7 @@ def support(logits, stats, max_kept, rows=None, *, num_rows=None):
     z = numpy_rows(logits)
     chosen = list(range(len(z))) if rows is None else rows.tolist()
     V = logits.shape[1]
-    ids = torch.full((len(chosen), max_kept), -1, dtype=torch.int32)
+    ids = torch.full((len(chosen), max_kept), -1, dtype=torch.int32, device="cpu")
     kept = np.zeros((len(chosen), -(-V // 32) * 32), dtype=bool)
     for i, n in enumerate(chosen[: present(num_rows, len(chosen))]):
         if not 0 <= n < len(z):
@@ -30,7 +30,7 @@ def support(logits, stats, max_kept, rows=None, *, num_rows=None):
         lowest = np.flatnonzero(kept[i])[:max_kept]
         ids[i, : len(lowest)] = torch.from_numpy(lowest)
     bits = np.packbits(kept, axis=1, bitorder="little").view("<i4").astype(np.int32)
-    return Support(ids, torch.tensor(kept.sum(1), dtype=torch.int32), torch.from_numpy(bits))
+    return Support(ids, torch.tensor(kept.sum(1), dtype=torch.int32, device="cpu"), torch.from_numpy(bits))
 
 
 def keeps(z, stats):

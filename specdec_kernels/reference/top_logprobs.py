@@ -23,15 +23,18 @@ def top_logprobs(logits, stats, k, tokens=None, *, num_rows=None):
     rows = numpy_rows(logits)
     n, m = len(rows), 0 if tokens is None else tokens.shape[1]
     out = TopLogprobs(
-        torch.full((n, k), -1),
-        torch.zeros(n, k, dtype=torch.float64),
-        torch.zeros(n, m, dtype=torch.float64),
-        torch.zeros(n, m, dtype=torch.int64),
+        torch.full((n, k), -1, dtype=torch.int64, device="cpu"),
+        torch.zeros(n, k, dtype=torch.float64, device="cpu"),
+        torch.zeros(n, m, dtype=torch.float64, device="cpu"),
+        torch.zeros(n, m, dtype=torch.int64, device="cpu"),
     )
     for i in range(present(num_rows, n)):
         z, logprob = rows[i], logprobs_of(rows[i], stats[i].double().tolist())
         best = np.lexsort((np.arange(len(z)), -z))[:k]  # a sort puts NaN last
-        out.ids[i], out.logprobs[i] = torch.from_numpy(best), torch.tensor([logprob(v) for v in best])
+        out.ids[i], out.logprobs[i] = (
+            torch.from_numpy(best),
+            torch.tensor([logprob(v) for v in best], dtype=torch.float32, device="cpu"),
+        )
         for j in range(m):
             v = int(tokens[i, j])
             inside = 0 <= v < len(z)

@@ -110,7 +110,7 @@ def iid_drafts(q, K, L):
     """Every K-tuple of independent drafts of length L, as (draft_tokens [1, K, L], probability)."""
     for drafts in itertools.product(paths(q, L).items(), repeat=K):
         probability = float(np.prod([mass for _, mass in drafts]))
-        yield torch.tensor([t for t, _ in drafts], dtype=torch.int64).reshape(1, K, L), probability
+        yield torch.tensor([t for t, _ in drafts], dtype=torch.int64, device="cpu").reshape(1, K, L), probability
 
 
 def iid_trees(q, K, L):
@@ -167,7 +167,10 @@ def children(row, width, replacement):
 
 def plain_tree(parents, tokens):
     """A tree of one request from lists."""
-    return Tree(torch.tensor([parents], dtype=torch.int32), torch.tensor([tokens]))
+    return Tree(
+        torch.tensor([parents], dtype=torch.int32, device="cpu"),
+        torch.tensor([tokens], dtype=torch.int64, device="cpu"),
+    )
 
 
 def expected_length(law):

@@ -35,8 +35,8 @@ def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start
         given = [len(x) for x in (prefix_len, tree_start) if torch.is_tensor(x) and x.dim()]
         parents = parents.expand(max(given or [1]), -1)
     B, N = parents.shape
-    prefix = torch.as_tensor(prefix_len).expand(B).tolist()
-    start = prefix if tree_start is None else torch.as_tensor(tree_start).expand(B).tolist()
+    prefix = torch.as_tensor(prefix_len, device="cpu").expand(B).tolist()
+    start = prefix if tree_start is None else torch.as_tensor(tree_start, device="cpu").expand(B).tolist()
     nodes = np.zeros((B, N, N), dtype=bool)
     for b, row in enumerate(parents.tolist()):
         for i, parent in enumerate(row):
@@ -46,7 +46,7 @@ def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start
                 nodes[b, i] = nodes[b, parent]
             nodes[b, i, i] = True
     depth = torch.from_numpy(nodes.sum(-1) - 1).int()
-    positions = torch.tensor(prefix, dtype=torch.int64)[:, None] + depth
+    positions = torch.tensor(prefix, dtype=torch.int64, device="cpu")[:, None] + depth
     mask = nodes
     if num_keys is not None:
         mask = np.zeros((B, N, num_keys), dtype=bool)
@@ -61,7 +61,7 @@ def formatted(mask, format, dtype):
     if format == "bool":
         return torch.from_numpy(mask)
     if format == "additive":
-        return torch.zeros(mask.shape, dtype=dtype).masked_fill_(torch.from_numpy(~mask), -torch.inf)
+        return torch.zeros(mask.shape, dtype=dtype, device="cpu").masked_fill_(torch.from_numpy(~mask), -torch.inf)
     if format == "uint8":
         return torch.from_numpy(
             np.packbits(mask.reshape(len(mask), mask.shape[1] * mask.shape[2]), axis=-1, bitorder="little")

@@ -95,9 +95,9 @@ def verify_tree(
         request = Request(nodes.parents[b].tolist(), names, p, q, wide, max_depth, *shape)
         walks.append(RULES[method](request, chance))
     tokens, num_accepted, logprobs, status, margin = Verified.of(walks, chances, B, max_depth + 1)
-    path = torch.full((B, max_depth + 1), -1, dtype=torch.int32)
+    path = torch.full((B, max_depth + 1), -1, dtype=torch.int32, device="cpu")
     for b, walk in enumerate(walks):
-        path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32)
+        path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32, device="cpu")
     return VerifiedTree(tokens, num_accepted, logprobs, status, path, margin)
 
 

@@ -20,17 +20,22 @@ def known_answers(sk, device, seed):
     ]
     right = 0
     for key, offset, slot, (high, low) in known:
-        key, offset = (torch.tensor([x], device=device) for x in (key, offset))
+        key, offset = (torch.tensor([x], device=device, dtype=torch.int64) for x in (key, offset))
         got = sk.uniforms(key, offset, slot + 1, DOMAIN_ACCEPT)[0, slot].item()
         right += got == ((high << 32 | low) >> 11) * 2.0**-53
     return Finding("any wrong bit of Philox", f"{right} of {len(known)} known answers", right == len(known))
 
 
 def random_steps(generator, B, G, V, dtype):
-    p = 2 * torch.randn(B, G + 1, V, generator=generator)
+    p = 2 * torch.randn(B, G + 1, V, generator=generator, dtype=torch.float32, device="cpu")
     p[::5] *= 4
-    q = p[:, :G] + 0.7 * torch.randn(B, G, V, generator=generator)
-    choose = lambda *values: torch.tensor(values)[torch.randint(len(values), (B,), generator=generator)]  # noqa: E731
+    q = p[:, :G] + 0.7 * torch.randn(B, G, V, generator=generator, dtype=torch.float32, device="cpu")
+
+    def choose(*values):
+        kind = torch.float32 if isinstance(values[0], float) else torch.int64
+        some = torch.randint(len(values), (B,), generator=generator, device="cpu")
+        return torch.tensor(values, dtype=kind, device="cpu")[some]
+
     target = {
         "temperature": choose(0.0, 0.7, 1.0, 1.5),
         "top_k": choose(0, 3, 8, 20),
@@ -52,11 +57,11 @@ def agreement(sk, device, seed):
         p, q, target, draft = random_steps(generator, B, G, V, dtype)
         drawn = sk.reference.sample(
             q.flatten(0, 1),
-            uniforms=torch.rand(B * G, 1, generator=generator, dtype=torch.float64),
+            uniforms=torch.rand(B * G, 1, generator=generator, dtype=torch.float64, device="cpu"),
             **{name: x.repeat_interleave(G) for name, x in draft.items()},
         )
         args = step_of(p, drawn.tokens.reshape(B, G), q, target, draft)
-        args["uniforms"] = torch.rand(B, G + 1, generator=generator, dtype=torch.float64)
+        args["uniforms"] = torch.rand(B, G + 1, generator=generator, dtype=torch.float64, device="cpu")
         ref = sk.reference.verify_chain(**args)
         found.add(sk.verify_chain(**{name: x.to(device) for name, x in args.items()}), ref)
     return found.finding("request")
@@ -90,7 +95,10 @@ def law_rows(sk, logits, params):
 
 def joint_law(sk, device, seed, target, draft, claimed=None, steps=None):
     generator = torch.Generator().manual_seed(5)
-    p, q = 1.5 * torch.randn(3, 8, generator=generator), 1.5 * torch.randn(2, 8, generator=generator)
+    p, q = (
+        1.5 * torch.randn(3, 8, generator=generator, dtype=torch.float32, device="cpu"),
+        1.5 * torch.randn(2, 8, generator=generator, dtype=torch.float32, device="cpu"),
+    )
     P, Q = law_rows(sk, p, target), law_rows(sk, q, draft)
     law = sk.reference.chain_law(lambda prefix: P[len(prefix)], lambda prefix: Q[len(prefix)], 2)
     p, q = p.to(device), q.to(device)
@@ -108,7 +116,7 @@ def filtered_law(sk, device, seed):
 
 
 def without_replacement(sk, device, seed):
-    z = torch.tensor([0.35, 0.3, 0.2, 0.1, 0.05]).log()
+    z = torch.tensor([0.35, 0.3, 0.2, 0.1, 0.05], dtype=torch.float32, device="cpu").log()
     (p,) = law_rows(sk, z[None], {})
     law = {(a, b): p[a] * p[b] / (1 - p[a]) for a in range(5) for b in range(5) if a != b}
     seeds = torch.arange(STEPS // 2, device=device) + seed + 2 * STEPS
@@ -120,7 +128,7 @@ def invariance(sk, device, seed):
     generator = torch.Generator().manual_seed(seed)
     p, q, target, draft = random_steps(generator, 64, 4, 2500, torch.bfloat16)
     args = step_of(p, q.argmax(-1), q, target, draft)
-    args |= dict(seed=torch.arange(64) + seed, offset=torch.arange(64))
+    args |= dict(seed=torch.arange(64, device="cpu") + seed, offset=torch.arange(64, device="cpu"))
     args = {name: x.to(device) for name, x in args.items()}
     whole = sk.verify_chain(**args).tokens
     back = sk.verify_chain(**{name: x.flip(0) for name, x in args.items()}).tokens.flip(0)

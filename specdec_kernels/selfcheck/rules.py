@@ -37,18 +37,21 @@ def joint_law(sk, device, seed, method, rule, alpha=None):
 
 def steps_by_rule(generator, names, B, G, V):
     """Requests that take turns in the rules, each with parameters of its own, some of them greedy."""
-    p = 3 * torch.randn(B, G + 1, V, generator=generator)
-    q = p + 0.8 * torch.randn(B, G + 1, V, generator=generator)
+    p = 3 * torch.randn(B, G + 1, V, generator=generator, dtype=torch.float32, device="cpu")
+    q = p + 0.8 * torch.randn(B, G + 1, V, generator=generator, dtype=torch.float32, device="cpu")
     drafts = q[:, :G].reshape(-1, V).softmax(-1).multinomial(1, generator=generator).view(B, G)
-    rule = torch.tensor([RULES[name].code for name in names]).repeat(-(-B // len(names)))[:B]
-    alpha = 0.05 + 0.9 * torch.rand(B, 2, generator=generator)
+    rule = torch.tensor([RULES[name].code for name in names], dtype=torch.int64, device="cpu").repeat(
+        -(-B // len(names))
+    )[:B]
+    alpha = 0.05 + 0.9 * torch.rand(B, 2, generator=generator, dtype=torch.float32, device="cpu")
     for name in names:  # without a bound entropies decide, or how many ids are more probable
         for parameter in RULES[name].parameters[:1]:
             if parameter.high == INF:
                 alpha[rule == RULES[name].code, 0] = parameter.low + 2 * alpha[rule == RULES[name].code, 0]
+    heat = torch.tensor([1.0, 0.7, 1.4, 0.0], dtype=torch.float32, device="cpu")
     return dict(target_logits=p, draft_tokens=drafts, draft_logits=q, rule=rule, alpha=alpha,
-                temperature=torch.tensor([1.0, 0.7, 1.4, 0.0])[torch.randint(4, (B,), generator=generator)],
-                uniforms=torch.rand(B, G + 1, generator=generator, dtype=torch.float64))  # fmt: skip
+                temperature=heat[torch.randint(4, (B,), generator=generator, device="cpu")],
+                uniforms=torch.rand(B, G + 1, generator=generator, dtype=torch.float64, device="cpu"))  # fmt: skip
 
 
 def agreement(sk, device, seed):

@@ -44,7 +44,8 @@ def chi_square(counts, law, smallest=10.0):
     while freedom + noncentral - 2.33 * math.sqrt(2 * freedom + 4 * noncentral) < critical:
         noncentral += 1.0
     tail = torch.special.gammaincc(
-        torch.tensor(freedom / 2, dtype=torch.float64), torch.tensor(statistic / 2, dtype=torch.float64)
+        torch.tensor(freedom / 2, dtype=torch.float64, device="cpu"),
+        torch.tensor(statistic / 2, dtype=torch.float64, device="cpu"),
     )
     return ChiSquare(float(tail), statistic, len(pairs), math.sqrt(noncentral / n) / 2)
 

@@ -11,13 +11,13 @@ from .statistics import Agreement, Check, chi_square, does_not_follow, follows, 
 
 TREE_STEPS = 250_000
 V, K, L = 6, 3, 2  # drafts A, B, A are common, and a second rejection still has something to be wrong about
-SHAPE = torch.tensor([-1, 0, 0, 1, 1, 2, 2])  # two distinct children at each node
+SHAPE = torch.tensor([-1, 0, 0, 1, 1, 2, 2], dtype=torch.int64, device="cpu")  # two distinct children at each node
 
 
 def rows(seed):
     """Logits [V, V] of a level: row t is the law behind token t."""
     generator = torch.Generator().manual_seed(seed)
-    return 1.2 * torch.randn(V, V, generator=generator)
+    return 1.2 * torch.randn(V, V, generator=generator, dtype=torch.float32, device="cpu")
 
 
 P, Q = [rows(i) for i in (1, 2, 3)], [rows(i) for i in (4, 5)]
@@ -42,7 +42,7 @@ def distinct(sk, rng):
     """SHAPE, the children of each node drawn without replacement."""
     root = torch.zeros(len(rng["seed"]), 1, dtype=torch.int64, device=rng["seed"].device)
     first = draws(sk, Q[0], root, k=2, replacement=False, **rng)[:, 0]
-    slot = torch.tensor([2, 4], device=root.device).repeat(len(root))
+    slot = torch.tensor([2, 4], device=root.device, dtype=torch.int64).repeat(len(root))
     second = draws(sk, Q[1], first, k=2, replacement=False, slot=slot, **rng).flatten(1)
     return SHAPE.to(root.device), torch.cat((root - 1, first, second), 1)
 
@@ -50,7 +50,9 @@ def distinct(sk, rng):
 def likeliest(sk, rng):
     """SHAPE, filled with the draft's best tokens."""
     first = Q[0][0].topk(2).indices
-    tokens = torch.cat((torch.tensor([-1]), first, Q[1][first].topk(2).indices.flatten()))
+    tokens = torch.cat(
+        (torch.tensor([-1], dtype=torch.int64, device="cpu"), first, Q[1][first].topk(2).indices.flatten())
+    )
     device = rng["seed"].device
     return SHAPE.to(device), tokens.to(device).expand(len(rng["seed"]), -1)
 
@@ -65,7 +67,7 @@ def tree_law(sk, device, seed, method, drafted, steps):
         parents, tokens = (x.expand(len(seeds), -1) for x in tree[:2])
         depth = sk.tree_mask(parents).depth.long()
         at = depth * V + tokens.clamp(min=0)  # the rows of all levels in one table
-        p, q = torch.cat(P).to(device), torch.cat(Q + [torch.zeros(V, V)]).to(device)
+        p, q = torch.cat(P).to(device), torch.cat(Q + [torch.zeros(V, V, dtype=torch.float32, device="cpu")]).to(device)
         out = sk.verify_tree(tree, p[at], q[at], method=method, max_depth=L, **rng).tokens
         later = dict(rng, offset=rng["offset"] + 1000)
         for i in (1, 2):  # what the step did not reach, the target draws itself
@@ -87,10 +89,13 @@ def agreement(sk, device, seed):
     generator, found = torch.Generator().manual_seed(seed), Agreement("tokens", "path", "status")
     for name, method in TREE_METHODS.items():
         B, wide = 40, 60
-        p, q = (2 * torch.randn(B, K * L + 1, wide, generator=generator) for _ in range(2))
+        p, q = (
+            2 * torch.randn(B, K * L + 1, wide, generator=generator, dtype=torch.float32, device="cpu")
+            for _ in range(2)
+        )
         tree = sk.reference.build_tree(q[:, 0].softmax(-1).multinomial(K * L, True, generator=generator).view(B, K, L))
         columns = K * L + 1 + (not method.tests_drafts)
-        uniforms = torch.rand(B, columns, generator=generator, dtype=torch.float64)
+        uniforms = torch.rand(B, columns, generator=generator, dtype=torch.float64, device="cpu")
         ref = sk.reference.verify_tree(tree, p, q, method=name, uniforms=uniforms)
         here = [x.to(device) for x in (p, q, uniforms)]
         out = sk.verify_tree(tuple(x.to(device) for x in tree), *here[:2], method=name, uniforms=here[2])

@@ -89,4 +89,4 @@ def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, 
             yield torch.from_numpy(law.p if law.valid else law.p + math.nan)
 
     pairs = zip(rows(target_logits, target_stats), rows(draft_logits, draft_stats))
-    return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64)
+    return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64, device="cpu")

@@ -43,4 +43,4 @@ def deferral_rate(p: torch.Tensor, q: torch.Tensor, rule: str, alpha=None, p1=No
     rows = [float64_rows(op, *pair, 1) for pair in ((p, q), (p if p1 is None else p1, q if q1 is None else q1))]
     flat = [x.reshape(-1, x.size(-1)).numpy() for pair in rows for x in pair]
     out = [float(mix_of(pair_of(*each), rule, alpha).a) for each in zip(*flat)]
-    return torch.tensor(out, dtype=torch.float64).reshape(p.shape[:-1])
+    return torch.tensor(out, dtype=torch.float64, device="cpu").reshape(p.shape[:-1])

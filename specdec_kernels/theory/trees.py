@@ -118,7 +118,7 @@ def multi_draft_acceptance(
     if draws is not None and draws < 1:
         raise ValueError(f"{op}: draws must be an integer >= 1 or None, got {draws}")
     rows = zip(p.reshape(-1, p.size(-1)).numpy(), q.reshape(-1, p.size(-1)).numpy())
-    return torch.tensor([rules[method](a, b) for a, b in rows], dtype=torch.float64).reshape(p.shape[:-1])
+    return torch.tensor([rules[method](a, b) for a, b in rows], dtype=torch.float64, device="cpu").reshape(p.shape[:-1])
 
 
 def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") -> float:

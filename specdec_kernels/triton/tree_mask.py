@@ -143,7 +143,7 @@ def check_tree(op, parents, prefix_len, tree_start):
     for name, x in (("prefix_len", prefix_len), ("tree_start", tree_start)):
         for b, length in enumerate([] if x is None or not parents.size(0) else x.tolist()):
             check.that(0 <= length < 1 << 62, op, f"{name} must be >= 0 and below 2^62, got {length} at index {b}")
-    nodes = torch.arange(parents.size(1))
+    nodes = torch.arange(parents.size(1), device="cpu")
     for b, i in ((parents < -1) | (parents >= nodes)).nonzero().tolist():
         check.that(False, op, f"parents[{b}, {i}] must be in [-1, {i}), got {parents[b, i]}")
 

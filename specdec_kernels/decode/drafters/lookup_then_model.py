@@ -28,7 +28,9 @@ class LookupThenModel(Drafter):
         for name, value, kinds in (("lookup", lookup, _LOOKUPS), ("model", model, _MODELS)):
             if not isinstance(value, kinds):
                 wanted = " or a ".join(kind.__name__ for kind in kinds)
-                hint = f": wrap it, {kinds[0].__name__}(model)" if kinds is _MODELS and hasattr(value, "forward") else ""
+                hint = (
+                    f": wrap it, {kinds[0].__name__}(model)" if kinds is _MODELS and hasattr(value, "forward") else ""
+                )
                 raise TypeError(f"LookupThenModel: {name} must be a {wanted}, got {type(value).__name__}{hint}")
         self.lookup, self.model, self.parts = lookup, model, (lookup, model)
         self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)

@@ -67,7 +67,7 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
     """
     limits = [min(limit, shape.depth) for limit in limits]
     n, last, limit = len(batch), max(limits), upload(limits, batch.device)
-    tokens = torch.full((n, len(shape.parents)), -1, device=batch.device)
+    tokens = torch.full((n, len(shape.parents)), -1, device=batch.device, dtype=torch.int64)
     parents = tokens.int()  # set as nodes come about
     logits, stats = [], []
     for depth in range(1, last + 1):

@@ -201,7 +201,7 @@ def _ends(criteria) -> tuple[int, tuple[int, ...]]:
         if kind == "MaxLengthCriteria":
             longest.append(int(criterion.max_length))
         elif kind == "EosTokenCriteria":
-            eos += torch.as_tensor(criterion.eos_token_id).flatten().tolist()
+            eos += torch.as_tensor(criterion.eos_token_id, device="cpu").flatten().tolist()
         else:
             raise ValueError(f"{_OP}: stopping_criteria must be max_length and eos alone, got {kind}")
     if not longest:
@@ -236,7 +236,7 @@ def _padded(input_ids, tokens, config):
     pad = getattr(config, "_pad_token_tensor", None)
     pad = config.pad_token_id if pad is None else int(pad)
     longest = max(map(len, tokens))
-    new = torch.full((len(tokens), longest), 0 if pad is None else pad, dtype=input_ids.dtype)
+    new = torch.full((len(tokens), longest), 0 if pad is None else pad, dtype=input_ids.dtype, device="cpu")
     for row, ids in zip(new, tokens):
-        row[: len(ids)] = torch.tensor(ids)
+        row[: len(ids)] = torch.tensor(ids, dtype=torch.int64, device="cpu")
     return torch.cat([input_ids, new.to(input_ids.device)], 1)

@@ -27,5 +27,7 @@ def keys(
             offset[b] = torch.randint(_LARGEST, (), generator=generator, device=generator.device)
     if seeded:
         values = [_keys.signed(generator.initial_seed()) for generator in seeded.values()]
-        seed[torch.tensor(list(seeded)).to(device)] = torch.tensor(values, dtype=torch.int64).to(device)
+        seed[torch.tensor(list(seeded), dtype=torch.int64, device="cpu").to(device)] = torch.tensor(
+            values, dtype=torch.int64, device="cpu"
+        ).to(device)
     return seed, offset

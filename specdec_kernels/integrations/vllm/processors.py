@@ -53,7 +53,7 @@ def apply_logits_processors(
     biased = [x for x in sampling_metadata.logitsprocs.non_argmax_invariant if getattr(x, "biases", None)]
     if least is None and not biased:
         return upstream(self, logits, sampling_metadata, metadata)
-    counts = torch.tensor(metadata.num_draft_tokens, device=logits.device)
+    counts = torch.tensor(metadata.num_draft_tokens, device=logits.device, dtype=torch.int64)
     for processor in biased:
         total = sum(len(of) * metadata.num_draft_tokens[request] for request, of in processor.biases.items())
         _add(logits, processor, counts, total)

@@ -165,7 +165,7 @@ def sampling(sampling_metadata: Any) -> dict[str, Any]:
 
 def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: Any) -> torch.Tensor:
     """The laws [D, V] that our drafter drew from, as vLLM's own path wants them."""
-    counts = torch.tensor(metadata.num_draft_tokens, device=draft_logits.device)
+    counts = torch.tensor(metadata.num_draft_tokens, device=draft_logits.device, dtype=torch.int64)
     each = {
         name: x.repeat_interleave(counts, output_size=draft_logits.size(0))
         for name, x in sampling(sampling_metadata).items()
