@@ -60,7 +60,9 @@ def walk(names):
     return found
 
 
-@pytest.mark.parametrize("tenth", [TENTH, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(10) if i != TENTH)])
+@pytest.mark.parametrize(
+    "tenth", [TENTH, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(10) if i != TENTH)]
+)
 def test_refused_or_plain_text(tenth, capsys):
     found = walk(NAMES[tenth::10])
     with capsys.disabled():
