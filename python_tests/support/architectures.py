@@ -24,8 +24,8 @@ SIZES = {
     4: "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"
     " num_local_experts num_experts n_routed_experts moe_num_experts num_encoder_attention_heads"
     " num_decoder_attention_heads",
-    8: "sliding_window head_dim attention_head_dim qk_nope_head_dim qk_rope_head_dim v_head_dim d_kv d_head dim_head rotary_dim"
-    " global_head_dim attention_head_size swa_head_dim swa_v_head_dim",
+    8: "sliding_window head_dim attention_head_dim qk_nope_head_dim qk_rope_head_dim v_head_dim d_kv d_head dim_head"
+    " rotary_dim global_head_dim attention_head_size swa_head_dim swa_v_head_dim",
     1: "n_group topk_group n_groups num_codebooks",
 }
 SMALL = {name: size for size, names in SIZES.items() for name in names.split()}
