@@ -182,8 +182,7 @@ def test_what_changes_a_forward_is_served(change):
     want = own_text(model)
     assert want != before
     target = adapt(model)
-    assert isinstance(target, HFModel)
-    assert texts(target) == want
+    assert texts(target) == want and isinstance(target, HFModel)
     assert texts(target, PromptLookupDrafter(3, 2, 1)) == want
     assert texts(target, TreeDrafter(adapt(tiny.nearby(tiny.llama(0))), "greedy", 2, 2)) == want
 

@@ -13,8 +13,8 @@ SIZES = {
     64: "vocab_size text_vocab_size padded_vocab_size vocab_size_per_layer_input",
     256: "max_position_embeddings n_positions max_target_positions max_sequence_length n_ctx",
     32: "hidden_size n_embd d_model embedding_size attention_hidden_size emb_dim embed_dim width lru_width dim_model",
-    48: "intermediate_size n_inner ffn_dim d_ff decoder_ffn_dim encoder_ffn_dim d_inner ffn_hidden_size dense_ffn dim_ff"
-    " shared_intermediate_size shared_expert_intermediate_size intermediate_size_mlp dense_intermediate_size"
+    48: "intermediate_size n_inner ffn_dim d_ff decoder_ffn_dim encoder_ffn_dim d_inner ffn_hidden_size dense_ffn"
+    " dim_ff shared_intermediate_size shared_expert_intermediate_size intermediate_size_mlp dense_intermediate_size"
     " feed_forward_proj_dim",
     16: "moe_intermediate_size q_lora_rank kv_lora_rank expert_ffn_hidden_size hidden_size_per_layer_input"
     " moe_ffn_hidden_size latent_size",
@@ -24,22 +24,30 @@ SIZES = {
     4: "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"
     " num_local_experts num_experts n_routed_experts moe_num_experts num_encoder_attention_heads"
     " num_decoder_attention_heads",
-    8: "head_dim attention_head_dim qk_nope_head_dim qk_rope_head_dim v_head_dim d_kv d_head dim_head rotary_dim"
-    " global_head_dim attention_head_size swa_head_dim swa_v_head_dim",
+    8: "sliding_window head_dim attention_head_dim qk_nope_head_dim qk_rope_head_dim v_head_dim d_kv d_head dim_head"
+    " rotary_dim global_head_dim attention_head_size swa_head_dim swa_v_head_dim",
     1: "n_group topk_group n_groups num_codebooks",
 }
 SMALL = {name: size for size, names in SIZES.items() for name in names.split()}
-MLA = "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu longcat_flash".split()
+# Latent attention has as many heads of keys as of queries.
+MLA = (
+    "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_linear minicpm3 youtu"
+)
 # What a class needs beyond that.
 SPECIAL: dict[str, dict] = {
-    **{name: dict(num_key_value_heads=4) for name in MLA},
+    **{name: dict(num_key_value_heads=4) for name in MLA.split()},
+    "dots1": dict(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2),
+    "lfm2_moe": dict(layer_types=["full_attention"] * 2),
+    "longcat_flash": dict(num_key_value_heads=4, qk_head_dim=16),
+    "granitemoehybrid": dict(mamba_n_heads=8, mamba_d_head=8, layer_types=["linear_attention", "full_attention"]),
+    "reformer": dict(axial_pos_embds=False, attn_layers=["local", "lsh"]),
+    "deepseek_v2": dict(num_key_value_heads=4, num_experts_per_tok=2),
     "ernie4_5_moe": dict(moe_k=2),
     "gpt_neo": dict(window_size=8),
+    "nemotron": dict(num_key_value_heads=2),
     "xmod": dict(default_language="en_XX", languages=["en_XX"]),
     "bamba": dict(mamba_n_heads=8, mamba_d_head=8),
-    "granitemoehybrid": dict(mamba_n_heads=8, mamba_d_head=8),
     "mamba2": dict(num_heads=8, head_dim=8),
-    "dory": dict(n_input_layers=1, n_recurrent_layers=0, n_output_layers=1),
     "zaya": dict(num_experts_per_tok=1),
     "olmo_hybrid": dict(layer_types=["linear_attention", "full_attention"]),
     "roc_bert": dict(pronunciation_vocab_size=64, shape_vocab_size=64),
@@ -70,7 +78,7 @@ def _shrunk(values, layers=None):
         elif name in SMALL and isinstance(value, int) and not isinstance(value, bool):
             value = SMALL[name]
         elif isinstance(value, list) and len(value) == layers:
-            value = value[:2]
+            value = (list(dict.fromkeys(value)) + value)[:2] if isinstance(value[0], str) else value[:2]
         out[name] = value
     return out
 
@@ -83,7 +91,8 @@ def config(name, full_attention=False, **more):
         values.pop(key, None)
     every = {"is_decoder": True}
     if full_attention:
-        every |= dict(sliding_window=None, use_sliding_window=False, layer_types=["full_attention"] * 2)
+        named = values.get("layer_types") is not None  # these decide, and a window that is left is for none of them
+        every |= dict(layer_types=["full_attention"] * 2) if named else dict(sliding_window=None)
     values |= {key: value for key, value in every.items() if key in values}
     return cls(**{**values, **SPECIAL.get(name, {}), **more})
 

@@ -10,11 +10,11 @@ _NAMES = ("cache", "past_key_values")  # from transformers 5.24 on, and before
 
 
 def cache_name(model) -> str:
-    """The name of the argument of `model.forward`, and of the field of what it returns."""
-    found = next((name for name in _NAMES if name in _parameters(model)), None)
-    if found is None and hasattr(model, "get_base_model"):  # peft's models hand all arguments on
-        return cache_name(model.get_base_model())
-    return found or "past_key_values"
+    """The name of the argument of `model.forward`, and of the field of what it returns. A forward that hands all of its
+    arguments on has that of the model inside: peft's, a subclass's."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else getattr(model, "base_model", None)
+    found = (name for part in (model, inner) if part is not None for name in _NAMES if name in _parameters(part))
+    return next(found, _NAMES[-1])
 
 
 def arguments(model) -> Callable[[str], bool]:

@@ -30,11 +30,11 @@ def check_model(model) -> None:
 
 def _check_layers(config, name: str) -> None:
     """Layers that keep less than the whole sequence would need another cache."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if kinds != {"full_attention"} or window:
-        kept = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={window}"
-        raise ValueError(f"HFModel: {name} must have full attention in every layer, got {kept}")
+    kept = sorted(kinds - {"full_attention"}) if kinds else [f"sliding_window={window}"] if window else []
+    if kept:
+        raise ValueError(f"HFModel: {name} must have full attention in every layer, got {', '.join(kept)}")
 
 
 def _check_attention(config, name: str) -> None:

@@ -16,6 +16,7 @@ from .slot_cache import Branches, SlotCache, kept
 
 __all__ = ["LeanLlama", "rounded"]
 
+
 class LeanLlama:
     """Runs the weights of a transformers LlamaForCausalLM, or of a LayerDraft.
 

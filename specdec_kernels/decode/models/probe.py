@@ -157,7 +157,7 @@ class _Probe:
             found = self._find("the position of one token changes another's", lambda: self._far_token(limit, step))
             if not found:
                 if limit < most:
-                    self.note = f" (of {most}: one token past them changes how a pass places all others)"
+                    self.note = f" (of {most}: a token past them changes how a pass places all others)"
                 return limit
         raise ValueError(f"{self._refused} {found}")
 
