@@ -25,8 +25,8 @@ class Drafts:
     """What a step verifies: D drafts in order of requests, with those that were cut."""
 
     metadata: Any  # SpecDecodeMetadata, as if the cut ids had been scheduled
-    target_row: torch.Tensor | None  # [D+B] int64, each position's row among the step's logits; None: in order, no cut
-    draft_row: torch.Tensor | None  # [D] int64, each draft's row in the runner's store [S K, V]; None: there is no store
+    target_row: torch.Tensor | None  # [D+B] int64, each position's row of the step's logits; None: nothing cut
+    draft_row: torch.Tensor | None  # [D] int64, each draft's row in the drafter's [S K, V]; None: it has none
 
 
 def sampled(runner: Any) -> frozenset[str]:
