@@ -160,10 +160,26 @@ def test_which_cuts_are_harmless(name, unmended):
 
 @pytest.mark.slow
 def test_law_where_vllm_prepares_the_rows():
-    """Processed logprobs go vLLM's own way: it is told the drafts that it cut, and their logprobs' rows are those of the
-    scheduled layout."""
+    """Processed logprobs go vLLM's own way, which is told the drafts that it cut."""
     world = World()
     assert compared(emitted(world, "grammar", processed_logprobs=True), world.p(True)).passed
+
+
+def test_logprobs_where_vllm_prepares_the_rows():
+    """Their rows are those of the scheduled layout: request b's i-th token has its i-th row."""
+    world, scheduled = World(), torch.tensor([1, 3, 0, 2])
+    tokens, rows = drawn(world, 4, torch.Generator().manual_seed(6))
+    for cut_ones in (scheduled, torch.tensor([1, 2, 0, 2])):  # the longest draft is among those cut, or is not
+        runner, last, metadata = runner_of(world, tokens, rows, cut_ones, max_num_logprobs=1)
+        runner.rejection_sampler.is_processed_logprobs_mode = True
+        out = vllm_stub.sample(runner, world.z[last], metadata)
+        ids, n = out.sampled_token_ids, int(cut_ones.max()) + 1
+        assert ids.shape == (4, n) and len(out.logprobs_tensors.ranks) == 4 * n
+        logprobs = out.logprobs_tensors.logprobs.view(4, n, V)
+        first = (cut_ones + 1).cumsum(0) - cut_ones - 1
+        for b in range(4):
+            for i in range(int((ids[b] >= 0).sum())):
+                assert torch.equal(logprobs[b, i], world.z[last[first[b] + i]])
 
 
 @pytest.mark.slow
@@ -244,10 +260,9 @@ def test_where_no_law_is_at_stake_nothing_is_added(why):
     world = World()
     tokens, rows = drawn(world, 4, torch.Generator().manual_seed(6))
     one_hot = why == "one-hot drafts"
-    runner, last, metadata = runner_of(
-        world, tokens, None if one_hot else rows, torch.tensor([1, 0, 2, 3]), "synthetic" if why == "synthetic" else "standard",
-        **({"all_greedy": True} if why == "greedy" else {}),
-    )  # fmt: skip
+    method, scheduled = "synthetic" if why == "synthetic" else "standard", torch.tensor([1, 0, 2, 3])
+    greedy = {"all_greedy": True} if why == "greedy" else {}
+    runner, last, metadata = runner_of(world, tokens, None if one_hot else rows, scheduled, method, **greedy)
     if one_hot:
         runner.drafter.specdec.logits = False
     told = []

@@ -14,8 +14,8 @@ B, K = 400, cuts.K
 
 
 def step(scheduled, seed=3, method="standard", drafted=True, first=0):
-    """Tokens [B, n] of seeded requests with so many drafts scheduled, each at its own position; `first` is the number of
-    the first of them in another batch."""
+    """Tokens [B, n] of seeded requests with so many drafts scheduled, each at its own position. A batch may begin
+    with request `first`."""
     world = cuts.World()
     tokens, rows = cuts.drawn(world, B, torch.Generator().manual_seed(seed))
     tokens, rows, scheduled = tokens[first:], rows[first:], scheduled[first:]
