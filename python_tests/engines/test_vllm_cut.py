@@ -252,6 +252,19 @@ def test_requests_that_were_not_drafted_for():
     assert was_cut == [True, False, False]
     assert found.metadata.draft_token_ids.tolist() == [3, 4, 5, -1, -1, 0, 1]
     assert found.draft_row.tolist() == [3, 4, 5, 0, 0, 0, 1]
+    longer = layout([3, 3, 3], tokens, torch.zeros(3, 2, 9), _draft_prob_req_ids=["request 0", "request 2", "gone"],
+                    _draft_token_ids=tokens[:, :2])[0]  # fmt: skip
+    assert longer.metadata.draft_token_ids.tolist() == [
+        0,
+        1,
+        -1,
+        -1,
+        -1,
+        -1,
+        3,
+        4,
+        -1,
+    ]  # placeholders behind the drafts
 
 
 @pytest.mark.parametrize("why", ["one-hot drafts", "greedy", "synthetic"])
