@@ -3,7 +3,8 @@
 
 A job: {"speculative": vLLM's speculative_config or null, "dtype": ..., "calls": [{"prompts": [...], "seeds": [...] or
 null, "sampling": SamplingParams' arguments, or a list of them, one a prompt}, ...]}, and "requests": how many run at
-once; "engine": more of LLM's arguments. Its answer: {"tokens": a list a call, "texts", "ranks" likewise, "accepted": n, "drafted": n}.
+once; "engine": more of LLM's arguments. Its answer: {"tokens": a list a call, "texts", "ranks" likewise, "accepted": n,
+"drafted": n}.
 """
 
 import json

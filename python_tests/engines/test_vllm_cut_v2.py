@@ -87,10 +87,14 @@ def test_which_requests_have_a_draft():
     assert found.tolist() == [[7, -1], [5, -1], [-1, -1], [1, 2]] and kept.tolist() == [[0], [1], [0], [2]]
 
 
-@pytest.mark.parametrize("grammar, store, drafts, reaches", [(1, 1, 0, 3), (None, 1, 0, 0), (1, None, 0, 0), (1, 1, 2, 2)])
+@pytest.mark.parametrize(
+    "grammar, store, drafts, reaches", [(1, 1, 0, 3), (None, 1, 0, 0), (1, None, 0, 0), (1, 1, 2, 2)]
+)
 def test_a_step_whose_drafts_are_all_cut(grammar, store, drafts, reaches):
     """vLLM sends it to its sampler, by num_draft_tokens of its batch, which stays as it is."""
     batch = SimpleNamespace(num_draft_tokens=drafts, req_ids=["a", "b", "c"])
     runner = SimpleNamespace(speculator=SimpleNamespace(draft_logits=store), rejection_sampler=object())
-    told = verify_v2.runner_sample(lambda self, states, batch, grammar: batch.num_draft_tokens, runner, None, batch, grammar)
+    told = verify_v2.runner_sample(
+        lambda self, states, batch, grammar: batch.num_draft_tokens, runner, None, batch, grammar
+    )
     assert told == reaches and batch.num_draft_tokens == drafts

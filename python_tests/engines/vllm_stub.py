@@ -79,8 +79,8 @@ def proposer(method="standard"):
 
 
 def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=None):
-    """GPUModelRunner in a step: the positions of the scheduled tokens, here those of the rows; and what the drafter made
-    in the step before, tokens [B, K] and their rows [B, K, V]."""
+    """GPUModelRunner in a step: the positions of the scheduled tokens, here those of the rows; and what the drafter
+    made in the step before, tokens [B, K] and their rows [B, K, V]."""
     requests = [f"request {b}" for b in range(sampling_metadata.temperature.size(0))]
     return SimpleNamespace(
         rejection_sampler=sampler,

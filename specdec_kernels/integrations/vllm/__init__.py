@@ -18,8 +18,8 @@ OFF = ("", "0", "false", "no", "off")
 def register() -> None:
     """Replaces vLLM's verification in this process, if SPECDEC_VLLM is on. A second call does nothing.
 
-    On is 1, true, yes or on; off is 0, false, no, off, empty or unset, in any case. Another value is off, with a warning.
-    Of a vLLM whose functions are not those that this plugin knows nothing is replaced, and a warning says so.
+    On is 1, true, yes or on; off is 0, false, no, off, empty or unset; upper case too. Another value is off, with a
+    warning. Of a vLLM whose functions are not those that this plugin knows nothing is replaced, and a warning says so.
     """
     given = os.environ.get("SPECDEC_VLLM", "")
     value = given.strip().lower()

@@ -25,22 +25,19 @@ class Drafts:
     """What a step verifies: D drafts in order of requests, with those that were cut."""
 
     metadata: Any  # SpecDecodeMetadata, as if the cut ids had been scheduled
-    target_row: torch.Tensor | None  # [D+B] int64, each position's row among the step's logits; None: in order, no cut
-    draft_row: torch.Tensor | None  # [D] int64, each draft's row in the runner's store [S K, V]; None: there is no store
+    target_row: torch.Tensor | None  # [D+B] int64, each position's row of the step's logits; None: nothing cut
+    draft_row: torch.Tensor | None  # [D] int64, each draft's row in the drafter's [S K, V]; None: it has none
 
 
 def sampled(runner: Any) -> frozenset[str]:
-    """The requests whose token of this step counts, so that the draft made after it is a draft of theirs.
-
-    The others are in the middle of their prompt.
-    """
+    """Return the requests whose token of this step counts: those that are not in the middle of their prompt."""
     ids = runner.input_batch.req_ids
     partial = runner.discard_request_mask.np[: len(ids)]
     return frozenset(request for request, drop in zip(ids, partial, strict=True) if not drop)
 
 
 def places(runner: Any, num_draft: list[int], before: frozenset[str]) -> tuple[np.ndarray, np.ndarray]:
-    """For each request, its place in the drafter's last batch (-1: none) and whether its draft was cut [B].
+    """Return each request's place in the drafter's last batch (-1: none), and whether its draft was cut [B].
 
     Args:
         runner: GPUModelRunner.
@@ -48,7 +45,7 @@ def places(runner: Any, num_draft: list[int], before: frozenset[str]) -> tuple[n
         before: the requests that sampled a token in the step before.
     """
     B, rows = len(num_draft), runner._draft_probs
-    if rows is None or not torch.is_tensor(runner._draft_token_ids):
+    if rows is None:
         return np.full(B, -1), np.zeros(B, dtype=bool)
     place_of = {request: place for place, request in enumerate(runner._draft_prob_req_ids)}
     place = np.array([place_of.get(request, -1) for request in runner.input_batch.req_ids], dtype=np.int64)
@@ -67,19 +64,18 @@ def drafts(runner: Any, metadata: Any, place: np.ndarray, was_cut: np.ndarray) -
     scheduled = np.array(metadata.num_draft_tokens, dtype=np.int64)
     counts = scheduled + was_cut
     request, slot = _each(counts)
-    in_store = place[request] * K + slot
-    draft_row = torch.from_numpy(np.maximum(in_store, 0)).to(device)
-    missing = in_store < 0
+    missing = (place[request] < 0) | (slot >= K)
+    draft_row = _on(np.where(missing, 0, place[request] * K + slot), device)
     if not was_cut.any() and not missing.any():
         return Drafts(metadata, None, draft_row)
     metadata = copy(metadata)
     ids = runner._draft_token_ids.reshape(-1)[draft_row].to(metadata.draft_token_ids.dtype)
-    metadata.draft_token_ids = ids.masked_fill_(torch.from_numpy(missing).to(device), -1)
+    metadata.draft_token_ids = ids.masked_fill_(_on(missing, device), -1)
     if not was_cut.any():
         return Drafts(metadata, None, draft_row)
     request, slot = _each(counts + 1)
     first = np.cumsum(scheduled + 1) - scheduled - 1
-    target_row = torch.from_numpy(first[request] + np.minimum(slot, scheduled[request])).to(device)
+    target_row = _on(first[request] + np.minimum(slot, scheduled[request]), device)
     _lengthen(metadata, counts, target_row)
     return Drafts(metadata, target_row, draft_row)
 
@@ -88,13 +84,18 @@ def _lengthen(metadata: Any, counts: np.ndarray, target_row: torch.Tensor) -> No
     """Set what metadata says of counts [B] drafts, whose rows of logits are those of the step by number."""
     device = target_row.device
     metadata.num_draft_tokens, metadata.max_spec_len = counts.tolist(), int(counts.max())
-    ends = torch.from_numpy(np.cumsum(counts).astype(np.int32)).to(device)
+    ends = _on(np.cumsum(counts).astype(np.int32), device)
     metadata.cu_num_draft_tokens = ends
     metadata.cu_num_sampled_tokens = ends + torch.arange(1, len(counts) + 1, dtype=torch.int32, device=device)
     metadata.bonus_logits_indices = metadata.cu_num_sampled_tokens - 1
     request, slot = _each(counts)
-    metadata.target_logits_indices = torch.from_numpy((np.arange(len(slot)) + request).astype(np.int32)).to(device)
+    metadata.target_logits_indices = _on((np.arange(len(slot)) + request).astype(np.int32), device)
     metadata.logits_indices = metadata.logits_indices[target_row]
+
+
+def _on(x: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Copy a small array to the device without waiting for it."""
+    return torch.from_numpy(x).to(device, non_blocking=True)
 
 
 def _each(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
