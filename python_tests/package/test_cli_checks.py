@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from specdec_kernels import decode
-from specdec_kernels.cli import checks, main, options
+from specdec_kernels.cli import checks, generate, main, options, presence
 from specdec_kernels.registry import RULES, TREE_METHODS
 
 ANY = "needs no value", "any text"  # options that no value is wrong for by itself
@@ -84,6 +84,7 @@ def go(monkeypatch, capsys):
         raise Loaded
 
     monkeypatch.setattr(decode, "load_pair", load_pair)
+    monkeypatch.setattr(generate, "check_there", lambda option, name: None)
 
     def run(*arguments):
         status = main(["generate", *map(str, arguments)])
@@ -184,3 +185,37 @@ def test_version(capsys):
     from specdec_kernels import __version__
 
     assert main(["--version"]) == 0 and capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "says"),
+    [
+        ("missing.gguf", None, "missing.gguf: no such file"),
+        ("./nowhere", None, "./nowhere: no such folder"),
+        ("a/b/c", None, "a/b/c: no such folder"),
+        ("org/model", OSError("no route\nto host"), "no model of this name in the cache, and the hub cannot be reached (OSEr"),
+        ("model", RuntimeError(), "no such folder, no model of this name in the cache, and the hub cannot be reached"),
+    ],
+)
+def test_a_model_that_is_not_there(monkeypatch, capsys, name, answer, says):
+    """In one line, with its option, without a second question to the network."""
+    asked = []
+
+    def model_info(self, *given, **_):
+        asked.append(given)
+        raise answer
+
+    monkeypatch.setattr(presence.HfApi, "model_info", model_info)
+    monkeypatch.setattr(decode, "load_pair", lambda *_, **__: pytest.fail("loaded"))
+    for option, given in (("--target", ["--plain"]), ("--draft", ["--target", ".", "--draft", name])):
+        arguments = ["generate", "--prompt", "a", "--target", name, *given]
+        assert main(arguments) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {option} {name}: ") and says in err and err.count("\n") == 1, err
+    assert len(asked) == (0 if answer is None else 2)
+
+
+@pytest.mark.parametrize("name", ["smollm2", "."])
+def test_a_model_that_is_there_is_not_looked_for(monkeypatch, name):
+    monkeypatch.setattr(presence.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
+    presence.check_there("--target", name)
