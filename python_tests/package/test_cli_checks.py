@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of `generate` is checked before a model is loaded, and what is wrong said in one line as it was typed."""
+"""Every option of `generate` is checked before a model is loaded; an error is one line that names it as typed."""
 
 import argparse
 from itertools import product
@@ -129,7 +129,11 @@ def test_options_that_exclude_each_other(go, arguments, says):
 
 
 def test_what_is_missing_or_unknown(go):
-    for arguments, says in (([], "--prompt"), (["--prompt", "a", "--tempo", "1"], "--tempo"), (["--prompt"], "--prompt")):
+    for arguments, says in (
+        ([], "--prompt"),
+        (["--prompt", "a", "--tempo", "1"], "--tempo"),
+        (["--prompt"], "--prompt"),
+    ):
         status, line = go(*arguments)
         assert status == 2 and says in line
 
@@ -159,7 +163,9 @@ def test_what_the_checks_let_through_is_served():
 OWN = {"--graphs", "--beams", "--lookup-under", "--widths", "--plain"}
 
 
-@pytest.mark.parametrize("arguments", [given for given, _ in TOGETHER if given[0] != "--method" and not OWN & set(given)], ids=named)
+@pytest.mark.parametrize(
+    "arguments", [given for given, _ in TOGETHER if given[0] != "--method" and not OWN & set(given)], ids=named
+)
 def test_without_the_checks_the_library_refuses(go, monkeypatch, arguments):
     """Also what these checks may lack is refused before a model is loaded."""
     monkeypatch.setattr(checks, "check", lambda args: None)
@@ -193,7 +199,11 @@ def test_version(capsys):
         ("missing.gguf", None, "missing.gguf: no such file"),
         ("./nowhere", None, "./nowhere: no such folder"),
         ("a/b/c", None, "a/b/c: no such folder"),
-        ("org/model", OSError("no route\nto host"), "no model of this name in the cache, and the hub cannot be reached (OSEr"),
+        (
+            "org/model",
+            OSError("no route\nto host"),
+            "no model of this name in the cache, and the hub cannot be reached (OSEr",
+        ),
         ("model", RuntimeError(), "no such folder, no model of this name in the cache, and the hub cannot be reached"),
     ],
 )
