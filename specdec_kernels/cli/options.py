@@ -2,6 +2,7 @@
 """What `generate` can be told."""
 
 import argparse
+from typing import Any
 
 from specdec_kernels.cli import values
 from specdec_kernels.registry import TREE_METHODS
@@ -12,7 +13,7 @@ COUNT = values.integer(1, "an integer >= 1")
 
 def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    texts = {"action": "append", "type": values.text, "metavar": "TEXT"}
+    texts: dict[str, Any] = {"action": "append", "type": values.text, "metavar": "TEXT"}
     option("--prompt", required=True, help="text to continue; repeat for a batch", **texts)
     option("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     option("--max-new-tokens", type=COUNT, default=128, metavar="N", help="after which a text ends")

@@ -131,7 +131,8 @@ def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[l
     with closing(decode.stream(target, requests, drafter, output=output, **loop)) as events:  # type: ignore[type-var]
         for event in events:
             if event.finished == "error":
-                raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {event.error}")
+                reason = getattr(event, "error", None)
+                raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {reason}")
             if stream_to is not None and event.tokens:
                 stream_to.put(torch.tensor(event.tokens))
     return [result.tokens for result in output.results]
