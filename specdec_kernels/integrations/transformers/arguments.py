@@ -59,7 +59,7 @@ def one_prompt(op: str, input_ids: torch.Tensor) -> None:
 def seed(op: str, x: Any) -> int:
     """An int of any size; None draws one."""
     if x is None:
-        return int(torch.randint(1 << 62, ()))
+        return int(torch.randint(1 << 62, (), device="cpu"))
     return _int(op, "seed", x)
 
 

@@ -134,7 +134,7 @@ def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[l
                 reason = getattr(event, "error", None)
                 raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {reason}")
             if stream_to is not None and event.tokens:
-                stream_to.put(torch.tensor(event.tokens))
+                stream_to.put(torch.tensor(event.tokens, dtype=torch.int64, device="cpu"))
     return [result.tokens for result in output.results]
 
 
@@ -202,7 +202,7 @@ def _ends(criteria) -> tuple[int, tuple[int, ...]]:
         if kind == "MaxLengthCriteria":
             longest.append(int(criterion.max_length))
         elif kind == "EosTokenCriteria":
-            eos += torch.as_tensor(criterion.eos_token_id).flatten().tolist()
+            eos += torch.as_tensor(criterion.eos_token_id, device="cpu").flatten().tolist()
         else:
             raise ValueError(f"{_OP}: stopping_criteria must be max_length and eos alone, got {kind}")
     if not longest:
@@ -227,7 +227,7 @@ def _check_positions(positions, mask):
     a model has rows of its own for images."""
     if positions is None:
         return
-    kept = torch.ones(positions.shape[-2:], dtype=torch.int64) if mask is None else mask
+    kept = torch.ones(positions.shape[-2:], dtype=torch.int64, device="cpu") if mask is None else mask
     if positions.shape[-2:] != kept.shape or ((positions != kept.cumsum(-1) - 1) & kept.bool()).any():
         raise ValueError(f"{_OP}: position_ids must count the tokens from 0, got others")
 
@@ -237,7 +237,7 @@ def _padded(input_ids, tokens, config):
     pad = getattr(config, "_pad_token_tensor", None)
     pad = config.pad_token_id if pad is None else int(pad)
     longest = max(map(len, tokens))
-    new = torch.full((len(tokens), longest), 0 if pad is None else pad, dtype=input_ids.dtype)
+    new = torch.full((len(tokens), longest), 0 if pad is None else pad, dtype=input_ids.dtype, device="cpu")
     for row, ids in zip(new, tokens):
-        row[: len(ids)] = torch.tensor(ids)
+        row[: len(ids)] = torch.tensor(ids, dtype=torch.int64, device="cpu")
     return torch.cat([input_ids, new.to(input_ids.device)], 1)
