@@ -2,6 +2,7 @@
 """Every option of `generate` is checked before a model is loaded; an error is one line that names it as typed."""
 
 import argparse
+import shlex
 from itertools import product
 
 import pytest
@@ -229,3 +230,18 @@ def test_a_model_that_is_not_there(monkeypatch, capsys, name, answer, says):
 def test_a_model_that_is_there_is_not_looked_for(monkeypatch, name):
     monkeypatch.setattr(presence.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
     presence.check_there("--target", name)
+
+
+def test_help_names_what_there_is(capsys):
+    """Every method, every rule with its guarantee, no empty default; its examples pass the checks."""
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    said = capsys.readouterr().out
+    assert all(rule.says in said for rule in RULES.values()) and "(default: )" not in said and "None" not in said
+    assert all(method in " ".join(said.split()) for method in options.METHODS)
+    examples = [
+        line.split("specdec_kernels ")[1] for line in said.splitlines() if "python -m" in line and "usage" not in line
+    ]
+    assert len(examples) == 3
+    for example in examples:
+        checks.check(parser().parse_args(shlex.split(example)[1:]))
