@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text as it arrives: equal to the decoding of the whole, at a linear cost, and stop strings that see special tokens."""
+"""Text as it arrives: equal to the decoding of the whole at a linear cost; stop strings that see special tokens."""
 
 import functools
 import json

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import tiny
 from support.tokenizers import MAKE, SPECIAL
-from transformers import TextIteratorStreamer
+from transformers import GenerationConfig, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
 
 from specdec_kernels import decode
@@ -31,7 +31,6 @@ def run(model, ids=IDS, **more):
     return model.generate(ids, custom_generate=speculative, **inputs)
 
 
-WORD, LIST = "'x'", "list"
 # keyword -> [(value, what the error says after "speculative: ")]
 BAD = {
     "drafter": [
@@ -41,7 +40,10 @@ BAD = {
         (4, "drafter must be a decode.Drafter, a transformers model or None, got 4"),
     ],
     "target": [("x", "target must be a decode.Model or None, got 'x'")],
-    "verify": [("chain", "verify must be 'token' or 'block', got 'chain'"), (None, "verify must be 'token' or 'block'")],
+    "verify": [
+        ("chain", "verify must be 'token' or 'block', got 'chain'"),
+        (None, "verify must be 'token' or 'block'"),
+    ],
     "rule": [("chov", "rule must be 'exact', 'chow'"), (None, "rule must be 'exact'"), (3, "rule must be 'exact'")],
     "alpha": [
         ("a", "alpha must be a number, a pair of numbers or a tensor, got 'a'"),
@@ -60,7 +62,10 @@ BAD = {
         ("2", "max_batch must be an int or None, got '2'"),
         (2.5, "max_batch must be an int or None, got 2.5"),
     ],
-    "output": [({}, "output must be a decode.Output or None, got dict"), (Output, "output must be a decode.Output or N")],
+    "output": [
+        ({}, "output must be a decode.Output or None, got dict"),
+        (Output, "output must be a decode.Output or N"),
+    ],
     "stream_to": [("x", "stream_to must be a streamer with put and end, or None, got 'x'")],
     "stop": [
         ("abc", "stop must be a tuple of strings, got 'abc'"),
@@ -86,7 +91,9 @@ def test_every_keyword_is_checked(model):
 
 
 def test_what_is_not_wrapped_is_told_how(model):
-    with pytest.raises(TypeError, match=r"target must be a decode.Model or None, got LlamaForCausalLM: wrap it, decode.ad"):
+    with pytest.raises(
+        TypeError, match=r"target must be a decode.Model or None, got LlamaForCausalLM: wrap it, decode.ad"
+    ):
         run(model, target=model)
     with pytest.raises(TypeError, match=r"drafter must be .* got \w+: wrap it, decode.ModelDrafter\(model\)"):
         run(model, drafter=adapt(model, lean=False, pack=False))
@@ -206,8 +213,11 @@ def test_what_generate_keeps(model, name):
         arrived.update(kwargs)
         return input_ids
 
-    model.generate(IDS, custom_generate=custom, max_new_tokens=2, pad_token_id=0, **{name: DROPPED[name](model)})
+    given = DROPPED[name](model)
+    model.generate(IDS, custom_generate=custom, max_new_tokens=2, pad_token_id=0, **{name: given})
     assert "generation_config" in arrived and name not in arrived
+    if name == "streamer":
+        assert len(given.got) == 1 and given.ended == 0  # the prompt, and no end
 
 
 def test_keywords_arrive_that_generate_does_not_know(model):
@@ -227,6 +237,11 @@ def test_keywords_arrive_that_generate_does_not_know(model):
 def test_stop_strings_and_modes_of_generate_raise(model):
     with pytest.raises(ValueError, match="could not locate a tokenizer"):
         run(model, stop_strings=["a"], tokenizer=MAKE["byte_level"]())
+    config = GenerationConfig(stop_strings=["a"], max_new_tokens=4)
+    with pytest.raises(ValueError, match="could not locate a tokenizer"):
+        model.generate(IDS, config, custom_generate=speculative)
+    with pytest.raises(ValueError, match="token healing"):
+        run(model, token_healing=True, tokenizer=MAKE["byte_level"]())
     with pytest.raises(ValueError, match="speculative: cannot serve contrastive search"):
         run(model, penalty_alpha=0.6, top_k=4)
     with pytest.raises(ValueError, match="speculative: cannot serve dola generation"):

@@ -93,7 +93,9 @@ def test_a_seed_fixes_the_coins_and_nothing_global_moves(patched):
 def test_a_step_further_on_draws_other_numbers(patched):
     function = patched(seed=1)
     p, q = P.log().expand(1, 1, 4), Q.log().expand(1, 0, 4)
-    drawn = [function(torch.zeros(1, length, dtype=torch.int64), q, 0, p, **NEEDED)[0].item() for length in range(1, 400)]
+    drawn = [
+        function(torch.zeros(1, length, dtype=torch.int64), q, 0, p, **NEEDED)[0].item() for length in range(1, 400)
+    ]
     assert fits(np.bincount(drawn, minlength=4), P)
 
 

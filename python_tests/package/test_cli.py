@@ -220,7 +220,7 @@ def test_generate_refuses_models(generate, pair, tmp_path):
     other = folder(tmp_path / "other", 2, WORDS[:10] + ["%"] + WORDS[11:])
     for arguments, message in [
         (["--draft", other], "target and draft must have one vocabulary"),
-        (["--draft", "missing.gguf"], "missing.gguf: no such file"),
+        (["--draft", "missing.gguf"], "--draft missing.gguf: no such file"),
     ]:
         result = generate(pair, *arguments)
         assert result.exit_code == 2 and message in " ".join(result.stderr.split()), result.output

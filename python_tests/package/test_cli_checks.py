@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of `generate` is checked before a model is loaded, and what is wrong said in one line as it was typed."""
+"""Every option of `generate` is checked before a model is loaded; an error is one line that names it as typed."""
 
 import argparse
+import shlex
 from itertools import product
 
 import pytest
 
 from specdec_kernels import decode
-from specdec_kernels.cli import checks, main, options
+from specdec_kernels.cli import checks, generate, main, options, presence
 from specdec_kernels.registry import RULES, TREE_METHODS
 
 ANY = "needs no value", "any text"  # options that no value is wrong for by itself
@@ -84,6 +85,7 @@ def go(monkeypatch, capsys):
         raise Loaded
 
     monkeypatch.setattr(decode, "load_pair", load_pair)
+    monkeypatch.setattr(generate, "check_there", lambda option, name: None)
 
     def run(*arguments):
         status = main(["generate", *map(str, arguments)])
@@ -128,7 +130,11 @@ def test_options_that_exclude_each_other(go, arguments, says):
 
 
 def test_what_is_missing_or_unknown(go):
-    for arguments, says in (([], "--prompt"), (["--prompt", "a", "--tempo", "1"], "--tempo"), (["--prompt"], "--prompt")):
+    for arguments, says in (
+        ([], "--prompt"),
+        (["--prompt", "a", "--tempo", "1"], "--tempo"),
+        (["--prompt"], "--prompt"),
+    ):
         status, line = go(*arguments)
         assert status == 2 and says in line
 
@@ -158,7 +164,9 @@ def test_what_the_checks_let_through_is_served():
 OWN = {"--graphs", "--beams", "--lookup-under", "--widths", "--plain"}
 
 
-@pytest.mark.parametrize("arguments", [given for given, _ in TOGETHER if given[0] != "--method" and not OWN & set(given)], ids=named)
+@pytest.mark.parametrize(
+    "arguments", [given for given, _ in TOGETHER if given[0] != "--method" and not OWN & set(given)], ids=named
+)
 def test_without_the_checks_the_library_refuses(go, monkeypatch, arguments):
     """Also what these checks may lack is refused before a model is loaded."""
     monkeypatch.setattr(checks, "check", lambda args: None)
@@ -184,3 +192,56 @@ def test_version(capsys):
     from specdec_kernels import __version__
 
     assert main(["--version"]) == 0 and capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "says"),
+    [
+        ("missing.gguf", None, "missing.gguf: no such file"),
+        ("./nowhere", None, "./nowhere: no such folder"),
+        ("a/b/c", None, "a/b/c: no such folder"),
+        (
+            "org/model",
+            OSError("no route\nto host"),
+            "no model of this name in the cache, and the hub cannot be reached (OSEr",
+        ),
+        ("model", RuntimeError(), "no such folder, no model of this name in the cache, and the hub cannot be reached"),
+    ],
+)
+def test_a_model_that_is_not_there(monkeypatch, capsys, name, answer, says):
+    """In one line, with its option, without a second question to the network."""
+    asked = []
+
+    def model_info(self, *given, **_):
+        asked.append(given)
+        raise answer
+
+    monkeypatch.setattr(presence.HfApi, "model_info", model_info)
+    monkeypatch.setattr(decode, "load_pair", lambda *_, **__: pytest.fail("loaded"))
+    for option, given in (("--target", ["--plain"]), ("--draft", ["--target", ".", "--draft", name])):
+        arguments = ["generate", "--prompt", "a", "--target", name, *given]
+        assert main(arguments) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {option} {name}: ") and says in err and err.count("\n") == 1, err
+    assert len(asked) == (0 if answer is None else 2)
+
+
+@pytest.mark.parametrize("name", ["smollm2", "."])
+def test_a_model_that_is_there_is_not_looked_for(monkeypatch, name):
+    monkeypatch.setattr(presence.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
+    presence.check_there("--target", name)
+
+
+def test_help_names_what_there_is(capsys):
+    """Every method, every rule with its guarantee, no empty default; its examples pass the checks."""
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    said = capsys.readouterr().out
+    assert all(rule.says in said for rule in RULES.values()) and "(default: )" not in said and "None" not in said
+    assert all(method in " ".join(said.split()) for method in options.METHODS)
+    examples = [
+        line.split("specdec_kernels ")[1] for line in said.splitlines() if "python -m" in line and "usage" not in line
+    ]
+    assert len(examples) == 3
+    for example in examples:
+        checks.check(parser().parse_args(shlex.split(example)[1:]))

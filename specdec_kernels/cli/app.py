@@ -63,6 +63,14 @@ def _wrong(error) -> int:
     return 2
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Says the defaults that there are."""
+
+    def _get_help_string(self, action):
+        none = action.nargs == 0 or action.default in (None, "")
+        return action.help if none else super()._get_help_string(action)
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
@@ -80,12 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="command")
     for name, command in COMMANDS.items():
         text = command.__doc__
-        one = commands.add_parser(
-            name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
+        one = commands.add_parser(name, help=text, description=text, formatter_class=_Help)
         one.set_defaults(command=command)
         if command is generate:
             options.add(one)
+            one.epilog = options.guarantees()
         if command is cache:
             one.add_argument("--clear", action="store_true", help="remove them")
     try:

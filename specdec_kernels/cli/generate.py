@@ -10,6 +10,7 @@ from specdec_kernels import decode
 from specdec_kernels.cli import plan
 from specdec_kernels.cli.app import INTERRUPTED
 from specdec_kernels.cli.console import loading, stats_table, stream_text
+from specdec_kernels.cli.presence import check_there
 
 
 def run(args) -> int:
@@ -23,8 +24,11 @@ def run(args) -> int:
 
 def _load(args, says):
     drafts = not args.plain or (args.rule != "exact" and not args.beams)
+    model = args.draft if drafts and args.draft != "lookup" else None
+    check_there("--target", args.target)
+    if model is not None:
+        check_there("--draft", model)
     with loading(says) as on_step:
-        model = args.draft if drafts and args.draft != "lookup" else None
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
         pair = decode.load_pair(args.target, model, dtype, on_step=on_step, device=args.device)
     if args.graphs:

