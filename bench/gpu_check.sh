@@ -159,7 +159,7 @@ tests() {
   local backends=$1 expression=$2 parallel=(); shift 2
   [ $# -ge 1 ] || { echo "no file of tests is of this step"; return 0; }
   "$PYTHON" -c 'import xdist' 2>/dev/null && parallel=(-n "$WORKERS")
-  SPECDEC_TEST_BACKENDS=$backends exec "$PYTHON" -m pytest "${parallel[@]}" -q -rfE -p no:cacheprovider \
+  SPECDEC_TEST_BACKENDS=$backends exec "$PYTHON" -m pytest "${parallel[@]}" -rfE -p no:cacheprovider \
     --continue-on-collection-errors -k "$expression" "$@"
 }
 

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 
 import torch
 import typer
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 import specdec_kernels as sk
 from bench import rehearsal, verify_chain, verify_tree
