@@ -20,7 +20,7 @@ from specdec_kernels import examples, registry  # noqa: E402
 SCRIPT = ROOT / "bench/gpu_check.sh"
 COMMIT = "0123456789ab"
 FAKE = """#!/usr/bin/env bash
-case "$*" in *{fails}*) echo "it went wrong"; exit 1 ;; *) echo "ok: ${{*: -1}}" ;; esac
+case "$*" in *"{fails}"*) echo "it went wrong"; exit 1 ;; *) echo "ok: ${{*: -1}}" ;; esac
 """
 
 

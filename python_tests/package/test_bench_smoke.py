@@ -128,6 +128,16 @@ def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
     assert "0 wrong, 1 close" in capsys.readouterr().out
 
 
+def test_the_reference_takes_every_call():
+    """By the same keywords, a request at a time."""
+    with rehearsal.no_gpu():
+        judged = [call for call in smoke.calls(2, 100) if call.op in ("verify_chain", "verify_tree", "sample")]
+        for call in judged:
+            margin = getattr(smoke.sk.reference, call.op)(**smoke.of(call.arguments, torch.tensor([1]))).margin
+            assert margin.shape == (1,), call.name
+    assert len(judged) == 14
+
+
 def test_a_gpu_without_the_ops_is_told(monkeypatch):
     monkeypatch.setattr(smoke.sk.backends, "chosen", lambda: "triton")
     monkeypatch.setattr(smoke.sk.backends, "misfit", lambda: "a GPU of arch 8.7 is here")
