@@ -2,8 +2,8 @@
 """``python -m bench.counters FILE``: what ncu counts of the main cases' kernels: bytes from memory and L2, issue slots,
 stalls. Where ncu is missing or may not read the counters, a line says so, and that is no failure.
 
-The card's clocks and its cache are left alone: a kernel that ncu runs several times finds its rows in L2 from the second
-time on, where they fit.
+The card's clocks and its cache are left alone: a kernel that ncu runs several times finds its rows in L2 from the
+second time on, where they fit.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ declare -A seconds=(
   [environment]=15 [build]=180 [smoke]=50 [kernels]=30 [cold]=45 [stress]=30
   [bench]=280 [counters]=100 [loop]=30
   [graphs]=45 [tests-ops]=165 [tests-rules]=90 [tests-trees]=90 [tests-rest]=40 [tests-triton]=90
-  [memcheck]=150 [racecheck]=100 [synccheck]=40 [initcheck]=25 [memcheck-triton]=20)
+  [memcheck]=140 [racecheck]=90 [synccheck]=40 [initcheck]=30 [memcheck-triton]=60)
 NEED_RIGHT=" kernels stress bench counters loop "  # what is measured of wrong answers is worth nothing
 CALL=580  # seconds that all steps of one call may take together
 
@@ -90,7 +90,8 @@ run() {
     124 | 137) result="FAILED, out of its $limit s" failed=1 ;;
     *) result="FAILED, exit status $status" failed=1 ;;
   esac
-  told=$(tail -n 30 "$LOG" | grep -E '^[0-9]+ (passed|failed|skipped|deselected|error).* in [0-9.]+s' || tail -n 1 "$LOG")
+  told=$(tail -n 30 "$LOG" | grep -E '^[0-9]+ (passed|failed|skipped|deselected|error).* in [0-9.]+s')
+  [ -n "$told" ] || told=$(tail -n 1 "$LOG")
   note "$step" $((SECONDS - began)) "$result: $(tail -n 1 <<<"$told" | cut -c 1-150)"
   [ "$(stat -c %s "$LOG")" -le 15000000 ] || { tail -c 14000000 "$LOG" >"$LOG.end"; mv "$LOG.end" "$LOG"; }
   return $status
@@ -159,7 +160,7 @@ tests() {
   local backends=$1 expression=$2 parallel=(); shift 2
   [ $# -ge 1 ] || { echo "no file of tests is of this step"; return 0; }
   "$PYTHON" -c 'import xdist' 2>/dev/null && parallel=(-n "$WORKERS")
-  SPECDEC_TEST_BACKENDS=$backends exec "$PYTHON" -m pytest "${parallel[@]}" -q -rfE -p no:cacheprovider \
+  SPECDEC_TEST_BACKENDS=$backends exec "$PYTHON" -m pytest "${parallel[@]}" -rfE -p no:cacheprovider \
     --continue-on-collection-errors -k "$expression" "$@"
 }
 
@@ -232,7 +233,7 @@ for step in "${steps[@]}"; do
     *)
       tool=${step%-triton} few=() backend=cuda
       [ "$tool" = racecheck ] && few=(--few)
-      [ "$tool" = "$step" ] || backend=triton
+      [ "$tool" = "$step" ] || few=(--few) backend=triton
       if [ "$DEVICE" = cpu ]; then
         run "$step" "$PYTHON" -m bench.sanitize --device cpu "${few[@]}"
       elif ! command -v compute-sanitizer >/dev/null; then

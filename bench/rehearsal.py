@@ -44,7 +44,9 @@ def smaller(build: Callable) -> Callable:
 
 def _at_most(x: object) -> object:
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return dataclasses.replace(x, **{field.name: _at_most(getattr(x, field.name)) for field in dataclasses.fields(x)})
+        return dataclasses.replace(
+            x, **{field.name: _at_most(getattr(x, field.name)) for field in dataclasses.fields(x)}
+        )
     return min(x, LARGEST) if type(x) is int else x
 
 

@@ -133,7 +133,9 @@ def main(
     markdown: Annotated[str, typer.Option(help="write the tables as Markdown")] = "",
     rounds: Annotated[int, typer.Option(help="interleaved rounds; medians are printed")] = 9,
     budget: Annotated[float, typer.Option(help="start no case after so many seconds")] = float("inf"),
-    resume: Annotated[bool, typer.Option(help="keep the CSV file's rows of this commit and GPU; 75: there is more")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="keep the CSV file's rows of this commit and GPU; 75: there is more")
+    ] = False,
 ) -> None:
     began = time.perf_counter()
     check(ops or [], device)

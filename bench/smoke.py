@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 
 import torch
 import typer
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 import specdec_kernels as sk
 from bench import rehearsal, verify_chain, verify_tree
@@ -98,6 +98,11 @@ def _differs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return ~same & ~((x - y).abs() <= CLOSE + RELATIVE * y.abs())
 
 
+def of(arguments: dict, ids: torch.Tensor) -> dict:
+    """Those of some requests."""
+    return tree_map_only(torch.Tensor, lambda x: x[ids], arguments)
+
+
 def wrong(call: Call, ours: dict[str, torch.Tensor]) -> tuple[list[int], int]:
     """Requests that are answered otherwise than on the CPU, and how many more rounding may decide."""
     arguments = tree_map_only(torch.Tensor, torch.Tensor.cpu, call.arguments)
@@ -105,8 +110,7 @@ def wrong(call: Call, ours: dict[str, torch.Tensor]) -> tuple[list[int], int]:
     judge = getattr(sk.reference, call.op)
     if not len(ids) or len(ids) > JUDGED or call.op not in ("verify_chain", "verify_tree", "sample"):
         return ids.tolist(), 0
-    those = tree_map_only(torch.Tensor, lambda x: x[ids], arguments)
-    clear = judge(**those).margin > 1
+    clear = judge(**of(arguments, ids)).margin > 1
     return ids[clear].tolist(), int((~clear).sum())
 
 

@@ -179,9 +179,9 @@ def transformers_loop(x: SimpleNamespace) -> None:
 
 def _step(step: Step, device: str) -> Work:
     x = inputs(step, device)
-    B, V, T = step.B, step.V, step.temperature
+    T = step.temperature
     rows, again = rows_read(step, ours(x).num_accepted)
-    row = V * x.target.element_size()
+    row = step.V * x.target.element_size()
     x.bytes = torch.empty(rows * row // 4, device=device).uniform_()
     work = Work(x, ours, rows * row, again * row, outcome=tokens_per_request)
     work.peers["sum"] = lambda x: x.bytes.sum()

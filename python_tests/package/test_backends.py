@@ -48,7 +48,7 @@ def test_the_page_says_what_each_gpu_runs():
     archs = built["DEFAULT_ARCHS"].split(";")
     rows = re.findall(r"^\| ([\d., (sm_)]+) \| .* \| (machine code of ([\d.]+)|Triton: .*) \|$", PAGE.read_text(), re.M)
     named = {}
-    for capabilities, runs, arch in rows:
+    for capabilities, _, arch in rows:
         for number in re.findall(r"\d+\.\d", capabilities):
             named[number] = arch
             major, minor = map(int, number.split("."))

@@ -20,7 +20,7 @@ from specdec_kernels import examples, registry  # noqa: E402
 SCRIPT = ROOT / "bench/gpu_check.sh"
 COMMIT = "0123456789ab"
 FAKE = """#!/usr/bin/env bash
-case "$*" in *{fails}*) echo "it went wrong"; exit 1 ;; *) echo "ok: ${{*: -1}}" ;; esac
+case "$*" in *"{fails}"*) echo "it went wrong"; exit 1 ;; *) echo "ok: ${{*: -1}}" ;; esac
 """
 
 
@@ -86,6 +86,12 @@ def test_nothing_runs_where_nothing_was_built(tmp_path):
     said = dict(summary(out))
     assert done.returncode == 1 and said.pop("build").startswith("FAILED") and said.pop("environment")
     assert said.pop("total") == "FAILED" and set(said.values()) == {"not run: build failed"}
+    assert "ok: --inplace" in (out / "log.txt").read_text()  # setup.py was called
+
+
+def test_libraries_that_load_are_not_built_again(tmp_path):
+    done = gpu_check(tmp_path / "out", "build", PYTHON=fake(tmp_path, "setup.py"))
+    assert done.returncode == 0 and dict(summary(tmp_path / "out"))["build"] == "passed: ok: cpu"
 
 
 def test_another_commit_needs_another_folder(tmp_path):

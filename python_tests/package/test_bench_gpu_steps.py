@@ -62,7 +62,12 @@ def test_launches_that_overlap_count_once():
     Event = kernel_times.Event
     call = lambda t: [Event("memset", t, t + 1), Event("first", t + 2, t + 10), Event("second", t + 7, t + 15)]
     events = [event for i in range(kernel_times.CALLS) for event in call(100 * i)]
-    assert kernel_times.times(events) == [("first", 1, 8), ("second", 1, 8), ("memset", 1, 1), (kernel_times.CALL, 1, 15)]
+    assert kernel_times.times(events) == [
+        ("first", 1, 8),
+        ("second", 1, 8),
+        ("memset", 1, 1),
+        (kernel_times.CALL, 1, 15),
+    ]
     assert [name for name, *_ in kernel_times.times(events[1:])] == ["first", "second", "memset"]
 
 

@@ -12,7 +12,13 @@ pytest.importorskip("bench.run", reason="needs the source tree's bench")
 from bench import rehearsal, smoke  # noqa: E402
 
 VARIABLES = (smoke.PATH, smoke.OVERLAP)
-ONLY = {("verify_chain", "stats"), ("verify_chain", "filters"), ("sample", "k=1"), ("row_stats", "rows"), ("kseq_rho", "k=4")}
+ONLY = {
+    ("verify_chain", "stats"),
+    ("verify_chain", "filters"),
+    ("sample", "k=1"),
+    ("row_stats", "rows"),
+    ("kseq_rho", "k=4"),
+}
 
 
 def there(call, arguments, switches):
@@ -47,8 +53,9 @@ def some(monkeypatch, kept):
 
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.usefixtures("simulated")
 @pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="not among the backends that were asked for")
-def test_the_kernels_pass(simulated, capsys):
+def test_the_kernels_pass(capsys):
     """Three chunks and a tail; a batch that goes as small ones do, and one that does not."""
     with rehearsal.no_gpu():
         assert smoke.check([2, 12], 3 * 1024 + 77) == []
@@ -119,6 +126,16 @@ def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
     with rehearsal.no_gpu():
         assert smoke.check([3], 500) == []
     assert "0 wrong, 1 close" in capsys.readouterr().out
+
+
+def test_the_reference_takes_every_call():
+    """By the same keywords, a request at a time."""
+    with rehearsal.no_gpu():
+        judged = [call for call in smoke.calls(2, 100) if call.op in ("verify_chain", "verify_tree", "sample")]
+        for call in judged:
+            margin = getattr(smoke.sk.reference, call.op)(**smoke.of(call.arguments, torch.tensor([1]))).margin
+            assert margin.shape == (1,), call.name
+    assert len(judged) == 14
 
 
 def test_a_gpu_without_the_ops_is_told(monkeypatch):

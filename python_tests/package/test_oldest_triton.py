@@ -15,7 +15,17 @@ from specdec_kernels import examples, registry
 
 VERSION = re.search(r'"triton>=([\d.]+)', (paths.ROOT / "pyproject.toml").read_text())[1] + ".0"
 FOLDER = paths.ROOT / "build" / f"triton-{VERSION}"  # kept from run to run
-PIP = ["install", "--quiet", "--no-deps", "--no-compile", "--retries", "0", "--timeout", "20", "--disable-pip-version-check"]
+PIP = [
+    "install",
+    "--quiet",
+    "--no-deps",
+    "--no-compile",
+    "--retries",
+    "0",
+    "--timeout",
+    "20",
+    "--disable-pip-version-check",
+]
 
 
 def calls(op):
@@ -69,4 +79,6 @@ def test_it_answers_as_the_cpu_does(tmp_path):
         for arguments, got in zip(given[op], found, strict=True):
             want = tensors(op, arguments)
             for x, y in zip(got, want, strict=True):
-                torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda text, op=op: f"{op}: {text}")
+                torch.testing.assert_close(
+                    x, y, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda text, op=op: f"{op}: {text}"
+                )
