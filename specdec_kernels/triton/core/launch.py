@@ -64,7 +64,13 @@ class Table(NamedTuple):
     row_threads: int = 128
 
     def sizes(self, **changes: int) -> Sizes:
-        sizes = {"ROWS": self.rows, "WIDTH": self.width, "CHUNKS": self.chunks, "TOGETHER": self.together, "FEW": self.few}
+        sizes = {
+            "ROWS": self.rows,
+            "WIDTH": self.width,
+            "CHUNKS": self.chunks,
+            "TOGETHER": self.together,
+            "FEW": self.few,
+        }
         return Sizes(**{name: tl.constexpr(size) for name, size in (sizes | changes).items()})
 
     @property
@@ -144,9 +150,7 @@ NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
 NO_SIDE = Side(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE)
 
 
-def side(
-    rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE
-) -> Side:
+def side(rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE) -> Side:
     """A kernel's argument. Rows of ragged requests are numbered together."""
     ragged = layout is not None and layout.cu_draft is not None
     batch_stride = 0 if ragged and store is NO_STORE else rows.batch_stride
