@@ -82,7 +82,8 @@ passed() {  # of a tree that was changed since its commit nobody knows what pass
 run() {
   local step=$1 began=$SECONDS status result told; shift
   printf '\n==== %s: %s\n' "$step" "$*" >>"$LOG"
-  env --default-signal=INT timeout -s INT -k 20 "$limit" "$@" >>"$LOG" 2>&1 </dev/null
+  # timeout interrupts a command twice, and its children too, but --foreground: pytest would not end its report
+  env --default-signal=INT timeout "${once[@]}" -s INT -k 20 "$limit" "$@" >>"$LOG" 2>&1 </dev/null
   status=$?
   case $status in
     0) result=passed ;;
@@ -191,6 +192,8 @@ for step in "${steps[@]}"; do
     case "$stopped$NEED_RIGHT" in build* | *" $step "*) skip "$step" "$stopped failed"; continue ;; esac
   fi
   if [ "$limit" -lt 5 ]; then skip "$step" "no time left"; failed=1; continue; fi
+  once=()
+  case $step in graphs | tests-*) once=(--foreground) ;; esac
   case $step in
     environment) run environment "$PYTHON" -m "${rehearsal[@]}" bench.machine ;;
     build)

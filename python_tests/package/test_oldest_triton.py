@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oldest Triton that pyproject.toml allows interprets every op, and answers what the CPU's op does."""
+"""The oldest Triton that pyproject.toml allows interprets every op, answers what the CPU's op does, and
+compiles every kernel."""
 
 import os
 import re
@@ -82,3 +83,15 @@ def test_it_answers_as_the_cpu_does(tmp_path):
                 torch.testing.assert_close(
                     x, y, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda text, op=op: f"{op}: {text}"
                 )
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.skipif("triton-interpret" not in backends.NAMES, reason="not among the backends that were asked for")
+def test_its_compiler_takes_every_kernel():
+    """Its front end, as test_gates.py asks the newest one's: nothing that it refuses shows when interpreted."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(installed()), paths.PYTHONPATH])}
+    program = f"import triton, test_gates as t; assert triton.__version__ == {VERSION!r}; t."
+    program += "test_every_triton_kernel_is_well_typed()"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert not done.returncode, done.stderr

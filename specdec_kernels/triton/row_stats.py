@@ -33,7 +33,7 @@ def locate(slot, rows, B, G, bonus, D, cu_draft, count):
         index = start + b * rows.extra + i
         row = index
         exists = exists & (i < g + bonus)
-    if rows.store is None:
+    if rows.store.row is None:
         return b, row, index, exists
     else:
         row = number_of(rows.store, index, exists)
@@ -78,7 +78,7 @@ def stats_kernel(rows, B, G, bonus, D, cu_draft, count, out, S: tl.constexpr):
     store_stats(out, index, stats, exists)
 
 
-def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, store=None) -> Scratch:
+def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, store=launch.NO_STORE) -> Scratch:
     """The largest finite logit and the exponential sum of every chunk of the rows of one side."""
     table = launch.table(rows.V)
     scratch = launch.scratch(rows, layout.rows, layout.slots, table.few if sampling.filters() else None)
@@ -90,7 +90,7 @@ def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, stor
     return scratch
 
 
-def find_stats(rows, layout: launch.Layout, sampling, store=None) -> tuple[torch.Tensor, Scratch]:
+def find_stats(rows, layout: launch.Layout, sampling, store=launch.NO_STORE) -> tuple[torch.Tensor, Scratch]:
     """The stats [positions, 4] of one side, with the chunk sums behind them."""
     scratch = scan(rows, layout, sampling, None, store)
     table = launch.table(rows.V)

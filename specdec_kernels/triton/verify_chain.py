@@ -64,7 +64,7 @@ class ChainSide:
         check.that(stats is None or not given, OP, wanted)
         self.probs, self.stats, self.parameters, self.layout, self.scratch = kind == 1, stats, parameters, layout, None
         self.finds = not self.probs and stats is None
-        self.store = None
+        self.store = launch.NO_STORE
         if row is not None:
             check.shape(OP, f"{name}_row", row, *positions)
             row = check.integers(OP, f"{name}_row", row, like).contiguous()
@@ -79,7 +79,7 @@ class ChainSide:
 
     def argument(self, sums: bool = False):
         """`sums`: with the chunk sums of the rows, if they were just found."""
-        scratch = None
+        scratch = launch.NO_SCRATCH
         if sums and self.scratch is not None:
             scratch = self.scratch._replace(listed=None, few=None)
         return launch.side(self.rows, self.probs, self.stats, scratch=scratch, layout=self.layout, store=self.store)

@@ -85,7 +85,7 @@ def index_of(side, drafts, x, i):
 def row_at(side, drafts, x, i, there):
     """The row of a position, and the index of its stats."""
     index = index_of(side, drafts, x, i)
-    if side.store is None:
+    if side.store.row is None:
         return (i + x.b * 0 if drafts.given.cu_draft is None else index), index
     else:
         row = number_of(side.store, index, there)
@@ -95,7 +95,7 @@ def row_at(side, drafts, x, i, there):
 @triton.jit
 def has_number(side, drafts, x, i, there):
     """Where a position has a row, or at least a number that stands for one: -1 does not."""
-    if side.store is None:
+    if side.store.row is None:
         return there
     else:
         return there & (number_of(side.store, index_of(side, drafts, x, i), there) != -1)
@@ -109,7 +109,7 @@ def dist_at(side, drafts, x, i, there, token, S):
         return one_hot(token)
     else:
         row, index = row_at(side, drafts, x, i, there)
-        if side.store is not None:
+        if side.store.row is not None:
             token = tl.where(row == -1, token, -1)
             there = there & names_row(side.store, row)
         d = dist(side, x.b, row, index, there, False, S)

@@ -67,7 +67,7 @@ def put_masses(target, draft, b, index, p, q, reads, takes, c, stop, draws, S):
     if target.PROBS:
         p_mass = tl.where(is_bad(z), float("nan"), p_mass)
     largest = finite_max(z)
-    if target.scratch is not None:
+    if target.scratch.maxes is not None:
         held = draws & is_something(p) & (p.hot < 0) & ~reads
         known = index * chunks_of(target) + c
         m = tl.load(target.scratch.maxes + known, mask=held, other=0.0)
@@ -102,7 +102,7 @@ def stop_at(drafts, B, count, target, draft, random, bonus_stride, out, stop, pe
     takes = draws & test.removed & (p.hot < 0)
     q = dist_at(draft, drafts, x, test.n, takes, tl.where(takes, d, -1), S)
     reads = draws & (p.hot < 0)
-    if target.scratch is not None:
+    if target.scratch.maxes is not None:
         reads = reads & test.removed
     index = index_of(target, drafts, x, test.n)
     chunks = chunks_of(target)

@@ -18,7 +18,7 @@ MOST_PASSES = tl.constexpr(24)
 
 
 class Pairs(NamedTuple):
-    """Rows p and q of the requests b; with `sides` and where subtractions begin, what stands for p in place of it."""
+    """Rows p and q of the requests b; where subtractions begin, if anything stands for p in place of it, of `sides`."""
 
     target: Any
     draft: Any
@@ -43,7 +43,7 @@ def pair_weights(side, b, d, c, alive, DRAFT: tl.constexpr, S):
 def both_weights(pairs, c, alive, S):
     c = tl.zeros([S.ROWS], tl.int32) + c
     y = pair_weights(pairs.draft, pairs.b, pairs.q, c, alive, True, S)
-    if pairs.sides is None:
+    if pairs.at is None:
         return pair_weights(pairs.target, pairs.b, pairs.p, c, alive, False, S), y
     else:
         _, w = first_chunk(pairs.sides, pairs.b, pairs.p, pairs.at, c, alive, S)

@@ -14,6 +14,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from .interpreter import interpreting
 from .row import Sampling, Scratch, Side, Sizes, Values
+from .store import Store
 
 CHUNK = 1024
 
@@ -63,8 +64,14 @@ class Table(NamedTuple):
     row_threads: int = 128
 
     def sizes(self, **changes: int) -> Sizes:
-        sizes = Sizes(self.rows, self.width, self.chunks, self.together, self.few)
-        return sizes._replace(**changes) if changes else sizes
+        sizes = {
+            "ROWS": self.rows,
+            "WIDTH": self.width,
+            "CHUNKS": self.chunks,
+            "TOGETHER": self.together,
+            "FEW": self.few,
+        }
+        return Sizes(**{name: tl.constexpr(size) for name, size in (sizes | changes).items()})
 
     @property
     def walk_threads(self) -> int:
@@ -137,18 +144,18 @@ class Layout(NamedTuple):
 
 
 FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
-NO_VALUES = Values(None, False)
+NO_VALUES = Values(None, None)
 NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
-NO_SIDE = Side(None, 0, 0, 0, False, None, None, None, FLAGS[False])
+NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
+NO_SIDE = Side(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE)
 
 
-def side(rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=None, layout=None, store=None) -> Side:
+def side(rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE) -> Side:
     """A kernel's argument. Rows of ragged requests are numbered together."""
     ragged = layout is not None and layout.cu_draft is not None
-    batch_stride = 0 if ragged and store is None else rows.batch_stride
+    batch_stride = 0 if ragged and store is NO_STORE else rows.batch_stride
     extra = layout is not None and layout.extra > 0
-    given = None if sampling is NO_SAMPLING else sampling
-    return Side(rows.data, rows.V, batch_stride, rows.row_stride, extra, stats, given, scratch, FLAGS[probs], store)
+    return Side(rows.data, rows.V, batch_stride, rows.row_stride, extra, stats, sampling, scratch, FLAGS[probs], store)
 
 
 def empty(like, size, dtype) -> torch.Tensor:

@@ -39,7 +39,7 @@ class Values(NamedTuple):
     """Of every request its own, or one for all of them."""
 
     data: Any  # [B] or [1], or a number; None: not given
-    each: Any  # whether each has its own; None: a number
+    each: Any  # whether each has its own; None: a number, or nothing
 
 
 class Sampling(NamedTuple):
@@ -61,14 +61,15 @@ class Scratch(NamedTuple):
     """Where the stats of rows are computed: the largest finite logit and the sum of each chunk, and what filters look
     at."""
 
-    maxes: Any  # [rows, chunks]
+    maxes: Any  # [rows, chunks]; None: there is none
     sums: Any
     listed: Any = None  # [slots, chunks]; None: no row has a filter
     few: Any = None  # [slots, FEW]
 
 
 class Side(NamedTuple):
-    """The rows of one side, target or draft: logits or probabilities."""
+    """The rows of one side, target or draft: logits or probabilities. What it goes without is a tuple of None, since
+    Triton 3.6 cannot compare a tuple with None."""
 
     data: Any  # None: one-hot drafts alone
     V: Any
@@ -76,10 +77,10 @@ class Side(NamedTuple):
     row_stride: Any
     extra: Any  # whether a request has a row beyond its drafts, if they are so numbered
     stats: Any  # [rows, 4], or None
-    sampling: Any  # Sampling, where there are no stats; None: none of them
-    scratch: Any  # Scratch or None
+    sampling: Any  # Sampling, where there are no stats
+    scratch: Any
     PROBS: Any
-    store: Any = None  # Store or None
+    store: Any  # Store
 
 
 class RowStats(NamedTuple):
@@ -170,7 +171,7 @@ def widest(target, draft):
 def offset_of(side, b, row):
     """Where a row begins: what is known of the strides is known of this, so that loads of rows can be wide."""
     row = tl.maximum(row, 0)
-    if side.store is None:
+    if side.store.row is None:
         return b * side.batch_stride + row * side.row_stride
     elif side.store.K is None:
         return row * side.row_stride

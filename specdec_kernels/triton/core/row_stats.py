@@ -31,10 +31,7 @@ from .side import no_stats
 
 @triton.jit
 def temperature_of(side, b, mask):
-    if side.sampling is None:
-        return tl.full(b.shape, 1.0, tl.float32)
-    else:
-        return load_value(side.sampling.temperature, b, mask, 1.0)
+    return load_value(side.sampling.temperature, b, mask, 1.0)
 
 
 @triton.jit
@@ -118,12 +115,9 @@ def filtered(side, b, block, T, scale, top, alive, S):
 @triton.jit
 def sane(side, b, T, mask):
     """Data on a device cannot raise, so parameters that make no sense turn the row invalid."""
-    fine = (T >= 0) & (T <= FLT_MAX)
-    if side.sampling is not None:
-        top_p = load_value(side.sampling.top_p, b, mask, 1.0)
-        min_p = load_value(side.sampling.min_p, b, mask, 0.0)
-        fine &= (top_p > 0) & (top_p <= 1) & (min_p >= 0) & (min_p <= 1)
-    return fine
+    top_p = load_value(side.sampling.top_p, b, mask, 1.0)
+    min_p = load_value(side.sampling.min_p, b, mask, 0.0)
+    return (T >= 0) & (T <= FLT_MAX) & (top_p > 0) & (top_p <= 1) & (min_p >= 0) & (min_p <= 1)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from .memory import get_value
 class Store(NamedTuple):
     """Row n of [S, K, V] is [n // K, n % K]; what lies outside [0, N) is no row."""
 
-    row: Any  # [positions]
+    row: Any  # [positions]; None: there is none
     N: Any
     K: Any  # None: of [N, V]
     OF_POSITIONS: Any  # whether the side's stats are those of positions, and not of the store's rows

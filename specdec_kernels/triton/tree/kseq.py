@@ -74,7 +74,7 @@ def find_rho(tree, sides, residual, drafts, child, token, known, first, S):
     first &= ~stopped
     # A tuple that is assigned loses its constants, so this one goes straight into the call.
     rho, beta, p_acc = kseq_search(
-        Pairs(sides.target, sides.draft, residual.b, residual.p, q, sides if sides.MIXES else None, residual.at),
+        Pairs(sides.target, sides.draft, residual.b, residual.p, q, sides, residual.at if sides.MIXES else None),
         drafts.k,
         first,
         S,
