@@ -77,7 +77,8 @@ def _call_each(overload, interpreter, args, kwargs):
     found = []
     with interpreter.lower():
         for i in range(size or 1):
-            own = tree_map_only(torch.Tensor, lambda x, i=i: entries[id(x)][i] if id(x) in entries else x, (args, kwargs))
+            entry = lambda x, i=i: entries[id(x)][i] if id(x) in entries else x  # noqa: E731
+            own = tree_map_only(torch.Tensor, entry, (args, kwargs))
             found.append(overload(*own[0], **own[1]))
         if size is None or not overload._schema.returns:
             return found[0]

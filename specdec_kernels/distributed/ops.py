@@ -114,13 +114,13 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
 
 
 def _agree(op, arguments, sides, shards, exchange, problem):
-    """What all ranks are given alike; of rows, all but the entries."""
+    """What all ranks are given alike; of rows that are split, all but the entries."""
     split = (shards.vocab_size, shards.bounds, exchange)
     same = dict(arguments, shards=split, instructions=(whole.backends.cpu_isa(), whole.backends.chosen()))
     for name, of in sides.items():
         rows = arguments[name]
-        lead = (tuple(rows.shape[:-1]), rows.dtype) if isinstance(rows, torch.Tensor) else None
-        same[name] = (lead, (of.vocab_size, of.bounds) if of else rows.size(-1) if lead else None)
+        if of is not None and isinstance(rows, torch.Tensor):
+            same[name] = tuple(rows.shape[:-1]), rows.dtype, of.vocab_size, of.bounds
     agree(op, shards, same, problem)
 
 

@@ -47,7 +47,8 @@ class Shards:
         exchange: "chunks": ranks tell each other what chunks of rows add up to, and no rank holds a row; CPU tensors
             only. "rows": each rank is handed the whole rows of its share of the requests (docs/sharded.md says when
             that is the better way). None: "rows" on a GPU, else "chunks".
-        checked: every call begins with a round in which ranks compare their arguments. Without it nothing waits for a
+        checked: every call begins with a round in which ranks compare their arguments; of large ones, such as a draft's
+            rows that every rank has whole, a fingerprint. Without it nothing waits for a
             GPU, and calls that differ end in the process group's timeout, or in different results.
 
     Raises:

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever all ranks have to give alike is compared: each argument of each op, small or large, that differs on one rank
+ends in the documented error on all of them, and strides are no difference."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from support.ranks import Ranks
+from support.surface import plain, same, tensors
+
+import specdec_kernels as sk
+from specdec_kernels import examples
+from specdec_kernels.distributed.agreement import OPS, SMALL, digest
+from specdec_kernels.distributed.fingerprint import fingerprint
+from specdec_kernels.distributed.shards import EXCHANGES
+
+V = 1500
+ROWS = {op: "p" if "p" in inspect.signature(getattr(sk, op)).parameters else "logits" for op in OPS}
+ROWS |= {"verify_chain": "target_logits", "verify_tree": "target_logits"}
+WORDS = {"method": ("token", "block", "kseq", "recursive", "greedy"), "rule": ("exact", "lossy", "typical"),
+         "kind": ("logits", "probs"), "target_kind": ("logits", "probs"), "draft_kind": ("logits", "probs")}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    group = Ranks(2, 30.0)
+    yield group
+    group.stop()
+
+
+def calls():
+    """Of each op, those examples that give an argument another kind of value."""
+    return [(op, call.name, call.arguments) for op in OPS for call in examples.few(op, V=V)]
+
+
+def other(name, x):
+    """Another value of the same kind: the least that makes a difference. None where there is none."""
+    if isinstance(x, torch.Tensor):
+        x = x.clone().contiguous()
+        flat = x.view(-1).view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+        flat[-1] ^= 1  # one bit
+        return x
+    if isinstance(x, str):
+        return next(word for word in WORDS[name] if word != x)
+    if isinstance(x, (bool, int, float)):
+        return not x if isinstance(x, bool) else x + 1 if isinstance(x, int) else math.nextafter(x, 9)
+    if x is None and name in ("temperature", "draft_temperature", "top_p", "seed"):
+        return 1.0
+    return None
+
+
+def changes(arguments, rows):
+    """(name, another value) of every argument but the rows that are split; of a tuple each part in turn."""
+    for name, x in arguments.items():
+        if name == rows:
+            continue
+        if isinstance(x, tuple):
+            parts = [(i, other(name, part)) for i, part in enumerate(x)]
+            yield from ((name, (*x[:i], part, *x[i + 1 :])) for i, part in parts if part is not None)
+        elif (changed := other(name, x)) is not None:
+            yield name, changed
+
+
+def sharded(op, arguments, exchange, **more):
+    from specdec_kernels import distributed
+
+    rows = ROWS[op]
+    shards = distributed.Shards(arguments[rows].shape[-1], exchange=exchange)
+    mine = arguments | more
+    return getattr(distributed, op)(**mine | {rows: mine[rows][..., shards.here]}, shards=shards)
+
+
+def said(call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def not_found(rank, exchange, which):
+    """What rank 1 alone gives otherwise and this rank does not hear of, over some of the calls."""
+    missed, made, seen = [], 0, set()
+    for op, example, arguments in calls()[which::4]:
+        for name, changed in changes(arguments, ROWS[op]):
+            kind = op, name, type(changed), example
+            if kind in seen:
+                continue
+            seen.add(kind)
+            got = said(sharded, op, arguments, exchange, **({name: changed} if rank == 1 else {}))
+            made += 1
+            if got != f"RuntimeError: {op}: {name} must be the same on all ranks, got another one on rank 1 than on 0":
+                missed.append((op, example, name, got))
+    return made, missed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", range(4))
+def test_each_argument_of_each_op(ranks, which):
+    for found in ranks.call(not_found, "chunks", which):
+        assert not isinstance(found, Exception), found
+        made, missed = found
+        assert made > 30 and missed == []
+
+
+def test_the_walk_has_every_argument():
+    """The sampling parameters of a draft apart, which go the way of the target's."""
+    for op in OPS:
+        walked = {name for other_op, _, call in calls() if op == other_op for name, _ in changes(call, ROWS[op])}
+        named = set(inspect.signature(getattr(sk, op)).parameters) - {ROWS[op], "out", "require_exact", "max_draft"}
+        assert {name for name in named - walked if not name.startswith("draft_")} <= {"links", "kind", "replacement",
+               "target_stats", "cu_draft", "slot"} & named, op  # fmt: skip
+
+
+# ---- large arguments ------------------------------------------------------------------------------------------------
+
+B, G = 3, 4
+CHANGES = {
+    "one bit": lambda x: x.view(-1).view(torch.int16)[-1:].bitwise_xor_(1),
+    "the signs of two entries": lambda x: x.view(-1)[5:78:72].neg_(),
+    "two entries of each row": lambda x: x.copy_(x[..., [1, 0, *range(2, x.shape[-1])]]),
+    "a row turned by one": lambda x: x[-1].copy_(x[-1].roll(1, -1)),
+    "two rows": lambda x: x.copy_(x[:, [1, 0, *range(2, x.shape[1])]]),
+    "two requests": lambda x: x.copy_(x[[1, 0, *range(2, x.shape[0])]]),
+    "all signs": lambda x: x.neg_(),
+    "all": lambda x: x.add_(1),
+    "nothing but strides": lambda x: x,
+}  # fmt: skip
+
+
+def large(rank, exchange, dtype, how):
+    """verify_chain whose draft every rank has whole, and rank 1 another one."""
+    generator = torch.Generator().manual_seed(3)
+    target, draft = torch.randn(2, B, G + 1, 3001, generator=generator).to(dtype)
+    draft = draft[:, :G]
+    assert draft.nbytes > SMALL
+    if rank == 1:
+        draft = draft.contiguous()
+        CHANGES[how](draft)
+    tokens = torch.randint(0, 3001, (B, G), generator=generator)
+    given = {"target_logits": target, "draft_tokens": tokens, "draft_logits": draft}
+    given |= {"seed": torch.arange(B), "offset": torch.arange(B)}
+    return said(sharded, "verify_chain", given, exchange)
+
+
+@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_draft_that_every_rank_has_whole(ranks, exchange, dtype, how):
+    wanted = (
+        "RuntimeError: verify_chain: draft_logits must be the same on all ranks, got another one on rank 1 than on 0"
+    )
+    got = ranks.call(large, exchange, dtype, how)
+    assert got == ["nothing" if how == "nothing but strides" else wanted] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int32, torch.int64, torch.float64, torch.bfloat16])
+def test_a_fingerprint_is_of_bits_and_places(dtype):
+    """Of 301 tensors that differ in one or two bits no two have one fingerprint."""
+    x = torch.randint(0, 2, (7, 3, 50), generator=torch.Generator().manual_seed(1)).to(dtype)
+    turned = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert not turned.is_contiguous() and int(fingerprint(turned)) == int(fingerprint(x))
+    seen = {int(fingerprint(x))}
+    bits = 1 if dtype == torch.bool else 8 * x.element_size()
+    for n in range(300):
+        y = x.clone()
+        flat = y.view(-1).view(torch.uint8)
+        bit = n * 7 % bits
+        flat[n * x.element_size() + bit // 8] ^= 1 << bit % 8
+        seen.add(int(fingerprint(y)))
+    assert len(seen) == 301
+
+
+# ---- strides --------------------------------------------------------------------------------------------------------
+
+
+def strided(x):
+    """The same values as a column of a table, where an op reads such a tensor as it is."""
+    if isinstance(x, tuple):
+        return tuple(map(strided, x))
+    return torch.stack([x, x, x], -1)[..., 0] if isinstance(x, torch.Tensor) else x
+
+
+def columns(rank, exchange):
+    """The calls whose results are not the plain op's where everything but the rows is a column of a table; and one of a
+    single row, whose parameters are columns of one entry."""
+    found = []
+    one = torch.randn(1, V, generator=torch.Generator().manual_seed(2))
+    single = {"logits": one, "temperature": torch.tensor([0.7]), "top_k": torch.tensor([5])}
+    random = {"seed": torch.tensor([3]), "offset": torch.tensor([4])}
+    some = [("row_stats", "one row", single), ("sample", "one row", single | random), *calls()]
+    for op, name, arguments in some:
+        large = {key for key in arguments if "logits" in key or key in ("p", "q")}
+        given = {key: x if key in large else strided(x) for key, x in arguments.items()}
+        want = [plain(x) for x in tensors(getattr(sk, op)(**given))]
+        got = [plain(x) for x in tensors(sharded(op, given, exchange))]
+        if not same(got, want):
+            found.append((op, name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_strides_are_no_difference(ranks, exchange):
+    assert ranks.call(columns, exchange) == [[], []]
+
+
+def test_one_entry_of_another_stride_has_one_digest():
+    table = torch.tensor([[0.7, 1.0, 2.0]])
+    assert digest(table[:, 0]) == digest(torch.tensor([0.7])) == digest(table[:, 0].clone())
+    assert digest(table[0, 0]) != digest(table[:, 0])
