@@ -118,9 +118,10 @@ def test_ties_are_decided_by_beam_and_token(levels):
 
 
 def from_score(one, score, drafter=None):
-    found = _Search(one.target, 0, one.request, one.beams, drafter, Stats())
+    found = _Search(one.request, one.beams, drafter, Stats())
     found.beams = [Beam((), score)]
-    return found.run()
+    found.run(one.target)
+    return found.beams
 
 
 def fine_case(seed, beams=4):
