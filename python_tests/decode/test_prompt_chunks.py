@@ -53,7 +53,11 @@ class Noting:
         return self.model.forward(ids, start, cache, slot, keep, **options)
 
 
-@pytest.mark.parametrize("kind, lean", [*((kind, True) for kind in DRAFTERS), ("model", False), ("tree", False)])
+FEW = [("model", True), ("hierarchical", True), ("tree", False)]
+MORE = [(kind, lean) for kind in DRAFTERS for lean in (True, False) if (kind, lean) not in FEW]
+
+
+@pytest.mark.parametrize("kind, lean", [*FEW, *(pytest.param(*case, marks=pytest.mark.thorough) for case in MORE)])
 def test_no_pass_is_wider_and_the_text_is_the_same(kind, lean):
     hf = tiny.llama(0)
     models = [adapt(m, lean=lean) for m in (hf, tiny.nearby(tiny.llama(0)), tiny.nearby(tiny.llama(0), 0.05))]

@@ -10,7 +10,7 @@ from specdec_kernels.decode import adapt
 VOCABULARY = 64
 # What a config's attributes are set to, where it has them.
 SIZES = {
-    64: "vocab_size text_vocab_size padded_vocab_size vocab_size_per_layer_input",
+    64: "vocab_size encoder_hash_byte_group_vocab text_vocab_size padded_vocab_size vocab_size_per_layer_input",
     256: "max_position_embeddings n_positions max_target_positions max_sequence_length n_ctx",
     32: "hidden_size n_embd d_model embedding_size attention_hidden_size emb_dim embed_dim width lru_width dim_model",
     48: "intermediate_size n_inner ffn_dim d_ff decoder_ffn_dim encoder_ffn_dim d_inner ffn_hidden_size dense_ffn"

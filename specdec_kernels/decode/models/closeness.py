@@ -19,8 +19,8 @@ class Closeness:
     common, because plain passes may happen to be equal. A position that is ignored, or a key too many, moves a trained
     model's logits by half of their spread or more.
 
-    In half precision a mixture of experts may route a token elsewhere over a rounding; there half of the tokens of a
-    row must agree, elsewhere all.
+    In half precision a mixture of experts may route a token elsewhere over a rounding; there more than half of
+    the tokens of a row must agree, elsewhere all.
 
     Args:
         pairs: logits [n, T, V] of one plain pass and of another, in which the same tokens stand.
@@ -44,7 +44,7 @@ class Closeness:
         mean = torch.where(finite, want, 0.0).sum(-1, keepdim=True) / count
         spread = torch.where(finite, want - mean, 0.0).square().mean(-1).sqrt()
         each = torch.where(apart == 0, 0.0, apart / spread).nan_to_num(nan=torch.inf)
-        return float(each.quantile(self.quantile, dim=-1, interpolation="lower").max())
+        return float(each.quantile(self.quantile, dim=-1, interpolation="higher").max())
 
     def agrees(self, got: torch.Tensor, want: torch.Tensor) -> bool:
         return self.deviation(got, want) <= self.tolerance

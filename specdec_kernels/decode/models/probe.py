@@ -50,7 +50,10 @@ def probe(served) -> Findings:
 
 def _state(model):
     """What findings depend on: weights may change."""
-    modules = tuple((name, type(m), len(m._forward_hooks), "forward" in vars(m)) for name, m in model.named_modules())
+    modules = tuple(
+        (name, type(m), len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m))
+        for name, m in model.named_modules()
+    )
     config = model.config.get_text_config()
     return modules, model.dtype, model.device, getattr(config, "_attn_implementation", None), config.to_json_string()
 
@@ -122,7 +125,7 @@ class _Probe:
         self._pass(self.ids[1:2, :4], [6])  # another row's tokens, all of which are rejected
         two = self._pass(self.ids[:1, 6:8], [6])[0]
         one = self._pass(self.ids[:1, 8:9], [8])[0]
-        return self._agrees(torch.cat((two, one)), 0, 6)
+        return self._agrees(two, 0, 6) and self._agrees(one, 0, 8)
 
     def _hidden_keys(self) -> bool:
         """Beside a long row a short one is offered keys far behind its own."""
@@ -144,7 +147,7 @@ class _Probe:
         nodes = torch.stack((right[:, 0], wrong[:, 0], right[:, 1], wrong[:, 1], right[:, 2], right[:, 3]), 1)
         parents = torch.tensor([[-1, 0, 0, 1, 2, 4]], dtype=torch.int32, device=nodes.device)
         parts = [self._pass(nodes[:, a : a + 3], [5], branches=Branches(parents, [a])) for a in (0, 3)]
-        return self._agrees(torch.cat(parts, 1)[0, [0, 2, 4, 5]], 0, 5)
+        return self._agrees(parts[0][0, [0, 2]], 0, 5) and self._agrees(parts[1][0, 1:], 0, 7)
 
     def _positions(self) -> int:
         """Up to which position a token's logits do not depend on how far later ones are."""
