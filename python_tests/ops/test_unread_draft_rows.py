@@ -82,5 +82,3 @@ def test_sampled_requests_say_so(backend, method, how):
     got = backends.run("verify_chain", backend, target, tokens, rows, draft_row=numbers, method=method, **random)
     assert got.status.tolist() == [STATUS_INVALID_DRAFT, 0, STATUS_INVALID_DRAFT, STATUS_INVALID_DRAFT]
     assert got.num_accepted[[0, 2, 3]].eq(0).all() and got.num_accepted[1] == G
-
-

@@ -43,7 +43,7 @@ def test_mutant_is_caught(name, monkeypatch):
 
 # Of whole rows (distributed/whole_rows.py): what stands there, and what takes its place
 WHOLE_ROWS = {
-    "requests that are not there counted from the batch's first": ("(x - begin).clamp(0, end - begin)", "x"),
+    "requests that are not there counted from the batch's first": ("x.clamp(begin, end) - begin", "x"),
     "slices side by side from the last rank's": ("zip(parts, out.split", "zip(parts[::-1], out.split"),
     "a rank's requests are those of the next": (
         "begin, end = shares[shards.rank]",

@@ -16,15 +16,15 @@ OPS = ("verify_chain", "verify_tree", "row_stats", "sample", "row_gap", "kseq_rh
 SLOTS = 64  # int64 each: the op, whether the rank can make the call, then its arguments
 
 
-SMALL = 1 << 16  # bytes of a tensor on the CPU that are compared as they are
+SMALL = 1 << 16  # bytes of a tensor that are compared as they are
 
 
 def digest(*parts) -> int:
-    """Of tensors by what they hold, and of anything else by its repr. What is large, or on a GPU, is not copied."""
+    """Of tensors by what they hold, and of anything else by its repr. What is large is not copied."""
     found = hashlib.blake2b(digest_size=8)
     for part in parts:
         if isinstance(part, torch.Tensor):
-            found.update(repr((part.dtype, tuple(part.shape), part.device.type)).encode())
+            found.update(repr((part.dtype, tuple(part.shape))).encode())
             found.update(_bytes_of(part))
         elif isinstance(part, (tuple, list)):
             found.update(digest(*part).to_bytes(8, "little", signed=True))
@@ -35,10 +35,11 @@ def digest(*parts) -> int:
 
 def _bytes_of(x: torch.Tensor) -> bytes:
     """What x holds, or its fingerprint."""
-    if x.device.type != "cpu" or x.nbytes > SMALL:
+    if x.nbytes > SMALL:
         return int(fingerprint(x)).to_bytes(8, "little", signed=True)
     # reshape() leaves [1] the stride it has, with which bytes cannot be viewed
-    return x.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes()
+    own = x.detach().clone(memory_format=torch.contiguous_format)
+    return own.view(-1).view(torch.uint8).cpu().numpy().tobytes()
 
 
 def agree(op: str, shards, arguments: Mapping[str, object], problem: Exception | None) -> None:

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One number for what a tensor holds, made where it lies: ranks compare it in place of the tensor.
 
-Sums of words times odd pseudo-random weights, modulo 2^64. They depend on every bit and on its place, but not on strides
-or on how the sums are split; equal numbers of tensors that differ are a matter of chance (2^-32 and less).
+Sums of words times odd pseudo-random weights, modulo 2^64. They depend on every bit and on its place, but not on
+strides or on how the sums are split. That two tensors which differ have one number is a matter of chance.
 """
 
 from __future__ import annotations
-
-import functools
 
 import torch
 
@@ -30,7 +28,7 @@ def fingerprint(x: torch.Tensor) -> torch.Tensor:
 
 
 def _words(x):
-    """x [..., n] as integers of at most 32 bits, since the highest bit of a wider one times any odd number is itself."""
+    """x [..., n] as integers of at most 32 bits: the highest of 64 bits times any odd number is itself."""
     if x.element_size() > 4:
         x = x.view(torch.int64)
         return torch.cat((x >> 32, x & 0xFFFFFFFF), -1) if x.dim() else torch.stack((x >> 32, x & 0xFFFFFFFF))
@@ -44,7 +42,6 @@ def _row_sums(words, weights, block):
     return (words * weights).sum(-1).view(-1)
 
 
-@functools.lru_cache(maxsize=16)
 def _weights(first, n, device):
     """[n] int64, odd: the numbers of splitmix64 from one on."""
     x = torch.arange(first + 1, first + n + 1, dtype=torch.int64, device=device) * _signed(0x9E3779B97F4A7C15)

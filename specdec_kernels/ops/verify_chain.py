@@ -114,8 +114,8 @@ def verify_chain(
         row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft that was needed was not in
         (0, 1 + 1e-3], or its draft_row names no row, draft rejected; 8: the caller's bonus token was no id below V: it
         is emitted as given, a negative one as 0. But for such a token every emitted one lies in [0, V), and bad data in
-        one request changes no other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits though
-        the target forbids it. A request that is absent has tokens -1, and 0 everywhere else.
+        one request changes no other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits
+        though the target forbids it. A request that is absent has tokens -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
