@@ -84,12 +84,16 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
     if sampler is None or logits is None:
         return upstream(self, logits, spec_decode_metadata)
-    metadata = spec_decode_metadata or no_drafts(self.query_start_loc.gpu, logits.size(0))
-    place, was_cut = cut.places(self, metadata.num_draft_tokens, before)
+    metadata = spec_decode_metadata
+    num_draft = [0] * logits.size(0) if metadata is None else metadata.num_draft_tokens
+    place, was_cut = cut.places(self, num_draft, before)
     was_cut &= verify.is_exact(sampler, sampling)
-    if spec_decode_metadata is None and not was_cut.any():
-        seeded = sampling.generators and not sampling.logprob_token_ids
-        if not seeded or verify.why_not(sampler, metadata, logits, sampling) is not None:
+    if metadata is None:
+        seeded = bool(sampling.generators) and not sampling.logprob_token_ids
+        if not seeded and not was_cut.any():
+            return upstream(self, logits, None)
+        metadata = no_drafts(self.query_start_loc.gpu, logits.size(0))
+        if not was_cut.any() and verify.why_not(sampler, metadata, logits, sampling) is not None:
             return upstream(self, logits, None)
     drafting = getattr(getattr(self, "drafter", None), "specdec", None)
     first = pad(metadata.cu_num_sampled_tokens[:-1], (1, 0))
