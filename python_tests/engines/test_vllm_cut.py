@@ -151,8 +151,9 @@ def test_law_of_the_text(name, method):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unmended")
 @pytest.mark.parametrize("name", CUTS)
-def test_which_cuts_are_harmless(name, unmended):
+def test_which_cuts_are_harmless(name):
     """A token drawn from p at a cut biases the text exactly where the cut depends on the id that it takes away."""
     grammar, depends, _ = CUTS[name]
     assert compared(emitted(World(), name), World().p(grammar)).passed != depends

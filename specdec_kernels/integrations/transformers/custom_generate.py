@@ -128,7 +128,7 @@ def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[l
         drafter = decode.ModelDrafter(decode.HFModel(drafter, pack=False))
     target = decode.HFModel(model, pack=False) if target is None else target
     output = decode.Output() if output is None else output
-    with closing(decode.stream(target, requests, drafter, output=output, **loop)) as events:  # type: ignore[type-var]
+    with closing(decode.stream(target, requests, drafter, output=output, **loop)) as events:
         for event in events:
             if event.finished == "error":
                 reason = getattr(event, "error", None)
