@@ -19,8 +19,8 @@ from specdec_kernels.distributed.shards import EXCHANGES
 V = 1500
 ROWS = {op: "p" if "p" in inspect.signature(getattr(sk, op)).parameters else "logits" for op in OPS}
 ROWS |= {"verify_chain": "target_logits", "verify_tree": "target_logits"}
-WORDS = {"method": ("token", "block", "kseq", "recursive", "greedy"), "rule": ("exact", "lossy", "typical"),
-         "kind": ("logits", "probs"), "target_kind": ("logits", "probs"), "draft_kind": ("logits", "probs")}  # fmt: skip
+WORDS = {"method": ("token", "block", "kseq", "recursive", "greedy"), "rule": ("exact", "lossy", "typical")}
+WORDS |= {name: ("logits", "probs") for name in ("kind", "target_kind", "draft_kind")}
 
 
 @pytest.fixture(scope="module")
