@@ -246,7 +246,7 @@ def test_a_step_that_fails_once_ends_nobody(models, kind):
 
 
 @pytest.mark.parametrize("most", [1, 2])
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("kind", BOTH)
 def test_batches_that_are_too_large_are_split(models, kind, most):
     """A device has room for so many requests and no more: all are served, bit for bit."""
     concerns = lambda f: len(f.batch) > most  # noqa: E731
