@@ -137,15 +137,18 @@ def test_a_draft_that_turns_invalid(models, kind):
 class OneBadToken(HFModel):
     """The embedding of token 30 is NaN, and so is all that sees it."""
 
+    taken_over = False
+
     def __init__(self, model):
         super().__init__(model.double(), pack=False)
+        self.taken_over = True
         self.model.model.embed_tokens.weight = torch.nn.Parameter(self.model.model.embed_tokens.weight.clone())
         self.model.model.embed_tokens.weight.data[30] = math.nan
 
     def forward(self, *args, **options):
         logits = super().forward(*args, **options)
-        if logits is None:
-            return None
+        if logits is None or not self.taken_over:
+            return logits
         logits = logits.float()
         logits[..., 30] = -math.inf  # nobody says it; a text may hold it
         return logits
@@ -179,3 +182,4 @@ class Clean(OneBadToken):
 
     def __init__(self, model):
         HFModel.__init__(self, model.double(), pack=False)
+        self.taken_over = True

@@ -43,7 +43,7 @@ def own_text(model):
 
 
 def texts(target, drafter=None):
-    return [r.tokens for r in generate(target, [Request(p, TOKENS) for p in PROMPTS], drafter).results]
+    return [r.tokens for r in generate(target, [Request(p, TOKENS) for p in PROMPTS], drafter).check().results]
 
 
 class Lora(nn.Module):
