@@ -21,7 +21,7 @@ import specdec_kernels as sk
 
 from .interfaces import check_count, check_model, check_requests
 from .limits import check_size
-from .models.token_tree import Path, TokenTree
+from .models.token_tree import Path, TokenTree, check_trees
 from .request import Request
 from .result import Stats, reason
 from .sequence import Sequence
@@ -133,6 +133,8 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamPr
     beams, requests = check_count("beam_search", "beams", beams), check_requests("beam_search", requests)
     if drafter is not None and (not isinstance(drafter, BeamProposer) or hasattr(drafter, "verifies")):
         raise TypeError(f"beam_search: drafter must be a decode.BeamDrafter, got {type(drafter).__name__}")
+    for model in (target, getattr(drafter, "model", None)):
+        check_trees(model)
     for i, request in enumerate(requests):
         _check(target, i, request)
     output = BeamOutput()

@@ -10,9 +10,15 @@ from ..transfers import upload
 from .prompt import read_tokens
 from .slot_cache import Branches
 
-__all__ = ["Path", "TokenTree"]
+__all__ = ["Path", "TokenTree", "check_trees"]
 
 Path = tuple[int, ...]  # the prompt's last token and what follows it
+
+
+def check_trees(model) -> None:
+    """Raises ValueError where a model cannot decode trees (its `refuses`)."""
+    if "trees" in getattr(model, "refuses", {}):
+        raise ValueError(f"beam_search: the model cannot be used: in a tree, {model.refuses['trees']}")
 
 
 class TokenTree:
@@ -25,14 +31,9 @@ class TokenTree:
         model: a Model (models/adapters.py).
         prompt: at least one token; all but the last are read here.
         room: nodes that may be cached at once.
-
-    Raises:
-        ValueError: the model cannot decode trees (its `refuses`).
     """
 
     def __init__(self, model, prompt: list[int], room: int):
-        if "trees" in getattr(model, "refuses", {}):
-            raise ValueError(f"beam_search: the model cannot be used: in a tree, {model.refuses['trees']}")
         self.model, self.cache = model, model.new_cache(1, len(prompt) + room)
         self.start = len(prompt) - 1  # where the root stands
         self.nodes: dict[Path, int] = {}  # in the order of their numbers, so a parent comes before its children
