@@ -52,6 +52,12 @@ def predictions(
             yield Prediction(
                 name + ("" if width == walks.WIDEST else f", {width} block{'s' * (width > 1)}"), us, walk.note
             )
+    for name, walk in walks.CALLS.items():
+        for B in Bs:
+            width = walks.blocks_of(Setting(model.gpu, model.costs), B)
+            if B > 1 and width > 1:
+                us = model.band(lambda s: walks.walk(s, B, V, walk, width))
+                yield Prediction(f"{name}, B={B}", us, f"{width} blocks each")
     for B in Bs:
         for name, kernels in peers.peers(B, G).items():
             note = f"{peers.bytes_of(kernels, V) / 1e6:.0f} MB, {len(kernels)} launches"

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from bench.model.calls import WARPS, Setting
+from bench.model import headers
+from bench.model.calls import CHUNK, WARPS, Setting
 
 REDUCTION = 1400  # clocks of a block's reduction behind each pass: assumed
 SHARED = 30  # clocks until shared memory answers: 23 to 33 in published microbenchmarks of sm_70 to sm_90
-WIDEST = 8  # cluster
+WIDEST = headers.constant("cuda/cluster_launch.h", "kLargestCluster")
+ROOM, FIXED, CHUNK_KEPT = 227 * 1024, 8192, 2 * 4 * CHUNK  # bytes a block: all, tables, a chunk's weights of a pair
 MEMORY, L2, KEPT = "memory", "L2", "shared memory"  # where a pass finds its rows, or what it kept of them
 
 
@@ -38,16 +40,23 @@ def sweep(s: Setting, V: int, kind: str, source: str, width: int, busy: int) -> 
     return max(clocks, moved * busy / c["bpc"] if source == MEMORY else 0) / c["clk"] * 1e6
 
 
+def fits(s: Setting, size: int) -> int:
+    """Clusters of so many blocks that run at once: each within a group of SMs, where the groups are known."""
+    return sum(sms // size for sms in s.groups or [int(s.c["sms"])])
+
+
 def blocks_of(s: Setting, B: int) -> int:
-    """Blocks of each of B clusters, as csrc/cuda/cluster_launch.h has it: as many as there are SMs for."""
-    return max([1, *(size for size in (2, 4, WIDEST) if B * size <= s.c["sms"])])
+    """Blocks of each of B clusters, as csrc/cuda/cluster_launch.h has it where nothing is kept: as many as run at
+    once."""
+    return max([1, *(size for size in (2, 4, WIDEST) if B <= fits(s, size))])
 
 
 def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
     """Microseconds. More than one block a request: each pass ends in a barrier of the cluster besides, and what one
-    block must read again from L2 is kept on chip."""
-    c, sms = s.c, int(s.c["sms"])
-    rounds, busy = math.ceil(B * width / sms), min(B, sms // width)
+    block must read again from L2 is kept on chip, if the blocks have room for it."""
+    c = s.c
+    rounds, busy = math.ceil(B / fits(s, width)), min(B, fits(s, width))
+    keeps = FIXED + math.ceil(math.ceil(V / CHUNK) / width) * CHUNK_KEPT <= ROOM
     cluster = c["cluster"] if width > 1 else 0
     begin, turn, rest = (s.counted(f"{what.turns} {part}") for part in ("begin", "turn", "rest"))
     if begin is None or turn is None or rest is None:
@@ -56,7 +65,7 @@ def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
         serial, between = begin + turn * (len(what.passes) - 1) + rest, max(0, cluster - c["fence"])
     each = 0.0
     for kind, source in what.passes:
-        found = L2 if source == KEPT and width == 1 else source
+        found = L2 if source == KEPT and not keeps else source
         each += sweep(s, V, kind, found, width, busy) + between / c["clk"] * 1e6
     return c["first_us"] + c["gap_us"] * (what.launches - 1) + rounds * (each + serial / c["clk"] * 1e6)
 

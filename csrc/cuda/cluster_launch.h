@@ -2,6 +2,7 @@
 // Which launches go to clusters of blocks: how many blocks a cluster has, and whether the device takes it.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -48,11 +49,35 @@ inline int device_attribute(const char* op, cudaDeviceAttr attribute) {
 
 inline bool has_clusters(const char* op) { return device_attribute(op, cudaDevAttrComputeCapabilityMajor) >= 9; }
 
-// What a device gives a kernel: the most dynamic shared memory that a block may have, and the sizes of clusters that it
-// takes with all of that, bit by bit: few where it is partitioned, or shared, too finely.
-struct Allowance {
-  size_t shared = 0;
-  int sizes = 1;
+// What a device gives a kernel: the most dynamic shared memory that a block may have, and how many clusters of a size
+// run at once with all of that. They lie within groups of SMs, so fewer fit than SMs would say; none of a size where a
+// device is partitioned, or shared, too finely.
+class Allowance {
+ public:
+  // fits(a size from 2 on): how many of those
+  template <class Fits>
+  static Allowance of(size_t shared, const Fits& fits) {
+    uint64_t packed = shared;
+    for (int size = 2, at = kBitsOfShared; size <= kLargestCluster; size *= 2, at += kBits)
+      packed |= uint64_t(std::min(fits(size), kMost)) << at;
+    return Allowance(packed);
+  }
+  explicit Allowance(uint64_t packed) : packed_(packed) {}
+  uint64_t packed() const { return packed_; }
+
+  size_t shared() const { return packed_ & ((uint64_t{1} << kBitsOfShared) - 1); }
+  // Of more than one block
+  int fits(int size) const {
+    int at = kBitsOfShared;
+    while (size > 2) size /= 2, at += kBits;
+    return int(packed_ >> at & kMost);
+  }
+  bool clusters() const { return packed_ >> kBitsOfShared != 0; }
+
+ private:
+  static constexpr int kBitsOfShared = 20, kBits = 14, kMost = (1 << kBits) - 1;
+  static_assert(kLargestCluster == 8 && kBitsOfShared + 3 * kBits < 64);
+  uint64_t packed_;
 };
 
 #if !defined(SPECDEC_CUDA_ON_CPU)
@@ -72,24 +97,26 @@ inline cudaLaunchConfig_t cluster_config(int64_t clusters, const ClusterShape& s
 template <auto kKernel>
 Allowance allowance_of(const char* op) {
   static OncePerDevice known;
-  const uint64_t answer = known(op, [&] {  // shared << 8 | sizes
+  return Allowance(known(op, [&] {
     const void* const kernel = reinterpret_cast<const void*>(kKernel);
     cudaFuncAttributes its{};
     check_cuda(op, cudaFuncGetAttributes(&its, kernel));
-    int shared = device_attribute(op, cudaDevAttrMaxSharedMemoryPerBlockOptin) - int(its.sharedSizeBytes), sizes = 1;
+    const int shared = device_attribute(op, cudaDevAttrMaxSharedMemoryPerBlockOptin) - int(its.sharedSizeBytes);
     check_cuda(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    for (int size = 2; has_clusters(op) && size <= kLargestCluster; size *= 2) {
-      int fits = 0;
-      cudaLaunchAttribute attribute;
-      const cudaLaunchConfig_t config = cluster_config(1, {size, size_t(shared)}, nullptr, attribute);
-      if (cudaOccupancyMaxActiveClusters(&fits, kKernel, &config) == cudaSuccess && fits > 0)
-        sizes |= size;
-      else
-        cudaGetLastError();  // it is answered by another launch
-    }
-    return uint64_t(shared) << 8 | uint64_t(sizes);
-  });
-  return {size_t(answer >> 8), int(answer & 255)};
+    const bool any = has_clusters(op);
+    return Allowance::of(size_t(shared),
+                         [&](int size) {
+                           int fits = 0;
+                           cudaLaunchAttribute attribute;
+                           const cudaLaunchConfig_t config =
+                               cluster_config(1, {size, size_t(shared)}, nullptr, attribute);
+                           if (any && cudaOccupancyMaxActiveClusters(&fits, kKernel, &config) == cudaSuccess)
+                             return std::max(fits, 0);
+                           cudaGetLastError();  // it is answered by another launch
+                           return 0;
+                         })
+        .packed();
+  }));
 }
 
 template <class Argument>
@@ -102,26 +129,28 @@ void launch_clusters(const char* op, void (*kernel)(Argument), int64_t clusters,
 #else
 template <auto kKernel>
 Allowance allowance_of(const char* op) {
-  return {size_t(cuda_on_cpu::device.shared), has_clusters(op) && cuda_on_cpu::device.clusters ? 2 | 4 | 8 | 1 : 1};
+  const bool any = has_clusters(op);
+  return Allowance::of(size_t(cuda_on_cpu::device.shared),
+                       [&](int size) { return any ? cuda_on_cpu::device.active_clusters(size) : 0; });
 }
 #endif
 
-// The shape to launch so many clusters in: as wide as the device has SMs for them all at once; and wider where that
-// keeps what is to be kept at any price, `always`.
+// The shape to launch so many clusters in: the widest of which all run at once; and a wider one where that keeps what
+// is to be kept and they run in `turns_to_keep` turns.
 template <auto kKernel>
-ClusterShape cluster_shape(const char* op, int64_t clusters, const SharedRoom& room, bool always) {
+ClusterShape cluster_shape(const char* op, int64_t clusters, const SharedRoom& room, int turns_to_keep = 1) {
   const Allowance allowance = allowance_of<kKernel>(op);
   const CudaPath path = cuda_path(op);
-  if (path == CudaPath::kCluster && allowance.sizes == 1)
+  if (path == CudaPath::kCluster && !allowance.clusters())
     throw std::runtime_error(std::string(op) + ": SPECDEC_CUDA_PATH=cluster, but this GPU takes no clusters of blocks");
-  const int64_t multiprocessors = device_attribute(op, cudaDevAttrMultiProcessorCount);
   ClusterShape shape{1, room.fixed};
   for (int size = 1; size <= kLargestCluster && path != CudaPath::kStreaming; size *= 2) {
-    if (!(allowance.sizes & size)) continue;
-    const bool keeps = room.parts > 0 && room.in_cluster_of(size) <= allowance.shared;
+    const int64_t fits = size > 1 ? allowance.fits(size) : clusters;
+    if (!fits) continue;
+    const bool keeps = room.parts > 0 && room.in_cluster_of(size) <= allowance.shared();
     const bool asked = path == CudaPath::kCluster && shape.size == 1;
-    if (size == 1 || clusters * size <= multiprocessors || asked || (always && keeps && !shape.keeps))
-      shape = {size, keeps ? room.in_cluster_of(size) : room.fixed, keeps};
+    const int turns = keeps && !shape.keeps ? turns_to_keep : 1;
+    if (clusters <= turns * fits || asked) shape = {size, keeps ? room.in_cluster_of(size) : room.fixed, keeps};
   }
   return shape;
 }

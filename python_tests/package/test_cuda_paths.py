@@ -2,12 +2,14 @@
 """Which way a call goes on a GPU, and that no way changes an answer: on the simulated device."""
 
 import contextlib
+import os
 
 import pytest
 import torch
 from support import backends
 
 from bench.model import calls
+from bench.model.gpus import GPUS
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,8 +41,8 @@ def chain(B, V=1500):
 
 
 def by_batch_size():
-    """Of a batch with as many positions as the way of few has room for, and of one with a request more: the kernels, and
-    what each answers with and without rows of the draft."""
+    """Of a batch with as many positions as the way of few has room for, and of one with a request more: the kernels,
+    and what each answers with and without rows of the draft."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
@@ -62,3 +64,66 @@ def test_a_batch_goes_the_way_of_few_positions_up_to_their_number():
         for x, y in zip(answers, others):
             assert torch.equal(x, y[: len(x)])
     assert small[0][1].unique().numel() > G // 2 + 1  # requests stop in many places
+
+
+def tree(B, method, V=700):
+    """A batch of trees of five nodes"""
+    g = torch.Generator().manual_seed(2)
+    target, draft = (torch.randn(B, 5, V, generator=g).bfloat16() for _ in range(2))
+    parents, tokens = torch.tensor([-1, 0, 0, 1, 1]).expand(B, 5), torch.randint(0, V, (B, 5), generator=g)
+    uniforms = torch.rand(B, 10, generator=g, dtype=torch.float64)
+    how = {"target_logits": target, "draft_logits": draft, "uniforms": uniforms[:, : 5 + (method != "greedy")]}
+    return {"tree": (parents, tokens), "method": method} | how
+
+
+def widths():
+    """How many blocks a cluster has, by call and batch, and whether each batch answers the same by another width. The
+    SMs of this device lie in groups as an H200's do."""
+    import specdec_kernels as sk
+    from tools.cuda_on_cpu.build import load
+
+    module, found, answers = load("fast"), {}, []
+    gpu = GPUS["H200"]
+    pair = [torch.randn(33, 400, generator=torch.Generator().manual_seed(i)).softmax(-1) for i in (0, 1)]
+    wide = [torch.randn(1, 60 * 1024, generator=torch.Generator().manual_seed(i)).softmax(-1) for i in (0, 1)]
+    batches = {
+        **{("verify_tree", B): lambda B=B: sk.verify_tree(**tree(B, "recursive")) for B in (15, 16, 31, 32)},
+        **{("kseq_rho", N): lambda N=N: sk.kseq_rho(*(x[:N] for x in pair), 3) for N in (15, 16, 33)},
+        **{("kept", N): lambda N=N: sk.kseq_rho(*(x.expand(N, -1) for x in wide), 3) for N in (16, 31, 62, 63)},
+    }
+    try:
+        for (name, n), call in batches.items():
+            module.set_device(gpu.sms, 9, 0, groups=gpu.gpcs)
+            module.reset()
+            clusters = call()
+            found[name, n] = module.launches()[-1][1] // n
+            os.environ["SPECDEC_CUDA_PATH"] = "streaming" if name != "kept" else "cluster"
+            alone = call()
+            os.environ["SPECDEC_CUDA_PATH"] = ""
+            answers.append(all(torch.equal(x, y) for x, y in zip(clusters, alone)))
+    finally:
+        os.environ["SPECDEC_CUDA_PATH"] = ""
+        module.set_device(4, 9, 0)
+    return found, answers
+
+
+def test_clusters_are_as_wide_as_fit_at_once():
+    """132 SMs hold 15 clusters of 8 blocks and 31 of 4, not 16 and 33: 16 requests have 4 blocks each."""
+    gpcs = GPUS["H200"].gpcs
+    assert [sum(sms // size for sms in gpcs) for size in (2, 4, 8)] == [66, 31, 15] and sum(gpcs) == GPUS["H200"].sms
+    found, answers = backends.there("cuda-on-cpu", widths)
+    assert all(answers)
+    assert found == {
+        ("verify_tree", 15): 8,
+        ("verify_tree", 16): 4,
+        ("verify_tree", 31): 4,
+        ("verify_tree", 32): 2,
+        ("kseq_rho", 15): 8,
+        ("kseq_rho", 16): 4,
+        ("kseq_rho", 33): 2,
+        # 60 chunks of both rows lie in the shared memory of 4 blocks, but not of 2: two turns to keep them, not three
+        ("kept", 16): 4,
+        ("kept", 31): 4,
+        ("kept", 62): 4,
+        ("kept", 63): 2,
+    }

@@ -116,7 +116,7 @@ def test_a_one_hot_draft_has_no_row_to_read():
 def test_bands_are_ordered_and_above_the_floor(gpu):
     model = Model(gpu, Costs())
     found = list(predictions(model, [1, 8], G, V, 0.7))
-    assert len(found) == 6 + len(walks.CALLS) + 2 * len(peers.peers(1, G))
+    assert len(found) == 6 + 2 * len(walks.CALLS) + 2 * len(peers.peers(1, G))
     for line in found:
         kind, middle, hard = line.us
         assert 0 < kind < middle < hard, line
@@ -169,7 +169,22 @@ def test_a_walk_is_its_passes():
     work = max(179 * C["cpi"], 2 * 179 / C["issue"])
     assert two - one == pytest.approx(us(trips * (C["l2_lat"] + work) + walks.REDUCTION))
     assert walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)], 0, 1, ""), width=8) < one
-    assert [walks.blocks_of(s, B) for B in (1, 16, 17, 33, 34, 66, 67)] == [8, 8, 4, 4, 2, 2, 1]
+    assert [walks.blocks_of(s, B) for B in (1, 15, 16, 31, 32, 66, 67)] == [8, 8, 4, 4, 2, 2, 1]
+
+
+def test_clusters_that_do_not_fit_at_once_take_turns():
+    s = Setting("H200", Costs())
+    what = walks.CALLS["verify_tree kseq, K=3, root rejected"]
+    once, twice = (walks.walk(s, B, V, what, 8) - C["first_us"] for B in (15, 16))
+    assert twice == pytest.approx(2 * once)
+    assert walks.fits(Setting("B200", Costs()), 8) == GPUS["B200"].sms // 8  # whose groups are not known
+
+
+def test_what_is_kept_needs_room():
+    """149 chunks of a pair lie in 8 blocks; in 4 they do not, and each pass reads both rows again."""
+    s = Setting("H200", Costs())
+    took = lambda source, width: walks.walk(s, 1, V, walks.Walk([("unders", source)], 0, 1, ""), width)
+    assert took(walks.KEPT, 4) == took(walks.L2, 4) and took(walks.KEPT, 8) < took(walks.L2, 8)
 
 
 def test_counted_turns_stand_for_what_was_assumed():

@@ -76,8 +76,8 @@ def verify_chain_cases(csrc, ops):
 
 
 def one_hot_cases(module):
-    """One-hot drafts. Where the target's distribution is made, its chunk sums are at hand but for one; where it is handed
-    over, each chunk is read once. "read twice" where one is read again."""
+    """One-hot drafts. Where the target's distribution is made, its chunk sums are at hand but for one; where it is
+    handed over, each chunk is read once. "read twice" where one is read again."""
     import specdec_kernels as sk
 
     generator = torch.Generator().manual_seed(8)

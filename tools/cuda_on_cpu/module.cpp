@@ -34,11 +34,11 @@ PYBIND11_MODULE(SPECDEC_MODULE, m) {
   m.def("set_block_order", &cuda_on_cpu::set_block_order, py::arg("name"), py::arg("seed") = 1);
   m.def(
       "set_device",
-      [](int multiprocessors, int major, int minor, int shared, bool clusters) {
-        cuda_on_cpu::device = {multiprocessors, major, minor, shared, clusters};
+      [](int multiprocessors, int major, int minor, int shared, bool clusters, const std::vector<int>& groups) {
+        cuda_on_cpu::device = {multiprocessors, major, minor, shared, clusters, groups};
       },
       py::arg("multiprocessors"), py::arg("major"), py::arg("minor"), py::arg("shared") = 227 * 1024,
-      py::arg("clusters") = true);
+      py::arg("clusters") = true, py::arg("groups") = std::vector<int>());
   m.def("set_race_check", &cuda_on_cpu::set_race_check);
   m.def("launches", [] {
     py::list all;

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1) measure(const Pairs s) {
 void run(const RowGap& a, const Tensor& like) {
   const OnDeviceOf device(like);
   const int64_t V = std::max(a.p.V, a.q.V);
-  const ClusterShape shape = cluster_shape<measure>("row_gap", a.N, pair_room(V), false);
+  const ClusterShape shape = cluster_shape<measure>("row_gap", a.N, pair_room(V));
   Scratch scratch;
   const ExecutorRoom room(scratch, a.N, shape, V, false);
   scratch.allocate(like);

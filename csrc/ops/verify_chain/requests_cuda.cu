@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s)
 
 void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream) {
   const int64_t V = std::max(a.target.rows.V, a.draft.rows.V);
-  const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V), false);
+  const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V));
   Scratch scratch;
   const ExecutorRoom room(scratch, a.B, shape, V, false);
   const size_t third = scratch.ask<float>(2 * a.B * chunk_count(V));

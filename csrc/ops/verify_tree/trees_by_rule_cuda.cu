@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(kThreads, 1) trees_by_rule(const Trees s) {
 }  // namespace
 
 void walk_trees_by_rule(const VerifyTree& a, const Tensor& like, [[maybe_unused]] cudaStream_t stream) {
-  const ClusterShape shape = cluster_shape<trees_by_rule>("verify_tree", a.B, shared_room(a), true);
+  const ClusterShape shape = cluster_shape<trees_by_rule>("verify_tree", a.B, shared_room(a));
   Scratch scratch, of_makers;
   const Trees walks(a, scratch, shape, like);
   Trees laws = walks;
   const int64_t makers = std::min<int64_t>(a.B * a.N, 1024);
-  const ClusterShape together = cluster_shape<trees_by_rule>("verify_tree", makers, {PairTables::kFixed}, false);
+  const ClusterShape together = cluster_shape<trees_by_rule>("verify_tree", makers, {PairTables::kFixed});
   const ExecutorRoom room = executor_room(of_makers, a, makers, together);
   const size_t made = of_makers.ask<NodeDist>(together.blocks(makers));
   of_makers.allocate(like);

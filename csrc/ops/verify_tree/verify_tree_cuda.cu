@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
 void run(const VerifyTree& a, const Tensor& like) {
   const OnDeviceOf device(like);
   if (a.rules) walk_trees_by_rule(a, like, device.stream);
-  const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a), true);
+  const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a));
   Scratch scratch;
   const Trees s(a, scratch, shape, like);
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_trees, a.B, shape, device.stream, s);
