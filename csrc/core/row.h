@@ -45,6 +45,8 @@ struct RowStats {
       log_norm;  // ln sum over kept of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
   float max;
 
+  // Whether all of the law lies on one id of V
+  SPECDEC_HD bool greedy(int64_t V) const { return scale == HUGE_VALF && log_norm >= 0 && log_norm < float(V); }
   // ln p of an entry, of a row that is neither greedy nor invalid
   SPECDEC_HD double log_prob(float z) const { return z >= cutoff ? (double(z) - max) * scale - log_norm : -HUGE_VAL; }
 };
@@ -148,7 +150,7 @@ SPECDEC_HD Dist from_stats(const Row& row, const RowStats& stats) {
   d.kind = Kind::kLogits;
   d.row = row;
   d.stats = stats;
-  if (stats.scale == HUGE_VALF && stats.log_norm >= 0 && stats.log_norm < float(row.V)) {
+  if (stats.greedy(row.V)) {
     d.kind = Kind::kOneHot;
     d.hot = int64_t(stats.log_norm);
   }

@@ -66,6 +66,36 @@ def test_a_batch_goes_the_way_of_few_positions_up_to_their_number():
     assert small[0][1].unique().numel() > G // 2 + 1  # requests stop in many places
 
 
+def with_stats_of_no_row(simulated):
+    """By every way, of requests whose target stats are no row's: the mark of a greedy row, and what no id is."""
+    import specdec_kernels as sk
+    from tools.cuda_on_cpu.build import load
+
+    if simulated:
+        load("fast")
+    found, g = [], torch.Generator().manual_seed(3)
+    target, draft = torch.randn(4, 2, 1500, generator=g), torch.randn(4, 1, 1500, generator=g)
+    stats = sk.row_stats(target.flatten(0, 1)).view(4, 2, 4)
+    stats[:, 0, 0] = float("inf")
+    stats[:, 0, 2] = torch.tensor([float("inf"), -1.0, 1e9, 7.0])
+    args = {"target_logits": target, "draft_tokens": torch.full((4, 1), 7), "target_stats": stats,
+            "uniforms": torch.full((4, 2), 0.5, dtype=torch.float64)}  # fmt: skip
+    drafts = [draft, draft * float("nan"), None]
+    for path in ("", "streaming"):
+        os.environ["SPECDEC_CUDA_PATH"] = path
+        found.append([sk.verify_chain(**args, draft_logits=x).status for x in drafts])
+    os.environ["SPECDEC_CUDA_PATH"] = ""
+    return found
+
+
+def test_stats_of_no_row_are_taken_alike_on_every_way():
+    """A row is greedy where its stats name one of its ids, and nowhere else: then alone is its draft's row not read."""
+    small, large = backends.there("cuda-on-cpu", with_stats_of_no_row, True)
+    _, cpu = with_stats_of_no_row(False)
+    for found in zip(small, large, cpu):
+        assert found[0].tolist() == found[1].tolist() == found[2].tolist()
+
+
 def tree(B, method, V=700):
     """A batch of trees of five nodes"""
     g = torch.Generator().manual_seed(2)

@@ -32,7 +32,7 @@ SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
   if (s.target.stats) return s.a.target.sampling[b].greedy();
   const Side& target = s.a.target;
   const int64_t start = s.a.start(b);
-  return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).scale == HUGE_VALF;
+  return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).greedy(target.rows.V);
 }
 
 // What a block does at a position: one thread finds it out, and it lies in shared memory, since the pass over the rows
