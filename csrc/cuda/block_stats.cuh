@@ -137,7 +137,7 @@ SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, cons
   if (filters.greedy()) return {scale, r.max, float(block_argmax(row, r.top, r.max)), r.max};
   if constexpr (kFiltered) {
     if (filtered) {
-      const Nucleus::Kept kept = Nucleus(row, table.max, table.samples, r.max, scale).emit(filters, r.total);
+      const Nucleus::Kept kept = Nucleus(row, table.max, table.lanes, r.max, scale).emit(filters, r.total);
       return {scale, kept.cutoff + 0.0f, float(log(double(kept.mass) * Nucleus::kUnit)), r.max};
     }
   }

@@ -2,6 +2,7 @@
 // Launches in which blocks share rows: which block does what, and what it leaves of each chunk.
 #pragma once
 
+#include "logit_histogram.cuh"
 #include "special_chunks.cuh"
 #include "weights.cuh"
 #include "../core/filters.h"
@@ -26,52 +27,61 @@ SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
 // How many chunks each warp takes where so many blocks share a row
 SPECDEC_HD int turns(int64_t chunks, int blocks) { return (int(chunks) + kWarps * blocks - 1) / (kWarps * blocks); }
 
+// Whether a row's lanes leave their largest entries, from which the k-th logit is found: k of them reach it, as few as
+// a block keeps at hand. Any others tell where top-p's mass lies.
+SPECDEC_HD bool by_largest(const Filters& filters, int64_t V) {
+  const int64_t chunks = chunk_count(V), k = filters.top_k;
+  return filters.top_k_on(V) && k <= kBins && k <= chunks * kLanes / 4 && (k <= chunks || chunks * kLanes <= kFew);
+}
+
 // What a pass over rows leaves of their chunks.
 struct ChunkTable {
-  float* max = nullptr;      // [rows, chunks]
-  float* sum = nullptr;      // [rows, chunks]
-  float* samples = nullptr;  // [rows, chunks, 32], where a filter may ask for them
+  float* max = nullptr;    // [rows, chunks]
+  float* sum = nullptr;    // [rows, chunks]
+  float* lanes = nullptr;  // [rows, chunks, 32]: an entry of each lane, where a filter may ask for it
+  bool largest = false;    // the lane's largest
 
   SPECDEC_HD ChunkTable row(int64_t index, int64_t chunks) const {
-    return {max + index * chunks, sum + index * chunks, samples ? samples + index * chunks * kLanes : nullptr};
+    return {max + index * chunks, sum + index * chunks, lanes ? lanes + index * chunks * kLanes : nullptr};
   }
-  // Without samples, unless one of these filters asks for them
+  // As these filters ask for it
   SPECDEC_HD ChunkTable under(const Filters& filters, int64_t V) const {
-    return {max, sum, filters.any(V) ? samples : nullptr};
+    return {max, sum, filters.any(V) ? lanes : nullptr, by_largest(filters, V)};
   }
+  SPECDEC_DEVICE LaneEntries entries(int c) const { return {lanes ? lanes + c * kLanes : nullptr, largest}; }
 };
 
 // Room for the tables of `rows` rows: ask for it, and take it once the scratch is allocated.
 class TableRoom {
  public:
-  TableRoom(Scratch& scratch, int64_t rows, int64_t chunks, bool samples)
+  TableRoom(Scratch& scratch, int64_t rows, int64_t chunks, bool filters)
       : max_(scratch.ask<float>(rows * chunks)),
         sum_(scratch.ask<float>(rows * chunks)),
-        samples_(samples ? scratch.ask<float>(rows * chunks * kLanes) : 0),
-        has_samples_(samples) {}
+        lanes_(filters ? scratch.ask<float>(rows * chunks * kLanes) : 0),
+        has_lanes_(filters) {}
   ChunkTable in(const Scratch& scratch) const {
-    return {scratch.at<float>(max_), scratch.at<float>(sum_), has_samples_ ? scratch.at<float>(samples_) : nullptr};
+    return {scratch.at<float>(max_), scratch.at<float>(sum_), has_lanes_ ? scratch.at<float>(lanes_) : nullptr};
   }
 
  private:
-  size_t max_, sum_, samples_;
-  bool has_samples_;
+  size_t max_, sum_, lanes_;
+  bool has_lanes_;
 };
 
 // Of a row whose chunks `table` is of
 template <bool kFiltered>
 SPECDEC_DEVICE void reduce_chunks(const Row row, float scale, int part, int per_warp, const ChunkTable table) {
   const int whole = whole_chunks(row);
-  const auto sample = [&](int c) { return kFiltered && table.samples ? table.samples + c * kLanes : nullptr; };
+  const auto entries = [&](int c) { return kFiltered ? table.entries(c) : LaneEntries{}; };
   const auto put = [&](int c, const ChunkStats& stats) {
     if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
   };
   with_dtype(row.dtype, [&](auto type) {
     for_chunks(whole, part, per_warp,
-               [&](int c) { put(c, whole_chunk_stats<decltype(type)::value>(row, c, scale, sample(c))); });
+               [&](int c) { put(c, whole_chunk_stats<decltype(type)::value>(row, c, scale, entries(c))); });
   });
   for_chunks(chunk_count(row.V), part, per_warp, [&](int c) {
-    if (c >= whole) put(c, chunk_stats(row, c, scale, sample(c)));
+    if (c >= whole) put(c, chunk_stats(row, c, scale, entries(c)));
   });
 }
 
@@ -177,8 +187,8 @@ struct RowGrid {
 // The room that a grid over N rows of V entries and its tables take, beside what else the launch asks for.
 class RowGridRoom {
  public:
-  RowGridRoom(Scratch& scratch, int64_t N, int64_t V, bool samples)
-      : N_(N), chunks_(chunk_count(V)), arrived_(scratch.ask<int>(N)), table_(scratch, N, chunks_, samples) {}
+  RowGridRoom(Scratch& scratch, int64_t N, int64_t V, bool filters)
+      : N_(N), chunks_(chunk_count(V)), arrived_(scratch.ask<int>(N)), table_(scratch, N, chunks_, filters) {}
 
   void take(const char* op, const Scratch& scratch, cudaStream_t stream, RowGrid& grid, ChunkTable& table) const {
     const int per_warp = chunks_per_warp(N_, chunks_);

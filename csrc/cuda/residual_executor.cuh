@@ -91,9 +91,9 @@ struct ExecutorTables {
 // Their room in the scratch of a launch: of so many clusters of this shape, over rows of V entries at most.
 class ExecutorRoom {
  public:
-  ExecutorRoom(Scratch& scratch, int64_t clusters, const ClusterShape& shape, int64_t V, bool samples)
+  ExecutorRoom(Scratch& scratch, int64_t clusters, const ClusterShape& shape, int64_t V, bool filters)
       : chunks_(chunk_count(V)),
-        tables_(scratch, 2 * clusters, chunks_, samples),
+        tables_(scratch, 2 * clusters, chunks_, filters),
         own_(scratch.ask<float>(shape.blocks(clusters) * chunks_)),
         keeps_(shape.keeps) {}
   ExecutorTables in(const Scratch& scratch) const {

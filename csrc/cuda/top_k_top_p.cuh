@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact top-k and top-p cutoffs of one row by one block, without sorting the row, and as a rule in one more read of it.
-// The pass before left chunk maxima, which bound the cutoff from below, and every 32nd logit, which tell about where it
-// lies: the logits around there are gathered in shared memory, what lies above them is summed, and histograms over the
-// digits of their keys find the cutoff. A wrong guess costs more reads of the row, never exactness. Masses are
-// fixed-point integers: no order changes them.
+// The pass before left chunk maxima, which bound the cutoff from below, and an entry of each lane. For top-k that is
+// its largest one: k of them reach a bound, and the few logits from there on are gathered in shared memory. Else it is
+// any, every 32nd logit of the row, and tells about where the cutoff lies: the logits around there are gathered, what
+// lies above them is summed. Histograms over the digits of their keys find the cutoff. A wrong guess costs more reads
+// of the row, never exactness. Masses are fixed-point integers: no order changes them.
 #pragma once
 
-#include "logit_histogram.cuh"
+#include "chunk_reduce.cuh"
 
 namespace specdec {
 
@@ -14,12 +15,13 @@ constexpr int kSample = 4096;
 
 class Nucleus : public LogitHistogram {
  public:
-  // chunk_max [chunks] and samples [chunks, 32] as chunk_stats() left them
-  SPECDEC_DEVICE Nucleus(const Row& row, const float* chunk_max, const float* samples, float max, float scale)
-      : LogitHistogram(row, chunk_max, max, scale), samples_(samples) {}
+  // chunk_max [chunks] and lanes [chunks, 32] as chunk_stats() left them
+  SPECDEC_DEVICE Nucleus(const Row& row, const float* chunk_max, const float* lanes, float max, float scale)
+      : LogitHistogram(row, chunk_max, max, scale), lanes_(lanes) {}
 
   // The common cutoff of min-p, then top-k, then top-p; `total` is the sum over the whole row.
   SPECDEC_DEVICE Kept emit(const Filters& filters, double total) {
+    largest_ = by_largest(filters, row_.V);
     Kept kept;
     kept.cutoff = filters.min_p_cutoff(max_);
     bool known = false;  // kept.mass is that of kept.cutoff
@@ -30,6 +32,7 @@ class Nucleus : public LogitHistogram {
       if (stage == 0) {
         if (!filters.top_k_on(row_.V)) continue;
         lo = fmaxf(lo, top_k_bound(filters.top_k));
+        if (largest_) gather_lanes(lo);
         goal.count = double(filters.top_k);
       } else if (stage == 2) {
         if (!(filters.top_p < 1)) continue;
@@ -88,14 +91,14 @@ class Nucleus : public LogitHistogram {
 
   // Narrows [a, b] to about as many logits as can be gathered around the place where the sample reaches the goal.
   SPECDEC_DEVICE void aim(const Goal& goal, uint32_t& a, uint32_t& b) {
-    if (row_.V <= kFew) return;
+    if (row_.V <= kFew || largest_) return;
     Shared& s = shared();
     const int all = chunks_ * kLanes, n = all < kSample ? all : kSample;
     const double each = double(chunks_) * kChunk / n;  // logits that one of the sample stands for
     const float lo = from_ordered(a);
     count_ = n;
     covered_from_ = NAN;
-    for (int i = threadIdx.x; i < n; i += kThreads) s.few[i] = __ldcg(samples_ + int64_t(i) * all / n);
+    for (int i = threadIdx.x; i < n; i += kThreads) s.few[i] = __ldcg(lanes_ + int64_t(i) * all / n);
     __syncthreads();
     const int reach = block_sum<int>(n, [&](int i) { return int(s.few[i] >= lo); });
     if (reach * each <= 0.5 * kFew) return;  // all of them can be gathered
@@ -152,18 +155,71 @@ class Nucleus : public LogitHistogram {
     return count;
   }
 
-  // At least k logits reach the k-th largest of the chunk maxima.
+  // At least k logits reach the k-th largest of the chunk maxima, or of the lanes', which lies far nearer.
   SPECDEC_DEVICE float top_k_bound(int64_t k) {
     Shared& s = shared();
     count_ = chunks_ < kFew ? chunks_ : kFew;
     covered_from_ = NAN;
-    if (k > count_) return -FLT_MAX;
-    for (int i = threadIdx.x; i < count_; i += kThreads) s.few[i] = __ldcg(chunk_max_ + i);
-    const Kept kth = among_few(-FLT_MAX, {double(k)}, {});
-    return kth.count >= k ? kth.cutoff : -FLT_MAX;
+    float bound = -FLT_MAX;
+    if (k <= count_) {
+      for (int i = threadIdx.x; i < count_; i += kThreads) s.few[i] = __ldcg(chunk_max_ + i);
+      bound = kth_of_few(k, bound);
+    }
+    if (!largest_) return bound;
+    count_ = each_lane_from(bound, [&](int at, int, float z) {
+      if (at < kFew) s.few[at] = z;
+    });
+    return count_ <= kFew ? kth_of_few(k, bound) : bound;
+  }
+  SPECDEC_DEVICE float kth_of_few(int64_t k, float otherwise) {
+    const Kept kth = among_few(otherwise, {double(k)}, {});
+    return kth.count >= k ? kth.cutoff : otherwise;
   }
 
-  const float* samples_;
+  // How many lanes have an entry from lo on: put(which of them, the lane, its largest entry)
+  template <class Put>
+  SPECDEC_DEVICE int each_lane_from(float lo, const Put& put) {
+    Shared& s = shared();
+    start_count();
+    for (int i = threadIdx.x; i < chunks_ * kLanes; i += kThreads) {
+      const float z = __ldcg(lanes_ + i);
+      if (z >= lo) put(atomicAdd(&s.count, 1), i, z);
+    }
+    __syncthreads();
+    return s.count;
+  }
+  SPECDEC_DEVICE static void start_count() {
+    __syncthreads();
+    if (threadIdx.x == 0) shared().count = 0;
+    __syncthreads();
+  }
+
+  // The logits from lo on, in the groups of lanes that have one; nothing where they are too many, as with ties.
+  SPECDEC_DEVICE void gather_lanes(float lo) {
+    Shared& s = shared();
+    const int lanes = each_lane_from(lo, [&](int at, int lane, float) {
+      if (at < kSlots) s.low[at] = unsigned(lane);
+    });
+    if (lanes > kSlots) return;
+    start_count();
+    for (int i = threadIdx.x; i < lanes * kGroups; i += kThreads) {
+      const int lane = int(s.low[i / kGroups]), in_chunk = (i % kGroups * kLanes + lane % kLanes) * kGroup;
+      float z[kGroup];
+      load_entries(row_, int64_t(lane / kLanes) * kChunk + in_chunk, -HUGE_VALF, z);
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) {
+        if (!(z[e] >= lo)) continue;
+        const int at = atomicAdd(&s.count, 1);
+        if (at < kFew) s.few[at] = z[e];
+      }
+    }
+    __syncthreads();
+    if (s.count > kFew) return;
+    above_ = {}, count_ = s.count, covered_from_ = lo;
+  }
+
+  const float* lanes_;
+  bool largest_ = false;      // of each lane
   float covered_from_ = NAN;  // they are all logits from here up; NaN if they are not
 };
 

@@ -78,15 +78,22 @@ SPECDEC_DEVICE float lane_max(const Group<kType> (&groups)[kGroups]) {
   return max;
 }
 
-// `sample` [32] or null: an entry per lane, from all over the chunk.
+// What a pass leaves of each lane of a chunk for filters, [32], or null: its largest entry but for NaN, or an entry
+// from anywhere in the chunk.
+struct LaneEntries {
+  float* at = nullptr;
+  bool largest = false;
+};
+
 template <DType kType>
-SPECDEC_DEVICE ChunkStats chunk_stats(const Group<kType> (&groups)[kGroups], float scale, float* sample) {
-  if (sample) {
+SPECDEC_DEVICE ChunkStats chunk_stats(const Group<kType> (&groups)[kGroups], float scale, const LaneEntries& entries) {
+  const float largest = lane_max<kType>(groups);
+  if (entries.at) {
     const int lane = threadIdx.x % kLanes, j = lane % 4;
     const float low = j == 0 ? groups[0][0] : groups[1][0], high = j == 2 ? groups[2][0] : groups[3][0];
-    __stcg(sample + lane, j < 2 ? low : high);
+    __stcg(entries.at + lane, entries.largest ? largest : j < 2 ? low : high);
   }
-  const float max = warp_max(lane_max<kType>(groups));
+  const float max = warp_max(largest);
   float sum[4] = {0, 0, 0, 0};
   if (scale == HUGE_VALF || max == -HUGE_VALF) {
 #pragma unroll
@@ -102,22 +109,22 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Group<kType> (&groups)[kGroups], flo
 
 // Of a chunk that is one of whole_chunks()
 template <DType kType>
-SPECDEC_DEVICE ChunkStats whole_chunk_stats(const Row& row, int64_t chunk, float scale, float* sample) {
+SPECDEC_DEVICE ChunkStats whole_chunk_stats(const Row& row, int64_t chunk, float scale, const LaneEntries& entries) {
   Group<kType> groups[kGroups];
   const char* at = group_at<kType>(row, chunk, 0);
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) groups[j].load(at + j * Group<kType>::kStep);
-  return chunk_stats<kType>(groups, scale, sample);
+  return chunk_stats<kType>(groups, scale, entries);
 }
 
 // Of any chunk
-SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, float* sample) {
+SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, const LaneEntries& entries) {
   float z[kGroups * kGroup];
   load_groups<kGroups>(row, chunk, 0, -HUGE_VALF, z);
   Group<kFloat32> groups[kGroups];
 #pragma unroll
   for (int r = 0; r < kGroups * kGroup; ++r) groups[r / kGroup].words[r % kGroup] = __float_as_uint(z[r]);
-  return chunk_stats<kFloat32>(groups, scale, sample);
+  return chunk_stats<kFloat32>(groups, scale, entries);
 }
 
 // Of the entries that a law keeps, without ids that were taken out. Group by group, so that few registers are held.

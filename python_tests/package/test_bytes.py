@@ -325,12 +325,16 @@ def test_row_stats_reads_at_most_twice_with_filters(params, dtype):
     note(f"row_stats, {params}, V={V}, {dtype}", rows.read.sum(), rows.distinct.sum())
 
 
-def test_row_stats_of_a_large_vocabulary():
-    """Here top-k 50 finds its bound among the chunk maxima, and most chunks are not read again."""
-    z = language_rows(7, 2, 151_936, BF16)
-    _, (rows,), _ = count("row_stats", "logits", logits=z, temperature=0.8, top_k=50, top_p=0.95)
-    assert within(rows.read, z[0].nbytes, z.shape[1], 2)
-    note("row_stats, temperature, top_k=50, top_p=0.95, V=151936, bf16", rows.read.sum(), rows.distinct.sum())
+@pytest.mark.parametrize("V, dtype", [(151_936, BF16), (151_936, F32), (50_003, torch.float16)])
+@pytest.mark.parametrize("k, more", [(50, {"temperature": 0.8, "top_p": 0.95}), (1, {}), (300, {"min_p": 1e-4})])
+def test_top_k_reads_the_best_lanes_again(V, dtype, k, more):
+    """The k-th largest of the lanes' largest entries bounds the cutoff: of k lanes the 32 entries are read again, and
+    of no others any."""
+    z = language_rows(7, 2, V, dtype).roll(1, 1)
+    _, (rows,), _ = count("row_stats", "logits", logits=z, top_k=k, **more)
+    ties = 40  # lanes whose largest entries are the k-th's equals: half precision
+    assert within(rows.read, z[0].nbytes, 32 * (k + ties), dtype.itemsize)
+    note(f"row_stats, top_k={k}, {more}, V={V}, {dtype}", rows.read.sum(), rows.distinct.sum())
 
 
 @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"top_p": 0.99}, {"top_k": 3000}, {"top_k": 50, "top_p": 0.9}])

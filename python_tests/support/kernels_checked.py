@@ -89,7 +89,7 @@ def one_hot_cases(module):
     want = sk.reference.verify_chain(target, tokens, None, uniforms=u)
     stats = sk.reference.row_stats(target.flatten(0, 1)).float().view(B, G + 1, 4)
     assert want.num_accepted.tolist() == [0, 1, 2]
-    chunk, rescan = 4 * 1024, 4 * (2 * 1024 + 2 * 256)
+    chunk, rescan = 4 * 1024, 4 * (1024 + 2 * 256)
     for path, given, turns in product(("", "streaming"), (None, stats), list(zip(SCHEDULES, BLOCK_ORDERS))[:2]):
         os.environ["SPECDEC_CUDA_PATH"] = path
         try:

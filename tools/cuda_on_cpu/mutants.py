@@ -150,6 +150,25 @@ MUTANTS = {
         "verify_chain",
         True,
     ),
+    "a lane's largest entry leaves a group out": Mutant(
+        "cuda/warp.cuh", "for (int j = 1; j < kGroups; ++j)", "for (int j = 1; j < kGroups - 1; ++j)", "wrong"
+    ),
+    "a lane's largest entry leaves an entry out": Mutant(
+        "cuda/warp.cuh",
+        "for (int r = 0; r < kGroups * kGroup; ++r) max =",
+        "for (int r = 1; r < kGroups * kGroup; ++r) max =",
+        "wrong",
+        thorough=True,
+    ),
+    "a lane's entries read again without its last group": Mutant(
+        "cuda/top_k_top_p.cuh", "i < lanes * kGroups; i += kThreads", "i < lanes * kGroups - 1; i += kThreads", "wrong"
+    ),
+    "lanes found before all have been looked at": Mutant(
+        "cuda/top_k_top_p.cuh",
+        "put(atomicAdd(&s.count, 1), i, z);\n    }\n    __syncthreads();",
+        "put(atomicAdd(&s.count, 1), i, z);\n    }",
+        "race",
+    ),
     "the launch before not waited for": Mutant(
         SMALL,
         "    wait_for_launch();\n    if (at.beyond) return;",

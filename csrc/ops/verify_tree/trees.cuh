@@ -14,8 +14,8 @@ inline SharedRoom shared_room(const VerifyTree& a) {
 }
 
 inline ExecutorRoom executor_room(Scratch& scratch, const VerifyTree& a, int64_t clusters, const ClusterShape& shape) {
-  const bool samples = a.target.sampling.filters() || a.draft.sampling.filters();
-  return {scratch, clusters, shape, a.widest(), samples};
+  const bool filters = a.target.sampling.filters() || a.draft.sampling.filters();
+  return {scratch, clusters, shape, a.widest(), filters};
 }
 
 struct Trees {
