@@ -115,11 +115,9 @@ SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
 
 // Chunks of (p - q)+ that a loop over whole chunks cannot serve: that in which all of a one-hot q lies. For all
 // threads.
-SPECDEC_DEVICE const SpecialChunks& special_chunks(const Dist& p, const Dist& q) {
+SPECDEC_DEVICE SpecialChunks& special_chunks(const Dist& p, const Dist& q) {
   __shared__ Uninitialised<SpecialChunks> shared;
-  const int chunk = q.kind == Kind::kOneHot ? int(q.hot / kChunk) : -1;
-  shared.get().make(chunk_count(p.row.V),
-                    [&](int i) { return chunk >= 0 && chunk / kWordBits == i ? 1u << chunk % kWordBits : 0; });
+  shared.get().make(chunk_count(p.row.V), q.kind == Kind::kOneHot ? int(q.hot / kChunk) : -1);
   return shared.get();
 }
 
@@ -141,32 +139,39 @@ SPECDEC_DEVICE void sum_all_chunks(const Dist& p, const Dist& q, const float* ch
   });
 }
 
-// Whole chunks of a pair that are not special
+// Whole chunks of a pair that are not special. Others become special here, which turn out to be no plain ones.
 template <class Special>
-SPECDEC_DEVICE void sum_whole_chunks(const Dist& p, const Dist& q, const Special& special, const int& part,
-                                     int per_warp, const float* chunk_max, float* sum) {
+SPECDEC_DEVICE void sum_whole_chunks(const Dist& p, const Dist& q, Special& special, const int& part, int per_warp,
+                                     const float* chunk_max, float* sum) {
   with_weights(p, q, [&](auto type, auto of_p, auto of_q) {
+    constexpr DType kType = decltype(type)::value;
+    constexpr bool kLogits = decltype(of_p)::kKind == Kind::kLogits;
     const int whole = whole_chunks(p, q);
-    const Row x = p.row, y = q.row;  // in registers, as all that the loop reads
-    const auto pass = [&](auto minus) {
+    const Row x = p.row, y = q.row;  // in registers, as all that the loops read
+    const auto pass = [&](const auto& sum_of) {
       for_chunks(whole, part, per_warp, [&](int c) {
         if (special.has(c)) return;
-        const float s = reaches(of_p, chunk_max, c)
-                            ? whole_chunk_sum<decltype(type)::value, decltype(minus)::value>(x, y, c, of_p, of_q)
-                            : 0.0f;
+        const float s = reaches(of_p, chunk_max, c) ? sum_of(c) : 0.0f;
         if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
       });
     };
-    if (has_row(q))
-      pass(std::true_type());
-    else
-      pass(std::false_type());
+    if (!has_row(q)) return pass([&](int c) { return whole_chunk_sum<kType, false>(x, y, c, of_p, of_q); });
+    if constexpr (kLogits && kType != kFloat32 && std::is_same_v<Special, SpecialChunks>) {
+      if (keeps_all(of_p) && keeps_all(of_q))
+        return for_chunks(whole, part, per_warp, [&](int c) {
+          if (special.has(c)) return;
+          const float s = plain_chunk_sum<kType>(x, y, c, of_p, of_q);
+          if (s != s) return special.add(c);
+          if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
+        });
+    }
+    pass([&](int c) { return whole_chunk_sum<kType, true>(x, y, c, of_p, of_q); });
   });
 }
 
 // Chunk sums of (p - q)+. p, q and `part` are looked up again where a loop begins, and not kept over others.
 template <class Special>
-SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, const Special& special, const int& part, int per_warp,
+SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, Special&& special, const int& part, int per_warp,
                                const float* chunk_max, float* sum) {
   sum_whole_chunks(p, q, special, part, per_warp, chunk_max, sum);
   forget();

@@ -18,15 +18,19 @@ struct LogitWeights {
         cutoff(stats.cutoff) {}
   SPECDEC_DEVICE explicit LogitWeights(const Dist& p) : LogitWeights(p.stats) {}
 
+  // Without the cutoff
+  SPECDEC_DEVICE float weight(float z) const { return fast_exp2(exponent(z)); }
   SPECDEC_DEVICE float of_target(float z) const {
-    const float w = fast_exp2((0.5f * z - half_max) * rate - norm);
+    const float w = weight(z);
     return z >= cutoff ? w : 0.0f;
   }
   // To be taken away: what is not a probability counts as none, and a rounded one as one.
   SPECDEC_DEVICE float of_draft(float z) const {
-    const float w = fast_exp2((0.5f * z - half_max) * rate - norm);
+    const float w = weight(z);
     return z >= cutoff && w <= 1.0f + 1e-3f ? fminf(w, 1.0f) : 0.0f;
   }
+  // weight() is 2 to the power of this
+  SPECDEC_DEVICE float exponent(float z) const { return (0.5f * z - half_max) * rate - norm; }
 };
 
 // The same of probabilities
@@ -126,6 +130,31 @@ SPECDEC_DEVICE float whole_chunk_sum(const Row& p, const Row& q, int64_t chunk, 
     }
   }
   return warp_sum(sum[0] + sum[1]);
+}
+
+// Whether every logit but NaN counts as its weight(), if that is at most 1: -inf then weighs 0.
+SPECDEC_DEVICE bool keeps_all(const LogitWeights& of) { return of.cutoff == -FLT_MAX && of.rate > 0; }
+
+// The same, with the same bits, of a pair of which both rows keep all, in 16 bits: no entry is compared with a cutoff,
+// and none of q's with 1. NaN where some entry is, or where q's largest one in the chunk does not surely weigh less
+// than 1: then the other sum says what is. Exponents rise with their logits, step by step, and an exponential is off by
+// two units in the last place at most.
+template <DType kType>
+SPECDEC_DEVICE float plain_chunk_sum(const Row& p, const Row& q, int64_t chunk, const LogitWeights& of_p,
+                                     const LogitWeights& of_q) {
+  constexpr float kSurelyLess = -0x1p-9f;
+  const char *at_p = group_at<kType>(p, chunk, 0), *at_q = group_at<kType>(q, chunk, 0);
+  Group<kType> x[kGroups], y[kGroups];
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j)
+    x[j].load(at_p + j * Group<kType>::kStep), y[j].load(at_q + j * Group<kType>::kStep);
+  float sum[2] = {0, 0};
+#pragma unroll
+  for (int r = 0; r < kGroups * kGroup; ++r)
+    sum[r % 2] +=
+        Compare<float>::positive(of_p.weight(x[r / kGroup][r % kGroup]) - of_q.weight(y[r / kGroup][r % kGroup]));
+  const bool plain = of_q.exponent(lane_max<kType>(y)) <= kSurelyLess;
+  return warp_sum(plain ? sum[0] + sum[1] : NAN);
 }
 
 // out [V] = (p - q)+ * factor over one chunk

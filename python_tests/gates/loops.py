@@ -32,7 +32,7 @@ class Loop(NamedTuple):
 
 
 # Loops over a pair look up in shared memory, once a chunk, whether it is special (csrc/cuda/special_chunks.cuh).
-ONE_ROW, TWO_ROWS = Limit(60, 0, 0, 3, 1), Limit(78, 0, 1, 3, 1)
+ONE_ROW, TWO_ROWS = Limit(60, 0, 0, 3, 1), Limit(54, 0, 1, 3, 1)
 # What the loop over the rest of a pair looks up again lies in shared memory (8 loads, on sm_120 9); it was read from
 # global memory, uncounted.
 REST, PAIR_REST = Limit(80, 4, 0, 13, 1), Limit(98, 5, 9, 12, 2)
@@ -43,8 +43,8 @@ LOOPS = [
     Loop("sample::draws<false>", 1, 2, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
     Loop("verify_chain::judge_rows<false>", 1, 4, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
     Loop("verify_chain::scan_positions", 1, 4, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
-    Loop("verify_chain::verify_positions", 2, 2, TWO_ROWS, Limit(78, 2, 1, 7, 2), Limit(78, 2, 1, 5, 2), PAIR_REST),
-    Loop("verify_chain::finish_requests", 2, 3, TWO_ROWS, Limit(78, 2, 1, 7, 2), Limit(78, 2, 1, 5, 2), PAIR_REST),
+    Loop("verify_chain::verify_positions", 2, 2, TWO_ROWS, Limit(54, 2, 1, 7, 2), Limit(54, 1, 1, 5, 2), PAIR_REST),
+    Loop("verify_chain::finish_requests", 2, 3, TWO_ROWS, Limit(54, 2, 1, 7, 2), Limit(54, 1, 1, 5, 2), PAIR_REST),
 ]
 KERNELS = "^(" + "|".join(loop.kernel for loop in LOOPS) + ")$"  # for kernels.analyse
 

@@ -104,7 +104,46 @@ def one_hot_cases(module):
         at_stop = counts["target"].read.reshape(B, G + 1)[[0, 1], [0, 1]]
         if (at_stop > 4 * V + (chunk if given is None else 0) + rescan).any():
             return ["read twice"]
-    return []
+    return plain_cases(module)
+
+
+def plain_cases(module):
+    """Rows in 16 bits, whose loop compares with no cutoff, against the same rows in float32: as they are, and with NaN,
+    infinities, and entries of the draft that weigh more than 1."""
+    import specdec_kernels as sk
+
+    generator = torch.Generator().manual_seed(11)
+    V, d = 2 * 1024, 5
+    defects, draws = ["none", "p nan", "p inf", "q nan", "q inf", "q 1.0005", "q 2", "q 1"], 6
+    target, draft = torch.randn(2, len(defects), V, generator=generator).bfloat16().unbind()
+    draft[:, d] = 6  # rejected
+    stats = [sk.reference.row_stats(x).float() for x in (target, draft)]
+    for i, name in enumerate(defects):
+        side, _, value = name.partition(" ")
+        if value in ("nan", "inf"):
+            (target if side == "p" else draft)[i, 1500] = float(value)
+        elif value:  # the likeliest of the second chunk, of the target too
+            draft[i, 1500], target[i, 1500] = 8, 7
+            stats[0][i] = sk.reference.row_stats(target[i : i + 1]).float()
+            stats[1][i, 2] = 8 - stats[1][i, 3] - torch.tensor(float(value)).log()
+    u = torch.stack([torch.full((draws,), 1 - 1e-9), (torch.arange(draws) + 0.5) / draws], 1).double()
+    many = lambda x: x.repeat_interleave(draws, 0)
+    rows = [many(target)[:, None].repeat(1, 2, 1), many(draft)[:, None].contiguous()]
+    args = {"draft_tokens": torch.full((len(rows[0]), 1), d), "uniforms": u.repeat(len(defects), 1)}
+    args |= {
+        "target_stats": many(stats[0])[:, None].repeat(1, 2, 1),
+        "draft_stats": many(stats[1])[:, None].contiguous(),
+    }
+    found = []
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        try:
+            got = sk.verify_chain(rows[0].to(dtype), draft_logits=rows[1].to(dtype), **args)
+        except RuntimeError as error:
+            return [str(error)]
+        found.append([got.tokens, got.status])
+    assert (found[2][0][:, 1] < 0).all() and found[2][0].unique().numel() > 3 * draws
+    same = all(torch.equal(x, y) for answers in found[:2] for x, y in zip(answers, found[2]))
+    return [] if same else ["wrong"]
 
 
 def verify_tree_cases(csrc, ops):

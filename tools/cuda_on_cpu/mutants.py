@@ -126,13 +126,28 @@ MUTANTS = {
         SMALL, "tests[i].get().test, plain", "tests[0].get().test, plain", "wrong", "verify_chain", True
     ),
     "a special chunk summed twice": Mutant(
-        REDUCE, "        if (special.has(c)) return;\n", "", "read twice", "verify_chain"
+        REDUCE,
+        "if (special.has(c)) return;\n        const float s = reaches",
+        "const float s = reaches",
+        "read twice",
+        "verify_chain",
     ),
     "the set of special chunks read before it is made": Mutant(
-        SPECIAL, "= word_of(i);\n    __syncthreads();", "= word_of(i);", "race|uninitialised", "verify_chain"
+        SPECIAL, "? bit(chunk) : 0;\n    __syncthreads();", "? bit(chunk) : 0;", "race|uninitialised", "verify_chain"
     ),
     "a special chunk left as its law's sum": Mutant(
-        SPECIAL, "(special.word(base / kWordBits) | from(", "(from(", "wrong|uninitialised", "verify_chain", True
+        SPECIAL, "(special.of_warp(base) | from(first))", "from(first)", "wrong|uninitialised", "verify_chain", True
+    ),
+    "a chunk with NaN summed as a plain one": Mutant(
+        REDUCE, "if (s != s) return special.add(c);", "", "wrong", "verify_chain"
+    ),
+    "a draft's weight above 1 taken for plain": Mutant(
+        "cuda/weights.cuh",
+        "plain ? sum[0] + sum[1] : NAN",
+        "sum[0] + sum[1] + 0 * plain",
+        "wrong",
+        "verify_chain",
+        True,
     ),
     "sums of a law that a chunk of is not yet in": Mutant(
         END,

@@ -18,13 +18,10 @@ struct Rest {
 __global__ void __launch_bounds__(kThreads, 3) masses(const Rest s) {
   const int64_t n = s.grid.row();
   if (!s.a.present.has(n)) return;
-  struct Pair {
-    Dist p, q;
-  };
-  __shared__ Uninitialised<Pair> shared;  // the passes over rows have no register to spare for it
-  if (threadIdx.x == 0) shared.get() = {s.a.target(n), s.a.draft(n)};
+  __shared__ Uninitialised<Dist> shared;  // the passes over rows have no register to spare for it
+  if (threadIdx.x == 0) shared.get() = s.a.draft(n);
   __syncthreads();
-  const Dist &p = shared.get().p, &q = shared.get().q;
+  const Dist p = s.a.target(n), &q = shared.get();
   float* sum = s.table.row(n, chunk_count(p.row.V)).sum;
   sum_chunks(p, q, special_chunks(p, q), s.grid.part(), s.grid.per_warp, nullptr, sum);
   if (!s.grid.last()) return;

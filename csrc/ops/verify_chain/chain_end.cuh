@@ -43,7 +43,7 @@ SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, 
 // Chunk sums of (p - q)+. Of a law whose own are there only chunks that q changes are summed, by one block.
 SPECDEC_DEVICE void sum_at(const Step& s, const Ending& end) {
   const Dist &p = end.test.p, &q = end.test.q;
-  const SpecialChunks& special = special_chunks(p, q);
+  SpecialChunks& special = special_chunks(p, q);
   int first = int(chunk_count(p.row.V)), per_warp = turns(first, 1);
   if (!end.summed) {
     sum_whole_chunks(p, q, special, end.part, s.residual_per_warp, end.maxima, end.sums);
