@@ -26,7 +26,8 @@ SPECDEC_APART double target_sum(const Dist* p, const float* chunk_max, float* su
 }
 
 SPECDEC_APART int64_t target_draw(const Dist* p, double v, const float* sums) {
-  return block_draw(block_choose(p->row.V, v, sums), [&](const ThreadRun& at, auto& w) { weigh(*p, Dist{}, at, w); });
+  return block_draw(block_choose(p->row.V, v, sums),
+                    [&](const ThreadRun& at, auto& w, const auto& meanwhile) { weigh(*p, Dist{}, at, w, meanwhile); });
 }
 
 }  // namespace apart
@@ -46,19 +47,8 @@ class BlockExecutor {
   SPECDEC_DEVICE RowStats stats(const Row&, const Filters&) const { return stats_; }
 
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
-    const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
-    if (held_ != wanted) {
-      __syncthreads();
-      sum_all_chunks(p, q, chunk_max_, sum_);
-      __syncthreads();
-      held_ = wanted;
-    }
-    return block_sum_of(p.row.V, sum_, held_sums_);
-  }
-
-  // Right after the sum
-  SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(block_choose(v, held_sums_), [&](const ThreadRun& at, auto& w) { specdec::weigh(p, q, at, w); });
+    hold(p, q);
+    return block_sum_of(p.row.V, sum_);
   }
 
   // Of p alone, which lies in memory
@@ -68,11 +58,19 @@ class BlockExecutor {
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
  protected:
+  SPECDEC_DEVICE void hold(const Dist& p, const Dist& q) {
+    const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
+    if (held_ == wanted) return;
+    __syncthreads();
+    sum_all_chunks(p, q, chunk_max_, sum_);
+    __syncthreads();
+    held_ = wanted;
+  }
+
   const RowStats stats_;
   float* sum_;
   const float* chunk_max_;
   Held held_;
-  ChunkSums held_sums_;  // that were added up last
 };
 
 }  // namespace specdec

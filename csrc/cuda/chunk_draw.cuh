@@ -30,31 +30,32 @@ SPECDEC_DEVICE ChunkSums warp_sums_of(int64_t V, const float* sums) {
   return r;
 }
 
-// The total, for all threads; `held` is for a draw.
-SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums, ChunkSums& held) {
+// The total, for all threads
+SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
   __shared__ double total;
   if (threadIdx.x < kLanes) {
-    held = warp_sums_of(V, sums);
-    if (threadIdx.x == 0) total = held.total;
+    const double found = warp_sums_of(V, sums).total;
+    if (threadIdx.x == 0) total = found;
   }
   __syncthreads();
   const double found = total;
   __syncthreads();
   return found;
 }
-SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
-  ChunkSums held;
-  return block_sum_of(V, sums, held);
-}
 
-// What the first warp says of the chunk
+// What the first warp says of the chunk, and of all
 struct ChosenChunk {
+  double total;
   int index;
-  double fraction;  // of the chunk's own weight, since the rescan adds it up in another order
+  double over, inside;  // how far the target lies beyond the chunks in front, and the chunk's own weight
+  double fraction;      // of that weight, since the rescan adds it up in another order: set_fraction()'s
+
+  // By one thread, once the choice is known: a division that nothing waits for until entries are added up
+  SPECDEC_DEVICE void set_fraction() { fraction = over / inside; }
 };
 
 // The first entry of the chunk whose running sum exceeds that fraction of all, from what each thread's entries weigh.
-SPECDEC_DEVICE int draw_in_chunk(double fraction, const float (&w)[ThreadRun::kEntries]) {
+SPECDEC_DEVICE int draw_in_chunk(const double& fraction, const float (&w)[ThreadRun::kEntries]) {
   __shared__ double of_warp[kWarps];
   __shared__ int drawn;
   const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
@@ -65,7 +66,7 @@ SPECDEC_DEVICE int draw_in_chunk(double fraction, const float (&w)[ThreadRun::kE
   if (lane == kLanes - 1) of_warp[warp] = upto;
   __syncthreads();
   // Each warp finds out which of them has it.
-  const double of_lane = lane < kWarps ? of_warp[lane] : 0, through = warp_upto(of_lane);
+  const double of_lane = lane < kWarps ? of_warp[lane] : 0, through = warp_upto<kWarps>(of_lane);
   Crossing warps{warp_before(through), fraction * __shfl_sync(kFullWarp, through, kWarps - 1)};
   warps.pass(lane, of_lane);
   warps = warp_crossing(warps);
@@ -80,36 +81,38 @@ SPECDEC_DEVICE int draw_in_chunk(double fraction, const float (&w)[ThreadRun::kE
   return drawn;
 }
 
-SPECDEC_DEVICE void warp_choose(double v, const ChunkSums& sums, ChosenChunk* chosen) {
-  Crossing crossing{sums.before, v * sums.total};
-  sums.runs.each([&](int c, float w) { crossing.pass(c, w); });
+// By one warp
+SPECDEC_DEVICE void warp_choose(int64_t V, double v, const float* sums, ChosenChunk* chosen) {
+  const ChunkSums all = warp_sums_of(V, sums);
+  Crossing crossing{all.before, v * all.total};
+  all.runs.each([&](int c, float w) { crossing.pass(c, w); });
   const Crossing chunk = warp_crossing(crossing);
-  if (threadIdx.x == 0) *chosen = {chunk.index < 0 ? 0 : chunk.index, (v * sums.total - chunk.before) / chunk.inside};
+  if (threadIdx.x == 0)
+    *chosen = {all.total, chunk.index < 0 ? 0 : chunk.index, v * all.total - chunk.before, chunk.inside, 0};
 }
-SPECDEC_APART void warp_choose(int64_t V, double v, const float* sums, ChosenChunk* chosen) {
-  warp_choose(v, warp_sums_of(V, sums), chosen);
+SPECDEC_APART void leave_choice(int64_t V, double v, const float* sums, ChosenChunk* chosen) {
+  warp_choose(V, v, sums, chosen);
 }
 
 // For all threads: choose(where to leave it) is for the first warp.
 template <class Choose>
-SPECDEC_DEVICE ChosenChunk block_choose(const Choose& choose) {
+SPECDEC_DEVICE ChosenChunk& block_choose(const Choose& choose) {
   __shared__ Uninitialised<ChosenChunk> shared;
   if (threadIdx.x < kLanes) choose(&shared.get());
   __syncthreads();
   return shared.get();
 }
-SPECDEC_DEVICE ChosenChunk block_choose(double v, const ChunkSums& sums) {
-  return block_choose([&](ChosenChunk* chosen) { warp_choose(v, sums, chosen); });
-}
-SPECDEC_DEVICE ChosenChunk block_choose(int64_t V, double v, const float* sums) {
-  return block_choose([&](ChosenChunk* chosen) { warp_choose(V, v, sums, chosen); });
+SPECDEC_DEVICE ChosenChunk& block_choose(int64_t V, double v, const float* sums) {
+  return block_choose([&](ChosenChunk* chosen) { leave_choice(V, v, sums, chosen); });
 }
 
-// An id by what weigh(a ThreadRun, w) says of the chunk
+// An id by what weigh(a ThreadRun, w, meanwhile) says of the chunk, which calls meanwhile() while it waits for entries.
 template <class Weigh>
-SPECDEC_DEVICE int64_t block_draw(const ChosenChunk& chunk, const Weigh& weigh) {
+SPECDEC_DEVICE int64_t block_draw(ChosenChunk& chunk, const Weigh& weigh) {
   float w[ThreadRun::kEntries];
-  weigh(thread_run(chunk.index), w);
+  weigh(thread_run(chunk.index), w, [&] {
+    if (threadIdx.x == 0) chunk.set_fraction();
+  });
   return int64_t(chunk.index) * kChunk + draw_in_chunk(chunk.fraction, w);
 }
 

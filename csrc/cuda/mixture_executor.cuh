@@ -82,7 +82,8 @@ SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
 }
 
 SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
-  return block_draw(block_choose(residual->p.row.V, v, sums), [&](const ThreadRun& at, auto& w) {
+  return block_draw(block_choose(residual->p.row.V, v, sums), [&](const ThreadRun& at, auto& w, const auto& meanwhile) {
+    meanwhile();
     weigh_mixed(*residual, at, w);
     subtract(*residual, at, w);
   });

@@ -131,7 +131,10 @@ SPECDEC_APART double step_mass_without(Dist q, Removed removed, float* sums) {
 }
 
 SPECDEC_APART int64_t step_draw(Residual residual, double v, const float* sums) {
-  return block_draw(block_choose(residual.p.row.V, v, sums), [&](const auto& at, auto& w) { weigh(residual, at, w); });
+  return block_draw(block_choose(residual.p.row.V, v, sums), [&](const auto& at, auto& w, const auto& meanwhile) {
+    meanwhile();
+    weigh(residual, at, w);
+  });
 }
 
 SPECDEC_APART PairMass step_masses(Dist p, Dist q, PairPass pass) { return pair_masses(DistWeights{p}, q, pass); }

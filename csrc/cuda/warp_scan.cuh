@@ -6,12 +6,12 @@
 
 namespace specdec {
 
-// Sum over this lane and those before it; and over those before it
-template <class T>
+// Sum over this lane and those before it, of kOf lanes in front; and over those before it
+template <int kOf = kLanes, class T>
 SPECDEC_DEVICE T warp_upto(T x) {
   const int lane = threadIdx.x % kLanes;
 #pragma unroll
-  for (int step = 1; step < kLanes; step *= 2) {
+  for (int step = 1; step < kOf; step *= 2) {
     const T other = __shfl_up_sync(kFullWarp, x, step);
     if (lane >= step) x += other;
   }

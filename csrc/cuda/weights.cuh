@@ -68,15 +68,18 @@ SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0
 
 SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
 
-// (p - q)+ of the entries of `at`, a GroupsOf or a RunOf; 0 beyond the row. p has a row.
+// (p - q)+ of the entries of `at`, a GroupsOf or a RunOf; 0 beyond the row. p has a row. meanwhile() runs once the
+// entries are asked for, and before one is used.
 constexpr int kPairs = 2;  // groups that most loops over two rows take at a time
-template <class At>
-SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries]) {
+template <class At, class Meanwhile>
+SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
+                          const Meanwhile& meanwhile) {
   constexpr int N = At::kEntries;
   float y[N];
   at.raw(p.row, pad_of(p), w);
   const bool minus_row = has_row(q) && at.begin() < q.row.V;
   if (minus_row) at.raw(q.row, pad_of(q), y);
+  meanwhile();
   at.floats(p.row, w);
   to_target_weights(p, w);
   if (minus_row) {
@@ -90,6 +93,11 @@ SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)
       if (at.id(r) == q.hot) w[r] -= w[r];  // NaN stays
     }
   }
+}
+
+template <class At>
+SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries]) {
+  weigh(p, q, at, w, [] {});
 }
 
 // Sum of (p - q)+ over one chunk; NaN if p is a probability row with NaN or inf there.

@@ -123,7 +123,7 @@ MUTANTS = {
         SMALL, "  __syncthreads();\n  int i = 0;", "  int i = 0;", "race|uninitialised|wrong", "verify_chain"
     ),
     "small batch: the stop of the first position": Mutant(
-        SMALL, "tests[i].get().test, plain", "tests[0].get().test, plain", "wrong", "verify_chain", True
+        SMALL, "at.test, plain + i", "tests[0].get().test, plain + i", "wrong", "verify_chain", True
     ),
     "a special chunk summed twice": Mutant(
         REDUCE,
@@ -158,12 +158,7 @@ MUTANTS = {
         True,
     ),
     "small batch: the law's sums of another position": Mutant(
-        SMALL,
-        "tests[i].get().test, plain + i * chunks",
-        "tests[i].get().test, plain",
-        "wrong|uninit",
-        "verify_chain",
-        True,
+        SMALL, "at.test, plain + i * chunks", "at.test, plain", "wrong|uninit", "verify_chain", True
     ),
     "a lane's largest entry leaves a group out": Mutant(
         "cuda/warp.cuh", "for (int j = 1; j < kGroups; ++j)", "for (int j = 1; j < kGroups - 1; ++j)", "wrong"

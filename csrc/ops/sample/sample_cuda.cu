@@ -32,7 +32,8 @@ class SampleExecutor : public BlockExecutor {
 
   // Adds the sums up anew: over many draws there is no register to keep what sum() found.
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(block_choose(p.row.V, v, sum_), [&](const ThreadRun& at, auto& w) { weigh_left(p, q, at, w); });
+    return block_draw(block_choose(p.row.V, v, sum_),
+                      [&](const ThreadRun& at, auto& w, const auto& meanwhile) { weigh_left(p, q, at, w, meanwhile); });
   }
 
   // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left
@@ -43,7 +44,7 @@ class SampleExecutor : public BlockExecutor {
     __syncthreads();
     const int64_t chunk = removed[removed.n - 1] / kChunk;
     float w[ThreadRun::kEntries];
-    weigh_left(p, Dist{}, thread_run(chunk), w);
+    weigh_left(p, Dist{}, thread_run(chunk), w, [] {});
     double own = 0;
     for (const float x : w) own += x;
     const double rest = block_scan(own).total;
@@ -58,9 +59,10 @@ class SampleExecutor : public BlockExecutor {
 
  private:
   // Without what was drawn before
-  SPECDEC_DEVICE void weigh_left(const Dist& p, const Dist& q, const ThreadRun& at,
-                                 float (&w)[ThreadRun::kEntries]) const {
-    weigh(p, q, at, w);
+  template <class Meanwhile>
+  SPECDEC_DEVICE void weigh_left(const Dist& p, const Dist& q, const ThreadRun& at, float (&w)[ThreadRun::kEntries],
+                                 const Meanwhile& meanwhile) const {
+    weigh(p, q, at, w, meanwhile);
 #pragma unroll 1
     for (int64_t i = 0; i < removed_.n; ++i) {
       const int64_t gone = removed_[i] - at.first;

@@ -15,6 +15,7 @@ struct Ending {
   bool summed;          // they are p's own, left where its law was made
   int part;
   double uniform;  // of the final token
+  bool bonus;      // the caller gives the final token
 };
 
 // Of a request that is present; asks the caller's inputs alone, by another thread than the one that sets the rest out.
@@ -23,11 +24,11 @@ SPECDEC_DEVICE void find_uniform(const Step& s, int64_t b, Ending& end) {
 }
 
 // `plain`: where the sums of the target's law were left, if it has no filters
-SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, const DraftTest& test,
-                            float* plain, Ending& end) {
+SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, bool bonus,
+                            const DraftTest& test, float* plain, Ending& end) {
   const Side& target = s.a.target;
   const int64_t V = target.rows.V, chunks = chunk_count(V);
-  end.b = b, end.i = i, end.test = test;
+  end.b = b, end.i = i, end.test = test, end.bonus = bonus;
   end.part = int(blockIdx.x % s.residual_blocks);
   end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;
   if (!s.target.stats) return;
@@ -53,6 +54,32 @@ SPECDEC_DEVICE void sum_at(const Step& s, const Ending& end) {
   sum_left_chunks<kPairs>(first, p, q, special, end.part, per_warp, end.maxima, end.sums);
 }
 
+// Knows the uniform of the one draw that may follow a sum: its chunk is chosen as soon as the sums are added up, and
+// told to the block with their total.
+class EndExecutor : public BlockExecutor {
+ public:
+  SPECDEC_DEVICE EndExecutor(const Ending& end, Held held)
+      : BlockExecutor(RowStats{}, end.sums, end.maxima, held), uniform_(end.uniform) {}
+
+  using BlockExecutor::draw, BlockExecutor::sum;
+  // In turn from the second warp on: the first one has the sums to add up
+  SPECDEC_DEVICE int thread() const { return int(threadIdx.x + kThreads - kLanes) % kThreads; }
+  SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
+    hold(p, q);
+    chosen_ = &block_choose([&](ChosenChunk* chosen) { warp_choose(p.row.V, uniform_, sum_, chosen); });
+    return chosen_->total;
+  }
+  // Right after the sum
+  SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double) const {
+    return block_draw(*chosen_,
+                      [&](const ThreadRun& at, auto& w, const auto& meanwhile) { weigh(p, q, at, w, meanwhile); });
+  }
+
+ private:
+  const double& uniform_;
+  ChosenChunk* chosen_ = nullptr;
+};
+
 // The final token of a request, whose blocks share the sums that it is drawn from.
 SPECDEC_DEVICE void finish_at(const Step& s, Ending& end) {
   const bool has_law = end.test.p.valid() && has_row(end.test.p);
@@ -63,8 +90,9 @@ SPECDEC_DEVICE void finish_at(const Step& s, Ending& end) {
   }
   forget();
   const bool plain = end.test.q.kind == Kind::kNothing;
-  BlockExecutor executor(RowStats{}, end.sums, end.maxima, plain ? BlockExecutor::kPlain : BlockExecutor::kPair);
-  finish(executor, s.a, end.b, end.i, end.test, [&] { return end.uniform; });
+  EndExecutor executor(end, plain ? BlockExecutor::kPlain : BlockExecutor::kPair);
+  const Bonus bonus{end.bonus, end.bonus ? s.a.bonus_tokens[end.b] : 0};
+  finish(executor, s.a, end.b, end.i, end.test, [&] { return end.uniform; }, bonus);
 }
 
 }  // namespace specdec

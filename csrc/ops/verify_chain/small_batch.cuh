@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 4) scan_positions(const Step s) {
 // What a position comes to, in shared memory
 struct Tested {
   DraftTest test;
-  int32_t drafted;
+  int32_t drafted, bonus;
   float log_prob;  // of a draft that is accepted
   int64_t token;
 };
@@ -69,7 +69,7 @@ SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, floa
       at.q = from_stats(at.q.row, warp_law(at.q.row, at.of_q, s.draft, a.draft.index(start, b, i), nullptr));
     if (threadIdx.x % kLanes != 0) continue;
     const DraftTest test = test_draft(at);
-    tests[i].get() = {test, at.drafted, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
+    tests[i].get() = {test, at.drafted, at.bonus, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
   }
 }
 
@@ -96,8 +96,10 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
     const Tested& accepted = tests[threadIdx.x].get();
     put_draft(a, b, threadIdx.x, accepted.token, accepted.log_prob);
   }
-  if (threadIdx.x == 0)
-    set_out(s, start, b, i, tests[i].get().drafted, tests[i].get().test, plain + i * chunks, shared.get());
+  if (threadIdx.x == 0) {
+    const Tested& at = tests[i].get();
+    set_out(s, start, b, i, at.drafted, at.bonus, at.test, plain + i * chunks, shared.get());
+  }
   __syncthreads();
   finish_at(s, shared.get());
 }

@@ -87,22 +87,30 @@ SPECDEC_HD void put_absent(const VerifyChain& a, int64_t b, int thread = 0, int 
   if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 
+// A token that the caller gives behind a draft that is accepted to its end
+struct Bonus {
+  bool given;
+  int64_t token;
+};
+SPECDEC_HD Bonus bonus_at(const VerifyChain& a, int64_t b, int64_t i) {
+  const bool given = a.gives_bonus(b, i);
+  return {given, given ? a.bonus_tokens[b] : 0};
+}
+
 // The final token at position i, where the walk stopped, and the padding behind it. uniform() is asked for at the draw.
 template <class Executor, class Stop, class Uniform>
 SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop,
-                         const Uniform& uniform) {
-  const int64_t V = a.target.rows.V;
+                         const Uniform& uniform, const Bonus& bonus) {
+  const int64_t V = a.target.rows.V, first = b * (a.G + 1);
+  put_nothing(a, first + i + 1, first + a.G + 1, executor.thread(), executor.threads());
   int32_t status = stop.status;
   Final last;
-  if (a.gives_bonus(b, i)) {
-    const int64_t bonus = a.bonus_tokens[b];
-    if (bonus < 0 || bonus >= V) status |= kInvalidBonus;
-    last = {bonus < 0 ? 0 : bonus, NAN};  // as given: its row was not, and an id beyond V may have its use
+  if (bonus.given) {
+    if (bonus.token < 0 || bonus.token >= V) status |= kInvalidBonus;
+    last = {bonus.token < 0 ? 0 : bonus.token, NAN};  // as given: its row was not, and an id beyond V may have its use
   } else {
     last = stop.draw(executor, uniform, status);
   }
-  const int64_t first = b * (a.G + 1);
-  put_nothing(a, first + i + 1, first + a.G + 1, executor.thread(), executor.threads());
   if (!executor.leads()) return;
   a.tokens.put(first + i, last.token);
   a.logprobs[first + i] = float(last.logprob);
@@ -111,7 +119,7 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
 }
 template <class Executor, class Stop>
 SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop) {
-  finish(executor, a, b, i, stop, [&] { return a.final_uniform(b); });
+  finish(executor, a, b, i, stop, [&] { return a.final_uniform(b); }, bonus_at(a, b, i));
 }
 
 }  // namespace specdec

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   if (threadIdx.x == 0) {
     const int64_t i = a.G + 1 - s.stop[b], chunks = chunk_count(a.target.rows.V), start = a.start(b);
     float* const plain = s.target.stats ? s.target.table.row(a.target.index(start, b, i), chunks).sum : nullptr;
-    set_out(s, start, b, i, a.has_draft(b, i), s.stops[i * a.B + b], plain, end);
+    set_out(s, start, b, i, a.has_draft(b, i), a.gives_bonus(b, i), s.stops[i * a.B + b], plain, end);
   }
   __syncthreads();
   finish_at(s, end);
