@@ -2,7 +2,8 @@
 // Two launches of which the second begins while the first still runs (programmatic dependent launch, from sm_90 on).
 // The first says let_next_begin(); each thread of the second says wait_for_launch() before it reads what the first
 // wrote, writes anything or exits, and until then looks at the caller's inputs alone. The first itself begins as any
-// launch does, after all that wrote those inputs.
+// launch does, after all that wrote those inputs. Behind the wait nothing has invalidated L1: what the first launch
+// also loads, and not only writes, is read by __ldcg.
 #pragma once
 
 #include "launch.h"

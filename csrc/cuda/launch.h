@@ -94,7 +94,7 @@ inline void check_grid(const char* op, int64_t blocks) {
 class OnDeviceOf {
  public:
 #if defined(SPECDEC_CUDA_ON_CPU)
-  explicit OnDeviceOf(const Tensor&) {}
+  explicit OnDeviceOf(const Tensor&) { cuda_on_cpu::begin_call(); }
 #else
   explicit OnDeviceOf(const Tensor& like) {
     const int32_t index = like.get_device_index();
@@ -116,8 +116,8 @@ class OnDeviceOf {
 #endif
 };
 
-// Scratch of one launch, cut from one allocation: ask for every piece, then allocate, then take the pieces in the same
-// order.
+// Scratch of a call, cut from one allocation before its first launch: ask for every piece, then allocate, then take the
+// pieces in the same order.
 class Scratch {
  public:
   template <class T>
@@ -127,6 +127,9 @@ class Scratch {
     return at;
   }
   void allocate(const Tensor& like) {
+#if defined(SPECDEC_CUDA_ON_CPU)
+    cuda_on_cpu::before_launches("memory is taken");
+#endif
     const int64_t size = int64_t(bytes_), stride = 1;
     int32_t device_type;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));

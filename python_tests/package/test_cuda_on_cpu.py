@@ -22,7 +22,8 @@ DEFECTS = (
     "no_first_sync no_cluster_sync one_leaves after_the_last_sync static_shared no_such_rank stop_seen_by_some "
     "copy_not_waited_for copy_waited_for_short copy_not_committed copy_without_barrier copy_over_readers "
     "copy_unaligned copy_to_memory copy_source_written copy_left "
-    "no_wait read_before_wait write_before_wait wait_of_one read_only_of_the_first"
+    "no_wait read_before_wait write_before_wait wait_of_one read_only_of_the_first "
+    "loaded_by_the_first"
 ).split()
 N = 5000  # not a multiple of 256
 
@@ -165,6 +166,10 @@ CAUGHT = {
     "write_before_wait": (two_launches, "race: it writes memory and has not waited for the launch before"),
     "wait_of_one": (two_launches, "race: it reads memory that the launch before wrote, and has not waited"),
     "read_only_of_the_first": (two_launches, "race: __ldg reads .* or the one that it runs beside"),
+    "loaded_by_the_first": (
+        two_launches,
+        "race: it reads memory that the launch before loaded and wrote, and L1 may hold",
+    ),
 }
 
 

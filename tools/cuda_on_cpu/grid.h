@@ -106,6 +106,10 @@ struct Launch {
   int64_t blocks = 0;
   After after = After::the_end;
 };
+// A call of an op begins; and an error where it has launched already.
+void begin_call();
+void before_launches(const char* what);
+
 std::vector<Launch> launches();
 void forget_launches();
 

@@ -21,7 +21,8 @@ std::mutex
     mutex;  // one launch at a time: a kernel's state is global, its shared variables belong to the launching thread
 Order block_order, rank_order;
 std::vector<Launch> history;
-int cluster = 0;  // blocks of one, in a launch of clusters
+int cluster = 0;                     // blocks of one, in a launch of clusters
+thread_local bool launched = false;  // since this thread's call of an op began
 
 // "random:7" -> random with seed 7
 template <class Set>
@@ -79,7 +80,7 @@ void check_grid(const std::string& name, int64_t blocks, int64_t threads) {
 
 void begin_launch(Instance& instance, int64_t blocks, int64_t threads, After after) {
   history.push_back({instance.name, blocks, after});
-  ++instance.launches;
+  ++instance.launches, launched = true;
   here.blocks = {unsigned(blocks), 1, 1}, here.threads = {unsigned(threads), 1, 1}, here.thread = {}, here.block = {};
   memory_begin_launch(after);
   forget_copies();
@@ -107,6 +108,12 @@ Instance::Instance(const char* kernel, const char* type) : name(readable(kernel,
 std::vector<Instance*>& instances() {
   static std::vector<Instance*> all;
   return all;
+}
+
+void begin_call() { launched = false; }
+
+void before_launches(const char* what) {
+  if (launched) throw std::runtime_error(std::string("cuda_on_cpu: ") + what + " after the first launch of a call");
 }
 
 std::vector<Launch> launches() {

@@ -174,6 +174,19 @@ void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Acc
        why);
 }
 
+// A load by way of L1 by a launch that began beside the one before, once it has waited: nothing invalidates the lines
+// that the one before loaded there, and then wrote.
+void Races::check_stale(const Cell& cell) const {
+  const auto before = [&](const Mark& m) { return m.block >= overlaps_ && m.block < launch_; };
+  if (!before(cell.write)) return;
+  for (const Mark& read : cell.reads) {
+    if (before(read) && read.l1)
+      fail(
+          "race: it reads memory that the launch before loaded and wrote, and L1 may hold what was there before: "
+          "read it by __ldcg");
+  }
+}
+
 void Races::acquire_and_release(uintptr_t address) {
   const unsigned thread = here.thread.x;
   auto& releases = released_[address];
@@ -206,6 +219,7 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
       fail(std::string("race: __ldg reads memory that this launch wrote") +
            (c->write.block < launch_ ? ", or the one that it runs beside" : ""));
     check(c->write, false, address, access);
+    if (access == Access::read && waited && !shared) check_stale(*c);
     if (shared && access != Access::write && c->write.block != block_)
       fail(std::string("uninitialised: it ") + verb(access) + " shared memory that no thread of the block wrote");
     if (is_write(access)) {
@@ -213,6 +227,7 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
       c->write = now;
     } else {
       Mark& last = c->reads[0];
+      now.l1 = (access == Access::read || access == Access::read_only) || (last.l1 && last.block >= launch_);
       if (last.block == block_ && last.thread != thread && last.time >= epoch_) {
         if (last.thread / 32 != thread / 32)
           c->reads[2] = last;

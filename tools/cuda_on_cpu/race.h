@@ -15,7 +15,9 @@ namespace cuda_on_cpu {
 
 // Who touched a byte last, and when. Blocks run one after another, so one clock serves all threads of a block.
 struct Mark {
-  uint64_t block : 24 = 0, thread : 10 = 0, atomic : 1 = 0, time : 29 = 0;
+  uint64_t block : 24 = 0, thread : 10 = 0, atomic : 1 = 0;
+  uint64_t l1 : 1 = 0;  // of a read: this one, or one before by the same launch, went by way of L1
+  uint64_t time : 28 = 0;
 };
 
 struct Cell {
@@ -75,6 +77,7 @@ class Races : private BlockClock {
       check_recent(old, old_reads, address, access);
   }
   void check_recent(const Mark& old, bool old_reads, uintptr_t address, Access access);
+  void check_stale(const Cell& cell) const;
   bool ordered_within(const Mark& old, unsigned thread) const;
   const char* disorder_between(const Mark& old, bool old_reads, uintptr_t address, Access access) const;
   bool knows(const Acquired& a, unsigned thread) const;

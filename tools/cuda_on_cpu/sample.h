@@ -55,7 +55,8 @@ enum class Defect {
   read_before_wait,
   write_before_wait,
   wait_of_one,
-  read_only_of_the_first
+  read_only_of_the_first,
+  loaded_by_the_first
 };
 
 // One call, as the control module makes it

@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s)
 
 }  // namespace
 
-void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream) {
+std::function<void(const VerifyChain& a)> prepare_requests(const VerifyChain& a, const Tensor& like,
+                                                           [[maybe_unused]] cudaStream_t stream) {
   const int64_t V = std::max(a.target.rows.V, a.draft.rows.V);
   const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V));
   Scratch scratch;
@@ -42,8 +43,10 @@ void run_requests(const VerifyChain& a, const Tensor& like, cudaStream_t stream)
   const size_t third = scratch.ask<float>(2 * a.B * chunk_count(V));
   const size_t positions = scratch.ask<Position>(shape.blocks(a.B) * positions_of(a));
   scratch.allocate(like);
-  const Requests s{a, room.in(scratch), scratch.at<float>(third), scratch.at<Position>(positions)};
-  SPECDEC_LAUNCH_CLUSTERS("verify_chain", verify_requests, a.B, shape, stream, s);
+  return [=](const VerifyChain& made) {
+    const Requests s{made, room.in(scratch), scratch.at<float>(third), scratch.at<Position>(positions)};
+    SPECDEC_LAUNCH_CLUSTERS("verify_chain", verify_requests, made.B, shape, stream, s);
+  };
 }
 
 }  // namespace specdec

@@ -102,6 +102,8 @@ void run(const VerifyChain& a, const Tensor& like) {
   const int64_t chunks = chunk_count(a.target.rows.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
 
+  // All memory of a call is taken before its first launch.
+  const auto requests = a.by_rule() ? prepare_requests(a, like, device.stream) : nullptr;
   Scratch scratch;
   const size_t counters = scratch.ask<int>(positions + 2 * a.B), residual = scratch.ask<float>(a.B * chunks);
   const bool at_once = fits_at_once(a);
@@ -127,7 +129,7 @@ void run(const VerifyChain& a, const Tensor& like) {
     SPECDEC_LAUNCH("verify_chain", judge_rows<true>, blocks, device.stream, s);
   else
     SPECDEC_LAUNCH("verify_chain", judge_rows<false>, blocks, device.stream, s);
-  if (a.by_rule()) run_requests(s.a, like, device.stream);
+  if (requests) requests(s.a);
   if (!a.block) SPECDEC_LAUNCH_DEPENDENT("verify_chain", finish_requests, a.B * s.residual_blocks, device.stream, s);
 }
 

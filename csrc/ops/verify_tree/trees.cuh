@@ -3,6 +3,8 @@
 // visits, nothing else; of a request by a rule, what stands for p is made at every node before.
 #pragma once
 
+#include <functional>
+
 #include "../../cuda/residual_executor.cuh"
 #include "verify_tree.h"
 
@@ -45,7 +47,7 @@ struct Trees {
   }
 };
 
-// The walks of the requests that ask for a rule.
-void walk_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
+// The walks of the requests that ask for a rule: takes the memory that they need, and returns what launches them.
+std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
 }  // namespace specdec

@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kThreads, 1) trees_by_rule(const Trees s) {
 
 }  // namespace
 
-void walk_trees_by_rule(const VerifyTree& a, const Tensor& like, [[maybe_unused]] cudaStream_t stream) {
+std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like,
+                                            [[maybe_unused]] cudaStream_t stream) {
   const ClusterShape shape = cluster_shape<trees_by_rule>("verify_tree", a.B, shared_room(a));
   Scratch scratch, of_makers;
   const Trees walks(a, scratch, shape, like);
@@ -57,8 +58,10 @@ void walk_trees_by_rule(const VerifyTree& a, const Tensor& like, [[maybe_unused]
   const size_t made = of_makers.ask<NodeDist>(together.blocks(makers));
   of_makers.allocate(like);
   laws.tables = room.in(of_makers), laws.made = of_makers.at<NodeDist>(made);
-  SPECDEC_LAUNCH_CLUSTERS("verify_tree", trees_by_rule, makers, together, stream, laws);
-  SPECDEC_LAUNCH_CLUSTERS("verify_tree", trees_by_rule, a.B, shape, stream, walks);
+  return [=, held = std::pair(scratch, of_makers)] {
+    SPECDEC_LAUNCH_CLUSTERS("verify_tree", trees_by_rule, makers, together, stream, laws);
+    SPECDEC_LAUNCH_CLUSTERS("verify_tree", trees_by_rule, walks.a.B, shape, stream, walks);
+  };
 }
 
 }  // namespace specdec

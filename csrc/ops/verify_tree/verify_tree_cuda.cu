@@ -20,10 +20,12 @@ __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
 
 void run(const VerifyTree& a, const Tensor& like) {
   const OnDeviceOf device(like);
-  if (a.rules) walk_trees_by_rule(a, like, device.stream);
+  // All memory of a call is taken before its first launch.
+  const std::function<void()> by_rule = a.rules ? prepare_trees_by_rule(a, like, device.stream) : nullptr;
   const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a));
   Scratch scratch;
   const Trees s(a, scratch, shape, like);
+  if (by_rule) by_rule();
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_trees, a.B, shape, device.stream, s);
 }
 
