@@ -27,6 +27,7 @@ class Tail(NamedTuple):
 
     instructions: int
     clocks: Band
+    lines: int = 0  # of code
 
 
 @dataclass
@@ -76,11 +77,15 @@ def costs_of(kernels: list[dict]) -> Costs:
         costs = replace(costs, sample_slots=found["sample"][0]["resident"])
     for name, (_, loop) in ((name, where) for name, where in found.items() if where):
         for part, tail in loop.get("tails", {}).items():
-            costs.tails[f"{name} {part}"] = Tail(tail["instr"], tuple(tail["clocks"]))
+            costs.tails[f"{name} {part}"] = _tail(tail)
     for k in kernels:
         for part, tail in k.get("turns", {}).items():
-            costs.tails[f"search {part}"] = Tail(tail["instr"], tuple(tail["clocks"]))
+            costs.tails[f"search {part}"] = _tail(tail)
     return costs
+
+
+def _tail(found: dict) -> Tail:
+    return Tail(found["instr"], tuple(found["clocks"]), found.get("lines", 0))
 
 
 def _cheapest(kernels: list[dict], rows: int, wanted: Wanted, op: str = "verify_chain") -> tuple[dict, dict] | None:

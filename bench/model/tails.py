@@ -12,7 +12,8 @@ has such choices it is an upper end, by a factor of three to five; where it has 
 two. ``calls.COUNTED`` names those that predictions take.
 
 Clocks are those of one warp alone that issues in order: each instruction waits for its registers and predicates, then
-for its turn. What this cannot know: cold instruction caches, other warps of the SM, conflicts of banks.
+for its turn. Fetching code that a tail runs once comes on top, line by line (CONSTANTS["fetch"]). What this cannot
+know: other warps of the SM, conflicts of banks.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TAILED = (
 
 FALLBACKS = "invalid_stats|target_sum|target_draw"  # rows that are no law, residuals without mass
 
+LINE = 128  # bytes of code that are fetched at once
 ITEMS = 4  # loads of a trip from which on a loop counts as unrolled
 DETOUR = 1e9  # clocks: a way around an avoided block is taken however long it is
 
@@ -244,10 +246,12 @@ def _streams(code: Code) -> bool:
 
 
 def summary(run: Code) -> dict:
-    """Instructions on the path, by class, and one warp's clocks from kind to hard, until all results are in."""
+    """Instructions on the path, by class, the lines of code that they lie in, and one warp's clocks from kind to hard,
+    until all results are in."""
     steps = schedule(run)
     return {
         "instr": len(run),
+        "lines": len({x.at // LINE for x in run}),
         "clocks": [round(clocks(steps, band, all_results=True)) for band in range(len(BANDS))],
         "classes": dict(Counter(kind for kind, _, _ in steps)),
         "calls": sum(x.head == "CALL" for x in run),

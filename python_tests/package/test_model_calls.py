@@ -19,7 +19,9 @@ from bench.model.__main__ import app  # noqa: E402
 from bench.model.calls import Setting  # noqa: E402
 from bench.model.costs import Costs, Tail, costs_of, ideal  # noqa: E402
 from bench.model.gpus import BANDS, CONSTANTS, GPUS, SOURCES, constants  # noqa: E402
+from bench.model.instructions import Instruction  # noqa: E402
 from bench.model.predict import Model, predictions, tails  # noqa: E402
+from bench.model.tails import summary  # noqa: E402
 
 V, G = 151_936, 5
 C = constants("H200")
@@ -160,6 +162,18 @@ def test_fewer_instructions_help_and_tails_cost():
     assert len(lines) == 1 + len(calls.TAILS) and list(tails(Model("H200", base))) == []
     taken = {line.split(" (")[0]: float(line.split()[-1]) for line in lines[1:]}
     assert {name for name, clocks in taken.items() if clocks == 1e4} == calls.COUNTED
+
+
+def test_code_that_runs_once_is_fetched():
+    tail = {name: Tail(800, (1e4, 1e4, 1e4), 100) for name in calls.TAILS}
+    for band in BANDS:
+        s = Setting("H200", replace(Costs(), tails=tail), band)
+        fetched = constants("H200", band)["fetch"] * 100
+        assert s.tail("finish rest").clocks == 1e4 + fetched and s.tail("finish report").clocks == 1e4
+    run = [Instruction(16 * i, "", "FADD", "R1, R2, R3") for i in range(17)]
+    assert summary(run)["lines"] == 3
+    search = {"name": "kseq_rho::search", "loops": [], "resident": 1, "turns": {"rest": summary(run)}}
+    assert costs_of([search]).tails["search rest"].lines == 3
 
 
 def test_a_walk_is_its_passes():

@@ -117,12 +117,12 @@ struct Device {
   int multiprocessors = 4, major = 9, minor = 0;
   int shared = 227 * 1024;  // bytes that a block may ask for
   bool clusters = true;     // whether it takes clusters of blocks
-  std::vector<int> groups;  // SMs of each group that a cluster lies within; none: any cluster fits, if only alone
+  std::vector<int> groups;  // SMs of each group that a cluster lies within; none: all are in one
 
   // How many clusters of so many blocks run at once, a block an SM
   int active_clusters(int size) const {
     if (!clusters) return 0;
-    if (groups.empty()) return multiprocessors < size ? 1 : multiprocessors / size;
+    if (groups.empty()) return size == 2 && multiprocessors < 2 ? 1 : multiprocessors / size;  // two fit an SM
     int fit = 0;
     for (int sms : groups) fit += sms / size;
     return fit;
