@@ -306,7 +306,7 @@ def test_the_model_knows_the_benchmarks_labels():
         op: [c.label for c in importlib.import_module(f"bench.{op}").cases("cuda") if compare.known(op, c.label)]
         for op in ("verify_chain", "row_stats", "sample", "kseq_rho", "verify_tree")
     }
-    assert len(known["verify_chain"]) == 17 and "B=64 V=151936 bf16 T=.7" in known["verify_chain"]
+    assert len(known["verify_chain"]) == 24 and "B=64 V=151936 bf16 T=.7" in known["verify_chain"]
     assert {op: len(labels) for op, labels in known.items() if op != "verify_chain"} == {
         "row_stats": 4,
         "sample": 4,

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..transfers import CPU, upload
 from .closeness import Closeness
 from .evaluating import evaluating
 from .slot_cache import Branches, SlotCache
@@ -190,9 +191,10 @@ def _random_ids(model, vocab_size: int) -> torch.Tensor:
     """[3, 12] ids that stand for text: none that the config gives a meaning of its own."""
     config = {**model.config.to_dict(), **model.config.get_text_config().to_dict()}
     special = {x for name, x in config.items() if name.endswith(("_token_id", "_token_index")) and isinstance(x, int)}
-    text = torch.tensor([i for i in range(min(vocab_size, 50_000)) if i not in special] or [0])
-    drawn = torch.randint(len(text), (3, _LENGTH), generator=torch.Generator().manual_seed(0))
-    return text[drawn].to(model.device)
+    text = [i for i in range(min(vocab_size, 50_000)) if i not in special] or [0]
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    drawn = torch.randint(len(text), (3, _LENGTH), generator=generator, device="cpu")
+    return upload(text, CPU)[drawn].to(model.device)
 
 
 def _spans(ids, start: list[int], width: int) -> torch.Tensor:
