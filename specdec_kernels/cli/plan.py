@@ -8,7 +8,6 @@ import torch
 from specdec_kernels import decode
 from specdec_kernels.decode.limits import check_method, check_rule
 from specdec_kernels.decode.sequence import Sequence
-from specdec_kernels.integrations import _keys
 
 __all__ = ["beam_drafter", "drafter", "rehearse", "requests", "verify"]
 
@@ -18,7 +17,7 @@ def requests(args, prompts: list[list[int]], eos: tuple[int, ...]) -> list[decod
     sampling_params = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     same = dict(max_new_tokens=args.max_new_tokens, eos=eos, stop=tuple(args.stop), rule=args.rule)
     same |= dict(alpha=args.alpha, **sampling_params)
-    return [decode.Request(prompt, seed=_keys.signed(args.seed + i), **same) for i, prompt in enumerate(prompts)]
+    return [decode.Request(prompt, seed=args.seed + i, **same) for i, prompt in enumerate(prompts)]
 
 
 def verify(args) -> str:

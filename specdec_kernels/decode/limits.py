@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a target, a slot, a drafter and a method can serve; the errors say what a request asked for beyond it."""
 
-from collections.abc import Iterator
-
 from ..registry import CHAIN_METHODS
+from .parts import parts_of
 from .proposal import Drafter
 from .sequence import Sequence
 
@@ -26,13 +25,11 @@ def check_size(target, capacity: int, s: Sequence) -> None:
             )
 
 
-def check_device(target, part) -> None:
-    """part: a drafter, or something that it is made of."""
-    for inner in getattr(part, "parts", ()):
-        check_device(target, inner)
-    device = getattr(getattr(part, "model", None), "device", target.device)
-    if device != target.device:
-        raise ValueError(f"generate: a draft model must be on the target's device, {target.device}, got {device}")
+def check_device(target, drafter) -> None:
+    for part in parts_of(drafter):
+        device = getattr(getattr(part, "model", None), "device", target.device)
+        if device != target.device:
+            raise ValueError(f"generate: a draft model must be on the target's device, {target.device}, got {device}")
 
 
 def check_passes(target, drafter, slots: int) -> None:
@@ -41,7 +38,8 @@ def check_passes(target, drafter, slots: int) -> None:
     Raises:
         ValueError: several rows of a model that decodes one at a time, or trees of one that takes chains alone.
     """
-    for model in (target, *_models(drafter)):
+    models = (getattr(part, "model", None) for part in parts_of(drafter))
+    for model in (target, *(model for model in models if hasattr(model, "new_cache"))):
         refuses = getattr(model, "refuses", {})
         name = type(getattr(model, "model", model)).__name__
         if slots > 1 and "batches" in refuses:
@@ -50,14 +48,6 @@ def check_passes(target, drafter, slots: int) -> None:
             )
         if not drafter.chains and "trees" in refuses:
             raise ValueError(f"generate: {drafter.name} cannot be used with {name}: in a tree, {refuses['trees']}")
-
-
-def _models(part) -> Iterator:
-    """The models that a drafter drafts with."""
-    if hasattr(getattr(part, "model", None), "new_cache"):
-        yield part.model
-    for inner in getattr(part, "parts", ()):
-        yield from _models(inner)
 
 
 def check_method(drafter: Drafter, verify: str) -> None:

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which session a drafter serves: it has one set of slots, so it serves one at a time."""
 
-from collections.abc import Iterator
 from typing import Any
 from weakref import ref
 
+from .parts import parts_of
+
 __all__ = ["check_served", "claim"]
-
-
-def _parts(drafter: Any) -> Iterator[Any]:
-    """The drafter and all that it is made of."""
-    yield drafter
-    for part in getattr(drafter, "parts", ()):
-        yield from _parts(part)
 
 
 def _session_of(part: Any) -> Any:
@@ -26,7 +20,7 @@ def claim(session: Any) -> None:
     Raises:
         ValueError: the drafter, or a part of it, serves another session that has requests.
     """
-    parts = [*_parts(session.drafter)]
+    parts = [*parts_of(session.drafter)]
     for part in parts:
         if (other := _session_of(part)) is not None and other.busy:
             raise ValueError(
@@ -39,5 +33,5 @@ def claim(session: Any) -> None:
 
 def check_served(op: str, session: Any) -> None:
     """Raises ValueError where a later session has taken over the drafter."""
-    if any(_session_of(part) is not session for part in _parts(session.drafter)):
+    if any(_session_of(part) is not session for part in parts_of(session.drafter)):
         raise ValueError(f"{op}: the session's drafter, {session.drafter.name}, serves a later session by now")

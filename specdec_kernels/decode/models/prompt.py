@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts read in chunks: the mask of a pass grows with its width times all that it sees."""
 
+from ..parts import parts_of
 from ..transfers import upload
 from .slot_cache import SlotCache
 
@@ -22,9 +23,8 @@ def read_tokens(model, tokens: list[int], cache: SlotCache, slot=0, start=0, chu
         model.forward(upload([piece], model.device), [at], cache, slot, keep=None, **given)
 
 
-def set_prefill_chunk(part, chunk: int) -> None:
+def set_prefill_chunk(drafter, chunk: int) -> None:
     """Of all that a drafter is made of and that reads prompts with a model."""
-    if hasattr(part, "prefill_chunk"):
-        part.prefill_chunk = chunk
-    for inner in getattr(part, "parts", ()):
-        set_prefill_chunk(inner, chunk)
+    for part in parts_of(drafter):
+        if hasattr(part, "prefill_chunk"):
+            part.prefill_chunk = chunk

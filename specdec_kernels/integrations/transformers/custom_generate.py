@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from specdec_kernels.integrations import _keys
 from specdec_kernels.integrations.transformers import arguments
 
 _OP = "speculative"
@@ -117,7 +116,7 @@ def _requests(input_ids, model_kwargs, seed, options):
     mask, positions = (_host(model_kwargs.get(name)) for name in ("attention_mask", "position_ids"))
     prompts = _prompts(input_ids.cpu(), mask)
     _check_positions(positions, mask)
-    return [decode.Request(ids, seed=_keys.signed(seed + b), **options) for b, ids in enumerate(prompts)]
+    return [decode.Request(ids, seed=seed + b, **options) for b, ids in enumerate(prompts)]
 
 
 def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[list[int]]:
