@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from specdec_kernels.seeds import signed
+
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by the bytes of an entry
 _BLOCK = {"cpu": 1 << 16}  # products at a time: what a cache holds, and on a GPU what is worth a launch
 _BLOCK_ELSEWHERE = 1 << 24
@@ -44,11 +46,7 @@ def _row_sums(words, weights, block):
 
 def _weights(first, n, device):
     """[n] int64, odd: the numbers of splitmix64 from one on."""
-    x = torch.arange(first + 1, first + n + 1, dtype=torch.int64, device=device) * _signed(0x9E3779B97F4A7C15)
+    x = torch.arange(first + 1, first + n + 1, dtype=torch.int64, device=device) * signed(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> shift)) * _signed(factor)
+        x = (x ^ (x >> shift)) * signed(factor)
     return x ^ (x >> 31) | 1
-
-
-def _signed(word):
-    return word - (1 << 64) if word >> 63 else word
