@@ -11,7 +11,7 @@
 #
 # Each call is complete in itself, and takes 3 minutes more where it has to build. OUTDIR gets summary.txt (a line per
 # step as it ends), log.txt (the output), kernels.csv and counters.csv (what each kernel of the main cases takes, and
-# what ncu counted of it), bench.csv, bench.md, and model.txt (what bench.model predicted, beside what was measured). A
+# what ncu counted of it), bench.csv, bench.md, and model.txt (what tools.gpu_model says, beside what was measured). A
 # step that passed is not run again in the same OUTDIR, and the benchmarks go on where they ended. A step that fails or
 # runs out of time does not stop the next, but no time is measured where `smoke` found wrong answers. The exit status is
 # 1 if any step failed. A step may use its own seconds, below, and what earlier ones left over.
@@ -152,7 +152,7 @@ sanitize() {  # TOOL BACKEND [--few]
 predicted() {
   [ -f "$OUTDIR/bench.csv" ] || return 0
   printf '\n==== predicted beside measured\n' >>"$LOG"
-  timeout -k 2 12 "$PYTHON" -m bench.model compare "$OUTDIR/bench.csv" 2>&1 </dev/null |
+  timeout -k 2 12 "$PYTHON" -m tools.gpu_model compare "$OUTDIR/bench.csv" 2>&1 </dev/null |
     tee "$OUTDIR/model.txt" | tee -a "$LOG"
 }
 

@@ -2,14 +2,14 @@
 """What the hot loops of the kernels may cost, as counted in their machine code, and what they are to cost.
 
 A limit is what a loop costs at present: it can be lowered, never raised without a reason beside it. A target is where
-the loop's instructions no longer stand in the way of the memory's bandwidth (docs/model.md derives them).
+the loop's instructions no longer stand in the way of the memory's bandwidth (tools/gpu_model/README.md derives them).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from bench.model.loops import of_two_bytes
+from tools.machine_code.loops import of_two_bytes
 
 
 class Limit(NamedTuple):

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.model.disassembly import dump, readable
-from bench.model.instructions import bits
+from tools.machine_code.disassembly import dump, readable
+from tools.machine_code.instructions import bits
 
 
 class Kernel(NamedTuple):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support import backends
 
-from bench.model import calls
-from bench.model.gpus import GPUS
+from tools.gpu_model import calls
+from tools.machine_code.gpus import GPUS
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,9 +14,9 @@ from gates import machine_code, rules
 from gates.machine_code import Kernel
 from support.paths import PYTHONPATH, TESTS
 
-from bench.model.disassembly import cuobjdump
 from specdec_kernels import backends
 from specdec_kernels.backends import dispatch
+from tools.machine_code.disassembly import cuobjdump
 
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 

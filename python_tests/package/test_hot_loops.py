@@ -5,10 +5,10 @@ import pytest
 from gates import loops
 from support.sass import EXPONENTIALS, SCAN, listing
 
-from bench.model.disassembly import cuobjdump, instructions
-from bench.model.elf import Note
-from bench.model.kernels import analyse, describe
 from specdec_kernels import backends
+from tools.machine_code.disassembly import cuobjdump, instructions
+from tools.machine_code.elf import Note
+from tools.machine_code.kernels import analyse, describe
 
 NONE = loops.Limit(0, 0, 0, 0, 0)
 TINY = loops.Loop("tiny", 1, 4, loops.ONE_ROW, loops.Limit(88, 0, 0, 5, 1), NONE, rest=NONE, copies=1)

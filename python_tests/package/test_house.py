@@ -7,7 +7,7 @@ import pytest
 from support.house import circle, cpp_functions, floors, imports, python_functions
 from support.paths import ROOT
 
-PRODUCT = ("csrc", "specdec_kernels", "bench")
+PRODUCT = ("csrc", "specdec_kernels", "bench", "tools")
 MAX_FILE, MAX_FUNCTION, MAX_LINE = 300, 60, 120
 MAX_FLOORS, MAX_PARAMETERS = 10, 25  # of Triton's modules; of a Triton kernel
 CPP = (".h", ".cuh", ".cpp", ".cu")
@@ -54,8 +54,17 @@ def test_no_import_circle():
     graph = imports(ROOT, "specdec_kernels")
     assert "specdec_kernels.ops.verify_chain" in graph["specdec_kernels"]
     assert circle(graph) is None
-    bench = imports(ROOT, "bench")
-    assert "bench.model.control_flow" in bench["bench.model.kernels"] and circle(bench) is None
+    assert circle(imports(ROOT, "bench")) is None
+    tools = imports(ROOT, "tools")
+    assert "tools.machine_code.control_flow" in tools["tools.machine_code.kernels"] and circle(tools) is None
+
+
+def test_machine_code_is_read_without_the_model():
+    """The gates read machine code; what it may mean for a GPU's time is another room's business."""
+    tools = imports(ROOT, "tools")
+    reader = {name: to for name, to in tools.items() if name.startswith("tools.machine_code")}
+    assert len(reader) > 8
+    assert not {to for found in reader.values() for to in found if to.startswith("tools.gpu_model")}
 
 
 @pytest.mark.parametrize("room", MAY_INCLUDE)

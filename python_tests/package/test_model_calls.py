@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench.model's simulations against closed forms, its bands, and predicted beside measured on a made-up file."""
+"""tools.gpu_model's simulations against closed forms, its bands, and predicted beside measured on a made-up file."""
 
 import csv
 import importlib
@@ -14,14 +14,15 @@ from support.paths import ROOT
 pytest.importorskip("typer")
 from typer.testing import CliRunner  # noqa: E402
 
-from bench.model import calls, clusters, compare, headers, peers, queues, walks  # noqa: E402
-from bench.model.__main__ import app  # noqa: E402
-from bench.model.calls import Setting  # noqa: E402
-from bench.model.costs import Costs, Tail, costs_of, ideal  # noqa: E402
-from bench.model.gpus import BANDS, CONSTANTS, GPUS, SOURCES, constants  # noqa: E402
-from bench.model.instructions import Instruction  # noqa: E402
-from bench.model.predict import Model, predictions, tails  # noqa: E402
-from bench.model.tails import summary  # noqa: E402
+from tools.gpu_model import calls, compare, headers, peers, queues, walks  # noqa: E402
+from tools.gpu_model.__main__ import app  # noqa: E402
+from tools.gpu_model.calls import Setting  # noqa: E402
+from tools.gpu_model.constants import BANDS, CONSTANTS, SOURCES, constants  # noqa: E402
+from tools.gpu_model.costs import Costs, Tail, costs_of, ideal  # noqa: E402
+from tools.gpu_model.predict import Model, predictions, tails  # noqa: E402
+from tools.gpu_model.tails import summary  # noqa: E402
+from tools.machine_code.gpus import GPUS  # noqa: E402
+from tools.machine_code.instructions import Instruction  # noqa: E402
 
 V, G = 151_936, 5
 C = constants("H200")
@@ -127,8 +128,7 @@ def test_bands_are_ordered_and_above_the_floor(gpu):
 
 
 def test_constants_have_bands_and_sources():
-    tables = {**CONSTANTS, **clusters.CLOCKS, **clusters.SHORT}
-    for name, constant in tables.items():
+    for name, constant in CONSTANTS.items():
         kind, middle, hard = constant.band
         assert kind <= middle <= hard or kind >= middle >= hard, name
         assert constant.source == "A" or f"{constant.source} " in SOURCES, name
@@ -217,18 +217,6 @@ def test_what_is_kept_is_not_read_again():
     kept, read = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 8) for x in (walks.KEPT, walks.L2))
     alone = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 1) for x in (walks.KEPT, walks.L2))
     assert kept < read and len(set(alone)) == 1
-
-
-@pytest.mark.parametrize("name", clusters.DESIGNS)
-def test_clusters_read_each_row_once(name):
-    """All drafts accepted: a residual reads nothing again, so every design reads G + 1 rows a request."""
-    for B in (1, 3):
-        time, megabytes = clusters.simulate("H200", clusters.DESIGNS[name], B, G, V, 1.0)
-        chunks = -(-V // calls.CHUNK) * calls.CHUNK
-        assert megabytes == pytest.approx(B * (G + 1) * chunks * 2 / 1e6)
-        assert time > megabytes * 1e6 / GPUS["H200"].memory * 1e6
-    times = [clusters.simulate("H200", clusters.DESIGNS[name], 4, G, V, 0.7, band)[0] for band in BANDS]
-    assert times == sorted(times)
 
 
 def loop(**more):
@@ -323,8 +311,6 @@ def run(*arguments):
 
 
 def test_commands(tmp_path):
-    status, text = run("clusters", "--B", "1", "--bands", "--cut")
-    assert status == 0 and all(name in text for name in clusters.DESIGNS) and "nothing here was measured" in text
     status, text = run("predict", "--sources")
     assert status == 0 and all(name in text for name in CONSTANTS) and "S9" in text
     kernels, out = tmp_path / "sass.json", tmp_path / "out.json"
@@ -338,4 +324,3 @@ def test_commands(tmp_path):
     status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", tmp_path / "none.so")
     assert status == 0 and "No machine code could be read" in text and "1 of 3 in the band" in text
     assert run("sass", tmp_path / "none.so")[0] == 2 and run("predict", "--gpu", "A100")[0] == 2
-    assert run("clusters", "--gpu", "B200")[0] == 2  # whose clusters of SMs are not known

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench.model reads machine code: on a kernel written by hand, whose counts one can see."""
+"""tools.gpu_model reads machine code: on a kernel written by hand, whose counts one can see."""
 
 import pytest
 from support.sass import SCAN, UNPACK, listing
 
-from bench.model import tails
-from bench.model.control_flow import TOP, Graph
-from bench.model.disassembly import instructions, readable
-from bench.model.elf import Note
-from bench.model.gpus import BANDS, ceilings, resident
-from bench.model.instructions import Instruction, bits, copies_asynchronously, pipe, unpacks, wide
-from bench.model.kernels import describe
-from bench.model.loops import batches
-from bench.model.paths import Ways, hot_state, weigh
+from tools.gpu_model import tails
+from tools.gpu_model.constants import BANDS
+from tools.machine_code.control_flow import TOP, Graph
+from tools.machine_code.disassembly import instructions, readable
+from tools.machine_code.elf import Note
+from tools.machine_code.gpus import ceilings, resident
+from tools.machine_code.instructions import Instruction, bits, copies_asynchronously, pipe, unpacks, wide
+from tools.machine_code.kernels import describe
+from tools.machine_code.loops import batches
+from tools.machine_code.paths import Ways, hot_state, weigh
 
 MIDDLE = BANDS.index("middle")
 
@@ -26,7 +27,9 @@ def graph(text=SCAN):
 
 
 def kernel(text=SCAN, **note):
-    return describe("row_stats::scan<false>", "kernel", code(text), Note(registers=40, threads=256, **note), tails=True)
+    return describe(
+        "row_stats::scan<false>", "kernel", code(text), Note(registers=40, threads=256, **note), also=tails.add_tails
+    )
 
 
 def block_at(g, word):
@@ -216,7 +219,7 @@ DMUL R4, R4, R4
 STG.E desc[UR4][R2.64], R12
 EXIT
 """
-    found = describe(tails.SEARCH, "kernel", code(text), Note(registers=40, threads=256), tails=True)["turns"]
+    found = describe(tails.SEARCH, "kernel", code(text), Note(registers=40, threads=256), also=tails.add_tails)["turns"]
     assert {part: turn["instr"] for part, turn in found.items()} == {"begin": 2, "turn": 6, "rest": 2}
     assert found["turn"]["classes"] == {"alu": 1, "double": 2, "branch": 2, "fence": 1}
 

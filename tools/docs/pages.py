@@ -7,7 +7,9 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"index.md": "README.md"} | {name: name for name in ("HACKING.md", "CHANGELOG.md", "python_tests/TIERS.md")}
+PAGES = {"index.md": "README.md"} | {
+    name: name for name in ("HACKING.md", "CHANGELOG.md", "python_tests/TIERS.md", "tools/gpu_model/README.md")
+}
 PICTURES = ("demo/trees.png", "demo/cascades.png")
 
 
@@ -23,4 +25,4 @@ def on_page_markdown(markdown, page, config, files):
     """Links as the repository has them, from where the page stands in the site."""
     if page.file.src_uri in PAGES:
         return markdown.replace("](docs/", "](")
-    return re.sub(r"\]\(\.\./(demo/)", r"](\1", markdown)
+    return re.sub(r"\]\(\.\./(demo/|tools/)", r"](\1", markdown)

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from bench.model.instructions import Code
+from tools.machine_code.instructions import Code
 
 TOP = -1  # above every root
 

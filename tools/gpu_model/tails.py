@@ -22,9 +22,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from bench.model.control_flow import Graph, reverse_postorder
-from bench.model.gpus import BANDS, CONSTANTS, Band
-from bench.model.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
+from tools.gpu_model.constants import BANDS, CONSTANTS
+from tools.machine_code.control_flow import Graph, reverse_postorder
+from tools.machine_code.elf import Note
+from tools.machine_code.gpus import Band
+from tools.machine_code.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
 
 SEARCH = "kseq_rho::search"  # makes passes over its rows, one turn after another
 TAILED = (
@@ -38,7 +40,7 @@ LINE = 128  # bytes of code that are fetched at once
 ITEMS = 4  # loads of a trip from which on a loop counts as unrolled
 DETOUR = 1e9  # clocks: a way around an avoided block is taken however long it is
 
-CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in gpus.SOURCES
+CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in constants.SOURCES
     "alu": ((4, 5, 6), "S6 S8"),
     "special": ((15, 20, 40), "kind S7, else assumed: MUFU, conversions, population counts"),
     "double": ((6, 16, 54), "kind S6, hard S7, middle assumed"),
@@ -147,8 +149,19 @@ def longest(
     return trail[::-1]
 
 
+def add_tails(kernel: dict, g: Graph, note: Note) -> None:
+    """Add to a described kernel what it runs around its loops, or in the turns of its search."""
+    if kernel["name"] == SEARCH:
+        kernel["turns"] = Tails(g, note.routines).turns()
+    if re.match(TAILED, kernel["name"]):
+        around = Tails(g, note.routines)
+        for loop in kernel["loops"]:
+            if loop["kind"] == "loop":
+                loop["tails"] = around.around(int(loop["at"], 16))
+
+
 class Tails:
-    """Of one kernel."""
+    """The serial tails of one kernel."""
 
     def __init__(self, g: Graph, routines: dict[int, str] | None = None) -> None:
         """routines: the functions of ours that it calls, by address"""

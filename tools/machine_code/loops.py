@@ -14,10 +14,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from bench.model.control_flow import Graph, flood
-from bench.model.gpus import ceilings
-from bench.model.instructions import Code, pipe, wide
-from bench.model.paths import State, Ways, Weight, Weights, around, hot_state, largest_by_bytes
+from tools.machine_code.control_flow import Graph, flood
+from tools.machine_code.gpus import ceilings
+from tools.machine_code.instructions import Code, pipe, wide
+from tools.machine_code.paths import State, Ways, Weight, Weights, around, hot_state, largest_by_bytes
 
 MAX_LOOP, MAX_STRAIGHT = 20_000, 6_000  # instructions, blocks: what is larger is a kernel's outer loop
 COUNTED = {"MUFU", "BSSY", "BRA", "CALL", "SHFL", "BAR"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from bench.model.gpus import GPUS
+from tools.machine_code.gpus import GPUS
 
 HEAD = (
     f"{'kernel':34s} {'reg':>3s} {'smem':>5s} {'loc':>3s} {'blk/SM':>6s} | {'loop':>5s} {'kind':8s}r {'stat':>5s} "

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bench.model.calls import Setting
-from bench.model.queues import Block, Load, Wait, Work, simulate
+from tools.gpu_model.calls import Setting
+from tools.gpu_model.queues import Block, Load, Wait, Work, simulate
 
 MOST_BLOCKS = 6000  # beyond that, blocks are taken together
 END = 300  # clocks of a block behind its last pass: assumed

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from bench.model import headers
-from bench.model.calls import CHUNK, WARPS, Setting
+from tools.gpu_model import headers
+from tools.gpu_model.calls import CHUNK, WARPS, Setting
 
 REDUCTION = 1400  # clocks of a block's reduction behind each pass: assumed
 SHARED = 30  # clocks until shared memory answers: 23 to 33 in published microbenchmarks of sm_70 to sm_90

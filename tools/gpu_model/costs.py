@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bench.model.gpus import Band
-from bench.model.loops import of_two_bytes
-from bench.model.tails import SEARCH
+from tools.gpu_model.tails import SEARCH
+from tools.machine_code.gpus import Band
+from tools.machine_code.loops import of_two_bytes
 
 
 class Pass(NamedTuple):

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from bench.model.control_flow import Graph, flood
-from bench.model.instructions import narrowly, unpacks, wide
+from tools.machine_code.control_flow import Graph, flood
+from tools.machine_code.instructions import narrowly, unpacks, wide
 
 MOST = 255  # MUFU and entries are counted up to here
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.model sass|predict|clusters|compare``: see docs/model.md. Nothing that it prints was measured on a
-GPU, but for what `compare` reads from a file of results."""
+"""Estimate the time of calls on GPUs from machine code: ``python -m tools.gpu_model sass|predict|compare``.
+
+tools/gpu_model/README.md explains the output. Nothing that it prints was measured on a GPU, except what `compare` reads
+from a file of results."""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from bench.model import clusters as designs
-from bench.model import compare as comparison
-from bench.model.costs import Costs, costs_of, ideal
-from bench.model.disassembly import cuobjdump
-from bench.model.gpus import ARCHS, BANDS, CONSTANTS, GPUS, SOURCES
-from bench.model.kernels import analyse
-from bench.model.predict import Model, predictions, tails
-from bench.model.sass import table
-from bench.model.tails import CLOCKS
+from tools.gpu_model import compare as comparison
+from tools.gpu_model.constants import CONSTANTS, SOURCES
+from tools.gpu_model.costs import Costs, costs_of, ideal
+from tools.gpu_model.predict import Model, predictions, tails
+from tools.gpu_model.tails import CLOCKS, add_tails
+from tools.machine_code.disassembly import cuobjdump
+from tools.machine_code.gpus import ARCHS, GPUS
+from tools.machine_code.kernels import analyse
+from tools.machine_code.table import table
 
 LIBRARY = Path(__file__).parents[2] / "specdec_kernels" / "_C_cuda.so"
 UNMODELLED = "tree_mask|trees_by_rule|row_gap|residual"  # kernels that no prediction takes anything of
@@ -60,7 +62,7 @@ def sass(
     _gpu(gpu)
     _readable(library)
     arch = arch or ARCHS[gpu]
-    found = analyse(library, arch, gpu, only, skip, with_tails)
+    found = analyse(library, arch, gpu, only, skip, add_tails if with_tails else None)
     if json_file:
         about = {"file": str(library.resolve()), "arch": arch, "gpu": gpu, "kernels": found}
         Path(json_file).write_text(json.dumps(about, indent=1))
@@ -79,7 +81,7 @@ def predict(
         str, typer.Option("--sass", help="what `sass --tails --json` wrote, in place of a library")
     ] = "",
     tail: Annotated[
-        Literal["counted", "assumed", "longest"], typer.Option("--tails", help="see docs/model.md")
+        Literal["counted", "assumed", "longest"], typer.Option("--tails", help="see tools/gpu_model/README.md")
     ] = "counted",
     limits: Annotated[bool, typer.Option("--ideal", help="loops at the limits in place of those read")] = False,
     json_file: Json = "",
@@ -98,7 +100,7 @@ def predict(
         found = json.loads(Path(sass_file).read_text())["kernels"]
     else:
         _readable(library)
-        found = analyse(library, ARCHS[gpu], gpu, skip=UNMODELLED, tails=True)
+        found = analyse(library, ARCHS[gpu], gpu, skip=UNMODELLED, also=add_tails)
     costs = costs_of(found)
     model = Model(gpu, ideal(costs) if limits else costs, tail)
     costs = model.costs
@@ -119,29 +121,6 @@ def predict(
 
 
 @app.command()
-def clusters(
-    gpu: Gpu = "H200",
-    B: Annotated[str, typer.Option("--B", help="batches, separated by commas")] = "1,8,64",
-    V: Annotated[int, typer.Option("--V")] = 151_936,
-    G: Annotated[int, typer.Option("--G")] = 5,
-    alpha: Annotated[float, typer.Option(help="share of drafts accepted")] = 0.7,
-    cut: Annotated[bool, typer.Option(help="short serial tails, barriers by st.async and mbarrier")] = False,
-    bands: Annotated[bool, typer.Option(help="kind and hard beside the middle")] = False,
-) -> None:
-    """Microseconds of exact chains by clusters of thread blocks, design by design."""
-    _gpu(gpu, [name for name, g in GPUS.items() if g.gpcs])
-    about = f"{gpu}, V={V}, G={G}, alpha={alpha}, bf16, microseconds{', kind - middle - hard' if bands else ''}"
-    print(f"{about}; tails {'short' if cut else 'as written'}; nothing here was measured")
-    for name, design in designs.DESIGNS.items():
-        cells = []
-        for b in map(int, B.split(",")):
-            some = BANDS if bands else ("middle",)
-            us = [designs.simulate(gpu, design, b, G, V, alpha, band, cut)[0] for band in some]
-            cells.append(f"B={b}: {' - '.join(f'{x:.1f}' for x in us)}")
-        print(f"{name:14s} " + "   ".join(cells))
-
-
-@app.command()
 def compare(
     results: Annotated[Path, typer.Argument(help="a folder of results, or its bench.csv")],
     library: Annotated[Path, typer.Option(help="its kernels are read, if it and cuobjdump are there")] = LIBRARY,
@@ -152,7 +131,7 @@ def compare(
         if not library.exists() or cuobjdump() is None:
             print("No machine code could be read: the loops are those of sm_90 that costs.py has.")
             return Model(gpu, Costs())
-        return Model(gpu, costs_of(analyse(library, ARCHS[gpu], gpu, only=LAUNCHES, skip="<true>", tails=True)))
+        return Model(gpu, costs_of(analyse(library, ARCHS[gpu], gpu, only=LAUNCHES, skip="<true>", also=add_tails)))
 
     for line in comparison.report(comparison.read(results), model):
         print(line)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from bench.model import calls, peers, walks
-from bench.model.calls import TAILS, Setting
-from bench.model.costs import Costs
-from bench.model.gpus import BANDS, GPUS, Band, constants
+from tools.gpu_model import calls, peers, walks
+from tools.gpu_model.calls import TAILS, Setting
+from tools.gpu_model.constants import BANDS, constants
+from tools.gpu_model.costs import Costs
+from tools.machine_code.gpus import GPUS, Band
 
 
 @dataclass(frozen=True)

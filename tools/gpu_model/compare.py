@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.model import calls, walks
-from bench.model.calls import Setting
-from bench.model.gpus import GPUS, Band
-from bench.model.predict import Model
+from tools.gpu_model import calls, walks
+from tools.gpu_model.calls import Setting
+from tools.gpu_model.predict import Model
+from tools.machine_code.gpus import GPUS, Band
 
 G, ACCEPTED = 5, 0.7  # drafts of a request, and the share accepted, of bench/verify_chain.py
 KSEQ = walks.CALLS["kseq_rho k=4, given logits and stats"]

@@ -11,10 +11,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from bench.model import headers
-from bench.model.costs import Costs
-from bench.model.gpus import BANDS, GPUS, constants
-from bench.model.queues import Block, Load, Run, Step, Wait, Work, simulate
+from tools.gpu_model import headers
+from tools.gpu_model.constants import BANDS, constants
+from tools.gpu_model.costs import Costs
+from tools.gpu_model.queues import Block, Load, Run, Step, Wait, Work, simulate
+from tools.machine_code.gpus import GPUS
 
 LAUNCH, SMALL_BATCH = "cuda/launch.h", "ops/verify_chain/small_batch.cuh"
 CHUNK = headers.constant("core/row.h", "kChunk")

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from bench.model.elf import Note, notes
-from bench.model.instructions import Code, Instruction
+from tools.machine_code.elf import Note, notes
+from tools.machine_code.instructions import Code, Instruction
 
 LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 
