@@ -12,8 +12,10 @@ from specdec_kernels.ops.kseq_rho import KSeqRhoOutput as KSeqRhoOutput, kseq_rh
 from specdec_kernels.ops.residual import residual as residual
 from specdec_kernels.ops.row_gap import row_gap as row_gap
 from specdec_kernels.ops.row_stats import row_stats as row_stats
+from specdec_kernels.rows import Rows as Rows
 from specdec_kernels.ops.row_topw import RowTopwOutput as RowTopwOutput, row_topw as row_topw
 from specdec_kernels.ops.sample import SampleOutput as SampleOutput, sample as sample
+from specdec_kernels.ops.stack_rows import stack_rows as stack_rows
 from specdec_kernels.ops.support import SupportOutput as SupportOutput, support as support
 from specdec_kernels.ops.top_logprobs import TopLogprobsOutput as TopLogprobsOutput, top_logprobs as top_logprobs
 from specdec_kernels.ops.tree_mask import TreeMask as TreeMask, tree_mask as tree_mask

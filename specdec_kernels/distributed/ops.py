@@ -13,15 +13,16 @@ import specdec_kernels as whole
 from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.shards import Shards, slices
-from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check_shapes, each
+from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check_shapes, each, logits_of, with_logits
 from specdec_kernels.ops import _check
 from specdec_kernels.ops._memory import check_own
+from specdec_kernels.rows import Rows
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 
 _DOC = """``specdec_kernels.{op}`` of rows that are split over the ranks of a process group; a collective.
 
-    Every rank gives the same arguments, but of {rows} its own slice [..., shards.size], and gets the same results: bit
-    for bit those of ``specdec_kernels.{op}`` on the whole rows, which no rank ever holds.
+    Every rank gives the same arguments, but of {rows} its own slice [..., shards.size] of the logits, and gets the same
+    results: bit for bit those of ``specdec_kernels.{op}`` on the whole rows, which no rank ever holds.
 
     Args:
         shards: how the vocabulary{of_target} is split, a ``Shards``.{draft_shards}
@@ -51,8 +52,9 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
         sides: dict[str, Shards | None] = {target: shards}
         if draft and arguments[draft] is not None:
             sides[draft] = draft_shards
+        mine = logits_of(arguments[target])
         shards.traffic.calls += 1
-        exchange = _exchange(shards, arguments[target])
+        exchange = _exchange(shards, mine)
         problem = _problem(function, arguments, sides, exchange)
         out = arguments.pop("out", None)  # written when all is found; what each rank gives is its own business
         if shards.checked:
@@ -63,9 +65,11 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
             found = call_on_whole_rows(op, function, arguments, sides, shards)
         else:
             first = shards.chunk_owners()
-            kept = {name: _rows(op, arguments[name], of, shards, first) for name, of in sides.items()}
-            arguments.update({name: rows for name, (_, rows) in kept.items()})
+            kept = {name: _rows(op, logits_of(arguments[name]), of, shards, first) for name, of in sides.items()}
+            arguments.update({name: with_logits(arguments[name], rows) for name, (_, rows) in kept.items()})
             found = _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
+        if isinstance(found, whole.SampleOutput):
+            return found._replace(rows=Rows(mine, stats=found.rows.stats))
         return found if out is None else type(found)(*map(torch.Tensor.copy_, out, found))
 
     rows = target if draft is None else f"{target} (and {draft}, where draft_shards are given)"
@@ -89,9 +93,9 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
     """With what this rank alone has: its part of the rows, and where results are to be written"""
     op = function.__name__
     for name, of in sides.items():
-        rows = arguments[name]
+        rows = logits_of(arguments[name])
         if not isinstance(rows, torch.Tensor):
-            return TypeError(f"{op}: {name} must be a tensor, got {type(rows).__name__}")
+            return TypeError(f"{op}: {name} must be a torch.Tensor or Rows, got {type(arguments[name]).__name__}")
         if exchange == "chunks" and rows.device.type != "cpu":
             return NotImplementedError(f"{op}: {name} must be on the CPU where exchange is 'chunks', got {rows.device}")
         if of is not None and (rows.dim() < 1 or rows.size(-1) != of.size):
@@ -116,11 +120,15 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
 def _agree(op, arguments, sides, shards, exchange, problem):
     """What all ranks are given alike; of rows that are split, all but the entries."""
     split = (shards.vocab_size, shards.bounds, exchange)
-    same = dict(arguments, shards=split, instructions=(whole.backends.cpu_isa(), whole.backends.chosen()))
+    same = {"shards": split, "instructions": (whole.backends.cpu_isa(), whole.backends.chosen())}
+    for name, x in arguments.items():
+        fields = zip((f"{name}.{field}" for field in x._fields), x) if isinstance(x, Rows) else [(name, x)]
+        same.update(fields)
     for name, of in sides.items():
-        rows = arguments[name]
+        rows = logits_of(arguments[name])
         if of is not None and isinstance(rows, torch.Tensor):
-            same[name] = tuple(rows.shape[:-1]), rows.dtype, of.vocab_size, of.bounds
+            given = f"{name}.logits" if isinstance(arguments[name], Rows) else name
+            same[given] = tuple(rows.shape[:-1]), rows.dtype, of.vocab_size, of.bounds
     agree(op, shards, same, problem)
 
 
@@ -154,13 +162,11 @@ def _rounds(op, shards, first, call):
         ops.close(handle)
 
 
-verify_chain = _over_ranks(
-    whole.verify_chain, "target_logits", "draft_logits", "target_logits, draft_tokens, draft_logits, seed=s, offset=o"
-)
+verify_chain = _over_ranks(whole.verify_chain, "target", "draft", "target, draft_tokens, draft, seed=s, offset=o")
 verify_tree = _over_ranks(
-    whole.verify_tree, "target_logits", "draft_logits", 'tree, target_logits, method="target_only", seed=s, offset=o'
+    whole.verify_tree, "target", "draft", 'tree, target, method="target_only", seed=s, offset=o'
 )
-row_stats = _over_ranks(whole.row_stats, "logits", None, "logits, temperature=0.7")
-sample = _over_ranks(whole.sample, "logits", None, "logits, seed=s, offset=o")
-row_gap = _over_ranks(whole.row_gap, "p", "q", "p, q, p_stats, q_stats")
-kseq_rho = _over_ranks(whole.kseq_rho, "p", "q", "p, q, 4, p_stats, q_stats")
+row_stats = _over_ranks(whole.row_stats, "rows", None, "Rows(logits, temperature=0.7)")
+sample = _over_ranks(whole.sample, "rows", None, "logits, seed=s, offset=o")
+row_gap = _over_ranks(whole.row_gap, "p", "q", "p, q")
+kseq_rho = _over_ranks(whole.kseq_rho, "p", "q", "p, q, 4")

@@ -17,25 +17,35 @@ import torch
 
 from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import all_to_all, gather
+from specdec_kernels.rows import Rows
 
 Share = tuple[int, int]  # requests [begin, end)
-_IN_NO_ORDER = ("cu_draft", "target_row", "draft_row")  # of verify_chain, whose rows then lie anywhere
+
+
+def logits_of(side: Any) -> Any:
+    """Of Rows, or of a tensor that stands for them"""
+    return side.logits if isinstance(side, Rows) else side
+
+
+def with_logits(side: Any, logits: torch.Tensor) -> Any:
+    return side._replace(logits=logits) if isinstance(side, Rows) else logits
 
 
 def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any], shards):
     """function(**arguments), of which the rows of `sides` lie on all ranks, by their Shards; of None they are whole."""
-    n = len(arguments[next(iter(sides))])
+    n = len(logits_of(arguments[next(iter(sides))]))
     shares = _shares(op, arguments, n, shards.ranks)
     if shares is None:
-        rows = {
-            name: arguments[name] if of is None else gathered(op, of, arguments[name]) for name, of in sides.items()
-        }
+        split = {name: (arguments[name], of) for name, of in sides.items() if of is not None}
+        rows = {name: with_logits(x, gathered(op, of, logits_of(x))) for name, (x, of) in split.items()}
         return function(**{**arguments, **rows})
     if shards.checked:
         check_shapes(function, arguments, sides)
     begin, end = shares[shards.rank]
     mine = {name: _share_of(name, x, n, begin, end) for name, x in arguments.items()}
-    mine |= {name: dealt(op, of, arguments[name], shares) for name, of in sides.items() if of is not None}
+    for name, of in sides.items():
+        if of is not None:
+            mine[name] = with_logits(mine[name], dealt(op, of, logits_of(arguments[name]), shares))
     found: Any = None
     problem: Exception | None = None
     try:
@@ -51,8 +61,15 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
 
 def _shares(op: str, arguments: Mapping[str, Any], n: int, ranks: int) -> list[Share] | None:
     """Of each rank; None where each makes the whole call."""
-    anywhere = op == "verify_chain" and any(arguments[name] is not None for name in _IN_NO_ORDER)
+    anywhere = op == "verify_chain" and any(
+        x is not None for x in (arguments["cu_draft"], *(_numbers(arguments[name]) for name in ("target", "draft")))
+    )
     return None if anywhere or not 1 < ranks <= n else list(pairwise(n * r // ranks for r in range(ranks + 1)))
+
+
+def _numbers(side: Any) -> Any:
+    """Where each position's row lies, if these do not follow one another"""
+    return side.row if isinstance(side, Rows) else None
 
 
 def _share_of(name: str, x: Any, n: int, begin: int, end: int) -> Any:
@@ -116,21 +133,27 @@ def _on_meta(x: Any, size: int | None = None) -> Any:
 
 def check_shapes(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> Any:
     """Raises what the op would of the whole batch, on every rank alike, where a share might pass on one of them."""
-    rows = {name: _on_meta(arguments[name], of.vocab_size) for name, of in sides.items() if of is not None}
-    return function(**{name: each(_on_meta, x) for name, x in arguments.items()} | rows)
+    on_meta = {name: each(_on_meta, x) for name, x in arguments.items()}
+    for name, of in sides.items():
+        if of is not None:
+            on_meta[name] = with_logits(on_meta[name], _on_meta(logits_of(arguments[name]), of.vocab_size))
+    return function(**on_meta)
 
 
 def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:
     """What all ranks found of their shares [end - begin, ...], behind one another: one round."""
-    parts = [found] if isinstance(found, torch.Tensor) else list(found)
+    results = [found] if isinstance(found, torch.Tensor) else list(found)
+    parts = [x.stats if isinstance(x, Rows) else x for x in results]
     most = max(end - begin for begin, end in shares)
     padded = [torch.cat([x, x.new_zeros(most - len(x), *x.shape[1:])]) for x in parts]
     mine = torch.cat([x.flatten().view(torch.uint8) for x in padded])
     everyone = gather(op, shards, mine)
-    whole, at = [], 0
+    whole: list[Any] = []
+    at = 0
     for x in padded:
         size = x.numel() * x.element_size()
         of_ranks = everyone[:, at : at + size].contiguous().view(x.dtype).view(shards.ranks, *x.shape)
         whole.append(torch.cat([own[: end - begin] for own, (begin, end) in zip(of_ranks, shares)]))
         at += size
+    whole = [x._replace(stats=of_all) if isinstance(x, Rows) else of_all for x, of_all in zip(results, whole)]
     return whole[0] if isinstance(found, torch.Tensor) else type(found)(*whole)

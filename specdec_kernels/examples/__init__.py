@@ -20,8 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_kernels import registry
 from specdec_kernels.examples.inputs import Inputs
+from specdec_kernels.rows import Rows
 
-__all__ = ["Call", "Inputs", "calls", "every_call", "few", "op_arguments"]
+__all__ = ["Call", "Inputs", "calls", "every_call", "few", "flat", "folded", "op_arguments"]
 
 
 class Call(NamedTuple):
@@ -43,11 +44,36 @@ def few(function: str, **inputs) -> list[Call]:
     """Those calls that give an argument another kind of value than the ones before: each kind at least once."""
     seen, chosen = set(), []
     for call in calls(function, **inputs):
-        kinds = {(name, _kind(x)) for name, x in call.arguments.items()}
+        kinds = {(name, _kind(x)) for name, x in flat(call.arguments).items()}
         if not kinds <= seen:
             seen |= kinds
             chosen.append(call)
     return chosen
+
+
+def flat(arguments: dict) -> dict:
+    """Arguments with each given field of Rows under a name of its own: "target.logits", "target.temperature" ..."""
+    found = {}
+    for name, x in arguments.items():
+        if not isinstance(x, Rows):
+            found[name] = x
+            continue
+        defaults = Rows._field_defaults
+        found |= {f"{name}.{field}": y for field, y in x._asdict().items() if y is not defaults.get(field, ...)}
+    return found
+
+
+def folded(arguments: dict) -> dict:
+    """What flat() made, as a public function takes it."""
+    found: dict = {}
+    fields: dict = {}
+    for name, x in arguments.items():
+        side, dot, field = name.partition(".")
+        if dot:
+            fields.setdefault(side, {})[field] = x
+        else:
+            found[name] = x
+    return found | {side: Rows(**given) for side, given in fields.items()}
 
 
 def _kind(x: object) -> object:

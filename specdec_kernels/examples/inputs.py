@@ -84,12 +84,11 @@ class Inputs:
         value = float("inf") if x.is_floating_point() else -(1 << 30)
         return torch.cat([x[:n], torch.full_like(x[n:], value)])
 
-    def filters(self, n: int, prefix: str = "") -> dict[str, torch.Tensor]:
+    def filters(self, n: int) -> dict[str, torch.Tensor]:
         """Sampling parameters, one for each row."""
-        values = {
+        return {
             "temperature": self.tensor(*(0.7, 0.0, 1.3, 1.0)[:n]),
             "top_k": self.tensor(*(5, 40, 0, -1)[:n]),
             "top_p": self.tensor(*(0.9, 1.0, 0.8, 0.5)[:n]),
             "min_p": self.tensor(*(0.05, 0.0, 0.1, 0.02)[:n]),
         }
-        return {prefix + name: x for name, x in values.items()}

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.rows import Rows
 
 
 def calls(x):
     p, q = x.close_rows(3)
     yield "k of each row", {"p": p, "q": q, "k": x.tensor(1, 2, 64)}
     yield "one k", {"p": p, "q": q, "k": 3}
-    stats = {"p_stats": row_stats(p, temperature=0.7), "q_stats": row_stats(q, top_k=5)}
-    yield "stats", {"p": p, "q": q, "k": 3, "kind": "logits", **stats}
-    yield "probabilities", {"p": x.probs(3), "q": x.probs(3, more=3), "k": 4, "kind": "probs"}
+    stats = row_stats(Rows(p, temperature=0.7)), row_stats(Rows(q, top_k=5))
+    yield "stats", {"p": Rows(p, stats=stats[0]), "q": Rows(q, stats=stats[1]), "k": 3}
+    yield "filters", {"p": Rows(p, temperature=0.7), "q": Rows(q, top_k=5), "k": 3}
+    yield "probabilities", {"p": Rows(x.probs(3), kind="probs"), "q": Rows(x.probs(3, more=3), kind="probs"), "k": 4}

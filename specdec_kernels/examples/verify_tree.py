@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 import torch
 
-from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.examples.verify_chain import FILTERS, with_stats
 from specdec_kernels.registry import BY_LAW, RULES, TREE_METHODS
+from specdec_kernels.rows import Rows
 
 B, N = 2, 7
 
 
 def calls(x):
     small, (target, draft) = x.tree(B, 3, 1), x.node_rows(B, N)
-    few = {"tree": small, "target_logits": target[:, :4], "draft_logits": draft[:, :4]}
+    few = {"tree": small, "target": target[:, :4], "draft": draft[:, :4]}
     yield "uniforms of drafts", few | {"method": "kseq", "uniforms": x.uniforms(B, 4)}
-    step = {"tree": x.tree(B, 3, 2), "target_logits": target, "draft_logits": draft, **x.random(B)}
+    step = {"tree": x.tree(B, 3, 2), "target": target, "draft": draft, **x.random(B)}
     for method in TREE_METHODS:
         yield from by_method(x, method, step)
     for method in BY_LAW:
         codes = x.tensor(*(RULES[name].code for name in ("opt_log", "token_v3")))
         yield f"{method} by rules", step | {"method": method, "rule": codes, "alpha": x.tensor(0.4, 0.5)}
         yield f"{method} by lossy", step | {"method": method, "rule": "lossy", "alpha": 0.3}
-    of_target = {name: given for name, given in step.items() if name != "draft_logits"} | {"tree": step["tree"][:2]}
+    of_target = {name: given for name, given in step.items() if name != "draft"} | {"tree": step["tree"][:2]}
     thresholds = {"method": "target_only", "rule": "thresholds", "alpha": (0.5, 0.4)}
     yield "target_only by thresholds", of_target | thresholds
     for method in ("traversal", "kseq"):
@@ -29,25 +30,24 @@ def calls(x):
 
 def by_method(x, method, step):
     parents, tokens, *_ = step["tree"]
-    target, draft = step["target_logits"], step["draft_logits"]
+    target, draft = step["target"], step["draft"]
     nodes = step | {"tree": (parents, tokens), "method": method}
     yield f"{method}, drafts", step | {"method": method}
     yield f"{method}, nodes", nodes | {"max_depth": 1}
-    yield f"{method}, filters", step | {"method": method, "temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
-    yield f"{method}, filters per request", nodes | x.filters(B) | x.filters(B, "draft_")
+    yield f"{method}, filters", step | {"method": method, "target": Rows(target, **FILTERS)}
+    yield f"{method}, filters per request", nodes | {"target": Rows(target, **x.filters(B)), "draft": Rows(draft, **x.filters(B))}
     turned = x.on_device(torch.arange(N, device="cpu").flip(0).expand(B, N).contiguous())
-    yield f"{method}, rows by index", nodes | {"target_row": turned, "draft_row": turned}
-    stats = {"target_stats": stats_of(target), "draft_stats": stats_of(draft)}
-    yield f"{method}, stats", nodes | stats
+    yield f"{method}, rows by index", nodes | {"target": Rows(target, row=turned), "draft": Rows(draft, row=turned)}
+    yield f"{method}, stats", nodes | {"target": with_stats(target), "draft": with_stats(draft)}
     yield f"{method}, a chain by links", nodes | chain(x, tokens)
-    probs = {"target_logits": x.probs(B, N), "draft_logits": x.probs(B, N)}
-    yield f"{method}, probabilities", nodes | probs | {"target_kind": "probs", "draft_kind": "probs"}
+    probs = {"target": Rows(x.probs(B, N), kind="probs"), "draft": Rows(x.probs(B, N), kind="probs")}
+    yield f"{method}, probabilities", nodes | probs
     yield f"{method}, one tree for all", nodes | {"tree": (parents[0], tokens[0])}
     if method != "kseq":
-        yield f"{method}, one-hot drafts", {name: given for name, given in nodes.items() if name != "draft_logits"}
+        yield f"{method}, one-hot drafts", {name: given for name, given in nodes.items() if name != "draft"}
     if method == "greedy":
         return
-    yield f"{method}, greedy requests", nodes | {"temperature": x.tensor(0.0, 1.0)}
+    yield f"{method}, greedy requests", nodes | {"target": Rows(target, temperature=x.tensor(0.0, 1.0))}
 
 
 def chain(x, tokens):
@@ -55,7 +55,3 @@ def chain(x, tokens):
     node = torch.arange(N, device="cpu").expand(B, N)
     first = x.on_device((node + 1).where(node < N - 1, -1))
     return {"tree": (x.on_device(node - 1), tokens), "links": (first, torch.full_like(first, -1))}
-
-
-def stats_of(rows):
-    return row_stats(rows.flatten(0, 1)).view(*rows.shape[:2], 4)

@@ -1,30 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of the ops that compare a target row with a draft row: p [N, V], q [N, Vq], a kind, and the stats of
-logits."""
+"""Arguments of the ops that compare a target row with a draft row: p [N, V] and q [N, Vq], both logits or both
+probabilities."""
 
 from __future__ import annotations
 
-from specdec_kernels.ops import _check
-from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import ROW_KINDS
 
 
-def check_rows(op, p, q, kind):
-    _check.rows(op, "p", p, "N, V")
-    _check.rows(op, "q", q, "N, Vq", p.device)
-    _check.shape(op, "q", q, N=p.size(0), Vq=q.size(1))
-    _check.choice(op, "kind", kind, ROW_KINDS)
+def sides(op, p, q):
+    """The rows of both sides, and the stats of logits: given or made, None for probabilities."""
+    p, q = _rows.of(op, "p", p), _rows.of(op, "q", q)
+    _check.rows(op, "p.logits", p.logits, "N, V")
+    _check.rows(op, "q.logits", q.logits, "N, Vq", p.logits.device)
+    _check.shape(op, "q.logits", q.logits, N=p.logits.size(0), Vq=q.logits.size(1))
+    for name, side in (("p", p), ("q", q)):
+        _check.choice(op, f"{name}.kind", side.kind, ROW_KINDS)
+        _check_fields(op, name, side)
+    if p.kind != q.kind:
+        raise ValueError(f"{op}: p.kind and q.kind must be the same, got {p.kind!r} and {q.kind!r}")
+    if p.kind == "probs":
+        return p.logits, q.logits, None, None
+    return p.logits, q.logits, _rows.stats_of(op, "p", p), _rows.stats_of(op, "q", q)
 
 
-def stats(op, p, q, kind, p_stats, q_stats):
-    """Both rows' stats: given, made at temperature 1 without filters, or None for probabilities."""
-    given = {"p_stats": p_stats, "q_stats": q_stats}
-    for name, x in given.items():
-        if x is None:
-            continue
-        if kind == "probs":
-            raise ValueError(f"{op}: {name} goes with logits, got kind 'probs'")
-        given[name] = _check.stats(op, name, x, p.size(0), p.device)
-    if kind == "probs":
-        return None, None
-    return tuple(row_stats(rows) if x is None else x for x, rows in zip(given.values(), (p, q)))
+def _check_fields(op, name, side):
+    if side.row is not None:
+        raise ValueError(f"{op}: {name}.row must be None, got a tensor")
+    if side.kind == "probs" and (side.stats is not None or _rows.samples(side)):
+        given = _rows.named(side) or "stats"
+        raise ValueError(f"{op}: {name}.stats and sampling parameters go with logits, got {name}.kind 'probs' with {given}")
+    _rows.check_either(op, name, side)

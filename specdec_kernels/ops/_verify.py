@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments that verify_chain and verify_tree share: rows of two sides, each with its kind and its stats or its
-sampling parameters (temperature, top_k, top_p, min_p)."""
+"""The arguments that verify_chain and verify_tree share: the Rows of two sides."""
 
 from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import ROW_KINDS
 
 
-def check_kinds(op, target_kind, draft_kind):
-    _check.choice(op, "target_kind", target_kind, ROW_KINDS)
-    _check.choice(op, "draft_kind", draft_kind, ROW_KINDS)
+def sides_of(op, target, draft):
+    """Both sides as Rows; the draft's may be None."""
+    target = _rows.of(op, "target", target)
+    _check.choice(op, "target.kind", target.kind, ROW_KINDS)
+    if draft is not None:
+        draft = _rows.of(op, "draft", draft)
+        _check.choice(op, "draft.kind", draft.kind, ROW_KINDS)
+    return target, draft
 
 
-def are_given(temperature, top_k, top_p, min_p):
-    return temperature is not None or top_k is not None or top_p is not None or min_p is not None
-
-
-def check_rows(op, side, rows, want, row, device=None):
-    """One side's rows, of as many dimensions as `want` names; or of a store's, and `row` says where they are."""
+def check_rows(op, name, rows, want, device=None):
+    """One side's rows, of as many dimensions as `want` names; or of a store's, and `row` says where they are. Returns
+    what has one entry for each position."""
+    logits, row = rows.logits, rows.row
     if row is None:
-        return _check.rows(op, f"{side}_logits", rows, want, device)
-    _check.tensor(op, f"{side}_logits", rows, _check.LOGITS, device)
+        return _check.rows(op, f"{name}.logits", logits, want, device)
+    _check.tensor(op, f"{name}.logits", logits, _check.LOGITS, device)
     lead, V = want.rsplit(", ", 1)
-    if rows.dim() not in (2, 3):
-        wanted = f"{side}_logits must have shape [N, {V}] or [S, K, {V}] where {side}_row is given"
-        raise ValueError(f"{op}: {wanted}, got {list(rows.shape)}")
-    _check.rows(op, f"{side}_logits", rows, f"N, {V}" if rows.dim() == 2 else f"S, K, {V}")
-    _check.tensor(op, f"{side}_row", row, _check.INTEGERS, rows.device)
-    return _check.dims(op, f"{side}_row", row, lead)
+    if logits.dim() not in (2, 3):
+        wanted = f"{name}.logits must have shape [N, {V}] or [S, K, {V}] where {name}.row is given"
+        raise ValueError(f"{op}: {wanted}, got {list(logits.shape)}")
+    _check.rows(op, f"{name}.logits", logits, f"N, {V}" if logits.dim() == 2 else f"S, K, {V}")
+    _check.tensor(op, f"{name}.row", row, _check.INTEGERS, logits.device)
+    _check.dims(op, f"{name}.row", row, lead)
+    return row
 
 
 def check_shape(op, name, x, rows, last, size):
@@ -39,60 +42,52 @@ def check_shape(op, name, x, rows, last, size):
         _check.shape(op, name, x, **rows, **{last: size})
 
 
-def stored(op, side, rows, row, positions):
+def stored(op, name, rows, positions):
     """The shape of a store of rows, named; `row` has a number for each of the positions."""
-    _check.shape(op, f"{side}_row", row, **positions)
-    return dict(zip(("N",) if rows.dim() == 2 else ("S", "K"), rows.shape))
+    _check.shape(op, f"{name}.row", rows.row, **positions)
+    return dict(zip(("N",) if rows.logits.dim() == 2 else ("S", "K"), rows.logits.shape))
 
 
-def check_no_draft(op, stats, row, parameters):
-    """One-hot drafts have nothing that tells of rows."""
-    if stats is None and row is None and not are_given(*parameters):
-        return
-    given = "draft_stats" if stats is not None else "draft_row" if row is not None else ""
-    wanted = "draft_row, draft_stats and draft_temperature ... draft_min_p need draft_logits"
-    raise ValueError(f"{op}: {wanted}, got None with {given or _check.given('draft_', *parameters)}")
+def check_stats(op, name, rows, shape, device):
+    """One side with its stats, checked against its kind, its sampling parameters and the shape of its rows."""
+    if rows.kind == "probs" and (rows.stats is not None or (_rows.samples(rows) and not _are_greedy(rows))):
+        given = _rows.named(rows) or "stats"
+        wanted = f"{name}.stats and sampling parameters need {name}.kind='logits'"
+        raise ValueError(f"{op}: {wanted}, got 'probs' with {given}")
+    if rows.stats is None:
+        return rows
+    _rows.check_either(op, name, rows)
+    _check.tensor(op, f"{name}.stats", rows.stats, _check.FLOAT32, device)
+    check_shape(op, f"{name}.stats", rows.stats, shape, "4", 4)
+    return rows._replace(stats=rows.stats.contiguous())
 
 
-def stats_of(op, side, kind, stats, parameters, rows, device):
-    """One side's stats, checked against its kind and its sampling parameters."""
-    given = are_given(*parameters) and _check.given("" if side == "target" else "draft_", *parameters)
-    if kind == "probs" and (stats is not None or (given and not _are_greedy(*parameters))):
-        what = given or f"{side}_stats"
-        raise ValueError(
-            f"{op}: {side} stats and sampling parameters need {side}_kind='logits', got 'probs' with {what}"
-        )
-    if stats is None:
-        return None
-    if given:
-        raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got {given} too")
-    _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
-    check_shape(op, f"{side}_stats", stats, rows, "4", 4)
-    return stats.contiguous()
-
-
-def _are_greedy(temperature, *filters):
+def _are_greedy(rows):
     """Whether nothing is asked but the largest entry of each row: of probabilities it is where that of logits is."""
-    return _check.is_greedy(temperature) and all(x is None for x in filters)
+    return _check.is_greedy(rows.temperature) and rows.top_k is None and rows.top_p is None and rows.min_p is None
 
 
-def _code(op, side, kind, parameters, by_rule):
-    """Of a kind that stats_of() has checked."""
-    if kind == "probs" and are_given(*parameters):
+def _code(op, name, rows, by_rule):
+    """The number of a kind that check_stats() has checked."""
+    kind = rows.kind
+    if kind == "probs" and _rows.samples(rows):
         if by_rule:  # it would ask how sure the model is, and not of logits
-            raise ValueError(f"{op}: temperature 0 of {side}_kind='probs' needs rule 'exact', got another one")
+            raise ValueError(f"{op}: temperature 0 of {name}.kind='probs' needs rule 'exact', got another one")
         kind = "logits"
     return ROW_KINDS[kind]
 
 
-def sides(op, n, device, target, target_stats, target_kind, draft, draft_stats, draft_kind, by_rule):
-    """Of both sides, in the op's order: parameters and stats, then the kinds; and the parameters that are numbers."""
-    of_target, numbers = _check.sampling(op, "", target, n, device)
-    of_draft, draft_numbers = _check.sampling(op, "draft_", draft, n, device)
+def flat(op, n, target, draft, by_rule, device):
+    """Both sides in the op's order: parameters and stats, then the kinds; and the parameters that are numbers."""
+    of_target, numbers = _rows.sampling(op, "target", target, n, device)
+    of_draft, draft_numbers, draft_stats, draft_kind = (None,) * 4, None, None, 0
+    if draft is not None:
+        of_draft, draft_numbers = _rows.sampling(op, "draft", draft, n, device)
+        draft_stats, draft_kind = draft.stats, _code(op, "draft", draft, by_rule)
     if numbers or draft_numbers:
         numbers = (*(numbers or _NO_NUMBERS), *(draft_numbers or _NO_NUMBERS))
-    kinds = _code(op, "target", target_kind, target, by_rule), _code(op, "draft", draft_kind, draft, by_rule)
-    return (*of_target, target_stats, draft_stats, *of_draft, *kinds), numbers
+    kinds = _code(op, "target", target, by_rule), draft_kind
+    return (*of_target, target.stats, draft_stats, *of_draft, *kinds), numbers
 
 
 _NO_NUMBERS = (_check.NOT_GIVEN,) * 4

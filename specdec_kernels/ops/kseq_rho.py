@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _pair
+from specdec_kernels.rows import Rows
 
 
 class KSeqRhoOutput(NamedTuple):
@@ -15,12 +16,9 @@ class KSeqRhoOutput(NamedTuple):
 
 
 def kseq_rho(
-    p: torch.Tensor,
-    q: torch.Tensor,
+    p: Rows | torch.Tensor,
+    q: Rows | torch.Tensor,
     k: int | torch.Tensor,
-    p_stats: torch.Tensor | None = None,
-    q_stats: torch.Tensor | None = None,
-    kind: str = "logits",
 ) -> KSeqRhoOutput:
     """The best rho of K-SEQ selection for each pair of rows: k i.i.d. drafts from q, verified against p.
 
@@ -30,12 +28,11 @@ def kseq_rho(
     the side where f <= 0. Rows are compared as laws: each is divided by its total.
 
     Args:
-        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf
-            too).
-        q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
+        p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
+            with, each a number or [N]; or probabilities (a negative one counts as 0, -inf too).
+        q: [N, Vq] draft rows of the same kind (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts
+            as 0).
         k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
-        p_stats, q_stats: [N, 4] float32 from ``row_stats``; made here, at temperature 1 without filters, if None.
-        kind: "logits", or "probs", which takes no stats.
 
     Returns:
         KSeqRhoOutput, float64: rho [N] in [1, k]; beta [N], the chance that one draft is accepted; p_acc [N] =
@@ -48,14 +45,14 @@ def kseq_rho(
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
-        >>> [round(x.item(), 4) for x in kseq_rho(p, q, 2, kind="probs")]
+        >>> [round(x.item(), 4) for x in kseq_rho(Rows(p, kind="probs"), Rows(q, kind="probs"), 2)]
         [1.4568, 0.5432, 0.7914]
 
     Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", K-SEQ (Algorithm 3 and its p*;
     there p is the draft's law and q the target's).
     """
     op = "kseq_rho"
-    _pair.check_rows(op, p, q, kind)
+    p, q, p_stats, q_stats = _pair.sides(op, p, q)
     n = p.size(0)
     if isinstance(k, torch.Tensor):
         _check.tensor(op, "k", k, _check.INTEGERS, p.device)
@@ -64,7 +61,7 @@ def kseq_rho(
     else:
         k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
-    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho.default(p, q, k, *_pair.stats(op, p, q, kind, p_stats, q_stats)))
+    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho.default(p, q, k, p_stats, q_stats))
 
 
 @torch.library.register_fake("specdec::kseq_rho")

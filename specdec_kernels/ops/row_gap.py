@@ -4,30 +4,26 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _pair
+from specdec_kernels.rows import Rows
 
 
 def row_gap(
-    p: torch.Tensor,
-    q: torch.Tensor,
-    p_stats: torch.Tensor | None = None,
-    q_stats: torch.Tensor | None = None,
-    kind: str = "logits",
+    p: Rows | torch.Tensor,
+    q: Rows | torch.Tensor,
 ) -> torch.Tensor:
     """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
 
     A CPU reads each row of logits once, a GPU three times; once more where its stats are made here.
 
     Args:
-        p: [N, V] target rows, float32, bfloat16 or float16: logits, or probabilities (a negative one counts as 0, -inf
-            too).
-        q: [N, Vq] draft rows (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts as 0).
-        p_stats, q_stats: [N, 4] float32 from ``row_stats`` or ``sample``; made here, at temperature 1 without filters,
-            if None.
-        kind: "logits", or "probs", which takes no stats.
+        p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
+            with, each a number or [N]; or probabilities (a negative one counts as 0, -inf too).
+        q: [N, Vq] draft rows of the same kind (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts
+            as 0).
 
     Returns:
         [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the chance that a draft is accepted), the
-        entropies H(p) and H(q) in nats, max p and max q; all of the laws that the stats stand for. What depends on a
+        entropies H(p) and H(q) in nats, max p and max q; all of the distributions as they are sampled from. What depends on a
         row that is no law (NaN, inf, no mass) is NaN.
 
     Raises:
@@ -35,14 +31,13 @@ def row_gap(
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
-        >>> [round(x, 4) for x in row_gap(p, q, kind="probs")[0].tolist()]
+        >>> [round(x, 4) for x in row_gap(Rows(p, kind="probs"), Rows(q, kind="probs"))[0].tolist()]
         [0.3, 0.7, 1.0297, 1.0297, 0.5, 0.5]
 
     Source: Narasimhan et al. 2024 (confidences, TV); Leviathan et al. 2023, section 3 (the overlap).
     """
     op = "row_gap"
-    _pair.check_rows(op, p, q, kind)
-    return torch.ops.specdec.row_gap.default(p, q, *_pair.stats(op, p, q, kind, p_stats, q_stats))
+    return torch.ops.specdec.row_gap.default(*_pair.sides(op, p, q))
 
 
 @torch.library.register_fake("specdec::row_gap")

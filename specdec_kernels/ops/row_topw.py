@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _check, _rows
+from specdec_kernels.rows import Rows
 from specdec_kernels.registry import MAX_VOCABULARY
 
 
@@ -15,12 +16,7 @@ class RowTopwOutput(NamedTuple):
 
 
 def row_topw(
-    logits: torch.Tensor,
-    score: torch.Tensor,
-    w: int,
-    *,
-    stats: torch.Tensor | None = None,
-    num_rows: torch.Tensor | None = None,
+    rows: Rows | torch.Tensor, score: torch.Tensor, w: int, *, num_rows: torch.Tensor | None = None
 ) -> RowTopwOutput:
     """The w best continuations of each beam by one token: a step of beam search needs no others of its row.
 
@@ -32,12 +28,11 @@ def row_topw(
     can hold one of the best are read again, at most w as a rule. Where scores are so coarse that many ids tie, more.
 
     Args:
-        logits: [N, V] float32, bfloat16 or float16. Rows may have any stride; entries of a row must be neighbours.
+        rows: [N, V], ``Rows`` of logits. With their stats [N, 4] the result is the same on every device and instruction
+            set. With sampling parameters, each a number or [N], stats are made first; without either those of the plain
+            softmax are made on the way.
         score: [N] float32, of the beam that each row belongs to: the sum of its logprobs so far.
         w: from 0 to V.
-        stats: [N, 4] float32 from ``row_stats``, which names the law (temperature, filters), and with which the result
-            is the same on every device and instruction set. None: those of the plain softmax, made on the way as
-            ``row_stats`` makes them here.
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
             is read. Below 0 it counts as 0, above N as N. None: all rows are there.
 
@@ -59,16 +54,17 @@ def row_topw(
     Source: a step of beam search; the order makes it deterministic, so that it can be replayed (decode.beam_search).
     """
     op = "row_topw"
-    _check.rows(op, "logits", logits, "N, V")
+    rows = _rows.of_logits(op, "rows", rows)
+    logits, stats = rows.logits, None
     n, vocabulary, device = logits.size(0), logits.size(1), logits.device
     _check.tensor(op, "score", score, _check.FLOAT32, device)
     _check.shape(op, "score", score, N=n)
     w = _check.integer(op, "w", w, 0, MAX_VOCABULARY, "in [0, V]")
     if w > vocabulary:
         raise ValueError(f"{op}: w must be in [0, V={vocabulary}], got {w}")
-    if stats is not None:
-        stats = _check.stats(op, "stats", stats, n, device)
     num_rows = _check.present(op, "num_rows", num_rows, device)
+    if rows.stats is not None or _rows.samples(rows):
+        stats = _rows.stats_of(op, "rows", rows, num_rows)
     return RowTopwOutput(*torch.ops.specdec.row_topw.default(logits, score.contiguous(), w, stats, num_rows))
 
 

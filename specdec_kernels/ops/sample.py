@@ -5,44 +5,39 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _check, _rows
+from specdec_kernels.rows import Rows
 from specdec_kernels.registry import SLOTS
 
 
 class SampleOutput(NamedTuple):
     tokens: torch.Tensor  # [N, k] int64
     logprobs: torch.Tensor  # [N, k] float32, ln q of each token
-    stats: torch.Tensor  # [N, 4] float32, to be handed to verify_chain as draft_stats
+    rows: Rows  # the rows with their stats [N, 4] float32, as verification takes them
 
 
 def sample(
-    logits: torch.Tensor,
-    stats: torch.Tensor | None = None,
+    rows: Rows | torch.Tensor,
     k: int = 1,
     replacement: bool = True,
     *,
-    temperature: float | torch.Tensor | None = None,
-    top_k: int | torch.Tensor | None = None,
-    top_p: float | torch.Tensor | None = None,
-    min_p: float | torch.Tensor | None = None,
     seed: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     slot: int | torch.Tensor = 0,
     uniforms: torch.Tensor | None = None,
     num_rows: torch.Tensor | None = None,
 ) -> SampleOutput:
-    """The draft side: k tokens per row from the row's law, with ln q of each and the row's stats.
+    """Draw k tokens from each row: the draft side.
 
-    The row is read once; the stats come back so that verification need not read it again. Each draw is an inverse
-    CDF: the first id with mass whose running sum exceeds u * total.
+    The row is read once. ``rows`` comes back with its stats: hand it to verification, which then does not read the row
+    again. Each draw is an inverse CDF: the first id with mass whose running sum exceeds u * total.
 
     Args:
-        logits: [N, V] float32, bfloat16 or float16.
-        stats: [N, 4] from ``row_stats``; the sampling parameters must then be None.
+        rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N], or with their
+            stats [N, 4]; a tensor is the rows as they are. Temperature 0, or a subnormal one, gives the argmax.
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
-        temperature, top_k, top_p, min_p: as in ``row_stats``. Temperature 0, or a subnormal one, gives the argmax.
         seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain.
         slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A
             drafter that draws position j of a step passes j * k.
@@ -51,8 +46,8 @@ def sample(
         num_rows: as in ``row_stats``.
 
     Returns:
-        SampleOutput: tokens [N, k] int64, logprobs [N, k] float32 (ln of the row's law, before any token was taken
-        out), stats [N, 4] float32. A row with NaN, +inf or no finite entry gives its largest finite entry with
+        SampleOutput: tokens [N, k] int64; logprobs [N, k] float32, ln q before any token was taken out; rows, the
+        logits with their stats [N, 4] float32 in place of sampling parameters. A row with NaN, +inf or no finite entry gives its largest finite entry with
         logprob NaN. A row that is absent has tokens -1, logprobs 0 and four zeros.
 
     Raises:
@@ -66,16 +61,15 @@ def sample(
     Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
     """
     op = "sample"
-    _check.rows(op, "logits", logits, "N, V")
+    rows = _rows.of_logits(op, "rows", rows)
+    logits, stats = rows.logits, rows.stats
     n, device = logits.shape[0], logits.device
     k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
     replacement = _check.flag(op, "replacement", replacement)
     if stats is not None:
-        stats = _check.stats(op, "stats", stats, n, device)
-        if given := _check.given("", temperature, top_k, top_p, min_p):
-            raise ValueError(f"{op}: stats already hold the sampling parameters, got {given} too")
-    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(temperature))
-    tensors, numbers = _check.sampling(op, "", (temperature, top_k, top_p, min_p), n, device)
+        stats = _check.stats(op, "rows.stats", stats, n, device)
+    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(rows.temperature))
+    tensors, numbers = _rows.sampling(op, "rows", rows, n, device)
     first_slot = 0
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
@@ -85,7 +79,8 @@ def sample(
         slot = None
     num_rows = _check.present(op, "num_rows", num_rows, device)
     by = (seed, offset, slot, uniforms, num_rows, numbers, first_slot)
-    return SampleOutput(*torch.ops.specdec.sample.default(logits, stats, k, replacement, *tensors, *by))
+    tokens, logprobs, stats = torch.ops.specdec.sample.default(logits, stats, k, replacement, *tensors, *by)
+    return SampleOutput(tokens, logprobs, Rows(logits, stats=stats))
 
 
 @torch.library.register_fake("specdec::sample")

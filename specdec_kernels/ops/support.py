@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _check, _rows
+from specdec_kernels.rows import Rows
 from specdec_kernels.registry import MAX_VOCABULARY
 
 
@@ -16,12 +17,7 @@ class SupportOutput(NamedTuple):
 
 
 def support(
-    logits: torch.Tensor,
-    stats: torch.Tensor,
-    max_kept: int,
-    rows: torch.Tensor | None = None,
-    *,
-    num_rows: torch.Tensor | None = None,
+    rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor | None = None
 ) -> SupportOutput:
     """Which ids each row keeps after temperature and filters: what a trainer renormalises over.
 
@@ -29,11 +25,10 @@ def support(
     ``ids`` is the short form of it, complete where ``counts <= max_kept``.
 
     Args:
-        logits: [N, V] float32, bfloat16 or float16. Rows may have any stride; entries of a row must be neighbours.
-        stats: [N, 4] float32 from ``row_stats`` or ``sample``, made with the filters.
-        max_kept: how many ids of a row there is room for, in [0, 2^24].
-        rows: [M] int32 or int64, which rows of logits and stats are asked for, each as often as it is named. One
+        rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with filters, each a number or [N], of which stats
+            are made here. ``row`` [M] int32 or int64: which rows are asked for, each as often as it is named; one
             outside [0, N) keeps nothing. None: every row, M = N.
+        max_kept: how many ids of a row there is room for, in [0, 2^24].
         num_rows: [1] int32 or int64 on the device, of padded buffers: of what is asked for, rows from it on are absent,
             and nothing of them is read. Below 0 it counts as 0, above M as M. None: all of it is there.
 
@@ -48,23 +43,22 @@ def support(
 
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0, 3.0]]).log()
-        >>> stats = torch.tensor([[1.0, z[0, 1], 0.7885, z[0, 0]]])  # as row_stats(z, top_k=2) makes them
-        >>> support(z, stats, max_kept=4)
+        >>> support(Rows(z, top_k=2), max_kept=4)
         SupportOutput(ids=tensor([[ 0,  1,  3, -1]], dtype=torch.int32), counts=tensor([3], dtype=torch.int32),
             bits=tensor([[11]], dtype=torch.int32))
 
     Source: the sampling mask that engines hand to trainers, so that both normalise over the same ids.
     """
     op = "support"
-    _check.rows(op, "logits", logits, "N, V")
-    device = logits.device
-    stats = _check.stats(op, "stats", stats, logits.size(0), device)
+    rows = _rows.of_logits(op, "rows", rows, row=True)
+    logits, row, device = rows.logits, rows.row, rows.logits.device
     max_kept = _check.integer(op, "max_kept", max_kept, 0, MAX_VOCABULARY, "in [0, 2^24]")
-    if rows is not None:
-        _check.tensor(op, "rows", rows, _check.INTEGERS, device)
-        _check.dims(op, "rows", rows, "M")
+    if row is not None:
+        _check.tensor(op, "rows.row", row, _check.INTEGERS, device)
+        _check.dims(op, "rows.row", row, "M")
     num_rows = _check.present(op, "num_rows", num_rows, device)
-    return SupportOutput(*torch.ops.specdec.support.default(logits, stats, max_kept, rows, num_rows))
+    stats = _rows.stats_of(op, "rows", rows, num_rows if row is None else None)
+    return SupportOutput(*torch.ops.specdec.support.default(logits, stats, max_kept, row, num_rows))
 
 
 @torch.library.register_fake("specdec::support")

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _check, _rows
+from specdec_kernels.rows import Rows
 from specdec_kernels.registry import MAX_VOCABULARY
 
 
@@ -17,8 +18,7 @@ class TopLogprobsOutput(NamedTuple):
 
 
 def top_logprobs(
-    logits: torch.Tensor,
-    stats: torch.Tensor,
+    rows: Rows | torch.Tensor,
     k: int,
     tokens: torch.Tensor | None = None,
     *,
@@ -26,10 +26,9 @@ def top_logprobs(
 ) -> TopLogprobsOutput:
     """The k most likely ids of each row with their logprobs, and the logprob and rank of given ids.
 
-    Which law the logprobs are of is said by ``stats``: made without parameters it is the model's (vLLM's
-    ``raw_logprobs``), made with a request's temperature and filters it is the one it samples from
-    (``processed_logprobs``). A row's order is that of its logits under either law, so the ids are the same, and those
-    below a cutoff follow with -inf. Logits in place of logprobs are a gather: ``logits.gather(1, ids)``
+    Rows without parameters have the model's own distribution (vLLM's ``raw_logprobs``); with a request's temperature
+    and filters, or stats made with them, the one it samples from (``processed_logprobs``). Either way a row's order is
+    that of its logits, so the ids are the same, and those below a cutoff follow with -inf. Logits in place of logprobs are a gather: ``logits.gather(1, ids)``
     (``raw_logits``), and times the stats' scale, -inf where the logprob is (``processed_logits``).
 
     A row is read once. Where k is small beside V, a GPU reads again the chunks of 1024 logits that hold the best, at
@@ -37,8 +36,8 @@ def top_logprobs(
     k asks for it.
 
     Args:
-        logits: [N, V] float32, bfloat16 or float16. Rows may have any stride; entries of a row must be neighbours.
-        stats: [N, 4] float32 from ``row_stats`` or ``sample``.
+        rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with sampling parameters, each a number or [N], of
+            which stats are made here; a tensor is the rows as they are.
         k: from 0 to V.
         tokens: [N, m] int32 or int64; None asks for none, m = 0.
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
@@ -57,8 +56,7 @@ def top_logprobs(
 
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()
-        >>> stats = torch.tensor([[1.0, -3e38, 0.6931, 1.6094]])  # as row_stats(z) makes them
-        >>> out = top_logprobs(z, stats, 2, tokens=torch.tensor([[2, 7]]))
+        >>> out = top_logprobs(z, 2, tokens=torch.tensor([[2, 7]]))
         >>> out.ids, out.logprobs.exp()
         (tensor([[0, 1]]), tensor([[0.5000, 0.3000]]))
         >>> out.token_ranks, out.token_logprobs.exp()
@@ -67,9 +65,9 @@ def top_logprobs(
     Source: the logprobs of an engine's API; the rank is vLLM's.
     """
     op = "top_logprobs"
-    _check.rows(op, "logits", logits, "N, V")
+    rows = _rows.of_logits(op, "rows", rows)
+    logits = rows.logits
     n, vocabulary, device = logits.size(0), logits.size(1), logits.device
-    stats = _check.stats(op, "stats", stats, n, device)
     k = _check.integer(op, "k", k, 0, MAX_VOCABULARY, "in [0, V]")
     if k > vocabulary:
         raise ValueError(f"{op}: k must be in [0, V={vocabulary}], got {k}")
@@ -78,6 +76,7 @@ def top_logprobs(
         _check.dims(op, "tokens", tokens, "N, m")
         _check.shape(op, "tokens", tokens, N=n, m=tokens.size(1))
     num_rows = _check.present(op, "num_rows", num_rows, device)
+    stats = _rows.stats_of(op, "rows", rows, num_rows)
     return TopLogprobsOutput(*torch.ops.specdec.top_logprobs.default(logits, stats, k, tokens, num_rows))
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rules, _verify
+from specdec_kernels.rows import Rows
 from specdec_kernels.registry import CHAIN_METHODS
 
 
@@ -17,69 +18,53 @@ class VerifyChainOutput(NamedTuple):
 
 
 def verify_chain(
-    target_logits: torch.Tensor,
+    target: Rows | torch.Tensor,
     draft_tokens: torch.Tensor,
-    draft_logits: torch.Tensor | None = None,
+    draft: Rows | torch.Tensor | None = None,
     *,
     cu_draft: torch.Tensor | None = None,
     max_draft: int | None = None,
     bonus_tokens: torch.Tensor | None = None,
-    temperature: float | torch.Tensor | None = None,
-    top_k: int | torch.Tensor | None = None,
-    top_p: float | torch.Tensor | None = None,
-    min_p: float | torch.Tensor | None = None,
-    target_stats: torch.Tensor | None = None,
-    draft_stats: torch.Tensor | None = None,
-    draft_temperature: float | torch.Tensor | None = None,
-    draft_top_k: int | torch.Tensor | None = None,
-    draft_top_p: float | torch.Tensor | None = None,
-    draft_min_p: float | torch.Tensor | None = None,
-    target_kind: str = "logits",
-    draft_kind: str = "logits",
     method: str = "token",
     rule: str | torch.Tensor = "exact",
     alpha: float | tuple[float, float] | torch.Tensor | None = None,
     seed: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
-    target_row: torch.Tensor | None = None,
-    draft_row: torch.Tensor | None = None,
     num_requests: torch.Tensor | None = None,
     out: VerifyChainOutput | None = None,
     require_exact: bool = False,
 ) -> VerifyChainOutput:
-    """Verify one drafted path per request; by default the emitted tokens have exactly the target's law.
+    """Verify one drafted path per request; by default the output is distributed exactly as the target's own samples.
 
     Drafted tokens are tested in order, d accepted with probability min(1, p(d) / q(d)); the first rejection is replaced
     by a draw from norm((p - q)+) and ends the step; if all are accepted one more token is drawn from p. Emitted:
-    ``num_accepted + 1`` tokens. Rows after the stop are not read, and neither side's law is written to memory.
+    ``num_accepted + 1`` tokens. Rows after the stop are not read, and neither distribution is written to memory.
 
-    Block verification emits the same law and accepts at least as many tokens in expectation: the whole draft is
-    weighed, and a longer prefix may make good for a token that alone would have been rejected. It reads the target's
-    rows up to the first draft that p forbids.
+    Block verification has the same output distribution and accepts at least as many tokens in expectation: the whole
+    draft is weighed, and a longer prefix may make good for a token that alone would have been rejected. It reads the
+    target's rows up to the first draft that p forbids.
 
     Args:
-        target_logits: dense [B, G+1, V]: row i is the law after the first i drafted tokens. Ragged: [R, V] with
-            R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. float32, bfloat16 or float16, any row stride.
+        target: ``Rows``, or a tensor: the rows as they are. Dense [B, G+1, V]: row i is the distribution after the first
+            i drafted tokens. Ragged [R, V] with R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. Parameters
+            are numbers or [B], stats [B, G+1, 4] (ragged [R, 4]). ``row`` [B, G+1] (ragged [R]): the number of each
+            position's row in logits [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K];
+            stats are then [N, 4] or [S, K, 4]. Positions may share a row. A number outside [0, N) is as a row of NaN.
         draft_tokens: [B, G], ragged [D]; int32 or int64. A request's draft ends at its first id that is below 0 or in
             neither vocabulary: pad short drafts with -1.
-        draft_logits: [B, G, Vq], ragged [D, Vq]: the rows the tokens were drawn from; or None for one-hot drafts
-            (n-gram, prompt lookup). Vq may differ from V: ids outside the other side have probability 0 there. One more
-            row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed: of a rule's bonus token; the exact rule does not
-            read it.
+        draft: ``Rows`` or a tensor, [B, G, Vq] (ragged [D, Vq]): what the tokens were drawn from, with the parameters
+            they were drawn with; or None for one-hot drafts (n-gram, prompt lookup). Hand over ``sample``'s ``.rows``,
+            of several steps through ``stack_rows``. Vq may differ from V: ids outside the other side have probability 0
+            there. One more row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed: of a rule's bonus token; the
+            exact rule does not read it. ``row`` [B, G] or [B, G+1] (ragged [D] or [R]) as the target's; -1 is a one-hot
+            draft, and another number outside [0, N) has no q, which status says where q is needed. A greedy request
+            needs no q by the exact rule, nor by another one that asks the target alone: there a draft is accepted if it
+            is the argmax.
         cu_draft: [B+1] int32 or int64, ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's
             G.
         bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row
             (G or D rows).
-        temperature, top_k, top_p, min_p: the target's, as in ``row_stats``: None, a number, or [B]. Temperature 0 (or
-            a subnormal one) is greedy; greedy and sampled requests mix. ``draft_*``: the draft's own, default T = 1
-            without filters; q must be the law the draft was drawn from.
-        target_stats, draft_stats: [B, G+1, 4] and [B, G, 4] (ragged [R, 4], [D, 4]) from ``row_stats`` or ``sample``,
-            in place of that side's sampling parameters; with them a row of logits is read only where the step stops.
-        target_kind, draft_kind: "logits" or "probs", each side by itself. Probability rows take no parameters but a
-            temperature that is the number 0, by the exact rule: all their mass is on their largest entry, the first of
-            equals. What is negative in them counts 0; NaN or +inf at a drafted token, or anywhere in a row that is
-            summed or asked how sure it is (as every cascade asks of both), makes the row invalid.
         method: "token" or "block".
         rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each.
             Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method
@@ -90,29 +75,23 @@ def verify_chain(
             tensor on a GPU: the nearest value inside. Rule "synthetic" also takes a rate for each position, given that
             the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or
             [B, G, 2], of which the other rules read the first position's).
-        seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule where temperature is the number 0.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule where the target's temperature is the
+            number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0.
-        target_row, draft_row: int32 or int64, [B, G+1] and [B, G] (ragged [R], [D]; as many as the rows would be
-            without numbers): the number of each position's row in ``target_logits`` or ``draft_logits``, which are then
-            [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K]; their stats are [N, 4] or
-            [S, K, 4]. Nothing is copied, other rows are not read, positions may share one. A draft_row of -1 is a
-            one-hot draft. Other numbers outside [0, N) raise on no device: a target_row of that kind is as a row of
-            NaN, and a draft_row has no q there, which status says where q is needed. A greedy request needs no q by the
-            exact rule, nor by another one that asks the target alone: there a draft is accepted if it is the argmax.
         num_requests: [1] int32 or int64 on the device, of padded buffers: requests from it on are absent, and nothing
             of them is read, nor any row behind those of the last that is present; ragged, D may be more than
             ``cu_draft`` names. Below 0 it counts as 0, above B as B. None: all are there.
         out: contiguous tensors of the result's shapes and dtypes (tokens int32 or int64): the result is written to them
             and they are returned. None of them may share memory with another argument.
-        require_exact: raise unless the rule, at its parameters, leaves what is emitted the target's law whatever the
-            draft's is (``specdec_kernels.rules.TABLE[name].keeps_target_at``). Rules in tensors must be on the CPU.
+        require_exact: raise unless the rule, at its parameters, leaves the output distributed as the target whatever
+            the draft is (``specdec_kernels.rules.TABLE[name].keeps_target_at``). Rules in tensors must be on the CPU.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
         token from an invalid row, is NaN. Status 1: a needed row held NaN, +inf or no finite value (the token is the
         row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft that was needed was not in
-        (0, 1 + 1e-3], or its draft_row names no row, draft rejected; 8: the caller's bonus token was no id below V: it
+        (0, 1 + 1e-3], or its row number names no row, draft rejected; 8: the caller's bonus token was no id below V: it
         is emitted as given, a negative one as 0. But for such a token every emitted one lies in [0, V), and bad data in
         one request changes no other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits
         though the target forbids it. A request that is absent has tokens -1, and 0 everywhere else.
@@ -132,31 +111,26 @@ def verify_chain(
     """
     op = "verify_chain"
     _check.choice(op, "method", method, CHAIN_METHODS)
-    _verify.check_kinds(op, target_kind, draft_kind)
+    target, draft = _verify.sides_of(op, target, draft)
     shapes = _dense if cu_draft is None else _ragged
-    given = (target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, target_row)
-    B, G, target_rows, draft_rows = shapes(op, *given)
-    device = target_logits.device
-    if target_row is not None:
-        target_rows = _verify.stored(op, "target", target_logits, target_row, target_rows)
-    if draft_logits is not None:
-        draft_rows = _draft_rows(op, draft_logits, draft_row, draft_rows, B, device)
+    B, G, target_rows, draft_rows = shapes(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens)
+    device = target.logits.device
+    if target.row is not None:
+        target_rows = _verify.stored(op, "target", target, target_rows)
+    target = _verify.check_stats(op, "target", target, target_rows, device)
+    if draft is not None:
+        draft_rows = _draft_rows(op, draft, draft_rows, B, device)
+        draft = _verify.check_stats(op, "draft", draft, draft_rows, device)
     bonus_tokens = _bonus_of(op, bonus_tokens, B, device)
-    target = (temperature, top_k, top_p, min_p)
-    draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, target_rows, device)
-    draft_stats = _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, draft_rows, device)
-    if draft_logits is None:
-        _verify.check_no_draft(op, draft_stats, draft_row, draft)
     rules = _rules.arguments(op, method, rule, alpha, B, device, G, require_exact)
-    of_sides = (target, target_stats, target_kind, draft, draft_stats, draft_kind)
-    sides, numbers = _verify.sides(op, B, device, *of_sides, rules.given)
-    needed = rules.given or not _check.is_greedy(temperature)
+    sides, numbers = _verify.flat(op, B, target, draft, rules.given, device)
+    needed = rules.given or not _check.is_greedy(target.temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
-    drafted = (target_logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
+    draft_logits, draft_row = (None, None) if draft is None else (draft.logits, draft.row)
+    drafted = (target.logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
     num_requests = _check.present(op, "num_requests", num_requests, device)
     by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, seed, offset, uniforms)
-    arguments = (*drafted, *sides, *by, target_row, draft_row, num_requests, numbers, rules.numbers)
+    arguments = (*drafted, *sides, *by, target.row, draft_row, num_requests, numbers, rules.numbers)
     return _verify.run(op, VerifyChainOutput, arguments, out, B, G)
 
 
@@ -170,20 +144,19 @@ def _bonus_of(op, bonus_tokens, B, device):
     return bonus_tokens
 
 
-def _dense(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, target_row):
+def _dense(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
     """B, G, and the shapes of the target's rows and of the draft's, named: of their numbers where these are given."""
     bonus_row = bonus_tokens is None
     if not bonus_row:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    _verify.check_rows(op, "target", target_logits, "B, G+1, V", target_row)
-    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, target_logits.device)
-    if target_row is None:
-        B, G, _ = target_logits.shape
+    _verify.check_rows(op, "target", target, "B, G+1, V")
+    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, target.logits.device)
+    if target.row is None:
+        B, G, _ = target.logits.shape
         G -= bonus_row
         if G < 0:
-            raise ValueError(
-                f"{op}: target_logits must have the bonus row, shape [B, G+1, V], got {list(target_logits.shape)}"
-            )
+            wanted = "target.logits must have the bonus row, shape [B, G+1, V]"
+            raise ValueError(f"{op}: {wanted}, got {list(target.logits.shape)}")
         _verify.check_shape(op, "draft_tokens", draft_tokens, {"B": B}, "G", G)
     else:
         _check.dims(op, "draft_tokens", draft_tokens, "B, G")
@@ -193,14 +166,14 @@ def _dense(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, t
     return B, G, {"B": B, ("G+1" if bonus_row else "G"): G + bonus_row}, {"B": B, "G": G}
 
 
-def _ragged(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, target_row):
+def _ragged(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
     """As _dense, of rows behind one another."""
     bonus_row = bonus_tokens is None
     _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)  # it says which shapes the others must have
     if not bonus_row:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    _verify.check_rows(op, "target", target_logits, "R, V", target_row)
-    device = target_logits.device
+    positions = _verify.check_rows(op, "target", target, "R, V")
+    device = target.logits.device
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
     _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
     _check.dims(op, "cu_draft", cu_draft, "B+1")
@@ -212,29 +185,27 @@ def _ragged(op, target_logits, draft_tokens, cu_draft, max_draft, bonus_tokens, 
         raise ValueError(f"{op}: max_draft must be {wanted}, got None")
     max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
     B, D = cu_draft.size(0) - 1, draft_tokens.size(0)
-    rows = target_logits if target_row is None else target_row
-    if B + 1 == (rows.size(0) - D if bonus_row else bonus_tokens.numel()):
+    if B + 1 == (positions.size(0) - D if bonus_row else bonus_tokens.numel()):
         raise ValueError(
             f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
         )
     target_rows = {"R" if bonus_row else "D": D + B * bonus_row}
-    if target_row is None:
-        _check.shape(op, "target_logits", target_logits, **target_rows, V=target_logits.size(-1))
+    if target.row is None:
+        _check.shape(op, "target.logits", target.logits, **target_rows, V=target.logits.size(-1))
     return B, max_draft, target_rows, {"D": D}
 
 
-def _draft_rows(op, draft_logits, draft_row, rows, B, device):
+def _draft_rows(op, draft, rows, B, device):
     """The shape of the draft's rows: as drafted, or with one more row per request; or that of a store."""
-    _verify.check_rows(op, "draft", draft_logits, "D, Vq" if "D" in rows else "B, G, Vq", draft_row, device)
-    have = draft_logits if draft_row is None else draft_row
+    positions = _verify.check_rows(op, "draft", draft, "D, Vq" if "D" in rows else "B, G, Vq", device)
     if "D" in rows:
-        if have.size(0) == rows["D"] + B:
+        if positions.size(0) == rows["D"] + B:
             rows = {"R": rows["D"] + B}
-    elif have.size(1) == rows["G"] + 1:
+    elif positions.size(1) == rows["G"] + 1:
         rows = {"B": B, "G+1": rows["G"] + 1}
-    if draft_row is not None:
-        return _verify.stored(op, "draft", draft_logits, draft_row, rows)
-    _verify.check_shape(op, "draft_logits", draft_logits, rows, "Vq", draft_logits.size(-1))
+    if draft.row is not None:
+        return _verify.stored(op, "draft", draft, rows)
+    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", draft.logits.size(-1))
     return rows
 
 

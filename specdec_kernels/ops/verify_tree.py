@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rules, _verify
+from specdec_kernels.rows import Rows
 from specdec_kernels.registry import TREE_METHODS
 
 
@@ -19,26 +20,12 @@ class VerifyTreeOutput(NamedTuple):
 
 def verify_tree(
     tree: tuple[torch.Tensor | None, ...],
-    target_logits: torch.Tensor,
-    draft_logits: torch.Tensor | None = None,
+    target: Rows | torch.Tensor,
+    draft: Rows | torch.Tensor | None = None,
     *,
     method: str,
     max_depth: int | None = None,
-    target_row: torch.Tensor | None = None,
-    draft_row: torch.Tensor | None = None,
     links: tuple[torch.Tensor, torch.Tensor] | None = None,
-    temperature: float | torch.Tensor | None = None,
-    top_k: int | torch.Tensor | None = None,
-    top_p: float | torch.Tensor | None = None,
-    min_p: float | torch.Tensor | None = None,
-    target_stats: torch.Tensor | None = None,
-    draft_stats: torch.Tensor | None = None,
-    draft_temperature: float | torch.Tensor | None = None,
-    draft_top_k: int | torch.Tensor | None = None,
-    draft_top_p: float | torch.Tensor | None = None,
-    draft_min_p: float | torch.Tensor | None = None,
-    target_kind: str = "logits",
-    draft_kind: str = "logits",
     rule: str | torch.Tensor = "exact",
     alpha: float | tuple[float, float] | torch.Tensor | None = None,
     seed: torch.Tensor | None = None,
@@ -48,7 +35,7 @@ def verify_tree(
     out: VerifyTreeOutput | None = None,
     require_exact: bool = False,
 ) -> VerifyTreeOutput:
-    """Verify a tree of drafts per request; by default the emitted tokens have exactly the target's law.
+    """Verify a tree of drafts per request; by default the output is distributed exactly as the target's own samples.
 
     The accepted nodes form a path from the root; one more token is drawn at its end. Rows of nodes that are not visited
     are not read (where a rule is given CUDA kernels read those of every node), and no law or residual is written to
@@ -74,26 +61,26 @@ def verify_tree(
         tree: what ``build_tree`` returns, or (parents [B, N] or [N], tokens of the same shape), int32 or int64. Node 0
             is the last committed token, a parent comes before its children, and a parent of -1 behind node 0 is
             padding.
-        target_logits: [B, N, V]: row i is the law of node i's children. float32, bfloat16 or float16, any row stride.
-        draft_logits: [B, N, Vq]: row i is the law that node i's children were drawn from; or None for one-hot drafts.
-            Vq may differ from V: ids outside the other side have probability 0 there. ``target_only`` and ``greedy``
-            ignore it.
+        target: ``Rows``, or a tensor: the rows as they are. [B, N, V]: row i is the distribution of node i's children.
+            Parameters are numbers or [B], stats [B, N, 4]. ``row`` [B, N]: the row of logits [B, M, V] that is node i's
+            (stats are then [B, M, 4]); one out of range is an invalid row.
+        draft: ``Rows`` or a tensor, [B, N, Vq]: row i is what node i's children were drawn from; or None for one-hot
+            drafts. ``row`` [B, N]: the row of logits [B, M, Vq] that node i was drawn FROM (its parent's by default); a
+            negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the exact
+            rule: none is read. Vq may differ from V: ids outside the other side have probability 0 there.
+            ``target_only`` and ``greedy`` ignore the draft.
         method: see above.
         max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
             tree with draft_nodes, else N - 1.
-        target_row, draft_row: [B, N]: the row of target_logits [B, M, V] that is the law of a node's children, and the
-            row of draft_logits [B, M, Vq] that a node was drawn from (a negative one: a one-hot draft), int32 or int64.
-            A row out of range is an invalid row. A greedy request needs no draft row by the exact rule: none is read.
         links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by
             default that of their numbers. Not where the drafts of a tree are tested.
-        temperature ... draft_kind: as in ``verify_chain``; stats are [B, M, 4], a row of stats per row of logits.
         rule, alpha: as in ``verify_chain``, of those rules that are laws, for the methods that test against the draft's
             row: pi = T(q, p), made of a node's row and of the row that the first of its children under test was drawn
             from, takes the place of p at every node with children, in the test and in the residual; the token behind a
             leaf is the target's. ``target_only`` takes "thresholds": a child is accepted for sure from threshold_single
             on, and the sum of the children's probabilities that the coin must lie below is divided by threshold_acc.
-        seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule at a temperature that
-            is the number 0.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule where the target's
+            temperature is the number 0.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
             and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
             in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies
@@ -127,36 +114,31 @@ def verify_tree(
     """
     op = "verify_tree"
     _check.choice(op, "method", method, TREE_METHODS)
-    _verify.check_kinds(op, target_kind, draft_kind)
+    target, draft = _verify.sides_of(op, target, draft)
     _check_tuples(op, tree, links)
-    _check.rows(op, "target_logits", target_logits, "B, M, V")
-    device, (B, M, V) = target_logits.device, target_logits.shape
+    _check.rows(op, "target.logits", target.logits, "B, M, V")
+    device, (B, M, V) = target.logits.device, target.logits.shape
     parents, tokens, draft_nodes, columns, depth = _nodes(op, method, tree, links, B, device)
     N = parents.size(1)
     max_depth = depth if max_depth is None else _depth(op, max_depth)
-    tables = _tables(op, target_row, draft_row, links, B, N, device)
-    target = (temperature, top_k, top_p, min_p)
-    draft = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    target_stats = _verify.stats_of(op, "target", target_kind, target_stats, target, {"B": B, "M": M}, device)
-    if target_row is None and M != N:
-        _check.shape(op, "target_logits", target_logits, B=B, N=N, V=V)
-    draft_stats = _draft_stats(op, method, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device)
+    tables = _tables(op, target, draft, links, B, N, device)
+    target = _verify.check_stats(op, "target", target, {"B": B, "M": M}, device)
+    if target.row is None and M != N:
+        _check.shape(op, "target.logits", target.logits, B=B, N=N, V=V)
+    draft = _draft(op, method, draft, B, N, device)
     if not TREE_METHODS[method].reads_draft:
-        draft_logits, draft_stats, draft, tables[1] = None, None, _NONE, None
+        draft, tables[1] = None, None
     if method == "greedy":
-        target_stats, target = None, _NONE
+        target = Rows(target.logits, kind=target.kind, row=target.row)
     rules = _rules.arguments(op, method, rule, alpha, B, device, None, require_exact)
-    of_sides = (target, target_stats, target_kind, draft, draft_stats, draft_kind)
-    sides, numbers = _verify.sides(op, B, device, *of_sides, rules.given)
-    needed = method != "greedy" and (rules.given or not _check.is_greedy(temperature))
+    sides, numbers = _verify.flat(op, B, target, draft, rules.given, device)
+    needed = method != "greedy" and (rules.given or not _check.is_greedy(target.temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
-    nodes = (parents, tokens, draft_nodes, target_logits, draft_logits, TREE_METHODS[method].code, max_depth)
+    draft_logits = None if draft is None else draft.logits
+    nodes = (parents, tokens, draft_nodes, target.logits, draft_logits, TREE_METHODS[method].code, max_depth)
     num_requests = _check.present(op, "num_requests", num_requests, device)
     by = (rules.rule, rules.alpha, seed, offset, uniforms, num_requests, numbers, rules.numbers)
     return _verify.run(op, VerifyTreeOutput, (*nodes, *tables, *sides, *by), out, B, max_depth)
-
-
-_NONE = (None,) * 4
 
 
 def _check_tuples(op, tree, links):
@@ -202,33 +184,29 @@ def _depth(op, max_depth):
     )
 
 
-def _tables(op, target_row, draft_row, links, B, N, device):
-    """What names a row or a node for each node: target_row, draft_row, first_child, next_sibling."""
-    if target_row is None and draft_row is None and links is None:
+def _tables(op, target, draft, links, B, N, device):
+    """What names a row or a node for each node: the rows of both sides, first_child, next_sibling."""
+    draft_row = None if draft is None else draft.row
+    if target.row is None and draft_row is None and links is None:
         return [None] * 4
-    first_child, next_sibling = links or (None, None)
-    tables = [target_row, draft_row, first_child, next_sibling]
-    for i, name in enumerate(("target_row", "draft_row", "first_child", "next_sibling")):
+    tables = [target.row, draft_row, *(links or (None, None))]
+    for i, name in enumerate(("target.row", "draft.row", "first_child", "next_sibling")):
         if tables[i] is not None or (links is not None and i >= 2):
             _check.tensor(op, name, tables[i], _check.INTEGERS, device)
             _check.shape(op, name, tables[i], B=B, N=N)
     return tables
 
 
-def _check_no_draft(op, method, draft_stats, draft_row, draft):
-    if method == "kseq":
-        raise ValueError(f"{op}: method 'kseq' needs draft_logits, got None")
-    _verify.check_no_draft(op, draft_stats, draft_row, draft)
-
-
-def _draft_stats(op, method, draft_logits, draft_kind, draft_stats, draft_row, draft, B, N, device):
-    """The draft's stats; its rows are one for each node, or as many as draft_row names."""
-    if draft_logits is None:
-        return _check_no_draft(op, method, draft_stats, draft_row, draft)
-    _check.rows(op, "draft_logits", draft_logits, "B, M, Vq", device)
-    rows = {"B": B, **({"N": N} if draft_row is None else {"M": draft_logits.size(1)})}
-    _verify.check_shape(op, "draft_logits", draft_logits, rows, "Vq", draft_logits.size(-1))
-    return _verify.stats_of(op, "draft", draft_kind, draft_stats, draft, rows, device)
+def _draft(op, method, draft, B, N, device):
+    """The draft's rows, checked: one for each node, or as many as its `row` names."""
+    if draft is None:
+        if method == "kseq":
+            raise ValueError(f"{op}: method 'kseq' needs draft, got None")
+        return None
+    _check.rows(op, "draft.logits", draft.logits, "B, M, Vq", device)
+    rows = {"B": B, **({"N": N} if draft.row is None else {"M": draft.logits.size(1)})}
+    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", draft.logits.size(-1))
+    return _verify.check_stats(op, "draft", draft, rows, device)
 
 
 @torch.library.register_fake("specdec::verify_tree")

@@ -26,12 +26,12 @@ def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None,
     replaces a rejected x speaks with what is left of q. Block: Pr[tau >= i | d] and the laws of the final token as in
     block.py.
     """
-    rows = Rows(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
+    rows = RowsAfter(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
     return (token_law if method == "token" else block_law)(rows, gamma, end_row)
 
 
-class Rows:
-    """The rows behind a prefix as arrays, and the rule."""
+class RowsAfter:
+    """The rows after a prefix as arrays, and the rule."""
 
     def __init__(self, p, q, p1, q1, rule, alpha):
         self.rule, self.alpha = rule, alpha
@@ -112,7 +112,7 @@ def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p
     tuple."""
     from .verify_chain import METHODS
 
-    rows = Rows(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
+    rows = RowsAfter(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
     V = len(p(()))
     wide = max(V, len(rows.q(())))
     law = defaultdict(float)

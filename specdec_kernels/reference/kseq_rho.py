@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from .law import clean_q, law_of_logits, law_of_probs, numpy_rows
-from .row_stats import row_stats
+from .row_stats import stats_of
+from .rows import rows_of
 
 
 class KseqRho(NamedTuple):
@@ -17,26 +18,24 @@ class KseqRho(NamedTuple):
     p_acc: torch.Tensor  # [N] float64, 1 - (1 - beta)^k: the chance that one of k drafts is accepted
 
 
-def kseq_rho(p, q, k, p_stats=None, q_stats=None, kind="logits"):
+def kseq_rho(p, q, k):
     """p [N, V], q [N, Vq], k an int or [N] -> rho*, beta, p_acc, each [N].
 
-    kind "logits": rows of logits under [N, 4] stats (None: temperature 1, no filter); "probs": rows of probabilities.
     A pair with a row that is no law gives rho = k, which is valid for every pair of laws, and beta = p_acc = NaN.
     """
-    if kind not in ("logits", "probs"):
-        raise ValueError(f"kseq_rho: kind must be 'logits' or 'probs', got {kind!r}")
-    ks = torch.as_tensor(k, device="cpu").expand(len(p)).tolist()
+    p, q = rows_of(p), rows_of(q)
+    ks = torch.as_tensor(k, device="cpu").expand(len(p.logits)).tolist()
     if any(n < 1 for n in ks):
         raise ValueError(f"kseq_rho: k must be >= 1, got {min(ks)}")
-    out = [rho_of_laws(*pair) for pair in zip(laws(p, p_stats, kind), laws(q, q_stats, kind), ks)]
+    out = [rho_of_laws(*pair) for pair in zip(laws(p), laws(q), ks)]
     return KseqRho(*torch.tensor(out, dtype=torch.float64, device="cpu").reshape(-1, 3).T)
 
 
-def laws(rows, stats, kind):
-    if kind == "probs":
-        return [law_of_probs(row) for row in numpy_rows(rows)]
-    stats = row_stats(rows) if stats is None else stats.double()
-    return [law_of_logits(z, s) for z, s in zip(numpy_rows(rows), stats.tolist())]
+def laws(rows):
+    rows = rows_of(rows)
+    if rows.kind == "probs":
+        return [law_of_probs(row) for row in numpy_rows(rows.logits)]
+    return [law_of_logits(z, s) for z, s in zip(numpy_rows(rows.logits), stats_of(rows).tolist())]
 
 
 def rho_of_laws(p, q, k):

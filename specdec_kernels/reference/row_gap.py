@@ -11,15 +11,12 @@ from .rules.cascades import entropy, largest
 from .rules.pair import Pair
 
 
-def row_gap(p, q, p_stats=None, q_stats=None, kind="logits"):
+def row_gap(p, q):
     """p [N, V], q [N, Vq] -> [N, 6] float64: TV = sum (p - q)+, overlap = sum min(p, q), H(p), H(q), max p, max q.
 
-    kind "logits": rows of logits under [N, 4] stats (None: temperature 1, no filter); "probs": rows of probabilities.
     What depends on a row that is no law is NaN.
     """
-    if kind not in ("logits", "probs"):
-        raise ValueError(f"row_gap: kind must be 'logits' or 'probs', got {kind!r}")
-    out = [gap(*pair) for pair in zip(laws(p, p_stats, kind), laws(q, q_stats, kind))]
+    out = [gap(*pair) for pair in zip(laws(p), laws(q))]
     return torch.tensor(out, dtype=torch.float64, device="cpu").reshape(-1, 6)
 
 

@@ -7,16 +7,23 @@ import numpy as np
 import torch
 
 from .law import EPS, numpy_rows, per_row
-from .padded import first, padded, present
+from .padded import padded, present
+from .rows import first_sampling, rows_of
 
 FLT_MAX, FLT_MIN = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 
 
-def row_stats(logits, temperature=None, top_k=None, top_p=None, min_p=None, *, num_rows=None):
+def row_stats(rows, *, num_rows=None):
     """[N, V] -> [N, 4] float64: scale, cutoff, log_norm, max."""
-    n = present(num_rows, len(logits))
-    stats, _ = stats_and_slack(numpy_rows(logits[:n]), *first(n, temperature, top_k, top_p, min_p))
-    return padded(torch.tensor(stats, dtype=torch.float64, device="cpu").reshape(-1, 4), len(logits), 0)
+    rows = rows_of(rows)
+    n = present(num_rows, len(rows.logits))
+    stats, _ = stats_and_slack(numpy_rows(rows.logits[:n]), *first_sampling(rows, n))
+    return padded(torch.tensor(stats, dtype=torch.float64, device="cpu").reshape(-1, 4), len(rows.logits), 0)
+
+
+def stats_of(rows, num_rows=None):
+    """The stats of rows of logits, given or made."""
+    return row_stats(rows, num_rows=num_rows) if rows.stats is None else rows.stats.double()
 
 
 def stats_and_slack(rows, temperature, top_k, top_p, min_p):

@@ -9,6 +9,8 @@ import torch
 
 from .law import law_of_logits, numpy_rows
 from .padded import present
+from .row_stats import stats_of
+from .rows import SAMPLING_FIELDS, rows_of
 
 
 class RowTopw(NamedTuple):
@@ -16,16 +18,19 @@ class RowTopw(NamedTuple):
     ids: torch.Tensor  # [N, w] int64
 
 
-def row_topw(logits, score, w, *, stats=None, num_rows=None):
-    """logits [N, V], score [N], stats [N, 4]: fl(score + ln p), the largest first, the lowest id of equal ones, NaN
+def row_topw(rows, score, w, *, num_rows=None):
+    """rows [N, V], score [N]: fl(score + ln p), the largest first, the lowest id of equal ones, NaN
     last. fl rounds to float32 once."""
-    rows, score = numpy_rows(logits), score.double().tolist()
+    given = rows_of(rows)
+    plain = given.stats is None and given[SAMPLING_FIELDS] == (None,) * 4
+    stats = None if plain else stats_of(given, num_rows)
+    rows, score = numpy_rows(given.logits), score.double().tolist()
     out = RowTopw(
         torch.zeros(len(rows), w, dtype=torch.float32, device="cpu"),
         torch.full((len(rows), w), -1, dtype=torch.int64, device="cpu"),
     )
     for i in range(present(num_rows, len(rows))):
-        law = law_of_logits(rows[i], plain_stats(rows[i]) if stats is None else stats[i].double().tolist())
+        law = law_of_logits(rows[i], plain_stats(rows[i]) if plain else stats[i].tolist())
         worth = np.full(law.p.shape, math.nan)
         if law.valid and score[i] < math.inf:
             log_p = np.array([law.log(v) for v in range(len(worth))])

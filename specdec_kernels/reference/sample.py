@@ -10,53 +10,49 @@ import torch
 from .law import draw, law_of_logits, numpy_rows, without
 from .padded import first, padded, present
 from .row_stats import stats_and_slack
-from .uniforms import given
+from .rows import Rows, first_sampling, rows_of
+from .uniforms import given as clipped
 from .uniforms import uniforms as philox_uniforms
 
 
 class Sampled(NamedTuple):
     tokens: torch.Tensor  # [N, k] int64, -1 where nothing was left to draw
     logprobs: torch.Tensor  # [N, k] float64, ln q(token) under the full law of the row
-    stats: torch.Tensor  # [N, 4] float64
+    rows: Rows  # the logits with their stats [N, 4] float64
     margin: torch.Tensor  # [N] float64
 
 
 def sample(
-    logits,
-    stats=None,
+    rows,
     k=1,
     replacement=True,
     *,
-    temperature=None,
-    top_k=None,
-    top_p=None,
-    min_p=None,
     seed=None,
     offset=None,
     slot=0,
     uniforms=None,
     num_rows=None,
 ):
-    N, n = len(logits), present(num_rows, len(logits))
-    logits, stats, seed, offset, slot, uniforms = first(n, logits, stats, seed, offset, slot, uniforms)
-    rows = numpy_rows(logits)
+    given = rows_of(rows)
+    N, n = len(given.logits), present(num_rows, len(given.logits))
+    logits, stats, seed, offset, slot, uniforms = first(n, given.logits, given.stats, seed, offset, slot, uniforms)
+    z = numpy_rows(logits)
     slack = [math.inf] * n
     if stats is None:
-        computed, slack = stats_and_slack(rows, *first(n, temperature, top_k, top_p, min_p))
+        computed, slack = stats_and_slack(z, *first_sampling(given, n))
         stats = torch.tensor(computed, dtype=torch.float64, device="cpu").reshape(n, 4)
     if uniforms is None and seed is None:  # nothing to draw: greedy rows
         u = np.zeros((n, k))
     elif uniforms is None:
         u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot, device="cpu").expand(n)).numpy()
     else:
-        u = given(numpy_rows(uniforms))
-    drawn = [draw_row(law_of_logits(z, s), u_row, replacement) for z, s, u_row in zip(rows, stats.double().tolist(), u)]
+        u = clipped(numpy_rows(uniforms))
+    drawn = [draw_row(law_of_logits(row, s), us, replacement) for row, s, us in zip(z, stats.double().tolist(), u)]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
     margin = torch.tensor([min(d[2], s) for d, s in zip(drawn, slack)], dtype=torch.float64, device="cpu")
-    return Sampled(
-        padded(tokens, N, -1), padded(logprobs, N, 0), padded(stats.double(), N, 0), padded(margin, N, math.inf)
-    )
+    rows = Rows(given.logits, stats=padded(stats.double(), N, 0))
+    return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), rows, padded(margin, N, math.inf))
 
 
 def draw_row(law, u_row, replacement):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify_chain and verify_tree read and write, request by request: the rows of one side, and what was emitted."""
+"""What the ops read, the rows of one side, and what verify_chain and verify_tree emit, request by request."""
 
 import math
 from typing import NamedTuple
@@ -8,40 +8,21 @@ import torch
 
 from .law import law_of_logits, law_of_probs, numpy_rows
 from .row_stats import stats_and_slack
+from .rows import SAMPLING_FIELDS
 
-NO_FILTERS = (None, None, None, None)
+def law_of(rows):
+    """One request's rows [n, V] -> i -> (Law of row i, slack)."""
+    values = numpy_rows(rows.logits)
+    if rows.kind == "probs" and rows.temperature is None:  # else its argmax is wanted
+        return lambda i: (law_of_probs(values[i]), math.inf)
 
+    def law(i):
+        if rows.stats is not None:
+            return law_of_logits(values[i], rows.stats[i].double().tolist()), math.inf
+        (computed,), (slack,) = stats_and_slack(values[i : i + 1], *rows[SAMPLING_FIELDS])
+        return law_of_logits(values[i], computed), slack
 
-class Side(NamedTuple):
-    """The rows of one request as the call describes them."""
-
-    rows: torch.Tensor  # [n, V]
-    kind: str
-    stats: torch.Tensor | None  # [n, 4]
-    params: tuple  # temperature, top_k, top_p, min_p: None or a number each
-
-    def law(self):
-        """i -> (Law of row i, slack)."""
-        rows = numpy_rows(self.rows)
-        if self.kind == "probs" and self.params[0] is None:  # else its argmax is wanted
-            return lambda i: (law_of_probs(rows[i]), math.inf)
-
-        def law(i):
-            if self.stats is not None:
-                return law_of_logits(rows[i], self.stats[i].double().tolist()), math.inf
-            (computed,), (slack,) = stats_and_slack(rows[i : i + 1], *self.params)
-            return law_of_logits(rows[i], computed), slack
-
-        return law
-
-    def unscaled(self):
-        """The same rows at T = 1 without filters."""
-        return self._replace(stats=None, params=NO_FILTERS)
-
-
-def pick(params, b):
-    """Request b's own parameters."""
-    return tuple(x[b] if torch.is_tensor(x) and x.dim() else x for x in params)
+    return law
 
 
 class Verified(NamedTuple):

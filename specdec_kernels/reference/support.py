@@ -8,6 +8,8 @@ import torch
 
 from .law import law_of_logits, numpy_rows
 from .padded import present
+from .row_stats import stats_of
+from .rows import rows_of
 
 
 class Support(NamedTuple):
@@ -16,17 +18,18 @@ class Support(NamedTuple):
     bits: torch.Tensor  # [M, ceil(V / 32)] int32
 
 
-def support(logits, stats, max_kept, rows=None, *, num_rows=None):
-    """logits [N, V], stats [N, 4], rows [M] -> ids, counts, bits."""
-    z = numpy_rows(logits)
-    chosen = list(range(len(z))) if rows is None else rows.tolist()
-    V = logits.shape[1]
+def support(rows, max_kept, *, num_rows=None):
+    """rows [N, V], their row [M] -> ids, counts, bits."""
+    rows = rows_of(rows)
+    z, stats = numpy_rows(rows.logits), stats_of(rows, num_rows if rows.row is None else None)
+    chosen = list(range(len(z))) if rows.row is None else rows.row.tolist()
+    V = z.shape[1]
     ids = torch.full((len(chosen), max_kept), -1, dtype=torch.int32, device="cpu")
     kept = np.zeros((len(chosen), -(-V // 32) * 32), dtype=bool)
     for i, n in enumerate(chosen[: present(num_rows, len(chosen))]):
         if not 0 <= n < len(z):
             continue
-        kept[i, :V] = keeps(z[n], stats[n].double().tolist())
+        kept[i, :V] = keeps(z[n], stats[n].tolist())
         lowest = np.flatnonzero(kept[i])[:max_kept]
         ids[i, : len(lowest)] = torch.from_numpy(lowest)
     bits = np.packbits(kept, axis=1, bitorder="little").view("<i4").astype(np.int32)

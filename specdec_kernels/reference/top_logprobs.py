@@ -9,6 +9,8 @@ import torch
 
 from .law import law_of_logits, numpy_rows
 from .padded import present
+from .row_stats import stats_of
+from .rows import rows_of
 
 
 class TopLogprobs(NamedTuple):
@@ -18,10 +20,11 @@ class TopLogprobs(NamedTuple):
     token_ranks: torch.Tensor  # [N, m] int64
 
 
-def top_logprobs(logits, stats, k, tokens=None, *, num_rows=None):
-    """logits [N, V], stats [N, 4], tokens [N, m]: the largest logit first, the lowest id of equal ones, NaN last."""
-    rows = numpy_rows(logits)
-    n, m = len(rows), 0 if tokens is None else tokens.shape[1]
+def top_logprobs(rows, k, tokens=None, *, num_rows=None):
+    """rows [N, V], tokens [N, m]: the largest logit first, the lowest id of equal ones, NaN last."""
+    rows = rows_of(rows)
+    values, stats = numpy_rows(rows.logits), stats_of(rows, num_rows)
+    n, m = len(values), 0 if tokens is None else tokens.shape[1]
     out = TopLogprobs(
         torch.full((n, k), -1, dtype=torch.int64, device="cpu"),
         torch.zeros(n, k, dtype=torch.float64, device="cpu"),
@@ -29,7 +32,7 @@ def top_logprobs(logits, stats, k, tokens=None, *, num_rows=None):
         torch.zeros(n, m, dtype=torch.int64, device="cpu"),
     )
     for i in range(present(num_rows, n)):
-        z, logprob = rows[i], logprobs_of(rows[i], stats[i].double().tolist())
+        z, logprob = values[i], logprobs_of(values[i], stats[i].tolist())
         best = np.lexsort((np.arange(len(z)), -z))[:k]  # a sort puts NaN last
         out.ids[i], out.logprobs[i] = (
             torch.from_numpy(best),

@@ -12,8 +12,9 @@ from .chain import Chain
 from .chance import Coins
 from .law import no_row, padded
 from .padded import first, present
+from .rows import of_request, rows_of, unscaled
 from .rules import judge, per_request
-from .sides import Side, Verified, pick
+from .sides import Verified, law_of
 
 __all__ = ["METHODS", "verify_chain"]
 
@@ -49,33 +50,32 @@ class Batch:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
 
-    def laws(self, b, extra, wide, row, one_hot, rows, kind, stats, *params):
+    def laws(self, b, extra, wide, rows, one_hot):
         """One side's rows, as sampled and unscaled, padded to one width: i -> (Law, slack), i -> Law; or neither.
-        `row`: where they are in a store; `one_hot`: the number of no row that needs none."""
+        `one_hot`: the number of no row that needs none."""
         if rows is None:
             return None, None
-        params = pick(params, b)
-        if row is None:
-            side = Side(self.rows(rows, b, extra), kind, self.rows(stats, b, extra), params)
-            laws = side.law(), side.unscaled().law()
+        if rows.row is None:
+            own = of_request(rows, b, lambda t: self.rows(t, b, extra))
+            laws = law_of(own), law_of(unscaled(own))
         else:
-            laws = stored(self.rows(row, b, extra).tolist(), one_hot, rows, kind, stats, params)
+            laws = stored(self.rows(rows.row, b, extra).tolist(), one_hot, rows, b)
         law, law1 = (widened(law, wide) for law in laws)
         return law, lambda i: law1(i)[0]
 
 
-def stored(numbers, one_hot, rows, kind, stats, params):
-    """As Side's laws, of the rows of a store that have these numbers: row n of [S, K, V] is [n // K, n % K]."""
-    *lead, V = rows.shape
+def stored(numbers, one_hot, rows, b):
+    """As law_of, of the rows of a store that have these numbers: row n of [S, K, V] is [n // K, n % K]."""
+    *lead, V = rows.logits.shape
     there = [n for n in numbers if 0 <= n < math.prod(lead)]
 
     def taken(t):
         at = [divmod(n, lead[1]) if len(lead) == 2 else (n,) for n in there]
-        return t if t is None else torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
+        return torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
 
-    side = Side(taken(rows), kind, taken(stats), params)
+    own = of_request(rows, b, taken)
 
-    def law_of(law):
+    def named(law):
         def row(i):
             n = numbers[i]
             if n in there:
@@ -84,7 +84,7 @@ def stored(numbers, one_hot, rows, kind, stats, params):
 
         return row
 
-    return law_of(side.law()), law_of(side.unscaled().law())
+    return named(law_of(own)), named(law_of(unscaled(own)))
 
 
 def widened(law, wide):
@@ -98,56 +98,41 @@ def widened(law, wide):
 
 
 def verify_chain(
-    target_logits,
+    target,
     draft_tokens,
-    draft_logits=None,
+    draft=None,
     *,
     cu_draft=None,
     max_draft=None,
     bonus_tokens=None,
-    temperature=None,
-    top_k=None,
-    top_p=None,
-    min_p=None,
-    target_stats=None,
-    draft_stats=None,
-    draft_temperature=None,
-    draft_top_k=None,
-    draft_top_p=None,
-    draft_min_p=None,
-    target_kind="logits",
-    draft_kind="logits",
     method="token",
     rule="exact",
     alpha=None,
     seed=None,
     offset=None,
     uniforms=None,
-    target_row=None,
-    draft_row=None,
     num_requests=None,
 ):
-    """As the op; rule and alpha as rules.per_request reads them. The draft's row behind its last draft is read where
-    draft_logits holds one more row per request and the rule is a law other than exact: it must be filled wherever a
+    """As the op; rule and alpha as rules.per_request reads them. The draft's row after its last draft is read where
+    the draft has one more row per request and the rule is a law other than exact: it must be filled wherever a
     request's draft ends."""
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
-    vocab = target_logits.shape[-1]
-    wide = max(vocab, 0 if draft_logits is None else draft_logits.shape[-1])
+    target, draft = rows_of(target), rows_of(draft)
+    vocab = target.logits.shape[-1]
+    wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     n = present(num_requests, batch.B)
     rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
     chances = Coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
-    target = (target_logits, target_kind, target_stats, temperature, top_k, top_p, min_p)
-    draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     bonus_row, end_row = bonus_tokens is None, False
-    if draft_logits is not None:
-        positions = draft_logits if draft_row is None else draft_row
+    if draft is not None:
+        positions = draft.logits if draft.row is None else draft.row
         end_row = positions.shape[1] > batch.G if cu_draft is None else len(positions) != len(draft_tokens)
     walks = []
     for b, chance in enumerate(chances[:n]):
-        p, p1 = batch.laws(b, bonus_row, wide, target_row, None, *target)
-        q, q1 = batch.laws(b, end_row, wide, draft_row, -1, *draft)
+        p, p1 = batch.laws(b, bonus_row, wide, target, None)
+        q, q1 = batch.laws(b, end_row, wide, draft, -1)
         ids = batch.rows(draft_tokens, b).tolist()
         drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])

@@ -11,8 +11,9 @@ from ..registry import TREE_METHODS
 from .chance import Coins
 from .law import Law, clean_q, padded
 from .padded import first, present
+from .rows import Rows, of_request, rows_of, unscaled
 from .rules import per_request
-from .sides import NO_FILTERS, Side, Verified, pick
+from .sides import Verified, law_of
 from .tree_rules import RULES
 from .tree_rules.request import Draft, Request, one_hot
 
@@ -28,26 +29,12 @@ class VerifiedTree(NamedTuple):
 
 def verify_tree(
     tree,
-    target_logits,
-    draft_logits=None,
+    target,
+    draft=None,
     *,
     method,
     max_depth=None,
-    target_row=None,
-    draft_row=None,
     links=None,
-    temperature=None,
-    top_k=None,
-    top_p=None,
-    min_p=None,
-    target_stats=None,
-    draft_stats=None,
-    draft_temperature=None,
-    draft_top_k=None,
-    draft_top_p=None,
-    draft_min_p=None,
-    target_kind="logits",
-    draft_kind="logits",
     rule="exact",
     alpha=None,
     seed=None,
@@ -55,11 +42,10 @@ def verify_tree(
     uniforms=None,
     num_requests=None,
 ):
-    """tree (parents, tokens[, multiplicity, draft_nodes]), target_logits [B, M, V], draft_logits [B, M, Vq] ->
-    VerifiedTree.
+    """tree (parents, tokens[, multiplicity, draft_nodes]), target [B, M, V], draft [B, M, Vq] -> VerifiedTree.
 
-    Row of node i: target_row[b, i], by default i; the row that node i was drawn from: draft_row[b, i], by default its
-    parent's number. A negative draft_row, or no draft_logits at all, is a one-hot draft; a row number out of range is
+    Row of node i: target.row[b, i], by default i; the row that node i was drawn from: draft.row[b, i], by default its
+    parent's number. A negative one of the draft's, or no draft at all, is a one-hot draft; a row number out of range is
     an invalid row. rule, alpha: as verify_chain's. A rule that is a law stands in place of p at every node with
     children, made of p's row and the row that the first child under test was drawn from ("kseq", "recursive",
     "recursive_without_replacement", "traversal"); where a leaf is reached the token is drawn from p. "thresholds"
@@ -68,30 +54,30 @@ def verify_tree(
     columns = K * L, draft k at level l in column k * L + l. Else columns = N, node i's test in column i ("target_only":
     the visited parent's coin in the parent's column).
     """
-    check(method, draft_logits, tree, links)
-    B, n = len(target_logits), present(num_requests, len(target_logits))
+    target, draft = rows_of(target), rows_of(draft)
+    check(method, draft, tree, links)
+    B, n = len(target.logits), present(num_requests, len(target.logits))
     rules = [checked_rule(method, *each) for each in per_request("verify_tree", n, "token", *first(n, rule, alpha))]
-    nodes = Nodes.of(tree, B, links, target_row, draft_row, TREE_METHODS[method].tests_drafts)
+    draft_row = None if draft is None else draft.row
+    nodes = Nodes.of(tree, B, links, target.row, draft_row, TREE_METHODS[method].tests_drafts)
     max_depth = nodes.depth if max_depth is None else max_depth
     chances = Coins.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
-    target = (target_logits, target_kind, target_stats, temperature, top_k, top_p, min_p)
     if method == "greedy":
-        target = (target_logits, target_kind, None, 0.0 if target_kind == "logits" else None, None, None, None)
-    draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    if draft_logits is None or not TREE_METHODS[method].reads_draft:
-        draft = (None, draft_kind, None, *NO_FILTERS)
-    vocab = target_logits.shape[-1]
-    wide = max(vocab, 0 if draft[0] is None else draft[0].shape[-1])
+        target = Rows(target.logits, 0.0 if target.kind == "logits" else None, kind=target.kind)
+    if not TREE_METHODS[method].reads_draft:
+        draft = None
+    vocab = target.logits.shape[-1]
+    wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     walks = []
     for b, chance in enumerate(chances[:n]):
         target_rows, draft_rows = nodes.rows(b)
         names = nodes.tokens[b].tolist()
-        p_side, q_side = side_of(b, *target), side_of(b, *draft)
-        p, q = target_of(p_side, target_rows, wide, method), draft_of(q_side, draft_rows, names, wide)
-        p1 = target_of(p_side.unscaled(), target_rows, wide, "")
-        q1 = draft_of(q_side.unscaled(), draft_rows, names, wide)
-        unscaled = lambda node, child, p=p1, q=q1: (p(node)[0], law_of_draft(q(child)[0]))
-        shape = (nodes.drafts(b), nodes.siblings(b), rules[b], unscaled, vocab)
+        p_rows, q_rows = (x and of_request(x, b, lambda t: t[b]) for x in (target, draft))
+        p, q = target_of(p_rows, target_rows, wide, method), draft_of(q_rows, draft_rows, names, wide)
+        p1 = target_of(unscaled(p_rows), target_rows, wide, "")
+        q1 = draft_of(q_rows and unscaled(q_rows), draft_rows, names, wide)
+        own = lambda node, child, p=p1, q=q1: (p(node)[0], law_of_draft(q(child)[0]))
+        shape = (nodes.drafts(b), nodes.siblings(b), rules[b], own, vocab)
         request = Request(nodes.parents[b].tolist(), names, p, q, wide, max_depth, *shape)
         walks.append(RULES[method](request, chance))
     tokens, num_accepted, logprobs, status, margin = Verified.of(walks, chances, B, max_depth + 1)
@@ -101,11 +87,11 @@ def verify_tree(
     return VerifiedTree(tokens, num_accepted, logprobs, status, path, margin)
 
 
-def check(method, draft_logits, tree, links):
+def check(method, draft, tree, links):
     if method not in RULES:
         raise ValueError(f"verify_tree: method must be one of {', '.join(map(repr, RULES))}, got {method!r}")
-    if method == "kseq" and draft_logits is None:
-        raise ValueError("verify_tree: method 'kseq' needs draft_logits, got None")
+    if method == "kseq" and draft is None:
+        raise ValueError("verify_tree: method 'kseq' needs draft, got None")
     if links is not None and TREE_METHODS[method].tests_drafts and (*tree, None, None)[3] is not None:
         raise ValueError(
             f"verify_tree: links give no order where method {method!r} tests the drafts of draft_nodes, got both"
@@ -152,40 +138,36 @@ class Nodes(NamedTuple):
         return None if self.links is None else [x[b].tolist() for x in self.links]
 
 
-def side_of(b, rows, kind, stats, *params):
-    return Side(None if rows is None else rows[b], kind, None if stats is None else stats[b], pick(params, b))
-
-
 def law_of_draft(draft):
     return Law(draft.q, draft.err, draft.valid, draft.hot is not None, draft.hot or 0)
 
 
-def target_of(side, row_of, wide, method):
+def target_of(rows, row_of, wide, method):
     """node -> (Law, slack)."""
-    law_of = side.law()
+    laws = law_of(rows)
 
     def target(node):
-        if not 0 <= row_of[node] < len(side.rows):
+        if not 0 <= row_of[node] < len(rows.logits):
             return Law(np.zeros(wide), np.zeros(wide), False, False, 0), math.inf
-        law, slack = law_of(row_of[node])
-        if method == "greedy" and side.kind == "probs" and law.valid:
+        law, slack = laws(row_of[node])
+        if method == "greedy" and rows.kind == "probs" and law.valid:
             law = law._replace(p=np.eye(1, len(law.p), law.fallback)[0], greedy=True)
         return padded(law, wide), slack
 
     return target
 
 
-def draft_of(side, row_of, tokens, wide):
+def draft_of(rows, row_of, tokens, wide):
     """child -> (Draft, slack)."""
-    law_of = None if side.rows is None else side.law()
+    laws = rows and law_of(rows)
 
     def draft(child):
         row = row_of[child]
-        if side.rows is None or row < 0:
+        if rows is None or row < 0:
             return one_hot(tokens[child], wide), math.inf
-        if row >= len(side.rows):
+        if row >= len(rows.logits):
             return Draft(np.zeros(wide), np.zeros(wide), False, False, row), math.inf
-        law, slack = law_of(row)
+        law, slack = laws(row)
         law = padded(law, wide)
         hot = law.fallback if law.greedy else None
         return Draft(clean_q(law.p), law.err, law.valid or law.gathered, law.valid, row, hot, law.log_p), slack

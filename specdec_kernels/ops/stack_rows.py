@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from specdec_kernels.ops import _check, _rows
+from specdec_kernels.rows import Rows
+
+
+def stack_rows(rows: Sequence[Rows]) -> Rows:
+    """Stack the rows of a drafter's G steps, [B, V] each, as the [B, G, V] that ``verify_chain`` takes.
+
+    The logits are copied. A drafter that writes step i to ``logits[:, i]`` of one buffer needs no copy.
+
+    Args:
+        rows: G results of ``sample``'s ``.rows``, or Rows without stats and sampling parameters; one shape and kind.
+
+    Returns:
+        Rows: logits [B, G, V]; stats [B, G, 4] where those given have stats.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what was wanted and what came.
+
+    Example:
+        >>> z = torch.zeros(2, 8)
+        >>> stack_rows([Rows(z), Rows(z)]).logits.shape
+        torch.Size([2, 2, 8])
+    """
+    op = "stack_rows"
+    if not isinstance(rows, (list, tuple)) or isinstance(rows, Rows) or not rows:
+        raise TypeError(f"{op}: rows must be a list of at least one Rows, got {_check.shown(rows)}")
+    given = [_rows.of(op, f"rows[{i}]", x) for i, x in enumerate(rows)]
+    first = given[0]
+    for i, x in enumerate(given):
+        _check.tensor(op, f"rows[{i}].logits", x.logits, _check.LOGITS, first.logits.device)
+        if x.logits.shape != first.logits.shape or x.kind != first.kind:
+            wanted = f"shape {list(first.logits.shape)} and kind {first.kind!r}, as rows[0]"
+            raise ValueError(f"{op}: rows[{i}] must have {wanted}, got {list(x.logits.shape)} and {x.kind!r}")
+        if x.row is not None:
+            raise ValueError(f"{op}: rows[{i}].row must be None, got a tensor")
+        if (x.stats is None) != (first.stats is None) or (x.stats is None and _rows.named(x)):
+            wanted = "have stats, as sample returns them, or neither stats nor sampling parameters"
+            raise ValueError(f"{op}: rows must all {wanted}, got {_rows.named(x) or 'no stats'} in rows[{i}]")
+    logits = torch.stack([x.logits for x in given], 1)
+    stats = None if first.stats is None else torch.stack([x.stats for x in given], 1)
+    return Rows(logits, stats=stats, kind=first.kind)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows, the one word for what an op reads of a side: which rows, and how they are sampled from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class Rows(NamedTuple):
+    """The rows of one side, target or draft, and how they are sampled from. A plain tensor is ``Rows(tensor)``.
+
+    It holds references only: nothing is copied, checked or launched when it is made. As a NamedTuple it passes through
+    torch.compile, torch.export and pytrees, and ``rows._replace(temperature=0.7)`` changes one field.
+
+    Args:
+        logits: float32, bfloat16 or float16, as the model wrote them; each op states the shape it takes, [N, V] or
+            [B, positions, V]. Rows may have any stride; entries of a row must be neighbours. Probabilities where
+            ``kind`` is "probs".
+        temperature: T > 0, or 0 for greedy; a subnormal T, below 2^-126, counts as 0. None (T = 1), a number, or a
+            float32 tensor with one value per row (in verification: per request). Greedy and sampled rows mix. This
+            and the filters may be numpy's numbers.
+        top_k: keep the k largest; 0 or -1 is off. None, an int, or an int32 or int64 tensor.
+        top_p: keep the smallest set of largest probabilities whose sum reaches top_p, in (0, 1]; 1 is off.
+        min_p: keep p(v) >= min_p * max p, in [0, 1]; 0 is off.
+        stats: float32 [..., 4] from ``row_stats`` or ``sample``, in place of the four parameters above. With them a
+            row is read only where a distribution is needed as a whole.
+        kind: "logits" or "probs". Rows of probabilities take no stats and no parameters, except a temperature that is
+            the number 0 (verification by the exact rule): all mass is then on the largest entry, the first of equals.
+            A negative entry counts as 0.
+        row: int32 or int64, the number of each position's row: ``verify_chain``, ``verify_tree`` and ``support`` say
+            what it indexes. Nothing is copied, and rows that are not named are not read.
+
+    Filters apply in the order temperature, min-p, top-k, then top-p over what is left, each exactly and without sorting
+    the vocabulary. Ties at a cutoff all stay.
+
+    Example:
+        >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()
+        >>> specdec_kernels.sample(Rows(z, temperature=0.0)).tokens
+        tensor([[0]])
+    """
+
+    logits: torch.Tensor
+    temperature: float | torch.Tensor | None = None
+    top_k: int | torch.Tensor | None = None
+    top_p: float | torch.Tensor | None = None
+    min_p: float | torch.Tensor | None = None
+    stats: torch.Tensor | None = None
+    kind: str = "logits"
+    row: torch.Tensor | None = None
