@@ -48,7 +48,7 @@ def _rows(N: int, V: int, dtype: str, k: int, device: str) -> Work:
     x = SimpleNamespace(z=z, y=y, z_stats=sk.row_stats(z), y_stats=sk.row_stats(y), **probs)
 
     def ours(x):
-        return sk.kseq_rho(x.z, x.y, k, x.z_stats, x.y_stats)
+        return sk.kseq_rho(sk.Rows(x.z, stats=x.z_stats), sk.Rows(x.y, stats=x.y_stats), k)
 
     work = Work(x, ours, z.nbytes + y.nbytes, 3 * (z.nbytes + y.nbytes))
     work.peers["softmax and bisection"] = lambda x: bisection(x.z.float().softmax(-1), x.y.float().softmax(-1), k)

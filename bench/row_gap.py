@@ -35,7 +35,7 @@ def _gap(N: int, V: int, dtype: str, device: str) -> Work:
     x = SimpleNamespace(p=p, q=q, p_stats=sk.row_stats(p), q_stats=sk.row_stats(q))
 
     def ours(x):
-        return sk.row_gap(x.p, x.q, x.p_stats, x.q_stats)
+        return sk.row_gap(sk.Rows(x.p, stats=x.p_stats), sk.Rows(x.q, stats=x.q_stats))
 
     work = Work(x, ours, 2 * p.nbytes, 4 * p.nbytes * (device != "cpu"))
     work.peers["row_stats"] = lambda x: (sk.row_stats(x.p), sk.row_stats(x.q))

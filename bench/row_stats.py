@@ -53,7 +53,7 @@ def _rows(N: int, V: int, dtype: str, name: str, device: str) -> Work:
     x = SimpleNamespace(logits=logits(N, V, dtype=DTYPES[dtype], device=device, seed=V))
 
     def ours(x):
-        return sk.row_stats(x.logits, **as_tensors)
+        return sk.row_stats(sk.Rows(x.logits, **as_tensors))
 
     again = x.logits.nbytes if {"top_k", "top_p"} & set(filters) else 0
     work = Work(x, ours, x.logits.nbytes, again)

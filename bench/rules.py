@@ -69,7 +69,9 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, V: int, d
         "seed": torch.arange(B, device=device).repeat_interleave(G),
         "offset": torch.zeros(B * G, dtype=torch.int64, device=device),
     }
-    drawn = sk.sample(draft.view(B * G, V), **slot, slot=torch.arange(G, device=device).repeat(B), temperature=T)
+    drawn = sk.sample(
+        sk.Rows(draft.view(B * G, V), temperature=T), **slot, slot=torch.arange(G, device=device).repeat(B)
+    )
     tokens = drawn.tokens.view(B, G) if (ids := _drafts(rule, alpha, how, target[:, :G])) is None else ids
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, stats=drawn.stats.view(B, G, 4))
     x.T = None if T is None else torch.full((B,), T, device=device)
@@ -78,7 +80,7 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, V: int, d
 
     def exact(x, **how):
         return sk.verify_chain(
-            x.target, x.tokens, x.draft, temperature=x.T, draft_stats=x.stats, **({"uniforms": x.zero} | how)
+            sk.Rows(x.target, temperature=x.T), x.tokens, sk.Rows(x.draft, stats=x.stats), **{"uniforms": x.zero} | how
         )
 
     def ours(x):

@@ -50,9 +50,11 @@ def rows(seed, peaked=3.0):
     generator = torch.Generator().manual_seed(seed)
     p = peaked * torch.randn(B, G + 1, V, generator=generator)
     q = p[:, :G] + torch.randn(B, G, V, generator=generator)
-    stats = sk.row_stats(q.bfloat16().flatten(0, 1), 0.8).view(B, G, 4)
+    stats = sk.row_stats(sk.Rows(q.bfloat16().flatten(0, 1), temperature=0.8)).view(B, G, 4)
     drawn = sk.sample(
-        q.bfloat16().flatten(0, 1), stats.flatten(0, 1), seed=torch.arange(B * G), offset=torch.zeros(B * G).long()
+        sk.Rows(q.bfloat16().flatten(0, 1), stats=stats.flatten(0, 1)),
+        seed=torch.arange(B * G),
+        offset=torch.zeros(B * G).long(),
     )
     return p.bfloat16(), q.bfloat16(), stats, drawn.tokens.view(B, G)
 

@@ -118,7 +118,7 @@ def inputs(step: Step, device: str) -> SimpleNamespace:
         "offset": offset.repeat_interleave(G),
         "slot": torch.arange(G, device=device).repeat(B),
     }
-    drawn = sk.sample(draft.view(B * G, V), **random, temperature=None if T == 1 else T)
+    drawn = sk.sample(sk.Rows(draft.view(B * G, V), temperature=None if T == 1 else T), **random)
     tokens = draft.argmax(-1) if step.one_hot else drawn.tokens.view(B, G)
     x = SimpleNamespace(target=target, tokens=tokens, draft=None if step.one_hot else draft, seed=seed, offset=offset)
     x.draft_stats = drawn.stats.view(B, G, 4) if step.stats and not step.one_hot else None

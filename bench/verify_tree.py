@@ -93,7 +93,7 @@ def _by_rule(B: int, V: int, dtype: str, method: str, rule: str, alpha: float, d
     x.u = torch.zeros(B, columns + 1, dtype=torch.float64, device=device)
 
     def exact(x, **by):
-        return sk.verify_tree(x.tree, x.target, x.draft, method=method, draft_stats=x.stats, uniforms=x.u, **by)
+        return sk.verify_tree(x.tree, x.target, sk.Rows(x.draft, stats=x.stats), method=method, uniforms=x.u, **by)
 
     def ours(x):
         return exact(x, rule=rule, alpha=alpha)

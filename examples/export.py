@@ -32,7 +32,9 @@ class Step(torch.nn.Module):
 def inputs(B: int, G: int = 4, vocabulary: int = 1000):
     """Ids [B, G+1] with the drafts behind the last token, the draft's rows [B, G, V], a seed and an offset each."""
     rows = torch.randn(B, G, vocabulary)
-    drawn = sk.sample(rows.view(B * G, -1), temperature=0.8, seed=torch.arange(B * G), offset=torch.zeros(1, dtype=int))
+    drawn = sk.sample(
+        sk.Rows(rows.view(B * G, -1), temperature=0.8), seed=torch.arange(B * G), offset=torch.zeros(1, dtype=int)
+    )
     ids = torch.cat([torch.zeros(B, 1, dtype=torch.int64), drawn.tokens.view(B, G)], 1)
     return ids, rows, torch.arange(B), torch.full((B,), 7)
 

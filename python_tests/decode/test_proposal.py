@@ -40,7 +40,7 @@ class Recited:
         self.branches, self.committed = decode.Branches(parents, [0] * n), []
 
     def verify(self, logits, batch, method, row):
-        return sk.verify_chain(logits, self.tokens, method=method, target_row=row, **batch.draw_params)
+        return sk.verify_chain(sk.Rows(logits, row=row), self.tokens, method=method, **batch.draw_params)
 
     def commit_kv(self, cache, start, verified, slot):
         self.committed.append(start)
@@ -92,7 +92,7 @@ def test_what_a_drafter_refuses_is_refused_before_anything_is_decoded():
 
 def test_one_hot_stats_are_those_of_a_greedy_row():
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
-    stats = sk.row_stats(logits, temperature=0.0)
+    stats = sk.row_stats(sk.Rows(logits, temperature=0.0))
     made = one_hot_stats(logits.argmax(1))
     assert torch.equal(made[:, [0, 2]], stats[:, [0, 2]])
 

@@ -9,6 +9,7 @@ from support.backends import there
 
 from specdec_kernels import verify_chain
 from specdec_kernels.integrations import sglang
+from specdec_kernels.rows import Rows
 
 pytestmark = pytest.mark.one_backend  # wrappers of ops that each backend shows by themselves
 
@@ -191,10 +192,9 @@ def test_blockwise_rejection(drafted):
     own = {"draft_temperature": temperatures.view(-1) / 2} if draft is not None else {}
     for step in range(2):
         whole = verify_chain(
-            target,
+            Rows(target, temperature=temperatures.view(-1)),
             tokens[:, 1:],
             None if draft is None else draft[:, :-1],
-            temperature=temperatures.view(-1),
             seed=7 ^ (torch.arange(B) << 40),
             offset=torch.tensor([step]),
             **own,

@@ -103,7 +103,7 @@ def stats(rng, like, parameters):
         for k, x in parameters.items()
     }
     try:
-        out = sk.row_stats(flat.contiguous(), **per_row)
+        out = sk.row_stats(sk.Rows(flat.contiguous(), **per_row))
     except (RuntimeError, ValueError):
         out = sk.row_stats(flat.contiguous())
     for i in range(len(out)):

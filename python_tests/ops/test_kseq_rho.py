@@ -164,7 +164,7 @@ def test_disjoint_and_nearly(backend):
 def test_greedy_rows_are_one_hot(backend):
     """Stats at temperature 0, on either side and on both: with p one-hot at a, sum min(rho q, p) = min(rho q(a), 1)."""
     z = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]]).log()
-    soft, hard = sk.row_stats(z), sk.row_stats(z, temperature=0.0)
+    soft, hard = sk.row_stats(z), sk.row_stats(sk.Rows(z, temperature=0.0))
     rows = z[:1], z[1:]
     for p_stats, q_stats in ((hard, soft), (soft, hard), (hard, hard)):
         out = backends.run("kseq_rho", backend, *rows, 2, p_stats[:1], q_stats[1:])

@@ -75,7 +75,7 @@ def test_greedy_by_a_number_of_numpy():
     """A temperature of 0 needs no random numbers, whoever's 0 it is."""
     z = torch.randn(3, 37, generator=torch.Generator().manual_seed(1))
     for zero in (np.float32(0), np.float64(0), np.int32(0), np.array(0.0)):
-        assert torch.equal(sk.sample(z, temperature=zero).tokens[:, 0], z.argmax(1))
+        assert torch.equal(sk.sample(sk.Rows(z, temperature=zero)).tokens[:, 0], z.argmax(1))
 
 
 @pytest.mark.parametrize("op, name", [case for case in EVERY if case[1] in numbers.named(case[0], "int")

@@ -8,6 +8,7 @@ from support import checks
 from support.checks import ln
 
 from specdec_kernels import reference
+from specdec_kernels.rows import Rows
 
 
 @pytest.mark.parametrize("check", [checks.check_golden, checks.check_strict, checks.check_ties, checks.check_streams])
@@ -37,7 +38,11 @@ def test_margin_is_small_at_an_edge_and_large_elsewhere():
 def test_margin_sees_a_nucleus_that_hangs_on_a_rounding():
     z = ln(0.5, 0.3, 0.2)[None]
     u = torch.tensor([[0.2]], dtype=torch.float64)
-    assert reference.sample(z, top_p=0.8, uniforms=u).margin < 1 < reference.sample(z, top_p=0.79, uniforms=u).margin
+    assert (
+        reference.sample(Rows(z, top_p=0.8), uniforms=u).margin
+        < 1
+        < reference.sample(Rows(z, top_p=0.79), uniforms=u).margin
+    )
 
 
 def test_nothing_is_rounded_on_probability_rows():
@@ -46,7 +51,7 @@ def test_nothing_is_rounded_on_probability_rows():
     for u, accepted in ((0.5 - 2.0**-53, 1), (0.5, 0)):
         uniforms = torch.tensor([[u, 0.3]], dtype=torch.float64)
         out = reference.verify_chain(
-            p, torch.tensor([[0]]), q, target_kind="probs", draft_kind="probs", uniforms=uniforms
+            Rows(p, kind="probs"), torch.tensor([[0]]), Rows(q, kind="probs"), uniforms=uniforms
         )
         assert out.num_accepted.tolist() == [accepted] and out.margin > 1
 

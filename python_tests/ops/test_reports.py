@@ -89,7 +89,9 @@ def test_one_seed_and_offset_for_draft_test_and_residual():
     z, y = torch.randn(2, 5, generator=generator)
     key = {"seed": torch.arange(N), "offset": torch.full((N,), 11)}
     drawn = sk.sample(y.expand(N, 5), **key)
-    out = sk.verify_chain(z.expand(N, 2, 5), drawn.tokens, y.expand(N, 1, 5), draft_stats=drawn.stats[:, None], **key)
+    out = sk.verify_chain(
+        z.expand(N, 2, 5), drawn.tokens, sk.Rows(y.expand(N, 1, 5), stats=drawn.stats[:, None]), **key
+    )
     seen = out.tokens[:, 0].bincount(minlength=5).tolist()
     result = chi_square(seen, z.double().softmax(0).tolist())
     assert result.passed and result.detects < 0.05, result

@@ -41,7 +41,7 @@ def test_agrees_with_the_reference(op_backend, shape, dtype):
     stats = [backends.run("row_stats", op_backend, rows, temperature=0.7, top_k=7) for rows in (p, q)]
     assert_close(gap(p, q, *stats), reference.row_gap(p, q, *stats), V)
     p, q = p.float().softmax(-1).to(dtype), q.float().softmax(-1).to(dtype)
-    assert_close(gap(p, q, kind="probs"), reference.row_gap(p, q, kind="probs"), V)
+    assert_close(gap(p, q, kind="probs"), reference.row_gap(sk.Rows(p, kind="probs"), sk.Rows(q, kind="probs")), V)
 
 
 def test_by_hand(op_backend):

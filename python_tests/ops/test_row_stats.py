@@ -10,6 +10,7 @@ from support.backends import scale
 from support.checks import assert_floats, ln
 
 from specdec_kernels.reference.row_stats import stats_and_slack
+from specdec_kernels.rows import Rows
 
 FLT_MAX = torch.finfo(torch.float32).max
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -258,20 +259,20 @@ def test_bad_arguments(op_backend):
     with pytest.raises(ValueError, match=r"row_stats: logits must have shape \[N, V\], got \[5\]"):
         row_stats(z[0])
     with pytest.raises(ValueError, match="row_stats: temperature must be .*got -1"):
-        row_stats(z, temperature=-1.0)
+        row_stats(Rows(z, temperature=-1.0))
     with pytest.raises(ValueError, match="row_stats: temperature must be .*got nan"):
-        row_stats(z, temperature=math.nan)
+        row_stats(Rows(z, temperature=math.nan))
     for top_p in (0.0, 1.5, -0.1, math.nan):
         with pytest.raises(ValueError, match=r"row_stats: top_p must be in \(0, 1\], got"):
-            row_stats(z, top_p=top_p)
+            row_stats(Rows(z, top_p=top_p))
     with pytest.raises(ValueError, match=r"row_stats: min_p must be in \[0, 1\], got 2"):
-        row_stats(z, min_p=2)
+        row_stats(Rows(z, min_p=2))
     with pytest.raises(ValueError, match="row_stats: top_k must be .*got -2"):
-        row_stats(z, top_k=-2)
+        row_stats(Rows(z, top_k=-2))
     with pytest.raises(TypeError, match="row_stats: top_k must be"):
-        row_stats(z, top_k=2.5)
+        row_stats(Rows(z, top_k=2.5))
     with pytest.raises(ValueError, match=r"row_stats: temperature must be a number or have shape \[3\], got \[4\]"):
-        row_stats(z, temperature=torch.ones(4))
+        row_stats(Rows(z, temperature=torch.ones(4)))
     with pytest.raises(ValueError, match="row_stats: logits must be contiguous in its last dimension"):
         row_stats(torch.randn(5, 3).T)
 

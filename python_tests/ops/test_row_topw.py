@@ -128,7 +128,7 @@ def check_other_laws(function, take):
     n = take(28, 4)
     z, _ = cases.rows_pair(3, n, 257)
     for params in ({"top_k": 5}, {"top_p": 0.6, "temperature": 0.5}, {"min_p": 0.2}, {"temperature": 0.0}):
-        got = compare(function, z, some_scores(n), 257, stats=sk.row_stats(z, **params))
+        got = compare(function, z, some_scores(n), 257, stats=sk.row_stats(sk.Rows(z, **params)))
         assert (got[0] == -INF).any() and (got[1].sort(1).values == torch.arange(257)).all()
 
 
@@ -137,7 +137,7 @@ def check_dead_beams(function, take):
     z = torch.randn(4, 1100, generator=torch.Generator().manual_seed(5))
     score = torch.tensor([-INF, NAN, INF, -2.0])
     for params in ({}, {"temperature": 0.0}):
-        got = compare(function, z, score, 3, stats=sk.row_stats(z, **params))
+        got = compare(function, z, score, 3, stats=sk.row_stats(sk.Rows(z, **params)))
         assert got[1][:3].tolist() == [[0, 1, 2]] * 3 and (got[0][0] == -INF).all() and got[0][1:3].isnan().all()
 
 
@@ -312,13 +312,13 @@ def test_scales(backend, T):
     """Sums beyond float32, which are -inf, and logprobs that are all alike."""
     z = 300 * torch.randn(2, 70, generator=torch.Generator().manual_seed(1))
     z[1] /= 1e6
-    compare(backends.call("row_topw", backend), z, some_scores(2), 70, stats=sk.row_stats(z, temperature=T))
+    compare(backends.call("row_topw", backend), z, some_scores(2), 70, stats=sk.row_stats(sk.Rows(z, temperature=T)))
 
 
 def test_against_the_reference(op_backend):
     """The shipped one, which is written without this file's."""
     z, _ = cases.rows_pair(9, 7, 300)
-    stats, score = sk.row_stats(z, top_k=200), some_scores(7)
+    stats, score = sk.row_stats(sk.Rows(z, top_k=200)), some_scores(7)
     got = backends.run("row_topw", op_backend, z, score, 250, stats=stats)
     want = reference(z, score, 250, stats=stats)
     assert torch.equal(got.ids, want.ids) and torch.equal(got.scores, want.scores)

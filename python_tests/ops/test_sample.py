@@ -218,9 +218,9 @@ def test_bad_arguments(op_backend):
     with pytest.raises(TypeError, match="sample: uniforms must be float64, got float32"):
         sample(z, k=2, uniforms=u.float())
     with pytest.raises(ValueError, match="sample: stats already hold the sampling parameters"):
-        sample(z, row_stats(z), k=2, temperature=0.5, uniforms=u)
+        sample(Rows(z, stats=row_stats(z), temperature=0.5), k=2, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: stats must have shape \[N=3, 4=?4?\], got \[2, 4\]"):
-        sample(z, row_stats(z[:2]), k=2, uniforms=u)
+        sample(Rows(z, stats=row_stats(z[:2])), k=2, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: k must be in \[0, 2\^33\], got -1"):
         sample(z, k=-1, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: seed must have shape \[3\], got \[4\]"):

@@ -13,6 +13,7 @@ from support import backends, checks, scale_cases
 from support.scale_cases import SEED, THOROUGH
 
 from specdec_kernels.reference.law import EPS
+from specdec_kernels.rows import Rows
 
 METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")
 V = 9
@@ -103,7 +104,7 @@ def test_pairs(isa_backend):
         p, q = scale_cases.rows(rng_of("pairs", cell), count(48, isa_backend), V, cell)
         stats = [backends.run("row_stats", isa_backend, z, temperature=cell.T) for z in (p, q)]
         for z, s in zip((p, q), stats):
-            want = reference.row_stats(z, temperature=cell.T)
+            want = reference.row_stats(Rows(z, temperature=cell.T))
             assert torch.equal(s[:, [0, 1, 3]].double(), want[:, [0, 1, 3]])
             assert (s[:, 2] - want[:, 2]).abs().max() <= EPS * (16 + 3 * math.log(V)), cell
         k = torch.tensor([1, 2, 8, 64]).repeat(len(p))[: len(p)]
@@ -111,7 +112,7 @@ def test_pairs(isa_backend):
         laws = [test_kseq_rho.laws_of_logits(z, s) for z, s in zip((p, q), stats)]
         test_kseq_rho.judge(*laws, k.double(), type(out)(*[x.double() for x in out]), test_kseq_rho.LEFT)
         got = backends.run("row_gap", isa_backend, p, q, stats[0], stats[1]).double()
-        want = reference.row_gap(p, q, stats[0], stats[1])
+        want = reference.row_gap(Rows(p, stats=stats[0]), Rows(q, stats=stats[1]))
         off = (
             EPS * (64 + 3 * math.log(V)) + 2 * EPS * 50
         )  # an id that weighs e^-x has an error of 2 x of its weight, at most 2 / e of all

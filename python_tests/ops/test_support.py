@@ -72,7 +72,7 @@ def check_ties(function, take):
     rng = torch.Generator().manual_seed(1)
     for levels in (1, 2, 7):
         z = torch.randint(0, levels, (take(12, 2), 1100), generator=rng).float() - 1
-        _, counts, _ = compare(function, z, sk.row_stats(z, top_k=3), 5)
+        _, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, top_k=3)), 5)
         assert (counts >= 3).all() and (counts > 5).any()
 
 
@@ -90,7 +90,7 @@ def check_no_law(function, take):
     z = torch.randn(6, 1100, generator=torch.Generator().manual_seed(2))
     z[1, 7], z[2, 1050], z[3], z[4, 3:] = NAN, INF, -INF, -INF
     for params in ({}, {"top_k": 2}, {"temperature": 0.0}):
-        _, counts, _ = compare(function, z, sk.row_stats(z, **params), 4)
+        _, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, **params)), 4)
         assert counts[1:4].tolist() == [0, 0, 0] and (counts[[0, 4, 5]] > 0).all()
 
 
@@ -99,7 +99,7 @@ def check_greedy(function, take):
     z = torch.zeros(5, 1057)
     for n, v in enumerate((31, 32, 1023, 1024, 1056)):
         z[n, v:] = 1.0
-    ids, counts, _ = compare(function, z, sk.row_stats(z, temperature=0.0), 2)
+    ids, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, temperature=0.0)), 2)
     assert ids[:, 0].tolist() == [31, 32, 1023, 1024, 1056] and (counts == 1).all()
 
 
@@ -108,14 +108,14 @@ def check_room(function, take):
     z = torch.randn(3, 2100, generator=torch.Generator().manual_seed(3))
     z[1] = z[1].sort().values
     for max_kept in (0, 1, 39, 40, 41, 3000):
-        ids, counts, _ = compare(function, z, sk.row_stats(z, top_k=40), max_kept)
+        ids, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, top_k=40)), max_kept)
         assert (counts == 40).all()
 
 
 def check_rows(function, take):
     """Some rows, twice, none of them."""
     z = torch.randn(3, 40, generator=torch.Generator().manual_seed(4))
-    stats = sk.row_stats(z, top_p=0.7)
+    stats = sk.row_stats(sk.Rows(z, top_p=0.7))
     for asked in ([2, 0, 2], [0], [], [-1, 3, 1, 2**31 - 1, -(2**31)]):
         for dtype in (torch.int32, torch.int64):
             compare(function, z, stats, 9, torch.tensor(asked, dtype=dtype))
@@ -127,7 +127,7 @@ def check_rows(function, take):
 def check_padding(function, take):
     """What is asked for from num_rows on is absent, whatever is there."""
     z = torch.randn(4, 1030, generator=torch.Generator().manual_seed(5))
-    stats = sk.row_stats(z, top_k=7)
+    stats = sk.row_stats(sk.Rows(z, top_k=7))
     for n in (0, 2, 4, 9, -1):
         rows, floats = z.clone(), stats.clone()
         rows[max(n, 0) :], floats[max(n, 0) :] = NAN, NAN
@@ -243,7 +243,7 @@ def test_agrees_with_a_comparison(isa_backend, V, dtype):
 def test_rows_that_begin_anywhere(isa_backend, dtype):
     wide = torch.randn(3, 2100, generator=torch.Generator().manual_seed(7)).to(dtype)
     for rows in (wide[:, 1:2050], wide[::2, 7:1032], wide[:1].expand(3, 2100), wide[:, 16:2064]):
-        compare(backends.call("support", isa_backend), rows, sk.row_stats(rows, top_k=300), 320)
+        compare(backends.call("support", isa_backend), rows, sk.row_stats(sk.Rows(rows, top_k=300)), 320)
 
 
 def test_many_chunks(backend):
@@ -251,9 +251,9 @@ def test_many_chunks(backend):
     V = 300 * 1024 + 5 if backend in ("cpu", "cuda", "cuda-on-cpu", "triton") else 20 * 1024 + 5
     z = torch.zeros(1, V)
     z[0, [0, 5000, V // 2, V - 1]] = 1.0
-    ids, counts, _ = compare(backends.call("support", backend), z, sk.row_stats(z, top_k=4), 6)
+    ids, counts, _ = compare(backends.call("support", backend), z, sk.row_stats(sk.Rows(z, top_k=4)), 6)
     assert ids.tolist() == [[0, 5000, V // 2, V - 1, -1, -1]] and counts.tolist() == [4]
-    compare(backends.call("support", backend), z, sk.row_stats(z, top_k=4), 3)
+    compare(backends.call("support", backend), z, sk.row_stats(sk.Rows(z, top_k=4)), 3)
     compare(backends.call("support", backend), z, sk.row_stats(z), 2000)
 
 
@@ -262,7 +262,7 @@ def test_the_vocabulary_of_a_large_model():
     for dtype in DTYPES:
         z, _ = cases.rows_pair(8, 4, V, dtype=dtype, kinds=["peaked", "zeros", "near", "onehot"])
         for params in ({"top_k": 50, "top_p": 0.9}, {}, {"min_p": 0.01}):
-            compare(sk.support, z, sk.row_stats(z, **params), 64)
+            compare(sk.support, z, sk.row_stats(sk.Rows(z, **params)), 64)
 
 
 def test_the_ends_of_a_dtype(backend):
@@ -272,14 +272,14 @@ def test_the_ends_of_a_dtype(backend):
             least *= 16  # the interpreter makes zeros of its subnormal numbers
         z = torch.tensor([[0.0, most, -most, least, -least, least / 8, -least / 8, -0.0, most, -INF]]).to(dtype)
         for k in range(1, 11):
-            compare(backends.call("support", backend), z, sk.row_stats(z, top_k=k), 10)
+            compare(backends.call("support", backend), z, sk.row_stats(sk.Rows(z, top_k=k)), 10)
 
 
 def test_a_law_over_the_support_is_the_row_s(op_backend):
     """A trainer's: softmax of the kept logits over the temperature is the law that the token was drawn from."""
     z = 3 * torch.randn(4, 700, generator=torch.Generator().manual_seed(9))
     T = torch.tensor([0.5, 1.0, 1.7, 0.9])
-    stats = sk.row_stats(z, temperature=T, top_k=12, top_p=0.9)
+    stats = sk.row_stats(sk.Rows(z, temperature=T, top_k=12, top_p=0.9))
     ids, counts, _ = backends.run("support", op_backend, z, stats, 12)
     kept = z.gather(1, ids.clamp(min=0).long()).masked_fill(ids < 0, -INF)
     law = torch.zeros_like(z).scatter_add(1, ids.clamp(min=0).long(), (kept / T[:, None]).softmax(-1))

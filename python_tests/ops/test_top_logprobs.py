@@ -117,7 +117,7 @@ def check_filters(function, take):
     n = take(28, 4)
     z, _ = cases.rows_pair(3, n, 257)
     for params in ({"top_k": 5}, {"top_p": 0.6, "temperature": 0.7}, {"min_p": 0.2}, {"temperature": 0.0}):
-        got = compare(function, z, sk.row_stats(z, **params), 257, some_tokens(n, 257))
+        got = compare(function, z, sk.row_stats(sk.Rows(z, **params)), 257, some_tokens(n, 257))
         assert (got[1] == -INF).any() and (got[0].sort(1).values == torch.arange(257)).all()
 
 
@@ -148,7 +148,7 @@ def check_tokens(function, take):
         torch.tensor([ends, ends], dtype=torch.int32),
         torch.tensor([[*ends, 2**63 - 1, -(2**63), 2**32]] * 2),
     ):
-        got = compare(function, z, sk.row_stats(z, top_k=9), 2, tokens)
+        got = compare(function, z, sk.row_stats(sk.Rows(z, top_k=9)), 2, tokens)
         outside = (tokens < 0) | (tokens >= 40)
         assert (got[2][outside] == -INF).all() and (got[3][outside] == 0).all() and (got[3][~outside] > 0).all()
         assert torch.equal(got[3][:, 0], got[3][:, 1])
@@ -288,7 +288,7 @@ def test_the_vocabulary_of_a_large_model():
     for dtype in DTYPES:
         z, _ = cases.rows_pair(8, 3, V, dtype=dtype, kinds=["peaked", "zeros", "near"])
         for k in (0, 1, 20, 64, 5000) if dtype == torch.float32 else (20, V):
-            compare(sk.top_logprobs, z, sk.row_stats(z, top_p=0.9), k, some_tokens(3, V))
+            compare(sk.top_logprobs, z, sk.row_stats(sk.Rows(z, top_p=0.9)), k, some_tokens(3, V))
 
 
 @pytest.mark.parametrize("T", [1e-37, 1e-3, 0.01, 100.0, 1e30])
@@ -296,7 +296,7 @@ def test_scales(backend, T):
     """Logprobs from -1e38 and beyond, which is -inf in float32, to equal ones."""
     z = 300 * torch.randn(2, 70, generator=torch.Generator().manual_seed(1))
     z[1] /= 1e6
-    compare(backends.call("top_logprobs", backend), z, sk.row_stats(z, temperature=T), 70, some_tokens(2, 70))
+    compare(backends.call("top_logprobs", backend), z, sk.row_stats(sk.Rows(z, temperature=T)), 70, some_tokens(2, 70))
 
 
 def test_the_ends_of_a_dtype(backend):
@@ -322,7 +322,7 @@ def test_the_four_modes_of_vllm(op_backend):
     kept[rows, z.topk(3).indices] = True
     call = backends.call("top_logprobs", op_backend)
     raw = call(z, sk.row_stats(z), k)
-    stats = sk.row_stats(z, temperature=T, top_k=3)
+    stats = sk.row_stats(sk.Rows(z, temperature=T, top_k=3))
     processed = call(z, stats, k)
     assert torch.equal(raw.ids, z.topk(k).indices) and torch.equal(raw.ids, processed.ids)
     scaled = (z / T[:, None]).masked_fill(~kept, -INF)
@@ -336,7 +336,9 @@ def test_the_four_modes_of_vllm(op_backend):
 
 def test_a_greedy_row(op_backend):
     z = torch.tensor([[1.0, 3.0, 3.0, 2.0]])
-    got = backends.run("top_logprobs", op_backend, z, sk.row_stats(z, temperature=0.0), 4, torch.tensor([[1, 2]]))
+    got = backends.run(
+        "top_logprobs", op_backend, z, sk.row_stats(sk.Rows(z, temperature=0.0)), 4, torch.tensor([[1, 2]])
+    )
     assert got.ids.tolist() == [[1, 2, 3, 0]] and got.logprobs.tolist() == [[0, -INF, -INF, -INF]]
     assert got.token_logprobs.tolist() == [[0, -INF]] and got.token_ranks.tolist() == [[2, 2]]
 

@@ -55,7 +55,7 @@ def plain_calls(**inputs):
     """The example calls whose rows lie in order: dense and ragged, with stats, filters, bonus tokens, every rule."""
     calls = [call for call in examples.calls("verify_chain", **inputs) if not {"target_row", "draft_row"} & {*call[1]}]
     greedy = torch.arange(4).repeat_interleave(6) % 2  # by its stats alone: the draft's, not given, are not needed
-    stats = sk.row_stats(calls[0].arguments["target_logits"].flatten(0, 1), temperature=greedy.float())
+    stats = sk.row_stats(sk.Rows(calls[0].arguments["target_logits"].flatten(0, 1), temperature=greedy.float()))
     return [*calls, examples.Call("some greedy", calls[1].arguments | {"target_stats": stats.view(4, 6, 4)})]
 
 

@@ -231,8 +231,8 @@ def test_wrong_device(op_backend):
 
 
 def step(p, q, seed):
-    drawn = sk.sample(q, k=1, temperature=0.8, seed=seed, offset=seed)
-    return sk.verify_chain(p, drawn.tokens, q[:, None], draft_stats=drawn.stats[:, None], seed=seed, offset=seed)[:2]
+    drawn = sk.sample(sk.Rows(q, temperature=0.8), k=1, seed=seed, offset=seed)
+    return sk.verify_chain(p, drawn.tokens, sk.Rows(q[:, None], stats=drawn.stats[:, None]), seed=seed, offset=seed)[:2]
 
 
 def compiled_step(*args):
@@ -314,7 +314,7 @@ def far_apart(rows, drafts, u, layout):
             *sk.verify_chain(x, drafts, None, uniforms=u)[:3],
             *sk.verify_chain(x, drafts, x[:, :1], uniforms=u)[:3],
             sk.row_stats(x[:, 0]),
-            sk.row_stats(x[:, 0], top_k=5),
+            sk.row_stats(sk.Rows(x[:, 0], top_k=5)),
             sk.sample(x[:, 1], uniforms=u[:, :1].contiguous()).tokens,
             *sk.residual(x[:, 0], x[:, 1]),
         ]

@@ -64,7 +64,7 @@ def test_stats(backend, T):
 
 def drafts_of(z, T):
     """A draft id for each row: where p of it is neither 0 nor 1, if there is one, else the argmax or its opposite."""
-    p = reference.row_stats(z, T)
+    p = reference.row_stats(Rows(z, temperature=T))
     x = torch.where(z.double() >= p[:, 1:2], ((z.double() - p[:, 3:]) * p[:, :1] - p[:, 2:3]).exp(), 0.0)
     middling = (x - 0.3).abs().argmin(-1)
     return torch.where(torch.arange(len(z)) % 3 < 2, middling, z.argmin(-1))

@@ -65,7 +65,7 @@ def test_labels_name_their_step():
 )
 def test_eager_law_is_ours(filters):
     z = harness.logits(4, 500, dtype=torch.float32, device="cpu", seed=3)
-    scale, cutoff, log_norm, top = sk.row_stats(z, temperature=0.7, **filters).unsqueeze(-1).unbind(1)
+    scale, cutoff, log_norm, top = sk.row_stats(sk.Rows(sk.Rows(z, temperature=0.7), **filters)).unsqueeze(-1).unbind(1)
     want = torch.where(z >= cutoff, (z - top) * scale - log_norm, -torch.inf)
     torch.testing.assert_close(eager.log_law(z, torch.tensor(0.7), **filters), want, rtol=1e-5, atol=1e-5)
 

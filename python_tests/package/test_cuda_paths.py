@@ -83,7 +83,7 @@ def with_stats_of_no_row(simulated):
     drafts = [draft, draft * float("nan"), None]
     for path in ("", "streaming"):
         os.environ["SPECDEC_CUDA_PATH"] = path
-        found.append([sk.verify_chain(**args, draft_logits=x).status for x in drafts])
+        found.append([sk.verify_chain(**args, draft=x).status for x in drafts])
     os.environ["SPECDEC_CUDA_PATH"] = ""
     return found
 

@@ -162,7 +162,7 @@ def test_block_through_a_greedy_row(verify):
         (0, 1, 1): {(0.49, 0.0, 0.0): [0, 0], (0.501, 0.0, 0.0): [1]},
     }
     cases = [(d, u, tokens + [-1] * (4 - len(tokens))) for d, by_u in taken.items() for u, tokens in by_u.items()]
-    stats = sk.row_stats(p, temperature=torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    stats = sk.row_stats(sk.Rows(p, temperature=torch.tensor([1.0, 0.0, 1.0, 1.0])))
     B = len(cases)
     args = dict(target_logits=p.expand(B, 4, 2), draft_tokens=torch.tensor([d for d, _, _ in cases]),
                 draft_logits=q.expand(B, 3, 2), target_stats=stats.expand(B, 4, 4),
@@ -190,7 +190,9 @@ def test_greedy_rows_between_others(verify, op_backend, method):
     cold, best = torch.rand(B, G + 1, generator=some) < 0.4, torch.rand(B, G, generator=some) < 0.5
     z, d = args["target_logits"], args["draft_tokens"]
     args["draft_tokens"] = torch.where(cold[:, :G] & best, z[:, :G].argmax(-1), d)
-    args["target_stats"] = sk.row_stats(z.reshape(-1, V), temperature=(~cold).float().flatten()).reshape(B, G + 1, 4)
+    args["target_stats"] = sk.row_stats(sk.Rows(z.reshape(-1, V), temperature=(~cold).float().flatten())).reshape(
+        B, G + 1, 4
+    )
     checks.assert_same_tokens(verify(**args), reference_verify(**args), method)
 
 

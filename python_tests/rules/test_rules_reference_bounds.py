@@ -11,6 +11,7 @@ from support.tree_laws import EXACT, GOLDEN, TELLING, constant
 from specdec_kernels import reference, theory
 from specdec_kernels.reference.rules.lossy import inverse_beta
 from specdec_kernels.reference.rules.one_step import one_step, pair_of, pi_of
+from specdec_kernels.rows import Rows
 
 
 def pairs(n, seed=0):
@@ -200,16 +201,18 @@ def test_row_gap():
         [0.3, 0.7, 1.0296530140645737, 1.0296530140645737, 0.5, 0.5],
         [0.3, 0.7, 1.0549201679861442, 0.9985793315873921, 0.4, 0.5],
     ]
-    assert reference.row_gap(p, q, kind="probs").numpy() == pytest.approx(np.array(want), abs=EXACT)
+    assert reference.row_gap(Rows(p, kind="probs"), Rows(q, kind="probs")).numpy() == pytest.approx(
+        np.array(want), abs=EXACT
+    )
     assert reference.row_gap(p.log() + 3, q.log() - 2).numpy() == pytest.approx(
         np.array(want), abs=1e-7
     )  # stats hold the maximum as they hold it
-    assert reference.row_gap(p, q[:, :2], kind="probs")[:, :2].numpy() == pytest.approx(
+    assert reference.row_gap(Rows(p, kind="probs"), Rows(q[:, :2], kind="probs"))[:, :2].numpy() == pytest.approx(
         np.array([[0.5, 0.5], [0.45, 0.55]]), abs=EXACT
     )
-    bad = reference.row_gap(p, torch.full_like(q, torch.nan), kind="probs")
+    bad = reference.row_gap(Rows(p, kind="probs"), Rows(torch.full_like(q, torch.nan), kind="probs"))
     assert bad[:, [0, 1, 3, 5]].isnan().all() and not bad[:, [2, 4]].isnan().any()
-    stats = reference.row_stats(q.log(), temperature=0.5)
-    assert reference.row_gap(p.log(), q.log(), q_stats=stats)[0, 5].item() == pytest.approx(25 / 38, abs=1e-7)
+    stats = reference.row_stats(Rows(q.log(), temperature=0.5))
+    assert reference.row_gap(p.log(), Rows(q.log(), stats=stats))[0, 5].item() == pytest.approx(25 / 38, abs=1e-7)
     with pytest.raises(ValueError, match="row_gap: kind must be 'logits' or 'probs', got 'x'"):
-        reference.row_gap(p, q, kind="x")
+        reference.row_gap(Rows(p, kind="x"), Rows(q, kind="x"))

@@ -10,6 +10,7 @@ from support.tree_laws import EXACT, TELLING, constant, random_rows, with_zeros
 
 from specdec_kernels import reference
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, plain_tree, tree_law
+from specdec_kernels.rows import Rows
 
 METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")
 
@@ -96,13 +97,11 @@ def test_confidences_are_unscaled():
         for alpha, accepted in ((0.55, 1), (0.45, 0)):
             out = reference.verify_tree(
                 tree,
-                p.expand(1, 2, 3),
-                q.expand(1, 2, 3),
+                Rows(p.expand(1, 2, 3), temperature=temperature),
+                Rows(q.expand(1, 2, 3), temperature=temperature),
                 method="recursive",
                 rule="chow",
                 alpha=alpha,
-                temperature=temperature,
-                draft_temperature=temperature,
                 uniforms=torch.tensor([[0.0, 0.9999, 0.5]], dtype=torch.float64),
             )
             assert out.num_accepted.item() == accepted

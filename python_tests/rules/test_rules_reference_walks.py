@@ -63,7 +63,7 @@ def test_a_block_is_the_traversal_of_a_single_path():
     args = chain_args(2, B=200, G=4, V=5)
     del args["draft_logits"]
     q = chain_args(3, B=200, G=4, V=5)["draft_logits"]  # drafts that q did not draw: accepted less often
-    want = reference.verify_chain(**args, draft_logits=q, method="block")
+    want = reference.verify_chain(**args, draft=q, method="block")
     assert len(set(want.num_accepted.tolist())) == 5
     chains = [plain_tree([-1, 0, 1, 2, 3], [-1, *d]) for d in args["draft_tokens"].tolist()]
     tree = tuple(torch.cat([chain[i] for chain in chains]) for i in (0, 1))

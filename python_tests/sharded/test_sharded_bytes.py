@@ -38,7 +38,7 @@ def nucleus_bytes(rank, kind, scale):
     z, told = row(kind, scale), []
     for top_p in (1.0, *TOP_P):
         shards = distributed.Shards(sharded.V, sharded.bounds(RANKS, True))
-        distributed.row_stats(z[:, shards.here], 0.8, top_p=top_p, shards=shards)
+        distributed.row_stats(Rows(z[:, shards.here], temperature=0.8, top_p=top_p), shards=shards)
         told.append(shards.traffic.gathered // RANKS)
     return {top_p: n - told[0] for top_p, n in zip(TOP_P, told[1:])}
 

@@ -10,6 +10,7 @@ from support.ranks import Ranks
 
 import specdec_kernels
 from specdec_kernels.distributed.shards import EXCHANGES
+from specdec_kernels.rows import Rows
 
 SECONDS = 10.0
 
@@ -163,7 +164,9 @@ def no_out(arguments):
 
 
 def room(logprobs):
-    results = specdec_kernels.verify_chain(torch.zeros(3, 4, 1), torch.zeros(3, 3, dtype=torch.int64), temperature=0)
+    results = specdec_kernels.verify_chain(
+        Rows(torch.zeros(3, 4, 1), temperature=0), torch.zeros(3, 3, dtype=torch.int64)
+    )
     return results._replace(logprobs=logprobs)
 
 

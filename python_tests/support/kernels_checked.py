@@ -35,12 +35,14 @@ def row_stats_cases(csrc, ops):
         for settings, *turns in zip([{}, *filters, {"temperature": 0.0}], SCHEDULES, 2 * BLOCK_ORDERS):
             try:
                 with order(module, *turns), counting(module, logits=logits) as counts:
-                    got = sk.row_stats(logits, **settings)
+                    got = sk.row_stats(sk.Rows(logits, **settings))
             except RuntimeError as error:
                 return [str(error)]
             if counts["logits"].outside:
                 return ["outside"]
-            if not torch.allclose(got.double(), sk.reference.row_stats(logits, **settings), rtol=1e-5, atol=1e-5):
+            if not torch.allclose(
+                got.double(), sk.reference.row_stats(sk.Rows(logits, **settings)), rtol=1e-5, atol=1e-5
+            ):
                 return ["wrong"]
     return []
 
@@ -94,7 +96,7 @@ def one_hot_cases(module):
         os.environ["SPECDEC_CUDA_PATH"] = path
         try:
             with order(module, *turns), counting(module, target=target.flatten(0, 1)) as counts:
-                got = sk.verify_chain(target, tokens, uniforms=u, target_stats=given)
+                got = sk.verify_chain(sk.Rows(target, stats=given), tokens, uniforms=u)
         except RuntimeError as error:
             return [str(error)]
         finally:
@@ -137,7 +139,7 @@ def plain_cases(module):
     found = []
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         try:
-            got = sk.verify_chain(rows[0].to(dtype), draft_logits=rows[1].to(dtype), **args)
+            got = sk.verify_chain(rows[0].to(dtype), draft=rows[1].to(dtype), **args)
         except RuntimeError as error:
             return [str(error)]
         found.append([got.tokens, got.status])
@@ -173,12 +175,12 @@ def kseq_rho_cases(csrc, ops):
     module = load("checked", csrc, ops)
     generator = torch.Generator().manual_seed(9)
     p, q = torch.randn(2, 1, 9 * 1024 - 3, generator=generator).softmax(-1).unbind()
-    want = sk.reference.kseq_rho(p, q, 4, kind="probs")
+    want = sk.reference.kseq_rho(sk.Rows(p, kind="probs"), sk.Rows(q, kind="probs"), 4)
     for turns in zip(SCHEDULES, 2 * BLOCK_ORDERS):
         module.reset()
         try:
             with order(module, *turns):
-                got = sk.kseq_rho(p, q, 4, kind="probs")
+                got = sk.kseq_rho(sk.Rows(p, kind="probs"), sk.Rows(q, kind="probs"), 4)
         except RuntimeError as error:
             return [str(error)]
         assert module.launches() == [("search", 4)]

@@ -75,7 +75,7 @@ def rows(rng, n, V, cell):
 def draw(rng, q, k, cell, replacement):
     """k tokens of each row as the float64 reference draws them."""
     u = torch.from_numpy(rng.random((len(q), k)))
-    return reference.sample(q, k=k, replacement=replacement, temperature=cell.T, uniforms=u).tokens
+    return reference.sample(Rows(q, temperature=cell.T), k=k, replacement=replacement, uniforms=u).tokens
 
 
 def tree(rng, B, V, cell, method, K):

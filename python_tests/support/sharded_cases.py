@@ -44,7 +44,7 @@ def handed_over(args, side, prefix, repeat):
     given = {name: args.pop(prefix + name, None) for name in registry.SAMPLING}
     given = {name: x.repeat_interleave(repeat) for name, x in given.items() if x is not None}
     rows = args[side + "_logits"]
-    stats = sk.row_stats(rows.reshape(-1, rows.shape[-1]), **given)
+    stats = sk.row_stats(sk.Rows(rows.reshape(-1, rows.shape[-1]), **given))
     args[side + "_stats"] = stats.view(*rows.shape[:-1], 4)
 
 
@@ -126,7 +126,7 @@ def row_stats(seed, rng, V, Vq, dtype, requests):
 
 
 def sample(seed, rng, V, Vq, dtype, requests):
-    _, args = row_stats(seed, rng, V, Vq, dtype, requests)
+    _, args = row_stats(sk.Rows(sk.Rows(seed, temperature=rng, top_k=V, top_p=Vq, min_p=dtype), temperature=requests))
     n, k = len(args["logits"]), int(rng.integers(1, 5))
     uniforms = torch.tensor(rng.random((n, k)))
     return "sample", args | {"k": k, "replacement": bool(rng.random() < 0.5), "uniforms": uniforms}
@@ -138,7 +138,12 @@ def pair(seed, rng, V, Vq, dtype, requests, op="row_gap"):
     if rng.random() < 0.5:
         return op, {"p": p.float().softmax(-1), "q": q.float().softmax(-1), "kind": "probs"}
     filters = [cases.parameters(seed + i, n) for i in range(2)]
-    return op, {"p": p, "q": q, "p_stats": sk.row_stats(p, **filters[0]), "q_stats": sk.row_stats(q, **filters[1])}
+    return op, {
+        "p": p,
+        "q": q,
+        "p_stats": sk.row_stats(sk.Rows(p, **filters[0])),
+        "q_stats": sk.row_stats(sk.Rows(q, **filters[1])),
+    }
 
 
 def kseq(*args):

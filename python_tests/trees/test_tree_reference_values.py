@@ -12,6 +12,7 @@ from support.tree_laws import EXACT, GOLDEN, constant, random_rows, rows_of
 from specdec_kernels import reference, theory
 from specdec_kernels.reference import tree_law as one_tree_law
 from specdec_kernels.reference.tree_law import distinct_trees, expected_length, iid_trees, mixed, plain_tree
+from specdec_kernels.rows import Rows
 
 
 def tensor(*rows):
@@ -20,7 +21,7 @@ def tensor(*rows):
 
 def test_kseq_rho_golden():
     p, q = (tensor(x, x, x) for x in GOLDEN)
-    out = reference.kseq_rho(p, q, torch.tensor([1, 2, 3]), kind="probs")
+    out = reference.kseq_rho(Rows(p, kind="probs"), Rows(q, kind="probs"), torch.tensor([1, 2, 3]))
     assert out.rho.tolist() == pytest.approx([1.0, 1.456776436283, 1.792593028269], abs=6e-13)
     assert out.rho[1].item() == pytest.approx((1.8 + math.sqrt(1.24)) / 2, abs=4e-15)
     assert out.beta.tolist() == pytest.approx([0.7, 0.543223563717, 0.478925552044], abs=6e-13)
@@ -32,17 +33,20 @@ def test_kseq_rho_golden():
 def test_kseq_rho_degenerate_pairs():
     p, q = tensor(GOLDEN[0]), tensor(GOLDEN[1])
     for k in (1, 2, 8, 64):
-        assert [x.item() for x in reference.kseq_rho(p, p, k, kind="probs")] == [1, 1, 1]
-        assert [x.item() for x in reference.kseq_rho(tensor([1.0, 0]), tensor([0, 1.0]), k, kind="probs")] == [k, 0, 0]
-    bad = reference.kseq_rho(tensor([math.nan, 1.0]), tensor([0.5, 0.5]), 4, kind="probs")
+        assert [x.item() for x in reference.kseq_rho(Rows(p, kind="probs"), Rows(p, kind="probs"), k)] == [1, 1, 1]
+        assert [
+            x.item()
+            for x in reference.kseq_rho(Rows(tensor([1.0, 0]), kind="probs"), Rows(tensor([0, 1.0]), kind="probs"), k)
+        ] == [k, 0, 0]
+    bad = reference.kseq_rho(Rows(tensor([math.nan, 1.0]), kind="probs"), Rows(tensor([0.5, 0.5]), kind="probs"), 4)
     assert bad.rho.item() == 4 and bad.beta.isnan() and bad.p_acc.isnan()
     # a narrower draft is a draft with zeros: beta = min(.5, .2 / rho) + ... as if padded
-    narrow = reference.kseq_rho(p, tensor([0.4, 0.6]), 2, kind="probs")
-    assert narrow == reference.kseq_rho(p, tensor([0.4, 0.6, 0.0]), 2, kind="probs")
+    narrow = reference.kseq_rho(Rows(p, kind="probs"), Rows(tensor([0.4, 0.6]), kind="probs"), 2)
+    assert narrow == reference.kseq_rho(Rows(p, kind="probs"), Rows(tensor([0.4, 0.6, 0.0]), kind="probs"), 2)
     with pytest.raises(ValueError, match="kseq_rho: k must be >= 1, got 0"):
-        reference.kseq_rho(p, q, 0, kind="probs")
+        reference.kseq_rho(Rows(p, kind="probs"), Rows(q, kind="probs"), 0)
     with pytest.raises(ValueError, match="kseq_rho: kind must be 'logits' or 'probs', got 'x'"):
-        reference.kseq_rho(p, q, 2, kind="x")
+        reference.kseq_rho(Rows(p, kind="x"), Rows(q, kind="x"), 2)
 
 
 def test_kseq_rho_is_the_smallest_valid_rho():
@@ -53,7 +57,9 @@ def test_kseq_rho_is_the_smallest_valid_rho():
         V, k = int(rng.integers(2, 30)), int(rng.integers(1, 65))
         p, q = rng.dirichlet(np.full(V, rng.choice([0.05, 0.5, 5])), 2) + 1e-12
         p, q = p / p.sum(), q / q.sum()
-        rho, beta, p_acc = (x.item() for x in reference.kseq_rho(tensor(p), tensor(q), k, kind="probs"))
+        rho, beta, p_acc = (
+            x.item() for x in reference.kseq_rho(Rows(tensor(p), kind="probs"), Rows(tensor(q), kind="probs"), k)
+        )
 
         def f(r):
             b = np.minimum(q, p / r).sum()

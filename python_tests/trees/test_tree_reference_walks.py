@@ -13,6 +13,7 @@ from support.tree_laws import ALL, GOLDEN, rows_of
 from specdec_kernels import reference
 from specdec_kernels.reference import tree_law as one_tree_law
 from specdec_kernels.reference.tree_law import plain_tree
+from specdec_kernels.rows import Rows
 
 
 def logits_of(row, prefixes):
@@ -133,11 +134,10 @@ def test_greedy_requests_mix_with_sampled_ones():
     for method in (*ALL, "greedy"):
         out = reference.verify_tree(
             tree,
-            p.expand(2, 4, 3),
+            Rows(p.expand(2, 4, 3), temperature=torch.tensor([0.0, 1.0])),
             q.expand(2, 4, 3),
             method=method,
             max_depth=2,
-            temperature=torch.tensor([0.0, 1.0]),
             uniforms=torch.full((2, 5), 0.5, dtype=torch.float64),
         )
         assert out.tokens[0].tolist() == [0, 0, -1] and out.path[0].tolist() == [0, 2, -1] and out.status[0].item() == 0

@@ -16,8 +16,8 @@ from specdec_kernels.distributed.shards import Shards, slices
 from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check_shapes, each, logits_of, with_logits
 from specdec_kernels.ops import _check
 from specdec_kernels.ops._memory import check_own
-from specdec_kernels.rows import Rows
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
+from specdec_kernels.rows import Rows
 
 _DOC = """``specdec_kernels.{op}`` of rows that are split over the ranks of a process group; a collective.
 
@@ -163,9 +163,7 @@ def _rounds(op, shards, first, call):
 
 
 verify_chain = _over_ranks(whole.verify_chain, "target", "draft", "target, draft_tokens, draft, seed=s, offset=o")
-verify_tree = _over_ranks(
-    whole.verify_tree, "target", "draft", 'tree, target, method="target_only", seed=s, offset=o'
-)
+verify_tree = _over_ranks(whole.verify_tree, "target", "draft", 'tree, target, method="target_only", seed=s, offset=o')
 row_stats = _over_ranks(whole.row_stats, "rows", None, "Rows(logits, temperature=0.7)")
 sample = _over_ranks(whole.sample, "rows", None, "logits, seed=s, offset=o")
 row_gap = _over_ranks(whole.row_gap, "p", "q", "p, q")

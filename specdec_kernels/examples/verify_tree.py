@@ -35,7 +35,10 @@ def by_method(x, method, step):
     yield f"{method}, drafts", step | {"method": method}
     yield f"{method}, nodes", nodes | {"max_depth": 1}
     yield f"{method}, filters", step | {"method": method, "target": Rows(target, **FILTERS)}
-    yield f"{method}, filters per request", nodes | {"target": Rows(target, **x.filters(B)), "draft": Rows(draft, **x.filters(B))}
+    yield (
+        f"{method}, filters per request",
+        nodes | {"target": Rows(target, **x.filters(B)), "draft": Rows(draft, **x.filters(B))},
+    )
     turned = x.on_device(torch.arange(N, device="cpu").flip(0).expand(B, N).contiguous())
     yield f"{method}, rows by index", nodes | {"target": Rows(target, row=turned), "draft": Rows(draft, row=turned)}
     yield f"{method}, stats", nodes | {"target": with_stats(target), "draft": with_stats(draft)}

@@ -14,6 +14,7 @@ from specdec_kernels.integrations import _keys
 from specdec_kernels.ops.accept import accept
 from specdec_kernels.ops.uniforms import uniforms
 from specdec_kernels.ops.verify_chain import verify_chain
+from specdec_kernels.rows import Rows
 
 _OP = "chain_speculative_sampling"
 
@@ -72,7 +73,7 @@ def chain_speculative_sampling(
     device = target_probs.device
     seeds, offsets = _numbers(seed, offset, generator, B, device)
     out = verify_chain(
-        target_probs, draft_token_ids, draft_probs, target_kind="probs", draft_kind="probs", seed=seeds, offset=offsets
+        Rows(target_probs, kind="probs"), draft_token_ids, Rows(draft_probs, kind="probs"), seed=seeds, offset=offsets
     )
     counts = (_passing(draft_probs, draft_token_ids, target_probs, uniforms(seeds, offsets, G)), out.num_accepted)
     given = (maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num)

@@ -29,5 +29,7 @@ def _check_fields(op, name, side):
         raise ValueError(f"{op}: {name}.row must be None, got a tensor")
     if side.kind == "probs" and (side.stats is not None or _rows.samples(side)):
         given = _rows.named(side) or "stats"
-        raise ValueError(f"{op}: {name}.stats and sampling parameters go with logits, got {name}.kind 'probs' with {given}")
+        raise ValueError(
+            f"{op}: {name}.stats and sampling parameters go with logits, got {name}.kind 'probs' with {given}"
+        )
     _rows.check_either(op, name, side)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from specdec_kernels.ops import _check
-from specdec_kernels.rows import Rows
 from specdec_kernels.registry import SAMPLING
+from specdec_kernels.rows import Rows
 
 SAMPLING_FIELDS = slice(1, 1 + len(SAMPLING))  # of Rows: temperature, top_k, top_p, min_p
 
@@ -31,9 +31,7 @@ def named(rows: Rows) -> str:
 
 def samples(rows: Rows) -> bool:
     """Whether a sampling parameter is given."""
-    return (
-        rows.temperature is not None or rows.top_k is not None or rows.top_p is not None or rows.min_p is not None
-    )
+    return rows.temperature is not None or rows.top_k is not None or rows.top_p is not None or rows.min_p is not None
 
 
 def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False) -> Rows:

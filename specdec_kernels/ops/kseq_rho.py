@@ -15,11 +15,7 @@ class KSeqRhoOutput(NamedTuple):
     p_acc: torch.Tensor
 
 
-def kseq_rho(
-    p: Rows | torch.Tensor,
-    q: Rows | torch.Tensor,
-    k: int | torch.Tensor,
-) -> KSeqRhoOutput:
+def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tensor) -> KSeqRhoOutput:
     """The best rho of K-SEQ selection for each pair of rows: k i.i.d. drafts from q, verified against p.
 
     K-SEQ accepts the first draft x with u * rho * q(x) < p(x), and otherwise draws from norm((p - rho q)+). With

@@ -7,10 +7,7 @@ from specdec_kernels.ops import _pair
 from specdec_kernels.rows import Rows
 
 
-def row_gap(
-    p: Rows | torch.Tensor,
-    q: Rows | torch.Tensor,
-) -> torch.Tensor:
+def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
     """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
 
     A CPU reads each row of logits once, a GPU three times; once more where its stats are made here.

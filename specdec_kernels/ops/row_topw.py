@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows
-from specdec_kernels.rows import Rows
 from specdec_kernels.registry import MAX_VOCABULARY
+from specdec_kernels.rows import Rows
 
 
 class RowTopwOutput(NamedTuple):

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows
-from specdec_kernels.rows import Rows
 from specdec_kernels.registry import MAX_VOCABULARY
+from specdec_kernels.rows import Rows
 
 
 class SupportOutput(NamedTuple):
@@ -16,9 +16,7 @@ class SupportOutput(NamedTuple):
     bits: torch.Tensor  # [M, ceil(V / 32)] int32
 
 
-def support(
-    rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor | None = None
-) -> SupportOutput:
+def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor | None = None) -> SupportOutput:
     """Which ids each row keeps after temperature and filters: what a trainer renormalises over.
 
     One pass over the row from the cutoff in its stats, and no sort. ``bits`` holds the whole set whatever max_kept is;

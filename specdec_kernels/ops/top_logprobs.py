@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows
-from specdec_kernels.rows import Rows
 from specdec_kernels.registry import MAX_VOCABULARY
+from specdec_kernels.rows import Rows
 
 
 class TopLogprobsOutput(NamedTuple):
@@ -18,11 +18,7 @@ class TopLogprobsOutput(NamedTuple):
 
 
 def top_logprobs(
-    rows: Rows | torch.Tensor,
-    k: int,
-    tokens: torch.Tensor | None = None,
-    *,
-    num_rows: torch.Tensor | None = None,
+    rows: Rows | torch.Tensor, k: int, tokens: torch.Tensor | None = None, *, num_rows: torch.Tensor | None = None
 ) -> TopLogprobsOutput:
     """The k most likely ids of each row with their logprobs, and the logprob and rank of given ids.
 

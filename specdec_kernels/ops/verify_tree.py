@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rules, _verify
-from specdec_kernels.rows import Rows
 from specdec_kernels.registry import TREE_METHODS
+from specdec_kernels.rows import Rows
 
 
 class VerifyTreeOutput(NamedTuple):

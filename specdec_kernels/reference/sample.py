@@ -22,17 +22,7 @@ class Sampled(NamedTuple):
     margin: torch.Tensor  # [N] float64
 
 
-def sample(
-    rows,
-    k=1,
-    replacement=True,
-    *,
-    seed=None,
-    offset=None,
-    slot=0,
-    uniforms=None,
-    num_rows=None,
-):
+def sample(rows, k=1, replacement=True, *, seed=None, offset=None, slot=0, uniforms=None, num_rows=None):
     given = rows_of(rows)
     N, n = len(given.logits), present(num_rows, len(given.logits))
     logits, stats, seed, offset, slot, uniforms = first(n, given.logits, given.stats, seed, offset, slot, uniforms)

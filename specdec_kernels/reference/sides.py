@@ -10,6 +10,7 @@ from .law import law_of_logits, law_of_probs, numpy_rows
 from .row_stats import stats_and_slack
 from .rows import SAMPLING_FIELDS
 
+
 def law_of(rows):
     """One request's rows [n, V] -> i -> (Law of row i, slack)."""
     values = numpy_rows(rows.logits)

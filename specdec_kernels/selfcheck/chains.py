@@ -89,7 +89,7 @@ def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
 def law_rows(sk, logits, params):
     from ..reference.law import law_of_logits
 
-    stats = sk.reference.row_stats(logits, **params).tolist()
+    stats = sk.reference.row_stats(Rows(logits, **params)).tolist()
     return [law_of_logits(z, s).p for z, s in zip(logits.double().numpy(), stats)]
 
 

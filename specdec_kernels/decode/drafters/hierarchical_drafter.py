@@ -139,7 +139,7 @@ class HierarchicalDrafter(Drafter):
         of_rows = {
             k: None if v is None else v.repeat_interleave(logits.shape[1]) for k, v in batch.sampling_params.items()
         }
-        return Draft(tokens, logits, sk.row_stats(logits.flatten(0, 1), **of_rows).view(*logits.shape[:2], 4))
+        return Draft(tokens, logits, sk.row_stats(sk.Rows(logits.flatten(0, 1), **of_rows)).view(*logits.shape[:2], 4))
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

@@ -69,7 +69,7 @@ class ModelDrafter(Drafter):
                 logits = self.model.extend(drawn[-1][:, 0], i)
         if batch.wants_end_row:
             rows.append(logits)
-            stats.append(sk.row_stats(logits, **batch.sampling_params))
+            stats.append(sk.row_stats(sk.Rows(logits, **batch.sampling_params)))
         if not rows:
             return None
         return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), torch.stack(rows, 1), torch.stack(stats, 1))

@@ -50,7 +50,7 @@ class KeptDraft(Proposal):
         stats[:, 0] = torch.where(ahead[:, None], stats[:, 0], self.stats)
         drawn = self.row[:, None].expand(n, G + 1, -1)
         by_rule = dict(rule=rule, alpha=alpha, draft_stats=stats)
-        return sk.verify_chain(logits, self.tokens, drawn, target_row=row, **by_rule, **batch.draw_params)
+        return sk.verify_chain(sk.Rows(logits, row=row), self.tokens, drawn, **by_rule, **batch.draw_params)
 
 
 class TokenCascade(Drafter):
@@ -108,7 +108,7 @@ class TokenCascade(Drafter):
                 drawn.append(tokens)
             if any(going):
                 logits = self.model.extend(tokens[:, 0], i)
-        return KeptDraft(torch.cat(drawn, 1), defers, first, sk.row_stats(first, **batch.sampling_params))
+        return KeptDraft(torch.cat(drawn, 1), defers, first, sk.row_stats(sk.Rows(first, **batch.sampling_params)))
 
 
 def _ahead(batch) -> list[bool]:

@@ -10,6 +10,7 @@ import torch
 from specdec_kernels.integrations import _keys
 from specdec_kernels.integrations.sglang import outputs
 from specdec_kernels.ops.verify_chain import verify_chain
+from specdec_kernels.rows import Rows
 
 
 def chain_speculative_sampling_triton(
@@ -52,11 +53,9 @@ def chain_speculative_sampling_triton(
         raise ValueError(f"{op}: accept_index must have shape {list(candidates.shape)}, got {list(accept_index.shape)}")
     uniforms = torch.cat([uniform_samples[:, : S - 1], uniform_samples_for_final_sampling.unsqueeze(1)], 1).double()
     out = verify_chain(
-        target_probs,
+        Rows(target_probs, kind="probs"),
         candidates[:, 1:],
-        draft_probs[:, : S - 1],
-        target_kind="probs",
-        draft_kind="probs",
+        Rows(draft_probs[:, : S - 1], kind="probs"),
         method="block" if block_verification else "token",
         uniforms=uniforms,
     )
@@ -114,10 +113,9 @@ class BlockwiseRejection:
             drafted = {"draft_temperature": draft_temperatures.reshape(-1).float()}
             draft_logits = draft_logits[:B, : S - 1]
         out = verify_chain(
-            target_logits.unflatten(0, (B, S)),
+            Rows(target_logits.unflatten(0, (B, S)), temperature=target_temperatures.reshape(-1).float()),
             candidates[:, 1:],
             draft_logits,
-            temperature=target_temperatures.reshape(-1).float(),
             seed=_keys.of_rows(noise.key, B, candidates.device),
             offset=noise.counter,
             **drafted,

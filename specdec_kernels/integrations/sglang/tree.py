@@ -9,6 +9,7 @@ import torch
 
 from specdec_kernels.integrations.sglang import outputs
 from specdec_kernels.ops.verify_tree import verify_tree
+from specdec_kernels.rows import Rows
 
 _LEAST = 1e-9  # of a threshold: SGLang holds threshold_acc above it
 
@@ -59,11 +60,10 @@ def tree_speculative_sampling_target_only(
     lossy: dict[str, Any] = {} if thresholds == (1.0, 1.0) else {"rule": "thresholds", "alpha": thresholds}
     out = verify_tree(
         (_parents(retrive_next_token, retrive_next_sibling), candidates),
-        target_probs,
+        Rows(target_probs, kind="probs"),
         method="target_only",
         max_depth=S - 1,
         links=(retrive_next_token, retrive_next_sibling),
-        target_kind="probs",
         uniforms=uniforms,
         **lossy,
     )

@@ -21,6 +21,7 @@ from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
+from specdec_kernels.rows import Rows
 
 # vLLM's methods by verify_chain's arguments; the first two keep the target's law
 METHODS: dict[str, dict] = {"standard": {}, "block": {"method": "block"}, "synthetic": {"rule": "synthetic"}}
@@ -122,10 +123,9 @@ def verified(
     return verify_chain(
         rows,
         metadata.draft_token_ids,
-        draft_probs,
+        Rows(draft_probs, kind=kind),
         cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
         max_draft=metadata.max_spec_len,
-        draft_kind=kind,
         seed=seed,
         offset=offset,
         **numbers,
@@ -172,7 +172,7 @@ def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: 
         if x is not None
     }
     each["temperature"] = torch.where(each["temperature"] == 0, 1, each["temperature"])  # greedy: its row is not asked
-    scale, cutoff, log_norm, top = row_stats(draft_logits, **each).unsqueeze(1).unbind(2)
+    scale, cutoff, log_norm, top = row_stats(Rows(draft_logits, **each)).unsqueeze(1).unbind(2)
     return ((draft_logits - top) * scale - log_norm).exp().masked_fill_(draft_logits < cutoff, 0)
 
 
@@ -222,14 +222,12 @@ def rejection_sample(
     greedy = sampling_metadata.all_greedy
     seed, offset = keys(sampling_metadata.generators, None, B, target_logits.device)
     out = verify_chain(
-        target_logits,
+        Rows(target_logits, temperature=0.0 if greedy else (sampling_metadata.temperature != 0).to(torch.float32)),
         draft_token_ids,
-        None if greedy else draft_probs,
+        Rows(None if greedy else draft_probs, kind="logits" if greedy or draft_probs is None else "probs"),
         cu_draft=pad(cu_num_draft_tokens, (1, 0)),
         max_draft=max_spec_len,
         bonus_tokens=bonus_token_ids.view(-1),
-        temperature=0.0 if greedy else (sampling_metadata.temperature != 0).to(torch.float32),
-        draft_kind="logits" if greedy or draft_probs is None else "probs",
         seed=seed,
         offset=offset,
     )

@@ -17,6 +17,7 @@ import torch
 from specdec_kernels.integrations.vllm import own_way
 from specdec_kernels.integrations.vllm.verify import is_on
 from specdec_kernels.ops.verify_chain import verify_chain
+from specdec_kernels.rows import Rows
 
 # what rejection_sample takes behind num_speculative_steps, in its order
 OURS = ("synthetic_conditional_rates", "use_fp64", "use_block_verification")
@@ -106,11 +107,9 @@ def rejection_sample(
     if rates is not None:
         arguments |= {"rule": "synthetic", "alpha": rates[None, :K]}
     out = verify_chain(
-        target_logits,
+        Rows(target_logits, row=row, temperature=(of_request != 0).to(torch.float32)),
         drafts,
         draft_logits,
-        target_row=row,
-        temperature=(of_request != 0).to(torch.float32),
         method="block" if asked.get("use_block_verification") else "token",
         seed=seed[slot],
         offset=offset,
