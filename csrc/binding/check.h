@@ -30,6 +30,17 @@ struct Op {
   Op(const char* name, const Tensor& first) : name(name), first(first) {}
 };
 
+// An argument in an error, or one side's: "seed", "target.top_p".
+struct Name {
+  const char* text;
+  const char* field = nullptr;
+  Name(const char* text, const char* field = nullptr) : text(text), field(field) {}
+  friend std::ostream& operator<<(std::ostream& out, const Name& name) {
+    out << name.text;
+    return name.field ? out << '.' << name.field : out;
+  }
+};
+
 // Raises "op: argument, what was wanted, what came". What the message is made of is put into words only then: a call
 // has some twenty checks.
 template <class... T>
@@ -57,7 +68,7 @@ struct DeviceOfTensor {
   }
 };
 
-inline void check_device(const Op& op, const char* name, const Tensor& t) {
+inline void check_device(const Op& op, Name name, const Tensor& t) {
   if (&t == &op.first || (t.is_cpu() && op.first.is_cpu())) return;
   const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() &&
                     t.get_device_index() == op.first.get_device_index();
@@ -80,26 +91,26 @@ Bracketed<Sizes> bracketed(const Sizes& sizes) {
 }
 
 template <class Sizes>
-void check_shape(const Op& op, const char* name, const Tensor& t, const Sizes& want) {
+void check_shape(const Op& op, Name name, const Tensor& t, const Sizes& want) {
   bool same = t.dim() == int64_t(want.size());
   for (int64_t i = 0; same && i < t.dim(); ++i) same = t.size(i) == want.begin()[i];
   check(same, op, name, " must have shape ", bracketed(want), ", got ", bracketed(t.sizes()));
 }
 
-inline void check_shape(const Op& op, const char* name, const Tensor& t, std::initializer_list<int64_t> want) {
+inline void check_shape(const Op& op, Name name, const Tensor& t, std::initializer_list<int64_t> want) {
   check_shape<std::initializer_list<int64_t>>(op, name, t, want);
 }
 
-inline void check_dim(const Op& op, const char* name, const Tensor& t, int64_t dim) {
+inline void check_dim(const Op& op, Name name, const Tensor& t, int64_t dim) {
   check(t.dim() == dim, op, name, " must have ", dim, " dimensions, got shape ", bracketed(t.sizes()));
 }
 
-inline void check_dtype(const Op& op, const char* name, const Tensor& t, ScalarType want) {
+inline void check_dtype(const Op& op, Name name, const Tensor& t, ScalarType want) {
   check(t.scalar_type() == want, op, name, " must be ", toString(want), ", got ", toString(t.scalar_type()));
 }
 
 // A row is read in place, so its entries must be neighbours in memory.
-inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
+inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t last = t.dim() - 1, V = t.size(last);
   check(V <= 1 || t.stride(last) == 1 || t.numel() == 0, op, name,
@@ -114,14 +125,20 @@ inline DType check_rows(const Op& op, const char* name, const Tensor& t) {
   return kFloat32;
 }
 
-inline void check_per_row(const Op& op, const char* name, const Tensor& t, int64_t N) {
+// Where rows lie: t is [N, V], or [B, rows, V].
+inline RowMemory row_memory(const Op& op, Name name, const Tensor& t, int64_t dim = 2) {
+  check_dim(op, name, t, dim);
+  return {t.const_data_ptr(), t.size(dim - 1), dim == 3 ? t.stride(0) : 0, t.stride(dim - 2), check_rows(op, name, t)};
+}
+
+inline void check_per_row(const Op& op, Name name, const Tensor& t, int64_t N) {
   check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N, "], got ",
         bracketed(t.sizes()));
 }
 
 inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.stride(0); }
 
-inline Ints ints(const Op& op, const char* name, const Tensor& t, int64_t stride) {
+inline Ints ints(const Op& op, Name name, const Tensor& t, int64_t stride) {
   check_device(op, name, t);
   const bool wide = t.scalar_type() == ScalarType::Long;
   check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ",
@@ -129,13 +146,13 @@ inline Ints ints(const Op& op, const char* name, const Tensor& t, int64_t stride
   return {t.const_data_ptr(), stride, wide};
 }
 
-inline Ints ints_per_row(const Op& op, const char* name, const OptTensor& t, int64_t N) {
+inline Ints ints_per_row(const Op& op, Name name, const OptTensor& t, int64_t N) {
   if (!t) return {};
   check_per_row(op, name, *t, N);
   return ints(op, name, *t, per_row_stride(*t));
 }
 
-inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t, int64_t N) {
+inline Floats floats_per_row(const Op& op, Name name, const OptTensor& t, int64_t N) {
   if (!t) return {};
   check_device(op, name, *t);
   check_per_row(op, name, *t, N);
@@ -144,7 +161,7 @@ inline Floats floats_per_row(const Op& op, const char* name, const OptTensor& t,
 }
 
 // num_rows or num_requests [1]
-inline Present present(const Op& op, const char* name, const OptTensor& t) {
+inline Present present(const Op& op, Name name, const OptTensor& t) {
   if (!t) return {};
   check(t->dim() == 1 && t->size(0) == 1, op, name, " must have shape [1], got ", bracketed(t->sizes()));
   return {ints(op, name, *t, 0)};
@@ -169,17 +186,18 @@ struct At {
 };
 constexpr At kNumber{-1};
 
-inline void check_filters(const Op& op, const char* prefix, const Filters& f, At at) {
-  check(f.temperature_in_range(), op, prefix, "temperature must be finite and >= 0, got ", f.temperature, at);
-  check(f.top_k >= -1, op, prefix, "top_k must be >= 1, or 0 or -1 for off, got ", f.top_k, at);
-  check(f.top_p_in_range(), op, prefix, "top_p must be in (0, 1], got ", f.top_p, at);
-  check(f.min_p_in_range(), op, prefix, "min_p must be in [0, 1], got ", f.min_p, at);
+inline void check_filters(const Op& op, const char* side, const Filters& f, At at) {
+  const auto named = [&](const char* field) { return Name(side, field); };
+  check(f.temperature_in_range(), op, named("temperature"), " must be finite and >= 0, got ", f.temperature, at);
+  check(f.top_k >= -1, op, named("top_k"), " must be >= 1, or 0 or -1 for off, got ", f.top_k, at);
+  check(f.top_p_in_range(), op, named("top_p"), " must be in (0, 1], got ", f.top_p, at);
+  check(f.min_p_in_range(), op, named("min_p"), " must be in [0, 1], got ", f.min_p, at);
 }
 
-inline void check_values(const Op& op, const char* prefix, const Sampling& s, int64_t N, const Present& present) {
-  if (s.has_numbers) check_filters(op, prefix, s.numbers, kNumber);
+inline void check_values(const Op& op, const char* side, const Sampling& s, int64_t N, const Present& present) {
+  if (s.has_numbers) check_filters(op, side, s.numbers, kNumber);
   if (!s.has_tensors() || !values_at_hand(op)) return;
-  for (int64_t i = 0; i < present.of(N); ++i) check_filters(op, prefix, s[i], {i});
+  for (int64_t i = 0; i < present.of(N); ++i) check_filters(op, side, s[i], {i});
 }
 
 constexpr double kNotGiven = -DBL_MAX;  // finite, since AOTInductor's packages know no NaN
@@ -187,47 +205,20 @@ constexpr double kNotGiven = -DBL_MAX;  // finite, since AOTInductor's packages 
 // As a schema has them: most calls give none, and an empty list costs a tenth of a small call.
 using OptNumbers = std::optional<std::vector<double>>;
 
-// Numbers that serve every row, kNotGiven or NaN where none is given; `all` may hold several groups of `count`, or none
-// at all.
+// `count` numbers that serve every row, kNotGiven or NaN where none is given; or nothing at all.
 struct Numbers {
   const double* data = nullptr;
-  Numbers(const Op& op, const char* name, const OptNumbers& all, size_t groups, size_t count, size_t group) {
-    if (!all || all->empty()) return;
-    check(all->size() == groups * count, op, name, " must hold ", groups * count, " numbers or none, got ",
-          all->size());
-    data = all->data() + group * count;
+  Numbers(const Op& op, Name name, const OptNumbers& given, size_t count) {
+    if (!given || given->empty()) return;
+    check(given->size() == count, op, name, " must hold ", count, " numbers or none, got ", given->size());
+    data = given->data();
   }
   bool has(size_t i) const { return data && data[i] > kNotGiven; }
   double operator[](size_t i) const { return data[i]; }
 };
 
-// `prefix` is "" for the target's parameters and "draft_" for the draft's.
-inline Sampling sampling(const Op& op, const char* prefix, const OptTensor& temperature, const OptTensor& top_k,
-                         const OptTensor& top_p, const OptTensor& min_p, const Numbers& numbers, int64_t N,
-                         const Present& present) {
-  Sampling s;
-  for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
-  if (!temperature && !top_k && !top_p && !min_p && !s.has_numbers) return {};
-  const OptTensor* const tensors[] = {&temperature, &top_k, &top_p, &min_p};
-  static const char* const names[2][4] = {{"temperature", "top_k", "top_p", "min_p"},
-                                          {"draft_temperature", "draft_top_k", "draft_top_p", "draft_min_p"}};
-  const auto& name = names[*prefix != 0];
-  for (int i = 0; i < 4; ++i)
-    check(!*tensors[i] || !numbers.has(i), op, name[i], " must be a tensor or a number, got both");
-  s.temperature = floats_per_row(op, name[0], temperature, N);
-  s.top_k = ints_per_row(op, name[1], top_k, N);
-  s.top_p = floats_per_row(op, name[2], top_p, N);
-  s.min_p = floats_per_row(op, name[3], min_p, N);
-  if (numbers.has(0)) s.numbers.temperature = float(numbers[0]);
-  if (numbers.has(1)) s.numbers.top_k = int64_t(std::max(std::min(numbers[1], 0x1p62), -0x1p62));
-  if (numbers.has(2)) s.numbers.top_p = float(numbers[2]);
-  if (numbers.has(3)) s.numbers.min_p = float(numbers[3]);
-  check_values(op, prefix, s, N, present);
-  return s;
-}
-
 // [..., 4] contiguous float32
-inline const float* stats_pointer(const Op& op, const char* name, const Tensor& t) {
+inline const float* stats_pointer(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   check_dtype(op, name, t, ScalarType::Float);
   check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
@@ -256,10 +247,9 @@ Tensor empty(const Op& op, const Sizes& sizes, ScalarType dtype) {
   int32_t device_type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(op.first.get(), &device_type));
   AtenTensorHandle out = nullptr;
-  fits = fits && aoti_torch_empty_strided(
-                     dim, sizes.begin(), strides.data(),
-                     torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device_type,
-                     op.first.get_device_index(), &out) == AOTI_TORCH_SUCCESS;
+  fits = fits && aoti_torch_empty_strided(dim, sizes.begin(), strides.data(),
+                                          torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)),
+                                          device_type, op.first.get_device_index(), &out) == AOTI_TORCH_SUCCESS;
   check(fits, op, "a result of shape ", bracketed(sizes), " must fit into memory, got no room for it");
   return Tensor(out);
 }

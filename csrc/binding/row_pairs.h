@@ -8,34 +8,32 @@ namespace specdec {
 
 struct RowPairs {
   int64_t N = 0;
-  Rows p, q;                                           // [N, V], [N, Vq]
+  RowMemory p, q;                                      // [N, V], [N, Vq]
   const float *p_stats = nullptr, *q_stats = nullptr;  // [N, 4]; null: probabilities
 
   SPECDEC_HD Dist target(int64_t n) const { return dist(p, p_stats, n); }
   SPECDEC_HD Dist draft(int64_t n) const { return dist(q, q_stats, n); }
 
  private:
-  SPECDEC_HD static Dist dist(const Rows& rows, const float* stats, int64_t n) {
+  SPECDEC_HD static Dist dist(const RowMemory& rows, const float* stats, int64_t n) {
     const Row row = rows.at(0, n);
     return stats ? from_stats(row, stats_at(stats, n)) : from_probs(row);
   }
 };
 
-inline RowPairs row_pairs(const Op& op, const Tensor& p, const Tensor& q, const OptTensor& p_stats,
+inline RowPairs row_pairs(const Op& op, const Tensor& p, const OptTensor& p_stats, const Tensor& q,
                           const OptTensor& q_stats) {
   RowPairs a;
-  check_dim(op, "p", p, 2);
+  a.p = row_memory(op, {"p", "logits"}, p);
   a.N = p.size(0);
-  a.p = {p.const_data_ptr(), p.size(1), 0, p.stride(0), check_rows(op, "p", p)};
-  check_dim(op, "q", q, 2);
-  a.q = {q.const_data_ptr(), q.size(1), 0, q.stride(0), check_rows(op, "q", q)};
-  check_shape(op, "q", q, {a.N, a.q.V});
-  check(p_stats.has_value() == q_stats.has_value(), op, "p_stats and q_stats go together, got ",
-        p_stats ? "p_stats" : "q_stats", " alone");
+  a.q = row_memory(op, {"q", "logits"}, q);
+  check_shape(op, {"q", "logits"}, q, {a.N, a.q.V});
+  check(p_stats.has_value() == q_stats.has_value(), op, "p.stats and q.stats go together, got ",
+        p_stats ? "p.stats" : "q.stats", " alone");
   if (p_stats) {
-    check_shape(op, "p_stats", *p_stats, {a.N, 4});
-    check_shape(op, "q_stats", *q_stats, {a.N, 4});
-    a.p_stats = stats_pointer(op, "p_stats", *p_stats), a.q_stats = stats_pointer(op, "q_stats", *q_stats);
+    check_shape(op, {"p", "stats"}, *p_stats, {a.N, 4});
+    check_shape(op, {"q", "stats"}, *q_stats, {a.N, 4});
+    a.p_stats = stats_pointer(op, {"p", "stats"}, *p_stats), a.q_stats = stats_pointer(op, {"q", "stats"}, *q_stats);
   }
   return a;
 }

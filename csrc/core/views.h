@@ -77,8 +77,8 @@ struct Sampling {
   SPECDEC_HD Filters operator[](int64_t i) const { return at(i); }
 };
 
-// Rows of one side: [N, V], or [B, rows, V] with a stride of its own for each dimension.
-struct Rows {
+// Where rows lie: [N, V], or [B, rows, V] with a stride of its own for each dimension.
+struct RowMemory {
   const void* data = nullptr;
   int64_t V = 0;
   int64_t batch_stride = 0, row_stride = 0;

@@ -9,7 +9,7 @@ from specdec_kernels.registry import ROW_KINDS
 
 
 def sides(op, p, q):
-    """The rows of both sides, and the stats of logits: given or made, None for probabilities."""
+    """Each side's rows and their stats, given or made; None for probabilities."""
     p, q = _rows.of(op, "p", p), _rows.of(op, "q", q)
     _check.rows(op, "p.logits", p.logits, "N, V")
     _check.rows(op, "q.logits", q.logits, "N, Vq", p.logits.device)
@@ -20,8 +20,8 @@ def sides(op, p, q):
     if p.kind != q.kind:
         raise ValueError(f"{op}: p.kind and q.kind must be the same, got {p.kind!r} and {q.kind!r}")
     if p.kind == "probs":
-        return p.logits, q.logits, None, None
-    return p.logits, q.logits, _rows.stats_of(op, "p", p), _rows.stats_of(op, "q", q)
+        return p.logits, None, q.logits, None
+    return p.logits, _rows.stats_of(op, "p", p), q.logits, _rows.stats_of(op, "q", q)
 
 
 def _check_fields(op, name, side):

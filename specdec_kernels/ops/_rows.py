@@ -54,9 +54,10 @@ def check_either(op: str, name: str, rows: Rows) -> None:
         raise ValueError(f"{op}: {name}.stats already hold the sampling parameters, got {named(rows)} too")
 
 
-def sampling(op: str, name: str, rows: Rows, n: int, device: torch.device) -> tuple[Sequence, list | None]:
-    """The four sampling parameters as the ops take them: see _check.sampling."""
-    return _check.sampling(op, f"{name}.", rows[SAMPLING_FIELDS], n, device)
+def sampling(op: str, name: str, rows: Rows, n: int, device: torch.device) -> Sequence:
+    """temperature, top_k, top_p, min_p and numbers, as the ops take them: see _check.sampling."""
+    tensors, numbers = _check.sampling(op, f"{name}.", rows[SAMPLING_FIELDS], n, device)
+    return *tensors, numbers
 
 
 def stats_of(op: str, name: str, rows: Rows, num_rows: torch.Tensor | None = None) -> torch.Tensor:
@@ -64,5 +65,4 @@ def stats_of(op: str, name: str, rows: Rows, num_rows: torch.Tensor | None = Non
     n, device = rows.logits.size(0), rows.logits.device
     if rows.stats is not None:
         return _check.stats(op, f"{name}.stats", rows.stats, n, device)
-    tensors, numbers = sampling(op, name, rows, n, device)
-    return torch.ops.specdec.row_stats.default(rows.logits, *tensors, num_rows, numbers)
+    return torch.ops.specdec.row_stats.default(rows.logits, *sampling(op, name, rows, n, device), num_rows)

@@ -77,20 +77,15 @@ def _code(op, name, rows, by_rule):
     return ROW_KINDS[kind]
 
 
-def flat(op, n, target, draft, by_rule, device):
-    """Both sides in the op's order: parameters and stats, then the kinds; and the parameters that are numbers."""
-    of_target, numbers = _rows.sampling(op, "target", target, n, device)
-    of_draft, draft_numbers, draft_stats, draft_kind = (None,) * 4, None, None, 0
-    if draft is not None:
-        of_draft, draft_numbers = _rows.sampling(op, "draft", draft, n, device)
-        draft_stats, draft_kind = draft.stats, _code(op, "draft", draft, by_rule)
-    if numbers or draft_numbers:
-        numbers = (*(numbers or _NO_NUMBERS), *(draft_numbers or _NO_NUMBERS))
-    kinds = _code(op, "target", target, by_rule), draft_kind
-    return (*of_target, target.stats, draft_stats, *of_draft, *kinds), numbers
+def flat(op, name, n, rows, by_rule, device):
+    """One side in the op's order; None is a draft without rows."""
+    if rows is None:
+        return _NO_ROWS
+    kind = _code(op, name, rows, by_rule)
+    return (rows.logits, *_rows.sampling(op, name, rows, n, device), rows.stats, kind, rows.row)
 
 
-_NO_NUMBERS = (_check.NOT_GIVEN,) * 4
+_NO_ROWS = (*(None,) * 7, ROW_KINDS["logits"], None)
 
 
 def run(op, kind, arguments, out, B, depth):

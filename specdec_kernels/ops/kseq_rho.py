@@ -48,7 +48,7 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
     there p is the draft's law and q the target's).
     """
     op = "kseq_rho"
-    p, q, p_stats, q_stats = _pair.sides(op, p, q)
+    p, p_stats, q, q_stats = _pair.sides(op, p, q)
     n = p.size(0)
     if isinstance(k, torch.Tensor):
         _check.tensor(op, "k", k, _check.INTEGERS, p.device)
@@ -57,9 +57,9 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
     else:
         k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
-    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho.default(p, q, k, p_stats, q_stats))
+    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho.default(p, p_stats, q, q_stats, k))
 
 
 @torch.library.register_fake("specdec::kseq_rho")
-def _(p, q, k, p_stats, q_stats):
+def _(p, *rest):
     return tuple(p.new_empty((p.size(0),), dtype=torch.float64) for _ in range(3))

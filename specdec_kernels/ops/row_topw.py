@@ -65,10 +65,10 @@ def row_topw(
     num_rows = _check.present(op, "num_rows", num_rows, device)
     if rows.stats is not None or _rows.samples(rows):
         stats = _rows.stats_of(op, "rows", rows, num_rows)
-    return RowTopwOutput(*torch.ops.specdec.row_topw.default(logits, score.contiguous(), w, stats, num_rows))
+    return RowTopwOutput(*torch.ops.specdec.row_topw.default(logits, stats, score.contiguous(), w, num_rows))
 
 
 @torch.library.register_fake("specdec::row_topw")
-def _(logits, score, w, stats, num_rows):
+def _(logits, stats, score, w, num_rows):
     n = logits.size(0)
     return logits.new_empty((n, w), dtype=torch.float32), logits.new_empty((n, w), dtype=torch.int64)

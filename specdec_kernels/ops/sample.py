@@ -47,8 +47,8 @@ def sample(
 
     Returns:
         SampleOutput: tokens [N, k] int64; logprobs [N, k] float32, ln q before any token was taken out; rows, the
-        logits with their stats [N, 4] float32 in place of sampling parameters. A row with NaN, +inf or no finite entry gives its largest finite entry with
-        logprob NaN. A row that is absent has tokens -1, logprobs 0 and four zeros.
+        logits with their stats [N, 4] float32 in place of sampling parameters. A row with NaN, +inf or no finite entry
+        gives its largest finite entry with logprob NaN. A row that is absent has tokens -1, logprobs 0 and four zeros.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -69,7 +69,7 @@ def sample(
     if stats is not None:
         stats = _check.stats(op, "rows.stats", stats, n, device)
     uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(rows.temperature))
-    tensors, numbers = _rows.sampling(op, "rows", rows, n, device)
+    sampling = _rows.sampling(op, "rows", rows, n, device)
     first_slot = 0
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
@@ -78,13 +78,13 @@ def sample(
         first_slot = _check.integer(op, "slot", slot, 0, SLOTS - 1, "in [0, 2^33)", "an int or a tensor")
         slot = None
     num_rows = _check.present(op, "num_rows", num_rows, device)
-    by = (seed, offset, slot, uniforms, num_rows, numbers, first_slot)
-    tokens, logprobs, stats = torch.ops.specdec.sample.default(logits, stats, k, replacement, *tensors, *by)
+    by = (seed, offset, slot, first_slot, uniforms, num_rows)
+    tokens, logprobs, stats = torch.ops.specdec.sample.default(logits, *sampling, stats, k, replacement, *by)
     return SampleOutput(tokens, logprobs, Rows(logits, stats=stats))
 
 
 @torch.library.register_fake("specdec::sample")
-def _(logits, stats, k, *rest):
+def _(logits, temperature, top_k, top_p, min_p, numbers, stats, k, *rest):
     n = logits.size(0)
     return (
         logits.new_empty((n, k), dtype=torch.int64),

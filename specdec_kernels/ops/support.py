@@ -56,12 +56,12 @@ def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor 
         _check.dims(op, "rows.row", row, "M")
     num_rows = _check.present(op, "num_rows", num_rows, device)
     stats = _rows.stats_of(op, "rows", rows, num_rows if row is None else None)
-    return SupportOutput(*torch.ops.specdec.support.default(logits, stats, max_kept, row, num_rows))
+    return SupportOutput(*torch.ops.specdec.support.default(logits, stats, row, max_kept, num_rows))
 
 
 @torch.library.register_fake("specdec::support")
-def _(logits, stats, max_kept, rows, num_rows):
-    m = logits.size(0) if rows is None else rows.size(0)
+def _(logits, stats, row, max_kept, num_rows):
+    m = logits.size(0) if row is None else row.size(0)
     return (
         logits.new_empty((m, max_kept), dtype=torch.int32),
         logits.new_empty((m,), dtype=torch.int32),

@@ -24,8 +24,9 @@ def top_logprobs(
 
     Rows without parameters have the model's own distribution (vLLM's ``raw_logprobs``); with a request's temperature
     and filters, or stats made with them, the one it samples from (``processed_logprobs``). Either way a row's order is
-    that of its logits, so the ids are the same, and those below a cutoff follow with -inf. Logits in place of logprobs are a gather: ``logits.gather(1, ids)``
-    (``raw_logits``), and times the stats' scale, -inf where the logprob is (``processed_logits``).
+    that of its logits, so the ids are the same, and those below a cutoff follow with -inf. Logits in place of logprobs
+    are a gather: ``logits.gather(1, ids)`` (``raw_logits``), and times the stats' scale, -inf where the logprob is
+    (``processed_logits``).
 
     A row is read once. Where k is small beside V, a GPU reads again the chunks of 1024 logits that hold the best, at
     most k as a rule; where it is not, the row a few times more for every 4096 ids. Nothing sorts the vocabulary unless

@@ -46,8 +46,8 @@ def verify_chain(
     target's rows up to the first draft that p forbids.
 
     Args:
-        target: ``Rows``, or a tensor: the rows as they are. Dense [B, G+1, V]: row i is the distribution after the first
-            i drafted tokens. Ragged [R, V] with R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. Parameters
+        target: ``Rows``, or a tensor: the rows as they are. Dense [B, G+1, V]: row i is the distribution after i drafted
+            tokens. Ragged [R, V] with R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. Parameters
             are numbers or [B], stats [B, G+1, 4] (ragged [R, 4]). ``row`` [B, G+1] (ragged [R]): the number of each
             position's row in logits [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K];
             stats are then [N, 4] or [S, K, 4]. Positions may share a row. A number outside [0, N) is as a row of NaN.
@@ -123,14 +123,14 @@ def verify_chain(
         draft = _verify.check_stats(op, "draft", draft, draft_rows, device)
     bonus_tokens = _bonus_of(op, bonus_tokens, B, device)
     rules = _rules.arguments(op, method, rule, alpha, B, device, G, require_exact)
-    sides, numbers = _verify.flat(op, B, target, draft, rules.given, device)
     needed = rules.given or not _check.is_greedy(target.temperature)
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
-    draft_logits, draft_row = (None, None) if draft is None else (draft.logits, draft.row)
-    drafted = (target.logits, draft_tokens, draft_logits, cu_draft, G, bonus_tokens)
     num_requests = _check.present(op, "num_requests", num_requests, device)
-    by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, seed, offset, uniforms)
-    arguments = (*drafted, *sides, *by, target.row, draft_row, num_requests, numbers, rules.numbers)
+    of_target, of_draft = (
+        _verify.flat(op, name, B, rows, rules.given, device) for name, rows in (("target", target), ("draft", draft))
+    )
+    by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, rules.numbers, seed, offset, uniforms, num_requests)
+    arguments = (*of_target, draft_tokens, *of_draft, cu_draft, G, bonus_tokens, *by)
     return _verify.run(op, VerifyChainOutput, arguments, out, B, G)
 
 
@@ -210,7 +210,8 @@ def _draft_rows(op, draft, rows, B, device):
 
 
 @torch.library.register_fake("specdec::verify_chain")
-def _(target_logits, draft_tokens, draft_logits, cu_draft, max_draft, *rest):
+def _(target_logits, *rest):
+    draft_tokens, cu_draft, max_draft = rest[8], rest[18], rest[19]
     B = draft_tokens.size(0) if cu_draft is None else cu_draft.size(0) - 1
     G = draft_tokens.size(1) if cu_draft is None else max_draft
     return (

@@ -121,24 +121,26 @@ def verify_tree(
     parents, tokens, draft_nodes, columns, depth = _nodes(op, method, tree, links, B, device)
     N = parents.size(1)
     max_depth = depth if max_depth is None else _depth(op, max_depth)
-    tables = _tables(op, target, draft, links, B, N, device)
+    _check_tables(op, target, draft, links, B, N, device)
     target = _verify.check_stats(op, "target", target, {"B": B, "M": M}, device)
     if target.row is None and M != N:
         _check.shape(op, "target.logits", target.logits, B=B, N=N, V=V)
     draft = _draft(op, method, draft, B, N, device)
     if not TREE_METHODS[method].reads_draft:
-        draft, tables[1] = None, None
+        draft = None
     if method == "greedy":
         target = Rows(target.logits, kind=target.kind, row=target.row)
     rules = _rules.arguments(op, method, rule, alpha, B, device, None, require_exact)
-    sides, numbers = _verify.flat(op, B, target, draft, rules.given, device)
     needed = method != "greedy" and (rules.given or not _check.is_greedy(target.temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
-    draft_logits = None if draft is None else draft.logits
-    nodes = (parents, tokens, draft_nodes, target.logits, draft_logits, TREE_METHODS[method].code, max_depth)
     num_requests = _check.present(op, "num_requests", num_requests, device)
-    by = (rules.rule, rules.alpha, seed, offset, uniforms, num_requests, numbers, rules.numbers)
-    return _verify.run(op, VerifyTreeOutput, (*nodes, *tables, *sides, *by), out, B, max_depth)
+    of_target, of_draft = (
+        _verify.flat(op, name, B, rows, rules.given, device) for name, rows in (("target", target), ("draft", draft))
+    )
+    nodes = (parents, tokens, draft_nodes, *(links or (None, None)))
+    by = (rules.rule, rules.alpha, rules.numbers, seed, offset, uniforms, num_requests)
+    arguments = (*nodes, *of_target, *of_draft, TREE_METHODS[method].code, max_depth, *by)
+    return _verify.run(op, VerifyTreeOutput, arguments, out, B, max_depth)
 
 
 def _check_tuples(op, tree, links):
@@ -184,17 +186,13 @@ def _depth(op, max_depth):
     )
 
 
-def _tables(op, target, draft, links, B, N, device):
-    """What names a row or a node for each node: the rows of both sides, first_child, next_sibling."""
-    draft_row = None if draft is None else draft.row
-    if target.row is None and draft_row is None and links is None:
-        return [None] * 4
-    tables = [target.row, draft_row, *(links or (None, None))]
-    for i, name in enumerate(("target.row", "draft.row", "first_child", "next_sibling")):
-        if tables[i] is not None or (links is not None and i >= 2):
-            _check.tensor(op, name, tables[i], _check.INTEGERS, device)
-            _check.shape(op, name, tables[i], B=B, N=N)
-    return tables
+def _check_tables(op, target, draft, links, B, N, device):
+    """What names a row or a node for each node."""
+    tables = [(f"{name}.row", rows.row) for name, rows in (("target", target), ("draft", draft)) if rows is not None]
+    given = [(name, x) for name, x in tables if x is not None]
+    for name, x in (*given, *zip(("first_child", "next_sibling"), links or ())):
+        _check.tensor(op, name, x, _check.INTEGERS, device)
+        _check.shape(op, name, x, B=B, N=N)
 
 
 def _draft(op, method, draft, B, N, device):
@@ -210,8 +208,8 @@ def _draft(op, method, draft, B, N, device):
 
 
 @torch.library.register_fake("specdec::verify_tree")
-def _(parents, node_tokens, draft_nodes, target_logits, draft_logits, method, max_depth, *rest):
-    B = parents.size(0)
+def _(parents, *rest):
+    target_logits, max_depth, B = rest[4], rest[23], parents.size(0)
     return (
         target_logits.new_empty((B, max_depth + 1), dtype=torch.int64),
         target_logits.new_empty((B,), dtype=torch.int32),

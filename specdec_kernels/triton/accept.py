@@ -6,7 +6,7 @@ import triton.language as tl
 
 from .core import check, launch
 from .core.philox import given_uniform
-from .core.side import accept_test
+from .core.rows import accept_test
 
 
 @launch.kernel

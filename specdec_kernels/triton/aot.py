@@ -119,7 +119,7 @@ def meta(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
 REAL, WHOLE, PAIRS, ONE = meta(B), meta(B, of=torch.int64), meta(B, 2), meta(1, of=torch.int64)
 FILTERS = (REAL, WHOLE, REAL, REAL)
 NUMBERS = (0.7, 50.0, 0.9, 0.01)
-NO_NUMBERS = (NOT_GIVEN,) * 4
+NO_SAMPLING = (None,) * 5  # no tensors, and no numbers
 
 
 def calls(dtype: torch.dtype, V: int):
@@ -139,22 +139,25 @@ def calls_of_rows(rows):
     from .top_logprobs import top_logprobs
     from .uniforms import uniforms
 
-    yield "", lambda: row_stats(rows, *NONE, None)
-    yield "filters", lambda: row_stats(rows, *FILTERS, None)
-    yield "numbers", lambda: row_stats(rows, *NONE, None, NUMBERS)
-    yield "padded", lambda: row_stats(rows, *NONE, ONE)
-    yield "", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None, None)
-    yield "stats", lambda: sample(rows, meta(B, 4), 1, True, *NONE, WHOLE, WHOLE, None, None, None)
-    yield "k 4", lambda: sample(rows, None, 4, True, *NONE, WHOLE, WHOLE, None, None, None)
-    yield "without replacement", lambda: sample(rows, None, 4, False, *NONE, WHOLE, WHOLE, WHOLE, None, None)
-    yield "padded", lambda: sample(rows, None, 1, True, *NONE, WHOLE, WHOLE, None, None, ONE)
+    def drawn(stats=None, k=1, replacement=True, slot=None, n=None):
+        return sample(rows, *NO_SAMPLING, stats, k, replacement, WHOLE, WHOLE, slot, 0, None, n)
+
+    yield "", lambda: row_stats(rows, *NO_SAMPLING, None)
+    yield "filters", lambda: row_stats(rows, *FILTERS, None, None)
+    yield "numbers", lambda: row_stats(rows, *NONE, NUMBERS, None)
+    yield "padded", lambda: row_stats(rows, *NO_SAMPLING, ONE)
+    yield "", lambda: drawn()
+    yield "stats", lambda: drawn(meta(B, 4))
+    yield "k 4", lambda: drawn(k=4)
+    yield "without replacement", lambda: drawn(k=4, replacement=False, slot=WHOLE)
+    yield "padded", lambda: drawn(n=ONE)
     ids = meta(B, 2, of=torch.int64)
     yield "", lambda: top_logprobs(rows, meta(B, 4), 20, None, None)
     yield "tokens, padded", lambda: top_logprobs(rows, meta(B, 4), 20, ids, ONE)
-    yield "beams", lambda: row_topw(rows, meta(B), 8, None, None)
-    yield "beams, stats, padded", lambda: row_topw(rows, meta(B), 8, meta(B, 4), ONE)
-    yield "", lambda: support(rows, meta(B, 4), 64, None, None)
-    yield "of some, padded", lambda: support(rows, meta(B, 4), 64, WHOLE, ONE)
+    yield "beams", lambda: row_topw(rows, None, meta(B), 8, None)
+    yield "beams, stats, padded", lambda: row_topw(rows, meta(B, 4), meta(B), 8, ONE)
+    yield "", lambda: support(rows, meta(B, 4), None, 64, None)
+    yield "of some, padded", lambda: support(rows, meta(B, 4), WHOLE, 64, ONE)
     yield "", lambda: uniforms(WHOLE, WHOLE, G, 0)
 
 
@@ -169,10 +172,9 @@ def calls_of_pairs(rows):
     yield "", lambda: residual(rows, rows, None)
     yield "one-hot", lambda: residual(rows, WHOLE, None)
     yield "padded", lambda: residual(rows, rows, ONE)
-    yield "", lambda: row_gap(rows, rows, meta(B, 4), meta(B, 4))
-    yield "probabilities", lambda: row_gap(rows, rows, None, None)
-    yield "", lambda: kseq_rho(rows, rows, WHOLE, meta(B, 4), meta(B, 4))
-    yield "probabilities", lambda: kseq_rho(rows, rows, WHOLE, None, None)
+    for what, stats in (("", meta(B, 4)), ("probabilities", None)):
+        yield what, lambda stats=stats: row_gap(rows, stats, rows, stats)
+        yield what, lambda stats=stats: kseq_rho(rows, stats, rows, stats, WHOLE)
 
 
 def calls_of_chains(dtype: torch.dtype, V: int):
@@ -185,20 +187,19 @@ def calls_of_chains(dtype: torch.dtype, V: int):
         p=target,
         d=tokens,
         cu=None,
-        params=NONE,
+        params=NO_SAMPLING,
         q_stats=None,
-        q_params=NONE,
+        q_params=NO_SAMPLING,
         probs=0,
         rules=(0, None, None),
         u=None,
         at=(None, None),
         n=None,
-        numbers=None,
         rule_numbers=None,
     ):
         seeds = (None, None) if u is not None else (WHOLE, WHOLE)
-        sides = (*params, None, q_stats, *q_params, probs, probs)
-        verify_chain(p, d, q, cu, G, None, *sides, *rules, *seeds, u, *at, n, numbers, rule_numbers)
+        sides = (p, *params, None, probs, at[0]), (q, *q_params, q_stats, probs, at[1])
+        verify_chain(*sides[0], d, *sides[1], cu, G, None, *rules, rule_numbers, *seeds, u, n)
 
     def ragged():
         rows, drafts, cu_draft = (B * (G + 1), V), (B * G, V), meta(B + 1, of=torch.int32)
@@ -207,9 +208,9 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     u = meta(B, G + 1, of=torch.float64)
     yield "", lambda: chain(draft)
     yield "draft stats", lambda: chain(draft, q_stats=meta(B, G, 4))
-    yield "filters", lambda: chain(draft, params=FILTERS, q_params=FILTERS)
-    yield "numbers", lambda: chain(draft, numbers=(*NUMBERS, *NO_NUMBERS))
-    yield "a rule for all", lambda: chain(draft, rule_numbers=(11.0, 0.3, NO_NUMBERS[0]))
+    yield "filters", lambda: chain(draft, params=(*FILTERS, None), q_params=(*FILTERS, None))
+    yield "numbers", lambda: chain(draft, params=(*NONE, NUMBERS))
+    yield "a rule for all", lambda: chain(draft, rule_numbers=(11.0, 0.3, NOT_GIVEN))
     yield "one-hot", lambda: chain()
     yield "probabilities", lambda: chain(draft, probs=1, u=u)
     yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # a block holds every other walk by a rule
@@ -230,24 +231,11 @@ def calls_of_trees(dtype: torch.dtype, V: int):
 
     rows, table, drafts = meta(B, N, V, of=dtype), meta(B, N, of=torch.int32), meta(B, 8, G, of=torch.int32)
 
-    def tree(method, q=rows, drafts=None, stats=None, params=NONE, rules=(None, None), n=None, numbers=None):
-        parts = (
-            *NONE,
-            *params,
-            stats,
-            None if q is None else stats,
-            *NONE,
-            0,
-            0,
-            *rules,
-            WHOLE,
-            WHOLE,
-            None,
-            n,
-            (),
-            numbers,
-        )
-        verify_tree(table, table, drafts, rows, q, method, G, *parts)
+    def tree(method, q=rows, drafts=None, stats=None, params=NO_SAMPLING, rules=(None, None), n=None, numbers=None):
+        target = (rows, *params, stats, 0, None)
+        draft = (q, *NO_SAMPLING, None if q is None else stats, 0, None)
+        by = (*rules, numbers, WHOLE, WHOLE, None, n)
+        verify_tree(table, table, drafts, None, None, *target, *draft, method, G, *by)
 
     yield "", lambda: build_tree(meta(B, 8, G, of=torch.int64))
     for name in ("bool", "uint8", "uint32", "float64"):
@@ -257,7 +245,7 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "kseq", lambda: tree(0, drafts=drafts)
     yield "recursive", lambda: tree(1, drafts=drafts)
     yield "without replacement, stats", lambda: tree(2, stats=meta(B, N, 4))
-    yield "target only, filters", lambda: tree(3, q=None, params=FILTERS)
+    yield "target only, filters", lambda: tree(3, q=None, params=(*FILTERS, None))
     yield "greedy", lambda: tree(4, q=None)
     yield "traversal", lambda: tree(5)
     yield "traversal, padded", lambda: tree(5, n=ONE)

@@ -24,12 +24,11 @@ def kseq_rho_kernel(target, draft, k, rho, beta, p_acc, N, S: tl.constexpr):
     tl.store(p_acc + n, found[2], mask=exists)
 
 
-def kseq_rho(p, q, k, p_stats, q_stats):
+def kseq_rho(p, p_stats, q, q_stats, k):
     op = "kseq_rho"
     check.given(op, p=p, q=q, k=k)
-    N, p_rows, q_rows = check.row_pair(op, p, q)
+    N, p_rows, q_rows = check.row_pair(op, p, p_stats, q, q_stats)
     k = check.per_row(op, "k", k, N, p)
-    check.pair_stats(op, p_stats, q_stats, N, p)
     if p.device.type == "cpu":
         for n, drafts in enumerate(k.data.expand(N).tolist()):
             check.that(drafts >= 1, op, f"k must be >= 1, got {drafts} at index {n}")
@@ -38,7 +37,7 @@ def kseq_rho(p, q, k, p_stats, q_stats):
     if N:
         table = launch.table(max(p_rows.V, q_rows.V))
         together = min(table.rows, 128)  # a program is as slow as the slowest of its searches
-        sides = (launch.side(r, s is None, s) for r, s in ((p_rows, p_stats), (q_rows, q_stats)))
+        sides = (launch.rows(r, s is None, s) for r, s in ((p_rows, p_stats), (q_rows, q_stats)))
         grid = (launch.blocks(N, together),)
         args = (*sides, k, rho, beta, p_acc, N)
         launch.run(kseq_rho_kernel, grid, table.row_threads, *args, S=table.sizes(ROWS=together, TOGETHER=1))

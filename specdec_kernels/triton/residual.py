@@ -9,7 +9,7 @@ from .core import check, launch
 from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, total_mass
 from .core.padded import is_present
 from .core.row import CHUNK, Dist, Values, chunks_of, finite_max, is_bad, load_value, some
-from .core.side import entries, no_stats, one_hot, without
+from .core.rows import entries, no_stats, one_hot, without
 
 
 @triton.jit
@@ -73,15 +73,15 @@ def residual(p, q, num_rows):
     check.given(op, p=p, q=q)
     check.dim(op, "p", p, 2)
     N, V = p.shape
-    p_rows = check.rows(op, "p", p)
+    p_rows = check.row_memory(op, "p", p)
     ids = launch.NO_VALUES
-    draft = launch.NO_SIDE
+    draft = launch.NO_ROWS
     if q.dtype in check.INTEGERS:
         check.shape(op, "q", q, N)
         ids = Values(q.contiguous(), True)
     else:
         check.dim(op, "q", q, 2)
-        draft = launch.side(check.rows(op, "q", q), probs=True)
+        draft = launch.rows(check.row_memory(op, "q", q), probs=True)
         check.shape(op, "q", q, N, q.size(1))
     check.device(op, "q", q, p)
     check.present(op, "num_rows", num_rows, N, p)
@@ -93,7 +93,7 @@ def residual(p, q, num_rows):
         p_sums, sums, maxes = torch.empty((3, N, table.chunk_count), dtype=torch.float32, device=p.device)
         per_program = table.per_program(N)
         grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
-        args = (launch.side(p_rows, probs=True), draft, ids, N, num_rows, p_sums, sums, maxes, per_program)
+        args = (launch.rows(p_rows, probs=True), draft, ids, N, num_rows, p_sums, sums, maxes, per_program)
         launch.run(residual_sums_kernel, grid, table.wide_threads, *args, S=table.sizes())
         launch.run(residual_write_kernel, grid, table.wide_threads, *args, probs, mass, S=table.sizes())
     return probs, mass

@@ -22,7 +22,7 @@ from .core.row import (
     widest,
 )
 from .core.row_stats import dist
-from .core.side import each_dist, entries
+from .core.rows import each_dist, entries
 
 
 @triton.jit
@@ -100,15 +100,14 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
     tl.store(out + 5, max_q.to(tl.float32))
 
 
-def row_gap(p, q, p_stats, q_stats):
+def row_gap(p, p_stats, q, q_stats):
     op = "row_gap"
     check.given(op, p=p, q=q)
-    N, p_rows, q_rows = check.row_pair(op, p, q)
-    check.pair_stats(op, p_stats, q_stats, N, p)
+    N, p_rows, q_rows = check.row_pair(op, p, p_stats, q, q_stats)
     gaps = torch.empty((N, 6), dtype=torch.float32, device=p.device)
     if N:
         table = launch.table(max(p_rows.V, q_rows.V))
-        sides = (launch.side(r, s is None, s) for r, s in ((p_rows, p_stats), (q_rows, q_stats)))
+        sides = (launch.rows(r, s is None, s) for r, s in ((p_rows, p_stats), (q_rows, q_stats)))
         sizes = table.sizes(ROWS=1, TOGETHER=table.at_once)
         launch.run(row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=sizes)
     return gaps

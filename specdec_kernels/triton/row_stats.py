@@ -85,7 +85,7 @@ def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, stor
     if layout.slots:
         per_program = table.per_program(layout.slots)
         grid = (launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program))
-        side = launch.side(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout, store=store)
+        side = launch.rows(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout, store=store)
         launch.run(scan_kernel, grid, table.wide_threads, side, *layout.arguments(), per_program, S=table.sizes())
     return scratch
 
@@ -96,21 +96,20 @@ def find_stats(rows, layout: launch.Layout, sampling, store=launch.NO_STORE) -> 
     table = launch.table(rows.V)
     stats = launch.empty(rows, (layout.rows, 4), torch.float32)
     if layout.slots:
-        side = launch.side(rows, sampling=sampling, scratch=scratch, layout=layout, store=store)
+        side = launch.rows(rows, sampling=sampling, scratch=scratch, layout=layout, store=store)
         grid = (launch.blocks(layout.slots, table.rows),)
         launch.run(stats_kernel, grid, table.row_threads, side, *layout.arguments(), stats, S=table.sizes())
     return stats, scratch
 
 
-def row_stats(logits, temperature, top_k, top_p, min_p, num_rows, numbers=None):
+def row_stats(logits, temperature, top_k, top_p, min_p, numbers, num_rows):
     op = "row_stats"
     check.given(op, logits=logits)
-    check.dim(op, "logits", logits, 2)
-    rows = check.rows(op, "logits", logits)
+    check.dim(op, "rows.logits", logits, 2)
+    rows = check.row_memory(op, "rows.logits", logits)
     N = logits.size(0)
     seen = check.present(op, "num_rows", num_rows, N, logits)
-    [of_all] = check.Numbers.of(op, "numbers", numbers, 1, 4)
-    sampling = check.sampling(op, "", (temperature, top_k, top_p, min_p), of_all, logits, N, seen)
+    sampling = check.sampling(op, "rows", (temperature, top_k, top_p, min_p), numbers, logits, N, seen)
     stats, _ = find_stats(rows, launch.Layout.flat(N, num_rows), sampling)
     put_absent(num_rows, (stats, 0))
     return stats

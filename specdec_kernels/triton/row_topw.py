@@ -45,17 +45,17 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
     tl.store(scores + at, tl.where(exists, worth + 0.0, 0.0), mask=n < N)
 
 
-def row_topw(logits, score, w, stats, num_rows):
+def row_topw(logits, stats, score, w, num_rows):
     op = "row_topw"
     check.given(op, logits=logits, score=score)
-    check.dim(op, "logits", logits, 2)
-    N, rows = logits.size(0), check.rows(op, "logits", logits)
+    check.dim(op, "rows.logits", logits, 2)
+    N, rows = logits.size(0), check.row_memory(op, "rows.logits", logits)
     check.shape(op, "score", score, N)
-    check.stats(op, "score", score, logits)
+    check.check_stats(op, "score", score, logits)
     check.that(0 <= w <= rows.V, op, f"w must be in [0, V={rows.V}], got {w}")
     if stats is not None:
-        check.shape(op, "stats", stats, N, 4)
-        check.stats(op, "stats", stats, logits)
+        check.shape(op, "rows.stats", stats, N, 4)
+        check.check_stats(op, "rows.stats", stats, logits)
     check.present(op, "num_rows", num_rows, N, logits)
 
     scores = launch.empty(rows, (N, w), torch.float32)
@@ -66,7 +66,7 @@ def row_topw(logits, score, w, stats, num_rows):
             stats, scratch = find_stats(rows, layout, launch.NO_SAMPLING)
         else:
             scratch = scan(rows, layout, launch.NO_SAMPLING, stats)
-        side = launch.side(rows, stats=stats, scratch=scratch)
+        side = launch.rows(rows, stats=stats, scratch=scratch)
         best = launch.empty(rows, (N, table.chunk_count), torch.int64)
         args = (side, score, N, num_rows)
         launch.run(bound_chunks_kernel, (launch.blocks(best.numel(), size),), 128, *args, best, BLOCK=size)

@@ -168,30 +168,29 @@ def draw_kernel(
 
 
 def sample(
-    logits, stats, k, replacement, temperature, top_k, top_p, min_p, seed, offset, slot, uniforms, num_rows,
-    numbers=None, first_slot=0,
+    logits, temperature, top_k, top_p, min_p, numbers, stats, k, replacement, seed, offset, slot, first_slot, uniforms,
+    num_rows,
 ):  # fmt: skip
     op = "sample"
     check.given(op, logits=logits)
-    check.dim(op, "logits", logits, 2)
+    check.dim(op, "rows.logits", logits, 2)
     N = logits.size(0)
-    rows = check.rows(op, "logits", logits)
+    rows = check.row_memory(op, "rows.logits", logits)
     check.that(k >= 0, op, f"k must be >= 0, got {k}")
     check.that(k <= 1 << 33, op, f"k must be at most 2^33, got {k}")
     seen = check.present(op, "num_rows", num_rows, N, logits)
-    [of_all] = check.Numbers.of(op, "numbers", numbers, 1, 4)
-    sampling = check.sampling(op, "", (temperature, top_k, top_p, min_p), of_all, logits, N, seen)
+    sampling = check.sampling(op, "rows", (temperature, top_k, top_p, min_p), numbers, logits, N, seen)
     if stats is not None:
-        check.that(not sampling.given(), op, "stats already hold the sampling parameters: give one or the other")
-        check.shape(op, "stats", stats, N, 4)
-        check.stats(op, "stats", stats, logits)
+        check.that(not sampling.given(), op, "rows.stats already hold the sampling parameters: give one or the other")
+        check.shape(op, "rows.stats", stats, N, 4)
+        check.check_stats(op, "rows.stats", stats, logits)
     check.uniforms(op, uniforms, N, k, logits)
     seeds, offsets, slots = (
         check.per_row(op, name, t, N, logits) for name, t in (("seed", seed), ("offset", offset), ("slot", slot))
     )
     check.that(slot is None or first_slot == 0, op, "slot must be a tensor or a number, got both")
     check.that(0 <= first_slot < 1 << 33, op, f"slot must be in [0, 2^33), got {first_slot}")
-    check.randomness(op, seed, offset, uniforms, temperature, of_all, stats)
+    check.randomness(op, seed, offset, uniforms, sampling.temperature, stats)
 
     tokens = torch.empty((N, k), dtype=torch.int64, device=logits.device)
     logprobs = torch.empty((N, k), dtype=torch.float32, device=logits.device)
@@ -202,7 +201,7 @@ def sample(
         stats_out, scratch = stats.clone(), scan(rows, layout, sampling, stats)
     if N and k:
         table = launch.table(rows.V)
-        side = launch.side(rows, stats=stats_out, scratch=scratch._replace(listed=None, few=None))
+        side = launch.rows(rows, stats=stats_out, scratch=scratch._replace(listed=None, few=None))
         random = Random(seeds, offsets, uniforms)
         draws = {"REPLACEMENT": replacement, "DRAWS": launch.power_of_2(k)}
         grid = (launch.blocks(N, table.rows),)

@@ -59,19 +59,19 @@ def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_progr
         tl.store(ids + (i * max_kept)[:, None] + place, id, mask=(keeps == 1) & (place < max_kept))
 
 
-def support(logits, stats, max_kept, rows, num_rows):
+def support(logits, stats, row, max_kept, num_rows):
     op = "support"
     check.given(op, logits=logits, stats=stats)
-    check.dim(op, "logits", logits, 2)
-    N, all_rows = logits.size(0), check.rows(op, "logits", logits)
-    check.shape(op, "stats", stats, N, 4)
-    check.stats(op, "stats", stats, logits)
+    check.dim(op, "rows.logits", logits, 2)
+    N, all_rows = logits.size(0), check.row_memory(op, "rows.logits", logits)
+    check.shape(op, "rows.stats", stats, N, 4)
+    check.check_stats(op, "rows.stats", stats, logits)
     check.that(0 <= max_kept <= 1 << 24, op, f"max_kept must be in [0, 2^24], got {max_kept}")
     M, index = N, launch.NO_VALUES
-    if rows is not None:
-        check.dim(op, "rows", rows, 1)
-        M = rows.size(0)
-        index = check.per_row(op, "rows", rows, M, logits)
+    if row is not None:
+        check.dim(op, "rows.row", row, 1)
+        M = row.size(0)
+        index = check.per_row(op, "rows.row", row, M, logits)
     check.present(op, "num_rows", num_rows, M, logits)
 
     words, table = launch.blocks(all_rows.V, 32), launch.table(all_rows.V)
@@ -80,7 +80,7 @@ def support(logits, stats, max_kept, rows, num_rows):
     per_program = table.per_program(M)
     grid = (launch.blocks(M, table.rows), launch.blocks(table.chunk_count, per_program))
     if M:
-        side = launch.side(all_rows, stats=stats)
+        side = launch.rows(all_rows, stats=stats)
         args = (side, N, index, M, num_rows, words, bits, kept, per_program)
         launch.run(put_bits_kernel, grid, table.wide_threads, *args, S=table.sizes())
     upto = kept.cumsum(1, dtype=torch.int32)

@@ -67,10 +67,10 @@ def put_logprobs(rows, N, num_rows, source, ids, logprobs):
 def top_logprobs(logits, stats, k, tokens, num_rows):
     op = "top_logprobs"
     check.given(op, logits=logits, stats=stats)
-    check.dim(op, "logits", logits, 2)
-    N, rows = logits.size(0), check.rows(op, "logits", logits)
-    check.shape(op, "stats", stats, N, 4)
-    check.stats(op, "stats", stats, logits)
+    check.dim(op, "rows.logits", logits, 2)
+    N, rows = logits.size(0), check.row_memory(op, "rows.logits", logits)
+    check.shape(op, "rows.stats", stats, N, 4)
+    check.check_stats(op, "rows.stats", stats, logits)
     check.that(0 <= k <= rows.V, op, f"k must be in [0, V={rows.V}], got {k}")
     m = 0
     if tokens is not None:
@@ -85,7 +85,7 @@ def top_logprobs(logits, stats, k, tokens, num_rows):
     token_logprobs = launch.empty(rows, (N, m), torch.float32)
     token_ranks = torch.zeros((N, m), dtype=torch.int64, device=logits.device)
     if N and k + m:
-        table, side = launch.table(rows.V), launch.side(rows, stats=stats)
+        table, side = launch.table(rows.V), launch.rows(rows, stats=stats)
         best = launch.empty(rows, (N, table.chunk_count), torch.int64)
         per_program = table.per_program(N)
         grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))

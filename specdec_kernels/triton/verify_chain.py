@@ -38,36 +38,24 @@ def check_cu_draft(cu_draft: torch.Tensor, B: int, D: int, G: int, padded: bool)
     check.that(cu[B] == D or (padded and cu[B] < D), OP, f"cu_draft must end at {most}D={D}, got {cu[B]}")
 
 
-class ChainSide:
+class ChainRows:
     """The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them
     over."""
 
-    def __init__(self, name, rows, kind, stats, parameters, layout: launch.Layout, row, like):
-        check.that(kind in (0, 1), OP, f"{name}_kind must be 0 (logits) or 1 (probabilities), got {kind}")
+    def __init__(self, given: check.GivenRows, sampling, layout: launch.Layout, like):
         positions = (layout.B, layout.G + layout.extra) if layout.cu_draft is None else (layout.rows,)
-        if row is None:
-            check.dim(OP, f"{name}_logits", rows, len(positions) + 1)
-        else:
-            wanted = f"{name}_logits must have 2 or 3 dimensions where {name}_row is given"
-            check.that(rows.dim() in (2, 3), OP, f"{wanted}, got shape {list(rows.shape)}")
-        check.device(OP, f"{name}_logits", rows, like)
-        self.rows = check.rows(OP, f"{name}_logits", rows)
-        lead = positions if row is None else rows.shape[:-1]
-        check.shape(OP, f"{name}_logits", rows, *lead, self.rows.V)
-        if stats is not None:
-            check.shape(OP, f"{name}_stats", stats, *lead, 4)
-            check.stats(OP, f"{name}_stats", stats, like)
-        given = parameters.given()
-        wanted = f"{name}_stats and sampling parameters need logits, got {name}_kind 1 (probabilities)"
-        check.that(kind == 0 or (stats is None and not given), OP, wanted)
-        wanted = f"{name}_stats already hold the sampling parameters: give one or the other"
-        check.that(stats is None or not given, OP, wanted)
-        self.probs, self.stats, self.parameters, self.layout, self.scratch = kind == 1, stats, parameters, layout, None
-        self.finds = not self.probs and stats is None
-        self.store = launch.NO_STORE
+        logits, row, name = given.logits, given.row, f"{given.name}.row"
         if row is not None:
-            check.shape(OP, f"{name}_row", row, *positions)
-            row = check.integers(OP, f"{name}_row", row, like).contiguous()
+            wanted = f"{given.name}.logits must have 2 or 3 dimensions where {name} is given"
+            check.that(logits.dim() in (2, 3), OP, f"{wanted}, got shape {list(logits.shape)}")
+        lead = positions if row is None else logits.shape[:-1]
+        self.rows = check.side(OP, given, sampling, lead, like)
+        self.probs, self.stats, self.sampling, self.layout = given.kind == 1, given.stats, sampling, layout
+        self.scratch, self.store = None, launch.NO_STORE
+        self.finds = not self.probs and self.stats is None
+        if row is not None:
+            check.shape(OP, name, row, *positions)
+            row = check.integers(OP, name, row, like).contiguous()
             # Where slots follow one another as their rows do, a number needs no division.
             even = len(lead) == 1 or self.rows.batch_stride == lead[1] * self.rows.row_stride
             K = None if even else max(lead[1], 1)
@@ -75,14 +63,14 @@ class ChainSide:
 
     def read(self) -> None:
         if self.finds:
-            self.stats, self.scratch = find_stats(self.rows, self.layout, self.parameters, self.store)
+            self.stats, self.scratch = find_stats(self.rows, self.layout, self.sampling, self.store)
 
     def argument(self, sums: bool = False):
         """`sums`: with the chunk sums of the rows, if they were just found."""
         scratch = launch.NO_SCRATCH
         if sums and self.scratch is not None:
             scratch = self.scratch._replace(listed=None, few=None)
-        return launch.side(self.rows, self.probs, self.stats, scratch=scratch, layout=self.layout, store=self.store)
+        return launch.rows(self.rows, self.probs, self.stats, scratch=scratch, layout=self.layout, store=self.store)
 
 
 def check_layout(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests, like):
@@ -110,19 +98,16 @@ def check_layout(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests, 
     return launch.Layout(B, G, row, row, cu_draft, D, num_requests), seen
 
 
-def draft_side(rows, kind, stats, parameters, layout: launch.Layout, by_rule: bool, row, like):
+def draft_rows(given: check.GivenRows, sampling, layout: launch.Layout, by_rule: bool, like):
     """Beside a target's layout. None: one-hot drafts."""
-    if rows is None:
-        wanted = "draft_row, draft_stats and draft sampling parameters need draft_logits, got none"
-        check.that(stats is None and row is None and not parameters.given(), OP, wanted)
-        return None
-    B, G, ragged = layout.B, layout.G, layout.cu_draft is not None
-    name, positions = ("draft_logits", rows) if row is None else ("draft_row", row)
+    if given.logits is None:
+        return check.missing(OP, given, sampling)
+    B, G, ragged, row = layout.B, layout.G, layout.cu_draft is not None, given.row
+    name, positions = ("draft.logits", given.logits) if row is None else ("draft.row", row)
     check.dim(OP, name, positions, (1 if ragged else 2) + (row is None))
     extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == G + 1)
     scored = extra if by_rule else 0  # only a rule reads the draft's row at the end
-    layout = layout._replace(bonus=scored, extra=extra)
-    return ChainSide("draft", rows, kind, stats, parameters, layout, row, like)
+    return ChainRows(given, sampling, layout._replace(bonus=scored, extra=extra), like)
 
 
 def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool, positions: int) -> None:
@@ -132,7 +117,7 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
         launch.empty(rows, (B, G + 1, INTS.value), torch.int32),
         launch.empty(rows, (B, G + 1, FLOATS.value), torch.float64),
     )
-    sides = target.argument(), launch.NO_SIDE if draft is None else draft.argument()
+    sides = target.argument(), launch.NO_ROWS if draft is None else draft.argument()
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=wider.at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
     args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
@@ -144,7 +129,7 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
     B, G, count, table = target.layout.B, target.layout.G, target.layout.count, launch.table(target.rows.V)
     per_program = table.per_program(B)
     grid = launch.blocks(B, table.rows), launch.blocks(table.chunk_count, per_program)
-    q_side = launch.NO_SIDE if draft is None else draft.argument()
+    q_side = launch.NO_ROWS if draft is None else draft.argument()
     stop = Stop(launch.empty(target.rows, (B,), torch.int32), *sums)
     args = (B, count, G, *walk, target.argument(sums=True), q_side, random, out, stop, per_program)
     launch.run(stop_kernel, grid, table.wide_threads, *args, POSITIONS=positions, S=table.sizes())
@@ -153,30 +138,25 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
     launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
 
 
-def verify_chain(
-    target_logits, draft_tokens, draft_logits, cu_draft, max_draft, bonus_tokens, temperature, top_k, top_p, min_p,
-    target_stats, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind,
-    method, rule, alpha, seed, offset, uniforms, target_row, draft_row, num_requests, numbers=None, rule_numbers=None,
-    results=None,
-):  # fmt: skip
-    check.given(OP, target_logits=target_logits, draft_tokens=draft_tokens)
-    like = target_logits
-    layout, seen = check_layout(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests, like)
+def verify_chain(*given, results=None):
+    of_target, draft_tokens, of_draft = given[:9], given[9], given[10:19]
+    cu_draft, max_draft, bonus_tokens, method, rule, alpha, rule_numbers, seed, offset, uniforms, count = given[19:]
+    like = of_target[0]
+    check.given(OP, target_logits=like, draft_tokens=draft_tokens)
+    of_target, of_draft = check.GivenRows("target", *of_target), check.GivenRows("draft", *of_draft)
+    layout, seen = check_layout(draft_tokens, cu_draft, max_draft, bonus_tokens, count, like)
     B, G, D, cu_draft = layout.B, layout.G, layout.D, layout.cu_draft
-    of_target, of_draft = check.Numbers.of(OP, "numbers", numbers, 2, 4)
-    parameters = check.sampling(OP, "", (temperature, top_k, top_p, min_p), of_target, like, B, seen)
-    given = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    draft_parameters = check.sampling(OP, "draft_", given, of_draft, like, B, seen)
-    target = ChainSide("target", target_logits, target_kind, target_stats, parameters, layout, target_row, like)
-    [of_rule] = check.Numbers.of(OP, "rule_numbers", rule_numbers, 1, 3)
+    sampling, draft_sampling = (check.sampling_of(OP, rows, like, B, seen) for rows in (of_target, of_draft))
+    target = ChainRows(of_target, sampling, layout, like)
+    of_rule = check.Numbers.of(OP, "rule_numbers", rule_numbers, 3)
     by_rule = rule is not None or of_rule.given()
-    draft = draft_side(draft_logits, draft_kind, draft_stats, draft_parameters, layout, by_rule, draft_row, like)
+    draft = draft_rows(of_draft, draft_sampling, layout, by_rule, like)
     check.that(method in (0, 1), OP, f"method must be 0 (token) or 1 (block), got {method}")
     block = method == 1
     rules = rules_of(OP, rule, alpha, of_rule, block, like, B, seen, G)
     check.uniforms(OP, uniforms, B, G + 1, like)
     random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
-    check.randomness(OP, seed, offset, uniforms, temperature, of_target, target_stats)
+    check.randomness(OP, seed, offset, uniforms, sampling.temperature, of_target.stats)
 
     tokens, num_accepted, logprobs, status = results = make_room(OP, B, G + 1, like, results)
     if B:
@@ -194,7 +174,7 @@ def verify_chain(
             launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
         if not block:  # else all of them are done
             launch_exact(walk, target, draft, random, out, sums, positions)
-        put_absent(num_requests, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0))
+        put_absent(count, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0))
     return results
 
 

@@ -76,31 +76,22 @@ def check_taken(code, method, at):
     check.that(code == EXACT.value or takes, OP, wanted)
 
 
-class TreeSide:
+class TreeRows:
     """The rows of one side, [B, rows of a request, V]."""
 
-    def __init__(self, name, rows, kind, stats, parameters, B, like):
-        check.that(kind in (0, 1), OP, f"{name}_kind must be 0 (logits) or 1 (probabilities), got {kind}")
-        check.dim(OP, f"{name}_logits", rows, 3)
-        check.device(OP, f"{name}_logits", rows, like)
-        self.count = rows.size(1)
-        self.rows = check.rows(OP, f"{name}_logits", rows)
-        check.shape(OP, f"{name}_logits", rows, B, self.count, self.rows.V)
-        if stats is not None:
-            check.shape(OP, f"{name}_stats", stats, B, self.count, 4)
-            check.stats(OP, f"{name}_stats", stats, like)
-        given = parameters.given()
-        wanted = f"{name}_stats and sampling parameters need logits, got {name}_kind 1 (probabilities)"
-        check.that(kind == 0 or (stats is None and not given), OP, wanted)
-        wanted = f"{name}_stats already hold the sampling parameters: give one or the other"
-        check.that(stats is None or not given, OP, wanted)
-        self.probs, self.stats, self.parameters, self.B = kind == 1, stats, parameters, B
+    def __init__(self, given: check.GivenRows, sampling, B, N, like):
+        check.dim(OP, f"{given.name}.logits", given.logits, 3)
+        self.count = given.logits.size(1)
+        self.rows = check.side(OP, given, sampling, (B, self.count), like)
+        wanted = f"{given.name}.logits must have a row for each of N={N} nodes where {given.name}.row is not given"
+        check.that(given.row is not None or self.count == N, OP, f"{wanted}, got {self.count}")
+        self.probs, self.stats, self.sampling, self.B = given.kind == 1, given.stats, sampling, B
 
     def argument(self, table):
         """The rows, and scratch for their laws."""
-        few = table.few if self.parameters.filters() else None
+        few = table.few if self.sampling.filters() else None
         scratch = launch.scratch(self.rows, self.B, self.B, few)
-        return launch.side(self.rows, self.probs, self.stats, self.parameters, scratch)
+        return launch.rows(self.rows, self.probs, self.stats, self.sampling, scratch)
 
 
 def check_tables(
@@ -123,7 +114,7 @@ def check_tables(
         K, L = draft_nodes.shape[1:]
         columns = K * L
         draft_nodes = integer_table("draft_nodes", draft_nodes, (B, K, L), like)
-    named = ("target_row", "draft_row", "first_child", "next_sibling")
+    named = ("target.row", "draft.row", "first_child", "next_sibling")
     others = [
         integer_table(name, t, (B, N), like)
         for name, t in zip(named, (target_row, draft_row, first_child, next_sibling))
@@ -133,17 +124,12 @@ def check_tables(
     return Tables(parents, tokens, *others, draft_nodes), (B, N, K, L, columns)
 
 
-def check_sides(target, draft, tables, draft_stats, draft_parameters, method, N) -> None:
-    by_node = "must have a row for each of N={} nodes where {}_row is not given, got {}".format
-    given = tables.target_row is not None
-    check.that(given or target.count == N, OP, f"target_logits {by_node(N, 'target', target.count)}")
-    check.that(draft is not None or method != KSEQ.value, OP, "method kseq needs draft_logits, got none")
-    given = tables.draft_row is not None
-    if draft is not None:
-        check.that(given or draft.count == N, OP, f"draft_logits {by_node(N, 'draft', draft.count)}")
-    else:
-        wanted = "draft_row, draft_stats and draft sampling parameters need draft_logits, got none"
-        check.that(draft_stats is None and not given and not draft_parameters.given(), OP, wanted)
+def draft_rows(given: check.GivenRows, sampling, method, B, N, like):
+    """None: one-hot drafts."""
+    if given.logits is not None:
+        return TreeRows(given, sampling, B, N, like)
+    check.that(method != KSEQ.value, OP, "method kseq needs draft.logits, got none")
+    return check.missing(OP, given, sampling)
 
 
 def launch_walk(tables, shape, count, D, target, draft, rules, random, out, method) -> None:
@@ -169,51 +155,44 @@ def launch_walk(tables, shape, count, D, target, draft, rules, random, out, meth
         F = min(D, N - 1) + 1
         ints = launch.empty(rows, (B, F, FRAME_INTS.value), torch.int64)
         frames = Frames(ints, launch.empty(rows, (B, F, FRAME_REALS.value), torch.float64))
-    sides = target.argument(table), launch.NO_SIDE if draft is None else draft.argument(table)
+    sides = target.argument(table), launch.NO_ROWS if draft is None else draft.argument(table)
     counts = target.count, 0 if draft is None else draft.count, most_steps
     args = (B, count, N, K, L, D, columns + 1, *counts, tables, *sides, rules, random, out, room, frames)
     grid = (launch.blocks(B, sizes.ROWS),)
     launch.run(verify_tree_kernel, grid, THREADS, *args, METHOD=method, MIXES=mixes, S=sizes)
 
 
-def verify_tree(
-    parents, tokens, draft_nodes, target_logits, draft_logits, method, max_depth, target_row, draft_row,
-    first_child, next_sibling, temperature, top_k, top_p, min_p, target_stats, draft_stats,
-    draft_temperature, draft_top_k, draft_top_p, draft_min_p, target_kind, draft_kind, rule, alpha,
-    seed, offset, uniforms, num_requests, numbers=None, rule_numbers=None, results=None,
-):  # fmt: skip
-    check.given(OP, parents=parents, node_tokens=tokens, target_logits=target_logits)
-    like = target_logits
+def verify_tree(*given, results=None):
+    parents, tokens, draft_nodes, first_child, next_sibling, of_target, of_draft = *given[:5], given[5:14], given[14:23]
+    method, max_depth, rule, alpha, rule_numbers, seed, offset, uniforms, count = given[23:]
+    like = of_target[0]
+    check.given(OP, parents=parents, node_tokens=tokens, target_logits=like)
+    of_target, of_draft = check.GivenRows("target", *of_target), check.GivenRows("draft", *of_draft)
+    links = first_child, next_sibling
     tables, shape = check_tables(
-        parents, tokens, draft_nodes, method, target_row, draft_row, first_child, next_sibling, max_depth, like
+        parents, tokens, draft_nodes, method, of_target.row, of_draft.row, *links, max_depth, like
     )
     B, N, _, _, columns = shape
-    seen = check.present(OP, "num_requests", num_requests, B, like)
-    of_target, of_draft = check.Numbers.of(OP, "numbers", numbers, 2, 4)
-    parameters = check.sampling(OP, "", (temperature, top_k, top_p, min_p), of_target, like, B, seen)
-    given = (draft_temperature, draft_top_k, draft_top_p, draft_min_p)
-    draft_parameters = check.sampling(OP, "draft_", given, of_draft, like, B, seen)
-    target = TreeSide("target", target_logits, target_kind, target_stats, parameters, B, like)
-    draft = None
-    if draft_logits is not None:
-        draft = TreeSide("draft", draft_logits, draft_kind, draft_stats, draft_parameters, B, like)
-    check_sides(target, draft, tables, draft_stats, draft_parameters, method, N)
-    [of_rule] = check.Numbers.of(OP, "rule_numbers", rule_numbers, 1, 3)
+    seen = check.present(OP, "num_requests", count, B, like)
+    sampling, draft_sampling = (check.sampling_of(OP, rows, like, B, seen) for rows in (of_target, of_draft))
+    target = TreeRows(of_target, sampling, B, N, like)
+    draft = draft_rows(of_draft, draft_sampling, method, B, N, like)
+    of_rule = check.Numbers.of(OP, "rule_numbers", rule_numbers, 3)
     rules = rules_of(OP, rule, alpha, of_rule, False, like, B, seen)
     check_rules(rule, of_rule.values[0], method, like, B, seen)
     check.uniforms(OP, uniforms, B, columns + 1, like)
     random = Random(check.per_row(OP, "seed", seed, B, like), check.per_row(OP, "offset", offset, B, like), uniforms)
     greedy = True if method == GREEDY.value else None
-    check.randomness(OP, seed, offset, uniforms, temperature, of_target, target_stats, greedy)
+    check.randomness(OP, seed, offset, uniforms, sampling.temperature, of_target.stats, greedy)
 
     tokens, num_accepted, logprobs, status, path = results = make_room(OP, B, max_depth + 1, like, results, path=True)
     out = Out(*results)
     if B:
         if method == GREEDY.value:
-            target.stats, target.parameters = None, launch.NO_SAMPLING
+            target.stats, target.sampling = None, launch.NO_SAMPLING
             rules = Rules(launch.NO_VALUES, None, None, False, False)
-        launch_walk(tables, shape, num_requests, max_depth, target, draft, rules, random, out, method)
-        put_absent(num_requests, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0), (path, -1))
+        launch_walk(tables, shape, count, max_depth, target, draft, rules, random, out, method)
+        put_absent(count, (tokens, -1), (num_accepted, 0), (logprobs, 0), (status, 0), (path, -1))
     return results
 
 

@@ -8,7 +8,7 @@ namespace specdec {
 
 struct ResidualRows {
   int64_t N = 0;
-  Rows p, q;               // [N, V], [N, Vq]
+  RowMemory p, q;          // [N, V], [N, Vq]
   Ints q_ids;              // [N], in place of q: one-hot drafts
   Present present;         // of the N rows
   float* probs = nullptr;  // [N, V]

@@ -13,16 +13,14 @@ template <void (*Run)(const ResidualRows&, const Tensor& like)>
 std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q, const OptTensor& num_rows) {
   const Op op("residual", p);
   check_given(op, "p", p, "q", q);
-  check_dim(op, "p", p, 2);
   ResidualRows a;
-  const int64_t N = a.N = p.size(0), V = p.size(1);
-  a.p = {p.const_data_ptr(), V, 0, p.stride(0), check_rows(op, "p", p)};
+  a.p = row_memory(op, "p", p);
+  const int64_t N = a.N = p.size(0), V = a.p.V;
   if (q.scalar_type() == ScalarType::Long || q.scalar_type() == ScalarType::Int) {
     check_shape(op, "q", q, {N});
     a.q_ids = ints(op, "q", q, q.stride(0));
   } else {
-    check_dim(op, "q", q, 2);
-    a.q = {q.const_data_ptr(), q.size(1), 0, q.stride(0), check_rows(op, "q", q)};
+    a.q = row_memory(op, "q", q);
     check_shape(op, "q", q, {N, a.q.V});
   }
   a.present = present(op, "num_rows", num_rows);

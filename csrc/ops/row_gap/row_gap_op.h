@@ -17,10 +17,10 @@ struct RowGap : RowPairs {
 };
 
 template <void (*Run)(const RowGap&, const Tensor& like)>
-Tensor row_gap_op(const Tensor& p, const Tensor& q, const OptTensor& p_stats, const OptTensor& q_stats) {
+Tensor row_gap_op(const Tensor& p, const OptTensor& p_stats, const Tensor& q, const OptTensor& q_stats) {
   const Op op("row_gap", p);
   check_given(op, "p", p, "q", q);
-  RowGap a{row_pairs(op, p, q, p_stats, q_stats), nullptr};
+  RowGap a{row_pairs(op, p, p_stats, q, q_stats), nullptr};
   Tensor gaps = empty(op, {a.N, 6}, ScalarType::Float);
   a.gaps = out_pointer<float>(gaps);
   if (a.N > 0) Run(a, p);

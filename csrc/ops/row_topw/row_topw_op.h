@@ -10,21 +10,20 @@
 namespace specdec {
 
 template <void (*Run)(const RowTopW&, const Tensor& like)>
-std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const Tensor& score, int64_t w, const OptTensor& stats,
+std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const OptTensor& stats, const Tensor& score, int64_t w,
                                        const OptTensor& num_rows) {
   const Op op("row_topw", logits);
   check_given(op, "logits", logits, "score", score);
-  check_dim(op, "logits", logits, 2);
   RowTopW a;
-  const int64_t N = a.N = logits.size(0), V = logits.size(1);
-  a.logits = {logits.const_data_ptr(), V, 0, logits.stride(0), check_rows(op, "logits", logits)};
+  a.logits = row_memory(op, {"rows", "logits"}, logits);
+  const int64_t N = a.N = logits.size(0), V = a.logits.V;
   check_shape(op, "score", score, {N});
   a.score = stats_pointer(op, "score", score);
   check(w >= 0 && w <= V, op, "w must be in [0, V=", V, "], got ", w);
   a.w = w;
   if (stats) {
-    check_shape(op, "stats", *stats, {N, 4});
-    a.stats = stats_pointer(op, "stats", *stats);
+    check_shape(op, {"rows", "stats"}, *stats, {N, 4});
+    a.stats = stats_pointer(op, {"rows", "stats"}, *stats);
   }
   a.present = present(op, "num_rows", num_rows);
 

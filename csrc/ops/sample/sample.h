@@ -11,7 +11,7 @@ namespace specdec {
 
 struct Sample {
   int64_t N = 0;
-  Rows logits;                      // [N, V]
+  RowMemory logits;                 // [N, V]
   Present present;                  // of the N rows
   const float* stats_in = nullptr;  // [N, 4], or
   Sampling sampling;                // [N]

@@ -4,33 +4,31 @@
 
 #include <tuple>
 
-#include "../../binding/verify_arguments.h"
+#include "../../binding/rows.h"
 #include "sample.h"
 
 namespace specdec {
 
 template <void (*Run)(const Sample&, const Tensor& like)>
-std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, const OptTensor& stats, int64_t k, bool replacement,
-                                             const OptTensor& temperature, const OptTensor& top_k,
-                                             const OptTensor& top_p, const OptTensor& min_p, const OptTensor& seed,
-                                             const OptTensor& offset, const OptTensor& slot, const OptTensor& uniforms,
-                                             const OptTensor& num_rows, const OptNumbers& numbers, int64_t first_slot) {
+std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const OptTensor& stats,
+                                             int64_t k, bool replacement, const OptTensor& seed,
+                                             const OptTensor& offset, const OptTensor& slot, int64_t first_slot,
+                                             const OptTensor& uniforms, const OptTensor& num_rows) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
-  check_dim(op, "logits", logits, 2);
+  a.logits = row_memory(op, {"rows", "logits"}, logits);
   const int64_t N = a.N = logits.size(0);
-  a.logits = {logits.const_data_ptr(), logits.size(1), 0, logits.stride(0), check_rows(op, "logits", logits)};
   check(k >= 0, op, "k must be >= 0, got ", k);
   check(k <= kSlots, op, "k must be at most 2^33, got ", k);
   a.k = k;
   a.replacement = replacement;
   a.present = present(op, "num_rows", num_rows);
-  a.sampling = sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 1, 4, 0}, N, a.present);
+  a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), N, a.present);
   if (stats) {
-    check(!a.sampling, op, "stats already hold the sampling parameters: give one or the other");
-    check_shape(op, "stats", *stats, {N, 4});
-    a.stats_in = stats_pointer(op, "stats", *stats);
+    check(!a.sampling, op, "rows.stats already hold the sampling parameters: give one or the other");
+    check_shape(op, {"rows", "stats"}, *stats, {N, 4});
+    a.stats_in = stats_pointer(op, {"rows", "stats"}, *stats);
   }
   a.slot = ints_per_row(op, "slot", slot, N);
   check(!slot || first_slot == 0, op, "slot must be a tensor or a number, got both");

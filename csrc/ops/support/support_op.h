@@ -10,23 +10,22 @@
 namespace specdec {
 
 template <void (*Run)(const Support&, const Tensor& like)>
-std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor& stats, int64_t max_kept,
-                                              const OptTensor& rows, const OptTensor& num_rows) {
+std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor& stats, const OptTensor& row,
+                                              int64_t max_kept, const OptTensor& num_rows) {
   const Op op("support", logits);
   check_given(op, "logits", logits, "stats", stats);
-  check_dim(op, "logits", logits, 2);
   Support a;
+  a.logits = row_memory(op, {"rows", "logits"}, logits);
   a.N = a.M = logits.size(0);
-  const int64_t V = logits.size(1);
-  a.logits = {logits.const_data_ptr(), V, 0, logits.stride(0), check_rows(op, "logits", logits)};
-  check_shape(op, "stats", stats, {a.N, 4});
-  a.stats = stats_pointer(op, "stats", stats);
+  const int64_t V = a.logits.V;
+  check_shape(op, {"rows", "stats"}, stats, {a.N, 4});
+  a.stats = stats_pointer(op, {"rows", "stats"}, stats);
   check(max_kept >= 0 && max_kept <= 1 << 24, op, "max_kept must be in [0, 2^24], got ", max_kept);
   a.max_kept = max_kept;
-  if (rows) {
-    check_dim(op, "rows", *rows, 1);
-    a.M = rows->size(0);
-    a.rows = ints_per_row(op, "rows", rows, a.M);
+  if (row) {
+    check_dim(op, {"rows", "row"}, *row, 1);
+    a.M = row->size(0);
+    a.rows = ints_per_row(op, {"rows", "row"}, row, a.M);
   }
   a.present = present(op, "num_rows", num_rows);
   a.words = (V + 31) / 32;

@@ -14,12 +14,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits,
                                                            const OptTensor& tokens, const OptTensor& num_rows) {
   const Op op("top_logprobs", logits);
   check_given(op, "logits", logits, "stats", stats);
-  check_dim(op, "logits", logits, 2);
   TopLogprobs a;
-  const int64_t N = a.N = logits.size(0), V = logits.size(1);
-  a.logits = {logits.const_data_ptr(), V, 0, logits.stride(0), check_rows(op, "logits", logits)};
-  check_shape(op, "stats", stats, {N, 4});
-  a.stats = stats_pointer(op, "stats", stats);
+  a.logits = row_memory(op, {"rows", "logits"}, logits);
+  const int64_t N = a.N = logits.size(0), V = a.logits.V;
+  check_shape(op, {"rows", "stats"}, stats, {N, 4});
+  a.stats = stats_pointer(op, {"rows", "stats"}, stats);
   check(k >= 0 && k <= V, op, "k must be in [0, V=", V, "], got ", k);
   a.k = k;
   if (tokens) {

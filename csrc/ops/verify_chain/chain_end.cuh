@@ -26,8 +26,8 @@ SPECDEC_DEVICE void find_uniform(const Step& s, int64_t b, Ending& end) {
 // `plain`: where the sums of the target's law were left, if it has no filters
 SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, bool bonus,
                             const DraftTest& test, float* plain, Ending& end) {
-  const Side& target = s.a.target;
-  const int64_t V = target.rows.V, chunks = chunk_count(V);
+  const Rows& target = s.a.target;
+  const int64_t V = target.memory.V, chunks = chunk_count(V);
   end.b = b, end.i = i, end.test = test, end.bonus = bonus;
   end.part = int(blockIdx.x % s.residual_blocks);
   end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;

@@ -30,9 +30,9 @@ struct Step {
 
 SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
   if (s.target.stats) return s.a.target.sampling[b].greedy();
-  const Side& target = s.a.target;
+  const Rows& target = s.a.target;
   const int64_t start = s.a.start(b);
-  return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).greedy(target.rows.V);
+  return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).greedy(target.memory.V);
 }
 
 // What a block does at a position: one thread finds it out, and it lies in shared memory, since the pass over the rows
@@ -50,20 +50,20 @@ struct Part {
 };
 
 template <bool kFiltered>
-SPECDEC_DEVICE void make_stats(const Side& side, const Reduced& reduced, const Part& part) {
-  const int64_t b = part.b, index = side.index(part.start, b, part.i), chunks = chunk_count(side.rows.V);
-  const RowStats stats = block_stats<kFiltered>(side.at(part.start, b, part.i), side.sampling.at<kFiltered>(b),
+SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, const Part& part) {
+  const int64_t b = part.b, index = rows.index(part.start, b, part.i), chunks = chunk_count(rows.memory.V);
+  const RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
                                                 reduced.table.row(index, chunks));
   if (threadIdx.x == 0) reduced.stats[index] = stats;
 }
 
 template <bool kFiltered>
-SPECDEC_DEVICE void take(const Side& side, const Reduced& reduced, int64_t b, int64_t i, int number, Part& part) {
-  const Filters filters = side.sampling.at<kFiltered>(b);
-  const int64_t V = side.rows.V, chunks = chunk_count(V);
-  part.row = side.at(part.start, b, i);
+SPECDEC_DEVICE void take(const Rows& rows, const Reduced& reduced, int64_t b, int64_t i, int number, Part& part) {
+  const Filters filters = rows.sampling.at<kFiltered>(b);
+  const int64_t V = rows.memory.V, chunks = chunk_count(V);
+  part.row = rows.at(part.start, b, i);
   part.scale = filters.scale();
-  part.table = reduced.table.row(side.index(part.start, b, i), chunks).under(filters, V);
+  part.table = reduced.table.row(rows.index(part.start, b, i), chunks).under(filters, V);
   part.number = number;
 }
 
@@ -73,9 +73,9 @@ SPECDEC_DEVICE void prefetch_test(const VerifyChain& a, int64_t start, int64_t b
     prefetch(a.uniforms + b * (a.G + 1) + i);
   else if (a.seed)
     prefetch(a.seed.address(b)), prefetch(a.offset.address(b));
-  const Side& q = a.draft;
+  const Rows& q = a.draft;
   const int64_t d = a.draft_token(b, i);
-  if (q.is_one_hot(start, b, i) || !q.has_row(start, b, i) || d >= q.rows.V) return;
+  if (q.is_one_hot(start, b, i) || !q.has_row(start, b, i) || d >= q.memory.V) return;
   prefetch(q.at(start, b, i).at(d));
   if (q.stats && !q.stats_of_positions) prefetch(q.stats + 4 * q.number(start, b, i));
 }

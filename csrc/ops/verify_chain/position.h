@@ -22,7 +22,7 @@ struct Position {
 };
 
 // The draft's rows come with one more at the end of each request's draft, so that the bonus token follows pi there too.
-SPECDEC_HD bool scores_end(const VerifyChain& a) { return a.draft.rows && a.draft.extra == 1; }
+SPECDEC_HD bool scores_end(const VerifyChain& a) { return a.draft.memory && a.draft.extra == 1; }
 
 // Whether the draft's row has a say at position i.
 SPECDEC_HD bool reads_draft(const VerifyChain& a, int64_t b, int64_t i) {

@@ -55,7 +55,7 @@ SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const R
 SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, float* plain,
                                    Uninitialised<Tested>* tests) {
   const VerifyChain& a = s.a;
-  const int64_t chunks = chunk_count(a.target.rows.V);
+  const int64_t chunks = chunk_count(a.target.memory.V);
 #pragma unroll 1
   for (int64_t i = threadIdx.x / kLanes;; i += kWarps) {
     LookedUp at = look_up(s, start, b, i);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
   }
   __shared__ Uninitialised<Tested> tests[kMostOfRequest];
   __shared__ Uninitialised<Ending> shared;
-  const int64_t chunks = chunk_count(a.target.rows.V);
+  const int64_t chunks = chunk_count(a.target.memory.V);
   float* const plain = s.end_sums + b * (a.G + 1) * chunks;
   const int64_t start = a.start(b);
   find_uniform(s, b, shared.get());

@@ -5,7 +5,7 @@
 #include "../../core/accept.h"
 #include "../../core/final_token.h"
 #include "../../core/philox.h"
-#include "../../core/side.h"
+#include "../../core/rows.h"
 #include "../../rules/rule.h"
 
 namespace specdec {
@@ -15,7 +15,7 @@ struct VerifyChain {
   static constexpr bool kHasPath = false;
   int64_t B = 0, G = 0, D = 0;      // D: drafted tokens of all requests, if ragged
   Present present;                  // of the B requests
-  Side target, draft;               // draft.rows empty: one-hot drafts
+  Rows target, draft;               // draft.memory empty: one-hot drafts
   Ints draft_tokens;                // [B, G] or [D]
   int64_t draft_tokens_stride = 0;  // from request to request, if dense
   Ints cu_draft;                    // ragged: [B+1]
@@ -45,7 +45,7 @@ struct VerifyChain {
   SPECDEC_HD bool has_draft(int64_t b, int64_t i) const {
     if (i >= drafted(b)) return false;
     const int64_t d = draft_token(b, i);
-    return d >= 0 && (d < target.rows.V || d < draft.rows.V);
+    return d >= 0 && (d < target.memory.V || d < draft.memory.V);
   }
   // What draft d at position i was drawn from; nothing where it names a row that is not there.
   template <class Executor>
@@ -101,7 +101,7 @@ SPECDEC_HD Bonus bonus_at(const VerifyChain& a, int64_t b, int64_t i) {
 template <class Executor, class Stop, class Uniform>
 SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop,
                          const Uniform& uniform, const Bonus& bonus) {
-  const int64_t V = a.target.rows.V, first = b * (a.G + 1);
+  const int64_t V = a.target.memory.V, first = b * (a.G + 1);
   put_nothing(a, first + i + 1, first + a.G + 1, executor.thread(), executor.threads());
   int32_t status = stop.status;
   Final last;

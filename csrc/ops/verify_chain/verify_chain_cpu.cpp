@@ -12,10 +12,10 @@ namespace {
 // Of rows spread over ranks: what a walk may want to know of its positions before it first stops, of all at once.
 void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
   const int64_t start = a.start(b);
-  const auto ask = [&](const Side& side, int64_t i, int64_t d) {
-    if (!side.has_row(start, b, i)) return;
-    executor.ask_entry(side.at(start, b, i), d);
-    executor.ask_ahead([&] { side.dist(executor, start, b, i); });
+  const auto ask = [&](const Rows& rows, int64_t i, int64_t d) {
+    if (!rows.has_row(start, b, i)) return;
+    executor.ask_entry(rows.at(start, b, i), d);
+    executor.ask_ahead([&] { rows.dist(executor, start, b, i); });
   };
   const bool certain =
       !a.by_rule(b) && a.target.kind == Kind::kLogits && !a.target.stats && a.target.sampling[b].greedy();
@@ -32,7 +32,7 @@ void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
 
 void run(const VerifyChain& a, const Tensor&) {
   const int64_t present = a.present.of(a.B);
-  for_requests(present, std::max(a.target.rows.V, a.draft.rows.V), [&](CpuExecutor& executor, int64_t b) {
+  for_requests(present, std::max(a.target.memory.V, a.draft.memory.V), [&](CpuExecutor& executor, int64_t b) {
     if (executor.is_sharded()) ask_ahead(executor, a, b);
     if (!a.by_rule(b)) return verify_chain(executor, a, b);
     std::vector<Position> positions(positions_of(a));

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   wait_for_launch();
   if (!ends) return;
   if (threadIdx.x == 0) {
-    const int64_t i = a.G + 1 - s.stop[b], chunks = chunk_count(a.target.rows.V), start = a.start(b);
+    const int64_t i = a.G + 1 - s.stop[b], chunks = chunk_count(a.target.memory.V), start = a.start(b);
     float* const plain = s.target.stats ? s.target.table.row(a.target.index(start, b, i), chunks).sum : nullptr;
     set_out(s, start, b, i, a.has_draft(b, i), a.gives_bonus(b, i), s.stops[i * a.B + b], plain, end);
   }
@@ -73,19 +73,19 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
 // Room for the laws and the chunks of a side's rows, if its laws have to be made.
 class ReduceRoom {
  public:
-  ReduceRoom(Scratch& scratch, const VerifyChain& a, const Side& side)
-      : reduces_(side.rows && side.kind == Kind::kLogits && !side.stats),
+  ReduceRoom(Scratch& scratch, const VerifyChain& a, const Rows& rows)
+      : reduces_(rows.memory && rows.kind == Kind::kLogits && !rows.stats),
         rows_(!reduces_    ? 0
               : a.cu_draft ? a.D + a.B
                            : a.B * (a.G + 1)),
         stats_(scratch.ask<RowStats>(rows_)),
-        table_(scratch, rows_, chunk_count(side.rows.V), side.sampling.filters()) {}
+        table_(scratch, rows_, chunk_count(rows.memory.V), rows.sampling.filters()) {}
 
   // `keeps`: the laws are left for other launches.
-  void take(const Scratch& scratch, int per_warp, bool keeps, Side& side, Reduced& reduced) const {
+  void take(const Scratch& scratch, int per_warp, bool keeps, Rows& rows, Reduced& reduced) const {
     if (!reduces_) return;
-    reduced = {scratch.at<RowStats>(stats_), table_.in(scratch), blocks_per_row(chunk_count(side.rows.V), per_warp)};
-    if (keeps) side.stats = reinterpret_cast<const float*>(reduced.stats), side.stats_of_positions = true;
+    reduced = {scratch.at<RowStats>(stats_), table_.in(scratch), blocks_per_row(chunk_count(rows.memory.V), per_warp)};
+    if (keeps) rows.stats = reinterpret_cast<const float*>(reduced.stats), rows.stats_of_positions = true;
   }
 
  private:
@@ -99,7 +99,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   const OnDeviceOf device(like);
   Step s;
   s.a = a;
-  const int64_t chunks = chunk_count(a.target.rows.V), positions = a.B * (a.G + 1);
+  const int64_t chunks = chunk_count(a.target.memory.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
 
   // All memory of a call is taken before its first launch.
@@ -117,7 +117,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   target.take(scratch, s.per_warp, !at_once, s.a.target, s.target);
   draft.take(scratch, s.per_warp, !at_once, s.a.draft, s.draft);
   // Where all drafts are one-hot, a block finds all that is left of a law without filters at hand, but for a chunk.
-  const bool one_block = !a.draft.rows && s.target.stats && !a.target.sampling.filters();
+  const bool one_block = !a.draft.memory && s.target.stats && !a.target.sampling.filters();
   s.residual_per_warp = one_block ? turns(chunks, 1) : pair_chunks_per_warp(a.B, chunks);
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);

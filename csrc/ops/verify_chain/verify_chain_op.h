@@ -4,37 +4,47 @@
 
 #include <tuple>
 
+#include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
 #include "../../binding/verification.h"
-#include "../../binding/verify_arguments.h"
 #include "verify_chain.h"
 
 namespace specdec {
 
 // Rows of one side: of every position, [B, G + extra, V], or [D + extra * B, V] if ragged; or where `row` [B, G +
 // extra], [D + extra * B] says which, [N, V] or [S, K, V].
-inline Side chain_side(const Op& op, const VerifyChain& a, const std::string& name, const Tensor& rows, int64_t kind,
-                       const OptTensor& stats, const Sampling& sampling, int64_t extra, const OptTensor& row) {
+inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& given, const Sampling& sampling,
+                       int64_t extra) {
   const bool ragged = bool(a.cu_draft);
+  const OptTensor& row = given.row;
   std::vector<int64_t> positions{a.B, a.G + extra}, shape;
   if (ragged) positions = {a.D + extra * a.B};
   if (row) {
-    check(rows.dim() == 2 || rows.dim() == 3, op, name, "_logits must have 2 or 3 dimensions where ", name,
-          "_row is given, got shape ", bracketed(rows.sizes()));
-    for (int64_t i = 0; i + 1 < rows.dim(); ++i) shape.push_back(rows.size(i));
+    const Tensor& logits = *given.logits;
+    check(logits.dim() == 2 || logits.dim() == 3, op, given.field("logits"), " must have 2 or 3 dimensions where ",
+          given.field("row"), " is given, got shape ", bracketed(logits.sizes()));
+    for (int64_t i = 0; i + 1 < logits.dim(); ++i) shape.push_back(logits.size(i));
   }
-  Side s = side(op, name, rows, kind, stats, sampling, row ? shape : positions);
-  s.per_request = a.G + extra;
-  s.extra = extra;
-  if (!row) return s;
-  const std::string index = name + "_row";
-  check_shape(op, index.c_str(), *row, positions);
-  s.store.row = ints(op, index.c_str(), *row, row->stride(row->dim() - 1));
-  s.store.request_stride = ragged ? 0 : row->stride(0);
-  s.store.K = shape.back();
-  s.store.N = shape.size() == 1 ? s.store.K : shape[0] * s.store.K;
-  if (shape.size() == 2) s.rows.batch_stride -= s.store.K * s.rows.row_stride;
-  return s;
+  Rows r = rows(op, given, sampling, row ? shape : positions);
+  r.per_request = a.G + extra;
+  r.extra = extra;
+  if (!row) return r;
+  check_shape(op, given.field("row"), *row, positions);
+  r.store.row = ints(op, given.field("row"), *row, row->stride(row->dim() - 1));
+  r.store.request_stride = ragged ? 0 : row->stride(0);
+  r.store.K = shape.back();
+  r.store.N = shape.size() == 1 ? r.store.K : shape[0] * r.store.K;
+  if (shape.size() == 2) r.memory.batch_stride -= r.store.K * r.memory.row_stride;
+  return r;
+}
+
+// The draft's rows: one for each draft, or one more per request.
+inline Rows draft_rows(const Op& op, const VerifyChain& a, const GivenRows& given, const Sampling& sampling) {
+  const Tensor& positions = given.row ? *given.row : *given.logits;
+  const bool ragged = bool(a.cu_draft);
+  check_dim(op, given.field(given.row ? "row" : "logits"), positions, (ragged ? 1 : 2) + !given.row);
+  const bool more = ragged ? a.B > 0 && positions.size(0) == a.D + a.B : positions.size(1) == a.G + 1;
+  return chain_rows(op, a, given, sampling, more);
 }
 
 // Of padded buffers the offsets behind the last request that is present are not looked at, and D is how much room there
@@ -75,17 +85,16 @@ inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens
   if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
-inline Prepared<VerifyChain> prepare_verify_chain(
-    const Tensor& target_logits, const Tensor& draft_tokens, const OptTensor& draft_logits, const OptTensor& cu_draft,
-    int64_t max_draft, const OptTensor& bonus_tokens, const OptTensor& temperature, const OptTensor& top_k,
-    const OptTensor& top_p, const OptTensor& min_p, const OptTensor& target_stats, const OptTensor& draft_stats,
-    const OptTensor& draft_temperature, const OptTensor& draft_top_k, const OptTensor& draft_top_p,
-    const OptTensor& draft_min_p, int64_t target_kind, int64_t draft_kind, int64_t method, const OptTensor& rule,
-    const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms,
-    const OptTensor& target_row, const OptTensor& draft_row, const OptTensor& num_requests, const OptNumbers& numbers,
-    const OptNumbers& rule_numbers) {
+inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor, target), const Tensor& draft_tokens,
+                                                  SPECDEC_ROWS_ARGUMENTS(OptTensor, draft), const OptTensor& cu_draft,
+                                                  int64_t max_draft, const OptTensor& bonus_tokens, int64_t method,
+                                                  const OptTensor& rule, const OptTensor& alpha,
+                                                  const OptNumbers& rule_numbers, const OptTensor& seed,
+                                                  const OptTensor& offset, const OptTensor& uniforms,
+                                                  const OptTensor& num_requests) {
   const Op op(VerifyChain::kName, target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
+  const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
   VerifyChain a;
   a.present = present(op, "num_requests", num_requests);
   take_drafts(op, a, draft_tokens, cu_draft, max_draft);
@@ -93,28 +102,21 @@ inline Prepared<VerifyChain> prepare_verify_chain(
   if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {B});
   if (bonus_tokens) a.bonus_tokens = ints(op, "bonus_tokens", *bonus_tokens, bonus_tokens->stride(0));
 
-  const Sampling of_target =
-      sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 2, 4, 0}, B, a.present);
-  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p,
-                                     {op, "numbers", numbers, 2, 4, 1}, B, a.present);
-  a.target = chain_side(op, a, "target", target_logits, target_kind, target_stats, of_target, bonus_tokens ? 0 : 1,
-                        target_row);
-  if (draft_logits) {
-    const Tensor& positions = draft_row ? *draft_row : *draft_logits;
-    check_dim(op, draft_row ? "draft_row" : "draft_logits", positions, (cu_draft ? 1 : 2) + !draft_row);
-    const int64_t extra = cu_draft ? B > 0 && positions.size(0) == a.D + B : positions.size(1) == G + 1;
-    a.draft = chain_side(op, a, "draft", *draft_logits, draft_kind, draft_stats, of_draft, extra, draft_row);
-  } else {
-    check(!draft_stats && !of_draft && !draft_row, op,
-          "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
-  }
+  const Sampling of_target = sampling(op, target.name, target.sampling, B, a.present);
+  const Sampling of_draft = sampling(op, draft.name, draft.sampling, B, a.present);
+  a.target = chain_rows(op, a, target, of_target, bonus_tokens ? 0 : 1);
+  if (draft.logits)
+    a.draft = draft_rows(op, a, draft, of_draft);
+  else
+    check_missing(op, draft, of_draft);
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;
-  a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 1, 3, 0}, B, G);
+  a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B, G);
   check_rules(op, a.rules, a.block, B, a.present, G);
 
-  take_randomness(op, a, B, G + 1, seed, offset, uniforms, temperature || of_target.numbers.greedy() || target_stats);
+  take_randomness(op, a, B, G + 1, seed, offset, uniforms,
+                  target_temperature || of_target.numbers.greedy() || target_stats);
   return {a, target_logits, G + 1};
 }
 

@@ -29,7 +29,7 @@ class DraftDists {
 
   // -1: one-hot
   SPECDEC_HD int64_t draft_row(int32_t child) const {
-    if (!a.draft.rows) return -1;
+    if (!a.draft.memory) return -1;
     const int64_t row = a.draft_row ? a.draft_row.at(b, child) : a.parents.at(b, child);
     return row < 0 ? -1 : row;
   }

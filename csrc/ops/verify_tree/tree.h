@@ -4,7 +4,7 @@
 
 #include "../../core/residual.h"
 #include "../../core/philox.h"
-#include "../../core/side.h"
+#include "../../core/rows.h"
 #include "../../rules/rule.h"
 
 namespace specdec {
@@ -42,7 +42,7 @@ struct VerifyTree {
   IntTable draft_nodes;                // [B, K, L]
   IntTable target_row, draft_row;      // [B, N]: which row belongs to a node; which row a node was drawn from
   IntTable first_child, next_sibling;  // [B, N]
-  Side target, draft;                  // draft.rows empty: one-hot drafts
+  Rows target, draft;                  // draft.memory empty: one-hot drafts
   Rules rules;
   Ints seed, offset;                 // [B]
   const double* uniforms = nullptr;  // [B, columns + 1], in place of seed and offset
@@ -57,7 +57,7 @@ struct VerifyTree {
   SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }
   SPECDEC_HD int64_t most_subtractions() const { return N > K ? N : K; }  // of one request at any time
   SPECDEC_HD int64_t frames() const { return (D < N ? D : N - 1) + 1; }   // of one request: the nodes of a path
-  SPECDEC_HD int64_t widest() const { return target.rows.V > draft.rows.V ? target.rows.V : draft.rows.V; }
+  SPECDEC_HD int64_t widest() const { return target.memory.V > draft.memory.V ? target.memory.V : draft.memory.V; }
   SPECDEC_HD bool is_child(int64_t b, int64_t child, int64_t node) const {
     return child > node && child < N && parents.at(b, child) == node;
   }

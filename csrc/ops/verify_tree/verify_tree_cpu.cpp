@@ -12,10 +12,10 @@ void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
   std::vector<std::vector<int64_t>> tokens(a.N);  // of each node's children
   for (int64_t n = 1; n < a.N; ++n)
     if (!a.bad_parent(b, n) && a.parents.at(b, n) >= 0) tokens[a.parents.at(b, n)].push_back(a.node_tokens.at(b, n));
-  const auto ask = [&](const Side& side, int64_t row, const std::vector<int64_t>& of) {
-    if (!side.rows || row < 0 || row >= side.per_request) return;
-    for (const int64_t d : of) executor.ask_entry(side.at(-1, b, row), d);
-    if (a.method != Method::kGreedy) executor.ask_ahead([&] { side.dist(executor, -1, b, row); });
+  const auto ask = [&](const Rows& rows, int64_t row, const std::vector<int64_t>& of) {
+    if (!rows.memory || row < 0 || row >= rows.per_request) return;
+    for (const int64_t d : of) executor.ask_entry(rows.at(-1, b, row), d);
+    if (a.method != Method::kGreedy) executor.ask_ahead([&] { rows.dist(executor, -1, b, row); });
   };
   for (int64_t n = 0; n < a.N; ++n) {
     const int64_t parent = a.parents.at(b, n);

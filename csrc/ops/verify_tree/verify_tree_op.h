@@ -4,21 +4,21 @@
 
 #include <tuple>
 
+#include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
 #include "../../binding/verification.h"
-#include "../../binding/verify_arguments.h"
 #include "verify_tree.h"
 
 namespace specdec {
 
-inline IntTable int_table(const Op& op, const char* name, const Tensor& t, std::initializer_list<int64_t> want) {
+inline IntTable int_table(const Op& op, Name name, const Tensor& t, std::initializer_list<int64_t> want) {
   check_shape(op, name, t, want);
   IntTable table{ints(op, name, t, 0), t.stride(0), t.stride(1), 0};
   if (t.dim() == 3) table.column = t.stride(2);
   return table;
 }
 
-inline IntTable int_table(const Op& op, const char* name, const OptTensor& t, std::initializer_list<int64_t> want) {
+inline IntTable int_table(const Op& op, Name name, const OptTensor& t, std::initializer_list<int64_t> want) {
   return t ? int_table(op, name, *t, want) : IntTable{};
 }
 
@@ -67,57 +67,52 @@ inline void take_tree(const Op& op, VerifyTree& a, const Tensor& parents, const 
           "draft_nodes must have fewer than 2^31 - 1 drafts and levels, got shape ", bracketed(draft_nodes->sizes()));
     a.draft_nodes = int_table(op, "draft_nodes", *draft_nodes, {B, a.K, a.L});
   }
-  a.target_row = int_table(op, "target_row", target_row, {B, N});
-  a.draft_row = int_table(op, "draft_row", draft_row, {B, N});
+  a.target_row = int_table(op, {"target", "row"}, target_row, {B, N});
+  a.draft_row = int_table(op, {"draft", "row"}, draft_row, {B, N});
   a.first_child = int_table(op, "first_child", first_child, {B, N});
   a.next_sibling = int_table(op, "next_sibling", next_sibling, {B, N});
   check(first_child.has_value() == next_sibling.has_value(), op,
         "links must be (first_child, next_sibling), got one of them");
 }
 
+// Rows of one side: of every node, or as many as its `row` names.
+inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given, const Sampling& sampling) {
+  check_dim(op, given.field("logits"), *given.logits, 3);
+  const Rows r = rows(op, given, sampling, {a.B, given.logits->size(1)});
+  check(given.row || r.per_request == a.N, op, given.field("logits"), " must have a row for each of N=", a.N,
+        " nodes where ", given.field("row"), " is not given, got ", r.per_request);
+  return r;
+}
+
 inline Prepared<VerifyTree> prepare_verify_tree(
-    const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const Tensor& target_logits,
-    const OptTensor& draft_logits, int64_t method, int64_t max_depth, const OptTensor& target_row,
-    const OptTensor& draft_row, const OptTensor& first_child, const OptTensor& next_sibling,
-    const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p, const OptTensor& min_p,
-    const OptTensor& target_stats, const OptTensor& draft_stats, const OptTensor& draft_temperature,
-    const OptTensor& draft_top_k, const OptTensor& draft_top_p, const OptTensor& draft_min_p, int64_t target_kind,
-    int64_t draft_kind, const OptTensor& rule, const OptTensor& alpha, const OptTensor& seed, const OptTensor& offset,
-    const OptTensor& uniforms, const OptTensor& num_requests, const OptNumbers& numbers,
-    const OptNumbers& rule_numbers) {
+    const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const OptTensor& first_child,
+    const OptTensor& next_sibling, SPECDEC_ROWS_ARGUMENTS(Tensor, target), SPECDEC_ROWS_ARGUMENTS(OptTensor, draft),
+    int64_t method, int64_t max_depth, const OptTensor& rule, const OptTensor& alpha, const OptNumbers& rule_numbers,
+    const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms, const OptTensor& num_requests) {
   const Op op(VerifyTree::kName, target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
+  const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
   VerifyTree a;
   a.present = present(op, "num_requests", num_requests);
   check(method >= 0 && method < kMethods, op, "method must be 0 to ", kMethods - 1, ", got ", method);
   a.method = Method(method);
   take_tree(op, a, parents, node_tokens, draft_nodes, max_depth, target_row, draft_row, first_child, next_sibling);
   check_tree(op, a);
-  const int64_t B = a.B, N = a.N;
-  const Sampling of_target =
-      sampling(op, "", temperature, top_k, top_p, min_p, {op, "numbers", numbers, 2, 4, 0}, B, a.present);
-  const Sampling of_draft = sampling(op, "draft_", draft_temperature, draft_top_k, draft_top_p, draft_min_p,
-                                     {op, "numbers", numbers, 2, 4, 1}, B, a.present);
-  check_dim(op, "target_logits", target_logits, 3);
-  a.target = side(op, "target", target_logits, target_kind, target_stats, of_target, {B, target_logits.size(1)});
-  check(target_row || a.target.per_request == N, op, "target_logits must have a row for each of N=", N,
-        " nodes where target_row is not given, got ", a.target.per_request);
-  check(draft_logits || a.method != Method::kKseq, op, "method kseq needs draft_logits, got none");
-  if (draft_logits) {
-    check_dim(op, "draft_logits", *draft_logits, 3);
-    a.draft = side(op, "draft", *draft_logits, draft_kind, draft_stats, of_draft, {B, draft_logits->size(1)});
-    check(draft_row || a.draft.per_request == N, op, "draft_logits must have a row for each of N=", N,
-          " nodes where draft_row is not given, got ", a.draft.per_request);
-  } else {
-    check(!draft_stats && !of_draft && !draft_row, op,
-          "draft_row, draft_stats and draft sampling parameters need draft_logits, got none");
-  }
+  const int64_t B = a.B;
+  const Sampling of_target = sampling(op, target.name, target.sampling, B, a.present);
+  const Sampling of_draft = sampling(op, draft.name, draft.sampling, B, a.present);
+  a.target = tree_rows(op, a, target, of_target);
+  check(draft.logits || a.method != Method::kKseq, op, "method kseq needs draft.logits, got none");
+  if (draft.logits)
+    a.draft = tree_rows(op, a, draft, of_draft);
+  else
+    check_missing(op, draft, of_draft);
 
-  a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 1, 3, 0}, B);
+  a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B);
   check_tree_rules(op, a);
 
   take_randomness(op, a, B, a.columns() + 1, seed, offset, uniforms,
-                  temperature || of_target.numbers.greedy() || target_stats || a.method == Method::kGreedy);
+                  target_temperature || of_target.numbers.greedy() || target_stats || a.method == Method::kGreedy);
   return {a, target_logits, a.D + 1};
 }
 

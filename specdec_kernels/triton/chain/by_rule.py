@@ -11,7 +11,7 @@ from ..core.mixture import mixed_prob
 from ..core.padded import is_present
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import some
-from ..core.side import accept_test, draft_prob, is_draft_prob, prob
+from ..core.rows import accept_test, draft_prob, is_draft_prob, prob
 from ..rules.rule import (
     EXACT,
     LENIENCE,

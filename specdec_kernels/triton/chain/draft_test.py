@@ -12,7 +12,7 @@ from ..core.memory import get_value
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import Dist, span, widest
 from ..core.row_stats import dist
-from ..core.side import accept_test, is_draft_prob, is_something, is_valid, one_hot, prob
+from ..core.rows import accept_test, is_draft_prob, is_something, is_valid, one_hot, prob
 from ..core.store import names_row, number_of
 
 

@@ -12,7 +12,7 @@ from ..core.final_token import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_ROW, aim, 
 from ..core.padded import is_present
 from ..core.philox import DOMAIN_FINAL, uniform_of
 from ..core.row import LOG2E, chunks_of, finite_max, is_bad, scaled, some
-from ..core.side import entries, is_something, is_valid, prob, without
+from ..core.rows import entries, is_something, is_valid, prob, without
 from .draft_test import Drafts, dist_at, index_of, load_drafts, request_of, test_drafts
 
 

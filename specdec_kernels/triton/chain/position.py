@@ -10,7 +10,7 @@ import triton.language as tl
 
 from ..core.mixture import Mixture, keeps
 from ..core.row import Dist, widest
-from ..core.side import entry, is_valid, prob
+from ..core.rows import entry, is_valid, prob
 from ..rules.confidence import confidence
 from ..rules.rule import (
     EXACT,

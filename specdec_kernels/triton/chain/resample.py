@@ -23,7 +23,7 @@ from ..core.row import (
     max_of,
     some,
 )
-from ..core.side import draft_prob, each_dist, entries, is_something, is_valid, prob
+from ..core.rows import draft_prob, each_dist, entries, is_something, is_valid, prob
 from ..rules.rule_dist import complete
 from .position import get_position
 

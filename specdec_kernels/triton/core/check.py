@@ -71,14 +71,14 @@ def contiguous(op: str, name: str, t: torch.Tensor) -> None:
         fail(op, f"{name} must be contiguous, got strides {list(t.stride())}")
 
 
-class Rows(NamedTuple):
+class RowMemory(NamedTuple):
     data: torch.Tensor
     V: int
     batch_stride: int
     row_stride: int
 
 
-def rows(op: str, name: str, t: torch.Tensor) -> Rows:
+def row_memory(op: str, name: str, t: torch.Tensor) -> RowMemory:
     """[N, V], or [B, rows, V]; a row is read in place, so its entries must be neighbours in memory."""
     V = t.size(-1)
     if t.stride(-1) != 1 and V > 1 and t.numel():
@@ -87,7 +87,7 @@ def rows(op: str, name: str, t: torch.Tensor) -> Rows:
         fail(op, f"{name} must have a vocabulary of 1 to 2^24, got {V}")
     if t.dtype not in ROWS:
         fail(op, f"{name} must be float32, bfloat16 or float16, got {dtype_name(t)}")
-    return Rows(t, V, t.stride(0), t.stride(1) if t.dim() == 3 else t.stride(0))
+    return RowMemory(t, V, t.stride(0), t.stride(1) if t.dim() == 3 else t.stride(0))
 
 
 def integers(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ def present(op: str, name: str, t: torch.Tensor | None, n: int, like: torch.Tens
     return min(max(int(t), 0), n) if like.device.type == "cpu" else n
 
 
-def stats(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def check_stats(op: str, name: str, t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     dtype(op, name, t, torch.float32)
     device(op, name, t, like)
     contiguous(op, name, t)
@@ -137,13 +137,15 @@ def uniforms(op: str, t: torch.Tensor | None, n: int, columns: int, like: torch.
     return t
 
 
-def randomness(op: str, seed, offset, uniforms, temperature, numbers: Numbers, *certain) -> None:
+def randomness(op: str, seed, offset, uniforms, temperature: Values, *certain) -> None:
     """What is drawn has something to be drawn by; where one of `certain` is given nothing may be left to chance."""
     alone = "seed" if offset is None else "offset"
     that((seed is None) == (offset is None), op, f"seed and offset go together, got {alone} alone")
-    given = any(x is not None for x in (uniforms, seed, temperature, *certain))
-    greedy = numbers.values[0] is not None and numbers.values[0] < torch.finfo(torch.float32).tiny
-    that(given or greedy, op, "needs seed and offset, or uniforms, got neither")
+    number = temperature.data if temperature.each is None else None
+    greedy = number is not None and number < torch.finfo(torch.float32).tiny
+    may_be = isinstance(temperature.data, torch.Tensor)
+    given = greedy or may_be or any(x is not None for x in (uniforms, seed, *certain))
+    that(given, op, "needs seed and offset, or uniforms, got neither")
 
 
 MOST_KEPT = float(1 << 24)  # no vocabulary is larger, and float32 holds it
@@ -161,54 +163,96 @@ class Numbers(NamedTuple):
     values: tuple
 
     @classmethod
-    def of(cls, op: str, name: str, given, groups: int, count: int) -> list[Numbers]:
-        """`given` holds as many groups of so many, NOT_GIVEN or NaN where none is given; or nothing, or None."""
+    def of(cls, op: str, name: str, given, count: int) -> Numbers:
+        """`given` holds so many, NOT_GIVEN or NaN where none is given; or nothing, or None."""
         given = given or ()
-        wanted = f"{name} must hold {groups * count} numbers or none, got {len(given)}"
-        that(len(given) in (0, groups * count), op, wanted)
-        values = [x if x > NOT_GIVEN else None for x in given] or [None] * (groups * count)
-        return [cls(tuple(values[i * count : (i + 1) * count])) for i in range(groups)]
+        that(len(given) in (0, count), op, f"{name} must hold {count} numbers or none, got {len(given)}")
+        return cls(tuple(x if x > NOT_GIVEN else None for x in given) or (None,) * count)
 
     def given(self) -> bool:
         return any(x is not None for x in self.values)
 
 
-def sampling(op: str, prefix: str, tensors, numbers: Numbers, like: torch.Tensor, n: int, seen: int) -> Sampling:
-    """temperature, top_k, top_p and min_p. `prefix` is "" for the target's parameters and "draft_" for the draft's.
-    Values of tensors are looked at only on the CPU, of the first `seen`."""
+class GivenRows(NamedTuple):
+    """The rows of one side as the dispatcher hands them over (csrc/binding/rows.h)."""
+
+    name: str  # in errors: "target", "draft"
+    logits: torch.Tensor | None
+    temperature: torch.Tensor | None
+    top_k: torch.Tensor | None
+    top_p: torch.Tensor | None
+    min_p: torch.Tensor | None
+    numbers: list | None
+    stats: torch.Tensor | None
+    kind: int
+    row: torch.Tensor | None
+
+
+def sampling(op: str, side: str, tensors, numbers, like: torch.Tensor, n: int, seen: int) -> Sampling:
+    """temperature, top_k, top_p and min_p, as tensors or numbers; `side` names them in errors. Values of tensors are
+    looked at only on the CPU, of the first `seen`."""
+    numbers = Numbers.of(op, f"{side}.numbers", numbers, 4)
     if not numbers.given() and all(t is None for t in tensors):
         return NO_SAMPLING
     out = []
-    for t, x, (name, wanted, inside, off) in zip(tensors, numbers.values, _RANGES):
-        that(t is None or x is None, op, f"{prefix}{name} must be a tensor or a number, got both")
-        values = per_row(op, prefix + name, t, n, like, real=name != "top_k")
+    for t, x, (field, wanted, inside, off) in zip(tensors, numbers.values, _RANGES):
+        name = f"{side}.{field}"
+        that(t is None or x is None, op, f"{name} must be a tensor or a number, got both")
+        values = per_row(op, name, t, n, like, real=field != "top_k")
         of_tensor = t is not None and like.device.type == "cpu"
         for i, value in enumerate(t[:seen].tolist() if of_tensor else []):
-            that(inside(value), op, f"{prefix}{name} must be {wanted}, got {value:g} at index {i}")
+            that(inside(value), op, f"{name} must be {wanted}, got {value:g} at index {i}")
         if x is not None:
-            that(inside(x), op, f"{prefix}{name} must be {wanted}, got {x:g}")
-            values = NO_VALUES if off(x) else Values(min(x, MOST_KEPT) if name == "top_k" else x, None)
+            that(inside(x), op, f"{name} must be {wanted}, got {x:g}")
+            values = NO_VALUES if off(x) else Values(min(x, MOST_KEPT) if field == "top_k" else x, None)
         out.append(values)
     if numbers.given() and out[0].data is None:  # so that something is, where every number is off
         out[0] = Values(1.0, None)
     return Sampling(*out)
 
 
-def row_pair(op, p, q):
-    """A target's rows p [N, V] and a draft's q [N, Vq]: N, and both sides' rows."""
-    dim(op, "p", p, 2)
-    p_rows = rows(op, "p", p)
-    dim(op, "q", q, 2)
-    device(op, "q", q, p)
-    q_rows = rows(op, "q", q)
-    shape(op, "q", q, p.size(0), q_rows.V)
-    return p.size(0), p_rows, q_rows
+def sampling_of(op: str, rows: GivenRows, like: torch.Tensor, n: int, seen: int) -> Sampling:
+    tensors = rows.temperature, rows.top_k, rows.top_p, rows.min_p
+    return sampling(op, rows.name, tensors, rows.numbers, like, n, seen)
 
 
-def pair_stats(op, p_stats, q_stats, N, like):
-    alone = "q_stats" if p_stats is None else "p_stats"
-    that((p_stats is None) == (q_stats is None), op, f"p_stats and q_stats go together, got {alone} alone")
+def side(op: str, rows: GivenRows, sampling: Sampling, lead: tuple, like: torch.Tensor) -> RowMemory:
+    """Rows of one side, of shape [*lead, V]."""
+    logits, stats, kind = f"{rows.name}.logits", f"{rows.name}.stats", f"{rows.name}.kind"
+    that(rows.kind in (0, 1), op, f"{kind} must be 0 (logits) or 1 (probabilities), got {rows.kind}")
+    dim(op, logits, rows.logits, len(lead) + 1)
+    device(op, logits, rows.logits, like)
+    memory = row_memory(op, logits, rows.logits)
+    shape(op, logits, rows.logits, *lead, memory.V)
+    if rows.stats is not None:
+        shape(op, stats, rows.stats, *lead, 4)
+        check_stats(op, stats, rows.stats, like)
+    given = sampling.given()
+    wanted = f"{stats} and sampling parameters need logits, got {kind} 1 (probabilities)"
+    that(rows.kind == 0 or (rows.stats is None and not given), op, wanted)
+    that(rows.stats is None or not given, op, f"{stats} already hold the sampling parameters: give one or the other")
+    return memory
+
+
+def missing(op: str, rows: GivenRows, sampling: Sampling) -> None:
+    """A side that is missing has nothing else."""
+    wanted = f"{rows.name}.row, {rows.name}.stats and sampling parameters need {rows.name}.logits, got none"
+    that(rows.stats is None and rows.row is None and not sampling.given(), op, wanted)
+
+
+def row_pair(op, p, p_stats, q, q_stats):
+    """A target's rows p [N, V] and a draft's q [N, Vq], with their stats: N, and where both sides' rows lie."""
+    dim(op, "p.logits", p, 2)
+    p_rows = row_memory(op, "p.logits", p)
+    dim(op, "q.logits", q, 2)
+    device(op, "q.logits", q, p)
+    q_rows = row_memory(op, "q.logits", q)
+    N = p.size(0)
+    shape(op, "q.logits", q, N, q_rows.V)
+    alone = "q.stats" if p_stats is None else "p.stats"
+    that((p_stats is None) == (q_stats is None), op, f"p.stats and q.stats go together, got {alone} alone")
     if p_stats is not None:
-        for name, x in (("p_stats", p_stats), ("q_stats", q_stats)):
+        for name, x in (("p.stats", p_stats), ("q.stats", q_stats)):
             shape(op, name, x, N, 4)
-            stats(op, name, x, like)
+            check_stats(op, name, x, p)
+    return N, p_rows, q_rows

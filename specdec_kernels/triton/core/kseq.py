@@ -8,7 +8,7 @@ import triton.language as tl
 
 from .residual import first_chunk
 from .row import CHUNK, is_bad, widest
-from .side import entries
+from .rows import entries
 
 GUARD = tl.constexpr(2.0**-22)
 TIGHT = tl.constexpr(2.0**-21)

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from .interpreter import interpreting
-from .row import Sampling, Scratch, Side, Sizes, Values
+from .row import Rows, Sampling, Scratch, Sizes, Values
 from .store import Store
 
 CHUNK = 1024
@@ -37,7 +37,7 @@ class Kernel:
         self.unaligned = triton.jit(do_not_specialize=VARYING, do_not_specialize_on_alignment=SIDES)(function)
 
     def of(self, args):
-        aligned = all(side.V % 16 == 0 for side in args if type(side) is Side)
+        aligned = all(side.V % 16 == 0 for side in args if type(side) is Rows)
         return self.aligned if aligned else self.unaligned
 
 
@@ -147,15 +147,19 @@ FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
 NO_VALUES = Values(None, None)
 NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
 NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
-NO_SIDE = Side(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE)
+NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE)
 
 
-def side(rows, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE) -> Side:
+def rows(
+    memory, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE
+) -> Rows:
     """A kernel's argument. Rows of ragged requests are numbered together."""
     ragged = layout is not None and layout.cu_draft is not None
-    batch_stride = 0 if ragged and store is NO_STORE else rows.batch_stride
+    batch_stride = 0 if ragged and store is NO_STORE else memory.batch_stride
     extra = layout is not None and layout.extra > 0
-    return Side(rows.data, rows.V, batch_stride, rows.row_stride, extra, stats, sampling, scratch, FLAGS[probs], store)
+    return Rows(
+        memory.data, memory.V, batch_stride, memory.row_stride, extra, stats, sampling, scratch, FLAGS[probs], store
+    )
 
 
 def empty(like, size, dtype) -> torch.Tensor:

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .row import CHUNK, each
-from .side import draft_prob, entries
+from .rows import draft_prob, entries
 
 # pi = of_p p + of_q q where q is kept, of_p p elsewhere; or max(min(q, of_q p), of_p p); or p or q, which TV will tell.
 MIXED = tl.constexpr(0)

@@ -11,7 +11,7 @@ from .final_token import total_mass
 from .memory import get_value, put_value
 from .mixture import MIXED, NOBODY, hot_of, is_p, keeps, mixed_chunk, mixed_prob, plain
 from .row import FLT_MAX, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
-from .side import draft_prob, each_dist, entries, entry, packed, prob, unpacked
+from .rows import draft_prob, each_dist, entries, entry, packed, prob, unpacked
 
 INTS = tl.constexpr(2)  # of a subtraction
 FLOATS = tl.constexpr(7)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, their four floats and their chunks as Triton functions: csrc/core/{row,side,views}.h for a block of rows at
+"""Rows, their four floats and their chunks as Triton functions: csrc/core/{row,rows,views}.h for a block of rows at
 once.
 
 A program serves ROWS rows; on a GPU that is one row wherever rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH
@@ -67,7 +67,7 @@ class Scratch(NamedTuple):
     few: Any = None  # [slots, FEW]
 
 
-class Side(NamedTuple):
+class Rows(NamedTuple):
     """The rows of one side, target or draft: logits or probabilities. What it goes without is a tuple of None, since
     Triton 3.6 cannot compare a tuple with None."""
 

@@ -26,7 +26,7 @@ from .row import (
     some,
     weight_of,
 )
-from .side import no_stats
+from .rows import no_stats
 
 
 @triton.jit

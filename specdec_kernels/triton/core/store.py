@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where positions find their rows, if these do not lie in the order of the positions (csrc/core/side.h)."""
+"""Where positions find their rows, if these do not lie in the order of the positions (csrc/core/rows.h)."""
 
 from typing import Any, NamedTuple
 

@@ -18,7 +18,7 @@ from ..core.mixture import (
     keeps,
 )
 from ..core.row import CHUNK, chunks_from, each, each_request, is_bad, max_of, some, sum_of, widest
-from ..core.side import each_dist, entries
+from ..core.rows import each_dist, entries
 from .rule import (
     CHOW,
     CHOW_LOG,

@@ -10,7 +10,7 @@ import triton.language as tl
 from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT
 from ..core.residual import Residual, put_subtraction, standing, subtracting, weight
 from ..core.row import some
-from ..core.side import accept_test, choose, is_something, is_valid, one_hot, prob
+from ..core.rows import accept_test, choose, is_something, is_valid, one_hot, prob
 from ..rules.rule import THRESHOLDS
 from .kseq import choose_drafts, count_drafts, no_drafts, one_law, test_by_kseq
 from .reduce import draft_of, left_of, reduce

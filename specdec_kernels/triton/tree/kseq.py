@@ -10,7 +10,7 @@ from ..core.final_token import INVALID_DRAFT, INVALID_ROW, has_mass
 from ..core.kseq import Pairs, kseq_search
 from ..core.residual import Subtraction, first_weight, get_subtraction, put_subtraction, sum_chunks
 from ..core.row import some
-from ..core.side import accept_test, draft_prob, is_something, prob
+from ..core.rows import accept_test, draft_prob, is_something, prob
 from .tree import test_uniform
 from .walk import draft_dist
 

@@ -24,7 +24,7 @@ from ..core.row import (
     offset_of,
     some,
 )
-from ..core.side import choose, draft_prob, each_dist, is_something, one_hot, prob
+from ..core.rows import choose, draft_prob, each_dist, is_something, one_hot, prob
 from .walk import Rest
 
 

@@ -11,7 +11,7 @@ from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from ..core.memory import get_value, put_value
 from ..core.residual import Residual, weight
 from ..core.row import RowStats, some
-from ..core.side import choose, is_something, is_valid, one_hot, packed, prob, unpacked
+from ..core.rows import choose, is_something, is_valid, one_hot, packed, prob, unpacked
 from ..rules.rule import EXACT, LOSSY
 from .reduce import draft_of, left_of, reduce
 from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, look_up, next_test, test_uniform, token_of

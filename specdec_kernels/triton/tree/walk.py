@@ -14,7 +14,7 @@ from ..core.philox import DOMAIN_FINAL, uniform_of
 from ..core.residual import Residual, chunk, put_mixture, put_p, standing, sum_chunks
 from ..core.row import LOG2E, chunks_of, scaled, some
 from ..core.row_stats import dist
-from ..core.side import choose, is_something, is_valid, one_hot, prob
+from ..core.rows import choose, is_something, is_valid, one_hot, prob
 from ..rules.confidence import confidence
 from ..rules.rule import EXACT, LOSSY, THRESHOLDS, asks_of, is_of_log, replaces_target, rule_of
 from ..rules.rule_dist import complete, make_rule_dist

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of one side as laws, entry by entry and chunk by chunk: csrc/core/side.h and row.h's Dist."""
+"""The rows of one side as laws, entry by entry and chunk by chunk: csrc/core/rows.h and row.h's Dist."""
 
 import triton
 import triton.language as tl

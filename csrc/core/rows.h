@@ -15,9 +15,10 @@ struct Store {
   SPECDEC_HD explicit operator bool() const { return bool(row); }
 };
 
-// The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them over.
-struct Side {
-  Rows rows;
+// The rows of one side, logits or probabilities: where they lie, and how they are sampled from or the four floats of
+// each.
+struct Rows {
+  RowMemory memory;
   Kind kind = Kind::kLogits;
   const float* stats = nullptr;     // [rows, 4]
   bool stats_of_positions = false;  // and not of the rows of a store
@@ -36,20 +37,20 @@ struct Side {
     return start < 0 ? store.row.at(b * store.request_stride + i * store.row.stride) : store.row[index(start, b, i)];
   }
   SPECDEC_HD bool has_row(int64_t start, int64_t b, int64_t i) const {
-    if (!store) return bool(rows);
+    if (!store) return bool(memory);
     const int64_t n = number(start, b, i);
     return n >= 0 && n < store.N;
   }
   // A drafted token that no row was made for is all of its law.
   SPECDEC_HD bool is_one_hot(int64_t start, int64_t b, int64_t i) const {
-    return !rows || (store && number(start, b, i) == -1);
+    return !memory || (store && number(start, b, i) == -1);
   }
 
   // Of a position that has a row
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const {
-    if (!store) return start < 0 ? rows.at(b, i) : rows.at(0, index(start, b, i));
+    if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
-    return rows.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // a slot is batch_stride more than K rows on
+    return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // a slot is batch_stride more than K rows on
   }
   SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {
     return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of one side as the dispatcher hands them over: one argument per field, in the order of csrc/schema.cpp.
+#pragma once
+
+#include "../core/rows.h"
+#include "check.h"
+
+namespace specdec {
+
+// The sampling parameters: tensors, or numbers that serve all.
+struct GivenSampling {
+  const OptTensor &temperature, &top_k, &top_p, &min_p;
+  const OptNumbers& numbers;
+};
+
+struct GivenRows {
+  const char* name;      // in errors: "target", "draft"
+  const Tensor* logits;  // null: none
+  GivenSampling sampling;
+  const OptTensor& stats;
+  int64_t kind;
+  const OptTensor& row;
+
+  Name field(const char* of) const { return {name, of}; }
+};
+
+#define SPECDEC_SAMPLING_ARGUMENTS(prefix)                                                              \
+  const OptTensor &prefix##temperature, const OptTensor &prefix##top_k, const OptTensor &prefix##top_p, \
+      const OptTensor &prefix##min_p, const OptNumbers &prefix##numbers
+#define SPECDEC_GIVEN_SAMPLING(prefix) \
+  GivenSampling { prefix##temperature, prefix##top_k, prefix##top_p, prefix##min_p, prefix##numbers }
+
+// LOGITS: Tensor, or OptTensor where a side may be missing
+#define SPECDEC_ROWS_ARGUMENTS(LOGITS, side)                                                       \
+  const LOGITS &side##_logits, SPECDEC_SAMPLING_ARGUMENTS(side##_), const OptTensor &side##_stats, \
+      int64_t side##_kind, const OptTensor &side##_row
+#define SPECDEC_GIVEN_ROWS(side) \
+  GivenRows { #side, address(side##_logits), SPECDEC_GIVEN_SAMPLING(side##_), side##_stats, side##_kind, side##_row }
+
+inline const Tensor* address(const Tensor& t) { return &t; }
+inline const Tensor* address(const OptTensor& t) { return t ? &*t : nullptr; }
+
+// `side` names the parameters in errors.
+inline Sampling sampling(const Op& op, const char* side, const GivenSampling& given, int64_t N,
+                         const Present& present) {
+  const Numbers numbers(op, {side, "numbers"}, given.numbers, 4);
+  Sampling s;
+  for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
+  if (!given.temperature && !given.top_k && !given.top_p && !given.min_p && !s.has_numbers) return {};
+  const OptTensor* const tensors[] = {&given.temperature, &given.top_k, &given.top_p, &given.min_p};
+  static const char* const fields[] = {"temperature", "top_k", "top_p", "min_p"};
+  for (int i = 0; i < 4; ++i)
+    check(!*tensors[i] || !numbers.has(i), op, Name(side, fields[i]), " must be a tensor or a number, got both");
+  s.temperature = floats_per_row(op, {side, "temperature"}, given.temperature, N);
+  s.top_k = ints_per_row(op, {side, "top_k"}, given.top_k, N);
+  s.top_p = floats_per_row(op, {side, "top_p"}, given.top_p, N);
+  s.min_p = floats_per_row(op, {side, "min_p"}, given.min_p, N);
+  if (numbers.has(0)) s.numbers.temperature = float(numbers[0]);
+  if (numbers.has(1)) s.numbers.top_k = int64_t(std::max(std::min(numbers[1], 0x1p62), -0x1p62));
+  if (numbers.has(2)) s.numbers.top_p = float(numbers[2]);
+  if (numbers.has(3)) s.numbers.min_p = float(numbers[3]);
+  check_values(op, side, s, N, present);
+  return s;
+}
+
+// Rows of one side, of shape [..., V]: `shape` is what stands before V, and per_request is its last.
+inline Rows rows(const Op& op, const GivenRows& given, const Sampling& sampling, std::vector<int64_t> shape) {
+  const Tensor& logits = *given.logits;
+  const OptTensor& stats = given.stats;
+  check(given.kind == 0 || given.kind == 1, op, given.field("kind"), " must be 0 (logits) or 1 (probabilities), got ",
+        given.kind);
+  Rows r;
+  r.memory = row_memory(op, given.field("logits"), logits, int64_t(shape.size()) + 1);
+  shape.push_back(r.memory.V);
+  check_shape(op, given.field("logits"), logits, shape);
+  r.kind = given.kind == 0 ? Kind::kLogits : Kind::kProbs;
+  r.per_request = shape[shape.size() - 2];
+  r.sampling = sampling;
+  if (stats) {
+    shape.back() = 4;
+    check_shape(op, given.field("stats"), *stats, shape);
+    r.stats = stats_pointer(op, given.field("stats"), *stats);
+  }
+  check(given.kind == 0 || (!stats && !sampling), op, given.field("stats"),
+        " and sampling parameters need logits, got ", given.field("kind"), " 1 (probabilities)");
+  check(!stats || !sampling, op, given.field("stats"), " already hold the sampling parameters: give one or the other");
+  return r;
+}
+
+// A side that is missing has nothing else.
+inline void check_missing(const Op& op, const GivenRows& given, const Sampling& sampling) {
+  check(!given.stats && !sampling && !given.row, op, given.field("row"), ", ", given.field("stats"),
+        " and sampling parameters need ", given.field("logits"), ", got none");
+}
+
+// seed and offset [B], or uniforms [B, columns], of an op's arguments `a`; without any, `certain` says that nothing may
+// be left to chance.
+template <class Arguments>
+void take_randomness(const Op& op, Arguments& a, int64_t B, int64_t columns, const OptTensor& seed,
+                     const OptTensor& offset, const OptTensor& uniforms, bool certain) {
+  if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, columns);
+  a.seed = ints_per_row(op, "seed", seed, B);
+  a.offset = ints_per_row(op, "offset", offset, B);
+  check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
+        " alone");
+  check(uniforms || seed || certain, op, "needs seed and offset, or uniforms, got neither");
+}
+
+}  // namespace specdec
