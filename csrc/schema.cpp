@@ -8,21 +8,24 @@
 #define SAMPLING(prefix)                                                                             \
   "Tensor? " prefix "temperature, Tensor? " prefix "top_k, Tensor? " prefix "top_p, Tensor? " prefix \
   "min_p, float[]? " prefix "numbers"
+#define PARAMETERS SAMPLING("")
 #define ROWS(logits, side) \
   logits " " side "_logits, " SAMPLING(side "_") ", Tensor? " side "_stats, int " side "_kind, Tensor? " side "_row"
+
+#define TARGET ROWS("Tensor", "target")
+#define DRAFT ROWS("Tensor?", "draft")
 
 // rule_numbers: the rule's code, alpha, second alpha, in place of tensors
 #define RULE "Tensor? rule, Tensor? alpha, float[]? rule_numbers"
 #define RANDOMNESS "Tensor? seed, Tensor? offset, Tensor? uniforms"
 
-#define VERIFY_CHAIN_ARGUMENTS \
-  ROWS("Tensor", "target") ", Tensor draft_tokens, " ROWS("Tensor?", "draft") ", Tensor? cu_draft, SymInt max_draft, " \
-  "Tensor? bonus_tokens, int method, " RULE ", " RANDOMNESS ", Tensor? num_requests"
+#define VERIFY_CHAIN_ARGUMENTS                                                                           \
+  TARGET ", Tensor draft_tokens, " DRAFT                                                                 \
+         ", Tensor? cu_draft, SymInt max_draft, Tensor? bonus_tokens, int method, " RULE ", " RANDOMNESS \
+         ", Tensor? num_requests"
 #define VERIFY_TREE_ARGUMENTS                                                                                   \
-  "Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor? first_child, Tensor? next_sibling, " ROWS(  \
-      "Tensor", "target") ", " ROWS("Tensor?", "draft") ", int method, SymInt max_depth, " RULE ", " RANDOMNESS \
-                                                        ", Tensor? "                                            \
-                                                        "num_requests"
+  "Tensor parents, Tensor node_tokens, Tensor? draft_nodes, Tensor? first_child, Tensor? next_sibling, " TARGET \
+  ", " DRAFT ", int method, SymInt max_depth, " RULE ", " RANDOMNESS ", Tensor? num_requests"
 #define OUT "Tensor(a!) tokens, Tensor(b!) num_accepted, Tensor(c!) logprobs, Tensor(d!) status"
 
 STABLE_TORCH_LIBRARY(specdec, m) {
@@ -30,15 +33,15 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   // and every result is 0 for them, or -1 where it is a token or a node
 
   // logits [N,V], parameters [N] or [1] -> stats [N,4]: scale, cutoff, log_norm, max
-  m.def("row_stats(Tensor logits, " SAMPLING("") ", Tensor? num_rows) -> Tensor");
+  m.def("row_stats(Tensor logits, " PARAMETERS ", Tensor? num_rows) -> Tensor");
 
   // seed [B], offset [B] -> [B,n] float64 in [0,1)
   m.def("uniforms(Tensor seed, Tensor offset, SymInt n, int domain) -> Tensor");
 
   // logits [N,V], stats [N,4], parameters and seed/offset/slot [N], uniforms [N,k] -> tokens, ln q [N,k], stats [N,4]
-  m.def("sample(Tensor logits, " SAMPLING(
-      "") ", Tensor? stats, SymInt k, bool replacement, Tensor? seed, Tensor? offset, "
-          "Tensor? slot, SymInt first_slot, Tensor? uniforms, Tensor? num_rows) -> (Tensor, Tensor, Tensor)");
+  m.def("sample(Tensor logits, " PARAMETERS
+        ", Tensor? stats, SymInt k, bool replacement, Tensor? seed, Tensor? offset, "
+        "Tensor? slot, SymInt first_slot, Tensor? uniforms, Tensor? num_rows) -> (Tensor, Tensor, Tensor)");
 
   // logits [N,V], stats [N,4], tokens [N,m], num_rows [1] -> ids, logprobs [N,k], token_logprobs, token_ranks [N,m]
   m.def(

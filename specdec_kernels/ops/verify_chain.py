@@ -46,8 +46,8 @@ def verify_chain(
     target's rows up to the first draft that p forbids.
 
     Args:
-        target: ``Rows``, or a tensor: the rows as they are. Dense [B, G+1, V]: row i is the distribution after i drafted
-            tokens. Ragged [R, V] with R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. Parameters
+        target: ``Rows``, or a tensor: the rows as they are. Dense [B, G+1, V]: row i is the distribution after i
+            drafted tokens. Ragged [R, V] with R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. Parameters
             are numbers or [B], stats [B, G+1, 4] (ragged [R, 4]). ``row`` [B, G+1] (ragged [R]): the number of each
             position's row in logits [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K];
             stats are then [N, 4] or [S, K, 4]. Positions may share a row. A number outside [0, N) is as a row of NaN.
