@@ -7,7 +7,7 @@ import sys
 import torch
 
 import specdec_kernels as sk
-from specdec_kernels import examples, reference, registry
+from specdec_kernels import example_calls, reference, registry
 
 
 def disagreement(op, call, got):
@@ -29,7 +29,7 @@ def on_cpu():
     """Every op's example calls, against the shipped reference."""
     made = 0
     for op in registry.OPS:
-        for call in examples.calls(op):
+        for call in example_calls.calls(op):
             made += 1
             if wrong := disagreement(op, call, getattr(sk, op)(**call.arguments)):
                 sys.exit(f"{op}, {call.name}: {wrong}")

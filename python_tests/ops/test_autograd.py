@@ -9,7 +9,7 @@ import torch
 from support import backends, surface
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import OPS
 
 
@@ -45,7 +45,7 @@ def leaf_call(call):
 @pytest.mark.one_backend
 @pytest.mark.slow
 def test_results_require_no_grad(op_backend, op, how):
-    few = examples.few(op)[: 1 if op_backend == "triton-interpret" or how == "compiled" else None]
+    few = example_calls.few(op)[: 1 if op_backend == "triton-interpret" or how == "compiled" else None]
     for call in few:
         got, wanted, grads = backends.there(op_backend, with_grad, op, call.arguments, how)
         assert grads == [False] * len(wanted), call.name
@@ -58,7 +58,7 @@ def test_results_require_no_grad(op_backend, op, how):
 def floats_of(op):
     """(name, call) of each argument of floats in the op's examples, once."""
     found = {}
-    for call in examples.few(op, V=11):
+    for call in example_calls.few(op, V=11):
         for name, x in call.arguments.items():
             if isinstance(x, torch.Tensor) and x.is_floating_point():
                 found.setdefault(name, call.arguments)
@@ -139,14 +139,14 @@ def each_and_vmapped(op, call, dim):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.one_backend
 def test_vmap_calls_the_op_for_each(op_backend, op):
-    for call in examples.few(op, V=11):
+    for call in example_calls.few(op, V=11):
         if "num_rows" not in call.arguments:
             got, want = backends.there(op_backend, each_and_vmapped, op, call.arguments, 0)
             assert surface.same(got, want), call.name
 
 
 def test_vmap_writes_to_what_has_an_entry_for_each():
-    call = dict(examples.calls("verify_chain", V=11))["seeds"]
+    call = dict(example_calls.calls("verify_chain", V=11))["seeds"]
     want = sk.verify_chain(**call)
     rows = call["target_logits"].expand(2, *call["target_logits"].shape)
 

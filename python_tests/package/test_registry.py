@@ -18,7 +18,7 @@ from support.paths import ROOT
 
 import specdec_kernels as sk
 from build_tools.ninja_file import CXX
-from specdec_kernels import examples, registry, rules
+from specdec_kernels import example_calls, registry, rules
 from specdec_kernels.backends import dispatch
 
 CSRC = ROOT / "csrc"
@@ -188,6 +188,9 @@ def test_every_list_walks_over_the_registry(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     run, hostile = importlib.import_module("bench.run"), importlib.import_module("gates.hostile")
     assert "throw_away" in run.OPS and "throw_away" in hostile.OPS and "throw_away" in hostile.CHECKS
-    for walk in (lambda: list(importlib.import_module("bench.sanitize").calls("cpu")), lambda: examples.every_call()):
-        with pytest.raises(ModuleNotFoundError, match="specdec_kernels.examples.throw_away"):
+    for walk in (
+        lambda: list(importlib.import_module("bench.sanitize").calls("cpu")),
+        lambda: example_calls.every_call(),
+    ):
+        with pytest.raises(ModuleNotFoundError, match="specdec_kernels.example_calls.throw_away"):
             walk()

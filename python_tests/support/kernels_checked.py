@@ -8,7 +8,7 @@ import torch
 from support import tree_cases
 from support.surface import tensors
 
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import OPS, TREE_METHODS
 from tools.cuda_on_cpu.build import load
 from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
@@ -223,7 +223,7 @@ def every_op(schedule, blocks):
     module, results = load("checked"), {}
     with order(module, schedule, blocks):
         for op in OPS:
-            for call in examples.few(op, V=2 * 1024 + 77 if op == "verify_tree" else 9 * 1024 - 3):
+            for call in example_calls.few(op, V=2 * 1024 + 77 if op == "verify_tree" else 9 * 1024 - 3):
                 for i, x in enumerate(tensors(getattr(sk, op)(**call.arguments))):
                     results[f"{op}, {call.name} {i}"] = x.contiguous().view(torch.uint8).numpy().tobytes()
     return results
