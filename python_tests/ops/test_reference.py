@@ -8,6 +8,7 @@ from support import checks
 from support.checks import ln
 
 from specdec_kernels import reference
+from specdec_kernels.reference import banded
 
 
 @pytest.mark.parametrize("check", [checks.check_golden, checks.check_strict, checks.check_ties, checks.check_streams])
@@ -22,7 +23,7 @@ def test_every_edge():
 def step(u, v, q=(0.2, 0.5, 0.3)):
     """Draft 1 of the golden pair: accepted below u = .6; the residual of q' = (.4, .5, .1) splits at v = .5."""
     uniforms = torch.tensor([[u, v]], dtype=torch.float64)
-    return reference.verify_chain(
+    return banded.verify_chain(
         ln(0.5, 0.3, 0.2).expand(1, 2, 3), torch.tensor([[1]]), ln(*q).expand(1, 1, 3), uniforms=uniforms
     )
 
@@ -37,7 +38,7 @@ def test_margin_is_small_at_an_edge_and_large_elsewhere():
 def test_margin_sees_a_nucleus_that_hangs_on_a_rounding():
     z = ln(0.5, 0.3, 0.2)[None]
     u = torch.tensor([[0.2]], dtype=torch.float64)
-    assert reference.sample(z, top_p=0.8, uniforms=u).margin < 1 < reference.sample(z, top_p=0.79, uniforms=u).margin
+    assert banded.sample(z, top_p=0.8, uniforms=u).margin < 1 < banded.sample(z, top_p=0.79, uniforms=u).margin
 
 
 def test_nothing_is_rounded_on_probability_rows():
@@ -45,9 +46,7 @@ def test_nothing_is_rounded_on_probability_rows():
     p, q = torch.tensor([[[0.25, 0.75]] * 2]), torch.tensor([[[0.5, 0.5]]])
     for u, accepted in ((0.5 - 2.0**-53, 1), (0.5, 0)):
         uniforms = torch.tensor([[u, 0.3]], dtype=torch.float64)
-        out = reference.verify_chain(
-            p, torch.tensor([[0]]), q, target_kind="probs", draft_kind="probs", uniforms=uniforms
-        )
+        out = banded.verify_chain(p, torch.tensor([[0]]), q, target_kind="probs", draft_kind="probs", uniforms=uniforms)
         assert out.num_accepted.tolist() == [accepted] and out.margin > 1
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What verify_chain and verify_tree read and write, request by request: the rows of one side, and what was emitted."""
 
-import math
 from typing import NamedTuple
 
 import torch
 
 from .law import law_of_logits, law_of_probs, numpy_rows
-from .row_stats import stats_and_slack
+from .row_stats import stats_of_rows
 
 NO_FILTERS = (None, None, None, None)
 
@@ -20,19 +19,27 @@ class Side(NamedTuple):
     stats: torch.Tensor | None  # [n, 4]
     params: tuple  # temperature, top_k, top_p, min_p: None or a number each
 
+    def of_probs(self, row):
+        return law_of_probs(row)
+
+    def of_logits(self, z, stats):
+        return law_of_logits(z, stats)
+
+    def exact(self, row):
+        """A row that nothing rounds."""
+        return row
+
     def law(self):
-        """i -> (Law of row i, slack)."""
+        """i -> Law of row i."""
         rows = numpy_rows(self.rows)
         if self.kind == "probs" and self.params[0] is None:  # else its argmax is wanted
-            return lambda i: (law_of_probs(rows[i]), math.inf)
+            return lambda i: self.of_probs(rows[i])
+        return lambda i: self.of_logits(rows[i], self.stats_of(rows, i))
 
-        def law(i):
-            if self.stats is not None:
-                return law_of_logits(rows[i], self.stats[i].double().tolist()), math.inf
-            (computed,), (slack,) = stats_and_slack(rows[i : i + 1], *self.params)
-            return law_of_logits(rows[i], computed), slack
-
-        return law
+    def stats_of(self, rows, i):
+        if self.stats is not None:
+            return self.stats[i].double().tolist()
+        return stats_of_rows(rows[i : i + 1], *self.params)[0]
 
     def unscaled(self):
         """The same rows at T = 1 without filters."""
@@ -49,20 +56,18 @@ class Verified(NamedTuple):
     num_accepted: torch.Tensor  # [B] int32
     logprobs: torch.Tensor  # [B, G+1] float64, ln of the target law at each emitted token
     status: torch.Tensor  # [B] int32
-    margin: torch.Tensor  # [B] float64: below 1 another answer is as right as this one
 
     @classmethod
-    def of(cls, walks, chances, B, width):
-        """What the walks of the first of B requests have emitted by their chances; the others are absent."""
+    def of(cls, walks, B, width):
+        """What the walks of the first of B requests have emitted; the others are absent."""
         out = cls(
             torch.full((B, width), -1, dtype=torch.int64, device="cpu"),
             torch.zeros(B, dtype=torch.int32, device="cpu"),
             torch.zeros(B, width, dtype=torch.float64, device="cpu"),
             torch.zeros(B, dtype=torch.int32, device="cpu"),
-            torch.full((B,), math.inf, dtype=torch.float64, device="cpu"),
         )
-        for b, (walk, chance) in enumerate(zip(walks, chances)):
-            out.num_accepted[b], out.status[b], out.margin[b] = len(walk.tokens) - 1, walk.status, chance.margin
+        for b, walk in enumerate(walks):
+            out.num_accepted[b], out.status[b] = len(walk.tokens) - 1, walk.status
             out.tokens[b, : len(walk.tokens)] = torch.tensor(walk.tokens, dtype=torch.int64, device="cpu")
             out.logprobs[b, : len(walk.tokens)] = torch.tensor(walk.logprobs, dtype=torch.float64, device="cpu")
         return out

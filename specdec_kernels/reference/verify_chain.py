@@ -13,7 +13,7 @@ from .chance import Coins
 from .law import no_row, padded
 from .padded import first, present
 from .rules import judge, per_request
-from .sides import Side, Verified, pick
+from .sides import Verified, pick
 
 __all__ = ["METHODS", "verify_chain"]
 
@@ -49,22 +49,21 @@ class Batch:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
 
-    def laws(self, b, extra, wide, row, one_hot, rows, kind, stats, *params):
-        """One side's rows, as sampled and unscaled, padded to one width: i -> (Law, slack), i -> Law; or neither.
+    def laws(self, b, side_of, extra, wide, row, one_hot, rows, kind, stats, *params):
+        """One side's rows, as sampled and unscaled, padded to one width: i -> Law twice, or neither.
         `row`: where they are in a store; `one_hot`: the number of no row that needs none."""
         if rows is None:
             return None, None
         params = pick(params, b)
         if row is None:
-            side = Side(self.rows(rows, b, extra), kind, self.rows(stats, b, extra), params)
+            side = side_of(self.rows(rows, b, extra), kind, self.rows(stats, b, extra), params)
             laws = side.law(), side.unscaled().law()
         else:
-            laws = stored(self.rows(row, b, extra).tolist(), one_hot, rows, kind, stats, params)
-        law, law1 = (widened(law, wide) for law in laws)
-        return law, lambda i: law1(i)[0]
+            laws = stored(self.rows(row, b, extra).tolist(), side_of, one_hot, rows, kind, stats, params)
+        return tuple(all_padded(law, wide) for law in laws)
 
 
-def stored(numbers, one_hot, rows, kind, stats, params):
+def stored(numbers, side_of, one_hot, rows, kind, stats, params):
     """As Side's laws, of the rows of a store that have these numbers: row n of [S, K, V] is [n // K, n % K]."""
     *lead, V = rows.shape
     there = [n for n in numbers if 0 <= n < math.prod(lead)]
@@ -73,26 +72,26 @@ def stored(numbers, one_hot, rows, kind, stats, params):
         at = [divmod(n, lead[1]) if len(lead) == 2 else (n,) for n in there]
         return t if t is None else torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
 
-    side = Side(taken(rows), kind, taken(stats), params)
+    side = side_of(taken(rows), kind, taken(stats), params)
 
     def law_of(law):
         def row(i):
             n = numbers[i]
             if n in there:
                 return law(there.index(n))
-            return (None if n == one_hot else no_row(V)), math.inf
+            return None if n == one_hot else no_row(V)
 
         return row
 
     return law_of(side.law()), law_of(side.unscaled().law())
 
 
-def widened(law, wide):
+def all_padded(law, wide):
     """The same rows with zeros behind their last id."""
 
     def row(i):
-        known, slack = law(i)
-        return known and padded(known, wide), slack
+        known = law(i)
+        return known and padded(known, wide)
 
     return row
 
@@ -126,10 +125,11 @@ def verify_chain(
     target_row=None,
     draft_row=None,
     num_requests=None,
+    coins=Coins,
 ):
     """As the op; rule and alpha as rules.per_request reads them. The draft's row behind its last draft is read where
     draft_logits holds one more row per request and the rule is a law other than exact: it must be filled wherever a
-    request's draft ends."""
+    request's draft ends. coins: the class that takes a request's decisions."""
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
@@ -137,7 +137,7 @@ def verify_chain(
     wide = max(vocab, 0 if draft_logits is None else draft_logits.shape[-1])
     n = present(num_requests, batch.B)
     rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
-    chances = Coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
+    chances = coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
     target = (target_logits, target_kind, target_stats, temperature, top_k, top_p, min_p)
     draft = (draft_logits, draft_kind, draft_stats, draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     bonus_row, end_row = bonus_tokens is None, False
@@ -146,10 +146,10 @@ def verify_chain(
         end_row = positions.shape[1] > batch.G if cu_draft is None else len(positions) != len(draft_tokens)
     walks = []
     for b, chance in enumerate(chances[:n]):
-        p, p1 = batch.laws(b, bonus_row, wide, target_row, None, *target)
-        q, q1 = batch.laws(b, end_row, wide, draft_row, -1, *draft)
+        p, p1 = batch.laws(b, chance.side, bonus_row, wide, target_row, None, *target)
+        q, q1 = batch.laws(b, chance.side, end_row, wide, draft_row, -1, *draft)
         ids = batch.rows(draft_tokens, b).tolist()
         drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])
         walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row)))
-    return Verified.of(walks, chances, batch.B, batch.G + 1)
+    return Verified.of(walks, batch.B, batch.G + 1)
