@@ -23,6 +23,13 @@ class VerifiedTree(NamedTuple):
     status: torch.Tensor  # [B] int32
     path: torch.Tensor  # [B, max_depth+1] int32: the root and the accepted nodes, then -1
 
+    @classmethod
+    def of(cls, walks, B, width):
+        path = torch.full((B, width), -1, dtype=torch.int32, device="cpu")
+        for b, walk in enumerate(walks):
+            path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32, device="cpu")
+        return cls(*Verified.of(walks, B, width), path)
+
 
 def verify_tree(
     tree,
@@ -93,11 +100,7 @@ def verify_tree(
         shape = (nodes.drafts(b), nodes.siblings(b), rules[b], unscaled, vocab)
         request = Request(nodes.parents[b].tolist(), names, p, q, draft_rows, wide, max_depth, *shape)
         walks.append(RULES[method](request, chance))
-    verified = Verified.of(walks, B, max_depth + 1)
-    path = torch.full((B, max_depth + 1), -1, dtype=torch.int32, device="cpu")
-    for b, walk in enumerate(walks):
-        path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32, device="cpu")
-    return VerifiedTree(*verified, path)
+    return VerifiedTree.of(walks, B, max_depth + 1)
 
 
 def check(method, draft_logits, tree, links):
