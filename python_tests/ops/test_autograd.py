@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """No op is differentiable, and none says that it is: results never require grad, whatever the arguments do, and
-torch.func's transforms raise."""
+torch.func's transforms and forward-mode AD raise."""
 
 import re
 
 import pytest
 import torch
 from support import backends, surface
+from torch.autograd import forward_ad
+from torch.autograd.functional import jacobian
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
@@ -52,7 +54,7 @@ def test_results_require_no_grad(op_backend, op, how):
         assert surface.same(got, wanted), call.name
 
 
-# ---- torch.func -----------------------------------------------------------------------------------------------------
+# ---- torch.func and forward-mode AD ---------------------------------------------------------------------------------
 
 
 def floats_of(op):
@@ -71,6 +73,12 @@ def total(op, call, name, x):
     return sum(one.double().nan_to_num(0, 0, 0).sum() for one in found if one.dtype.is_floating_point) + x.sum() * 0
 
 
+def in_dual_level(f, x):
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+        return torch.zeros_like(x) if tangent is None else tangent
+
+
 TRANSFORMS = {
     "grad": lambda f, x: torch.func.grad(f)(x),
     "vjp": lambda f, x: torch.func.vjp(f, x),
@@ -81,6 +89,9 @@ TRANSFORMS = {
     "grad of vmap": lambda f, x: torch.func.grad(lambda x: torch.func.vmap(f)(x).sum())(x.expand(2, *x.shape)),
     "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(f))(x.expand(2, *x.shape)),
     "grad of grad": lambda f, x: torch.func.grad(lambda x: torch.func.grad(f)(x).sum())(x),
+    "dual_level": lambda f, x: in_dual_level(f, x),
+    "vmap in dual_level": lambda f, x: in_dual_level(lambda x: torch.func.vmap(f)(x).sum(), torch.stack((x, x))),
+    "forward-mode jacobian": lambda f, x: jacobian(f, x, strategy="forward-mode", vectorize=True),
     "grad in compile": lambda f, x: torch.compile(torch.func.grad(f), fullgraph=True, backend="eager")(x),
 }
 WITH_FLOATS = [op for op in OPS if floats_of(op)]
@@ -115,7 +126,9 @@ def test_every_op_but_those_of_ids_has_floats():
     assert set(OPS) - set(WITH_FLOATS) == {"uniforms", "build_tree", "tree_mask"}
 
 
-@pytest.mark.parametrize("how", ["grad", "vjp", "jvp", "jacrev", "jacfwd", "grad of vmap", "vmap of grad"])
+@pytest.mark.parametrize(
+    "how", ["grad", "vjp", "jvp", "jacrev", "jacfwd", "grad of vmap", "vmap of grad", "dual_level"]
+)
 @pytest.mark.parametrize("op", WITH_FLOATS)
 @pytest.mark.one_backend
 @pytest.mark.slow

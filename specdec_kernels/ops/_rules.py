@@ -172,7 +172,7 @@ def _alpha(op, alpha, n, device, positions) -> tuple[torch.Tensor | None, tuple]
             if not abs(x) <= FLT_MAX:
                 raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
         return None, (*map(float, given), *_NO_ALPHA)[:2]
-    _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
+    _check.floats(op, "alpha", alpha, _check.FLOAT32, device)
     fits = [(), (2,)] + ([] if positions is None else [(positions, 1), (positions, 2)])
     if alpha.dim() == 0 or alpha.size(0) not in (n, 1) or tuple(alpha.shape[1:]) not in fits:
         raise ValueError(

@@ -66,7 +66,7 @@ def stats_of(op, side, kind, stats, parameters, rows, device):
         return None
     if given:
         raise ValueError(f"{op}: {side}_stats already hold the sampling parameters, got {given} too")
-    _check.tensor(op, f"{side}_stats", stats, _check.FLOAT32, device)
+    _check.floats(op, f"{side}_stats", stats, _check.FLOAT32, device)
     check_shape(op, f"{side}_stats", stats, rows, "4", 4)
     return stats.contiguous()
 

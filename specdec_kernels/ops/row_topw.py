@@ -61,7 +61,7 @@ def row_topw(
     op = "row_topw"
     _check.rows(op, "logits", logits, "N, V")
     n, vocabulary, device = logits.size(0), logits.size(1), logits.device
-    _check.tensor(op, "score", score, _check.FLOAT32, device)
+    _check.floats(op, "score", score, _check.FLOAT32, device)
     _check.shape(op, "score", score, N=n)
     w = _check.integer(op, "w", w, 0, MAX_VOCABULARY, "in [0, V]")
     if w > vocabulary:
