@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_leaves
 import specdec_kernels as sk
 from bench import rehearsal
 from bench.stress import bits
-from specdec_kernels import examples, registry
+from specdec_kernels import example_calls, registry
 
 AT_ONCE, LIMIT = min(6, os.cpu_count() or 1), 60  # processes, seconds of one
 
 
 def captured(op: str) -> bool:
     """Whether a replay of the op's first call, of its first example, answers as a call behind it does."""
-    arguments = examples.calls(op, device="cuda")[0].arguments
+    arguments = example_calls.calls(op, device="cuda")[0].arguments
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

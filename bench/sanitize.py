@@ -16,7 +16,7 @@ import torch
 import typer
 
 import specdec_kernels as sk
-from specdec_kernels import examples, registry
+from specdec_kernels import example_calls, registry
 
 DTYPES = [getattr(torch, name) for name in registry.ROW_DTYPES]
 # One entry; less than a chunk and odd; one chunk exactly; enough for several blocks of chunks, with a tail.
@@ -57,11 +57,11 @@ def calls(device: str, few: bool = False) -> Iterator[tuple[str, str, bool]]:
                 yield op, f"{call.name} {where}", in_range(getattr(sk, op)(**call.arguments), call.arguments)
 
 
-def chosen(op: str, few: bool, **inputs) -> list[examples.Call]:
+def chosen(op: str, few: bool, **inputs) -> list[example_calls.Call]:
     if few and op in FEW:
-        return [call for call in examples.calls(op, **inputs) if call.name in FEW[op]]
+        return [call for call in example_calls.calls(op, **inputs) if call.name in FEW[op]]
     every = inputs.get("dtype", torch.float32) == torch.float32
-    return (examples.calls if every else examples.few)(op, **inputs)
+    return (example_calls.calls if every else example_calls.few)(op, **inputs)
 
 
 def rows(few: bool) -> list[dict]:

@@ -107,8 +107,8 @@ def wrong(call: Call, ours: dict[str, torch.Tensor]) -> tuple[list[int], int]:
     """Requests that are answered otherwise than on the CPU, and how many more rounding may decide."""
     arguments = tree_map_only(torch.Tensor, torch.Tensor.cpu, call.arguments)
     ids = unlike(call, ours, answer(call, arguments)).nonzero()[:, 0]
-    judge = getattr(sk.reference, call.op)
-    if not len(ids) or len(ids) > JUDGED or call.op not in ("verify_chain", "verify_tree", "sample"):
+    judge = getattr(sk.reference.banded, call.op, None)
+    if not len(ids) or len(ids) > JUDGED or judge is None:
         return ids.tolist(), 0
     clear = judge(**of(arguments, ids)).margin > 1
     return ids[clear].tolist(), int((~clear).sum())

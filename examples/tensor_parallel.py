@@ -39,6 +39,8 @@ class ShardedDraft(decode.Draft):
 class OverRanks(decode.Drafter):
     """Another drafter's chains. Every rank must draft alike, so its lengths may not follow the clock (gamma="auto")."""
 
+    over_ranks = True
+
     def __init__(self, drafter, shards):
         self.drafter, self.parts, self.shards = drafter, (drafter,), shards
         self.num_lookahead, self.rules, self.verifies = drafter.num_lookahead, drafter.rules, drafter.verifies

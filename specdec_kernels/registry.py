@@ -8,7 +8,6 @@ p target, q draft, both as sampled (temperature, filters); p1, q1: the unscaled 
 filters); TV = sum (p - q)+. Every comparison that keeps a draft is written so that NaN defers to the target.
 """
 
-import warnings
 from typing import NamedTuple
 
 # ---- ops: torch.ops.specdec.<name>, specdec_kernels.<name>, csrc/ops/<name>/, bench/<name>.py ... --------------------
@@ -208,18 +207,6 @@ def keeps_target(rule: str, *alpha: float) -> bool:
     of those that are not given."""
     defaults = tuple(parameter.default for parameter in RULES[rule].parameters)
     return RULES[rule].keeps_target_at == (*alpha, *defaults[len(alpha) :])
-
-
-RENAMED_RULES = {"top_n": "relaxed"}  # still accepted, for one release
-
-
-def rule_named(name: str, stacklevel: int) -> str:
-    """The name that a rule has now; where it is called by the one it had, a warning, stacklevel frames up from here."""
-    if name not in RENAMED_RULES:
-        return name
-    now = RENAMED_RULES[name]
-    warnings.warn(f"the rule {name!r} is now called {now!r}", DeprecationWarning, stacklevel=stacklevel)
-    return now
 
 
 # ---- methods --------------------------------------------------------------------------------------------------------

@@ -4,23 +4,12 @@
 ``TABLE[name]`` is a Rule of specdec_kernels/registry.py, where the rules are written down; ``RULES[name]`` is its code.
 """
 
-from specdec_kernels.registry import INF, LAWS, TREE_METHODS, Parameter, Rule, rule_named
-from specdec_kernels.registry import RULES as _RULES
+from specdec_kernels.registry import INF, LAWS, TREE_METHODS, Parameter, Rule
+from specdec_kernels.registry import RULES as TABLE
 
 __all__ = ["INF", "LAWS", "NAMES", "RULES", "TABLE", "Parameter", "Rule", "of_tree_method"]
 
-
-class _ByName(dict):
-    """A rule that goes by another name now is still found by the old one, with a warning."""
-
-    def __missing__(self, name):
-        if (now := rule_named(name, 3)) == name:
-            raise KeyError(name)
-        return self[now]
-
-
-TABLE = _ByName(_RULES)
-RULES = _ByName({name: rule.code for name, rule in TABLE.items()})
+RULES = {name: rule.code for name, rule in TABLE.items()}
 NAMES = {rule.code: name for name, rule in TABLE.items()}
 
 

@@ -7,7 +7,7 @@ import importlib
 
 import specdec_kernels as sk
 from bench.harness import Unavailable
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 
 
 def same(op: str, ours, device: str):
@@ -23,7 +23,7 @@ def same(op: str, ours, device: str):
 
     def call(x):
         if id(x) not in arguments:
-            arguments[id(x)] = examples.op_arguments(op, ours, x)
+            arguments[id(x)] = example_calls.op_arguments(op, ours, x)
         return function(*arguments[id(x)])
 
     return call

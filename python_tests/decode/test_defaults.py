@@ -9,7 +9,7 @@ from support import tiny
 from test_invalid_rows import EVERY
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.decode import BeamDrafter, Request, adapt, beam_search, generate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -87,7 +87,7 @@ def same(a, b):
 def test_every_op_says_the_same(function):
     """On the example calls."""
     op = getattr(sk, function)
-    for call in examples.few(function, device="cpu", V=40):
+    for call in example_calls.few(function, device="cpu", V=40):
         whole = op(**call.arguments)
         for default in (*DTYPES, "meta"):
             with defaults(default):
@@ -96,8 +96,8 @@ def test_every_op_says_the_same(function):
 
 
 def test_example_calls_are_the_same():
-    whole = [call.arguments for _, call in examples.every_call(device="cpu", V=40)]
+    whole = [call.arguments for _, call in example_calls.every_call(device="cpu", V=40)]
     for default in (*DTYPES, "meta"):
         with defaults(default):
-            again = [call.arguments for _, call in examples.every_call(device="cpu", V=40)]
+            again = [call.arguments for _, call in example_calls.every_call(device="cpu", V=40)]
         assert all(same([*a.values()], [*b.values()]) for a, b in zip(whole, again, strict=True))

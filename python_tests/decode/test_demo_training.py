@@ -23,9 +23,7 @@ V, LENGTH, TEXTS = 32, 24, 800
 
 @pytest.fixture
 def training(monkeypatch):
-    """demo/train.py, whose modules find each other as those of a script do."""
-    monkeypatch.syspath_prepend(str(DEMO))
-    import train
+    from demo.draft.recipe import train
 
     monkeypatch.setattr(train, "HEAD_SIZE", V)
     return train
@@ -108,7 +106,7 @@ def test_a_checkpoint_of_a_falling_rate_is_read(training, parts, tmp_path):
 
 def test_text_of_several_files(training, tmp_path):
     """Rows are padded to the longest, and what is saved is read back."""
-    import teacher
+    from demo.draft.recipe import teacher
 
     lengths, kinds = ([5, 3], [7]), ("AC", "F")
     for n, (own, kind) in enumerate(zip(lengths, kinds)):
@@ -127,7 +125,8 @@ def test_text_of_several_files(training, tmp_path):
 
 def test_text_that_is_not_all_there(training, tmp_path):
     import typer
-    from distill import grown_shards
+
+    from demo.draft.recipe.distill import grown_shards
 
     (tmp_path / "grown").mkdir()
     paths = [tmp_path / "grown" / f"shard-{s:03d}.npz" for s in range(4)]

@@ -18,10 +18,10 @@ from specdec_kernels.decode import (
     adapt,
     generate,
 )
-from specdec_kernels.decode.drafters.acceptance import Acceptance, Kind, row_kinds
-from specdec_kernels.decode.drafters.adaptive_shape import AdaptiveShape
-from specdec_kernels.decode.drafters.draft_length import AdaptiveGamma
-from specdec_kernels.decode.drafters.goodput import Goodput
+from specdec_kernels.decode.adaptive.acceptance import Acceptance, Kind, row_kinds
+from specdec_kernels.decode.adaptive.adaptive_shape import AdaptiveShape
+from specdec_kernels.decode.adaptive.draft_length import AdaptiveGamma
+from specdec_kernels.decode.adaptive.goodput import Goodput
 from specdec_kernels.decode.drafters.tree_shape import TreeShape
 from specdec_kernels.decode.outcome import Outcome
 from specdec_kernels.decode.sequence import Batch, Sequence

@@ -95,12 +95,3 @@ def test_one_hot_stats_are_those_of_a_greedy_row():
     stats = sk.row_stats(sk.Rows(logits, temperature=0.0))
     made = one_hot_stats(logits.argmax(1))
     assert torch.equal(made[:, [0, 2]], stats[:, [0, 2]])
-
-
-def test_old_names_live_for_a_release():
-    with pytest.warns(DeprecationWarning, match="PlainCascade is TokenCascade now"):
-        assert decode.PlainCascade is decode.TokenCascade
-    with pytest.warns(DeprecationWarning, match="'top_n' is now called 'relaxed'"):
-        assert decode.Request([1], rule="top_n").rule == "relaxed"
-    with pytest.raises(AttributeError, match="no attribute 'PlainCascades'"):
-        decode.PlainCascades  # noqa: B018

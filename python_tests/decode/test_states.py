@@ -220,8 +220,8 @@ def test_round_trip(tmp_path, hf, draft):
 
 @torch.no_grad()
 def test_training_sees_what_the_loop_drafts_from(hf):
-    """The passes of demo/unroll.py: at depth k, from every root, the state of the recursion."""
-    unroll = pytest.importorskip("demo.unroll", reason="needs the source tree's demo")
+    """The passes of demo/draft/recipe/unroll.py: at depth k, from every root, the state of the recursion."""
+    unroll = pytest.importorskip("demo.draft.recipe.unroll", reason="needs the source tree's demo")
     draft, ids = (
         layer_draft(hf, layers=(1, 1)),
         torch.randint(0, 32, (1, 9), generator=torch.Generator().manual_seed(0)),

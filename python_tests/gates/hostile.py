@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import specdec_kernels as sk
-from specdec_kernels import examples, reference, registry
+from specdec_kernels import example_calls, reference, registry
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rules import TABLE
 
@@ -390,7 +390,7 @@ def from_examples(op):
 
     def make(rng):
         inputs = {"seed": rng.getrandbits(32), "V": rng.choice(VOCABULARIES), "dtype": rng.choice(DTYPES)}
-        return dict(rng.choice(examples.calls(op, **inputs)).arguments)
+        return dict(rng.choice(example_calls.calls(op, **inputs)).arguments)
 
     return make
 

@@ -13,10 +13,10 @@ import torch
 from support import backends, surface
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import FUNCTIONS, OPS
 
-CALLS = {name: [call.arguments for call in examples.few(name, V=11)] for name in FUNCTIONS}
+CALLS = {name: [call.arguments for call in example_calls.few(name, V=11)] for name in FUNCTIONS}
 PARTS = {
     "tree": "tree|parents|tokens|draft_nodes",
     "links": "links|first_child|next_sibling",

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """No op is differentiable, and none says that it is: results never require grad, whatever the arguments do, and
-torch.func's transforms raise."""
+torch.func's transforms and forward-mode AD raise."""
 
 import re
 
 import pytest
 import torch
 from support import backends, surface
+from torch.autograd import forward_ad
+from torch.autograd.functional import jacobian
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import OPS
 
 
@@ -45,20 +47,20 @@ def leaf_call(call):
 @pytest.mark.one_backend
 @pytest.mark.slow
 def test_results_require_no_grad(op_backend, op, how):
-    few = examples.few(op)[: 1 if op_backend == "triton-interpret" or how == "compiled" else None]
+    few = example_calls.few(op)[: 1 if op_backend == "triton-interpret" or how == "compiled" else None]
     for call in few:
         got, wanted, grads = backends.there(op_backend, with_grad, op, call.arguments, how)
         assert grads == [False] * len(wanted), call.name
         assert surface.same(got, wanted), call.name
 
 
-# ---- torch.func -----------------------------------------------------------------------------------------------------
+# ---- torch.func and forward-mode AD ---------------------------------------------------------------------------------
 
 
 def floats_of(op):
     """(name, call) of each argument of floats in the op's examples, once."""
     found = {}
-    for call in examples.few(op, V=11):
+    for call in example_calls.few(op, V=11):
         for name, x in call.arguments.items():
             if isinstance(x, torch.Tensor) and x.is_floating_point():
                 found.setdefault(name, call.arguments)
@@ -71,6 +73,12 @@ def total(op, call, name, x):
     return sum(one.double().nan_to_num(0, 0, 0).sum() for one in found if one.dtype.is_floating_point) + x.sum() * 0
 
 
+def in_dual_level(f, x):
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+        return torch.zeros_like(x) if tangent is None else tangent
+
+
 TRANSFORMS = {
     "grad": lambda f, x: torch.func.grad(f)(x),
     "vjp": lambda f, x: torch.func.vjp(f, x),
@@ -81,6 +89,9 @@ TRANSFORMS = {
     "grad of vmap": lambda f, x: torch.func.grad(lambda x: torch.func.vmap(f)(x).sum())(x.expand(2, *x.shape)),
     "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(f))(x.expand(2, *x.shape)),
     "grad of grad": lambda f, x: torch.func.grad(lambda x: torch.func.grad(f)(x).sum())(x),
+    "dual_level": lambda f, x: in_dual_level(f, x),
+    "vmap in dual_level": lambda f, x: in_dual_level(lambda x: torch.func.vmap(f)(x).sum(), torch.stack((x, x))),
+    "forward-mode jacobian": lambda f, x: jacobian(f, x, strategy="forward-mode", vectorize=True),
     "grad in compile": lambda f, x: torch.compile(torch.func.grad(f), fullgraph=True, backend="eager")(x),
 }
 WITH_FLOATS = [op for op in OPS if floats_of(op)]
@@ -115,7 +126,9 @@ def test_every_op_but_those_of_ids_has_floats():
     assert set(OPS) - set(WITH_FLOATS) == {"uniforms", "build_tree", "tree_mask"}
 
 
-@pytest.mark.parametrize("how", ["grad", "vjp", "jvp", "jacrev", "jacfwd", "grad of vmap", "vmap of grad"])
+@pytest.mark.parametrize(
+    "how", ["grad", "vjp", "jvp", "jacrev", "jacfwd", "grad of vmap", "vmap of grad", "dual_level"]
+)
 @pytest.mark.parametrize("op", WITH_FLOATS)
 @pytest.mark.one_backend
 @pytest.mark.slow
@@ -139,14 +152,14 @@ def each_and_vmapped(op, call, dim):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.one_backend
 def test_vmap_calls_the_op_for_each(op_backend, op):
-    for call in examples.few(op, V=11):
+    for call in example_calls.few(op, V=11):
         if "num_rows" not in call.arguments:
             got, want = backends.there(op_backend, each_and_vmapped, op, call.arguments, 0)
             assert surface.same(got, want), call.name
 
 
 def test_vmap_writes_to_what_has_an_entry_for_each():
-    call = dict(examples.calls("verify_chain", V=11))["seeds"]
+    call = dict(example_calls.calls("verify_chain", V=11))["seeds"]
     want = sk.verify_chain(**call)
     rows = call["target_logits"].expand(2, *call["target_logits"].shape)
 

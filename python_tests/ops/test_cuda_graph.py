@@ -12,18 +12,18 @@ import torch
 from support import backends, graphs
 from support.surface import same
 
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import OPS
 
 GPU = [name for name in ("cuda", "triton") if name in backends.NAMES and not backends.why_not(name)]
 ROWS = {"V": 3001, "dtype": torch.bfloat16}  # three chunks, the last with an odd tail
-CALLS = [(op, call.name) for op in OPS for call in examples.few(op)]
+CALLS = [(op, call.name) for op in OPS for call in example_calls.few(op)]
 on_gpu = pytest.mark.parametrize("gpu, op, name", [(gpu, *call) for gpu in GPU for call in CALLS])
 
 
 @functools.cache
 def inputs_of(op, seed):
-    return {call.name: call.arguments for call in examples.calls(op, **ROWS, seed=seed)}
+    return {call.name: call.arguments for call in example_calls.calls(op, **ROWS, seed=seed)}
 
 
 def one(op, name, seed=0):

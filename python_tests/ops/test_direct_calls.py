@@ -8,7 +8,7 @@ import torch
 from support import backends, surface
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import OPS
 
 # Wrong arguments of each op's first example call, with a vocabulary of 11: rows [3, 11], B=4 and G=5, trees of 4 nodes
@@ -201,7 +201,7 @@ for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "suppo
 
 def direct_call(name, index, other):
     """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
-    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **examples.calls(name, V=11)[0].arguments)
+    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **example_calls.calls(name, V=11)[0].arguments)
     args, names = list(args), [argument.name for argument in op._schema.arguments]
     if isinstance(index, str):
         index = names.index(index)

@@ -12,10 +12,10 @@ from support.surface import same, tensors
 from torch.nn.attention.flex_attention import create_mask
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import FUNCTIONS
 
-CALLS = {op: examples.calls(op, V=11) for op in FUNCTIONS}
+CALLS = {op: example_calls.calls(op, V=11) for op in FUNCTIONS}
 PARTS = {"tree": ("parents", "tokens", "", "draft_nodes"), "links": ("first_child", "next_sibling")}
 WIDE = {"seed", "offset"}  # 64 bits are what they are for: int32 is refused
 LEAST, LARGEST = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
@@ -107,7 +107,7 @@ def test_the_examples_give_every_integer_argument(op):
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_int32_and_int64_give_the_same(op_backend, op):
     """All of a call's integers at once."""
-    some = CALLS[op] if op_backend == "cpu" or tiers.TIER == "all" else examples.few(op, V=11)
+    some = CALLS[op] if op_backend == "cpu" or tiers.TIER == "all" else example_calls.few(op, V=11)
     if op_backend == "triton-interpret" and tiers.TIER != "all":
         some = some[:: max(1, len(some) // 4)]
     made = 0

@@ -10,7 +10,7 @@ from support.surface import same, tensors
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import CHAIN_METHODS, RULES, SAMPLING, TREE_METHODS
 
 EVERY = numbers.every()
@@ -45,8 +45,8 @@ def test_numbers_of_numpy(op, name):
 
 def rule_calls():
     """(name, op, call, rule): each rule by name, where an op takes it."""
-    of_chain = dict(examples.calls("verify_chain", V=numbers.V))["a rule, one number"]
-    of_tree = dict(examples.calls("verify_tree", V=numbers.V))
+    of_chain = dict(example_calls.calls("verify_chain", V=numbers.V))["a rule, one number"]
+    of_tree = dict(example_calls.calls("verify_tree", V=numbers.V))
     for rule, of in RULES.items():
         if of.parameters:
             yield f"chain-{rule}", "verify_chain", of_chain, rule
@@ -152,7 +152,7 @@ def test_two_graphs_for_all_values_of_alpha(case):
 
 @pytest.mark.slow
 def test_two_graphs_for_a_rate_of_each_position():
-    call = dict(examples.calls("verify_chain", V=numbers.V))["a rate of each position"]
+    call = dict(example_calls.calls("verify_chain", V=numbers.V))["a rate of each position"]
     G = len(call["alpha"])
     values = [{"alpha": tuple(numbers.of_rule("synthetic", (i + g) % TIMES, TIMES) for g in range(G))}
               for i in range(TIMES)]  # fmt: skip
@@ -163,14 +163,14 @@ def test_two_graphs_for_a_rate_of_each_position():
 def test_two_graphs_where_rules_are_tensors():
     """A rule of each request, and one alpha for all."""
     code = torch.tensor([RULES["lossy"].code])
-    call = dict(examples.calls("verify_chain", V=numbers.V))["a rule, one number"] | {"rule": code}
+    call = dict(example_calls.calls("verify_chain", V=numbers.V))["a rule, one number"] | {"rule": code}
     values = [{"alpha": numbers.of_rule("lossy", i, TIMES)} for i in range(TIMES)]
     assert graphs("verify_chain", call, values) <= 2
 
 
 @pytest.mark.slow
 def test_two_graphs_where_exactness_is_required():
-    call = dict(examples.calls("verify_chain", V=numbers.V))["seeds"]
+    call = dict(example_calls.calls("verify_chain", V=numbers.V))["seeds"]
     assert set(CHAIN_METHODS) == {"token", "block"}
     values = [{"temperature": numbers.varied("temperature", i, TIMES)} for i in range(TIMES)]
     assert graphs("verify_chain", call | {"require_exact": True, "rule": "lossy", "alpha": 0.0}, values) <= 2
@@ -178,7 +178,7 @@ def test_two_graphs_where_exactness_is_required():
 
 @pytest.mark.thorough
 def test_two_graphs_of_machine_code():
-    call = dict(examples.calls("verify_chain", V=numbers.V))["filters"]
+    call = dict(example_calls.calls("verify_chain", V=numbers.V))["filters"]
     names = sampling_names("verify_chain")
     values = [{name: numbers.varied(name, i, TIMES) for name in names} for i in range(TIMES)]
     assert graphs("verify_chain", call, values, "inductor") <= 2

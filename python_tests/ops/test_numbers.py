@@ -9,7 +9,7 @@ from support.surface import same, tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import RULES, SAMPLING
 
 OPS = ("row_stats", "sample", "verify_chain", "verify_tree")
@@ -34,7 +34,7 @@ def is_number(x):
 
 def with_numbers(op):
     """The example calls in which a number, a rule's name or a pair stands for all requests."""
-    for call in examples.calls(op, V=37):
+    for call in example_calls.calls(op, V=37):
         given = {name for name in NAMES & call.arguments.keys() if is_number(call.arguments[name])}
         if given or isinstance(call.arguments.get("rule"), str):
             yield call.name, call.arguments
@@ -169,7 +169,7 @@ WRONG = [
 
 def direct(op, changes):
     """torch.ops.specdec.<op> as the wrapper calls it for an example, with other arguments by name."""
-    arguments = examples.op_arguments(op, getattr(sk, op), **examples.calls(op, V=11)[0].arguments)
+    arguments = example_calls.op_arguments(op, getattr(sk, op), **example_calls.calls(op, V=11)[0].arguments)
     overload = getattr(torch.ops.specdec, op).default
     named = dict(zip((argument.name for argument in overload._schema.arguments), arguments))
     return overload(**(named | changes))

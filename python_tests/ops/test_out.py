@@ -8,7 +8,7 @@ from support.surface import same
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 
 OPS = ("verify_chain", "verify_tree")
 REAL = ("cpu", "cuda", "triton")  # the others are simulated, and slow
@@ -31,7 +31,11 @@ def plainly_and_into(op, arguments, dtype):
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_same_result(op_backend, op):
-    calls = examples.calls(op) if op_backend in REAL else examples.few(op, V=37)[:: 3 if tiers.TIER == "all" else 6]
+    calls = (
+        example_calls.calls(op)
+        if op_backend in REAL
+        else example_calls.few(op, V=37)[:: 3 if tiers.TIER == "all" else 6]
+    )
     for i, call in enumerate(calls):
         dtype = (torch.int32, torch.int64)[i % 2]
         want, out, returned = backends.there(op_backend, plainly_and_into, op, call.arguments, dtype)
@@ -69,10 +73,10 @@ def tensors_of(arguments):
 @pytest.mark.parametrize("op", OPS)
 def test_memory_of_an_argument(op_backend, op):
     """Over the last byte of any argument it raises; behind it, it is a neighbour."""
-    calls = examples.few(op, V=37)
+    calls = example_calls.few(op, V=37)
     names = getattr(sk, f"{op.title().replace('_', '')}Output")._fields
     for j, call in enumerate(calls if op_backend in REAL else calls[:1]):
-        seen = {x.data_ptr() for x in examples.op_arguments(op, getattr(sk, op), **call.arguments) if is_there(x)}
+        seen = {x.data_ptr() for x in example_calls.op_arguments(op, getattr(sk, op), **call.arguments) if is_there(x)}
         for i, x in enumerate(tensors_of(call.arguments)):
             if x.data_ptr() not in seen:
                 continue  # what a method does not read does not reach the op
@@ -94,13 +98,13 @@ def with_one_for_two(op, arguments, name, other):
 @pytest.mark.parametrize("op, name, other", [(op, "status", "num_accepted") for op in OPS] + [
     ("verify_tree", "path", "logprobs")])  # fmt: skip
 def test_memory_of_another_result(op_backend, op, name, other):
-    arguments = examples.calls(op, V=37)[0].arguments
+    arguments = example_calls.calls(op, V=37)[0].arguments
     with pytest.raises(RuntimeError, match=rf"^{op}: out\.{name} must have memory of its own, got some of another"):
         backends.there(op_backend, with_one_for_two, op, arguments, name, other)
 
 
 def result_of(op="verify_chain"):
-    arguments = examples.calls(op, V=37)[0].arguments
+    arguments = example_calls.calls(op, V=37)[0].arguments
     return arguments, room(getattr(sk, op)(**arguments))
 
 
@@ -139,7 +143,7 @@ def twice(x):
 
 def direct(op, name, change):
     arguments, out = result_of(op)
-    given = examples.op_arguments(op, getattr(sk, op), **arguments)
+    given = example_calls.op_arguments(op, getattr(sk, op), **arguments)
     out = out._asdict() | {name: change(getattr(out, name))}
     getattr(torch.ops.specdec, op).out(*given, **out)
 
@@ -162,7 +166,7 @@ def test_the_op_checks_again(op_backend, op, name, change, message):
 @pytest.mark.parametrize("op", OPS)
 def test_opcheck(op):
     arguments, out = result_of(op)
-    given = examples.op_arguments(op, getattr(sk, op), **arguments)
+    given = example_calls.op_arguments(op, getattr(sk, op), **arguments)
     torch.library.opcheck(getattr(torch.ops.specdec, op).out, given, out._asdict())
 
 
@@ -178,7 +182,7 @@ def test_compiled(op):
 
 def test_absent_requests(op_backend):
     """They are written to as well: nothing of an older step stays."""
-    arguments = examples.calls("verify_chain", V=37)[0].arguments | {"num_requests": torch.tensor([2])}
+    arguments = example_calls.calls("verify_chain", V=37)[0].arguments | {"num_requests": torch.tensor([2])}
     want, out, _ = backends.there(op_backend, plainly_and_into, "verify_chain", arguments, torch.int32)
     assert same(out._replace(tokens=out.tokens.long()), want)
     assert (out.tokens[2:] == -1).all() and not out.logprobs[2:].any()

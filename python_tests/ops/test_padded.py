@@ -12,7 +12,7 @@ from support.worker import Worker
 from torch.utils._pytree import tree_map
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
@@ -28,7 +28,7 @@ STALE = {  # floats, and integers by their type: whatever is no law, no id, no p
 
 
 def calls_of(op, backend, **inputs):
-    some = examples.few if backend in rule_cases.SLOW or "cuda-on-cpu" in backend else examples.calls
+    some = example_calls.few if backend in rule_cases.SLOW or "cuda-on-cpu" in backend else example_calls.calls
     found = [call for call in some(op, **inputs) if NUMBERS[op] not in call.arguments]
     return found[1::3] if backend == "triton-interpret" and tiers.TIER != "all" else found
 
@@ -125,14 +125,14 @@ def test_rows_of_many_blocks(op_backend, op):
 
 
 def test_blocks_by_rules_of_their_own(op_backend):
-    calls = {call.name: call.arguments for call in examples.calls("verify_chain")}
+    calls = {call.name: call.arguments for call in example_calls.calls("verify_chain")}
     args = calls["rules from 4, block"] | {"draft_logits": calls["a bonus row of the draft's"]["draft_logits"]}
     assert_padded("verify_chain", backends.call("verify_chain", op_backend), args, "nan", torch.tensor([3]), 3)
 
 
 def test_room_behind_the_drafts(op_backend):
     """In a padded ragged call D is how much room there is."""
-    call = next(call for call in examples.calls("verify_chain") if call.name == "ragged")
+    call = next(call for call in example_calls.calls("verify_chain") if call.name == "ragged")
     run, args = backends.call("verify_chain", op_backend), call.arguments
     B, D = size_of("verify_chain", args), len(args["draft_tokens"])
     fuller = dict(args)
@@ -150,7 +150,7 @@ def test_room_behind_the_drafts(op_backend):
 
 @pytest.mark.parametrize("op", ["row_stats", "sample", "verify_chain", "verify_tree"])
 def test_values_of_those_that_are_there_are_checked(op):
-    call = next(call for call in examples.calls(op) if isinstance(call.arguments.get("temperature"), torch.Tensor))
+    call = next(call for call in example_calls.calls(op) if isinstance(call.arguments.get("temperature"), torch.Tensor))
     B = size_of(op, call.arguments)
     wrong = {"temperature": torch.ones(B).index_fill(0, torch.tensor([B - 1]), -1.0)}
     run = functools.partial(getattr(sk, op), **call.arguments | wrong)
@@ -222,7 +222,7 @@ def test_a_wrong_line_is_caught(name):
     *change, op, form = SOURCES[name]
     worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
     run = functools.partial(worker.call, with_kernels_of, mutate(CSRC, *change), op)
-    args = next(call.arguments for call in examples.calls(op) if call.name == form)
+    args = next(call.arguments for call in example_calls.calls(op) if call.name == form)
     with pytest.raises((AssertionError, ChildProcessError)):  # what is absent may lie outside of all memory
         assert_padded(op, run, args, "nan", torch.tensor([1]), 1)
     worker.process.terminate()

@@ -8,6 +8,7 @@ from support import checks
 from support.checks import ln
 
 from specdec_kernels import reference
+from specdec_kernels.reference import banded
 from specdec_kernels.rows import Rows
 
 
@@ -23,7 +24,7 @@ def test_every_edge():
 def step(u, v, q=(0.2, 0.5, 0.3)):
     """Draft 1 of the golden pair: accepted below u = .6; the residual of q' = (.4, .5, .1) splits at v = .5."""
     uniforms = torch.tensor([[u, v]], dtype=torch.float64)
-    return reference.verify_chain(
+    return banded.verify_chain(
         ln(0.5, 0.3, 0.2).expand(1, 2, 3), torch.tensor([[1]]), ln(*q).expand(1, 1, 3), uniforms=uniforms
     )
 
@@ -38,11 +39,8 @@ def test_margin_is_small_at_an_edge_and_large_elsewhere():
 def test_margin_sees_a_nucleus_that_hangs_on_a_rounding():
     z = ln(0.5, 0.3, 0.2)[None]
     u = torch.tensor([[0.2]], dtype=torch.float64)
-    assert (
-        reference.sample(Rows(z, top_p=0.8), uniforms=u).margin
-        < 1
-        < reference.sample(Rows(z, top_p=0.79), uniforms=u).margin
-    )
+    near, far = (banded.sample(Rows(z, top_p=top_p), uniforms=u).margin for top_p in (0.8, 0.79))
+    assert near < 1 < far
 
 
 def test_nothing_is_rounded_on_probability_rows():
@@ -50,9 +48,8 @@ def test_nothing_is_rounded_on_probability_rows():
     p, q = torch.tensor([[[0.25, 0.75]] * 2]), torch.tensor([[[0.5, 0.5]]])
     for u, accepted in ((0.5 - 2.0**-53, 1), (0.5, 0)):
         uniforms = torch.tensor([[u, 0.3]], dtype=torch.float64)
-        out = reference.verify_chain(
-            Rows(p, kind="probs"), torch.tensor([[0]]), Rows(q, kind="probs"), uniforms=uniforms
-        )
+        sides = Rows(p, kind="probs"), torch.tensor([[0]]), Rows(q, kind="probs")
+        out = banded.verify_chain(*sides, uniforms=uniforms)
         assert out.num_accepted.tolist() == [accepted] and out.margin > 1
 
 

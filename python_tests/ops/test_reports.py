@@ -14,7 +14,7 @@ from support.paths import TESTS
 from support.surface import same
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 
 V, B, G = 37, 4, 3
 ELSEWHERE = {
@@ -256,5 +256,5 @@ def test_one_coin_a_position():
 
 def test_the_examples_know_placeholders():
     """The lists that other tests walk over hold short drafts too."""
-    given = [call.arguments["draft_tokens"] for call in examples.calls("verify_chain", V=V)]
+    given = [call.arguments["draft_tokens"] for call in example_calls.calls("verify_chain", V=V)]
     assert any((tokens < 0).any() for tokens in given)

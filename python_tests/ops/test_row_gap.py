@@ -10,7 +10,7 @@ from support import backends, cases, rule_cases
 from support.checks import ln
 
 import specdec_kernels as sk
-from specdec_kernels.reference.law import EPS
+from specdec_kernels.reference.banded.band import EPS
 
 SHAPES = {
     "one id": (1, 1),

@@ -9,7 +9,9 @@ from support import backends, cases
 from support.backends import scale
 from support.checks import assert_floats, ln
 
-from specdec_kernels.reference.row_stats import stats_and_slack
+from specdec_kernels import reference
+from specdec_kernels.reference.banded.walks import top_p_margin
+from specdec_kernels.reference.row_stats import params_of_rows
 from specdec_kernels.rows import Rows
 
 FLT_MAX = torch.finfo(torch.float32).max
@@ -32,10 +34,9 @@ def kept(z, stats):
 
 
 def assert_stats(backend, z, **params):
-    want, slack = stats_and_slack(
-        z.double().numpy(), *(params.get(k) for k in ("temperature", "top_k", "top_p", "min_p"))
-    )
-    want, clear = torch.tensor(want, dtype=torch.float64).reshape(-1, 4), torch.tensor(slack) > 1
+    filters = params_of_rows(len(z), *(params.get(k) for k in ("temperature", "top_k", "top_p", "min_p")))
+    margins = [top_p_margin(row, *each) for row, each in zip(z.double().numpy(), filters)]
+    want, clear = reference.row_stats(z, **params), torch.tensor(margins) > 1
     got = backends.run("row_stats", backend, z, **params)
     assert got.shape == (len(z), 4)
     rows = clear & ~want[:, 2].isnan()

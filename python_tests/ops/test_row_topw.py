@@ -14,7 +14,7 @@ from support import backends, cases
 from support.backends import scale
 
 import specdec_kernels as sk
-from specdec_kernels.reference.law import EPS, SUM_EPS
+from specdec_kernels.reference.banded.band import EPS, SUM_EPS
 from specdec_kernels.reference.row_topw import row_topw as reference
 
 INF, NAN = math.inf, math.nan

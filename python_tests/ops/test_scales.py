@@ -12,7 +12,7 @@ from support import answers as reference
 from support import backends, checks, scale_cases
 from support.scale_cases import SEED, THOROUGH
 
-from specdec_kernels.reference.law import EPS
+from specdec_kernels.reference.banded.band import EPS
 from specdec_kernels.rows import Rows
 
 METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")
@@ -36,7 +36,7 @@ def hash_of(x):
 
 
 def assert_logprobs(got, want, what):
-    """ln p is off by what p is off by, relatively: reference.law.rounding."""
+    """ln p is off by what p is off by, relatively: reference.banded.band.rounding."""
     assert (got.isnan() == want.isnan()).all() and (got.isinf() == want.isinf()).all(), what
     fine = want.isfinite()
     allowed = EPS * (16 + 3 * want[fine].abs() + 3 * math.log(V))

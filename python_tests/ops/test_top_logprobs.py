@@ -11,7 +11,7 @@ from support import backends, cases
 from support.backends import scale
 
 import specdec_kernels as sk
-from specdec_kernels.reference.law import EPS
+from specdec_kernels.reference.banded.band import EPS
 
 INF, NAN = math.inf, math.nan
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

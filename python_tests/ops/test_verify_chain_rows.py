@@ -8,8 +8,8 @@ from support import answers as reference
 from support import backends, checks, tiers
 
 import specdec_kernels as sk
-from specdec_kernels import examples
-from specdec_kernels.examples.verify_chain import stored
+from specdec_kernels import example_calls
+from specdec_kernels.example_calls.verify_chain import stored
 from specdec_kernels.registry import CHAIN_METHODS, RULES
 
 NOWHERE = (-2, 2**40, 2**63 - 1, -(2**63))  # of every store
@@ -53,10 +53,12 @@ def everywhere(args, rng, i):
 
 def plain_calls(**inputs):
     """The example calls whose rows lie in order: dense and ragged, with stats, filters, bonus tokens, every rule."""
-    calls = [call for call in examples.calls("verify_chain", **inputs) if not {"target_row", "draft_row"} & {*call[1]}]
+    calls = [
+        call for call in example_calls.calls("verify_chain", **inputs) if not {"target_row", "draft_row"} & {*call[1]}
+    ]
     greedy = torch.arange(4).repeat_interleave(6) % 2  # by its stats alone: the draft's, not given, are not needed
     stats = sk.row_stats(sk.Rows(calls[0].arguments["target_logits"].flatten(0, 1), temperature=greedy.float()))
-    return [*calls, examples.Call("some greedy", calls[1].arguments | {"target_stats": stats.view(4, 6, 4)})]
+    return [*calls, example_calls.Call("some greedy", calls[1].arguments | {"target_stats": stats.view(4, 6, 4)})]
 
 
 def check_elsewhere(verify, calls, numbered=None):
@@ -277,7 +279,7 @@ def test_numbers_and_offsets_past_2_31(op_backend):
 
 
 def wrong_calls():
-    call = dict(stored(examples.Inputs(V=11), _step()))["rows by number"]
+    call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
     row, rows = call["draft_row"], call["draft_logits"]
     yield {"target_row": [0]}, TypeError, "target_row must be a torch.Tensor, got list"
     yield {"draft_row": row.float()}, TypeError, "draft_row must be int32 or int64, got float32"
@@ -311,14 +313,14 @@ def wrong_calls():
 
 
 def _step():
-    call = examples.calls("verify_chain", V=11)[1]
+    call = example_calls.calls("verify_chain", V=11)[1]
     assert call.name == "seeds"
     return call.arguments
 
 
 @pytest.mark.parametrize("other, error, message", list(wrong_calls()))
 def test_errors(other, error, message):
-    call = dict(stored(examples.Inputs(V=11), _step()))["rows by number"]
+    call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
     with pytest.raises(error, match=f"^verify_chain: {message}"):
         sk.verify_chain(**call | other)
 
@@ -326,6 +328,6 @@ def test_errors(other, error, message):
 @pytest.mark.parametrize("side", SIDES)
 def test_values_are_no_errors_on_the_cpu_either(side):
     """As on a device, so that a program behaves alike on both."""
-    call = dict(stored(examples.Inputs(V=11), _step()))["rows by number"]
+    call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
     out = sk.verify_chain(**call | {f"{side}_row": torch.full_like(call[f"{side}_row"], 40)})
     assert (out.status == {"target": 1, "draft": 4}[side]).all() and (out.num_accepted == 0).all()

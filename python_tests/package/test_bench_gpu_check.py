@@ -15,7 +15,7 @@ from support.specialisations import HARNESS
 pytest.importorskip("bench.run", reason="needs the source tree's bench")
 
 from bench import sanitize  # noqa: E402
-from specdec_kernels import examples, registry  # noqa: E402
+from specdec_kernels import example_calls, registry  # noqa: E402
 
 SCRIPT = ROOT / "bench/gpu_check.sh"
 COMMIT = "0123456789ab"
@@ -188,7 +188,7 @@ def test_rehearsal_of_two_steps(tmp_path):
 
 def test_the_sanitizers_watch_every_example(monkeypatch, capsys):
     made = [(op, name.split(" dtype=")[0].strip()) for op, name, _ in sanitize.calls("cpu")]
-    assert set(made) == {(op, call.name) for op in registry.OPS for call in examples.calls(op)}
+    assert set(made) == {(op, call.name) for op in registry.OPS for call in example_calls.calls(op)}
     monkeypatch.setattr(sanitize, "in_range", lambda result, arguments: not hasattr(result, "path"))
     monkeypatch.setattr(sanitize, "DTYPES", [torch.float32])
     monkeypatch.setattr(sanitize, "VOCABULARIES", (77,))

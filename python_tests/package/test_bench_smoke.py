@@ -120,9 +120,9 @@ def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
     """The reference says which: here of all, whatever differs."""
     some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
     changed(monkeypatch, "verify_chain", one("tokens", at_first(1)))
-    honest = smoke.sk.reference.verify_chain
+    honest = smoke.sk.reference.banded.verify_chain
     near = lambda **given: honest(**given)._replace(margin=torch.tensor([0.5]))
-    monkeypatch.setattr(smoke.sk.reference, "verify_chain", near)
+    monkeypatch.setattr(smoke.sk.reference.banded, "verify_chain", near)
     with rehearsal.no_gpu():
         assert smoke.check([3], 500) == []
     assert "0 wrong, 1 close" in capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_the_reference_takes_every_call():
     with rehearsal.no_gpu():
         judged = [call for call in smoke.calls(2, 100) if call.op in ("verify_chain", "verify_tree", "sample")]
         for call in judged:
-            margin = getattr(smoke.sk.reference, call.op)(**smoke.of(call.arguments, torch.tensor([1]))).margin
+            margin = getattr(smoke.sk.reference.banded, call.op)(**smoke.of(call.arguments, torch.tensor([1]))).margin
             assert margin.shape == (1,), call.name
     assert len(judged) == 14
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import backends, rule_cases, tiers, tree_cases
 
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import BY_LAW, TREE_METHODS
 
 pytestmark = [
@@ -80,7 +80,7 @@ def chains():
 def exact_chains():
     """Few positions: a launch for all their rows and one for the rest; by SPECDEC_CUDA_PATH=streaming as large batches
     go, position by position."""
-    calls = [call for V in (77, WIDE) for call in examples.calls("verify_chain", V=V)]
+    calls = [call for V in (77, WIDE) for call in example_calls.calls("verify_chain", V=V)]
     return [call for call in calls if not {"rule", "method"} & call.arguments.keys()]
 
 

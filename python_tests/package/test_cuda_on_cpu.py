@@ -58,69 +58,37 @@ def aligned(rows, n):
 
 def log_sum_exp(module, defect="none", rows=3):
     x = normals(rows, N)
-    out = sample(
-        Rows(
-            Rows(Rows(Rows(Rows(module, stats="log_sum_exp"), stats=x), stats=np.zeros(rows, np.float32)), stats=rows),
-            stats=defect,
-        )
-    )
+    out = sample(module, "log_sum_exp", x, np.zeros(rows, np.float32), rows, defect)
     return np.allclose(out, np.log(np.exp(x.astype(np.float64)).sum(1)), rtol=1e-6)
 
 
 def scan(module, defect="none"):
     x = np.random.default_rng(4).integers(1, 100, 256, np.int32)
-    return bool(
-        (
-            sample(Rows(Rows(Rows(module, stats="scan"), stats=x), stats=np.zeros(256, np.int32)), defect=defect)
-            == x.cumsum()
-        ).all()
-    )
+    return bool((sample(module, "scan", x, np.zeros(256, np.int32), defect=defect) == x.cumsum()).all())
 
 
 def grid_sum(module, defect="none"):
     x = normals(N + 4)
     return np.allclose(
-        sample(
-            Rows(
-                Rows(Rows(Rows(Rows(module, stats="grid_sum"), stats=x), stats=np.zeros(1, np.float32)), stats=5),
-                stats=defect,
-            )
-        ),
-        x[:N].astype(np.float64).sum(),
-        rtol=1e-5,
+        sample(module, "grid_sum", x, np.zeros(1, np.float32), 5, defect), x[:N].astype(np.float64).sum(), rtol=1e-5
     )
 
 
 def cluster_sum(module, defect="none"):
     x = normals(N)
-    out = sample(
-        Rows(
-            Rows(Rows(Rows(Rows(module, stats="cluster_sum"), stats=x), stats=np.zeros(3, np.float32)), stats=3),
-            stats=defect,
-        )
-    )
+    out = sample(module, "cluster_sum", x, np.zeros(3, np.float32), 3, defect)
     return np.allclose(out, x.astype(np.float64).sum(), rtol=1e-5)
 
 
 def staged_sum(module, defect="none"):
     x = aligned(3, N)
-    out = sample(
-        Rows(
-            Rows(Rows(Rows(Rows(module, stats="staged_sum"), stats=x), stats=np.zeros(3, np.float32)), stats=3),
-            stats=defect,
-        )
-    )
+    out = sample(module, "staged_sum", x, np.zeros(3, np.float32), 3, defect)
     return np.allclose(out, x.astype(np.float64).sum(1), rtol=1e-4, atol=1e-3)
 
 
 def two_launches(module, defect="none"):
     x = normals(3, N)
-    out = sample(
-        Rows(
-            Rows(Rows(Rows(Rows(module, stats="two_launches"), stats=x), stats=np.zeros(3, np.float32)), stats=3),
-            stats=defect,
-        )
-    )
+    out = sample(module, "two_launches", x, np.zeros(3, np.float32), 3, defect)
     return np.allclose(out, x[:, 1:].astype(np.float64).sum(1), rtol=1e-4, atol=1e-3)
 
 
@@ -134,15 +102,7 @@ def test_right_under_every_schedule(module, kernel, schedule, blocks):
 def test_every_intrinsic(module):
     for schedule in SCHEDULES:
         with order(module, schedule):
-            assert (
-                sample(
-                    Rows(
-                        Rows(Rows(Rows(module, stats="intrinsics"), stats=np.zeros(1)), stats=np.zeros(1, np.int32)),
-                        stats=2,
-                    )
-                )
-                == 0
-            )
+            assert sample(module, "intrinsics", np.zeros(1), np.zeros(1, np.int32), 2) == 0
 
 
 def test_schedules_differ(module):
@@ -293,9 +253,7 @@ def test_bad_orders_and_grids(module):
     with pytest.raises(RuntimeError, match="must be ascending, descending, random, got interleaved"):
         module.set_block_order("interleaved")
     with pytest.raises(RuntimeError, match="scan: invalid grid: 0 blocks|intrinsics: invalid grid: 0 blocks"):
-        sample(
-            Rows(Rows(Rows(Rows(module, stats="intrinsics"), stats=np.zeros(1)), stats=np.zeros(1, np.int32)), stats=0)
-        )
+        sample(module, "intrinsics", np.zeros(1), np.zeros(1, np.int32), 0)
 
 
 @pytest.fixture(scope="module")

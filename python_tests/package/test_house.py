@@ -67,6 +67,14 @@ def test_machine_code_is_read_without_the_model():
     assert not {to for found in reader.values() for to in found if to.startswith("tools.gpu_model")}
 
 
+def test_the_decode_loop_is_read_without_adaptive_drafting():
+    graph, room = imports(ROOT, "specdec_kernels"), "specdec_kernels.decode.adaptive"
+    loop = {name: to for name, to in graph.items() if re.fullmatch(r"specdec_kernels\.decode\.\w+", name)}
+    assert "specdec_kernels.decode.session" in loop["specdec_kernels.decode.loop"]
+    assert any(x.startswith(room) for x in graph["specdec_kernels.decode.drafters.model_drafter"])
+    assert not {name: to for name, to in loop.items() if any(x.startswith(room) for x in to)}
+
+
 @pytest.mark.parametrize("room", MAY_INCLUDE)
 def test_includes_go_down(room):
     seen, upward = 0, []

@@ -12,7 +12,7 @@ import torch
 from support import backends, paths, tiers
 from torch.utils._pytree import tree_leaves
 
-from specdec_kernels import examples, registry
+from specdec_kernels import example_calls, registry
 
 VERSION = re.search(r'"triton>=([\d.]+)', (paths.ROOT / "pyproject.toml").read_text())[1] + ".0"
 FOLDER = paths.ROOT / "build" / f"triton-{VERSION}"  # kept from run to run
@@ -30,7 +30,7 @@ PIP = [
 
 
 def calls(op):
-    return examples.few(op) if tiers.TIER == "all" else examples.calls(op)[:1]
+    return example_calls.few(op) if tiers.TIER == "all" else example_calls.calls(op)[:1]
 
 
 def tensors(op, arguments):

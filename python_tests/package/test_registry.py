@@ -18,7 +18,7 @@ from support.paths import ROOT
 
 import specdec_kernels as sk
 from build_tools.ninja_file import CXX
-from specdec_kernels import examples, registry, rules
+from specdec_kernels import example_calls, registry
 from specdec_kernels.backends import dispatch
 
 CSRC = ROOT / "csrc"
@@ -154,27 +154,6 @@ def test_triton_numbers_alike():
     assert {"LOSSY", "TARGET_ONLY", "DOMAIN_FINAL", "INVALID_DRAFT", "CHUNK"} <= seen
 
 
-def test_a_rules_old_name_is_still_taken():
-    from specdec_kernels.decode import Request
-
-    p, ids = torch.zeros(1, 2, 3), torch.zeros(1, 1, dtype=torch.int64)
-    step = {"uniforms": torch.zeros(1, 2, dtype=torch.float64), "alpha": (2.0, 0.5)}
-    for call in (
-        lambda name: sk.verify_chain(p, ids, p, rule=name, **step),
-        lambda name: sk.reference.verify_chain(p, ids, p, rule=name, **step),
-        lambda name: Request([1], rule=name, alpha=(2.0, 0.5)).rule,
-        lambda name: (sk.RULES[name], rules.TABLE[name]),
-    ):
-        with pytest.warns(DeprecationWarning, match="'top_n' is now called 'relaxed'") as warned:
-            old = call("top_n")
-        assert str(old) == str(call("relaxed")) and {x.filename for x in warned} == {__file__}
-    tree = torch.tensor([[-1, 0]]), torch.tensor([[-1, 0]])
-    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="rule 'relaxed' is not defined for method"):
-        sk.verify_tree(tree, p, method="target_only", rule="top_n")
-    with pytest.raises(KeyError, match="no_rule"):
-        sk.RULES["no_rule"]
-
-
 def test_every_list_walks_over_the_registry(monkeypatch):
     """An op that is in the registry alone is missed by each of them, by its name."""
     monkeypatch.setattr(registry, "OPS", (*registry.OPS, "throw_away"))
@@ -188,6 +167,9 @@ def test_every_list_walks_over_the_registry(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     run, hostile = importlib.import_module("bench.run"), importlib.import_module("gates.hostile")
     assert "throw_away" in run.OPS and "throw_away" in hostile.OPS and "throw_away" in hostile.CHECKS
-    for walk in (lambda: list(importlib.import_module("bench.sanitize").calls("cpu")), lambda: examples.every_call()):
-        with pytest.raises(ModuleNotFoundError, match="specdec_kernels.examples.throw_away"):
+    for walk in (
+        lambda: list(importlib.import_module("bench.sanitize").calls("cpu")),
+        lambda: example_calls.every_call(),
+    ):
+        with pytest.raises(ModuleNotFoundError, match="specdec_kernels.example_calls.throw_away"):
             walk()

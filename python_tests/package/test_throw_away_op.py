@@ -147,7 +147,7 @@ def in_vocabulary(draft_tokens, V):
         in_vocabulary_kernel[(triton.cdiv(n, 64),)](draft_tokens, out, n, draft_tokens.stride(0), V, BLOCK=64)
     return out
 """,
-    "specdec_kernels/examples/in_vocabulary.py": """def calls(x):
+    "specdec_kernels/example_calls/in_vocabulary.py": """def calls(x):
     yield "ids", {"draft_tokens": x.integers(-2, 9, 70), "V": 5}
 """,
     "bench/in_vocabulary.py": '''"""in_vocabulary against eager torch."""
@@ -188,7 +188,7 @@ LINES = {  # file: (the line before, the line)
 }
 FOUND_BY = {  # a test of a list, or what a command must print
     "python_tests/ops/test_in_vocabulary.py": 2,
-    "python_tests/ops/test_examples.py": 4,
+    "python_tests/ops/test_example_calls.py": 4,
     "python_tests/ops/test_arguments.py": 4,
     "python_tests/ops/test_autograd.py": 6,
     "python_tests/ops/test_direct_calls.py": 2,
@@ -257,10 +257,10 @@ def test_tools_take_it(tree):
 def test_the_simulated_device_takes_it(tree):
     code = """
 import torch, specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from tools.cuda_on_cpu.build import CSRC, load
 load("fast", CSRC, ("in_vocabulary",))
-[call] = examples.calls("in_vocabulary")
+[call] = example_calls.calls("in_vocabulary")
 print(sk.in_vocabulary(**call.arguments).equal(sk.reference.in_vocabulary(**call.arguments)))
 """
     assert run(tree, "-c", code) == "True\n"

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import RULES, keeps_target
 
 STEP = {
     name: x
-    for name, x in examples.calls("verify_chain", V=37)[1].arguments.items()
+    for name, x in example_calls.calls("verify_chain", V=37)[1].arguments.items()
     if name not in ("rule", "alpha", "temperature")
 }
 B, G = STEP["draft_tokens"].shape
@@ -62,7 +62,7 @@ def test_of_each_request():
 
 
 def test_a_tree():
-    step = next(call.arguments for call in examples.calls("verify_tree", V=37) if call.name == "kseq, drafts")
+    step = next(call.arguments for call in example_calls.calls("verify_tree", V=37) if call.name == "kseq, drafts")
     sk.verify_tree(**step, require_exact=True)
     with pytest.raises(ValueError, match=r"^verify_tree: require_exact .* got 'lossy' with alpha 0.3$"):
         sk.verify_tree(**step, rule="lossy", alpha=0.3, require_exact=True)

@@ -4,6 +4,7 @@ rule."""
 
 import importlib
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from specdec_kernels.reference.chain import Chain
 from specdec_kernels.reference.chain_law import chain_law, walked_chain_law
 from specdec_kernels.reference.rules import DEFER, Mix, Pair, cascades, lossy, resolved
 from specdec_kernels.reference.rules.lossy import inverse_beta
-from specdec_kernels.reference.rules.one_step import one_step, pair_of, pi_of
+from specdec_kernels.reference.rules.one_step import one_step, pi_of
 from specdec_kernels.rules import RULES, TABLE
 
 block = importlib.import_module("specdec_kernels.reference.block")
@@ -108,7 +109,7 @@ def test_lenience_golden():
 
 
 def test_beta_golden():
-    assert 1 / inverse_beta(pair_of(*GOLDEN), 0.2)[0] == pytest.approx(4 / 3, abs=EXACT)
+    assert 1 / inverse_beta(*map(np.array, GOLDEN), 0.2)[0] == pytest.approx(4 / 3, abs=EXACT)
 
 
 # ---- chain laws -----------------------------------------------------------------------------------------------------
@@ -240,26 +241,26 @@ MUTANTS = {
     "the residual of p": (
         "token",
         "token_v2",
-        replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0, r_err=0.0: f(DEFER, pair, r, r_err)),
+        replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0: f(DEFER, pair, r)),
     ),
     "the residual not of r pi": (
         "block",
         "exact",
-        replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0, r_err=0.0: f(self, pair)),
+        replace(Mix, "leftover", lambda f: lambda self, pair, r=1.0: f(self, pair)),
     ),
     "the bonus from p": (
         "token",
         "token_v3",
         replace(Chain, "end", lambda _: lambda self: self.draw(self.p(len(self.tokens)))),
     ),
-    "r not capped at 1": ("block", "exact", replace(block, "min", lambda _: lambda a, b: b)),
-    "h_i = r_i": ("block", "lossy", replace(block, "chance_of", lambda _: lambda chain, i, last, rows, r: r[i])),
+    "r not capped at 1": ("block", "exact", replace(block, "np", lambda _: SimpleNamespace(minimum=lambda a, b: b))),
+    "h_i = r_i": ("block", "lossy", replace(block, "h_at", lambda _: lambda i, last, rows, r: r[i])),
     "q of the row before": (
         "token",
         "ensemble",
         replace(Chain, "pair", lambda f: lambda self, i, d, p: f(self, max(i - 1, 0), d, p)),
     ),
-    "beta = 1": ("token", "lossy", replace(lossy, "inverse_beta", lambda _: lambda pair, alpha: (1.0, 0.0))),
+    "beta = 1": ("token", "lossy", replace(lossy, "inverse_beta", lambda _: lambda p, q, alpha: (1.0, 1.0, 1.0))),
     "the mass that is kept for eta": (
         "token",
         "token_v1",

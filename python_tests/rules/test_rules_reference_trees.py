@@ -8,7 +8,7 @@ from support import laws
 from support.rule_laws import ALPHAS, LAWS, emitted
 from support.tree_laws import EXACT, TELLING, constant, random_rows, with_zeros
 
-from specdec_kernels import reference
+from specdec_kernels.reference import banded
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, plain_tree, tree_law
 from specdec_kernels.rows import Rows
 
@@ -48,8 +48,8 @@ def test_a_chain_is_a_tree():
     codes = torch.arange(B) % 10
     more = dict(rule=codes, alpha=torch.tensor([0.3]).expand(B), temperature=torch.tensor([1.0, 0.8, 0.0]).repeat(20))
     for method, of_tree in (("token", "recursive_without_replacement"), ("block", "traversal")):
-        want = reference.verify_chain(p, drafts, q[:, :G], method=method, uniforms=u, **more)
-        out = reference.verify_tree(tree, p, q, method=of_tree, uniforms=torch.cat([u[:, :1], u], 1), **more)
+        want = banded.verify_chain(p, drafts, q[:, :G], method=method, uniforms=u, **more)
+        out = banded.verify_tree(tree, p, q, method=of_tree, uniforms=torch.cat([u[:, :1], u], 1), **more)
         assert want.margin.min() > 1e-3 and torch.equal(out.tokens, want.tokens), method
         assert out.logprobs.numpy() == pytest.approx(want.logprobs.numpy(), abs=1e-12)
 
@@ -82,9 +82,9 @@ def test_thresholds_of_a_chain():
     p, drafts = 2 * torch.randn(80, 4, 5, generator=rng), torch.randint(5, (80, 3), generator=rng)
     u = torch.rand(80, 4, generator=rng, dtype=torch.float64)
     more = dict(rule="thresholds", alpha=(0.5, 0.6))
-    want = reference.verify_chain(p, drafts, uniforms=u, **more)
+    want = banded.verify_chain(p, drafts, uniforms=u, **more)
     tree = (torch.tensor([-1, 0, 1, 2]), torch.cat([torch.full((80, 1), -1), drafts], 1))
-    out = reference.verify_tree(tree, p, method="target_only", uniforms=torch.cat([u[:, :3], u[:, 2:]], 1), **more)
+    out = banded.verify_tree(tree, p, method="target_only", uniforms=torch.cat([u[:, :3], u[:, 2:]], 1), **more)
     assert len(set(want.num_accepted.tolist())) == 4 and torch.equal(out.tokens, want.tokens)
 
 
@@ -95,7 +95,7 @@ def test_confidences_are_unscaled():
     tree = plain_tree([-1, 0], [-1, 0])
     for temperature in (0.5, 2.0):
         for alpha, accepted in ((0.55, 1), (0.45, 0)):
-            out = reference.verify_tree(
+            out = banded.verify_tree(
                 tree,
                 Rows(p.expand(1, 2, 3), temperature=temperature),
                 Rows(q.expand(1, 2, 3), temperature=temperature),
@@ -118,4 +118,4 @@ def test_undefined_combinations_are_refused():
         ("greedy", "thresholds"),
     ):
         with pytest.raises(ValueError, match=f"verify_tree: rule {rule} is not defined for method '{method}'"):
-            reference.verify_tree(tree, z, z, method=method, rule=rule, alpha=0.5)
+            banded.verify_tree(tree, z, z, method=method, rule=rule, alpha=0.5)

@@ -10,7 +10,7 @@ from support import backends
 from support.checks import ALMOST_ONE
 
 import specdec_kernels as sk
-from specdec_kernels.reference.law import EPS
+from specdec_kernels.reference.banded.band import EPS
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHAPES = {"one chunk": (900, 900), "chunks": (5003, 5003), "narrow draft": (5003, 1030), "wide draft": (2100, 5003)}

@@ -11,7 +11,7 @@ from support.ranks import Ranks
 from support.surface import plain, same, tensors
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.distributed.agreement import OPS, SMALL, digest
 from specdec_kernels.distributed.fingerprint import fingerprint
 from specdec_kernels.distributed.shards import EXCHANGES
@@ -32,7 +32,7 @@ def ranks():
 
 def calls():
     """Of each op, those examples that give an argument another kind of value."""
-    return [(op, call.name, call.arguments) for op in OPS for call in examples.few(op, V=V)]
+    return [(op, call.name, call.arguments) for op in OPS for call in example_calls.few(op, V=V)]
 
 
 def other(name, x):

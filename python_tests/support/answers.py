@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""specdec_kernels.reference, each answer worked out once a run: the float64 loops take longer than most of the ops that
-they judge, and backends and workers ask for the same ones. `from support import answers as reference`.
+"""The answers of specdec_kernels.reference, with margins where there are any, each worked out once a run: the float64
+loops take longer than most of the ops that they judge, and backends and workers ask for the same ones.
+`from support import answers as reference`.
 
 Answers lie in a folder of the run (conftest.py makes it and takes it away), each under a hash of the call's arguments,
 and are read back as other objects each time, so that a test which writes to one spoils no other's.
@@ -20,7 +21,7 @@ FOLDER = "SPECDEC_TEST_ANSWERS"  # the variable that names it; without it nothin
 
 
 def answer(op, *args, **kwargs):
-    function = getattr(reference, op)
+    function = getattr(reference.banded, op, None) or getattr(reference, op)
     if FOLDER not in os.environ:
         return function(*args, **kwargs)
     try:

@@ -12,7 +12,7 @@ from support import cases, laws, tally
 from support.answers import verify_chain as reference_verify
 from support.plain import Plain, plain_sample
 
-from specdec_kernels.reference.law import EPS
+from specdec_kernels.reference.banded.band import EPS
 
 ALMOST_ONE = 1 - 2.0**-53
 

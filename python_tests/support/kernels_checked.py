@@ -8,7 +8,7 @@ import torch
 from support import tree_cases
 from support.surface import tensors
 
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import OPS, TREE_METHODS
 from tools.cuda_on_cpu.build import load
 from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
@@ -156,7 +156,7 @@ def verify_tree_cases(csrc, ops):
     module = load("checked", csrc, ops)
     for method, turns in zip(TREE_METHODS, zip(2 * SCHEDULES, 2 * BLOCK_ORDERS)):
         args = tree_step(method, 48, ["sharp"])
-        want = sk.reference.verify_tree(**args)
+        want = sk.reference.banded.verify_tree(**args)
         try:
             with order(module, *turns):
                 got = sk.verify_tree(**args)
@@ -225,7 +225,7 @@ def every_op(schedule, blocks):
     module, results = load("checked"), {}
     with order(module, schedule, blocks):
         for op in OPS:
-            for call in examples.few(op, V=2 * 1024 + 77 if op == "verify_tree" else 9 * 1024 - 3):
+            for call in example_calls.few(op, V=2 * 1024 + 77 if op == "verify_tree" else 9 * 1024 - 3):
                 for i, x in enumerate(tensors(getattr(sk, op)(**call.arguments))):
                     results[f"{op}, {call.name} {i}"] = x.contiguous().view(torch.uint8).numpy().tobytes()
     return results

@@ -7,7 +7,7 @@ import re
 import torch
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 from specdec_kernels.registry import FUNCTIONS, INF, RULES, SAMPLING
 
 V = 37
@@ -31,7 +31,7 @@ def is_number(x):
 def known():
     """A value of each number, as some example has it."""
     found = {}
-    for _, call in examples.every_call(V=V):
+    for _, call in example_calls.every_call(V=V):
         found |= {base(name): x for name, x in call.arguments.items() if is_number(x)}
     return found | {"require_exact": False}
 
@@ -41,7 +41,7 @@ KNOWN = known()
 
 def call_with(op, name):
     """An example call, with a number for this argument."""
-    calls = [call.arguments for call in examples.calls(op, V=V)]
+    calls = [call.arguments for call in example_calls.calls(op, V=V)]
     having = [call for call in calls if is_number(call.get(name))]
     for call in having or [call | {name: KNOWN[base(name)]} for call in calls]:
         try:

@@ -5,7 +5,7 @@ it."""
 import torch
 
 import specdec_kernels as sk
-from specdec_kernels import examples
+from specdec_kernels import example_calls
 
 
 def tensors(result):
@@ -27,13 +27,13 @@ def plain(x):
 def recorded_call(op, function, *args, **kwargs):
     """function(...) calls torch.ops.specdec.<op> once: its result, and the dispatcher's op with its arguments."""
     result = []
-    arguments = examples.op_arguments(op, lambda: result.append(function(*args, **kwargs)))
+    arguments = example_calls.op_arguments(op, lambda: result.append(function(*args, **kwargs)))
     return result[0], (getattr(torch.ops.specdec, op).default, arguments, {})
 
 
 def check_examples(op, most=None):
     """Of the op's example calls: all of opcheck for the first, schema and fake for each kind; every fifth compiled."""
-    for i, call in enumerate(examples.few(op)[:most]):
+    for i, call in enumerate(example_calls.few(op)[:most]):
         function = getattr(sk, op)
         eager, (direct, args, kwargs) = recorded_call(op, function, **call.arguments)
         quick = {} if i == 0 else {"test_utils": ("test_schema", "test_faketensor")}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """reference.verify_tree with uniforms: columns, margins, bad data, rows by index, greedy rows."""
 
-import importlib
 import math
 
 import numpy as np
@@ -11,7 +10,9 @@ from support import laws, tiers
 from support.tree_laws import ALL, GOLDEN, rows_of
 
 from specdec_kernels import reference
+from specdec_kernels.reference import banded
 from specdec_kernels.reference import tree_law as one_tree_law
+from specdec_kernels.reference.banded import band, walks
 from specdec_kernels.reference.tree_law import plain_tree
 from specdec_kernels.rows import Rows
 
@@ -41,7 +42,7 @@ def test_uniforms_reproduce_the_enumerated_law(method, n=1200 if tiers.TIER == "
     columns = 6 if method in ("kseq", "recursive") else 7
     u = torch.rand(n, columns + 1, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     at = prefixes_of(tree)
-    out = reference.verify_tree(
+    out = banded.verify_tree(
         wide, logits_of(p, at).expand(n, 7, 3), logits_of(q, at).expand(n, 7, 3), method=method, uniforms=u
     )
     result = laws.compare_with_law(out.tokens.numpy(), law, 3)
@@ -65,7 +66,7 @@ def node_step(method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], **more)
     """Children `tokens` of one root."""
     n = len(tokens) + 1
     tree = plain_tree([-1] + [0] * len(tokens), [-1, *tokens])
-    return reference.verify_tree(
+    return banded.verify_tree(
         tree,
         p.expand(1, n, len(p)),
         None if q is None else q.expand(1, n, len(q)),
@@ -132,7 +133,7 @@ def test_greedy_requests_mix_with_sampled_ones():
     p, q = GOLDEN_LOGITS
     tree = (torch.tensor([-1, 0, 0, 2]), torch.tensor([-1, 1, 0, 2]))
     for method in (*ALL, "greedy"):
-        out = reference.verify_tree(
+        out = banded.verify_tree(
             tree,
             Rows(p.expand(2, 4, 3), temperature=torch.tensor([0.0, 1.0])),
             q.expand(2, 4, 3),
@@ -152,14 +153,14 @@ def test_rows_by_index_links_and_depth():
     args = dict(
         method="recursive", uniforms=u, target_row=torch.tensor([[2, 2, 2, 2]]), draft_row=torch.tensor([[0, 0, 1, 0]])
     )
-    out = reference.verify_tree(tree, rows, rows, **args)
+    out = banded.verify_tree(tree, rows, rows, **args)
     assert out.path.tolist() == [[0, 1, 3, -1]] and out.tokens.tolist() == [[2, 0, 0, -1]]
     links = (torch.tensor([[2, 3, -1, -1]]), torch.tensor([[-1, -1, 1, -1]]))  # child 2 before child 1
-    assert reference.verify_tree(tree, rows, rows, links=links, **args).path.tolist() == [[0, 2, -1, -1]]
-    assert reference.verify_tree(tree, rows, rows, max_depth=1, **args).path.tolist() == [[0, 1]]
-    assert reference.verify_tree(tree, rows, rows, max_depth=0, **args).tokens.tolist() == [[0]]
+    assert banded.verify_tree(tree, rows, rows, links=links, **args).path.tolist() == [[0, 2, -1, -1]]
+    assert banded.verify_tree(tree, rows, rows, max_depth=1, **args).path.tolist() == [[0, 1]]
+    assert banded.verify_tree(tree, rows, rows, max_depth=0, **args).tokens.tolist() == [[0]]
     cycle = (torch.tensor([[1, 3, -1, -1]]), torch.tensor([[-1, 1, -1, -1]]))
-    assert reference.verify_tree(tree, rows, rows, links=cycle, **args).tokens.shape == (1, 4)  # ends
+    assert banded.verify_tree(tree, rows, rows, links=cycle, **args).tokens.shape == (1, 4)  # ends
 
 
 def test_seeds_are_the_uniforms_of_domains_0_and_1():
@@ -169,8 +170,8 @@ def test_seeds_are_the_uniforms_of_domains_0_and_1():
     for method, columns in (("kseq", 6), ("traversal", 7)):
         args = tree, p.expand(64, 7, 3), q.expand(64, 7, 3)
         u = torch.cat([reference.uniforms(seed, offset, columns, 0), reference.uniforms(seed, offset, 1, 1)], 1)
-        a = reference.verify_tree(*args, method=method, seed=seed, offset=offset)
-        b = reference.verify_tree(*args, method=method, uniforms=u)
+        a = banded.verify_tree(*args, method=method, seed=seed, offset=offset)
+        b = banded.verify_tree(*args, method=method, uniforms=u)
         assert all(torch.equal(x, y) for x, y in zip(a, b)) and set(a.num_accepted.tolist()) == {0, 1, 2}
 
 
@@ -208,7 +209,7 @@ def test_trees_of_nothing(method):
     p, q = GOLDEN_LOGITS
     for K, L in ((0, 2), (2, 0)):
         tree = reference.build_tree(torch.zeros(1, K, L, dtype=torch.int64))
-        out = reference.verify_tree(
+        out = banded.verify_tree(
             tree,
             p.expand(1, 1, 3),
             q.expand(1, 1, 3),
@@ -216,7 +217,7 @@ def test_trees_of_nothing(method):
             uniforms=torch.tensor([[0.4]] if method in ("kseq", "recursive") else [[0.0, 0.4]], dtype=torch.float64),
         )
         assert out.tokens.tolist() == [[0] + [-1] * L] and out.path.tolist() == [[0] + [-1] * L]
-    empty = reference.verify_tree(
+    empty = banded.verify_tree(
         (torch.zeros(0, 3), torch.zeros(0, 3)), torch.zeros(0, 3, 5), torch.zeros(0, 3, 5), method=method
     )
     assert empty.tokens.shape == (0, 3)
@@ -228,13 +229,10 @@ def test_trees_of_nothing(method):
 def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if tiers.TIER == "all" else 300):
     """Every probability moved by its error bound, up or down, with float32 pretended to have 10 bits: no token outside
     the band changes, inside it some do."""
-    law, step, sides = (
-        importlib.import_module(f"specdec_kernels.reference.{m}") for m in ("law", "tree_rules.step", "sides")
-    )
     coarse = 2.0**-10
-    monkeypatch.setattr(law, "EPS", coarse)
-    for m in (law, step):
+    for m in (band, walks):
         monkeypatch.setattr(m, "SUM_EPS", 32 * coarse)
+    monkeypatch.setattr(band, "EPS", coarse)
     rng = np.random.default_rng(12)  # the same rows on every machine, which torch's are not, to the last bits
     q = rng.normal(size=(B, 7, 5))
     p = q + rng.normal(size=(B, 7, 5))
@@ -246,22 +244,22 @@ def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if ti
         draft_row=torch.zeros(B, 7, dtype=torch.int64),
     )
     tree = reference.build_tree(drafts)
-    ref = reference.verify_tree(tree, p, q, **args)
-    exact, noise = sides.Side.law, np.random.default_rng(13)
+    ref = banded.verify_tree(tree, p, q, **args)
+    exact, noise = walks.Side.law, np.random.default_rng(13)
 
     def moved(side):
         law_of, cache = exact(side), {}
 
         def row(i):
             if i not in cache:
-                x, slack = law_of(i)
-                cache[i] = x._replace(p=x.p + x.err * noise.choice([-1, 1], len(x.p))), slack
+                p = (x := law_of(i)).p
+                cache[i] = x._replace(p=band.Band(p.value + p.err * noise.choice([-1, 1], len(p)), p.err))
             return cache[i]
 
         return row
 
-    monkeypatch.setattr(sides.Side, "law", moved)
-    out = reference.verify_tree(tree, p, q, **args)
+    monkeypatch.setattr(walks.Side, "law", moved)
+    out = banded.verify_tree(tree, p, q, **args)
     same = (out.tokens == ref.tokens).all(-1)
     assert (ref.margin[~same] <= 1).all(), ref.margin[~same]
     assert 0 < (~same).sum() and 0.3 < (ref.margin > 1).double().mean() < 1

@@ -24,12 +24,15 @@ def call(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     interpreter = retrieve_current_functorch_interpreter()
     level, kind = interpreter.level(), interpreter.key()
     if kind == TransformType.Vmap:
+        if forward_ad._current_level >= 0:
+            with interpreter.lower():
+                _refuse_tracked(overload, args, kwargs, lambda x: _is_dual(_functorch._unwrap_batched(x, level)[0]))
         return _call_each(overload, interpreter, args, kwargs)
     if kind == TransformType.Functionalize:
         wrap = _functorch._wrap_functional_tensor
         inner = tree_map_only(torch.Tensor, lambda x: _functional_value(x, level), (args, kwargs))
     else:
-        _refuse_tracked(overload, args, kwargs)
+        _refuse_tracked(overload, args, kwargs, _is_tracked)
         wrap = _functorch._wrap_for_grad
         inner = tree_map_only(torch.Tensor, lambda x: _functorch._unwrap_for_grad(x, level), (args, kwargs))
     with interpreter.lower():
@@ -37,13 +40,28 @@ def call(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda x: wrap(x, level), found)
 
 
-def _refuse_tracked(overload, args, kwargs):
+def _refuse_tracked(overload, args, kwargs, is_tracked):
     """Raises where the derivative at this level would have to go through the op."""
     names = [argument.name for argument in overload._schema.arguments]
     for name, x in [*zip(names, args), *kwargs.items()]:
-        if isinstance(x, torch.Tensor) and _is_tracked(x):
-            op = overload._schema.name.removeprefix("specdec::")
-            raise RuntimeError(f"{op}: {name} must be detached, got one to differentiate by: no op is differentiable")
+        if isinstance(x, torch.Tensor) and is_tracked(x):
+            _refuse(overload._schema.name.removeprefix("specdec::"), name)
+
+
+def refuse_dual(op: str, name: str, x: torch.Tensor) -> None:
+    """The same for forward-mode AD outside of torch.func, which has no dispatch key: the public functions call this."""
+    if torch.compiler.is_dynamo_compiling() or _functorch.is_functorch_wrapped_tensor(x):
+        return  # Dynamo cannot trace unpack_dual(); a wrapped tensor comes to call()
+    if _is_dual(x):
+        _refuse(op, name)
+
+
+def _is_dual(x):
+    return x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None
+
+
+def _refuse(op, name):
+    raise RuntimeError(f"{op}: {name} must be detached, got one to differentiate by: no op is differentiable")
 
 
 def _is_tracked(x):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that exclude each other: said before anything is loaded, as they were typed."""
 
-from specdec_kernels.registry import LAWS, ONE_HOT_RULES, RENAMED_RULES, RULES, TREE_METHODS
+from specdec_kernels.registry import LAWS, ONE_HOT_RULES, RULES, TREE_METHODS
 
 __all__ = ["CASCADES", "check"]
 
@@ -11,7 +11,7 @@ BRANCHING = tuple(name for name, method in TREE_METHODS.items() if method.childr
 
 def check(args) -> None:
     """Raise ValueError for the first contradiction."""
-    rule = RENAMED_RULES.get(args.rule, args.rule)
+    rule = args.rule
     _check_alpha(rule, args.alpha)
     if args.graphs and args.device == "cpu":
         raise ValueError("--graphs needs a GPU, got --device cpu")

@@ -4,7 +4,7 @@
 import argparse
 import re
 
-from specdec_kernels.registry import RENAMED_RULES, RULES, SAMPLING
+from specdec_kernels.registry import RULES, SAMPLING
 
 __all__ = ["alpha", "device", "gamma", "integer", "number", "rule", "sampling", "text", "widths"]
 
@@ -70,7 +70,7 @@ def widths(given: str) -> list[int] | str | None:
 
 
 def rule(given: str) -> str:
-    if given not in RULES and given not in RENAMED_RULES:
+    if given not in RULES:
         raise _wrong(f"one of {', '.join(RULES)}", given)
     return given
 

@@ -10,8 +10,6 @@
 Needs the extra `decode` (transformers and friends); the ops themselves do not.
 """
 
-import warnings
-
 from .beams import Beam, BeamOutput, beam_search
 from .drafters.beam_drafter import BeamDrafter
 from .drafters.hierarchical_drafter import HierarchicalDrafter
@@ -70,13 +68,3 @@ __all__ = [
     "load_pair",
     "stream",
 ]
-
-_RENAMED = {"PlainCascade": "TokenCascade"}  # kept for one release
-
-
-def __getattr__(name: str):
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _RENAMED[name]
-    warnings.warn(f"{__name__}.{name} is {new} now", DeprecationWarning, stacklevel=2)
-    return globals()[new]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step that fails ends the requests that fail by themselves, and no others.
+"""A step that fails ends the requests that fail by themselves, and no others; over ranks it ends the run.
 
 Every step reads the tokens that a request has and the keys of those tokens. A step that failed has changed neither, so
 its requests may take it again in smaller batches.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from .result import Event
 from .sequence import Batch
 
-__all__ = ["each_alone"]
+__all__ = ["each_alone", "over_ranks_error", "together"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,3 +35,19 @@ def each_alone(
         _log.warning("A step of %d requests failed and is taken again: %r", len(batch), error)
     parts = batch.halves() if len(batch) > 1 else [batch]
     return [event for part in parts for event in each_alone(step, forget, part, first=False)]
+
+
+def together(step: Callable[[Batch], list[Event]], forget: Callable[[Batch], None], batch: Batch) -> list[Event]:
+    """Take a step that other ranks take too. It is not taken again: they do not know that it failed here."""
+    try:
+        return step(batch)
+    except BaseException as error:
+        forget(batch)
+        if not isinstance(error, Exception):
+            raise
+        raise over_ranks_error("step", error) from error
+
+
+def over_ranks_error(where: str, error: Exception) -> RuntimeError:
+    what = f"{type(error).__name__}: {error}"
+    return RuntimeError(f"{where}: a session over ranks must succeed on all of them, got an error on this one: {what}")

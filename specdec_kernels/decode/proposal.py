@@ -134,6 +134,7 @@ class Drafter(Protocol):
     rules: tuple[str, ...]  # under which its drafts can be verified
     verifies: tuple[str, ...]  # "token", "block": the methods of verify_chain that can do it; a tree names its own
     chains: bool = True  # whether its proposals are chains
+    over_ranks: bool = False  # whether other processes take the same steps and verify them together
 
     @property
     def name(self) -> str:

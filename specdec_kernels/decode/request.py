@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 import torch
 
 from ..ops import _rules
-from ..registry import rule_named
 from .request_checks import CHECKS
 
 __all__ = ["Request"]
@@ -37,8 +36,6 @@ class Request:
     alpha: float | tuple[float, float] | None = None  # the rule's parameters, None for its defaults
 
     def __post_init__(self):
-        if isinstance(self.rule, str):
-            object.__setattr__(self, "rule", rule_named(self.rule, 4))
         for field in fields(self):
             object.__setattr__(self, field.name, CHECKS[field.name](field.name, getattr(self, field.name)))
         _rules.arguments("Request", "token", self.rule, self.alpha, 1, torch.device("cpu"))

@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 
 from .interfaces import check_count, check_drafter, check_model, check_request
-from .isolation import each_alone
+from .isolation import each_alone, over_ranks_error, together
 from .limits import check_device, check_method, check_passes, check_rule, check_size
 from .models.prompt import PREFILL_CHUNK, read_tokens, set_prefill_chunk
 from .outcome import Outcome
@@ -175,7 +175,8 @@ class Session:
         events, self._last_words = self._last_words, []
         events += self._admit()
         if self.batch:
-            events += each_alone(self._decode, self._forget, self.batch)
+            step = together if self.drafter.over_ranks else each_alone
+            events += step(self._decode, self._forget, self.batch)
             self._retire()
         self.stats.seconds += perf_counter() - began
         return events
@@ -190,6 +191,8 @@ class Session:
             try:
                 self._read_prompt(sequence)
             except Exception as error:
+                if self.drafter.over_ranks:
+                    raise over_ranks_error("prompt", error) from error
                 failed.append(sequence.fail("prompt", error))
                 self._clear(len(self.batch))
             self.waiting.popleft()

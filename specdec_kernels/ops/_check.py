@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+from specdec_kernels.backends import transforms
 from specdec_kernels.registry import MAX_VOCABULARY, NOT_GIVEN, ROW_DTYPES, SAMPLING
 
 LOGITS = tuple(getattr(torch, name) for name in ROW_DTYPES)
@@ -89,6 +91,16 @@ def tensor(
     return x
 
 
+def floats(
+    op: str, name: str, x: object, dtypes: tuple[torch.dtype, ...], device: torch.device | None = None
+) -> torch.Tensor:
+    """tensor() of floats, which must have no tangent."""
+    x = tensor(op, name, x, dtypes, device)
+    if forward_ad._current_level >= 0:
+        transforms.refuse_dual(op, name, x)
+    return x
+
+
 def shape(op: str, name: str, x: torch.Tensor, **want: int) -> None:
     """x has the named sizes, in order: ``shape(op, "draft_tokens", x, B=4, G=5)``."""
     if x.shape != tuple(want.values()):
@@ -105,6 +117,8 @@ def dims(op: str, name: str, x: torch.Tensor, want: str) -> None:
 def rows(op: str, name: str, x: object, want: str, device: torch.device | None = None) -> torch.Tensor:
     """x holds rows that can be read in place."""
     x = tensor(op, name, x, LOGITS, device)
+    if forward_ad._current_level >= 0:  # inside dual_level() alone; most calls pay for no more than this
+        transforms.refuse_dual(op, name, x)
     dims(op, name, x, want)
     V = x.shape[-1]  # size(-1) costs twice as much
     if not x.is_contiguous() and x.stride(-1) != 1 and V > 1 and x.numel():
@@ -116,7 +130,7 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
 
 def stats(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor:
     """The four floats of n rows, as the ops take them."""
-    x = tensor(op, name, x, FLOAT32, device)
+    x = floats(op, name, x, FLOAT32, device)
     shape(op, name, x, N=n, **{"4": 4})
     return x.contiguous()
 
@@ -156,7 +170,7 @@ def in_graph(numbers: Sequence[float], device: torch.device, dtype: torch.dtype 
 
 
 def _per_row(op: str, name: str, x: torch.Tensor, n: int, device: torch.device) -> torch.Tensor:
-    tensor(op, name, x, INTEGERS if name.endswith("top_k") else FLOAT32, device)
+    floats(op, name, x, INTEGERS if name.endswith("top_k") else FLOAT32, device)
     if x.shape not in ((n,), (1,)):
         raise ValueError(f"{op}: {name} must be a number or have shape [{n}], got {list(x.shape)}")
     return x
@@ -195,7 +209,7 @@ def randomness(op: str, seed, offset, uniforms, n: int, columns: int, device: to
     """seed and offset [n], or uniforms [n, columns] float64, one of them if anything is to be drawn. The uniforms as
     the ops take them, or None."""
     if uniforms is not None:
-        tensor(op, "uniforms", uniforms, FLOAT64, device)
+        floats(op, "uniforms", uniforms, FLOAT64, device)
         if uniforms.shape != (n, columns):
             raise ValueError(f"{op}: uniforms must have shape [{n}, {columns}], got {list(uniforms.shape)}")
         if seed is not None or offset is not None:

@@ -8,16 +8,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check
-from specdec_kernels.registry import (
-    CHAIN_METHODS,
-    FLT_MAX,
-    RULES,
-    TREE_METHODS,
-    ChainMethod,
-    TreeMethod,
-    keeps_target,
-    rule_named,
-)
+from specdec_kernels.registry import CHAIN_METHODS, FLT_MAX, RULES, TREE_METHODS, ChainMethod, TreeMethod, keeps_target
 from specdec_kernels.rules import NAMES
 
 _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS}
@@ -64,7 +55,7 @@ class RuleArguments(NamedTuple):
         """A request's rule, and the parameters that are given: for each position where that makes a difference."""
         numbers = self.numbers or (_check.NOT_GIVEN,) * 3
         code = numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
-        rule = NAMES[code]
+        rule = NAMES[int(code)]
         if self.alpha is None:
             return rule, [[x for x in numbers[1:] if x != _check.NOT_GIVEN]]
         own = self.alpha[b % self.alpha.size(0)]
@@ -105,8 +96,6 @@ def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
             raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
         alpha, numbers = _alpha(op, alpha, n, device, positions)
         return RuleArguments(rule, alpha, (_check.NOT_GIVEN, *numbers) if numbers else None)
-    if isinstance(rule, str):
-        rule = rule_named(rule, 5)
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}")
     if rule not in _METHODS[method].rules:
@@ -183,7 +172,7 @@ def _alpha(op, alpha, n, device, positions) -> tuple[torch.Tensor | None, tuple]
             if not abs(x) <= FLT_MAX:
                 raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
         return None, (*map(float, given), *_NO_ALPHA)[:2]
-    _check.tensor(op, "alpha", alpha, _check.FLOAT32, device)
+    _check.floats(op, "alpha", alpha, _check.FLOAT32, device)
     fits = [(), (2,)] + ([] if positions is None else [(positions, 1), (positions, 2)])
     if alpha.dim() == 0 or alpha.size(0) not in (n, 1) or tuple(alpha.shape[1:]) not in fits:
         raise ValueError(

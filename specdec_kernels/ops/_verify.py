@@ -57,7 +57,7 @@ def check_stats(op, name, rows, shape, device):
     if rows.stats is None:
         return rows
     _rows.check_either(op, name, rows)
-    _check.tensor(op, f"{name}.stats", rows.stats, _check.FLOAT32, device)
+    _check.floats(op, f"{name}.stats", rows.stats, _check.FLOAT32, device)
     check_shape(op, f"{name}.stats", rows.stats, shape, "4", 4)
     return rows._replace(stats=rows.stats.contiguous())
 

@@ -33,9 +33,9 @@ def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
     """
     op = "accept"
-    _check.tensor(op, "p", p, _PROBS)
-    _check.tensor(op, "q", q, _PROBS + _check.INTEGERS, p.device)
-    _check.tensor(op, "u", u, _check.FLOAT64, p.device)
+    _check.floats(op, "p", p, _PROBS)
+    _check.floats(op, "q", q, _PROBS + _check.INTEGERS, p.device)
+    _check.floats(op, "u", u, _check.FLOAT64, p.device)
     for name, x in (("q", q), ("u", u)):
         if x.shape != p.shape:
             raise ValueError(f"{op}: {name} must have shape {list(p.shape)}, got {list(x.shape)}")

@@ -30,8 +30,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. RuntimeError: under torch.func's
-        transforms (no op is differentiable), or where the result has no room. On CPU tensors a parameter value
-        out of range raises RuntimeError; on a GPU it makes the row invalid.
+        transforms and forward-mode AD (no op is differentiable), or where the result has no room. On CPU tensors a
+        parameter value out of range raises RuntimeError; on a GPU it makes the row invalid.
 
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()

@@ -57,7 +57,7 @@ def row_topw(
     rows = _rows.of_logits(op, "rows", rows)
     logits, stats = rows.logits, None
     n, vocabulary, device = logits.size(0), logits.size(1), logits.device
-    _check.tensor(op, "score", score, _check.FLOAT32, device)
+    _check.floats(op, "score", score, _check.FLOAT32, device)
     _check.shape(op, "score", score, N=n)
     w = _check.integer(op, "w", w, 0, MAX_VOCABULARY, "in [0, V]")
     if w > vocabulary:

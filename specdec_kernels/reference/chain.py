@@ -5,49 +5,36 @@ import math
 
 import numpy as np
 
-from .law import Q_MAX, Law
-from .rules import LAWS, Pair, mix_of
+from .law import Q_MAX, Law, positive
+from .rules import LAWS, Pair
 from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
 
 
 class Chain:
-    """drafts: ids up to where the draft ends. target(i), draft(i) -> (Law, slack), target1(i), draft1(i) -> Law (T = 1,
-    no filters), all padded to one width >= the vocabulary. draft None, or a Law of None: one-hot drafts. end_row:
-    draft(len(drafts)) exists.
-    bonus: the token to emit where all drafts are accepted."""
+    """drafts: ids up to where the draft ends. target(i), draft(i) -> Law, target1(i), draft1(i) -> Law at T = 1 without
+    filters, all padded to one width >= the vocabulary. draft None, or a Law of None: one-hot drafts. end_row:
+    draft(len(drafts)) exists. bonus: the token to emit where all drafts are accepted."""
 
     def __init__(self, drafts, target, draft, target1, draft1, vocab, rule, alpha, chance, bonus=None, end_row=False):
-        self.drafts, self.target, self.draft, self.target1, self.draft1, self.vocab = (
-            drafts,
-            target,
-            draft,
-            target1,
-            draft1,
-            vocab,
-        )
+        self.drafts, self.p, self.draft, self.target1, self.draft1 = drafts, target, draft, target1, draft1
+        self.vocab = vocab
         self.rule, self.alpha, self.chance, self.bonus, self.end_row = rule, alpha, chance, bonus, end_row
         self.tokens, self.logprobs, self.status = [], [], 0
-
-    def p(self, i):
-        law, slack = self.target(i)
-        self.chance.note(slack)
-        return law
 
     def readable(self, p, d):
         """Whether p has something to say of d: else the draft ends there."""
         return not math.isnan(p.p[d]) and (p.valid or p.gathered)
 
     def pair(self, i, d, p):
-        q, slack = self.drawn_from(i)
+        q = self.drawn_from(i)
         if q is None:
-            q = Law(np.eye(1, len(p.p), d)[0], np.zeros(len(p.p)), True, False, d)
+            q = Law(np.eye(1, len(p.p), d)[0], True, False, d)
             return Pair(p, q, lambda: (self.target1(i), q), self.vocab)
-        self.chance.note(slack)
         return Pair(p, q, lambda: (self.target1(i), self.draft1(i)), self.vocab)
 
     def drawn_from(self, i):
-        """(Law, slack) of the draft's row at position i; None of a one-hot draft."""
-        return (None, math.inf) if self.draft is None else self.draft(i)
+        """Law of the draft's row at position i; None of a one-hot draft."""
+        return None if self.draft is None else self.draft(i)
 
     def flag(self, pair, d):
         """The premise that d was drawn from q."""
@@ -70,8 +57,7 @@ class Chain:
             return self.emit(max(self.bonus, 0), math.nan)
         p, pair = self.p(i), self.pair_behind(i)
         if pair is not None:
-            mix = mix_of(pair, self.rule, self.alpha)
-            self.chance.note(mix.margin)
+            mix = self.chance.mix(pair, self.rule, self.alpha)
             if not mix.defers:
                 return self.draw(p, (mix.law(pair),))
         return self.draw(p)
@@ -80,7 +66,7 @@ class Chain:
         """The rows behind the last draft, where the draft scored that position too and the rule asks for it, or
         None."""
         asks = self.bonus is None and self.end_row and self.rule in LAWS and self.rule != "exact"
-        if not asks or not self.p(i).valid or self.drawn_from(i)[0] is None:
+        if not asks or not self.p(i).valid or self.drawn_from(i) is None:
             return None
         pair = self.pair(i, -1, self.p(i))
         if not (pair.draft.valid or pair.draft.gathered):
@@ -88,19 +74,17 @@ class Chain:
         return pair
 
     def draw(self, p, choices=()):
-        """The final token from the first of the weights (w, err) that hold any, in the end from p."""
+        """The final token from the first of the weights that hold any, in the end from p."""
         if not p.valid or not (p.p > 0).any():  # the second: stats of another row
             self.status |= INVALID_ROW
             return self.emit(p.fallback, math.nan)
         if p.greedy and not choices:
             return self.emit(p.fallback, 0.0)
-        for w, err in (*choices, (np.where(p.p > 0, p.p, 0.0), p.err)):
-            if w.sum() < 2 * err.sum():
-                self.chance.note(0.0)  # whether anything is left is itself a matter of rounding
-            if 0 < w.sum() < math.inf:
+        for w in (*choices, positive(p.p)):
+            if self.chance.has_mass(w):
                 break
             self.status |= EMPTY_RESIDUAL
-        x = self.chance.draw(w, err)
+        x = self.chance.draw(w)
         return self.emit(x, p.log(x))
 
     def emit(self, token, logprob):

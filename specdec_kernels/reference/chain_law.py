@@ -126,26 +126,10 @@ def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p
                 law_of_row(np.asarray(rows.wide(row(drafts[:i]), drafts[:i]), dtype=np.float64)), wide
             )
 
-        def exact(row):
-            return lambda i: (row(i), math.inf)
+        sides = [known(row) for row in (rows.p, rows._q, rows._p1, rows._q1)]
 
-        target, draft, target1, draft1 = (known(row) for row in (rows.p, rows._q, rows._p1, rows._q1))
-
-        def walk(chance):
-            return METHODS[method](
-                Chain(
-                    drafts,
-                    exact(target),
-                    exact(draft),
-                    target1,
-                    draft1,
-                    V,
-                    rows.rule,
-                    rows.alpha,
-                    chance,
-                    end_row=end_row,
-                )
-            )
+        def walk(chance, drafts=drafts, sides=sides):
+            return METHODS[method](Chain(drafts, *sides, V, rows.rule, rows.alpha, chance, end_row=end_row))
 
         for chain, probability in outcomes(walk):
             law[tuple(chain.tokens)] += mass * probability

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a verification walk takes its decisions from: given uniforms, or every branch in turn with its probability.
 
-A rule asks `accepts`, `below` and `draw` and never sees a uniform, so the rule that is checked against given uniforms
-is the rule whose law is enumerated.
+A rule asks a `chance` for every decision and never sees a uniform, so the rule that is checked against given uniforms
+is the rule whose law is enumerated, and the one whose margins banded/ measures.
 """
 
 import math
@@ -12,22 +12,37 @@ import torch
 
 from ..registry import DOMAIN_ACCEPT, DOMAIN_FINAL
 from .accept import accepts
-from .law import Q_MAX, draw, numpy_rows, ratio
+from .law import Q_MAX, draw, numpy_rows
+from .rules import mix_of
+from .sides import Side
 from .uniforms import given
 from .uniforms import uniforms as philox_uniforms
 
 
-class Coins:
-    """The uniforms of one request. margin: how near one lay to an edge, in units of float32's error there."""
+class Chance:
+    """Decisions about rows, which need no uniform."""
 
-    banded = True  # whether margins are wanted
+    side = Side  # how a call's rows become laws
+
+    def reaches(self, x, edge):
+        return x >= edge
+
+    def has_mass(self, w):
+        return 0 < w.sum() < math.inf
+
+    def mix(self, pair, rule, alpha):
+        return mix_of(pair, rule, alpha)
+
+
+class Coins(Chance):
+    """The uniforms of one request: one per test, and that of the final draw."""
 
     def __init__(self, tests, final):
-        self.tests, self.final, self.margin = tests, final, math.inf
+        self.tests, self.final = tests, final
 
     @classmethod
     def of_requests(cls, op, B, columns, seed, offset, uniforms):
-        """Of B requests with so many tests, drawn or given; all 0 where there are neither."""
+        """The uniforms of B requests with so many tests, drawn or given; all 0 where there are neither."""
         if uniforms is None and seed is not None:
             tests = philox_uniforms(seed, offset, columns, DOMAIN_ACCEPT)
             uniforms = torch.cat([tests, philox_uniforms(seed, offset, 1, DOMAIN_FINAL)], 1)
@@ -36,39 +51,24 @@ class Coins:
             raise ValueError(f"{op}: uniforms must have shape [B={B}, {columns}+1], got {list(u.shape)}")
         return [cls(row[:-1], float(row[-1])) for row in u]
 
-    def note(self, margin):
-        self.margin = min(self.margin, margin)
-
-    def accepts(self, column, p, q, p_err, q_err, lenience=1.0):
+    def accepts(self, column, p, q, lenience=1.0):
         """Accept with probability min(1, p / (lenience * q)); what is no probability q rejects."""
-        u = float(self.tests[column])
-        if 0 < q <= Q_MAX:
-            self.note(ratio(abs(u * lenience * min(q, 1.0) - p), p_err + u * q_err))
-        return accepts(p, q, u * lenience)
+        return accepts(p, q, float(self.tests[column]) * lenience)
 
-    def below(self, column, edge, err, seen=0.0):
+    def below(self, column, edge, seen=0.0):
         """Whether the coin lies below `edge`, given that it does not lie below `seen`."""
-        u = float(self.tests[column])
-        self.note(ratio(abs(u - edge), err))
-        return u < edge
+        return float(self.tests[column]) < edge
 
-    def draw(self, w, err):
-        x, near = draw(w, self.final, err)
-        self.note(near)
-        return x
+    def draw(self, w):
+        return draw(w, self.final)
 
 
-class Branches:
+class Branches(Chance):
     """One path through all decisions: `script` says which branch each takes, the first where the script ends."""
-
-    banded, margin = False, math.inf
 
     def __init__(self, script):
         self.script, self.probability, self.taken, self.open = script, 1.0, [], []
         self.columns = []  # which uniforms were asked, in order
-
-    def note(self, margin):
-        pass
 
     def choose(self, options):
         """options: [(outcome, probability)]; the impossible are dropped, and what only a rounding makes possible."""
@@ -86,13 +86,13 @@ class Branches:
         chance = min(max(chance, 0.0), 1.0)
         return self.choose([(True, chance), (False, 1 - chance)])
 
-    def accepts(self, column, p, q, p_err, q_err, lenience=1.0):
+    def accepts(self, column, p, q, lenience=1.0):
         return self.coin(column, p / (lenience * min(q, 1.0)) if 0 < q <= Q_MAX and p > 0 else 0.0)
 
-    def below(self, column, edge, err, seen=0.0):
+    def below(self, column, edge, seen=0.0):
         return self.coin(column, (edge - seen) / (1 - seen) if seen < 1 else 0.0)
 
-    def draw(self, w, err):
+    def draw(self, w):
         return self.choose(list(enumerate((w / np.sum(w)).tolist())))
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .law import clean_q, law_of_logits, law_of_probs, numpy_rows
+from .law import clean_q, law_of_logits, law_of_probs, numpy_rows, positive
 from .row_stats import stats_of
 from .rows import rows_of
 
@@ -43,7 +43,7 @@ def rho_of_laws(p, q, k):
         return float(k), math.nan, math.nan
     wide = max(len(p.p), len(q.p))
     a, b = np.zeros(wide), np.zeros(wide)
-    a[: len(p.p)], b[: len(q.p)] = np.where(p.p > 0, p.p, 0.0), clean_q(q.p)
+    a[: len(p.p)], b[: len(q.p)] = positive(p.p), clean_q(q.p)
     return best_rho(a / a.sum(), b / b.sum(), k) if b.any() else (float(k), math.nan, math.nan)
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The law of the token that replaces a rejected draft: norm((p - q)+)."""
 
+from functools import singledispatch
+
 import numpy as np
 import torch
 
-from .law import TINY, argmax_finite, clean_q, numpy_rows
+from .law import argmax_finite, clean_q, numpy_rows, positive
 from .padded import padded, present
 
 
@@ -21,7 +23,7 @@ def residual(p, q, *, num_rows=None):
 
 def residual_weights(p, q):
     """(p - q)+ for one row: q a row of any width (missing ids have q = 0) or one drafted id (-1 removes nothing)."""
-    w = np.where(p > 0, p, 0.0)
+    w = positive(p)
     if np.ndim(q) == 0:
         if 0 <= q < len(w):
             w[q] = 0.0
@@ -35,13 +37,13 @@ def residual_row(p, q):
     if not (p < np.inf).all():  # NaN or +inf
         return np.eye(1, len(p), argmax_finite(p))[0], np.nan  # an invalid row
     w = residual_weights(p, q)
-    for candidate in (w, np.where(p > 0, p, 0.0)):
+    for candidate in (w, positive(p)):
         if candidate.sum() > 0:
             return candidate / candidate.sum(), w.sum()
     return np.eye(1, len(p), argmax_finite(p))[0], w.sum()
 
 
-def leftover(p, p_err, q, q_err):
-    """(p - q)+ of two rows of one width, and its error."""
-    err = p_err + q_err + TINY * (p > 0)
-    return np.maximum(p - q, 0.0), np.where(q - p > err, 0.0, err)  # far below zero, no rounding makes a weight of it
+@singledispatch
+def leftover(p, q):
+    """(p - q)+ of two rows of one width."""
+    return np.maximum(p - q, 0.0)

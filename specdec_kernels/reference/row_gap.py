@@ -7,6 +7,7 @@ import torch
 
 from .kseq_rho import laws
 from .law import padded
+from .residual import leftover
 from .rules.cascades import entropy, largest
 from .rules.pair import Pair
 
@@ -24,6 +25,6 @@ def gap(p, q):
     wide = max(len(p.p), len(q.p))
     pair = Pair(padded(p, wide), padded(q, wide))
     p, q = (law._replace(p=row) for law, row in ((pair.target, pair.p), (pair.draft, pair.q)))
-    tv, overlap = (pair.tv()[0], float(p.p.clip(max=q.p).sum())) if p.valid and q.valid else (math.nan, math.nan)
-    (hp, mp), (hq, mq) = ((entropy(x)[0], largest(x)[0]) if x.valid else (math.nan, math.nan) for x in (p, q))
+    tv, overlap = (leftover(p.p, q.p).sum(), p.p.clip(max=q.p).sum()) if p.valid and q.valid else (math.nan, math.nan)
+    (hp, mp), (hq, mq) = ((entropy(x.p), largest(x.p)) if x.valid else (math.nan, math.nan) for x in (p, q))
     return tv, overlap, hp, hq, mp, mq

@@ -23,8 +23,3 @@ def of_request(rows, b, take):
     """Request b's rows, as take() finds them in logits and stats, with its own parameters."""
     own = (x[b] if torch.is_tensor(x) and x.dim() else x for x in rows[SAMPLING_FIELDS])
     return Rows(take(rows.logits), *own, stats=None if rows.stats is None else take(rows.stats), kind=rows.kind)
-
-
-def unscaled(rows):
-    """The same rows at T = 1 without filters."""
-    return Rows(rows.logits, kind=rows.kind)

@@ -1,29 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops read, the rows of one side, and what verify_chain and verify_tree emit, request by request."""
+"""What verify_chain and verify_tree read and write, request by request: the rows of one side, and what was emitted."""
 
-import math
 from typing import NamedTuple
 
 import torch
 
 from .law import law_of_logits, law_of_probs, numpy_rows
-from .row_stats import stats_and_slack
-from .rows import SAMPLING_FIELDS
+from .row_stats import stats_of_rows
+from .rows import SAMPLING_FIELDS, Rows
 
 
-def law_of(rows):
-    """One request's rows [n, V] -> i -> (Law of row i, slack)."""
-    values = numpy_rows(rows.logits)
-    if rows.kind == "probs" and rows.temperature is None:  # else its argmax is wanted
-        return lambda i: (law_of_probs(values[i]), math.inf)
+class Side(NamedTuple):
+    """The rows [n, V] of one request, with its own parameters."""
 
-    def law(i):
-        if rows.stats is not None:
-            return law_of_logits(values[i], rows.stats[i].double().tolist()), math.inf
-        (computed,), (slack,) = stats_and_slack(values[i : i + 1], *rows[SAMPLING_FIELDS])
-        return law_of_logits(values[i], computed), slack
+    rows: Rows | None
 
-    return law
+    def of_probs(self, row):
+        return law_of_probs(row)
+
+    def of_logits(self, z, stats):
+        return law_of_logits(z, stats)
+
+    def exact(self, row):
+        """A row that nothing rounds."""
+        return row
+
+    def law(self):
+        """i -> Law of row i."""
+        values = numpy_rows(self.rows.logits)
+        if self.rows.kind == "probs" and self.rows.temperature is None:  # else its argmax is wanted
+            return lambda i: self.of_probs(values[i])
+        return lambda i: self.of_logits(values[i], self.stats_of(values, i))
+
+    def stats_of(self, values, i):
+        if self.rows.stats is not None:
+            return self.rows.stats[i].double().tolist()
+        return stats_of_rows(values[i : i + 1], *self.rows[SAMPLING_FIELDS])[0]
+
+    def unscaled(self):
+        """The same rows at T = 1 without filters."""
+        return self._replace(rows=self.rows and Rows(self.rows.logits, kind=self.rows.kind))
 
 
 class Verified(NamedTuple):
@@ -31,20 +47,18 @@ class Verified(NamedTuple):
     num_accepted: torch.Tensor  # [B] int32
     logprobs: torch.Tensor  # [B, G+1] float64, ln of the target law at each emitted token
     status: torch.Tensor  # [B] int32
-    margin: torch.Tensor  # [B] float64: below 1 another answer is as right as this one
 
     @classmethod
-    def of(cls, walks, chances, B, width):
-        """What the walks of the first of B requests have emitted by their chances; the others are absent."""
+    def of(cls, walks, B, width):
+        """What the walks of the first of B requests have emitted; the others are absent."""
         out = cls(
             torch.full((B, width), -1, dtype=torch.int64, device="cpu"),
             torch.zeros(B, dtype=torch.int32, device="cpu"),
             torch.zeros(B, width, dtype=torch.float64, device="cpu"),
             torch.zeros(B, dtype=torch.int32, device="cpu"),
-            torch.full((B,), math.inf, dtype=torch.float64, device="cpu"),
         )
-        for b, (walk, chance) in enumerate(zip(walks, chances)):
-            out.num_accepted[b], out.status[b], out.margin[b] = len(walk.tokens) - 1, walk.status, chance.margin
+        for b, walk in enumerate(walks):
+            out.num_accepted[b], out.status[b] = len(walk.tokens) - 1, walk.status
             out.tokens[b, : len(walk.tokens)] = torch.tensor(walk.tokens, dtype=torch.int64, device="cpu")
             out.logprobs[b, : len(walk.tokens)] = torch.tensor(walk.logprobs, dtype=torch.float64, device="cpu")
         return out

@@ -68,25 +68,23 @@ def request_of(tree, p, q, method, one_hot_nodes, rule, p1=None, q1=None):
         peak = int(np.argmax(row))
         if method == "greedy":
             row = np.eye(1, len(row), peak)[0]
-        return Law(row, np.zeros(len(row)), True, method == "greedy", peak), np.inf
+        return Law(row, True, method == "greedy", peak)
 
     wide = len(probabilities(p(())))
-    none = np.zeros(wide)
+    draft_row = [-1 if q is None or child in one_hot_nodes else parent for child, parent in enumerate(parents)]
 
     def draft(child):
-        if q is None or child in one_hot_nodes:
-            return one_hot(tokens[child], wide), np.inf
+        if draft_row[child] < 0:
+            return one_hot(tokens[child], wide)
         row = q(prefix[parents[child]])
-        return Draft(
-            probabilities(row), none, True, True, parents[child], log_q=logs(row) if isinstance(row, Logs) else None
-        ), np.inf
+        log_q = logs(row) if isinstance(row, Logs) else None
+        return Draft(probabilities(row), True, True, log_q=log_q)
 
     def unscaled(node, child):
         return law_of_row(probabilities(p1(prefix[node]))), law_of_row(probabilities(q1(prefix[parents[child]])))
 
-    return Request(
-        parents, tokens, target, draft, wide, len(parents), drafts, rule=rule, unscaled=unscaled if p1 else None
-    )
+    rows = (target, draft, draft_row, wide)
+    return Request(parents, tokens, *rows, len(parents), drafts, rule=rule, unscaled=unscaled if p1 else None)
 
 
 def mixed(trees, p, q, method, rule="exact", alpha=None, p1=None, q1=None):

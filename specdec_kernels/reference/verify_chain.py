@@ -12,9 +12,9 @@ from .chain import Chain
 from .chance import Coins
 from .law import no_row, padded
 from .padded import first, present
-from .rows import of_request, rows_of, unscaled
+from .rows import of_request, rows_of
 from .rules import judge, per_request
-from .sides import Verified, law_of
+from .sides import Verified
 
 __all__ = ["METHODS", "verify_chain"]
 
@@ -50,22 +50,21 @@ class Batch:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
 
-    def laws(self, b, extra, wide, rows, one_hot):
-        """One side's rows, as sampled and unscaled, padded to one width: i -> (Law, slack), i -> Law; or neither.
-        `one_hot`: the number of no row that needs none."""
+    def laws(self, b, side_of, extra, wide, rows, one_hot):
+        """One side's rows, as sampled and unscaled, padded to one width: i -> Law twice, or neither. `one_hot`: the
+        number of no row that needs none."""
         if rows is None:
             return None, None
         if rows.row is None:
-            own = of_request(rows, b, lambda t: self.rows(t, b, extra))
-            laws = law_of(own), law_of(unscaled(own))
+            side = side_of(of_request(rows, b, lambda t: self.rows(t, b, extra)))
+            laws = side.law(), side.unscaled().law()
         else:
-            laws = stored(self.rows(rows.row, b, extra).tolist(), one_hot, rows, b)
-        law, law1 = (widened(law, wide) for law in laws)
-        return law, lambda i: law1(i)[0]
+            laws = stored(self.rows(rows.row, b, extra).tolist(), side_of, one_hot, rows, b)
+        return tuple(all_padded(law, wide) for law in laws)
 
 
-def stored(numbers, one_hot, rows, b):
-    """As law_of, of the rows of a store that have these numbers: row n of [S, K, V] is [n // K, n % K]."""
+def stored(numbers, side_of, one_hot, rows, b):
+    """As Side's laws, of the rows of a store that have these numbers: row n of [S, K, V] is [n // K, n % K]."""
     *lead, V = rows.logits.shape
     there = [n for n in numbers if 0 <= n < math.prod(lead)]
 
@@ -73,26 +72,26 @@ def stored(numbers, one_hot, rows, b):
         at = [divmod(n, lead[1]) if len(lead) == 2 else (n,) for n in there]
         return torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
 
-    own = of_request(rows, b, taken)
+    side = side_of(of_request(rows, b, taken))
 
-    def named(law):
+    def law_of(law):
         def row(i):
             n = numbers[i]
             if n in there:
                 return law(there.index(n))
-            return (None if n == one_hot else no_row(V)), math.inf
+            return None if n == one_hot else no_row(V)
 
         return row
 
-    return named(law_of(own)), named(law_of(unscaled(own)))
+    return law_of(side.law()), law_of(side.unscaled().law())
 
 
-def widened(law, wide):
+def all_padded(law, wide):
     """The same rows with zeros behind their last id."""
 
     def row(i):
-        known, slack = law(i)
-        return known and padded(known, wide), slack
+        known = law(i)
+        return known and padded(known, wide)
 
     return row
 
@@ -112,10 +111,11 @@ def verify_chain(
     offset=None,
     uniforms=None,
     num_requests=None,
+    coins=Coins,
 ):
     """As the op; rule and alpha as rules.per_request reads them. The draft's row after its last draft is read where
     the draft has one more row per request and the rule is a law other than exact: it must be filled wherever a
-    request's draft ends."""
+    request's draft ends. coins: the class that takes a request's decisions."""
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
@@ -124,17 +124,17 @@ def verify_chain(
     wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     n = present(num_requests, batch.B)
     rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
-    chances = Coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
+    chances = coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
     bonus_row, end_row = bonus_tokens is None, False
     if draft is not None:
         positions = draft.logits if draft.row is None else draft.row
         end_row = positions.shape[1] > batch.G if cu_draft is None else len(positions) != len(draft_tokens)
     walks = []
     for b, chance in enumerate(chances[:n]):
-        p, p1 = batch.laws(b, bonus_row, wide, target, None)
-        q, q1 = batch.laws(b, end_row, wide, draft, -1)
+        p, p1 = batch.laws(b, chance.side, bonus_row, wide, target, None)
+        q, q1 = batch.laws(b, chance.side, end_row, wide, draft, -1)
         ids = batch.rows(draft_tokens, b).tolist()
         drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])
         walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row)))
-    return Verified.of(walks, chances, batch.B, batch.G + 1)
+    return Verified.of(walks, batch.B, batch.G + 1)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of a tree of drafts, one request at a time; the rules stand in tree_rules/, one method a file."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +10,9 @@ from ..registry import TREE_METHODS
 from .chance import Coins
 from .law import Law, clean_q, padded
 from .padded import first, present
-from .rows import Rows, of_request, rows_of, unscaled
+from .rows import Rows, of_request, rows_of
 from .rules import per_request
-from .sides import Verified, law_of
+from .sides import Verified
 from .tree_rules import RULES
 from .tree_rules.request import Draft, Request, one_hot
 
@@ -24,7 +23,13 @@ class VerifiedTree(NamedTuple):
     logprobs: torch.Tensor  # [B, max_depth+1] float64, ln of the target law at each emitted token
     status: torch.Tensor  # [B] int32
     path: torch.Tensor  # [B, max_depth+1] int32: the root and the accepted nodes, then -1
-    margin: torch.Tensor  # [B] float64: below 1 another answer is as right as this one
+
+    @classmethod
+    def of(cls, walks, B, width):
+        path = torch.full((B, width), -1, dtype=torch.int32, device="cpu")
+        for b, walk in enumerate(walks):
+            path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32, device="cpu")
+        return cls(*Verified.of(walks, B, width), path)
 
 
 def verify_tree(
@@ -41,6 +46,7 @@ def verify_tree(
     offset=None,
     uniforms=None,
     num_requests=None,
+    coins=Coins,
 ):
     """tree (parents, tokens[, multiplicity, draft_nodes]), target [B, M, V], draft [B, M, Vq] -> VerifiedTree.
 
@@ -52,7 +58,7 @@ def verify_tree(
     belongs to "target_only".
     uniforms: [B, columns + 1], tests first. Methods that test drafts ("kseq", "recursive", on a tree with draft_nodes):
     columns = K * L, draft k at level l in column k * L + l. Else columns = N, node i's test in column i ("target_only":
-    the visited parent's coin in the parent's column).
+    the visited parent's coin in the parent's column). coins: the class that takes a request's decisions.
     """
     target, draft = rows_of(target), rows_of(draft)
     check(method, draft, tree, links)
@@ -61,7 +67,7 @@ def verify_tree(
     draft_row = None if draft is None else draft.row
     nodes = Nodes.of(tree, B, links, target.row, draft_row, TREE_METHODS[method].tests_drafts)
     max_depth = nodes.depth if max_depth is None else max_depth
-    chances = Coins.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
+    chances = coins.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
     if method == "greedy":
         target = Rows(target.logits, 0.0 if target.kind == "logits" else None, kind=target.kind)
     if not TREE_METHODS[method].reads_draft:
@@ -70,21 +76,18 @@ def verify_tree(
     wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     walks = []
     for b, chance in enumerate(chances[:n]):
-        target_rows, draft_rows = nodes.rows(b)
+        target_rows, draft_rows = nodes.rows(b, draft is not None)
         names = nodes.tokens[b].tolist()
-        p_rows, q_rows = (x and of_request(x, b, lambda t: t[b]) for x in (target, draft))
-        p, q = target_of(p_rows, target_rows, wide, method), draft_of(q_rows, draft_rows, names, wide)
-        p1 = target_of(unscaled(p_rows), target_rows, wide, "")
-        q1 = draft_of(q_rows and unscaled(q_rows), draft_rows, names, wide)
-        own = lambda node, child, p=p1, q=q1: (p(node)[0], law_of_draft(q(child)[0]))
-        shape = (nodes.drafts(b), nodes.siblings(b), rules[b], own, vocab)
-        request = Request(nodes.parents[b].tolist(), names, p, q, wide, max_depth, *shape)
+        own = (rows and of_request(rows, b, lambda t, b=b: t[b]) for rows in (target, draft))
+        p_side, q_side = map(chance.side, own)
+        p, q = target_of(p_side, target_rows, wide, method), draft_of(q_side, draft_rows, names, wide)
+        p1 = target_of(p_side.unscaled(), target_rows, wide, "")
+        q1 = draft_of(q_side.unscaled(), draft_rows, names, wide)
+        unscaled = lambda node, child, p=p1, q=q1: (p(node), law_of_draft(q(child)))
+        shape = (nodes.drafts(b), nodes.siblings(b), rules[b], unscaled, vocab)
+        request = Request(nodes.parents[b].tolist(), names, p, q, draft_rows, wide, max_depth, *shape)
         walks.append(RULES[method](request, chance))
-    tokens, num_accepted, logprobs, status, margin = Verified.of(walks, chances, B, max_depth + 1)
-    path = torch.full((B, max_depth + 1), -1, dtype=torch.int32, device="cpu")
-    for b, walk in enumerate(walks):
-        path[b, : len(walk.path)] = torch.tensor(walk.path, dtype=torch.int32, device="cpu")
-    return VerifiedTree(tokens, num_accepted, logprobs, status, path, margin)
+    return VerifiedTree.of(walks, B, max_depth + 1)
 
 
 def check(method, draft, tree, links):
@@ -126,10 +129,11 @@ class Nodes(NamedTuple):
         columns = N if draft_nodes is None else draft_nodes.shape[1] * draft_nodes.shape[2]
         return cls(parents, tokens, draft_nodes, links, target_row, draft_row, depth, columns)
 
-    def rows(self, b):
-        """Of each node: the target's row, and the draft's row that it was drawn from."""
+    def rows(self, b, drawn):
+        """Of each node: the target's row, and the draft's row that it was drawn from, -1 of a one-hot draft."""
         target = range(self.parents.shape[1]) if self.target_row is None else self.target_row[b].tolist()
-        return target, (self.parents if self.draft_row is None else self.draft_row)[b].tolist()
+        draft = (self.parents if self.draft_row is None else self.draft_row)[b].clamp(min=-1).tolist()
+        return target, draft if drawn else [-1] * len(draft)
 
     def drafts(self, b):
         return None if self.draft_nodes is None else self.draft_nodes[b].tolist()
@@ -139,37 +143,37 @@ class Nodes(NamedTuple):
 
 
 def law_of_draft(draft):
-    return Law(draft.q, draft.err, draft.valid, draft.hot is not None, draft.hot or 0)
+    return Law(draft.q, draft.valid, draft.hot is not None, draft.hot or 0)
 
 
-def target_of(rows, row_of, wide, method):
-    """node -> (Law, slack)."""
-    laws = law_of(rows)
+def target_of(side, row_of, wide, method):
+    """node -> Law."""
+    law_of = side.law()
 
     def target(node):
-        if not 0 <= row_of[node] < len(rows.logits):
-            return Law(np.zeros(wide), np.zeros(wide), False, False, 0), math.inf
-        law, slack = laws(row_of[node])
-        if method == "greedy" and rows.kind == "probs" and law.valid:
+        if not 0 <= row_of[node] < len(side.rows.logits):
+            return Law(np.zeros(wide), False, False, 0)
+        law = law_of(row_of[node])
+        if method == "greedy" and side.rows.kind == "probs" and law.valid:
             law = law._replace(p=np.eye(1, len(law.p), law.fallback)[0], greedy=True)
-        return padded(law, wide), slack
+        return padded(law, wide)
 
     return target
 
 
-def draft_of(rows, row_of, tokens, wide):
-    """child -> (Draft, slack)."""
-    laws = rows and law_of(rows)
+def draft_of(side, row_of, tokens, wide):
+    """child -> Draft."""
+    law_of = None if side.rows is None else side.law()
 
     def draft(child):
         row = row_of[child]
-        if rows is None or row < 0:
-            return one_hot(tokens[child], wide), math.inf
-        if row >= len(rows.logits):
-            return Draft(np.zeros(wide), np.zeros(wide), False, False, row), math.inf
-        law, slack = laws(row)
-        law = padded(law, wide)
+        if row < 0:
+            hot = one_hot(tokens[child], wide)
+            return hot._replace(q=side.exact(hot.q))
+        if row >= len(side.rows.logits):
+            return Draft(np.zeros(wide), False, False)
+        law = padded(law_of(row), wide)
         hot = law.fallback if law.greedy else None
-        return Draft(clean_q(law.p), law.err, law.valid or law.gathered, law.valid, row, hot, law.log_p), slack
+        return Draft(clean_q(law.p), law.valid or law.gathered, law.valid, hot, law.log_p)
 
     return draft

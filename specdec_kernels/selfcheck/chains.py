@@ -62,7 +62,7 @@ def agreement(sk, device, seed):
         )
         args = step_of(p, drawn.tokens.reshape(B, G), q, target, draft)
         args["uniforms"] = torch.rand(B, G + 1, generator=generator, dtype=torch.float64, device="cpu")
-        ref = sk.reference.verify_chain(**args)
+        ref = sk.reference.banded.verify_chain(**args)
         found.add(sk.verify_chain(**{name: x.to(device) for name, x in args.items()}), ref)
     return found.finding("request")
 

@@ -60,7 +60,7 @@ def agreement(sk, device, seed):
     for method, (_, names) in CHAIN_METHODS.items():
         for each, G, V in ((10, 3, 40), (3, 2, 1030)):
             args = steps_by_rule(generator, names, each * len(names), G, V)
-            ref = sk.reference.verify_chain(**args, method=method)
+            ref = sk.reference.banded.verify_chain(**args, method=method)
             found.add(sk.verify_chain(**{name: x.to(device) for name, x in args.items()}, method=method), ref)
     return found.finding("request")
 

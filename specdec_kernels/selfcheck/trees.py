@@ -96,7 +96,7 @@ def agreement(sk, device, seed):
         tree = sk.reference.build_tree(q[:, 0].softmax(-1).multinomial(K * L, True, generator=generator).view(B, K, L))
         columns = K * L + 1 + (not method.tests_drafts)
         uniforms = torch.rand(B, columns, generator=generator, dtype=torch.float64, device="cpu")
-        ref = sk.reference.verify_tree(tree, p, q, method=name, uniforms=uniforms)
+        ref = sk.reference.banded.verify_tree(tree, p, q, method=name, uniforms=uniforms)
         here = [x.to(device) for x in (p, q, uniforms)]
         out = sk.verify_tree(tuple(x.to(device) for x in tree), *here[:2], method=name, uniforms=here[2])
         found.add(out, ref)

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 import specdec_kernels as sk
 
 from ...registry import RULES
+from ..adaptive.draft_length import make_gamma
 from ..interfaces import check_drafter, check_model
 from ..limits import check_method
 from ..outcome import Outcome
@@ -17,7 +18,6 @@ from ..result import Stats
 from ..sequence import Batch, Sequence
 from ..step_times import StepTimes
 from ..transfers import upload_rows
-from .draft_length import make_gamma
 from .draft_runner import DraftRunner
 
 __all__ = ["HierarchicalDrafter"]

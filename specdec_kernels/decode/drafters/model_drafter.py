@@ -6,11 +6,11 @@ import torch
 import specdec_kernels as sk
 
 from ...registry import RULES
+from ..adaptive.acceptance import row_kinds
+from ..adaptive.draft_length import make_gamma
 from ..interfaces import check_model
 from ..proposal import Draft, Drafter
 from ..transfers import upload
-from .acceptance import row_kinds
-from .draft_length import make_gamma
 from .draft_runner import DraftRunner
 
 __all__ = ["ModelDrafter"]
@@ -25,7 +25,7 @@ class ModelDrafter(Drafter):
     Args:
         model: a Model (models/adapters.py).
         gamma: tokens drafted at a time, or "auto": for each request those that pay by what has been measured so far
-            (draft_length.py), none or up to `max_gamma`; the same number for all where
+            (adaptive/draft_length.py), none or up to `max_gamma`; the same number for all where
             reading rows is not free (transfers.py).
 
     Raises:

@@ -2,10 +2,10 @@
 """Drafts from the request's own text."""
 
 from ...registry import ONE_HOT_RULES
+from ..adaptive.acceptance import Kind, terms
+from ..adaptive.draft_length import make_gamma
 from ..proposal import Draft, Drafter
 from ..transfers import upload_rows
-from .acceptance import Kind, terms
-from .draft_length import make_gamma
 
 __all__ = ["PromptLookupDrafter"]
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from ...registry import ONE_HOT_RULES
 from ...registry import TREE_METHODS as _METHODS
+from ..adaptive.adaptive_shape import AdaptiveShape
+from ..adaptive.tree_growth import independent, shaped
 from ..interfaces import check_model
 from ..proposal import Drafter
-from .adaptive_shape import AdaptiveShape
 from .draft_runner import DraftRunner
 from .lookup_branch import with_lookup
 from .prompt_lookup import PromptLookupDrafter
-from .tree_growth import independent, shaped
 from .tree_shape import TreeShape
 
 __all__ = ["TREE_METHODS", "TreeDrafter"]
@@ -38,7 +38,7 @@ class TreeDrafter(Drafter):
         drafts, depth: chains, and their length.
         shape: of TreeShape, for trees of fixed shape; by default (drafts, 1, 1, ...): distinct first tokens, a chain
             behind each. "auto": step by step the nodes that pay by what has been measured so far, none if none does, up
-            to `drafts` children of a node and `depth` levels (adaptive_shape.py).
+            to `drafts` children of a node and `depth` levels (adaptive/adaptive_shape.py).
         lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
             ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up
             text has none.

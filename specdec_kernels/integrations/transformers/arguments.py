@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from specdec_kernels.ops import _check, _rules
-from specdec_kernels.registry import CHAIN_METHODS, RENAMED_RULES, RULES
+from specdec_kernels.registry import CHAIN_METHODS, RULES
 
 _MODEL = ("vocab_size", "new_cache", "forward")  # of a decode.Model, and not of a transformers one
 _DRAFTER = ("num_lookahead", "begin", "propose")
@@ -25,11 +25,10 @@ def check(op: str, drafter: Any, target: Any, verify: Any, rule: Any, alpha: Any
         hint = ": wrap it, decode.adapt(model)" if isinstance(target, torch.nn.Module) else ""
         raise TypeError(f"{op}: target must be a decode.Model or None, got {_shown(target)}{hint}")
     _check.choice(op, "verify", verify, CHAIN_METHODS)
-    renamed = RENAMED_RULES.get(rule, rule) if isinstance(rule, str) else rule
-    _check.choice(op, "rule", renamed, RULES)
+    _check.choice(op, "rule", rule, RULES)
     if isinstance(alpha, torch.Tensor):
         raise TypeError(f"{op}: alpha must be a number, a pair of numbers or None, got {_shown(alpha)}")
-    _rules.arguments(op, "token", renamed, alpha, 1, torch.device("cpu"))
+    _rules.arguments(op, "token", rule, alpha, 1, torch.device("cpu"))
     if output is not None and not isinstance(output, Output):
         raise TypeError(f"{op}: output must be a decode.Output or None, got {_shown(output)}")
     check_stop(op, stop)

@@ -3,7 +3,7 @@
 
 import torch
 
-from ...registry import RULES, rule_named
+from ...registry import RULES
 from ..law import per_row
 from .acceptance import TESTS
 from .laws import LAWS, ROW_RULES, by_law, final, judged, mix_of
@@ -38,7 +38,6 @@ def per_request(op, B, method, rule, alpha, positions=None):
     what it has no use for is ignored. Of a chain's `positions` synthetic takes as many rates: a tuple, or
     [B, positions]; where the rule is a tensor [B, positions, 1 or 2], of which the others read the first position's."""
     if isinstance(rule, str):
-        rule = rule_named(rule, 4)
         if rule not in RULES:
             raise ValueError(
                 f"{op}: rule must be one of {', '.join(map(repr, RULES))} or a tensor of codes, got {rule!r}"

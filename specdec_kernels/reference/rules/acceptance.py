@@ -6,10 +6,9 @@ the final draw after a rejection, first choice first; () for p itself).
 """
 
 import math
+from functools import singledispatch
 
-import numpy as np
-
-from ..law import ratio
+from ..law import positive
 from .cascades import entropy, largest
 from .laws import final
 from .pair import DEFER
@@ -19,26 +18,28 @@ def lenience(chain, i, d, p, l):
     """Leviathan et al. 2023, A.5: q counts as l q in the test and as q in the residual. At a greedy target the test is
     p1(d) >= l max p1, deterministic."""
     if p.greedy:
-        p1 = chain.target1(i)
-        top, top_err = largest(p1)
-        if p1.p[d] < top:
-            chain.chance.note(ratio(abs(p1.p[d] - l * top), p1.err[d] + l * top_err))
-        return bool(d == p.fallback or p1.p[d] >= l * top), ()
+        p1 = chain.target1(i).p
+        return near_largest(chain, p1, d, l * largest(p1)) or d == p.fallback, ()
     pair = chain.pair(i, d, p)
     chain.flag(pair, d)
-    accepted = chain.chance.accepts(i, pair.p[d], pair.q[d], pair.p_err[d], l * pair.q_err[d], l)
-    return accepted, final(p, pair, DEFER)
+    return chain.chance.accepts(i, pair.p[d], pair.q[d], l), final(p, pair, DEFER)
+
+
+def near_largest(chain, p1, d, edge):
+    """p1(d) >= edge, an edge below max p1."""
+    return bool(p1[d] == largest(p1) or chain.chance.reaches(p1[d], edge))
 
 
 def typical(chain, i, d, p, eps, delta):
     """Medusa (Cai et al. 2024): accept iff p(d) > min(eps, delta exp(-H(p)))."""
     if not p.valid:
         return bool(p.p[d] > eps), ()
-    h, h_err = entropy(p)
-    x = delta * math.exp(-h)
-    x_err, edge = x * h_err, min(eps, x)
-    chain.chance.note(ratio(abs(p.p[d] - edge), p.err[d] + (x_err if x - eps <= x_err else 0.0)))
-    return bool(p.p[d] > edge), ()
+    return not chain.chance.reaches(typical_edge(entropy(p.p), eps, delta), p.p[d]), ()
+
+
+@singledispatch
+def typical_edge(h, eps, delta):
+    return min(eps, delta * math.exp(-h))
 
 
 def relaxed(chain, i, d, p, n, delta):
@@ -47,29 +48,24 @@ def relaxed(chain, i, d, p, n, delta):
     p1 = chain.target1(i)
     if not p1.valid:
         return False, ()
-    top, top_err = largest(p1)
-    if p1.p[d] < top:
-        chain.chance.note(ratio(abs(p1.p[d] - (top - delta)), p1.err[d] + top_err))
-    among = (p1.p > p1.p[d]).sum() < n
-    return bool(among and p1.p[d] > 0 and p1.p[d] >= top - delta), ()
+    near = near_largest(chain, p1.p, d, largest(p1.p) - delta)
+    return bool(near and p1.p[d] > 0 and (p1.p > p1.p[d]).sum() < n), ()
 
 
 def synthetic(chain, i, d, p, *rates):
     """Accept with the position's chance, or one for all, whatever the rows say."""
     rate = rates[i] if len(rates) > 1 else rates[0]
-    return bool(d < chain.vocab and chain.chance.below(i, rate, 0.0)), ()
+    return bool(d < chain.vocab and chain.chance.below(i, rate)), ()
 
 
 def thresholds(chain, i, d, p, single, acc):
     """SGLang's target-only test with one child: the coin lies below p(d) / acc, or p(d) >= single. A rejected d leaves
     p."""
-    edge, err = p.p[d] / acc, p.err[d] / acc
-    chain.chance.note(ratio(abs(p.p[d] - single), p.err[d]) if single < 1 else math.inf)
-    if p.p[d] >= single or chain.chance.below(i, edge, err):
+    if chain.chance.reaches(p.p[d], single) or chain.chance.below(i, p.p[d] / acc):
         return True, ()
-    w, w_err = np.where(p.p > 0, p.p, 0.0), p.err.copy()
-    w[d] = w_err[d] = 0.0
-    return False, ((w, w_err),)
+    w = positive(p.p)
+    w[d] = 0.0
+    return False, (w,)
 
 
 TESTS = {"lenience": lenience, "typical": typical, "relaxed": relaxed, "synthetic": synthetic, "thresholds": thresholds}

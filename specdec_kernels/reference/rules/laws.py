@@ -2,7 +2,6 @@
 """The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi -
 q)+)."""
 
-from ..law import SUM_EPS
 from . import cascades, lossy
 from .pair import DEFER
 
@@ -33,13 +32,8 @@ def mix_of(pair, rule, alpha):
     if rule in ROW_RULES and q.greedy and not pair.inside[q.fallback]:
         return DEFER  # the draft's one token is none of the target's
     mix = law(pair, *alpha)
-    beyond = ~pair.inside
-    if (
-        rule in (*ROW_RULES, "ensemble") and pair.q[beyond].any()
-    ):  # what q holds of ids that the target has not, it leaves to p
-        b, lost, err = float(mix.b), pair.q[beyond].sum(), pair.q_err[beyond].sum()
-        mix = mix._replace(a=mix.a + b * lost, err=mix.err + b * pair.p * (err + SUM_EPS * lost))
-    return mix
+    beyond = (pair.q > 0) & ~pair.inside
+    return mix.ceded(pair) if rule in (*ROW_RULES, "ensemble") and beyond.any() else mix
 
 
 def judged(chain, i, d, p):
@@ -48,8 +42,7 @@ def judged(chain, i, d, p):
     if p.greedy and chain.rule in ("exact", "lossy"):
         return None
     pair = chain.pair(i, d, p)
-    mix = mix_of(pair, chain.rule, chain.alpha)
-    chain.chance.note(mix.margin)
+    mix = chain.chance.mix(pair, chain.rule, chain.alpha)
     chain.flag(pair, d)
     return pair, mix
 
@@ -60,11 +53,10 @@ def by_law(chain, i, d, p):
     if known is None:
         return d == p.fallback, ()
     pair, mix = known
-    pi, err = mix.law(pair)
-    return chain.chance.accepts(i, pi[d], pair.q[d], err[d], pair.q_err[d]), final(p, pair, mix)
+    return chain.chance.accepts(i, mix.law(pair)[d], pair.q[d]), final(p, pair, mix)
 
 
-def final(p, pair, mix, r=1.0, r_err=0.0):
+def final(p, pair, mix, r=1.0):
     """What the final token may be drawn from: norm((r pi - q)+), or pi where rounding leaves nothing of it; () for p
     itself."""
-    return () if p.greedy and mix.defers else (mix.leftover(pair, r, r_err), mix.law(pair))
+    return () if p.greedy and mix.defers else (mix.leftover(pair, r), mix.law(pair))

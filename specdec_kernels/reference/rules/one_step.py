@@ -19,7 +19,7 @@ class OneStep(NamedTuple):
 
 
 def law_of_row(row):
-    return Law(row, np.zeros(len(row)), True, False, int(np.argmax(row)))
+    return Law(row, True, False, int(np.argmax(row)))
 
 
 def pair_of(p, q, p1=None, q1=None):
@@ -36,7 +36,7 @@ def pi_of(p, q, rule="exact", alpha=(), p1=None, q1=None):
     """[V], [Vq] -> the law that the rule puts in place of p, as wide as the wider row. alpha: as `resolved` returns
     it."""
     pair = pair_of(p, q, p1, q1)
-    return mix_of(pair, rule, alpha).law(pair)[0]
+    return mix_of(pair, rule, alpha).law(pair)
 
 
 def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
@@ -46,8 +46,8 @@ def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
     with np.errstate(divide="ignore", invalid="ignore"):
         if rule in LAWS:
             mix = mix_of(pair, rule, alpha)
-            pi = mix.law(pair)[0]
-            accept, rest, otherwise = pi / q, mix.leftover(pair)[0], pi
+            pi = mix.law(pair)
+            accept, rest, otherwise = pi / q, mix.leftover(pair), pi
         else:
             accept, rest = OTHERS[rule](pair, *alpha)
             otherwise = p

@@ -22,35 +22,35 @@ def recursive_without_replacement(request, chance):
 
 
 def with_replacement(step, p, tests):
-    r, err = p.p, p.err
+    r = p.p
     for child, column in tests:
         t = step.token(child)
         if math.isnan(r[t]):
             return None, None
         draft = step.draft(child)
-        if draft.valid and step.chance.accepts(column, r[t], draft.q[t], err[t], draft.err[t]):
+        if draft.valid and step.chance.accepts(column, r[t], draft.q[t]):
             return child, None
         if not p.valid:
             return None, None
         if draft.valid:
-            r, err = step.reduce(r, err, draft.q, draft.err)
-    return None, (r, err)
+            r = step.reduce(r, draft.q)
+    return None, r
 
 
 def without_replacement(step, p, tests):
-    r, err, gone = p.p, p.err, []
+    r, gone = p.p, []
     for child, column in tests:
         t = step.token(child)
         if t in gone:
             continue  # a duplicate cannot have been drawn: skipping it is what merging would have done
         if math.isnan(r[t]):
             return None, None
-        draft, q, q_err = step.draft_without(child, gone)
-        if draft.valid and step.chance.accepts(column, r[t], q[t], err[t], q_err[t]):
+        draft, q = step.draft_without(child, gone)
+        if draft.valid and step.chance.accepts(column, r[t], q[t]):
             return child, None
         if not p.valid:
             return None, None
-        if draft.valid and q.any():
-            r, err = step.reduce(r, err, q, q_err)
+        if draft.valid and (q > 0).any():
+            r = step.reduce(r, q)
         gone.append(t)
-    return None, (r, err)
+    return None, r

@@ -11,10 +11,8 @@ class Draft(NamedTuple):
     """The law that a child was drawn from."""
 
     q: np.ndarray  # [wide] probabilities, 0 where the row holds none
-    err: np.ndarray  # [wide]
     valid: bool
     whole: bool  # a law as a whole; a test looks at one entry of a probability row and does not notice the rest
-    row: int  # which row of draft_logits; -1: one-hot at the child's own token
     hot: int | None = None  # the one token of a greedy row or of a one-hot draft
     log_q: np.ndarray | None = None  # [wide] of a row of logits
 
@@ -22,8 +20,8 @@ class Draft(NamedTuple):
 class Request:
     """wide = max(V, Vq): laws of both sides come padded with zeros to it.
 
-    parents, tokens: N ids. target(node) -> (Law [wide], slack). draft(child) -> (Draft, slack). draft_nodes [K][L] or
-        None.
+    parents, tokens: N ids. target(node) -> Law [wide]. draft(child) -> Draft. draft_row: N numbers of
+    the rows they were drawn from, -1: one-hot at the node's own token. draft_nodes [K][L] or None.
     links: (first_child, next_sibling), N ids each, or None for node order. rule: (name, alpha), what stands in place of
     p where a node has children; unscaled(node, child) -> the Laws of p's row and of the child's q row at T = 1 without
     filters.
@@ -35,6 +33,7 @@ class Request:
         tokens,
         target: Callable,
         draft: Callable | None,
+        draft_row,
         wide,
         max_depth,
         draft_nodes=None,
@@ -45,7 +44,7 @@ class Request:
     ):
         self.rule, self.unscaled, self.vocab = rule, unscaled, vocab
         self.tokens, self.target, self.draft, self.wide, self.max_depth = tokens, target, draft, wide, max_depth
-        self.parents, self.draft_nodes, self.known = parents, draft_nodes, {}
+        self.parents, self.draft_row, self.draft_nodes, self.known = parents, draft_row, draft_nodes, {}
         n = len(parents)
         self.children = [[] for _ in range(n)]
         for i in range(1, n):
@@ -68,8 +67,8 @@ class Request:
 
     def one_law(self, x, y):
         """Whether two children were drawn from one law."""
-        row = self.draft(x)[0].row
-        return row == self.draft(y)[0].row and (row >= 0 or self.tokens[x] == self.tokens[y])
+        row = self.draft_row[x]
+        return row == self.draft_row[y] and (row >= 0 or self.tokens[x] == self.tokens[y])
 
     def once(self, key, make):
         """What does not depend on the decisions is made once."""
@@ -103,4 +102,4 @@ class Request:
 
 
 def one_hot(token, wide):
-    return Draft(np.eye(1, wide, token)[0], np.zeros(wide), True, True, -1, token)
+    return Draft(np.eye(1, wide, token)[0], True, True, token)

@@ -3,11 +3,9 @@
 
 import math
 
-import numpy as np
-
-from ..law import Q_MAX, SUM_EPS, Law, without
+from ..law import Q_MAX, Law, normalised, positive, without
 from ..residual import leftover
-from ..rules import LAWS, ROW_RULES, Pair, mix_of
+from ..rules import LAWS, ROW_RULES, Pair
 from ..status import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 
 
@@ -25,11 +23,6 @@ class Step:
     def token(self, child):
         return self.request.tokens[child]
 
-    def target(self, node):
-        law, slack = self.request.target(node)
-        self.chance.note(slack)
-        return law
-
     def pi(self, node, p, children):
         """The law that the rule puts in place of p at a node, made of p and the row that the first of its children was
         drawn from; p itself where either row is no law."""
@@ -37,37 +30,33 @@ class Step:
         if rule not in LAWS or rule == "exact" or (p.greedy and rule == "lossy") or not children:
             return p
         child = children[0]
-        draft, slack = self.request.draft(child)
-        self.chance.note(slack)
+        draft = self.request.draft(child)
         if not (p.valid and draft.whole):
             return p
         unscaled = self.request.unscaled and (lambda: self.request.unscaled(node, child))
-        q = Law(draft.q, draft.err, True, draft.hot is not None, draft.hot or 0)
+        q = Law(draft.q, True, draft.hot is not None, draft.hot or 0)
         pair = Pair(p, q, unscaled, self.request.vocab)
-        mix = mix_of(pair, rule, alpha)
-        self.chance.note(mix.margin)
+        mix = self.chance.mix(pair, rule, alpha)
         if mix.defers:
             return p
         if rule in ROW_RULES and mix.keeps and q.greedy:
-            return p._replace(p=q.p, err=q.err, greedy=True, fallback=q.fallback)
-        pi, err = mix.law(pair)
-        return p._replace(p=pi, err=err, greedy=False)
+            return p._replace(p=q.p, greedy=True, fallback=q.fallback)
+        return p._replace(p=mix.law(pair), greedy=False)
 
     def draft(self, child):
         """The law that the child was drawn from; a row that is no law flags its draft."""
         return self.draft_without(child, [])[0]
 
     def draft_without(self, child, gone):
-        """(the law that the child was drawn from, that law without the tokens that are gone, its error; all zero where
-        nothing is left)."""
-        draft, slack = self.request.draft(child)
-        self.chance.note(slack)
-        q, err = without(draft.q, draft.err, draft.log_q, gone) if gone else (draft.q, draft.err)
+        """(the law that the child was drawn from, that law without the tokens that are gone: all zero where nothing is
+        left)."""
+        draft = self.request.draft(child)
+        q = without(draft.q, draft.log_q, gone) if gone else draft.q
         if not draft.valid:
             self.status |= INVALID_ROW | INVALID_DRAFT
         elif not 0 < q[self.token(child)] <= Q_MAX:
             self.status |= INVALID_DRAFT
-        return draft, q, err
+        return draft, q
 
     def is_inside(self, child):
         return 0 <= self.token(child) < self.request.wide
@@ -84,33 +73,28 @@ class Step:
         self.tokens.append(self.token(child))
         self.logprobs.append(p.log(self.token(child)))
 
-    def reduce(self, r, err, q, q_err):
-        """norm((r - q)+) and its error; where nothing is left (rounding alone does that) the last residual stays."""
-        r = np.where(r > 0, r, 0.0)
-        w, w_err = leftover(r, err, q, q_err)
-        if w.sum() < 2 * w_err.sum():
-            self.chance.note(0.0)  # whether anything is left is itself a matter of rounding
-        if not 0 < w.sum() < math.inf:
-            self.status |= EMPTY_RESIDUAL
-            return r, err
-        return normalised(w, w_err)
+    def reduce(self, r, q):
+        """norm((r - q)+); where nothing is left (rounding alone does that) the last residual stays."""
+        r = positive(r)
+        w = leftover(r, q)
+        if self.chance.has_mass(w):
+            return normalised(w)
+        self.status |= EMPTY_RESIDUAL
+        return r
 
     def end(self, p, rest, pi):
-        """The final token, from the weights rest = (w, err); or from pi, where rest is None or has no mass; or from
+        """The final token, from the weights rest; or from pi, where rest is None or has no mass; or from
         p."""
         if not p.valid or not (p.p > 0).any():
             return self.emit(p.fallback, math.nan, INVALID_ROW)
         if pi.greedy and rest is None:
             return self.emit(pi.fallback, p.log(pi.fallback))
         status = 0
-        for w, err in ([] if rest is None else [rest]) + [(pi.p, pi.err), (p.p, p.err)]:
-            w = np.where(w > 0, w, 0.0)
-            if w.sum() < 2 * err.sum():
-                self.chance.note(0.0)
-            if 0 < w.sum() < math.inf:
+        for w in map(positive, [pi.p, p.p] if rest is None else [rest, pi.p, p.p]):
+            if self.chance.has_mass(w):
                 break
             status = EMPTY_RESIDUAL
-        x = self.chance.draw(w, err)
+        x = self.chance.draw(w)
         return self.emit(x, p.log(x), status)
 
     def emit(self, token, logprob, status=0):
@@ -120,17 +104,11 @@ class Step:
         return self
 
 
-def normalised(w, err):
-    """norm(w) and its error: the total is off by the sum of the errors, and by its own summation."""
-    total = w.sum()
-    return w / total, (err + w / total * err.sum()) / total + w / total * SUM_EPS
-
-
 def descend(request, chance, rule, tests_of):
     """From the root down: rule(step, p, tests) -> (accepted child or None, weights of the final draw or None)."""
     step = Step(request, chance)
     while True:
-        p = step.target(step.node)
+        p = request.target(step.node)
         tests = tests_of(step.node, len(step.tokens))
         pi, child, rest = p, None, None
         if p.valid or p.gathered:

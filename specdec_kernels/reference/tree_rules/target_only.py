@@ -9,7 +9,6 @@ threshold_single it comes to.
 
 import math
 
-from ..law import ratio
 from .step import descend
 
 
@@ -19,7 +18,7 @@ def target_only(request, chance):
 
 
 def on_node(step, p, tests):
-    w, err, seen, seen_err = p.p.copy(), p.err.copy(), 0.0, 0.0
+    w, seen = p.p.copy(), 0.0
     single, acc = step.request.rule[1] or (1.0, 1.0)
     gone = set()
     for child, _ in tests:
@@ -28,11 +27,10 @@ def on_node(step, p, tests):
             continue
         if math.isnan(p.p[t]):
             return None, None
-        edge, edge_err = seen + p.p[t], seen_err + p.err[t]
-        step.chance.note(ratio(abs(p.p[t] - single), p.err[t]) if single < 1 else math.inf)
-        if p.p[t] >= single or step.chance.below(step.node, edge / acc, edge_err / acc, min(seen / acc, 1.0)):
+        edge = seen + p.p[t]
+        if step.chance.reaches(p.p[t], single) or step.chance.below(step.node, edge / acc, min(seen / acc, 1.0)):
             return child, None
-        seen, seen_err = edge, edge_err
+        seen = edge
         gone.add(t)
-        w[t] = err[t] = 0.0
-    return None, (w, err)
+        w[t] = 0.0
+    return None, w

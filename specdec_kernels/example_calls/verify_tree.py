@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import torch
 
-from specdec_kernels.examples.verify_chain import FILTERS, with_stats
+from specdec_kernels.example_calls.verify_chain import FILTERS, with_stats
 from specdec_kernels.registry import BY_LAW, RULES, TREE_METHODS
 from specdec_kernels.rows import Rows
 

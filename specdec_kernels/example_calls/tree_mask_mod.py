@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from specdec_kernels.examples.tree_mask import parents
+from specdec_kernels.example_calls.tree_mask import parents
 
 
 def calls(x):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tree's shape by what has been measured: which nodes are worth their cost."""
 
+from ..drafters.tree_shape import TreeShape
 from .acceptance import Kind
 from .draft_length import AdaptiveGamma
-from .tree_shape import TreeShape
 
 __all__ = ["AdaptiveShape"]
 

@@ -5,8 +5,7 @@ A drafted token is tested when all before it in its draft were accepted. Drafts 
 prompts, seeds and lengths; what they write differs, as their draws do.
 """
 
-from evaluate import humaneval_prompts, mean_and_error
-
+from demo.draft.recipe.evaluate import humaneval_prompts, mean_and_error
 from specdec_kernels import decode
 
 

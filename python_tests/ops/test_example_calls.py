@@ -10,7 +10,7 @@ from gates.wheel_check import disagreement
 from support import backends, surface
 
 import specdec_kernels as sk
-from specdec_kernels import examples, registry
+from specdec_kernels import example_calls, registry
 
 SLOW = ("cuda-on-cpu", "cuda-on-cpu-checked", "triton-interpret")
 
@@ -20,7 +20,7 @@ OF_THE_CALL = {"out", "require_exact"}  # and not of the result: test_out.py, te
 
 def test_every_parameter_is_given_and_left_out():
     for function in registry.FUNCTIONS:
-        given = [set(call.arguments) for call in examples.calls(function)]
+        given = [set(call.arguments) for call in example_calls.calls(function)]
         parameters = inspect.signature(getattr(sk, function)).parameters
         assert set.union(*given) == set(parameters) - OF_THE_CALL, function
         optional = {name for name, x in parameters.items() if x.default is not x.empty}
@@ -38,7 +38,7 @@ def test_every_parameter_is_given_and_left_out():
     ],
 )
 def test_every_choice_is_taken(op, argument, choices):
-    assert set(choices) <= {call.arguments.get(argument) for call in examples.calls(op)}
+    assert set(choices) <= {call.arguments.get(argument) for call in example_calls.calls(op)}
 
 
 def test_every_rule_of_every_method_is_asked_for():
@@ -49,7 +49,7 @@ def test_every_rule_of_every_method_is_asked_for():
         for method, known in methods.items():
             rules = [
                 call.arguments.get("rule", "exact")
-                for call in examples.calls(op)
+                for call in example_calls.calls(op)
                 if call.arguments.get("method", "token") == method
             ]
             codes = [[registry.RULES[rule].code] if isinstance(rule, str) else rule.tolist() for rule in rules]
@@ -59,7 +59,7 @@ def test_every_rule_of_every_method_is_asked_for():
 def test_calls_differ_by_seed_and_not_by_device():
     for function in registry.OPS:
         for one, again, other, meta in zip(
-            *(examples.calls(function, **x) for x in ({}, {}, {"seed": 1}, {"device": "meta"})), strict=True
+            *(example_calls.calls(function, **x) for x in ({}, {}, {"seed": 1}, {"device": "meta"})), strict=True
         ):
             leaves, same, others, shapes = (
                 torch.utils._pytree.tree_leaves(call.arguments) for call in (one, again, other, meta)
@@ -74,7 +74,7 @@ def test_calls_differ_by_seed_and_not_by_device():
 @pytest.mark.parametrize("function", registry.OPS)
 def test_examples_agree_with_the_reference(op_backend, function):
     for inputs in ({"V": 77}, {"V": 1100, "dtype": torch.bfloat16, "pad": 1}, {"V": 1}):
-        calls = examples.few(function, **inputs) if op_backend in SLOW else examples.calls(function, **inputs)
+        calls = example_calls.few(function, **inputs) if op_backend in SLOW else example_calls.calls(function, **inputs)
         for call in calls[: 1 if op_backend in SLOW and inputs["V"] != 77 else None]:
             got = backends.run(function, op_backend, **call.arguments)
             assert disagreement(function, call, got) is None, (inputs, call.name)

@@ -11,8 +11,9 @@ import time
 
 import numpy as np
 import torch
-from corpus import ANSWER, CHAT, draw
 from rich.progress import track
+
+from demo.draft.recipe.corpus import ANSWER, CHAT, draw
 
 CHAT_PROMPTS = """What is the capital of Australia, and why is it not Sydney?
 Give me three tips for a first job interview.

@@ -3,8 +3,8 @@
 
 Whatever walks over the ops calls these: sanitizers, CUDA graphs, opcheck and torch.compile, the check of a wheel.
 
-    >>> from specdec_kernels import examples
-    >>> for name, arguments in examples.calls("accept"):
+    >>> from specdec_kernels import example_calls
+    >>> for name, arguments in example_calls.calls("accept"):
     ...     print(name, specdec_kernels.accept(**arguments).shape)
     probabilities torch.Size([3, 77])
     ids of one-hot drafts torch.Size([3, 77])
@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_kernels import registry
-from specdec_kernels.examples.inputs import Inputs
+from specdec_kernels.example_calls.inputs import Inputs
 from specdec_kernels.rows import Rows
 
 __all__ = ["Call", "Inputs", "calls", "every_call", "few", "flat", "folded", "op_arguments"]

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from openings import CODE_REQUESTS, CODE_STARTS, OPENERS, PACKAGES, TASKS, TEMPLATES, TOPICS, pieces
 from rich.progress import track
-from teacher import Corpus, load_target
 
+from demo.draft.recipe.openings import CODE_REQUESTS, CODE_STARTS, OPENERS, PACKAGES, TASKS, TEMPLATES, TOPICS, pieces
+from demo.draft.recipe.teacher import Corpus, load_target
 from specdec_kernels.decode.models.lean_llama import LeanLlama
 
 LENGTH = 240  # tokens of a sequence, prompt included

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.progress import track
-from teacher import CODE
-from unroll import states_of_depths
-from whitened import Whitened
 
+from demo.draft.recipe.teacher import CODE
+from demo.draft.recipe.unroll import states_of_depths
+from demo.draft.recipe.whitened import Whitened
 from specdec_kernels.decode.models.layer_draft import LayerDraft
 
 RATE, WARMUP, DECAY, WEIGHT_DECAY = 1.2e-3, 50, 0.4, 0.05

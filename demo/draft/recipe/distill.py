@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the demo's draft model from its target, in three stages; each is resumable and needs one core.
 
-python demo/distill.py corpus --shards 20     # the target writes text          ~1 min a shard of 27k tokens
-python demo/distill.py train                  # states, once, and a draft
-python demo/distill.py train --init demo/draft --out distill-work/next --alone 0 --decay 1 --peak 2.5e-3 --share 0.1
-python demo/distill.py evaluate               # alpha on unseen prompts without states, c
-python demo/distill.py acceptance             # accepted / tested in the decode loop, position by position
+python -m demo.draft.recipe.distill corpus --shards 20   # the target writes text    ~1 min a shard of 27k tokens
+python -m demo.draft.recipe.distill train                # states, once, and a draft
+python -m demo.draft.recipe.distill train --init demo/draft --out distill-work/next \\
+    --alone 0 --decay 1 --peak 2.5e-3 --share 0.1
+python -m demo.draft.recipe.distill evaluate             # alpha on unseen prompts without states, c
+python -m demo.draft.recipe.distill acceptance           # accepted / tested in the decode loop, position by position
 """
 
 import json
@@ -16,6 +17,7 @@ import typer
 
 app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
 HERE = Path(__file__).parent
+DRAFT = HERE.parent  # the demo's weights
 WORK = typer.Option(Path("distill-work"), help="folder for stored states, shards and checkpoints")
 THREADS = typer.Option(1, help="CPU threads")
 
@@ -31,8 +33,8 @@ def corpus(
     threads: int = THREADS,
 ):
     """The target writes text: shards of 128 sequences in WORK/grown; --out joins the shipped corpus and them."""
-    from corpus import grow
-    from teacher import Corpus
+    from demo.draft.recipe.corpus import grow
+    from demo.draft.recipe.teacher import Corpus
 
     torch.set_num_threads(threads)
     grow(work / "grown", shards, seed, part, parts)
@@ -42,7 +44,7 @@ def corpus(
 
 def grown_shards(work, shards):
     """The first of WORK/grown, all of which must be there: another part may still write its own."""
-    from corpus import shard_paths
+    from demo.draft.recipe.corpus import shard_paths
 
     paths = shard_paths(work / "grown", shards)
     missing = [path.name for path in paths if not path.exists()]
@@ -56,7 +58,7 @@ def train(
     corpus: Path = HERE / "corpus.npz",
     grown: int = typer.Option(0, help="shards of WORK/grown to read besides"),
     work: Path = WORK,
-    out: Path = HERE / "draft",
+    out: Path = DRAFT,
     steps: int = 1250,
     seed: int = 0,
     init: Path = typer.Option(None, help="a draft folder, or the checkpoint of an earlier run, to begin with"),
@@ -67,10 +69,10 @@ def train(
     threads: int = THREADS,
 ):
     """Stores the target's states once (1.4 GB, half an hour for 1M tokens), then trains; resumes."""
-    from corpus import states_of
-    from teacher import Corpus, load_target, store_states
-    from train import Data
-    from train import train as run
+    from demo.draft.recipe.corpus import states_of
+    from demo.draft.recipe.teacher import Corpus, load_target, store_states
+    from demo.draft.recipe.train import Data
+    from demo.draft.recipe.train import train as run
 
     torch.set_num_threads(threads)
     first, more = Corpus(corpus), grown_shards(work, grown)
@@ -83,13 +85,10 @@ def train(
 
 
 @app.command()
-def evaluate(
-    draft: Path = HERE / "draft", dtype: str = "bfloat16", code: int = 164, tokens: int = 64, threads: int = THREADS
-):
+def evaluate(draft: Path = DRAFT, dtype: str = "bfloat16", code: int = 164, tokens: int = 64, threads: int = THREADS):
     """Prints alpha on HumanEval and chat prompts at temperature 1, 0.7 and 0, and the cost c, as JSON."""
-    import evaluate as measure
-    from teacher import load_target
-
+    from demo.draft.recipe import evaluate as measure
+    from demo.draft.recipe.teacher import load_target
     from specdec_kernels.decode.models.layer_draft import LayerDraft
     from specdec_kernels.decode.models.lean_llama import LeanLlama
 
@@ -112,15 +111,14 @@ def acceptance(
     threads: int = THREADS,
 ):
     """Prints which share of the tested drafts the decode loop accepts on 55 HumanEval prompts, each position apart."""
-    import acceptance as loop
-    from teacher import load_target
-
+    from demo.draft.recipe import acceptance as loop
+    from demo.draft.recipe.teacher import load_target
     from specdec_kernels.decode.models.layer_draft import LayerDraft
     from specdec_kernels.decode.models.lean_llama import LeanLlama
 
     torch.set_num_threads(threads)
     target, tokenizer = load_target(getattr(torch, dtype))
-    big, prompts, folders = LeanLlama.from_hf(target), loop.code_prompts(tokenizer), drafts or [HERE / "draft"]
+    big, prompts, folders = LeanLlama.from_hf(target), loop.code_prompts(tokenizer), drafts or [DRAFT]
     small = [LeanLlama.from_layer_draft(LayerDraft.load(folder, target)) for folder in folders]
     print(loop.report(folders, [loop.measure(big, s, prompts, tokens, gamma, temperature, seed=seed) for s in small]))
 

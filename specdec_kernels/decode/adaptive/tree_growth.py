@@ -11,11 +11,11 @@ import torch
 
 import specdec_kernels as sk
 
+from ..drafters.draft_runner import DraftRunner
+from ..drafters.tree_shape import TreeShape
 from ..models.slot_cache import Branches
 from ..proposal import TreeDraft
 from ..transfers import at_most, upload
-from .draft_runner import DraftRunner
-from .tree_shape import TreeShape
 
 __all__ = ["independent", "shaped"]
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Session whose steps are verified over ranks: what fails on one rank ends the run on all, without another try."""
+
+import pytest
+from support import tiny
+from support.ranks import Ranks
+
+SECONDS = 10.0
+
+
+@pytest.fixture
+def ranks():
+    group = Ranks(2, SECONDS)
+    yield group
+    group.stop()
+
+
+class Boom(Exception):
+    """What no part of the loop raises by itself."""
+
+
+def served(rank, place):
+    """Three requests on two ranks; rank 1 raises once, in its third step or in its second prompt -> the tokens, or the
+    error that ended the run with the number of steps of rank 1 that were begun after its fault."""
+    from examples.tensor_parallel import OverRanks
+    from specdec_kernels import decode, distributed
+
+    shards, passes = distributed.Shards(32), {"prompt": 0, "step": 0}
+    target, draft = (decode.adapt(model, lean=False) for model in (tiny.llama(0), tiny.nearby(tiny.llama(0))))
+    whole = target.forward
+
+    def forward(ids, start, cache, slot=0, keep="all", **options):
+        logits = whole(ids, start, cache, slot, keep, **options)
+        kind = "prompt" if logits is None else "step"
+        passes[kind] += 1
+        if rank == 1 and (kind, passes[kind]) in (("step", 3), ("prompt", 2)) and kind == place:
+            raise Boom(place)
+        return None if logits is None else logits[..., shards.here].contiguous()
+
+    target.forward = forward
+    session = decode.Session(target, OverRanks(decode.ModelDrafter(draft, 2), shards), max_batch=3, capacity=40)
+    for request in tiny.requests(3):
+        session.submit(request)
+    try:
+        list(session.events())
+    except RuntimeError as error:
+        return str(error), passes["step"]
+    return [result.tokens for result in session.results.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place, steps", [("step", 3), ("prompt", 0)])
+def test_what_fails_on_one_rank(ranks, place, steps):
+    one, other = ranks.call(served, "nowhere")
+    assert one == other and [*map(len, one)] == [r.max_new_tokens for r in tiny.requests(3)]
+    (waited, _), (failed, passes) = ranks.call(served, place)
+    assert failed == (
+        f"{place}: a session over ranks must succeed on all of them, got an error on this one: Boom: {place}"
+    )
+    assert passes == steps, "it was not taken again"
+    assert waited.startswith("step: a session over ranks must succeed on all of them, got an error on this one: ")
+    assert "verify_chain: all ranks must answer within the process group's timeout" in waited

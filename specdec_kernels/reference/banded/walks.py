@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coins that record how near each decision was, rows with error bounds, and the bounds of the walks' functions."""
+
+import math
+
+import numpy as np
+
+from .. import block, chance, sides
+from ..kseq_rho import best_rho
+from ..law import Q_MAX, log_weights, normalised
+from ..row_stats import masses, params_of_rows, stats_of_row
+from ..rows import SAMPLING_FIELDS
+from ..rules import mix_of
+from ..tree_rules.kseq import best, residual
+from .band import EPS, SUM_EPS, Band, band, err_of, plain, rounding, value_of
+from .rules import Mix, Pair, ratio
+
+RHO_LEVEL = 1e-6  # the residual |f(rho)| that an op's search may leave, on the valid side
+
+
+class Side(sides.Side):
+    """Rows with error bounds. note: receives the margin of a row's top-p cutoff."""
+
+    note = staticmethod(lambda margin: None)
+
+    def exact(self, row):
+        return band(row)
+
+    def of_probs(self, row):
+        law = super().of_probs(row)
+        return law._replace(p=band(law.p))
+
+    def of_logits(self, z, stats):
+        law = super().of_logits(z, stats)
+        err = np.zeros(len(z)) if law.log_p is None else law.p * rounding(log_weights(z, stats))
+        return law._replace(p=Band(law.p, err))
+
+    def stats_of(self, values, i):
+        if self.rows.stats is None:
+            self.note(top_p_margin(values[i], *next(params_of_rows(1, *self.rows[SAMPLING_FIELDS]))))
+        return super().stats_of(values, i)
+
+
+def top_p_margin(z, temperature, top_k, top_p, min_p):
+    """How far top-p was from another cutoff, in error bounds."""
+    scale, cutoff, log_norm, top = stats_of_row(z, temperature, top_k, 1.0, min_p)
+    if top_p >= 1 or math.isnan(log_norm) or math.isinf(scale):
+        return math.inf
+    _, mass = masses(z[z >= cutoff], scale, top)
+    shares = mass[:-1] / mass[-1]
+    nearest = float(np.abs(shares - top_p).min(initial=math.inf))
+    return nearest / (EPS * (48 + 5 * math.log(len(z))))
+
+
+class Coins(chance.Coins):
+    """margin: the smallest of the decisions so far."""
+
+    side = Side
+
+    def __init__(self, tests, final):
+        super().__init__(tests, final)
+        self.margin = math.inf
+        self.side = self.noting_side
+
+    def noting_side(self, rows):
+        side = Side(rows)
+        side.note = self.note
+        return side
+
+    def note(self, margin):
+        self.margin = min(self.margin, margin)
+
+    def accepts(self, column, p, q, lenience=1.0):
+        u, l = float(self.tests[column]), float(lenience)
+        if 0 < q <= Q_MAX:
+            err = err_of(p) + u * (l * err_of(q) + float(q) * err_of(lenience))
+            self.note(ratio(abs(u * l * min(float(q), 1.0) - float(p)), err))
+        return super().accepts(column, float(p), float(q), l)
+
+    def below(self, column, edge, seen=0.0):
+        self.note(ratio(abs(float(self.tests[column]) - float(edge)), err_of(edge)))
+        return super().below(column, float(edge))
+
+    def reaches(self, x, edge):
+        if isinstance(edge, Band) or edge < 1:  # no probability lies above an exact 1
+            self.note(ratio(abs(float(x) - float(edge)), err_of(x) + err_of(edge)))
+        return super().reaches(float(x), float(edge))
+
+    def has_mass(self, w):
+        w = band(w).sum()
+        if w.value < 2 * w.err:
+            self.note(0.0)  # whether anything is left is itself a matter of rounding
+        return 0 < w.value < math.inf
+
+    def mix(self, pair, rule, alpha):
+        mix = mix_of(Pair(pair), rule, alpha)
+        mix = mix if isinstance(mix, Mix) else Mix(*mix)
+        self.note(mix.margin)
+        return mix
+
+    def draw(self, w):
+        w, err = value_of(w), band(w).err
+        x, cum = super().draw(w), np.cumsum(w)
+        total = cum[-1]
+        edge_err = 2 * err.sum() / total + SUM_EPS
+        if (w[:x] + err[:x]).any():  # an id below x could have been drawn
+            self.note(abs(self.final - (cum[x] - w[x]) / total) / edge_err)
+        if (w[x + 1 :] + err[x + 1 :]).any():
+            self.note(abs(cum[x] / total - self.final) / edge_err)
+        return x
+
+
+@block.h.register
+def _(r: Band, s):
+    if r == 1 and r.err == 0:
+        return 1.0
+    if not isinstance(s, Band):  # s = 0, of a greedy row
+        return Band(float(r == 1), math.inf if r.value + r.err >= 1 else 0.0)
+    return block.share(s, r) if s.value + 1 - r.value > 0 else Band(1.0, math.inf)
+
+
+@block.share.register
+def _(s: Band, r):
+    share, r, r_err = plain(block.share)(s.value, value_of(r)), value_of(r), err_of(r)
+    below = s.value + 1 - r
+    return Band(share, ((1 - r) * s.err + s.value * r_err) / below**2 if below > 0 else 0.0)
+
+
+@best.register
+def _(p: Band, q, k):
+    """rho*, with the highest rho that an op may find and c = p_acc / beta there.
+
+    df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho, and dbeta is at most the errors of the smaller of q and
+    p / rho.
+    """
+    a, b = normalised(p.value), normalised(value_of(q))
+    rho, beta, _ = best_rho(a, b, k)
+    beta_err = np.where(b < a / rho, err_of(q), p.err / rho).sum()
+    f_err = abs(rho - k * (1 - beta) ** (k - 1)) * beta_err
+    low, _, _ = best_rho(a, b, k, f_err)
+    high, beta_high, p_acc = best_rho(a, b, k, -f_err - RHO_LEVEL)
+    found = Band(rho, max(rho - low, high - rho))
+    found.high, found.c = high, p_acc / beta_high if beta_high > 0 else high
+    return found
+
+
+@residual.register
+def _(p: Band, q, rho):
+    """The error holds the difference to the residual at the highest rho too."""
+    a, b = p.value, value_of(q)
+    w, other = residual(a, b, rho.value), np.maximum(a - rho.c * np.minimum(b, a / rho.high), 0.0)
+    err = p.err + rho.high * err_of(q)
+    return Band(w, np.where(rho.value * b - a > err, 0.0, err) + np.abs(w - other))
