@@ -65,23 +65,21 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, V: int, d
     noise = torch.empty(B, G, V, device=device).normal_(0, 0.3, generator=torch.Generator(device).manual_seed(1))
     draft = (0.8 * target[:, :G] + noise).to(DTYPES[dtype])
     target = target.to(DTYPES[dtype])
-    slot = {
+    random = {
         "seed": torch.arange(B, device=device).repeat_interleave(G),
         "offset": torch.zeros(B * G, dtype=torch.int64, device=device),
     }
-    drawn = sk.sample(
-        sk.Rows(draft.view(B * G, V), temperature=T), **slot, slot=torch.arange(G, device=device).repeat(B)
-    )
+    slots = torch.arange(G, device=device).repeat(B)
+    drawn = sk.sample(sk.Rows(draft.view(B * G, V), temperature=T), slot=slots, **random)
     tokens = drawn.tokens.view(B, G) if (ids := _drafts(rule, alpha, how, target[:, :G])) is None else ids
-    x = SimpleNamespace(target=target, tokens=tokens, draft=draft, stats=drawn.stats.view(B, G, 4))
+    x = SimpleNamespace(target=target, tokens=tokens, draft=draft, stats=drawn.rows.stats.view(B, G, 4))
     x.T = None if T is None else torch.full((B,), T, device=device)
     x.zero = torch.zeros(B, G + 1, dtype=torch.float64, device=device)
     x.u = torch.full_like(x.zero, ALMOST_ONE if how == "scan" else 0.0)
 
     def exact(x, **how):
-        return sk.verify_chain(
-            sk.Rows(x.target, temperature=x.T), x.tokens, sk.Rows(x.draft, stats=x.stats), **{"uniforms": x.zero} | how
-        )
+        target, draft = sk.Rows(x.target, temperature=x.T), sk.Rows(x.draft, stats=x.stats)
+        return sk.verify_chain(target, x.tokens, draft, **{"uniforms": x.zero} | how)
 
     def ours(x):
         return exact(x, uniforms=x.u, method=method, rule=rule, alpha=alpha)

@@ -29,7 +29,7 @@ SETTINGS = {
     "greedy": dict(temperature=0.0),
     "T = .8, draft's stats at hand": dict(temperature=0.8),
     "T = .8": dict(temperature=0.8),
-    "T = .8, block": dict(temperature=0.8, method="block"),
+    "T = .8, block": dict(temperature=0.8),
     "top-k 50": dict(temperature=0.8, top_k=50),
     "top-p .9": dict(temperature=0.8, top_p=0.9),
     "top-k 50, top-p .9": dict(temperature=0.8, top_k=50, top_p=0.9),
@@ -50,13 +50,11 @@ def rows(seed, peaked=3.0):
     generator = torch.Generator().manual_seed(seed)
     p = peaked * torch.randn(B, G + 1, V, generator=generator)
     q = p[:, :G] + torch.randn(B, G, V, generator=generator)
-    stats = sk.row_stats(sk.Rows(q.bfloat16().flatten(0, 1), temperature=0.8)).view(B, G, 4)
+    p, q = p.bfloat16(), q.bfloat16()
     drawn = sk.sample(
-        sk.Rows(q.bfloat16().flatten(0, 1), stats=stats.flatten(0, 1)),
-        seed=torch.arange(B * G),
-        offset=torch.zeros(B * G).long(),
+        sk.Rows(q.flatten(0, 1), temperature=0.8), seed=torch.arange(B * G), offset=torch.zeros(B * G).long()
     )
-    return p.bfloat16(), q.bfloat16(), stats, drawn.tokens.view(B, G)
+    return p, q, drawn.rows.stats.view(B, G, 4), drawn.tokens.view(B, G)
 
 
 def split(name, ranks, aligned, checked=True):
@@ -67,11 +65,11 @@ def split(name, ranks, aligned, checked=True):
 def step(name, given, shards):
     """The traffic of one call: draft rows whole on every rank."""
     p, q, stats, tokens = given
-    draft = dict(draft_stats=stats) if "at hand" in name else dict(draft_temperature=0.8)
+    target = sk.Rows(p[..., shards.here], **SETTINGS.get(name, SETTINGS["T = .8"]))
+    draft = sk.Rows(q, stats=stats) if "at hand" in name else sk.Rows(q, temperature=0.8)
     seeds = dict(seed=torch.arange(B), offset=torch.zeros(B, dtype=torch.int64))
-    distributed.verify_chain(
-        p[..., shards.here], tokens, q, shards=shards, **SETTINGS.get(name, SETTINGS["T = .8"]), **draft, **seeds
-    )
+    method = "block" if "block" in name else "token"
+    distributed.verify_chain(target, tokens, draft, shards=shards, method=method, **seeds)
     return shards.traffic
 
 

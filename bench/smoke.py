@@ -22,7 +22,7 @@ import specdec_kernels as sk
 from bench import rehearsal, verify_chain, verify_tree
 from bench.peers.switched import OVERLAP, PATH, switch
 from bench.stress import bits
-from specdec_kernels import selfcheck
+from specdec_kernels import examples, selfcheck
 from specdec_kernels.registry import TREE_METHODS
 
 WAYS = {"streaming": (PATH, "streaming"), "clusters": (PATH, "cluster"), "no overlap": (OVERLAP, "0")}
@@ -42,23 +42,25 @@ def calls(B: int, V: int) -> Iterator[Call]:
     """The main cases, on the GPU."""
     x = verify_chain.inputs(verify_chain.Step(B, V, "bf16", temperature=0.7), "cuda")
     chain = verify_chain.arguments(x)
-    rows = {"draft_logits", "draft_stats"}
+    target, filters = (
+        chain["target"],
+        {"top_k": torch.full_like(x.seed, 50), "top_p": torch.full_like(x.temperature, 0.9)},
+    )
     kinds = {
         "stats": chain,
-        "no stats": {name: given for name, given in chain.items() if name != "draft_stats"}
-        | {"draft_temperature": x.temperature},
-        "filters": chain | {"top_k": torch.full_like(x.seed, 50), "top_p": torch.full_like(x.temperature, 0.9)},
-        "greedy": chain | {"temperature": torch.zeros_like(x.temperature)},
-        "one-hot": {name: given for name, given in chain.items() if name not in rows},
+        "no stats": chain | {"draft": sk.Rows(x.draft, temperature=x.temperature)},
+        "filters": chain | {"target": target._replace(**filters)},
+        "greedy": chain | {"target": target._replace(temperature=torch.zeros_like(x.temperature))},
+        "one-hot": chain | {"draft": None},
         "blocks": chain | {"method": "block"},
         "a rule": chain | {"rule": "lossy", "alpha": 0.3},
     }
     for kind, arguments in kinds.items():
         yield Call(kind, "verify_chain", arguments)
     last, draft = x.target[:, -1].contiguous(), x.draft[:, -1].contiguous()
-    yield Call("rows", "row_stats", {"logits": last, "temperature": x.temperature})
-    yield Call("rows, top-k", "row_stats", {"logits": last, "temperature": x.temperature, "top_k": 50})
-    yield Call("k=1", "sample", {"logits": last, "temperature": 0.7, "seed": x.seed, "offset": x.offset})
+    yield Call("rows", "row_stats", {"rows": sk.Rows(last, x.temperature)})
+    yield Call("rows, top-k", "row_stats", {"rows": sk.Rows(last, x.temperature, top_k=50)})
+    yield Call("k=1", "sample", {"rows": sk.Rows(last, 0.7), "seed": x.seed, "offset": x.offset})
     yield Call("k=4", "kseq_rho", {"p": last, "q": draft, "k": 4})
     x = verify_tree.inputs(B, V, "bf16", "cuda")
     for method in TREE_METHODS:
@@ -68,8 +70,8 @@ def calls(B: int, V: int) -> Iterator[Call]:
 def answer(call: Call, arguments: dict) -> dict[str, torch.Tensor]:
     """Each tensor of the result, by name."""
     result = getattr(sk, call.op)(**arguments)
-    named = result._asdict() if hasattr(result, "_asdict") else {"stats": result}
-    return {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
+    named = examples.flat(result._asdict()) if hasattr(result, "_asdict") else {"stats": result}
+    return {name: x for name, x in named.items() if isinstance(x, torch.Tensor) and name != "rows.logits"}
 
 
 def other_bits(call: Call, ours: dict[str, torch.Tensor]) -> list[str]:

@@ -39,7 +39,7 @@ def _kept(N: int, V: int, dtype: str, device: str) -> Work:
     x = SimpleNamespace(logits=rows, stats=sk.row_stats(sk.Rows(rows, top_k=50, top_p=0.9)))
 
     def ours(x):
-        return sk.support(sk.Rows(sk.Rows(x.logits, stats=x.stats), stats=MAX_KEPT))
+        return sk.support(sk.Rows(x.logits, stats=x.stats), MAX_KEPT)
 
     work = Work(x, ours, rows.nbytes + N * (V // 8 + 4 * MAX_KEPT))
     work.peers["eager"] = eager

@@ -39,7 +39,7 @@ def _best(N: int, V: int, dtype: str, k: int, device: str) -> Work:
     x = SimpleNamespace(logits=rows, stats=sk.row_stats(rows), tokens=tokens)
 
     def ours(x):
-        return sk.top_logprobs(sk.Rows(sk.Rows(sk.Rows(x.logits, stats=x.stats), stats=k), stats=x.tokens))
+        return sk.top_logprobs(sk.Rows(x.logits, stats=x.stats), k, x.tokens)
 
     again = 0 if device == "cpu" else min(k, -(-V // 1024)) * 1024 * rows.element_size() * N
     work = Work(x, ours, rows.nbytes + N * (k + 1) * 12, again)

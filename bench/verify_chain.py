@@ -121,8 +121,9 @@ def inputs(step: Step, device: str) -> SimpleNamespace:
     drawn = sk.sample(sk.Rows(draft.view(B * G, V), temperature=None if T == 1 else T), **random)
     tokens = draft.argmax(-1) if step.one_hot else drawn.tokens.view(B, G)
     x = SimpleNamespace(target=target, tokens=tokens, draft=None if step.one_hot else draft, seed=seed, offset=offset)
-    x.draft_stats = drawn.stats.view(B, G, 4) if step.stats and not step.one_hot else None
+    x.draft_stats = drawn.rows.stats.view(B, G, 4) if step.stats and not step.one_hot else None
     x.temperature = None if T == 1 else torch.full((B,), T, device=device)
+    x.draft_temperature = x.temperature if x.draft_stats is None else None
     x.top_k = torch.full((B,), step.top_k, device=device) if step.top_k else None
     x.top_p = torch.full((B,), step.top_p, device=device) if step.top_p < 1 else None
     x.min_p = torch.full((B,), step.min_p, device=device) if step.min_p else None
@@ -131,11 +132,9 @@ def inputs(step: Step, device: str) -> SimpleNamespace:
 
 def arguments(x: SimpleNamespace) -> dict:
     """Of the public function, by keyword."""
-    given = {"target_logits": x.target, "draft_tokens": x.tokens, "draft_logits": x.draft}
-    given |= {name: getattr(x, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed", "offset")}
-    if x.draft is None:
-        return given
-    return given | ({"draft_temperature": x.temperature} if x.draft_stats is None else {"draft_stats": x.draft_stats})
+    target = sk.Rows(x.target, x.temperature, x.top_k, x.top_p, x.min_p)
+    draft = None if x.draft is None else sk.Rows(x.draft, x.draft_temperature, stats=x.draft_stats)
+    return {"target": target, "draft_tokens": x.tokens, "draft": draft, "seed": x.seed, "offset": x.offset}
 
 
 def ours(x: SimpleNamespace) -> sk.VerifyChainOutput:

@@ -62,8 +62,9 @@ def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
 
 def arguments(x: SimpleNamespace, method: str) -> dict:
     """Of the public function, by keyword."""
-    q = {"draft_logits": x.draft, "draft_stats": x.stats} if TREE_METHODS[method].reads_draft else {}
-    return {"tree": x.tree, "target_logits": x.target, "method": method, "seed": x.seed, "offset": x.offset} | q
+    draft = sk.Rows(x.draft, stats=x.stats) if TREE_METHODS[method].reads_draft else None
+    given = {"tree": x.tree, "target": sk.Rows(x.target), "draft": draft}
+    return given | {"method": method, "seed": x.seed, "offset": x.offset}
 
 
 def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:

@@ -95,15 +95,11 @@ def without_replacement(z, y, K, draws):
     tokens = torch.cat((torch.full((n, 1), -1), sk.sample(y, k=K, replacement=False, **rng).tokens), 1)
     parents = torch.tensor([-1] + [0] * K)
     row = torch.zeros(n, K + 1, dtype=torch.int64)
-    one = dict(method="recursive_without_replacement", max_depth=1, target_row=row, draft_row=row, **rng)
+    one = dict(method="recursive_without_replacement", max_depth=1, **rng)
     # The rows below the children are not asked for: an accepted child's own row is the root's, and its token is
     # dropped.
-    return (
-        sk.verify_tree((parents.expand(n, -1), tokens), z[:, None], y[:, None], **one)
-        .num_accepted.double()
-        .mean()
-        .item()
-    )
+    target, draft = (sk.Rows(x[:, None], row=row) for x in (z, y))
+    return sk.verify_tree((parents.expand(n, -1), tokens), target, draft, **one).num_accepted.double().mean().item()
 
 
 def interval(counts, numerator, denominator, resamples=4000, fields=FIELDS):

@@ -24,17 +24,16 @@ class Step(torch.nn.Module):
     def forward(self, ids, draft_logits, seed, offset):
         hidden = self.embed(ids)
         logits = self.head(scaled_dot_product_attention(hidden, hidden, hidden, is_causal=True))  # any causal model
-        sampling = {"temperature": 0.8, "top_p": 0.95, "draft_temperature": 0.8}
-        out = sk.verify_chain(logits, ids[:, 1:], draft_logits, seed=seed, offset=offset, **sampling)
+        target, draft = sk.Rows(logits, temperature=0.8, top_p=0.95), sk.Rows(draft_logits, temperature=0.8)
+        out = sk.verify_chain(target, ids[:, 1:], draft, seed=seed, offset=offset)
         return out.tokens, out.num_accepted
 
 
 def inputs(B: int, G: int = 4, vocabulary: int = 1000):
     """Ids [B, G+1] with the drafts behind the last token, the draft's rows [B, G, V], a seed and an offset each."""
     rows = torch.randn(B, G, vocabulary)
-    drawn = sk.sample(
-        sk.Rows(rows.view(B * G, -1), temperature=0.8), seed=torch.arange(B * G), offset=torch.zeros(1, dtype=int)
-    )
+    seeds = dict(seed=torch.arange(B * G), offset=torch.zeros(1, dtype=int))
+    drawn = sk.sample(sk.Rows(rows.view(B * G, -1), temperature=0.8), **seeds)
     ids = torch.cat([torch.zeros(B, 1, dtype=torch.int64), drawn.tokens.view(B, G)], 1)
     return ids, rows, torch.arange(B), torch.full((B,), 7)
 

@@ -12,13 +12,12 @@ import argparse
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from specdec_kernels import decode, distributed
+from specdec_kernels import Rows, decode, distributed
 from specdec_kernels.decode.models.packed_linear import PackedLinear
 
 DRAFT = Path(__file__).parents[1] / "demo" / "draft"
@@ -31,9 +30,8 @@ class ShardedDraft(decode.Draft):
     shards: distributed.Shards | None = None
 
     def verify(self, logits, batch, method, row):
-        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, target_row=row)
-        given = drawn | dict(batch.rules) | dict(batch.draw_params)
-        return distributed.verify_chain(logits, self.tokens, method=method, shards=self.shards, **given)
+        target, given = Rows(logits, **batch.sampling, row=row), batch.rules | batch.randomness
+        return distributed.verify_chain(target, self.tokens, self.rows, method=method, shards=self.shards, **given)
 
 
 class OverRanks(decode.Drafter):
@@ -47,7 +45,7 @@ class OverRanks(decode.Drafter):
 
     def propose(self, batch):
         draft = self.drafter.propose(batch) or decode.Draft.nothing(batch)
-        return ShardedDraft(draft.tokens, draft.logits, draft.stats, self.shards)
+        return ShardedDraft(draft.tokens, draft.rows, self.shards)
 
     def observe(self, outcome):
         self.drafter.observe(outcome)

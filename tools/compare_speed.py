@@ -42,21 +42,21 @@ def verify_cases(sk, torch, rows, dtype):
     stats = sk.row_stats(draft.view(-1, V)).view(2, 4, 4)
     top = draft.argmax(-1)
     never, always = (torch.full((2, 5), x, dtype=torch.float64) for x in (1 - 2**-53, 0.0))
-    chain = dict(draft_logits=draft, draft_stats=stats)
-    yield "verify_chain accepts", lambda: sk.verify_chain(target, top, **chain, uniforms=always)
-    yield "verify_chain rejects", lambda: sk.verify_chain(target, top, **chain, uniforms=never)
-    yield "verify_chain block", lambda: sk.verify_chain(target, top, **chain, uniforms=never, method="block")
+    chain = target, top, sk.Rows(draft, stats=stats)
+    yield "verify_chain accepts", lambda: sk.verify_chain(*chain, uniforms=always)
+    yield "verify_chain rejects", lambda: sk.verify_chain(*chain, uniforms=never)
+    yield "verify_chain block", lambda: sk.verify_chain(*chain, uniforms=never, method="block")
     for rule, alpha in (("opt_log", 0.3), ("token_v3", 0.3), ("lossy", 0.2), ("ensemble", 0.5), ("typical", None)):
         ruled = dict(rule=rule, alpha=alpha) if alpha else dict(rule=rule)
-        yield f"verify_chain {rule}", lambda r=ruled: sk.verify_chain(target, top, **chain, uniforms=never, **r)
+        yield f"verify_chain {rule}", lambda r=ruled: sk.verify_chain(*chain, uniforms=never, **r)
     parents = torch.tensor([[-1, 0, 0, 0, 0]] * 2, dtype=torch.int32)
-    law = draft[:, :1].expand(2, 5, V).contiguous()
-    law_stats = sk.row_stats(law.view(-1, V)).view(2, 5, 4)
-    tokens = torch.cat([torch.zeros(2, 1, dtype=torch.int64), law[:, 0].float().topk(4).indices], 1)
+    same = draft[:, :1].expand(2, 5, V).contiguous()
+    drawn = sk.Rows(same, stats=sk.row_stats(same.view(-1, V)).view(2, 5, 4))
+    tokens = torch.cat([torch.zeros(2, 1, dtype=torch.int64), same[:, 0].float().topk(4).indices], 1)
     u = torch.full((2, 6), 1 - 2**-53, dtype=torch.float64)
     for method in ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal", "greedy"):
-        tree = dict(method=method, max_depth=1, draft_stats=law_stats, uniforms=u)
-        yield f"verify_tree {method}", lambda t=tree: sk.verify_tree((parents, tokens), target, law, **t)
+        tree = dict(method=method, max_depth=1, uniforms=u)
+        yield f"verify_tree {method}", lambda t=tree: sk.verify_tree((parents, tokens), target, drawn, **t)
 
 
 def worker(tree: str, selection: str) -> None:

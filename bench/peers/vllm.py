@@ -61,6 +61,6 @@ def chain(B: int, G: int, temperature: float, device: str):
         scaled = torch.empty_like(x.target, dtype=torch.float32).copy_(x.target)
         if temperature not in (0.0, 1.0):
             scaled.div_(temperature)
-        return sample(Rows(Rows(scaled.view(B * (G + 1), -1), stats=x.scaled_draft), stats=x.draft_sampled), **fixed)[1]
+        return sample(scaled.view(B * (G + 1), -1), x.scaled_draft, x.draft_sampled, **fixed)[1]
 
     return call

@@ -148,7 +148,7 @@ def test_rounded_scores_decide():
 
 def by_logit(rows, score, w):
     """What row_topw is not."""
-    best = sk.top_logprobs(sk.Rows(sk.Rows(rows, stats=sk.row_stats(rows)), stats=w))
+    best = sk.top_logprobs(rows, w)
     return sk.RowTopwOutput((score[:, None].double() + best.logprobs.double()).float(), best.ids)
 
 

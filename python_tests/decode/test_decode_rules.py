@@ -89,7 +89,8 @@ def test_joint_law_finds_a_bonus_from_p(pair, monkeypatch):
     def short(self, batch):
         draft = honest(self, batch)
         g = draft.tokens.shape[1]
-        return replace(draft, logits=draft.logits[:, :g], stats=draft.stats[:, :g]) if g else None
+        rows = sk.Rows(draft.rows.logits[:, :g], stats=draft.rows.stats[:, :g])
+        return replace(draft, rows=rows) if g else None
 
     monkeypatch.setattr(ModelDrafter, "propose", short)
     tokens, _ = three_tokens(pair, "chow", ModelDrafter(pair[1], 2))

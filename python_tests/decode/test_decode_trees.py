@@ -135,8 +135,9 @@ def test_a_lookup_branch_is_exact(method, text):
     p, q, law = random_rows(1, 4), random_rows(11, 4), defaultdict(float)
     grown = set()
     for tree, probability in distinct_trees(q, [2, 1]):
-        draft = with_lookup(TreeDraft(tree.parents, tree.tokens[:, 1:], row=tree.parents), [text])
-        parents, row = draft.parents[0].tolist(), draft.row[0].tolist()
+        rows = sk.Rows(torch.zeros(1, 1, 4), row=tree.parents)
+        draft = with_lookup(TreeDraft(tree.parents, tree.tokens[:, 1:], rows=rows), [text])
+        parents, row = draft.parents[0].tolist(), draft.rows.row[0].tolist()
         looked_up = [i for i in range(1, len(parents)) if parents[i] >= 0 and row[i] < 0]
         one = plain_tree(parents, [-1, *draft.tokens[0].tolist()])
         grown.add(len(looked_up))
@@ -279,7 +280,7 @@ def test_a_parent_list_is_filled_with_the_likeliest_tokens(models):
     _, served, draft = models["lean"]
     parents = [-1, 0, 0, 0, 1, 1, 4]
     tree = proposal("target_only", models, [5, 9, 3], shape=parents)
-    assert tree.parents.tolist() == [parents] and tree.depth == 3 and tree.logits is None
+    assert tree.parents.tolist() == [parents] and tree.depth == 3 and tree.rows is None
 
     def row(path):
         ids = torch.tensor([[5, 9, 3, *path]])
@@ -314,9 +315,9 @@ def test_drafted_rows_and_random_numbers(models):
                 path, at = [tokens[at], *path], parents[at]
             ids = torch.tensor([[5, 9, 3, *path]])
             expected = draft.forward(ids, [0], draft.new_cache(1, 8), keep=[ids.shape[1] - 1])
-            at = tree.row[0, node]
-            assert torch.allclose(tree.logits[0, at], expected[0], atol=1e-4)
-            assert torch.allclose(tree.stats[0, at], sk.row_stats(expected)[0], atol=1e-4)
+            at = tree.rows.row[0, node]
+            assert torch.allclose(tree.rows.logits[0, at], expected[0], atol=1e-4)
+            assert torch.allclose(tree.rows.stats[0, at], sk.row_stats(expected)[0], atol=1e-4)
             for slot in drawn.get(node, []):
                 assert sk.sample(expected, uniforms=u[:, slot : slot + 1]).tokens.item() == tokens[node]
 
@@ -337,7 +338,9 @@ def test_lookup_joins_the_tree_where_it_agrees():
     """Row 0 parts from the tree behind node 1, row 1 lies in the tree, row 2 found nothing, row 3 parts at the root."""
     parents = torch.tensor([[-1, 0, 0, 1]] * 3 + [[-1, 0, -1, -1]], dtype=torch.int32)
     tokens = torch.tensor([[7, 8, 9]] * 3 + [[7, -1, -1]])
-    draft = TreeDraft(parents, tokens, "recursive_without_replacement", 4, row=parents)
+    draft = TreeDraft(
+        parents, tokens, "recursive_without_replacement", 4, rows=sk.Rows(torch.zeros(4, 4, 4), row=parents)
+    )
     out = with_lookup(draft, [[7, 5, 6], [7, 9], [], [4, 7]])
     assert out.parents.tolist() == [
         [-1, 0, 0, 1, 1, 4],
@@ -346,7 +349,7 @@ def test_lookup_joins_the_tree_where_it_agrees():
         [-1, 0, 0, 2, -1, -1],
     ]
     assert out.tokens.tolist() == [[7, 8, 9, 5, 6], [7, 8, 9, -1, -1], [7, 8, 9, -1, -1], [7, 4, 7, -1, -1]]
-    assert out.row.tolist() == [
+    assert out.rows.row.tolist() == [
         [-1, 0, 0, 1, -1, -1],
         [-1, 0, 0, 1, -1, -1],
         [-1, 0, 0, 1, -1, -1],

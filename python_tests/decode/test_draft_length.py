@@ -218,8 +218,7 @@ class ByTheToken(ModelDrafter):
         draft = super().propose(batch)
         if draft is None:
             return None
-        n, g, V = draft.logits.shape
-        own = torch.log_softmax(draft.logits, -1).gather(2, draft.tokens.clamp(min=0)[..., None])[..., 0].exp()
+        own = torch.log_softmax(draft.rows.logits, -1).gather(2, draft.tokens.clamp(min=0)[..., None])[..., 0].exp()
         unsure = (own < 0.25).cummax(1).values
         return replace(draft, tokens=draft.tokens.masked_fill(unsure, -1))
 

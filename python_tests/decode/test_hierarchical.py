@@ -112,9 +112,9 @@ def test_rows_are_the_middle_models(models):
         drafter.admit(slot, s)
     for _ in range(3):
         draft = drafter.propose(batch)
-        assert draft.logits.shape[1] == draft.tokens.shape[1] + 1  # by token_v3
+        assert draft.rows.logits.shape[1] == draft.tokens.shape[1] + 1  # by token_v3
         assert (draft.tokens[:6] >= 0).all() and (draft.tokens[6] == -1).all()
-        for s, row, tokens in zip(batch, draft.logits, draft.tokens.tolist()):
+        for s, row, tokens in zip(batch, draft.rows.logits, draft.tokens.tolist()):
             tokens = [t for t in tokens if t >= 0]
             ids = torch.tensor([s.tokens + tokens])
             own = middle.forward(ids, [0], middle.new_cache(1, 200))[0, len(s.tokens) - 1 :]

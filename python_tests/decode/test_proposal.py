@@ -11,7 +11,6 @@ from support import tiny
 import specdec_kernels as sk
 from specdec_kernels import decode
 from specdec_kernels.decode.drafters.token_cascade import KeptDraft
-from specdec_kernels.decode.proposal import one_hot_stats
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HERE = Path(decode.__file__).parent
@@ -40,7 +39,8 @@ class Recited:
         self.branches, self.committed = decode.Branches(parents, [0] * n), []
 
     def verify(self, logits, batch, method, row):
-        return sk.verify_chain(sk.Rows(logits, row=row), self.tokens, method=method, **batch.draw_params)
+        target = sk.Rows(logits, **batch.sampling, row=row)
+        return sk.verify_chain(target, self.tokens, method=method, **batch.randomness)
 
     def commit_kv(self, cache, start, verified, slot):
         self.committed.append(start)
@@ -88,10 +88,3 @@ def test_what_a_drafter_refuses_is_refused_before_anything_is_decoded():
     with pytest.raises(ValueError, match="needs temperature 0, request 1 has 1.0"):
         decode.generate(target, todo, drafter, max_batch=1, on_event=seen.append)
     assert not seen
-
-
-def test_one_hot_stats_are_those_of_a_greedy_row():
-    logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
-    stats = sk.row_stats(sk.Rows(logits, temperature=0.0))
-    made = one_hot_stats(logits.argmax(1))
-    assert torch.equal(made[:, [0, 2]], stats[:, [0, 2]])

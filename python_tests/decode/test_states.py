@@ -75,16 +75,17 @@ def drawn_rows(sequence, proposal, i):
     """(tokens, drafts before it, the row) of everything drafted for row i of a proposal."""
     tokens = proposal.tokens[i].tolist()
     if not isinstance(proposal, TreeDraft):
-        one_hot = proposal.logits is None or torch.isinf(proposal.stats[i, :, 0]).any()
+        rows = proposal.rows
+        one_hot = rows is None or (rows.row is not None and (rows.row[i] < 0).all())
         for k in range(0 if one_hot else sum(t >= 0 for t in tokens)):
-            yield sequence, tokens[:k], proposal.logits[i, k]
+            yield sequence, tokens[:k], rows.logits[i, k]
         return
     above = proposal.parents[i].tolist()
     for node in (j for j in range(1, len(above)) if above[j] >= 0):
         path, at = [], above[node]
         while at > 0:
             path, at = [tokens[at - 1], *path], above[at]
-        yield sequence, path, proposal.logits[i, proposal.row[i, node]]
+        yield sequence, path, proposal.rows.logits[i, proposal.rows.row[i, node]]
 
 
 def rows_of_a_run(target, served, kind, todo):

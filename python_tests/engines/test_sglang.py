@@ -189,15 +189,14 @@ def test_blockwise_rejection(drafted):
         "target_temperatures": temperatures,
         "draft_temperatures": temperatures / 2,
     }
-    own = {"draft_temperature": temperatures.view(-1) / 2} if draft is not None else {}
+    drawn = None if draft is None else Rows(draft[:, :-1], temperature=temperatures.view(-1) / 2)
     for step in range(2):
         whole = verify_chain(
             Rows(target, temperature=temperatures.view(-1)),
             tokens[:, 1:],
-            None if draft is None else draft[:, :-1],
+            drawn,
             seed=7 ^ (torch.arange(B) << 40),
             offset=torch.tensor([step]),
-            **own,
         )
         lens = torch.randint(1, S + 1, (B,), generator=generator)
         again = sglang.RejectionNoise(noise.key, noise.counter.clone())

@@ -16,7 +16,6 @@ from support.laws import chi_square, joint
 from test_vllm_plugin import modules  # noqa: F401  # a fixture that each test takes
 
 from specdec_kernels.integrations.vllm import cut, draft
-from specdec_kernels.rows import Rows
 
 V, K = 5, 3
 B = 25_000  # steps of a law
@@ -114,7 +113,7 @@ def emitted(world, name, method="standard", processed_logprobs=False):
     options = {"max_num_logprobs": 1} if processed_logprobs else {}
     runner, last, metadata = runner_of(world, tokens, rows, keep(world, tokens), method, **options)
     runner.rejection_sampler.is_processed_logprobs_mode = processed_logprobs
-    out = vllm_stub.sample(Rows(Rows(runner, stats=world.masked(grammar)[last]), stats=metadata))
+    out = vllm_stub.sample(runner, world.masked(grammar)[last], metadata)
     if out is None:  # left to vLLM's sampler
         return torch.multinomial(world.p(grammar)[last], 1, generator=generator)
     return out.sampled_token_ids.long()
@@ -174,7 +173,7 @@ def test_logprobs_where_vllm_prepares_the_rows():
     for cut_ones in (scheduled, torch.tensor([1, 2, 0, 2])):  # the longest draft is among those cut, or is not
         runner, last, metadata = runner_of(world, tokens, rows, cut_ones, max_num_logprobs=1)
         runner.rejection_sampler.is_processed_logprobs_mode = True
-        out = vllm_stub.sample(Rows(Rows(runner, stats=world.z[last]), stats=metadata))
+        out = vllm_stub.sample(runner, world.z[last], metadata)
         ids, n = out.sampled_token_ids, int(cut_ones.max()) + 1
         assert ids.shape == (4, n) and len(out.logprobs_tensors.ranks) == 4 * n
         logprobs = out.logprobs_tensors.logprobs.view(4, n, V)
@@ -195,7 +194,7 @@ def test_async_scheduling_pads_where_the_grammar_ends():
         runner, last, metadata = runner_of(world, tokens, rows, full, method)
         at_or_before = torch.arange(K + 1) <= leading(world.allowed[before(tokens), tokens])[:, None]
         logits = torch.where(at_or_before.reshape(-1, 1), world.masked(True)[last], world.z[last])
-        out = vllm_stub.sample(Rows(Rows(runner, stats=logits), stats=metadata)).sampled_token_ids.long()
+        out = vllm_stub.sample(runner, logits, metadata).sampled_token_ids.long()
         assert compared(out, world.p(True)).passed
 
 
@@ -214,7 +213,7 @@ def test_a_grammar_that_cuts_every_draft_at_its_first_token():
         metadata = vllm_stub.metadata([1], ids) if len(ids) else None
         runner.positions = torch.tensor([step, step + 1])[: len(ids) + 1]
         runner.query_start_loc.gpu = torch.tensor([0, len(ids) + 1], dtype=torch.int32)
-        out = vllm_stub.sample(Rows(Rows(runner, stats=p.expand(len(ids) + 1, 3)), stats=metadata))
+        out = vllm_stub.sample(runner, p.expand(len(ids) + 1, 3), metadata)
         seen[int(out.sampled_token_ids[0, 0])] += 1
     assert set(seen) == {0, 1} and abs(seen[0] / N - 0.5) < 5 * (0.25 / N) ** 0.5
 

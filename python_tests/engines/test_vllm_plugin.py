@@ -12,7 +12,6 @@ from support.laws import chain_law, chi_square
 
 from specdec_kernels.integrations.vllm import draft, own_way, verify
 from specdec_kernels.integrations.vllm.keys import keys
-from specdec_kernels.rows import Rows
 
 V, G = 5, 2
 PARAMETERS = {"temperature": 0.9, "top_k": 4, "top_p": 0.9}
@@ -63,7 +62,7 @@ def step(target, drafter, B, start, seeds=None, method="standard", parameters=PA
     positions = (start[:, None] + torch.arange(G + 1)).reshape(-1)
     runner = vllm_stub.runner(sampler, proposer, positions, sampling, tokens, rows)
     metadata = vllm_stub.metadata([G] * B, tokens.reshape(-1))
-    return vllm_stub.sample(Rows(Rows(runner, stats=target[behind]), stats=metadata)).sampled_token_ids
+    return vllm_stub.sample(runner, target[behind], metadata).sampled_token_ids
 
 
 def tables(seed):
@@ -139,7 +138,7 @@ def test_a_seeded_request_draws_alike_whether_others_have_drafts():
         runner = vllm_stub.runner(sampler, vllm_stub.proposer(), positions, sampling)
         metadata = vllm_stub.metadata(drafts, torch.full((sum(drafts),), -1)) if any(drafts) else None
         logits = rows.repeat_interleave(torch.tensor(drafts) + 1, 0)
-        return vllm_stub.sample(Rows(Rows(runner, stats=logits), stats=metadata))
+        return vllm_stub.sample(runner, logits, metadata)
 
     alone = sampled([0] * B, seeds).sampled_token_ids
     assert alone.shape == (B, 1) and len(alone.unique()) > 2

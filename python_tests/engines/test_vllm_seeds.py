@@ -9,7 +9,6 @@ import vllm_stub
 from test_vllm_plugin import modules  # noqa: F401  # a fixture that each test takes
 
 from specdec_kernels import verify_chain
-from specdec_kernels.rows import Rows
 
 B, K = 400, cuts.K
 
@@ -25,7 +24,7 @@ def step(scheduled, seed=3, method="standard", drafted=True, first=0):
     runner.positions += 7 * first
     if not drafted:  # resumed after a preemption: its draft is gone
         runner.specdec_sampled = frozenset()
-    return vllm_stub.sample(Rows(Rows(runner, stats=world.z[last]), stats=metadata)).sampled_token_ids
+    return vllm_stub.sample(runner, world.z[last], metadata).sampled_token_ids
 
 
 @pytest.mark.parametrize("method", ["standard", "block"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import theory
+from specdec_kernels import Rows, theory
 
 GOLDEN = {  # best gamma at c = .01, .05, .1, .2
     0.5: (5, 3, 2, 1),
@@ -110,7 +110,8 @@ def test_acceptance_rate_from_logits():
     y = torch.tensor([[2.0, 5.0, 3.0]]).log()
     assert theory.acceptance_rate_from_logits(z, y).item() == pytest.approx(0.7, abs=1e-7)
     top2 = torch.tensor([[1.0, z[0, 1], math.log((5 + 3) / 5), z[0, 0]]])  # p = (.625, .375, 0)
-    assert theory.acceptance_rate_from_logits(z, y, target_stats=top2).item() == pytest.approx(0.575, abs=1e-6)
+    assert theory.acceptance_rate_from_logits(Rows(z, stats=top2), y).item() == pytest.approx(0.575, abs=1e-6)
+    assert theory.acceptance_rate_from_logits(Rows(z, top_k=2), y).item() == pytest.approx(0.575, abs=1e-6)
     assert theory.acceptance_rate_from_logits(z, torch.tensor([[math.nan, 0.0, 0.0]])).isnan().all()
 
 
@@ -136,7 +137,7 @@ def test_errors_name_argument_wanted_and_got():
         theory.acceptance_rate(p, torch.full((3, 4), 0.25))
     with pytest.raises(TypeError, match="acceptance_rate: p must be a floating-point tensor, got torch.int64"):
         theory.acceptance_rate(torch.ones(2, 4, dtype=torch.int64), p)
-    with pytest.raises(ValueError, match=r"draft_logits must have shape \[N=2, Vq\], got \[3, 4\]"):
+    with pytest.raises(ValueError, match=r"draft.logits must have shape \[N=2, Vq\], got \[3, 4\]"):
         theory.acceptance_rate_from_logits(p, torch.zeros(3, 4))
 
 

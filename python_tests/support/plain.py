@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.reference import uniforms as philox_uniforms
+from specdec_kernels.reference.rows import SAMPLING_FIELDS, rows_of
 
 
 class Out(NamedTuple):
@@ -101,31 +102,15 @@ class Plain:
         at = drafts.gather(1, n.clamp(max=drafts.shape[1] - 1)[:, None])[:, 0] if drafts.shape[1] else n
         return (n == drafts.shape[1]) | (at < 0) | (at >= vocab)
 
-    def __call__(
-        self,
-        target_logits,
-        draft_tokens,
-        draft_logits=None,
-        *,
-        temperature=None,
-        top_k=None,
-        top_p=None,
-        min_p=None,
-        draft_temperature=None,
-        draft_top_k=None,
-        draft_top_p=None,
-        draft_min_p=None,
-        seed=None,
-        offset=None,
-        uniforms=None,
-    ):
+    def __call__(self, target, draft_tokens, draft=None, *, seed=None, offset=None, uniforms=None):
+        target, draft = rows_of(target), rows_of(draft)
         B, gamma = draft_tokens.shape
-        vocab, rows = target_logits.shape[-1], torch.arange(B)
-        P = self.laws(target_logits, temperature, top_k, top_p, min_p)
-        if draft_logits is None:
+        vocab, rows = target.logits.shape[-1], torch.arange(B)
+        P = self.laws(target.logits, *target[SAMPLING_FIELDS])
+        if draft is None:
             Q = torch.nn.functional.one_hot(draft_tokens.clamp(0, vocab - 1), vocab).double()
         else:
-            Q = self.draft_laws(draft_logits[:, :gamma], draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+            Q = self.draft_laws(draft.logits[:, :gamma], *draft[SAMPLING_FIELDS])
         wide = max(vocab, Q.shape[-1])
         P_wide, Q_wide = (torch.nn.functional.pad(x, (0, wide - x.shape[-1])) for x in (P, Q))
         if uniforms is None:

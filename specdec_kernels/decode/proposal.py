@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -14,15 +14,7 @@ from .models.slot_cache import Branches, SlotCache
 from .outcome import Outcome
 from .sequence import Batch, Sequence
 
-__all__ = ["Draft", "Drafter", "Proposal", "TreeDraft", "one_hot_stats"]
-
-
-def one_hot_stats(tokens: torch.Tensor) -> torch.Tensor:
-    """row_stats of rows that hold nothing but `tokens` [...] -> [..., 4]: greedy rows, whose logits are never read."""
-    stats = torch.zeros(*tokens.shape, 4, dtype=torch.float32, device=tokens.device)
-    stats[..., 0] = torch.inf
-    stats[..., 2] = tokens.clamp(min=0)
-    return stats
+__all__ = ["Draft", "Drafter", "Proposal", "TreeDraft"]
 
 
 class Proposal(Protocol):
@@ -64,10 +56,8 @@ class Draft(Proposal):
     """A chain for each request."""
 
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
-    # [n, G, Vq], or G + 1 rows, the last behind a request's last draft; None: every draft is one-hot
-    logits: torch.Tensor | None = None
-    # [n, G or G + 1, 4] of the rows of logits; a greedy row (scale +inf) is one-hot, its logits go unread
-    stats: torch.Tensor | None = None
+    # verify_chain's draft: [n, G, Vq], or G + 1 rows, the last after a request's last draft; None: all one-hot
+    rows: sk.Rows | None = None
 
     @classmethod
     def nothing(cls, batch) -> "Draft":
@@ -75,8 +65,8 @@ class Draft(Proposal):
         return cls(torch.empty(len(batch), 0, dtype=torch.int64, device=batch.device))
 
     def verify(self, logits, batch, method, row):
-        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, target_row=row)
-        return sk.verify_chain(logits, self.tokens, method=method, **drawn, **batch.rules, **batch.draw_params)
+        target = sk.Rows(logits, **batch.sampling, row=row)
+        return sk.verify_chain(target, self.tokens, self.rows, method=method, **batch.rules, **batch.randomness)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +79,7 @@ class TreeDraft(Proposal):
     method: str = ""  # of verify_tree
     depth: int = 0  # of the deepest tree the drafter makes
     draft_nodes: torch.Tensor | None = None  # [n, K, L], as build_tree has them, for methods that test drafts
-    logits: torch.Tensor | None = None  # [n, M, Vq] rows that nodes were drawn from, for methods that read them
-    stats: torch.Tensor | None = None  # [n, M, 4]
-    row: torch.Tensor | None = None  # [n, N]: the row each node was drawn from, -1: one-hot
+    rows: sk.Rows | None = None  # verify_tree's draft: [n, M, Vq] and each node's `row`, for methods that read them
 
     @property
     def branches(self):
@@ -102,11 +90,8 @@ class TreeDraft(Proposal):
             logits = logits[row.clamp(min=0)]
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree: tuple = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
-        drawn: dict[str, Any] = dict(draft_logits=self.logits, draft_stats=self.stats, draft_row=self.row)
-        if self.logits is None:
-            drawn = {}
-        method, depth = self.method, self.depth
-        return sk.verify_tree(tree, logits, method=method, max_depth=depth, **drawn, **batch.rules, **batch.draw_params)
+        target, how = sk.Rows(logits, **batch.sampling), dict(method=self.method, max_depth=self.depth)
+        return sk.verify_tree(tree, target, self.rows, **how, **batch.rules, **batch.randomness)
 
     def commit_kv(self, cache, start, verified, slot):
         """The accepted path moves together."""

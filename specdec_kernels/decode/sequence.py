@@ -107,8 +107,8 @@ class Batch(list):
         return [Batch(self[:middle], self.device, self.first), Batch(self[middle:], self.device, self.first + middle)]
 
     @cached_property
-    def sampling_params(self) -> dict:
-        """Temperature and filters as sk.row_stats takes them; those nobody uses are left out."""
+    def sampling(self) -> dict:
+        """Temperature and filters [n] as fields of sk.Rows; filters that nobody uses are None."""
 
         def gather(name, off, dtype):
             values = [getattr(s.request, name) for s in self]
@@ -131,9 +131,9 @@ class Batch(list):
         return upload([len(s.tokens) for s in self], self.device)
 
     @property
-    def draw_params(self) -> dict:
-        """sampling_params, seed and offset, as ops that draw take them."""
-        return dict(self.sampling_params, seed=self.seeds, offset=self.offset)
+    def randomness(self) -> dict:
+        """seed and offset [n] of this step, as the ops that draw take them."""
+        return dict(seed=self.seeds, offset=self.offset)
 
     @cached_property
     def rules(self) -> dict:

@@ -2,8 +2,10 @@
 """selfcheck's part on random numbers, sampling and chains: drafted and verified by the ops, the target's law."""
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ..registry import DOMAIN_ACCEPT
+from ..rows import Rows
 from .statistics import Agreement, Check, Finding, chi_square, does_not_follow, follows, outcomes
 
 STEPS = 1_000_000
@@ -56,21 +58,19 @@ def agreement(sk, device, seed):
     for B, G, V, dtype in ((160, 4, 50, torch.float32), (80, 3, 1025, torch.bfloat16), (60, 2, 3000, torch.float16)):
         p, q, target, draft = random_steps(generator, B, G, V, dtype)
         drawn = sk.reference.sample(
-            q.flatten(0, 1),
+            Rows(q.flatten(0, 1), **{name: x.repeat_interleave(G) for name, x in draft.items()}),
             uniforms=torch.rand(B * G, 1, generator=generator, dtype=torch.float64, device="cpu"),
-            **{name: x.repeat_interleave(G) for name, x in draft.items()},
         )
         args = step_of(p, drawn.tokens.reshape(B, G), q, target, draft)
         args["uniforms"] = torch.rand(B, G + 1, generator=generator, dtype=torch.float64, device="cpu")
         ref = sk.reference.banded.verify_chain(**args)
-        found.add(sk.verify_chain(**{name: x.to(device) for name, x in args.items()}), ref)
+        found.add(sk.verify_chain(**tree_map_only(torch.Tensor, lambda x: x.to(device), args)), ref)
     return found.finding("request")
 
 
 def step_of(p, tokens, q, target, draft) -> dict:
     """verify_chain's arguments; target, draft: sampling parameters."""
-    drawn = {"draft_" + name: x for name, x in draft.items()}
-    return dict(target_logits=p, draft_tokens=tokens, draft_logits=q, **target, **drawn)
+    return dict(target=Rows(p, **target), draft_tokens=tokens, draft=Rows(q, **draft))
 
 
 def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
@@ -80,7 +80,8 @@ def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
         seeds = torch.arange(start, min(start + 250_000, steps), device=device) + seed
         offsets = seeds % 977
         B = len(seeds)
-        drafts = [sk.sample(q[i].expand(B, -1), seed=seeds, offset=offsets, slot=i, **draft).tokens for i in range(G)]
+        drawn_from = [Rows(z.expand(B, -1), **draft) for z in q]
+        drafts = [sk.sample(z, seed=seeds, offset=offsets, slot=i).tokens for i, z in enumerate(drawn_from)]
         args = step_of(p.expand(B, -1, -1), torch.cat(drafts, 1), q.expand(B, -1, -1), target, claimed)
         rows.append(sk.verify_chain(**args, seed=seeds, offset=offsets).tokens)
     return torch.cat(rows)
@@ -129,10 +130,13 @@ def invariance(sk, device, seed):
     p, q, target, draft = random_steps(generator, 64, 4, 2500, torch.bfloat16)
     args = step_of(p, q.argmax(-1), q, target, draft)
     args |= dict(seed=torch.arange(64, device="cpu") + seed, offset=torch.arange(64, device="cpu"))
-    args = {name: x.to(device) for name, x in args.items()}
-    whole = sk.verify_chain(**args).tokens
-    back = sk.verify_chain(**{name: x.flip(0) for name, x in args.items()}).tokens.flip(0)
-    alone = torch.cat([sk.verify_chain(**{name: x[i : i + 1] for name, x in args.items()}).tokens for i in range(64)])
+    args = tree_map_only(torch.Tensor, lambda x: x.to(device), args)
+
+    def tokens(change):
+        return sk.verify_chain(**tree_map_only(torch.Tensor, change, args)).tokens
+
+    whole, back = tokens(lambda x: x), tokens(lambda x: x.flip(0)).flip(0)
+    alone = torch.cat([tokens(lambda x, i=i: x[i : i + 1]) for i in range(64)])
     same = int(((whole == back) & (whole == alone)).all(-1).sum())
     return Finding("a request that depends on its batch", f"{same} of 64 requests equal", same == 64)
 

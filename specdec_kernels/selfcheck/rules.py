@@ -4,8 +4,10 @@
 from functools import partial
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ..registry import CHAIN_METHODS, INF, RULES
+from ..rows import Rows
 from .statistics import Agreement, Check, chi_square, does_not_follow, follows, outcomes
 from .trees import P, Q, draws, rows
 
@@ -49,8 +51,8 @@ def steps_by_rule(generator, names, B, G, V):
             if parameter.high == INF:
                 alpha[rule == RULES[name].code, 0] = parameter.low + 2 * alpha[rule == RULES[name].code, 0]
     heat = torch.tensor([1.0, 0.7, 1.4, 0.0], dtype=torch.float32, device="cpu")
-    return dict(target_logits=p, draft_tokens=drafts, draft_logits=q, rule=rule, alpha=alpha,
-                temperature=heat[torch.randint(4, (B,), generator=generator, device="cpu")],
+    target = Rows(p, temperature=heat[torch.randint(4, (B,), generator=generator, device="cpu")])
+    return dict(target=target, draft_tokens=drafts, draft=q, rule=rule, alpha=alpha,
                 uniforms=torch.rand(B, G + 1, generator=generator, dtype=torch.float64, device="cpu"))  # fmt: skip
 
 
@@ -61,7 +63,8 @@ def agreement(sk, device, seed):
         for each, G, V in ((10, 3, 40), (3, 2, 1030)):
             args = steps_by_rule(generator, names, each * len(names), G, V)
             ref = sk.reference.banded.verify_chain(**args, method=method)
-            found.add(sk.verify_chain(**{name: x.to(device) for name, x in args.items()}, method=method), ref)
+            args = tree_map_only(torch.Tensor, lambda x: x.to(device), args)
+            found.add(sk.verify_chain(**args, method=method), ref)
     return found.finding("request")
 
 

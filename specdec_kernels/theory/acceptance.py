@@ -2,8 +2,13 @@
 """The chance that a draft is accepted, of two rows (Leviathan et al. 2023, Theorem 3.5)."""
 
 import math
+from collections.abc import Iterator
 
 import torch
+from torch.utils._pytree import tree_map_only
+
+from ..ops import _rows
+from ..rows import Rows
 
 __all__ = ["acceptance_rate", "acceptance_rate_from_logits"]
 
@@ -45,19 +50,18 @@ def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.minimum(p[..., :n].double(), q[..., :n].double()).sum(-1)
 
 
-def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, draft_stats=None) -> torch.Tensor:
-    """acceptance_rate of the distributions that rows of logits stand for.
+def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch.Tensor) -> torch.Tensor:
+    """acceptance_rate of rows of logits, each as it is sampled from.
 
     Args:
-        target_logits, draft_logits: [N, V] and [N, Vq].
-        target_stats, draft_stats: [N, 4] as row_stats returns them (temperature and filters); None: temperature 1, no
-            filter.
+        target, draft: [N, V] and [N, Vq]: ``Rows`` with sampling parameters or stats, or plain tensors (temperature 1,
+            no filter).
 
     Returns:
         [N] float64; NaN for a row that is no distribution (NaN, +inf or nothing finite).
 
     Raises:
-        ValueError: a tensor of another shape.
+        TypeError, ValueError: naming the argument, what was wanted and what came.
 
     Example:
         >>> p, q = torch.tensor([[.5, .3, .2]]), torch.tensor([[.2, .5, .3]])
@@ -67,26 +71,24 @@ def acceptance_rate_from_logits(target_logits, draft_logits, target_stats=None, 
     Source:
         Leviathan et al. 2023, Theorem 3.5.
     """
-    from ..reference.law import law_of_logits, numpy_rows
-    from ..reference.row_stats import row_stats
-
     op = "acceptance_rate_from_logits"
-    if target_logits.dim() != 2:
-        raise ValueError(f"{op}: target_logits must have shape [N, V], got {list(target_logits.shape)}")
-    n = len(target_logits)
-    if draft_logits.dim() != 2 or len(draft_logits) != n:
-        raise ValueError(f"{op}: draft_logits must have shape [N={n}, Vq], got {list(draft_logits.shape)}")
-    for name, stats in (("target_stats", target_stats), ("draft_stats", draft_stats)):
+    target, draft = _rows.of_logits(op, "target", target), _rows.of_logits(op, "draft", draft)
+    n = len(target.logits)
+    if len(draft.logits) != n:
+        raise ValueError(f"{op}: draft.logits must have shape [N={n}, Vq], got {list(draft.logits.shape)}")
+    for name, stats in (("target", target.stats), ("draft", draft.stats)):
         if stats is not None and list(stats.shape) != [n, 4]:
-            raise ValueError(f"{op}: {name} must have shape [N={n}, 4], got {list(stats.shape)}")
-
-    def rows(logits, stats):
-        for i in range(n):
-            z = logits[i : i + 1].cpu()
-            law = law_of_logits(
-                numpy_rows(z)[0], (row_stats(z) if stats is None else stats[i : i + 1].double().cpu())[0].tolist()
-            )
-            yield torch.from_numpy(law.p if law.valid else law.p + math.nan)
-
-    pairs = zip(rows(target_logits, target_stats), rows(draft_logits, draft_stats))
+            raise ValueError(f"{op}: {name}.stats must have shape [N={n}, 4], got {list(stats.shape)}")
+    pairs = zip(_distributions(target), _distributions(draft))
     return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64, device="cpu")
+
+
+def _distributions(rows: Rows) -> Iterator[torch.Tensor]:
+    """Each row's probabilities [V] in float64; NaN where it is no distribution."""
+    from ..reference.law import law_of_logits, numpy_rows
+    from ..reference.row_stats import stats_of
+
+    rows = tree_map_only(torch.Tensor, torch.Tensor.cpu, rows)
+    for z, stats in zip(numpy_rows(rows.logits), stats_of(rows).tolist()):
+        law = law_of_logits(z, stats)
+        yield torch.from_numpy(law.p if law.valid else law.p + math.nan)

@@ -5,8 +5,6 @@ batch: n requests. rows [n, 1, Vq]: the model's logits behind each request's las
     to draft. Where reading is not free (transfers.py) trees are as wide as they can become, the rest is padding.
 """
 
-from dataclasses import replace
-
 import torch
 
 import specdec_kernels as sk
@@ -31,14 +29,13 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
     drafts = torch.full((n, K, L), -1, **whole)
     at = torch.zeros(n, K, **whole)  # where in `rows` each draft stands
     row_of = torch.zeros(n, K * L + 1, **whole)  # where in all rows each node's is
-    first, logits, stats, count = torch.ones(n, **whole), [], [], 0
+    first, drawn_from, count = torch.ones(n, **whole), [], 0
     for level in range(last):
         W = rows.shape[1]
-        out = sk.sample(rows.flatten(0, 1), k=K, slot=level * K, **_per_row(batch, W))
+        out = sk.sample(_flat(rows, batch), k=K, slot=level * K, **_per_row(batch.randomness, W))
         drawn = out.tokens.view(n, W, K).gather(1, at[:, None])[:, 0]
         drafts[:, :, level] = drawn.masked_fill(limit[:, None] <= level, -1)
-        logits.append(rows)
-        stats.append(out.stats.view(n, W, 4))
+        drawn_from.append(out.rows)
         count += W
         if level + 1 == last:
             break
@@ -55,9 +52,7 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
     used = at_most((tree.parents >= 0).sum(1), K * L) + 1
     parents, tokens = tree.parents[:, :used], tree.tokens[:, 1:used]
     row = row_of.gather(1, parents.clamp(min=0).long())
-    return TreeDraft(
-        parents, tokens, draft_nodes=tree.draft_nodes, logits=torch.cat(logits, 1), stats=torch.cat(stats, 1), row=row
-    )
+    return TreeDraft(parents, tokens, draft_nodes=tree.draft_nodes, rows=_joined(drawn_from, n, row))
 
 
 def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool) -> TreeDraft:
@@ -69,21 +64,18 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
     n, last, limit = len(batch), max(limits), upload(limits, batch.device)
     tokens = torch.full((n, len(shape.parents)), -1, device=batch.device, dtype=torch.int64)
     parents = tokens.int()  # set as nodes come about
-    logits, stats = [], []
+    drawn_from: list[sk.Rows] = []
     for depth in range(1, last + 1):
         above, level = shape.levels[depth - 1], shape.levels[depth]
         widest = max(len(shape.children[i]) for i in above)
-        flat = rows.flatten(0, 1)
         if top:
-            drawn = flat.topk(min(widest, flat.shape[1])).indices
+            drawn = rows.topk(min(widest, rows.shape[2])).indices
         else:
             first = [min(shape.children[i], default=1) - 1 for i in above]  # a leaf keeps none of its draws
-            slot, each = upload(first * n, batch.device), _per_row(batch, len(above))
-            out = sk.sample(flat, k=widest, replacement=False, slot=slot, **each)
-            drawn = out.tokens
-            logits.append(rows)
-            stats.append(out.stats.view(n, -1, 4))
-        drawn = drawn.view(n, len(above), -1)
+            slot, randomness = upload(first * n, batch.device), _per_row(batch.randomness, len(above))
+            out = sk.sample(_flat(rows, batch), k=widest, replacement=False, slot=slot, **randomness)
+            drawn = out.tokens.view(n, len(above), -1)
+            drawn_from.append(out.rows)
         for i, node in enumerate(above):
             live = (limit >= depth) & ((parents[:, node] >= 0) | (node == 0))
             for rank, child in enumerate(shape.children[node]):
@@ -93,13 +85,10 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
         if depth < last:
             fed = slice(level.start, level.stop)
             rows = model.grow(tokens[:, fed], Branches(parents[:, : level.stop], [level.start] * n))
-    draft = _packed(parents, tokens[:, 1:])
-    if top:
-        return replace(draft, row=None)
-    return replace(draft, logits=torch.cat(logits, 1), stats=torch.cat(stats, 1))
+    return _packed(parents, tokens[:, 1:], drawn_from)
 
 
-def _packed(parents, tokens) -> TreeDraft:
+def _packed(parents, tokens, drawn_from) -> TreeDraft:
     """Nodes that did not come about are left out, row by row: a row's numbering depends on its own tree alone."""
     padding = parents < 0
     padding[:, 0] = False
@@ -108,9 +97,24 @@ def _packed(parents, tokens) -> TreeDraft:
     used = at_most((~padding).sum(1), padding.shape[1])
     above = torch.where(parents >= 0, number.gather(1, parents.clamp(min=0).long()).int(), -1)
     above, row = (x.gather(1, order)[:, :used] for x in (above, parents))
-    return TreeDraft(above, tokens.gather(1, order[:, 1:used] - 1), row=row)
+    rows = _joined(drawn_from, len(row), row) if drawn_from else None
+    return TreeDraft(above, tokens.gather(1, order[:, 1:used] - 1), rows=rows)
 
 
-def _per_row(batch, width):
-    """The batch's sampling parameters, seeds and offsets for `width` rows of each request."""
-    return {name: None if x is None else x.repeat_interleave(width) for name, x in batch.draw_params.items()}
+def _flat(rows, batch) -> sk.Rows:
+    """A level's rows [n, W, Vq] as [n W, Vq], each with its request's sampling parameters."""
+    return sk.Rows(rows.flatten(0, 1), **_per_row(batch.sampling, rows.shape[1]))
+
+
+def _joined(levels: list[sk.Rows], n: int, row) -> sk.Rows:
+    """The rows of all levels, [n W, Vq] each, as [n, M, Vq]; row [n, N]: the one that each node was drawn from."""
+    logits, stats = (
+        torch.cat([x.unflatten(0, (n, -1)) for x in each], 1)
+        for each in zip(*((rows.logits, rows.stats) for rows in levels))
+    )
+    return sk.Rows(logits, stats=stats, row=row)
+
+
+def _per_row(of_request: dict, width: int) -> dict:
+    """What each request has, for `width` rows of each."""
+    return {name: None if x is None else x.repeat_interleave(width) for name, x in of_request.items()}

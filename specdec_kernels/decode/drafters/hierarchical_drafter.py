@@ -135,11 +135,7 @@ class HierarchicalDrafter(Drafter):
             for own, row in zip(rows, self.model.score(_Turn(ahead, batch, turns), Draft.nothing(batch).tokens)):
                 own.append(row)
         tokens = upload_rows([s.drafts for s in ahead], batch.device)
-        logits = _stacked(rows)
-        of_rows = {
-            k: None if v is None else v.repeat_interleave(logits.shape[1]) for k, v in batch.sampling_params.items()
-        }
-        return Draft(tokens, logits, sk.row_stats(sk.Rows(logits.flatten(0, 1), **of_rows)).view(*logits.shape[:2], 4))
+        return Draft(tokens, sk.Rows(_stacked(rows), **batch.sampling))
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

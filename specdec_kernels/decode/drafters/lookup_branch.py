@@ -33,8 +33,11 @@ def with_lookup(draft: TreeDraft, found: list[list[int]], readback: Readback | N
         above += [-1] * more
         below += [-1] * more
         above[end : end + len(ids)], below[end - 1 : end - 1 + len(ids)] = new, ids
-    row = None if draft.row is None else pad(draft.row, (0, more), value=-1)
-    return replace(draft, parents=upload(parents, device, draft.parents.dtype), tokens=upload(tokens, device), row=row)
+    rows = draft.rows
+    if rows is not None:
+        rows = rows._replace(row=pad(rows.row, (0, more), value=-1))
+    parents, tokens = upload(parents, device, draft.parents.dtype), upload(tokens, device)
+    return replace(draft, parents=parents, tokens=tokens, rows=rows)
 
 
 def _branch(parents, tokens, end, ids):

@@ -2,9 +2,10 @@
 """Drafts from the text where it repeats itself, from a model where it does not, side by side in one batch."""
 
 import torch
+from torch.nn.functional import pad
 
 from ...registry import ONE_HOT_RULES
-from ..proposal import Draft, Drafter, one_hot_stats
+from ..proposal import Draft, Drafter
 from ..transfers import upload
 from .hierarchical_drafter import HierarchicalDrafter
 from .model_drafter import ModelDrafter
@@ -63,14 +64,9 @@ class LookupThenModel(Drafter):
             self.lookup.observe(outcome)
 
     def _merge(self, tokens, draft, width):
-        """Looked-up rows beside model rows."""
-        n, g, V = draft.logits.shape
+        """Looked-up chains, which are one-hot, beside the model's."""
         mine = upload(self.looked_up, tokens.device, torch.bool)[:, None]
-        logits, stats = draft.logits, one_hot_stats(tokens)
-        stats[:, :g] = torch.where(mine[..., None], stats[:, :g], draft.stats)
-        model_tokens = torch.full_like(tokens, -1)
-        model_tokens[:, :g] = draft.tokens
-        if g < width:
-            logits = logits.new_empty(n, width, V)
-            logits[:, :g] = draft.logits
-        return Draft(torch.where(mine, tokens, model_tokens), logits, stats)
+        n, g, _ = draft.rows.logits.shape
+        row = torch.arange(n * g, device=tokens.device).view(n, g).masked_fill(mine, -1)
+        row, model_tokens = (pad(x, (0, width - g), value=-1) for x in (row, draft.tokens))
+        return Draft(torch.where(mine, tokens, model_tokens), draft.rows._replace(row=row))

@@ -50,29 +50,27 @@ class ModelDrafter(Drafter):
             going = [False] * len(batch)
         if not any(going) and not batch.wants_end_row:
             return None
-        logits, draw_params = self.model.catch_up(batch), batch.draw_params
+        logits, randomness = self.model.catch_up(batch), batch.randomness
         drawn: list[torch.Tensor] = []
-        rows, stats = [], []
+        rows: list[sk.Rows] = []
         while any(going):
             i = len(drawn)
             kinds = row_kinds(batch, logits, i) if self.gamma.adaptive else [None] * len(batch)
             going = [g and limits[b] > i and self.gamma.keep(b, kinds[b]) for b, g in enumerate(going)]
             if not any(going):
                 break
-            out = sk.sample(logits, slot=i, **draw_params)
+            out = sk.sample(sk.Rows(logits, **batch.sampling), slot=i, **randomness)
             drawn.append(out.tokens.masked_fill(~upload(going, batch.device, torch.bool)[:, None], -1))
-            rows.append(logits)
-            stats.append(out.stats)
+            rows.append(out.rows)
             if not self.gamma.pays():
                 going = [False] * len(batch)
             if batch.wants_end_row or any(g and limits[b] > i + 1 for b, g in enumerate(going)):
                 logits = self.model.extend(drawn[-1][:, 0], i)
         if batch.wants_end_row:
-            rows.append(logits)
-            stats.append(sk.row_stats(sk.Rows(logits, **batch.sampling_params)))
+            rows.append(sk.Rows(logits, stats=sk.row_stats(sk.Rows(logits, **batch.sampling))))
         if not rows:
             return None
-        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), torch.stack(rows, 1), torch.stack(stats, 1))
+        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), sk.stack_rows(rows))
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

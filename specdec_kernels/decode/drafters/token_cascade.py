@@ -8,7 +8,7 @@ import torch
 import specdec_kernels as sk
 
 from ..interfaces import check_model
-from ..proposal import Draft, Drafter, Proposal, one_hot_stats
+from ..proposal import Draft, Drafter, Proposal
 from ..transfers import upload
 from .draft_runner import DraftRunner
 
@@ -23,8 +23,7 @@ class KeptDraft(Proposal):
 
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's
     defers: list[bool]  # else the request ends with its tokens
-    row: torch.Tensor  # [n, Vq], stats [n, 4]: the draft's row before its tokens
-    stats: torch.Tensor
+    first: torch.Tensor  # [n, Vq]: the draft's row before its tokens
 
     @property
     def needs_target(self):
@@ -46,11 +45,10 @@ class KeptDraft(Proposal):
         # Synthetic at rate 1 accepts whatever the rows say. Kept tokens pass for one-hot drafts.
         rule = torch.where(ahead, sk.RULES["synthetic"], batch.rules["rule"])
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
-        stats = one_hot_stats(torch.cat((self.tokens, end), 1))
-        stats[:, 0] = torch.where(ahead[:, None], stats[:, 0], self.stats)
-        drawn = self.row[:, None].expand(n, G + 1, -1)
-        by_rule = dict(rule=rule, alpha=alpha, draft_stats=stats)
-        return sk.verify_chain(sk.Rows(logits, row=row), self.tokens, drawn, **by_rule, **batch.draw_params)
+        drawn = torch.full((n, G + 1), -1, device=batch.device)
+        drawn[:, 0] = torch.arange(n, device=batch.device).masked_fill(ahead, -1)
+        target, draft = (sk.Rows(z, **batch.sampling, row=i) for z, i in ((logits, row), (self.first, drawn)))
+        return sk.verify_chain(target, self.tokens, draft, rule=rule, alpha=alpha, **batch.randomness)
 
 
 class TokenCascade(Drafter):
@@ -94,13 +92,14 @@ class TokenCascade(Drafter):
 
     def propose(self, batch):
         first = logits = self.model.catch_up(batch)
-        draw_params = batch.draw_params
+        randomness = batch.randomness
         drawn, going = [Draft.nothing(batch).tokens], _ahead(batch)
         defers = [not ahead for ahead in going]
         while any(going):
             i = len(drawn) - 1
             keeps = upload(going, batch.device, torch.bool) & _keeps(logits, batch.rules)
-            tokens = sk.sample(logits, slot=i, **draw_params).tokens.masked_fill(~keeps[:, None], -1)
+            tokens = sk.sample(sk.Rows(logits, **batch.sampling), slot=i, **randomness).tokens
+            tokens = tokens.masked_fill(~keeps[:, None], -1)
             row = [token for [token] in batch.readback.ask(tokens).rows]
             defers = [late or (goes and t < 0) for late, goes, t in zip(defers, going, row)]
             going = [0 <= t and i + 1 < s.remaining and t not in s.request.eos for s, t in zip(batch, row)]
@@ -108,7 +107,7 @@ class TokenCascade(Drafter):
                 drawn.append(tokens)
             if any(going):
                 logits = self.model.extend(tokens[:, 0], i)
-        return KeptDraft(torch.cat(drawn, 1), defers, first, sk.row_stats(sk.Rows(first, **batch.sampling_params)))
+        return KeptDraft(torch.cat(drawn, 1), defers, first)
 
 
 def _ahead(batch) -> list[bool]:

@@ -108,17 +108,15 @@ class BlockwiseRejection:
             (accepted drafts [B] int32, the token behind them [B] int64, accepted drafts that were cut off [B] int32).
         """
         B, S = candidates.shape
-        drafted: dict[str, Any] = {}
+        draft = None
         if draft_logits is not None:
-            drafted = {"draft_temperature": draft_temperatures.reshape(-1).float()}
-            draft_logits = draft_logits[:B, : S - 1]
+            draft = Rows(draft_logits[:B, : S - 1], temperature=draft_temperatures.reshape(-1).float())
         out = verify_chain(
             Rows(target_logits.unflatten(0, (B, S)), temperature=target_temperatures.reshape(-1).float()),
             candidates[:, 1:],
-            draft_logits,
+            draft,
             seed=_keys.of_rows(noise.key, B, candidates.device),
             offset=noise.counter,
-            **drafted,
         )
         noise.counter.add_(1)
         accepted = out.num_accepted

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from specdec_kernels.integrations.vllm import cut, verify
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.ops.sample import sample
+from specdec_kernels.rows import Rows
 
 
 @dataclass
@@ -63,12 +64,14 @@ def sample_from_logits(
     positions = state.positions if state.positions is not None and state.positions.size(0) == B else None
     seed, offset = keys(sampling_metadata.generators, positions, B, logits.device)
     parameters = {name: x for name, x in verify.sampling(sampling_metadata).items() if x is not None}
-    parameters |= {"seed": seed, "offset": offset}
+    randomness = {"seed": seed, "offset": offset}
     slot: int | torch.Tensor = state.drawn
     if each > 1:
-        parameters = {name: x.repeat_interleave(each) for name, x in parameters.items()}
+        parameters, randomness = (
+            {name: x.repeat_interleave(each) for name, x in given.items()} for given in (parameters, randomness)
+        )
         slot = torch.arange(each, device=logits.device).repeat(B) + state.drawn
-    drawn = sample(logits, slot=slot, **parameters)
+    drawn = sample(Rows(logits, **parameters), slot=slot, **randomness)
     state.drawn += each
     state.logits = True
     return drawn.tokens.view(-1), logits

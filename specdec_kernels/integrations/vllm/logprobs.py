@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.top_logprobs import top_logprobs
-from specdec_kernels.rows import Rows
 
 
 def logprobs(self: Any, count: int, metadata: Any, logits: torch.Tensor, tokens: torch.Tensor) -> Any:
@@ -24,7 +22,7 @@ def logprobs(self: Any, count: int, metadata: Any, logits: torch.Tensor, tokens:
     place = pad(ends[:-1], (1, 0))[:, None] + torch.arange(tokens.size(1), device=ends.device)  # rows of the tokens
     of_row = torch.full((R + 1, 1), -1, dtype=torch.int64, device=tokens.device)
     of_row[torch.where(place < ends[:, None], place, R), 0] = tokens.to(torch.int64)
-    found = top_logprobs(Rows(Rows(logits, stats=row_stats(logits)), stats=count), tokens=of_row[:R])
+    found = top_logprobs(logits, count, of_row[:R])
     ids = torch.cat([of_row[:R].clamp(min=0), found.ids], 1)
     if self.is_logits_logprobs_mode:
         values = logits.gather(1, ids).to(torch.float32)

@@ -32,5 +32,5 @@ def from_logits(
     stats = logits.new_zeros((logits.size(0), 4), dtype=torch.float32)  # of T = 1 without filters
     stats[:, 0] = 1
     stats[:, 1] = -FLT_MAX
-    ids, counts, bits = support(Rows(Rows(logits, stats=stats, row=row.flatten()), stats=most))
+    ids, counts, bits = support(Rows(logits, stats=stats, row=row.flatten()), most)
     return kind(ids, bits.view(torch.uint8)[:, : -(-V // 8)], counts, V, rows_per_request)

@@ -108,29 +108,25 @@ def verified(
     self: Any, metadata: Any, draft_probs: torch.Tensor | None, rows: torch.Tensor, sampling_metadata: Any
 ) -> torch.Tensor:
     """tokens [B, K+1] int32 by one verify_chain."""
-    step, method, parameters = self.specdec_step, METHODS[self.specdec_method], sampling(sampling_metadata)
+    step, method, parameters = self.specdec_step, dict(METHODS[self.specdec_method]), sampling(sampling_metadata)
     B = len(metadata.num_draft_tokens)
     seed, offset = keys(sampling_metadata.generators, step and step.offset, B, rows.device)
-    numbers = {"target_row": step and step.drafts.target_row}
-    kind = "logits"
+    drafts, kind = (None, "probs") if step is None else (step.drafts, step.draft_kind)
+    draft = None
     if draft_probs is not None:
-        kind = "probs" if step is None else step.draft_kind
-        numbers["draft_row"] = step and step.drafts.draft_row
-    if draft_probs is not None and kind == "logits":
-        parameters |= {f"draft_{name}": x for name, x in parameters.items()}
+        drawn_with = parameters if kind == "logits" else {}
+        draft = Rows(draft_probs, kind=kind, row=drafts and drafts.draft_row, **drawn_with)
     if "rule" in method:
-        parameters["alpha"] = self.synthetic_conditional_rates[None, : metadata.max_spec_len]
+        method["alpha"] = self.synthetic_conditional_rates[None, : metadata.max_spec_len]
     return verify_chain(
-        rows,
+        Rows(rows, row=drafts and drafts.target_row, **parameters),
         metadata.draft_token_ids,
-        Rows(draft_probs, kind=kind),
+        draft,
         cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
         max_draft=metadata.max_spec_len,
         seed=seed,
         offset=offset,
-        **numbers,
         **method,
-        **parameters,
     ).tokens.to(torch.int32)
 
 
@@ -156,7 +152,7 @@ def own_forward(
 
 
 def sampling(sampling_metadata: Any) -> dict[str, Any]:
-    """The requests' sampling parameters by verify_chain's names."""
+    """The requests' sampling parameters by the names of Rows."""
     if sampling_metadata.all_greedy:
         return {"temperature": 0.0}
     named = {name: getattr(sampling_metadata, name) for name in ("temperature", "top_k", "top_p")}
@@ -224,7 +220,7 @@ def rejection_sample(
     out = verify_chain(
         Rows(target_logits, temperature=0.0 if greedy else (sampling_metadata.temperature != 0).to(torch.float32)),
         draft_token_ids,
-        Rows(None if greedy else draft_probs, kind="logits" if greedy or draft_probs is None else "probs"),
+        None if greedy or draft_probs is None else Rows(draft_probs, kind="probs"),
         cu_draft=pad(cu_num_draft_tokens, (1, 0)),
         max_draft=max_spec_len,
         bonus_tokens=bonus_token_ids.view(-1),

@@ -100,20 +100,18 @@ def rejection_sample(
     if draft_logits is not None and rates is None and requests is not None:
         drafts, kept = with_cut(drafts, requests, slot, offset)
         row = row.minimum(end - 1)  # a token after a cut draft has no row of its own, and is dropped
-    arguments: dict[str, Any] = {}
+    draft, rule = None, {} if rates is None else {"rule": "synthetic", "alpha": rates[None, :K]}
     if draft_logits is not None:
-        arguments["draft_row"] = slot[:, None] * draft_logits.size(1) + torch.arange(K, device=slot.device)
-        arguments["draft_temperature"] = of_request
-    if rates is not None:
-        arguments |= {"rule": "synthetic", "alpha": rates[None, :K]}
+        draft_row = slot[:, None] * draft_logits.size(1) + torch.arange(K, device=slot.device)
+        draft = Rows(draft_logits, temperature=of_request, row=draft_row)
     out = verify_chain(
         Rows(target_logits, row=row, temperature=(of_request != 0).to(torch.float32)),
         drafts,
-        draft_logits,
+        draft,
         method="block" if asked.get("use_block_verification") else "token",
         seed=seed[slot],
         offset=offset,
-        **arguments,
+        **rule,
     )
     if kept is None:
         return out.tokens, out.num_accepted + 1
