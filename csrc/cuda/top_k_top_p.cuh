@@ -124,8 +124,7 @@ class Nucleus : public LogitHistogram {
   SPECDEC_DEVICE unsigned gather(uint32_t a, uint32_t b) {
     Shared& s = shared();
     const float lo = from_ordered(a), hi = from_ordered(b);
-    if (threadIdx.x == 0) s.count = 0;
-    __syncthreads();
+    start_count();
     const int lane = threadIdx.x % kLanes;
     Kept own;
     for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
@@ -188,6 +187,7 @@ class Nucleus : public LogitHistogram {
     __syncthreads();
     return s.count;
   }
+  // Everybody has read the count before: what a block decides by it, all threads decide alike.
   SPECDEC_DEVICE static void start_count() {
     __syncthreads();
     if (threadIdx.x == 0) shared().count = 0;

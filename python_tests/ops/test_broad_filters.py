@@ -61,3 +61,12 @@ def test_top_k_is_the_kth_largest(isa_backend, k):
     stats = backends.run("row_stats", isa_backend, z, top_k=k)
     want = z.sort(1, descending=True).values[:, min(k, V) - 1 :][:, :1]
     assert torch.equal((z >= stats[:, 1:2]) & z.isfinite(), (z >= want) & z.isfinite())
+
+
+def test_lanes_that_tie(op_backend):
+    """A head of 40 and ties: more lanes reach top-k's bound than are gathered, and what a block decides by their
+    number all of its threads decide alike. Kills a count that begins anew before all have read it."""
+    z = rows(9001)[6:7]
+    stats = backends.run("row_stats", op_backend, z, top_k=64)
+    want = z.sort(1, descending=True).values[:, 63:64]
+    assert torch.equal(z >= stats[:, 1:2], z >= want)

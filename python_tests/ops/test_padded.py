@@ -194,15 +194,14 @@ def test_a_wrong_answer_is_caught(wrong):
 
 CHAIN, TREE = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_tree/verify_tree_cuda.cu"
 RULES = "ops/verify_chain/requests_cuda.cu"
+SEEDS, FILTERS = ("verify_chain", "seeds"), ("verify_chain", "filters")
+SMALL = "ops/verify_chain/small_batch.cuh"
 SOURCES = {  # file, what it says, what the mutant says, the op, a form of its call
-    "nothing is written": (CHAIN, "put_absent(a, b, threadIdx.x, kThreads)", "(void)b", "verify_chain", "seeds"),
-    "what is absent is finished": (
-        CHAIN,
-        "!a.present.has(request) || a.by_rule(request)",
-        "a.by_rule(request)",
-        "verify_chain",
-        "seeds",
-    ),
+    "nothing is written": (SMALL, "if (leads) put_absent(a, b, threadIdx.x, kThreads)", "(void)b", *SEEDS),
+    "what is absent is finished": (SMALL, "if (!a.present.has(b)) {", "if (false) {", *SEEDS),
+    # filters keep a small batch from going the way of small batches
+    "nothing is written, filters": (CHAIN, "put_absent(a, b, threadIdx.x, kThreads)", "(void)b", *FILTERS),
+    "what is absent is finished, filters": (CHAIN, "a.present.has(b) && !a.by_rule(b)", "!a.by_rule(b)", *FILTERS),
     "the rule is read": (RULES, "!s.a.present.has(b) || !s.a.by_rule(b)", "!s.a.by_rule(b)", "verify_chain", "blocks"),
     "trees are walked": (TREE, "!s.a.present.has(b)", "false", "verify_tree", "greedy, nodes"),
 }

@@ -39,7 +39,7 @@ Tensor in_vocabulary_op(const Tensor& draft_tokens, int64_t V) {
   a.n = draft_tokens.size(0);
   a.V = V;
   a.ids = ints(op, "draft_tokens", draft_tokens, draft_tokens.stride(0));
-  Tensor out = empty({a.n}, ScalarType::Bool, draft_tokens);
+  Tensor out = empty(op, {a.n}, ScalarType::Bool);
   a.out = out_pointer<bool>(out);
   if (a.n > 0) Run(a, draft_tokens);
   return out;
