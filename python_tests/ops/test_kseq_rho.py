@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import backends, cases, tiers
+from support import backends, cases, flat, tiers
 from support.worker import Worker
 
 import specdec_kernels as sk
@@ -277,7 +277,7 @@ def with_kernels_of(csrc, *args, **kwargs):
     from tools.cuda_on_cpu.build import load
 
     load("fast", csrc, ("kseq_rho",))
-    return sk.kseq_rho(*args, **kwargs)
+    return flat.call(sk.kseq_rho, *args, **kwargs)
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import backends, cases
+from support import backends, cases, flat
 from support.backends import scale
 
 import specdec_kernels as sk
@@ -350,4 +350,4 @@ def test_errors():
         ((z, score, 1), {"num_rows": torch.zeros(1)}, TypeError, "num_rows must be int32 or int64, got float32"),
     ]:
         with pytest.raises(error, match="row_topw: " + message):
-            sk.row_topw(*args, **options)
+            flat.call(sk.row_topw, *args, **options)

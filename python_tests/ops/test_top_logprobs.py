@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import backends, cases
+from support import backends, cases, flat
 from support.backends import scale
 
 import specdec_kernels as sk
@@ -251,7 +251,7 @@ def test_a_wrong_version_is_caught(wrong):
 def test_agrees_with_a_sort(isa_backend, V, dtype):
     n = scale(28, isa_backend, least=7)
     z, _ = cases.rows_pair(1, n, V, dtype=dtype)
-    stats = sk.row_stats(z, **cases.parameters(2, n))
+    stats = flat.call(sk.row_stats, z, **cases.parameters(2, n))
     for k in some_k(V, isa_backend):
         compare(backends.call("top_logprobs", isa_backend), z, stats, k, some_tokens(n, V))
 

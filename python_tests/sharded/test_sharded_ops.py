@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from support import sharded_cases
+from support import flat, sharded_cases
 from support.ranks import Ranks
 from support.surface import plain, tensors
 from support.tiers import TIER
@@ -81,7 +81,7 @@ def written(rank, n, exchange):
     V = 3000  # slices of whole chunks: no entry moves, the op reads the rows where they are
     shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
     _, args = sharded_cases.chain(3, np.random.default_rng(3), V, V, torch.float32, lambda rng: 5)
-    want = sk.verify_chain(**args)
+    want = flat.call(sk.verify_chain, **args)
     whole = args["target_logits"][..., shards.here]
     n = whole.numel()
     *left, mine, right, last = torch.full((n + 800,), float(rank)).split([200, 200, n, 200, 200])
