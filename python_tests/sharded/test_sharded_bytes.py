@@ -6,6 +6,7 @@ import torch
 from support.ranks import Ranks
 
 from bench import sharded
+from specdec_kernels.rows import Rows
 
 RANKS = 4
 ROWS = sharded.B * (sharded.G + 1)
