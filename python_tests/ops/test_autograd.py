@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from support import backends, surface
+from support import backends, flat, surface
 from torch.autograd import forward_ad
 from torch.autograd.functional import jacobian
 
@@ -160,11 +160,11 @@ def test_vmap_calls_the_op_for_each(op_backend, op):
 
 def test_vmap_writes_to_what_has_an_entry_for_each():
     call = dict(example_calls.calls("verify_chain", V=11))["seeds"]
-    want = sk.verify_chain(**call)
+    want = flat.call(sk.verify_chain, **call)
     rows = call["target_logits"].expand(2, *call["target_logits"].shape)
 
     def written(rows, out):
-        return sk.verify_chain(**call | {"target_logits": rows, "out": out}).tokens
+        return flat.call(sk.verify_chain, **call | {"target_logits": rows, "out": out}).tokens
 
     both = tuple(torch.empty_like(x.expand(2, *x.shape)) for x in want)
     torch.func.vmap(written)(rows, both)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import backends, cases, tiers
+from support import backends, cases, flat, tiers
 from support.worker import Worker
 
 import specdec_kernels as sk
@@ -80,7 +80,7 @@ def check(backend, z, y, k, kind):
         out = backends.run("kseq_rho", backend, z, y, k, kind="probs")
         return judge(*widened(laws_of_probs(z), laws_of_probs(y)), k64, out)
     stats = sk.row_stats(z), sk.row_stats(y)
-    out = backends.run("kseq_rho", backend, z, y, k, *stats)
+    out = backends.run("kseq_rho", backend, sk.Rows(z, stats=stats[0]), sk.Rows(y, stats=stats[1]), k)
     p, q = widened(laws_of_logits(z, stats[0]), laws_of_logits(y, stats[1]))
     rounded = widened(z.float().softmax(-1).double(), y.float().softmax(-1).double())
     torch_off = (f(*rounded, k64, out.rho)[0] - f(p, q, k64, out.rho)[0]).abs().max().item()
@@ -157,7 +157,7 @@ def test_disjoint_and_nearly(backend):
         assert (beta[2 * third :] < 1e-6).all() and (rho[2 * third :] == k).all()
         z, y = p.log(), q.log()
         z_stats, y_stats = sk.row_stats(z), sk.row_stats(y)
-        _, beta, p_acc = backends.run("kseq_rho", backend, z, y, k, z_stats, y_stats)
+        _, beta, p_acc = backends.run("kseq_rho", backend, sk.Rows(z, stats=z_stats), sk.Rows(y, stats=y_stats), k)
         assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all()
 
 
@@ -167,11 +167,12 @@ def test_greedy_rows_are_one_hot(backend):
     soft, hard = sk.row_stats(z), sk.row_stats(sk.Rows(z, temperature=0.0))
     rows = z[:1], z[1:]
     for p_stats, q_stats in ((hard, soft), (soft, hard), (hard, hard)):
-        out = backends.run("kseq_rho", backend, *rows, 2, p_stats[:1], q_stats[1:])
-        want = backends.run("kseq_rho", "reference", *rows, 2, p_stats[:1], q_stats[1:])
+        sides = sk.Rows(rows[0], stats=p_stats[:1]), sk.Rows(rows[1], stats=q_stats[1:])
+        out, want = (backends.run("kseq_rho", name, *sides, 2) for name in (backend, "reference"))
         for a, b in zip(out, want):
             assert torch.allclose(a, b, atol=1e-6)
-    assert backends.run("kseq_rho", backend, rows[0], rows[0], 2, hard[:1], hard[:1]).rho.item() == 1
+    certain = sk.Rows(rows[0], stats=hard[:1])
+    assert backends.run("kseq_rho", backend, certain, certain, 2).rho.item() == 1
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def with_kernels_of(csrc, *args, **kwargs):
     from tools.cuda_on_cpu.build import load
 
     load("fast", csrc, ("kseq_rho",))
-    return sk.kseq_rho(*args, **kwargs)
+    return flat.call(sk.kseq_rho, *args, **kwargs)
 
 
 @pytest.mark.thorough
@@ -295,7 +296,7 @@ def test_the_judge_catches_in_the_source(mutant):
 def test_bad_arguments(op_backend):
     call = backends.call("kseq_rho", op_backend)
     p = torch.rand(3, 4)
-    with pytest.raises(ValueError, match=r"kseq_rho: q must have shape \[N=3, Vq=4\], got \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"kseq_rho: q.logits must have shape \[N=3, Vq=4\], got \[2, 4\]"):
         call(p, p[:2], 2)
     with pytest.raises(ValueError, match=r"kseq_rho: k must be >= 1 and below 2\^63, got 0"):
         call(p, p, 0)
@@ -303,13 +304,15 @@ def test_bad_arguments(op_backend):
         call(p, p, 2.0)
     with pytest.raises(ValueError, match=r"kseq_rho: k must be a number or have shape \[3\], got \[2\]"):
         call(p, p, torch.tensor([1, 2]))
-    with pytest.raises(ValueError, match="kseq_rho: kind must be 'logits' or 'probs', got 'logit'"):
+    with pytest.raises(ValueError, match="kseq_rho: p.kind must be 'logits' or 'probs', got 'logit'"):
         call(p, p, 2, kind="logit")
-    with pytest.raises(ValueError, match="kseq_rho: p_stats goes with logits, got kind 'probs'"):
-        call(p, p, 2, torch.zeros(3, 4), kind="probs")
-    with pytest.raises(ValueError, match=r"kseq_rho: q_stats must have shape \[N=3, 4\], got \[3, 3\]"):
+    with pytest.raises(
+        ValueError, match="kseq_rho: p.stats and sampling parameters go with logits, got p.kind 'probs' with stats"
+    ):
+        call(p, p, 2, p_stats=torch.zeros(3, 4), kind="probs")
+    with pytest.raises(ValueError, match=r"kseq_rho: q.stats must have shape \[N=3, 4\], got \[3, 3\]"):
         call(p, p, 2, q_stats=torch.zeros(3, 3))
-    with pytest.raises(TypeError, match="kseq_rho: p must be .*got float64"):
+    with pytest.raises(TypeError, match="kseq_rho: p.logits must be .*got float64"):
         call(p.double(), p, 2)
 
 

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 import torch
-from support import backends, rule_cases, tiers
+from support import backends, flat, rule_cases, tiers
 from support.surface import plain, same, tensors
 from support.worker import Worker
 from torch.utils._pytree import tree_map
@@ -184,7 +184,7 @@ def mate_shows(out, n):
 @pytest.mark.parametrize("wrong", [left_unwritten, parameter_read, mate_shows])
 def test_a_wrong_answer_is_caught(wrong):
     def run(num_requests=None, **args):
-        out = sk.verify_chain(**args, num_requests=num_requests)
+        out = flat.call(sk.verify_chain, **args, num_requests=num_requests)
         return out if num_requests is None else wrong(out, int(num_requests))
 
     args = calls_of("verify_chain", "cpu")[1].arguments

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from support import answers as reference
-from support import backends, checks, rule_cases
+from support import backends, checks, flat, rule_cases
 
 import specdec_kernels as sk
 from specdec_kernels.registry import TREE_METHODS
@@ -61,7 +61,7 @@ def test_chains(backend, method):
         "uniforms": u,
         "method": method,
     }
-    out, ref = backends.run("verify_chain", backend, **args, **how), reference.verify_chain(**args, **how)
+    out, ref = backends.run("verify_chain", backend, **args, **how), flat.call(reference.verify_chain, **args, **how)
     assert_told(ref)
     assert_told(out)
     checks.assert_same_tokens(out, ref, method)
@@ -78,7 +78,7 @@ def test_trees(backend, method):
     tree = torch.tensor([[-1, 0]]).expand(B, 2), torch.tensor([[-1, DRAFT]]).expand(B, 2)
     u = torch.cat([u[:, :1], u], 1)  # the root's coin is target_only's, node 1's the others'
     args = {"tree": tree, "target_logits": target, "draft_logits": Q.expand(B, 2, V), "uniforms": u, "method": method}
-    out, ref = backends.run("verify_tree", backend, **args, **how), reference.verify_tree(**args, **how)
+    out, ref = backends.run("verify_tree", backend, **args, **how), flat.call(reference.verify_tree, **args, **how)
     assert_told(ref)
     assert_told(out)
     checks.assert_same_tokens(out, ref, method)
@@ -169,6 +169,6 @@ def test_greedy_drafts(backend, op):
 def test_greedy_probabilities_go_with_nothing_else(more):
     args = {"target_logits": TIED.expand(1, 3, V), "draft_tokens": torch.tensor([[1, 0]]), "target_kind": "probs"}
     args |= {"draft_logits": TIED[None, :2], "uniforms": torch.zeros(1, 3, dtype=torch.float64)}
-    sk.verify_chain(**args, temperature=0)
+    flat.call(sk.verify_chain, **args, temperature=0)
     with pytest.raises(ValueError, match="^verify_chain: .*target_kind='(probs|logits)'"):
-        sk.verify_chain(**args | {"temperature": 0} | more)
+        flat.call(sk.verify_chain, **args | {"temperature": 0} | more)

@@ -8,7 +8,7 @@ import ast
 
 import pytest
 import torch
-from support import backends, tiers
+from support import backends, flat, tiers
 from support.laws import chi_square
 from support.paths import TESTS
 from support.surface import same
@@ -68,10 +68,10 @@ def test_placeholders_beside_probability_rows(op_backend, id):
 def warmed_up(real, dummy):
     """A dummy step in the buffers that the real one then uses, results among them."""
     buffers = {name: t.clone() for name, t in dummy.items()}
-    out = sk.verify_chain(**buffers)
+    out = flat.call(sk.verify_chain, **buffers)
     for name, t in real.items():
         buffers[name].copy_(t)
-    return sk.verify_chain(**buffers, out=out), sk.verify_chain(**real)
+    return flat.call(sk.verify_chain, **buffers, out=out), flat.call(sk.verify_chain, **real)
 
 
 def test_a_warm_up_on_dummy_data(op_backend):
@@ -88,9 +88,9 @@ def test_one_seed_and_offset_for_draft_test_and_residual():
     generator = torch.Generator().manual_seed(3)
     z, y = torch.randn(2, 5, generator=generator)
     key = {"seed": torch.arange(N), "offset": torch.full((N,), 11)}
-    drawn = sk.sample(y.expand(N, 5), **key)
-    out = sk.verify_chain(
-        z.expand(N, 2, 5), drawn.tokens, sk.Rows(y.expand(N, 1, 5), stats=drawn.stats[:, None]), **key
+    drawn = flat.call(sk.sample, y.expand(N, 5), **key)
+    out = flat.call(
+        sk.verify_chain, z.expand(N, 2, 5), drawn.tokens, sk.Rows(y.expand(N, 1, 5), stats=drawn.stats[:, None]), **key
     )
     seen = out.tokens[:, 0].bincount(minlength=5).tolist()
     result = chi_square(seen, z.double().softmax(0).tolist())
@@ -249,7 +249,7 @@ def test_one_coin_a_position():
     N, rate = 20_000, 0.7
     x = {name: t[:1].expand(N, *t.shape[1:]) for name, t in step(8).items()}
     x |= {"seed": torch.arange(N), "offset": torch.zeros(N, dtype=torch.int64)}
-    kept = sk.verify_chain(**x, rule="synthetic", alpha=rate).num_accepted
+    kept = flat.call(sk.verify_chain, **x, rule="synthetic", alpha=rate).num_accepted
     wanted = [*((1 - rate) * rate**i for i in range(G)), rate**G]
     assert chi_square(kept.bincount(minlength=G + 1).tolist(), wanted).passed
 

@@ -38,8 +38,9 @@ def test_agrees_with_the_reference(op_backend, shape, dtype):
     p, q = cases.rows_pair(3, rule_cases.count(140, op_backend), V, Vq, dtype)
     gap = backends.call("row_gap", op_backend)
     assert_close(gap(p, q), reference.row_gap(p, q), V)
-    stats = [backends.run("row_stats", op_backend, rows, temperature=0.7, top_k=7) for rows in (p, q)]
-    assert_close(gap(p, q, *stats), reference.row_gap(p, q, *stats), V)
+    stats = [backends.run("row_stats", op_backend, sk.Rows(z, temperature=0.7, top_k=7)) for z in (p, q)]
+    sides = [sk.Rows(z, stats=own) for z, own in zip((p, q), stats)]
+    assert_close(gap(*sides), reference.row_gap(*sides), V)
     p, q = p.float().softmax(-1).to(dtype), q.float().softmax(-1).to(dtype)
     assert_close(gap(p, q, kind="probs"), reference.row_gap(sk.Rows(p, kind="probs"), sk.Rows(q, kind="probs")), V)
 
@@ -55,7 +56,8 @@ def test_by_hand(op_backend):
     apart = gap(ln(1.0, 0.0)[None], ln(0.0, 1.0)[None])
     assert apart.tolist() == [[1, 0, 0, 0, 1, 1]]
     greedy = backends.run("row_stats", op_backend, torch.tensor([[0.0, 2.0]]), temperature=0.0)
-    assert gap(torch.tensor([[0.0, 2.0]]), torch.tensor([[0.0, 2.0]]), greedy, greedy).tolist() == [[0, 1, 0, 0, 1, 1]]
+    rows = sk.Rows(torch.tensor([[0.0, 2.0]]), stats=greedy)
+    assert gap(rows, rows).tolist() == [[0, 1, 0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize("kind", ["logits", "probs"])
@@ -75,11 +77,16 @@ def test_empty_and_wrong():
     assert sk.row_gap(torch.zeros(0, 5), torch.zeros(0, 4)).shape == (0, 6)
     z = torch.zeros(2, 5)
     for arguments, error, message in [
-        ((z, torch.zeros(3, 5)), ValueError, r"q must have shape \[N=2, Vq=5\], got \[3, 5\]"),
-        ((z, z.double()), TypeError, "q must be float32 or bfloat16 or float16, got float64"),
-        ((z, z, torch.zeros(2, 3)), ValueError, r"p_stats must have shape \[N=2, 4\], got \[2, 3\]"),
-        ((z, z, None, torch.zeros(2, 4), "probs"), ValueError, "q_stats goes with logits, got kind 'probs'"),
-        ((z, z, None, None, "odds"), ValueError, "kind must be 'logits' or 'probs', got 'odds'"),
+        ((z, torch.zeros(3, 5)), ValueError, r"q.logits must have shape \[N=2, Vq=5\], got \[3, 5\]"),
+        ((z, z.double()), TypeError, "q.logits must be float32 or bfloat16 or float16, got float64"),
+        ((sk.Rows(z, stats=torch.zeros(2, 3)), z), ValueError, r"p.stats must have shape \[N=2, 4\], got \[2, 3\]"),
+        (
+            (sk.Rows(z, kind="probs"), sk.Rows(z, stats=torch.zeros(2, 4), kind="probs")),
+            ValueError,
+            "q.stats and sampling parameters go with logits, got q.kind 'probs' with stats",
+        ),
+        ((z, sk.Rows(z, kind="probs")), ValueError, "p.kind and q.kind must be the same, got 'logits' and 'probs'"),
+        ((z, sk.Rows(z, kind="odds")), ValueError, "q.kind must be 'logits' or 'probs', got 'odds'"),
     ]:
         with pytest.raises(error, match="row_gap: " + message):
             sk.row_gap(*arguments)

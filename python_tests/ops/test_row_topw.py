@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import backends, cases
+from support import backends, cases, flat
 from support.backends import scale
 
 import specdec_kernels as sk
@@ -49,8 +49,8 @@ class Sorted:
     def present(self, n, num_rows):
         return num_rows is None or n < num_rows
 
-    def __call__(self, logits, score, w, *, stats=None, num_rows=None):
-        stats = sk.row_stats(logits) if stats is None else stats
+    def __call__(self, rows, score, w, *, num_rows=None):
+        logits, stats = rows.logits, rows.stats
         scores, ids = np.zeros((len(logits), w), dtype=np.float32), np.full((len(logits), w), -1)
         for n in range(len(logits)):
             if not self.present(n, num_rows):
@@ -93,7 +93,7 @@ def check_rounded(function, take):
     z = 2e-4 * torch.rand(n, 1500, generator=rng)
     z[:, ::3] -= 1.0
     for w in (1, 4, 700):
-        got = compare(function, z, torch.full((n,), FLAT), w, stats=sk.row_stats(z))
+        got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), torch.full((n,), FLAT), w)
         assert (got[1] != z.topk(w).indices).any(1).all()
 
 
@@ -103,16 +103,16 @@ def check_ties(function, take):
     for levels in (1, 2, 7):
         z = torch.randint(0, levels, (take(12, 2), 2100), generator=rng).float()
         for w in (1, 40, 2100):
-            compare(function, z, some_scores(len(z)), w, stats=sk.row_stats(z))
+            compare(function, sk.Rows(z, stats=sk.row_stats(z)), some_scores(len(z)), w)
 
 
 def check_coarse_scores(function, take):
     """Scores that no ln p moves: the lowest ids win, whatever their logits; -inf stays behind."""
     z = 3 * torch.randn(3, 5000, generator=torch.Generator().manual_seed(8))
     z[:, 2:4990:7] = -INF
-    got = compare(function, z, torch.tensor([-1e30, 1e9, -3e38]), 6, stats=sk.row_stats(z))
+    got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), torch.tensor([-1e30, 1e9, -3e38]), 6)
     assert got[1].tolist() == [[0, 1, 3, 4, 5, 6]] * 3
-    compare(function, z, torch.tensor([-1e30, 1e9, -3e38]), 5000, stats=sk.row_stats(z))
+    compare(function, sk.Rows(z, stats=sk.row_stats(z)), torch.tensor([-1e30, 1e9, -3e38]), 5000)
 
 
 def check_ascending(function, take):
@@ -120,7 +120,7 @@ def check_ascending(function, take):
     for step in (1e-5, 1e-3):
         z = torch.arange(4 * 1024 + 9, dtype=torch.float32)[None] * step
         z = z.expand(2, -1).contiguous()
-        compare(function, z, torch.tensor([FLAT, -1.0]), 5, stats=sk.row_stats(z))
+        compare(function, sk.Rows(z, stats=sk.row_stats(z)), torch.tensor([FLAT, -1.0]), 5)
 
 
 def check_other_laws(function, take):
@@ -128,7 +128,7 @@ def check_other_laws(function, take):
     n = take(28, 4)
     z, _ = cases.rows_pair(3, n, 257)
     for params in ({"top_k": 5}, {"top_p": 0.6, "temperature": 0.5}, {"min_p": 0.2}, {"temperature": 0.0}):
-        got = compare(function, z, some_scores(n), 257, stats=sk.row_stats(sk.Rows(z, **params)))
+        got = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, **params))), some_scores(n), 257)
         assert (got[0] == -INF).any() and (got[1].sort(1).values == torch.arange(257)).all()
 
 
@@ -137,7 +137,7 @@ def check_dead_beams(function, take):
     z = torch.randn(4, 1100, generator=torch.Generator().manual_seed(5))
     score = torch.tensor([-INF, NAN, INF, -2.0])
     for params in ({}, {"temperature": 0.0}):
-        got = compare(function, z, score, 3, stats=sk.row_stats(sk.Rows(z, **params)))
+        got = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, **params))), score, 3)
         assert got[1][:3].tolist() == [[0, 1, 2]] * 3 and (got[0][0] == -INF).all() and got[0][1:3].isnan().all()
 
 
@@ -151,7 +151,7 @@ def check_no_law(function, take):
     z[4, 1:] = -INF
     score = some_scores(5)
     for w in (3, 1100):
-        got = compare(function, z, score, w, stats=sk.row_stats(z))
+        got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), score, w)
         alone = function(good, score, w, stats=sk.row_stats(good))
         assert all(torch.equal(a[:1], b[:1]) for a, b in zip(got, alone))
         assert got[0][1:4].isnan().all() and got[1][1].tolist() == list(range(w)) and not got[0][4].isnan().any()
@@ -165,7 +165,7 @@ def check_foreign_stats(function, take):
     stats[3, 0], stats[4, 1], stats[5, 2] = -1.0, NAN, INF
     got = function(z, some_scores(6), 5, stats=stats)
     assert ((got[1] >= 0) & (got[1] < 3000)).all()
-    compare(function, z[:3], some_scores(6)[:3], 2000, stats=stats[:3])
+    compare(function, sk.Rows(z[:3], stats=stats[:3]), some_scores(6)[:3], 2000)
 
 
 def check_padding(function, take):
@@ -176,7 +176,7 @@ def check_padding(function, take):
         rows, score, stats = z.clone(), some_scores(4), sk.row_stats(z)
         rows[there:], score[there:], stats[there:] = NAN, NAN, NAN
         for dtype in (torch.int32, torch.int64):
-            got = compare(function, rows, score, 3, stats=stats, num_rows=torch.tensor([n], dtype=dtype))
+            got = compare(function, sk.Rows(rows, stats=stats), score, 3, num_rows=torch.tensor([n], dtype=dtype))
             assert (got[1][there:] == -1).all() and not got[0][there:].any()
 
 
@@ -259,7 +259,7 @@ def test_agrees_with_a_sort(isa_backend, V, dtype):
     n = scale(28, isa_backend, least=7)
     z, _ = cases.rows_pair(1, n, V, dtype=dtype)
     for w in some_w(V, isa_backend):
-        compare(backends.call("row_topw", isa_backend), z, some_scores(n, w), w, stats=sk.row_stats(z))
+        compare(backends.call("row_topw", isa_backend), sk.Rows(z, stats=sk.row_stats(z)), some_scores(n, w), w)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -267,7 +267,7 @@ def test_rows_that_begin_anywhere(isa_backend, dtype):
     wide = torch.randn(3, 2100, generator=torch.Generator().manual_seed(7)).to(dtype)
     for rows in (wide[:, 1:2050], wide[::2, 7:1032], wide[:1].expand(3, 2100), wide[:, 16:2064]):
         score = some_scores(2 * len(rows))[::2]
-        compare(backends.call("row_topw", isa_backend), rows, score, 9, stats=sk.row_stats(rows))
+        compare(backends.call("row_topw", isa_backend), sk.Rows(rows, stats=sk.row_stats(rows)), score, 9)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -296,7 +296,7 @@ def test_more_than_is_sorted_at_once(backend, w):
     z[2] = torch.where(torch.rand(V, generator=rng) < 0.001, 1.0, 0.0)
     if backend == "triton-interpret":  # it has no such number
         z = z[:1] if w > 4096 else z[1:]
-    compare(backends.call("row_topw", backend), z, some_scores(len(z)), w, stats=sk.row_stats(z))
+    compare(backends.call("row_topw", backend), sk.Rows(z, stats=sk.row_stats(z)), some_scores(len(z)), w)
 
 
 def test_the_vocabulary_of_a_large_model():
@@ -304,7 +304,7 @@ def test_the_vocabulary_of_a_large_model():
     for dtype in DTYPES:
         z, _ = cases.rows_pair(8, 3, V, dtype=dtype, kinds=["peaked", "zeros", "near"])
         for w in (0, 1, 8, 64, 5000) if dtype == torch.float32 else (8, V):
-            compare(sk.row_topw, z, torch.tensor([-1.0, FLAT, -50.0]), w, stats=sk.row_stats(z))
+            compare(sk.row_topw, sk.Rows(z, stats=sk.row_stats(z)), torch.tensor([-1.0, FLAT, -50.0]), w)
 
 
 @pytest.mark.parametrize("T", [2.0**-120, 2.0**-10, 128.0, 2.0**100])
@@ -312,7 +312,12 @@ def test_scales(backend, T):
     """Sums beyond float32, which are -inf, and logprobs that are all alike."""
     z = 300 * torch.randn(2, 70, generator=torch.Generator().manual_seed(1))
     z[1] /= 1e6
-    compare(backends.call("row_topw", backend), z, some_scores(2), 70, stats=sk.row_stats(sk.Rows(z, temperature=T)))
+    compare(
+        backends.call("row_topw", backend),
+        sk.Rows(z, stats=sk.row_stats(sk.Rows(z, temperature=T))),
+        some_scores(2),
+        70,
+    )
 
 
 def test_against_the_reference(op_backend):
@@ -320,7 +325,7 @@ def test_against_the_reference(op_backend):
     z, _ = cases.rows_pair(9, 7, 300)
     stats, score = sk.row_stats(sk.Rows(z, top_k=200)), some_scores(7)
     got = backends.run("row_topw", op_backend, z, score, 250, stats=stats)
-    want = reference(z, score, 250, stats=stats)
+    want = reference(sk.Rows(z, stats=stats), score, 250)
     assert torch.equal(got.ids, want.ids) and torch.equal(got.scores, want.scores)
 
 
@@ -338,16 +343,16 @@ def test_errors():
     z, score = torch.zeros(2, 5), torch.zeros(2)
     stats = sk.row_stats(z)
     for args, options, error, message in [
-        ((z[0], score, 1), {}, ValueError, r"logits must have shape \[N, V\], got \[5\]"),
+        ((z[0], score, 1), {}, ValueError, r"rows.logits must have shape \[N, V\], got \[5\]"),
         ((z, None, 1), {}, TypeError, "score must be a torch.Tensor, got NoneType"),
         ((z, score.double(), 1), {}, TypeError, "score must be float32, got float64"),
         ((z, score[:1], 1), {}, ValueError, r"score must have shape \[N=2\], got \[1\]"),
         ((z, score, 6), {}, ValueError, r"w must be in \[0, V=5\], got 6"),
         ((z, score, -1), {}, ValueError, r"w must be in \[0, V\], got -1"),
         ((z, score, 0.5), {}, TypeError, "w must be an int, got float"),
-        ((z, score, 1), {"stats": stats[:1]}, ValueError, r"stats must have shape \[N=2, 4\], got \[1, 4\]"),
+        ((z, score, 1), {"stats": stats[:1]}, ValueError, r"rows.stats must have shape \[N=2, 4\], got \[1, 4\]"),
         ((z, score, 1), {"num_rows": torch.zeros(2).int()}, ValueError, r"num_rows must have shape \[1\], got \[2\]"),
         ((z, score, 1), {"num_rows": torch.zeros(1)}, TypeError, "num_rows must be int32 or int64, got float32"),
     ]:
         with pytest.raises(error, match="row_topw: " + message):
-            sk.row_topw(*args, **options)
+            flat.call(sk.row_topw, *args, **options)

@@ -8,6 +8,8 @@ from support.backends import scale
 from support.checks import ALMOST_ONE, assert_floats, ln, torch_logprob_error
 from support.plain import Plain
 
+from specdec_kernels.rows import Rows
+
 
 def assert_sample(backend, z, what="", **args):
     """Tokens equal the reference's outside the band, ln q within torch's own error."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import backends, cases
+from support import backends, cases, flat
 from support.backends import scale
 
 import specdec_kernels as sk
@@ -41,9 +41,10 @@ class Compared:
     def pack(self, kept):
         return sum(kept.reshape(-1, 32)[:, j].astype(np.int64) << j for j in range(32))
 
-    def __call__(self, logits, stats, max_kept, rows=None, *, num_rows=None):
+    def __call__(self, rows, max_kept, *, num_rows=None):
+        logits, stats = rows.logits, rows.stats
         N, V = logits.shape
-        asked = list(range(N)) if rows is None else rows.tolist()
+        asked = list(range(N)) if rows.row is None else rows.row.tolist()
         ids, counts = np.full((len(asked), max_kept), -1), np.zeros(len(asked), dtype=np.int64)
         bits = np.zeros((len(asked), -(-V // 32)), dtype=np.int64)
         for i, n in enumerate(asked):
@@ -72,7 +73,7 @@ def check_ties(function, take):
     rng = torch.Generator().manual_seed(1)
     for levels in (1, 2, 7):
         z = torch.randint(0, levels, (take(12, 2), 1100), generator=rng).float() - 1
-        _, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, top_k=3)), 5)
+        _, counts, _ = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=3))), 5)
         assert (counts >= 3).all() and (counts > 5).any()
 
 
@@ -81,7 +82,7 @@ def check_zeros(function, take):
     z = torch.tensor([[1.0, -0.0, 0.0, -1.0], [1.0, 0.0, -0.0, -1.0]])
     for cutoff in (0.0, -0.0):
         stats = torch.tensor([[1.0, cutoff, 0.5, 1.0]] * 2)
-        assert compare(function, z, stats, 4)[2].tolist() == [[7], [7]]
+        assert compare(function, sk.Rows(z, stats=stats), 4)[2].tolist() == [[7], [7]]
 
 
 def check_no_law(function, take):
@@ -90,7 +91,7 @@ def check_no_law(function, take):
     z = torch.randn(6, 1100, generator=torch.Generator().manual_seed(2))
     z[1, 7], z[2, 1050], z[3], z[4, 3:] = NAN, INF, -INF, -INF
     for params in ({}, {"top_k": 2}, {"temperature": 0.0}):
-        _, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, **params)), 4)
+        _, counts, _ = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, **params))), 4)
         assert counts[1:4].tolist() == [0, 0, 0] and (counts[[0, 4, 5]] > 0).all()
 
 
@@ -99,7 +100,7 @@ def check_greedy(function, take):
     z = torch.zeros(5, 1057)
     for n, v in enumerate((31, 32, 1023, 1024, 1056)):
         z[n, v:] = 1.0
-    ids, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, temperature=0.0)), 2)
+    ids, counts, _ = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, temperature=0.0))), 2)
     assert ids[:, 0].tolist() == [31, 32, 1023, 1024, 1056] and (counts == 1).all()
 
 
@@ -108,7 +109,7 @@ def check_room(function, take):
     z = torch.randn(3, 2100, generator=torch.Generator().manual_seed(3))
     z[1] = z[1].sort().values
     for max_kept in (0, 1, 39, 40, 41, 3000):
-        ids, counts, _ = compare(function, z, sk.row_stats(sk.Rows(z, top_k=40)), max_kept)
+        ids, counts, _ = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=40))), max_kept)
         assert (counts == 40).all()
 
 
@@ -118,10 +119,10 @@ def check_rows(function, take):
     stats = sk.row_stats(sk.Rows(z, top_p=0.7))
     for asked in ([2, 0, 2], [0], [], [-1, 3, 1, 2**31 - 1, -(2**31)]):
         for dtype in (torch.int32, torch.int64):
-            compare(function, z, stats, 9, torch.tensor(asked, dtype=dtype))
-    compare(function, z, stats, 9, torch.tensor([2**32, 2**63 - 1, -(2**63), 1]))
-    compare(function, z, stats, 9, torch.tensor([2, 9, 0, 9, 1])[::2])
-    compare(function, z[:0], stats[:0], 9, torch.tensor([0, 1]))
+            compare(function, sk.Rows(z, stats=stats, row=torch.tensor(asked, dtype=dtype)), 9)
+    compare(function, sk.Rows(z, stats=stats, row=torch.tensor([2**32, 2**63 - 1, -(2**63), 1])), 9)
+    compare(function, sk.Rows(z, stats=stats, row=torch.tensor([2, 9, 0, 9, 1])[::2]), 9)
+    compare(function, sk.Rows(z[:0], stats=stats[:0], row=torch.tensor([0, 1])), 9)
 
 
 def check_padding(function, take):
@@ -133,9 +134,9 @@ def check_padding(function, take):
         rows[max(n, 0) :], floats[max(n, 0) :] = NAN, NAN
         for dtype in (torch.int32, torch.int64):
             number = torch.tensor([n], dtype=dtype)
-            ids, counts, bits = compare(function, rows, floats, 9, num_rows=number)
+            ids, counts, bits = compare(function, sk.Rows(rows, stats=floats), 9, num_rows=number)
             assert (ids[max(n, 0) :] == -1).all() and not counts[max(n, 0) :].any() and not bits[max(n, 0) :].any()
-            compare(function, z, stats, 9, torch.tensor([3, 0, 1, 2]), num_rows=number)
+            compare(function, sk.Rows(z, stats=stats, row=torch.tensor([3, 0, 1, 2])), 9, num_rows=number)
 
 
 CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) if name.startswith("check_")}
@@ -235,15 +236,19 @@ def test_a_wrong_version_is_caught(wrong):
 def test_agrees_with_a_comparison(isa_backend, V, dtype):
     n = scale(70, isa_backend, least=7)
     z, _ = cases.rows_pair(6, n, V, dtype=dtype)
-    compare(backends.call("support", isa_backend), z, sk.row_stats(z, **cases.parameters(7, n)), 20)
-    compare(backends.call("support", isa_backend), z, sk.row_stats(z), V)
+    compare(
+        backends.call("support", isa_backend),
+        sk.Rows(z, stats=flat.call(sk.row_stats, z, **cases.parameters(7, n))),
+        20,
+    )
+    compare(backends.call("support", isa_backend), sk.Rows(z, stats=sk.row_stats(z)), V)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_that_begin_anywhere(isa_backend, dtype):
     wide = torch.randn(3, 2100, generator=torch.Generator().manual_seed(7)).to(dtype)
     for rows in (wide[:, 1:2050], wide[::2, 7:1032], wide[:1].expand(3, 2100), wide[:, 16:2064]):
-        compare(backends.call("support", isa_backend), rows, sk.row_stats(sk.Rows(rows, top_k=300)), 320)
+        compare(backends.call("support", isa_backend), sk.Rows(rows, stats=sk.row_stats(sk.Rows(rows, top_k=300))), 320)
 
 
 def test_many_chunks(backend):
@@ -251,10 +256,10 @@ def test_many_chunks(backend):
     V = 300 * 1024 + 5 if backend in ("cpu", "cuda", "cuda-on-cpu", "triton") else 20 * 1024 + 5
     z = torch.zeros(1, V)
     z[0, [0, 5000, V // 2, V - 1]] = 1.0
-    ids, counts, _ = compare(backends.call("support", backend), z, sk.row_stats(sk.Rows(z, top_k=4)), 6)
+    ids, counts, _ = compare(backends.call("support", backend), sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=4))), 6)
     assert ids.tolist() == [[0, 5000, V // 2, V - 1, -1, -1]] and counts.tolist() == [4]
-    compare(backends.call("support", backend), z, sk.row_stats(sk.Rows(z, top_k=4)), 3)
-    compare(backends.call("support", backend), z, sk.row_stats(z), 2000)
+    compare(backends.call("support", backend), sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=4))), 3)
+    compare(backends.call("support", backend), sk.Rows(z, stats=sk.row_stats(z)), 2000)
 
 
 def test_the_vocabulary_of_a_large_model():
@@ -262,7 +267,7 @@ def test_the_vocabulary_of_a_large_model():
     for dtype in DTYPES:
         z, _ = cases.rows_pair(8, 4, V, dtype=dtype, kinds=["peaked", "zeros", "near", "onehot"])
         for params in ({"top_k": 50, "top_p": 0.9}, {}, {"min_p": 0.01}):
-            compare(sk.support, z, sk.row_stats(sk.Rows(z, **params)), 64)
+            compare(sk.support, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, **params))), 64)
 
 
 def test_the_ends_of_a_dtype(backend):
@@ -272,7 +277,7 @@ def test_the_ends_of_a_dtype(backend):
             least *= 16  # the interpreter makes zeros of its subnormal numbers
         z = torch.tensor([[0.0, most, -most, least, -least, least / 8, -least / 8, -0.0, most, -INF]]).to(dtype)
         for k in range(1, 11):
-            compare(backends.call("support", backend), z, sk.row_stats(sk.Rows(z, top_k=k)), 10)
+            compare(backends.call("support", backend), sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=k))), 10)
 
 
 def test_a_law_over_the_support_is_the_row_s(op_backend):
@@ -280,7 +285,7 @@ def test_a_law_over_the_support_is_the_row_s(op_backend):
     z = 3 * torch.randn(4, 700, generator=torch.Generator().manual_seed(9))
     T = torch.tensor([0.5, 1.0, 1.7, 0.9])
     stats = sk.row_stats(sk.Rows(z, temperature=T, top_k=12, top_p=0.9))
-    ids, counts, _ = backends.run("support", op_backend, z, stats, 12)
+    ids, counts, _ = backends.run("support", op_backend, sk.Rows(z, stats=stats), 12)
     kept = z.gather(1, ids.clamp(min=0).long()).masked_fill(ids < 0, -INF)
     law = torch.zeros_like(z).scatter_add(1, ids.clamp(min=0).long(), (kept / T[:, None]).softmax(-1))
     scale, cutoff, log_norm, top = stats.T[..., None]
@@ -292,14 +297,14 @@ def test_errors():
     z = torch.zeros(2, 5)
     stats = sk.row_stats(z)
     for args, number, error, message in [
-        ((z[0], stats, 1), None, ValueError, r"logits must have shape \[N, V\], got \[5\]"),
-        ((z, None, 1), None, TypeError, "stats must be a torch.Tensor, got NoneType"),
-        ((z, stats[:1], 1), None, ValueError, r"stats must have shape \[N=2, 4\], got \[1, 4\]"),
+        ((z[0], stats, 1), None, ValueError, r"rows.logits must have shape \[N, V\], got \[5\]"),
+        ((z, stats[:1], 1), None, ValueError, r"rows.stats must have shape \[N=2, 4\], got \[1, 4\]"),
         ((z, stats, -1), None, ValueError, r"max_kept must be in \[0, 2\^24\], got -1"),
         ((z, stats, 1 << 25), None, ValueError, r"max_kept must be in \[0, 2\^24\], got 33554432"),
-        ((z, stats, 1, torch.zeros(1, 1).long()), None, ValueError, r"rows must have shape \[M\], got \[1, 1\]"),
-        ((z, stats, 1, torch.zeros(1)), None, TypeError, "rows must be int32 or int64, got float32"),
+        ((z, stats, 1, torch.zeros(1, 1).long()), None, ValueError, r"rows.row must have shape \[M\], got \[1, 1\]"),
+        ((z, stats, 1, torch.zeros(1)), None, TypeError, "rows.row must be int32 or int64, got float32"),
         ((z, stats, 1), torch.zeros(2).long(), ValueError, r"num_rows must have shape \[1\], got \[2\]"),
     ]:
         with pytest.raises(error, match="support: " + message):
-            sk.support(*args, num_rows=number)
+            logits, stats_, max_kept, *row = args
+            sk.support(sk.Rows(logits, stats=stats_, row=row[0] if row else None), max_kept, num_rows=number)

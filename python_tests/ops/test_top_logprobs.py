@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import backends, cases
+from support import backends, cases, flat
 from support.backends import scale
 
 import specdec_kernels as sk
@@ -48,7 +48,8 @@ class Sorted:
     def present(self, n, num_rows):
         return num_rows is None or n < num_rows
 
-    def __call__(self, logits, stats, k, tokens=None, *, num_rows=None):
+    def __call__(self, rows, k, tokens=None, *, num_rows=None):
+        logits, stats = rows.logits, rows.stats
         N, V = logits.shape
         m = 0 if tokens is None else tokens.shape[1]
         ids, ranks = np.full((N, k), -1), np.zeros((N, m), dtype=np.int64)
@@ -102,13 +103,13 @@ def check_ties(function, take):
     for levels in (1, 2, 7):
         z = torch.randint(0, levels, (take(12, 2), 2100), generator=rng).float()
         for k in (1, 40, 2100):
-            compare(function, z, sk.row_stats(z), k, some_tokens(len(z), 2100))
+            compare(function, sk.Rows(z, stats=sk.row_stats(z)), k, some_tokens(len(z), 2100))
 
 
 def check_zeros(function, take):
     """-0 and +0 are one logit, and of equal rank."""
     z = torch.tensor([[-1.0, 0.0, -0.0, 2.0, -0.0, 0.0]])
-    got = compare(function, z, sk.row_stats(z), 6, torch.arange(6)[None])
+    got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), 6, torch.arange(6)[None])
     assert got[0].tolist() == [[3, 1, 2, 4, 5, 0]] and got[3].tolist() == [[6, 5, 5, 1, 5, 5]]
 
 
@@ -117,7 +118,7 @@ def check_filters(function, take):
     n = take(28, 4)
     z, _ = cases.rows_pair(3, n, 257)
     for params in ({"top_k": 5}, {"top_p": 0.6, "temperature": 0.7}, {"min_p": 0.2}, {"temperature": 0.0}):
-        got = compare(function, z, sk.row_stats(sk.Rows(z, **params)), 257, some_tokens(n, 257))
+        got = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, **params))), 257, some_tokens(n, 257))
         assert (got[1] == -INF).any() and (got[0].sort(1).values == torch.arange(257)).all()
 
 
@@ -132,7 +133,7 @@ def check_no_law(function, take):
     z[4, 1:] = -INF
     tokens = torch.tensor([[7, 1050, 3]]).expand(5, 3)
     for k in (3, 1100):
-        got = compare(function, z, sk.row_stats(z), k, tokens)
+        got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), k, tokens)
         alone = function(good, sk.row_stats(good), k, tokens)
         assert all(torch.equal(a[:1], b[:1]) for a, b in zip(got, alone))
         assert got[1][1:4].isnan().all() and got[2][1:4].isnan().all() and not got[1][[0, 4]].isnan().any()
@@ -148,14 +149,14 @@ def check_tokens(function, take):
         torch.tensor([ends, ends], dtype=torch.int32),
         torch.tensor([[*ends, 2**63 - 1, -(2**63), 2**32]] * 2),
     ):
-        got = compare(function, z, sk.row_stats(sk.Rows(z, top_k=9)), 2, tokens)
+        got = compare(function, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=9))), 2, tokens)
         outside = (tokens < 0) | (tokens >= 40)
         assert (got[2][outside] == -INF).all() and (got[3][outside] == 0).all() and (got[3][~outside] > 0).all()
         assert torch.equal(got[3][:, 0], got[3][:, 1])
     wide = torch.zeros(2, 11, dtype=torch.int64)
     wide[:, ::5] = torch.tensor([[3, 4, 5]])
-    compare(function, z, sk.row_stats(z), 0, wide[:, ::5])
-    compare(function, z, sk.row_stats(z), 0, torch.tensor([[3], [4]]).expand(2, 3))
+    compare(function, sk.Rows(z, stats=sk.row_stats(z)), 0, wide[:, ::5])
+    compare(function, sk.Rows(z, stats=sk.row_stats(z)), 0, torch.tensor([[3], [4]]).expand(2, 3))
 
 
 def check_padding(function, take):
@@ -167,7 +168,7 @@ def check_padding(function, take):
         rows, floats, ids = z.clone(), stats.clone(), tokens.clone()
         rows[there:], floats[there:], ids[there:] = NAN, NAN, -(2**40)
         for dtype in (torch.int32, torch.int64):
-            got = compare(function, rows, floats, 3, ids, num_rows=torch.tensor([n], dtype=dtype))
+            got = compare(function, sk.Rows(rows, stats=floats), 3, ids, num_rows=torch.tensor([n], dtype=dtype))
             assert (got[0][there:] == -1).all() and not any(x[there:].any() for x in got[1:])
 
 
@@ -251,9 +252,9 @@ def test_a_wrong_version_is_caught(wrong):
 def test_agrees_with_a_sort(isa_backend, V, dtype):
     n = scale(28, isa_backend, least=7)
     z, _ = cases.rows_pair(1, n, V, dtype=dtype)
-    stats = sk.row_stats(z, **cases.parameters(2, n))
+    stats = flat.call(sk.row_stats, z, **cases.parameters(2, n))
     for k in some_k(V, isa_backend):
-        compare(backends.call("top_logprobs", isa_backend), z, stats, k, some_tokens(n, V))
+        compare(backends.call("top_logprobs", isa_backend), sk.Rows(z, stats=stats), k, some_tokens(n, V))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -262,8 +263,7 @@ def test_rows_that_begin_anywhere(isa_backend, dtype):
     for rows in (wide[:, 1:2050], wide[::2, 7:1032], wide[:1].expand(3, 2100), wide[:, 16:2064]):
         compare(
             backends.call("top_logprobs", isa_backend),
-            rows,
-            sk.row_stats(rows),
+            sk.Rows(rows, stats=sk.row_stats(rows)),
             9,
             some_tokens(len(rows), rows.size(1)),
         )
@@ -280,7 +280,7 @@ def test_more_than_is_sorted_at_once(backend, k):
     z[2] = torch.where(torch.rand(V, generator=rng) < 0.001, 1.0, 0.0)
     if backend == "triton-interpret":  # it has no such number
         z = z[:1] if k > 4096 else z[1:]
-    compare(backends.call("top_logprobs", backend), z, sk.row_stats(z), k, some_tokens(len(z), V))
+    compare(backends.call("top_logprobs", backend), sk.Rows(z, stats=sk.row_stats(z)), k, some_tokens(len(z), V))
 
 
 def test_the_vocabulary_of_a_large_model():
@@ -288,7 +288,7 @@ def test_the_vocabulary_of_a_large_model():
     for dtype in DTYPES:
         z, _ = cases.rows_pair(8, 3, V, dtype=dtype, kinds=["peaked", "zeros", "near"])
         for k in (0, 1, 20, 64, 5000) if dtype == torch.float32 else (20, V):
-            compare(sk.top_logprobs, z, sk.row_stats(sk.Rows(z, top_p=0.9)), k, some_tokens(3, V))
+            compare(sk.top_logprobs, sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_p=0.9))), k, some_tokens(3, V))
 
 
 @pytest.mark.parametrize("T", [1e-37, 1e-3, 0.01, 100.0, 1e30])
@@ -296,7 +296,12 @@ def test_scales(backend, T):
     """Logprobs from -1e38 and beyond, which is -inf in float32, to equal ones."""
     z = 300 * torch.randn(2, 70, generator=torch.Generator().manual_seed(1))
     z[1] /= 1e6
-    compare(backends.call("top_logprobs", backend), z, sk.row_stats(sk.Rows(z, temperature=T)), 70, some_tokens(2, 70))
+    compare(
+        backends.call("top_logprobs", backend),
+        sk.Rows(z, stats=sk.row_stats(sk.Rows(z, temperature=T))),
+        70,
+        some_tokens(2, 70),
+    )
 
 
 def test_the_ends_of_a_dtype(backend):
@@ -306,7 +311,12 @@ def test_the_ends_of_a_dtype(backend):
             least *= 16  # the interpreter makes zeros of its subnormal numbers
         z = torch.tensor([[0.0, most, -most, least, -least, least / 8, -least / 8, -0.0, most, -INF]] * 2).to(dtype)
         z[1] = z[1].flip(0)
-        got = compare(backends.call("top_logprobs", backend), z, sk.row_stats(z), 10, torch.arange(10).expand(2, 10))
+        got = compare(
+            backends.call("top_logprobs", backend),
+            sk.Rows(z, stats=sk.row_stats(z)),
+            10,
+            torch.arange(10).expand(2, 10),
+        )
         assert got[0][0].tolist() == [1, 8, 3, 5, 0, 7, 6, 4, 2, 9]
 
 
@@ -321,9 +331,9 @@ def test_the_four_modes_of_vllm(op_backend):
     kept = torch.zeros(4, 500, dtype=torch.bool)
     kept[rows, z.topk(3).indices] = True
     call = backends.call("top_logprobs", op_backend)
-    raw = call(z, sk.row_stats(z), k)
+    raw = call(sk.Rows(z, stats=sk.row_stats(z)), k)
     stats = sk.row_stats(sk.Rows(z, temperature=T, top_k=3))
-    processed = call(z, stats, k)
+    processed = call(sk.Rows(z, stats=stats), k)
     assert torch.equal(raw.ids, z.topk(k).indices) and torch.equal(raw.ids, processed.ids)
     scaled = (z / T[:, None]).masked_fill(~kept, -INF)
     for got, want in ((raw.logprobs, z.log_softmax(-1)), (processed.logprobs, scaled.log_softmax(-1))):
@@ -337,7 +347,11 @@ def test_the_four_modes_of_vllm(op_backend):
 def test_a_greedy_row(op_backend):
     z = torch.tensor([[1.0, 3.0, 3.0, 2.0]])
     got = backends.run(
-        "top_logprobs", op_backend, z, sk.row_stats(sk.Rows(z, temperature=0.0)), 4, torch.tensor([[1, 2]])
+        "top_logprobs",
+        op_backend,
+        sk.Rows(z, stats=sk.row_stats(sk.Rows(z, temperature=0.0))),
+        4,
+        torch.tensor([[1, 2]]),
     )
     assert got.ids.tolist() == [[1, 2, 3, 0]] and got.logprobs.tolist() == [[0, -INF, -INF, -INF]]
     assert got.token_logprobs.tolist() == [[0, -INF]] and got.token_ranks.tolist() == [[2, 2]]
@@ -345,10 +359,12 @@ def test_a_greedy_row(op_backend):
 
 def test_dtypes_and_shapes(op_backend):
     z = torch.zeros(2, 5)
-    got = backends.run("top_logprobs", op_backend, z, sk.row_stats(z), 0)
+    got = backends.run("top_logprobs", op_backend, sk.Rows(z, stats=sk.row_stats(z)), 0)
     assert [x.dtype for x in got] == [torch.int64, torch.float32, torch.float32, torch.int64]
     assert [list(x.shape) for x in got] == [[2, 0]] * 4
-    got = backends.run("top_logprobs", op_backend, z[:0], sk.row_stats(z)[:0], 3, torch.zeros(0, 2, dtype=torch.int64))
+    got = backends.run(
+        "top_logprobs", op_backend, sk.Rows(z[:0], stats=sk.row_stats(z)[:0]), 3, torch.zeros(0, 2, dtype=torch.int64)
+    )
     assert [list(x.shape) for x in got] == [[0, 3], [0, 3], [0, 2], [0, 2]]
 
 
@@ -356,9 +372,8 @@ def test_errors():
     z, ids = torch.zeros(2, 5), torch.zeros(2, 1, dtype=torch.int64)
     stats = sk.row_stats(z)
     for args, number, error, message in [
-        ((z[0], stats, 1), None, ValueError, r"logits must have shape \[N, V\], got \[5\]"),
-        ((z, None, 1), None, TypeError, "stats must be a torch.Tensor, got NoneType"),
-        ((z, stats[:1], 1), None, ValueError, r"stats must have shape \[N=2, 4\], got \[1, 4\]"),
+        ((z[0], stats, 1), None, ValueError, r"rows.logits must have shape \[N, V\], got \[5\]"),
+        ((z, stats[:1], 1), None, ValueError, r"rows.stats must have shape \[N=2, 4\], got \[1, 4\]"),
         ((z, stats, 6), None, ValueError, r"k must be in \[0, V=5\], got 6"),
         ((z, stats, -1), None, ValueError, r"k must be in \[0, V\], got -1"),
         ((z, stats, 0.5), None, TypeError, "k must be an int, got float"),
@@ -374,4 +389,5 @@ def test_errors():
         ((z, stats, 1, ids), torch.zeros(1), TypeError, "num_rows must be int32 or int64, got float32"),
     ]:
         with pytest.raises(error, match="top_logprobs: " + message):
-            sk.top_logprobs(*args, num_rows=number)
+            logits, stats_, *rest = args
+            sk.top_logprobs(sk.Rows(logits, stats=stats_), *rest, num_rows=number)

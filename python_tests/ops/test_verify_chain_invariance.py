@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from support import backends, cases, checks, tiers
+from support import backends, cases, checks, flat, tiers
 
 import specdec_kernels as sk
 
@@ -110,7 +110,7 @@ def test_layout_of_the_rows(backend):
 
 
 def arguments_after_the_call(**args):
-    sk.verify_chain(**args)
+    flat.call(sk.verify_chain, **args)
     return args
 
 
@@ -175,7 +175,7 @@ def of_this_process(threads=1):
     torch.set_num_threads(threads)
     try:
         assert torch.get_num_threads() == threads
-        return sk.backends.cpu_isa(), sk.verify_chain(**seeded(B=FEW))[:4]
+        return sk.backends.cpu_isa(), flat.call(sk.verify_chain, **seeded(B=FEW))[:4]
     finally:
         torch.set_num_threads(before)
 

@@ -5,7 +5,7 @@ rows side by side, bit for bit."""
 import pytest
 import torch
 from support import answers as reference
-from support import backends, checks, tiers
+from support import backends, checks, flat, tiers
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
@@ -89,7 +89,7 @@ def gathered(wrong):
                 args[f"{side}_logits"] = flat[at]
                 if args.get(f"{side}_stats") is not None:
                     args[f"{side}_stats"] = args[f"{side}_stats"].reshape(-1, 4)[at]
-        return sk.verify_chain(**args)
+        return flat.call(sk.verify_chain, **args)
 
     return verify
 
@@ -175,11 +175,11 @@ def test_mixed_drafts_as_the_reference(backend, method):
     B, by = every_rule(method, backends.scale(40, backend, least=4))
     for seed, extra in ((0, 0), (1, 1)):
         args = mixed(B, 3, 12, seed, extra, Vq=14 if extra else None) | by
-        out, ref = backends.run("verify_chain", backend, **args), reference.verify_chain(**args)
+        out, ref = backends.run("verify_chain", backend, **args), flat.call(reference.verify_chain, **args)
         checks.assert_same_tokens(out, ref, f"{method} {extra}")
         assert {0, 1, 4} <= set(ref.status.tolist()) and set(ref.num_accepted.tolist()) == {0, 1, 2, 3}
     args = mixed(B, 3, 12, 2) | {"method": method}
-    out, ref = backends.run("verify_chain", backend, **args), reference.verify_chain(**args)
+    out, ref = backends.run("verify_chain", backend, **args), flat.call(reference.verify_chain, **args)
     checks.assert_same_tokens(out, ref, f"{method} exact")
 
 
@@ -261,7 +261,7 @@ def far_apart(rows, drafts, u):
     for store, number in ((rows, at), (far, at), (rows, at * 0), (many, last), (slots, last)):
         for kept in ({}, {"temperature": 0.7, "draft_top_k": 5}, {"method": "block", "rule": "chow", "alpha": 0.9}):
             call = {"target_row": number, "draft_row": number[:, :1].flip(0), "uniforms": u}
-            out.append([*sk.verify_chain(store, drafts, store, **call, **kept)])
+            out.append([*flat.call(sk.verify_chain, store, drafts, store, **call, **kept)])
     return out
 
 
@@ -322,12 +322,12 @@ def _step():
 def test_errors(other, error, message):
     call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
     with pytest.raises(error, match=f"^verify_chain: {message}"):
-        sk.verify_chain(**call | other)
+        flat.call(sk.verify_chain, **call | other)
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_values_are_no_errors_on_the_cpu_either(side):
     """As on a device, so that a program behaves alike on both."""
     call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
-    out = sk.verify_chain(**call | {f"{side}_row": torch.full_like(call[f"{side}_row"], 40)})
+    out = flat.call(sk.verify_chain, **call | {f"{side}_row": torch.full_like(call[f"{side}_row"], 40)})
     assert (out.status == {"target": 1, "draft": 4}[side]).all() and (out.num_accepted == 0).all()

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from support import answers as reference
-from support import backends, checks, rule_cases
+from support import backends, checks, flat, rule_cases
 from test_row_stats import assert_stats
+
+from specdec_kernels.rows import Rows
 
 FLT_MAX, FLT_MIN = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
 TEMPERATURES = [1.2e-38, 1e-20, 0.01, 1.0, 100.0, 1e30, 1e37, 1e38, FLT_MAX]
@@ -92,7 +94,7 @@ def test_samples_and_steps(backend, T):
         args = {"target_logits": z[:, None].expand(n, 2, V), "draft_tokens": d[:, None],
                 "draft_logits": z.roll(1, 0)[:, None], "temperature": T, "draft_temperature": T, "rule": rule,
                 "alpha": alpha, "uniforms": u[:, :2]}  # fmt: skip
-        out, ref = backends.run("verify_chain", backend, **args), reference.verify_chain(**args)
+        out, ref = backends.run("verify_chain", backend, **args), flat.call(reference.verify_chain, **args)
         checks.assert_same_tokens(out, ref, f"{rule} at T = {T}")
         assert not out.logprobs.isnan().any()
     tree = torch.tensor([[-1, 0]]).expand(n, 2), torch.stack([d * 0 - 1, d], 1)
@@ -100,7 +102,7 @@ def test_samples_and_steps(backend, T):
         args = {"tree": tree, "target_logits": z[:, None].expand(n, 2, V),
                 "draft_logits": z.roll(1, 0)[:, None].expand(n, 2, V), "method": method, "temperature": T,
                 "draft_temperature": T, "uniforms": u}  # fmt: skip
-        out, ref = backends.run("verify_tree", backend, **args), reference.verify_tree(**args)
+        out, ref = backends.run("verify_tree", backend, **args), flat.call(reference.verify_tree, **args)
         checks.assert_same_tokens(out, ref, f"{method} at T = {T}")
         assert not out.logprobs.isnan().any()
 

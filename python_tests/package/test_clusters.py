@@ -9,7 +9,7 @@ import re
 
 import pytest
 import torch
-from support import backends, rule_cases, tiers, tree_cases
+from support import backends, flat, rule_cases, tiers, tree_cases
 
 from specdec_kernels import example_calls
 from specdec_kernels.registry import BY_LAW, TREE_METHODS
@@ -94,12 +94,12 @@ def answered(walks=True):
     found = []
     for p, q, stats in pairs():
         given = {} if stats is None else {"p_stats": sk.row_stats(p), "q_stats": sk.row_stats(q)}
-        found += [bits(sk.kseq_rho(p, q, 5, **given)), bits(sk.row_gap(p, q, **given))]
+        found += [bits(flat.call(sk.kseq_rho, p, q, 5, **given)), bits(flat.call(sk.row_gap, p, q, **given))]
     if not walks:
         return found
-    found += [bits(sk.verify_chain(**call.arguments)) for call in exact_chains()]
-    found += [bits(sk.verify_tree(**args)) for args in trees()]
-    return found + [bits(sk.verify_chain(**args)) for args in chains()]
+    found += [bits(flat.call(sk.verify_chain, **call.arguments)) for call in exact_chains()]
+    found += [bits(flat.call(sk.verify_tree, **args)) for args in trees()]
+    return found + [bits(flat.call(sk.verify_chain, **args)) for args in chains()]
 
 
 def sizes(launches):
@@ -166,7 +166,7 @@ def beginnings():
     for way in itertools.product((9, 8), ("", "streaming"), ("", "0")):
         major, path, overlap = way
         with device(module, path, overlap, major=major):
-            answers.append(bits(sk.verify_chain(**args)))
+            answers.append(bits(flat.call(sk.verify_chain, **args)))
             found[way] = [kernel.split("<")[0] for kernel, _ in module.launches()], module.began_early()
     return found, answers
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from support import backends
+from support import backends, flat
 
 from tools.gpu_model import calls
 from tools.machine_code.gpus import GPUS
@@ -51,8 +51,8 @@ def by_batch_size():
     for B in (most, most + 1):
         args = chain(B)
         with launches(module) as kernels:
-            rows = sk.verify_chain(**args)
-        hot = sk.verify_chain(**{name: x for name, x in args.items() if name != "draft_logits"})
+            rows = flat.call(sk.verify_chain, **args)
+        hot = flat.call(sk.verify_chain, **{name: x for name, x in args.items() if name != "draft_logits"})
         found.append((kernels, [list(rows), list(hot)]))
     return found
 
@@ -83,7 +83,7 @@ def with_stats_of_no_row(simulated):
     drafts = [draft, draft * float("nan"), None]
     for path in ("", "streaming"):
         os.environ["SPECDEC_CUDA_PATH"] = path
-        found.append([sk.verify_chain(**args, draft=x).status for x in drafts])
+        found.append([flat.call(sk.verify_chain, **args, draft=x).status for x in drafts])
     os.environ["SPECDEC_CUDA_PATH"] = ""
     return found
 
@@ -117,7 +117,7 @@ def widths():
     pair = [torch.randn(33, 400, generator=torch.Generator().manual_seed(i)).softmax(-1) for i in (0, 1)]
     wide = [torch.randn(1, 6 * 1024, generator=torch.Generator().manual_seed(i)).softmax(-1) for i in (0, 1)]
     batches = {
-        **{("verify_tree", B): lambda B=B: sk.verify_tree(**tree(B, "recursive")) for B in (15, 16, 31, 32)},
+        **{("verify_tree", B): lambda B=B: flat.call(sk.verify_tree, **tree(B, "recursive")) for B in (15, 16, 31, 32)},
         **{("kseq_rho", N): lambda N=N: sk.kseq_rho(*(x[:N] for x in pair), 3) for N in (15, 16, 33)},
         **{("kept", N): lambda N=N: sk.kseq_rho(*(x.expand(N, -1) for x in wide), 3) for N in (16, 31, 62, 63)},
     }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import test_rules
 import torch
-from support import rule_cases
+from support import flat, rule_cases
 from support.answers import verify_chain as reference_verify
 
 import specdec_kernels as sk
@@ -47,7 +47,7 @@ def test_a_confused_rule_is_caught(rule, i):
     def mutant(*args, rule=None, alpha=None, **kwargs):
         given = (alpha,) if isinstance(alpha, (int, float)) else alpha
         other, a = CONFUSED[rule][i](given)
-        return sk.verify_chain(*args, **kwargs, rule=other, alpha=number(a) if isinstance(a, tuple) else a)
+        return flat.call(sk.verify_chain, *args, **kwargs, rule=other, alpha=number(a) if isinstance(a, tuple) else a)
 
     for pair in test_rules.PAIRS.values():
         for alpha in rule_cases.ALPHAS[rule]:
@@ -81,5 +81,5 @@ def test_a_wrong_batch_is_caught(what):
             [RULES[rule_cases.LAWS[(rule_cases.LAWS.index(NAMES[c]) + 1) % 12]] for c in args["rule"].tolist()]
         )
         wrong["alpha"] = args["alpha"].clamp(max=0.99)
-    ref, out = reference_verify(**args), sk.verify_chain(**wrong)
+    ref, out = reference_verify(**args), flat.call(sk.verify_chain, **wrong)
     assert ((out.tokens != ref.tokens).any(-1) & (ref.margin > 1)).sum() > 5

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from support import flat
 from support.rule_laws import ALPHAS, LAWS, OTHERS, ROW_RULES, TOKEN_RULES, assert_equal, chain_args
 from support.tree_laws import TELLING
 
@@ -28,7 +29,8 @@ def step(p, q, drafts, u, q_end=None, **more):
     p, q = ln(np.asarray(p, dtype=float)), None if q is None else ln(np.asarray(q, dtype=float))
     if q_end is not None:
         q = torch.cat([q, ln(np.asarray([q_end], dtype=float))])
-    return banded.verify_chain(
+    return flat.call(
+        banded.verify_chain,
         p[None],
         torch.tensor([drafts]),
         None if q is None else q[None],
@@ -63,7 +65,7 @@ def test_a_block_is_the_traversal_of_a_single_path():
     args = chain_args(2, B=200, G=4, V=5)
     del args["draft_logits"]
     q = chain_args(3, B=200, G=4, V=5)["draft_logits"]  # drafts that q did not draw: accepted less often
-    want = banded.verify_chain(**args, draft=q, method="block")
+    want = flat.call(banded.verify_chain, **args, draft=q, method="block")
     assert len(set(want.num_accepted.tolist())) == 5
     chains = [plain_tree([-1, 0, 1, 2, 3], [-1, *d]) for d in args["draft_tokens"].tolist()]
     tree = tuple(torch.cat([chain[i] for chain in chains]) for i in (0, 1))
@@ -97,13 +99,13 @@ def test_a_request_in_a_mixed_batch_is_the_request_alone(method):
     args = chain_args(4, B=B)
     args["temperature"] = torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(22)[:B]
     rules, codes, alpha = mixed(method, B)
-    out = banded.verify_chain(**args, method=method, rule=codes, alpha=alpha)
-    exact = banded.verify_chain(**args, method=method)
+    out = flat.call(banded.verify_chain, **args, method=method, rule=codes, alpha=alpha)
+    exact = flat.call(banded.verify_chain, **args, method=method)
     assert 20 < (out.tokens != exact.tokens).any(-1).sum()
     for b in range(B):
         alone = {name: x[b : b + 1] for name, x in args.items()}
         given = ALPHAS[rules[b]] or None
-        want = banded.verify_chain(**alone, method=method, rule=rules[b], alpha=given)
+        want = flat.call(banded.verify_chain, **alone, method=method, rule=rules[b], alpha=given)
         for got, expected in zip(out, want):
             assert torch.equal(got[b : b + 1].nan_to_num(9.0), expected.nan_to_num(9.0)), rules[b]
 
@@ -127,8 +129,8 @@ def test_ragged_equals_dense(method, end_row):
         for name, x in args.items()
     }
     cu_draft = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    want = banded.verify_chain(**args, **more)
-    for got, expected in zip(banded.verify_chain(**ragged, cu_draft=cu_draft, max_draft=G, **more), want):
+    want = flat.call(banded.verify_chain, **args, **more)
+    for got, expected in zip(flat.call(banded.verify_chain, **ragged, cu_draft=cu_draft, max_draft=G, **more), want):
         assert torch.equal(got, expected)
 
 
@@ -251,9 +253,9 @@ def test_nan_confidences_defer(rule):
             torch.tensor([[d]]),
             torch.tensor([[NAN]], dtype=torch.float64),
         )
-        kept = banded.verify_chain(rows[0], rows[1], rows[2].nan_to_num(0.0), **args, rule=rule, alpha=alpha)
+        kept = flat.call(banded.verify_chain, rows[0], rows[1], rows[2].nan_to_num(0.0), **args, rule=rule, alpha=alpha)
         assert kept.num_accepted.item() == 1
-        out = banded.verify_chain(*rows, **args, rule=rule, alpha=alpha)
+        out = flat.call(banded.verify_chain, *rows, **args, rule=rule, alpha=alpha)
         assert out.tokens[0].tolist() == tokens, "the rule did not defer"
 
 
@@ -296,7 +298,8 @@ def test_a_token_the_target_forbids_is_not_accepted():
 
 def probs_step(rule, alpha, d, u, p, q):
     rows = torch.tensor([[p, p]], dtype=torch.float64), torch.tensor([[d]]), torch.tensor([[q]], dtype=torch.float64)
-    return banded.verify_chain(
+    return flat.call(
+        banded.verify_chain,
         *rows,
         target_kind="probs",
         draft_kind="probs",
@@ -390,12 +393,12 @@ def test_alpha_outside_its_range_is_refused():
             with pytest.raises(
                 ValueError, match=f"verify_chain: alpha of rule {rule} must be in {text}, got {alpha:g}"
             ):
-                banded.verify_chain(**args, rule=rule, alpha=alpha)
+                flat.call(banded.verify_chain, **args, rule=rule, alpha=alpha)
     with pytest.raises(ValueError, match=r"the second alpha of rule thresholds must be in \(0, 1\], got 0"):
-        banded.verify_chain(**args, rule="thresholds", alpha=(1.0, 0.0))
+        flat.call(banded.verify_chain, **args, rule="thresholds", alpha=(1.0, 0.0))
     with pytest.raises(ValueError, match=r"alpha of rule lossy must be in \[0, 1\), got 1"):
-        banded.verify_chain(
-            **args, rule=torch.tensor([0, RULES["lossy"]]), alpha=torch.tensor([7.0, 1.0])
+        flat.call(
+            banded.verify_chain, **args, rule=torch.tensor([0, RULES["lossy"]]), alpha=torch.tensor([7.0, 1.0])
         )  # exact takes none
 
 
@@ -405,15 +408,15 @@ def test_what_else_is_refused():
         with pytest.raises(
             ValueError, match=f"verify_chain: rule {rule} is no law, so method must be token, got block"
         ):
-            banded.verify_chain(**args, rule=rule, method="block")
+            flat.call(banded.verify_chain, **args, rule=rule, method="block")
     with pytest.raises(
         ValueError, match="verify_chain: rule must be one of 'exact', 'chow', .* or a tensor of codes, got 'x'"
     ):
-        banded.verify_chain(**args, rule="x")
+        flat.call(banded.verify_chain, **args, rule="x")
     with pytest.raises(ValueError, match="verify_chain: rule codes must be 0 ... 16, got 17"):
-        banded.verify_chain(**args, rule=torch.tensor([0, 17]))
+        flat.call(banded.verify_chain, **args, rule=torch.tensor([0, 17]))
     with pytest.raises(ValueError, match="verify_chain: rule 'exact' takes no alpha, got 0.5"):
-        banded.verify_chain(**args, alpha=0.5)
+        flat.call(banded.verify_chain, **args, alpha=0.5)
 
 
 def test_defaults_are_the_strictest_values_and_medusas():
@@ -421,6 +424,10 @@ def test_defaults_are_the_strictest_values_and_medusas():
     for rule in ALPHAS:
         default = {"typical": (0.09, 0.3), "relaxed": (1, 0.0), "thresholds": (1.0, 1.0)}.get(rule)
         alpha = default or {"lenience": 1.0, "ensemble": 1.0, "exact": None}.get(rule, 0.0)
-        assert_equal(banded.verify_chain(**args, rule=rule), banded.verify_chain(**args, rule=rule, alpha=alpha), rule)
-    only_eps = banded.verify_chain(**args, rule="typical", alpha=0.2)
-    assert_equal(only_eps, banded.verify_chain(**args, rule="typical", alpha=(0.2, 0.3)))
+        assert_equal(
+            flat.call(banded.verify_chain, **args, rule=rule),
+            flat.call(banded.verify_chain, **args, rule=rule, alpha=alpha),
+            rule,
+        )
+    only_eps = flat.call(banded.verify_chain, **args, rule="typical", alpha=0.2)
+    assert_equal(only_eps, flat.call(banded.verify_chain, **args, rule="typical", alpha=(0.2, 0.3)))

@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 from support.ranks import Ranks
-from support.surface import plain, same, tensors
+from support.sharded_cases import results
+from support.surface import plain, same
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
@@ -206,8 +207,8 @@ def columns(rank, exchange):
     for op, name, arguments in some:
         sides = ("target", "draft", "rows", "p", "q")
         given = {key: x if key in sides and torch.is_tensor(x) else strided(x) for key, x in arguments.items()}
-        want = [plain(x) for x in tensors(getattr(sk, op)(**given))]
-        got = [plain(x) for x in tensors(sharded(op, given, exchange))]
+        want = [plain(x) for x in results(getattr(sk, op)(**given))]
+        got = [plain(x) for x in results(sharded(op, given, exchange))]
         if not same(got, want):
             found.append((op, name))
     return found

@@ -5,7 +5,7 @@ arguments. On tensors of the CPU that remember which device they were asked for.
 import pytest
 import torch
 from support.ranks import Ranks
-from support.surface import tensors
+from support.sharded_cases import results
 
 from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 from specdec_kernels.rows import Rows
@@ -59,10 +59,10 @@ def waits(rank, checked):
             rows = "rows" if "rows" in args else "target"
             mine = args | {rows: with_logits(args[rows], logits_of(args[rows])[..., shards.here])}
             seen.synchronisations.clear(), seen.uploads.clear()
-            got = tensors(getattr(distributed, op)(**mine, shards=shards))
+            got = results(getattr(distributed, op)(**mine, shards=shards))
             waited = [*seen.synchronisations, *seen.uploads]
             got = [x.clone() for x in got]
-            want = tensors(getattr(sk, op)(**args))
+            want = results(getattr(sk, op)(**args))
             found.append((op, waited, all(map(torch.equal, got, want)), shards.traffic.rounds))
     return found
 

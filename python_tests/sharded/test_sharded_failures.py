@@ -112,7 +112,10 @@ def said(ranks, exchange, *args):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (changed(temperature=torch.tensor([1.0, 0.6, 0.7])), "verify_chain: target.temperature must be the same on all ranks"),
+        (
+            changed(temperature=torch.tensor([1.0, 0.6, 0.7])),
+            "verify_chain: target.temperature must be the same on all ranks",
+        ),
         (changed(top_p=0.9), "verify_chain: target.top_p must be the same on all ranks"),
         (changed(seed=torch.tensor([0, 2, 2])), "verify_chain: seed must be the same on all ranks"),
         (changed(method="block"), "verify_chain: method must be the same on all ranks"),

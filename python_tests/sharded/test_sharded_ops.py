@@ -6,7 +6,8 @@ import pytest
 import torch
 from support import flat, sharded_cases
 from support.ranks import Ranks
-from support.surface import plain, tensors
+from support.sharded_cases import results
+from support.surface import plain
 from support.tiers import TIER
 
 from specdec_kernels.distributed.shards import EXCHANGES
@@ -37,7 +38,7 @@ def sharded(rank, op, args, splits, exchange="chunks"):
 def outcome(function, *args, **kwargs):
     """What a call gives or says; NaN is NaN."""
     try:
-        return [plain(x) for x in tensors(function(*args, **kwargs))]
+        return [plain(x) for x in results(function(*args, **kwargs))]
     except RuntimeError as error:
         return str(error)
 

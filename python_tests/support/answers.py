@@ -13,7 +13,7 @@ import os
 import pickle
 from pathlib import Path
 
-from support import worker
+from support import flat, worker
 
 from specdec_kernels import reference
 
@@ -21,6 +21,7 @@ FOLDER = "SPECDEC_TEST_ANSWERS"  # the variable that names it; without it nothin
 
 
 def answer(op, *args, **kwargs):
+    args, kwargs = flat.folded(op, args, kwargs)
     function = getattr(reference.banded, op, None) or getattr(reference, op)
     if FOLDER not in os.environ:
         return function(*args, **kwargs)
@@ -41,7 +42,7 @@ def answer(op, *args, **kwargs):
 def __getattr__(name):
     """Ops are answered from the folder; whatever else the reference holds is its own."""
     function = getattr(reference, name)
-    return functools.partial(answer, name) if name in OPS else function
+    return functools.partial(answer, name) if name in flat.SIDES or name in OPS else function
 
 
 OPS = ("kseq_rho", "residual", "row_stats", "sample", "verify_chain", "verify_tree")  # the slow ones

@@ -11,7 +11,7 @@ import os
 from typing import NamedTuple
 
 import torch
-from support import tiers
+from support import flat, tiers
 from support.worker import Worker, specialisations_run
 
 
@@ -89,7 +89,8 @@ def public(op, *args, **kwargs):
 
 
 def run(op, backend, *args, **kwargs):
-    """The op's public function on CPU tensors; what it returns is back on the CPU."""
+    """The op's public function on CPU tensors, of a flat call too; what it returns is back on the CPU."""
+    args, kwargs = flat.folded(op, args, kwargs)
     if backend == "reference":
         from support import answers
 

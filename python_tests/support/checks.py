@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from support import cases, laws, tally
+from support import cases, flat, laws, tally
 from support.answers import verify_chain as reference_verify
 from support.plain import Plain, plain_sample
 
@@ -209,7 +209,9 @@ def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=25
         for level in range(s.gamma):
             q_rows.append(q_table[level][at])
             drafts.append(
-                q_rows[-1] if one_hot else sample(q_rows[-1], seed=seed, offset=offset, slot=level, **s.draft)
+                q_rows[-1]
+                if one_hot
+                else flat.call(sample, q_rows[-1], seed=seed, offset=offset, slot=level, **s.draft)
             )
             at = at if s.by_position else at * wide + drafts[-1]
             p_rows.append(p_table[level + 1][at])

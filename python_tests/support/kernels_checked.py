@@ -5,7 +5,7 @@ import os
 from itertools import product
 
 import torch
-from support import tree_cases
+from support import flat, tree_cases
 from support.surface import tensors
 
 from specdec_kernels import example_calls
@@ -139,7 +139,7 @@ def plain_cases(module):
     found = []
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         try:
-            got = sk.verify_chain(rows[0].to(dtype), draft=rows[1].to(dtype), **args)
+            got = flat.call(sk.verify_chain, rows[0].to(dtype), draft=rows[1].to(dtype), **args)
         except RuntimeError as error:
             return [str(error)]
         found.append([got.tokens, got.status])
@@ -156,10 +156,10 @@ def verify_tree_cases(csrc, ops):
     module = load("checked", csrc, ops)
     for method, turns in zip(TREE_METHODS, zip(2 * SCHEDULES, 2 * BLOCK_ORDERS)):
         args = tree_step(method, 48, ["sharp"])
-        want = sk.reference.banded.verify_tree(**args)
+        want = flat.call(sk.reference.banded.verify_tree, **args)
         try:
             with order(module, *turns):
-                got = sk.verify_tree(**args)
+                got = flat.call(sk.verify_tree, **args)
         except RuntimeError as error:
             return [str(error)]
         same = (got.tokens == want.tokens).all(-1) & (got.status == want.status)

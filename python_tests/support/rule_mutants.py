@@ -11,7 +11,7 @@ import sys
 import test_rules
 import test_rules_decisions as decisions
 import test_rules_edges as edges
-from support import interpreter
+from support import flat, interpreter
 
 from tools.cuda_on_cpu.build import ROOT
 from tools.mutate import changed
@@ -646,7 +646,7 @@ def with_kernels_of(csrc, *args, **kwargs):
     from tools.cuda_on_cpu.build import load
 
     load("fast", csrc, ("verify_chain",))
-    return specdec_kernels.verify_chain(*args, **kwargs)
+    return flat.call(specdec_kernels.verify_chain, *args, **kwargs)
 
 
 def with_triton_of(folder, *args, **kwargs):
@@ -660,7 +660,7 @@ def with_triton_of(folder, *args, **kwargs):
         specdec_kernels.__path__ = path
         importlib.import_module("specdec_kernels.triton").register("CPU")
         interpreter.fewer_rows()
-    return specdec_kernels.verify_chain(*args, **kwargs)
+    return flat.call(specdec_kernels.verify_chain, *args, **kwargs)
 
 
 def package(file, old, new):

@@ -10,6 +10,8 @@ import torch
 from support import answers as reference
 from support import rule_cases
 
+from specdec_kernels.rows import Rows
+
 SEED = int(os.environ.get("SPECDEC_SEED", "1"))
 THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
 

@@ -25,6 +25,12 @@ def bounds(rng, V, ranks):
     return (0, *(int(b) for b in np.minimum(inner, V)), V)
 
 
+def results(found):
+    """The tensors that a call gave; of Rows that it hands on their stats, for each rank's logits are its own."""
+    parts = [found] if isinstance(found, torch.Tensor) else found
+    return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
+
+
 def pick(rng, values):
     return values[rng.integers(len(values))]
 

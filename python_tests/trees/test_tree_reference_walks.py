@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import laws, tiers
+from support import flat, laws, tiers
 from support.tree_laws import ALL, GOLDEN, rows_of
 
 from specdec_kernels import reference
@@ -66,7 +66,8 @@ def node_step(method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], **more)
     """Children `tokens` of one root."""
     n = len(tokens) + 1
     tree = plain_tree([-1] + [0] * len(tokens), [-1, *tokens])
-    return banded.verify_tree(
+    return flat.call(
+        banded.verify_tree,
         tree,
         p.expand(1, n, len(p)),
         None if q is None else q.expand(1, n, len(q)),
@@ -153,14 +154,14 @@ def test_rows_by_index_links_and_depth():
     args = dict(
         method="recursive", uniforms=u, target_row=torch.tensor([[2, 2, 2, 2]]), draft_row=torch.tensor([[0, 0, 1, 0]])
     )
-    out = banded.verify_tree(tree, rows, rows, **args)
+    out = flat.call(banded.verify_tree, tree, rows, rows, **args)
     assert out.path.tolist() == [[0, 1, 3, -1]] and out.tokens.tolist() == [[2, 0, 0, -1]]
     links = (torch.tensor([[2, 3, -1, -1]]), torch.tensor([[-1, -1, 1, -1]]))  # child 2 before child 1
-    assert banded.verify_tree(tree, rows, rows, links=links, **args).path.tolist() == [[0, 2, -1, -1]]
-    assert banded.verify_tree(tree, rows, rows, max_depth=1, **args).path.tolist() == [[0, 1]]
-    assert banded.verify_tree(tree, rows, rows, max_depth=0, **args).tokens.tolist() == [[0]]
+    assert flat.call(banded.verify_tree, tree, rows, rows, links=links, **args).path.tolist() == [[0, 2, -1, -1]]
+    assert flat.call(banded.verify_tree, tree, rows, rows, max_depth=1, **args).path.tolist() == [[0, 1]]
+    assert flat.call(banded.verify_tree, tree, rows, rows, max_depth=0, **args).tokens.tolist() == [[0]]
     cycle = (torch.tensor([[1, 3, -1, -1]]), torch.tensor([[-1, 1, -1, -1]]))
-    assert banded.verify_tree(tree, rows, rows, links=cycle, **args).tokens.shape == (1, 4)  # ends
+    assert flat.call(banded.verify_tree, tree, rows, rows, links=cycle, **args).tokens.shape == (1, 4)  # ends
 
 
 def test_seeds_are_the_uniforms_of_domains_0_and_1():
@@ -244,7 +245,7 @@ def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if ti
         draft_row=torch.zeros(B, 7, dtype=torch.int64),
     )
     tree = reference.build_tree(drafts)
-    ref = banded.verify_tree(tree, p, q, **args)
+    ref = flat.call(banded.verify_tree, tree, p, q, **args)
     exact, noise = walks.Side.law, np.random.default_rng(13)
 
     def moved(side):
@@ -259,7 +260,7 @@ def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if ti
         return row
 
     monkeypatch.setattr(walks.Side, "law", moved)
-    out = banded.verify_tree(tree, p, q, **args)
+    out = flat.call(banded.verify_tree, tree, p, q, **args)
     same = (out.tokens == ref.tokens).all(-1)
     assert (ref.margin[~same] <= 1).all(), ref.margin[~same]
     assert 0 < (~same).sum() and 0.3 < (ref.margin > 1).double().mean() < 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import answers as reference
-from support import backends, surface, tree_cases
+from support import backends, flat, surface, tree_cases
 from test_verify_tree import METHODS, verify
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -73,7 +73,7 @@ def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
     out = verify(backend)(**args)
     keep = torch.zeros(args["target_logits"].shape[:2], dtype=torch.bool)
     if method == "traversal":
-        ref = [reference.verify_tree(**pick(args, slice(b, b + 1))) for b in range(len(keep))]
+        ref = [flat.call(reference.verify_tree, **pick(args, slice(b, b + 1))) for b in range(len(keep))]
         assert all(r.status.item() == 0 for r in ref)
         visited = visited_by_traversal(args)
     else:
@@ -99,7 +99,7 @@ def visited_by_traversal(args):
     try:
         for b in range(len(args["target_logits"])):
             seen.append([])
-            sk.reference.verify_tree(**pick(args, slice(b, b + 1)))  # not an answer from before
+            flat.call(sk.reference.verify_tree, **pick(args, slice(b, b + 1)))  # not an answer from before
     finally:
         module.target_of = target_of
     return seen
@@ -111,7 +111,7 @@ def test_bad_rows(backend, method, poison):
     """One target row in three and one draft row in three poisoned, in one entry or (-inf) in all."""
     args = tree_cases.tree(5, 40, 6, method, K=2, L=2, kinds=["near", "dirichlet"])
     tree_cases.spoil(args, poison)
-    out, ref = verify(backend)(**args), reference.verify_tree(**args)
+    out, ref = verify(backend)(**args), flat.call(reference.verify_tree, **args)
     assert not differ(out, ref).any()
     assert (ref.status & 1).any() and (ref.status == 0).any() and (ref.margin > 1).double().mean() > 0.9
 
@@ -128,7 +128,7 @@ def test_bad_probability_rows(backend, method):
         value = poison[torch.randint(0, 6, x.shape[:2], generator=rng)][:, :, None]
         entry = torch.nn.functional.one_hot(torch.randint(0, 6, x.shape[:2], generator=rng), 6).bool() | (value == 0)
         args[name] = torch.where((torch.rand(x.shape[:2], generator=rng) < 0.4)[:, :, None] & entry, value, x)
-    out, ref = verify(backend)(**args), reference.verify_tree(**args)
+    out, ref = verify(backend)(**args), flat.call(reference.verify_tree, **args)
     assert not differ(out, ref).any()
     seen = set(ref.status.tolist())
     assert {0, 1} <= seen and (method in ("target_only", "greedy") or {4, 5} <= seen), seen
@@ -165,7 +165,7 @@ def test_looked_up_drafts_under_kseq(backend, second, status, accepted, n=500):
         uniforms=u,
     )
     out = verify(backend)(**args)
-    assert (out.status == status).all() and not differ(out, reference.verify_tree(**args)).any()
+    assert (out.status == status).all() and not differ(out, flat.call(reference.verify_tree, **args)).any()
     assert abs(out.num_accepted.double().mean() - accepted) <= 1 / n
     assert (out.tokens[out.num_accepted == 0, 0] == 2).all()  # the final draw at 1 - 2^-53, from (.2, 0, .4)
 
@@ -181,7 +181,10 @@ def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
         for q in (p, torch.tensor([0.0, -math.inf, 0.0]), torch.tensor([-math.inf, 0.0, 0.0])):
             args = dict(method=method, uniforms=u)
             rows = p.expand(1, n, 3).contiguous(), q.expand(1, n, 3).contiguous()
-            out, ref = verify(backend)(tuple(tree), *rows, **args), reference.verify_tree(tree, *rows, **args)
+            out, ref = (
+                verify(backend)(tuple(tree), *rows, **args),
+                flat.call(reference.verify_tree, tree, *rows, **args),
+            )
             assert not differ(out, ref).any()
             if q is p and method not in ("target_only", "greedy"):
                 assert out.num_accepted.item() == 2 and out.status.item() == 0  # p = q: the first draft is taken whole
@@ -216,7 +219,7 @@ def anything(seed, B=50, N=9, V=5):
 def test_bad_links_and_rows(backend, method):
     """Tokens in range, and it ends; a bad link ends a list, a bad row is an invalid one."""
     args = anything(8)
-    out, ref = verify(backend)(method=method, **args), reference.verify_tree(method=method, **args)
+    out, ref = verify(backend)(method=method, **args), flat.call(reference.verify_tree, method=method, **args)
     assert not differ(out, ref).any()
     in_range(out, 9, 5)
     assert (ref.status & 1).any() and (ref.num_accepted > 0).any()
@@ -253,7 +256,7 @@ def test_bad_trees(backend, method):
             verify(backend)(method=method, **args)
         return
     assert not bad.all() and (bad.any() or backend == "cpu")
-    out, ref = verify(backend)(method=method, **args), reference.verify_tree(method=method, **args)
+    out, ref = verify(backend)(method=method, **args), flat.call(reference.verify_tree, method=method, **args)
     assert not differ(out, ref).any()
     assert (out.status[bad] & 4 == 4).all()
     in_range(out, 9, 5)
@@ -299,7 +302,10 @@ def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
     if shape == "wide":
         u[0, 1:-1] = 0.999  # nothing is accepted at once
     args = dict(method=method, target_row=zeros, draft_row=zeros, uniforms=u)
-    out, ref = verify(backend)((parents, tokens), p, q, **args), reference.verify_tree((parents, tokens), p, q, **args)
+    out, ref = (
+        verify(backend)((parents, tokens), p, q, **args),
+        flat.call(reference.verify_tree, (parents, tokens), p, q, **args),
+    )
     assert not differ(out, ref).any()
 
 
@@ -320,12 +326,12 @@ def deep(max_depth):
 
 def within_reach(max_depth, room):
     """The call with so many bytes of address space left."""
-    sk.verify_tree(**deep(9))  # what is made once
+    flat.call(sk.verify_tree, **deep(9))  # what is made once
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
     try:
-        return tuple(x[:, :9] if x.dim() == 2 else x for x in sk.verify_tree(**deep(max_depth)))
+        return tuple(x[:, :9] if x.dim() == 2 else x for x in flat.call(sk.verify_tree, **deep(max_depth)))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
@@ -344,7 +350,7 @@ class Largest(TorchDispatchMode):
 
 def largest_tensor(max_depth):
     with Largest() as seen:
-        sk.verify_tree(**deep(max_depth))
+        flat.call(sk.verify_tree, **deep(max_depth))
     return seen.most
 
 

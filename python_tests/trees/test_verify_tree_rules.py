@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from support import backends, checks, laws, rule_cases, tree_cases
+from support import backends, checks, flat, laws, rule_cases, tree_cases
 from support.rule_laws import ALPHAS
 from support.tree_laws import random_rows
 from test_verify_tree import agree_on, verify
@@ -166,7 +166,7 @@ def test_bad_rows(backend, method, poison):
     B = rule_cases.count(69, backend)
     args = tree(39, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, kinds=["near", "dirichlet"])
     tree_cases.spoil(args, poison)
-    out, ref = verify(backend)(**args), reference.banded.verify_tree(**args)
+    out, ref = verify(backend)(**args), flat.call(reference.banded.verify_tree, **args)
     assert not differ(out, ref).any()
     assert (ref.status & 1).any() and (ref.status == 0).any() and (ref.margin > 1).double().mean() > 0.8
 
@@ -184,7 +184,7 @@ def test_bad_probability_rows(backend, method):
         value = poison[torch.randint(0, 3, x.shape[:2], generator=rng)][:, :, None]
         entry = torch.nn.functional.one_hot(torch.randint(0, 6, x.shape[:2], generator=rng), 6).bool() | (value == 0)
         args[name] = torch.where((torch.rand(x.shape[:2], generator=rng) < 0.4)[:, :, None] & entry, value, x)
-    out, ref = verify(backend)(**args), reference.banded.verify_tree(**args)
+    out, ref = verify(backend)(**args), flat.call(reference.banded.verify_tree, **args)
     wrong = differ(out, ref)
     assert not wrong.any(), [(b, NAMES[int(args["rule"][b])]) for b in wrong.nonzero()[:, 0].tolist()]
     in_range(out, 5, 6)
@@ -319,4 +319,4 @@ def test_one_rule_for_all(backend, shape):
     if shape == "[B, 2]":
         rule, alpha = rule.expand(8), torch.tensor([[0.3, 9.0]]).expand(8, 2)
     assert equal(verify(backend)(**args, rule=rule, alpha=alpha), wants)
-    checks.assert_same_tokens(wants, reference.banded.verify_tree(**args, rule="token_v3", alpha=0.3))
+    checks.assert_same_tokens(wants, flat.call(reference.banded.verify_tree, **args, rule="token_v3", alpha=0.3))

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls as tests vary them, field by field: a flat dict in which each field of a side has a name of its own, as in the
+schema (target_logits, draft_temperature; temperature, top_k, top_p and min_p alone are the target's). folded() makes
+Rows of them, which public functions and the reference take."""
+
+import functools
+
+from specdec_kernels.rows import Rows
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+FIELDS = (*SAMPLING, "stats", "kind", "row")
+SIDES = {  # op: where its sides stand
+    "verify_chain": {"target": 0, "draft": 2},
+    "verify_tree": {"target": 1, "draft": 2},
+    "row_stats": {"rows": 0},
+    "sample": {"rows": 0},
+    "top_logprobs": {"rows": 0},
+    "support": {"rows": 0},
+    "row_topw": {"rows": 0},
+    "row_gap": {"p": 0, "q": 1},
+    "kseq_rho": {"p": 0, "q": 1},
+}
+
+
+def names_of(op: str, side: str) -> dict[str, str]:
+    """The flat names of a side's fields."""
+    if side == "rows":
+        return {"logits": "logits"} | {field: field for field in FIELDS}
+    if side in ("p", "q"):
+        return {"stats": f"{side}_stats", "kind": "kind"}
+    alone = {field: field for field in SAMPLING} if side == "target" else {}
+    return {field: f"{side}_{field}" for field in ("logits", *FIELDS)} | alone
+
+
+def folded(op: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The same call with Rows. A side that is given as Rows or as a plain tensor stays, but for fields given beside."""
+    if op not in SIDES:
+        return args, kwargs
+    args, kwargs, found = list(args), dict(kwargs), {}
+    for side in SIDES[op]:
+        flat = {field: name for field, name in names_of(op, side).items() if name in kwargs}
+        found[side] = {field: kwargs[name] for field, name in flat.items()}
+    for names in (names_of(op, side) for side in SIDES[op]):
+        for name in names.values():
+            kwargs.pop(name, None)
+    for side, at in SIDES[op].items():
+        fields = {field: x for field, x in found[side].items() if x is not None}
+        if "logits" in found[side]:
+            given = found[side]["logits"]
+            kwargs[side] = given if given is None or len(fields) == 1 else Rows(**fields)
+        elif fields:
+            place, key = (args, at) if at < len(args) else (kwargs, side)
+            place[key] = place[key]._replace(**fields) if isinstance(place[key], Rows) else Rows(place[key], **fields)
+    return tuple(args), kwargs
+
+
+def call(function, *args, **kwargs):
+    """A public function, or a reference's, of a flat call."""
+    op = function.args[0] if isinstance(function, functools.partial) else function.__name__
+    args, kwargs = folded(op, args, kwargs)
+    return function(*args, **kwargs)
