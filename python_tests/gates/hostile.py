@@ -17,6 +17,10 @@ from pathlib import Path
 import torch
 
 import specdec_kernels as sk
+
+sys.path.append(str(Path(__file__).parents[1]))
+from support import flat
+
 from specdec_kernels import example_calls, reference, registry
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rules import TABLE
@@ -246,7 +250,7 @@ def support(rng):
     z = rows(rng, n, rng.choice(VOCABULARIES))
     out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "max_kept": rng.choice((0, 1, 7, 3000))}
     asked = rng.randrange(5)
-    out |= {"rows": ids(rng, (asked,), max(n, 1), max(n, 1))} if given(rng, 0.4) else {}
+    out |= {"row": ids(rng, (asked,), max(n, 1), max(n, 1))} if given(rng, 0.4) else {}
     return out
 
 
@@ -411,7 +415,9 @@ def require(ok, what):
 
 
 def tensors(result):
-    return [result] if isinstance(result, torch.Tensor) else list(result)
+    """Of Rows that an op hands on their stats: the logits are the caller's."""
+    parts = [result] if isinstance(result, torch.Tensor) else result
+    return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
 
 
 def same(a, b):
@@ -591,7 +597,7 @@ def requests(op, args):
         return args["cu_draft"].numel() - 1
     if "tree" in args:
         return len(args["tree"][0])
-    names = ("seed",) * (op == "uniforms") + ("rows",) * (op == "support") + ("p", "logits", "draft_tokens", "parents")
+    names = ("seed",) * (op == "uniforms") + ("row",) * (op == "support") + ("p", "logits", "draft_tokens", "parents")
     return len(next(args[name] for name in names if name in args))
 
 
@@ -607,7 +613,7 @@ def alone(op, args, b, B):
     for name, x in args.items():
         if isinstance(x, tuple) and isinstance(x[0], torch.Tensor):
             x = tuple(part if part is None else part[b : b + 1] for part in x)
-        elif op == "support" and "rows" in args and name in ("logits", "stats"):
+        elif op == "support" and "row" in args and name in ("logits", "stats"):
             pass
         elif name == "cu_draft":
             x = torch.tensor([0, end - start])
@@ -625,7 +631,7 @@ def alone(op, args, b, B):
 def check(op, args, run=None, b=0):
     """Runs a call and what the docstring says of it; request b is run again alone, and the first few with the others
     absent. Returns the error where there was a clean one."""
-    run = run or (lambda op, **args: getattr(sk, op)(**args))
+    run = run or (lambda op, **args: flat.call(getattr(sk, op), **args))
     try:
         out = run(op, **args)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -11,7 +11,7 @@ import os
 
 import pytest
 import torch
-from support import backends, tally
+from support import backends, flat, tally
 
 import specdec_kernels as sk
 
@@ -35,7 +35,7 @@ def counted(op, args, watched, path):
     os.environ["SPECDEC_CUDA_PATH"] = path
     each = {name: x if x.dim() > 1 else x[:, None] for name, x in args.items() if name in watched}
     with counting(load("checked"), **each) as counts:
-        out = getattr(sk, op)(**args)
+        out = flat.call(getattr(sk, op), **args)
     return out, dict(counts), counts.launches
 
 

@@ -217,8 +217,8 @@ def test_bonus_tokens_and_no_draft(verify):
         assert out.tokens.tolist() == [[0], [0]] and out.num_accepted.tolist() == [0, 0]
 
 
-GOOD = dict(target_logits=torch.zeros(2, 3, 5), draft_tokens=torch.zeros(2, 2, dtype=torch.int64),
-            draft_logits=torch.zeros(2, 2, 5), uniforms=torch.zeros(2, 3, dtype=torch.float64))  # fmt: skip
+GOOD = dict(target=torch.zeros(2, 3, 5), draft_tokens=torch.zeros(2, 2, dtype=torch.int64),
+            draft=torch.zeros(2, 2, 5), uniforms=torch.zeros(2, 3, dtype=torch.float64))  # fmt: skip
 WRONG = [
     ({"rule": "chow", "alpha": 1.2}, ValueError, r"alpha of rule 'chow' must be in \[0, 1\], got 1.2"),
     ({"rule": "opt", "alpha": -0.1}, ValueError, r"alpha of rule 'opt' must be in \[0, inf\), got -0.1"),
@@ -307,19 +307,20 @@ def test_defaults_and_a_single_alpha(sweep):
 
 
 @pytest.mark.parametrize(
-    "index, other, message",
+    "name, other, message",
     [
-        (18, 2, r"method must be 0 \(token\) or 1 \(block\), got 2"),
-        (19, None, "alpha needs a rule, got none"),
-        (19, torch.zeros(3, dtype=torch.int64), r"rule must have shape \[2\], got \[3\]"),
-        (20, torch.zeros(2, 3), r"alpha must have shape \[2\] or \[2, 2\] or \[2, 2, 1\], got \[2, 3\]"),
-        (20, torch.zeros(2).double(), "alpha must be Float, got Double"),
+        ("method", 2, r"method must be 0 \(token\) or 1 \(block\), got 2"),
+        ("rule", None, "alpha needs a rule, got none"),
+        ("rule", torch.zeros(3, dtype=torch.int64), r"rule must have shape \[2\], got \[3\]"),
+        ("alpha", torch.zeros(2, 3), r"alpha must have shape \[2\] or \[2, 2\] or \[2, 2, 1\], got \[2, 3\]"),
+        ("alpha", torch.zeros(2).double(), "alpha must be Float, got Double"),
     ],
 )
-def test_the_op_checks_again(index, other, message):
+def test_the_op_checks_again(name, other, message):
     _, (op, args, _) = surface.recorded_call(
         "verify_chain", sk.verify_chain, **GOOD, rule=torch.tensor([1, 1]), alpha=torch.tensor([0.5, 0.5])
     )
-    args = [other if i == index else x for i, x in enumerate(args)]
+    names = [argument.name for argument in op._schema.arguments]
+    args = [other if name == given else x for given, x in zip(names, args, strict=True)]
     with pytest.raises(RuntimeError, match="verify_chain: " + message):
         op(*args)

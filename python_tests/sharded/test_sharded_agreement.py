@@ -8,19 +8,21 @@ import math
 import pytest
 import torch
 from support.ranks import Ranks
-from support.surface import plain, same, tensors
+from support.sharded_cases import results
+from support.surface import plain, same
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
 from specdec_kernels.distributed.agreement import OPS, SMALL, digest
 from specdec_kernels.distributed.fingerprint import fingerprint
 from specdec_kernels.distributed.shards import EXCHANGES
+from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 
 V = 1500
-ROWS = {op: "p" if "p" in inspect.signature(getattr(sk, op)).parameters else "logits" for op in OPS}
-ROWS |= {"verify_chain": "target_logits", "verify_tree": "target_logits"}
+SIDES = ("target", "rows", "p")
+ROWS = {op: next(x for x in SIDES if x in inspect.signature(getattr(sk, op)).parameters) for op in OPS}
 WORDS = {"method": ("token", "block", "kseq", "recursive", "greedy"), "rule": ("exact", "lossy", "typical")}
-WORDS |= {name: ("logits", "probs") for name in ("kind", "target_kind", "draft_kind")}
+WORDS |= {"kind": ("logits", "probs")}
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,7 @@ def calls():
 
 def other(name, x):
     """Another value of the same kind: the least that makes a difference. None where there is none."""
+    name = name.rpartition(".")[2]
     if isinstance(x, torch.Tensor):
         x = x.clone().contiguous()
         flat = x.view(-1).view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
@@ -46,15 +49,22 @@ def other(name, x):
         return next(word for word in WORDS[name] if word != x)
     if isinstance(x, (bool, int, float)):
         return not x if isinstance(x, bool) else x + 1 if isinstance(x, int) else math.nextafter(x, 9)
-    if x is None and name in ("temperature", "draft_temperature", "top_p", "seed"):
+    if x is None and name in ("temperature", "top_p", "seed"):
         return 1.0
     return None
 
 
+def every_field(arguments):
+    """As example_calls.flat(), with the fields that are not given."""
+    sides = {name: x for name, x in arguments.items() if isinstance(x, sk.Rows)}
+    fields = {f"{name}.{field}": y for name, x in sides.items() for field, y in x._asdict().items()}
+    return {name: x for name, x in arguments.items() if name not in sides} | fields
+
+
 def changes(arguments, rows):
     """(name, another value) of every argument but the rows that are split; of a tuple each part in turn."""
-    for name, x in arguments.items():
-        if name == rows:
+    for name, x in every_field(arguments).items():
+        if name in (rows, f"{rows}.logits"):
             continue
         if isinstance(x, tuple):
             parts = [(i, other(name, part)) for i, part in enumerate(x)]
@@ -67,9 +77,10 @@ def sharded(op, arguments, exchange, **more):
     from specdec_kernels import distributed
 
     rows = ROWS[op]
-    shards = distributed.Shards(arguments[rows].shape[-1], exchange=exchange)
-    mine = arguments | more
-    return getattr(distributed, op)(**mine | {rows: mine[rows][..., shards.here]}, shards=shards)
+    mine = example_calls.folded(every_field(arguments) | more)
+    whole = logits_of(mine[rows])
+    shards = distributed.Shards(whole.shape[-1], exchange=exchange)
+    return getattr(distributed, op)(**mine | {rows: with_logits(mine[rows], whole[..., shards.here])}, shards=shards)
 
 
 def said(call, *args, **kwargs):
@@ -105,13 +116,21 @@ def test_each_argument_of_each_op(ranks, which):
         assert made > 30 and missed == []
 
 
+SIDES_OF = {"verify_chain": ("target", "draft"), "verify_tree": ("target", "draft"), "row_gap": "pq", "kseq_rho": "pq"}
+NOT_WALKED = {  # fields that the op does not take, or that no example gives
+    "row_stats": {"rows.row", "rows.stats"},
+    "sample": {"rows.row"},
+    **dict.fromkeys(("row_gap", "kseq_rho"), {f"{side}.{x}" for side in "pq" for x in ("row", "top_k", "min_p")}),
+}
+
+
 def test_the_walk_has_every_argument():
-    """The sampling parameters of a draft apart, which go the way of the target's."""
     for op in OPS:
         walked = {name for other_op, _, call in calls() if op == other_op for name, _ in changes(call, ROWS[op])}
-        named = set(inspect.signature(getattr(sk, op)).parameters) - {ROWS[op], "out", "require_exact", "max_draft"}
-        assert {name for name in named - walked if not name.startswith("draft_")} <= {"links", "kind", "replacement",
-               "target_stats", "cu_draft", "slot"} & named, op  # fmt: skip
+        sides = SIDES_OF.get(op, ("rows",))
+        named = set(inspect.signature(getattr(sk, op)).parameters) - {*sides, "out", "require_exact", "max_draft"}
+        named |= {f"{side}.{field}" for side in sides for field in sk.Rows._fields} - {f"{ROWS[op]}.logits"}
+        assert named - walked <= NOT_WALKED.get(op, set()), op
 
 
 # ---- large arguments ------------------------------------------------------------------------------------------------
@@ -140,7 +159,7 @@ def large(rank, exchange, dtype, how):
         draft = draft.contiguous()
         CHANGES[how](draft)
     tokens = torch.randint(0, 3001, (B, G), generator=generator)
-    given = {"target_logits": target, "draft_tokens": tokens, "draft_logits": draft}
+    given = {"target": target, "draft_tokens": tokens, "draft": sk.Rows(draft)}
     given |= {"seed": torch.arange(B), "offset": torch.arange(B)}
     return said(sharded, "verify_chain", given, exchange)
 
@@ -150,7 +169,7 @@ def large(rank, exchange, dtype, how):
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_a_draft_that_every_rank_has_whole(ranks, exchange, dtype, how):
     wanted = (
-        "RuntimeError: verify_chain: draft_logits must be the same on all ranks, got another one on rank 1 than on 0"
+        "RuntimeError: verify_chain: draft.logits must be the same on all ranks, got another one on rank 1 than on 0"
     )
     got = ranks.call(large, exchange, dtype, how)
     assert got == ["nothing" if how == "nothing but strides" else wanted] * 2
@@ -178,6 +197,8 @@ def test_a_fingerprint_is_of_bits_and_places(dtype):
 
 def strided(x):
     """The same values as a column of a table, where an op reads such a tensor as it is."""
+    if isinstance(x, sk.Rows):
+        return sk.Rows(x.logits, *map(strided, x[1:]))
     if isinstance(x, tuple):
         return tuple(map(strided, x))
     return torch.stack([x, x, x], -1)[..., 0] if isinstance(x, torch.Tensor) else x
@@ -188,14 +209,14 @@ def columns(rank, exchange):
     single row, whose parameters are columns of one entry."""
     found = []
     one = torch.randn(1, V, generator=torch.Generator().manual_seed(2))
-    single = {"logits": one, "temperature": torch.tensor([0.7]), "top_k": torch.tensor([5])}
+    single = {"rows": sk.Rows(one, temperature=torch.tensor([0.7]), top_k=torch.tensor([5]))}
     random = {"seed": torch.tensor([3]), "offset": torch.tensor([4])}
     some = [("row_stats", "one row", single), ("sample", "one row", single | random), *calls()]
     for op, name, arguments in some:
-        large = {key for key in arguments if "logits" in key or key in ("p", "q")}
-        given = {key: x if key in large else strided(x) for key, x in arguments.items()}
-        want = [plain(x) for x in tensors(getattr(sk, op)(**given))]
-        got = [plain(x) for x in tensors(sharded(op, given, exchange))]
+        sides = ("target", "draft", "rows", "p", "q")
+        given = {key: x if key in sides and torch.is_tensor(x) else strided(x) for key, x in arguments.items()}
+        want = [plain(x) for x in results(getattr(sk, op)(**given))]
+        got = [plain(x) for x in results(sharded(op, given, exchange))]
         if not same(got, want):
             found.append((op, name))
     return found

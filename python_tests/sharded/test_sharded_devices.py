@@ -5,6 +5,10 @@ arguments. On tensors of the CPU that remember which device they were asked for.
 import pytest
 import torch
 from support.ranks import Ranks
+from support.sharded_cases import results
+
+from specdec_kernels.distributed.whole_rows import logits_of, with_logits
+from specdec_kernels.rows import Rows
 
 B, G, V = 5, 3, 2500
 
@@ -28,18 +32,18 @@ def calls(device):
     ends, ragged = on(torch.tensor([0, 3, 4, 4, 6, 9])), on(torch.randn(9 + B, V, generator=generator))
     parents = on(torch.tensor([-1, 0, 0, 1]))
     links = {"max_depth": 2, "method": "target_only"}
-    yield "sample", {"logits": p[:, 0], "k": 2, **filters, **seeds}
-    yield "row_stats", {"logits": p[:, 0], **filters}
-    yield "verify_chain", {"target_logits": p, "draft_tokens": tokens, "draft_logits": q, **filters, **seeds}
-    whole = {"target_logits": p, "draft_tokens": tokens, "temperature": 0}
+    yield "sample", {"rows": Rows(p[:, 0], **filters), "k": 2, **seeds}
+    yield "row_stats", {"rows": Rows(p[:, 0], **filters)}
+    yield "verify_chain", {"target": Rows(p, **filters), "draft_tokens": tokens, "draft": q, **seeds}
+    whole = {"target": Rows(p, temperature=0), "draft_tokens": tokens}
     wide, long = torch.empty(B, G + 1), torch.empty(B, G + 1, dtype=torch.int64)
     count, status = torch.empty(2, B, dtype=torch.int32)
     yield "verify_chain", whole | {"out": [on(x) for x in (long, count, wide, status)]}
     chain = {"draft_tokens": tokens.flatten()[:9], "cu_draft": ends, "max_draft": 3}
     chain["num_requests"] = on(torch.tensor([4]))
-    yield "verify_chain", {"target_logits": ragged, **chain, **filters, **seeds}
+    yield "verify_chain", {"target": Rows(ragged, **filters), **chain, **seeds}
     nodes = on(torch.randint(0, V, (B, G + 1), generator=generator))
-    yield "verify_tree", {"tree": (parents, nodes), "target_logits": p, **links, **filters, **seeds}
+    yield "verify_tree", {"tree": (parents, nodes), "target": Rows(p, **filters), **links, **seeds}
 
 
 def waits(rank, checked):
@@ -52,14 +56,13 @@ def waits(rank, checked):
     with devices.watch() as seen:
         for op, args in calls("cuda"):
             shards = distributed.Shards(V, checked=checked)
-            rows = "logits" if "logits" in args else "target_logits"
-            mine = args | {rows: args[rows][..., shards.here]}
+            rows = "rows" if "rows" in args else "target"
+            mine = args | {rows: with_logits(args[rows], logits_of(args[rows])[..., shards.here])}
             seen.synchronisations.clear(), seen.uploads.clear()
-            got = getattr(distributed, op)(**mine, shards=shards)
+            got = results(getattr(distributed, op)(**mine, shards=shards))
             waited = [*seen.synchronisations, *seen.uploads]
-            got = (got.clone(),) if isinstance(got, torch.Tensor) else [x.clone() for x in got]
-            want = getattr(sk, op)(**args)
-            want = (want,) if isinstance(want, torch.Tensor) else want
+            got = [x.clone() for x in got]
+            want = results(getattr(sk, op)(**args))
             found.append((op, waited, all(map(torch.equal, got, want)), shards.traffic.rounds))
     return found
 
@@ -89,7 +92,7 @@ def refused(rank):
 
 def test_chunks_are_of_rows_on_the_cpu(ranks):
     for error in ranks.call(refused):
-        assert str(error) == "row_stats: logits must be on the CPU where exchange is 'chunks', got cuda:0"
+        assert str(error) == "row_stats: rows must be on the CPU where exchange is 'chunks', got cuda:0"
 
 
 def elsewhere(rank):
@@ -100,10 +103,10 @@ def elsewhere(rank):
     with devices.watch():
         op, args = [call for call in calls("cuda") if "out" in call[1]][0]
         shards = distributed.Shards(V)
-        rows = args["target_logits"][..., shards.here]
+        target = args["target"]._replace(logits=args["target"].logits[..., shards.here])
         long, *others = args["out"]
         out = [torch.empty(long.shape, dtype=long.dtype) if rank == 0 else long, *others]
-        getattr(distributed, op)(**args | {"target_logits": rows, "out": out}, shards=shards)
+        getattr(distributed, op)(**args | {"target": target, "out": out}, shards=shards)
 
 
 def test_results_are_asked_for_where_the_rows_are(ranks):

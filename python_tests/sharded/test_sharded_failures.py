@@ -42,9 +42,11 @@ def step(rank, exchange, change=None, at=1, gone_after=None):
     generator = torch.Generator().manual_seed(1)
     shards = distributed.Shards(4000, exchange=exchange)
     arguments = {
-        "target_logits": torch.randn(3, 4, 4000, generator=generator)[..., shards.here].contiguous(),
+        "target": Rows(
+            torch.randn(3, 4, 4000, generator=generator)[..., shards.here].contiguous(),
+            temperature=torch.tensor([1.0, 0.5, 0.7]),
+        ),
         "draft_tokens": torch.randint(0, 4000, (3, 3), generator=generator),
-        "temperature": torch.tensor([1.0, 0.5, 0.7]),
         "seed": torch.arange(3),
         "offset": torch.zeros(3, dtype=torch.int64),
     }
@@ -74,25 +76,29 @@ def changed(**what):
 
 
 class _Changed:
-    """Pickles, as a lambda does not."""
+    """Of the target's rows or of the other arguments. Pickles, as a lambda does not."""
 
     def __init__(self, what):
         self.what = what
 
     def __call__(self, arguments):
-        return "verify_chain", arguments | self.what
+        of_target = {name: x for name, x in self.what.items() if name in Rows._fields}
+        others = {name: x for name, x in self.what.items() if name not in of_target}
+        return "verify_chain", arguments | others | {"target": arguments["target"]._replace(**of_target)}
 
 
 def another_op(arguments):
-    return "row_stats", {"logits": arguments["target_logits"][:, 0], "temperature": 1.0}
+    return "row_stats", {"rows": Rows(arguments["target"].logits[:, 0], temperature=1.0)}
 
 
 def fewer_requests(arguments):
-    return "verify_chain", {name: x[:1] for name, x in arguments.items()}
+    z, temperature, *_ = arguments["target"]
+    others = {name: x[:1] for name, x in arguments.items() if name != "target"}
+    return "verify_chain", {"target": Rows(z[:1], temperature[:1]), **others}
 
 
 def one_entry_less(arguments):
-    return "verify_chain", arguments | {"target_logits": arguments["target_logits"][..., 1:]}
+    return changed(logits=arguments["target"].logits[..., 1:])(arguments)
 
 
 def said(ranks, exchange, *args):
@@ -106,11 +112,14 @@ def said(ranks, exchange, *args):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (changed(temperature=torch.tensor([1.0, 0.6, 0.7])), "verify_chain: temperature must be the same on all ranks"),
-        (changed(top_p=0.9), "verify_chain: top_p must be the same on all ranks"),
+        (
+            changed(temperature=torch.tensor([1.0, 0.6, 0.7])),
+            "verify_chain: target.temperature must be the same on all ranks",
+        ),
+        (changed(top_p=0.9), "verify_chain: target.top_p must be the same on all ranks"),
         (changed(seed=torch.tensor([0, 2, 2])), "verify_chain: seed must be the same on all ranks"),
         (changed(method="block"), "verify_chain: method must be the same on all ranks"),
-        (fewer_requests, "verify_chain: target_logits must be the same on all ranks"),
+        (fewer_requests, "verify_chain: target.logits must be the same on all ranks"),
         (another_op, "all ranks must call the same op, got "),
     ],
 )
@@ -134,7 +143,7 @@ def test_rows_that_one_rank_cannot_give(ranks, exchange):
 
 def test_what_every_rank_does_wrong(ranks, exchange):
     """A value that one rank's share of the requests alone has ends the call on all of them."""
-    mine, other = "verify_chain: temperature must be finite and >= 0, got -1 at index", "got an error on rank 1"
+    mine, other = "verify_chain: target.temperature must be finite and >= 0, got -1 at index", "got an error on rank 1"
     for rank, error in enumerate(ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, -1.0, 1.0])})):
         assert (mine if rank == 1 or exchange == "chunks" else other) in str(error), (rank, error)
     serves_on(ranks, exchange)
@@ -143,7 +152,7 @@ def test_what_every_rank_does_wrong(ranks, exchange):
 def test_shapes_that_every_rank_has_wrong(ranks, exchange):
     """One value is what a share of one request wants; the batch does not."""
     for error in ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, 1.0])}):
-        assert "verify_chain: temperature must be a number or have shape [3], got [2]" in str(error)
+        assert "verify_chain: target.temperature must be a number or have shape [3], got [2]" in str(error)
     serves_on(ranks, exchange)
 
 
@@ -152,7 +161,7 @@ def wrong_alike(rank, exchange, what):
 
 
 def out_over_rows(arguments):
-    return "verify_chain", arguments | {"out": room(arguments["target_logits"].view(-1)[:12].view(3, 4))}
+    return "verify_chain", arguments | {"out": room(arguments["target"].logits.view(-1)[:12].view(3, 4))}
 
 
 def out_of_one_column(arguments):

@@ -6,10 +6,12 @@ import pytest
 import torch
 from support import flat, sharded_cases
 from support.ranks import Ranks
-from support.surface import plain, tensors
+from support.sharded_cases import results
+from support.surface import plain
 from support.tiers import TIER
 
 from specdec_kernels.distributed.shards import EXCHANGES
+from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 
 MOST = {"chunks": 3, "rows": 9}  # requests of a call: those that are dealt out have to be as many as the ranks
 CALLS = {"chunks": 10_000, "rows": 2_000} if TIER == "all" else {"chunks": 240, "rows": 120}
@@ -28,7 +30,7 @@ def sharded(rank, op, args, splits, exchange="chunks"):
     shards = [distributed.Shards(V, bounds, exchange=exchange) for V, bounds in splits.values()]
     mine = dict(args)
     for name, of in zip(splits, shards):
-        mine[name] = args[name][..., of.here]
+        mine[name] = with_logits(args[name], logits_of(args[name])[..., of.here])
     draft = {"draft_shards": shards[1]} if len(shards) > 1 else {}
     return getattr(distributed, op)(**mine, shards=shards[0], **draft)
 
@@ -36,7 +38,7 @@ def sharded(rank, op, args, splits, exchange="chunks"):
 def outcome(function, *args, **kwargs):
     """What a call gives or says; NaN is NaN."""
     try:
-        return [plain(x) for x in tensors(function(*args, **kwargs))]
+        return [plain(x) for x in results(function(*args, **kwargs))]
     except RuntimeError as error:
         return str(error)
 
@@ -64,7 +66,7 @@ def other_log_norms(rank, n):
     import specdec_kernels as sk
 
     rows = torch.randn(512, 7777, generator=torch.Generator().manual_seed(0))
-    got = sharded(rank, "row_stats", {"logits": rows}, {"logits": (7777, ())})
+    got = sharded(rank, "row_stats", {"rows": rows}, {"rows": (7777, ())})
     return int((got != sk.row_stats(rows)).any(-1).sum())
 
 
@@ -80,15 +82,17 @@ def written(rank, n, exchange):
 
     V = 3000  # slices of whole chunks: no entry moves, the op reads the rows where they are
     shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
-    _, args = sharded_cases.chain(3, np.random.default_rng(3), V, V, torch.float32, lambda rng: 5)
-    want = flat.call(sk.verify_chain, **args)
-    whole = args["target_logits"][..., shards.here]
+    op, args = sharded_cases.chain(3, np.random.default_rng(3), V, V, torch.float32, lambda rng: 5)
+    _, args = flat.folded(op, (), args)
+    want = sk.verify_chain(**args)
+    whole = logits_of(args["target"])[..., shards.here]
     n = whole.numel()
     *left, mine, right, last = torch.full((n + 800,), float(rank)).split([200, 200, n, 200, 200])
     rows = mine.view_as(whole).copy_(whole)
     places = zip((*left, right, last), want, strict=True)
     out = [place[: x.nbytes // 4].view(x.dtype).view(x.shape) for place, x in places]
-    got = distributed.verify_chain(**args | {"target_logits": rows, "out": out}, shards=shards)
+    target = with_logits(args["target"], rows)
+    got = distributed.verify_chain(**args | {"target": target, "out": out}, shards=shards)
     assert all(a is b for a, b in zip(got, out))
     return all(map(torch.equal, map(plain, out), map(plain, want)))
 

@@ -3,14 +3,14 @@
 
 import numpy as np
 import torch
-from support import cases, rule_cases, tree_cases
+from support import cases, flat, rule_cases, tree_cases
 
 import specdec_kernels as sk
 from specdec_kernels import registry
 
 VOCABULARIES = (1, 7, 900, 1024, 1500, 2048, 3000, 5000, 7777)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ROWS = ("target_logits", "draft_logits", "logits", "p", "q")
+SIDES = {"target_logits": "target", "draft_logits": "draft", "logits": "rows", "p": "p", "q": "q"}
 
 
 def bounds(rng, V, ranks):
@@ -23,6 +23,12 @@ def bounds(rng, V, ranks):
     if kind == 2 and ranks > 2:
         inner[1:] = inner[0]
     return (0, *(int(b) for b in np.minimum(inner, V)), V)
+
+
+def results(found):
+    """The tensors that a call gave; of Rows that it hands on their stats, for each rank's logits are its own."""
+    parts = [found] if isinstance(found, torch.Tensor) else found
+    return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
 
 
 def pick(rng, values):
@@ -126,7 +132,7 @@ def row_stats(seed, rng, V, Vq, dtype, requests):
 
 
 def sample(seed, rng, V, Vq, dtype, requests):
-    _, args = row_stats(sk.Rows(sk.Rows(seed, temperature=rng, top_k=V, top_p=Vq, min_p=dtype), temperature=requests))
+    _, args = row_stats(seed, rng, V, Vq, dtype, requests)
     n, k = len(args["logits"]), int(rng.integers(1, 5))
     uniforms = torch.tensor(rng.random((n, k)))
     return "sample", args | {"k": k, "replacement": bool(rng.random() < 0.5), "uniforms": uniforms}
@@ -161,14 +167,12 @@ def call(seed, ranks, most=3):
     V = pick(rng, VOCABULARIES)
     Vq = max(1, V + int(rng.integers(-1100, 1100))) if rng.random() < 0.3 else V
     op, args = pick(rng, MAKERS)(seed, rng, V, Vq, pick(rng, DTYPES), lambda rng: int(rng.integers(1, most + 1)))
-    names = [name for name in ROWS if args.get(name) is not None]
+    names = [name for name in SIDES if args.get(name) is not None]
     for name in names:
         args[name] = args[name].clone()
         if rng.random() < 0.15:
             spoil(rng, args[name])
     whole = len(names) > 1 and rng.random() < 0.4
-    return (
-        op,
-        args,
-        {name: (args[name].shape[-1], bounds(rng, args[name].shape[-1], ranks)) for name in names[: 2 - whole]},
-    )
+    widths = {SIDES[name]: args[name].shape[-1] for name in names[: 2 - whole]}
+    _, args = flat.folded(op, (), args)
+    return op, args, {side: (width, bounds(rng, width, ranks)) for side, width in widths.items()}

@@ -270,7 +270,7 @@ def test_errors():
     p, q = GOLDEN_LOGITS
     with pytest.raises(ValueError, match="verify_tree: method must be one of 'kseq', .* got 'x'"):
         node_step("x", [1], [0, 0, 0])
-    with pytest.raises(ValueError, match="verify_tree: method 'kseq' needs draft_logits, got None"):
+    with pytest.raises(ValueError, match="verify_tree: method 'kseq' needs draft, got None"):
         node_step("kseq", [1], [0, 0, 0], q=None)
     with pytest.raises(ValueError, match=r"verify_tree: uniforms must have shape \[B=1, 2\+1\], got \[1, 2\]"):
         node_step("recursive", [1], [0, 0])

@@ -422,10 +422,9 @@ def test_no_row_or_table_is_copied():
         "verify_tree",
         sk.verify_tree,
         tuple(tables[:2]),
-        *given,
+        sk.Rows(given[0], row=tables[2]),
+        sk.Rows(given[1], row=tables[3]),
         method="traversal",
-        target_row=tables[2],
-        draft_row=tables[3],
         links=tuple(tables[4:]),
         uniforms=args["uniforms"],
     )
@@ -444,7 +443,7 @@ def test_errors(op_backend):
 
     for message, error, more in [
         ("method must be 'kseq', .* got 'x'", ValueError, dict(method="x")),
-        ("method 'kseq' needs draft_logits, got None", ValueError, dict(method="kseq", draft=None)),
+        ("method 'kseq' needs draft, got None", ValueError, dict(method="kseq", draft=None)),
         (r"uniforms must have shape \[2, 5\], got \[2, 4\]", ValueError, dict(uniforms=u[:, :4])),
         (r"uniforms must have shape \[2, 4\], got \[2, 5\]", ValueError, dict(tree=(parents, tokens, None, nodes))),
         (
@@ -453,19 +452,14 @@ def test_errors(op_backend):
             dict(tree=(parents, tokens, None, nodes), links=(tokens.expand(2, 4),) * 2),
         ),
         (r"tokens must have shape \[B=2, N=4\], got \[2, 3\]", ValueError, dict(tree=(parents, tokens[:3]))),
-        (r"target_logits must have shape \[B=2, N=4, V=3\], got \[2, 3, 3\]", ValueError, dict(target=p[:, :3])),
-        (r"draft_logits must have shape \[B=2, N=4, Vq=3\], got \[2, 3, 3\]", ValueError, dict(draft=q[:, :3])),
-        (r"target_row must have shape \[B=2, N=4\], got \[4\]", ValueError, dict(target_row=tokens)),
-        ("target_row must be int32 or int64, got float32", TypeError, dict(target_row=torch.zeros(2, 4))),
+        (r"target.logits must have shape \[B=2, N=4, V=3\], got \[2, 3, 3\]", ValueError, dict(target=p[:, :3])),
+        (r"draft.logits must have shape \[B=2, N=4, Vq=3\], got \[2, 3, 3\]", ValueError, dict(draft=q[:, :3])),
+        (r"target.row must have shape \[B=2, N=4\], got \[4\]", ValueError, dict(target=sk.Rows(p, row=tokens))),
+        ("target.row must be int32 or int64, got float32", TypeError, dict(target=sk.Rows(p, row=torch.zeros(2, 4)))),
         ("tree must be", TypeError, dict(tree=parents)),
-        (
-            "draft_row, draft_stats and draft_temperature .* need draft_logits, got None",
-            ValueError,
-            dict(draft=None, draft_temperature=0.5),
-        ),
         ("needs seed and offset, or uniforms, got neither", ValueError, dict(uniforms=None)),
         ("max_depth must be an integer >= 0 .*got -1", ValueError, dict(max_depth=-1)),
-        ("target_kind must be 'logits' or 'probs', got 'x'", ValueError, dict(target_kind="x")),
+        ("target.kind must be 'logits' or 'probs', got 'x'", ValueError, dict(target=sk.Rows(p, kind="x"))),
     ]:
         with pytest.raises(error, match=f"verify_tree: {message}"):
             call(**more)
