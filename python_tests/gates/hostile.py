@@ -394,7 +394,7 @@ def from_examples(op):
 
     def make(rng):
         inputs = {"seed": rng.getrandbits(32), "V": rng.choice(VOCABULARIES), "dtype": rng.choice(DTYPES)}
-        return dict(rng.choice(example_calls.calls(op, **inputs)).arguments)
+        return flat.flattened(op, rng.choice(example_calls.calls(op, **inputs)).arguments)
 
     return make
 

@@ -13,8 +13,8 @@ from specdec_kernels import example_calls, reference, registry
 def disagreement(op, call, got):
     """Where what an op returned for an example call differs from the shipped reference; None where it does not."""
     want = (getattr(reference.banded, op, None) or getattr(reference, op))(**call.arguments)
-    got, want = ([x] if isinstance(x, torch.Tensor) else x for x in (got, want))
     sure = want.margin > 1 if hasattr(want, "margin") else slice(None)  # rounding cannot decide these rows
+    got, want = tensors(got), tensors(want)
     for i, (a, b) in enumerate(zip(got, want)):
         a, b = a[sure], b[sure]
         if not a.is_floating_point():
@@ -23,6 +23,12 @@ def disagreement(op, call, got):
         elif not torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-4, equal_nan=True):
             return f"result {i}: {a.tolist()} for {b.tolist()}"
     return None
+
+
+def tensors(result):
+    """What an op made: of Rows, which come back with the caller's logits, their stats."""
+    parts = [result] if isinstance(result, torch.Tensor) else result
+    return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
 
 
 def on_cpu():

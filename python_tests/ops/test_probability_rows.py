@@ -170,5 +170,5 @@ def test_greedy_probabilities_go_with_nothing_else(more):
     args = {"target_logits": TIED.expand(1, 3, V), "draft_tokens": torch.tensor([[1, 0]]), "target_kind": "probs"}
     args |= {"draft_logits": TIED[None, :2], "uniforms": torch.zeros(1, 3, dtype=torch.float64)}
     flat.call(sk.verify_chain, **args, temperature=0)
-    with pytest.raises(ValueError, match="^verify_chain: .*target_kind='(probs|logits)'"):
+    with pytest.raises(ValueError, match="^verify_chain: .*target.kind='(probs|logits)'"):
         flat.call(sk.verify_chain, **args | {"temperature": 0} | more)

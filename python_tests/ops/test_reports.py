@@ -90,7 +90,11 @@ def test_one_seed_and_offset_for_draft_test_and_residual():
     key = {"seed": torch.arange(N), "offset": torch.full((N,), 11)}
     drawn = flat.call(sk.sample, y.expand(N, 5), **key)
     out = flat.call(
-        sk.verify_chain, z.expand(N, 2, 5), drawn.tokens, sk.Rows(y.expand(N, 1, 5), stats=drawn.stats[:, None]), **key
+        sk.verify_chain,
+        z.expand(N, 2, 5),
+        drawn.tokens,
+        sk.Rows(y.expand(N, 1, 5), stats=drawn.rows.stats[:, None]),
+        **key,
     )
     seen = out.tokens[:, 0].bincount(minlength=5).tolist()
     result = chi_square(seen, z.double().softmax(0).tolist())

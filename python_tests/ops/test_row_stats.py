@@ -255,26 +255,28 @@ def test_broad_rows(backend, params):
 def test_bad_arguments(op_backend):
     row_stats = backends.call("row_stats", op_backend)
     z = torch.randn(3, 5)
-    with pytest.raises(TypeError, match="row_stats: logits must be float32 or bfloat16 or float16, got float64"):
+    with pytest.raises(TypeError, match="row_stats: rows.logits must be float32 or bfloat16 or float16, got float64"):
         row_stats(z.double())
-    with pytest.raises(ValueError, match=r"row_stats: logits must have shape \[N, V\], got \[5\]"):
+    with pytest.raises(ValueError, match=r"row_stats: rows.logits must have shape \[N, V\], got \[5\]"):
         row_stats(z[0])
-    with pytest.raises(ValueError, match="row_stats: temperature must be .*got -1"):
+    with pytest.raises(ValueError, match="row_stats: rows.temperature must be .*got -1"):
         row_stats(Rows(z, temperature=-1.0))
-    with pytest.raises(ValueError, match="row_stats: temperature must be .*got nan"):
+    with pytest.raises(ValueError, match="row_stats: rows.temperature must be .*got nan"):
         row_stats(Rows(z, temperature=math.nan))
     for top_p in (0.0, 1.5, -0.1, math.nan):
-        with pytest.raises(ValueError, match=r"row_stats: top_p must be in \(0, 1\], got"):
+        with pytest.raises(ValueError, match=r"row_stats: rows.top_p must be in \(0, 1\], got"):
             row_stats(Rows(z, top_p=top_p))
-    with pytest.raises(ValueError, match=r"row_stats: min_p must be in \[0, 1\], got 2"):
+    with pytest.raises(ValueError, match=r"row_stats: rows.min_p must be in \[0, 1\], got 2"):
         row_stats(Rows(z, min_p=2))
-    with pytest.raises(ValueError, match="row_stats: top_k must be .*got -2"):
+    with pytest.raises(ValueError, match="row_stats: rows.top_k must be .*got -2"):
         row_stats(Rows(z, top_k=-2))
-    with pytest.raises(TypeError, match="row_stats: top_k must be"):
+    with pytest.raises(TypeError, match="row_stats: rows.top_k must be"):
         row_stats(Rows(z, top_k=2.5))
-    with pytest.raises(ValueError, match=r"row_stats: temperature must be a number or have shape \[3\], got \[4\]"):
+    with pytest.raises(
+        ValueError, match=r"row_stats: rows.temperature must be a number or have shape \[3\], got \[4\]"
+    ):
         row_stats(Rows(z, temperature=torch.ones(4)))
-    with pytest.raises(ValueError, match="row_stats: logits must be contiguous in its last dimension"):
+    with pytest.raises(ValueError, match="row_stats: rows.logits must be contiguous in its last dimension"):
         row_stats(torch.randn(5, 3).T)
 
 
@@ -298,7 +300,7 @@ def test_bad_values_in_tensors(op_backend, name, value):
         got = backends.run("row_stats", op_backend, z, **{name: torch.tensor([1.0, value, 1.0])})
     except RuntimeError as caught:
         assert backends.BACKENDS[op_backend].device == "cpu"
-        assert re.match(f"row_stats: {name} must be .*got .* at index 1", str(caught))
+        assert re.match(f"row_stats: rows.{name} must be .*got .* at index 1", str(caught))
         return
     assert op_backend != "cpu", "nothing was raised"
     want = backends.run("row_stats", op_backend, z, **{name: 1.0})

@@ -46,8 +46,8 @@ def test_stats_handed_over_give_the_same_tokens(backend, replacement):
     params, u = cases.parameters(4, n), given(n, 3)
     whole = backends.run("sample", backend, z, k=3, replacement=replacement, uniforms=u, **params)
     stats = backends.run("row_stats", backend, z, **params)
-    handed = backends.run("sample", backend, z, stats, 3, replacement, uniforms=u)
-    assert torch.equal(whole.stats, stats) and torch.equal(handed.stats, stats)
+    handed = backends.run("sample", backend, Rows(z, stats=stats), 3, replacement, uniforms=u)
+    assert torch.equal(whole.rows.stats, stats) and torch.equal(handed.rows.stats, stats)
     assert torch.equal(whole.tokens, handed.tokens) and torch.equal(whole.logprobs, handed.logprobs)
 
 
@@ -219,9 +219,9 @@ def test_bad_arguments(op_backend):
         sample(z, uniforms=u)
     with pytest.raises(TypeError, match="sample: uniforms must be float64, got float32"):
         sample(z, k=2, uniforms=u.float())
-    with pytest.raises(ValueError, match="sample: stats already hold the sampling parameters"):
+    with pytest.raises(ValueError, match="sample: rows.stats already hold the sampling parameters"):
         sample(Rows(z, stats=row_stats(z), temperature=0.5), k=2, uniforms=u)
-    with pytest.raises(ValueError, match=r"sample: stats must have shape \[N=3, 4=?4?\], got \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"sample: rows.stats must have shape \[N=3, 4=?4?\], got \[2, 4\]"):
         sample(Rows(z, stats=row_stats(z[:2])), k=2, uniforms=u)
     with pytest.raises(ValueError, match=r"sample: k must be in \[0, 2\^33\], got -1"):
         sample(z, k=-1, uniforms=u)

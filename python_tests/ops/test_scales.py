@@ -108,11 +108,12 @@ def test_pairs(isa_backend):
             assert torch.equal(s[:, [0, 1, 3]].double(), want[:, [0, 1, 3]])
             assert (s[:, 2] - want[:, 2]).abs().max() <= EPS * (16 + 3 * math.log(V)), cell
         k = torch.tensor([1, 2, 8, 64]).repeat(len(p))[: len(p)]
-        out = backends.run("kseq_rho", isa_backend, p, q, k, p_stats=stats[0], q_stats=stats[1])
+        sides = Rows(p, stats=stats[0]), Rows(q, stats=stats[1])
+        out = backends.run("kseq_rho", isa_backend, *sides, k)
         laws = [test_kseq_rho.laws_of_logits(z, s) for z, s in zip((p, q), stats)]
         test_kseq_rho.judge(*laws, k.double(), type(out)(*[x.double() for x in out]), test_kseq_rho.LEFT)
-        got = backends.run("row_gap", isa_backend, p, q, stats[0], stats[1]).double()
-        want = reference.row_gap(Rows(p, stats=stats[0]), Rows(q, stats=stats[1]))
+        got = backends.run("row_gap", isa_backend, *sides).double()
+        want = reference.row_gap(*sides)
         off = (
             EPS * (64 + 3 * math.log(V)) + 2 * EPS * 50
         )  # an id that weighs e^-x has an error of 2 x of its weight, at most 2 / e of all

@@ -54,8 +54,10 @@ def everywhere(args, rng, i):
 def plain_calls(**inputs):
     """The example calls whose rows lie in order: dense and ragged, with stats, filters, bonus tokens, every rule."""
     calls = [
-        call for call in example_calls.calls("verify_chain", **inputs) if not {"target_row", "draft_row"} & {*call[1]}
+        call._replace(arguments=flat.flattened("verify_chain", call.arguments))
+        for call in example_calls.calls("verify_chain", **inputs)
     ]
+    calls = [call for call in calls if not {"target_row", "draft_row"} & {*call.arguments}]
     greedy = torch.arange(4).repeat_interleave(6) % 2  # by its stats alone: the draft's, not given, are not needed
     stats = sk.row_stats(sk.Rows(calls[0].arguments["target_logits"].flatten(0, 1), temperature=greedy.float()))
     return [*calls, example_calls.Call("some greedy", calls[1].arguments | {"target_stats": stats.view(4, 6, 4)})]
@@ -279,48 +281,51 @@ def test_numbers_and_offsets_past_2_31(op_backend):
 
 
 def wrong_calls():
-    call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
+    call = flat.flattened("verify_chain", dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"])
     row, rows = call["draft_row"], call["draft_logits"]
-    yield {"target_row": [0]}, TypeError, "target_row must be a torch.Tensor, got list"
-    yield {"draft_row": row.float()}, TypeError, "draft_row must be int32 or int64, got float32"
-    yield {"draft_row": row[:, :3]}, ValueError, r"draft_row must have shape \[B=4, G=5\], got \[4, 3\]"
-    yield {"draft_row": row[0]}, ValueError, r"draft_row must have shape \[B, G\], got \[5\]"
-    yield {"target_row": row}, ValueError, r"target_row must have shape \[B=4, G\+1=6\], got \[4, 5\]"
-    yield {"target_row": row.to("meta")}, ValueError, "target_row must be on cpu, got meta"
+    yield {"target_row": [0]}, TypeError, "target.row must be a torch.Tensor, got list"
+    yield {"draft_row": row.float()}, TypeError, "draft.row must be int32 or int64, got float32"
+    yield {"draft_row": row[:, :3]}, ValueError, r"draft.row must have shape \[B=4, G=5\], got \[4, 3\]"
+    yield {"draft_row": row[0]}, ValueError, r"draft.row must have shape \[B, G\], got \[5\]"
+    yield {"target_row": row}, ValueError, r"target.row must have shape \[B=4, G\+1=6\], got \[4, 5\]"
+    yield {"target_row": row.to("meta")}, ValueError, "target.row must be on cpu, got meta"
     yield (
         {"draft_logits": rows[None]},
         ValueError,
-        r"draft_logits must have shape \[N, Vq\] or \[S, K, Vq\] where draft_row is given, got \[1, 10, 4, 11\]",
+        r"draft.logits must have shape \[N, Vq\] or \[S, K, Vq\] where draft.row is given, got \[1, 10, 4, 11\]",
     )
-    yield {"target_logits": rows[0, 0]}, ValueError, r"target_logits must have shape \[N, V\] or \[S, K, V\] where"
+    yield {"target_logits": rows[0, 0]}, ValueError, r"target.logits must have shape \[N, V\] or \[S, K, V\] where"
     yield (
         {"target_stats": torch.zeros(4, 6, 4)},
         ValueError,
-        r"target_stats must have shape \[N=40, 4\], got \[4, 6, 4\]",
+        r"target.stats must have shape \[N=40, 4\], got \[4, 6, 4\]",
     )
     yield (
         {"draft_stats": torch.zeros(40, 4)},
         ValueError,
-        r"draft_stats must have shape \[S=10, K=4, 4\], got \[40, 4\]",
+        r"draft.stats must have shape \[S=10, K=4, 4\], got \[40, 4\]",
     )
-    yield {"draft_logits": None}, ValueError, "draft_row, draft_stats and .* need draft_logits, got None with draft_row"
     ragged = {"cu_draft": torch.tensor([0, 2]), "max_draft": 5, "draft_tokens": torch.zeros(2, dtype=torch.int64)}
-    flat = {"target_row": row.flatten()[:3], "draft_row": row.flatten()[:2]} | ragged
+    behind = {"target_row": row.flatten()[:3], "draft_row": row.flatten()[:2]} | ragged
     more = {"seed": torch.zeros(1, dtype=torch.int64), "offset": torch.zeros(1, dtype=torch.int64)}
-    yield flat | more | {"target_row": row[:1]}, ValueError, r"target_row must have shape \[R\], got \[1, 5\]"
-    yield flat | more | {"target_row": row.flatten()[:5]}, ValueError, r"target_row must have shape \[R=3\], got \[5\]"
-    yield flat | more | {"draft_row": row.flatten()[:5]}, ValueError, r"draft_row must have shape \[D=2\], got \[5\]"
+    yield behind | more | {"target_row": row[:1]}, ValueError, r"target.row must have shape \[R\], got \[1, 5\]"
+    yield (
+        behind | more | {"target_row": row.flatten()[:5]},
+        ValueError,
+        r"target.row must have shape \[R=3\], got \[5\]",
+    )
+    yield behind | more | {"draft_row": row.flatten()[:5]}, ValueError, r"draft.row must have shape \[D=2\], got \[5\]"
 
 
 def _step():
-    call = example_calls.calls("verify_chain", V=11)[1]
+    call = flat.dotted_calls("verify_chain", V=11)[1]
     assert call.name == "seeds"
     return call.arguments
 
 
 @pytest.mark.parametrize("other, error, message", list(wrong_calls()))
 def test_errors(other, error, message):
-    call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
+    call = flat.flattened("verify_chain", dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"])
     with pytest.raises(error, match=f"^verify_chain: {message}"):
         flat.call(sk.verify_chain, **call | other)
 
@@ -328,6 +333,6 @@ def test_errors(other, error, message):
 @pytest.mark.parametrize("side", SIDES)
 def test_values_are_no_errors_on_the_cpu_either(side):
     """As on a device, so that a program behaves alike on both."""
-    call = dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"]
+    call = flat.flattened("verify_chain", dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"])
     out = flat.call(sk.verify_chain, **call | {f"{side}_row": torch.full_like(call[f"{side}_row"], 40)})
     assert (out.status == {"target": 1, "draft": 4}[side]).all() and (out.num_accepted == 0).all()

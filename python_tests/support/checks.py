@@ -67,6 +67,7 @@ def split_params(args):
 
 
 def check_agreement(verify, **case):
+    verify = flat.of("verify_chain", verify)
     args = cases.chain(**case)
     out, ref = verify(**args), reference_verify(**args)
     same = assert_same_tokens(out, ref, f"agreement {case}")
@@ -85,6 +86,7 @@ def check_quadrature(verify, target=None, draft=None, n=1024):
     u = 0 walks through the positions before; there the test of each drafted id, its residual, the plain draw when the
     draft ends, and the bonus are each swept by one stratified uniform.
     """
+    verify = flat.of("verify_chain", verify)
     if target is None:
         target, draft = (x.reshape(-1, 7) for x in cases.rows_pair(5, 4, 7, kinds=["dirichlet", "near"]))
     gamma, vocab = len(target) - 1, target.shape[-1]
@@ -191,6 +193,7 @@ def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=25
     """Drafts from domain 2, verification from domains 0 and 1 of the same seeds: the emitted tokens have the exact law.
     At n = 10^6 a bias of total variation .004 (12 cells) to .012 (2,500 cells) is found; `detects` in the result says
     which."""
+    verify = flat.of("verify_chain", verify)
     s = SCENARIOS[scenario]
     law = exact_law(s)
     one_hot = isinstance(s.q(()), int)
@@ -236,6 +239,7 @@ def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=25
 
 def check_golden(verify):
     """p = (.5, .3, .2), q = (.2, .5, .3): accept with 1, .6, 2/3, residual (1, 0, 0)."""
+    verify = flat.of("verify_chain", verify)
     p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)
     for d, edge in ((0, 1.0), (1, 0.6), (2, 2 / 3)):
         for u in (0.0, edge - 1e-4, min(edge + 1e-4, ALMOST_ONE)):
@@ -254,6 +258,7 @@ def check_golden(verify):
 
 def check_strict(verify):
     """u = 0 does not accept a token that the target forbids."""
+    verify = flat.of("verify_chain", verify)
     p, q = ln(0.5, 0.5, 0.0), ln(0.3, 0.3, 0.4)
     out = verify(
         p.expand(1, 2, 3), torch.tensor([[2]]), q.expand(1, 1, 3), uniforms=torch.zeros(1, 2, dtype=torch.float64)
@@ -263,6 +268,7 @@ def check_strict(verify):
 
 def check_streams(verify, B=400):
     """seed and offset name the uniforms of domains 0 and 1, offset and high words included."""
+    verify = flat.of("verify_chain", verify)
     args = cases.chain(21, B, 3, 11, dirty=False, kinds=["dirichlet", "near"])
     args.pop("uniforms")
     rng = torch.Generator().manual_seed(3)
@@ -275,6 +281,7 @@ def check_streams(verify, B=400):
 
 def check_ties(verify):
     """Greedy: the lowest id wins a tie. Top-k: all ties at the cutoff stay."""
+    verify = flat.of("verify_chain", verify)
     z = torch.tensor([1.0, 3.0, 0.0, 3.0, 3.0])
     u = torch.tensor([[0.0, 0.999]], dtype=torch.float64)
     out = verify(z.expand(1, 2, 5), torch.tensor([[3]]), None, temperature=0.0, uniforms=u)

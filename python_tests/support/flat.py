@@ -96,3 +96,27 @@ def dotted_names(op: str) -> list[str]:
         for name in names
         for field in (Rows._fields if name in SIDES.get(op, ()) else ("",))
     ]
+
+
+def flattened(op: str, arguments: dict) -> dict:
+    """A call of Rows as a flat one: folded() the other way."""
+    found = dict(arguments)
+    for side in SIDES.get(op, ()):
+        x = found.pop(side, None)
+        names = names_of(op, side)
+        if x is None:
+            found |= {names["logits"]: None} if side in arguments else {}
+            continue
+        given = (x if isinstance(x, Rows) else Rows(x))._asdict()
+        found |= {names[field]: y for field, y in given.items() if y is not Rows._field_defaults.get(field, ...)}
+    return found
+
+
+def of(op: str, function):
+    """A function of a flat call, from one of Rows: the op's public function, or what stands in its place."""
+
+    def call_flat(*args, **kwargs):
+        args, kwargs = folded(op, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call_flat
