@@ -10,13 +10,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from support import backends, surface
+from support import backends, flat, surface
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
 from specdec_kernels.registry import FUNCTIONS, OPS
+from specdec_kernels.rows import Rows
 
-CALLS = {name: [call.arguments for call in example_calls.few(name, V=11)] for name in FUNCTIONS}
+CALLS = {name: [example_calls.flat(call.arguments) for call in example_calls.few(name, V=11)] for name in FUNCTIONS}
 PARTS = {
     "tree": "tree|parents|tokens|draft_nodes",
     "links": "links|first_child|next_sibling",
@@ -87,9 +88,10 @@ def sweep(op, only=None):
     calls, errors = 0, {}
     function = getattr(sk, op)
     parameters = list(inspect.signature(function).parameters)
-    every = "|".join((*parameters, *PARTS.values()))
+    every = "|".join((*parameters, *PARTS.values(), *Rows._fields))
     for i, call in enumerate(CALLS[op]):
-        for argument in parameters:
+        fields = [name for name in call if "." in name]  # of Rows, each by itself
+        for argument in (*parameters, *fields):
             for name, make in values(call.get(argument)):
                 key = f"{op}({argument} = {name}) of example {i}"
                 if only is not None and key not in only:
@@ -97,9 +99,11 @@ def sweep(op, only=None):
                 calls += 1
                 try:
                     x = make()
-                    function(**call | {argument: x})
+                    whole = {other: y for other, y in call.items() if not other.startswith(f"{argument}.")}
+                    function(**example_calls.folded(whole | {argument: x}))
                 except Exception as error:
-                    names = every if same_type(x, call.get(argument)) else PARTS.get(argument, argument)
+                    own = argument.rpartition(".")[2]
+                    names = every if same_type(x, call.get(argument)) else PARTS.get(own, argument)
                     errors[key] = None if blames(error, op, names) else f"{type(error).__name__}: {str(error)[:200]}"
     return calls, errors
 
@@ -113,7 +117,7 @@ def swept(op):
 
 def test_every_public_function_is_in_the_registry():
     functions = {name for name, x in vars(sk).items() if inspect.isfunction(x) and not name.startswith("_")}
-    assert functions == set(FUNCTIONS)
+    assert functions == {*FUNCTIONS, "stack_rows"}  # which calls no op
 
 
 @pytest.mark.parametrize("op", FUNCTIONS)
@@ -139,10 +143,11 @@ def hollow(x):
 
 
 def on_nothing(op, call):
+    call = example_calls.folded(call)
     result = getattr(sk, op)(**call)
     _, (direct, args, _) = surface.recorded_call(op, getattr(sk, op), **call)
     again = direct(*args)
-    return [x.numel() for r in (result, again) for x in (r if isinstance(r, tuple) else (r,))]
+    return [x.numel() for r in (result, again) for x in surface.tensors(r)]
 
 
 WHOLE = ("cu_draft", "max_draft", "num_rows", "num_requests")  # of the batch, and not of each of it
@@ -168,7 +173,7 @@ ROWS, IDS = torch.zeros(1, 8), torch.zeros(MANY, dtype=torch.int64)
 ROOMLESS = {  # more bytes than there are addresses
     "sample": {"logits": ROWS.expand(MANY, 8), "k": 1 << 33, "temperature": 0.0},
     "uniforms": {"seed": IDS, "offset": IDS, "n": 1 << 33},
-    "support": {"logits": ROWS, "stats": torch.zeros(1, 4), "max_kept": 1 << 24, "rows": IDS[:1].expand(1 << 30)},
+    "support": {"logits": ROWS, "stats": torch.zeros(1, 4), "max_kept": 1 << 24, "row": IDS[:1].expand(1 << 30)},
     "tree_mask": {"parents": torch.full((MANY, 64), -1), "num_keys": 1 << 30},
     "verify_chain": {"target_logits": ROWS.expand(MANY, 8), "draft_tokens": IDS[:0], "max_draft": (1 << 31) - 1,
                      "cu_draft": torch.zeros(MANY + 1, dtype=torch.int64), "temperature": 0.0},
@@ -184,7 +189,7 @@ def test_which_numbers_make_results_large():
 
 
 def roomless(op):  # made there: what is this large does not travel
-    return getattr(sk, op)(**ROOMLESS[op])
+    return flat.call(getattr(sk, op), **ROOMLESS[op])
 
 
 @pytest.mark.parametrize("op", ROOMLESS)
@@ -199,7 +204,7 @@ def test_a_result_without_room(op_backend, op):
 @pytest.mark.parametrize("op", [op for op in OPS if {"num_rows", "num_requests"} & CALLS[op][-1].keys()])
 def test_a_number_of_rows_has_one_dimension(op_backend, op):
     """[1], as documented: neither a tensor without dimensions nor one of two, by the function and by the op."""
-    call = CALLS[op][-1]
+    call = example_calls.folded(CALLS[op][-1])
     name = "num_rows" if "num_rows" in call else "num_requests"
     for x in (call[name][0], call[name][None]):
         wanted = re.escape(f"{op}: {name} must have shape [1], got {list(x.shape)}")

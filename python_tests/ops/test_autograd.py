@@ -17,7 +17,8 @@ from specdec_kernels.registry import OPS
 
 def leaf(x):
     if isinstance(x, (tuple, list)):
-        return type(x)(leaf(part) for part in x)
+        parts = [leaf(part) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     return x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
@@ -60,7 +61,7 @@ def test_results_require_no_grad(op_backend, op, how):
 def floats_of(op):
     """(name, call) of each argument of floats in the op's examples, once."""
     found = {}
-    for call in example_calls.few(op, V=11):
+    for call in flat.dotted_calls(op, few=True, V=11):
         for name, x in call.arguments.items():
             if isinstance(x, torch.Tensor) and x.is_floating_point():
                 found.setdefault(name, call.arguments)
@@ -69,7 +70,7 @@ def floats_of(op):
 
 def total(op, call, name, x):
     """The results as one number, of a call with x for one argument."""
-    found = surface.tensors(getattr(sk, op)(**call | {name: x}))
+    found = surface.tensors(flat.call_dotted(op, call | {name: x}))
     return sum(one.double().nan_to_num(0, 0, 0).sum() for one in found if one.dtype.is_floating_point) + x.sum() * 0
 
 
@@ -117,7 +118,9 @@ def test_transforms_raise(op_backend, op, how):
     few = list(floats_of(op))[: 1 if "compile" in how else None]
     for name, call in few:
         error = backends.there(op_backend, raised, op, how, call, name, "tracked")
-        by = f"{op}: {name}|row_stats: logits"  # which row_gap and kseq_rho call
+        # The op names its schema's argument, the public function the field; where stats are made it is row_stats.
+        names = {name, name.replace(".", "_"), name.removeprefix("rows."), name.removesuffix(".logits")}
+        by = "|".join((*(f"{op}: {re.escape(x)}" for x in names), "row_stats: [a-z_]+"))
         wanted = f"({by}) must be detached, got one to differentiate by"
         assert error and re.search(wanted, error), (name, error)
 
@@ -140,11 +143,12 @@ def test_detached_arguments_are_constants_of_a_transform(op_backend, op, how):
 
 def each_and_vmapped(op, call, dim):
     """What an op gives for each of two calls, and under vmap for both at once."""
+    call = flat.dotted(op, call)
     names = [name for name, x in call.items() if isinstance(x, torch.Tensor)]
     other = {name: call[name].flip(0) if call[name].dim() else call[name] for name in names}
     other = call if op in ("verify_chain", "build_tree", "tree_mask") else call | other
     both = [torch.stack([call[name], other[name]], dim) for name in names]
-    run = lambda *given: tuple(surface.tensors(getattr(sk, op)(**call | dict(zip(names, given)))))  # noqa: E731
+    run = lambda *given: tuple(surface.tensors(flat.call_dotted(op, call | dict(zip(names, given)))))  # noqa: E731
     got = torch.func.vmap(run, in_dims=dim)(*both)
     return got, [torch.stack(pair) for pair in zip(run(*(call[n] for n in names)), run(*(other[n] for n in names)))]
 
@@ -161,10 +165,10 @@ def test_vmap_calls_the_op_for_each(op_backend, op):
 def test_vmap_writes_to_what_has_an_entry_for_each():
     call = dict(example_calls.calls("verify_chain", V=11))["seeds"]
     want = flat.call(sk.verify_chain, **call)
-    rows = call["target_logits"].expand(2, *call["target_logits"].shape)
+    rows = call["target"].expand(2, *call["target"].shape)
 
     def written(rows, out):
-        return flat.call(sk.verify_chain, **call | {"target_logits": rows, "out": out}).tokens
+        return flat.call(sk.verify_chain, **call | {"target": rows, "out": out}).tokens
 
     both = tuple(torch.empty_like(x.expand(2, *x.shape)) for x in want)
     torch.func.vmap(written)(rows, both)

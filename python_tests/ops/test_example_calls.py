@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 from gates.wheel_check import disagreement
-from support import backends, surface
+from support import backends, flat, surface
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls, registry
@@ -33,12 +33,12 @@ def test_every_parameter_is_given_and_left_out():
         ("verify_chain", "method", set(registry.CHAIN_METHODS) - {"token"}),
         ("verify_tree", "method", registry.TREE_METHODS),
         ("tree_mask", "format", {"bool", "additive", "uint8", "uint32", "uint64"}),
-        *((op, f"{side}_kind", {"probs"}) for op in ("verify_chain", "verify_tree") for side in ("target", "draft")),
-        *((op, "kind", registry.ROW_KINDS) for op in ("kseq_rho", "row_gap")),
+        *((op, f"{side}.kind", {"probs"}) for op in ("verify_chain", "verify_tree") for side in ("target", "draft")),
+        *((op, f"{side}.kind", {"probs"}) for op in ("kseq_rho", "row_gap") for side in ("p", "q")),
     ],
 )
 def test_every_choice_is_taken(op, argument, choices):
-    assert set(choices) <= {call.arguments.get(argument) for call in example_calls.calls(op)}
+    assert set(choices) <= {call.arguments.get(argument) for call in flat.dotted_calls(op)}
 
 
 def test_every_rule_of_every_method_is_asked_for():

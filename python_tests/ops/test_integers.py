@@ -7,15 +7,14 @@ import re
 
 import pytest
 import torch
-from support import backends, tiers
+from support import backends, flat, tiers
 from support.surface import same, tensors
 from torch.nn.attention.flex_attention import create_mask
 
 import specdec_kernels as sk
-from specdec_kernels import example_calls
 from specdec_kernels.registry import FUNCTIONS
 
-CALLS = {op: example_calls.calls(op, V=11) for op in FUNCTIONS}
+CALLS = {op: flat.dotted_calls(op, V=11) for op in FUNCTIONS}
 PARTS = {"tree": ("parents", "tokens", "", "draft_nodes"), "links": ("first_child", "next_sibling")}
 WIDE = {"seed", "offset"}  # 64 bits are what they are for: int32 is refused
 LEAST, LARGEST = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
@@ -61,7 +60,7 @@ def with_dtype(call, dtype, but=()):
 def outcome(op, call):
     """What a call gives, or raises: tensors, or the words of the error without the dtypes."""
     try:
-        found = getattr(sk, op)(**call)
+        found = flat.call_dotted(op, call)
     except RuntimeError as error:
         return re.sub(r"int32|int64|Int|Long", "", str(error))
     if op == "tree_mask_mod":
@@ -85,15 +84,15 @@ def called_integers(op):
     another kind in the calls that have it."""
     found = set()
     for call in CALLS[op]:
-        for name in inspect.signature(getattr(sk, op)).parameters:
+        for name in flat.dotted_names(op):
             parts = range(len(call.arguments[name])) if name in PARTS and name in call.arguments else [None]
             for part in parts:
                 bad = torch.zeros(3, dtype=torch.bool)
                 try:
                     given = call.arguments if part is not None else call.arguments | {name: None}
-                    getattr(sk, op)(**replaced(given, (name, part), bad))
+                    flat.call_dotted(op, replaced(given, (name, part), bad))
                 except (TypeError, ValueError, RuntimeError) as error:
-                    wanted = re.match(rf"{op}: (\w+) must be (?:.* )?(?:int32 or )?int64, got bool", str(error))
+                    wanted = re.match(rf"{op}: ([\w.]+) must be (?:.* )?(?:int32 or )?int64, got bool", str(error))
                     found |= {wanted[1]} if wanted else set()
     return found
 
@@ -107,7 +106,7 @@ def test_the_examples_give_every_integer_argument(op):
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_int32_and_int64_give_the_same(op_backend, op):
     """All of a call's integers at once."""
-    some = CALLS[op] if op_backend == "cpu" or tiers.TIER == "all" else example_calls.few(op, V=11)
+    some = CALLS[op] if op_backend == "cpu" or tiers.TIER == "all" else flat.dotted_calls(op, few=True, V=11)
     if op_backend == "triton-interpret" and tiers.TIER != "all":
         some = some[:: max(1, len(some) // 4)]
     made = 0
@@ -147,7 +146,7 @@ def test_int32_is_refused_where_64_bits_are_documented(op):
             if name_of(place) in WIDE:
                 narrow = replaced(call.arguments, place, value(call.arguments, place).to(torch.int32))
                 with pytest.raises(TypeError, match=rf"^{op}: {name_of(place)} must be int64, got int32$"):
-                    getattr(sk, op)(**narrow)
+                    flat.call_dotted(op, narrow)
                 refused.add(name_of(place))
     documented = inspect.getdoc(getattr(sk, op)) or ""
     assert all(re.search(rf"\b{name}\b[^.]*: \[\w+\] int64", documented) for name in refused)

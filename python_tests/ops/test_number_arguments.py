@@ -2,9 +2,12 @@
 """Every argument that may be a Python number may be one of numpy's, and costs torch.compile no graph per value. The
 arguments are read from the functions' signatures."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from support import flat
 from support import number_arguments as numbers
 from support.surface import same, tensors
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -39,7 +42,7 @@ def of_numpy(x):
 def test_numbers_of_numpy(op, name):
     call = numbers.call_with(op, name)
     for scalar, number in of_numpy(call[name]):
-        got, want = (getattr(sk, op)(**call | {name: x}) for x in (scalar, number))
+        got, want = (flat.call_dotted(op, call | {name: x}) for x in (scalar, number))
         assert numbers.same_result(op, got, want), type(scalar)
 
 
@@ -83,8 +86,8 @@ def test_greedy_by_a_number_of_numpy():
 @pytest.mark.parametrize("x", [np.float32(2.5), np.float64(2), np.bool_(True)], ids=["2.5", "2.0", "True"])
 def test_an_integer_is_no_rounded_float(op, name, x):
     call = numbers.call_with(op, name)
-    with pytest.raises(TypeError, match=rf"^{op}: {name} must be .*, got {type(x).__name__}$"):
-        getattr(sk, op)(**call | {name: x})
+    with pytest.raises(TypeError, match=rf"^{op}: {re.escape(name)} must be .*, got {type(x).__name__}$"):
+        flat.call_dotted(op, call | {name: x})
 
 
 # ---- torch.compile --------------------------------------------------------------------------------------------------
@@ -95,10 +98,11 @@ def graphs(op, call, values, backend="aot_eager"):
     calls."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
-    function = getattr(sk, op)
-    compiled = torch.compile(lambda changes: function(**call | changes), fullgraph=True, backend=counter)
+    call = flat.dotted(op, call)
+    function = lambda changes: flat.call_dotted(op, call | changes)  # noqa: E731
+    compiled = torch.compile(function, fullgraph=True, backend=counter)
     for changes in values:
-        assert same(tensors(compiled(changes)), tensors(function(**call | changes))), changes
+        assert same(tensors(compiled(changes)), tensors(function(changes))), changes
     return counter.frame_count
 
 
@@ -172,7 +176,8 @@ def test_two_graphs_where_rules_are_tensors():
 def test_two_graphs_where_exactness_is_required():
     call = dict(example_calls.calls("verify_chain", V=numbers.V))["seeds"]
     assert set(CHAIN_METHODS) == {"token", "block"}
-    values = [{"temperature": numbers.varied("temperature", i, TIMES)} for i in range(TIMES)]
+    name = "target.temperature"
+    values = [{name: numbers.varied(name, i, TIMES)} for i in range(TIMES)]
     assert graphs("verify_chain", call | {"require_exact": True, "rule": "lossy", "alpha": 0.0}, values) <= 2
 
 

@@ -4,7 +4,7 @@ be a launch."""
 
 import pytest
 import torch
-from support import backends, tiers
+from support import backends, flat, tiers
 from support.surface import same, tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,7 +13,7 @@ from specdec_kernels import example_calls
 from specdec_kernels.registry import RULES, SAMPLING
 
 OPS = ("row_stats", "sample", "verify_chain", "verify_tree")
-NAMES = {prefix + name for prefix in ("", "draft_") for name in SAMPLING} | {"slot"}
+NAMES = {f"{side}.{name}" for side in ("rows", "target", "draft") for name in SAMPLING} | {"slot"}
 
 
 class Calls(TorchDispatchMode):
@@ -33,8 +33,8 @@ def is_number(x):
 
 
 def with_numbers(op):
-    """The example calls in which a number, a rule's name or a pair stands for all requests."""
-    for call in example_calls.calls(op, V=37):
+    """The example calls, by field, in which a number, a rule's name or a pair stands for all requests."""
+    for call in flat.dotted_calls(op, V=37):
         given = {name for name in NAMES & call.arguments.keys() if is_number(call.arguments[name])}
         if given or isinstance(call.arguments.get("rule"), str):
             yield call.name, call.arguments
@@ -48,7 +48,7 @@ def as_tensors(op, arguments):
             of = torch.int64 if name.endswith("top_k") else torch.float32
             out[name] = torch.tensor([arguments[name]], dtype=of)
     if is_number(arguments.get("slot")):
-        out["slot"] = torch.full((len(arguments["logits"]),), arguments["slot"])
+        out["slot"] = torch.full((len(arguments["rows.logits"]),), arguments["slot"])
     if isinstance(arguments.get("rule"), str):
         out["rule"] = torch.tensor([RULES[arguments["rule"]].code])
         alpha = arguments.get("alpha")
@@ -64,8 +64,7 @@ def as_tensors(op, arguments):
 
 
 def numbers_and_tensors(op, arguments):
-    function = getattr(sk, op)
-    return tensors(function(**arguments)), tensors(function(**as_tensors(op, arguments)))
+    return [tensors(flat.call_dotted(op, x)) for x in (arguments, as_tensors(op, arguments))]
 
 
 def test_the_examples_hold_every_number():
@@ -89,14 +88,14 @@ def test_a_number_is_a_tensor_of_one(op_backend, op):
 @pytest.mark.parametrize("slot", [1, 7, (1 << 33) - 2])
 def test_a_slot(op_backend, slot):
     z = torch.randn(3, 37, generator=torch.Generator().manual_seed(slot % 101))
-    arguments = {"logits": z, "k": 2, "slot": slot, "seed": torch.arange(3), "offset": torch.tensor([5])}
+    arguments = {"rows.logits": z, "k": 2, "slot": slot, "seed": torch.arange(3), "offset": torch.tensor([5])}
     number, tensor = backends.there(op_backend, numbers_and_tensors, "sample", arguments)
     assert same(number, tensor)
 
 
 def calls_of(op, arguments):
     with Calls() as calls:
-        getattr(sk, op)(**arguments)
+        flat.call_dotted(op, arguments)
     return calls.names
 
 
@@ -112,13 +111,21 @@ def test_nothing_is_called_for_a_number(op):
 
 def test_nothing_but_the_op_is_called():
     z = torch.randn(4, 37)
-    assert calls_of("row_stats", {"logits": z, "temperature": 0.7, "top_k": 5}) == ["specdec.row_stats.default"]
+    assert calls_of("row_stats", {"rows.logits": z, "rows.temperature": 0.7, "rows.top_k": 5}) == [
+        "specdec.row_stats.default"
+    ]
     given = {
-        "target_logits": z[None],
+        "target.logits": z[None],
         "draft_tokens": torch.zeros(1, 3, dtype=torch.int64),
-        "draft_logits": z[None, :3],
+        "draft.logits": z[None, :3],
     }
-    given |= {"temperature": 0.7, "top_p": 0.9, "draft_top_k": 5, "rule": "thresholds", "alpha": (0.5, 0.4)}
+    given |= {
+        "target.temperature": 0.7,
+        "target.top_p": 0.9,
+        "draft.top_k": 5,
+        "rule": "thresholds",
+        "alpha": (0.5, 0.4),
+    }
     given |= {"seed": torch.zeros(1, dtype=torch.int64), "offset": torch.zeros(1, dtype=torch.int64)}
     assert calls_of("verify_chain", given) == ["specdec.verify_chain.default"]
 
@@ -138,18 +145,18 @@ def test_filters_that_are_off(op_backend):
 NAN = float("nan")
 LOGITS = torch.zeros(3, 11)
 WRONG = [
-    ("row_stats", {"numbers": [1.0]}, r"row_stats: numbers must hold 4 numbers or none, got 1"),
-    ("row_stats", {"numbers": [-1.0, NAN, NAN, NAN]}, r"row_stats: temperature must be finite and >= 0, got -1$"),
-    ("row_stats", {"numbers": [NAN, -2, NAN, NAN]}, r"row_stats: top_k must be >= 1, or 0 or -1 for off, got -2$"),
-    ("row_stats", {"numbers": [NAN, NAN, 1.5, NAN]}, r"row_stats: top_p must be in \(0, 1\], got 1.5$"),
-    ("row_stats", {"numbers": [NAN, NAN, NAN, 2.0]}, r"row_stats: min_p must be in \[0, 1\], got 2$"),
+    ("row_stats", {"numbers": [1.0]}, r"row_stats: rows.numbers must hold 4 numbers or none, got 1"),
+    ("row_stats", {"numbers": [-1.0, NAN, NAN, NAN]}, r"row_stats: rows.temperature must be finite and >= 0, got -1$"),
+    ("row_stats", {"numbers": [NAN, -2, NAN, NAN]}, r"row_stats: rows.top_k must be >= 1, or 0 or -1 for off, got -2$"),
+    ("row_stats", {"numbers": [NAN, NAN, 1.5, NAN]}, r"row_stats: rows.top_p must be in \(0, 1\], got 1.5$"),
+    ("row_stats", {"numbers": [NAN, NAN, NAN, 2.0]}, r"row_stats: rows.min_p must be in \[0, 1\], got 2$"),
     ("row_stats", {"temperature": torch.ones(1), "numbers": [1.0, NAN, NAN, NAN]},
-     r"row_stats: temperature must be a tensor or a number, got both"),
+     r"row_stats: rows.temperature must be a tensor or a number, got both"),
     ("sample", {"first_slot": -1}, r"sample: slot must be in \[0, 2\^33\), got -1"),
     ("sample", {"slot": torch.ones(1, dtype=torch.int64), "first_slot": 2},
      r"sample: slot must be a tensor or a number, got both"),
-    ("verify_chain", {"numbers": [1.0] * 4}, r"verify_chain: numbers must hold 8 numbers or none, got 4"),
-    ("verify_chain", {"numbers": [*[NAN] * 7, -1.0]}, r"verify_chain: draft_min_p must be in \[0, 1\], got -1$"),
+    ("verify_chain", {"target_numbers": [1.0] * 3}, r"verify_chain: target.numbers must hold 4 numbers or none, got 3"),
+    ("verify_chain", {"draft_numbers": [*[NAN] * 3, -1.0]}, r"verify_chain: draft.min_p must be in \[0, 1\], got -1$"),
     ("verify_chain", {"rule_numbers": [1.0]}, r"verify_chain: rule_numbers must hold 3 numbers or none, got 1"),
     ("verify_chain", {"rule_numbers": [99.0, NAN, NAN]},
      r"verify_chain: rule must be a code from 0 to 16, got 99"),

@@ -18,7 +18,7 @@ from tools.cuda_on_cpu.mutants import mutate
 
 NUMBERS = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "support")}
 NUMBERS |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
-FIRST = {"residual": "p", "verify_chain": "draft_tokens", "verify_tree": "target_logits"}  # logits elsewhere
+FIRST = {"residual": "p", "verify_chain": "draft_tokens", "verify_tree": "target"}  # rows elsewhere
 ABSENT = {"tokens": -1, "path": -1, "ids": -1}  # 0 elsewhere
 STALE = {  # floats, and integers by their type: whatever is no law, no id, no parameter and no end of a draft
     "nan": (float("nan"), lambda limits: -7),
@@ -36,7 +36,8 @@ def calls_of(op, backend, **inputs):
 def size_of(op, args):
     if "cu_draft" in args:
         return len(args["cu_draft"]) - 1
-    return len(args["rows" if "rows" in args else FIRST.get(op, "logits")])
+    x = args[FIRST.get(op, "rows")]
+    return len(x if isinstance(x, torch.Tensor) else x.logits if x.row is None or op != "support" else x.row)
 
 
 def rows_of(args, name, x, n):
@@ -56,14 +57,16 @@ def cut(op, args, n, replace):
     B = size_of(op, args)
 
     def changed(name, x):
-        store = op == "verify_chain" and f"{name.split('_')[0]}_row" in args and name.endswith(("_logits", "_stats"))
+        side, _, field = name.partition(".")
+        store = op != "verify_tree" and field in ("logits", "stats") and f"{side}.row" in flat
         if store or not isinstance(x, torch.Tensor):
             return x
         if "cu_draft" in args:
             return replace(x, rows_of(args, name, x, n)) if len(x) > 1 else x
         return replace(x, n) if len(x) == B else x
 
-    return {name: tree_map(functools.partial(changed, name), x) for name, x in args.items()}
+    flat = example_calls.flat(args)
+    return example_calls.folded({name: tree_map(functools.partial(changed, name), x) for name, x in flat.items()})
 
 
 def stale(kind):
@@ -126,7 +129,7 @@ def test_rows_of_many_blocks(op_backend, op):
 
 def test_blocks_by_rules_of_their_own(op_backend):
     calls = {call.name: call.arguments for call in example_calls.calls("verify_chain")}
-    args = calls["rules from 4, block"] | {"draft_logits": calls["a bonus row of the draft's"]["draft_logits"]}
+    args = calls["rules from 4, block"] | {"draft": calls["a bonus row of the draft's"]["draft"]}
     assert_padded("verify_chain", backends.call("verify_chain", op_backend), args, "nan", torch.tensor([3]), 3)
 
 
@@ -136,7 +139,7 @@ def test_room_behind_the_drafts(op_backend):
     run, args = backends.call("verify_chain", op_backend), call.arguments
     B, D = size_of("verify_chain", args), len(args["draft_tokens"])
     fuller = dict(args)
-    for name in ("target_logits", "draft_tokens", "draft_logits"):
+    for name in ("target", "draft_tokens", "draft"):
         fuller[name] = torch.cat([args[name], torch.full_like(args[name][:2], -7)])
     assert same(run(**fuller, num_requests=torch.tensor([B])), run(**args))
     if op_backend != "cpu":
@@ -150,12 +153,15 @@ def test_room_behind_the_drafts(op_backend):
 
 @pytest.mark.parametrize("op", ["row_stats", "sample", "verify_chain", "verify_tree"])
 def test_values_of_those_that_are_there_are_checked(op):
-    call = next(call for call in example_calls.calls(op) if isinstance(call.arguments.get("temperature"), torch.Tensor))
-    B = size_of(op, call.arguments)
-    wrong = {"temperature": torch.ones(B).index_fill(0, torch.tensor([B - 1]), -1.0)}
-    run = functools.partial(getattr(sk, op), **call.arguments | wrong)
+    side = "target" if op.startswith("verify") else "rows"
+    name = f"{side}.temperature"
+    calls = [example_calls.flat(call.arguments) for call in example_calls.calls(op)]
+    call = next(call for call in calls if isinstance(call.get(name), torch.Tensor))
+    B = size_of(op, example_calls.folded(call))
+    wrong = {name: torch.ones(B).index_fill(0, torch.tensor([B - 1]), -1.0)}
+    run = functools.partial(getattr(sk, op), **example_calls.folded(call | wrong))
     run(**{NUMBERS[op]: torch.tensor([B - 1])})
-    with pytest.raises(RuntimeError, match=f"{op}: temperature must be .* got -1 at index {B - 1}"):
+    with pytest.raises(RuntimeError, match=f"{op}: {name} must be .* got -1 at index {B - 1}"):
         run(**{NUMBERS[op]: torch.tensor([B])})
 
 

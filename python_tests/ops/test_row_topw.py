@@ -152,7 +152,7 @@ def check_no_law(function, take):
     score = some_scores(5)
     for w in (3, 1100):
         got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), score, w)
-        alone = function(good, score, w, stats=sk.row_stats(good))
+        alone = function(sk.Rows(good, stats=sk.row_stats(good)), score, w)
         assert all(torch.equal(a[:1], b[:1]) for a, b in zip(got, alone))
         assert got[0][1:4].isnan().all() and got[1][1].tolist() == list(range(w)) and not got[0][4].isnan().any()
 
@@ -163,7 +163,7 @@ def check_foreign_stats(function, take):
     stats = sk.row_stats(z)
     z[0, ::2], z[1, 1024:2048], z[2] = NAN, NAN, -INF
     stats[3, 0], stats[4, 1], stats[5, 2] = -1.0, NAN, INF
-    got = function(z, some_scores(6), 5, stats=stats)
+    got = function(sk.Rows(z, stats=stats), some_scores(6), 5)
     assert ((got[1] >= 0) & (got[1] < 3000)).all()
     compare(function, sk.Rows(z[:3], stats=stats[:3]), some_scores(6)[:3], 2000)
 

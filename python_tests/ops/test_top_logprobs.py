@@ -134,7 +134,7 @@ def check_no_law(function, take):
     tokens = torch.tensor([[7, 1050, 3]]).expand(5, 3)
     for k in (3, 1100):
         got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), k, tokens)
-        alone = function(good, sk.row_stats(good), k, tokens)
+        alone = function(sk.Rows(good, stats=sk.row_stats(good)), k, tokens)
         assert all(torch.equal(a[:1], b[:1]) for a, b in zip(got, alone))
         assert got[1][1:4].isnan().all() and got[2][1:4].isnan().all() and not got[1][[0, 4]].isnan().any()
     assert got[0][1, [0, -1]].tolist() == [1050, 7] and got[3][1].tolist() == [0, 1, got[3][1, 2]]

@@ -58,28 +58,28 @@ BAD = [  # base, change, exception, message
         good,
         {"target_logits": torch.zeros(4, 6, 11, dtype=torch.float64)},
         TypeError,
-        "target_logits must be float32 or bfloat16 or float16, got float64",
+        "target.logits must be float32 or bfloat16 or float16, got float64",
     ),
     (
         good,
         {"target_logits": torch.zeros(6, 11)},
         ValueError,
-        r"target_logits must have shape \[B, G\+1, V\], got \[6, 11\]",
+        r"target.logits must have shape \[B, G\+1, V\], got \[6, 11\]",
     ),
-    (good, {"target_logits": torch.zeros(4, 6, 0)}, ValueError, "target_logits must have a vocabulary of"),
+    (good, {"target_logits": torch.zeros(4, 6, 0)}, ValueError, "target.logits must have a vocabulary of"),
     (
         good,
         {"target_logits": torch.zeros(4, 11, 6).transpose(1, 2)},
         ValueError,
-        "target_logits must be contiguous in its last dimension",
+        "target.logits must be contiguous in its last dimension",
     ),
     (
         good,
         {"draft_logits": torch.zeros(4, 4, 11)},
         ValueError,
-        r"draft_logits must have shape \[B=4, G=5, Vq=11\], got \[4, 4, 11\]",
+        r"draft.logits must have shape \[B=4, G=5, Vq=11\], got \[4, 4, 11\]",
     ),
-    (good, {"draft_logits": torch.zeros(4, 5, 11, dtype=I64)}, TypeError, "draft_logits must be .*got int64"),
+    (good, {"draft_logits": torch.zeros(4, 5, 11, dtype=I64)}, TypeError, "draft.logits must be .*got int64"),
     (
         good,
         {"uniforms": torch.zeros(4, 5, dtype=torch.float64)},
@@ -110,40 +110,44 @@ BAD = [  # base, change, exception, message
     (good, {"temperature": -0.5}, ValueError, "temperature must be .*>= 0, got -0.5"),
     (good, {"temperature": torch.ones(3)}, ValueError, r"temperature must be a number or have shape \[4\], got \[3\]"),
     (good, {"temperature": "1"}, TypeError, "temperature must be a number or a tensor, got str"),
-    (good, {"temperature": torch.tensor([1.0, 1.0, -1.0, 1.0])}, RuntimeError, "verify_chain: temperature must be"),
+    (
+        good,
+        {"temperature": torch.tensor([1.0, 1.0, -1.0, 1.0])},
+        RuntimeError,
+        "verify_chain: target.temperature must be",
+    ),
     (good, {"top_p": 0.0}, ValueError, r"top_p must be in \(0, 1\], got 0"),
     (good, {"top_p": 1.01}, ValueError, r"top_p must be in \(0, 1\], got 1.01"),
-    (good, {"draft_top_p": -1}, ValueError, r"draft_top_p must be in \(0, 1\], got -1"),
-    (good, {"draft_top_p": torch.tensor([1.0, 2.0, 1.0, 1.0])}, RuntimeError, "verify_chain: draft_top_p must be"),
+    (good, {"draft_top_p": -1}, ValueError, r"draft.top_p must be in \(0, 1\], got -1"),
+    (good, {"draft_top_p": torch.tensor([1.0, 2.0, 1.0, 1.0])}, RuntimeError, "verify_chain: draft.top_p must be"),
     (good, {"top_k": -2}, ValueError, "top_k must be .*got -2"),
     (good, {"top_k": 1.5}, TypeError, "top_k must be"),
     (good, {"min_p": 1.5}, ValueError, r"min_p must be in \[0, 1\], got 1.5"),
-    (good, {"target_kind": "prob"}, ValueError, "target_kind must be 'logits' or 'probs', got 'prob'"),
+    (good, {"target_kind": "prob"}, ValueError, "target.kind must be 'logits' or 'probs', got 'prob'"),
     (
         good,
         {"target_kind": "probs", "temperature": 0.5},
         ValueError,
-        "sampling parameters need target_kind='logits', got 'probs'",
+        "sampling parameters need target.kind='logits', got 'probs'",
     ),
     (
         good,
         {"draft_kind": "probs", "draft_stats": torch.zeros(4, 5, 4)},
         ValueError,
-        "need draft_kind='logits', got 'probs'",
+        "need draft.kind='logits', got 'probs'",
     ),
     (
         good,
         {"target_stats": torch.zeros(4, 5, 4)},
         ValueError,
-        r"target_stats must have shape \[B=4, G\+1=6, 4=?4?\], got \[4, 5, 4\]",
+        r"target.stats must have shape \[B=4, G\+1=6, 4=?4?\], got \[4, 5, 4\]",
     ),
     (
         good,
         {"draft_stats": torch.zeros(4, 5, 4), "draft_temperature": 0.5},
         ValueError,
-        "draft_stats already hold the sampling parameters",
+        "draft.stats already hold the sampling parameters",
     ),
-    (good, {"draft_logits": None, "draft_top_k": 3}, ValueError, "need draft_logits, got None"),
     (good, {"method": "tree"}, ValueError, "method must be 'token' or 'block', got 'tree'"),
     (
         good,
@@ -185,13 +189,13 @@ BAD = [  # base, change, exception, message
         ragged,
         {"target_logits": torch.zeros(8, 11)},
         ValueError,
-        r"target_logits must have shape \[R=9, V=11\], got \[8, 11\]",
+        r"target.logits must have shape \[R=9, V=11\], got \[8, 11\]",
     ),
     (
         ragged,
         {"draft_logits": torch.zeros(4, 11)},
         ValueError,
-        r"draft_logits must have shape \[D=5, Vq=11\], got \[4, 11\]",
+        r"draft.logits must have shape \[D=5, Vq=11\], got \[4, 11\]",
     ),
 ]
 
@@ -232,7 +236,9 @@ def test_wrong_device(op_backend):
 
 def step(p, q, seed):
     drawn = sk.sample(sk.Rows(q, temperature=0.8), k=1, seed=seed, offset=seed)
-    return sk.verify_chain(p, drawn.tokens, sk.Rows(q[:, None], stats=drawn.stats[:, None]), seed=seed, offset=seed)[:2]
+    return sk.verify_chain(
+        p, drawn.tokens, sk.Rows(q[:, None], stats=drawn.rows.stats[:, None]), seed=seed, offset=seed
+    )[:2]
 
 
 def compiled_step(*args):
@@ -264,8 +270,8 @@ torch.set_num_threads(1)
 B, G, V = 64, 5, 151_936
 target = torch.randn(B, 1, V).bfloat16().expand(B, G + 1, V)
 draft = torch.randn(1, G, V).bfloat16().expand(B, G, V)
-args = dict(target_logits=target, draft_tokens=draft[0].argmax(-1).expand(B, G), draft_logits=draft,
-            seed=torch.arange(B), offset=torch.arange(B), {extra})
+args = dict(target=sk.Rows(target, {target}), draft_tokens=draft[0].argmax(-1).expand(B, G),
+            draft=sk.Rows(draft, {draft}), seed=torch.arange(B), offset=torch.arange(B))
 sk.verify_chain(**args)  # what the first call sets up is not the call's
 
 malloc = ctypes.CDLL(None).malloc
@@ -288,15 +294,15 @@ print("verified", "full" if malloc(4 * V) is None else "not full")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("extra", [
-    "",
-    "temperature=0.7, top_p=0.9, draft_top_k=50",
-    "target_row=torch.arange(B * (G + 1)).view(B, -1).flip(1), draft_row=torch.arange(B * G).view(B, -1).flip(0)",
+@pytest.mark.parametrize("target, draft", [
+    ("", ""),
+    ("temperature=0.7, top_p=0.9", "top_k=50"),
+    ("row=torch.arange(B * (G + 1)).view(B, -1).flip(1)", "row=torch.arange(B * G).view(B, -1).flip(0)"),
 ])  # fmt: skip
 @pytest.mark.slow
-def test_no_row_is_copied(extra):
+def test_no_row_is_copied(target, draft):
     """At B=64, G=5, V=151,936, in half a megabyte: one float32 row would be 608 kB, one row per request 39 MB."""
-    code = MEMORY.format(extra=extra)
+    code = MEMORY.format(target=target, draft=draft)
     env = os.environ | {"PYTHONPATH": PYTHONPATH}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -4,7 +4,10 @@ schema (target_logits, draft_temperature; temperature, top_k, top_p and min_p al
 Rows of them, which public functions and the reference take."""
 
 import functools
+import inspect
 
+import specdec_kernels
+from specdec_kernels import example_calls
 from specdec_kernels.rows import Rows
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
@@ -59,3 +62,37 @@ def call(function, *args, **kwargs):
     op = function.args[0] if isinstance(function, functools.partial) else function.__name__
     args, kwargs = folded(op, args, kwargs)
     return function(*args, **kwargs)
+
+
+def dotted(op: str, arguments: dict) -> dict:
+    """Arguments of an op's public function by field: "target.logits", "target.temperature" ... of every side, whether
+    it is given as Rows or as a tensor. For tests that walk over all arguments."""
+    found = {}
+    for name, x in arguments.items():
+        if name not in SIDES.get(op, ()) or x is None:
+            found[name] = x
+            continue
+        given = (x if isinstance(x, Rows) else Rows(x))._asdict()
+        found |= {f"{name}.{field}": y for field, y in given.items() if y is not Rows._field_defaults.get(field, ...)}
+    return found
+
+
+def dotted_calls(op: str, few=False, **inputs) -> list:
+    """An op's example calls, by field."""
+    calls = (example_calls.few if few else example_calls.calls)(op, **inputs)
+    return [call._replace(arguments=dotted(op, call.arguments)) for call in calls]
+
+
+def call_dotted(op: str, arguments: dict):
+    """The public function of arguments by field."""
+    return getattr(specdec_kernels, op)(**example_calls.folded(arguments))
+
+
+def dotted_names(op: str) -> list[str]:
+    """The parameters of a public function, each field of its sides by itself."""
+    names = inspect.signature(getattr(specdec_kernels, op)).parameters
+    return [
+        f"{name}.{field}" if field else name
+        for name in names
+        for field in (Rows._fields if name in SIDES.get(op, ()) else ("",))
+    ]

@@ -5,9 +5,9 @@ import inspect
 import re
 
 import torch
+from support import flat
 
 import specdec_kernels as sk
-from specdec_kernels import example_calls
 from specdec_kernels.registry import FUNCTIONS, INF, RULES, SAMPLING
 
 V = 37
@@ -15,13 +15,16 @@ COMPOSED = {"alpha"}  # of a rule, which says how many it takes
 
 
 def named(op, kinds):
-    """Parameters whose annotation has one of these words."""
-    parameters = inspect.signature(getattr(sk, op)).parameters.values()
-    return [x.name for x in parameters if re.search(rf"\b({kinds})\b", str(x.annotation)) and x.name not in COMPOSED]
+    """Parameters, and sampling parameters of their Rows, whose annotation has one of these words."""
+    annotations = {x.name: x.annotation for x in inspect.signature(getattr(sk, op)).parameters.values()}
+    for side in flat.SIDES.get(op, ()):
+        own = {name: y for name, y in sk.Rows.__annotations__.items() if name in SAMPLING}
+        annotations |= {f"{side}.{name}": getattr(y, "__forward_arg__", y) for name, y in own.items()}
+    return [x for x, y in annotations.items() if re.search(rf"\b({kinds})\b", str(y)) and x not in COMPOSED]
 
 
 def base(name):
-    return name.removeprefix("draft_") if name.removeprefix("draft_") in SAMPLING else name
+    return name.rpartition(".")[2]
 
 
 def is_number(x):
@@ -31,8 +34,9 @@ def is_number(x):
 def known():
     """A value of each number, as some example has it."""
     found = {}
-    for _, call in example_calls.every_call(V=V):
-        found |= {base(name): x for name, x in call.arguments.items() if is_number(x)}
+    for op in FUNCTIONS:
+        for call in flat.dotted_calls(op, V=V):
+            found |= {base(name): x for name, x in call.arguments.items() if is_number(x)}
     return found | {"require_exact": False}
 
 
@@ -40,12 +44,12 @@ KNOWN = known()
 
 
 def call_with(op, name):
-    """An example call, with a number for this argument."""
-    calls = [call.arguments for call in example_calls.calls(op, V=V)]
+    """An example call by field, with a number for this argument."""
+    calls = [call.arguments for call in flat.dotted_calls(op, V=V)]
     having = [call for call in calls if is_number(call.get(name))]
     for call in having or [call | {name: KNOWN[base(name)]} for call in calls]:
         try:
-            getattr(sk, op)(**call)
+            flat.call_dotted(op, call)
         except (TypeError, ValueError, RuntimeError):
             continue
         return call

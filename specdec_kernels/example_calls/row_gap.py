@@ -8,6 +8,6 @@ def calls(x):
     yield "logits", {"p": p, "q": q}
     stats = row_stats(Rows(p, temperature=0.7)), row_stats(Rows(q, top_k=5))
     yield "stats", {"p": Rows(p, stats=stats[0]), "q": Rows(q, stats=stats[1])}
-    yield "filters", {"p": Rows(p, temperature=0.7), "q": Rows(q, top_k=5)}
+    yield "filters", {"p": Rows(p, **x.filters(3)), "q": Rows(q, **x.filters(3))}
     yield "probabilities", {"p": Rows(x.probs(3), kind="probs"), "q": Rows(x.probs(3), kind="probs")}
     yield "a wider draft", {"p": p, "q": x.rows(3, more=3)}
