@@ -215,5 +215,5 @@ def test_row_gap():
     assert bad[:, [0, 1, 3, 5]].isnan().all() and not bad[:, [2, 4]].isnan().any()
     stats = reference.row_stats(Rows(q.log(), temperature=0.5))
     assert reference.row_gap(p.log(), Rows(q.log(), stats=stats))[0, 5].item() == pytest.approx(25 / 38, abs=1e-7)
-    with pytest.raises(ValueError, match="row_gap: kind must be 'logits' or 'probs', got 'x'"):
+    with pytest.raises(ValueError, match="row_gap: p.kind must be 'logits' or 'probs', got 'x'"):
         reference.row_gap(Rows(p, kind="x"), Rows(q, kind="x"))

@@ -45,7 +45,7 @@ def test_kseq_rho_degenerate_pairs():
     assert narrow == reference.kseq_rho(Rows(p, kind="probs"), Rows(tensor([0.4, 0.6, 0.0]), kind="probs"), 2)
     with pytest.raises(ValueError, match="kseq_rho: k must be >= 1, got 0"):
         reference.kseq_rho(Rows(p, kind="probs"), Rows(q, kind="probs"), 0)
-    with pytest.raises(ValueError, match="kseq_rho: kind must be 'logits' or 'probs', got 'x'"):
+    with pytest.raises(ValueError, match="kseq_rho: p.kind must be 'logits' or 'probs', got 'x'"):
         reference.kseq_rho(Rows(p, kind="x"), Rows(q, kind="x"), 2)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..registry import ROW_KINDS
 from .law import clean_q, law_of_logits, law_of_probs, numpy_rows, positive
 from .row_stats import stats_of
 from .rows import rows_of
@@ -23,19 +24,25 @@ def kseq_rho(p, q, k):
 
     A pair with a row that is no law gives rho = k, which is valid for every pair of laws, and beta = p_acc = NaN.
     """
-    p, q = rows_of(p), rows_of(q)
-    ks = torch.as_tensor(k, device="cpu").expand(len(p.logits)).tolist()
+    ks = torch.as_tensor(k, device="cpu").expand(len(rows_of(p).logits)).tolist()
     if any(n < 1 for n in ks):
         raise ValueError(f"kseq_rho: k must be >= 1, got {min(ks)}")
-    out = [rho_of_laws(*pair) for pair in zip(laws(p), laws(q), ks)]
+    out = [rho_of_laws(*pair) for pair in zip(*laws("kseq_rho", p, q), ks)]
     return KseqRho(*torch.tensor(out, dtype=torch.float64, device="cpu").reshape(-1, 3).T)
 
 
-def laws(rows):
-    rows = rows_of(rows)
-    if rows.kind == "probs":
-        return [law_of_probs(row) for row in numpy_rows(rows.logits)]
-    return [law_of_logits(z, s) for z, s in zip(numpy_rows(rows.logits), stats_of(rows).tolist())]
+def laws(op, p, q):
+    """Those of p's rows, and of q's."""
+    found = []
+    for name, rows in (("p", rows_of(p)), ("q", rows_of(q))):
+        if rows.kind not in ROW_KINDS:
+            raise ValueError(f"{op}: {name}.kind must be 'logits' or 'probs', got {rows.kind!r}")
+        values = numpy_rows(rows.logits)
+        if rows.kind == "probs":
+            found.append([law_of_probs(row) for row in values])
+        else:
+            found.append([law_of_logits(z, s) for z, s in zip(values, stats_of(rows).tolist())])
+    return found
 
 
 def rho_of_laws(p, q, k):

@@ -17,7 +17,7 @@ def row_gap(p, q):
 
     What depends on a row that is no law is NaN.
     """
-    out = [gap(*pair) for pair in zip(laws(p), laws(q))]
+    out = [gap(*pair) for pair in zip(*laws("row_gap", p, q))]
     return torch.tensor(out, dtype=torch.float64, device="cpu").reshape(-1, 6)
 
 

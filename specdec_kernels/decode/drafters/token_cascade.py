@@ -45,7 +45,7 @@ class KeptDraft(Proposal):
         # Synthetic at rate 1 accepts whatever the rows say. Kept tokens pass for one-hot drafts.
         rule = torch.where(ahead, sk.RULES["synthetic"], batch.rules["rule"])
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
-        drawn = torch.full((n, G + 1), -1, device=batch.device)
+        drawn = torch.full((n, G + 1), -1, dtype=torch.int64, device=batch.device)
         drawn[:, 0] = torch.arange(n, device=batch.device).masked_fill(ahead, -1)
         target, draft = (sk.Rows(z, **batch.sampling, row=i) for z, i in ((logits, row), (self.first, drawn)))
         return sk.verify_chain(target, self.tokens, draft, rule=rule, alpha=alpha, **batch.randomness)
