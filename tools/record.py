@@ -23,7 +23,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "python_tests"))
 from gates import hostile  # noqa: E402
-from support import interpreter  # noqa: E402
+from support import flat, interpreter  # noqa: E402
 
 import specdec_kernels as sk  # noqa: E402
 
@@ -41,7 +41,7 @@ def digest(result) -> str:
 
 def answer(op, args) -> str:
     try:
-        return digest(getattr(sk, op)(**args))
+        return digest(flat.call(getattr(sk, op), **args))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 

@@ -58,15 +58,15 @@ def cut(op, args, n, replace):
 
     def changed(name, x):
         side, _, field = name.partition(".")
-        store = op != "verify_tree" and field in ("logits", "stats") and f"{side}.row" in flat
+        store = op != "verify_tree" and field in ("logits", "stats") and f"{side}.row" in fields
         if store or not isinstance(x, torch.Tensor):
             return x
         if "cu_draft" in args:
             return replace(x, rows_of(args, name, x, n)) if len(x) > 1 else x
         return replace(x, n) if len(x) == B else x
 
-    flat = example_calls.flat(args)
-    return example_calls.folded({name: tree_map(functools.partial(changed, name), x) for name, x in flat.items()})
+    fields = example_calls.flat(args)
+    return example_calls.folded({name: tree_map(functools.partial(changed, name), x) for name, x in fields.items()})
 
 
 def stale(kind):

@@ -78,15 +78,15 @@ def test_ragged_and_padded(backend):
     args = seeded(B, V=1500)
     verify = backends.call("verify_chain", backend)
     whole = verify(**args)
-    flat = {
+    behind = {
         "target_logits": args["target_logits"].flatten(0, 1),
         "draft_logits": args["draft_logits"].flatten(0, 1),
         "draft_tokens": args["draft_tokens"].flatten(),
         "cu_draft": torch.arange(B + 1) * 4,
         "max_draft": 4,
     }
-    assert_equal(verify(**args | flat), whole)
-    wide = verify(**args | flat | {"max_draft": 9})
+    assert_equal(verify(**args | behind), whole)
+    wide = verify(**args | behind | {"max_draft": 9})
     assert torch.equal(wide.tokens[:, :5], whole.tokens) and (wide.tokens[:, 5:] == -1).all()
 
 

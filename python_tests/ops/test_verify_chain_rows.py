@@ -2,6 +2,8 @@
 """verify_chain of rows that lie in a store: target_row and draft_row say where, and the answers are those of the same
 rows side by side, bit for bit."""
 
+import functools
+
 import pytest
 import torch
 from support import answers as reference
@@ -86,9 +88,9 @@ def gathered(wrong):
         for side in SIDES:
             row, rows = args.pop(f"{side}_row", None), args.get(f"{side}_logits")
             if row is not None:
-                flat = rows.reshape(-1, rows.shape[-1])
+                every = rows.reshape(-1, rows.shape[-1])
                 at = wrong(row.long(), rows).clamp(0, len(flat) - 1)
-                args[f"{side}_logits"] = flat[at]
+                args[f"{side}_logits"] = every[at]
                 if args.get(f"{side}_stats") is not None:
                     args[f"{side}_stats"] = args[f"{side}_stats"].reshape(-1, 4)[at]
         return flat.call(sk.verify_chain, **args)
@@ -107,10 +109,11 @@ MUTANTS = {
 
 def test_the_check_can_fail():
     calls = plain_calls()[:3]
-    check_elsewhere(sk.verify_chain, calls, gathered(lambda row, rows: row))
+    verify = functools.partial(flat.call, sk.verify_chain)
+    check_elsewhere(verify, calls, gathered(lambda row, rows: row))
     for name, wrong in MUTANTS.items():
         with pytest.raises(AssertionError):
-            check_elsewhere(sk.verify_chain, calls, gathered(wrong))
+            check_elsewhere(verify, calls, gathered(wrong))
             pytest.fail(f"not seen: {name}")
 
 
@@ -215,8 +218,8 @@ def test_numbers_of_no_row(backend, method, ragged):
     def run(**more):
         call = args | more
         if ragged:
-            flat = {name: call[name].flatten() for name in ("draft_tokens", "target_row", "draft_row")}
-            call |= flat | {"cu_draft": torch.arange(B + 1) * G, "max_draft": G}
+            behind = {name: call[name].flatten() for name in ("draft_tokens", "target_row", "draft_row")}
+            call |= behind | {"cu_draft": torch.arange(B + 1) * G, "max_draft": G}
         return verify(**call)
 
     want = run()
@@ -314,11 +317,12 @@ def wrong_calls():
         ValueError,
         r"target.row must have shape \[R=3\], got \[5\]",
     )
-    yield behind | more | {"draft_row": row.flatten()[:5]}, ValueError, r"draft.row must have shape \[D=2\], got \[5\]"
+    wanted = r"draft.row must have shape \[D=2\], got \[5\]"
+    yield behind | more | {"draft_row": row.flatten()[:5]}, ValueError, wanted
 
 
 def _step():
-    call = flat.dotted_calls("verify_chain", V=11)[1]
+    call = example_calls.calls("verify_chain", V=11)[1]
     assert call.name == "seeds"
     return call.arguments
 
