@@ -76,8 +76,8 @@ def test_memory_does_not_grow(models, kind):
             assert not session.results and not session.batch and not session.waiting
             counted.append(entries({"session": session, "drafter": session.drafter}))
     assert sorted(i for i, _ in popped) == [*range(120)]
-    # What stayed for one request in seven, those that are cancelled, would be 11 entries more. A histogram of widths and
-    # the rows of the last step differ by a few; measurements, each of bounded length, fill up.
+    # What stayed for one request in seven, those that are cancelled, would be 11 entries more. A histogram of widths
+    # and the rows of the last step differ by a few; measurements, each of bounded length, fill up.
     assert counted[1] - counted[0] < (1000 if kind.startswith("adaptive") else (119 - 40) // 7)
     assert session.stats.new_tokens == sum(len(result.tokens) for _, result in popped)
 
