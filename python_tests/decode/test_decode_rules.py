@@ -220,8 +220,8 @@ def test_exact_requests_pay_nothing(monkeypatch):
         """How many rows the draft model has beyond one a token, in the first step."""
         seen.clear()
         generate(target, [Request(prompt, 4, rule=rule)], ModelDrafter(draft, 3))
-        (_, tokens), options = seen[0]
-        return options["draft_logits"].shape[1] - tokens.shape[1]
+        (_, tokens, rows), _ = seen[0]
+        return rows.logits.shape[1] - tokens.shape[1]
 
     assert rows_more("exact") == 0 and not any("rule" in options or "alpha" in options for _, options in seen)
     assert rows_more("typical") == 0 and seen[0][1]["rule"].tolist() == [sk.RULES["typical"]]

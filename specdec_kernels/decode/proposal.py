@@ -90,8 +90,8 @@ class TreeDraft(Proposal):
             logits = logits[row.clamp(min=0)]
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree: tuple = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
-        target, how = sk.Rows(logits, **batch.sampling), dict(method=self.method, max_depth=self.depth)
-        return sk.verify_tree(tree, target, self.rows, **how, **batch.rules, **batch.randomness)
+        target, drawn = sk.Rows(logits, **batch.sampling), batch.rules | batch.randomness
+        return sk.verify_tree(tree, target, self.rows, method=self.method, max_depth=self.depth, **drawn)
 
     def commit_kv(self, cache, start, verified, slot):
         """The accepted path moves together."""

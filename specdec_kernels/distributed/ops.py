@@ -120,10 +120,9 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
 def _agree(op, arguments, sides, shards, exchange, problem):
     """What all ranks are given alike; of rows that are split, all but the entries."""
     split = (shards.vocab_size, shards.bounds, exchange)
-    same = {"shards": split, "instructions": (whole.backends.cpu_isa(), whole.backends.chosen())}
+    same: dict[str, object] = {"shards": split, "instructions": (whole.backends.cpu_isa(), whole.backends.chosen())}
     for name, x in arguments.items():
-        fields = zip((f"{name}.{field}" for field in x._fields), x) if isinstance(x, Rows) else [(name, x)]
-        same.update(fields)
+        same |= {f"{name}.{field}": y for field, y in x._asdict().items()} if isinstance(x, Rows) else {name: x}
     for name, of in sides.items():
         rows = logits_of(arguments[name])
         if of is not None and isinstance(rows, torch.Tensor):

@@ -143,7 +143,7 @@ def check_shapes(function: Callable, arguments: Mapping[str, Any], sides: Mappin
 def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:
     """What all ranks found of their shares [end - begin, ...], behind one another: one round."""
     results = [found] if isinstance(found, torch.Tensor) else list(found)
-    parts = [x.stats if isinstance(x, Rows) else x for x in results]
+    parts: list[Any] = [x.stats if isinstance(x, Rows) else x for x in results]
     most = max(end - begin for begin, end in shares)
     padded = [torch.cat([x, x.new_zeros(most - len(x), *x.shape[1:])]) for x in parts]
     mine = torch.cat([x.flatten().view(torch.uint8) for x in padded])

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
 import torch
 
 from specdec_kernels.ops.row_stats import row_stats
@@ -7,7 +9,7 @@ from specdec_kernels.rows import Rows
 
 B, G = 4, 5
 LENGTHS = (2, 0, 1, 2)  # of the drafts of a ragged batch
-FILTERS = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
+FILTERS: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
 
 
 def calls(x):

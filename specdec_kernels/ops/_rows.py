@@ -12,8 +12,6 @@ from specdec_kernels.ops import _check
 from specdec_kernels.registry import SAMPLING
 from specdec_kernels.rows import Rows
 
-SAMPLING_FIELDS = slice(1, 1 + len(SAMPLING))  # of Rows: temperature, top_k, top_p, min_p
-
 
 def of(op: str, name: str, x: Any) -> Rows:
     """Rows as they came, or those of a plain tensor."""
@@ -26,7 +24,9 @@ def of(op: str, name: str, x: Any) -> Rows:
 
 def named(rows: Rows) -> str:
     """The names of the sampling parameters that are given, in their order; empty if none is."""
-    return ", ".join(name for name, x in zip(SAMPLING, rows[SAMPLING_FIELDS]) if x is not None)
+    return ", ".join(
+        name for name, x in zip(SAMPLING, (rows.temperature, rows.top_k, rows.top_p, rows.min_p)) if x is not None
+    )
 
 
 def samples(rows: Rows) -> bool:
@@ -56,7 +56,8 @@ def check_either(op: str, name: str, rows: Rows) -> None:
 
 def sampling(op: str, name: str, rows: Rows, n: int, device: torch.device) -> Sequence:
     """temperature, top_k, top_p, min_p and numbers, as the ops take them: see _check.sampling."""
-    tensors, numbers = _check.sampling(op, f"{name}.", rows[SAMPLING_FIELDS], n, device)
+    values = rows.temperature, rows.top_k, rows.top_p, rows.min_p
+    tensors, numbers = _check.sampling(op, f"{name}.", values, n, device)
     return *tensors, numbers
 
 

@@ -44,5 +44,6 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
             wanted = "have stats, as sample returns them, or neither stats nor sampling parameters"
             raise ValueError(f"{op}: rows must all {wanted}, got {_rows.named(x) or 'no stats'} in rows[{i}]")
     logits = torch.stack([x.logits for x in given], 1)
-    stats = None if first.stats is None else torch.stack([x.stats for x in given], 1)
+    of_rows = [x.stats for x in given if x.stats is not None]
+    stats = torch.stack(of_rows, 1) if of_rows else None
     return Rows(logits, stats=stats, kind=first.kind)

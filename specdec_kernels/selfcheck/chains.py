@@ -75,7 +75,7 @@ def step_of(p, tokens, q, target, draft) -> dict:
 
 def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
     """Drafting and verification from seeds of their own -> [steps, G+1] tokens."""
-    G, rows = len(p) - 1, []
+    rows = []
     for start in range(0, steps, 250_000):
         seeds = torch.arange(start, min(start + 250_000, steps), device=device) + seed
         offsets = seeds % 977

@@ -34,7 +34,7 @@ def with_lookup(draft: TreeDraft, found: list[list[int]], readback: Readback | N
         below += [-1] * more
         above[end : end + len(ids)], below[end - 1 : end - 1 + len(ids)] = new, ids
     rows = draft.rows
-    if rows is not None:
+    if rows is not None and rows.row is not None:
         rows = rows._replace(row=pad(rows.row, (0, more), value=-1))
     parents, tokens = upload(parents, device, draft.parents.dtype), upload(tokens, device)
     return replace(draft, parents=parents, tokens=tokens, rows=rows)

@@ -126,6 +126,14 @@ def _(s: Band, r):
     return Band(share, ((1 - r) * s.err + s.value * r_err) / below**2 if below > 0 else 0.0)
 
 
+class Rho(Band):
+    """rho* with the highest rho that an op may find, and c = p_acc / beta there."""
+
+    def __init__(self, value, err, high, c):
+        super().__init__(value, err)
+        self.high, self.c = high, c
+
+
 @best.register
 def _(p: Band, q, k):
     """rho*, with the highest rho that an op may find and c = p_acc / beta there.
@@ -139,9 +147,7 @@ def _(p: Band, q, k):
     f_err = abs(rho - k * (1 - beta) ** (k - 1)) * beta_err
     low, _, _ = best_rho(a, b, k, f_err)
     high, beta_high, p_acc = best_rho(a, b, k, -f_err - RHO_LEVEL)
-    found = Band(rho, max(rho - low, high - rho))
-    found.high, found.c = high, p_acc / beta_high if beta_high > 0 else high
-    return found
+    return Rho(rho, max(rho - low, high - rho), high, p_acc / beta_high if beta_high > 0 else high)
 
 
 @residual.register
