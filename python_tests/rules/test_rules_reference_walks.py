@@ -102,7 +102,7 @@ def test_a_request_in_a_mixed_batch_is_the_request_alone(method):
     exact = banded.verify_chain(**args, method=method)
     assert 20 < (out.tokens != exact.tokens).any(-1).sum()
     for b in range(B):
-        alone = tree_map_only(torch.Tensor, lambda x: x[b : b + 1], args)  # noqa: B023
+        alone = tree_map_only(torch.Tensor, lambda x: x[b : b + 1], args)
         given = ALPHAS[rules[b]] or None
         want = banded.verify_chain(**alone, method=method, rule=rules[b], alpha=given)
         for got, expected in zip(out, want):
