@@ -62,7 +62,9 @@ def test_uniforms_reproduce_the_enumerated_law(method, n=1200 if tiers.TIER == "
 GOLDEN_LOGITS = tuple(torch.from_numpy(np.log(x)).float() for x in GOLDEN)
 
 
-def node_step(method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], kind="logits", target_row=None, draft_row=None, **more):
+def node_step(
+    method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], kind="logits", target_row=None, draft_row=None, **more
+):
     """Children `tokens` of one root."""
     n = len(tokens) + 1
     tree = plain_tree([-1] + [0] * len(tokens), [-1, *tokens])
