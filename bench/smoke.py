@@ -22,7 +22,7 @@ import specdec_kernels as sk
 from bench import rehearsal, verify_chain, verify_tree
 from bench.peers.switched import OVERLAP, PATH, switch
 from bench.stress import bits
-from specdec_kernels import examples, selfcheck
+from specdec_kernels import example_calls, selfcheck
 from specdec_kernels.registry import TREE_METHODS
 
 WAYS = {"streaming": (PATH, "streaming"), "clusters": (PATH, "cluster"), "no overlap": (OVERLAP, "0")}
@@ -70,7 +70,7 @@ def calls(B: int, V: int) -> Iterator[Call]:
 def answer(call: Call, arguments: dict) -> dict[str, torch.Tensor]:
     """Each tensor of the result, by name."""
     result = getattr(sk, call.op)(**arguments)
-    named = examples.flat(result._asdict()) if hasattr(result, "_asdict") else {"stats": result}
+    named = example_calls.flat(result._asdict()) if hasattr(result, "_asdict") else {"stats": result}
     return {name: x for name, x in named.items() if isinstance(x, torch.Tensor) and name != "rows.logits"}
 
 

@@ -89,7 +89,7 @@ def gathered(wrong):
             row, rows = args.pop(f"{side}_row", None), args.get(f"{side}_logits")
             if row is not None:
                 every = rows.reshape(-1, rows.shape[-1])
-                at = wrong(row.long(), rows).clamp(0, len(flat) - 1)
+                at = wrong(row.long(), rows).clamp(0, len(every) - 1)
                 args[f"{side}_logits"] = every[at]
                 if args.get(f"{side}_stats") is not None:
                     args[f"{side}_stats"] = args[f"{side}_stats"].reshape(-1, 4)[at]

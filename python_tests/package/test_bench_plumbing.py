@@ -65,7 +65,7 @@ def test_labels_name_their_step():
 )
 def test_eager_law_is_ours(filters):
     z = harness.logits(4, 500, dtype=torch.float32, device="cpu", seed=3)
-    scale, cutoff, log_norm, top = sk.row_stats(sk.Rows(sk.Rows(z, temperature=0.7), **filters)).unsqueeze(-1).unbind(1)
+    scale, cutoff, log_norm, top = sk.row_stats(sk.Rows(z, temperature=0.7, **filters)).unsqueeze(-1).unbind(1)
     want = torch.where(z >= cutoff, (z - top) * scale - log_norm, -torch.inf)
     torch.testing.assert_close(eager.log_law(z, torch.tensor(0.7), **filters), want, rtol=1e-5, atol=1e-5)
 
@@ -79,7 +79,7 @@ def test_eager_step_emits_the_targets_law(draft_is):
     rows = {"seed": torch.arange(B * G), "offset": torch.zeros(B * G, dtype=torch.int64)}
     drawn = sk.sample(draft.reshape(B * G, V), **rows)
     tokens = drawn.tokens.view(B, G) if draft_is != "one-hot" else target[:, :G].argmax(-1)
-    draft_stats = drawn.stats.view(B, G, 4) if draft_is == "rows with stats" else None
+    draft_stats = drawn.rows.stats.view(B, G, 4) if draft_is == "rows with stats" else None
     draft = None if draft_is == "one-hot" else draft
     out = eager.step(target, tokens, draft, draft_stats)
     p = target[0, 0].softmax(-1)
