@@ -4,17 +4,12 @@ right ones test_rules_reference.py shows by enumeration."""
 
 import pytest
 import torch
-from support import flat
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
 from specdec_kernels.registry import RULES, keeps_target
 
-STEP = {
-    name: x
-    for name, x in example_calls.calls("verify_chain", V=37)[1].arguments.items()
-    if name not in ("rule", "alpha", "temperature")
-}
+STEP = example_calls.calls("verify_chain", V=37)[1].arguments
 B, G = STEP["draft_tokens"].shape
 EXACT = [
     ("exact", None),
@@ -38,42 +33,42 @@ OTHER = [
 
 @pytest.mark.parametrize("rule, alpha", EXACT, ids=str)
 def test_an_exact_rule_passes(rule, alpha):
-    got = flat.call(sk.verify_chain, **STEP, rule=rule, alpha=alpha, require_exact=True)
-    assert torch.equal(got.tokens, flat.call(sk.verify_chain, **STEP, rule=rule, alpha=alpha).tokens)
+    got = sk.verify_chain(**STEP, rule=rule, alpha=alpha, require_exact=True)
+    assert torch.equal(got.tokens, sk.verify_chain(**STEP, rule=rule, alpha=alpha).tokens)
 
 
 @pytest.mark.parametrize("rule, alpha, got", OTHER, ids=str)
 def test_another_is_refused(rule, alpha, got):
     with pytest.raises(ValueError, match=f"^verify_chain: require_exact needs a rule .* law, got {got}"):
-        flat.call(sk.verify_chain, **STEP, rule=rule, alpha=alpha, require_exact=True)
-    flat.call(sk.verify_chain, **STEP, rule=rule, alpha=alpha, require_exact=False)
+        sk.verify_chain(**STEP, rule=rule, alpha=alpha, require_exact=True)
+    sk.verify_chain(**STEP, rule=rule, alpha=alpha, require_exact=False)
 
 
 def test_of_each_request():
     codes = torch.tensor([RULES[name].code for name in ("exact", "lossy", "thresholds", "synthetic")])
     alpha = torch.tensor([[9.0, 9.0], [0.0, 9.0], [1.0, 1.0], [0.0, 9.0]])
-    flat.call(sk.verify_chain, **STEP, rule=codes, alpha=alpha.where(codes[:, None] > 0, 0.5), require_exact=True)
+    sk.verify_chain(**STEP, rule=codes, alpha=alpha.where(codes[:, None] > 0, 0.5), require_exact=True)
     alpha[2, 1] = 0.5
     with pytest.raises(ValueError, match=r"got 'thresholds' with alpha 1, 0.5 at index 2$"):
-        flat.call(sk.verify_chain, **STEP, rule=codes, alpha=alpha, require_exact=True)
+        sk.verify_chain(**STEP, rule=codes, alpha=alpha, require_exact=True)
     rates = torch.zeros(B, G, 1)
     rates[3, G - 1] = 0.25
     with pytest.raises(ValueError, match=r"got 'synthetic' with alpha 0.25 at index 3$"):
-        flat.call(sk.verify_chain, **STEP, rule=codes[3:], alpha=rates, require_exact=True)
+        sk.verify_chain(**STEP, rule=codes[3:], alpha=rates, require_exact=True)
 
 
 def test_a_tree():
     step = next(call.arguments for call in example_calls.calls("verify_tree", V=37) if call.name == "kseq, drafts")
-    flat.call(sk.verify_tree, **step, require_exact=True)
+    sk.verify_tree(**step, require_exact=True)
     with pytest.raises(ValueError, match=r"^verify_tree: require_exact .* got 'lossy' with alpha 0.3$"):
-        flat.call(sk.verify_tree, **step, rule="lossy", alpha=0.3, require_exact=True)
+        sk.verify_tree(**step, rule="lossy", alpha=0.3, require_exact=True)
 
 
 def test_what_cannot_be_looked_at():
     codes = torch.zeros(B, dtype=torch.int64, device="meta")
-    step = {name: x.to("meta") if isinstance(x, torch.Tensor) else x for name, x in STEP.items()}
+    step = {name: x.to("meta") for name, x in STEP.items()}
     with pytest.raises(ValueError, match=r"must be a name and numbers or on the CPU, got a tensor on meta"):
-        flat.call(sk.verify_chain, **step, rule=codes, require_exact=True)
+        sk.verify_chain(**step, rule=codes, require_exact=True)
 
 
 def test_the_table():

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from support import flat, laws
+from support import laws
 from support.rule_laws import ALPHAS, LAWS, emitted
 from support.tree_laws import EXACT, TELLING, constant, random_rows, with_zeros
 
@@ -46,10 +46,11 @@ def test_a_chain_is_a_tree():
     u = torch.rand(B, G + 1, generator=rng, dtype=torch.float64)
     tree = (torch.tensor([-1, 0, 1, 2]), torch.cat([torch.full((B, 1), -1), drafts], 1))
     codes = torch.arange(B) % 10
-    more = dict(rule=codes, alpha=torch.tensor([0.3]).expand(B), temperature=torch.tensor([1.0, 0.8, 0.0]).repeat(20))
+    target = Rows(p, temperature=torch.tensor([1.0, 0.8, 0.0]).repeat(20))
+    more = dict(rule=codes, alpha=torch.tensor([0.3]).expand(B))
     for method, of_tree in (("token", "recursive_without_replacement"), ("block", "traversal")):
-        want = flat.call(banded.verify_chain, p, drafts, q[:, :G], method=method, uniforms=u, **more)
-        out = flat.call(banded.verify_tree, tree, p, q, method=of_tree, uniforms=torch.cat([u[:, :1], u], 1), **more)
+        want = banded.verify_chain(target, drafts, q[:, :G], method=method, uniforms=u, **more)
+        out = banded.verify_tree(tree, target, q, method=of_tree, uniforms=torch.cat([u[:, :1], u], 1), **more)
         assert want.margin.min() > 1e-3 and torch.equal(out.tokens, want.tokens), method
         assert out.logprobs.numpy() == pytest.approx(want.logprobs.numpy(), abs=1e-12)
 
@@ -82,11 +83,9 @@ def test_thresholds_of_a_chain():
     p, drafts = 2 * torch.randn(80, 4, 5, generator=rng), torch.randint(5, (80, 3), generator=rng)
     u = torch.rand(80, 4, generator=rng, dtype=torch.float64)
     more = dict(rule="thresholds", alpha=(0.5, 0.6))
-    want = flat.call(banded.verify_chain, p, drafts, uniforms=u, **more)
+    want = banded.verify_chain(p, drafts, uniforms=u, **more)
     tree = (torch.tensor([-1, 0, 1, 2]), torch.cat([torch.full((80, 1), -1), drafts], 1))
-    out = flat.call(
-        banded.verify_tree, tree, p, method="target_only", uniforms=torch.cat([u[:, :3], u[:, 2:]], 1), **more
-    )
+    out = banded.verify_tree(tree, p, method="target_only", uniforms=torch.cat([u[:, :3], u[:, 2:]], 1), **more)
     assert len(set(want.num_accepted.tolist())) == 4 and torch.equal(out.tokens, want.tokens)
 
 

@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import flat
 from support.rule_laws import ALPHAS, LAWS, OTHERS, ROW_RULES, TOKEN_RULES, assert_equal, chain_args
 from support.tree_laws import TELLING
+from torch.utils._pytree import tree_map_only
 
 from specdec_kernels.reference import banded
 from specdec_kernels.reference.rules.one_step import pi_of
 from specdec_kernels.reference.tree_law import plain_tree
+from specdec_kernels.rows import Rows
 from specdec_kernels.rules import RULES
 
 ALMOST_ONE = 1 - 2.0**-53
@@ -24,16 +25,15 @@ def ln(row):
         return torch.tensor(np.log(row), dtype=torch.float64)
 
 
-def step(p, q, drafts, u, q_end=None, **more):
+def step(p, q, drafts, u, q_end=None, temperature=None, draft_temperature=None, **more):
     """One request on rows [G+1, V], [G, V] of probabilities, as logits; u: tests, then the final draw."""
     p, q = ln(np.asarray(p, dtype=float)), None if q is None else ln(np.asarray(q, dtype=float))
     if q_end is not None:
         q = torch.cat([q, ln(np.asarray([q_end], dtype=float))])
-    return flat.call(
-        banded.verify_chain,
-        p[None],
+    return banded.verify_chain(
+        Rows(p[None], temperature=temperature),
         torch.tensor([drafts]),
-        None if q is None else q[None],
+        None if q is None else Rows(q[None], temperature=draft_temperature),
         uniforms=torch.tensor([u], dtype=torch.float64),
         **more,
     )
@@ -63,14 +63,13 @@ def test_a_block_is_the_traversal_of_a_single_path():
     """Two implementations from two papers, the same uniforms: test i stands in column i here, in its node's column
     there."""
     args = chain_args(2, B=200, G=4, V=5)
-    del args["draft_logits"]
-    q = chain_args(3, B=200, G=4, V=5)["draft_logits"]  # drafts that q did not draw: accepted less often
-    want = flat.call(banded.verify_chain, **args, draft=q, method="block")
+    q = args["draft"] = chain_args(3, B=200, G=4, V=5)["draft"]  # drafts that q did not draw: accepted less often
+    want = banded.verify_chain(**args, method="block")
     assert len(set(want.num_accepted.tolist())) == 5
     chains = [plain_tree([-1, 0, 1, 2, 3], [-1, *d]) for d in args["draft_tokens"].tolist()]
     tree = tuple(torch.cat([chain[i] for chain in chains]) for i in (0, 1))
     u = torch.cat([torch.zeros(200, 1, dtype=torch.float64), args["uniforms"]], 1)
-    out = banded.verify_tree(tree, args["target_logits"], q, method="traversal", uniforms=u)
+    out = banded.verify_tree(tree, args["target"], q, method="traversal", uniforms=u)
     safe = want.margin > 1e-6
     assert safe.all() and torch.equal(out.tokens, want.tokens) and torch.equal(out.num_accepted, want.num_accepted)
     assert out.logprobs.numpy() == pytest.approx(want.logprobs.numpy(), abs=1e-12)
@@ -97,15 +96,15 @@ def mixed(method, B):
 def test_a_request_in_a_mixed_batch_is_the_request_alone(method):
     B = 85
     args = chain_args(4, B=B)
-    args["temperature"] = torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(22)[:B]
+    args["target"] = Rows(args["target"], temperature=torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(22)[:B])
     rules, codes, alpha = mixed(method, B)
-    out = flat.call(banded.verify_chain, **args, method=method, rule=codes, alpha=alpha)
-    exact = flat.call(banded.verify_chain, **args, method=method)
+    out = banded.verify_chain(**args, method=method, rule=codes, alpha=alpha)
+    exact = banded.verify_chain(**args, method=method)
     assert 20 < (out.tokens != exact.tokens).any(-1).sum()
     for b in range(B):
-        alone = {name: x[b : b + 1] for name, x in args.items()}
+        alone = tree_map_only(torch.Tensor, lambda x: x[b : b + 1], args)
         given = ALPHAS[rules[b]] or None
-        want = flat.call(banded.verify_chain, **alone, method=method, rule=rules[b], alpha=given)
+        want = banded.verify_chain(**alone, method=method, rule=rules[b], alpha=given)
         for got, expected in zip(out, want):
             assert torch.equal(got[b : b + 1].nan_to_num(9.0), expected.nan_to_num(9.0)), rules[b]
 
@@ -121,16 +120,13 @@ def test_ragged_equals_dense(method, end_row):
     more = dict(method=method, rule=codes, alpha=alpha, uniforms=args.pop("uniforms"))
     ragged = {
         name: torch.cat(
-            [
-                rows[: n + (name == "target_logits" or (end_row and name == "draft_logits"))]
-                for rows, n in zip(x, lengths)
-            ]
+            [rows[: n + (name == "target" or (end_row and name == "draft"))] for rows, n in zip(x, lengths)]
         )
         for name, x in args.items()
     }
     cu_draft = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    want = flat.call(banded.verify_chain, **args, **more)
-    for got, expected in zip(flat.call(banded.verify_chain, **ragged, cu_draft=cu_draft, max_draft=G, **more), want):
+    want = banded.verify_chain(**args, **more)
+    for got, expected in zip(banded.verify_chain(**ragged, cu_draft=cu_draft, max_draft=G, **more), want):
         assert torch.equal(got, expected)
 
 
@@ -247,15 +243,13 @@ def test_nan_confidences_defer(rule):
     alphas every rule would keep whatever the draft says."""
     alpha = {"chow_log": 9.0, "diff_log": 9.0, "opt": 9.0, "opt_log": 9.0}.get(rule, 1.0)
     for d, u, tokens in ((1, 0.59, [1, 0]), (1, 0.61, [0, -1])):
-        args = dict(target_kind="probs", draft_kind="probs", uniforms=torch.tensor([[u, 0.0]], dtype=torch.float64))
-        rows = (
-            torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64),
-            torch.tensor([[d]]),
-            torch.tensor([[NAN]], dtype=torch.float64),
-        )
-        kept = flat.call(banded.verify_chain, rows[0], rows[1], rows[2].nan_to_num(0.0), **args, rule=rule, alpha=alpha)
+        target = Rows(torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64), kind="probs")
+        draft = Rows(torch.tensor([[NAN]], dtype=torch.float64), kind="probs")
+        args = dict(rule=rule, alpha=alpha, uniforms=torch.tensor([[u, 0.0]], dtype=torch.float64))
+        finite = draft._replace(logits=draft.logits.nan_to_num(0.0))
+        kept = banded.verify_chain(target, torch.tensor([[d]]), finite, **args)
         assert kept.num_accepted.item() == 1
-        out = flat.call(banded.verify_chain, *rows, **args, rule=rule, alpha=alpha)
+        out = banded.verify_chain(target, torch.tensor([[d]]), draft, **args)
         assert out.tokens[0].tolist() == tokens, "the rule did not defer"
 
 
@@ -297,12 +291,10 @@ def test_a_token_the_target_forbids_is_not_accepted():
 
 
 def probs_step(rule, alpha, d, u, p, q):
-    rows = torch.tensor([[p, p]], dtype=torch.float64), torch.tensor([[d]]), torch.tensor([[q]], dtype=torch.float64)
-    return flat.call(
-        banded.verify_chain,
-        *rows,
-        target_kind="probs",
-        draft_kind="probs",
+    return banded.verify_chain(
+        Rows(torch.tensor([[p, p]], dtype=torch.float64), kind="probs"),
+        torch.tensor([[d]]),
+        Rows(torch.tensor([[q]], dtype=torch.float64), kind="probs"),
         rule=rule,
         alpha=alpha,
         uniforms=torch.tensor([[u, 0.0]], dtype=torch.float64),
@@ -393,12 +385,12 @@ def test_alpha_outside_its_range_is_refused():
             with pytest.raises(
                 ValueError, match=f"verify_chain: alpha of rule {rule} must be in {text}, got {alpha:g}"
             ):
-                flat.call(banded.verify_chain, **args, rule=rule, alpha=alpha)
+                banded.verify_chain(**args, rule=rule, alpha=alpha)
     with pytest.raises(ValueError, match=r"the second alpha of rule thresholds must be in \(0, 1\], got 0"):
-        flat.call(banded.verify_chain, **args, rule="thresholds", alpha=(1.0, 0.0))
+        banded.verify_chain(**args, rule="thresholds", alpha=(1.0, 0.0))
     with pytest.raises(ValueError, match=r"alpha of rule lossy must be in \[0, 1\), got 1"):
-        flat.call(
-            banded.verify_chain, **args, rule=torch.tensor([0, RULES["lossy"]]), alpha=torch.tensor([7.0, 1.0])
+        banded.verify_chain(
+            **args, rule=torch.tensor([0, RULES["lossy"]]), alpha=torch.tensor([7.0, 1.0])
         )  # exact takes none
 
 
@@ -408,15 +400,15 @@ def test_what_else_is_refused():
         with pytest.raises(
             ValueError, match=f"verify_chain: rule {rule} is no law, so method must be token, got block"
         ):
-            flat.call(banded.verify_chain, **args, rule=rule, method="block")
+            banded.verify_chain(**args, rule=rule, method="block")
     with pytest.raises(
         ValueError, match="verify_chain: rule must be one of 'exact', 'chow', .* or a tensor of codes, got 'x'"
     ):
-        flat.call(banded.verify_chain, **args, rule="x")
+        banded.verify_chain(**args, rule="x")
     with pytest.raises(ValueError, match="verify_chain: rule codes must be 0 ... 16, got 17"):
-        flat.call(banded.verify_chain, **args, rule=torch.tensor([0, 17]))
+        banded.verify_chain(**args, rule=torch.tensor([0, 17]))
     with pytest.raises(ValueError, match="verify_chain: rule 'exact' takes no alpha, got 0.5"):
-        flat.call(banded.verify_chain, **args, alpha=0.5)
+        banded.verify_chain(**args, alpha=0.5)
 
 
 def test_defaults_are_the_strictest_values_and_medusas():
@@ -424,10 +416,6 @@ def test_defaults_are_the_strictest_values_and_medusas():
     for rule in ALPHAS:
         default = {"typical": (0.09, 0.3), "relaxed": (1, 0.0), "thresholds": (1.0, 1.0)}.get(rule)
         alpha = default or {"lenience": 1.0, "ensemble": 1.0, "exact": None}.get(rule, 0.0)
-        assert_equal(
-            flat.call(banded.verify_chain, **args, rule=rule),
-            flat.call(banded.verify_chain, **args, rule=rule, alpha=alpha),
-            rule,
-        )
-    only_eps = flat.call(banded.verify_chain, **args, rule="typical", alpha=0.2)
-    assert_equal(only_eps, flat.call(banded.verify_chain, **args, rule="typical", alpha=(0.2, 0.3)))
+        assert_equal(banded.verify_chain(**args, rule=rule), banded.verify_chain(**args, rule=rule, alpha=alpha), rule)
+    only_eps = banded.verify_chain(**args, rule="typical", alpha=0.2)
+    assert_equal(only_eps, banded.verify_chain(**args, rule="typical", alpha=(0.2, 0.3)))

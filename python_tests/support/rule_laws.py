@@ -132,10 +132,7 @@ def chain_args(seed, B=120, G=3, V=9, end_row=True):
     drafts = torch.multinomial(q[:, :G].reshape(B * G, V).softmax(-1), 1, generator=rng).reshape(B, G)
     q = q if end_row else q[:, :G]
     return dict(
-        target_logits=p,
-        draft_tokens=drafts,
-        draft_logits=q,
-        uniforms=torch.rand(B, G + 1, generator=rng, dtype=torch.float64),
+        target=p, draft_tokens=drafts, draft=q, uniforms=torch.rand(B, G + 1, generator=rng, dtype=torch.float64)
     )
 
 

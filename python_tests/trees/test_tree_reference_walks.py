@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import flat, laws, tiers
+from support import laws, tiers
 from support.tree_laws import ALL, GOLDEN, rows_of
 
 from specdec_kernels import reference
@@ -62,15 +62,16 @@ def test_uniforms_reproduce_the_enumerated_law(method, n=1200 if tiers.TIER == "
 GOLDEN_LOGITS = tuple(torch.from_numpy(np.log(x)).float() for x in GOLDEN)
 
 
-def node_step(method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], **more):
+def node_step(
+    method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], kind="logits", target_row=None, draft_row=None, **more
+):
     """Children `tokens` of one root."""
     n = len(tokens) + 1
     tree = plain_tree([-1] + [0] * len(tokens), [-1, *tokens])
-    return flat.call(
-        banded.verify_tree,
+    return banded.verify_tree(
         tree,
-        p.expand(1, n, len(p)),
-        None if q is None else q.expand(1, n, len(q)),
+        Rows(p.expand(1, n, len(p)), kind=kind, row=target_row),
+        None if q is None else Rows(q.expand(1, n, len(q)), kind=kind, row=draft_row),
         method=method,
         uniforms=torch.tensor([u], dtype=torch.float64),
         **more,
@@ -151,17 +152,16 @@ def test_rows_by_index_links_and_depth():
     tree = (torch.tensor([[-1, 0, 0, 1]]), torch.tensor([[-1, 2, 1, 0]]))
     rows = torch.stack([q, q, p])[None]
     u = torch.tensor([[0.0, 0.65, 0.59, 0.0, 0.1]], dtype=torch.float64)
-    args = dict(
-        method="recursive", uniforms=u, target_row=torch.tensor([[2, 2, 2, 2]]), draft_row=torch.tensor([[0, 0, 1, 0]])
-    )
-    out = flat.call(banded.verify_tree, tree, rows, rows, **args)
+    target, draft = Rows(rows, row=torch.tensor([[2, 2, 2, 2]])), Rows(rows, row=torch.tensor([[0, 0, 1, 0]]))
+    args = dict(method="recursive", uniforms=u)
+    out = banded.verify_tree(tree, target, draft, **args)
     assert out.path.tolist() == [[0, 1, 3, -1]] and out.tokens.tolist() == [[2, 0, 0, -1]]
     links = (torch.tensor([[2, 3, -1, -1]]), torch.tensor([[-1, -1, 1, -1]]))  # child 2 before child 1
-    assert flat.call(banded.verify_tree, tree, rows, rows, links=links, **args).path.tolist() == [[0, 2, -1, -1]]
-    assert flat.call(banded.verify_tree, tree, rows, rows, max_depth=1, **args).path.tolist() == [[0, 1]]
-    assert flat.call(banded.verify_tree, tree, rows, rows, max_depth=0, **args).tokens.tolist() == [[0]]
+    assert banded.verify_tree(tree, target, draft, links=links, **args).path.tolist() == [[0, 2, -1, -1]]
+    assert banded.verify_tree(tree, target, draft, max_depth=1, **args).path.tolist() == [[0, 1]]
+    assert banded.verify_tree(tree, target, draft, max_depth=0, **args).tokens.tolist() == [[0]]
     cycle = (torch.tensor([[1, 3, -1, -1]]), torch.tensor([[-1, 1, -1, -1]]))
-    assert flat.call(banded.verify_tree, tree, rows, rows, links=cycle, **args).tokens.shape == (1, 4)  # ends
+    assert banded.verify_tree(tree, target, draft, links=cycle, **args).tokens.shape == (1, 4)  # ends
 
 
 def test_seeds_are_the_uniforms_of_domains_0_and_1():
@@ -197,12 +197,9 @@ def test_probability_rows():
     for method in ALL:
         for v in (0.0, 0.3, 0.7, 0.99):
             u = [0.4, 0.5, 0.5, v]
-            a, b = (
-                node_step(method, [1, 2], u),
-                node_step(method, [1, 2], u, p=P, q=Q, target_kind="probs", draft_kind="probs"),
-            )
+            a, b = (node_step(method, [1, 2], u), node_step(method, [1, 2], u, p=P, q=Q, kind="probs"))
             assert torch.equal(a.tokens, b.tokens) and torch.equal(a.path, b.path) and b.status.item() == 0
-    assert node_step("greedy", [1, 0], [0.0] * 4, p=P, q=None, target_kind="probs").tokens[0].tolist() == [0, 0, -1]
+    assert node_step("greedy", [1, 0], [0.0] * 4, p=P, q=None, kind="probs").tokens[0].tolist() == [0, 0, -1]
 
 
 @pytest.mark.parametrize("method", [*ALL, "greedy"])
@@ -239,13 +236,10 @@ def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if ti
     p = q + rng.normal(size=(B, 7, 5))
     drafts = torch.from_numpy((q[:, 0] + rng.gumbel(size=(3, 2, B, 5))).argmax(-1)).permute(2, 0, 1)
     p, q, u = torch.from_numpy(p).float(), torch.from_numpy(q).float(), torch.from_numpy(rng.random((B, 8)))
-    args = dict(
-        method=method,
-        uniforms=u[:, :7] if method in ("kseq", "recursive") else u,
-        draft_row=torch.zeros(B, 7, dtype=torch.int64),
-    )
+    args = dict(method=method, uniforms=u[:, :7] if method in ("kseq", "recursive") else u)
+    draft = Rows(q, row=torch.zeros(B, 7, dtype=torch.int64))
     tree = reference.build_tree(drafts)
-    ref = flat.call(banded.verify_tree, tree, p, q, **args)
+    ref = banded.verify_tree(tree, p, draft, **args)
     exact, noise = walks.Side.law, np.random.default_rng(13)
 
     def moved(side):
@@ -260,7 +254,7 @@ def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if ti
         return row
 
     monkeypatch.setattr(walks.Side, "law", moved)
-    out = flat.call(banded.verify_tree, tree, p, q, **args)
+    out = banded.verify_tree(tree, p, draft, **args)
     same = (out.tokens == ref.tokens).all(-1)
     assert (ref.margin[~same] <= 1).all(), ref.margin[~same]
     assert 0 < (~same).sum() and 0.3 < (ref.margin > 1).double().mean() < 1

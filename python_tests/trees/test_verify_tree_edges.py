@@ -181,10 +181,7 @@ def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
         for q in (p, torch.tensor([0.0, -math.inf, 0.0]), torch.tensor([-math.inf, 0.0, 0.0])):
             args = dict(method=method, uniforms=u)
             rows = p.expand(1, n, 3).contiguous(), q.expand(1, n, 3).contiguous()
-            out, ref = (
-                verify(backend)(tuple(tree), *rows, **args),
-                flat.call(reference.verify_tree, tree, *rows, **args),
-            )
+            out, ref = verify(backend)(tuple(tree), *rows, **args), reference.verify_tree(tree, *rows, **args)
             assert not differ(out, ref).any()
             if q is p and method not in ("target_only", "greedy"):
                 assert out.num_accepted.item() == 2 and out.status.item() == 0  # p = q: the first draft is taken whole
@@ -301,11 +298,9 @@ def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
     u = torch.rand(1, N + 1, generator=rng, dtype=F64)
     if shape == "wide":
         u[0, 1:-1] = 0.999  # nothing is accepted at once
-    args = dict(method=method, target_row=zeros, draft_row=zeros, uniforms=u)
-    out, ref = (
-        verify(backend)((parents, tokens), p, q, **args),
-        flat.call(reference.verify_tree, (parents, tokens), p, q, **args),
-    )
+    rows = sk.Rows(p, row=zeros), sk.Rows(q, row=zeros)
+    args = dict(method=method, uniforms=u)
+    out, ref = (f((parents, tokens), *rows, **args) for f in (verify(backend), reference.verify_tree))
     assert not differ(out, ref).any()
 
 
@@ -316,8 +311,8 @@ def deep(max_depth):
     uniforms = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=F64)
     return {
         "tree": tree,
-        "target_logits": rows,
-        "draft_logits": rows.flip(1),
+        "target": rows,
+        "draft": rows.flip(1),
         "method": "traversal",
         "max_depth": max_depth,
         "uniforms": uniforms,
@@ -326,12 +321,12 @@ def deep(max_depth):
 
 def within_reach(max_depth, room):
     """The call with so many bytes of address space left."""
-    flat.call(sk.verify_tree, **deep(9))  # what is made once
+    sk.verify_tree(**deep(9))  # what is made once
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
     try:
-        return tuple(x[:, :9] if x.dim() == 2 else x for x in flat.call(sk.verify_tree, **deep(max_depth)))
+        return tuple(x[:, :9] if x.dim() == 2 else x for x in sk.verify_tree(**deep(max_depth)))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
@@ -350,7 +345,7 @@ class Largest(TorchDispatchMode):
 
 def largest_tensor(max_depth):
     with Largest() as seen:
-        flat.call(sk.verify_tree, **deep(max_depth))
+        sk.verify_tree(**deep(max_depth))
     return seen.most
 
 
