@@ -248,10 +248,13 @@ def _call(how: str, device: str) -> Work:
     tokens = torch.zeros(1, G, dtype=torch.int64, device=device)
     seed, offset = torch.tensor([1], device=device), torch.tensor([0], device=device)
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, seed=seed, offset=offset)
-    op, no = torch.ops.specdec.verify_chain, [None] * 4
+    op, no = torch.ops.specdec.verify_chain, [None] * 6
     calls = {
         "torch.ops": lambda x: op(
-            x.target, x.tokens, x.draft, None, G, None, *no, None, None, *no, 0, 0, 0, None, None, x.seed, x.offset, *no
+            *(x.target, *no, 0, None),  # a side: logits, what they are sampled with, kind, row
+            x.tokens,
+            *(x.draft, *no, 0, None),
+            *(None, G, None, 0, None, None, None, x.seed, x.offset, None, None),
         ),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }

@@ -133,7 +133,7 @@ def in_every_order(calls):
     results = []
     for threads, blocks in orders:
         with control.order(module, threads, blocks):
-            results.append([getattr(sk, op)(**args) for op, args in calls])
+            results.append([flat.call(getattr(sk, op), **args) for op, args in calls])
     return results
 
 
