@@ -74,6 +74,30 @@ def verify_chain_cases(csrc, ops):
         assert want.num_accepted.tolist() == [0, 1, 2]
         if not got.tokens.equal(want.tokens):
             return ["wrong"]
+    return rule_cases(module)
+
+
+def rule_cases(module):
+    """A rule that asks for both entropies and TV at each position, and keeps every draft: one pass over a pair follows
+    another, and no block waits for the others between them."""
+    import specdec_kernels as sk
+
+    generator = torch.Generator().manual_seed(12)
+    B, G, V = 2, 3, 9 * 1024 - 3
+    target = torch.randn(B, G + 1, V, generator=generator)
+    draft = target[:, :G] + 0.1 * torch.randn(B, G, V, generator=generator)
+    tokens = draft.argmax(-1)
+    args = {"rule": "opt_log", "alpha": 1.0, "uniforms": torch.full((B, G + 1), 0.5, dtype=torch.float64)}
+    want = sk.reference.verify_chain(target, tokens, draft, **args)
+    assert want.num_accepted.tolist() == [G] * B
+    for turns in zip(SCHEDULES, BLOCK_ORDERS):
+        try:
+            with order(module, *turns):
+                got = sk.verify_chain(target, tokens, draft, **args)
+        except RuntimeError as error:
+            return [str(error)]
+        if not got.tokens.equal(want.tokens):
+            return ["wrong"]
     return one_hot_cases(module)
 
 
