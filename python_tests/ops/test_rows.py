@@ -88,6 +88,15 @@ def test_stats_take_the_place_of_the_parameters(op, side):
         getattr(specdec_kernels, op)(**arguments | {side: both})
 
 
+@pytest.mark.parametrize("op, side", [each for each in SIDES if f"{each[1]}.kind" in taken(*each)])
+@pytest.mark.parametrize("field", ["stats", *registry.SAMPLING])
+def test_probabilities_take_nothing_of_logits(op, side, field):
+    arguments = plain(op, side)
+    wrong = arguments[side]._replace(kind="probs", **{field: GIVEN[field]})
+    with pytest.raises(ValueError, match=rf"^{op}: {side}\.stats and sampling parameters .*'probs' with {field}$"):
+        getattr(specdec_kernels, op)(**arguments | {side: wrong})
+
+
 ROW_BY_ROW = [(op, side) for op, side in SIDES if {f"{side}.stats", f"{side}.temperature"} <= taken(op, side)]
 ROW_BY_ROW = [each for each in ROW_BY_ROW if not each[0].startswith("verify_")]
 
@@ -144,6 +153,14 @@ def test_stacked_rows_are_each_steps_rows():
         assert torch.equal(stacked.stats[:, i], each.stats)
 
 
+def test_stacked_rows_keep_their_kind():
+    stacked = stack_rows([Rows(Z.softmax(-1).half(), kind="probs")])
+    assert stacked.kind == "probs"
+    assert stacked.logits.dtype == torch.float16
+    assert stacked.logits.shape == (2, 1, 3)
+    assert stack_rows((Z, Rows(Z)))[1:] == Rows(Z)[1:]
+
+
 STATS = torch.zeros(2, 4)
 
 
@@ -164,6 +181,22 @@ STATS = torch.zeros(2, 4)
         ([Rows(Z, stats=STATS), Rows(Z)], ValueError, r"rows must all have stats, .*, got no stats in rows\[1\]"),
         ([Rows(Z, temperature=0.5)], ValueError, r"rows must all have stats, .*, got temperature in rows\[0\]"),
         ([Rows(Z.double())], TypeError, r"rows\[0\].logits must "),
+        ([Rows("x")], TypeError, r"rows\[0\].logits must be a torch.Tensor, got str$"),
+        ([Z, Z.to("meta")], ValueError, r"rows\[1\].logits must be on cpu, got meta$"),
+        ([Z[0], Z[0]], ValueError, r"rows\[0\].logits must have shape \[B, V\], got \[3\]$"),
+        ([Rows(Z, kind="p")], ValueError, r"rows\[0\].kind must be 'logits' or 'probs', got 'p'$"),
+        (
+            [Rows(Z, temperature=0.5, stats=STATS)],
+            ValueError,
+            r"rows\[0\].stats already hold the sampling parameters, got temperature too$",
+        ),
+        ([Rows(Z), Rows(Z, stats=STATS)], ValueError, r"rows must all have stats, .*, got stats in rows\[1\]$"),
+        (
+            [Rows(Z, stats=STATS), Rows(Z, stats=STATS[:1])],
+            ValueError,
+            r"rows\[1\].stats must have shape \[N=2, 4\], got \[1, 4\]$",
+        ),
+        ([Rows(Z, stats=STATS.double())], TypeError, r"rows\[0\].stats must be float32, got float64$"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(rows, error, message):

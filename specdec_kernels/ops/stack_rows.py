@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from specdec_kernels.ops import _check, _rows
+from specdec_kernels.registry import ROW_KINDS
 from specdec_kernels.rows import Rows
 
 
@@ -32,17 +33,23 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
     if not isinstance(rows, (list, tuple)) or isinstance(rows, Rows) or not rows:
         raise TypeError(f"{op}: rows must be a list of at least one Rows, got {_check.shown(rows)}")
     given = [_rows.of(op, f"rows[{i}]", x) for i, x in enumerate(rows)]
-    first = given[0]
+    first, device = given[0], None
     for i, x in enumerate(given):
-        _check.tensor(op, f"rows[{i}].logits", x.logits, _check.LOGITS, first.logits.device)
+        device = _check.tensor(op, f"rows[{i}].logits", x.logits, _check.LOGITS, device).device
+        _check.dims(op, f"rows[{i}].logits", x.logits, "B, V")
+        _check.choice(op, f"rows[{i}].kind", x.kind, ROW_KINDS)
         if x.logits.shape != first.logits.shape or x.kind != first.kind:
             wanted = f"shape {list(first.logits.shape)} and kind {first.kind!r}, as rows[0]"
             raise ValueError(f"{op}: rows[{i}] must have {wanted}, got {list(x.logits.shape)} and {x.kind!r}")
         if x.row is not None:
             raise ValueError(f"{op}: rows[{i}].row must be None, got a tensor")
+        _rows.check_either(op, f"rows[{i}]", x)
         if (x.stats is None) != (first.stats is None) or (x.stats is None and _rows.named(x)):
             wanted = "have stats, as sample returns them, or neither stats nor sampling parameters"
-            raise ValueError(f"{op}: rows must all {wanted}, got {_rows.named(x) or 'no stats'} in rows[{i}]")
+            came = _rows.named(x) or ("no stats" if x.stats is None else "stats")
+            raise ValueError(f"{op}: rows must all {wanted}, got {came} in rows[{i}]")
+        if x.stats is not None:
+            _check.stats(op, f"rows[{i}].stats", x.stats, x.logits.size(0), device)
     logits = torch.stack([x.logits for x in given], 1)
     of_rows = [x.stats for x in given if x.stats is not None]
     stats = torch.stack(of_rows, 1) if of_rows else None
