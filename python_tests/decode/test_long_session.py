@@ -20,6 +20,7 @@ from specdec_kernels.decode import (
     generate,
     stream,
 )
+from specdec_kernels.decode.transfers import Reading
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,14 +30,25 @@ def models():
     return adapt(tiny.llama(0)), adapt(tiny.nearby(tiny.llama(0)))
 
 
+# What fills up to a size of its own, by the attribute that holds it, with that size: what a step left of its batch of 3,
+# a histogram of drafts' lengths (0 to a tree's 12 nodes), measurements (128 steps; numbers of tokens in a pass, at most
+# 13 for each request).
+OF_A_STEP = dict.fromkeys(("kinds", "survival", "worth", "looked_up"), 3)
+FILLS_UP = OF_A_STEP | {"widths": 13, "passes": 128, "seen": 3 * 13}
+
+
 def entries(root) -> int:
-    """How many entries all containers have that are reachable from here, models apart; a tensor is one."""
+    """How many entries all containers have that are reachable from here; a tensor is one. Models do not count, nor does
+    what fills up, which is held to its size instead."""
     found, todo, seen = 0, [root], set()
     while todo:
         x = todo.pop()
         if id(x) in seen or isinstance(x, (torch.nn.Module, type, torch.dtype, torch.device)) or callable(x):
             continue
         seen.add(id(x))
+        if isinstance(x, Reading):  # of the last step, where that had a tree
+            assert len(x.rows) <= 3
+            continue
         if isinstance(x, Mapping):
             found += len(x)
             todo += [*x.keys(), *x.values()]
@@ -44,7 +56,12 @@ def entries(root) -> int:
             found += len(x)
             todo += x
         if hasattr(x, "__dict__") and "decode" in type(x).__module__ and not hasattr(x, "new_cache"):
-            todo.append(vars(x))
+            for name, held in vars(x).items():
+                if name in FILLS_UP:
+                    assert len(() if held is None else held) <= FILLS_UP[name], (type(x).__name__, name, held)
+                else:
+                    found += 1
+                    todo.append(held)
     return found
 
 
@@ -76,9 +93,7 @@ def test_memory_does_not_grow(models, kind):
             assert not session.results and not session.batch and not session.waiting
             counted.append(entries({"session": session, "drafter": session.drafter}))
     assert sorted(i for i, _ in popped) == [*range(120)]
-    # What stayed for one request in seven, those that are cancelled, would be 11 entries more. A histogram of widths
-    # and the rows of the last step differ by a few; measurements, each of bounded length, fill up.
-    assert counted[1] - counted[0] < (1000 if kind.startswith("adaptive") else (119 - 40) // 7)
+    assert counted[0] == counted[1]
     assert session.stats.new_tokens == sum(len(result.tokens) for _, result in popped)
 
 
