@@ -30,7 +30,7 @@ def models():
     return adapt(tiny.llama(0)), adapt(tiny.nearby(tiny.llama(0)))
 
 
-# What fills up to a size of its own, by the attribute that holds it, with that size: what a step left of its batch of 3,
+# What fills up to a size of its own, by the attribute that holds it, with that size: what a step left of its batch,
 # a histogram of drafts' lengths (0 to a tree's 12 nodes), measurements (128 steps; numbers of tokens in a pass, at most
 # 13 for each request).
 OF_A_STEP = dict.fromkeys(("kinds", "survival", "worth", "looked_up"), 3)
