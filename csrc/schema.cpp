@@ -28,7 +28,10 @@
   ", " DRAFT ", int method, SymInt max_depth, " RULE ", " RANDOMNESS ", Tensor? num_requests"
 #define OUT "Tensor(a!) tokens, Tensor(b!) num_accepted, Tensor(c!) logprobs, Tensor(d!) status"
 
-STABLE_TORCH_LIBRARY(specdec, m) {
+namespace {
+
+template <class Library>
+void define(Library& m) {
   // num_rows, num_requests [1], int32 or int64, on the device: those from it on are absent; nothing of them is read,
   // and every result is 0 for them, or -1 where it is a token or a node
 
@@ -77,9 +80,7 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   m.def(
       "tree_mask(Tensor parents, Tensor? prefix_len, Tensor? tree_start, SymInt num_keys, int format) -> (Tensor, "
       "Tensor, Tensor, Tensor)");
-}
 
-STABLE_TORCH_LIBRARY_FRAGMENT(specdec, m) {
   // dense: target [B,G+1,V], tokens [B,G], draft [B,G,Vq]; ragged with cu_draft [B+1]: target [R,V], tokens [D], draft
   // [D,Vq]; without the bonus row (G or D target rows) where bonus_tokens [B] is given; kinds: 0 logits, 1
   // probabilities; methods: 0 token, 1 block; rule [B] or [1], its codes in csrc/rules/rule.h; alpha [B], [1], [B,2] or
@@ -95,3 +96,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specdec, m) {
   m.def("verify_tree(" VERIFY_TREE_ARGUMENTS ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def("verify_tree.out(" VERIFY_TREE_ARGUMENTS ", *, " OUT ", Tensor(e!) path) -> ()");
 }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(specdec, m) { define(m); }
+
+// The same, where nothing runs: arguments are checked, and results made that nobody has written. What a backend calls
+// that is not written in C++, so that a check stands once.
+STABLE_TORCH_LIBRARY(specdec_check, m) { define(m); }

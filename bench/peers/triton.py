@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import specdec_kernels as sk
 from bench.harness import Unavailable
 from specdec_kernels import example_calls
@@ -18,7 +16,9 @@ def same(op: str, ours, device: str):
         raise Unavailable("ours is Triton here")
     if lacking := sk.backends.lacks("triton"):
         raise Unavailable(lacking)
-    function = getattr(importlib.import_module(f"specdec_kernels.triton.{op}"), op)
+    from specdec_kernels import triton
+
+    function = triton.op_of(op)
     arguments: dict[int, tuple] = {}
 
     def call(x):

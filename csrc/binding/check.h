@@ -143,7 +143,8 @@ inline Ints ints(const Op& op, Name name, const Tensor& t, int64_t stride) {
   const bool wide = t.scalar_type() == ScalarType::Long;
   check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ",
         toString(t.scalar_type()));
-  return {t.const_data_ptr(), stride, wide};
+  // Whether one is given is told by where it lies; on the meta device that is nowhere.
+  return {t.is_cpu() || t.is_cuda() ? t.const_data_ptr() : "", stride, wide};
 }
 
 inline Ints ints_per_row(const Op& op, Name name, const OptTensor& t, int64_t N) {
@@ -262,5 +263,10 @@ template <class T>
 T* out_pointer(const Tensor& t) {
   return static_cast<T*>(t.mutable_data_ptr());
 }
+
+// The Run of torch.ops.specdec_check.*: an op up to where it would run. No value is read of tensors on a device, so these
+// serve every device.
+template <class Arguments>
+void nothing(const Arguments&, const Tensor&) {}
 
 }  // namespace specdec

@@ -161,11 +161,12 @@ def test_impossible_parents(op_backend, b, i, parent):
 
 def unchecked(parents):
     """Triton's kernels on what a device would let through."""
-    from specdec_kernels.triton.core.launch import NO_VALUES
-    from specdec_kernels.triton.core.row import Values
-    from specdec_kernels.triton.tree_mask import unchecked
+    from specdec_kernels.triton.tree_mask import tree_mask
 
-    return sk.TreeMask(*unchecked(parents, Values(torch.tensor([3]), False), NO_VALUES, 13, 0))
+    good = torch.full_like(parents, -1), torch.tensor([3]), None, 13, 0
+    results = torch.ops.specdec_check.tree_mask(*good)
+    tree_mask(results, parents, *good[1:])
+    return sk.TreeMask(*results)
 
 
 @pytest.mark.parametrize("length", [-1, 2**62, 2**63 - 1, -(2**63)])

@@ -58,6 +58,9 @@ void run(const InVocabulary& a, const Tensor&) {
 }
 }  // namespace
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("in_vocabulary", TORCH_BOX(&in_vocabulary_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("in_vocabulary", TORCH_BOX(&in_vocabulary_op<nothing>));
+}
 }  // namespace specdec
 """,
     "csrc/ops/in_vocabulary/in_vocabulary_cuda.cu": """#include <torch/csrc/stable/library.h>
@@ -127,9 +130,6 @@ def in_vocabulary(draft_tokens, V):
     "specdec_kernels/triton/in_vocabulary.py": """import triton
 import triton.language as tl
 
-from specdec_kernels.triton.core import check
-
-
 @triton.jit
 def in_vocabulary_kernel(ids, out, n, stride, V, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -137,15 +137,10 @@ def in_vocabulary_kernel(ids, out, n, stride, V, BLOCK: tl.constexpr):
     tl.store(out + at, (x >= 0) & (x < V), mask=at < n)
 
 
-def in_vocabulary(draft_tokens, V):
-    op = "in_vocabulary"
-    check.given(op, draft_tokens=draft_tokens)
-    check.that(draft_tokens.dim() == 1, op, "draft_tokens must have 1 dimension")
-    out = draft_tokens.new_empty(draft_tokens.shape, dtype=bool)
+def in_vocabulary(out, draft_tokens, V):
     n = draft_tokens.numel()
     if n:
         in_vocabulary_kernel[(triton.cdiv(n, 64),)](draft_tokens, out, n, draft_tokens.stride(0), V, BLOCK=64)
-    return out
 """,
     "specdec_kernels/example_calls/in_vocabulary.py": """def calls(x):
     yield "ids", {"draft_tokens": x.integers(-2, 9, 70), "V": 5}
@@ -177,7 +172,7 @@ def test_ids(backend):
 }
 LINES = {  # file: (the line before, the line)
     "csrc/schema.cpp": (
-        "STABLE_TORCH_LIBRARY(specdec, m) {\n",
+        "void define(Library& m) {\n",
         '  m.def("in_vocabulary(Tensor draft_tokens, int V) -> Tensor");\n',
     ),
     "specdec_kernels/registry.py": ("OPS = (\n", '    "in_vocabulary",\n'),

@@ -4,7 +4,6 @@ TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import warnings
@@ -24,30 +23,24 @@ def register(dispatch_key: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for op in dispatch.overloads():
-            # Torch's own operations inside must not make what they return require grad.
-            module = importlib.import_module(f"{__name__}.{op.partition('.')[0]}")
-            function = _with_room(op.partition(".")[0], getattr(module, op.replace(".", "_")))
-            library.impl(op, torch.no_grad()(function), **override)
+            library.impl(op, op_of(op), **override)
     _libraries.append(library)
 
 
-def _with_room(op: str, function: Callable) -> Callable:
-    """The function, whose results have no room in an error that names the op (empty() of csrc/binding/check.h)."""
+def op_of(op: str) -> Callable:
+    """An op, by a name of dispatch.overloads(): specdec_check's looks at the arguments and makes the results, and the
+    function of the op's name in the module of its name writes them."""
+    name, _, overload = op.partition(".")
+    prepare = getattr(getattr(torch.ops.specdec_check, name), overload or "default")
+    write = getattr(importlib.import_module(f"{__name__}.{name}"), name)
 
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except RuntimeError as error:
-            first = str(error).split("\n")[0]
-            if isinstance(error, torch.OutOfMemoryError) or any(words in first for words in _NO_ROOM):
-                raise type(error)(f"{op}: results must fit into memory, got no room for them: {first}") from error
-            raise
+    @torch.no_grad()  # torch's own operations inside must not make what they return require grad
+    def call(*args, **out):
+        results = prepare(*args, **out)
+        write(tuple(out.values()) if out else results, *args)
+        return results
 
     return call
-
-
-_NO_ROOM = ("can't allocate memory", "Storage size calculation overflowed")  # of torch's CPU allocator
 
 
 def aot_cases():

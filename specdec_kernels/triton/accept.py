@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """accept: the acceptance test alone, elementwise."""
 
-import torch
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import INTEGERS
 from .core.philox import given_uniform
 from .core.rows import accept_test
 
@@ -20,24 +20,8 @@ def accept_kernel(p, q, u, out, n, IDS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, accept_test(p_d, q_d, given_uniform(tl.load(u + at, mask=inside, other=0))), mask=inside)
 
 
-def accept(p, q, u):
-    op = "accept"
-    check.given(op, p=p, q=q, u=u)
-    for name, t in (("q", q), ("u", u)):
-        check.shape(op, name, t, *p.shape)
-    check.dtype(op, "u", u, torch.float64)
-    ids = q.dtype in check.INTEGERS
-    floats = (*check.ROWS, torch.float64)
-    check.that(p.dtype in floats, op, f"p must be floating point, got {check.dtype_name(p)}")
-    check.that(ids or q.dtype in floats, op, f"q must be floating point, int32 or int64, got {check.dtype_name(q)}")
-    for name, t in (("p", p), ("q", q), ("u", u)):
-        check.contiguous(op, name, t)
-        check.device(op, name, t, p)
-
-    accepted = torch.empty(p.shape, dtype=torch.bool, device=p.device)
+def accept(accepted, p, q, u):
     if p.numel():
-        block = launch.elements()
-        launch.run(
-            accept_kernel, (launch.blocks(p.numel(), block),), 128, p, q, u, accepted, p.numel(), IDS=ids, BLOCK=block
-        )
-    return accepted
+        ids, block = q.dtype in INTEGERS, launch.elements()
+        args = (p, q, u, accepted, p.numel())
+        launch.run(accept_kernel, (launch.blocks(p.numel(), block),), 128, *args, IDS=ids, BLOCK=block)

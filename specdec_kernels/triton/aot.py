@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
 import triton.language as tl
 
-from specdec_kernels.registry import NOT_GIVEN
+from specdec_kernels.registry import MASK_FORMATS, NOT_GIVEN, OPS
 
+from . import op_of
 from .core import launch
+
+ops = SimpleNamespace(**{name: op_of(name) for name in OPS})
 
 TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
@@ -132,54 +136,40 @@ def calls(dtype: torch.dtype, V: int):
 
 
 def calls_of_rows(rows):
-    from .row_stats import row_stats
-    from .row_topw import row_topw
-    from .sample import sample
-    from .support import support
-    from .top_logprobs import top_logprobs
-    from .uniforms import uniforms
-
     def drawn(stats=None, k=1, replacement=True, slot=None, n=None):
-        return sample(rows, *NO_SAMPLING, stats, k, replacement, WHOLE, WHOLE, slot, 0, None, n)
+        return ops.sample(rows, *NO_SAMPLING, stats, k, replacement, WHOLE, WHOLE, slot, 0, None, n)
 
-    yield "", lambda: row_stats(rows, *NO_SAMPLING, None)
-    yield "filters", lambda: row_stats(rows, *FILTERS, None, None)
-    yield "numbers", lambda: row_stats(rows, *NONE, NUMBERS, None)
-    yield "padded", lambda: row_stats(rows, *NO_SAMPLING, ONE)
+    yield "", lambda: ops.row_stats(rows, *NO_SAMPLING, None)
+    yield "filters", lambda: ops.row_stats(rows, *FILTERS, None, None)
+    yield "numbers", lambda: ops.row_stats(rows, *NONE, NUMBERS, None)
+    yield "padded", lambda: ops.row_stats(rows, *NO_SAMPLING, ONE)
     yield "", lambda: drawn()
     yield "stats", lambda: drawn(meta(B, 4))
     yield "k 4", lambda: drawn(k=4)
     yield "without replacement", lambda: drawn(k=4, replacement=False, slot=WHOLE)
     yield "padded", lambda: drawn(n=ONE)
     ids = meta(B, 2, of=torch.int64)
-    yield "", lambda: top_logprobs(rows, meta(B, 4), 20, None, None)
-    yield "tokens, padded", lambda: top_logprobs(rows, meta(B, 4), 20, ids, ONE)
-    yield "beams", lambda: row_topw(rows, None, meta(B), 8, None)
-    yield "beams, stats, padded", lambda: row_topw(rows, meta(B, 4), meta(B), 8, ONE)
-    yield "", lambda: support(rows, meta(B, 4), None, 64, None)
-    yield "of some, padded", lambda: support(rows, meta(B, 4), WHOLE, 64, ONE)
-    yield "", lambda: uniforms(WHOLE, WHOLE, G, 0)
+    yield "", lambda: ops.top_logprobs(rows, meta(B, 4), 20, None, None)
+    yield "tokens, padded", lambda: ops.top_logprobs(rows, meta(B, 4), 20, ids, ONE)
+    yield "beams", lambda: ops.row_topw(rows, None, meta(B), 8, None)
+    yield "beams, stats, padded", lambda: ops.row_topw(rows, meta(B, 4), meta(B), 8, ONE)
+    yield "", lambda: ops.support(rows, meta(B, 4), None, 64, None)
+    yield "of some, padded", lambda: ops.support(rows, meta(B, 4), WHOLE, 64, ONE)
+    yield "", lambda: ops.uniforms(WHOLE, WHOLE, G, 0)
 
 
 def calls_of_pairs(rows):
-    from .accept import accept
-    from .kseq_rho import kseq_rho
-    from .residual import residual
-    from .row_gap import row_gap
-
     few = meta(B, of=rows.dtype)
-    yield "", lambda: accept(few, few, meta(B, of=torch.float64))
-    yield "", lambda: residual(rows, rows, None)
-    yield "one-hot", lambda: residual(rows, WHOLE, None)
-    yield "padded", lambda: residual(rows, rows, ONE)
+    yield "", lambda: ops.accept(few, few, meta(B, of=torch.float64))
+    yield "", lambda: ops.residual(rows, rows, None)
+    yield "one-hot", lambda: ops.residual(rows, WHOLE, None)
+    yield "padded", lambda: ops.residual(rows, rows, ONE)
     for what, stats in (("", meta(B, 4)), ("probabilities", None)):
-        yield what, lambda stats=stats: row_gap(rows, stats, rows, stats)
-        yield what, lambda stats=stats: kseq_rho(rows, stats, rows, stats, WHOLE)
+        yield what, lambda stats=stats: ops.row_gap(rows, stats, rows, stats)
+        yield what, lambda stats=stats: ops.kseq_rho(rows, stats, rows, stats, WHOLE)
 
 
 def calls_of_chains(dtype: torch.dtype, V: int):
-    from .verify_chain import verify_chain
-
     target, draft, tokens = meta(B, G + 1, V, of=dtype), meta(B, G, V, of=dtype), meta(B, G, of=torch.int64)
 
     def chain(
@@ -199,7 +189,7 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     ):
         seeds = (None, None) if u is not None else (WHOLE, WHOLE)
         sides = (p, *params, None, probs, at[0]), (q, *q_params, q_stats, probs, at[1])
-        verify_chain(*sides[0], d, *sides[1], cu, G, None, *rules, rule_numbers, *seeds, u, n)
+        ops.verify_chain(*sides[0], d, *sides[1], cu, G, None, *rules, rule_numbers, *seeds, u, n)
 
     def ragged():
         rows, drafts, cu_draft = (B * (G + 1), V), (B * G, V), meta(B + 1, of=torch.int32)
@@ -225,23 +215,19 @@ def calls_of_chains(dtype: torch.dtype, V: int):
 
 
 def calls_of_trees(dtype: torch.dtype, V: int):
-    from .build_tree import build_tree
-    from .tree_mask import FORMATS, tree_mask
-    from .verify_tree import verify_tree
-
     rows, table, drafts = meta(B, N, V, of=dtype), meta(B, N, of=torch.int32), meta(B, 8, G, of=torch.int32)
 
     def tree(method, q=rows, drafts=None, stats=None, params=NO_SAMPLING, rules=(None, None), n=None, numbers=None):
         target = (rows, *params, stats, 0, None)
         draft = (q, *NO_SAMPLING, None if q is None else stats, 0, None)
         by = (*rules, numbers, WHOLE, WHOLE, None, n)
-        verify_tree(table, table, drafts, None, None, *target, *draft, method, G, *by)
+        ops.verify_tree(table, table, drafts, None, None, *target, *draft, method, G, *by)
 
-    yield "", lambda: build_tree(meta(B, 8, G, of=torch.int64))
+    yield "", lambda: ops.build_tree(meta(B, 8, G, of=torch.int64))
     for name in ("bool", "uint8", "uint32", "float64"):
-        format = [str(of) for of, *_ in FORMATS].index(f"torch.{name}")
-        yield name, lambda format=format: tree_mask(table, ONE, None, -1, format)  # a number, 0 where none is given
-        yield f"{name} with a prefix", lambda format=format: tree_mask(table, WHOLE, None, 4096, format)
+        format = MASK_FORMATS[name]
+        yield name, lambda format=format: ops.tree_mask(table, ONE, None, -1, format)  # a number, 0 where none is given
+        yield f"{name} with a prefix", lambda format=format: ops.tree_mask(table, WHOLE, None, 4096, format)
     yield "kseq", lambda: tree(0, drafts=drafts)
     yield "recursive", lambda: tree(1, drafts=drafts)
     yield "without replacement, stats", lambda: tree(2, stats=meta(B, N, 4))

@@ -5,9 +5,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .core import check, launch
+from specdec_kernels.registry import MAX_DRAFTS
 
-MAX_DRAFTS = 1024
+from .core import launch
+
 MAX_K = tl.constexpr(MAX_DRAFTS)
 
 
@@ -79,22 +80,10 @@ def build_tree_kernel(
         tl.debug_barrier()
 
 
-def build_tree(draft_tokens):
-    op = "build_tree"
-    check.given(op, draft_tokens=draft_tokens)
-    check.dim(op, "draft_tokens", draft_tokens, 3)
+def build_tree(results, draft_tokens):
     B, K, L = draft_tokens.shape
-    check.that(K <= MAX_DRAFTS, op, f"draft_tokens must hold at most {MAX_DRAFTS} drafts a request, got {K}")
-    check.that(L <= 1 << 20, op, f"draft_tokens must have at most 2^20 levels, got {L}")
-    check.integers(op, "draft_tokens", draft_tokens, draft_tokens)
-
-    N = K * L + 1
-    parents, multiplicity = (torch.empty((B, N), dtype=torch.int32, device=draft_tokens.device) for _ in range(2))
-    tokens = torch.empty((B, N), dtype=torch.int64, device=draft_tokens.device)
-    draft_nodes = torch.empty((B, K, L), dtype=torch.int32, device=draft_tokens.device)
     if B:
         leaders = torch.empty((B, K), dtype=torch.int32, device=draft_tokens.device)
         tile = min(64, max(16, launch.power_of_2(K)))
-        args = (draft_tokens, *draft_tokens.stride(), parents, tokens, multiplicity, draft_nodes, leaders, K, L, N)
+        args = (draft_tokens, *draft_tokens.stride(), *results, leaders, K, L, K * L + 1)
         launch.run(build_tree_kernel, (B,), 128, *args, TILE=tile)
-    return parents, tokens, multiplicity, draft_nodes

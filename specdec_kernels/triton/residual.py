@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import INTEGERS, row_memory
 from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, total_mass
 from .core.padded import is_present
 from .core.row import CHUNK, Dist, Values, chunks_of, finite_max, is_bad, load_value, some
@@ -68,32 +69,16 @@ def residual_write_kernel(target, draft, ids, N, count, p_sums, sums, maxes, per
         tl.store(probs + (n * target.V + c * CHUNK)[:, None] + lane, out, mask=inside & within[:, None])
 
 
-def residual(p, q, num_rows):
-    op = "residual"
-    check.given(op, p=p, q=q)
-    check.dim(op, "p", p, 2)
+def residual(results, p, q, num_rows):
     N, V = p.shape
-    p_rows = check.row_memory(op, "p", p)
-    ids = launch.NO_VALUES
-    draft = launch.NO_ROWS
-    if q.dtype in check.INTEGERS:
-        check.shape(op, "q", q, N)
-        ids = Values(q.contiguous(), True)
-    else:
-        check.dim(op, "q", q, 2)
-        draft = launch.rows(check.row_memory(op, "q", q), probs=True)
-        check.shape(op, "q", q, N, q.size(1))
-    check.device(op, "q", q, p)
-    check.present(op, "num_rows", num_rows, N, p)
-
-    probs = torch.empty((N, V), dtype=torch.float32, device=p.device)
-    mass = torch.empty(N, dtype=torch.float64, device=p.device)
+    one_hot = q.dtype in INTEGERS
+    ids = Values(q.contiguous(), True) if one_hot else launch.NO_VALUES
+    draft = launch.NO_ROWS if one_hot else launch.rows(row_memory(q), probs=True)
     if N:
         table = launch.table(V)
-        p_sums, sums, maxes = torch.empty((3, N, table.chunk_count), dtype=torch.float32, device=p.device)
+        scratch = torch.empty((3, N, table.chunk_count), dtype=torch.float32, device=p.device)
         per_program = table.per_program(N)
         grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
-        args = (launch.rows(p_rows, probs=True), draft, ids, N, num_rows, p_sums, sums, maxes, per_program)
+        args = (launch.rows(row_memory(p), probs=True), draft, ids, N, num_rows, *scratch, per_program)
         launch.run(residual_sums_kernel, grid, table.wide_threads, *args, S=table.sizes())
-        launch.run(residual_write_kernel, grid, table.wide_threads, *args, probs, mass, S=table.sizes())
-    return probs, mass
+        launch.run(residual_write_kernel, grid, table.wide_threads, *args, *results, S=table.sizes())

@@ -2,11 +2,11 @@
 """row_gap: how far a draft's row is from the target's, and how sure each of them is (csrc/ops/row_gap/row_gap.h). One
 pass over both."""
 
-import torch
 import triton
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import row_pair
 from .core.row import (
     CHUNK,
     LOG2E,
@@ -100,14 +100,8 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
     tl.store(out + 5, max_q.to(tl.float32))
 
 
-def row_gap(p, p_stats, q, q_stats):
-    op = "row_gap"
-    check.given(op, p=p, q=q)
-    N, p_rows, q_rows = check.row_pair(op, p, p_stats, q, q_stats)
-    gaps = torch.empty((N, 6), dtype=torch.float32, device=p.device)
-    if N:
-        table = launch.table(max(p_rows.V, q_rows.V))
-        sides = (launch.rows(r, s is None, s) for r, s in ((p_rows, p_stats), (q_rows, q_stats)))
-        sizes = table.sizes(ROWS=1, TOGETHER=table.at_once)
-        launch.run(row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=sizes)
-    return gaps
+def row_gap(gaps, p, p_stats, q, q_stats):
+    if N := p.size(0):
+        table = launch.table(max(p.size(1), q.size(1)))
+        args = (*row_pair(p, p_stats, q, q_stats), gaps)
+        launch.run(row_gap_kernel, (N,), table.walk_threads, *args, S=table.sizes(ROWS=1, TOGETHER=table.at_once))

@@ -5,7 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import row_memory, sampling
 from .core.filters import Block
 from .core.padded import is_present, put_absent
 from .core.row import FLT_MAX, Scratch, chunk_sum, chunks_of, load_chunk, offset_of, span, store_stats
@@ -90,11 +91,14 @@ def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, stor
     return scratch
 
 
-def find_stats(rows, layout: launch.Layout, sampling, store=launch.NO_STORE) -> tuple[torch.Tensor, Scratch]:
-    """The stats [positions, 4] of one side, with the chunk sums behind them."""
+def find_stats(
+    rows, layout: launch.Layout, sampling, store=launch.NO_STORE, stats: torch.Tensor | None = None
+) -> tuple[torch.Tensor, Scratch]:
+    """The stats [positions, 4] of one side, in `stats` or in room of their own, and the chunk sums that they were made
+    of."""
     scratch = scan(rows, layout, sampling, None, store)
     table = launch.table(rows.V)
-    stats = launch.empty(rows, (layout.rows, 4), torch.float32)
+    stats = launch.empty(rows, (layout.rows, 4), torch.float32) if stats is None else stats
     if layout.slots:
         side = launch.rows(rows, sampling=sampling, scratch=scratch, layout=layout, store=store)
         grid = (launch.blocks(layout.slots, table.rows),)
@@ -102,14 +106,7 @@ def find_stats(rows, layout: launch.Layout, sampling, store=launch.NO_STORE) -> 
     return stats, scratch
 
 
-def row_stats(logits, temperature, top_k, top_p, min_p, numbers, num_rows):
-    op = "row_stats"
-    check.given(op, logits=logits)
-    check.dim(op, "rows.logits", logits, 2)
-    rows = check.row_memory(op, "rows.logits", logits)
-    N = logits.size(0)
-    seen = check.present(op, "num_rows", num_rows, N, logits)
-    sampling = check.sampling(op, "rows", (temperature, top_k, top_p, min_p), numbers, logits, N, seen)
-    stats, _ = find_stats(rows, launch.Layout.flat(N, num_rows), sampling)
+def row_stats(stats, logits, temperature, top_k, top_p, min_p, numbers, num_rows):
+    layout = launch.Layout.flat(logits.size(0), num_rows)
+    find_stats(row_memory(logits), layout, sampling(temperature, top_k, top_p, min_p, numbers), stats=stats)
     put_absent(num_rows, (stats, 0))
-    return stats

@@ -5,7 +5,8 @@ what the chunk can hold; then come the best ids (core/best_ids.py)."""
 import torch
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import row_memory
 from .core.best_ids import best_orders, hot_of, id_of_order, is_flat, order_of, score_of, worth_of, worth_of_order
 from .core.padded import is_present
 from .core.row import CHUNK, chunks_of
@@ -45,21 +46,8 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
     tl.store(scores + at, tl.where(exists, worth + 0.0, 0.0), mask=n < N)
 
 
-def row_topw(logits, stats, score, w, num_rows):
-    op = "row_topw"
-    check.given(op, logits=logits, score=score)
-    check.dim(op, "rows.logits", logits, 2)
-    N, rows = logits.size(0), check.row_memory(op, "rows.logits", logits)
-    check.shape(op, "score", score, N)
-    check.check_stats(op, "score", score, logits)
-    check.that(0 <= w <= rows.V, op, f"w must be in [0, V={rows.V}], got {w}")
-    if stats is not None:
-        check.shape(op, "rows.stats", stats, N, 4)
-        check.check_stats(op, "rows.stats", stats, logits)
-    check.present(op, "num_rows", num_rows, N, logits)
-
-    scores = launch.empty(rows, (N, w), torch.float32)
-    ids = launch.empty(rows, (N, w), torch.int64)
+def row_topw(results, logits, stats, score, w, num_rows):
+    N, rows = logits.size(0), row_memory(logits)
     if N and w:
         layout, table, size = launch.Layout.flat(N, num_rows), launch.table(rows.V), launch.elements()
         if stats is None:
@@ -71,5 +59,4 @@ def row_topw(logits, stats, score, w, num_rows):
         args = (side, score, N, num_rows)
         launch.run(bound_chunks_kernel, (launch.blocks(best.numel(), size),), 128, *args, best, BLOCK=size)
         found = best_orders(side, score, table, N, num_rows, w, best)
-        launch.run(put_best_kernel, (launch.blocks(N * w, size),), 128, *args, found, w, scores, ids, BLOCK=size)
-    return scores, ids
+        launch.run(put_best_kernel, (launch.blocks(N * w, size),), 128, *args, found, w, *results, BLOCK=size)

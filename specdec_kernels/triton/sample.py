@@ -2,11 +2,11 @@
 """sample: k draws from a row's law, independent or without replacement. The stats' launches, then a program per row
 draws."""
 
-import torch
 import triton
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import row_memory, sampling, values
 from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, pick_chunk, pick_lane, total_mass
 from .core.padded import is_present, put_absent
 from .core.philox import DOMAIN_DRAFT, Random, uniform_of
@@ -168,44 +168,23 @@ def draw_kernel(
 
 
 def sample(
-    logits, temperature, top_k, top_p, min_p, numbers, stats, k, replacement, seed, offset, slot, first_slot, uniforms,
-    num_rows,
+    results, logits, temperature, top_k, top_p, min_p, numbers, stats, k, replacement, seed, offset, slot, first_slot,
+    uniforms, num_rows,
 ):  # fmt: skip
-    op = "sample"
-    check.given(op, logits=logits)
-    check.dim(op, "rows.logits", logits, 2)
-    N = logits.size(0)
-    rows = check.row_memory(op, "rows.logits", logits)
-    check.that(k >= 0, op, f"k must be >= 0, got {k}")
-    check.that(k <= 1 << 33, op, f"k must be at most 2^33, got {k}")
-    seen = check.present(op, "num_rows", num_rows, N, logits)
-    sampling = check.sampling(op, "rows", (temperature, top_k, top_p, min_p), numbers, logits, N, seen)
-    if stats is not None:
-        check.that(not sampling.given(), op, "rows.stats already hold the sampling parameters: give one or the other")
-        check.shape(op, "rows.stats", stats, N, 4)
-        check.check_stats(op, "rows.stats", stats, logits)
-    check.uniforms(op, uniforms, N, k, logits)
-    seeds, offsets, slots = (
-        check.per_row(op, name, t, N, logits) for name, t in (("seed", seed), ("offset", offset), ("slot", slot))
-    )
-    check.that(slot is None or first_slot == 0, op, "slot must be a tensor or a number, got both")
-    check.that(0 <= first_slot < 1 << 33, op, f"slot must be in [0, 2^33), got {first_slot}")
-    check.randomness(op, seed, offset, uniforms, sampling.temperature, stats)
-
-    tokens = torch.empty((N, k), dtype=torch.int64, device=logits.device)
-    logprobs = torch.empty((N, k), dtype=torch.float32, device=logits.device)
-    layout = launch.Layout.flat(N, num_rows)
+    tokens, logprobs, stats_out = results
+    N, rows = logits.size(0), row_memory(logits)
+    given, layout = sampling(temperature, top_k, top_p, min_p, numbers), launch.Layout.flat(N, num_rows)
     if stats is None:
-        stats_out, scratch = find_stats(rows, layout, sampling)
+        _, scratch = find_stats(rows, layout, given, stats=stats_out)
     else:
-        stats_out, scratch = stats.clone(), scan(rows, layout, sampling, stats)
+        stats_out.copy_(stats)
+        scratch = scan(rows, layout, given, stats)
     if N and k:
         table = launch.table(rows.V)
         side = launch.rows(rows, stats=stats_out, scratch=scratch._replace(listed=None, few=None))
-        random = Random(seeds, offsets, uniforms)
+        random = Random(values(seed), values(offset), uniforms)
         draws = {"REPLACEMENT": replacement, "DRAWS": launch.power_of_2(k)}
         grid = (launch.blocks(N, table.rows),)
-        args = (side, N, num_rows, random, slots, first_slot, tokens, logprobs, k)
+        args = (side, N, num_rows, random, values(slot), first_slot, tokens, logprobs, k)
         launch.run(draw_kernel, grid, table.row_threads, *args, **draws, S=table.sizes())
     put_absent(num_rows, (tokens, -1), (logprobs, 0), (stats_out, 0))
-    return tokens, logprobs, stats_out

@@ -4,7 +4,8 @@
 import torch
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import row_memory, values
 from .core.padded import is_present
 from .core.row import CHUNK, chunks_of, is_greedy, lane_of, load_chunk, load_stats, load_value, offset_of
 
@@ -59,33 +60,20 @@ def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_progr
         tl.store(ids + (i * max_kept)[:, None] + place, id, mask=(keeps == 1) & (place < max_kept))
 
 
-def support(logits, stats, row, max_kept, num_rows):
-    op = "support"
-    check.given(op, logits=logits, stats=stats)
-    check.dim(op, "rows.logits", logits, 2)
-    N, all_rows = logits.size(0), check.row_memory(op, "rows.logits", logits)
-    check.shape(op, "rows.stats", stats, N, 4)
-    check.check_stats(op, "rows.stats", stats, logits)
-    check.that(0 <= max_kept <= 1 << 24, op, f"max_kept must be in [0, 2^24], got {max_kept}")
-    M, index = N, launch.NO_VALUES
-    if row is not None:
-        check.dim(op, "rows.row", row, 1)
-        M = row.size(0)
-        index = check.per_row(op, "rows.row", row, M, logits)
-    check.present(op, "num_rows", num_rows, M, logits)
-
-    words, table = launch.blocks(all_rows.V, 32), launch.table(all_rows.V)
-    bits = launch.empty(all_rows, (M, words), torch.int32)
-    kept = launch.empty(all_rows, (M, table.chunk_count), torch.int32)
+def support(results, logits, stats, row, max_kept, num_rows):
+    ids, counts, bits = results
+    M, words = bits.shape
+    rows, table = row_memory(logits), launch.table(logits.size(1))
+    kept = launch.empty(rows, (M, table.chunk_count), torch.int32)
     per_program = table.per_program(M)
     grid = (launch.blocks(M, table.rows), launch.blocks(table.chunk_count, per_program))
     if M:
-        side = launch.rows(all_rows, stats=stats)
-        args = (side, N, index, M, num_rows, words, bits, kept, per_program)
+        side, N = launch.rows(rows, stats=stats), logits.size(0)
+        args = (side, N, values(row), M, num_rows, words, bits, kept, per_program)
         launch.run(put_bits_kernel, grid, table.wide_threads, *args, S=table.sizes())
     upto = kept.cumsum(1, dtype=torch.int32)
-    ids = torch.full((M, max_kept), -1, dtype=torch.int32, device=logits.device)
+    ids.fill_(-1)
+    counts.copy_(upto[:, -1])
     if M and max_kept:
         args = (bits, words, kept, upto, M, table.chunk_count, ids, max_kept, per_program)
         launch.run(list_ids_kernel, grid, table.wide_threads, *args, S=table.sizes())
-    return ids, upto[:, -1].clone(), bits

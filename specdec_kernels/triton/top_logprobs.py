@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .core import check, launch
+from .core import launch
+from .core.arguments import contiguous, row_memory
 from .core.best_ids import best_orders, id_of_order, orders
 from .core.padded import is_present
 from .core.row import chunks_of, is_greedy, load_stats, log_prob, offset_of
@@ -64,28 +65,14 @@ def put_logprobs(rows, N, num_rows, source, ids, logprobs):
         launch.run(put_logprobs_kernel, (launch.blocks(count, size),), 128, *args, ORDERS=ids is not None, BLOCK=size)
 
 
-def top_logprobs(logits, stats, k, tokens, num_rows):
-    op = "top_logprobs"
-    check.given(op, logits=logits, stats=stats)
-    check.dim(op, "rows.logits", logits, 2)
-    N, rows = logits.size(0), check.row_memory(op, "rows.logits", logits)
-    check.shape(op, "rows.stats", stats, N, 4)
-    check.check_stats(op, "rows.stats", stats, logits)
-    check.that(0 <= k <= rows.V, op, f"k must be in [0, V={rows.V}], got {k}")
-    m = 0
-    if tokens is not None:
-        check.dim(op, "tokens", tokens, 2)
-        m = tokens.size(1)
-        check.shape(op, "tokens", tokens, N, m)
-        tokens = check.integers(op, "tokens", tokens, logits).contiguous()
-    check.present(op, "num_rows", num_rows, N, logits)
-
-    ids = launch.empty(rows, (N, k), torch.int64)
-    logprobs = launch.empty(rows, (N, k), torch.float32)
-    token_logprobs = launch.empty(rows, (N, m), torch.float32)
-    token_ranks = torch.zeros((N, m), dtype=torch.int64, device=logits.device)
+def top_logprobs(results, logits, stats, k, tokens, num_rows):
+    ids, logprobs, token_logprobs, token_ranks = results
+    N, m = token_ranks.shape
+    tokens = contiguous(tokens)
+    token_ranks.zero_()
     if N and k + m:
-        table, side = launch.table(rows.V), launch.rows(rows, stats=stats)
+        rows, table = row_memory(logits), launch.table(logits.size(1))
+        side = launch.rows(rows, stats=stats)
         best = launch.empty(rows, (N, table.chunk_count), torch.int64)
         per_program = table.per_program(N)
         grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
@@ -95,4 +82,3 @@ def top_logprobs(logits, stats, k, tokens, num_rows):
             put_logprobs(side, N, num_rows, best_orders(side, None, table, N, num_rows, k, best), ids, logprobs)
         if m:
             put_logprobs(side, N, num_rows, tokens, None, token_logprobs)
-    return ids, logprobs, token_logprobs, token_ranks

@@ -8,21 +8,24 @@ import torch
 import triton
 import triton.language as tl
 
-from .core import check, launch
+from specdec_kernels.registry import MASK_FORMATS
+
+from .core import launch
+from .core.arguments import values
 from .core.row import load_value
 
-# In the order of the op's format numbers: dtype, as what it is written, what is seen, what is hidden.
+# In the order of the op's format numbers: as what a mask is written, what is seen, what is hidden.
 FORMATS = (
-    (torch.bool, torch.bool, 1, 0),
-    (torch.float32, torch.int32, 0, -(1 << 23)),
-    (torch.float64, torch.int64, 0, -(1 << 52)),
-    (torch.bfloat16, torch.int16, 0, -(1 << 7)),
-    (torch.float16, torch.int16, 0, -(1 << 10)),
-    (torch.uint8, torch.uint8, 1, 0),
-    (torch.uint32, torch.int32, 1, 0),
-    (torch.uint64, torch.int32, 1, 0),
+    (torch.bool, 1, 0),
+    (torch.int32, 0, -(1 << 23)),
+    (torch.int64, 0, -(1 << 52)),
+    (torch.int16, 0, -(1 << 7)),
+    (torch.int16, 0, -(1 << 10)),
+    (torch.uint8, 1, 0),
+    (torch.int32, 1, 0),
+    (torch.int32, 1, 0),
 )
-UINT8, UINT32, UINT64 = 5, 6, 7
+UINT8, UINT32, UINT64 = (MASK_FORMATS[name] for name in ("uint8", "uint32", "uint64"))
 ELEMENT, BYTE, WORD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -136,58 +139,19 @@ def put_units_kernel(
         tl.store(mask + unit, tl.sum(s.to(tl.int32) << bit, 1).to(mask.dtype.element_ty), mask=exists)
 
 
-def check_tree(op, parents, prefix_len, tree_start):
-    """Values are looked at only on the CPU."""
-    if parents.device.type != "cpu":
-        return
-    for name, x in (("prefix_len", prefix_len), ("tree_start", tree_start)):
-        for b, length in enumerate([] if x is None or not parents.size(0) else x.tolist()):
-            check.that(0 <= length < 1 << 62, op, f"{name} must be >= 0 and below 2^62, got {length} at index {b}")
-    nodes = torch.arange(parents.size(1), device="cpu")
-    for b, i in ((parents < -1) | (parents >= nodes)).nonzero().tolist():
-        check.that(False, op, f"parents[{b}, {i}] must be in [-1, {i}), got {parents[b, i]}")
-
-
-def tree_mask(parents, prefix_len, tree_start, num_keys, format):
-    op = "tree_mask"
-    check.given(op, parents=parents)
-    check.dim(op, "parents", parents, 2)
+def tree_mask(results, parents, prefix_len, tree_start, num_keys, format):
+    mask, depth, positions, status = results
     B, N = parents.shape
-    check.that(
-        -1 <= num_keys <= 1 << 30, op, f"num_keys must be in [0, 2^30], or -1 for the nodes alone, got {num_keys}"
-    )
-    check.that(0 <= format < len(FORMATS), op, f"format must be in [0, {len(FORMATS)}), got {format}")
-    check.that(N <= 1 << 20, op, f"parents must have at most 2^20 nodes, got {N}")
-    check.integers(op, "parents", parents, parents)
-    prefix = check.per_row(op, "prefix_len", prefix_len, B, parents)
-    start = check.per_row(op, "tree_start", tree_start, B, parents)
-    check_tree(op, parents, prefix_len, tree_start)
-    return unchecked(parents, prefix, start, num_keys, format)
-
-
-def unchecked(parents, prefix, start, num_keys, format):
-    """prefix and start: Values."""
-    B, N = parents.shape
-    nodes_only = num_keys < 0
+    nodes_only, packed = num_keys < 0, format in (UINT32, UINT64)
     keys = N if nodes_only else num_keys
-    dtype, written, seen, hidden = FORMATS[format]
-
-    def empty(*size, of=torch.int32):
-        return torch.empty(size, dtype=of, device=parents.device)
-
-    packed = format in (UINT32, UINT64)
-    if format == UINT8:
-        mask = empty(B, launch.blocks(N * keys, 8), of=dtype)
-    else:
-        mask = empty(B, N, launch.blocks(keys, 8 * dtype.itemsize) if packed else keys, of=dtype)
+    written, seen, hidden = FORMATS[format]
     out = mask.view(written)
     words = out.size(-1)
     direct = nodes_only and packed  # packed ancestors without a prefix are the mask; else they are scratch
     W = words if direct else launch.blocks(N, 32)
-    ancestors = out if direct else empty(B, N, W)
-    depth, positions = empty(B, N), empty(B, N, of=torch.int64)
-    status = torch.zeros(B, dtype=torch.int32, device=parents.device)
-    lengths = Lengths(prefix, start)
+    ancestors = out if direct else torch.empty((B, N, W), dtype=torch.int32, device=parents.device)
+    lengths = Lengths(values(prefix_len), values(tree_start))
+    status.zero_()
     block = launch.elements()
     if ancestors.numel():
         args = (parents, *parents.stride(), lengths, ancestors, depth, positions, status, B, N, W)
@@ -198,4 +162,3 @@ def unchecked(parents, prefix, start, num_keys, format):
         args = (ancestors, lengths, out, out.numel(), words, B, N, W, keys, seen, hidden)
         grid = (launch.blocks(out.numel(), block),)
         launch.run(put_units_kernel, grid, 128, *args, NODES_ONLY=nodes_only, KIND=kind.value, BLOCK=block)
-    return mask, depth, positions, status

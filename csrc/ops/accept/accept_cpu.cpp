@@ -15,5 +15,8 @@ void run(const Accept& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("accept", TORCH_BOX(&accept_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("accept", TORCH_BOX(&accept_op<nothing>));
+}
 
 }  // namespace specdec

@@ -25,5 +25,8 @@ void run(const BuildTree& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("build_tree", TORCH_BOX(&build_tree_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("build_tree", TORCH_BOX(&build_tree_op<nothing>));
+}
 
 }  // namespace specdec

@@ -16,5 +16,8 @@ void run(const KSeqRho& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("kseq_rho", TORCH_BOX(&kseq_rho_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("kseq_rho", TORCH_BOX(&kseq_rho_op<nothing>));
+}
 
 }  // namespace specdec

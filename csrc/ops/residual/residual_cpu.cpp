@@ -32,5 +32,8 @@ void run(const ResidualRows& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("residual", TORCH_BOX(&residual_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("residual", TORCH_BOX(&residual_op<nothing>));
+}
 
 }  // namespace specdec

@@ -15,5 +15,8 @@ void run(const RowGap& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_gap", TORCH_BOX(&row_gap_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("row_gap", TORCH_BOX(&row_gap_op<nothing>));
+}
 
 }  // namespace specdec

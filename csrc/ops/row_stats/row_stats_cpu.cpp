@@ -18,5 +18,8 @@ void run(const LogitRows& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_stats", TORCH_BOX(&row_stats_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("row_stats", TORCH_BOX(&row_stats_op<nothing>));
+}
 
 }  // namespace specdec

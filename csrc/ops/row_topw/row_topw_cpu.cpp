@@ -78,5 +78,8 @@ void run(const RowTopW& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_topw", TORCH_BOX(&row_topw_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("row_topw", TORCH_BOX(&row_topw_op<nothing>));
+}
 
 }  // namespace specdec

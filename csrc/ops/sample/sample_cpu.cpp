@@ -16,5 +16,8 @@ void run(const Sample& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("sample", TORCH_BOX(&sample_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("sample", TORCH_BOX(&sample_op<nothing>));
+}
 
 }  // namespace specdec

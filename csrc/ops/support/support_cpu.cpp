@@ -45,5 +45,8 @@ void run(const Support& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("support", TORCH_BOX(&support_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("support", TORCH_BOX(&support_op<nothing>));
+}
 
 }  // namespace specdec

@@ -54,5 +54,8 @@ void run(const TopLogprobs& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("top_logprobs", TORCH_BOX(&top_logprobs_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("top_logprobs", TORCH_BOX(&top_logprobs_op<nothing>));
+}
 
 }  // namespace specdec

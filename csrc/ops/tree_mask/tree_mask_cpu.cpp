@@ -34,5 +34,8 @@ void run(const TreeMask& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("tree_mask", TORCH_BOX(&tree_mask_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("tree_mask", TORCH_BOX(&tree_mask_op<nothing>));
+}
 
 }  // namespace specdec

@@ -16,5 +16,8 @@ void run(const Uniforms& a, const Tensor&) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("uniforms", TORCH_BOX(&uniforms_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("uniforms", TORCH_BOX(&uniforms_op<nothing>));
+}
 
 }  // namespace specdec

@@ -47,5 +47,9 @@ STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) {
   m.impl("verify_chain", TORCH_BOX(&VerifyChainOp<run>::call));
   m.impl("verify_chain.out", TORCH_BOX(&VerifyChainOp<run>::out));
 }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("verify_chain", TORCH_BOX(&VerifyChainOp<nothing>::call));
+  m.impl("verify_chain.out", TORCH_BOX(&VerifyChainOp<nothing>::out));
+}
 
 }  // namespace specdec

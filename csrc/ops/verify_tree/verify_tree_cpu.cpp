@@ -45,5 +45,9 @@ STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) {
   m.impl("verify_tree", TORCH_BOX(&VerifyTreeOp<run>::call));
   m.impl("verify_tree.out", TORCH_BOX(&VerifyTreeOp<run>::out));
 }
+STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
+  m.impl("verify_tree", TORCH_BOX(&VerifyTreeOp<nothing>::call));
+  m.impl("verify_tree.out", TORCH_BOX(&VerifyTreeOp<nothing>::out));
+}
 
 }  // namespace specdec

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an op's arguments, which torch.ops.specdec_check has looked at, to those of kernels: csrc/binding/rows.h."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.registry import NOT_GIVEN
+
+from . import launch
+from .row import Sampling, Values
+
+INTEGERS = (torch.int64, torch.int32)
+
+
+class RowMemory(NamedTuple):
+    data: torch.Tensor
+    V: int
+    batch_stride: int
+    row_stride: int
+
+
+def row_memory(t: torch.Tensor) -> RowMemory:
+    """[N, V], or [B, rows, V]"""
+    return RowMemory(t, t.size(-1), t.stride(0), t.stride(-2))
+
+
+def contiguous(t: torch.Tensor | None) -> torch.Tensor | None:
+    return None if t is None else t.contiguous()
+
+
+def values(t: torch.Tensor | None) -> Values:
+    """Values of rows or requests, or one that serves all."""
+    if t is None:
+        return launch.NO_VALUES
+    return Values(t, False) if t.size(0) == 1 else Values(t.contiguous(), True)
+
+
+def numbers(given, count: int) -> tuple:
+    """Numbers that serve every row or request; None where one is not given, which is NOT_GIVEN or NaN."""
+    return tuple(x if x > NOT_GIVEN else None for x in given) if given else (None,) * count
+
+
+MOST_KEPT = float(1 << 24)  # no vocabulary is larger, and float32 holds it
+_OFF = None, lambda k: k <= 0, lambda p: p == 1, lambda p: p == 0
+
+
+def sampling(temperature, top_k, top_p, min_p, given) -> Sampling:
+    """Each a tensor, or a number in its place; a filter that a number turns off is none."""
+    T, k, *others = numbers(given, 4)
+    of_all = T, None if k is None else min(k, MOST_KEPT), *others
+    tensors = temperature, top_k, top_p, min_p
+    if all(x is None for x in (*of_all, *tensors)):
+        return launch.NO_SAMPLING
+    own = [
+        values(t) if x is None else launch.NO_VALUES if off is not None and off(x) else Values(x, None)
+        for t, x, off in zip(tensors, of_all, _OFF)
+    ]
+    if own[0].data is None and any(x is not None for x in of_all):  # so that something is, where every filter is off
+        own[0] = Values(1.0, None)
+    return Sampling(*own)
+
+
+class GivenRows(NamedTuple):
+    """The rows of one side as the dispatcher hands them over (csrc/binding/rows.h)."""
+
+    logits: torch.Tensor | None
+    temperature: torch.Tensor | None
+    top_k: torch.Tensor | None
+    top_p: torch.Tensor | None
+    min_p: torch.Tensor | None
+    numbers: list | None
+    stats: torch.Tensor | None
+    kind: int
+    row: torch.Tensor | None
+
+    def sampling(self) -> Sampling:
+        return sampling(*self[1:6])
+
+
+def row_pair(p, p_stats, q, q_stats) -> tuple:
+    """A target's rows p [N, V] and a draft's q [N, Vq]: logits with their stats, probabilities without."""
+    return tuple(launch.rows(row_memory(x), stats is None, stats) for x, stats in ((p, p_stats), (q, q_stats)))
