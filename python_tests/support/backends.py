@@ -88,6 +88,19 @@ def public(op, *args, **kwargs):
     return getattr(specdec_kernels, op)(*args, **kwargs)
 
 
+def as_on_gpu(op, *args, **kwargs):
+    from support.as_on_gpu import AsOnGpu
+
+    with AsOnGpu():
+        return public(op, *args, **kwargs)
+
+
+def run_without_values(op, backend, *args, **kwargs):
+    """run(), where a simulated device looks at no value before kernels run: what is bad in them reaches these."""
+    args, kwargs = flat.folded(op, args, kwargs)
+    return there(backend, as_on_gpu if backend == "triton-interpret" else public, op, *args, **kwargs)
+
+
 def run(op, backend, *args, **kwargs):
     """The op's public function on CPU tensors, of a flat call too; what it returns is back on the CPU."""
     args, kwargs = flat.folded(op, args, kwargs)

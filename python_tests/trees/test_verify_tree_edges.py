@@ -253,7 +253,8 @@ def test_bad_trees(backend, method):
             verify(backend)(method=method, **args)
         return
     assert not bad.all() and (bad.any() or backend == "cpu")
-    out, ref = verify(backend)(method=method, **args), flat.call(reference.verify_tree, method=method, **args)
+    out = backends.run_without_values("verify_tree", backend, method=method, **args)
+    ref = flat.call(reference.verify_tree, method=method, **args)
     assert not differ(out, ref).any()
     assert (out.status[bad] & 4 == 4).all()
     in_range(out, 9, 5)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpreted Triton as it is on a GPU, where no value of a tensor can be looked at before kernels run."""
+
+import importlib
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+
+class AsOnGpu(TorchDispatchMode):
+    """Arguments are checked on the meta device, which holds no values, and Triton's kernels write."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        namespace, name = function._schema.name.split("::")
+        if namespace != "specdec":
+            return function(*args, **(kwargs or {}))
+        on_meta = tree_map_only(torch.Tensor, lambda x: x.to("meta"), args)
+        made = getattr(torch.ops.specdec_check, name)(*on_meta)
+        results = tree_map_only(torch.Tensor, lambda x: torch.empty_like(x, device="cpu"), made)
+        getattr(importlib.import_module(f"specdec_kernels.triton.{name}"), name)(results, *args)
+        return results
