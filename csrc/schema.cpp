@@ -31,7 +31,7 @@
 namespace {
 
 template <class Library>
-void define(Library& m) {
+void define_parts(Library& m) {
   // num_rows, num_requests [1], int32 or int64, on the device: those from it on are absent; nothing of them is read,
   // and every result is 0 for them, or -1 where it is a token or a node
 
@@ -80,7 +80,10 @@ void define(Library& m) {
   m.def(
       "tree_mask(Tensor parents, Tensor? prefix_len, Tensor? tree_start, SymInt num_keys, int format) -> (Tensor, "
       "Tensor, Tensor, Tensor)");
+}
 
+template <class Library>
+void define_verification(Library& m) {
   // dense: target [B,G+1,V], tokens [B,G], draft [B,G,Vq]; ragged with cu_draft [B+1]: target [R,V], tokens [D], draft
   // [D,Vq]; without the bonus row (G or D target rows) where bonus_tokens [B] is given; kinds: 0 logits, 1
   // probabilities; methods: 0 token, 1 block; rule [B] or [1], its codes in csrc/rules/rule.h; alpha [B], [1], [B,2] or
@@ -99,8 +102,8 @@ void define(Library& m) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY(specdec, m) { define(m); }
+STABLE_TORCH_LIBRARY(specdec, m) { define_parts(m), define_verification(m); }
 
 // The same, where nothing runs: arguments are checked, and results made that nobody has written. What a backend calls
 // that is not written in C++, so that a check stands once.
-STABLE_TORCH_LIBRARY(specdec_check, m) { define(m); }
+STABLE_TORCH_LIBRARY(specdec_check, m) { define_parts(m), define_verification(m); }

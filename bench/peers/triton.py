@@ -16,9 +16,9 @@ def same(op: str, ours, device: str):
         raise Unavailable("ours is Triton here")
     if lacking := sk.backends.lacks("triton"):
         raise Unavailable(lacking)
-    from specdec_kernels import triton
+    from specdec_kernels.triton.ops import op_of
 
-    function = triton.op_of(op)
+    function = op_of(op)
     arguments: dict[int, tuple] = {}
 
     def call(x):

@@ -264,8 +264,8 @@ T* out_pointer(const Tensor& t) {
   return static_cast<T*>(t.mutable_data_ptr());
 }
 
-// The Run of torch.ops.specdec_check.*: an op up to where it would run. No value is read of tensors on a device, so these
-// serve every device.
+// The Run of torch.ops.specdec_check.*: they stop where an op would run. No value is read of tensors on a device, so
+// every device is served.
 template <class Arguments>
 void nothing(const Arguments&, const Tensor&) {}
 

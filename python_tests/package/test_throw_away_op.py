@@ -172,7 +172,7 @@ def test_ids(backend):
 }
 LINES = {  # file: (the line before, the line)
     "csrc/schema.cpp": (
-        "void define(Library& m) {\n",
+        "void define_parts(Library& m) {\n",
         '  m.def("in_vocabulary(Tensor draft_tokens, int V) -> Tensor");\n',
     ),
     "specdec_kernels/registry.py": ("OPS = (\n", '    "in_vocabulary",\n'),

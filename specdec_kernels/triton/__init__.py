@@ -4,14 +4,14 @@ TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import warnings
-from collections.abc import Callable
 
 import torch
 
 from specdec_kernels.backends import dispatch
+
+from .ops import op_of
 
 _libraries = []  # a registration lives as long as its library object
 
@@ -25,22 +25,6 @@ def register(dispatch_key: str) -> None:
         for op in dispatch.overloads():
             library.impl(op, op_of(op), **override)
     _libraries.append(library)
-
-
-def op_of(op: str) -> Callable:
-    """An op, by a name of dispatch.overloads(): specdec_check's looks at the arguments and makes the results, and the
-    function of the op's name in the module of its name writes them."""
-    name, _, overload = op.partition(".")
-    prepare = getattr(getattr(torch.ops.specdec_check, name), overload or "default")
-    write = getattr(importlib.import_module(f"{__name__}.{name}"), name)
-
-    @torch.no_grad()  # torch's own operations inside must not make what they return require grad
-    def call(*args, **out):
-        results = prepare(*args, **out)
-        write(tuple(out.values()) if out else results, *args)
-        return results
-
-    return call
 
 
 def aot_cases():

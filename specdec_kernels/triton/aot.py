@@ -12,8 +12,8 @@ import triton.language as tl
 
 from specdec_kernels.registry import MASK_FORMATS, NOT_GIVEN, OPS
 
-from . import op_of
 from .core import launch
+from .ops import op_of
 
 ops = SimpleNamespace(**{name: op_of(name) for name in OPS})
 
