@@ -18,7 +18,6 @@ from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, next_test, 
 from .walk import Known, Rest, draft_dist, draft_row, emit, enter_node, finish, rule_here, target_dist
 
 KSEQ = tl.constexpr(0)
-RECURSIVE = tl.constexpr(1)
 RECURSIVE_WITHOUT_REPLACEMENT = tl.constexpr(2)
 TARGET_ONLY = tl.constexpr(3)
 GREEDY = tl.constexpr(4)
