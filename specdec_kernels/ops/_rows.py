@@ -43,9 +43,7 @@ def of_either(op: str, name: str, x: Any) -> Rows:
 
 def named(rows: Rows) -> str:
     """The names of the sampling parameters that are given, in their order; empty if none is."""
-    return ", ".join(
-        name for name, x in zip(SAMPLING, (rows.temperature, rows.top_k, rows.top_p, rows.min_p)) if x is not None
-    )
+    return ", ".join(name for name, x in zip(SAMPLING, rows[1:5]) if x is not None)
 
 
 def samples(rows: Rows) -> bool:
@@ -85,7 +83,7 @@ def sampling(op: str, name: str, rows: Rows, n: int, device: torch.device) -> Se
     temperature, top_k, top_p, min_p = values = rows[1:5]
     if temperature is None and top_k is None and top_p is None and min_p is None:  # most calls, and soon known
         return _NO_SAMPLING
-    taken: list = [None] * 5
+    taken: list = list(_NO_SAMPLING)
     traced = _check.is_traced()
     for i, x in enumerate(values):
         if x is None:
@@ -93,8 +91,8 @@ def sampling(op: str, name: str, rows: Rows, n: int, device: torch.device) -> Se
         if isinstance(x, torch.Tensor):
             taken[i] = _per_row(op, f"{name}.{_PARAMETERS[i]}", x, n, device)
         elif traced:
-            number = _number(op, name, _PARAMETERS[i], x)
-            taken[i] = _check.in_graph((number,), device, torch.int64 if i == 1 else torch.float32)
+            dtype = torch.int64 if _PARAMETERS[i] == "top_k" else torch.float32
+            taken[i] = _check.in_graph((_number(op, name, _PARAMETERS[i], x),), device, dtype)
         else:
             numbers = taken[4] = taken[4] or [NOT_GIVEN] * 4
             numbers[i] = float(_number(op, name, _PARAMETERS[i], x))
