@@ -35,10 +35,10 @@ def is_greedy(x: Rows | torch.Tensor) -> bool:
 
 def of_either(op: str, name: str, x: Any) -> Rows:
     """Rows of logits or of probabilities."""
-    rows = of(op, name, x)
-    if rows is x:  # else a plain tensor: it has no other fields
-        _check.choice(op, f"{name}.kind", rows.kind, ROW_KINDS)
-    return rows
+    if not isinstance(x, Rows):
+        return Rows(_tensor(op, name, x))
+    _check.choice(op, f"{name}.kind", x.kind, ROW_KINDS)
+    return x
 
 
 def named(rows: Rows) -> str:
