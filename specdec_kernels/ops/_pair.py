@@ -25,10 +25,9 @@ def sides(op, p, q):
 
 def _stats(op, name, side, n):
     """A side's stats, given or made."""
-    stats, device = side.stats, side.logits.device
-    if stats is not None:
-        stats = _check.stats(op, f"{name}.stats", stats, n, device)
-    return _rows.stats_of(side.logits, _rows.sampling(op, name, side, n, device), stats)
+    if side.stats is not None:
+        return _check.stats(op, f"{name}.stats", side.stats, n, side.logits.device)
+    return _rows.stats_of(side.logits, _rows.sampling(op, name, side, n), None)
 
 
 def _check_fields(op, name, side):

@@ -64,7 +64,7 @@ def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = Fal
     if x.row is not None and not row:
         raise ValueError(f"{op}: {name}.row must be None, got a tensor")
     if x.stats is None:
-        return logits, n, sampling(op, name, x, n, logits.device), None, x.row
+        return logits, n, sampling(op, name, x, n), None, x.row
     if not stats:
         raise ValueError(f"{op}: {name}.stats must be None, got a tensor")
     check_either(op, name, x)
@@ -77,7 +77,7 @@ def check_either(op: str, name: str, rows: Rows) -> None:
         raise ValueError(f"{op}: {name}.stats already hold the sampling parameters, got {named(rows)} too")
 
 
-def sampling(op: str, name: str, rows: Rows, n: int, device: torch.device) -> Sequence:
+def sampling(op: str, name: str, rows: Rows, n: int) -> Sequence:
     """temperature, top_k, top_p, min_p, each None, one number for all, or a tensor with one value per row, as the ops
     take them: four tensors [n] or [1], and four numbers; None where no number is given."""
     temperature, top_k, top_p, min_p = values = rows[1:5]
@@ -89,10 +89,10 @@ def sampling(op: str, name: str, rows: Rows, n: int, device: torch.device) -> Se
         if x is None:
             continue
         if isinstance(x, torch.Tensor):
-            taken[i] = _per_row(op, f"{name}.{_PARAMETERS[i]}", x, n, device)
+            taken[i] = _per_row(op, f"{name}.{_PARAMETERS[i]}", x, n, rows.logits.device)
         elif traced:
             dtype = torch.int64 if _PARAMETERS[i] == "top_k" else torch.float32
-            taken[i] = _check.in_graph((_number(op, name, _PARAMETERS[i], x),), device, dtype)
+            taken[i] = _check.in_graph((_number(op, name, _PARAMETERS[i], x),), rows.logits.device, dtype)
         else:
             numbers = taken[4] = taken[4] or [NOT_GIVEN] * 4
             numbers[i] = float(_number(op, name, _PARAMETERS[i], x))

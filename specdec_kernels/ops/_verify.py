@@ -67,11 +67,11 @@ def _code(op, name, rows, by_rule):
     return ROW_KINDS[kind]
 
 
-def flat(op, name, n, rows, by_rule, device):
+def flat(op, name, n, rows, by_rule):
     """One side in the op's order; None is a draft without rows."""
     if rows is None:
         return _NO_ROWS
-    sampling = _rows.sampling(op, name, rows, n, device)
+    sampling = _rows.sampling(op, name, rows, n)
     return (rows.logits, *sampling, rows.stats, _code(op, name, rows, by_rule), rows.row)
 
 

@@ -67,7 +67,8 @@ def sample(
     device = logits.device
     k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
     replacement = _check.flag(op, "replacement", replacement)
-    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _rows.is_greedy(rows))
+    needed = seed is None and not _rows.is_greedy(rows)
+    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, needed)
     first_slot = 0
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
