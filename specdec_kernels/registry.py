@@ -8,7 +8,7 @@ p target, q draft, both as sampled (temperature, filters); p1, q1: the unscaled 
 filters); TV = sum (p - q)+. Every comparison that keeps a draft is written so that NaN defers to the target.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # ---- ops: torch.ops.specdec.<name>, specdec_kernels.<name>, csrc/ops/<name>/, bench/<name>.py ... --------------------
 
@@ -73,27 +73,20 @@ NOT_GIVEN = -(2 - 2.0**-52) * 2.0**1023  # in an op's list of numbers; finite, s
 INF = float("inf")
 
 
-def _holds(interval, x) -> bool:
-    above = interval.low <= x if interval.opening == "[" else interval.low < x
-    return above and (x <= interval.high if interval.closing == "]" else x < interval.high)
-
-
 class Range(NamedTuple):
-    opening: str  # "[" or "("
-    low: float
+    low: float  # with both ends
     high: float
-    closing: str
     says: str
 
-    def __contains__(self, x: object) -> bool:
-        return _holds(self, x)
+    def __contains__(self, x: Any) -> bool:
+        return self.low <= x <= self.high
 
 
 SAMPLING = {
-    "temperature": Range("[", 0, FLT_MAX, "]", "finite in float32 and >= 0"),
-    "top_k": Range("[", -1, 1 << 63, ")", ">= 1 and below 2^63, or 0 or -1 for off"),
-    "top_p": Range("(", 2.0**-150, 1, "]", "in (0, 1]"),
-    "min_p": Range("[", 0, 1, "]", "in [0, 1]"),
+    "temperature": Range(0, FLT_MAX, "finite in float32 and >= 0"),
+    "top_k": Range(-1, (1 << 63) - 1, ">= 1 and below 2^63, or 0 or -1 for off"),
+    "top_p": Range((1 + 2.0**-52) * 2.0**-150, 1, "in (0, 1]"),  # what float32 rounds to more than 0
+    "min_p": Range(0, 1, "in [0, 1]"),
 }
 
 # ---- rules: how a draft is accepted, and what law or guarantee what is emitted has ----------------------------------
@@ -111,8 +104,9 @@ class Parameter(NamedTuple):
     def range(self):
         return f"{self.opening}{self.low:g}, {self.high:g}{self.closing}"
 
-    def __contains__(self, x: object) -> bool:
-        return _holds(self, x)
+    def __contains__(self, x: Any) -> bool:
+        above = self.low <= x if self.opening == "[" else self.low < x
+        return above and (x <= self.high if self.closing == "]" else x < self.high)
 
 
 class Rule(NamedTuple):

@@ -113,6 +113,9 @@ def test_acceptance_rate_from_logits():
     assert theory.acceptance_rate_from_logits(Rows(z, stats=top2), y).item() == pytest.approx(0.575, abs=1e-6)
     assert theory.acceptance_rate_from_logits(Rows(z, top_k=2), y).item() == pytest.approx(0.575, abs=1e-6)
     assert theory.acceptance_rate_from_logits(z, torch.tensor([[math.nan, 0.0, 0.0]])).isnan().all()
+    for wrong in (torch.ones(2), -1.0):
+        with pytest.raises(ValueError, match="acceptance_rate_from_logits: target.temperature must be"):
+            theory.acceptance_rate_from_logits(Rows(z, temperature=wrong), y)
 
 
 def test_errors_name_argument_wanted_and_got():

@@ -10,15 +10,13 @@ import torch
 from torch.autograd import forward_ad
 
 from specdec_kernels.backends import transforms
-from specdec_kernels.registry import MAX_VOCABULARY, NOT_GIVEN, ROW_DTYPES, SAMPLING
+from specdec_kernels.registry import MAX_VOCABULARY, ROW_DTYPES
 
 LOGITS = tuple(getattr(torch, name) for name in ROW_DTYPES)
 INTEGERS = (torch.int32, torch.int64)
 INT32 = (torch.int32,)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
-_PARAMETERS = tuple(SAMPLING)
-_TOP_K = _PARAMETERS.index("top_k")
 _STRIDED = torch.strided
 is_traced = torch.compiler.is_dynamo_compiling
 _SMALLEST = 2.0**-126  # temperatures below it are subnormal float32
@@ -60,6 +58,8 @@ def integer(op: str, name: str, x: Any, low: int, high: int, wanted: str, kind: 
 
 
 def flag(op: str, name: str, x: object) -> bool:
+    if isinstance(x, bool):
+        return x
     x = python_number(x)
     if not isinstance(x, (int, float)):
         raise TypeError(f"{op}: {name} must be a bool, got {type(x).__name__}")
@@ -114,18 +114,20 @@ def dims(op: str, name: str, x: torch.Tensor, want: str) -> None:
         raise ValueError(f"{op}: {name} must have shape [{want}], got {list(x.shape)}")
 
 
-def rows(op: str, name: str, x: object, want: str, device: torch.device | None = None) -> torch.Tensor:
-    """x holds rows that can be read in place."""
+def rows(op: str, name: str, x: object, want: str, device: torch.device | None = None) -> torch.Size:
+    """x holds rows that can be read in place, of the shape that is returned."""
     x = tensor(op, name, x, LOGITS, device)
     if forward_ad._current_level >= 0:  # inside dual_level() alone; most calls pay for no more than this
         transforms.refuse_dual(op, name, x)
-    dims(op, name, x, want)
-    V = x.shape[-1]  # size(-1) costs twice as much
+    sizes = x.shape  # once: each look makes another
+    if len(sizes) != want.count(",") + 1:
+        dims(op, name, x, want)
+    V = sizes[-1]
     if not x.is_contiguous() and x.stride(-1) != 1 and V > 1 and x.numel():
         raise ValueError(f"{op}: {name} must be contiguous in its last dimension, got strides {list(x.stride())}")
     if not 1 <= V <= MAX_VOCABULARY:
         raise ValueError(f"{op}: {name} must have a vocabulary of 1 to 2^24, got {V}")
-    return x
+    return sizes
 
 
 def stats(op: str, name: str, x: object, n: int, device: torch.device) -> torch.Tensor:
@@ -135,56 +137,11 @@ def stats(op: str, name: str, x: object, n: int, device: torch.device) -> torch.
     return x.contiguous()
 
 
-def given(prefix: str, *parameters: object) -> str:
-    """The names of those sampling parameters that are given, in their order; empty if none is."""
-    return ", ".join(prefix + name for name, x in zip(SAMPLING, parameters) if x is not None)
-
-
-def sampling(op: str, prefix: str, values: tuple, n: int, device: torch.device) -> tuple[Sequence, list | None]:
-    """temperature, top_k, top_p and min_p, each None, one number for all, or a tensor with one value per row, as the
-    ops take them: four tensors [n] or [1], and four numbers; None where no number is given."""
-    temperature, top_k, top_p, min_p = values
-    if temperature is None and top_k is None and top_p is None and min_p is None:  # most calls, and soon known
-        return values, None
-    tensors: list[torch.Tensor | None] = [None] * 4
-    numbers, traced = None, is_traced()
-    for i, x in enumerate(values):
-        if x is None:
-            continue
-        if isinstance(x, torch.Tensor):
-            tensors[i] = _per_row(op, prefix + _PARAMETERS[i], x, n, device)
-        elif traced:
-            number = _number(op, prefix, _PARAMETERS[i], x)
-            tensors[i] = in_graph((number,), device, torch.int64 if i == _TOP_K else torch.float32)
-        else:
-            numbers = numbers or [NOT_GIVEN] * 4
-            numbers[i] = float(_number(op, prefix, _PARAMETERS[i], x))
-    return tensors, numbers
-
-
 def in_graph(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Numbers as a tensor where torch.compile traces, so that one graph serves all of their values. A number that is
     an argument of an op, of torch.full or torch.tensor too, is baked into the graph; a factor is not."""
     one = torch.ones(1, dtype=dtype, device=device)
     return torch.cat([one * x for x in numbers]) if len(numbers) > 1 else one * numbers[0]
-
-
-def _per_row(op: str, name: str, x: torch.Tensor, n: int, device: torch.device) -> torch.Tensor:
-    floats(op, name, x, INTEGERS if name.endswith("top_k") else FLOAT32, device)
-    if x.shape not in ((n,), (1,)):
-        raise ValueError(f"{op}: {name} must be a number or have shape [{n}], got {list(x.shape)}")
-    return x
-
-
-def _number(op: str, prefix: str, kind: str, x: Any) -> float:
-    kinds = int if kind == "top_k" else (int, float)
-    if not isinstance(x, kinds) or isinstance(x, bool):
-        given, x = x, python_number(x)
-        if not isinstance(x, kinds) or isinstance(x, bool):
-            raise TypeError(f"{op}: {prefix}{kind} must be a number or a tensor, got {type(given).__name__}")
-    if x not in SAMPLING[kind]:
-        raise ValueError(f"{op}: {prefix}{kind} must be {SAMPLING[kind].says}, got {shown(x)}")
-    return x
 
 
 def present(op: str, name: str, x: object, device: torch.device) -> torch.Tensor | None:

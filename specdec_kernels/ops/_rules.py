@@ -8,7 +8,16 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check
-from specdec_kernels.registry import CHAIN_METHODS, FLT_MAX, RULES, TREE_METHODS, ChainMethod, TreeMethod, keeps_target
+from specdec_kernels.registry import (
+    CHAIN_METHODS,
+    FLT_MAX,
+    NOT_GIVEN,
+    RULES,
+    TREE_METHODS,
+    ChainMethod,
+    TreeMethod,
+    keeps_target,
+)
 from specdec_kernels.rules import NAMES
 
 _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS}
@@ -44,20 +53,20 @@ class RuleArguments(NamedTuple):
 
     def in_graph(self, device: torch.device) -> RuleArguments:
         """The same where torch.compile traces: numbers of alpha as a tensor."""
-        code, *alphas = self.numbers or (_check.NOT_GIVEN,)
-        given = tuple(x for x in alphas if x != _check.NOT_GIVEN)
+        code, *alphas = self.numbers or (NOT_GIVEN,)
+        given = tuple(x for x in alphas if x != NOT_GIVEN)
         if not given:
             return self
         alpha = _check.in_graph(given, device).view((1, 2) if len(given) > 1 else (1,))
-        return RuleArguments(self.rule, alpha, None if code == _check.NOT_GIVEN else (code, *_NO_ALPHA))
+        return RuleArguments(self.rule, alpha, None if code == NOT_GIVEN else (code, *_NO_ALPHA))
 
     def _of(self, b: int) -> tuple[str, list]:
         """A request's rule, and the parameters that are given: for each position where that makes a difference."""
-        numbers = self.numbers or (_check.NOT_GIVEN,) * 3
+        numbers = self.numbers or (NOT_GIVEN,) * 3
         code = numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
         rule = NAMES[int(code)]
         if self.alpha is None:
-            return rule, [[x for x in numbers[1:] if x != _check.NOT_GIVEN]]
+            return rule, [[x for x in numbers[1:] if x != NOT_GIVEN]]
         own = self.alpha[b % self.alpha.size(0)]
         pairs = own.view(-1, own.size(-1)) if own.dim() == 2 else own.view(1, -1)
         count = min(pairs.size(1), len(RULES[rule].parameters))
@@ -95,7 +104,7 @@ def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
         if rule.dim() != 1 or rule.size(0) not in (n, 1):
             raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
         alpha, numbers = _alpha(op, alpha, n, device, positions)
-        return RuleArguments(rule, alpha, (_check.NOT_GIVEN, *numbers) if numbers else None)
+        return RuleArguments(rule, alpha, (NOT_GIVEN, *numbers) if numbers else None)
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}")
     if rule not in _METHODS[method].rules:
@@ -157,7 +166,7 @@ def _rates(op, alpha, positions, device):
     return torch.tensor(rates, dtype=torch.float32, device=device).view(1, positions, 1)
 
 
-_NO_ALPHA = (_check.NOT_GIVEN,) * 2
+_NO_ALPHA = (NOT_GIVEN,) * 2
 
 
 def _alpha(op, alpha, n, device, positions) -> tuple[torch.Tensor | None, tuple]:

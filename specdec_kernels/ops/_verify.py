@@ -9,19 +9,9 @@ from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import ROW_KINDS
 
 
-def sides_of(op, target, draft):
-    """Both sides as Rows; the draft's may be None."""
-    target = _rows.of(op, "target", target)
-    _check.choice(op, "target.kind", target.kind, ROW_KINDS)
-    if draft is not None:
-        draft = _rows.of(op, "draft", draft)
-        _check.choice(op, "draft.kind", draft.kind, ROW_KINDS)
-    return target, draft
-
-
 def check_rows(op, name, rows, want, device=None):
     """One side's rows, of as many dimensions as `want` names; or of a store's, and `row` says where they are. Returns
-    what has one entry for each position."""
+    the shape of what has one entry for each position."""
     logits, row = rows.logits, rows.row
     if row is None:
         return _check.rows(op, f"{name}.logits", logits, want, device)
@@ -33,7 +23,7 @@ def check_rows(op, name, rows, want, device=None):
     _check.rows(op, f"{name}.logits", logits, f"N, {V}" if logits.dim() == 2 else f"S, K, {V}")
     _check.tensor(op, f"{name}.row", row, _check.INTEGERS, logits.device)
     _check.dims(op, f"{name}.row", row, lead)
-    return row
+    return row.shape
 
 
 def check_shape(op, name, x, rows, last, size):
@@ -77,23 +67,20 @@ def _code(op, name, rows, by_rule):
     return ROW_KINDS[kind]
 
 
-def flat(op, name, n, rows, by_rule, device):
+def flat(op, name, n, rows, by_rule):
     """One side in the op's order; None is a draft without rows."""
     if rows is None:
         return _NO_ROWS
-    kind = _code(op, name, rows, by_rule)
-    return (rows.logits, *_rows.sampling(op, name, rows, n, device), rows.stats, kind, rows.row)
+    sampling = _rows.sampling(op, name, rows, n)
+    return (rows.logits, *sampling, rows.stats, _code(op, name, rows, by_rule), rows.row)
 
 
 _NO_ROWS = (*(None,) * 7, ROW_KINDS["logits"], None)
 
 
-def run(op, kind, arguments, out, B, depth):
-    """The op's results, as `kind` names them, or the caller's tensors `out` after it has written to them."""
-    call = getattr(torch.ops.specdec, op)
-    if out is None:
-        return kind(*call.default(*arguments))  # not the packet, which looks for the overload anew
-    call.out(*arguments, **_results(op, kind, out, B, depth, arguments))
+def write(op, kind, arguments, out, B, depth):
+    """The caller's tensors `out`, as `kind` names them, after the op has written to them."""
+    getattr(torch.ops.specdec, op).out(*arguments, **_results(op, kind, out, B, depth, arguments))
     if not torch.compiler.is_compiling():
         torch.autograd.graph.increment_version(out)  # what autograd has saved of them is no longer what it was
     return kind(*out)

@@ -5,6 +5,7 @@ import torch
 
 from specdec_kernels.ops import _check
 
+_accept = torch.ops.specdec.accept.default
 _PROBS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -39,7 +40,7 @@ def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     for name, x in (("q", q), ("u", u)):
         if x.shape != p.shape:
             raise ValueError(f"{op}: {name} must have shape {list(p.shape)}, got {list(x.shape)}")
-    return torch.ops.specdec.accept.default(p.contiguous(), q.contiguous(), u.contiguous())
+    return _accept(p.contiguous(), q.contiguous(), u.contiguous())
 
 
 @torch.library.register_fake("specdec::accept")

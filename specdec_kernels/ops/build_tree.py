@@ -7,6 +7,8 @@ from specdec_kernels.ops import _check
 from specdec_kernels.reference.build_tree import Tree
 from specdec_kernels.registry import MAX_DRAFTS
 
+_build_tree = torch.ops.specdec.build_tree.default
+
 
 def build_tree(draft_tokens: torch.Tensor) -> Tree:
     """K drafts per request as one prefix tree, so that the target scores every shared prefix once.
@@ -47,7 +49,7 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
         raise ValueError(
             f"{op}: draft_tokens must hold at most {MAX_DRAFTS} drafts a request, got {draft_tokens.size(1)}"
         )
-    return Tree(*torch.ops.specdec.build_tree.default(draft_tokens))
+    return Tree(*_build_tree(draft_tokens))
 
 
 @torch.library.register_fake("specdec::build_tree")

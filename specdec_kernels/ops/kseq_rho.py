@@ -8,6 +8,8 @@ import torch
 from specdec_kernels.ops import _check, _pair
 from specdec_kernels.rows import Rows
 
+_kseq_rho = torch.ops.specdec.kseq_rho.default
+
 
 class KSeqRhoOutput(NamedTuple):
     rho: torch.Tensor
@@ -57,7 +59,7 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
     else:
         k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
-    return KSeqRhoOutput(*torch.ops.specdec.kseq_rho.default(p, p_stats, q, q_stats, k))
+    return KSeqRhoOutput(*_kseq_rho(p, p_stats, q, q_stats, k))
 
 
 @torch.library.register_fake("specdec::kseq_rho")

@@ -5,6 +5,8 @@ import torch
 
 from specdec_kernels.ops import _check
 
+_residual = torch.ops.specdec.residual.default
+
 
 def residual(
     p: torch.Tensor, q: torch.Tensor, *, num_rows: torch.Tensor | None = None
@@ -42,7 +44,7 @@ def residual(
     else:
         _check.rows(op, "q", q, "N, Vq")
         _check.shape(op, "q", q, N=n, Vq=q.size(1))
-    return torch.ops.specdec.residual.default(p, q, _check.present(op, "num_rows", num_rows, p.device))
+    return _residual(p, q, _check.present(op, "num_rows", num_rows, p.device))
 
 
 @torch.library.register_fake("specdec::residual")

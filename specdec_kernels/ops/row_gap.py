@@ -6,6 +6,8 @@ import torch
 from specdec_kernels.ops import _pair
 from specdec_kernels.rows import Rows
 
+_row_gap = torch.ops.specdec.row_gap.default
+
 
 def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
     """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
@@ -34,7 +36,7 @@ def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
     Source: Narasimhan et al. 2024 (confidences, TV); Leviathan et al. 2023, section 3 (the overlap).
     """
     op = "row_gap"
-    return torch.ops.specdec.row_gap.default(*_pair.sides(op, p, q))
+    return _row_gap(*_pair.sides(op, p, q))
 
 
 @torch.library.register_fake("specdec::row_gap")

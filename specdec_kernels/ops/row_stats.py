@@ -42,9 +42,10 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
     Source: standardised sampling, Leviathan et al. 2023, section 2.2.
     """
     op = "row_stats"
-    rows = _rows.of_logits(op, "rows", rows, stats=False)
-    num_rows = _check.present(op, "num_rows", num_rows, rows.logits.device)
-    return _rows.stats_of(op, "rows", rows, num_rows)
+    logits, _, sampling, _, _ = _rows.of_logits(op, "rows", rows, stats=False)
+    if num_rows is not None:
+        _check.present(op, "num_rows", num_rows, logits.device)
+    return _rows.stats_of(logits, sampling, None, num_rows)
 
 
 @torch.library.register_fake("specdec::row_stats")

@@ -9,6 +9,8 @@ from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
+_row_topw = torch.ops.specdec.row_topw.default
+
 
 class RowTopwOutput(NamedTuple):
     scores: torch.Tensor  # [N, w] float32
@@ -54,18 +56,17 @@ def row_topw(
     Source: a step of beam search; the order makes it deterministic, so that it can be replayed (decode.beam_search).
     """
     op = "row_topw"
-    rows = _rows.of_logits(op, "rows", rows)
-    logits, stats = rows.logits, None
-    n, vocabulary, device = logits.size(0), logits.size(1), logits.device
+    logits, n, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    vocabulary, device = logits.shape[1], logits.device
     _check.floats(op, "score", score, _check.FLOAT32, device)
     _check.shape(op, "score", score, N=n)
     w = _check.integer(op, "w", w, 0, MAX_VOCABULARY, "in [0, V]")
     if w > vocabulary:
         raise ValueError(f"{op}: w must be in [0, V={vocabulary}], got {w}")
     num_rows = _check.present(op, "num_rows", num_rows, device)
-    if rows.stats is not None or _rows.samples(rows):
-        stats = _rows.stats_of(op, "rows", rows, num_rows)
-    return RowTopwOutput(*torch.ops.specdec.row_topw.default(logits, stats, score.contiguous(), w, num_rows))
+    if isinstance(rows, Rows) and _rows.samples(rows):
+        stats = _rows.stats_of(logits, sampling, stats, num_rows)
+    return RowTopwOutput(*_row_topw(logits, stats, score.contiguous(), w, num_rows))
 
 
 @torch.library.register_fake("specdec::row_topw")

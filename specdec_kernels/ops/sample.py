@@ -9,6 +9,8 @@ from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import SLOTS
 from specdec_kernels.rows import Rows
 
+_sample = torch.ops.specdec.sample.default
+
 
 class SampleOutput(NamedTuple):
     tokens: torch.Tensor  # [N, k] int64
@@ -61,15 +63,12 @@ def sample(
     Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
     """
     op = "sample"
-    rows = _rows.of_logits(op, "rows", rows)
-    logits, stats = rows.logits, rows.stats
-    n, device = logits.shape[0], logits.device
+    logits, n, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    device = logits.device
     k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
     replacement = _check.flag(op, "replacement", replacement)
-    if stats is not None:
-        stats = _check.stats(op, "rows.stats", stats, n, device)
-    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, not _check.is_greedy(rows.temperature))
-    sampling = _rows.sampling(op, "rows", rows, n, device)
+    needed = seed is None and not _rows.is_greedy(rows)
+    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, needed)
     first_slot = 0
     if isinstance(slot, torch.Tensor):
         _check.tensor(op, "slot", slot, _check.INTEGERS, device)
@@ -79,7 +78,7 @@ def sample(
         slot = None
     num_rows = _check.present(op, "num_rows", num_rows, device)
     by = (seed, offset, slot, first_slot, uniforms, num_rows)
-    tokens, logprobs, stats = torch.ops.specdec.sample.default(logits, *sampling, stats, k, replacement, *by)
+    tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by)
     return SampleOutput(tokens, logprobs, Rows(logits, stats=stats))
 
 

@@ -9,6 +9,8 @@ from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
+_top_logprobs = torch.ops.specdec.top_logprobs.default
+
 
 class TopLogprobsOutput(NamedTuple):
     ids: torch.Tensor  # [N, k] int64
@@ -62,9 +64,8 @@ def top_logprobs(
     Source: the logprobs of an engine's API; the rank is vLLM's.
     """
     op = "top_logprobs"
-    rows = _rows.of_logits(op, "rows", rows)
-    logits = rows.logits
-    n, vocabulary, device = logits.size(0), logits.size(1), logits.device
+    logits, n, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    vocabulary, device = logits.shape[1], logits.device
     k = _check.integer(op, "k", k, 0, MAX_VOCABULARY, "in [0, V]")
     if k > vocabulary:
         raise ValueError(f"{op}: k must be in [0, V={vocabulary}], got {k}")
@@ -73,8 +74,8 @@ def top_logprobs(
         _check.dims(op, "tokens", tokens, "N, m")
         _check.shape(op, "tokens", tokens, N=n, m=tokens.size(1))
     num_rows = _check.present(op, "num_rows", num_rows, device)
-    stats = _rows.stats_of(op, "rows", rows, num_rows)
-    return TopLogprobsOutput(*torch.ops.specdec.top_logprobs.default(logits, stats, k, tokens, num_rows))
+    stats = _rows.stats_of(logits, sampling, stats, num_rows)
+    return TopLogprobsOutput(*_top_logprobs(logits, stats, k, tokens, num_rows))
 
 
 @torch.library.register_fake("specdec::top_logprobs")

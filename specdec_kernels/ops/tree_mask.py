@@ -8,6 +8,7 @@ import torch
 from specdec_kernels.ops import _check
 from specdec_kernels.registry import MASK_FORMATS
 
+_tree_mask = torch.ops.specdec.tree_mask.default
 MAX_LENGTH = (1 << 62) - 1  # of a prefix, so that the position of a node behind it is an int64 too
 
 _DTYPES = {code: getattr(torch, name) for name, code in MASK_FORMATS.items()}
@@ -77,7 +78,7 @@ def tree_mask(
         if num_keys is None
         else _check.integer(op, "num_keys", num_keys, 0, 1 << 30, "in [0, 2^30] or None", "an int or None")
     )
-    return TreeMask(*torch.ops.specdec.tree_mask.default(parents, prefix_len, tree_start, num_keys, number))
+    return TreeMask(*_tree_mask(parents, prefix_len, tree_start, num_keys, number))
 
 
 def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: object):

@@ -6,6 +6,8 @@ import torch
 from specdec_kernels.ops import _check
 from specdec_kernels.registry import DOMAIN_ACCEPT, SLOTS
 
+_uniforms = torch.ops.specdec.uniforms.default
+
 
 def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOMAIN_ACCEPT) -> torch.Tensor:
     """The random numbers that the ops draw from ``(seed, offset)``, made visible.
@@ -40,7 +42,7 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     _check.shape(op, "offset", offset, B=seed.size(0))
     n = _check.integer(op, "n", n, 0, SLOTS, "in [0, 2^33]")
     domain = _check.integer(op, "domain", domain, 0, (1 << 32) - 1, "in [0, 2^32)")
-    return torch.ops.specdec.uniforms.default(seed, offset, n, domain)
+    return _uniforms(seed, offset, n, domain)
 
 
 @torch.library.register_fake("specdec::uniforms")

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rules, _verify
+from specdec_kernels.ops import _check, _rows, _rules, _verify
 from specdec_kernels.registry import CHAIN_METHODS
 from specdec_kernels.rows import Rows
+
+_verify_chain = torch.ops.specdec.verify_chain.default
 
 
 class VerifyChainOutput(NamedTuple):
@@ -111,7 +113,8 @@ def verify_chain(
     """
     op = "verify_chain"
     _check.choice(op, "method", method, CHAIN_METHODS)
-    target, draft = _verify.sides_of(op, target, draft)
+    target = _rows.of_either(op, "target", target)
+    draft = None if draft is None else _rows.of_either(op, "draft", draft)
     shapes = _dense if cu_draft is None else _ragged
     B, G, target_rows, draft_rows = shapes(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens)
     device = target.logits.device
@@ -123,15 +126,16 @@ def verify_chain(
         draft = _verify.check_stats(op, "draft", draft, draft_rows, device)
     bonus_tokens = _bonus_of(op, bonus_tokens, B, device)
     rules = _rules.arguments(op, method, rule, alpha, B, device, G, require_exact)
-    needed = rules.given or not _check.is_greedy(target.temperature)
+    needed = seed is None and (rules.given or not _check.is_greedy(target.temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
     num_requests = _check.present(op, "num_requests", num_requests, device)
-    of_target, of_draft = (
-        _verify.flat(op, name, B, rows, rules.given, device) for name, rows in (("target", target), ("draft", draft))
-    )
+    of_target = _verify.flat(op, "target", B, target, rules.given)
+    of_draft = _verify.flat(op, "draft", B, draft, rules.given)
     by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, rules.numbers, seed, offset, uniforms, num_requests)
     arguments = (*of_target, draft_tokens, *of_draft, cu_draft, G, bonus_tokens, *by)
-    return _verify.run(op, VerifyChainOutput, arguments, out, B, G)
+    if out is None:
+        return VerifyChainOutput(*_verify_chain(*arguments))
+    return _verify.write(op, VerifyChainOutput, arguments, out, B, G)
 
 
 def _bonus_of(op, bonus_tokens, B, device):
@@ -149,11 +153,10 @@ def _dense(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
     bonus_row = bonus_tokens is None
     if not bonus_row:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    _verify.check_rows(op, "target", target, "B, G+1, V")
+    sizes = _verify.check_rows(op, "target", target, "B, G+1, V")
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, target.logits.device)
     if target.row is None:
-        B, G, _ = target.logits.shape
-        G -= bonus_row
+        B, G = sizes[0], sizes[1] - bonus_row
         if G < 0:
             wanted = "target.logits must have the bonus row, shape [B, G+1, V]"
             raise ValueError(f"{op}: {wanted}, got {list(target.logits.shape)}")
@@ -172,7 +175,7 @@ def _ragged(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
     _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)  # it says which shapes the others must have
     if not bonus_row:
         _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    positions = _verify.check_rows(op, "target", target, "R, V")
+    sizes = _verify.check_rows(op, "target", target, "R, V")
     device = target.logits.device
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
     _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
@@ -185,27 +188,27 @@ def _ragged(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
         raise ValueError(f"{op}: max_draft must be {wanted}, got None")
     max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
     B, D = cu_draft.size(0) - 1, draft_tokens.size(0)
-    if B + 1 == (positions.size(0) - D if bonus_row else bonus_tokens.numel()):
+    if B + 1 == (sizes[0] - D if bonus_row else bonus_tokens.numel()):
         raise ValueError(
             f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
         )
     target_rows = {"R" if bonus_row else "D": D + B * bonus_row}
     if target.row is None:
-        _check.shape(op, "target.logits", target.logits, **target_rows, V=target.logits.size(-1))
+        _check.shape(op, "target.logits", target.logits, **target_rows, V=sizes[-1])
     return B, max_draft, target_rows, {"D": D}
 
 
 def _draft_rows(op, draft, rows, B, device):
     """The shape of the draft's rows: as drafted, or with one more row per request; or that of a store."""
-    positions = _verify.check_rows(op, "draft", draft, "D, Vq" if "D" in rows else "B, G, Vq", device)
+    sizes = _verify.check_rows(op, "draft", draft, "D, Vq" if "D" in rows else "B, G, Vq", device)
     if "D" in rows:
-        if positions.size(0) == rows["D"] + B:
+        if sizes[0] == rows["D"] + B:
             rows = {"R": rows["D"] + B}
-    elif positions.size(1) == rows["G"] + 1:
+    elif sizes[1] == rows["G"] + 1:
         rows = {"B": B, "G+1": rows["G"] + 1}
     if draft.row is not None:
         return _verify.stored(op, "draft", draft, rows)
-    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", draft.logits.size(-1))
+    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", sizes[-1])
     return rows
 
 

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rules, _verify
+from specdec_kernels.ops import _check, _rows, _rules, _verify
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rows import Rows
+
+_verify_tree = torch.ops.specdec.verify_tree.default
 
 
 class VerifyTreeOutput(NamedTuple):
@@ -114,12 +116,13 @@ def verify_tree(
     """
     op = "verify_tree"
     _check.choice(op, "method", method, TREE_METHODS)
-    target, draft = _verify.sides_of(op, target, draft)
+    target = _rows.of_either(op, "target", target)
+    draft = None if draft is None else _rows.of_either(op, "draft", draft)
     _check_tuples(op, tree, links)
-    _check.rows(op, "target.logits", target.logits, "B, M, V")
-    device, (B, M, V) = target.logits.device, target.logits.shape
+    B, M, V = _check.rows(op, "target.logits", target.logits, "B, M, V")
+    device = target.logits.device
     parents, tokens, draft_nodes, columns, depth = _nodes(op, method, tree, links, B, device)
-    N = parents.size(1)
+    N = parents.shape[1]
     max_depth = depth if max_depth is None else _depth(op, max_depth)
     _check_tables(op, target, draft, links, B, N, device)
     target = _verify.check_stats(op, "target", target, {"B": B, "M": M}, device)
@@ -131,16 +134,17 @@ def verify_tree(
     if method == "greedy":
         target = Rows(target.logits, kind=target.kind, row=target.row)
     rules = _rules.arguments(op, method, rule, alpha, B, device, None, require_exact)
-    needed = method != "greedy" and (rules.given or not _check.is_greedy(target.temperature))
+    needed = seed is None and method != "greedy" and (rules.given or not _check.is_greedy(target.temperature))
     uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
     num_requests = _check.present(op, "num_requests", num_requests, device)
-    of_target, of_draft = (
-        _verify.flat(op, name, B, rows, rules.given, device) for name, rows in (("target", target), ("draft", draft))
-    )
+    of_target = _verify.flat(op, "target", B, target, rules.given)
+    of_draft = _verify.flat(op, "draft", B, draft, rules.given)
     nodes = (parents, tokens, draft_nodes, *(links or (None, None)))
     by = (rules.rule, rules.alpha, rules.numbers, seed, offset, uniforms, num_requests)
     arguments = (*nodes, *of_target, *of_draft, TREE_METHODS[method].code, max_depth, *by)
-    return _verify.run(op, VerifyTreeOutput, arguments, out, B, max_depth)
+    if out is None:
+        return VerifyTreeOutput(*_verify_tree(*arguments))
+    return _verify.write(op, VerifyTreeOutput, arguments, out, B, max_depth)
 
 
 def _check_tuples(op, tree, links):
@@ -161,7 +165,7 @@ def _nodes(op, method, tree, links, B, device):
     parents = parents.expand(B, -1) if parents.dim() == 1 else parents
     tokens = tokens.expand(B, -1) if tokens.dim() == 1 else tokens
     _check.dims(op, "parents", parents, "B, N")
-    N = parents.size(1)
+    N = parents.shape[1]
     if N == 0:
         raise ValueError(f"{op}: parents must have at least the root, got {list(parents.shape)}")
     for name, x in (("parents", parents), ("tokens", tokens)):
@@ -188,9 +192,12 @@ def _depth(op, max_depth):
 
 def _check_tables(op, target, draft, links, B, N, device):
     """What names a row or a node for each node."""
-    tables = [(f"{name}.row", rows.row) for name, rows in (("target", target), ("draft", draft)) if rows is not None]
-    given = [(name, x) for name, x in tables if x is not None]
-    for name, x in (*given, *zip(("first_child", "next_sibling"), links or ())):
+    tables = [] if links is None else [("first_child", links[0]), ("next_sibling", links[1])]
+    if target.row is not None:
+        tables.append(("target.row", target.row))
+    if draft is not None and draft.row is not None:
+        tables.append(("draft.row", draft.row))
+    for name, x in tables:
         _check.tensor(op, name, x, _check.INTEGERS, device)
         _check.shape(op, name, x, B=B, N=N)
 
@@ -201,9 +208,9 @@ def _draft(op, method, draft, B, N, device):
         if method == "kseq":
             raise ValueError(f"{op}: method 'kseq' needs draft, got None")
         return None
-    _check.rows(op, "draft.logits", draft.logits, "B, M, Vq", device)
-    rows = {"B": B, **({"N": N} if draft.row is None else {"M": draft.logits.size(1)})}
-    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", draft.logits.size(-1))
+    _, M, V = _check.rows(op, "draft.logits", draft.logits, "B, M, Vq", device)
+    rows = {"B": B, "N": N} if draft.row is None else {"B": B, "M": M}
+    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", V)
     return _verify.check_stats(op, "draft", draft, rows, device)
 
 

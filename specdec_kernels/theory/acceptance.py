@@ -72,14 +72,11 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
         Leviathan et al. 2023, Theorem 3.5.
     """
     op = "acceptance_rate_from_logits"
-    target, draft = _rows.of_logits(op, "target", target), _rows.of_logits(op, "draft", draft)
-    n = len(target.logits)
-    if len(draft.logits) != n:
-        raise ValueError(f"{op}: draft.logits must have shape [N={n}, Vq], got {list(draft.logits.shape)}")
-    for name, stats in (("target", target.stats), ("draft", draft.stats)):
-        if stats is not None and list(stats.shape) != [n, 4]:
-            raise ValueError(f"{op}: {name}.stats must have shape [N={n}, 4], got {list(stats.shape)}")
-    pairs = zip(_distributions(target), _distributions(draft))
+    _, n, *_ = _rows.of_logits(op, "target", target)
+    q, drafted, *_ = _rows.of_logits(op, "draft", draft)
+    if drafted != n:
+        raise ValueError(f"{op}: draft.logits must have shape [N={n}, Vq], got {list(q.shape)}")
+    pairs = zip(_distributions(_rows.of(op, "target", target)), _distributions(_rows.of(op, "draft", draft)))
     return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64, device="cpu")
 
 
