@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -10,9 +9,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: a second thread e
 
 import pytest
 import torch
-from support import answers, backends, paths, rule_cases, specialisations, tally, tiers
 
-sys.path += map(str, paths.FOLDERS)  # test files take from each other, across folders
+pytest.register_assert_rewrite("support")  # an assertion there says what it compared, as one in a test does
+
+from support import answers, backends, paths, rule_cases, specialisations, tally, tiers  # noqa: E402
 
 
 def _params(names):

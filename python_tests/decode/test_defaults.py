@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from support import tiny
-from test_invalid_rows import EVERY
+from support.drafters import EVERY
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls

@@ -5,8 +5,7 @@
 import pytest
 import torch
 from support import tiny
-from test_cli import WORDS, folder
-from test_session import InDoubles
+from support.tiny import WORDS, InDoubles, folder
 
 import specdec_kernels as sk
 from specdec_kernels.cli import main

@@ -7,19 +7,12 @@ import copy
 import pytest
 import torch
 from support import tiny
-from test_session import DRAFTERS, InDoubles
+from support.drafters import KINDS
+from support.sessions import check_events, run
+from support.tiny import InDoubles
 
 import specdec_kernels as sk
-from specdec_kernels.decode import (
-    LookupThenModel,
-    ModelDrafter,
-    PromptLookupDrafter,
-    Request,
-    Session,
-    TokenCascade,
-    TreeDrafter,
-    generate,
-)
+from specdec_kernels.decode import Request, Session, generate
 from specdec_kernels.decode import session as session_module
 from specdec_kernels.decode.isolation import each_alone
 from specdec_kernels.decode.outcome import Outcome
@@ -30,11 +23,6 @@ from specdec_kernels.decode.transfers import Readback
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = DRAFTERS | {
-    "cascade": lambda draft: TokenCascade(draft, 40),
-    "adaptive": lambda draft: LookupThenModel(PromptLookupDrafter("auto", 3, 1), ModelDrafter(draft, "auto")),
-    "adaptive tree": lambda draft: TreeDrafter(draft, "traversal", 3, 3, "auto"),
-}
 TREES = "kseq", "traversal", "adaptive tree"
 PLACES = {  # where in a step, and in which drafters' steps it happens; all of a step's own calls, in their order
     "propose": [*KINDS],
@@ -154,26 +142,6 @@ def alone(models, kind):
         drafter = KINDS[kind](models[1])
         ALONE[kind] = generate(models[0], requests_for(kind), drafter, max_batch=1).results
     return ALONE[kind]
-
-
-def run(session, todo):
-    """Events by index, everything having been submitted at once."""
-    seen = {session.submit(request): [] for request in todo}
-    for _ in range(500):
-        for event in session.step():
-            seen[event.index].append(event)
-        if not session.busy:
-            break
-    assert not session.busy and not session.batch and not session.waiting
-    return seen
-
-
-def check_events(session, seen):
-    for i, result in session.results.items():
-        assert [t for e in seen[i] for t in e.tokens] == result.tokens
-        assert [e.finished for e in seen[i]] == [None] * (len(seen[i]) - 1) + [result.finished]
-        assert [e.error for e in seen[i]] == [None] * (len(seen[i]) - 1) + [result.error]
-        assert (result.error is None) == (result.finished != "error")
 
 
 def places(kind, among=PLACES):

@@ -8,28 +8,14 @@ import math
 import pytest
 import torch
 from support import tiny
-from test_failing_steps import KINDS, check_events, run
-from test_session import InDoubles
+from support.drafters import EVERY
+from support.sessions import check_events, run
+from support.tiny import InDoubles
 
-from specdec_kernels.decode import (
-    TREE_METHODS,
-    HFModel,
-    HierarchicalDrafter,
-    ModelDrafter,
-    Request,
-    Session,
-    TreeDrafter,
-    generate,
-)
+from specdec_kernels.decode import HFModel, Request, Session, generate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-EVERY = {
-    **KINDS,
-    **{m: lambda draft, m=m: TreeDrafter(draft, m, 2, 3) for m in TREE_METHODS if m != "greedy"},
-    "greedy": lambda draft: TreeDrafter(draft, "greedy", 2, 3),
-    "of models": lambda draft: HierarchicalDrafter(draft, ModelDrafter(draft, 2), 4),
-}
 SLOW = [pytest.mark.slow, pytest.mark.thorough]
 QUICK = "plain", "both", "kseq", "hierarchical", "cascade"
 SOME = [pytest.param(kind, marks=() if kind in QUICK else SLOW) for kind in EVERY]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from support import tiny
-from test_failing_steps import KINDS
+from support.drafters import KINDS
 
 from specdec_kernels.decode import (
     LookupThenModel,

@@ -7,7 +7,7 @@ test_architectures.py compares texts read in chunks and at once for every archit
 import pytest
 import torch
 from support import tiny
-from test_states import layer_draft
+from support.tiny import layer_draft
 
 from specdec_kernels.decode import (
     BeamDrafter,

@@ -6,32 +6,13 @@ import random
 import pytest
 import torch
 from support import tiny
+from support.drafters import DRAFTERS
 from support.sessions import come_and_go
+from support.tiny import InDoubles
 
-from specdec_kernels.decode import (
-    HFModel,
-    HierarchicalDrafter,
-    LookupThenModel,
-    ModelDrafter,
-    PromptLookupDrafter,
-    Request,
-    Session,
-    TreeDrafter,
-    generate,
-)
+from specdec_kernels.decode import ModelDrafter, Request, Session, generate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-class InDoubles(HFModel):
-    """So that what the shape of a batch does to sums is gone once logits are rounded to float32."""
-
-    def __init__(self, model):
-        super().__init__(model.double(), pack=False)
-
-    def forward(self, *args, **options):
-        logits = super().forward(*args, **options)
-        return None if logits is None else logits.float()
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +20,6 @@ def models():
     return InDoubles(tiny.llama(0)), InDoubles(tiny.nearby(tiny.llama(0)))
 
 
-DRAFTERS = {
-    "plain": lambda draft: None,
-    "model": lambda draft: ModelDrafter(draft, 3),
-    "lookup": lambda draft: PromptLookupDrafter(4),
-    "both": lambda draft: LookupThenModel(PromptLookupDrafter(4), ModelDrafter(draft, 3)),
-    "hierarchical": lambda draft: HierarchicalDrafter(draft, PromptLookupDrafter(3, min_ngram=1), 4),
-    "kseq": lambda draft: TreeDrafter(draft, "kseq", 2, 3),
-    "traversal": lambda draft: TreeDrafter(draft, "traversal", 2, 3, lookup=PromptLookupDrafter(4)),
-}
 RULES = [("exact", None), ("exact", None), ("lenience", 0.5), ("typical", None)]
 
 

@@ -7,8 +7,9 @@ import random
 
 import pytest
 from support import tiny
+from support.drafters import DRAFTERS
 from support.sessions import come_and_go
-from test_session import DRAFTERS, InDoubles
+from support.tiny import InDoubles
 
 from specdec_kernels.decode import ModelDrafter, PromptLookupDrafter, Request, Session
 from specdec_kernels.decode.sequence import Batch, Sequence

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import laws, tiny
+from support.tiny import layer_draft
 
 from specdec_kernels.decode import (
     BeamDrafter,
@@ -39,15 +40,6 @@ DRAFTERS = {
     "traversal": lambda d: TreeDrafter(d, "traversal", shape=(3, 2, 1)),
     "kseq": lambda d: TreeDrafter(d, "kseq", 3, 3),
 }
-
-
-def layer_draft(hf, seed=0, layers=(1, 1)):
-    """Some of the target's own layers, and states that weigh as much as the embeddings: a draft near the target, whose
-    rows show which states it was given."""
-    draft = LayerDraft(hf, range(hf.config.vocab_size), layers, reads_states=True).copy_layers(hf).eval()
-    torch.manual_seed(seed)
-    torch.nn.init.normal_(draft.state.weight, std=0.05), torch.nn.init.normal_(draft.state.bias, std=0.1)
-    return draft.to(hf.device).requires_grad_(False)
 
 
 @pytest.fixture(scope="module")

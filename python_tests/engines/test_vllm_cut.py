@@ -11,98 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import vllm_stub
-from support.laws import chi_square, joint
-from test_vllm_plugin import modules  # noqa: F401  # a fixture that each test takes
+from support import vllm_stub
+from support.vllm_cuts import CUTS, B, K, V, World, before, compared, drawn, leading, runner_of
 
 from specdec_kernels.integrations.vllm import cut, draft
 
-V, K = 5, 3
-B = 25_000  # steps of a law
-LEAVES = 1  # an id that the model knows as its stop id
-KEPT_SET = torch.tensor([True, False, True, True, False])
-
-
-def target_rows(generator):
-    """The target's row after each token, and which ids a grammar allows there: 2 to 4 of 5."""
-    allowed = torch.rand(V, V, generator=generator).argsort(1) < torch.randint(2, V, (V, 1), generator=generator)
-    return torch.randn(V, V, generator=generator), allowed
-
-
-class World:
-    """Models whose next row depends on the last token alone; the text before is token 0."""
-
-    def __init__(self, seed=1):
-        generator = torch.Generator().manual_seed(seed)
-        self.z, self.allowed = target_rows(generator)
-        self.draft = torch.randn(V, V, generator=generator) * 1.5
-        self.q = self.draft.double().softmax(1)
-
-    def masked(self, grammar):
-        return self.z.masked_fill(~self.allowed, -torch.inf) if grammar else self.z
-
-    def p(self, grammar):
-        return self.masked(grammar).double().softmax(1)
-
-
-def before(tokens):
-    """The token before each: [B, n]."""
-    return torch.cat([torch.zeros(len(tokens), 1, dtype=torch.int64), tokens[:, :-1]], 1)
-
-
-def leading(ok):
-    """How many of each row are true before the first that is not."""
-    return ok.to(torch.int64).cumprod(1).sum(1)
-
-
-# name: (whether a grammar masks the target's rows, whether the cut depends on the id cut away,
-#        the number of drafts kept [B] of tokens [B, K])
-CUTS = {
-    "grammar": (True, True, lambda w, x: leading(w.allowed[before(x), x])),
-    "grammar and budget": (
-        True,
-        True,
-        lambda w, x: leading(w.allowed[before(x), x]).minimum(torch.arange(len(x)) % (K + 1)),
-    ),
-    "stop id cut off": (False, True, lambda w, x: leading(x != LEAVES)),
-    "kept set": (False, True, lambda w, x: leading(KEPT_SET[x])),
-    "unsure draft cut off": (False, True, lambda w, x: leading(w.q[before(x), x] > 0.2)),
-    "token budget": (False, False, lambda w, x: torch.arange(len(x)) % (K + 1)),
-    "length limit": (False, False, lambda w, x: torch.full((len(x),), 1)),
-    "nothing scheduled": (False, False, lambda w, x: torch.zeros(len(x), dtype=torch.int64)),
-    "after a stop id": (False, False, lambda w, x: (leading(x != LEAVES) + 1).clamp(max=K)),
-    "after an unsure draft": (False, False, lambda w, x: (leading(w.q[before(x), x] > 0.2) + 1).clamp(max=K)),
-    "another's draft": (
-        True,
-        False,
-        lambda w, x: leading(w.allowed[before(x), x]).roll(1).clamp(max=K),  # of the request before in the batch
-    ),
-}
-
-
-def drawn(world, B, generator):
-    """Drafts [B, K] and their rows of logits [B, K, V]."""
-    tokens, last = [], torch.zeros(B, dtype=torch.int64)
-    for _ in range(K):
-        last = torch.multinomial(world.q[last], 1, generator=generator)[:, 0]
-        tokens.append(last)
-    tokens = torch.stack(tokens, 1)
-    return tokens, world.draft[before(tokens)]
-
-
-def runner_of(world, tokens, rows, scheduled, method="standard", **sampling):
-    """The runner, the token before each of its rows of logits, and its metadata, in a step with so many drafts of each
-    request."""
-    B = len(tokens)
-    sampler, drafter = vllm_stub.rejection_sampler(method), vllm_stub.proposer(method)
-    drafter.specdec = type("Drafting", (), {"logits": True})
-    inside = torch.arange(K + 1) <= scheduled[:, None]
-    last = torch.cat([torch.zeros(B, 1, dtype=torch.int64), tokens], 1)[inside]
-    positions = (torch.arange(B)[:, None] * 7 + torch.arange(K + 1))[inside]
-    runner = vllm_stub.runner(sampler, drafter, positions, vllm_stub.sampling(B, **sampling), tokens, rows)
-    ids = tokens[torch.arange(K) < scheduled[:, None]]
-    metadata = vllm_stub.metadata(scheduled.tolist(), ids) if len(ids) else None
-    return runner, last, metadata
+pytestmark = pytest.mark.usefixtures("vllm_modules")
 
 
 def emitted(world, name, method="standard", processed_logprobs=False):
@@ -117,21 +31,6 @@ def emitted(world, name, method="standard", processed_logprobs=False):
     if out is None:  # left to vLLM's sampler
         return torch.multinomial(world.p(grammar)[last], 1, generator=generator)
     return out.sampled_token_ids.long()
-
-
-def compared(out, p, length=K + 1):
-    """Texts completed to `length` tokens by p [V, V], against their joint law."""
-    generator = torch.Generator().manual_seed(4)
-    B = len(out)
-    text = torch.cat([out, torch.full((B, length - out.size(1)), -1)], 1)
-    for i in range(length):
-        last = text[:, i - 1] if i else torch.zeros(B, dtype=torch.int64)
-        fresh = torch.multinomial(p[last], 1, generator=generator)[:, 0]
-        text[:, i] = torch.where(text[:, i] < 0, fresh, text[:, i])
-    law = joint(lambda t: p[t[-1] if t else 0].tolist(), length)
-    seen = Counter(map(tuple, text.tolist()))
-    cells = sorted(set(law) | set(seen))
-    return chi_square([seen[c] for c in cells], [law.get(c, 0.0) for c in cells])
 
 
 @pytest.fixture

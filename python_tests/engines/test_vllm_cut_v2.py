@@ -7,20 +7,19 @@ cut no grammar masks."""
 from types import SimpleNamespace
 
 import pytest
-import test_vllm_cut as v1
 import torch
+from support.vllm_cuts import CUTS, B, K, V, World, compared, drawn
 
 from specdec_kernels.integrations.vllm import verify_v2
 
-B, K, V = v1.B, v1.K, v1.V
 PROMPT = 5  # tokens of every prompt
 
 
 def step(world, name, padded, method="standard", one_hot=False, mended=True):
     """What a step emits [B, K+1]: drafts and rows by slot, which nobody's slots hold otherwise."""
-    grammar, _, keep = v1.CUTS[name]
+    grammar, _, keep = CUTS[name]
     generator = torch.Generator().manual_seed(7)
-    tokens, rows = v1.drawn(world, B, generator)
+    tokens, rows = drawn(world, B, generator)
     if one_hot:
         tokens = rows.argmax(2)
     scheduled = keep(world, tokens)
@@ -61,19 +60,19 @@ def step(world, name, padded, method="standard", one_hot=False, mended=True):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", v1.CUTS)
+@pytest.mark.parametrize("name", CUTS)
 def test_law_of_the_text(name, padded):
-    world = v1.World()
+    world = World()
     for method in ("standard", "block"):
-        assert v1.compared(step(world, name, padded, method), world.p(v1.CUTS[name][0])).passed, method
+        assert compared(step(world, name, padded, method), world.p(CUTS[name][0])).passed, method
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
 def test_without_the_id_that_was_cut_the_law_is_another(padded):
-    world = v1.World()
-    assert not v1.compared(step(world, "grammar", padded, mended=False), world.p(True)).passed
-    assert v1.compared(step(world, "grammar", padded, one_hot=True), world.p(True)).passed
+    world = World()
+    assert not compared(step(world, "grammar", padded, mended=False), world.p(True)).passed
+    assert compared(step(world, "grammar", padded, one_hot=True), world.p(True)).passed
 
 
 def test_which_requests_have_a_draft():

@@ -4,13 +4,12 @@ and a sort of the rows."""
 
 import pytest
 import torch
-import vllm_stub
-from test_vllm_plugin import (
-    modules,  # noqa: F401  # a fixture that each test takes
-    never,
-)
+from support import vllm_stub
+from support.vllm_step import never
 
 from specdec_kernels.integrations.vllm import verify
+
+pytestmark = pytest.mark.usefixtures("vllm_modules")
 
 V = 37
 ROUNDED = 4 * 2.0**-22  # four roundings in float32 of numbers below 8

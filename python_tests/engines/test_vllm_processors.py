@@ -5,16 +5,16 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-import test_vllm_plugin as plugin
 import torch
-import vllm_stub
-from test_vllm_plugin import modules  # noqa: F401  # a fixture that each test takes
+from support import vllm_step, vllm_stub
 
 from specdec_kernels.integrations.vllm import processors, verify
 
-V = plugin.V
+pytestmark = pytest.mark.usefixtures("vllm_modules")
+
+V = vllm_step.V
 MIN_P = {"temperature": 0.9, "top_k": 4, "top_p": 0.95, "min_p": 0.35}
-WITHOUT = plugin.law
+WITHOUT = vllm_step.law
 
 
 def law(z, temperature, top_k, top_p, min_p):
@@ -24,27 +24,23 @@ def law(z, temperature, top_k, top_p, min_p):
     return WITHOUT(z.where(p >= min_p * p.max(), -torch.inf).numpy(), temperature, top_k, top_p)
 
 
-@pytest.fixture
-def of_a_step(monkeypatch):
+def of_a_step(method="standard"):
     """The joint law of steps with min-p."""
-    monkeypatch.setattr(plugin, "PARAMETERS", MIN_P)
-    monkeypatch.setattr(plugin.step, "__defaults__", (None, "standard", MIN_P))
-    monkeypatch.setattr(plugin, "law", law)
-    return plugin.chi_square_of_a_step
+    return vllm_step.chi_square_of_a_step(method, parameters=MIN_P, law=law)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["standard", "block"])
-def test_joint_law_with_min_p(method, of_a_step):
+def test_joint_law_with_min_p(method):
     """Of drafts and verification: both by the request's min-p, which cuts more than the other filters do."""
-    rows = plugin.tables(1)[0]
+    rows = vllm_step.tables(1)[0]
     assert any((law(row, **MIN_P) > 0).sum() < (WITHOUT(row, 0.9, 4, 0.95) > 0).sum() for row in rows)
     result = of_a_step(method)
     assert result.passed and result.detects < 0.03, result
 
 
 @pytest.mark.slow
-def test_without_min_p_the_law_is_another(monkeypatch, of_a_step):
+def test_without_min_p_the_law_is_another(monkeypatch):
     monkeypatch.setattr(processors, "min_p", lambda sampling_metadata: None)
     assert not of_a_step().passed
 
@@ -104,7 +100,7 @@ def test_bias_and_min_p_in_one_step():
     sampler.sampler = SimpleNamespace(apply_logits_processors=add)
     sampler.apply_logits_processors = lambda *given: processors.apply_logits_processors(same, sampler, *given)
     metadata = vllm_stub.metadata([2], torch.tensor([3, 3]))
-    out = verify.forward(plugin.never, sampler, metadata, None, torch.randn(3, V), sampling)
+    out = verify.forward(vllm_step.never, sampler, metadata, None, torch.randn(3, V), sampling)
     assert out.sampled_token_ids.tolist() == [[3, 3, 3]]
 
 
@@ -121,4 +117,4 @@ def test_all_processors_are_built_where_vllm_speculates(monkeypatch):
     for given in [(plain, "cpu", False, False), (speculates, "cpu", False, True)]:
         assert processors.build_logitsprocs(upstream, *given)[:4] == given
     assert processors.build_logitsprocs(upstream, speculates, "cpu", False, False, ["x"])[4] == ["x"]
-    assert processors.validate_spec_decode(plugin.never, None, object()) is None
+    assert processors.validate_spec_decode(vllm_step.never, None, object()) is None

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
-from test_vllm_v2 import run_python  # noqa: F401  # a fixture
+from support.vllm_sampling_masks import kept, lists, step
 
 from specdec_kernels.integrations.vllm import sampling_mask
 
@@ -28,28 +27,6 @@ class SamplingMaskTensors(NamedTuple):
     @classmethod
     def from_logits(cls, *args):
         raise AssertionError("vLLM's own function was called")
-
-
-def step(V, K, seed=0):
-    """Rows that filters have cut, of requests with up to K drafts; how many tokens each emitted."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(0, K + 1, (9,), generator=generator)
-    cu = torch.cat([torch.zeros(1), (lengths + 1).cumsum(0)]).to(torch.int32)
-    rows = torch.randn(int(cu[-1]), V, generator=generator)
-    keep = torch.rand(len(rows), 1, generator=generator)
-    rows = rows.where(torch.rand(rows.shape, generator=generator) < keep, -torch.inf)
-    rows[torch.arange(len(rows)), torch.randint(V, (len(rows),), generator=generator)] = 1.0
-    sampled = (torch.rand(9, generator=generator) * (lengths + 1)).to(torch.int32) + 1
-    return rows, cu, sampled
-
-
-def kept(mask, b, i):
-    """The ids that request b's row i kept, as vLLM reads a mask; and by its bits."""
-    row = b * mask.rows_per_request + i
-    n = int(mask.counts[row])
-    bits = np.unpackbits(mask.packed_mask[row].numpy(), count=mask.vocab_size, bitorder="little")
-    ids = np.flatnonzero(bits).tolist()
-    return mask.token_ids[row, :n].tolist() if n <= mask.token_ids.size(1) else ids, ids
 
 
 @pytest.mark.parametrize("V", [1, 8, 37, 1030])
@@ -72,11 +49,12 @@ VLLM = os.environ.get("SPECDEC_TEST_VLLM")
 @pytest.mark.thorough
 @pytest.mark.skipif(not VLLM, reason="SPECDEC_TEST_VLLM names no environment with vLLM: make test-vllm")
 @pytest.mark.parametrize("most", [3, 64])
-def test_beside_vllms_own(most, run_python):  # noqa: F811
+def test_beside_vllms_own(most, run_python):
     """vLLM's kernel, interpreted, on the same rows: what it hands to its scheduler is the same."""
     theirs = run_python(
-        "import sys, torch; sys.path[:0] = ['.', 'python_tests', 'python_tests/engines']\n"
-        "import types, test_vllm_sampling_mask as t; from bench.peers import vllm; vllm.rejection_sample()\n"
+        "import sys, torch; sys.path[:0] = ['.', 'python_tests']\n"
+        "import types; from support import vllm_sampling_masks as t; from bench.peers import vllm\n"
+        "vllm.rejection_sample()\n"
         "none = types.SimpleNamespace(LogprobsTensors=object, SamplingMaskLists=object)\n"
         "sys.modules['vllm.v1.outputs'] = none  # what its scheduler is told; it imports the engine\n"
         "from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors as own\n"
@@ -87,12 +65,6 @@ def test_beside_vllms_own(most, run_python):  # noqa: F811
     rows, cu, sampled = step(37, 3)
     mask = sampling_mask.from_logits(SamplingMaskTensors.from_logits, rows, cu, sampled, most, 4)
     assert lists(mask) == theirs
-
-
-def lists(mask):
-    """What a mask holds of the tokens that were emitted."""
-    sampled = step(37, 3)[2].tolist()
-    return tuple(kept(mask, b, i)[0] for b, n in enumerate(sampled) for i in range(n))
 
 
 def test_the_class_is_found_by_its_method():

@@ -3,24 +3,25 @@
 that accepts by min(1, p/q) can repeat."""
 
 import pytest
-import test_vllm_cut as cuts
 import torch
-import vllm_stub
-from test_vllm_plugin import modules  # noqa: F401  # a fixture that each test takes
+from support import vllm_stub
+from support.vllm_cuts import K, World, drawn, runner_of
 
 from specdec_kernels import verify_chain
 
-B, K = 400, cuts.K
+pytestmark = pytest.mark.usefixtures("vllm_modules")
+
+B = 400
 
 
 def step(scheduled, seed=3, method="standard", drafted=True, first=0):
     """Tokens [B, n] of seeded requests with so many drafts scheduled, each at its own position. A batch may begin
     with request `first`."""
-    world = cuts.World()
-    tokens, rows = cuts.drawn(world, B, torch.Generator().manual_seed(seed))
+    world = World()
+    tokens, rows = drawn(world, B, torch.Generator().manual_seed(seed))
     tokens, rows, scheduled = tokens[first:], rows[first:], scheduled[first:]
     seeds = {b: 1000 + b + first for b in range(B - first)}
-    runner, last, metadata = cuts.runner_of(world, tokens, rows, scheduled, method, seeds=seeds)
+    runner, last, metadata = runner_of(world, tokens, rows, scheduled, method, seeds=seeds)
     runner.positions += 7 * first
     if not drafted:  # resumed after a preemption: its draft is gone
         runner.specdec_sampled = frozenset()

@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 import torch
 from support.laws import chain_law, chi_square
+from support.vllm_v2_step import METHODS, RATES, K, V, step, tables
 
 from specdec_kernels.integrations.vllm.verify_v2 import rejection_sample
-
-V, K = 5, 2
-RATES = torch.tensor([0.75, 0.5])
-METHODS = {
-    "standard": {},
-    "block": {"use_block_verification": True},
-    "synthetic": {"synthetic_conditional_rates": RATES},
-}
 
 
 def never(*args, **kwargs):
@@ -31,53 +24,6 @@ def ours(*args, **named):
 
 def softmax(z, temperature):
     return np.exp(np.asarray(z, dtype=np.float64) / temperature) / np.exp(np.asarray(z, np.float64) / temperature).sum()
-
-
-def tables():
-    """The row behind each token, of the target and of the draft."""
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(V, V, generator=generator), torch.randn(V, V, generator=generator)
-
-
-def step(B, one_hot=False, greedy=False, lengths=None, temperature=0.8, seed=1):
-    """vLLM's arguments of one step: drafts drawn from rows by slot, the target's rows scaled; a token of 0 came before.
-
-    Slots that no request has, and columns behind a draft's end, hold NaN."""
-    generator = torch.Generator().manual_seed(seed)
-    target, drafter = tables()
-    lengths = torch.full((B,), K) if lengths is None else lengths
-    slots = torch.randperm(2 * B, generator=generator)[:B].to(torch.int32)
-    store = torch.full((2 * B, K, V), torch.nan)
-    tokens = torch.zeros(B, K + 1, dtype=torch.int64)
-    for i in range(K):
-        rows = drafter[tokens[:, i]]
-        q = torch.softmax(rows.double() / temperature, 1)
-        drawn = torch.multinomial(q, 1, generator=generator)[:, 0]
-        tokens[:, i + 1] = rows.argmax(1) if one_hot or greedy else drawn
-        has = lengths > i
-        store[slots[has].long(), i] = rows[has]
-    inside = torch.arange(K + 1) <= lengths[:, None]
-    request = torch.arange(B, dtype=torch.int32)[:, None].expand(B, K + 1)[inside]
-    scale = 1.0 if greedy else temperature
-    of_slots = torch.full((2 * B,), torch.nan)
-    of_slots[slots.long()] = 0.0 if greedy else temperature
-    seeds = torch.zeros(2 * B, dtype=torch.int64)
-    seeds[slots.long()] = torch.randint(1 << 62, (B,), generator=generator)
-    positions = (torch.arange(B)[:, None] * 7 + 1 + torch.arange(K + 1))[inside]
-    cu = torch.cat([torch.zeros(1, dtype=torch.int32), (lengths + 1).cumsum(0).to(torch.int32)])
-    return {
-        "target_logits": target[tokens[inside]] / scale,
-        "draft_logits": None if one_hot else store,
-        "draft_sampled": tokens[inside].to(torch.int32),
-        "cu_num_logits": cu,
-        "pos": positions,
-        "idx_mapping": slots,
-        "expanded_idx_mapping": slots[request.long()],
-        "expanded_local_pos": torch.arange(K + 1, dtype=torch.int32).expand(B, K + 1)[inside],
-        "temperature": of_slots,
-        "seed": seeds,
-        "num_speculative_steps": K,
-    }
 
 
 def wanted(method, one_hot, temperature=0.8):
@@ -198,8 +144,8 @@ def test_beside_vllms_own_kernels(method, one_hot, run_python):
     After a synthetic rejection vLLM draws from what the draft leaves, so there the counts alone are compared."""
     B = 600
     theirs = run_python(
-        "import sys, torch; sys.path[:0] = ['.', 'python_tests', 'python_tests/engines']\n"
-        "import test_vllm_v2 as t; from bench.peers.vllm import rejection_sample\n"
+        "import sys, torch; sys.path[:0] = ['.', 'python_tests']\n"
+        "from support import vllm_v2_step as t; from bench.peers.vllm import rejection_sample\n"
         "import triton.language as tl, triton.language.extra.libdevice as device\n"
         "device.log1p = lambda x: tl.log(1.0 + x)  # the interpreter has no libdevice\n"
         f"args = t.step({B}, {one_hot})\n"
@@ -215,18 +161,3 @@ def test_beside_vllms_own_kernels(method, one_hot, run_python):
         assert compared(theirs, law).passed
     spread = float((theirs[1].double().var() + mine[1].double().var()) / B) ** 0.5
     assert abs(float(theirs[1].double().mean() - mine[1].double().mean())) < 5 * spread
-
-
-@pytest.fixture
-def run_python(tmp_path):
-    import subprocess
-    import sys
-
-    def run(code, **environment):
-        out, root = tmp_path / "out.pt", Path(__file__).parents[2]
-        subprocess.run(
-            [sys.executable, "-c", code, str(out)], cwd=root, env=os.environ | environment, check=True, timeout=900
-        )
-        return torch.load(out)
-
-    return run

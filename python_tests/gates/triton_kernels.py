@@ -22,6 +22,27 @@ SEED = int(os.environ.get("SPECDEC_SEED", "1"))
 THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
 
 
+def assert_well_typed():
+    """Of every kernel, by the compiler's front end alone, in a tenth of the time. Float32 rows differ in their loads
+    only."""
+    import triton
+    from triton._C.libtriton import ir
+    from triton.backends.compiler import GPUTarget
+
+    from specdec_kernels.triton.aot import aot_cases
+
+    target = GPUTarget("cuda", 90, 32)
+    backend = triton.compiler.make_backend(target)
+    cases = [case for case in aot_cases() if "float32" not in case.name]
+    assert len(cases) > 30
+    for case in cases:
+        options, context = backend.parse_options(case.options(32)), ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        functions = backend.get_codegen_implementation(options), backend.get_module_map()
+        case.source().make_ir(target, options, *functions, context)
+
+
 def targets(i, name):
     """Float32 rows differ from bfloat16 ones in their loads only: one target will do. The others share the targets out:
     three each with SPECDEC_THOROUGH=1, others with another SPECDEC_SEED; else two each, and one for those of padded

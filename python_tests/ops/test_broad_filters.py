@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import backends, tiers
-from test_row_stats import assert_stats
+from support.stats_checks import assert_stats
 
 
 def width(backend):

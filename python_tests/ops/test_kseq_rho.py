@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from support import backends, cases, flat, tiers
+from support.kseq_rho_laws import EXACT, best, f, judge, laws_of_logits, laws_of_probs, widened
+from support.kseq_rho_mutants import SOURCE_MUTANTS
 from support.worker import Worker
 
 import specdec_kernels as sk
@@ -16,62 +18,6 @@ NAN, INF = math.nan, math.inf
 
 def golden():
     return torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
-
-
-def laws_of_logits(z, stats):
-    """The float64 laws of rows of logits under float32 stats, each divided by its total as the op does."""
-    scale, cutoff, log_norm, top = stats.double().unsqueeze(1).unbind(-1)
-    z = z.double()
-    p = torch.where(z >= cutoff, ((z - top) * scale - log_norm).exp(), 0.0)
-    return p / p.sum(-1, keepdim=True)
-
-
-def laws_of_probs(p):
-    p = p.double().clamp(0, 1)
-    return p / p.sum(-1, keepdim=True)
-
-
-def widened(p, q):
-    wide = max(p.shape[1], q.shape[1])
-    return [torch.nn.functional.pad(x, (0, wide - x.shape[1])) for x in (p, q)]
-
-
-def f(p, q, k, rho):
-    """f(rho), beta and p_acc of many pairs of float64 laws, in the form that loses nothing to cancellation."""
-    beta = torch.minimum(q, p / rho[:, None]).sum(-1)
-    rejected = torch.where(beta < 0.5, 1 - beta, (q - p / rho[:, None]).clamp(min=0).sum(-1))
-    p_acc = torch.where(beta < 0.5, -torch.expm1(k * torch.log1p(-beta.clamp(max=0.5))), 1 - rejected**k)
-    left = (p - rho[:, None] * q).clamp(min=0).sum(-1)
-    return torch.where(rho * beta < 0.5, p_acc - rho * beta, left - rejected**k), beta, p_acc
-
-
-def best(p, q, k, steps=35):
-    """rho* of many pairs by bisection in float64."""
-    low, high = torch.ones_like(k), k.clone()
-    at_one = f(p, q, k, low)[0] <= 0
-    for _ in range(steps):
-        middle = (low + high) / 2
-        valid = f(p, q, k, middle)[0] <= 0
-        low, high = torch.where(valid, low, middle), torch.where(valid, middle, high)
-    return torch.where(at_one, 1.0, high)
-
-
-LEFT = 2.0**-20  # of |f|, and so of the acceptance, by the derivation in csrc/ops/kseq_rho/kseq_rho.h; below 1e-6
-EXACT = 1e-14  # float64 here; the sums of float32 weights are allowed for in LEFT, on every backend
-
-
-def judge(p, q, k, out, weights_off=EXACT):
-    """p, q: float64 laws, whose float32 weights the op may have got wrong by what moves f by weights_off."""
-    excess, beta, p_acc = f(p, q, k, out.rho)
-    assert ((out.rho >= 1) & (out.rho <= k)).all(), "a rho outside [1, k]"
-    assert excess.max() <= weights_off, f"an invalid rho: f = {excess.max():.1e}"
-    assert excess.min() >= -LEFT - weights_off, f"f = {excess.min():.1e}"
-    lost = f(p, q, k, best(p, q, k))[2] - p_acc
-    assert lost.max() <= LEFT + weights_off, f"acceptance lost: {lost.max():.1e}"
-    for name, got, want in ("beta", out.beta, beta), ("p_acc", out.p_acc, p_acc):
-        assert (got - want).abs().max() <= LEFT + weights_off, f"{name} is off by {(got - want).abs().max():.1e}"
-    apart = beta == 0  # disjoint: any rho would do, k it is
-    assert torch.equal(out.rho[apart], k[apart])
 
 
 def check(backend, z, y, k, kind):
@@ -257,21 +203,6 @@ def test_the_judge_catches(mutant):
     rho = MUTANTS[mutant](p, q, k, rho)
     with pytest.raises(AssertionError, match="rho|lost|f = "):
         judge(p, q, k, sk.KSeqRhoOutput(rho, *f(p, q, k, rho)[1:]))
-
-
-SEARCH, SUMS = "ops/kseq_rho/kseq_rho.h", "cuda/pair_sums.cuh"
-SOURCE_MUTANTS = {
-    "no guard": (SEARCH, "kGuard = 4 * 0x1p-24", "kGuard = 0"),
-    "the lower end": (SEARCH, "found = bracket.hi", "found = bracket.lo"),
-    "one draft less": (SEARCH, "power(rejected(x), k)", "power(rejected(x), k - 1)"),
-    "stops early": (SEARCH, "kTight = 0x1p-21", "kTight = 0x1p-8"),
-    "p and q swapped": (SUMS, "fmaf(-t[m], y[e], x[e])", "fmaf(-t[m], x[e], y[e])"),
-    "float32 totals": (
-        "cuda/pair_search.cuh",
-        "sums[0] += x[e], sums[1] += y[e]",
-        "sums[0] = float(sums[0] + x[e]), sums[1] = float(sums[1] + y[e])",
-    ),
-}
 
 
 def with_kernels_of(csrc, *args, **kwargs):

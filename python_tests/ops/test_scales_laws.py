@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import backends, laws, rule_laws, tree_laws
 from support.scale_cases import HARDEST, SEED, THOROUGH
-from test_scales import METHODS, hash_of
+from support.scale_checks import METHODS, hash_of
 
 from specdec_kernels.reference.chain_law import chain_law
 from specdec_kernels.reference.tree_law import Logs, children, distinct_trees, mixed, probabilities, separate_trees

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import answers as reference
 from support import backends, checks, flat, rule_cases
-from test_row_stats import assert_stats
+from support.stats_checks import assert_stats
 
 from specdec_kernels.rows import Rows
 

@@ -10,25 +10,12 @@ from typing import NamedTuple
 
 import pytest
 from support import tiny
+from support.tiny import WORDS, folder
 
 from specdec_kernels.cli import main, options
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
-WORDS = ["<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .:()\n"]
-
-
-def folder(path, seed, words=WORDS):
-    """A model and a tokenizer of single characters as transformers keeps them."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>").save_pretrained(path)
-    tiny.llama(seed, vocab=len(words)).save_pretrained(path)
-    return str(path)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@
 import re
 
 import pytest
-from support.house import circle, cpp_functions, floors, imports, python_functions
-from support.paths import ROOT
+from support.house import circle, cpp_functions, floors, imported, imports, python_functions
+from support.paths import ROOT, TESTS
 
 PRODUCT = ("csrc", "specdec_kernels", "bench", "tools")
 MAX_FILE, MAX_FUNCTION, MAX_LINE = 300, 60, 120
@@ -107,6 +107,39 @@ def test_triton_kernels_have_few_parameters():
                 found[f"{where(path)} {name}"] = parameters
     assert len(found) > 50
     assert not {name: n for name, n in found.items() if n > MAX_PARAMETERS}
+
+
+def imports_of_tests(folder):
+    """(file, the test file that it imports) of every Python file below the folder."""
+    files = sorted(folder.rglob("*.py"))
+    tests = {path.stem for path in files if path.name.startswith("test_")}
+    return {(path.name, name) for path in files for name in imported(path.read_text()) if name in tests}
+
+
+def test_no_test_file_is_imported():
+    """What test files share lies in support/."""
+    assert not imports_of_tests(TESTS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import test_a",
+        "import ops.test_a as a",
+        "from test_a import f",
+        "from ops import test_a",
+        "def f():\n    from test_a import g",
+        "importlib.import_module('test_a')",
+        "run(f'import os; from test_a import {name}')",
+        "run('import os, test_a as a')",
+    ],
+)
+def test_an_imported_test_file_is_found(tmp_path, line):
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "test_a.py").write_text("from support import cases\nfrom tools import test_all\n")
+    assert imports_of_tests(tmp_path) == set()
+    (tmp_path / "b.py").write_text(line)
+    assert imports_of_tests(tmp_path) == {("b.py", "test_a")}
 
 
 CPP_SAMPLE = """namespace a {

@@ -5,10 +5,11 @@ alone."""
 import numpy as np
 import pytest
 import torch
-from support import backends, cases, checks, laws, rule_cases
+from support import backends, cases, checks, laws, rule_cases, rule_checks
 from support.answers import verify_chain as reference_verify
 from support.checks import ln
 from support.plain import plain_sample
+from support.rule_checks import AGREEMENT, PAIRS, measured_law
 
 import specdec_kernels as sk
 from specdec_kernels.reference.chain_law import chain_law
@@ -17,45 +18,17 @@ from specdec_kernels.rules import NAMES, TABLE
 
 BF16 = torch.bfloat16
 
-AGREEMENT = {
-    "tiny": {"B": 350, "G": 3, "V": 5},
-    "one id": {"B": 60, "G": 3, "V": 1},
-    "draft scores the end": {"B": 350, "G": 2, "V": 9, "bonus_row": True},
-    "filters": {"B": 350, "G": 3, "V": 33, "filtered": True, "bonus_row": True},
-    "chunk and one, bf16": {"B": 120, "G": 2, "V": 1025, "filtered": True, "dtype": BF16},
-    "chunks": {"B": 120, "G": 2, "V": 3001, "bonus_row": True},
-    "narrow draft": {"B": 350, "G": 3, "V": 40, "Vq": 23, "filtered": True, "bonus_row": True},
-    "wide draft": {"B": 350, "G": 3, "V": 23, "Vq": 40, "filtered": True, "bonus_row": True},
-    "narrow draft, chunks": {"B": 80, "G": 2, "V": 2100, "Vq": 1030},
-    "wide draft, chunks": {"B": 80, "G": 2, "V": 1030, "Vq": 2100},
-    "one-hot": {"B": 350, "G": 3, "V": 40, "one_hot": True, "filtered": True},
-    "near": {"B": 350, "G": 3, "V": 40, "kinds": ["near", "dirichlet", "identical"]},
-    "long chain": {"B": 200, "G": 16, "V": 12, "kinds": ["near", "identical"]},
-}
-
 
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("name", AGREEMENT)
 @pytest.mark.slow
 def test_agrees_with_the_reference(verify, op_backend, name, method):
-    """Batches in which all rules meet all kinds of rows; each case holds every rule."""
-    case = AGREEMENT[name]
-    case = case | {"B": rule_cases.count(case["B"], op_backend)}
-    args = rule_cases.chain(23, method=method, shift=case["B"] * list(AGREEMENT).index(name), **case)
-    assert case["B"] < 70 or len(args["rule"].unique()) == (len(TABLE) if method == "token" else len(rule_cases.LAWS))
-    out, ref = verify(**args), reference_verify(**args)
-    same = checks.assert_same_tokens(out, ref, f"{name}, {method}")
-    assert (ref.margin <= 1).double().mean() < 0.2, "the band would hide too much"
-    error = checks.torch_logprob_error(args["target_logits"], checks.split_params(args))
-    checks.assert_floats(out.logprobs[same], ref.logprobs[same], error, "logprobs")
+    rule_checks.agrees_with_the_reference(verify, op_backend, name, method)
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_agrees_on_probability_rows(verify, op_backend, method):
-    args = rule_cases.chain(5, rule_cases.count(400, op_backend), 3, 37, method, bonus_row=True)
-    for side in ("target", "draft"):
-        args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1), f"{side}_kind": "probs"}
-    checks.assert_same_tokens(verify(**args), reference_verify(**args), method)
+    rule_checks.agrees_on_probability_rows(verify, op_backend, method)
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
@@ -126,12 +99,6 @@ def test_the_exact_end_is_exact(verify, op_backend, name, method):
         assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
 
 
-# The golden pair; one whose ratios do not run from large to small; one whose residual depends on beta.
-PAIRS = {
-    "golden": ((0.5, 0.3, 0.2), (0.2, 0.5, 0.3)),
-    "other": ((0.2, 0.4, 0.4), (0.5, 0.35, 0.15)),
-    "five": ((0.5, 0.2, 0.1, 0.1, 0.1), (0.3, 0.02, 0.08, 0.4, 0.2)),
-}
 GOLDEN = {  # algorithms.md 1.1 and 3
     ("chow", 0.4): (0.5, 0.3, 0.2), ("chow", 0.6): (0.2, 0.5, 0.3), ("chow_log", 0.9): (0.5, 0.3, 0.2),
     ("diff", 0.1): (0.2, 0.5, 0.3), ("opt", 0.3): (0.2, 0.5, 0.3), ("token_v1", 0.25): (0.1, 0.56, 0.34),
@@ -139,24 +106,6 @@ GOLDEN = {  # algorithms.md 1.1 and 3
     ("ensemble", 0.5): (0.35, 0.4, 0.25), ("synthetic", 0.5): (0.35, 0.4, 0.25),
     ("typical", (0.09, 0.3)): (0.2, 0.5, 0.3), ("thresholds", (1.0, 1.0)): (0.5, 0.3, 0.2),
 }  # fmt: skip
-
-
-def measured_law(verify, p, q, rule, alpha, n, method="token"):
-    """The law of the first emitted token by quadrature: every drafted id, its test swept, its replacement swept. Within
-    3 / n."""
-    V, sweep = len(p), torch.from_numpy(laws.strata(n))
-    law = np.zeros(V)
-    for d in range(V):
-        u = torch.zeros(2 * n, 2, dtype=torch.float64)
-        u[:n, 0], u[n:, 0], u[n:, 1] = sweep, checks.ALMOST_ONE, sweep
-        out = verify(ln(*p).expand(2 * n, 2, V), torch.full((2 * n, 1), d), ln(*q).expand(2 * n, 1, V), uniforms=u,
-                     rule=rule, alpha=alpha, method=method)  # fmt: skip
-        accepted = float((out.num_accepted[:n] == 1).double().mean())
-        law[d] += q[d] * accepted
-        if accepted < 1:
-            assert (out.num_accepted[n:] == 0).all(), f"draft {d} is not rejected at u = 1 - 2^-53"
-            law += q[d] * (1 - accepted) * np.bincount(out.tokens[n:, 0], minlength=V) / n
-    return law
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -261,31 +210,12 @@ def test_block_accepts_as_expected(sweep):
 
 
 def test_without_a_row_at_the_end_the_bonus_is_of_p(verify):
-    """p = (.5, .3, .2), q = (.2, .5, .3), everything kept: the bonus at .45 is 0 under p, 1 under q."""
-    p, q = ln(0.5, 0.3, 0.2).expand(1, 2, 3), ln(0.2, 0.5, 0.3).expand(1, 2, 3)
-    u = torch.tensor([[0.0, 0.45]], dtype=torch.float64)
-    for method in ("token", "block"):
-        for rows, token in ((q[:, :1], 0), (q, 1)):
-            out = verify(p, torch.tensor([[2]]), rows, uniforms=u, rule="chow", alpha=0.6, method=method)
-            assert out.tokens.tolist() == [[2, token]]
-    assert sk.RULES["chow"] == 1
+    rule_checks.without_a_row_at_the_end_the_bonus_is_of_p(verify)
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_ragged_equals_dense(verify, op_backend, method):
-    """Drafts of unequal length, the draft's row at the end of each among them."""
-    B = rule_cases.count(140, op_backend)
-    args = rule_cases.chain(8, B, 4, 50, method, bonus_row=True, filtered=True, dirty=False)
-    lengths = torch.randint(0, 5, (B,), generator=torch.Generator().manual_seed(0))
-    args["draft_tokens"][torch.arange(4)[None] >= lengths[:, None]] = -1
-    ragged = args | {"cu_draft": torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]), "max_draft": 4}
-    ragged["draft_tokens"] = torch.cat([row[:g] for row, g in zip(args["draft_tokens"], lengths)])
-    for name in ("target_logits", "draft_logits"):
-        ragged[name] = torch.cat([rows[: g + 1] for rows, g in zip(args[name], lengths)])
-    dense, out = verify(**args), verify(**ragged)
-    for got, want in zip(out[:4], dense[:4]):
-        assert torch.equal(got.nan_to_num(9.0), want.nan_to_num(9.0))
-    checks.assert_same_tokens(out, reference_verify(**ragged), "ragged")
+    rule_checks.ragged_equals_dense(verify, op_backend, method)
 
 
 RATES = (1.0, 0.4, 0.75)

@@ -2,102 +2,9 @@
 """What each rule decides just to either side of where it changes its mind: the uniform, the parameter, the final
 draw."""
 
-import numpy as np
 import pytest
-import torch
-from support import checks, rule_cases
-from support.answers import verify_chain as reference_verify
-from support.checks import ln
-
-from specdec_kernels.reference.rules.one_step import one_step
-from specdec_kernels.rules import TABLE
-
-# The target is the surer of the two, by its largest probability and by its entropy, and so it is at its own
-# temperature.
-P1, Q1, T, TQ = (0.55, 0.2, 0.12, 0.08, 0.05), (0.3, 0.06, 0.14, 0.32, 0.18), 0.8, 1.25
-ROWS = [ln(*P1), ln(*Q1)]
-p1, q1, p, q = (torch.softmax(row.double() / t, -1).numpy() for row, t in zip(2 * ROWS, (1, 1, T, TQ)))
-
-NEAR = 1e-4  # float32 errs by a hundredth of it
-
-SWEPT = {name: [lambda x: (x,)] for name in [*TABLE][1:10]} | {  # parameters that are a threshold, one at a time
-    "typical": [lambda x: (x, 3.0), lambda x: (1.0, x)],
-    "relaxed": [lambda x: (5, x), lambda x: (1 + 3 * x, 1.0)],
-    "thresholds": [lambda x: (max(x, 1e-9), 1.0), lambda x: (1.0, max(x, 1e-9))],
-}
-MOST = {"chow_log": 3.0, "diff_log": 3.0, "opt": 3.0, "opt_log": 3.0}
-
-
-def step(name, alpha):
-    return one_step(p, q, name, alpha, p1, q1)
-
-
-def drawn(w, v):
-    return int(np.searchsorted(np.cumsum(w), v * w.sum(), side="right"))
-
-
-def turn(says, low, high):
-    """Where says(x) changes, if it does."""
-    first = says(low)
-    if says(high) == first:
-        return None
-    while high - low > 1e-9:
-        x = (low + high) / 2
-        low, high = (x, high) if says(x) == first else (low, x)
-    return low
-
-
-def decisions():
-    """(rule, alpha, draft, test's uniform, final uniform)"""
-    for name, parameters in SWEPT.items():
-        for alpha in parameters:
-            found = [
-                (d, turn(lambda x, d=d: 0.97 < step(name, alpha(x)).accept[d], 0.0, MOST.get(name, 1.0)))
-                for d in range(5)
-            ]
-            found = [(d, x) for d, x in found if x is not None][: 2 if name.startswith("token") else 1]
-            assert found, name
-            yield from ((name, alpha(x * by), d, 0.97, 0.5) for d, x in found for by in (1 - NEAR, 1 + NEAR))
-    for name in TABLE:
-        for alpha in rule_cases.ALPHAS[name][: 1 if name in [*SWEPT][:6] else 2]:
-            at = step(name, alpha)
-            open_ = [d for d in range(5) if 0 < at.accept[d] < 0.99][:1]
-            yield from ((name, alpha, d, at.accept[d] * by, 0.5) for d in open_ for by in (1 - NEAR, 1 + NEAR))
-            for d in [d for d in range(5) if at.accept[d] < 0.99][:1]:
-                edges = np.cumsum(at.final[d])[:-1]
-                inside = edges[(edges > 0.02) & (edges < 0.98)]
-                middle = inside[np.abs(inside - 0.5).argsort()][:1]
-                yield from ((name, alpha, d, checks.ALMOST_ONE, x + by) for x in middle for by in (-NEAR, NEAR))
-
-
-# Five ids, or five of two groups of four chunks: the largest entries come last, so that what was summed before is
-# rescaled.
-AT = {"five ids": (5, [0, 1, 2, 3, 4]), "two groups of chunks": (4 * 1024 + 5, [4100, 2500, 1030, 4099, 17])}
-
-
-def decide(verify, ids):
-    V, at = AT[ids]
-    wanted = [*decisions()]
-    B = len(wanted)
-    z, y = (torch.full((V,), -1e4) for _ in range(2))
-    z[at], y[at] = ROWS
-    alpha = torch.tensor([[*alpha, 0.5, 0.5][:2] for _, alpha, *_ in wanted])
-    d, u = torch.tensor([d for _, _, d, *_ in wanted]), torch.tensor([w[3:] for w in wanted], dtype=torch.float64)
-    args = dict(target_logits=z.expand(B, 2, V), draft_tokens=torch.tensor(at)[d][:, None],
-                draft_logits=y.expand(B, 1, V), uniforms=u,
-                rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), alpha=alpha,
-                temperature=T, draft_temperature=TQ)  # fmt: skip
-    out = verify(**args)
-    order = np.argsort(at)
-    for b, (name, alpha, d, test, final) in enumerate(wanted):
-        found = step(name, alpha)
-        accepted = test < found.accept[d]
-        token = at[d] if accepted else at[order[drawn(found.final[d][order], final)]]
-        assert [int(out.num_accepted[b]), int(out.tokens[b, 0])] == [accepted, token], (
-            f"{name} {alpha}, draft {d}, u = {test}, {final}"
-        )
-    assert {name for name, *_ in wanted} == set(TABLE)
-    checks.assert_same_tokens(out, reference_verify(**args), ids)
+from support import rule_cases, rule_decisions
+from support.rule_decisions import AT, decide
 
 
 @pytest.mark.parametrize("ids", AT)
@@ -109,136 +16,24 @@ def test_decisions(verify, op_backend, ids):
 
 @pytest.mark.parametrize("ids", AT)
 def test_opt_log_at_temperature_1(verify, op_backend, ids):
-    """By hand: entropies and TV of the rows themselves, which a kernel may add up together; at two positions, so that
-    what it holds of the first must not be taken for the second's."""
-    if op_backend in rule_cases.SLOW and ids == "five ids":
-        pytest.skip("the interpreter is slow: the rows of which the kernels do more")
-    V, at = AT[ids]
-    z, y = torch.full((2, 2, V), -1e4)
-    z[:, at] = torch.stack([ROWS[0], ROWS[1]])
-    y[:, at] = torch.stack([ROWS[1], ROWS[0].flip(0)])
-    entropy = lambda x: -(np.array(x) * np.log(x)).sum()
-    pairs = [(np.array(P1), np.array(Q1)), (np.array(Q1), np.array(P1)[::-1])]
-    assert entropy(Q1) > entropy(P1)  # so the second position keeps its row whatever alpha is
-    edge = (entropy(Q1) - entropy(P1)) / np.maximum(pairs[0][0] - pairs[0][1], 0).sum()
-    first = 3  # p(d) < .97 q(d)
-    second = int(np.argmin(pairs[1][0] / pairs[1][1]))
-    assert all(p[d] < 0.9 * q[d] for (p, q), d in zip(pairs, (first, second)))
-    args = dict(target_logits=torch.stack([*z, z[0]]).expand(2, 3, V), draft_logits=y.expand(2, 2, V),
-                draft_tokens=torch.tensor([[at[first], at[second]]] * 2), rule="opt_log", temperature=1.0,
-                uniforms=torch.tensor([[0.97, 0.97, 0.5]] * 2, dtype=torch.float64),
-                alpha=torch.tensor([[edge * (1 - NEAR), 0.5], [edge * (1 + NEAR), 0.5]]).float())  # fmt: skip
-    out = verify(**args)
-    assert out.num_accepted.tolist() == [0, 2]
-    checks.assert_same_tokens(out, reference_verify(**args), ids)
-
-
-BLOCK = [name for name in rule_cases.LAWS if not name.startswith(("chow", "diff"))]  # they are p or q, as opt is
-
-
-def block_decisions():
-    """(rule, alpha, two drafts, the tests' uniforms, tokens) of the same two rows twice; the first r is below 1, and a
-    final draw of 1/2 is from p behind both drafts."""
-    for name in BLOCK:
-        for alpha in rule_cases.ALPHAS[name]:
-            pi = step(name, alpha).pi
-            ratios = pi / q
-            most, least = int(np.argmax(ratios)), int(np.argmin(ratios))
-            if ratios[most] > 1.05:  # r stays at 1
-                for x in (1 - NEAR, 1 + NEAR):
-                    tokens = [most, least, drawn(p, 0.5)] if x < 1 else [most, drawn(np.maximum(pi - q, 0), 0.5)]
-                    yield name, alpha, (most, least), (checks.ALMOST_ONE, ratios[least] * x), tokens
-            below = [d for d in np.argsort(ratios) if ratios[d] < 0.95]  # none where the rule keeps the row
-            for a in below[:1] + below[1:][-1:]:  # of which little comes back, and much
-                r = ratios[a]
-                rest = np.maximum(r * pi - q, 0)
-                s = rest.sum()
-                h = s / (s + 1 - r)
-                above = [d for d in range(5) if ratios[d] > 1.05 and r * ratios[d] < 0.99][:1]  # r grows, but not to 1
-                for b in [*above, least]:
-                    for x in (1 - NEAR, 1 + NEAR):
-                        tokens = [a, b, drawn(p, 0.5)] if x < 1 else [drawn(np.maximum(pi - q, 0), 0.5)]
-                        yield name, alpha, (a, b), (checks.ALMOST_ONE, r * ratios[b] * x), tokens
-                        if s > 0:
-                            tokens = [a, drawn(rest, 0.5)] if x < 1 else [drawn(np.maximum(pi - q, 0), 0.5)]
-                            yield name, alpha, (a, b), (h * x, checks.ALMOST_ONE), tokens
+    rule_decisions.check_opt_log_at_temperature_1(verify, op_backend, ids)
 
 
 @pytest.mark.slow_in_triton
 def test_block_decisions(verify):
-    wanted = [*block_decisions()]
-    B = len(wanted)
-    z, y = (2 * ROWS)[:2]
-    args = dict(target_logits=z.expand(B, 3, 5), draft_tokens=torch.tensor([d for _, _, d, *_ in wanted]),
-                draft_logits=y.expand(B, 2, 5),
-                uniforms=torch.tensor([[*u, 0.5] for *_, u, _ in wanted], dtype=torch.float64), temperature=T,
-                draft_temperature=TQ, rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), method="block",
-                alpha=torch.tensor([[*alpha, 0.5, 0.5][:2] for _, alpha, *_ in wanted]))  # fmt: skip
-    out = verify(**args)
-    for got, (name, alpha, d, u, tokens) in zip(out.tokens.tolist(), wanted):
-        assert got == tokens + [-1] * (3 - len(tokens)), f"{name} {alpha}, drafts {d}, u = {u}"
-    assert {name for name, *_ in wanted} == set(BLOCK)
-    checks.assert_same_tokens(out, reference_verify(**args))
+    rule_decisions.check_block_decisions(verify)
 
 
 def test_a_block_ends_before_a_draft_that_q_forbids(verify):
-    """r is 0 behind it, and h of the row it stands on, or the final draw there, needs all of pi, which nothing else
-    asked for."""
-    rows = ln(*(0.98 * x for x in P1), 0.02), ln(*Q1, 0.0)
-    a, b = (torch.softmax(row.double(), -1).numpy() for row in rows)
-    wanted = []
-    for name in BLOCK:
-        for alpha in rule_cases.ALPHAS[name]:
-            pi = one_step(a, b, name, alpha).pi
-            first = drawn(np.maximum(pi - b, 0), 0.5)
-            wanted.append(
-                (name, alpha, (5, 0), 0.0, [first if first < 6 else drawn(pi, 0.5)])
-            )  # pi = q leaves nothing: pi itself
-            for d in [d for d in range(5) if pi[d] < 0.95 * b[d]]:
-                r = pi[d] / b[d]
-                rest = np.maximum(r * pi - b, 0)
-                h = rest.sum() / (rest.sum() + 1 - r)
-                if h > 0:
-                    wanted += [
-                        (name, alpha, (d, 5), h * (1 - NEAR), [d, drawn(rest, 0.5)]),
-                        (name, alpha, (d, 5), h * (1 + NEAR), [first]),
-                    ]
-    B = len(wanted)
-    u = torch.tensor([[u, 0.0, 0.5] for *_, u, _ in wanted], dtype=torch.float64)
-    args = dict(target_logits=rows[0].expand(B, 3, 6), draft_tokens=torch.tensor([d for _, _, d, *_ in wanted]),
-                uniforms=u, draft_logits=rows[1].expand(B, 2, 6),
-                rule=torch.tensor([TABLE[name].code for name, *_ in wanted]), method="block",
-                alpha=torch.tensor([[*alpha, 0.5, 0.5][:2] for _, alpha, *_ in wanted]))  # fmt: skip
-    out = verify(**args)
-    assert out.tokens.tolist() == [tokens + [-1] * (3 - len(tokens)) for *_, tokens in wanted]
-    assert (
-        (out.status & 4 == 4).all() and out.status.max() == 6 and ((out.status == 6) <= (out.num_accepted == 0)).all()
-    )
-    assert {name for name, *_ in wanted} >= {"exact", "token_v1", "token_v2", "lossy", "ensemble"}
-    checks.assert_same_tokens(out, reference_verify(**args))
+    rule_decisions.check_a_block_ends_before_a_draft_that_q_forbids(verify)
 
 
 @pytest.mark.slow_in_triton
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_lossy_beta_of_broad_rows(verify, alpha):
-    """A bonus token from pi at 32 quantiles of 6,000 ids, those that p / beta lifts before the others: were beta off by
-    a thousandth, half of them would be other tokens."""
-    z, y = 1.5 * torch.randn(2, 6000, generator=torch.Generator().manual_seed(4))
-    order = (z.log_softmax(-1) - y.log_softmax(-1)).argsort(descending=True)
-    u = torch.stack((torch.zeros(32), (torch.arange(32) + 0.5) / 32), 1).double()
-    args = dict(target_logits=z[order].expand(32, 2, -1), draft_tokens=torch.full((32, 1), 7),
-                draft_logits=y[order].expand(32, 2, -1), rule="lossy", alpha=alpha, uniforms=u)  # fmt: skip
-    out, ref = verify(**args), reference_verify(**args)
-    checks.assert_same_tokens(out, ref)
-    assert (ref.num_accepted == 1).all() and (ref.margin > 1).double().mean() > 0.7
+    rule_decisions.check_lossy_beta_of_broad_rows(verify, alpha)
 
 
 @pytest.mark.parametrize("alpha, edge", [(0.2, 0.75), (0.3, 0.6 / 0.7), (0.5, 1.0)])
 def test_lossy_bonus_of_a_greedy_draft(verify, alpha, edge):
-    """q is id 0: pi(0) = min(1, p(0) / (1 - alpha)), the others share the rest as they do in p = (.6, .3, .1)."""
-    z, y = ln(0.6, 0.3, 0.1), ln(0.5, 0.3, 0.2)
-    edges = edge * (1 - NEAR), edge * (1 + NEAR), edge + (1 - edge) * 0.74, edge + (1 - edge) * 0.76
-    u = torch.tensor([[0.0, min(v, checks.ALMOST_ONE)] for v in edges], dtype=torch.float64)
-    out = verify(z.expand(4, 2, 3), torch.zeros(4, 1, dtype=torch.int64), y.expand(4, 2, 3), draft_temperature=0.0,
-                 rule="lossy", alpha=alpha, uniforms=u)  # fmt: skip
-    assert out.tokens.tolist() == [[0, x] for x in ((0, 1, 1, 2) if edge < 1 else (0, 0, 0, 0))]
+    rule_decisions.check_lossy_bonus_of_a_greedy_draft(verify, alpha, edge)

@@ -5,21 +5,13 @@ import math
 
 import pytest
 import torch
-from support import backends, cases, checks, flat, rule_cases, surface
+from support import backends, cases, checks, flat, rule_cases, rule_checks, surface
 from support.answers import verify_chain as reference_verify
 from support.checks import ln
+from support.rule_checks import one
 
 import specdec_kernels as sk
 from specdec_kernels.rules import TABLE
-
-NAN = math.nan
-
-
-def one(p, q, d, u=0.5, v=0.5, **how):
-    """Arguments of one request with one draft; rows as logits."""
-    rows = torch.stack([p, p])[None]
-    return dict(target_logits=rows, draft_tokens=torch.tensor([[d]]), draft_logits=q[None, None],
-                uniforms=torch.tensor([[u, v]], dtype=torch.float64)) | how  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -47,92 +39,30 @@ def test_bad_rows(sweep, name):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_bad_rows_among_good_ones(verify, method):
-    """All rules in one batch, one request in two with a row that is no law."""
-    args = rule_cases.chain(29, 24, 1, 1100, method, dirty=False, kinds=["near"], shift=1)
-    bad = [row for row, _ in cases.bad_rows(1100)]
-    for b in range(0, 24, 2):
-        args["target_logits" if b % 4 else "draft_logits"][b, 0] = bad[b // 2 % len(bad)]
-    out, ref = verify(**args), reference_verify(**args)
-    checks.assert_same_tokens(out, ref, method)
-    assert (out.status[1::2] == 0).all() and (out.status != 0).sum() > 4
+    rule_checks.bad_rows_among_good_ones(verify, method)
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_a_greedy_draft_behind_the_vocabulary(verify, method):
-    """The draft's one token is none of the target's three: it is rejected for one drawn from p, whatever a rule would
-    keep."""
-    names = rule_cases.LAWS if method == "block" else [*TABLE]
-    B = len(names)
-    u = torch.tensor([[0.0, 0.6]], dtype=torch.float64).expand(B, 2)
-    out = verify(ln(0.5, 0.3, 0.2).expand(B, 2, 3), torch.full((B, 1), 4),
-                 torch.tensor([0.0, 1, 2, 3, 4]).expand(B, 1, 5), uniforms=u, draft_temperature=0.0,
-                 rule=torch.tensor([TABLE[name].code for name in names]), method=method,
-                 alpha=torch.tensor([1.0 if name == "relaxed" else 0.9 for name in names]))  # fmt: skip
-    assert out.tokens.tolist() == [[1, -1]] * B and out.status.tolist() == [0] * B
+    rule_checks.a_greedy_draft_behind_the_vocabulary(verify, method)
 
 
 @pytest.mark.parametrize("name", rule_cases.LAWS)
 def test_nan_probabilities_defer(verify, name):
-    """NaN in a row of probabilities, away from the draft: confidences are NaN, and the draft is judged by p."""
-    p, q = torch.tensor([0.2, 0.4, 0.4, 0.0]), torch.tensor([0.5, 0.35, 0.15, NAN])
-    alpha = rule_cases.ALPHAS[name][-1]
-    kinds = {"target_kind": "probs", "draft_kind": "probs"}
-    rule = {"rule": name, "alpha": alpha[0] if alpha else None}
-    args = one(p, q, 0, 0.6, **kinds)  # p / q = .4
-    out, ref = verify(**args, **rule), reference_verify(**args, **rule)
-    assert out.tokens.tolist() == ref.tokens.tolist() and out.num_accepted.tolist() == ref.num_accepted.tolist()
-    if name not in ("lossy", "ensemble"):
-        assert out.num_accepted.tolist() == [0], "a NaN decided for the draft"
+    rule_checks.nan_probabilities_defer(verify, name)
 
 
 def test_thresholds_at_the_edge(verify):
-    """Keep iff >=: the threshold itself keeps. In binary fractions nothing is rounded."""
-    p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
-    probs = {"target_kind": "probs", "draft_kind": "probs"}
-    below = 1e-6
-    for name, alpha, d in [("chow", 0.5, 1), ("token_v2", 0.25, 1), ("token_v3", 0.5, 1), ("token_v1", 0.25, 2)]:
-        for a, kept in ((alpha, True), (alpha - below, False)):
-            law = verify(**one(p, q, d, 0.999, **probs), rule=name, alpha=a)
-            assert law.num_accepted.tolist() == [int(kept or (name == "token_v1"))] or name == "token_v1", f"{name} {a}"
-    even = torch.tensor([0.5, 0.25, 0.25])
-    for a, kept in ((0.25, True), (0.25 - below, False)):  # diff: max q = .25 + .25 of max p
-        q_even = torch.full((4,), 0.25)
-        out = verify(**one(torch.cat([even, torch.zeros(1)]), q_even, 3, 0.0, **probs), rule="diff", alpha=a)
-        assert out.num_accepted.tolist() == [int(kept)]
+    rule_checks.thresholds_at_the_edge(verify)
 
 
 def test_top_n_keeps_ties(verify):
-    """Fewer than n ids are more probable: all that tie with the n-th stay."""
-    z = torch.tensor([3.0, 2.0, 2.0, 1.0])
-    taken = [int(verify(**one(z, z, d), rule="relaxed", alpha=(2, 1.0)).num_accepted) for d in range(4)]
-    assert taken == [1, 1, 1, 0]
-    taken = [
-        int(verify(**one(z, z, d), rule="relaxed", alpha=(4, 0.4)).num_accepted) for d in range(4)
-    ]  # .53, .20, .20, .07
-    assert taken == [1, 1, 1, 0]
+    rule_checks.top_n_keeps_ties(verify)
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_greedy(verify, method):
-    """T = 0: row rules emit the argmax of p or of q, token rules d or the argmax of p; the rest is argmax matching."""
-    p, q = ln(0.5, 0.3, 0.2), ln(0.1, 0.3, 0.6)
-
-    def go(rule, alpha, d):
-        out = verify(
-            **one(p, q, d, 0.99, method=method), temperature=0.0, draft_temperature=0.0, rule=rule, alpha=alpha
-        )
-        return out.tokens[0].tolist()
-
-    assert go("chow", 0.5, 2) == [2, 0] and go("chow", 0.3, 2) == [0, -1]
-    assert go("diff", 0.0, 2) == [2, 0]
-    assert go("token_v1", 0.0, 2) == [2, 0] and go("token_v2", 0.35, 2) == [2, 0] and go("token_v2", 0.25, 2) == [0, -1]
-    assert go("lossy", 0.5, 0) == [0, 0] and go("lossy", 0.5, 2) == [0, -1]
-    if method == "token":
-        assert (
-            go("lenience", 0.59, 1) == [1, 0]
-            and go("lenience", 0.61, 1) == [0, -1]
-            and go("lenience", 0.39, 2) == [2, 0]
-        )
+    rule_checks.greedy(verify, method)
 
 
 @pytest.mark.parametrize("name", ["token_v1", "token_v2", "token_v3"])
@@ -151,34 +81,11 @@ def test_block_is_token_at_a_greedy_target(verify):
 
 
 def test_block_through_a_greedy_row(verify):
-    """Stats made by hand: the second of three rows is greedy, behind r_1 = 1/2. Where the draft is that row's argmax,
-    r_2 = 1/2 and h_1 = 0: nothing of r_1 p is left above a one-hot draft; d_3 then makes h_2 = 1/5, h_3 = r_3 = 1/6.
-    Where it is not, h_1 = r_1."""
-    p = torch.stack([ln(0.25, 0.75), ln(0.6, 0.4), ln(0.75, 0.25), ln(0.5, 0.5)])
-    q = torch.stack([ln(0.5, 0.5), ln(0.3, 0.7), ln(0.25, 0.75)])
-    # drafts: uniforms of the three tests -> tokens, where a final draw of .9 is 1 under rows that are not greedy
-    taken = {
-        (0, 0, 1): {(0.9, 0.9, 0.16): [0, 0, 1, 1], (0.9, 0.19, 0.17): [0, 0, 0], (0.0, 0.21, 0.17): [1]},
-        (0, 1, 1): {(0.49, 0.0, 0.0): [0, 0], (0.501, 0.0, 0.0): [1]},
-    }
-    cases = [(d, u, tokens + [-1] * (4 - len(tokens))) for d, by_u in taken.items() for u, tokens in by_u.items()]
-    stats = sk.row_stats(sk.Rows(p, temperature=torch.tensor([1.0, 0.0, 1.0, 1.0])))
-    B = len(cases)
-    args = dict(target_logits=p.expand(B, 4, 2), draft_tokens=torch.tensor([d for d, _, _ in cases]),
-                draft_logits=q.expand(B, 3, 2), target_stats=stats.expand(B, 4, 4),
-                uniforms=torch.tensor([[*u, 0.9] for _, u, _ in cases], dtype=torch.float64))  # fmt: skip
-    out, ref = verify(**args, method="block"), reference_verify(**args, method="block")
-    assert ref.tokens.tolist() == [tokens for _, _, tokens in cases] and (ref.margin > 1).all()
-    checks.assert_same_tokens(out, ref)
+    rule_checks.block_through_a_greedy_row(verify)
 
 
 def test_block_where_nothing_is_lacking(verify):
-    """p = q and r_1 = 1, then a draft that both forbid: h_1 is 0 / 0, which stays, and the token behind d_1 is from p
-    itself."""
-    rows = ln(0.5, 0.5, 0.0)
-    u = torch.tensor([[checks.ALMOST_ONE, 0.0, 0.6]], dtype=torch.float64)
-    out = verify(rows.expand(1, 3, 3), torch.tensor([[0, 2]]), rows.expand(1, 2, 3), uniforms=u, method="block")
-    assert out.tokens.tolist() == [[0, 1, -1]] and out.status.tolist() == [6]
+    rule_checks.block_where_nothing_is_lacking(verify)
 
 
 @pytest.mark.parametrize("method", ["token", "block"])
@@ -279,17 +186,7 @@ def test_wrong_values_in_tensors(verify, op_backend, change, message):
 
 
 def test_defaults_of_typical(verify):
-    """Without an alpha eps = .09 and delta = .3. Of p = (.78, .1, .08, .04) .3 exp(-H) = .14, so eps decides; of ten
-    even ids and one of .026 it is .028, and decides itself."""
-    rule = torch.tensor([TABLE["typical"].code])
-    for p, drafts, taken in (((0.78, 0.1, 0.08, 0.04), [1, 2], [1, 0]), ((*[0.0974] * 10, 0.026), [0, 10], [1, 0])):
-        z = ln(*p).expand(2, 2, -1)
-        u = torch.full((2, 2), 0.5, dtype=torch.float64)
-        assert verify(z, torch.tensor(drafts)[:, None], z[:, :1], uniforms=u, rule=rule).num_accepted.tolist() == taken
-    z = ln(*[0.0305] * 30, 0.085).expand(1, 2, -1)  # .3 exp(-H) = .01; with a delta of 3 the first would be rejected
-    assert verify(
-        z, torch.zeros(1, 1, dtype=torch.int64), z[:, :1], uniforms=u[:1], rule=rule
-    ).num_accepted.tolist() == [1]
+    rule_checks.defaults_of_typical(verify)
 
 
 @pytest.mark.one_backend

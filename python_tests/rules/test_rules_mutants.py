@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of test_rules tell the rules apart: an op that takes one for another, or a parameter for another, is
+"""The checks of the rules tell the rules apart: an op that takes one for another, or a parameter for another, is
 caught."""
 
 import numpy as np
 import pytest
-import test_rules
 import torch
-from support import flat, rule_cases
+from support import flat, rule_cases, rule_checks
 from support.answers import verify_chain as reference_verify
 
 import specdec_kernels as sk
@@ -49,9 +48,9 @@ def test_a_confused_rule_is_caught(rule, i):
         other, a = CONFUSED[rule][i](given)
         return flat.call(sk.verify_chain, *args, **kwargs, rule=other, alpha=number(a) if isinstance(a, tuple) else a)
 
-    for pair in test_rules.PAIRS.values():
+    for pair in rule_checks.PAIRS.values():
         for alpha in rule_cases.ALPHAS[rule]:
-            got = test_rules.measured_law(mutant, *pair, rule, number(alpha), 256)
+            got = rule_checks.measured_law(mutant, *pair, rule, number(alpha), 256)
             if np.abs(got - one_step(*pair, rule, alpha).emitted).max() > 3 / 256 + 1e-5:
                 return
     args = rule_cases.chain(3, 300, 2, 9, names=(rule,))

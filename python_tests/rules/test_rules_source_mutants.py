@@ -5,12 +5,12 @@ import functools
 import inspect
 
 import pytest
-from support.rule_mutants import CUDA, PACKAGE, TRITON, package, with_kernels_of, with_triton_of
+from support.mutant_packages import package
+from support.rule_mutants import CUDA, TRITON, with_kernels_of, with_triton_of
 from support.worker import renewed
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
-from tools.mutate import places
 
 pytestmark = pytest.mark.slow
 
@@ -55,11 +55,3 @@ def test_triton_mutant_is_caught(interpreters, name):
     pytest.importorskip("triton")
     *change, caught = TRITON[name]
     fails(caught, functools.partial(interpreters().call, with_triton_of, package(*change)), "triton-interpret")
-
-
-def test_every_mutant_finds_its_line():
-    """Also those that are tried on request only."""
-    for folder, mutants in ((CSRC, CUDA), (PACKAGE / "triton", TRITON)):
-        assert {
-            name for name, (file, old, *_) in mutants.items() if len(places((folder / file).read_text(), old)) != 1
-        } == set()

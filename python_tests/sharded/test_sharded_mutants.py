@@ -4,32 +4,14 @@
 from pathlib import Path
 
 import pytest
+from support.mutant_packages import cpu_package
 from support.ranks import Ranks
-from test_scales_mutants import cpu_package
-from test_sharded_ops import differ, other_log_norms
+from support.sharded_checks import differ, other_log_norms
+from support.sharded_mutants import MUTANTS, WHOLE_ROWS
 
-from specdec_kernels.distributed import whole_rows
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
-from tools.mutate import places
-
-MUTANTS = {
-    "the first rank's total in place of its chunks": (
-        "cpu/row_stats.cpp",
-        "total.sum += sum_[c];",
-        "if (task_ && c == task_->split.first[1]) total.sum = float(total.sum);\n    total.sum += sum_[c];",
-    ),
-    "an id that counts from its shard": (
-        "cpu/row_executor.cpp",
-        "const int64_t id = chunk * kChunk + drawn.within;",
-        "const int64_t id = (chunk - task_->split.begin(chunks_)) * kChunk + drawn.within;",
-    ),
-    "a cutoff found on one rank": (
-        "cpu/row_filters.cpp",
-        "std::vector<float> some(task_->split.ranks() * k);",
-        "std::vector<float> some(k);",
-    ),
-}
+from tools.mutate import changed
 
 
 @pytest.mark.thorough
@@ -41,26 +23,14 @@ def test_mutant_is_caught(name, monkeypatch):
     assert any(isinstance(x, Exception) or x for x in found)
 
 
-# Of whole rows (distributed/whole_rows.py): what stands there, and what takes its place
-WHOLE_ROWS = {
-    "requests that are not there counted from the batch's first": ("x.clamp(begin, end) - begin", "x"),
-    "slices side by side from the last rank's": ("zip(parts, out.split", "zip(parts[::-1], out.split"),
-    "a rank's requests are those of the next": (
-        "begin, end = shares[shards.rank]",
-        "begin, end = shares[shards.rank - 1]",
-    ),
-    "padding of a short share kept": ("own[: end - begin]", "own"),
-    "a tree of all requests split among them": ('name == "tree" and x.dim() == 1', "False"),
-}
-
-
-def differ_with(rank, old, new):
+def differ_with(rank, *change):
     """The calls that differ once the text of whole_rows.py is another."""
     from specdec_kernels.distributed import ops, whole_rows
 
     text = Path(whole_rows.__file__).read_text()
+    text = changed(text, *change) if change else text
     wrong = dict(vars(whole_rows))
-    exec(compile(text.replace(old, new), whole_rows.__file__, "exec"), wrong)
+    exec(compile(text, whole_rows.__file__, "exec"), wrong)
     right, ops.call_on_whole_rows = ops.call_on_whole_rows, wrong["call_on_whole_rows"]
     try:
         return differ(rank, 0, 200, 2, "rows")
@@ -77,15 +47,8 @@ def ranks():
 
 @pytest.mark.parametrize("name", WHOLE_ROWS)
 def test_mutant_of_whole_rows_is_caught(ranks, name):
-    assert any(isinstance(x, Exception) or x for x in ranks.call(differ_with, *WHOLE_ROWS[name]))
+    assert any(isinstance(x, Exception) or x for x in ranks.call(differ_with, *WHOLE_ROWS[name][1:]))
 
 
 def test_whole_rows_as_they_stand(ranks):
-    assert ranks.call(differ_with, "", "") == [[], []]
-
-
-def test_every_mutant_finds_its_line():
-    for name, (file, old, _) in MUTANTS.items():
-        assert len(places((CSRC / file).read_text(), old)) == 1, name
-    for name, (old, _) in WHOLE_ROWS.items():
-        assert Path(whole_rows.__file__).read_text().count(old) == 1, name
+    assert ranks.call(differ_with) == [[], []]

@@ -6,14 +6,13 @@ import pytest
 import torch
 from support import flat, sharded_cases
 from support.ranks import Ranks
-from support.sharded_cases import results
+from support.sharded_checks import differ, other_log_norms
 from support.surface import plain
 from support.tiers import TIER
 
 from specdec_kernels.distributed.shards import EXCHANGES
 from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 
-MOST = {"chunks": 3, "rows": 9}  # requests of a call: those that are dealt out have to be as many as the ranks
 CALLS = {"chunks": 10_000, "rows": 2_000} if TIER == "all" else {"chunks": 240, "rows": 120}
 
 
@@ -22,52 +21,6 @@ def ranks(request):
     group = Ranks(request.param)
     yield group
     group.stop()
-
-
-def sharded(rank, op, args, splits, exchange="chunks"):
-    from specdec_kernels import distributed
-
-    shards = [distributed.Shards(V, bounds, exchange=exchange) for V, bounds in splits.values()]
-    mine = dict(args)
-    for name, of in zip(splits, shards):
-        mine[name] = with_logits(args[name], logits_of(args[name])[..., of.here])
-    draft = {"draft_shards": shards[1]} if len(shards) > 1 else {}
-    return getattr(distributed, op)(**mine, shards=shards[0], **draft)
-
-
-def outcome(function, *args, **kwargs):
-    """What a call gives or says; NaN is NaN."""
-    try:
-        return [plain(x) for x in results(function(*args, **kwargs))]
-    except RuntimeError as error:
-        return str(error)
-
-
-def differ(rank, first, last, n, exchange="chunks"):
-    """The calls whose results are not those on whole rows."""
-    import specdec_kernels as sk
-
-    found = []
-    for seed in range(first, last):
-        op, args, splits = sharded_cases.call(seed, n, MOST[exchange])
-        want = outcome(getattr(sk, op), **args)
-        got = outcome(sharded, rank, op, args, splits, exchange)
-        if isinstance(want, str) or isinstance(got, str):
-            same = got == want
-        else:
-            same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(got, want, strict=True))
-        if not same:
-            found.append((seed, op, splits, got, want))
-    return found
-
-
-def other_log_norms(rank, n):
-    """How many of 512 flat rows, whose sums take all the bits there are, have other stats than as whole rows."""
-    import specdec_kernels as sk
-
-    rows = torch.randn(512, 7777, generator=torch.Generator().manual_seed(0))
-    got = sharded(rank, "row_stats", {"rows": rows}, {"rows": (7777, ())})
-    return int((got != sk.row_stats(rows)).any(-1).sum())
 
 
 def test_many_rows(ranks):

@@ -84,6 +84,18 @@ def _imported(name, path, files):
                     yield inner if inner in files else source
 
 
+def imported(text):
+    """Every part of the names that a file imports, or that programs in its strings do; strings that are a name."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            yield from (part for name in names for part in name.split("."))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for statement in re.findall(r"\b(?:import|from) ([^;\n]+)", node.value):
+                yield from re.findall(r"\b\w+\b(?!\.py)", statement)
+            yield node.value
+
+
 def circle(graph):
     """A circle of a graph as a list of nodes, or None."""
     done, path = set(), []

@@ -1,62 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules' code with one thing wrong, in CUDA and in Triton: name -> (file, what it says, what the mutant says, the
-test that fails)."""
+check that fails)."""
 
-import hashlib
 import importlib
-import os
-import shutil
 import sys
 
-import test_rules
-import test_rules_decisions as decisions
-import test_rules_edges as edges
-from support import flat, interpreter
-
-from tools.cuda_on_cpu.build import ROOT
-from tools.mutate import changed
-
-PACKAGE = ROOT / "specdec_kernels"
+from support import flat, interpreter, rule_checks
+from support import rule_decisions as decisions
+from support.mutant_packages import PACKAGE
 
 FIVE, GROUPS = ((decisions.decide, {"ids": ids}) for ids in decisions.AT)
-BLOCKS = decisions.test_block_decisions, {}
-OPT_LOG = decisions.test_opt_log_at_temperature_1, {"ids": "two groups of chunks"}
-FORBIDDEN = decisions.test_a_block_ends_before_a_draft_that_q_forbids, {}
-TIES, TOP_TIES = (edges.test_thresholds_at_the_edge, {}), (edges.test_top_n_keeps_ties, {})
-GREEDY_ROW = edges.test_block_through_a_greedy_row, {}
-NOTHING_LACKING = edges.test_block_where_nothing_is_lacking, {}
-DEFAULTS = edges.test_defaults_of_typical, {}
-BONUS = test_rules.test_without_a_row_at_the_end_the_bonus_is_of_p, {}
-LOSSY_BONUS = decisions.test_lossy_bonus_of_a_greedy_draft, {"alpha": 0.5, "edge": 1.0}
-LOSSY_TENTH, LOSSY_HALF = ((decisions.test_lossy_beta_of_broad_rows, {"alpha": alpha}) for alpha in (0.1, 0.5))
+BLOCKS = decisions.check_block_decisions, {}
+OPT_LOG = decisions.check_opt_log_at_temperature_1, {"ids": "two groups of chunks"}
+FORBIDDEN = decisions.check_a_block_ends_before_a_draft_that_q_forbids, {}
+TIES, TOP_TIES = (rule_checks.thresholds_at_the_edge, {}), (rule_checks.top_n_keeps_ties, {})
+GREEDY_ROW = rule_checks.block_through_a_greedy_row, {}
+NOTHING_LACKING = rule_checks.block_where_nothing_is_lacking, {}
+DEFAULTS = rule_checks.defaults_of_typical, {}
+BONUS = rule_checks.without_a_row_at_the_end_the_bonus_is_of_p, {}
+LOSSY_BONUS = decisions.check_lossy_bonus_of_a_greedy_draft, {"alpha": 0.5, "edge": 1.0}
+LOSSY_TENTH, LOSSY_HALF = ((decisions.check_lossy_beta_of_broad_rows, {"alpha": alpha}) for alpha in (0.1, 0.5))
 
 
 def agrees(name, method):
-    return test_rules.test_agrees_with_the_reference, {"name": name, "method": method}
+    return rule_checks.agrees_with_the_reference, {"name": name, "method": method}
 
 
 def probabilities(method):
-    return test_rules.test_agrees_on_probability_rows, {"method": method}
+    return rule_checks.agrees_on_probability_rows, {"method": method}
 
 
 def ragged(method):
-    return test_rules.test_ragged_equals_dense, {"method": method}
+    return rule_checks.ragged_equals_dense, {"method": method}
 
 
 def bad_rows(method):
-    return edges.test_bad_rows_among_good_ones, {"method": method}
+    return rule_checks.bad_rows_among_good_ones, {"method": method}
 
 
 def greedy(method):
-    return edges.test_greedy, {"method": method}
+    return rule_checks.greedy, {"method": method}
 
 
 def behind(method):
-    return edges.test_a_greedy_draft_behind_the_vocabulary, {"method": method}
+    return rule_checks.a_greedy_draft_behind_the_vocabulary, {"method": method}
 
 
 def nan(name):
-    return edges.test_nan_probabilities_defer, {"name": name}
+    return rule_checks.nan_probabilities_defer, {"name": name}
 
 
 CASCADE, CONFIDENCE, LAW, LOSSY = "rules/cascade.h", "rules/confidence.h", "rules/make_rule_dist.h", "rules/lossy.h"
@@ -661,17 +652,3 @@ def with_triton_of(folder, *args, **kwargs):
         importlib.import_module("specdec_kernels.triton").register("CPU")
         interpreter.fewer_rows()
     return flat.call(specdec_kernels.verify_chain, *args, **kwargs)
-
-
-def package(file, old, new):
-    """Where PYTHONPATH finds the package with one Triton file changed; the rest of it are links."""
-    text = (PACKAGE / "triton" / file).read_text()
-    folder = ROOT / "build" / "triton_mutants" / hashlib.sha256(f"{file} {old} {new}".encode()).hexdigest()[:12]
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(
-        PACKAGE, folder / PACKAGE.name, copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    path = folder / PACKAGE.name / "triton" / file
-    path.unlink()
-    path.write_text(changed(text, old, new))
-    return folder

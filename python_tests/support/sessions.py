@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that come and go."""
+"""Requests that come and go, or all at once, and their events."""
 
 
 def come_and_go(session, todo, rng):
@@ -20,3 +20,23 @@ def come_and_go(session, todo, rng):
             seen[event.index].append(event)
         assert len(session.batch) <= session.slots
     return seen, cancelled
+
+
+def run(session, todo):
+    """Events by index, everything having been submitted at once."""
+    seen = {session.submit(request): [] for request in todo}
+    for _ in range(500):
+        for event in session.step():
+            seen[event.index].append(event)
+        if not session.busy:
+            break
+    assert not session.busy and not session.batch and not session.waiting
+    return seen
+
+
+def check_events(session, seen):
+    for i, result in session.results.items():
+        assert [t for e in seen[i] for t in e.tokens] == result.tokens
+        assert [e.finished for e in seen[i]] == [None] * (len(seen[i]) - 1) + [result.finished]
+        assert [e.error for e in seen[i]] == [None] * (len(seen[i]) - 1) + [result.error]
+        assert (result.error is None) == (result.finished != "error")

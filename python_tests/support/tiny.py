@@ -6,7 +6,8 @@ import random
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from specdec_kernels.decode import Request, adapt
+from specdec_kernels.decode import HFModel, Request, adapt
+from specdec_kernels.decode.models.layer_draft import LayerDraft
 
 
 def llama(seed, vocab=32, spread=0.3):
@@ -110,3 +111,39 @@ class Letters:
             out += "" if ids[i] == 0 else "\ufffd" if ids[i] == 2 else self.alphabet[ids[i] - 3]
             i += 1
         return out
+
+
+class InDoubles(HFModel):
+    """So that what the shape of a batch does to sums is gone once logits are rounded to float32."""
+
+    def __init__(self, model):
+        super().__init__(model.double(), pack=False)
+
+    def forward(self, *args, **options):
+        logits = super().forward(*args, **options)
+        return None if logits is None else logits.float()
+
+
+WORDS = ["<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .:()\n"]
+
+
+def folder(path, seed, words=WORDS):
+    """A model and a tokenizer of single characters as transformers keeps them."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>").save_pretrained(path)
+    llama(seed, vocab=len(words)).save_pretrained(path)
+    return str(path)
+
+
+def layer_draft(hf, seed=0, layers=(1, 1)):
+    """Some of the target's own layers, and states that weigh as much as the embeddings: a draft near the target, whose
+    rows show which states it was given."""
+    draft = LayerDraft(hf, range(hf.config.vocab_size), layers, reads_states=True).copy_layers(hf).eval()
+    torch.manual_seed(seed)
+    torch.nn.init.normal_(draft.state.weight, std=0.05), torch.nn.init.normal_(draft.state.bias, std=0.1)
+    return draft.to(hf.device).requires_grad_(False)

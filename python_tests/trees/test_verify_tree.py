@@ -3,28 +3,12 @@
 
 import pytest
 import torch
-from support import answers as reference
-from support import backends, checks, flat, tree_cases
-
-METHODS = ("kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal")
-
-
-def verify(backend):
-    return backends.call("verify_tree", backend)
+from support import backends, tree_cases
+from support.tree_checks import METHODS, agree_on, verify
 
 
 def agree(backend, **case):
     return agree_on(verify(backend), tree_cases.tree(**case), f"{case}")
-
-
-def agree_on(verify, args, what):
-    out, ref = verify(**args), flat.call(reference.verify_tree, **args)
-    same = checks.assert_same_tokens(out, ref, what)
-    assert torch.equal(out.path[same], ref.path[same])
-    fine = ref.logprobs[same].isfinite()
-    assert torch.equal(fine, out.logprobs[same].isfinite())
-    assert (out.logprobs[same] - ref.logprobs[same])[fine].abs().max() < 2e-5
-    return out, ref
 
 
 SHAPES = [

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support import answers as reference
 from support import backends, flat
-from test_bytes import BF16, BLOCK, CHUNK, RESCAN, count, language_rows, note, within
+from support.bytes_read import BF16, BLOCK, CHUNK, RESCAN, count, language_rows, note, within
 
 V, ITEM, K, L = 4096, 2, 3, 3
 ROW = V * ITEM
@@ -168,7 +168,7 @@ def test_kseq():
 def test_traversal():
     """It visits every node whose weight is not 0 until a leaf is accepted, and no other: those the reference asks
     for."""
-    from test_verify_tree_edges import visited_by_traversal
+    from support.tree_checks import visited_by_traversal
 
     args, out, target, draft = call("traversal", B=8, noise=1.5)
     on_path, _ = visited(out, target.read.shape[1])

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """verify_tree on bad data and degenerate trees, its errors, and what torch wants of an op."""
 
-import importlib
 import math
 import resource
 from pathlib import Path
@@ -10,41 +9,12 @@ import pytest
 import torch
 from support import answers as reference
 from support import backends, flat, surface, tree_cases
-from test_verify_tree import METHODS, verify
+from support.tree_checks import METHODS, differ, equal, in_range, pick, verify, visited_by_traversal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import specdec_kernels as sk
 
 F64 = torch.float64
-
-
-def equal(a, b):
-    return all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(a, b))
-
-
-def differ(out, ref):
-    """Which requests have another answer than the reference's, where one answer is right."""
-    same = (
-        (out.tokens == ref.tokens).all(-1)
-        & (out.path == ref.path).all(-1)
-        & (out.num_accepted == ref.num_accepted)
-        & (out.status == ref.status)
-    )
-    return ~same & (ref.margin > 1)
-
-
-def pick(args, at):
-    """The same call for some of its requests."""
-    out = {}
-    for name, x in args.items():
-        out[name] = (
-            tuple(None if t is None else t[at] for t in x)
-            if isinstance(x, tuple)
-            else x[at]
-            if torch.is_tensor(x) and x.dim()
-            else x
-        )
-    return out
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -84,25 +54,6 @@ def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
     args["target_logits"] = torch.where(keep[:, :, None], args["target_logits"], math.nan)
     args["draft_logits"] = torch.where(keep[:, :, None], args["draft_logits"], math.nan)
     assert equal(verify(backend)(**args), out)
-
-
-def visited_by_traversal(args):
-    """Nodes whose rows the reference asks for."""
-    module = importlib.import_module("specdec_kernels.reference.verify_tree")
-    seen, target_of = [], module.target_of
-
-    def noted(*side):
-        target = target_of(*side)
-        return lambda node: seen[-1].append(node) or target(node)
-
-    module.target_of = noted
-    try:
-        for b in range(len(args["target_logits"])):
-            seen.append([])
-            flat.call(sk.reference.verify_tree, **pick(args, slice(b, b + 1)))  # not an answer from before
-    finally:
-        module.target_of = target_of
-    return seen
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -185,13 +136,6 @@ def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
             assert not differ(out, ref).any()
             if q is p and method not in ("target_only", "greedy"):
                 assert out.num_accepted.item() == 2 and out.status.item() == 0  # p = q: the first draft is taken whole
-
-
-def in_range(out, N, V):
-    """A path and tokens that can be, behind them padding."""
-    live = torch.arange(out.path.shape[1])[None] <= out.num_accepted[:, None]
-    assert ((out.tokens >= 0) & (out.tokens < V))[live].all() and (out.tokens[~live] == -1).all()
-    assert ((out.path >= 0) & (out.path < N))[live].all() and (out.path[~live] == -1).all()
 
 
 def anything(seed, B=50, N=9, V=5):

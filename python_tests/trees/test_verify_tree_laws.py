@@ -3,44 +3,10 @@
 
 import numpy as np
 import pytest
-import torch
-from support import backends, laws, tiers, tree_laws
-from support.tree_laws import TELLING, constant, rows_of
-from test_verify_tree import verify
+from support import laws, tree_laws
+from support.tree_laws import TELLING, constant, draws, rows_of
 
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, separate_trees
-
-N = 200_000 if tiers.TIER == "all" else 80_000
-
-
-def prefixes(tree):
-    at = [()] * tree.parents.shape[1]
-    for i, (parent, token) in enumerate(zip(tree.parents[0].tolist(), tree.tokens[0].tolist())):
-        if parent >= 0:
-            at[i] = (*at[parent], token)
-    return at
-
-
-def logits(row, at):
-    with np.errstate(divide="ignore"):
-        return torch.from_numpy(np.log(np.stack([row(t) for t in at]))).float()
-
-
-def draws(backend, trees, p, q, method, seed=1, **rule):
-    """Tokens of requests whose trees are drawn with their probabilities."""
-    n = N if backends.BACKENDS[backend].slower == 1 else 800
-    trees = list(trees)
-    rng = np.random.default_rng(seed)
-    mass = np.array([m for _, m in trees])
-    pick = torch.from_numpy(rng.choice(len(trees), n, p=mass / mass.sum()))
-    at = [prefixes(tree) for tree, _ in trees]
-    rows = [torch.stack([logits(side, t) for t in at])[pick] for side in (p, q)]
-    tree = [None if trees[0][0][i] is None else torch.cat([t[i] for t, _ in trees])[pick] for i in range(4)]
-    i = torch.arange(n)
-    out = verify(backend)(tuple(tree), *rows, method=method, seed=i % 1009, offset=i // 1009, **rule)
-    assert (out.status == 0).all()
-    return out.tokens.numpy()
-
 
 CASES = [
     *[

@@ -8,10 +8,8 @@ import pytest
 import torch
 from support import backends, checks, flat, laws, rule_cases, tree_cases
 from support.rule_laws import ALPHAS
-from support.tree_laws import random_rows
-from test_verify_tree import agree_on, verify
-from test_verify_tree_edges import differ, equal, in_range, pick
-from test_verify_tree_laws import draws
+from support.tree_checks import agree_on, differ, equal, in_range, pick, verify
+from support.tree_laws import draws, random_rows
 
 from specdec_kernels import reference
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed

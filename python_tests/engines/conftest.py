@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from support import vllm_stub
+from support.paths import ROOT
+
+
+@pytest.fixture
+def vllm_modules(monkeypatch):
+    """Stand-ins for those modules of vLLM that the plugin imports."""
+    vllm_stub.modules(monkeypatch)
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """A program of its own, which saves to sys.argv[1] what is returned."""
+
+    def run(code, **environment):
+        out = tmp_path / "out.pt"
+        subprocess.run(
+            [sys.executable, "-c", code, str(out)], cwd=ROOT, env=os.environ | environment, check=True, timeout=900
+        )
+        return torch.load(out)
+
+    return run

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ops answer to example calls, in this process or in one of its own."""
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+import specdec_kernels as sk
+
+
+def tensors(op, arguments):
+    return [x for x in tree_leaves(getattr(sk, op)(**arguments)) if isinstance(x, torch.Tensor)]
+
+
+def write(path):
+    """To `path`, which holds calls as {op: [arguments of each]}, what Triton answers: {op: [tensors of each]}"""
+    assert sk.backends.chosen() == "triton"
+    inputs = torch.load(path, weights_only=False)
+    torch.save({op: [tensors(op, each) for each in given] for op, given in inputs.items()}, path)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources that put together wrongly what the ranks tell: name -> (file, what it says, what the mutant says)."""
+
+MUTANTS = {
+    "the first rank's total in place of its chunks": (
+        "cpu/row_stats.cpp",
+        "total.sum += sum_[c];",
+        "if (task_ && c == task_->split.first[1]) total.sum = float(total.sum);\n    total.sum += sum_[c];",
+    ),
+    "an id that counts from its shard": (
+        "cpu/row_executor.cpp",
+        "const int64_t id = chunk * kChunk + drawn.within;",
+        "const int64_t id = (chunk - task_->split.begin(chunks_)) * kChunk + drawn.within;",
+    ),
+    "a cutoff found on one rank": (
+        "cpu/row_filters.cpp",
+        "std::vector<float> some(task_->split.ranks() * k);",
+        "std::vector<float> some(k);",
+    ),
+}
+
+
+FILE = "specdec_kernels/distributed/whole_rows.py"
+WHOLE_ROWS = {
+    "requests that are not there counted from the batch's first": (FILE, "x.clamp(begin, end) - begin", "x"),
+    "slices side by side from the last rank's": (FILE, "zip(parts, out.split", "zip(parts[::-1], out.split"),
+    "a rank's requests are those of the next": (
+        FILE,
+        "begin, end = shares[shards.rank]",
+        "begin, end = shares[shards.rank - 1]",
+    ),
+    "padding of a short share kept": (FILE, "own[: end - begin]", "own"),
+    "a tree of all requests split among them": (FILE, 'name == "tree" and x.dim() == 1', "False"),
+}

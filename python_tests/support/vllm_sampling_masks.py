@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that filters have cut, and what a sampling mask of vLLM's V2 model runner says of them."""
+
+import numpy as np
+import torch
+
+
+def step(V, K, seed=0):
+    """Rows that filters have cut, of requests with up to K drafts; how many tokens each emitted."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, K + 1, (9,), generator=generator)
+    cu = torch.cat([torch.zeros(1), (lengths + 1).cumsum(0)]).to(torch.int32)
+    rows = torch.randn(int(cu[-1]), V, generator=generator)
+    keep = torch.rand(len(rows), 1, generator=generator)
+    rows = rows.where(torch.rand(rows.shape, generator=generator) < keep, -torch.inf)
+    rows[torch.arange(len(rows)), torch.randint(V, (len(rows),), generator=generator)] = 1.0
+    sampled = (torch.rand(9, generator=generator) * (lengths + 1)).to(torch.int32) + 1
+    return rows, cu, sampled
+
+
+def kept(mask, b, i):
+    """The ids that request b's row i kept, as vLLM reads a mask; and by its bits."""
+    row = b * mask.rows_per_request + i
+    n = int(mask.counts[row])
+    bits = np.unpackbits(mask.packed_mask[row].numpy(), count=mask.vocab_size, bitorder="little")
+    ids = np.flatnonzero(bits).tolist()
+    return mask.token_ids[row, :n].tolist() if n <= mask.token_ids.size(1) else ids, ids
+
+
+def lists(mask):
+    """What a mask holds of the tokens that were emitted."""
+    sampled = step(37, 3)[2].tolist()
+    return tuple(kept(mask, b, i)[0] for b, n in enumerate(sampled) for i in range(n))
