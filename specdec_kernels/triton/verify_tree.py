@@ -16,7 +16,8 @@ from .core.residual import FLOATS, INTS, Room, Sides
 from .core.results import make_room
 from .core.row import widest
 from .rules.arguments import rules_of
-from .rules.rule import EXACT, THRESHOLDS, Rules
+from .rules.codes import EXACT, THRESHOLDS
+from .rules.rule import Rules
 from .tree.descend import GREEDY, KSEQ, RECURSIVE, TARGET_ONLY, TRAVERSAL, descend
 from .tree.traversal import FRAME_INTS, FRAME_REALS, Frames, traverse
 from .tree.tree import Tables, Tree
