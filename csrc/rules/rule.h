@@ -54,17 +54,16 @@ SPECDEC_HD Range from_one() { return {1, FLT_MAX, 1}; }
   RULE(kTypical,    "typical",    false, false, true,   NAN,      unit(0.09),   any(0.3))        \
   RULE(kRelaxed,    "relaxed",    false, false, false,  NAN,      from_one(),   unit())          \
   RULE(kSynthetic,  "synthetic",  false, false, false,  NAN,      unit(),       any())           \
-  RULE(kThresholds, "thresholds", false, false, false,  NAN,      positive(),   positive())
+  RULE(kThresholds, "thresholds", false, false, false,  NAN,      positive(),   positive())       \
+  /* the next rule's line */
 // clang-format on
 
 enum class Rule : int32_t {
-#define SPECDEC_RULE(enumerator, ...) enumerator,
-  SPECDEC_RULES(SPECDEC_RULE)
-#undef SPECDEC_RULE
+#define SPECDEC_ENUMERATOR(enumerator, ...) enumerator,
+  SPECDEC_RULES(SPECDEC_ENUMERATOR)
 };
-#define SPECDEC_RULE(enumerator, name, ...) name,
-constexpr const char* kRuleNames[] = {SPECDEC_RULES(SPECDEC_RULE)};
-#undef SPECDEC_RULE
+#define SPECDEC_NAME(enumerator, name, ...) name,
+constexpr const char* kRuleNames[] = {SPECDEC_RULES(SPECDEC_NAME)};
 constexpr int64_t kRules = sizeof(kRuleNames) / sizeof(*kRuleNames);
 
 struct RuleRow {
@@ -75,10 +74,9 @@ struct RuleRow {
 
 SPECDEC_HD RuleRow row_of(Rule rule) {
   switch (rule) {
-#define SPECDEC_RULE(enumerator, name, ...) \
+#define SPECDEC_CASE(enumerator, name, ...) \
   case Rule::enumerator: return {__VA_ARGS__};
-    SPECDEC_RULES(SPECDEC_RULE)
-#undef SPECDEC_RULE
+    SPECDEC_RULES(SPECDEC_CASE)
   }
   return {};
 }

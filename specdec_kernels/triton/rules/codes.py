@@ -43,9 +43,3 @@ def parameter(which):
 
 globals().update({name.upper(): tl.constexpr(rule.code) for name, rule in RULES.items()})
 COUNT = tl.constexpr(len(RULES))
-REPLACES_TARGET = rules_where(lambda rule: rule.defines_distribution)
-READS_DRAFT = rules_where(lambda rule: rule.reads_draft)
-READS_ENTROPY = rules_where(lambda rule: rule.reads_entropy)
-EXACT_AT = numbers(lambda rule: rule.exact_at, -1.0)  # which no parameter is
-LEAST, MOST, DEFAULT, OPEN_BELOW, OPEN_ABOVE = parameter(0)
-SECOND_LEAST, SECOND_MOST, SECOND_DEFAULT, SECOND_OPEN_BELOW, SECOND_OPEN_ABOVE = parameter(1)

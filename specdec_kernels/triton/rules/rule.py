@@ -9,30 +9,14 @@ import triton.language as tl
 
 from ..core.memory import get_value
 from ..core.row import load_value
-from .codes import (
-    CHOW,
-    CHOW_LOG,
-    COUNT,
-    DEFAULT,
-    EXACT,
-    EXACT_AT,
-    LEAST,
-    MOST,
-    OPEN_ABOVE,
-    OPEN_BELOW,
-    OPT_LOG,
-    READS_DRAFT,
-    READS_ENTROPY,
-    REPLACES_TARGET,
-    SECOND_DEFAULT,
-    SECOND_LEAST,
-    SECOND_MOST,
-    SECOND_OPEN_ABOVE,
-    SECOND_OPEN_BELOW,
-    SYNTHETIC,
-    TOKEN_V1,
-    TOKEN_V3,
-)
+from .codes import CHOW, CHOW_LOG, COUNT, EXACT, OPT_LOG, SYNTHETIC, TOKEN_V1, TOKEN_V3, numbers, parameter, rules_where
+
+REPLACES_TARGET = rules_where(lambda rule: rule.defines_distribution)
+READS_DRAFT = rules_where(lambda rule: rule.reads_draft)
+READS_ENTROPY = rules_where(lambda rule: rule.reads_entropy)
+EXACT_AT = numbers(lambda rule: rule.exact_at, -1.0)  # which no parameter is
+LEAST, MOST, DEFAULT, OPEN_BELOW, OPEN_ABOVE = parameter(0)
+SECOND_LEAST, SECOND_MOST, SECOND_DEFAULT, SECOND_OPEN_BELOW, SECOND_OPEN_ABOVE = parameter(1)
 
 
 class Rules(NamedTuple):
@@ -63,7 +47,11 @@ def is_token_rule(rule):
 @triton.jit
 def is_in(rule, RULES: tl.constexpr):
     """Whether a rule is of a set of codes.py's."""
-    return ((tl.full([], RULES, tl.int32) >> rule) & 1) > 0
+    out = rule < 0
+    for code in tl.static_range(COUNT):
+        if (RULES >> code) & 1:  # comparisons take fewer registers than shifting by a rule
+            out |= rule == code
+    return out
 
 
 @triton.jit
