@@ -537,7 +537,7 @@ TRITON = {
         GROUPS,
     ),
     "the first parameter twice": (T_RULES, "get_value(at + 1, ", "get_value(at, ", GROUPS),
-    "defaults of typical": (T_RULES, "number_of(rule, DEFAULT), ", "10 * number_of(rule, DEFAULT), ", DEFAULTS),
+    "defaults of typical": (T_RULES, "first, second = number_of", "first, second = 10 * number_of", DEFAULTS),
     # Rules that are no law
     "lenience without l": (T_REQUEST, "accept_test(p_d, q_d, alpha.first * u)", "accept_test(p_d, q_d, u)", GROUPS),
     "greedy lenience without a logarithm": (
