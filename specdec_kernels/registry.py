@@ -116,6 +116,13 @@ class Rule(NamedTuple):
     says: str
     exact_at: float | None = None  # the alpha at which the rule is "exact", bit for bit
     keeps_target_at: tuple[float, ...] | None = None  # parameters at which what is emitted follows p, whatever q is
+    tests_draft: bool = False  # no law, but q has a say in what is accepted
+    reads_entropy: bool = False
+
+    @property
+    def reads_draft(self) -> bool:
+        """Whether the draft's row has a say in what is accepted or emitted."""
+        return self.defines_distribution or self.tests_draft
 
 
 def _unit(name="alpha", default=0.0):
@@ -135,11 +142,11 @@ RULES = {
     # Speculative cascades (Narasimhan et al. 2024): pi = p where the rule defers, else q. Of a wider draft, pi keeps
     # what lies in the target's vocabulary, and leaves the rest to p.
     "chow": Rule(1, (_unit(),), True, "defers iff max q1 < 1 - alpha"),
-    "chow_log": Rule(2, (_open(),), True, "defers iff H(q1) > alpha"),
+    "chow_log": Rule(2, (_open(),), True, "defers iff H(q1) > alpha", reads_entropy=True),
     "diff": Rule(3, (_unit(),), True, "defers iff max q1 < max p1 - alpha"),
-    "diff_log": Rule(4, (_open(),), True, "defers iff H(q1) > H(p1) + alpha"),
+    "diff_log": Rule(4, (_open(),), True, "defers iff H(q1) > H(p1) + alpha", reads_entropy=True),
     "opt": Rule(5, (_open(),), True, "defers iff max q1 < max p1 - alpha TV"),
-    "opt_log": Rule(6, (_open(),), True, "defers iff H(q1) > H(p1) + alpha TV"),
+    "opt_log": Rule(6, (_open(),), True, "defers iff H(q1) > H(p1) + alpha TV", reads_entropy=True),
     # Token by token: pi(v) = q(v) [v kept] + eta p(v), eta = the mass of q that is not kept.
     "token_v1": Rule(7, (_unit(),), True, "keeps v iff q1(v) >= max p1 - alpha"),
     "token_v2": Rule(8, (_unit(),), True, "keeps v iff p1(v) >= max p1 - alpha"),
@@ -151,6 +158,7 @@ RULES = {
         "accepts with min(1, p / (l q)), else norm((p - q)+): emitted(x) <= p(x) / l; greedy: p1(x) >= l max p1",
         1.0,
         (1.0,),
+        tests_draft=True,
     ),
     "lossy": Rule(
         11,
@@ -167,6 +175,7 @@ RULES = {
         (_unit("eps", 0.09), _open("delta", 0.3)),
         False,
         "accepts A = {x: p(x) > min(eps, delta exp(-H(p)))}, else draws from p: emitted = q [A] + p q(not A)",
+        reads_entropy=True,
     ),
     "relaxed": Rule(
         14,

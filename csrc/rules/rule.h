@@ -6,43 +6,6 @@
 
 namespace specdec {
 
-enum class Rule : int32_t {
-  kExact,
-  kChow,
-  kChowLog,
-  kDiff,
-  kDiffLog,
-  kOpt,
-  kOptLog,  // cascades: one of the two laws
-  kTokenV1,
-  kTokenV2,
-  kTokenV3,  // cascades: q for some ids, p for the others
-  kLenience,
-  kLossy,
-  kEnsemble,
-  kTypical,
-  kRelaxed,
-  kSynthetic,
-  kThresholds
-};
-constexpr const char* kRuleNames[] = {"exact",    "chow",     "chow_log", "diff",      "diff_log",  "opt",
-                                      "opt_log",  "token_v1", "token_v2", "token_v3",  "lenience",  "lossy",
-                                      "ensemble", "typical",  "relaxed",  "synthetic", "thresholds"};
-constexpr int64_t kRules = sizeof(kRuleNames) / sizeof(*kRuleNames);
-
-// Whether the rule puts a law pi in the place of p. The others say when to accept, and nothing of a law.
-SPECDEC_HD bool replaces_target(Rule rule) {
-  return rule <= Rule::kTokenV3 || rule == Rule::kLossy || rule == Rule::kEnsemble;
-}
-
-// Whether the draft's row has a say in what is accepted or emitted.
-SPECDEC_HD bool reads_draft(Rule rule) { return replaces_target(rule) || rule == Rule::kLenience; }
-
-// Whether the rule asks rows for their entropy.
-SPECDEC_HD bool reads_entropy(Rule rule) {
-  return rule == Rule::kTypical || rule == Rule::kChowLog || rule == Rule::kDiffLog || rule == Rule::kOptLog;
-}
-
 // Of one parameter. An end that is not `closed` does not belong to it; what is not given takes the default: the
 // strictest value, but for typical acceptance, whose authors give one.
 struct Range {
@@ -61,26 +24,67 @@ struct Range {
   }
 };
 
-struct Ranges {
+// The ranges that the table names. Of what a rule has no use for, nothing is asked but that it be no negative number.
+SPECDEC_HD Range unit(double otherwise = 0) { return {0, 1, otherwise}; }
+SPECDEC_HD Range below_one(double otherwise = 0) { return {0, 1, otherwise, true, false}; }
+SPECDEC_HD Range positive() { return {0, 1, 1, false}; }
+SPECDEC_HD Range any(double otherwise = 0) { return {0, FLT_MAX, otherwise}; }
+SPECDEC_HD Range from_one() { return {1, FLT_MAX, 1}; }
+
+// clang-format off
+// A line a rule, as in specdec_kernels/registry.py: its enumerator and name; whether it puts a law pi in the place of p
+// (the others say when to accept, and nothing of a law), whether the draft's row has a say in what is accepted or
+// emitted, and whether rows are asked for their entropy; the first parameter at which it is the exact rule, NAN for
+// none; the ranges of both parameters.
+#define SPECDEC_RULES(RULE)                                                                      \
+  /*   enumerator   name          law    draft  entropy exact at  first         second */        \
+  RULE(kExact,      "exact",      true,  true,  false,  NAN,      unit(),       any())           \
+  RULE(kChow,       "chow",       true,  true,  false,  NAN,      unit(),       any())           \
+  RULE(kChowLog,    "chow_log",   true,  true,  true,   NAN,      any(),        any())           \
+  RULE(kDiff,       "diff",       true,  true,  false,  NAN,      unit(),       any())           \
+  RULE(kDiffLog,    "diff_log",   true,  true,  true,   NAN,      any(),        any())           \
+  RULE(kOpt,        "opt",        true,  true,  false,  NAN,      any(),        any())           \
+  RULE(kOptLog,     "opt_log",    true,  true,  true,   NAN,      any(),        any())           \
+  RULE(kTokenV1,    "token_v1",   true,  true,  false,  NAN,      unit(),       any())           \
+  RULE(kTokenV2,    "token_v2",   true,  true,  false,  NAN,      unit(),       any())           \
+  RULE(kTokenV3,    "token_v3",   true,  true,  false,  NAN,      unit(),       any())           \
+  RULE(kLenience,   "lenience",   false, true,  false,  1,        positive(),   any())           \
+  RULE(kLossy,      "lossy",      true,  true,  false,  0,        below_one(),  any())           \
+  RULE(kEnsemble,   "ensemble",   true,  true,  false,  1,        unit(1),      any())           \
+  RULE(kTypical,    "typical",    false, false, true,   NAN,      unit(0.09),   any(0.3))        \
+  RULE(kRelaxed,    "relaxed",    false, false, false,  NAN,      from_one(),   unit())          \
+  RULE(kSynthetic,  "synthetic",  false, false, false,  NAN,      unit(),       any())           \
+  RULE(kThresholds, "thresholds", false, false, false,  NAN,      positive(),   positive())       \
+  /* the next rule's line */
+// clang-format on
+
+enum class Rule : int32_t {
+#define SPECDEC_ENUMERATOR(enumerator, ...) enumerator,
+  SPECDEC_RULES(SPECDEC_ENUMERATOR)
+};
+#define SPECDEC_NAME(enumerator, name, ...) name,
+constexpr const char* kRuleNames[] = {SPECDEC_RULES(SPECDEC_NAME)};
+constexpr int64_t kRules = sizeof(kRuleNames) / sizeof(*kRuleNames);
+
+struct RuleRow {
+  bool replaces_target = true, reads_draft = true, reads_entropy = false;
+  double exact_at = NAN;
   Range first, second;
 };
 
-SPECDEC_HD Ranges ranges(Rule rule) {
-  const Range share{0, 1, 0}, strict{0, 1, 1}, positive{0, 1, 1, false}, any{0, FLT_MAX, 0};
+SPECDEC_HD RuleRow row_of(Rule rule) {
   switch (rule) {
-    case Rule::kChowLog:
-    case Rule::kDiffLog:
-    case Rule::kOpt:
-    case Rule::kOptLog: return {any, any};
-    case Rule::kLenience: return {positive, any};
-    case Rule::kLossy: return {{0, 1, 0, true, false}, any};
-    case Rule::kEnsemble: return {strict, any};
-    case Rule::kTypical: return {{0, 1, 0.09}, {0, FLT_MAX, 0.3}};
-    case Rule::kRelaxed: return {{1, FLT_MAX, 1}, share};
-    case Rule::kThresholds: return {positive, positive};
-    default: return {share, any};
+#define SPECDEC_CASE(enumerator, name, ...) \
+  case Rule::enumerator: return {__VA_ARGS__};
+    SPECDEC_RULES(SPECDEC_CASE)
   }
+  return {};
 }
+
+SPECDEC_HD bool replaces_target(Rule rule) { return row_of(rule).replaces_target; }
+SPECDEC_HD bool reads_draft(Rule rule) { return row_of(rule).reads_draft; }
+SPECDEC_HD bool reads_entropy(Rule rule) { return row_of(rule).reads_entropy; }
+SPECDEC_HD RuleRow ranges(Rule rule) { return row_of(rule); }
 
 struct Alpha {
   double first, second;
@@ -106,12 +110,10 @@ struct Rules {
   // A rule at the end where it is the exact one, is it.
   SPECDEC_HD Rule operator[](int64_t b) const {
     const Rule r = asked(b);
-    const double x = parameters(b).first;
-    const bool ends = r == Rule::kLossy || r == Rule::kLenience || r == Rule::kEnsemble;
-    return ends && x == ranges(r).first.otherwise ? Rule::kExact : r;
+    return parameters(b).first == row_of(r).exact_at ? Rule::kExact : r;
   }
   SPECDEC_HD Alpha parameters(int64_t b) const {
-    const Ranges r = ranges(asked(b));
+    const RuleRow r = ranges(asked(b));
     return {r.first.nearest(alpha_of(b)), r.second.nearest(second_of(b))};
   }
   SPECDEC_HD double synthetic_rate(int64_t b, int64_t i) const {

@@ -72,6 +72,11 @@ def statements():
     for name, rule in registry.RULES.items():
         code = f"Rule::k{camel(name)}"
         yield f"{name} is a law", rule.defines_distribution, f"replaces_target({code})"
+        yield f"{name} reads the draft", rule.reads_draft, f"reads_draft({code})"
+        yield f"{name} reads the entropy", rule.reads_entropy, f"reads_entropy({code})"
+        yield f"{name}'s name", True, f'std::string(kRuleNames[int({code})]) == "{name}"'
+        at = f"row_of({code}).exact_at"
+        yield f"{name} is exact at", True, f"std::isnan({at})" if rule.exact_at is None else f"{at} == {rule.exact_at}"
         for x in ALPHAS:
             exact = name == "exact" or rule.exact_at == x
             yield f"{name} at {x} is exact", exact, f"resolved({code}, {x}f) == Rule::kExact"
@@ -87,7 +92,8 @@ def statements():
 
 def program():
     """Prints every value of C++, a line each."""
-    lines = [*(f'#include "{CSRC}/{header}.h"' for header in HEADERS), "#include <cstdio>", "using namespace specdec;"]
+    lines = [*(f'#include "{CSRC}/{header}.h"' for header in HEADERS), "#include <cmath>", "#include <cstdio>"]
+    lines += ["#include <string>", "using namespace specdec;"]
     for enum, values in ENUMS.items():
         cases = " ".join(f"case {name}: " for name in values)
         lines.append(f"int32_t listed({enum} x) {{ switch (x) {{ {cases} break; }} return int32_t(x); }}")

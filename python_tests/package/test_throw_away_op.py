@@ -196,21 +196,31 @@ FOUND_BY = {  # a test of a list, or what a command must print
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """The tree with the op in it, built for the CPU."""
-    tree = tmp_path_factory.mktemp("tree")
+    tree = copied(tmp_path_factory.mktemp("tree"))
+    for file, text in FILES.items():
+        (tree / file).parent.mkdir(exist_ok=True)
+        (tree / file).write_text((SPDX if file.startswith("csrc") else SPDX.replace("//", "#")) + text)
+    for file, (before, line) in LINES.items():
+        assert line.count("\n") == 1, file
+        add(tree / file, before, line)
+    run(tree, "setup.py", "--quiet", "build_ext", "--inplace", SPECDEC_CUDA="0")
+    return tree
+
+
+def copied(tree):
+    """What git lists, in another folder."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     for file in listed.stdout.split() or pytest.skip("not a git checkout"):
         if (ROOT / file).is_file():
             (tree / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, tree / file)
-    for file, text in FILES.items():
-        (tree / file).parent.mkdir(exist_ok=True)
-        (tree / file).write_text((SPDX if file.startswith("csrc") else SPDX.replace("//", "#")) + text)
-    for file, (before, line) in LINES.items():
-        text = (tree / file).read_text()
-        assert text.count(before) == 1 and line.count("\n") == 1, file
-        (tree / file).write_text(text.replace(before, before + line))
-    run(tree, "setup.py", "--quiet", "build_ext", "--inplace", SPECDEC_CUDA="0")
     return tree
+
+
+def add(file, before, lines):
+    text = file.read_text()
+    assert text.count(before) == 1, file
+    file.write_text(text.replace(before, before + lines))
 
 
 def run(tree, *command, **environment):

@@ -423,7 +423,12 @@ TRITON = {
     ),
     "TV without alpha": (T_PI, "pi.confidence_gap <= alpha * found", "pi.confidence_gap <= found", GROUPS),
     "overlap for TV": (T_PI, "tl.maximum(x - t_c * y, 0.0)", "tl.minimum(x, t_c * y)", GROUPS),
-    "opt_log by maxima": (T_RULES, "(rule == DIFF_LOG) | (rule == OPT_LOG)", "(rule == DIFF_LOG)", GROUPS),
+    "opt_log by maxima": (
+        T_RULES,
+        "is_in(rule, READS_ENTROPY)",
+        "is_in(rule, READS_ENTROPY) & (rule != OPT_LOG)",
+        GROUPS,
+    ),
     # Confidences
     "temperature stays in a confidence": (
         T_CONFIDENCE,
@@ -516,9 +521,14 @@ TRITON = {
         "needed = drawn & (q_d < 0)",
         GROUPS,
     ),
-    "ensemble is no law": (T_RULES, "| (rule == LOSSY) | (rule == ENSEMBLE)\n", "| (rule == LOSSY)\n", GROUPS),
+    "ensemble is no law": (
+        T_RULES,
+        "is_in(rule, REPLACES_TARGET)",
+        "is_in(rule, REPLACES_TARGET) & (rule != 12)",
+        GROUPS,
+    ),
     "the first parameter twice": (T_RULES, "get_value(at + 1, ", "get_value(at, ", GROUPS),
-    "defaults of typical": (T_RULES, "tl.full([], 0.09, tl.float64)", "tl.full([], 0.9, tl.float64)", DEFAULTS),
+    "defaults of typical": (T_RULES, "first, second = number_of", "first, second = 10 * number_of", DEFAULTS),
     # Rules that are no law
     "lenience without l": (T_REQUEST, "accept_test(p_d, q_d, alpha.first * u)", "accept_test(p_d, q_d, u)", GROUPS),
     "greedy lenience without a logarithm": (

@@ -8,6 +8,7 @@ the final draw after a rejection, first choice first; () for p itself).
 import math
 from functools import singledispatch
 
+from ...registry import RULES
 from ..law import positive
 from .cascades import entropy, largest
 from .laws import final
@@ -68,4 +69,4 @@ def thresholds(chain, i, d, p, single, acc):
     return False, (w,)
 
 
-TESTS = {"lenience": lenience, "typical": typical, "relaxed": relaxed, "synthetic": synthetic, "thresholds": thresholds}
+TESTS = {name: globals()[name] for name, rule in RULES.items() if not rule.defines_distribution}

@@ -2,22 +2,13 @@
 """The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi -
 q)+)."""
 
+from ... import registry
 from . import cascades, lossy
 from .pair import DEFER
 
 LAWS = {  # name: (the law of a Pair, the rows that must be laws as a whole: "p", "q")
-    "exact": (lambda pair: DEFER, ""),
-    "chow": (cascades.chow, "pq"),
-    "chow_log": (cascades.chow_log, "pq"),
-    "diff": (cascades.diff, "pq"),
-    "diff_log": (cascades.diff_log, "pq"),
-    "opt": (cascades.opt, "pq"),
-    "opt_log": (cascades.opt_log, "pq"),
-    "token_v1": (cascades.token_v1, "pq"),
-    "token_v2": (cascades.token_v2, "pq"),
-    "token_v3": (cascades.token_v3, "pq"),
-    "lossy": (lossy.lossy, ""),
-    "ensemble": (lossy.ensemble, ""),
+    name: (getattr(cascades, name), "pq") if hasattr(cascades, name) else (getattr(lossy, name), "")
+    for name in registry.LAWS
 }
 
 ROW_RULES = ("chow", "chow_log", "diff", "diff_log", "opt", "opt_log")

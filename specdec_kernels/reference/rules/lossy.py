@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws between target and draft without a confidence: lossy speculative decoding (Tran-Thien 2023) and the ensemble."""
+"""Laws of target and draft without a confidence: exact, lossy speculative decoding (Tran-Thien 2023), the ensemble."""
 
 import math
 from functools import singledispatch
 
 import numpy as np
 
-from .pair import KEEP, Mix
+from .pair import DEFER, KEEP, Mix
+
+
+def exact(pair):
+    return DEFER
 
 
 @singledispatch

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule makes of one draft from one pair of rows, in closed form: no walk, no uniforms."""
+"""What a rule makes of one draft from one pair of rows, without a walk: a law in closed form, a test by every
+decision it can come to."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from ...registry import RULES
+from ..chain import Chain
+from ..chance import outcomes
 from ..law import Law
+from . import judge
 from .laws import LAWS, mix_of
 from .pair import Pair
 
@@ -49,7 +53,7 @@ def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
             pi = mix.law(pair)
             accept, rest, otherwise = pi / q, mix.leftover(pair), pi
         else:
-            accept, rest = OTHERS[rule](pair, *alpha)
+            accept, rest = by_test(pair, rule, alpha)
             otherwise = p
     accept = np.where(q > 0, np.clip(np.nan_to_num(accept), 0.0, 1.0), 0.0)
     total = np.sum(rest, axis=-1, keepdims=True)
@@ -59,34 +63,16 @@ def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
     return OneStep(accept, final, q * accept + (q * (1 - accept)) @ final, pi)
 
 
-def lenience(pair, l):
-    return pair.p / (l * pair.q), np.maximum(pair.p - pair.q, 0.0)
-
-
-def typical(pair, eps, delta):
-    some = pair.p[pair.p > 0]
-    return pair.p > min(eps, delta * np.exp((some * np.log(some)).sum())), pair.p
-
-
-def relaxed(pair, n, delta):
-    p1 = pair.p1.p
-    rank = (p1[None, :] > p1[:, None]).sum(-1)
-    return (rank < n) & (p1 > 0) & (p1 >= p1.max() - delta), pair.p
-
-
-def synthetic(pair, rate):
-    return rate * pair.inside, pair.p
-
-
-def thresholds(pair, single, acc):
-    return np.where(pair.p >= single, 1.0, pair.p / acc), pair.p * (1 - np.eye(len(pair.p)))
-
-
-OTHERS = {
-    "lenience": lenience,
-    "typical": typical,
-    "relaxed": relaxed,
-    "synthetic": synthetic,
-    "thresholds": thresholds,
-}
-assert {*LAWS, *OTHERS} == set(RULES)
+def by_test(pair, rule, alpha):
+    """The chance that each d is accepted, and the weights of what replaces it."""
+    accept, rest = np.zeros(len(pair.p)), np.zeros((len(pair.p), len(pair.p)))
+    p1, q1 = pair.unscaled
+    rows = [lambda i, law=law: law for law in (pair.target, pair.draft, p1, q1)]
+    for d in np.flatnonzero(pair.q):
+        chain = partial(Chain, [d], *rows, pair.inside.sum(), rule, alpha)
+        for (accepted, choices), chance in outcomes(lambda coins: judge(chain(coins), 0, d, pair.target)):
+            if accepted:
+                accept[d] += chance
+            else:
+                rest[d] = choices[0] if choices else pair.p
+    return accept, rest

@@ -12,17 +12,8 @@ from ..core.padded import is_present
 from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import some
 from ..core.rows import accept_test, draft_prob, is_draft_prob, prob
-from ..rules.rule import (
-    EXACT,
-    LENIENCE,
-    RELAXED,
-    SYNTHETIC,
-    THRESHOLDS,
-    TYPICAL,
-    replaces_target,
-    rule_of,
-    synthetic_rate,
-)
+from ..rules.codes import EXACT, LENIENCE, RELAXED, SYNTHETIC, THRESHOLDS, TYPICAL
+from ..rules.rule import replaces_target, rule_of, synthetic_rate
 from ..rules.rule_dist import complete
 from .draft_test import Drafts, Request, dist_at, load_drafts, request_of
 from .position import Position, look, put_position

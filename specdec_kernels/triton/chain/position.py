@@ -11,19 +11,9 @@ import triton.language as tl
 from ..core.mixture import Mixture, keeps
 from ..core.row import Dist, widest
 from ..core.rows import entry, is_valid, prob
+from ..rules.codes import EXACT, LENIENCE, LOSSY, RELAXED, THRESHOLDS, TYPICAL
 from ..rules.confidence import confidence
-from ..rules.rule import (
-    EXACT,
-    LENIENCE,
-    LOSSY,
-    RELAXED,
-    THRESHOLDS,
-    TYPICAL,
-    asks_of,
-    is_of_log,
-    reads_draft,
-    replaces_target,
-)
+from ..rules.rule import asks_of, reads_draft, reads_entropy, replaces_target
 from ..rules.rule_dist import make_rule_dist
 from .draft_test import dist_at, fault_of, has_number, load_drafts
 
@@ -93,7 +83,7 @@ def confidences(target, draft, p, q, rule, alpha, p_d, z_p, judged, tested, S):
     typical = tested & (rule == TYPICAL)
     relaxed = tested & (rule == RELAXED)
     wants_p |= (typical & (p.hot < 0) & open_p) | relaxed
-    whole = is_of_log(rule)
+    whole = reads_entropy(rule)
     of_p = confidence(target, p, typical, z_p, wants_p, whole | typical | relaxed, S)
     return of_p, confidence(draft, q, typical & False, z_p, wants_q, whole, S)
 

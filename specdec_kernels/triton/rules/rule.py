@@ -8,23 +8,15 @@ import triton
 import triton.language as tl
 
 from ..core.memory import get_value
-from ..core.row import FLT_MAX, load_value
+from ..core.row import load_value
+from .codes import CHOW, CHOW_LOG, COUNT, EXACT, OPT_LOG, SYNTHETIC, TOKEN_V1, TOKEN_V3, numbers, parameter, rules_where
 
-EXACT = tl.constexpr(0)
-CHOW = tl.constexpr(1)
-CHOW_LOG = tl.constexpr(2)
-DIFF_LOG = tl.constexpr(4)
-OPT = tl.constexpr(5)
-OPT_LOG = tl.constexpr(6)
-TOKEN_V1 = tl.constexpr(7)
-TOKEN_V3 = tl.constexpr(9)
-LENIENCE = tl.constexpr(10)
-LOSSY = tl.constexpr(11)
-ENSEMBLE = tl.constexpr(12)
-TYPICAL = tl.constexpr(13)
-RELAXED = tl.constexpr(14)
-SYNTHETIC = tl.constexpr(15)
-THRESHOLDS = tl.constexpr(16)
+REPLACES_TARGET = rules_where(lambda rule: rule.defines_distribution)
+READS_DRAFT = rules_where(lambda rule: rule.reads_draft)
+READS_ENTROPY = rules_where(lambda rule: rule.reads_entropy)
+EXACT_AT = numbers(lambda rule: rule.exact_at, -1.0)  # which no parameter is
+LEAST, MOST, DEFAULT, OPEN_BELOW, OPEN_ABOVE = parameter(0)
+SECOND_LEAST, SECOND_MOST, SECOND_DEFAULT, SECOND_OPEN_BELOW, SECOND_OPEN_ABOVE = parameter(1)
 
 
 class Rules(NamedTuple):
@@ -53,20 +45,40 @@ def is_token_rule(rule):
 
 
 @triton.jit
-def is_of_log(rule):
-    return (rule == CHOW_LOG) | (rule == DIFF_LOG) | (rule == OPT_LOG)
+def is_in(rule, RULES: tl.constexpr):
+    """Whether a rule is of a set of codes.py's."""
+    out = rule < 0
+    for code in tl.static_range(COUNT):
+        if (RULES >> code) & 1:  # comparisons take fewer registers than shifting by a rule
+            out |= rule == code
+    return out
+
+
+@triton.jit
+def number_of(rule, NUMBERS: tl.constexpr):
+    """A rule's number of codes.py's: in float64, as decimal as it is written."""
+    out = tl.full(rule.shape, NUMBERS[1], tl.float64)
+    END: tl.constexpr = NUMBERS[0]
+    for i in tl.static_range(2, END, 2):
+        out = tl.where(is_in(rule, NUMBERS[i + 1]), tl.full([], NUMBERS[i], tl.float64), out)
+    return out
 
 
 @triton.jit
 def replaces_target(rule):
     """Whether the rule puts a law pi in the place of p. The others say when to accept, and nothing of a law."""
-    return (rule <= TOKEN_V3) | (rule == LOSSY) | (rule == ENSEMBLE)
+    return is_in(rule, REPLACES_TARGET)
 
 
 @triton.jit
 def reads_draft(rule):
     """Whether the draft's row has a say in what is accepted or emitted."""
-    return replaces_target(rule) | (rule == LENIENCE)
+    return is_in(rule, READS_DRAFT)
+
+
+@triton.jit
+def reads_entropy(rule):
+    return is_in(rule, READS_ENTROPY)
 
 
 @triton.jit
@@ -93,12 +105,6 @@ def nearest(x, least, most, otherwise, open_below, open_above):
 
 
 @triton.jit
-def choose(condition, a, b):
-    """In float64, as decimal as it is written."""
-    return tl.where(condition, tl.full([], a, tl.float64), tl.full([], b, tl.float64))
-
-
-@triton.jit
 def given_alpha(rules, b, mask):
     """Both parameters, NaN where one is not given."""
     if rules.each is None:
@@ -114,18 +120,13 @@ def given_alpha(rules, b, mask):
 @triton.jit
 def parameters_of(rules, rule, b, mask):
     """What is given, else the defaults."""
-    typical = rule == TYPICAL
-    strict = (rule == LENIENCE) | (rule == ENSEMBLE) | (rule == RELAXED) | (rule == THRESHOLDS)
-    first = tl.where(typical, tl.full([], 0.09, tl.float64), choose(strict, 1.0, 0.0))
-    second = tl.where(typical, tl.full([], 0.3, tl.float64), choose(rule == THRESHOLDS, 1.0, 0.0))
+    first, second = number_of(rule, DEFAULT), number_of(rule, SECOND_DEFAULT)
     if rules.alpha is not None:
         x, y = given_alpha(rules, b, mask)
-        unbounded = is_of_log(rule) | (rule == OPT) | (rule == RELAXED)
-        open_below = (rule == LENIENCE) | (rule == THRESHOLDS)
-        least, most = choose(rule == RELAXED, 1.0, 0.0), choose(unbounded, FLT_MAX, 1.0)
-        first = nearest(x, least, most, first, open_below, rule == LOSSY)
-        zero = tl.full([], 0.0, tl.float64)
-        second = nearest(y, zero, choose(typical, FLT_MAX, 1.0), second, rule == THRESHOLDS, False)
+        least, most = number_of(rule, LEAST), number_of(rule, MOST)
+        first = nearest(x, least, most, first, is_in(rule, OPEN_BELOW), is_in(rule, OPEN_ABOVE))
+        least, most = number_of(rule, SECOND_LEAST), number_of(rule, SECOND_MOST)
+        second = nearest(y, least, most, second, is_in(rule, SECOND_OPEN_BELOW), is_in(rule, SECOND_OPEN_ABOVE))
     return Alpha(first, second)
 
 
@@ -137,11 +138,9 @@ def rule_of(rules, b, mask):
         return tl.zeros(b.shape, tl.int32), Alpha(zero, zero)
     else:
         code = load_value(rules.rule, b, mask, 0).to(tl.int64)
-        rule = tl.where((code > EXACT) & (code <= THRESHOLDS), code, EXACT).to(tl.int32)
+        rule = tl.where((code > EXACT) & (code < COUNT), code, EXACT).to(tl.int32)
         alpha = parameters_of(rules, rule, b, mask)
-        first = alpha.first
-        end = ((rule == LOSSY) & (first == 0)) | (((rule == LENIENCE) | (rule == ENSEMBLE)) & (first == 1))
-        return tl.where(end, EXACT, rule), alpha
+        return tl.where(alpha.first == number_of(rule, EXACT_AT), EXACT, rule), alpha
 
 
 @triton.jit
@@ -153,5 +152,5 @@ def synthetic_rate(rules, alpha, b, i, mask):
         of_position = tl.where(rules.each, tl.num_programs(0), 1) * rules.positions
         at = rules.alpha + (b * rules.each + i * of_position) * (1 + rules.pairs.to(tl.int32))
         x = get_value(at, mask, float("nan")).to(tl.float64)
-        zero = tl.full([], 0.0, tl.float64)
-        return nearest(x, zero, zero + 1.0, zero, False, False)
+        rule = b.to(tl.int32) * 0 + SYNTHETIC
+        return nearest(x, number_of(rule, LEAST), number_of(rule, MOST), number_of(rule, DEFAULT), False, False)

@@ -19,19 +19,8 @@ from ..core.mixture import (
 )
 from ..core.row import CHUNK, chunks_from, each, each_request, is_bad, max_of, some, sum_of, widest
 from ..core.rows import each_dist, entries
-from .rule import (
-    CHOW,
-    CHOW_LOG,
-    ENSEMBLE,
-    LOSSY,
-    OPT,
-    OPT_LOG,
-    TOKEN_V1,
-    TOKEN_V3,
-    is_of_log,
-    is_row_rule,
-    is_token_rule,
-)
+from .codes import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3
+from .rule import is_row_rule, is_token_rule, reads_entropy
 
 
 @triton.jit
@@ -48,7 +37,7 @@ def threshold_at(largest, most, share, PROBS: tl.constexpr):
 @triton.jit
 def confidence_gap_of(rule, of_p, of_q):
     """How much surer than the draft the target is, or of the draft alone how unsure."""
-    log = is_of_log(rule)
+    log = reads_entropy(rule)
     gap = tl.where(log, of_q.entropy, 1 - of_q.largest)
     alone = (rule == CHOW) | (rule == CHOW_LOG)
     return gap - tl.where(alone, 0.0, tl.where(log, of_p.entropy, 1 - of_p.largest))

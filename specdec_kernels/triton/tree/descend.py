@@ -11,7 +11,7 @@ from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT
 from ..core.residual import Residual, put_subtraction, standing, subtracting, weight
 from ..core.row import some
 from ..core.rows import accept_test, choose, is_something, is_valid, one_hot, prob
-from ..rules.rule import THRESHOLDS
+from ..rules.codes import THRESHOLDS
 from .kseq import choose_drafts, count_drafts, no_drafts, one_law, test_by_kseq
 from .reduce import draft_of, left_of, reduce
 from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, next_test, test_uniform, token_of

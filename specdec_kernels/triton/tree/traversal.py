@@ -12,7 +12,7 @@ from ..core.memory import get_value, put_value
 from ..core.residual import Residual, weight
 from ..core.row import RowStats, some
 from ..core.rows import choose, is_something, is_valid, one_hot, packed, prob, unpacked
-from ..rules.rule import EXACT, LOSSY
+from ..rules.codes import EXACT, LOSSY
 from .reduce import draft_of, left_of, reduce
 from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, look_up, next_test, test_uniform, token_of
 from .walk import Known, Rest, draft_dist, emit, enter_node, finish, rule_here, target_dist

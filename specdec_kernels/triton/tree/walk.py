@@ -15,8 +15,9 @@ from ..core.residual import Residual, chunk, put_mixture, put_p, standing, sum_c
 from ..core.row import LOG2E, chunks_of, scaled, some
 from ..core.row_stats import dist
 from ..core.rows import choose, is_something, is_valid, one_hot, prob
+from ..rules.codes import EXACT, LOSSY, THRESHOLDS
 from ..rules.confidence import confidence
-from ..rules.rule import EXACT, LOSSY, THRESHOLDS, asks_of, is_of_log, replaces_target, rule_of
+from ..rules.rule import asks_of, reads_entropy, replaces_target, rule_of
 from ..rules.rule_dist import complete, make_rule_dist
 from .tree import INSIDE, Tests, look_up, next_test, token_of
 
@@ -120,8 +121,8 @@ def rule_dist_of(rule, alpha, target, draft, p, q, S):
     if draft.PROBS:
         asks_q = on
     least = tl.full([S.ROWS], float("inf"), tl.float32)
-    of_p = confidence(target, p, on & False, least, asks_p, is_of_log(rule), S)
-    of_q = confidence(draft, q, on & False, least, asks_q, is_of_log(rule), S)
+    of_p = confidence(target, p, on & False, least, asks_p, reads_entropy(rule), S)
+    of_q = confidence(draft, q, on & False, least, asks_q, reads_entropy(rule), S)
     on = (of_p.largest > 0) & (of_q.largest > 0)
     pi = make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on)
     return complete(target, draft, p, q, pi, alpha, on, S)
