@@ -50,7 +50,7 @@ WHOLE_ROWS = {
         "begin, end = shares[shards.rank - 1]",
     ),
     "padding of a short share kept": ("own[: end - begin]", "own"),
-    "a tree of all requests split among them": ('name == "tree" and x.dim() == 1', "False"),
+    "a tree of all requests split among them": ("known.is_cut(x.dim()) and ", ""),
 }
 
 

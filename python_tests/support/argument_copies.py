@@ -135,8 +135,9 @@ COMMENTS = {"target": "target_logits", "draft": "draft_logits", "tokens": "draft
 def said_in_schema(op):
     """(argument, shape) of the comment over an op's line."""
     text = (ROOT / "csrc" / "schema.cpp").read_text()
-    comment = re.search(rf'((?:^ *//.*\n)+)^ *m\.def\(\s*"{op}\(', text, re.M)[1]
-    comment = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines()).split("->")[0]
+    found = re.search(rf'((?:^ *//.*\n)+)^ *m\.def\(\s*"{op}\(', text, re.M)
+    lines = found[1].splitlines() if found else []
+    comment = " ".join(line.strip().removeprefix("//").strip() for line in lines).split("->")[0]
     names = {x.name: x for x in arguments.taken(op)}
     for words, shapes in re.findall(r"(\w[\w/, ]*) (\[[^]]*\](?:(?:, | or )\[[^]]*\])*)", comment):
         for word in re.split("/|, | and ", words):
