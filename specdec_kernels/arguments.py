@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of every op, in the order of its schema: one row of a table each.
 
-The fakes, the split over ranks and the hostile tests are made from it. python_tests/package/test_arguments.py holds the
+The fakes, the split over ranks and the hostile tests are made from it. python_tests/package/test_argument_table.py holds the
 rest to it: csrc/schema.cpp, the public functions and what their docstrings say of shapes, the reference, Triton and the
 example calls. Nothing here needs torch.
 

@@ -200,7 +200,7 @@ FOUND_BY = {  # a test of a list, or what a command must print
     "python_tests/ops/test_cuda_graph.py": 1,
     "python_tests/ops/test_hostile.py": 2,
     "python_tests/ops/test_docstrings.py": 2,
-    "python_tests/package/test_arguments.py": len(READERS),
+    "python_tests/package/test_argument_table.py": len(READERS),
 }
 
 

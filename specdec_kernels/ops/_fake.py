@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from operator import itemgetter
 
 import torch
 
@@ -16,8 +17,10 @@ def fake(op: str) -> Callable[[Callable], Callable]:
     names = [x.name for x in taken(op)]
 
     def register(function: Callable) -> Callable:
-        places = [names.index(name) for name in inspect.signature(function).parameters]
-        torch.library.register_fake(f"specdec::{op}")(lambda *given: function(*[given[i] for i in places]))
+        first, *rest = [names.index(name) for name in inspect.signature(function).parameters]
+        pick = itemgetter(first, *rest)
+        call = (lambda *given: function(*pick(given))) if rest else (lambda *given: function(given[first]))
+        torch.library.register_fake(f"specdec::{op}")(call)
         if "out" in getattr(torch.ops.specdec, op).overloads():
             torch.library.register_fake(f"specdec::{op}.out")(lambda *given, **out: None)
         return function
