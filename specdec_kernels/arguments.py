@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of every op, in the order of its schema: one row of a table each.
 
-The fakes, the split over ranks and the hostile tests are made from it. python_tests/package/test_argument_table.py holds the
-rest to it: csrc/schema.cpp, the public functions and what their docstrings say of shapes, the reference, Triton and the
-example calls. Nothing here needs torch.
+The fakes, the split over ranks and part of the hostile tests are made from it. test_argument_table.py holds the rest to
+it: csrc/schema.cpp, the ops' headers, the public functions and the shapes in their docstrings, the reference, Triton,
+example calls and hostile calls. Nothing here needs torch.
 
 B requests, G drafted tokens, N rows (of a tree: nodes), V and Vq ids of target and draft, R = sum(g_b) + B and D =
 sum(g_b) where drafts are ragged, K drafts of L levels; [N, V] and [S, K, V] are stores, whose rows are named by number.
