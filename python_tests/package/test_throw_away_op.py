@@ -195,7 +195,7 @@ FOUND_BY = {  # a test of a list, or what a command must print
     "python_tests/ops/test_in_vocabulary.py": 2,
     "python_tests/ops/test_example_calls.py": 4,
     "python_tests/ops/test_arguments.py": 4,
-    "python_tests/ops/test_autograd.py": 6,
+    "python_tests/ops/test_autograd.py": 8,
     "python_tests/ops/test_direct_calls.py": 2,
     "python_tests/ops/test_cuda_graph.py": 1,
     "python_tests/ops/test_hostile.py": 2,
