@@ -18,6 +18,7 @@ import torch
 import specdec_kernels as sk
 from bench.harness import DTYPES, Case, Cases, Work, flat_logits, logits
 from bench.peers import eager, flashinfer, sglang, switched, triton, vllm
+from specdec_kernels.example_calls import op_arguments
 
 G = 5
 CLOSENESS = 1.1  # noise on the target's scaled logits that gives a draft accepted about 70% of the time (67 to 76%)
@@ -248,14 +249,11 @@ def _call(how: str, device: str) -> Work:
     tokens = torch.zeros(1, G, dtype=torch.int64, device=device)
     seed, offset = torch.tensor([1], device=device), torch.tensor([0], device=device)
     x = SimpleNamespace(target=target, tokens=tokens, draft=draft, seed=seed, offset=offset)
-    op, no = torch.ops.specdec.verify_chain, [None] * 6
     calls = {
-        "torch.ops": lambda x: op(
-            *(x.target, *no, 0, None),  # a side: logits, what they are sampled with, kind, row
-            x.tokens,
-            *(x.draft, *no, 0, None),
-            *(None, G, None, 0, None, None, None, x.seed, x.offset, None, None),
-        ),
+        "torch.ops": lambda x: torch.ops.specdec.verify_chain(*x.flat),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }
+    x.flat = op_arguments(
+        "verify_chain", calls["wrapper"], x
+    )  # the copies of x on a GPU share it: 64 ids are no traffic
     return Work(x, calls[how], peers={"eager": lambda x: eager.step(x.target, x.tokens, x.draft)}, calls=500)

@@ -10,29 +10,16 @@ filters); TV = sum (p - q)+. Every comparison that keeps a draft is written so t
 
 from typing import Any, NamedTuple
 
+from specdec_kernels.arguments import ROW_DTYPES as ROW_DTYPES
+from specdec_kernels.arguments import TABLE
+
 # ---- ops: torch.ops.specdec.<name>, specdec_kernels.<name>, csrc/ops/<name>/, bench/<name>.py ... --------------------
 
-OPS = (
-    "uniforms",
-    "accept",
-    "residual",
-    "row_gap",
-    "kseq_rho",
-    "row_stats",
-    "sample",
-    "top_logprobs",
-    "row_topw",
-    "support",
-    "build_tree",
-    "tree_mask",
-    "verify_chain",
-    "verify_tree",
-)
+OPS = tuple(TABLE)
 FUNCTIONS = (*OPS, "tree_mask_mod")  # public functions; the last is no op of its own
 
 # ---- rows, random numbers, statuses ---------------------------------------------------------------------------------
 
-ROW_DTYPES = ("float32", "bfloat16", "float16")  # in the order of csrc's DType
 ROW_KINDS = {"logits": 0, "probs": 1}
 MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
 CHUNK = 1024  # entries of a row that are summed together, in one fixed order

@@ -21,7 +21,8 @@ import specdec_kernels as sk
 sys.path.append(str(Path(__file__).parents[1]))
 from support import flat
 
-from specdec_kernels import example_calls, reference, registry
+from specdec_kernels import arguments, example_calls, reference, registry
+from specdec_kernels.distributed.whole_rows import share_of
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rules import TABLE
 
@@ -602,30 +603,24 @@ def requests(op, args):
 
 
 def alone(op, args, b, B):
-    """The same call for request b only."""
-    out = {}
-    sides = [side for side in ("target", "draft") if "tree" not in args and f"{side}_row" in args]
-    whole = [f"{side}_{what}" for side in sides for what in ("logits", "stats")]  # a store's rows are nobody's
-    ragged = "cu_draft" in args
-    if ragged:
-        start, end = args["cu_draft"][b : b + 2].tolist()
-        D = args["draft_tokens"].numel()
-    for name, x in args.items():
-        if isinstance(x, tuple) and isinstance(x[0], torch.Tensor):
-            x = tuple(part if part is None else part[b : b + 1] for part in x)
-        elif op == "support" and "row" in args and name in ("logits", "stats"):
-            pass
-        elif name == "cu_draft":
-            x = torch.tensor([0, end - start])
-        elif name in whole:
-            pass
-        elif ragged and name.startswith(("target_", "draft_")) and name.endswith(("tokens", "logits", "stats", "row")):
-            extra = b if x.size(0) == D + B and name != "draft_tokens" else 0
-            x = x[start + extra : end + extra + (x.size(0) == D + B and name != "draft_tokens")]
-        elif isinstance(x, torch.Tensor) and x.dim():
-            x = x[b : b + 1]
-        out[name] = x
-    return out
+    """The same call for request b only, as the table of arguments says; rows by number and ragged drafts by hand."""
+    _, call = flat.folded(op, (), args)
+    out = flat.flattened(op, share_of(op, call, B, b, b + 1))
+    sides = {side: flat.names_of(op, side) for side in arguments.sides(op)}
+    numbered = [side for side, names in sides.items()
+                if names.get("row") in args and arguments.places(op)[f"{side}.row"].per == "whole"]  # fmt: skip
+    rows = {side: [names[what] for what in ("logits", "stats") if names.get(what) in args]
+            for side, names in sides.items()}  # fmt: skip
+    out |= {name: args[name] for side in numbered for name in rows[side]}  # a store's rows are nobody's
+    own = [sides[side]["row"] for side in numbered]
+    if "cu_draft" not in args:
+        return out | {name: args[name][b : b + 1] for name in own}
+    start, end = args["cu_draft"][b : b + 2].tolist()
+    D = args["draft_tokens"].numel()
+    for name in (*own, *(name for side in rows if side not in numbered for name in rows[side])):
+        extra = args[name].size(0) == D + B
+        out[name] = args[name][start + b * extra : end + (b + 1) * extra]
+    return out | {"cu_draft": torch.tensor([0, end - start]), "draft_tokens": args["draft_tokens"][start:end]}
 
 
 def check(op, args, run=None, b=0):
@@ -651,8 +646,7 @@ def check(op, args, run=None, b=0):
     return None
 
 
-PADDED = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "support")}
-PADDED |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
+PADDED = {op: x.name for op in arguments.TABLE for x in arguments.taken(op) if x.per == "count"}
 
 
 def check_padded(op, args, run, out, n):

@@ -12,6 +12,7 @@ import sys
 import pytest
 from gates.wheel_check import on_cpu
 from support import answers
+from support.argument_copies import READERS
 from support.paths import ROOT
 
 pytestmark = pytest.mark.thorough  # it builds the library anew
@@ -89,6 +90,7 @@ STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.ops._fake import fake
 
 
 def in_vocabulary(draft_tokens: torch.Tensor, V: int) -> torch.Tensor:
@@ -117,8 +119,8 @@ def in_vocabulary(draft_tokens: torch.Tensor, V: int) -> torch.Tensor:
     return torch.ops.specdec.in_vocabulary(draft_tokens, V)
 
 
-@torch.library.register_fake("specdec::in_vocabulary")
-def _(draft_tokens, V):
+@fake("in_vocabulary")
+def _(draft_tokens):
     return draft_tokens.new_empty(draft_tokens.shape, dtype=torch.bool)
 ''',
     "specdec_kernels/reference/in_vocabulary.py": """import torch
@@ -175,7 +177,10 @@ LINES = {  # file: (the line before, the line)
         "void define_parts(Library& m) {\n",
         '  m.def("in_vocabulary(Tensor draft_tokens, int V) -> Tensor");\n',
     ),
-    "specdec_kernels/registry.py": ("OPS = (\n", '    "in_vocabulary",\n'),
+    "specdec_kernels/arguments.py": (
+        "TABLE: dict[str, tuple[Argument, ...]] = {\n",
+        '    "in_vocabulary": (Argument("draft_tokens", "integers", "N", "row"), Argument("V", "code")),\n',
+    ),
     "specdec_kernels/__init__.py": (
         "from specdec_kernels.ops.accept import accept as accept\n",
         "from specdec_kernels.ops.in_vocabulary import in_vocabulary as in_vocabulary\n",
@@ -185,11 +190,12 @@ FOUND_BY = {  # a test of a list, or what a command must print
     "python_tests/ops/test_in_vocabulary.py": 2,
     "python_tests/ops/test_example_calls.py": 4,
     "python_tests/ops/test_arguments.py": 4,
-    "python_tests/ops/test_autograd.py": 6,
+    "python_tests/ops/test_autograd.py": 8,
     "python_tests/ops/test_direct_calls.py": 2,
     "python_tests/ops/test_cuda_graph.py": 1,
     "python_tests/ops/test_hostile.py": 2,
     "python_tests/ops/test_docstrings.py": 2,
+    "python_tests/package/test_argument_table.py": len(READERS),
 }
 
 

@@ -13,14 +13,14 @@ from support.surface import plain, same
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
+from specdec_kernels.arguments import sides
 from specdec_kernels.distributed.agreement import OPS, SMALL, digest
 from specdec_kernels.distributed.fingerprint import fingerprint
 from specdec_kernels.distributed.shards import EXCHANGES
 from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 
 V = 1500
-SIDES = ("target", "rows", "p")
-ROWS = {op: next(x for x in SIDES if x in inspect.signature(getattr(sk, op)).parameters) for op in OPS}
+ROWS = {op: sides(op)[0] for op in OPS}
 WORDS = {"method": ("token", "block", "kseq", "recursive", "greedy"), "rule": ("exact", "lossy", "typical")}
 WORDS |= {"kind": ("logits", "probs")}
 
@@ -56,9 +56,9 @@ def other(name, x):
 
 def every_field(arguments):
     """As example_calls.flat(), with the fields that are not given."""
-    sides = {name: x for name, x in arguments.items() if isinstance(x, sk.Rows)}
-    fields = {f"{name}.{field}": y for name, x in sides.items() for field, y in x._asdict().items()}
-    return {name: x for name, x in arguments.items() if name not in sides} | fields
+    given = {name: x for name, x in arguments.items() if isinstance(x, sk.Rows)}
+    fields = {f"{name}.{field}": y for name, x in given.items() for field, y in x._asdict().items()}
+    return {name: x for name, x in arguments.items() if name not in given} | fields
 
 
 def changes(arguments, rows):
@@ -94,15 +94,16 @@ def said(call, *args, **kwargs):
 def not_found(rank, exchange, which):
     """What rank 1 alone gives otherwise and this rank does not hear of, over some of the calls."""
     missed, made, seen = [], 0, set()
-    for op, example, arguments in calls()[which::4]:
-        for name, changed in changes(arguments, ROWS[op]):
+    for op, example, call in calls()[which::4]:
+        for name, changed in changes(call, ROWS[op]):
             kind = op, name, type(changed), example
             if kind in seen:
                 continue
             seen.add(kind)
-            got = said(sharded, op, arguments, exchange, **({name: changed} if rank == 1 else {}))
+            got = said(sharded, op, call, exchange, **({name: changed} if rank == 1 else {}))
             made += 1
-            if got != f"RuntimeError: {op}: {name} must be the same on all ranks, got another one on rank 1 than on 0":
+            where = f"{name}.logits" if name in sides(op) else name
+            if got != f"RuntimeError: {op}: {where} must be the same on all ranks, got another one on rank 1 than on 0":
                 missed.append((op, example, name, got))
     return made, missed
 
@@ -116,7 +117,6 @@ def test_each_argument_of_each_op(ranks, which):
         assert made > 30 and missed == []
 
 
-SIDES_OF = {"verify_chain": ("target", "draft"), "verify_tree": ("target", "draft"), "row_gap": "pq", "kseq_rho": "pq"}
 NOT_WALKED = {  # fields that the op does not take, or that no example gives
     "row_stats": {"rows.row", "rows.stats"},
     "sample": {"rows.row"},
@@ -127,10 +127,33 @@ NOT_WALKED = {  # fields that the op does not take, or that no example gives
 def test_the_walk_has_every_argument():
     for op in OPS:
         walked = {name for other_op, _, call in calls() if op == other_op for name, _ in changes(call, ROWS[op])}
-        sides = SIDES_OF.get(op, ("rows",))
-        named = set(inspect.signature(getattr(sk, op)).parameters) - {*sides, "out", "require_exact", "max_draft"}
-        named |= {f"{side}.{field}" for side in sides for field in sk.Rows._fields} - {f"{ROWS[op]}.logits"}
+        named = set(inspect.signature(getattr(sk, op)).parameters) - {*sides(op), "out", "require_exact", "max_draft"}
+        named |= {f"{side}.{field}" for side in sides(op) for field in sk.Rows._fields} - {f"{ROWS[op]}.logits"}
         assert named - walked <= NOT_WALKED.get(op, set()), op
+
+
+def one_call(rank, exchange, which, how):
+    """verify_chain, of which rank 1 alone gives a side as Rows of the tensor that the other gives, or not at all."""
+    generator = torch.Generator().manual_seed(3)
+    target, draft = torch.randn(2, 2, 3, V, generator=generator)
+    given = {"target": target, "draft_tokens": torch.ones(2, 2, dtype=torch.int64), "draft": draft[:, :2]}
+    given |= {"seed": torch.arange(2), "offset": torch.arange(2)}
+    change = {"as Rows": sk.Rows(given[which]), "not": None, "at T = 1": sk.Rows(given[which], temperature=1.0)}
+    return said(sharded, "verify_chain", given, exchange, **({which: change[how]} if rank == 1 else {}))
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_tensor_stands_for_its_rows_on_another_rank(ranks, exchange):
+    for which in ("target", "draft"):
+        assert ranks.call(one_call, exchange, which, "as Rows") == ["nothing"] * 2
+        other = (
+            f"RuntimeError: verify_chain: {which}.temperature must be the same on all ranks, got another one on rank "
+        )
+        assert ranks.call(one_call, exchange, which, "at T = 1") == [other + "1 than on 0"] * 2
+    other = (
+        "RuntimeError: verify_chain: draft.logits must be the same on all ranks, got another one on rank 1 than on 0"
+    )
+    assert ranks.call(one_call, exchange, "draft", "not") == [other] * 2
 
 
 # ---- large arguments ------------------------------------------------------------------------------------------------
@@ -213,8 +236,7 @@ def columns(rank, exchange):
     random = {"seed": torch.tensor([3]), "offset": torch.tensor([4])}
     some = [("row_stats", "one row", single), ("sample", "one row", single | random), *calls()]
     for op, name, arguments in some:
-        sides = ("target", "draft", "rows", "p", "q")
-        given = {key: x if key in sides and torch.is_tensor(x) else strided(x) for key, x in arguments.items()}
+        given = {key: x if key in sides(op) and torch.is_tensor(x) else strided(x) for key, x in arguments.items()}
         want = [plain(x) for x in results(getattr(sk, op)(**given))]
         got = [plain(x) for x in results(sharded(op, given, exchange))]
         if not same(got, want):

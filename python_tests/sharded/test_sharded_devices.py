@@ -92,7 +92,7 @@ def refused(rank):
 
 def test_chunks_are_of_rows_on_the_cpu(ranks):
     for error in ranks.call(refused):
-        assert str(error) == "row_stats: rows must be on the CPU where exchange is 'chunks', got cuda:0"
+        assert str(error) == "row_stats: rows.logits must be on the CPU where exchange is 'chunks', got cuda:0"
 
 
 def elsewhere(rank):

@@ -135,9 +135,27 @@ def serves_on(ranks, exchange):
 
 
 def test_rows_that_one_rank_cannot_give(ranks, exchange):
-    mine, other = "must have this rank's 1333 entries of each row, got [3, 4, 1332]", "got an error on rank 1"
+    wanted, other = "target.logits must have this rank's 1333 entries of each row", "got an error on rank 1"
+    mine = f"verify_chain: {wanted}, got [3, 4, 1332]"
     for rank, error in enumerate(said(ranks, exchange, one_entry_less)):
         assert (mine if rank == 1 else other) in str(error), (rank, error)
+    serves_on(ranks, exchange)
+
+
+def without_logits(arguments):
+    return "verify_chain", arguments | {"target": Rows(3)}
+
+
+def without_rows(arguments):
+    return "verify_chain", arguments | {"target": "x"}
+
+
+def test_rows_that_are_none(ranks, exchange):
+    for change, wanted in (
+        (without_logits, "verify_chain: target.logits must be a torch.Tensor, got int"),
+        (without_rows, "verify_chain: target must be a torch.Tensor or Rows, got str"),
+    ):
+        assert wanted in str(said(ranks, exchange, change)[1])
     serves_on(ranks, exchange)
 
 

@@ -8,20 +8,15 @@ import inspect
 
 import specdec_kernels
 from specdec_kernels import example_calls
+from specdec_kernels.arguments import TABLE, sides
 from specdec_kernels.rows import Rows
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 FIELDS = (*SAMPLING, "stats", "kind", "row")
 SIDES = {  # op: where its sides stand
-    "verify_chain": {"target": 0, "draft": 2},
-    "verify_tree": {"target": 1, "draft": 2},
-    "row_stats": {"rows": 0},
-    "sample": {"rows": 0},
-    "top_logprobs": {"rows": 0},
-    "support": {"rows": 0},
-    "row_topw": {"rows": 0},
-    "row_gap": {"p": 0, "q": 1},
-    "kseq_rho": {"p": 0, "q": 1},
+    op: {side: list(inspect.signature(getattr(specdec_kernels, op)).parameters).index(side) for side in sides(op)}
+    for op in TABLE
+    if sides(op)
 }
 
 
@@ -103,7 +98,7 @@ def flattened(op: str, arguments: dict) -> dict:
     found = dict(arguments)
     for side in SIDES.get(op, ()):
         x = found.pop(side, None)
-        names = names_of(op, side)
+        names = {"logits": side} | names_of(op, side)
         if x is None:
             found |= {names["logits"]: None} if side in arguments else {}
             continue

@@ -30,5 +30,5 @@ WHOLE_ROWS = {
         "begin, end = shares[shards.rank - 1]",
     ),
     "padding of a short share kept": (FILE, "own[: end - begin]", "own"),
-    "a tree of all requests split among them": (FILE, 'name == "tree" and x.dim() == 1', "False"),
+    "a tree of all requests split among them": (FILE, "known.is_cut(x.dim()) and ", ""),
 }

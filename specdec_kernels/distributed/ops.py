@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 import specdec_kernels as whole
+from specdec_kernels.arguments import sides as rows_of
 from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.shards import Shards, slices
@@ -95,13 +96,14 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
     for name, of in sides.items():
         rows = logits_of(arguments[name])
         if not isinstance(rows, torch.Tensor):
-            return TypeError(f"{op}: {name} must be a torch.Tensor or Rows, got {type(arguments[name]).__name__}")
+            where, kinds = (f"{name}.logits", "") if isinstance(arguments[name], Rows) else (name, " or Rows")
+            return TypeError(f"{op}: {where} must be a torch.Tensor{kinds}, got {type(rows).__name__}")
+        name = f"{name}.logits"
         if exchange == "chunks" and rows.device.type != "cpu":
             return NotImplementedError(f"{op}: {name} must be on the CPU where exchange is 'chunks', got {rows.device}")
         if of is not None and (rows.dim() < 1 or rows.size(-1) != of.size):
-            return ValueError(
-                f"{op}: {name} must have this rank's {of.size} entries of each row, got {list(rows.shape)}"
-            )
+            wanted = f"{name} must have this rank's {of.size} entries of each row"
+            return ValueError(f"{op}: {wanted}, got {list(rows.shape)}")
     if arguments.get("out") is None:
         return None
     try:
@@ -121,13 +123,14 @@ def _agree(op, arguments, sides, shards, exchange, problem):
     """What all ranks are given alike; of rows that are split, all but the entries."""
     split = (shards.vocab_size, shards.bounds, exchange)
     same: dict[str, object] = {"shards": split, "instructions": (whole.backends.cpu_isa(), whole.backends.chosen())}
+    known = rows_of(op)
     for name, x in arguments.items():
-        same |= {f"{name}.{field}": y for field, y in x._asdict().items()} if isinstance(x, Rows) else {name: x}
+        rows = x if isinstance(x, Rows) else Rows(x)  # a tensor stands for its Rows, on another rank too
+        same |= {f"{name}.{field}": y for field, y in rows._asdict().items()} if name in known else {name: x}
     for name, of in sides.items():
         rows = logits_of(arguments[name])
         if of is not None and isinstance(rows, torch.Tensor):
-            given = f"{name}.logits" if isinstance(arguments[name], Rows) else name
-            same[given] = tuple(rows.shape[:-1]), rows.dtype, of.vocab_size, of.bounds
+            same[f"{name}.logits"] = tuple(rows.shape[:-1]), rows.dtype, of.vocab_size, of.bounds
     agree(op, shards, same, problem)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.arguments import places
 from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import all_to_all, gather
 from specdec_kernels.rows import Rows
@@ -42,7 +43,7 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
     if shards.checked:
         check_shapes(function, arguments, sides)
     begin, end = shares[shards.rank]
-    mine = {name: _share_of(name, x, n, begin, end) for name, x in arguments.items()}
+    mine = share_of(op, arguments, n, begin, end)
     for name, of in sides.items():
         if of is not None:
             mine[name] = with_logits(mine[name], dealt(op, of, logits_of(arguments[name]), shares))
@@ -61,34 +62,44 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
 
 def _shares(op: str, arguments: Mapping[str, Any], n: int, ranks: int) -> list[Share] | None:
     """Of each rank; None where each makes the whole call."""
-    anywhere = op == "verify_chain" and any(
-        x is not None for x in (arguments["cu_draft"], *(_numbers(arguments[name]) for name in ("target", "draft")))
-    )
+    anywhere = any(x.per == "whole" and _given(arguments, place) is not None for place, x in places(op).items())
     return None if anywhere or not 1 < ranks <= n else list(pairwise(n * r // ranks for r in range(ranks + 1)))
 
 
-def _numbers(side: Any) -> Any:
-    """Where each position's row lies, if these do not follow one another"""
-    return side.row if isinstance(side, Rows) else None
+def _given(arguments: Mapping[str, Any], place: str) -> Any:
+    """An argument, or a field of Rows."""
+    name, _, field = place.partition(".")
+    x = arguments[name]
+    return x if not field else getattr(x, field) if isinstance(x, Rows) else None
 
 
-def _share_of(name: str, x: Any, n: int, begin: int, end: int) -> Any:
-    """What is given of requests [begin, end) of n: whatever has n entries, but for a tree that all of them share."""
-    if name in ("num_requests", "num_rows") and x is not None:
-        return x.clamp(begin, end) - begin  # in this order: the difference of an int32 may not be one
+def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int) -> dict[str, Any]:
+    """The arguments of requests, or rows, [begin, end) of n. The table of arguments says what has an entry for each."""
+    table = places(op)
 
-    def share(x):
-        shared = not isinstance(x, torch.Tensor) or x.dim() == 0 or (name == "tree" and x.dim() == 1)
-        return x if shared or x.shape[0] != n else x[begin:end]
+    def share(place, x):
+        if isinstance(x, (tuple, list)):
+            names = x._fields if isinstance(x, Rows) else range(len(x))
+            return _like(x, [share(f"{place}.{name}", part) for name, part in zip(names, x)])
+        known = table.get(place) or table.get(f"{place}.logits")  # a plain tensor in the place of Rows
+        if known is None or not isinstance(x, torch.Tensor):
+            return x
+        if known.per == "count":
+            return x.clamp(begin, end) - begin  # in this order: the difference of an int32 may not be one
+        return x[begin:end] if known.is_cut(x.dim()) and len(x) == n else x
 
-    return each(share, x)
+    return {name: share(name, x) for name, x in arguments.items()}
 
 
 def each(f: Callable, x: Any) -> Any:
     """f(x); of a tuple or a list the same of its parts."""
     if not isinstance(x, (tuple, list)):
         return f(x)
-    parts = [each(f, part) for part in x]
+    return _like(x, [each(f, part) for part in x])
+
+
+def _like(x: Any, parts: list) -> Any:
+    """A tuple, a named one or a list, of other parts."""
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.ops._fake import fake
 
 _accept = torch.ops.specdec.accept.default
 _PROBS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -43,6 +44,6 @@ def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     return _accept(p.contiguous(), q.contiguous(), u.contiguous())
 
 
-@torch.library.register_fake("specdec::accept")
-def _(p, q, u):
+@fake("accept")
+def _(p):
     return p.new_empty(p.shape, dtype=torch.bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.reference.build_tree import Tree
 from specdec_kernels.registry import MAX_DRAFTS
 
@@ -52,7 +53,7 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
     return Tree(*_build_tree(draft_tokens))
 
 
-@torch.library.register_fake("specdec::build_tree")
+@fake("build_tree")
 def _(draft_tokens):
     B, K, L = draft_tokens.shape
     nodes = (B, K * L + 1)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _pair
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.rows import Rows
 
 _kseq_rho = torch.ops.specdec.kseq_rho.default
@@ -62,6 +63,6 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
     return KSeqRhoOutput(*_kseq_rho(p, p_stats, q, q_stats, k))
 
 
-@torch.library.register_fake("specdec::kseq_rho")
-def _(p, *rest):
+@fake("kseq_rho")
+def _(p):
     return tuple(p.new_empty((p.size(0),), dtype=torch.float64) for _ in range(3))

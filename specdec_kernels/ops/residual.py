@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.ops._fake import fake
 
 _residual = torch.ops.specdec.residual.default
 
@@ -47,6 +48,6 @@ def residual(
     return _residual(p, q, _check.present(op, "num_rows", num_rows, p.device))
 
 
-@torch.library.register_fake("specdec::residual")
-def _(p, q, num_rows):
+@fake("residual")
+def _(p):
     return p.new_empty(p.shape, dtype=torch.float32), p.new_empty((p.size(0),), dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.rows import Rows
 
 
@@ -48,6 +49,6 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
     return _rows.stats_of(logits, sampling, None, num_rows)
 
 
-@torch.library.register_fake("specdec::row_stats")
-def _(logits, *rest):
+@fake("row_stats")
+def _(logits):
     return logits.new_empty((logits.size(0), 4), dtype=torch.float32)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
@@ -69,7 +70,7 @@ def row_topw(
     return RowTopwOutput(*_row_topw(logits, stats, score.contiguous(), w, num_rows))
 
 
-@torch.library.register_fake("specdec::row_topw")
-def _(logits, stats, score, w, num_rows):
+@fake("row_topw")
+def _(logits, w):
     n = logits.size(0)
     return logits.new_empty((n, w), dtype=torch.float32), logits.new_empty((n, w), dtype=torch.int64)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import SLOTS
 from specdec_kernels.rows import Rows
 
@@ -82,8 +83,8 @@ def sample(
     return SampleOutput(tokens, logprobs, Rows(logits, stats=stats))
 
 
-@torch.library.register_fake("specdec::sample")
-def _(logits, temperature, top_k, top_p, min_p, numbers, stats, k, *rest):
+@fake("sample")
+def _(logits, k):
     n = logits.size(0)
     return (
         logits.new_empty((n, k), dtype=torch.int64),

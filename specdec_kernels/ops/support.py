@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
@@ -61,8 +62,8 @@ def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor 
     return SupportOutput(*_support(logits, stats, row, max_kept, num_rows))
 
 
-@torch.library.register_fake("specdec::support")
-def _(logits, stats, row, max_kept, num_rows):
+@fake("support")
+def _(logits, row, max_kept):
     m = logits.size(0) if row is None else row.size(0)
     return (
         logits.new_empty((m, max_kept), dtype=torch.int32),

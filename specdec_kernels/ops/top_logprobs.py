@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
@@ -78,8 +79,8 @@ def top_logprobs(
     return TopLogprobsOutput(*_top_logprobs(logits, stats, k, tokens, num_rows))
 
 
-@torch.library.register_fake("specdec::top_logprobs")
-def _(logits, stats, k, tokens, num_rows):
+@fake("top_logprobs")
+def _(logits, k, tokens):
     n, m = logits.size(0), 0 if tokens is None else tokens.size(1)
     return (
         logits.new_empty((n, k), dtype=torch.int64),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import MASK_FORMATS
 
 _tree_mask = torch.ops.specdec.tree_mask.default
@@ -106,8 +107,8 @@ def _length(op, name, x, parents):
     return torch.full((1,), x, dtype=torch.int64, device=parents.device)
 
 
-@torch.library.register_fake("specdec::tree_mask")
-def _(parents, prefix_len, tree_start, num_keys, format):
+@fake("tree_mask")
+def _(parents, num_keys, format):
     B, N = parents.shape
     keys, dtype = N if num_keys == -1 else num_keys, _DTYPES[format]
     if dtype == torch.uint8:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.ops import _check
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import DOMAIN_ACCEPT, SLOTS
 
 _uniforms = torch.ops.specdec.uniforms.default
@@ -45,6 +46,6 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     return _uniforms(seed, offset, n, domain)
 
 
-@torch.library.register_fake("specdec::uniforms")
-def _(seed, offset, n, domain):
+@fake("uniforms")
+def _(seed, n):
     return seed.new_empty((seed.size(0), n), dtype=torch.float64)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows, _rules, _verify
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import CHAIN_METHODS
 from specdec_kernels.rows import Rows
 
@@ -63,8 +64,8 @@ def verify_chain(
             draft, and another number outside [0, N) has no q, which status says where q is needed. A greedy request
             needs no q by the exact rule, nor by another one that asks the target alone: there a draft is accepted if it
             is the argmax.
-        cu_draft: [B+1] int32 or int64, ascending from 0 to D, makes the call ragged; ``max_draft`` is then the output's
-            G.
+        cu_draft, max_draft: [B+1] int32 or int64, ascending from 0 to D, makes the call ragged; max_draft is then the
+            output's G.
         bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row
             (G or D rows).
         method: "token" or "block".
@@ -212,9 +213,8 @@ def _draft_rows(op, draft, rows, B, device):
     return rows
 
 
-@torch.library.register_fake("specdec::verify_chain")
-def _(target_logits, *rest):
-    draft_tokens, cu_draft, max_draft = rest[8], rest[18], rest[19]
+@fake("verify_chain")
+def _(target_logits, draft_tokens, cu_draft, max_draft):
     B = draft_tokens.size(0) if cu_draft is None else cu_draft.size(0) - 1
     G = draft_tokens.size(1) if cu_draft is None else max_draft
     return (
@@ -223,8 +223,3 @@ def _(target_logits, *rest):
         target_logits.new_empty((B, G + 1), dtype=torch.float32),
         target_logits.new_empty((B,), dtype=torch.int32),
     )
-
-
-@torch.library.register_fake("specdec::verify_chain.out")
-def _(*arguments, **out):
-    return None

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _check, _rows, _rules, _verify
+from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rows import Rows
 
@@ -67,9 +68,9 @@ def verify_tree(
             Parameters are numbers or [B], stats [B, N, 4]. ``row`` [B, N]: the row of logits [B, M, V] that is node i's
             (stats are then [B, M, 4]); one out of range is an invalid row.
         draft: ``Rows`` or a tensor, [B, N, Vq]: row i is what node i's children were drawn from; or None for one-hot
-            drafts. ``row`` [B, N]: the row of logits [B, M, Vq] that node i was drawn FROM (its parent's by default); a
-            negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the exact
-            rule: none is read. Vq may differ from V: ids outside the other side have probability 0 there.
+            drafts. ``row`` [B, N]: the row of logits [B, Mq, Vq] that node i was drawn FROM (its parent's by default).
+            A negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the
+            exact rule: none is read. Vq may differ from V: ids outside the other side have probability 0 there.
             ``target_only`` and ``greedy`` ignore the draft.
         method: see above.
         max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
@@ -208,15 +209,15 @@ def _draft(op, method, draft, B, N, device):
         if method == "kseq":
             raise ValueError(f"{op}: method 'kseq' needs draft, got None")
         return None
-    _, M, V = _check.rows(op, "draft.logits", draft.logits, "B, M, Vq", device)
-    rows = {"B": B, "N": N} if draft.row is None else {"B": B, "M": M}
+    _, M, V = _check.rows(op, "draft.logits", draft.logits, "B, Mq, Vq", device)
+    rows = {"B": B, "N": N} if draft.row is None else {"B": B, "Mq": M}
     _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", V)
     return _verify.check_stats(op, "draft", draft, rows, device)
 
 
-@torch.library.register_fake("specdec::verify_tree")
-def _(parents, *rest):
-    target_logits, max_depth, B = rest[4], rest[23], parents.size(0)
+@fake("verify_tree")
+def _(parents, target_logits, max_depth):
+    B = parents.size(0)
     return (
         target_logits.new_empty((B, max_depth + 1), dtype=torch.int64),
         target_logits.new_empty((B,), dtype=torch.int32),
@@ -224,8 +225,3 @@ def _(parents, *rest):
         target_logits.new_empty((B,), dtype=torch.int32),
         target_logits.new_empty((B, max_depth + 1), dtype=torch.int32),
     )
-
-
-@torch.library.register_fake("specdec::verify_tree.out")
-def _(*arguments, **out):
-    return None

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every copy of an op's arguments is what their table says, specdec_kernels/arguments.py."""
+
+import pytest
+import torch
+from support import argument_copies
+from support.argument_copies import READERS
+
+import specdec_kernels as sk
+from specdec_kernels import arguments, registry
+from specdec_kernels.arguments import LEADS, TABLE, TYPES, Argument
+from specdec_kernels.ops._fake import fake
+
+
+@pytest.fixture
+def change(monkeypatch):
+    """Puts other rows in an op's place of the table."""
+
+    def put(op, rows):
+        monkeypatch.setitem(TABLE, op, tuple(rows))
+        arguments.places.cache_clear()
+
+    yield put
+    monkeypatch.undo()
+    arguments.places.cache_clear()
+
+
+def missing(op):
+    return [what for reader in READERS for what in reader(op)]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize("op", registry.OPS)
+def test_a_copy_says_what_the_table_says(op, reader):
+    assert list(reader(op)) == []
+
+
+def test_the_table_is_in_order():
+    for op, rows in TABLE.items():
+        assert len({x.name for x in arguments.taken(op)}) == len(arguments.taken(op)), op
+        for x in rows:
+            assert x.type in TYPES or x.type == "results", (op, x)
+            assert x.per in (*LEADS, "count", "whole", "all") and (x.name or x.public), (op, x)
+            if x.per in LEADS:
+                assert any(shape.split(", ")[0] == LEADS[x.per] for shape in x.shapes), (op, x)
+
+
+def test_the_comments_are_read():
+    said = {op: {x.name for x, _ in argument_copies.said_in_schema(op)} for op in TABLE}
+    assert said["sample"] >= {"logits", "temperature", "stats", "seed", "offset", "slot", "uniforms"}
+    assert said["verify_tree"] >= {"parents", "node_tokens", "next_sibling", "target_logits", "draft_row"}
+    assert sum(map(len, said.values())) > 45
+
+
+def test_a_row_without_its_copies_names_each_missing_place(change):
+    change("row_stats", (*TABLE["row_stats"], Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")))
+    assert missing("row_stats") == [
+        "csrc/schema.cpp, row_stats.default: lacks Tensor? throw_away",
+        "csrc/ops/row_stats/row_stats_op.h: lacks throw_away",
+        "specdec_kernels/triton/row_stats.py: lacks throw_away",
+        "specdec_kernels/ops/row_stats.py: lacks throw_away",
+        "specdec_kernels/reference/row_stats.py: lacks throw_away",
+        "specdec_kernels/ops/row_stats.py, docstring: lacks throw_away",
+        "specdec_kernels/example_calls/row_stats.py: none gives throw_away",
+        "python_tests/gates/hostile.py: none gives throw_away",
+    ]
+
+
+def other(rows, name, **fields):
+    return [x._replace(**fields) if x.name == name else x for x in rows]
+
+
+@pytest.mark.parametrize(
+    "op, name, fields, said",
+    [
+        ("residual", "q", {"optional": True}, "residual.default: lacks Tensor? q"),
+        ("sample", "slot", {"type": "float32"}, "slot is torch.int64, in the table float32"),
+        ("verify_chain", "uniforms", {"shape": "B, G"}, "uniforms [B, G+1], which is not in the table"),
+        ("verify_chain", "uniforms", {"shape": "B, G"}, "in the table B, G"),
+        ("support", "row", {"shape": "N"}, "comment over support: row [M], which is not in the table"),
+        ("uniforms", "n", {"type": "code"}, "uniforms.default: lacks int n"),
+        ("verify_tree", "max_depth", {"public": "depth"}, "specdec_kernels/ops/verify_tree.py: lacks depth"),
+        ("sample", "seed", {"optional": False}, "seed must have no default"),
+    ],
+)
+def test_a_row_that_says_something_else_is_found(change, op, name, fields, said):
+    change(op, other(TABLE[op], name, **fields))
+    found = missing(op)
+    assert any(said in what for what in found), found
+
+
+def test_another_order_is_found(change):
+    first, second, *rest = TABLE["residual"]
+    change("residual", (second, first, *rest))
+    orders = [what for what in missing("residual") if "another order: p, q, num_rows" in what]
+    assert [what.split(":")[0].rpartition("/")[2] for what in orders] == ["residual_op.h", "residual.py"]
+
+
+# ---- fakes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fake_takes_arguments_by_name(monkeypatch):
+    """Those it asks for, wherever they stand, and without values: on meta tensors."""
+    known = {}
+    monkeypatch.setattr(torch.library, "register_fake", lambda name: lambda function: known.update({name: function}))
+    fake("verify_tree")(lambda max_depth, parents, target_logits: (max_depth, parents, target_logits))
+    names = [x.name for x in arguments.taken("verify_tree")]
+    assert known["specdec::verify_tree"](*names) == ("max_depth", "parents", "target_logits")
+    assert known["specdec::verify_tree.out"](*names, tokens=None) is None
+    with pytest.raises(ValueError, match="depth"):
+        fake("verify_tree")(lambda depth: depth)
+
+
+def test_an_op_called_by_name_has_a_fake():
+    p = torch.zeros(3, 7, device="meta")
+    assert torch.ops.specdec.row_gap(q=p, p_stats=None, q_stats=None, p=p).shape == (3, 6)
+    assert sk.residual(p, q=p)[1].dtype == torch.float64

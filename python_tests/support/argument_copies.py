@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an op's arguments are written beside their table, specdec_kernels/arguments.py. Each reader yields what a copy
+lacks, as "place: what"."""
+
+import ast
+import inspect
+import random
+import re
+
+import torch
+from support import flat
+from support.paths import ROOT
+
+import specdec_kernels as sk
+from specdec_kernels import arguments, example_calls, reference
+from specdec_kernels.arguments import TYPES
+from specdec_kernels.rows import Rows
+
+HOSTILE_CALLS = 300
+ARRAYS = re.compile(r"\[([A-Z0-9][^][]*)\](?!\()")
+
+
+def roots(op):
+    """The parameters of the public function."""
+    return {place.partition(".")[0] for place in arguments.places(op)}
+
+
+def tensors(op):
+    return {place: x for place, x in arguments.places(op).items() if x.shapes}
+
+
+def differences(where, wanted, got):
+    yield from (f"{where}: lacks {x}" for x in wanted if x not in got)
+    yield from (f"{where}: has {x}, which is not in the table" for x in got if x not in wanted)
+    if set(wanted) == set(got) and list(wanted) != list(got):
+        yield f"{where}: another order: {', '.join(got)}"
+
+
+# ---- signatures -----------------------------------------------------------------------------------------------------
+
+
+def of_schema(op):
+    for overload in getattr(torch.ops.specdec, op).overloads():
+        text = str(getattr(getattr(torch.ops.specdec, op), overload)._schema)
+        got = text[text.index("(") + 1 : text.index(") ->")].split(", *, ")[0]
+        yield from differences(f"csrc/schema.cpp, {op}.{overload}", arguments.schema(op).split(", "), got.split(", "))
+
+
+def parameters_in(text, named):
+    """The parameter lists of the functions of C++ whose names hold a word, macros of parameters replaced."""
+    macros = {}
+    for path in sorted((ROOT / "csrc" / "binding").glob("*.h")):
+        joined = path.read_text().replace("\\\n", " ")
+        macros |= {name: (takes, body) for name, takes, body in
+                   re.findall(r"#define (SPECDEC_\w*ARGUMENTS)\(([^)]*)\)([^\n]*)", joined)}  # fmt: skip
+    while uses := re.search(r"(SPECDEC_\w*ARGUMENTS)\(([^()]*)\)", text):
+        takes, body = macros[uses[1]]
+        for name, given in zip(takes.split(","), uses[2].split(",")):
+            body = re.sub(rf"\b{name.strip()}\b", given.strip(), body)
+        text = text.replace(uses[0], body.replace("##", ""))
+    for found in re.finditer(rf"\w*{named}\w*\(([^()]*)\)\s*{{", text):
+        yield [re.split(r"[\s&*]+", part.strip())[-1] for part in found[1].split(",")]
+
+
+def of_cpp(op):
+    path = ROOT / "csrc" / "ops" / op / f"{op}_op.h"
+    wanted = [x.name for x in arguments.taken(op)]
+    got = max(parameters_in(path.read_text(), op), key=lambda names: len({*names} & {*wanted}), default=[])
+    yield from differences(str(path.relative_to(ROOT)), wanted, got)
+
+
+def of_triton(op):
+    """Where the parameters are spelled out."""
+    path = ROOT / "specdec_kernels" / "triton" / f"{op}.py"
+    [given] = [x.args for x in ast.parse(path.read_text()).body if isinstance(x, ast.FunctionDef) and x.name == op]
+    names = [x.arg for x in given.args]
+    if given.vararg is None:
+        wanted = [x.name for x in arguments.taken(op)]
+        yield from differences(str(path.relative_to(ROOT)), wanted, names[names[:1] == ["results"] :])
+
+
+def of_public(op):
+    where, given = f"specdec_kernels/ops/{op}.py", inspect.signature(getattr(sk, op)).parameters
+    yield from differences(where, sorted(roots(op)), sorted(given))
+    for side in arguments.sides(op):
+        has = [place for place in arguments.places(op) if place.startswith(f"{side}.")]
+        yield from differences("specdec_kernels/rows.py", has, [f"{side}.{x}" for x in Rows._fields])
+    for place in given.keys() & tensors(op).keys():
+        needed = given[place].default is inspect.Parameter.empty
+        if needed == tensors(op)[place].optional:
+            yield f"{where}: {place} must have {'a' if needed else 'no'} default, as the table has it"
+
+
+def of_reference(op):
+    given = [name for name in inspect.signature(getattr(reference, op)).parameters if name not in ("coins", "first")]
+    wanted = roots(op) - {"out", "require_exact"}
+    yield from differences(f"specdec_kernels/reference/{op}.py", sorted(wanted), sorted(given))
+
+
+# ---- what is said of shapes -----------------------------------------------------------------------------------------
+
+
+def spaced(shape):
+    return ", ".join(part.strip() for part in shape.split(","))
+
+
+def is_shape(text):
+    return all(re.fullmatch(r"[A-Z][a-z]?([+*]\w+)*|\d|[kmw]", part.strip()) for part in text.split(","))
+
+
+def paragraphs(op):
+    """(names, text) of what a docstring says of arguments."""
+    text = inspect.getdoc(getattr(sk, op)).split("\nArgs:\n")[1].split("\nReturns:\n")[0]
+    for names, said in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", text, re.M):
+        yield names.split(", "), " ".join(said.split())
+
+
+def of_docstring(op):
+    where = f"specdec_kernels/ops/{op}.py, docstring"
+    for names, text in paragraphs(op):
+        own = [x for place, x in tensors(op).items() if place.partition(".")[0] in names]
+        said = {spaced(shape) for shape in ARRAYS.findall(text) if is_shape(shape)}
+        known = {shape for x in own for shape in x.shapes}
+        yield from (f"{where}: {', '.join(names)} [{x}], which is not in the table" for x in sorted(said - known))
+        if own and "as in ``" not in text and "..." not in known and not said:
+            yield f"{where}: no shape of {', '.join(names)}"
+    told = {name for names, _ in paragraphs(op) for name in names}
+    yield from (f"{where}: lacks {name}" for name in sorted(roots(op) - told))
+
+
+COMMENTS = {"target": "target_logits", "draft": "draft_logits", "tokens": "draft_tokens", "node tokens": "node_tokens",
+            "parameters": "temperature"}  # fmt: skip
+
+
+def said_in_schema(op):
+    """(argument, shape) of the comment over an op's line."""
+    text = (ROOT / "csrc" / "schema.cpp").read_text()
+    found = re.search(rf'((?:^ *//.*\n)+)^ *m\.def\(\s*"{op}\(', text, re.M)
+    lines = found[1].splitlines() if found else []
+    comment = " ".join(line.strip().removeprefix("//").strip() for line in lines).split("->")[0]
+    names = {x.name: x for x in arguments.taken(op)}
+    for words, shapes in re.findall(r"(\w[\w/, ]*) (\[[^]]*\](?:(?:, | or )\[[^]]*\])*)", comment):
+        for word in re.split("/|, | and ", words):
+            x = names.get(word) or names.get(COMMENTS.get(word, ""))
+            if x is not None:
+                yield from ((x, spaced(shape)) for shape in re.findall(r"\[([^]]*)\]", shapes))
+
+
+def of_comment(op):
+    for x, shape in said_in_schema(op):
+        if shape not in x.shapes and x.shape != "...":
+            yield f"csrc/schema.cpp, comment over {op}: {x.name} [{shape}], which is not in the table"
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------------
+
+
+def size_of(symbol, size, known):
+    """The sizes that are known if a dimension of this symbol has this size; None if it cannot."""
+    base, _, more = symbol.partition("+")
+    if symbol.isdigit():
+        return known if int(symbol) == size else None
+    if "*" in base:
+        return known if size == eval(symbol, {}, known) else None
+    size -= int(more or 0)
+    return known | {base: size} if known.get(base, size) == size else None
+
+
+def fits(x, tensor, known):
+    """Every way in which a tensor has one of an argument's shapes: the sizes that are then known."""
+    for shape in x.shapes:
+        symbols = shape.split(", ")
+        if shape == "...":
+            yield known
+        elif len(symbols) == tensor.dim():
+            found = known
+            for symbol, size in zip(symbols, tensor.shape):
+                found = None if found is None else size_of(symbol, size, found)
+            if found is not None:
+                yield found
+
+
+def of_calls(op):
+    """Every argument is given by an example, and what the public function hands to the op is as the table says."""
+    where, given = f"specdec_kernels/example_calls/{op}.py", set()
+    for name, call in example_calls.calls(op, V=77):
+        given |= {x.public for x in arguments.TABLE[op] if of_call(call, x.public) is not None}
+        direct = example_calls.op_arguments(op, getattr(sk, op), **call)
+        ways = [{}]
+        for x, value in zip(arguments.taken(op), direct):
+            if not isinstance(value, torch.Tensor):
+                continue
+            if str(value.dtype).removeprefix("torch.") not in TYPES[x.type][1]:
+                yield f"{where}, {name}: {x.name} is {value.dtype}, in the table {x.type}"
+            ways = [dict(way) for way in {tuple(way.items()) for known in ways for way in fits(x, value, known)}]
+            if not ways:
+                yield f"{where}, {name}: {x.name} has shape {list(value.shape)}, in the table {x.shape}"
+                break
+    yield from (f"{where}: none gives {place}" for place in op_takes(op) if place not in given)
+
+
+def op_takes(op):
+    """Which tensors of the public function the op takes as they are."""
+    return [place for place, x in tensors(op).items() if x.name]
+
+
+def of_call(call, place):
+    name, _, part = place.partition(".")
+    x = call.get(name)
+    if not part or x is None:
+        return x
+    if part.isdigit():
+        return x[int(part)] if int(part) < len(x) else None
+    return getattr(x, part) if isinstance(x, Rows) else x if part == "logits" else None
+
+
+def of_hostile(op):
+    """Every argument is varied by the hostile calls."""
+    from gates import hostile
+
+    missing = {*op_takes(op)} - {hostile.PADDED.get(op)}
+    for seed in range(HOSTILE_CALLS):
+        if missing:
+            _, call = flat.folded(op, (), hostile.call(op, random.Random(seed)))
+            missing -= {place for place in missing if of_call(call, place) is not None}
+    yield from (f"python_tests/gates/hostile.py: none gives {place}" for place in sorted(missing))
+
+
+READERS = (of_schema, of_cpp, of_triton, of_public, of_reference, of_docstring, of_comment, of_calls, of_hostile)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of every op, in the order of its schema: one row of a table each.
+
+The fakes, the split over ranks and part of the hostile tests are made from it. test_argument_table.py holds the rest to
+it: csrc/schema.cpp, the ops' headers, the public functions and the shapes in their docstrings, the reference, Triton,
+example calls and hostile calls. Nothing here needs torch.
+
+B requests, G drafted tokens, N rows (of a tree: nodes), V and Vq ids of target and draft, R = sum(g_b) + B and D =
+sum(g_b) where drafts are ragged, K drafts of L levels; [N, V] and [S, K, V] are stores, whose rows are named by number.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+ROW_DTYPES = ("float32", "bfloat16", "float16")  # in the order of csrc's DType
+INTEGERS = ("int32", "int64")
+PROBABILITIES = ("float32", "float64", "bfloat16", "float16")
+TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # as the schema calls them, and the dtypes of a tensor
+    "rows": ("Tensor", ROW_DTYPES),
+    "rows or ids": ("Tensor", (*ROW_DTYPES, *INTEGERS)),
+    "probabilities": ("Tensor", PROBABILITIES),
+    "probabilities or ids": ("Tensor", (*PROBABILITIES, *INTEGERS)),
+    "integers": ("Tensor", INTEGERS),
+    "int64": ("Tensor", ("int64",)),
+    "float32": ("Tensor", ("float32",)),
+    "float64": ("Tensor", ("float64",)),
+    "number": ("SymInt", ()),
+    "code": ("int", ()),  # the public function takes a word, or a number that is no size
+    "flag": ("bool", ()),
+    "numbers": ("float[]", ()),
+}
+LEADS = {"request": "B", "row": "N"}  # the first dimension of what has an entry for each
+
+
+class Argument(NamedTuple):
+    name: str  # in the schema; "" where the op does not take it, and the public function does
+    type: str
+    shape: str = ""  # as the public function takes it, " | " between alternatives; "...": any
+    per: str = "all"  # "request" or "row": one entry for each, or one for all; "count": how many of them are there;
+    # "whole": where it is given, requests cannot be told apart by position; "all": shared
+    optional: bool = False
+    public: str = "="  # where the public function takes it: a field "target.row", a part "tree.0"; "": it is made there
+
+    @property
+    def shapes(self) -> list[str]:
+        return self.shape.split(" | ") if self.shape else []
+
+    def is_cut(self, dims: int) -> bool:
+        """Whether a tensor of so many dimensions may have an entry for each request or row."""
+        lead = LEADS.get(self.per)
+        return any(shape.split(", ")[0] == lead and shape.count(",") + 1 == dims for shape in self.shapes)
+
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "numbers")
+SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
+
+
+def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional"):
+    """The fields of Rows. `rows`: what stands in front of V; `takes`: which fields the op does; `stats`: "optional", or
+    "made" by the public function where they are not given."""
+    prefix = logits.removesuffix("logits") if logits.endswith("logits") else f"{logits}_"
+    each = f"{LEADS[per]} | 1"
+    fields = {
+        "logits": Argument(logits, "rows", _ending(rows, V), per, optional),
+        "temperature": Argument("temperature", "float32", each, per, True),
+        "top_k": Argument("top_k", "integers", each, per, True),
+        "top_p": Argument("top_p", "float32", each, per, True),
+        "min_p": Argument("min_p", "float32", each, per, True),
+        "numbers": Argument("numbers", "numbers", optional=True),
+        "stats": Argument("stats", "float32", _ending(rows, "4"), per, stats == "optional"),
+        "kind": Argument("kind", "code"),
+        "row": Argument("row", "integers", row, "request" if row == "B, N" else "whole", True),
+    }
+    for field in SIDE:
+        name = "" if field not in takes else logits if field == "logits" else prefix + field
+        if field != "numbers" or name:
+            yield fields[field]._replace(name=name, public="" if field == "numbers" else f"{public}.{field}")
+
+
+def _ending(leads, last):
+    return " | ".join(f"{lead}, {last}" for lead in leads.split(" | "))
+
+
+def _rows(*takes, **how):
+    return _side("rows", "logits", "N", "V", takes=("logits", *takes), **how)
+
+
+def _pair(side, V):
+    return _side(side, side, "N", V, takes=("logits", "stats"))
+
+
+def _randomness(per, uniforms):
+    each = f"{LEADS[per]} | 1"
+    yield Argument("seed", "int64", each, per, True)
+    yield Argument("offset", "int64", each, per, True)
+    if per == "row":
+        yield Argument("slot", "integers", "N", per, True)
+        yield Argument("first_slot", "number", public="slot")
+    yield Argument("uniforms", "float64", uniforms, per, True)
+
+
+def _rule(alpha):
+    yield Argument("rule", "integers", "B | 1", "request", True)
+    yield Argument("alpha", "float32", alpha, "request", True)
+    yield Argument("rule_numbers", "numbers", optional=True, public="")
+
+
+_NUM_ROWS = Argument("num_rows", "integers", "1", "count", True)
+_LAST = (
+    Argument("num_requests", "integers", "1", "count", True),
+    Argument("", "flag", public="require_exact"),
+    Argument("", "results", public="out"),
+)
+
+TABLE: dict[str, tuple[Argument, ...]] = {
+    "uniforms": (
+        Argument("seed", "int64", "B", "request"),
+        Argument("offset", "int64", "B", "request"),
+        Argument("n", "number"),
+        Argument("domain", "code"),
+    ),
+    "accept": (
+        Argument("p", "probabilities", "..."),
+        Argument("q", "probabilities or ids", "..."),
+        Argument("u", "float64", "..."),
+    ),
+    "residual": (
+        Argument("p", "rows", "N, V", "row"),
+        Argument("q", "rows or ids", "N, Vq | N", "row"),
+        _NUM_ROWS,
+    ),
+    "row_gap": (*_pair("p", "V"), *_pair("q", "Vq")),
+    "kseq_rho": (*_pair("p", "V"), *_pair("q", "Vq"), Argument("k", "integers", "N | 1", "row")),
+    "row_stats": (*_rows(*SAMPLING), _NUM_ROWS),
+    "sample": (
+        *_rows(*SAMPLING, "stats"),
+        Argument("k", "number"),
+        Argument("replacement", "flag"),
+        *_randomness("row", "N, k"),
+        _NUM_ROWS,
+    ),
+    "top_logprobs": (
+        *_rows("stats", stats="made"),
+        Argument("k", "number"),
+        Argument("tokens", "integers", "N, m", "row", True),
+        _NUM_ROWS,
+    ),
+    "row_topw": (*_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"), _NUM_ROWS),
+    "support": (*_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"), _NUM_ROWS),
+    "build_tree": (Argument("draft_tokens", "integers", "B, K, L", "request"),),
+    "tree_mask": (
+        Argument("parents", "integers", "B, N | N", "request"),
+        Argument("prefix_len", "integers", "B | 1", "request", True),
+        Argument("tree_start", "integers", "B | 1", "request", True),
+        Argument("num_keys", "number"),
+        Argument("format", "code"),
+        Argument("", "code", public="dtype"),
+    ),
+    "verify_chain": (
+        *_side("target", "target_logits", "B, G+1 | R | B, G | D | N | S, K", "V", "request",
+               row="B, G+1 | R | B, G | D"),
+        Argument("draft_tokens", "integers", "B, G | D", "request"),
+        *_side("draft", "draft_logits", "B, G | D | B, G+1 | R | Nq | Sq, Kq", "Vq", "request",
+               row="B, G | D | B, G+1 | R", optional=True),
+        Argument("cu_draft", "integers", "B+1", "whole", True),
+        Argument("max_draft", "number"),
+        Argument("bonus_tokens", "integers", "B | B, 1", "request", True),
+        Argument("method", "code"),
+        *_rule("B | 1 | B, 2 | 1, 2 | B, G | B, G, 1 | B, G, 2 | 1, G, 1 | 1, G, 2"),
+        *_randomness("request", "B, G+1"),
+        *_LAST,
+    ),
+    "verify_tree": (
+        Argument("parents", "integers", "B, N | N", "request", public="tree.0"),
+        Argument("node_tokens", "integers", "B, N | N", "request", public="tree.1"),
+        Argument("draft_nodes", "integers", "B, K, L", "request", True, "tree.3"),
+        Argument("first_child", "integers", "B, N", "request", True, "links.0"),
+        Argument("next_sibling", "integers", "B, N", "request", True, "links.1"),
+        *_side("target", "target_logits", "B, N | B, M", "V", "request", row="B, N"),
+        *_side("draft", "draft_logits", "B, N | B, Mq", "Vq", "request", row="B, N", optional=True),
+        Argument("method", "code"),
+        Argument("max_depth", "number"),
+        *_rule("B | 1 | B, 2 | 1, 2"),
+        *_randomness("request", "B, N+1 | B, K*L+1"),
+        *_LAST,
+    ),
+}  # fmt: skip
+TABLE = {op: tuple(x._replace(public=x.name) if x.public == "=" else x for x in rows) for op, rows in TABLE.items()}
+
+
+def taken(op: str) -> tuple[Argument, ...]:
+    """What the op takes, in the order of its schema."""
+    return tuple(x for x in TABLE[op] if x.name)
+
+
+def schema(op: str) -> str:
+    """The arguments as a schema writes them."""
+    return ", ".join(f"{TYPES[x.type][0]}{'?' * x.optional} {x.name}" for x in taken(op))
+
+
+@cache
+def places(op: str) -> dict[str, Argument]:
+    """By where the public function takes them."""
+    found: dict[str, Argument] = {}
+    for x in TABLE[op]:
+        found.setdefault(x.public, x)
+    return {place: x for place, x in found.items() if place}
+
+
+def sides(op: str) -> list[str]:
+    """Which parameters of the public function are Rows, in their order."""
+    return [x.public.removesuffix(".logits") for x in TABLE[op] if x.public.endswith(".logits")]
