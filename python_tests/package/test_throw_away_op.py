@@ -4,16 +4,10 @@
 test_registry.py has the quick half: lists that are read in this process, with a name in the registry and no files.
 """
 
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
 from gates.wheel_check import on_cpu
-from support import answers
 from support.argument_copies import READERS
-from support.paths import ROOT
+from support.source_trees import add, copied, run
 
 pytestmark = pytest.mark.thorough  # it builds the library anew
 
@@ -211,30 +205,6 @@ def tree(tmp_path_factory):
         add(tree / file, before, line)
     run(tree, "setup.py", "--quiet", "build_ext", "--inplace", SPECDEC_CUDA="0")
     return tree
-
-
-def copied(tree):
-    """What git lists, in another folder."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    for file in listed.stdout.split() or pytest.skip("not a git checkout"):
-        if (ROOT / file).is_file():
-            (tree / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / file, tree / file)
-    return tree
-
-
-def add(file, before, lines):
-    text = file.read_text()
-    assert text.count(before) == 1, file
-    file.write_text(text.replace(before, before + lines))
-
-
-def run(tree, *command, **environment):
-    environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "SPECDEC_TEST": "all"} | environment
-    environment.pop(answers.FOLDER, None)  # kept for this tree
-    done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
 
 
 def test_tests_take_it(tree):

@@ -6,7 +6,7 @@ test_registry.py has the quick half: every column of C++'s table is the registry
 """
 
 import pytest
-from test_throw_away_op import add, copied, run
+from support.source_trees import add, copied, run
 
 pytestmark = pytest.mark.thorough  # it builds the library anew
 

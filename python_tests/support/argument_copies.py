@@ -76,7 +76,7 @@ def of_triton(op):
     names = [x.arg for x in given.args]
     if given.vararg is None:
         wanted = [x.name for x in arguments.taken(op)]
-        yield from differences(str(path.relative_to(ROOT)), wanted, names[names[:1] == ["results"] :])
+        yield from differences(str(path.relative_to(ROOT)), wanted, names[1:])
 
 
 def of_public(op):
