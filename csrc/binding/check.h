@@ -13,6 +13,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../core/views.h"
@@ -262,6 +263,26 @@ inline Tensor empty(const Op& op, std::initializer_list<int64_t> sizes, ScalarTy
 template <class T>
 T* out_pointer(const Tensor& t) {
   return static_cast<T*>(t.mutable_data_ptr());
+}
+
+template <class T>
+constexpr ScalarType scalar_type() {
+  if (std::is_same_v<T, bool>) return ScalarType::Bool;
+  if (std::is_same_v<T, int64_t>) return ScalarType::Long;
+  if (std::is_integral_v<T>) return ScalarType::Int;                          // of 32 bits, a word of a mask too
+  return std::is_same_v<T, double> ? ScalarType::Double : ScalarType::Float;  // RowStats are four of these
+}
+
+// A result of the op, which writes it at `out`.
+template <class Sizes, class T>
+Tensor result(const Op& op, const Sizes& sizes, T*& out) {
+  Tensor t = empty(op, sizes, scalar_type<T>());
+  out = out_pointer<T>(t);
+  return t;
+}
+template <class T>
+Tensor result(const Op& op, std::initializer_list<int64_t> sizes, T*& out) {
+  return result<std::initializer_list<int64_t>, T>(op, sizes, out);
 }
 
 // The Run of torch.ops.specdec_check.*: they stop where an op would run. No value is read of tensors on a device, so

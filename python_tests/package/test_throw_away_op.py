@@ -34,8 +34,7 @@ Tensor in_vocabulary_op(const Tensor& draft_tokens, int64_t V) {
   a.n = draft_tokens.size(0);
   a.V = V;
   a.ids = ints(op, "draft_tokens", draft_tokens, draft_tokens.stride(0));
-  Tensor out = empty(op, {a.n}, ScalarType::Bool);
-  a.out = out_pointer<bool>(out);
+  Tensor out = result(op, {a.n}, a.out);
   if (a.n > 0) Run(a, draft_tokens);
   return out;
 }

@@ -48,7 +48,7 @@ def verify_tree(
     num_requests=None,
     coins=Coins,
 ):
-    """tree (parents, tokens[, multiplicity, draft_nodes]), target [B, M, V], draft [B, M, Vq] -> VerifiedTree.
+    """tree (parents, tokens[, multiplicity, draft_nodes]), target [B, M, V], draft [B, Mq, Vq] -> VerifiedTree.
 
     Row of node i: target.row[b, i], by default i; the row that node i was drawn from: draft.row[b, i], by default its
     parent's number. A negative one of the draft's, or no draft at all, is a one-hot draft; a row number out of range is

@@ -70,8 +70,7 @@ Tensor accept_op(const Tensor& p, const Tensor& q, const Tensor& u) {
   a.q = probs(op, "q", q, true);
   a.u = probs(op, "u", u, false);
 
-  Tensor accepted = empty(op, u.sizes(), ScalarType::Bool);
-  a.out = out_pointer<bool>(accepted);
+  Tensor accepted = result(op, u.sizes(), a.out);
   if (a.n > 0) Run(a, p);
   return accepted;
 }

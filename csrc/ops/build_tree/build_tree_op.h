@@ -25,12 +25,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> build_tree_op(const Tensor& draft_tok
   a.draft_tokens = ints(op, "draft_tokens", draft_tokens, 1);
   for (int i = 0; i < 3; ++i) a.strides[i] = draft_tokens.stride(i);
 
-  Tensor parents = empty(op, {B, a.N}, ScalarType::Int), tokens = empty(op, {B, a.N}, ScalarType::Long);
-  Tensor multiplicity = empty(op, {B, a.N}, ScalarType::Int), draft_nodes = empty(op, {B, K, L}, ScalarType::Int);
-  a.parents = out_pointer<int32_t>(parents);
-  a.tokens = out_pointer<int64_t>(tokens);
-  a.multiplicity = out_pointer<int32_t>(multiplicity);
-  a.draft_nodes = out_pointer<int32_t>(draft_nodes);
+  Tensor parents = result(op, {B, a.N}, a.parents), tokens = result(op, {B, a.N}, a.tokens);
+  Tensor multiplicity = result(op, {B, a.N}, a.multiplicity), draft_nodes = result(op, {B, K, L}, a.draft_nodes);
   if (B > 0) Run(a, draft_tokens);
   return {parents, tokens, multiplicity, draft_nodes};
 }

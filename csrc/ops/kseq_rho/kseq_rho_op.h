@@ -27,9 +27,7 @@ std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const OptTensor&
   if (values_at_hand(op))
     for (int64_t n = 0; n < N; ++n) check(a.k[n] >= 1, op, "k must be >= 1, got ", a.k[n], " at index ", n);
 
-  Tensor rho = empty(op, {N}, ScalarType::Double), beta = empty(op, {N}, ScalarType::Double),
-         p_acc = empty(op, {N}, ScalarType::Double);
-  a.rho = out_pointer<double>(rho), a.beta = out_pointer<double>(beta), a.p_acc = out_pointer<double>(p_acc);
+  Tensor rho = result(op, {N}, a.rho), beta = result(op, {N}, a.beta), p_acc = result(op, {N}, a.p_acc);
   if (N > 0) Run(a, p);
   return {rho, beta, p_acc};
 }

@@ -25,9 +25,7 @@ std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q, const O
   }
   a.present = present(op, "num_rows", num_rows);
 
-  Tensor probs = empty(op, {N, V}, ScalarType::Float), mass = empty(op, {N}, ScalarType::Double);
-  a.probs = out_pointer<float>(probs);
-  a.mass = out_pointer<double>(mass);
+  Tensor probs = result(op, {N, V}, a.probs), mass = result(op, {N}, a.mass);
   if (N > 0) Run(a, p);
   return {probs, mass};
 }

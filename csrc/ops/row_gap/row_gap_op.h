@@ -21,8 +21,7 @@ Tensor row_gap_op(const Tensor& p, const OptTensor& p_stats, const Tensor& q, co
   const Op op("row_gap", p);
   check_given(op, "p", p, "q", q);
   RowGap a{row_pairs(op, p, p_stats, q, q_stats), nullptr};
-  Tensor gaps = empty(op, {a.N, 6}, ScalarType::Float);
-  a.gaps = out_pointer<float>(gaps);
+  Tensor gaps = result(op, {a.N, 6}, a.gaps);
   if (a.N > 0) Run(a, p);
   return gaps;
 }

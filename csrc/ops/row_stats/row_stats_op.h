@@ -24,8 +24,7 @@ Tensor row_stats_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const Op
   a.present = present(op, "num_rows", num_rows);
   a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), a.N, a.present);
 
-  Tensor stats = empty(op, {a.N, 4}, ScalarType::Float);
-  a.stats = out_pointer<RowStats>(stats);
+  Tensor stats = result(op, {a.N, 4}, a.stats);
   if (a.N > 0) Run(a, logits);
   return stats;
 }

@@ -27,8 +27,7 @@ std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const OptTensor& st
   }
   a.present = present(op, "num_rows", num_rows);
 
-  Tensor scores = empty(op, {N, w}, ScalarType::Float), ids = empty(op, {N, w}, ScalarType::Long);
-  a.scores = out_pointer<float>(scores), a.ids = out_pointer<int64_t>(ids);
+  Tensor scores = result(op, {N, w}, a.scores), ids = result(op, {N, w}, a.ids);
   if (N > 0 && w > 0) Run(a, logits);
   return {scores, ids};
 }

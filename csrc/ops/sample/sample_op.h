@@ -36,11 +36,8 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   a.first_slot = first_slot;
   take_randomness(op, a, N, k, seed, offset, uniforms, temperature || a.sampling.numbers.greedy() || stats);
 
-  Tensor tokens = empty(op, {N, k}, ScalarType::Long), logprobs = empty(op, {N, k}, ScalarType::Float);
-  Tensor stats_out = empty(op, {N, 4}, ScalarType::Float);
-  a.tokens = out_pointer<int64_t>(tokens);
-  a.logprobs = out_pointer<float>(logprobs);
-  a.stats = out_pointer<RowStats>(stats_out);
+  Tensor tokens = result(op, {N, k}, a.tokens), logprobs = result(op, {N, k}, a.logprobs);
+  Tensor stats_out = result(op, {N, 4}, a.stats);
   if (N > 0) Run(a, logits);
   return {tokens, logprobs, stats_out};
 }

@@ -30,9 +30,8 @@ std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor
   a.present = present(op, "num_rows", num_rows);
   a.words = (V + 31) / 32;
 
-  Tensor ids = empty(op, {a.M, max_kept}, ScalarType::Int), counts = empty(op, {a.M}, ScalarType::Int);
-  Tensor bits = empty(op, {a.M, a.words}, ScalarType::Int);
-  a.ids = out_pointer<int32_t>(ids), a.counts = out_pointer<int32_t>(counts), a.bits = out_pointer<uint32_t>(bits);
+  Tensor ids = result(op, {a.M, max_kept}, a.ids), counts = result(op, {a.M}, a.counts);
+  Tensor bits = result(op, {a.M, a.words}, a.bits);
   if (a.M > 0) Run(a, logits);
   return {ids, counts, bits};
 }

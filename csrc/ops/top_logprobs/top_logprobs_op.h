@@ -30,11 +30,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits,
   }
   a.present = present(op, "num_rows", num_rows);
 
-  Tensor ids = empty(op, {N, k}, ScalarType::Long), logprobs = empty(op, {N, k}, ScalarType::Float);
-  Tensor token_logprobs = empty(op, {N, a.m}, ScalarType::Float);
-  Tensor token_ranks = empty(op, {N, a.m}, ScalarType::Long);
-  a.ids = out_pointer<int64_t>(ids), a.logprobs = out_pointer<float>(logprobs);
-  a.token_logprobs = out_pointer<float>(token_logprobs), a.token_ranks = out_pointer<int64_t>(token_ranks);
+  Tensor ids = result(op, {N, k}, a.ids), logprobs = result(op, {N, k}, a.logprobs);
+  Tensor token_logprobs = result(op, {N, a.m}, a.token_logprobs), token_ranks = result(op, {N, a.m}, a.token_ranks);
   if (N > 0 && k + a.m > 0) Run(a, logits);
   return {ids, logprobs, token_logprobs, token_ranks};
 }

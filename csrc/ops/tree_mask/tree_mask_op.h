@@ -62,11 +62,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, c
   a.W = direct ? words : (N + 31) / 32;
   Tensor ancestors = direct ? mask : empty(op, {B, N, a.W}, ScalarType::Int);
   a.ancestors = static_cast<uint32_t*>(ancestors.mutable_data_ptr());
-  Tensor depth = empty(op, {B, N}, ScalarType::Int), positions = empty(op, {B, N}, ScalarType::Long);
-  Tensor status = empty(op, {B}, ScalarType::Int);
-  a.depth = out_pointer<int32_t>(depth);
-  a.positions = out_pointer<int64_t>(positions);
-  a.status = out_pointer<int32_t>(status);
+  Tensor depth = result(op, {B, N}, a.depth), positions = result(op, {B, N}, a.positions);
+  Tensor status = result(op, {B}, a.status);
   if (B > 0) Run(a, parents);
   return {mask, depth, positions, status};
 }

@@ -32,8 +32,7 @@ Tensor uniforms_op(const Tensor& seed, const Tensor& offset, int64_t n, int64_t 
   a.seed = ints(op, "seed", seed, seed.stride(0));
   a.offset = ints(op, "offset", offset, offset.stride(0));
 
-  Tensor u = empty(op, {a.B, n}, ScalarType::Double);
-  a.out = out_pointer<double>(u);
+  Tensor u = result(op, {a.B, n}, a.out);
   if (a.B * n > 0) Run(a, seed);
   return u;
 }
