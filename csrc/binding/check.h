@@ -110,6 +110,10 @@ inline void check_dtype(const Op& op, Name name, const Tensor& t, ScalarType wan
   check(t.scalar_type() == want, op, name, " must be ", toString(want), ", got ", toString(t.scalar_type()));
 }
 
+// Where its entries lie. That tells whether one is given, so of the meta device, where nothing lies, it is somewhere
+// too.
+inline const void* data_of(const Tensor& t) { return t.is_cpu() || t.is_cuda() ? t.const_data_ptr() : ""; }
+
 // A row is read in place, so its entries must be neighbours in memory.
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
@@ -129,7 +133,7 @@ inline DType check_rows(const Op& op, Name name, const Tensor& t) {
 // Where rows lie: t is [N, V], or [B, rows, V].
 inline RowMemory row_memory(const Op& op, Name name, const Tensor& t, int64_t dim = 2) {
   check_dim(op, name, t, dim);
-  return {t.const_data_ptr(), t.size(dim - 1), dim == 3 ? t.stride(0) : 0, t.stride(dim - 2), check_rows(op, name, t)};
+  return {data_of(t), t.size(dim - 1), dim == 3 ? t.stride(0) : 0, t.stride(dim - 2), check_rows(op, name, t)};
 }
 
 inline void check_per_row(const Op& op, Name name, const Tensor& t, int64_t N) {
@@ -144,8 +148,7 @@ inline Ints ints(const Op& op, Name name, const Tensor& t, int64_t stride) {
   const bool wide = t.scalar_type() == ScalarType::Long;
   check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ",
         toString(t.scalar_type()));
-  // Whether one is given is told by where it lies; on the meta device that is nowhere.
-  return {t.is_cpu() || t.is_cuda() ? t.const_data_ptr() : "", stride, wide};
+  return {data_of(t), stride, wide};
 }
 
 inline Ints ints_per_row(const Op& op, Name name, const OptTensor& t, int64_t N) {
@@ -159,7 +162,7 @@ inline Floats floats_per_row(const Op& op, Name name, const OptTensor& t, int64_
   check_device(op, name, *t);
   check_per_row(op, name, *t, N);
   check_dtype(op, name, *t, ScalarType::Float);
-  return {static_cast<const float*>(t->const_data_ptr()), per_row_stride(*t)};
+  return {static_cast<const float*>(data_of(*t)), per_row_stride(*t)};
 }
 
 // num_rows or num_requests [1]
@@ -224,7 +227,7 @@ inline const float* stats_pointer(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   check_dtype(op, name, t, ScalarType::Float);
   check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
-  return static_cast<const float*>(t.const_data_ptr());
+  return static_cast<const float*>(data_of(t));
 }
 
 inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, int64_t columns) {
@@ -232,7 +235,7 @@ inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, 
   check_shape(op, "uniforms", t, {n, columns});
   check_dtype(op, "uniforms", t, ScalarType::Double);
   check(t.is_contiguous(), op, "uniforms must be contiguous, got strides ", bracketed(t.strides()));
-  return static_cast<const double*>(t.const_data_ptr());
+  return static_cast<const double*>(data_of(t));
 }
 
 // Uninitialised and contiguous, on the op's device. The shim costs a third of a dispatched aten::empty.

@@ -33,7 +33,7 @@ inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, 
   check(fits && (t.size(0) == B || t.size(0) == 1), op, "alpha must have shape [", B, "] or [", B, ", 2]", more,
         ", got ", bracketed(t.sizes()));
   if (t.numel() == 0) return r;
-  r.alpha = {static_cast<const float*>(t.const_data_ptr()), per_row_stride(t)};
+  r.alpha = {static_cast<const float*>(data_of(t)), per_row_stride(t)};
   if (dim > 1 && last == 2) r.second = {r.alpha.data + t.stride(dim - 1), r.alpha.stride};
   if (dim == 3) r.per_position = t.stride(1);
   return r;
