@@ -210,10 +210,10 @@ def counts():
     module, found = load("checked"), []
     z = torch.randn(2, 20 * 1024 + 72).bfloat16()
     y = (z.float() + torch.randn(2, 20 * 1024 + 72)).bfloat16()
-    stats = sk.row_stats(z), sk.row_stats(y)
+    p, q = (sk.Rows(x, stats=sk.row_stats(x)) for x in (z, y))
     for turns in zip(SCHEDULES, BLOCK_ORDERS):
         with order(module, *turns), counting(module, p=z, q=y) as counted:
-            sk.kseq_rho(z, y, 5, *stats)
+            sk.kseq_rho(p, q, 5)
         found += [(counted[name].read.tolist(), counted[name].outside) for name in ("p", "q")]
         assert [kernel for kernel, _ in counted.launches] == ["search"]
     return found
