@@ -23,7 +23,7 @@ except ImportError:
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
-from build_tools import nvcc  # noqa: E402
+from build_tools import nvcc, schema  # noqa: E402
 from build_tools.ninja_file import SANITIZE, ninja_file  # noqa: E402
 
 # Fixed, so that a rebuild compiles only what changed.
@@ -58,6 +58,7 @@ class NinjaBuild(build_ext):
         if DROP_CUDA:
             outputs["_C"].with_name("_C_cuda.so").unlink(missing_ok=True)
         BUILD.mkdir(parents=True, exist_ok=True)
+        schema.write(BUILD)
         (BUILD / "build.ninja").write_text(ninja_file(outputs, COMPILER))
         jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
         if subprocess.run([Path(ninja.BIN_DIR) / "ninja", "-C", BUILD, *jobs]).returncode:

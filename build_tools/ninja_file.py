@@ -49,7 +49,7 @@ def objects(sources, extension=".o"):
 def cpu(output: Path) -> list[str]:
     lines = [
         "rule compile",
-        f"  command = {CXX} -std=c++20 {OPTIMISE} {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} $isa "
+        f"  command = {CXX} -std=c++20 {OPTIMISE} {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} -I. $isa "
         "-MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of every op, in the order of its schema: one row of a table each.
+"""The arguments of every op, in the order of its schema, one row of a table each; and its results.
 
-The fakes, the split over ranks and part of the hostile tests are made from it. test_argument_table.py holds the rest to
-it: csrc/schema.cpp, the ops' headers, the public functions and the shapes in their docstrings, the reference, Triton,
-example calls and hostile calls. Nothing here needs torch.
+The schemas that csrc/schema.cpp defines are made from it (build_tools/schema.py), the page that shows them
+(docs/ops.md), the fakes, what Triton's functions are handed, the split over ranks and part of the hostile tests.
+test_argument_table.py holds the rest to it: the ops' headers, the public functions and the shapes in their docstrings,
+the reference, Triton, example calls and hostile calls. Nothing here needs torch, or another module of the package.
 
 B requests, G drafted tokens, N rows (of a tree: nodes), V and Vq ids of target and draft, R = sum(g_b) + B and D =
 sum(g_b) where drafts are ragged, K drafts of L levels; [N, V] and [S, K, V] are stores, whose rows are named by number.
@@ -11,7 +12,10 @@ sum(g_b) where drafts are ragged, K drafts of L levels; [N, V] and [S, K, V] are
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import takewhile
+from operator import itemgetter
 from typing import NamedTuple
 
 ROW_DTYPES = ("float32", "bfloat16", "float16")  # in the order of csrc's DType
@@ -42,10 +46,19 @@ class Argument(NamedTuple):
     # "whole": where it is given, requests cannot be told apart by position; "all": shared
     optional: bool = False
     public: str = "="  # where the public function takes it: a field "target.row", a part "tree.0"; "": it is made there
+    default: bool | float | None = None  # of what is not optional, and yet may be left out
 
     @property
     def shapes(self) -> list[str]:
         return self.shape.split(" | ") if self.shape else []
+
+    @property
+    def may_be_left_out(self) -> bool:
+        return self.optional or self.default is not None
+
+    def is_off(self, value: object) -> bool:
+        """Whether a call that gives this value asks for nothing."""
+        return value is None if self.optional else self.default is not None and value == self.default
 
     def is_cut(self, dims: int) -> bool:
         """Whether a tensor of so many dimensions may have an entry for each request or row."""
@@ -190,14 +203,72 @@ TABLE: dict[str, tuple[Argument, ...]] = {
 TABLE = {op: tuple(x._replace(public=x.name) if x.public == "=" else x for x in rows) for op, rows in TABLE.items()}
 
 
+_VERIFIED = "tokens int64 [B, {0}+1]; num_accepted int32 [B]; logprobs float32 [B, {0}+1]; status int32 [B]"
+RESULTS = {
+    "uniforms": "uniforms float64 [B, n]",
+    "accept": "accepted bool [...]",
+    "residual": "residual float32 [N, V]; mass float64 [N]",
+    "row_gap": "gaps float32 [N, 6]",
+    "kseq_rho": "rho float64 [N]; beta float64 [N]; p_acc float64 [N]",
+    "row_stats": "stats float32 [N, 4]",
+    "sample": "tokens int64 [N, k]; logprobs float32 [N, k]; stats float32 [N, 4]",
+    "top_logprobs": "ids int64 [N, k]; logprobs float32 [N, k]; token_logprobs float32 [N, m]; "
+    "token_ranks int64 [N, m]",
+    "row_topw": "scores float32 [N, w]; ids int64 [N, w]",
+    "support": "ids int32 [M, max_kept]; counts int32 [M]; bits int32 [M, ceil(V/32)]",
+    "build_tree": "parents int32 [B, K*L+1]; tokens int64 [B, K*L+1]; multiplicity int32 [B, K*L+1]; "
+    "draft_nodes int32 [B, K, L]",
+    "tree_mask": "mask - [...]; depth int32 [B, N]; positions int64 [B, N]; status int32 [B]",  # -: by the format
+    "verify_chain": _VERIFIED.format("G"),
+    "verify_tree": _VERIFIED.format("max_depth") + "; path int32 [B, max_depth+1]",
+}
+
+
 def taken(op: str) -> tuple[Argument, ...]:
     """What the op takes, in the order of its schema."""
     return tuple(x for x in TABLE[op] if x.name)
 
 
+def results(op: str) -> list[list[str]]:
+    """Name, dtype and [shape] of each."""
+    return [x.split(" ", 2) for x in RESULTS[op].split("; ")]
+
+
 def schema(op: str) -> str:
-    """The arguments as a schema writes them."""
-    return ", ".join(f"{TYPES[x.type][0]}{'?' * x.optional} {x.name}" for x in taken(op))
+    """The arguments as a schema writes them. The last may be left out, as far as nothing behind them must be given."""
+    rows = taken(op)
+    last = len(rows) - len(list(takewhile(lambda x: x.may_be_left_out, reversed(rows))))
+    each = (f"{TYPES[x.type][0]}{'?' * x.optional} {x.name}" for x in rows)
+    return ", ".join(text + f"={x.default}" * (i >= last) for i, (x, text) in enumerate(zip(rows, each)))
+
+
+def schemas(op: str) -> Iterator[str]:
+    """What torch is told of the op, and, where the public function takes `out`, of the one that writes there."""
+    takes, made = schema(op), results(op)
+    yield f"{op}({takes}) -> " + ("Tensor" if len(made) == 1 else f"({', '.join(['Tensor'] * len(made))})")
+    if any(x.type == "results" for x in TABLE[op]):
+        written = (f"Tensor({letter}!) {name}" for letter, (name, *_) in zip("abcdefgh", made))
+        yield f"{op}.out({takes}, *, {', '.join(written)}) -> ()"
+
+
+def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple], tuple]:
+    """From the arguments of a call of the op, of which the last may be missing, those of these names in this order; of
+    names in a tuple, which follow one another in the table, a tuple."""
+    known, defaults = [x.name for x in taken(op)], tuple(x.default for x in taken(op))
+
+    def place(name):
+        if isinstance(name, str):
+            return known.index(name)
+        first = known.index(name[0])
+        if tuple(known[first : first + len(name)]) != name:
+            raise ValueError(f"{op}: {', '.join(name)} must follow one another in the table of arguments")
+        return slice(first, first + len(name))
+
+    places = [place(name) for name in names]
+    if len(places) == 1:  # of which an itemgetter would make no tuple
+        places = [slice(places[0], places[0] + 1)]
+    get = itemgetter(*places)
+    return lambda given: get(given + defaults[len(given) :])
 
 
 @cache

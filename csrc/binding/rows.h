@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of one side as the dispatcher hands them over: one argument per field, in the order of csrc/schema.cpp.
+// The rows of one side as the dispatcher hands them over: one argument per field, in the order of docs/ops.md.
 #pragma once
 
 #include "../core/rows.h"

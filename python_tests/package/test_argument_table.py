@@ -10,6 +10,7 @@ import specdec_kernels as sk
 from specdec_kernels import arguments, registry
 from specdec_kernels.arguments import LEADS, TABLE, TYPES, Argument
 from specdec_kernels.ops._fake import fake
+from tools.docs import ops_page
 
 
 @pytest.fixture
@@ -45,25 +46,57 @@ def test_the_table_is_in_order():
                 assert any(shape.split(", ")[0] == LEADS[x.per] for shape in x.shapes), (op, x)
 
 
-def test_the_comments_are_read():
-    said = {op: {x.name for x, _ in argument_copies.said_in_schema(op)} for op in TABLE}
-    assert said["sample"] >= {"logits", "temperature", "stats", "seed", "offset", "slot", "uniforms"}
-    assert said["verify_tree"] >= {"parents", "node_tokens", "next_sibling", "target_logits", "draft_row"}
-    assert sum(map(len, said.values())) > 45
+def test_the_page_of_all_ops_is_made_from_the_table():
+    assert ops_page.PAGE.read_text() == ops_page.page(), "python -m tools.docs.ops_page writes it anew"
+
+
+def test_results_that_are_made_otherwise_are_found(monkeypatch):
+    assert [*TABLE] == [*arguments.RESULTS]
+    for said in ("stats float32 [N, 3]", "stats float64 [N, 4]"):
+        monkeypatch.setitem(arguments.RESULTS, "row_stats", said)
+        [what] = argument_copies.of_results("row_stats")
+        assert what.endswith(f"in the table {said.removeprefix('stats ')}")
+
+
+NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
 
 
 def test_a_row_without_its_copies_names_each_missing_place(change):
-    change("row_stats", (*TABLE["row_stats"], Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")))
+    change("row_stats", (*TABLE["row_stats"], NEW))
+    assert argument_copies.unserved("row_stats") == {"triton": ["throw_away"], "reference": ["throw_away"]}
     assert missing("row_stats") == [
-        "csrc/schema.cpp, row_stats.default: lacks Tensor? throw_away",
+        "_C.so, built before, row_stats.default: lacks Tensor? throw_away=None",
         "csrc/ops/row_stats/row_stats_op.h: lacks throw_away",
-        "specdec_kernels/triton/row_stats.py: lacks throw_away",
         "specdec_kernels/ops/row_stats.py: lacks throw_away",
-        "specdec_kernels/reference/row_stats.py: lacks throw_away",
         "specdec_kernels/ops/row_stats.py, docstring: lacks throw_away",
+    ]
+
+
+def test_what_runs_everywhere_is_given_by_calls(change, monkeypatch):
+    """Once Triton and the reference take an argument too, all that walks over calls is to give it."""
+    change("row_stats", (*TABLE["row_stats"], NEW))
+    monkeypatch.setattr(argument_copies, "triton_takes", lambda op: [x.name for x in arguments.taken(op)])
+    monkeypatch.setattr(argument_copies, "reference_takes", lambda op: [*argument_copies.roots(op)])
+    assert {*missing("row_stats")} >= {
         "specdec_kernels/example_calls/row_stats.py: none gives throw_away",
         "python_tests/gates/hostile.py: none gives throw_away",
-    ]
+    }
+
+
+def test_what_must_be_given_is_taken_everywhere(change):
+    change("row_stats", (*TABLE["row_stats"], NEW._replace(optional=False)))
+    assert {*missing("row_stats")} >= {
+        "specdec_kernels/triton/row_stats.py: lacks throw_away",
+        "specdec_kernels/reference/row_stats.py: lacks throw_away",
+    }
+
+
+NOT_YET: dict[tuple[str, str], list[str]] = {}  # (op, "triton" or "reference"): arguments that it does not take
+
+
+def test_which_arguments_do_not_run_everywhere():
+    lacking = {(op, what): names for op in TABLE for what, names in argument_copies.unserved(op).items() if names}
+    assert lacking == NOT_YET
 
 
 def other(rows, name, **fields):
@@ -77,10 +110,10 @@ def other(rows, name, **fields):
         ("sample", "slot", {"type": "float32"}, "slot is torch.int64, in the table float32"),
         ("verify_chain", "uniforms", {"shape": "B, G"}, "uniforms [B, G+1], which is not in the table"),
         ("verify_chain", "uniforms", {"shape": "B, G"}, "in the table B, G"),
-        ("support", "row", {"shape": "N"}, "comment over support: row [M], which is not in the table"),
         ("uniforms", "n", {"type": "code"}, "uniforms.default: lacks int n"),
         ("verify_tree", "max_depth", {"public": "depth"}, "specdec_kernels/ops/verify_tree.py: lacks depth"),
         ("sample", "seed", {"optional": False}, "seed must have no default"),
+        ("tree_mask", "format", {"default": 0}, "tree_mask.default: lacks int format=0"),
     ],
 )
 def test_a_row_that_says_something_else_is_found(change, op, name, fields, said):
@@ -107,6 +140,7 @@ def test_a_fake_takes_arguments_by_name(monkeypatch):
     names = [x.name for x in arguments.taken("verify_tree")]
     assert known["specdec::verify_tree"](*names) == ("max_depth", "parents", "target_logits")
     assert known["specdec::verify_tree.out"](*names, tokens=None) is None
+    assert known["specdec::verify_tree"](*names[:-3]) == ("max_depth", "parents", "target_logits")
     with pytest.raises(ValueError, match="depth"):
         fake("verify_tree")(lambda depth: depth)
 

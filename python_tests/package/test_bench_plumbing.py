@@ -3,6 +3,7 @@
 
 import csv
 import importlib
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 import specdec_kernels as sk
 from specdec_kernels import registry
+from specdec_kernels.arguments import taken
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("bench.run", reason="needs the source tree's bench")
@@ -141,6 +143,8 @@ def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
         for result, x in zip(results, torch.ops.specdec.verify_chain(*arguments)):
             result.copy_(x)
 
+    names = ("results", *(x.name for x in taken("verify_chain")))
+    write.__signature__ = inspect.Signature([inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in names])
     monkeypatch.setattr(ops.importlib, "import_module", lambda name: SimpleNamespace(verify_chain=write))
     monkeypatch.setattr(sk.backends, "lacks", lambda name: None)
     monkeypatch.setattr(sk.backends, "chosen", lambda: "cuda")

@@ -165,20 +165,19 @@ def test_ids(backend):
     assert got.tolist() == [False, True, True, False, False]
 """,
 }
-LINES = {  # file: (the line before, the line)
-    "csrc/schema.cpp": (
-        "void define_parts(Library& m) {\n",
-        '  m.def("in_vocabulary(Tensor draft_tokens, int V) -> Tensor");\n',
-    ),
-    "specdec_kernels/arguments.py": (
+LINES = [  # (file, the line before, the line)
+    (
+        "specdec_kernels/arguments.py",
         "TABLE: dict[str, tuple[Argument, ...]] = {\n",
         '    "in_vocabulary": (Argument("draft_tokens", "integers", "N", "row"), Argument("V", "code")),\n',
     ),
-    "specdec_kernels/__init__.py": (
+    ("specdec_kernels/arguments.py", "RESULTS = {\n", '    "in_vocabulary": "in_vocabulary bool [N]",\n'),
+    (
+        "specdec_kernels/__init__.py",
         "from specdec_kernels.ops.accept import accept as accept\n",
         "from specdec_kernels.ops.in_vocabulary import in_vocabulary as in_vocabulary\n",
     ),
-}
+]
 FOUND_BY = {  # a test of a list, or what a command must print
     "python_tests/ops/test_in_vocabulary.py": 2,
     "python_tests/ops/test_example_calls.py": 4,
@@ -199,7 +198,7 @@ def tree(tmp_path_factory):
     for file, text in FILES.items():
         (tree / file).parent.mkdir(exist_ok=True)
         (tree / file).write_text((SPDX if file.startswith("csrc") else SPDX.replace("//", "#")) + text)
-    for file, (before, line) in LINES.items():
+    for file, before, line in LINES:
         assert line.count("\n") == 1, file
         add(tree / file, before, line)
     run(tree, "setup.py", "--quiet", "build_ext", "--inplace", SPECDEC_CUDA="0")

@@ -4,6 +4,7 @@ lacks, as "place: what"."""
 
 import ast
 import inspect
+import math
 import random
 import re
 
@@ -13,7 +14,7 @@ from support.paths import ROOT
 
 import specdec_kernels as sk
 from specdec_kernels import arguments, example_calls, reference
-from specdec_kernels.arguments import TYPES
+from specdec_kernels.arguments import TYPES, Argument
 from specdec_kernels.rows import Rows
 
 HOSTILE_CALLS = 300
@@ -43,7 +44,9 @@ def of_schema(op):
     for overload in getattr(torch.ops.specdec, op).overloads():
         text = str(getattr(getattr(torch.ops.specdec, op), overload)._schema)
         got = text[text.index("(") + 1 : text.index(") ->")].split(", *, ")[0]
-        yield from differences(f"csrc/schema.cpp, {op}.{overload}", arguments.schema(op).split(", "), got.split(", "))
+        yield from differences(
+            f"_C.so, built before, {op}.{overload}", arguments.schema(op).split(", "), got.split(", ")
+        )
 
 
 def parameters_in(text, named):
@@ -69,14 +72,53 @@ def of_cpp(op):
     yield from differences(str(path.relative_to(ROOT)), wanted, got)
 
 
+def in_triton(path, kind, name):
+    """A class or a function, which can be read where Triton is not installed."""
+    body = ast.parse((ROOT / "specdec_kernels" / "triton" / path).read_text()).body
+    [found] = [x for x in body if isinstance(x, kind) and x.name == name]
+    return found
+
+
+def triton_takes(op):
+    """What Triton's function names, sides by their fields."""
+    fields = [
+        x.target.id for x in in_triton("core/arguments.py", ast.ClassDef, "GivenRows").body if hasattr(x, "target")
+    ]
+    known = [x.name for x in arguments.taken(op)]
+    for x in in_triton(f"{op}.py", ast.FunctionDef, op).args.args[1:]:
+        is_side = x.arg in arguments.sides(op) and x.arg not in known
+        yield from ([f"{x.arg}_{field}" for field in fields] if is_side else [x.arg])
+
+
+def reference_takes(op):
+    return [name for name in inspect.signature(getattr(reference, op)).parameters if name not in ("coins", "first")]
+
+
+def unserved(op):
+    """What may be left out, and Triton or the reference does not name yet: Triton refuses it, and in a call of the
+    reference Python does. Where both take it, example calls and hostile calls give it."""
+    takes, places = {*triton_takes(op)}, {*reference_takes(op)}
+    new = [x for x in arguments.taken(op) if x.may_be_left_out and x.public]
+    return {
+        "triton": [x.name for x in new if x.name not in takes],
+        "reference": [x.public for x in new if x.public.partition(".")[0] not in places],
+    }
+
+
+def not_everywhere(op):
+    """Where the public function takes these."""
+    lacks = unserved(op)
+    return {x.public for x in arguments.taken(op) if x.name in lacks["triton"]} | {*lacks["reference"]}
+
+
+def everywhere(op):
+    """Which tensors of the public function the op takes as they are, wherever it runs."""
+    return [place for place, x in tensors(op).items() if x.name and place not in not_everywhere(op)]
+
+
 def of_triton(op):
-    """Where the parameters are spelled out."""
-    path = ROOT / "specdec_kernels" / "triton" / f"{op}.py"
-    [given] = [x.args for x in ast.parse(path.read_text()).body if isinstance(x, ast.FunctionDef) and x.name == op]
-    names = [x.arg for x in given.args]
-    if given.vararg is None:
-        wanted = [x.name for x in arguments.taken(op)]
-        yield from differences(str(path.relative_to(ROOT)), wanted, names[1:])
+    wanted = [x.name for x in arguments.taken(op) if x.name not in unserved(op)["triton"]]
+    yield from differences(f"specdec_kernels/triton/{op}.py", wanted, [*triton_takes(op)])
 
 
 def of_public(op):
@@ -92,9 +134,8 @@ def of_public(op):
 
 
 def of_reference(op):
-    given = [name for name in inspect.signature(getattr(reference, op)).parameters if name not in ("coins", "first")]
-    wanted = roots(op) - {"out", "require_exact"}
-    yield from differences(f"specdec_kernels/reference/{op}.py", sorted(wanted), sorted(given))
+    wanted = roots(op) - {"out", "require_exact", *unserved(op)["reference"]}
+    yield from differences(f"specdec_kernels/reference/{op}.py", sorted(wanted), sorted(reference_takes(op)))
 
 
 # ---- what is said of shapes -----------------------------------------------------------------------------------------
@@ -128,30 +169,6 @@ def of_docstring(op):
     yield from (f"{where}: lacks {name}" for name in sorted(roots(op) - told))
 
 
-COMMENTS = {"target": "target_logits", "draft": "draft_logits", "tokens": "draft_tokens", "node tokens": "node_tokens",
-            "parameters": "temperature"}  # fmt: skip
-
-
-def said_in_schema(op):
-    """(argument, shape) of the comment over an op's line."""
-    text = (ROOT / "csrc" / "schema.cpp").read_text()
-    found = re.search(rf'((?:^ *//.*\n)+)^ *m\.def\(\s*"{op}\(', text, re.M)
-    lines = found[1].splitlines() if found else []
-    comment = " ".join(line.strip().removeprefix("//").strip() for line in lines).split("->")[0]
-    names = {x.name: x for x in arguments.taken(op)}
-    for words, shapes in re.findall(r"(\w[\w/, ]*) (\[[^]]*\](?:(?:, | or )\[[^]]*\])*)", comment):
-        for word in re.split("/|, | and ", words):
-            x = names.get(word) or names.get(COMMENTS.get(word, ""))
-            if x is not None:
-                yield from ((x, spaced(shape)) for shape in re.findall(r"\[([^]]*)\]", shapes))
-
-
-def of_comment(op):
-    for x, shape in said_in_schema(op):
-        if shape not in x.shapes and x.shape != "...":
-            yield f"csrc/schema.cpp, comment over {op}: {x.name} [{shape}], which is not in the table"
-
-
 # ---- calls ----------------------------------------------------------------------------------------------------------
 
 
@@ -160,8 +177,8 @@ def size_of(symbol, size, known):
     base, _, more = symbol.partition("+")
     if symbol.isdigit():
         return known if int(symbol) == size else None
-    if "*" in base:
-        return known if size == eval(symbol, {}, known) else None
+    if "*" in base or "(" in base:
+        return known if size == eval(symbol, {"ceil": math.ceil}, known) else None
     size -= int(more or 0)
     return known | {base: size} if known.get(base, size) == size else None
 
@@ -196,12 +213,7 @@ def of_calls(op):
             if not ways:
                 yield f"{where}, {name}: {x.name} has shape {list(value.shape)}, in the table {x.shape}"
                 break
-    yield from (f"{where}: none gives {place}" for place in op_takes(op) if place not in given)
-
-
-def op_takes(op):
-    """Which tensors of the public function the op takes as they are."""
-    return [place for place, x in tensors(op).items() if x.name]
+    yield from (f"{where}: none gives {place}" for place in everywhere(op) if place not in given)
 
 
 def of_call(call, place):
@@ -214,11 +226,28 @@ def of_call(call, place):
     return getattr(x, part) if isinstance(x, Rows) else x if part == "logits" else None
 
 
+def of_results(op):
+    """What the op makes of the first example call is as the table of results says."""
+    call = example_calls.calls(op, V=77)[0].arguments
+    given = example_calls.op_arguments(op, getattr(sk, op), **call)
+    made = getattr(torch.ops.specdec, op)(*given)
+    made = [made] if isinstance(made, torch.Tensor) else made
+    ways = [{x.name: value for x, value in zip(arguments.taken(op), given) if isinstance(value, int)}]
+    for x, value in zip(arguments.taken(op), given):
+        if isinstance(value, torch.Tensor):
+            ways = [way for known in ways for way in fits(x, value, known)]
+    for (name, dtype, shape), value in zip(arguments.results(op), made, strict=True):
+        ways = [way for known in ways for way in fits(Argument(name, dtype, shape.strip("[]")), value, known)]
+        if dtype not in ("-", str(value.dtype).removeprefix("torch.")) or not ways:
+            yield f"results of {op}: {name} is {value.dtype} {list(value.shape)}, in the table {dtype} {shape}"
+            break
+
+
 def of_hostile(op):
     """Every argument is varied by the hostile calls."""
     from gates import hostile
 
-    missing = {*op_takes(op)} - {hostile.PADDED.get(op)}
+    missing = {*everywhere(op)} - {hostile.PADDED.get(op)}
     for seed in range(HOSTILE_CALLS):
         if missing:
             _, call = flat.folded(op, (), hostile.call(op, random.Random(seed)))
@@ -226,4 +255,4 @@ def of_hostile(op):
     yield from (f"python_tests/gates/hostile.py: none gives {place}" for place in sorted(missing))
 
 
-READERS = (of_schema, of_cpp, of_triton, of_public, of_reference, of_docstring, of_comment, of_calls, of_hostile)
+READERS = (of_schema, of_cpp, of_triton, of_public, of_reference, of_docstring, of_results, of_calls, of_hostile)

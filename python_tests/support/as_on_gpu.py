@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interpreted Triton as it is on a GPU, where no value of a tensor can be looked at before kernels run."""
 
-import importlib
-
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+from specdec_kernels.triton.ops import writer_of
 
 
 class AsOnGpu(TorchDispatchMode):
@@ -18,5 +18,5 @@ class AsOnGpu(TorchDispatchMode):
         on_meta = tree_map_only(torch.Tensor, lambda x: x.to("meta"), args)
         made = getattr(torch.ops.specdec_check, name)(*on_meta)
         results = tree_map_only(torch.Tensor, lambda x: torch.empty_like(x, device="cpu"), made)
-        getattr(importlib.import_module(f"specdec_kernels.triton.{name}"), name)(results, *args)
+        writer_of(name)(results, args)
         return results

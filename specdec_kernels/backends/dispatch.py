@@ -19,7 +19,7 @@ _libraries = []  # a registration lives as long as its library object
 
 
 def ops() -> list[str]:
-    """Every op, as csrc/schema.cpp defines them."""
+    """Every op that the library defines."""
     return [name for name in overloads() if "." not in name]
 
 

@@ -91,7 +91,8 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function.namespace == "specdec" and function._opname == self.op:
-            self.arguments.append(args)
+            defaults = [x.default_value for x in function._schema.arguments if not x.kwarg_only]
+            self.arguments.append((*args, *defaults[len(args) :]))  # torch leaves out what is as its default
         return function(*args, **(kwargs or {}))
 
 

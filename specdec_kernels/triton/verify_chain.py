@@ -94,16 +94,17 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
     launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
 
 
-def verify_chain(results, *given):
-    of_target, draft_tokens, of_draft = GivenRows(*given[:9]), given[9], GivenRows(*given[10:19])
-    cu_draft, max_draft, bonus_tokens, method, rule, alpha, rule_numbers, seed, offset, uniforms, count = given[19:]
-    layout = layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, count)
+def verify_chain(
+    results, target, draft_tokens, draft, cu_draft, max_draft, bonus_tokens, method, rule, alpha, rule_numbers,
+    seed, offset, uniforms, num_requests,
+):  # fmt: skip
+    layout = layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests)
     rules = rules_of(rule, alpha, rule_numbers)
     B, G, D, cu_draft = layout.B, layout.G, layout.D, layout.cu_draft
     if not B:
         return
     by_rule, block = rules.rule.data is not None, method == 1
-    target, draft = ChainRows(of_target, layout), draft_rows(of_draft, layout, by_rule)
+    target, draft = ChainRows(GivenRows(*target), layout), draft_rows(GivenRows(*draft), layout, by_rule)
     target.read()
     if draft is not None:
         draft.read()
@@ -119,4 +120,4 @@ def verify_chain(results, *given):
         launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
     if not block:  # else all of them are done
         launch_exact(walk, target, draft, random, out, sums, positions)
-    put_absent(count, *zip(results, (-1, 0, 0, 0)))
+    put_absent(num_requests, *zip(results, (-1, 0, 0, 0)))

@@ -87,21 +87,23 @@ def launch_walk(tables, shape, count, D, target, draft, rules, random, out, meth
     launch.run(verify_tree_kernel, grid, THREADS, *args, METHOD=method, MIXES=mixes, S=sizes)
 
 
-def verify_tree(results, *given):
-    parents, tokens, draft_nodes, *links = given[:5]
-    of_target, of_draft = GivenRows(*given[5:14]), GivenRows(*given[14:23])
-    method, max_depth, rule, alpha, rule_numbers, seed, offset, uniforms, count = given[23:]
+def verify_tree(
+    results, parents, node_tokens, draft_nodes, first_child, next_sibling, target, draft, method, max_depth,
+    rule, alpha, rule_numbers, seed, offset, uniforms, num_requests,
+):  # fmt: skip
     B, N = parents.shape
     if not B:
         return
     K, L = (0, 0) if draft_nodes is None else draft_nodes.shape[1:]
     shape = B, N, K, L, N if draft_nodes is None else K * L
-    tables = (parents, tokens, of_target.row, of_draft.row, *links, draft_nodes)
+    of_target, of_draft = GivenRows(*target), GivenRows(*draft)
+    tables = (parents, node_tokens, of_target.row, of_draft.row, first_child, next_sibling, draft_nodes)
     target, draft = TreeRows(of_target, B), None if of_draft.logits is None else TreeRows(of_draft, B)
     rules = rules_of(rule, alpha, rule_numbers)
     if method == GREEDY.value:
         target.stats, target.sampling = None, launch.NO_SAMPLING
         rules = rules_of(None, None, None)
     random, out = Random(values(seed), values(offset), uniforms), Out(*results)
-    launch_walk(Tables(*map(contiguous, tables)), shape, count, max_depth, target, draft, rules, random, out, method)
-    put_absent(count, *zip(results, (-1, 0, 0, 0, -1)))
+    tables = Tables(*map(contiguous, tables))
+    launch_walk(tables, shape, num_requests, max_depth, target, draft, rules, random, out, method)
+    put_absent(num_requests, *zip(results, (-1, 0, 0, 0, -1)))
