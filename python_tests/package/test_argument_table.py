@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every copy of an op's arguments is what their table says, specdec_kernels/arguments.py."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support import argument_copies
@@ -89,6 +91,34 @@ def test_what_must_be_given_is_taken_everywhere(change):
         "specdec_kernels/triton/row_stats.py: lacks throw_away",
         "specdec_kernels/reference/row_stats.py: lacks throw_away",
     }
+
+
+@pytest.mark.parametrize(
+    "row, off, on",
+    [(NEW, None, torch.ones(1)), (NEW._replace(type="flag", optional=False, default=False), False, True)],
+    ids=["optional", "default"],
+)
+def test_triton_refuses_what_its_function_does_not_name(change, monkeypatch, row, off, on):
+    ops, seen = pytest.importorskip("specdec_kernels.triton.ops"), []
+    change("row_stats", (*TABLE["row_stats"], row))
+    function = SimpleNamespace(row_stats=lambda results, num_rows, logits: seen.append((logits, num_rows)))
+    monkeypatch.setattr(ops.importlib, "import_module", lambda name: function)
+    write, given = ops.writer_of("row_stats"), ("logits", *[None] * 5, "num_rows")
+    write(None, given)
+    write(None, (*given, off))
+    write(None, given[:1])
+    assert seen == [("logits", "num_rows")] * 2 + [("logits", None)]
+    for call, name in (((*given, on), "throw_away"), (("logits", on), "temperature")):
+        with pytest.raises(NotImplementedError, match=f"row_stats: Triton does not serve {name}$"):
+            write(None, call)
+    assert len(seen) == 3
+
+
+def test_the_fields_of_a_side_follow_one_another():
+    pick = arguments.picker("row_gap", [("q", "q_stats"), "p"])
+    assert pick(("p", 1, "q")) == (("q", None), "p")
+    with pytest.raises(ValueError, match="row_gap: p, q must follow one another"):
+        arguments.picker("row_gap", [("p", "q")])
 
 
 NOT_YET: dict[tuple[str, str], list[str]] = {}  # (op, "triton" or "reference"): arguments that it does not take
