@@ -86,9 +86,8 @@ assert same(compiled(rows, heat=heat, **step), want) and same(compiled(rows, **s
 """
 RANKS = """
 def on_rank(rank, exchange):
-    import torch.distributed as dist
     from specdec_kernels import distributed
-    shards = distributed.Shards(40, dist.group.WORLD, exchange=exchange)
+    shards = distributed.Shards(V, exchange=exchange)
     begin, end = shards.bounds[rank], shards.bounds[rank + 1]
     told = [distributed.verify_chain(rows[..., begin:end], shards=shards, heat=heat, **step)]
     try:
@@ -101,7 +100,9 @@ def main():
     from support.ranks import Ranks
     ranks, want = Ranks(2), sk.verify_chain(rows, heat=heat, **step)
     for exchange in ("chunks", "rows"):
-        for got, error in ranks.call(on_rank, exchange):
+        for told in ranks.call(on_rank, exchange):
+            assert isinstance(told, list), told
+            got, error = told
             assert same(got, want), exchange
             assert error.startswith("verify_chain: heat must be the same on all ranks"), error
     ranks.stop()
@@ -166,5 +167,5 @@ def test_the_page_shows_it(tree):
 
 @pytest.mark.parametrize("file", LISTS)
 def test_lists_take_it(tree, file):
-    command = ["-m", "pytest", "-p", "no:cacheprovider", "-q", file, "-k", LISTS[file]]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", file, "-k", LISTS[file]]
     assert " passed" in run(tree, *command, SPECDEC_TEST_BACKENDS="cpu")
