@@ -18,7 +18,7 @@ def kseq_rho_kernel(target, draft, k, rho, beta, p_acc, N, S: tl.constexpr):
     drafts = load_value(k, n, exists, 1).to(tl.int64)
     p = dist(target, n, n * 0, n, exists, False, S)
     q = dist(draft, n, n * 0, n, exists, False, S)
-    found = kseq_search(Pairs(target, draft, n, p, q, None, None), drafts, exists, S)
+    found = kseq_search(Pairs(target, draft, n, p, q), drafts, exists, S)
     tl.store(rho + n, found[0], mask=exists)
     tl.store(beta + n, found[1], mask=exists)
     tl.store(p_acc + n, found[2], mask=exists)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .residual import first_chunk
 from .row import CHUNK, is_bad, widest
 from .rows import entries
 
@@ -18,15 +17,13 @@ MOST_PASSES = tl.constexpr(24)
 
 
 class Pairs(NamedTuple):
-    """Rows p and q of the requests b; where subtractions begin, if anything stands for p in place of it, of `sides`."""
+    """Rows p and q of the requests b."""
 
     target: Any
     draft: Any
     b: Any
     p: Any
     q: Any
-    sides: Any
-    at: Any
 
 
 @triton.jit
@@ -43,11 +40,7 @@ def pair_weights(side, b, d, c, alive, DRAFT: tl.constexpr, S):
 def both_weights(pairs, c, alive, S):
     c = tl.zeros([S.ROWS], tl.int32) + c
     y = pair_weights(pairs.draft, pairs.b, pairs.q, c, alive, True, S)
-    if pairs.at is None:
-        return pair_weights(pairs.target, pairs.b, pairs.p, c, alive, False, S), y
-    else:
-        _, w = first_chunk(pairs.sides, pairs.b, pairs.p, pairs.at, c, alive, S)
-        return w, y
+    return pair_weights(pairs.target, pairs.b, pairs.p, c, alive, False, S), y
 
 
 @triton.jit

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from ..core.final_token import INVALID_DRAFT, INVALID_ROW, has_mass
 from ..core.kseq import Pairs, kseq_search
-from ..core.residual import Subtraction, first_weight, get_subtraction, put_subtraction, sum_chunks
+from ..core.residual import Subtraction, get_subtraction, put_subtraction, sum_chunks
 from ..core.row import some
 from ..core.rows import accept_test, draft_prob, is_something, prob
 from .tree import test_uniform
@@ -73,12 +73,7 @@ def find_rho(tree, sides, residual, drafts, child, token, known, first, S):
     stopped = first & (~is_something(q) | ((drafts.row < 0) & (token >= sides.target.V)))
     first &= ~stopped
     # A tuple that is assigned loses its constants, so this one goes straight into the call.
-    rho, beta, p_acc = kseq_search(
-        Pairs(sides.target, sides.draft, residual.b, residual.p, q, sides, residual.at if sides.MIXES else None),
-        drafts.k,
-        first,
-        S,
-    )
+    rho, beta, p_acc = kseq_search(Pairs(sides.target, sides.draft, residual.b, residual.p, q), drafts.k, first, S)
     unlawful = first & (beta != beta)  # a probability row of q that is no law is found out by its sum
     status |= tl.where(unlawful, INVALID_ROW | INVALID_DRAFT, 0)
     stopped |= unlawful
@@ -101,7 +96,7 @@ def test_by_kseq(tree, sides, random, residual, drafts, child, column, token, kn
         rho, stopped, status = find_rho(tree, sides, residual, drafts, child, token, known, first, S)
         drafts = Drafts(drafts.counting, drafts.k, drafts.row, drafts.token, drafts.others, rho)
     testing &= ~stopped
-    p = first_weight(sides, residual.b, residual.p, residual.at, token, testing)
+    p, _ = prob(sides.target, residual.b, residual.p, token, testing)
     q = get_subtraction(sides, residual.at + residual.n, testing).q
     q_t, _ = prob(sides.draft, residual.b, q, token, testing)
     q_t = draft_prob(q_t)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from ..core.final_token import INVALID_DRAFT, has_mass
 from ..core.memory import get_value
-from ..core.residual import INTS, Residual, draft_chunk, put_subtraction, standing, subtracting, sum_chunks, weight
+from ..core.residual import INTS, Residual, draft_chunk, put_subtraction, subtracting, sum_chunks, weight
 from ..core.row import (
     FLT_MIN,
     Dist,
@@ -146,10 +146,10 @@ def reduce(sides, residual, rest, q, scale, s, removed, on, S):
     put_subtraction(sides, residual.at + n, subtracting(q, m, s.to(tl.float32), removed), on)
     longer = Residual(residual.b, residual.p, residual.at, n + taking.to(tl.int64))
     kept = tl.zeros([S.ROWS], tl.float64)
-    plain, hot = standing(sides, residual.p, residual.at, on)
+    hot = residual.p.hot
     by_token = taking & (hot >= 0)
     if not sides.target.PROBS:
-        by_token |= taking & plain & (q.hot >= 0)
+        by_token |= taking & (q.hot >= 0)
     if some(by_token):
         before = Residual(residual.b, residual.p, residual.at, n + tl.where(hot >= 0, 1, 0))
         r, _ = weight(sides, before, tl.where(hot >= 0, hot, q.hot), by_token)
