@@ -7,9 +7,20 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_memory, sampling, values
-from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, pick_chunk, pick_lane, total_mass
-from .core.padded import is_present, put_absent
-from .core.philox import DOMAIN_DRAFT, Random, uniform_of
+from .core.draw import (
+    DOMAIN_DRAFT,
+    Random,
+    first_chunk_with,
+    first_lane_with,
+    has_mass,
+    largest_of,
+    pick_chunk,
+    pick_lane,
+    total_mass,
+    uniform_of,
+)
+from .core.launch import put_absent
+from .core.memory import is_present
 from .core.row import (
     CHUNK,
     ENOUGH,

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_memory, values
-from .core.padded import is_present
+from .core.memory import is_present
 from .core.row import CHUNK, chunks_of, is_greedy, lane_of, load_chunk, load_stats, load_value, offset_of
 
 WORD = tl.constexpr(32)

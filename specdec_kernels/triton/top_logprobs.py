@@ -9,7 +9,7 @@ import triton.language as tl
 from .core import launch
 from .core.arguments import contiguous, row_memory
 from .core.best_ids import best_orders, id_of_order, orders
-from .core.padded import is_present
+from .core.memory import is_present
 from .core.row import chunks_of, is_greedy, load_stats, log_prob, offset_of
 
 

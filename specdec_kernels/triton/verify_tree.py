@@ -8,8 +8,9 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import GivenRows, contiguous, row_memory, values
-from .core.padded import is_present, put_absent
-from .core.philox import Random
+from .core.draw import Random
+from .core.launch import put_absent
+from .core.memory import is_present
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
 from .tree.descend import GREEDY, TRAVERSAL, descend

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from . import launch
 from .filters import from_ordered, middle, ordered
-from .padded import is_present
+from .memory import is_present
 from .row import (
     CHUNK,
     RowStats,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .final_token import total_mass
+from .draw import total_mass
 from .memory import get_value, put_value
 from .row import FLT_MAX, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
 from .rows import draft_prob, each_dist, entries, packed, prob, unpacked

@@ -5,7 +5,7 @@ without that (csrc/ops/verify_tree/walk.h)."""
 import triton
 import triton.language as tl
 
-from ..core.final_token import INVALID_DRAFT, has_mass
+from ..core.draw import INVALID_DRAFT, has_mass
 from ..core.memory import get_value
 from ..core.residual import INTS, Residual, draft_chunk, put_subtraction, subtracting, sum_chunks, weight
 from ..core.row import (

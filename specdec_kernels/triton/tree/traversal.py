@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from ..core.draw import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from ..core.memory import get_value, put_value
 from ..core.residual import Residual, weight
 from ..core.row import RowStats, some

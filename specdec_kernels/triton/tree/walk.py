@@ -7,13 +7,22 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW, aim, has_mass, hit, total_mass
+from ..core.draw import (
+    DOMAIN_FINAL,
+    EMPTY_RESIDUAL,
+    INVALID_DRAFT,
+    INVALID_ROW,
+    aim,
+    has_mass,
+    hit,
+    total_mass,
+    uniform_of,
+)
 from ..core.memory import put_value
-from ..core.philox import DOMAIN_FINAL, uniform_of
 from ..core.residual import Residual, chunk, sum_chunks
 from ..core.row import LOG2E, chunks_of, scaled, some
-from ..core.row_stats import dist
 from ..core.rows import choose, is_valid, one_hot, prob
+from ..row_stats import dist
 from .tree import look_up
 
 

@@ -11,9 +11,8 @@ import torch
 import triton.language as tl
 
 from specdec_kernels.registry import MASK_FORMATS, NOT_GIVEN, OPS
-
-from .core import launch
-from .ops import op_of
+from specdec_kernels.triton.core import launch
+from specdec_kernels.triton.ops import op_of
 
 ops = SimpleNamespace(**{name: op_of(name) for name in OPS})
 
