@@ -525,7 +525,7 @@ TRITON = {
     "typical: both bounds": (T_RULES, "typical = (p_d > alpha.first) | (", "typical = (p_d > alpha.first) & (", GROUPS),
     "typical: delta omitted": (T_RULES, "(p_d > alpha.second * tl.exp(-tl.where(", "(p_d > tl.exp(-tl.where(", GROUPS),
     "typical: the shortcut by eps": (
-        T_REQUEST,
+        T_RULES,
         "p_d > alpha.second * tl.exp(-p.stats.log_norm",
         "p_d > alpha.first * tl.exp(-p.stats.log_norm",
         GROUPS,

@@ -5,8 +5,8 @@ simulated devices. What is listed as never run has been proved by nothing but it
 Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton
 the launches that are compiled ahead of time (support/aot.py) stand for all: a launch is told from another by its
 kernel, its modes and the arguments it goes without, and each kernel by which of its rows come 16 bits wide. Not told
-apart are sizes of blocks, since the interpreter takes its own, and whether uniforms are given or made of a seed: one small
-function of Triton asks that, for all kernels.
+apart are sizes of blocks, since the interpreter takes its own, and whether uniforms are given or made of a seed: one
+small function of Triton asks that, for all kernels.
 """
 
 import functools

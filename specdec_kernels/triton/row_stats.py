@@ -11,7 +11,7 @@ from .core.arguments import row_memory, sampling
 from .core.draw import first_chunk_with, first_lane_with
 from .core.filters import ONE, Block, crossing, sum_kept, top_k_bound
 from .core.launch import put_absent
-from .core.memory import is_present, names_row, number_of
+from .core.memory import is_present, names_row, number_of, span
 from .core.row import (
     CHUNK,
     FLT_MAX,
@@ -28,10 +28,8 @@ from .core.row import (
     load_chunk,
     load_stats,
     load_value,
-    offset_of,
     scaled,
     some,
-    span,
     store_stats,
     weight_of,
 )
@@ -146,7 +144,7 @@ def stats_of(side, b, block, exists, T, S):
     argmax = exists & ~bad & greedy
     if some(argmax):
         c = first_chunk_with(side.scratch.maxes, block.at, chunks_of(side), top, argmax, S)
-        z = load_chunk(side.data, block.offset, side.V, c, argmax, -float("inf"), S.WIDTH)
+        z = load_chunk(side, block.b, block.row, c, argmax, -float("inf"), S)
         log_norm = tl.where(argmax, (c * CHUNK + first_lane_with(z, top, S)).to(tl.float32), log_norm)
         cutoff = tl.where(argmax, top, cutoff)
     return RowStats(scale, cutoff + 0.0, tl.where(bad, float("nan"), log_norm), top)
@@ -157,7 +155,7 @@ def read_stats(side, b, row, exists, T, S):
     """The four floats of a row of each request; the chunks of what they keep stay in side.scratch."""
     chunks = chunks_of(side)
     each_b = each_request(S)
-    offset = offset_of(side, each_b, each(row, S))
+    each_row = each(row, S)
     alive = each(exists, S)
     scale = scale_of(T)
     scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # a greedy row needs no sum, but its NaN must show
@@ -166,12 +164,12 @@ def read_stats(side, b, row, exists, T, S):
     for begin in range(0, chunks, S.TOGETHER):
         c = chunks_from(begin, S)
         here = alive & (c < chunks)
-        z = load_chunk(side.data, offset, side.V, c, here, -float("inf"), S.WIDTH)
+        z = load_chunk(side, each_b, each_row, c, here, -float("inf"), S)
         most, total = chunk_sum(z, scale, cutoff)
         tl.store(side.scratch.maxes + each_b * chunks + c, most, mask=here)
         tl.store(side.scratch.sums + each_b * chunks + c, total, mask=here)
     tl.debug_barrier()
-    block = Block(offset_of(side, b, row), b * chunks, b, offset, each_b * chunks, each_b)
+    block = Block(b, row, b * chunks, b, each_b, each_row, each_b * chunks, each_b)
     return stats_of(side, b, block, exists, T, S)
 
 
@@ -228,7 +226,6 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.conste
     """Every chunk of every row: its largest finite logit and its sum of exponentials relative to it."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
-    offset = offset_of(rows, b, row)
     if rows.stats is None:
         scale = scale_of(temperature_of(rows, b, exists))
         cutoff = tl.zeros([S.ROWS], tl.float32) - FLT_MAX
@@ -239,7 +236,7 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.conste
     chunks = chunks_of(rows)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
-        z = load_chunk(rows.data, offset, rows.V, tl.zeros([S.ROWS], tl.int32) + c, exists, -float("inf"), S.WIDTH)
+        z = load_chunk(rows, b, row, tl.zeros([S.ROWS], tl.int32) + c, exists, -float("inf"), S)
         most, total = chunk_sum(z, scale, cutoff)
         tl.store(rows.scratch.maxes + index * chunks + c, most, mask=exists)
         tl.store(rows.scratch.sums + index * chunks + c, total, mask=exists)
@@ -254,8 +251,8 @@ def stats_kernel(rows, B, G, bonus, D, cu_draft, count, out, S: tl.constexpr):
     each_b, each_row, each_index, _ = locate(each, rows, B, G, bonus, D, cu_draft, count)
     chunks = chunks_of(rows)
     block = Block(
-        offset_of(rows, b, row), index * chunks, slot.to(tl.int64),
-        offset_of(rows, each_b, each_row), each_index * chunks, each.to(tl.int64),
+        b, row, index * chunks, slot.to(tl.int64),
+        each_b, each_row, each_index * chunks, each.to(tl.int64),
     )  # fmt: skip
     stats = stats_of(rows, b, block, exists, temperature_of(rows, b, exists), S)
     store_stats(out, index, stats, exists)

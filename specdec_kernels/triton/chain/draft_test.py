@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from ..core.draw import DOMAIN_ACCEPT, INVALID_DRAFT, INVALID_ROW, uniform_of
-from ..core.memory import get_value, names_row, number_of
-from ..core.row import Dist, span, widest
+from ..core.memory import get_value, names_row, number_of, span
+from ..core.row import Dist, widest
 from ..core.rows import accept_test, is_draft_prob, is_something, is_valid, one_hot, prob
 from ..row_stats import dist
 

@@ -59,3 +59,13 @@ def is_present(count, b):
         return b == b
     else:
         return b < tl.load(count)
+
+
+@triton.jit
+def span(cu_draft, b, G, D, exists):
+    """Where request b's drafts start, and how many they are, inside [0, D] and [0, G] whatever cu_draft holds."""
+    start = get_value(cu_draft + b, exists, 0).to(tl.int64)
+    end = get_value(cu_draft + b + 1, exists, 0).to(tl.int64)
+    start = tl.minimum(tl.maximum(start, 0), D)
+    g = tl.minimum(tl.maximum(end - start, 0), tl.minimum(D - start, G))
+    return start, g.to(tl.int32)

@@ -21,7 +21,6 @@ from ..core.row import (
     lane_of,
     load_chunk,
     max_of,
-    offset_of,
     some,
 )
 from ..core.rows import choose, draft_prob, each_dist, is_something, one_hot, prob
@@ -70,7 +69,7 @@ def stats_without(sides, q, residual, on, S):
     that is left, so that nothing is lost however little that weighs. log_norm is NaN where nothing is left."""
     q = each_dist(q, S)
     draft = sides.draft
-    offset = offset_of(draft, each_request(S), q.row)
+    b = each_request(S)
     at = each(residual.at, S)
     n = each(residual.n, S)
     alive = each(on, S)
@@ -80,7 +79,7 @@ def stats_without(sides, q, residual, on, S):
     chunks = chunks_of(draft)
     for begin in range(0, chunks, S.TOGETHER):
         c = chunks_from(begin, S)
-        z = load_chunk(draft.data, offset, draft.V, c, alive & (c < chunks), -float("inf"), S.WIDTH)
+        z = load_chunk(draft, b, q.row, c, alive & (c < chunks), -float("inf"), S)
         z = without_removed(sides, z, at, n, removed, c, alive, -float("inf"), S)
         kept = tl.where(z >= q.stats.cutoff[:, None], z, -float("inf"))
         largest, mass = chunk_sum(kept, q.stats.scale, q.stats.cutoff)
