@@ -17,8 +17,8 @@ from specdec_kernels.registry import OPS
 
 GPU = [name for name in ("cuda", "triton") if name in backends.NAMES and not backends.why_not(name)]
 ROWS = {"V": 3001, "dtype": torch.bfloat16}  # three chunks, the last with an odd tail
-CALLS = [(op, call.name) for op in OPS for call in example_calls.few(op)]
-on_gpu = pytest.mark.parametrize("gpu, op, name", [(gpu, *call) for gpu in GPU for call in CALLS])
+CALLS = [(gpu, op, call.name) for gpu in GPU for op in OPS for call in backends.served(gpu, op, example_calls.few(op))]
+on_gpu = pytest.mark.parametrize("gpu, op, name", CALLS)
 
 
 @functools.cache
