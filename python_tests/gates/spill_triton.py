@@ -13,7 +13,7 @@ def spills_kernel(x, out, V: tl.constexpr):
 
 
 def cases():
-    from specdec_kernels.triton.aot import Case
+    from support.aot import Case
 
     attributes = {(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}
     yield Case(

@@ -26,10 +26,9 @@ def assert_well_typed():
     """Of every kernel, by the compiler's front end alone, in a tenth of the time. Float32 rows differ in their loads
     only."""
     import triton
+    from support.aot import aot_cases
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
-
-    from specdec_kernels.triton.aot import aot_cases
 
     target = GPUTarget("cuda", 90, 32)
     backend = triton.compiler.make_backend(target)
@@ -46,16 +45,14 @@ def assert_well_typed():
 def targets(i, name):
     """Float32 rows differ from bfloat16 ones in their loads only: one target will do. The others share the targets out:
     three each with SPECDEC_THOROUGH=1, others with another SPECDEC_SEED; else two each, and one for those of padded
-    buffers, which differ by a comparison, and for a walk down a tree, which takes ten seconds to compile; of the walks
-    by rule, up to half a minute, the longest alone."""
+    buffers, which differ by a comparison, and for a walk down a tree, which takes ten seconds to compile."""
     turn = [TARGETS[(i + j) % len(TARGETS)] for j in (0, 2)]
     if "--spill" in sys.argv:
         return TARGETS
     if THOROUGH:
         return TARGETS[:1] if "float32" in name else [TARGETS[(i + SEED + j) % len(TARGETS)] for j in (0, 1, 3)]
     if name.startswith("verify_tree"):
-        left_out = "float32" in name or ("by rule" in name and "kseq" not in name)
-        return [] if left_out else turn[:1]
+        return [] if "float32" in name else turn[:1]
     if "padded" in name:
         return [] if "float32" in name else turn[:1]
     return TARGETS[:1] if "float32" in name else turn
@@ -66,7 +63,7 @@ def cases():
     if "--spill" in sys.argv:
         from gates.spill_triton import cases
     else:
-        from specdec_kernels.triton.aot import aot_cases as cases
+        from support.aot import aot_cases as cases
     return list(cases())
 
 

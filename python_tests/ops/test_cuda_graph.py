@@ -17,8 +17,10 @@ from specdec_kernels.registry import OPS
 
 GPU = [name for name in ("cuda", "triton") if name in backends.NAMES and not backends.why_not(name)]
 ROWS = {"V": 3001, "dtype": torch.bfloat16}  # three chunks, the last with an odd tail
-CALLS = [(op, call.name) for op in OPS for call in example_calls.few(op)]
-on_gpu = pytest.mark.parametrize("gpu, op, name", [(gpu, *call) for gpu in GPU for call in CALLS])
+CALLS = {op: example_calls.few(op) for op in OPS}
+on_gpu = pytest.mark.parametrize(
+    "gpu, op, name", [(gpu, op, call.name) for gpu in GPU for op in OPS for call in backends.served(gpu, op, CALLS[op])]
+)
 
 
 @functools.cache
@@ -67,7 +69,7 @@ def test_second_device(gpu, op, name):
     assert same(got, want)
 
 
-@pytest.mark.parametrize("op, name", CALLS)
+@pytest.mark.parametrize("op, name", [(op, call.name) for op in OPS for call in CALLS[op]])
 def test_the_checks_run_and_can_fail(op, name, monkeypatch):
     rehearsal = pytest.importorskip("bench.rehearsal", reason="needs the source tree's bench")
     inputs = sets(op, name)

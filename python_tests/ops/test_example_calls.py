@@ -76,6 +76,7 @@ def test_calls_differ_by_seed_and_not_by_device():
 def test_examples_agree_with_the_reference(op_backend, function):
     for inputs in ({"V": 77}, {"V": 1100, "dtype": torch.bfloat16, "pad": 1}, {"V": 1}):
         calls = example_calls.few(function, **inputs) if op_backend in SLOW else example_calls.calls(function, **inputs)
+        calls = backends.served(op_backend, function, calls)
         for call in calls[: 1 if op_backend in SLOW and inputs["V"] != 77 else None]:
             got = backends.run(function, op_backend, **call.arguments)
             assert disagreement(function, call, got) is None, (inputs, call.name)

@@ -30,7 +30,7 @@ STALE = {  # floats, and integers by their type: whatever is no law, no id, no p
 
 def calls_of(op, backend, **inputs):
     some = example_calls.few if backend in rule_cases.SLOW or "cuda-on-cpu" in backend else example_calls.calls
-    found = [call for call in some(op, **inputs) if NUMBERS[op] not in call.arguments]
+    found = [call for call in backends.served(backend, op, some(op, **inputs)) if NUMBERS[op] not in call.arguments]
     return found[1::3] if backend == "triton-interpret" and tiers.TIER != "all" else found
 
 

@@ -99,6 +99,24 @@ def test_triton_is_no_tower():
     assert len(way) <= MAX_FLOORS, " -> ".join(way)
 
 
+def test_triton_is_small():
+    assert 30 < len(list((ROOT / "specdec_kernels" / "triton").rglob("*.py"))) <= 41
+    graph = imports(ROOT, "specdec_kernels")
+    reached, open_ = set(), {"specdec_kernels.triton.verify_chain"}
+    while open_:
+        name = open_.pop()
+        reached.add(name)
+        open_ |= {x for x in graph[name] if x.startswith("specdec_kernels.triton.") and x in graph} - reached
+    assert len(reached) <= 22, sorted(reached)
+
+
+def test_one_file_of_triton_reads_rows():
+    """Every other one asks load_chunk and load_entry, so that a view of a row has one place."""
+    files = (ROOT / "specdec_kernels" / "triton").rglob("*.py")
+    pointers = r"\b(side|rows|target|draft)\.data *(\+|,)"
+    assert {path.name for path in files if re.search(pointers, path.read_text())} == {"row.py"}
+
+
 def test_triton_kernels_have_few_parameters():
     found = {}
     for path in sorted((ROOT / "specdec_kernels" / "triton").rglob("*.py")):

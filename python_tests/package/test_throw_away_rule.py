@@ -22,13 +22,9 @@ LINES = [  # (file, the line before, the lines)
         '  RULE(kSure, "sure", false, false, false, NAN, unit(0.25), any()) \\\n',
     ),
     ("csrc/rules/acceptance.h", "  switch (rule) {\n", "    case Rule::kSure: return p.prob(d) >= alpha.first;\n"),
+    ("specdec_kernels/triton/rules/rule.py", "from ..core.row import Values, load_value\n", "from . import SURE\n"),
     (
-        "specdec_kernels/triton/chain/by_rule.py",
-        "from ..rules.codes import EXACT, LENIENCE, RELAXED, SYNTHETIC, THRESHOLDS, TYPICAL\n",
-        "from ..rules.codes import SURE\n",
-    ),
-    (
-        "specdec_kernels/triton/chain/by_rule.py",
+        "specdec_kernels/triton/rules/rule.py",
         "    accepted |= (rule == RELAXED) & relaxed\n",
         "    accepted |= (rule == SURE) & (p_d >= alpha.first)\n",
     ),

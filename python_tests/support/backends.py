@@ -66,6 +66,12 @@ def scale(n, backend, least=14):
     return min(n, max(least, n // (slower if tiers.TIER == "all" or slower == 1 else max(slower, 8))))
 
 
+def served(backend, op, calls):
+    """Those of example calls that a backend serves: in Triton no rule acts on a tree."""
+    on_triton = backend.startswith("triton") and op == "verify_tree"
+    return [call for call in calls if not (on_triton and call.arguments.get("rule") is not None)]
+
+
 def there(backend, function, *args, **kwargs):
     """function(*args, **kwargs), a function of a module, in the process where torch.ops.specdec.* is this backend's."""
     chosen = BACKENDS[backend]

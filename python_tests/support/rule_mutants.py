@@ -397,7 +397,7 @@ T_PI, T_PLACE, T_RULES, T_CONFIDENCE = (
     "rules/rule.py",
     "rules/confidence.py",
 )
-T_REQUEST, T_SETTLE, T_MIXTURE = "chain/by_rule.py", "chain/resample.py", "core/mixture.py"
+T_REQUEST = "chain/by_rule.py"
 T_DRAFT_TEST = "chain/draft_test.py"
 
 TRITON = {
@@ -485,33 +485,23 @@ TRITON = {
         "tl.where(keeps(pi_c, z, z_q), 0.0, y)",
         behind("token"),
     ),
-    "an entry at the cut is not kept": (T_MIXTURE, "(score >= pi.threshold)", "(score > pi.threshold)", TIES),
+    "an entry at the cut is not kept": (T_PI, "(score >= pi.threshold)", "(score > pi.threshold)", TIES),
     "all ids kept in a draw": (
-        T_MIXTURE,
+        T_PI,
         "tl.where(keeps(pi, z, z_q), m * pi.of_q - minus, -minus)",
         "(m * pi.of_q - minus)",
         agrees("draft scores the end", "token"),
     ),
-    "all ids kept in a test": (T_MIXTURE, "tl.where(kept, of_q, 0.0) * y", "of_q * y", GROUPS),
+    "all ids kept in a test": (T_PI, "tl.where(kept, of_q, 0.0) * y", "of_q * y", GROUPS),
     # Lossy
     "cap at 1": (T_PI, "tl.where(lossy, 1 / (1 - alpha), ", "tl.where(lossy, 1.0, ", LOSSY_TENTH),
     "R without c": (T_PI, "tl.maximum(y - of_q_c * x, 0.0)", "tl.maximum(y - x, 0.0)", LOSSY_TENTH),
     "steps too long": (T_PI, "s - excess / slope", "s - 2 * excess / slope", LOSSY_TENTH),
     "one step is enough": (T_PI, "(excess > CLOSE * R)", "(excess > R)", LOSSY_HALF),
     "R = 0 defers": (T_PI, "tl.where(R > 0, step, 0.0)", "tl.where(R > 0, step, 1.0)", LOSSY_BONUS),
-    "cap omitted in a draw": (T_MIXTURE, "tl.minimum(y, pi.of_q * x)", "tl.minimum(y, x)", LOSSY_TENTH),
-    "cap omitted in a test": (
-        T_MIXTURE,
-        "capped = tl.where(y < most, y, most)",
-        "capped = tl.where(y < p, y, p)",
-        FIVE,
-    ),
-    "not lifted to p / beta": (
-        T_MIXTURE,
-        "capped = tl.where(capped < of_p, of_p, capped)",
-        "capped = capped + 0",
-        BLOCKS,
-    ),
+    "cap omitted in a draw": (T_PI, "tl.minimum(y, pi.of_q * x)", "tl.minimum(y, x)", LOSSY_TENTH),
+    "cap omitted in a test": (T_PI, "capped = tl.where(y < most, y, most)", "capped = tl.where(y < p, y, p)", FIVE),
+    "not lifted to p / beta": (T_PI, "capped = tl.where(capped < of_p, of_p, capped)", "capped = capped + 0", BLOCKS),
     # Ensemble, and how laws are asked
     "q's weight is w": (T_PI, "tl.where(ensemble, 1 - alpha, ", "tl.where(ensemble, alpha, ", GROUPS),
     "p's weight is 1 - w": (T_PI, "tl.where(ensemble, alpha, 1.0)", "tl.where(ensemble, 1 - alpha, 1.0)", GROUPS),
@@ -531,26 +521,11 @@ TRITON = {
     "defaults of typical": (T_RULES, "first, second = number_of", "first, second = 10 * number_of", DEFAULTS),
     # Rules that are no law
     "lenience without l": (T_REQUEST, "accept_test(p_d, q_d, alpha.first * u)", "accept_test(p_d, q_d, u)", GROUPS),
-    "greedy lenience without a logarithm": (
-        T_REQUEST,
-        ">= tl.log(alpha.first))",
-        ">= alpha.first - 1)",
-        greedy("token"),
-    ),
-    "typical: both bounds": (
-        T_REQUEST,
-        "typical = (p_d > alpha.first) | (",
-        "typical = (p_d > alpha.first) & (",
-        GROUPS,
-    ),
-    "typical: delta omitted": (
-        T_REQUEST,
-        "(p_d > alpha.second * tl.exp(-tl.where(",
-        "(p_d > tl.exp(-tl.where(",
-        GROUPS,
-    ),
+    "greedy lenience without a logarithm": (T_RULES, ">= tl.log(alpha.first))", ">= alpha.first - 1)", greedy("token")),
+    "typical: both bounds": (T_RULES, "typical = (p_d > alpha.first) | (", "typical = (p_d > alpha.first) & (", GROUPS),
+    "typical: delta omitted": (T_RULES, "(p_d > alpha.second * tl.exp(-tl.where(", "(p_d > tl.exp(-tl.where(", GROUPS),
     "typical: the shortcut by eps": (
-        T_REQUEST,
+        T_RULES,
         "p_d > alpha.second * tl.exp(-p.stats.log_norm",
         "p_d > alpha.first * tl.exp(-p.stats.log_norm",
         GROUPS,
@@ -562,13 +537,13 @@ TRITON = {
         GROUPS,
     ),
     "relaxed: one more": (
-        T_REQUEST,
+        T_RULES,
         "(of_p.above.to(tl.float64) < alpha.first)",
         "(of_p.above.to(tl.float64) <= alpha.first)",
         GROUPS,
     ),
     "relaxed: ties go": (T_CONFIDENCE, "(z > each(least, S)[:, None])", "(z >= each(least, S)[:, None])", TOP_TIES),
-    "relaxed: delta relative": (T_REQUEST, "of_p.largest - alpha.second", "of_p.largest * (1 - alpha.second)", FIVE),
+    "relaxed: delta relative": (T_RULES, "of_p.largest - alpha.second", "of_p.largest * (1 - alpha.second)", FIVE),
     "relaxed: counted only where the law is not known": (
         T_PLACE,
         "whole | typical | relaxed",
@@ -576,8 +551,8 @@ TRITON = {
         TOP_TIES,
     ),
     "synthetic: 1 - rate": (T_REQUEST, "synthetic & (u < synthetic_rate(", "synthetic & (u >= synthetic_rate(", FIVE),
-    "thresholds: acc omitted": (T_REQUEST, "(u * alpha.second < p_d)", "(u < p_d)", FIVE),
-    "thresholds: single omitted": (T_REQUEST, "(p_d >= alpha.first) | (u", "(p_d > 2) | (u", FIVE),
+    "thresholds: acc omitted": (T_RULES, "(u * alpha.second < p_d)", "(u < p_d)", FIVE),
+    "thresholds: single omitted": (T_RULES, "(p_d >= alpha.first) | (u", "(p_d > 2) | (u", FIVE),
     "thresholds: d stays": (
         T_PLACE,
         "(reads & ~has_row) | (fine & drafted & (rule == THRESHOLDS))",
@@ -604,15 +579,15 @@ TRITON = {
         greedy("token"),
     ),
     "r omitted of a residual": (
-        T_SETTLE,
+        T_REQUEST,
         "m = tl.where(takes, position.r, 1.0).to",
         "m = tl.where(takes, 1.0, 1.0).to",
         BLOCKS,
     ),
-    "r omitted where q is kept": (T_MIXTURE, "m * pi.of_q - minus, -minus", "pi.of_q - minus, -minus", BLOCKS),
-    "r omitted where p is": (T_MIXTURE, "mixed = m * pi.of_p * x", "mixed = pi.of_p * x", BLOCKS),
-    "r omitted of a capped law": (T_MIXTURE, "capped = m * tl.maximum(", "capped = tl.maximum(", BLOCKS),
-    "an empty residual is drawn from p": (T_SETTLE, "tl.where(takes, WHOLE, PLAIN)", "PLAIN", FORBIDDEN),
+    "r omitted where q is kept": (T_PI, "m * pi.of_q - minus, -minus", "pi.of_q - minus, -minus", BLOCKS),
+    "r omitted where p is": (T_PI, "mixed = m * pi.of_p * x", "mixed = pi.of_p * x", BLOCKS),
+    "r omitted of a capped law": (T_PI, "capped = m * tl.maximum(", "capped = tl.maximum(", BLOCKS),
+    "an empty residual is drawn from p": (T_REQUEST, "tl.where(takes, WHOLE, PLAIN)", "PLAIN", FORBIDDEN),
     "a bad q_d is not told": (
         T_DRAFT_TEST,
         "tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT)",
@@ -622,22 +597,22 @@ TRITON = {
     # Block
     "r not capped": (T_REQUEST, "tl.where(pi_d >= enough, 1.0, tl.where(", "tl.where(pi_d > 2, 1.0, tl.where(", BLOCKS),
     "r not carried": (T_REQUEST, "r * pi_d / draft_prob(q_d)", "pi_d / draft_prob(q_d)", BLOCKS),
-    "h = r": (T_SETTLE, "s / (s + 1 - r), r)", "r, r)", BLOCKS),
-    "h without what p lacks": (T_SETTLE, "s / (s + 1 - r), r)", "s, r)", BLOCKS),
+    "h = r": (T_REQUEST, "s / (s + 1 - r), r)", "r, r)", BLOCKS),
+    "h without what p lacks": (T_REQUEST, "s / (s + 1 - r), r)", "s, r)", BLOCKS),
     "the next test's uniform": (
-        T_SETTLE,
+        T_REQUEST,
         "uniform_of(random, x.b, before, columns, DOMAIN_ACCEPT, before, x.b >= 0)",
         "uniform_of(random, x.b, i, columns, DOMAIN_ACCEPT, i, x.b >= 0)",
         BLOCKS,
     ),
-    "0 / 0 where r = 1": (T_SETTLE, "position.tested & (r < 1) & (s == s)", "position.tested", NOTHING_LACKING),
+    "0 / 0 where r = 1": (T_REQUEST, "position.tested & (r < 1) & (s == s)", "position.tested", NOTHING_LACKING),
     "s of a greedy row without r": (
-        T_SETTLE,
+        T_REQUEST,
         "tl.maximum(r - draft_prob(q_hot), 0.0)",
         "tl.maximum(1 - draft_prob(q_hot), 0.0)",
         GREEDY_ROW,
     ),
-    "hopeless too soon": (T_SETTLE, "testing & (u > 1.01 * position.r)", "testing & (u > 0.5 * position.r)", BLOCKS),
+    "hopeless too soon": (T_REQUEST, "testing & (u > 1.01 * position.r)", "testing & (u > 0.5 * position.r)", BLOCKS),
 }
 
 

@@ -3,10 +3,10 @@
 simulated devices. What is listed as never run has been proved by nothing but its compiler.
 
 Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton
-the launches that are compiled ahead of time (triton/aot.py) stand for all: a launch is told from another by its kernel,
-its modes and the arguments it goes without, and each kernel by which of its rows come 16 bits wide. Not told apart are
-sizes of blocks, since the interpreter takes its own, and whether uniforms are given or made of a seed: one small
-function of Triton asks that, for all kernels.
+the launches that are compiled ahead of time (support/aot.py) stand for all: a launch is told from another by its
+kernel, its modes and the arguments it goes without, and each kernel by which of its rows come 16 bits wide. Not told
+apart are sizes of blocks, since the interpreter takes its own, and whether uniforms are given or made of a seed: one
+small function of Triton asks that, for all kernels.
 """
 
 import functools
@@ -128,7 +128,8 @@ def triton_state():
 
 @functools.cache
 def triton_compiled():
-    from specdec_kernels.triton import aot
+    from support import aot
+
     from specdec_kernels.triton.core import launch
 
     launch.recorded = []

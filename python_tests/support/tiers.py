@@ -8,7 +8,8 @@ all     every combination on every backend, tests marked `thorough` too, all mut
 A test is in every tier unless a mark says otherwise: `slow` (not in check), `thorough` (in all only), `law` (it draws
 many tokens to prove the law they follow: never on simulated devices, which agree token by token with the reference),
 `one_backend` (it proves something of the op's wrapper or schema, and what it proves of one backend holds for all:
-simulated devices run it in all only), `slow_in_triton` (interpreted Triton runs it in all only).
+simulated devices run it in all only), `slow_in_triton` (interpreted Triton runs it in all only), `not_triton` (Triton
+does not serve what it tests).
 """
 
 import os
@@ -49,7 +50,7 @@ def each_value_once(combinations):
 def in_tier(item, tier):
     marks = {mark.name for mark in item.iter_markers()}
     backend = backend_of(item)
-    if "law" in marks and backend in SIMULATED:
+    if ("law" in marks and backend in SIMULATED) or ("not_triton" in marks and str(backend).startswith("triton")):
         return False
     if tier == "all":
         return True

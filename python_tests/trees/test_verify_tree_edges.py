@@ -405,3 +405,13 @@ def test_errors(op_backend):
             call(**more)
     assert call(method="greedy", uniforms=None).status.tolist() == [0, 0]
     assert call(method="target_only", draft=None).status.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "backend", [name for name in backends.NAMES if "triton" in name and not backends.why_not(name)]
+)
+@pytest.mark.parametrize("rule", ["lossy", torch.tensor([11])])
+def test_triton_refuses_rules(backend, rule):
+    args = tree_cases.tree(3, 1, 6, "kseq") | {"rule": rule, "alpha": 0.3}
+    with pytest.raises(NotImplementedError, match="^verify_tree: Triton does not serve rule$"):
+        verify(backend)(**args)

@@ -15,6 +15,7 @@ from specdec_kernels import reference
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed
 from specdec_kernels.rules import NAMES, RULES, TABLE
 
+pytestmark = pytest.mark.not_triton  # test_verify_tree_edges.py: there it is refused
 METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # that test against the draft's row
 F64 = torch.float64
 
@@ -56,7 +57,6 @@ CASES = {
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.slow_in_triton
 @pytest.mark.slow
 def test_agreement(backend, method, name):
     """Batches in which all laws meet all kinds of rows; where kernels are simulated the tests share them."""
@@ -79,7 +79,6 @@ def test_traversal(backend):
 
 
 @pytest.mark.parametrize("name", ["any tree", "linked, cut short", "filters", "probabilities, any tree", "stats"])
-@pytest.mark.slow_in_triton
 def test_thresholds_agree(backend, name):
     B = rule_cases.count(105, backend)
     args = tree(33, B, "target_only", names=("thresholds",), **CASES[name])
@@ -92,7 +91,6 @@ def test_thresholds_agree(backend, name):
     ((1.0, 1.0), 0.4, 0.2), ((1.0, 0.8), 0.5, 0.25), ((1.0, 0.5), 0.8, 0.2), ((0.3, 1.0), 1.0, 0.0),
     ((0.4, 0.5), 1.0, 0.0),
 ])  # fmt: skip
-@pytest.mark.slow_in_triton
 def test_thresholds_by_hand(backend, alpha, first, second):
     """Children 2 and 0 of p = (.2, .4, .4): the coin's share of each, and what is left for the rest, which is id 1
     alone."""
@@ -108,7 +106,6 @@ def test_thresholds_by_hand(backend, alpha, first, second):
 
 
 @pytest.mark.parametrize("method", [*METHODS, "target_only", "greedy"])
-@pytest.mark.slow_in_triton
 def test_the_exact_rule_and_exact_ends(backend, method):
     """Rules at the alpha where they are the exact rule, and the exact rule's own code, beside other rules: the bits of
     a call without."""
@@ -133,7 +130,6 @@ def test_the_exact_rule_and_exact_ends(backend, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.slow_in_triton
 def test_requests_do_not_see_each_other(op_backend, method):
     """A batch of mixed rules: each request gets what it gets alone, by name, bit for bit, and beside rows of NaN."""
     takes_turns(op_backend, method, 0)
@@ -189,7 +185,6 @@ def test_bad_probability_rows(backend, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.slow_in_triton
 def test_stats_handed_over(backend, method):
     """The unscaled confidences are found though the stats are of other laws."""
     takes_turns(backend, method, 1)
@@ -232,7 +227,6 @@ def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.slow_in_triton
 def test_what_a_wide_draft_holds_beyond_is_left_to_the_target(backend, method):
     """q = (.1, .3, .6), p = (.8, .2): kept, pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is rejected, and (pi -
     q)+ is .6 p."""
@@ -308,7 +302,6 @@ def test_errors(op_backend, more, error, message):
 
 
 @pytest.mark.parametrize("shape", ["[1]", "[B, 2]"])
-@pytest.mark.slow_in_triton
 def test_one_rule_for_all(backend, shape):
     """A rule's name, or one code and alpha for the batch, are the same as one for each request."""
     args = tree_cases.tree(47, 8, 7, "recursive")

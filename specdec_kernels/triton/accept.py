@@ -5,7 +5,7 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import INTEGERS
-from .core.philox import given_uniform
+from .core.draw import given_uniform
 from .core.rows import accept_test
 
 

@@ -29,9 +29,9 @@ def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
     others = [(i, x) for i, x in enumerate(known) if x.name not in served]
 
     def write(results, given):
-        for i, x in others:  # while an argument is new
+        for i, x in others:
             if i < len(given) and not x.is_off(given[i]):
-                raise NotImplementedError(f"{op}: Triton does not serve {x.name}")
+                raise NotImplementedError(f"{op}: Triton does not serve {x.name.removesuffix('_numbers')}")
         function(results, *pick(given))
 
     return write

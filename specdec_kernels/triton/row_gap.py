@@ -21,8 +21,8 @@ from .core.row import (
     weight_of,
     widest,
 )
-from .core.row_stats import dist
 from .core.rows import each_dist, entries
+from .row_stats import dist
 
 
 @triton.jit

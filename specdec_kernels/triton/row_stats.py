@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_stats: one wide scan of the chunks, then a program per row that turns chunk sums into the four floats."""
+"""row_stats: the four floats of a row from its chunk sums, with every filter (csrc/core/filters.h). One wide launch
+sums the chunks; in the second, one program a row makes the four floats."""
 
 import torch
 import triton
@@ -7,11 +8,190 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_memory, sampling
-from .core.filters import Block
-from .core.padded import is_present, put_absent
-from .core.row import FLT_MAX, Scratch, chunk_sum, chunks_of, load_chunk, offset_of, span, store_stats
-from .core.row_stats import scale_of, stats_of, temperature_of
-from .core.store import names_row, number_of
+from .core.draw import first_chunk_with, first_lane_with
+from .core.filters import ONE, Block, crossing, sum_kept, top_k_bound
+from .core.launch import put_absent
+from .core.memory import is_present, names_row, number_of, span
+from .core.row import (
+    CHUNK,
+    FLT_MAX,
+    LOG2E,
+    Dist,
+    RowStats,
+    Scratch,
+    chunk_sum,
+    chunks_from,
+    chunks_of,
+    each,
+    each_request,
+    is_greedy,
+    load_chunk,
+    load_stats,
+    load_value,
+    scaled,
+    some,
+    store_stats,
+    weight_of,
+)
+from .core.rows import no_stats
+
+
+@triton.jit
+def temperature_of(side, b, mask):
+    return load_value(side.sampling.temperature, b, mask, 1.0)
+
+
+@triton.jit
+def is_cold(temperature):
+    """Greedy: a subnormal temperature is one of 0, since its inverse would overflow."""
+    return (temperature >= 0) & (temperature < 1.1754943508222875e-38)
+
+
+@triton.jit
+def scale_of(temperature):
+    """1 / T rounded once, at most 2^126, so that 2 scale log2(e) is finite; infinity is the mark of a greedy row."""
+    cold = is_cold(temperature)
+    return tl.where(cold, float("inf"), (1.0 / tl.where(cold, 1.0, temperature).to(tl.float64)).to(tl.float32))
+
+
+@triton.jit
+def row_max(side, at, exists, S):
+    """The largest finite logit of the row, a zero as +0, and whether the row is no law: NaN, +inf, or nothing
+    finite."""
+    chunks = chunks_of(side)
+    top = tl.full([S.ROWS], -float("inf"), tl.float32)
+    bad = tl.zeros([S.ROWS], tl.int32)
+    for begin in range(0, chunks, S.CHUNKS):
+        c = begin + tl.arange(0, S.CHUNKS)[None, :]
+        inside = (c < chunks) & exists[:, None]
+        m = tl.load(side.scratch.maxes + at[:, None] + c, mask=inside, other=-float("inf"))
+        top = tl.maximum(top, tl.max(m, 1))
+        s = tl.load(side.scratch.sums + at[:, None] + c, mask=inside, other=0.0)
+        bad = tl.maximum(bad, tl.max(tl.where(s < float("inf"), 0, 1), 1))
+    return top + 0.0, (bad > 0) | (top == -float("inf"))
+
+
+@triton.jit
+def row_sum(side, at, top, scale, exists, S):
+    """sum of exp((z - top) * scale) over the row, chunk by chunk, in float64."""
+    chunks = chunks_of(side)
+    total = tl.zeros([S.ROWS], tl.float64)
+    for begin in range(0, chunks, S.CHUNKS):
+        c = begin + tl.arange(0, S.CHUNKS)[None, :]
+        inside = (c < chunks) & exists[:, None]
+        m = tl.load(side.scratch.maxes + at[:, None] + c, mask=inside, other=-float("inf"))
+        s = tl.load(side.scratch.sums + at[:, None] + c, mask=inside, other=0.0)
+        share = s * weight_of(scaled(m, top[:, None], (scale * LOG2E)[:, None]))
+        total += tl.sum(tl.where(s > 0, share, 0.0).to(tl.float64), 1)
+    return total
+
+
+@triton.jit
+def filtered(side, b, block, T, scale, top, alive, S):
+    """The cutoffs of rows: the sums of their chunks become those of what is kept."""
+    given = side.sampling
+    top_p = load_value(given.top_p, b, alive, 1.0)
+    cutoff = tl.zeros([S.ROWS], tl.float32) - FLT_MAX
+    if given.min_p.data is not None:
+        min_p = load_value(given.min_p, b, alive, 0.0)
+        on = alive & (min_p > 0)
+        least = top.to(tl.float64) + T.to(tl.float64) * tl.log(tl.where(on, min_p, 1.0).to(tl.float64))
+        cutoff = tl.where(on, tl.maximum(cutoff, least.to(tl.float32)), cutoff)
+    if given.top_k.data is not None:
+        top_k = load_value(given.top_k, b, alive, 0).to(tl.int64)
+        on = alive & (top_k > 0) & (top_k < side.V)
+        if some(on):
+            lo = tl.maximum(top_k_bound(side, block, top_k, top, on, S), cutoff)
+            found = crossing(side, block, lo, top, scale, top_k.to(tl.float64), on, False, S)
+            cutoff = tl.where(on, tl.maximum(cutoff, found), cutoff)
+    if given.top_p.data is not None:
+        on = alive & (top_p < 1)
+        if some(on):
+            sum_kept(side, block, scale, cutoff, on, S)
+            total = row_sum(side, block.at, top, scale, on, S)
+            # V logits below lo weigh less than 1 - top_p of the total all together: the nucleus ends above them.
+            p = top_p.to(tl.float64)
+            reach = tl.log(tl.zeros_like(p) + side.V) - tl.log(tl.where(on, (1.0 - p) * total, 1.0))
+            lo = (top.to(tl.float64) - reach * T.to(tl.float64) * 1.000001).to(tl.float32)
+            found = crossing(side, block, tl.maximum(cutoff, lo), top, scale, p * total * ONE, on, True, S)
+            cutoff = tl.where(on, tl.maximum(cutoff, found), cutoff)
+    sum_kept(side, block, scale, cutoff, alive, S)
+    return cutoff
+
+
+@triton.jit
+def sane(side, b, T, mask):
+    """Data on a device cannot raise, so parameters that make no sense turn the row invalid."""
+    top_p = load_value(side.sampling.top_p, b, mask, 1.0)
+    min_p = load_value(side.sampling.min_p, b, mask, 0.0)
+    return (T >= 0) & (T <= FLT_MAX) & (top_p > 0) & (top_p <= 1) & (min_p >= 0) & (min_p <= 1)
+
+
+@triton.jit
+def stats_of(side, b, block, exists, T, S):
+    """The four floats of rows whose chunks have been summed."""
+    scale = scale_of(T)
+    greedy = is_cold(T)
+    finite_scale = tl.where(greedy, 1.0, scale)
+    top, bad = row_max(side, block.at, exists, S)
+    bad = bad | ~sane(side, b, T, exists)
+    alive = exists & ~bad & ~greedy
+    cutoff = tl.zeros([S.ROWS], tl.float32) - FLT_MAX
+    if side.scratch.few is not None:
+        cutoff = filtered(side, b, block, T, finite_scale, top, alive, S)
+    total = row_sum(side, block.at, top, finite_scale, alive, S)
+    log_norm = tl.log(tl.where(alive, total, 1.0)).to(tl.float32)
+    argmax = exists & ~bad & greedy
+    if some(argmax):
+        c = first_chunk_with(side.scratch.maxes, block.at, chunks_of(side), top, argmax, S)
+        z = load_chunk(side, block.b, block.row, c, argmax, -float("inf"), S)
+        log_norm = tl.where(argmax, (c * CHUNK + first_lane_with(z, top, S)).to(tl.float32), log_norm)
+        cutoff = tl.where(argmax, top, cutoff)
+    return RowStats(scale, cutoff + 0.0, tl.where(bad, float("nan"), log_norm), top)
+
+
+@triton.jit
+def read_stats(side, b, row, exists, T, S):
+    """The four floats of a row of each request; the chunks of what they keep stay in side.scratch."""
+    chunks = chunks_of(side)
+    each_b = each_request(S)
+    each_row = each(row, S)
+    alive = each(exists, S)
+    scale = scale_of(T)
+    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # a greedy row needs no sum, but its NaN must show
+    cutoff = tl.zeros_like(scale) - FLT_MAX
+    tl.debug_barrier()
+    for begin in range(0, chunks, S.TOGETHER):
+        c = chunks_from(begin, S)
+        here = alive & (c < chunks)
+        z = load_chunk(side, each_b, each_row, c, here, -float("inf"), S)
+        most, total = chunk_sum(z, scale, cutoff)
+        tl.store(side.scratch.maxes + each_b * chunks + c, most, mask=here)
+        tl.store(side.scratch.sums + each_b * chunks + c, total, mask=here)
+    tl.debug_barrier()
+    block = Block(b, row, b * chunks, b, each_b, each_row, each_b * chunks, each_b)
+    return stats_of(side, b, block, exists, T, S)
+
+
+@triton.jit
+def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
+    """The laws of rows of the requests b: from their stats, which lie at `index`, or computed now. Nothing where they
+    are not `there`."""
+    hot = row * 0 - 1
+    if side.PROBS and not GREEDY:
+        stats = no_stats(row)
+    else:
+        if GREEDY:
+            stats = read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S)
+        elif side.stats is None:
+            stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
+        else:
+            stats = load_stats(side.stats, index, there)
+        is_hot = there & is_greedy(stats, side.V)
+        if side.PROBS:
+            is_hot &= stats.max > 0
+        hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
+    return Dist(tl.where(there, row, -1), hot, stats)
 
 
 @triton.jit
@@ -46,7 +226,6 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.conste
     """Every chunk of every row: its largest finite logit and its sum of exponentials relative to it."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
-    offset = offset_of(rows, b, row)
     if rows.stats is None:
         scale = scale_of(temperature_of(rows, b, exists))
         cutoff = tl.zeros([S.ROWS], tl.float32) - FLT_MAX
@@ -57,7 +236,7 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.conste
     chunks = chunks_of(rows)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
-        z = load_chunk(rows.data, offset, rows.V, tl.zeros([S.ROWS], tl.int32) + c, exists, -float("inf"), S.WIDTH)
+        z = load_chunk(rows, b, row, tl.zeros([S.ROWS], tl.int32) + c, exists, -float("inf"), S)
         most, total = chunk_sum(z, scale, cutoff)
         tl.store(rows.scratch.maxes + index * chunks + c, most, mask=exists)
         tl.store(rows.scratch.sums + index * chunks + c, total, mask=exists)
@@ -72,8 +251,8 @@ def stats_kernel(rows, B, G, bonus, D, cu_draft, count, out, S: tl.constexpr):
     each_b, each_row, each_index, _ = locate(each, rows, B, G, bonus, D, cu_draft, count)
     chunks = chunks_of(rows)
     block = Block(
-        offset_of(rows, b, row), index * chunks, slot.to(tl.int64),
-        offset_of(rows, each_b, each_row), each_index * chunks, each.to(tl.int64),
+        b, row, index * chunks, slot.to(tl.int64),
+        each_b, each_row, each_index * chunks, each.to(tl.int64),
     )  # fmt: skip
     stats = stats_of(rows, b, block, exists, temperature_of(rows, b, exists), S)
     store_stats(out, index, stats, exists)

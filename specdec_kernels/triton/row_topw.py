@@ -8,7 +8,7 @@ import triton.language as tl
 from .core import launch
 from .core.arguments import row_memory
 from .core.best_ids import best_orders, hot_of, id_of_order, is_flat, order_of, score_of, worth_of, worth_of_order
-from .core.padded import is_present
+from .core.memory import is_present
 from .core.row import CHUNK, chunks_of
 from .row_stats import find_stats, scan
 

@@ -7,9 +7,20 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_memory, sampling, values
-from .core.final_token import first_chunk_with, first_lane_with, has_mass, largest_of, pick_chunk, pick_lane, total_mass
-from .core.padded import is_present, put_absent
-from .core.philox import DOMAIN_DRAFT, Random, uniform_of
+from .core.draw import (
+    DOMAIN_DRAFT,
+    Random,
+    first_chunk_with,
+    first_lane_with,
+    has_mass,
+    largest_of,
+    pick_chunk,
+    pick_lane,
+    total_mass,
+    uniform_of,
+)
+from .core.launch import put_absent
+from .core.memory import is_present
 from .core.row import (
     CHUNK,
     ENOUGH,
@@ -20,10 +31,10 @@ from .core.row import (
     is_greedy,
     lane_of,
     load_chunk,
+    load_entry,
     load_stats,
     load_value,
     log_prob,
-    offset_of,
     probs,
     scaled,
     some,
@@ -60,7 +71,7 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
     finite_scale = tl.where(on, stats.scale, 1.0)
     for c in range(0, chunks):
         each_c = tl.zeros([S.ROWS], tl.int32) + c
-        z = load_chunk(rows.data, offset_of(rows, n, n * 0), rows.V, each_c, on, -float("inf"), S.WIDTH)
+        z = load_chunk(rows, n, n * 0, each_c, on, -float("inf"), S)
         for j in range(0, num_taken):
             taken = tl.load(tokens + j, mask=on, other=-1)
             z = tl.where(lane == lane_of(taken, each_c)[:, None], -float("inf"), z)
@@ -84,7 +95,7 @@ def put_known(
     largest = n * 0
     if some(lost):
         c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, lost, S)
-        z = load_chunk(rows.data, offset_of(rows, n, n * 0), rows.V, c, lost, -float("inf"), S.WIDTH)
+        z = load_chunk(rows, n, n * 0, c, lost, -float("inf"), S)
         largest = c.to(tl.int64) * CHUNK + first_lane_with(z, most, S)
     draws = tl.arange(0, DRAWS)[None, :]
     gone = greedy[:, None] & (draws > 0) & (not REPLACEMENT)
@@ -116,13 +127,13 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
     for i in range(0, k):
         target = tl.sum(tl.where(tl.arange(0, DRAWS)[None, :] == i, u, 0.0), 1) * total
         c, into, mass = pick_chunk(rows.scratch.sums, at, chunks, target, drawing, S)
-        z = load_chunk(rows.data, offset_of(rows, n, n * 0), rows.V, c, drawing, -float("inf"), S.WIDTH)
+        z = load_chunk(rows, n, n * 0, c, drawing, -float("inf"), S)
         w = probs(z, RowStats(stats.scale, stats.cutoff, tl.zeros([S.ROWS], tl.float32), unit))
         if not REPLACEMENT:
             w = without_taken(w, tokens + n * k, i, c, drawing, S)
         here = pick_lane(w, into, mass, S)
         token = c.to(tl.int64) * CHUNK + here
-        z_token = tl.load(rows.data + offset_of(rows, n, n * 0) + token, mask=drawing, other=0.0).to(tl.float32)
+        z_token = load_entry(rows, n, n * 0, token, drawing, 0.0)
         logprob = log_prob(z_token, stats).to(tl.float32)
         if not REPLACEMENT:
             left = total > 0

@@ -6,8 +6,8 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_memory, values
-from .core.padded import is_present
-from .core.row import CHUNK, chunks_of, is_greedy, lane_of, load_chunk, load_stats, load_value, offset_of
+from .core.memory import is_present
+from .core.row import CHUNK, chunks_of, is_greedy, lane_of, load_chunk, load_stats, load_value
 
 WORD = tl.constexpr(32)
 
@@ -26,14 +26,13 @@ def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program,
     greedy = exists & is_greedy(stats, rows.V)
     hot = tl.where(greedy, stats.log_norm, -1.0).to(tl.int64)
     sampled = exists & ~greedy & (stats.log_norm == stats.log_norm)
-    offset = offset_of(rows, n, n * 0)
     chunks = chunks_of(rows)
     BITS: tl.constexpr = WORD if S.WIDTH >= WORD else S.WIDTH
     bit = tl.arange(0, BITS)[None, None, :]
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
         each_c = tl.zeros([S.ROWS], tl.int32) + c
-        z = load_chunk(rows.data, offset, rows.V, each_c, sampled, float("nan"), S.WIDTH)
+        z = load_chunk(rows, n, n * 0, each_c, sampled, float("nan"), S)
         one = tl.arange(0, S.WIDTH)[None, :] == lane_of(hot, each_c)[:, None]
         keeps = ((z >= stats.cutoff[:, None]) | one).to(tl.int32)
         packed = tl.sum(tl.reshape(keeps, [S.ROWS, S.WIDTH // BITS, BITS]) << bit, 2)

@@ -9,13 +9,13 @@ import triton.language as tl
 from .core import launch
 from .core.arguments import contiguous, row_memory
 from .core.best_ids import best_orders, id_of_order, orders
-from .core.padded import is_present
-from .core.row import chunks_of, is_greedy, load_stats, log_prob, offset_of
+from .core.memory import is_present
+from .core.row import chunks_of, is_greedy, load_entry, load_stats, log_prob
 
 
 @triton.jit
 def logit_of(rows, n, id, inside):
-    return tl.load(rows.data + offset_of(rows, n, n * 0) + id, mask=inside, other=float("nan")).to(tl.float32)
+    return load_entry(rows, n, n * 0, id, inside, float("nan"))
 
 
 @launch.kernel

@@ -4,7 +4,7 @@
 import triton.language as tl
 
 from .core import launch
-from .core.philox import uniform
+from .core.draw import uniform
 
 
 @launch.kernel

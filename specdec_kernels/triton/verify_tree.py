@@ -8,12 +8,12 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import GivenRows, contiguous, row_memory, values
-from .core.padded import is_present, put_absent
-from .core.philox import Random
+from .core.draw import Random
+from .core.launch import put_absent
+from .core.memory import is_present
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
-from .rules.arguments import rules_of
-from .tree.descend import GREEDY, TARGET_ONLY, TRAVERSAL, descend
+from .tree.descend import GREEDY, TRAVERSAL, descend
 from .tree.traversal import FRAME_INTS, FRAME_REALS, Frames, traverse
 from .tree.tree import Tables, Tree
 from .tree.walk import Out
@@ -22,24 +22,23 @@ THREADS = 256
 
 
 @triton.jit
-def walk(tree, sides, rules, random, out, b, links, frames, exists, METHOD: tl.constexpr, S):
+def walk(tree, sides, random, out, b, links, frames, exists, METHOD: tl.constexpr, S):
     if METHOD == TRAVERSAL:
-        traverse(tree, sides, rules, random, out, b, links, frames, exists, S)
+        traverse(tree, sides, random, out, b, links, frames, exists, S)
     else:
-        descend(tree, sides, rules, random, out, b, links, exists, METHOD, S)
+        descend(tree, sides, random, out, b, links, exists, METHOD, S)
 
 
 @launch.kernel
 def verify_tree_kernel(
-    B, count, N, K, L, D, columns, target_count, draft_count, most_steps, tables, target, draft, rules, random, out,
-    room, frames, METHOD: tl.constexpr, MIXES: tl.constexpr, S: tl.constexpr,
+    B, count, N, K, L, D, columns, target_count, draft_count, most_steps, tables, target, draft, random, out,
+    room, frames, METHOD: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     # A tuple that is assigned loses its constants, so these go straight into the call.
     walk(
         Tree(tables, N, K, L, D, columns, target_count, draft_count, widest(target, draft), S.TILE),
-        Sides(target, draft, room, MIXES), rules, random, out,
-        b, b * most_steps + (1 if MIXES else 0), frames, (b < B) & is_present(count, b), METHOD, S,
+        Sides(target, draft, room), random, out, b, b * most_steps, frames, (b < B) & is_present(count, b), METHOD, S,
     )  # fmt: skip
 
 
@@ -57,19 +56,18 @@ class TreeRows:
         return launch.rows(self.rows, self.probs, self.stats, self.sampling, scratch)
 
 
-def launch_walk(tables, shape, count, D, target, draft, rules, random, out, method) -> None:
+def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> None:
     B, N, K, L, columns = shape
-    rows, by_rule = target.rows, rules.rule.data is not None
+    rows = target.rows
     table = launch.table(max(rows.V, draft.rows.V if draft else 1))
-    if launch.interpreted() and not by_rule:
+    if launch.interpreted():
         sizes = table.sizes(ROWS=min(table.rows, launch.power_of_2(B)))
     else:  # a walk is too long to share registers; 16 bytes for each thread, of traversal, which keeps two frames, 8
         narrowest = min(side.rows.data.itemsize for side in (target, draft) if side)
         at_once = THREADS * (8 if method == TRAVERSAL.value else 16) // narrowest // launch.CHUNK
         sizes = table.sizes(ROWS=1, TOGETHER=min(table.together, max(1, at_once)))
     sizes = sizes._replace(TILE=min(128, launch.power_of_2(max(N, K))))
-    mixes = by_rule and method != TARGET_ONLY.value
-    most_steps = max(N, K) + (N if mixes else 0)
+    most_steps = max(N, K)
     room = Room(
         launch.empty(rows, (B, most_steps, INTS.value), torch.int64),
         launch.empty(rows, (B, most_steps, FLOATS.value), torch.float32),
@@ -82,14 +80,14 @@ def launch_walk(tables, shape, count, D, target, draft, rules, random, out, meth
         frames = Frames(ints, launch.empty(rows, (B, F, FRAME_REALS.value), torch.float64))
     sides = target.argument(table), launch.NO_ROWS if draft is None else draft.argument(table)
     counts = target.count, 0 if draft is None else draft.count, most_steps
-    args = (B, count, N, K, L, D, columns + 1, *counts, tables, *sides, rules, random, out, room, frames)
+    args = (B, count, N, K, L, D, columns + 1, *counts, tables, *sides, random, out, room, frames)
     grid = (launch.blocks(B, sizes.ROWS),)
-    launch.run(verify_tree_kernel, grid, THREADS, *args, METHOD=method, MIXES=mixes, S=sizes)
+    launch.run(verify_tree_kernel, grid, THREADS, *args, METHOD=method, S=sizes)
 
 
 def verify_tree(
     results, parents, node_tokens, draft_nodes, first_child, next_sibling, target, draft, method, max_depth,
-    rule, alpha, rule_numbers, seed, offset, uniforms, num_requests,
+    seed, offset, uniforms, num_requests,
 ):  # fmt: skip
     B, N = parents.shape
     if not B:
@@ -99,11 +97,9 @@ def verify_tree(
     of_target, of_draft = GivenRows(*target), GivenRows(*draft)
     tables = (parents, node_tokens, of_target.row, of_draft.row, first_child, next_sibling, draft_nodes)
     target, draft = TreeRows(of_target, B), None if of_draft.logits is None else TreeRows(of_draft, B)
-    rules = rules_of(rule, alpha, rule_numbers)
     if method == GREEDY.value:
         target.stats, target.sampling = None, launch.NO_SAMPLING
-        rules = rules_of(None, None, None)
     random, out = Random(values(seed), values(offset), uniforms), Out(*results)
     tables = Tables(*map(contiguous, tables))
-    launch_walk(tables, shape, num_requests, max_depth, target, draft, rules, random, out, method)
+    launch_walk(tables, shape, num_requests, max_depth, target, draft, random, out, method)
     put_absent(num_requests, *zip(results, (-1, 0, 0, 0, -1)))

@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.final_token import INVALID_DRAFT, INVALID_ROW
-from ..core.memory import get_value
-from ..core.philox import DOMAIN_ACCEPT, uniform_of
-from ..core.row import Dist, span, widest
-from ..core.row_stats import dist
+from ..core.draw import DOMAIN_ACCEPT, INVALID_DRAFT, INVALID_ROW, uniform_of
+from ..core.memory import get_value, names_row, number_of, span
+from ..core.row import Dist, widest
 from ..core.rows import accept_test, is_draft_prob, is_something, is_valid, one_hot, prob
-from ..core.store import names_row, number_of
+from ..row_stats import dist
 
 
 class Given(NamedTuple):

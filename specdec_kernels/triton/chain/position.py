@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.mixture import Mixture, keeps
 from ..core.row import Dist, widest
 from ..core.rows import entry, is_valid, prob
-from ..rules.codes import EXACT, LENIENCE, LOSSY, RELAXED, THRESHOLDS, TYPICAL
+from ..rules import EXACT, LENIENCE, LOSSY, RELAXED, THRESHOLDS, TYPICAL
 from ..rules.confidence import confidence
 from ..rules.rule import asks_of, reads_draft, reads_entropy, replaces_target
-from ..rules.rule_dist import make_rule_dist
+from ..rules.rule_dist import Mixture, keeps, make_rule_dist
 from .draft_test import dist_at, fault_of, has_number, load_drafts
 
 INTS = tl.constexpr(4)  # of a position

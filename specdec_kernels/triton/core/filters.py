@@ -19,13 +19,15 @@ ONE = tl.constexpr(
 
 
 class Block(NamedTuple):
-    """The rows that a program filters at once: where each begins, and where its chunk sums and its lists do. What comes
-    as each_ is of the same rows, each as often as chunks of it are read together."""
+    """The rows that a program filters at once, and where their chunk sums and lists begin. The fields each_ are
+    those of the same rows, each as often as chunks of it are read together."""
 
-    offset: Any
+    b: Any
+    row: Any
     at: Any
     slot: Any
-    each_offset: Any
+    each_b: Any
+    each_row: Any
     each_at: Any
     each_slot: Any
 
@@ -112,7 +114,7 @@ def load_listed(side, block, j, count, S):
     place = j + tl.arange(0, S.ROWS * S.TOGETHER) % S.TOGETHER
     here = place < each(count, S)
     c = tl.load(side.scratch.listed + block.each_slot * chunks_of(side) + place, mask=here, other=0)
-    return load_chunk(side.data, block.each_offset, side.V, c, here, -float("inf"), S.WIDTH), c, here
+    return load_chunk(side, block.each_b, block.each_row, c, here, -float("inf"), S), c, here
 
 
 @triton.jit
@@ -186,7 +188,7 @@ def top_k_bound(side, block, top_k, top, on, S):
     inside = (lane < chunks) & (on & by_chunk)[:, None]
     m = tl.load(side.scratch.maxes + block.at[:, None] + lane, mask=inside, other=-float("inf"))
     first = tl.zeros([S.ROWS], tl.int32)
-    z = load_chunk(side.data, block.offset, side.V, first, on & ~by_chunk, -float("inf"), S.WIDTH)
+    z = load_chunk(side, block.b, block.row, first, on & ~by_chunk, -float("inf"), S)
     entries = tl.where(by_chunk[:, None], m, z)
     hi = ordered(top)
     lo = tl.where(on, ordered(tl.zeros([S.ROWS], tl.float32) - FLT_MAX), hi)

@@ -13,8 +13,8 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from .interpreter import interpreting
+from .memory import Store, is_present
 from .row import Rows, Sampling, Scratch, Sizes, Values
-from .store import Store
 
 CHUNK = 1024
 
@@ -205,3 +205,21 @@ def run(kernel, grid, threads, *args, **constants):
     device = device_of(args)
     with torch.cuda.device(device) if device.type == "cuda" else interpreting():
         kernel[grid](*args, **constants, **options(threads, 64 if torch.version.hip else 32))
+
+
+@kernel
+def absent_kernel(out, count, N, columns, VALUE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    row = at // columns
+    tl.store(out + at, tl.full([BLOCK], VALUE, tl.int32), mask=(row < N) & ~is_present(count, row))
+
+
+def put_absent(count, *results) -> None:
+    """Fills results [N, ...], each given with its value, where their row or request is absent."""
+    if count is None:
+        return
+    for out, value in results:
+        if out.numel():
+            N, size = out.size(0), elements()
+            args = (out, count, N, out.numel() // N)
+            run(absent_kernel, (blocks(out.numel(), size),), 128, *args, VALUE=value, BLOCK=size)

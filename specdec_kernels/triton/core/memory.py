@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One value of each of a program's rows, to and from memory.
+"""One value of each of a program's rows, to and from memory; and rows that are found by number.
 
 Where a program serves one row these are accesses of scalars: Triton's coalescing pass compares every access of a tensor
-with the whole kernel, again and again, and a walk down a tree by a rule took it two minutes.
+with the whole kernel, again and again.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -28,3 +30,42 @@ def put_value(at, x, mask):
         tl.store(at.item(), x.item(), mask=mask.item())
     else:
         tl.store(at, x, mask=mask)
+
+
+class Store(NamedTuple):
+    """Row n of [S, K, V] is [n // K, n % K]; what lies outside [0, N) is no row."""
+
+    row: Any  # [positions]; None: there is none
+    N: Any
+    K: Any  # None: of [N, V]
+    OF_POSITIONS: Any  # whether the side's stats are those of positions, and not of the store's rows
+
+
+@triton.jit
+def number_of(store, index, there):
+    """The number of a position's row, -1 where a position is not `there`."""
+    return get_value(store.row + index, there, -1).to(tl.int64)
+
+
+@triton.jit
+def names_row(store, number):
+    return (number >= 0) & (number < store.N)
+
+
+@triton.jit
+def is_present(count, b):
+    """`count`: [1], or None where all are there."""
+    if count is None:
+        return b == b
+    else:
+        return b < tl.load(count)
+
+
+@triton.jit
+def span(cu_draft, b, G, D, exists):
+    """Where request b's drafts start, and how many they are, inside [0, D] and [0, G] whatever cu_draft holds."""
+    start = get_value(cu_draft + b, exists, 0).to(tl.int64)
+    end = get_value(cu_draft + b + 1, exists, 0).to(tl.int64)
+    start = tl.minimum(tl.maximum(start, 0), D)
+    g = tl.minimum(tl.maximum(end - start, 0), tl.minimum(D - start, G))
+    return start, g.to(tl.int32)

@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .final_token import total_mass
+from .draw import total_mass
 from .memory import get_value, put_value
-from .mixture import MIXED, NOBODY, hot_of, is_p, keeps, mixed_chunk, mixed_prob, plain
 from .row import FLT_MAX, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
-from .rows import draft_prob, each_dist, entries, entry, packed, prob, unpacked
+from .rows import draft_prob, each_dist, entries, packed, prob, unpacked
 
 INTS = tl.constexpr(2)  # of a subtraction
 FLOATS = tl.constexpr(7)
-SCORE_ROWS = tl.constexpr(4)  # more than there are
 
 
 class Subtraction(NamedTuple):
@@ -30,7 +28,7 @@ class Subtraction(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """p of the requests b after its n subtractions, the first at `at`; not normalised. A mixture stands in for p."""
+    """p of the requests b after its n subtractions, the first at `at`; not normalised."""
 
     b: Any
     p: Any
@@ -50,7 +48,6 @@ class Sides(NamedTuple):
     target: Any
     draft: Any
     room: Any
-    MIXES: Any  # whether a mixture of p and q may stand for p
 
 
 @triton.jit
@@ -94,58 +91,9 @@ def get_subtraction(sides, at, mask):
 
 
 @triton.jit
-def put_mixture(sides, at, pi, q, mask):
-    """For the residual whose subtractions begin at `at`: right before them, as if it were one. of_p, of_q and threshold
-    lie in place of m, s and cap, form and score_row in place of removed."""
-    one = tl.full(at.shape, 1.0, tl.float32)
-    code = (pi.form * SCORE_ROWS + pi.score_row).to(tl.int64) + at * 0
-    put_subtraction(sides, at - 1, Subtraction(q, one * pi.of_p, one * pi.of_q, one * pi.threshold, code), mask)
-
-
-@triton.jit
-def put_p(sides, at, q, mask):
-    """p stands for itself."""
-    one = tl.full(at.shape, 1.0, tl.float32)
-    code = at * 0 + (MIXED * SCORE_ROWS + NOBODY)
-    put_subtraction(sides, at - 1, Subtraction(q, one, one * 0, one * 0, code), mask)
-
-
-@triton.jit
-def get_mixture(sides, at, mask):
-    """pi, and the q that it is made of."""
-    x = get_subtraction(sides, at - 1, mask)
-    code = tl.maximum(x.removed, 0)
-    return plain(code // SCORE_ROWS, code % SCORE_ROWS, x.m, x.s, x.cap), x.q
-
-
-@triton.jit
-def standing(sides, p, at, mask):
-    """Whether p stands for itself, and the one id that is possible, -1: several are."""
-    if sides.MIXES:
-        pi, q = get_mixture(sides, at, mask)
-        return is_p(pi), hot_of(pi, p, q)
-    else:
-        return mask == mask, p.hot
-
-
-@triton.jit
-def first_weight(sides, b, p, at, v, mask):
-    """The weight of ids v before any subtraction, in float64, NaN where p is no law."""
-    x, _ = prob(sides.target, b, p, v, mask)
-    x = tl.where(x < 0, 0.0, x)
-    if sides.MIXES:
-        pi, q = get_mixture(sides, at, mask)
-        y, _ = prob(sides.draft, b, q, v, mask)
-        kept = keeps(pi, entry(sides.target, b, p, v, mask), entry(sides.draft, b, q, v, mask))
-        inside = v < sides.target.V
-        x = tl.where(inside, mixed_prob(pi, x, y, kept & inside, inside), 0.0)
-    return x
-
-
-@triton.jit
 def weight(sides, residual, v, mask):
     """The weight of ids v in float64, NaN where p is no law; and whether a subtraction removed v."""
-    r = first_weight(sides, residual.b, residual.p, residual.at, v, mask)
+    r, _ = prob(sides.target, residual.b, residual.p, v, mask)
     removed = mask & False
     for j in range(0, tl.max(tl.where(mask, residual.n, 0), 0)):
         here = mask & (j < residual.n)
@@ -162,17 +110,6 @@ def weight(sides, residual, v, mask):
 
 
 @triton.jit
-def first_chunk(sides, b, p, at, c, alive, S):
-    """Chunks c of p's row as it is, and the weights before any subtraction."""
-    if sides.MIXES:
-        pi, q = get_mixture(sides, at, alive)
-        one = tl.full(at.shape, 1.0, tl.float32)
-        return mixed_chunk(sides.target, sides.draft, b, p, q, pi, one, one * 0, c, alive, alive, S)
-    else:
-        return entries(sides.target, b, p, c, alive, False, S)
-
-
-@triton.jit
 def draft_chunk(draft, b, q, c, alive, S):
     """Chunks c of q's row as a residual sees it; 0 where it has none."""
     here = alive & (q.row >= 0) & (q.hot < 0)
@@ -183,7 +120,7 @@ def draft_chunk(draft, b, q, c, alive, S):
 @triton.jit
 def chunk(sides, b, p, at, n, c, alive, S):
     """Chunks c of p's row as it is, and the weights that its subtractions leave."""
-    z, w = first_chunk(sides, b, p, at, c, alive, S)
+    z, w = entries(sides.target, b, p, c, alive, False, S)
     lane = tl.arange(0, S.WIDTH)[None, :]
     drafted = (lane >= 0) & alive[:, None]
     for j in range(0, tl.max(tl.where(alive, n, 0), 0)):

@@ -168,8 +168,8 @@ def widest(target, draft):
 
 
 @triton.jit
-def offset_of(side, b, row):
-    """Where a row begins: what is known of the strides is known of this, so that loads of rows can be wide."""
+def _offset(side, b, row):
+    """Where a row begins. Triton knows of it what it knows of the strides, so that loads of rows can be wide."""
     row = tl.maximum(row, 0)
     if side.store.row is None:
         return b * side.batch_stride + row * side.row_stride
@@ -180,22 +180,22 @@ def offset_of(side, b, row):
 
 
 @triton.jit
-def span(cu_draft, b, G, D, exists):
-    """Where request b's drafts start, and how many they are, inside [0, D] and [0, G] whatever cu_draft holds."""
-    start = get_value(cu_draft + b, exists, 0).to(tl.int64)
-    end = get_value(cu_draft + b + 1, exists, 0).to(tl.int64)
-    start = tl.minimum(tl.maximum(start, 0), D)
-    g = tl.minimum(tl.maximum(end - start, 0), tl.minimum(D - start, G))
-    return start, g.to(tl.int32)
+def load_chunk(side, b, row, c, alive, other, S):
+    """Chunks c [ROWS] of rows of the requests b -> [ROWS, WIDTH] float32, `other` outside the row.
+
+    This function and load_entry are the only ones that read a row: what they return is the row.
+    """
+    lane = tl.arange(0, S.WIDTH)
+    begin = c * CHUNK
+    inside = (lane[None, :] < (side.V - begin)[:, None]) & alive[:, None]
+    at = (_offset(side, b, row) + begin)[:, None] + lane[None, :]
+    return tl.load(side.data + at, mask=inside, other=other).to(tl.float32)
 
 
 @triton.jit
-def load_chunk(rows, offset, V, c, alive, other, WIDTH: tl.constexpr):
-    """Chunk c [ROWS] of the rows at `offset` [ROWS] -> [ROWS, WIDTH] float32, `other` outside the row."""
-    lane = tl.arange(0, WIDTH)
-    begin = c * CHUNK
-    inside = (lane[None, :] < (V - begin)[:, None]) & alive[:, None]
-    return tl.load(rows + (offset + begin)[:, None] + lane[None, :], mask=inside, other=other).to(tl.float32)
+def load_entry(side, b, row, v, mask, other):
+    """The entries of rows at ids v, inside the vocabulary where `mask` is set, in float32."""
+    return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
 
 
 @triton.jit

@@ -4,8 +4,7 @@
 import triton
 import triton.language as tl
 
-from .memory import get_value
-from .row import Dist, RowStats, clean_p, clean_prob, clean_q, each, lane_of, load_chunk, log_prob, offset_of, probs
+from .row import Dist, RowStats, clean_p, clean_prob, clean_q, each, lane_of, load_chunk, load_entry, log_prob, probs
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
 
@@ -71,7 +70,7 @@ def prob(side, b, d, v, mask):
         return tl.where(is_hot, 1.0, 0.0).to(tl.float64), tl.where(is_hot, 0.0, -float("inf")).to(tl.float64)
     else:
         inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
-        z = get_value(side.data + offset_of(side, b, d.row) + v, inside, 0.0).to(tl.float32)
+        z = load_entry(side, b, d.row, v, inside, 0.0)
         if side.PROBS:
             p = tl.where(inside, clean_prob(z), 0.0).to(tl.float64)
             x = tl.log(p)
@@ -89,7 +88,7 @@ def entry(side, b, d, v, mask):
         return one
     else:
         inside = mask & (d.row >= 0) & (v >= 0) & (v < side.V)
-        z = get_value(side.data + offset_of(side, b, d.row) + v, inside, float("nan")).to(tl.float32)
+        z = load_entry(side, b, d.row, v, inside, float("nan"))
         return tl.where(d.row >= 0, z, one)
 
 
@@ -101,7 +100,7 @@ def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
     if side.data is None:
         return one, one
     else:
-        z = load_chunk(side.data, offset_of(side, b, d.row), side.V, c, alive & (d.row >= 0), -float("inf"), S.WIDTH)
+        z = load_chunk(side, b, d.row, c, alive & (d.row >= 0), -float("inf"), S)
         if side.PROBS:
             w = clean_q(z) if DRAFT else clean_p(z)
         else:

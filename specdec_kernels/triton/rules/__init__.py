@@ -1,2 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that say what is emitted in place of the target's law, or when a draft is accepted (csrc/rules)."""
+"""The rules of specdec_kernels/registry.py as compile-time constants.
+
+EXACT, CHOW ... are their codes. A set of rules is an integer with a bit for each code. A number that depends on the
+rule is a flat tuple: its length, a base, then pairs of another number and the set of rules that have it.
+"""
+
+from collections import Counter
+
+import triton.language as tl
+
+from specdec_kernels.registry import FLT_MAX, RULES
+
+
+def rules_where(has):
+    return tl.constexpr(sum(1 << rule.code for rule in RULES.values() if has(rule)))
+
+
+def numbers(of, base):
+    """of(rule): its number, None where it has none and any will do."""
+    more = dict.fromkeys(x for x in map(of, RULES.values()) if x not in (base, None))
+    pairs = ((x, rules_where(lambda rule: of(rule) == x).value) for x in more)
+    return tl.constexpr((2 + 2 * len(more), base, *(x for pair in pairs for x in pair)))
+
+
+def parameter(which):
+    """Of the first or second parameter: the least, largest and default value; the rules whose range lacks an end."""
+
+    def of(field):
+        return lambda rule: getattr(rule.parameters[which], field) if len(rule.parameters) > which else None
+
+    def ends(rule):
+        high = of("high")(rule)
+        return high if high is None else min(high, FLT_MAX)
+
+    def commonest(of):
+        return Counter(x for x in map(of, RULES.values()) if x is not None).most_common(1)[0][0]
+
+    values = (numbers(x, commonest(x)) for x in (of("low"), ends, of("default")))
+    below = rules_where(lambda rule: of("opening")(rule) == "(")
+    return *values, below, rules_where(lambda rule: of("closing")(rule) == ")" and ends(rule) < FLT_MAX)
+
+
+globals().update({name.upper(): tl.constexpr(rule.code) for name, rule in RULES.items()})
+COUNT = tl.constexpr(len(RULES))

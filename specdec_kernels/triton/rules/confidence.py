@@ -17,7 +17,6 @@ from ..core.row import (
     is_bad,
     load_chunk,
     max_of,
-    offset_of,
     scaled,
     sum_of,
     weight_of,
@@ -40,9 +39,7 @@ def is_unscaled(d):
 def load_row(side, d, c, reads, S):
     """Chunks c of the rows of laws."""
     alive = each(reads & (d.row >= 0), S)
-    return load_chunk(
-        side.data, offset_of(side, each_request(S), each(d.row, S)), side.V, c, alive, -float("inf"), S.WIDTH
-    )
+    return load_chunk(side, each_request(S), each(d.row, S), c, alive, -float("inf"), S)
 
 
 @triton.jit

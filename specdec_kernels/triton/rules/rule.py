@@ -1,15 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks of its drafts: the rules, and the parameters they take (csrc/rules/rule.h). All of it for a block
-of requests."""
+"""The rules of requests and their parameters (csrc/rules/rule.h, csrc/binding/rule_arguments.h), and the rules that
+test a draft (csrc/rules/acceptance.h): for a block of requests."""
+
+from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
+from ..core import arguments
 from ..core.memory import get_value
-from ..core.row import load_value
-from .codes import CHOW, CHOW_LOG, COUNT, EXACT, OPT_LOG, SYNTHETIC, TOKEN_V1, TOKEN_V3, numbers, parameter, rules_where
+from ..core.row import Values, load_value
+from . import (
+    CHOW,
+    CHOW_LOG,
+    COUNT,
+    EXACT,
+    LENIENCE,
+    OPT_LOG,
+    RELAXED,
+    SYNTHETIC,
+    THRESHOLDS,
+    TOKEN_V1,
+    TOKEN_V3,
+    TYPICAL,
+    numbers,
+    parameter,
+    rules_where,
+)
 
 REPLACES_TARGET = rules_where(lambda rule: rule.defines_distribution)
 READS_DRAFT = rules_where(lambda rule: rule.reads_draft)
@@ -46,7 +65,7 @@ def is_token_rule(rule):
 
 @triton.jit
 def is_in(rule, RULES: tl.constexpr):
-    """Whether a rule is of a set of codes.py's."""
+    """Whether a rule is of such a set."""
     out = rule < 0
     for code in tl.static_range(COUNT):
         if (RULES >> code) & 1:  # comparisons take fewer registers than shifting by a rule
@@ -56,7 +75,7 @@ def is_in(rule, RULES: tl.constexpr):
 
 @triton.jit
 def number_of(rule, NUMBERS: tl.constexpr):
-    """A rule's number of codes.py's: in float64, as decimal as it is written."""
+    """A rule's number, in float64, as decimal as it is written."""
     out = tl.full(rule.shape, NUMBERS[1], tl.float64)
     END: tl.constexpr = NUMBERS[0]
     for i in tl.static_range(2, END, 2):
@@ -154,3 +173,39 @@ def synthetic_rate(rules, alpha, b, i, mask):
         x = get_value(at, mask, float("nan")).to(tl.float64)
         rule = b.to(tl.int32) * 0 + SYNTHETIC
         return nearest(x, number_of(rule, LEAST), number_of(rule, MOST), number_of(rule, DEFAULT), False, False)
+
+
+NAN = float("nan")
+
+
+@triton.jit
+def accept_by_target(rule, alpha, seen, u, target):
+    """The rules that read p alone, and lenience at a greedy target: p1(d) >= l max p1 (csrc/rules/acceptance.h)."""
+    p, of_p, p_d = seen.position.p, seen.of_p, seen.p
+    typical = (p_d > alpha.first) | (
+        (p_d > 0) & (p_d > alpha.second * tl.exp(-tl.where(p.hot >= 0, 0.0, of_p.entropy)))
+    )
+    if target.PROBS:
+        p1_d = p_d
+    else:  # without a row there is no draft to judge
+        p1_d = tl.exp(seen.z.to(tl.float64) - of_p.max) * of_p.largest
+        typical |= (p_d > 0) & (p.hot < 0) & (p_d > alpha.second * tl.exp(-p.stats.log_norm.to(tl.float64)))
+    relaxed = (p1_d > 0) & (p1_d >= of_p.largest - alpha.second) & (of_p.above.to(tl.float64) < alpha.first)
+    thresholds = (p_d >= alpha.first) | (u * alpha.second < p_d)
+    lenient = (p.hot >= 0) & (seen.z.to(tl.float64) - p.stats.max.to(tl.float64) >= tl.log(alpha.first))
+    accepted = (rule == TYPICAL) & typical
+    accepted |= (rule == RELAXED) & relaxed
+    accepted |= (rule == THRESHOLDS) & thresholds
+    return accepted | ((rule == LENIENCE) & lenient)
+
+
+def rules_of(rule, alpha, numbers) -> Rules:
+    """rule [B] or [1] and alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2]; or numbers."""
+    code, *of_alpha = arguments.numbers(numbers, 3)
+    codes = arguments.values(rule) if code is None else Values(code, None)
+    if of_alpha != [None, None]:
+        return Rules(codes, Alpha(*(NAN if x is None else x for x in of_alpha)), None, False, False)
+    if alpha is None or not alpha.numel():
+        return Rules(codes, None, None, False, False)
+    each, pairs, positions = alpha.size(0) != 1, alpha.dim() > 1 and alpha.size(-1) == 2, alpha.dim() == 3
+    return Rules(codes, (alpha.transpose(0, 1) if positions else alpha).contiguous(), each, pairs, positions)

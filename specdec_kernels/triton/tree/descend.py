@@ -1,21 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk from the root down, for a block of requests: one test of each in turn, by the rule of the method
-(csrc/ops/verify_tree: descend in walk.h; greedy.h, target_only.h, recursive.h)."""
+(csrc/ops/verify_tree: descend in walk.h; greedy.h, kseq.h, target_only.h, recursive.h)."""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT
-from ..core.residual import Residual, put_subtraction, standing, subtracting, weight
+from ..core.draw import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW, has_mass
+from ..core.residual import Residual, Subtraction, get_subtraction, put_subtraction, subtracting, sum_chunks, weight
 from ..core.row import some
-from ..core.rows import accept_test, choose, is_something, is_valid, one_hot, prob
-from ..rules.codes import THRESHOLDS
-from .kseq import choose_drafts, count_drafts, no_drafts, one_law, test_by_kseq
+from ..core.rows import accept_test, choose, draft_prob, is_something, is_valid, one_hot, prob
+from ..kseq_rho import Pairs, kseq_search
 from .reduce import draft_of, left_of, reduce
 from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, next_test, test_uniform, token_of
-from .walk import Known, Rest, draft_dist, draft_row, emit, enter_node, finish, rule_here, target_dist
+from .walk import Known, Rest, draft_dist, draft_row, emit, finish, target_dist
+
+
+class Drafts(NamedTuple):
+    """The drafts at a node: those of the first one's law."""
+
+    counting: Any
+    k: Any
+    row: Any  # that the first was drawn from; -2: not known yet
+    token: Any  # of the first
+    others: Any  # drafts of another law
+    rho: Any  # 0: not known yet
+
+
+@triton.jit
+def no_drafts(zero):
+    return Drafts(zero == 0, zero, zero - 2, zero, zero != 0, zero.to(tl.float64))
+
+
+@triton.jit
+def choose_drafts(mask, a, b):
+    counting = (mask & a.counting) | (~mask & b.counting)
+    others = (mask & a.others) | (~mask & b.others)
+    row, token = tl.where(mask, a.row, b.row), tl.where(mask, a.token, b.token)
+    return Drafts(counting, tl.where(mask, a.k, b.k), row, token, others, tl.where(mask, a.rho, b.rho))
+
+
+@triton.jit
+def one_law(drafts, row, token):
+    """Whether a draft was drawn from the law of the first."""
+    return (row == drafts.row) & ((row >= 0) | (token == drafts.token))
+
+
+@triton.jit
+def count_drafts(sides, residual, drafts, row, token, found, counting, S):
+    """Counts the draft at hand, or ends the count where there is none; and what then has nothing to be tested."""
+    one_more = counting & found
+    first = one_more & (drafts.row == -2)
+    first_row, first_token = tl.where(first, row, drafts.row), tl.where(first, token, drafts.token)
+    still = drafts.counting & (found | ~counting)
+    drafts = Drafts(still, drafts.k, first_row, first_token, drafts.others, drafts.rho)
+    same = one_law(drafts, row, token)
+    k = drafts.k + tl.where(one_more & same, 1, 0)
+    drafts = Drafts(still, k, first_row, first_token, drafts.others | (one_more & ~same), drafts.rho)
+    asked = counting & ~found
+    stopped = asked & (drafts.k == 0)
+    if sides.target.PROBS:
+        asked &= ~stopped
+        if some(asked):
+            stopped |= asked & ~has_mass(sum_chunks(sides, residual, asked, S))
+    return drafts, stopped
+
+
+@triton.jit
+def find_rho(tree, sides, residual, drafts, child, token, known, first, S):
+    """rho of the drafts that are the first to be tested, and norm(p - c min(q, p / rho)), c = p_acc / beta, which waits
+    on top of the residual; where there is none, and the bits of status."""
+    q, status, _ = draft_dist(tree, sides, residual.b, child, token, known, first, S)
+    stopped = first & (~is_something(q) | ((drafts.row < 0) & (token >= sides.target.V)))
+    first &= ~stopped
+    # A tuple that is assigned loses its constants, so this one goes straight into the call.
+    rho, beta, p_acc = kseq_search(Pairs(sides.target, sides.draft, residual.b, residual.p, q), drafts.k, first, S)
+    unlawful = first & (beta != beta)  # a probability row of q that is no law is found out by its sum
+    status |= tl.where(unlawful, INVALID_ROW | INVALID_DRAFT, 0)
+    stopped |= unlawful
+    first &= ~unlawful
+    c = tl.where(beta > 0, p_acc / beta, rho)
+    one = tl.full([S.ROWS], 1.0, tl.float32)
+    link = Subtraction(q, one, c.to(tl.float32), (1 / rho).to(tl.float32), token * 0 - 1)
+    put_subtraction(sides, residual.at + residual.n, link, first)
+    return tl.where(first, rho, drafts.rho), stopped, status
+
+
+@triton.jit
+def test_by_kseq(tree, sides, random, residual, drafts, child, column, token, known, testing, S):
+    """Each draft is accepted with probability min(1, p / (rho q)), rho the best one for p, q and k. If none is, the
+    token is drawn from what waits on top of the residual."""
+    stopped = testing & False
+    status = tl.zeros([S.ROWS], tl.int32)
+    first = testing & (drafts.rho == 0)
+    if some(first):
+        rho, stopped, status = find_rho(tree, sides, residual, drafts, child, token, known, first, S)
+        drafts = Drafts(drafts.counting, drafts.k, drafts.row, drafts.token, drafts.others, rho)
+    testing &= ~stopped
+    p, _ = prob(sides.target, residual.b, residual.p, token, testing)
+    q = get_subtraction(sides, residual.at + residual.n, testing).q
+    q_t, _ = prob(sides.draft, residual.b, q, token, testing)
+    q_t = draft_prob(q_t)
+    status |= tl.where(testing & (drafts.row >= 0) & ~(q_t > 0), INVALID_DRAFT, 0)
+    u = test_uniform(tree, random, residual.b, column, testing)
+    return testing & accept_test(p, q_t, u * drafts.rho), stopped, status, drafts
+
 
 KSEQ = tl.constexpr(0)
 RECURSIVE_WITHOUT_REPLACEMENT = tl.constexpr(2)
@@ -29,26 +119,22 @@ class Toss(NamedTuple):
 
     u: Any
     seen: Any  # of [0, 1): the probabilities of the children that were tested
-    single: Any  # the probability from which on a child is accepted whatever the coin says
 
 
 @triton.jit
-def test_by_target(sides, residual, rest, toss, token, testing, BY_RULE: tl.constexpr):
+def test_by_target(sides, residual, rest, toss, token, testing):
     """One coin falls on [0, 1), the children's probabilities are laid from 0 on one after the other, and the child it
-    falls on is accepted; or, by a rule, one whose probability reaches `single`. A second child of the same token is
-    skipped."""
+    falls on is accepted. A second child of the same token is skipped."""
     _, removed = weight(sides, residual, token, testing)
     testing &= ~removed
     p, _ = prob(sides.target, residual.b, residual.p, token, testing)
     seen = tl.where(testing, toss.seen + p, toss.seen)
     accepted = testing & (toss.u < seen)
-    if BY_RULE:
-        accepted |= testing & (p >= toss.single)
     rejected = testing & ~accepted & (seen == seen)
     one = tl.full(token.shape, 1.0, tl.float32)
     put_subtraction(sides, residual.at + residual.n, subtracting(one_hot(token), one, one, token), rejected)
     rest = Rest(rest.p, rest.n + tl.where(rejected, 1, 0), rest.total, rest.held & ~rejected)
-    return accepted, testing & (seen != seen), rest, Toss(toss.u, seen, toss.single)
+    return accepted, testing & (seen != seen), rest, Toss(toss.u, seen)
 
 
 @triton.jit
@@ -85,7 +171,7 @@ def test_recursively(
 @triton.jit
 def test(
     tree, sides, random, residual, rest, toss, drafts, child, column, token, known, testing,
-    BY_RULE: tl.constexpr, METHOD: tl.constexpr, S,
+    METHOD: tl.constexpr, S,
 ):  # fmt: skip
     """Of a child of each node: whether it is accepted, whether the walk stops there, and what is known then."""
     REPLACES: tl.constexpr = METHOD != RECURSIVE_WITHOUT_REPLACEMENT
@@ -93,7 +179,7 @@ def test(
     taken = testing & False
     stopped = testing
     if METHOD == TARGET_ONLY:
-        taken, stopped, rest, toss = test_by_target(sides, residual, rest, toss, token, testing, BY_RULE)
+        taken, stopped, rest, toss = test_by_target(sides, residual, rest, toss, token, testing)
     elif METHOD == KSEQ:
         taken, stopped, bits, drafts = test_by_kseq(
             tree, sides, random, residual, drafts, child, column, token, known, testing, S
@@ -106,32 +192,24 @@ def test(
 
 
 @triton.jit
-def toss_at(tree, random, rule, alpha, b, node, toss, arriving, BY_RULE: tl.constexpr):
+def toss_at(tree, random, b, node, toss, arriving):
     u = test_uniform(tree, random, b, node, arriving)
-    single = toss.single
-    if BY_RULE:
-        single = tl.where(rule == THRESHOLDS, alpha.first, 1.0)
-        u *= tl.where(rule == THRESHOLDS, alpha.second, 1.0)
-    return Toss(tl.where(arriving, u, toss.u), tl.where(arriving, 0.0, toss.seen), single)
+    return Toss(tl.where(arriving, u, toss.u), tl.where(arriving, 0.0, toss.seen))
 
 
 @triton.jit
-def arrive(tree, sides, rule, alpha, b, node, depth, rest, known, links, walking, arriving, GREEDY: tl.constexpr, S):
+def arrive(tree, sides, b, node, depth, rest, walking, arriving, GREEDY: tl.constexpr, S):
     """At nodes: what is left of their laws, the whole; who goes on walking, and the bits of status."""
     zero = b * 0
     law, holds = target_dist(tree, sides, b, node, arriving, GREEDY, S)
     p = choose(arriving, law, rest.p)
     held = tl.where(arriving, holds, rest.held)
-    if sides.MIXES:
-        own, known = enter_node(tree, sides, rule, alpha, b, node, depth, p, links, known, arriving, S)
-        held &= own
-    _, hot = standing(sides, p, links, arriving)
-    judged = arriving & (hot < 0)
+    judged = arriving & (p.hot < 0)
     walking &= ~judged | is_valid(sides.target, p)
     outside, _, _ = next_test(tree, b, node, depth, Tests(zero, zero), zero + OUTSIDE, judged & walking)
     bits = tl.where(outside >= 0, INVALID_DRAFT, 0)
     rest = Rest(p, tl.where(arriving, 0, rest.n), tl.where(arriving, 1.0, rest.total), held)
-    return rest, known, walking, bits
+    return rest, walking, bits
 
 
 @triton.jit
@@ -152,10 +230,8 @@ def count_or_test(tree, sides, residual, rest, drafts, tests, child, token, foun
 
 
 @triton.jit
-def descend(tree, sides, rules, random, out, b, links, exists, METHOD: tl.constexpr, S):
+def descend(tree, sides, random, out, b, links, exists, METHOD: tl.constexpr, S):
     """`links`: where the subtractions of each request begin."""
-    BY_RULE: tl.constexpr = rules.rule.data is not None
-    rule, alpha = rule_here(rules, b, exists, METHOD == TARGET_ONLY)
     zero = b * 0
     node = zero
     depth = zero
@@ -165,23 +241,21 @@ def descend(tree, sides, rules, random, out, b, links, exists, METHOD: tl.conste
     nothing = one_hot(zero - 1)
     rest = Rest(nothing, zero, one, exists & False)
     known = Known(nothing, zero - 1)
-    toss = Toss(one, one, one)
+    toss = Toss(one, one)
     drafts = no_drafts(zero)
     walking = exists
     arriving = exists
     while some(walking):
         if some(arriving):
-            rest, known, walking, bits = arrive(
-                tree, sides, rule, alpha, b, node, depth, rest, known, links, walking, arriving, METHOD == GREEDY, S
-            )
+            rest, walking, bits = arrive(tree, sides, b, node, depth, rest, walking, arriving, METHOD == GREEDY, S)
             status |= bits
             tests = choose_tests(arriving, Tests(zero, zero), tests)
             if METHOD == TARGET_ONLY:
-                toss = toss_at(tree, random, rule, alpha, b, node, toss, arriving, BY_RULE)
+                toss = toss_at(tree, random, b, node, toss, arriving)
             if METHOD == KSEQ:
                 drafts = choose_drafts(arriving, no_drafts(zero), drafts)
         # Where one token alone can be emitted, it is accepted wherever it was drafted, and q is not asked.
-        _, sure = standing(sides, rest.p, links, walking)
+        sure = rest.p.hot
         wanted = tl.where(sure >= 0, sure, INSIDE)
         child, column, tests = next_test(tree, b, node, depth, tests, wanted, walking)
         found = child >= 0
@@ -197,7 +271,7 @@ def descend(tree, sides, rules, random, out, b, links, exists, METHOD: tl.conste
             status |= bits
         walking &= ~ended
         taken, stopped, bits, rest, toss, drafts, known = test(
-            tree, sides, random, residual, rest, toss, drafts, child, column, token, known, testing, BY_RULE, METHOD, S
+            tree, sides, random, residual, rest, toss, drafts, child, column, token, known, testing, METHOD, S
         )
         status |= bits
         accepted |= taken

@@ -5,9 +5,9 @@ without that (csrc/ops/verify_tree/walk.h)."""
 import triton
 import triton.language as tl
 
-from ..core.final_token import INVALID_DRAFT, has_mass
+from ..core.draw import INVALID_DRAFT, has_mass
 from ..core.memory import get_value
-from ..core.residual import INTS, Residual, draft_chunk, put_subtraction, standing, subtracting, sum_chunks, weight
+from ..core.residual import INTS, Residual, draft_chunk, put_subtraction, subtracting, sum_chunks, weight
 from ..core.row import (
     FLT_MIN,
     Dist,
@@ -21,7 +21,6 @@ from ..core.row import (
     lane_of,
     load_chunk,
     max_of,
-    offset_of,
     some,
 )
 from ..core.rows import choose, draft_prob, each_dist, is_something, one_hot, prob
@@ -70,7 +69,7 @@ def stats_without(sides, q, residual, on, S):
     that is left, so that nothing is lost however little that weighs. log_norm is NaN where nothing is left."""
     q = each_dist(q, S)
     draft = sides.draft
-    offset = offset_of(draft, each_request(S), q.row)
+    b = each_request(S)
     at = each(residual.at, S)
     n = each(residual.n, S)
     alive = each(on, S)
@@ -80,7 +79,7 @@ def stats_without(sides, q, residual, on, S):
     chunks = chunks_of(draft)
     for begin in range(0, chunks, S.TOGETHER):
         c = chunks_from(begin, S)
-        z = load_chunk(draft.data, offset, draft.V, c, alive & (c < chunks), -float("inf"), S.WIDTH)
+        z = load_chunk(draft, b, q.row, c, alive & (c < chunks), -float("inf"), S)
         z = without_removed(sides, z, at, n, removed, c, alive, -float("inf"), S)
         kept = tl.where(z >= q.stats.cutoff[:, None], z, -float("inf"))
         largest, mass = chunk_sum(kept, q.stats.scale, q.stats.cutoff)
@@ -146,10 +145,10 @@ def reduce(sides, residual, rest, q, scale, s, removed, on, S):
     put_subtraction(sides, residual.at + n, subtracting(q, m, s.to(tl.float32), removed), on)
     longer = Residual(residual.b, residual.p, residual.at, n + taking.to(tl.int64))
     kept = tl.zeros([S.ROWS], tl.float64)
-    plain, hot = standing(sides, residual.p, residual.at, on)
+    hot = residual.p.hot
     by_token = taking & (hot >= 0)
     if not sides.target.PROBS:
-        by_token |= taking & plain & (q.hot >= 0)
+        by_token |= taking & (q.hot >= 0)
     if some(by_token):
         before = Residual(residual.b, residual.p, residual.at, n + tl.where(hot >= 0, 1, 0))
         r, _ = weight(sides, before, tl.where(hot >= 0, hot, q.hot), by_token)

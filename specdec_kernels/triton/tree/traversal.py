@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
+from ..core.draw import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 from ..core.memory import get_value, put_value
 from ..core.residual import Residual, weight
 from ..core.row import RowStats, some
 from ..core.rows import choose, is_something, is_valid, one_hot, packed, prob, unpacked
-from ..rules.codes import EXACT, LOSSY
 from .reduce import draft_of, left_of, reduce
 from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, look_up, next_test, test_uniform, token_of
-from .walk import Known, Rest, draft_dist, emit, enter_node, finish, rule_here, target_dist
+from .walk import Known, Rest, draft_dist, emit, finish, target_dist
 
 FRAME_INTS = tl.constexpr(7)
 FRAME_REALS = tl.constexpr(11)
@@ -130,7 +129,7 @@ def get_frame(frames, at, mask):
 
 
 @triton.jit
-def enter(tree, sides, rule, alpha, b, frames, at, walk, entering, S):
+def enter(tree, sides, b, frames, at, walk, entering, S):
     """The child becomes the top. Returns the walk, and where it goes on: a greedy path ends at a law that is not."""
     zero = b * 0
     top, child = walk.top, walk.child
@@ -138,22 +137,17 @@ def enter(tree, sides, rule, alpha, b, frames, at, walk, entering, S):
     put_frame(frames, at + walk.depth, top, below)
     depth = walk.depth + tl.where(below, 1, 0)
     p, holds = target_dist(tree, sides, b, child.node, entering, False, S)
-    bottom = top.bottom + tl.where(below, top.n + (1 if sides.MIXES else 0), 0)
+    bottom = top.bottom + tl.where(below, top.n, 0)
     one = tl.full([S.ROWS], 1.0, tl.float64)
     new = Frame(child.node, Tests(zero, zero), p, zero, bottom, one, child.w, child.q, child.s)
     top = choose_frame(entering, new, top)
     held = tl.where(entering, holds, walk.held)
-    known = walk.known
     root = entering & (child.node == 0) & (p.hot >= 0)
-    if sides.MIXES:
-        own, known = enter_node(tree, sides, rule, alpha, b, top.node, depth, p, bottom, known, entering, S)
-        held &= own
-        root &= (rule == EXACT) | (rule == LOSSY)
     greedy = walk.greedy | root
     flagged = entering & (~greedy | (is_valid(sides.target, top.p) & (top.p.hot < 0)))
     outside, _, _ = next_test(tree, b, top.node, depth, Tests(zero, zero), zero + OUTSIDE, flagged)
     status = walk.status | tl.where(outside >= 0, INVALID_DRAFT, 0)
-    walk = Walk(top, child, depth, walk.opened | entering, greedy, held, known, status)
+    walk = Walk(top, child, depth, walk.opened | entering, greedy, held, walk.known, status)
     return walk, ~(entering & greedy & (top.p.hot < 0))
 
 
@@ -234,9 +228,8 @@ def emit_path(tree, sides, out, b, frames, first, walk, exists):
 
 
 @triton.jit
-def traverse(tree, sides, rules, random, out, b, links, frames, exists, S):
+def traverse(tree, sides, random, out, b, links, frames, exists, S):
     """`links`: where the subtractions of each request begin."""
-    rule, alpha = rule_here(rules, b, exists, False)
     zero = b * 0
     one = tl.full([S.ROWS], 1.0, tl.float64)
     nothing = one_hot(zero - 1)
@@ -250,7 +243,7 @@ def traverse(tree, sides, rules, random, out, b, links, frames, exists, S):
     running = exists
     while some(running):
         if some(entering):
-            walk, goes_on = enter(tree, sides, rule, alpha, b, frames, first, walk, entering, S)
+            walk, goes_on = enter(tree, sides, b, frames, first, walk, entering, S)
             running &= goes_on
         if some(removing):
             walk = remove(tree, sides, b, walk, removing, S)

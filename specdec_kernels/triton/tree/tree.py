@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..core.draw import DOMAIN_ACCEPT, uniform_of
 from ..core.memory import get_value
-from ..core.philox import DOMAIN_ACCEPT, uniform_of
 from ..core.row import some
 
 INSIDE = tl.constexpr(-1)  # a wanted token: any of a vocabulary

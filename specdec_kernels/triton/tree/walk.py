@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every walk of a tree does: the laws it meets and what a rule makes of them, what it emits, and the final draw
+"""What every walk of a tree does: the laws it meets, what it emits, and the final draw
 (csrc/ops/verify_tree/{walk,node_dist}.h)."""
 
 from typing import Any, NamedTuple
@@ -7,19 +7,23 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.final_token import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW, aim, has_mass, hit, total_mass
+from ..core.draw import (
+    DOMAIN_FINAL,
+    EMPTY_RESIDUAL,
+    INVALID_DRAFT,
+    INVALID_ROW,
+    aim,
+    has_mass,
+    hit,
+    total_mass,
+    uniform_of,
+)
 from ..core.memory import put_value
-from ..core.mixture import is_p
-from ..core.philox import DOMAIN_FINAL, uniform_of
-from ..core.residual import Residual, chunk, put_mixture, put_p, standing, sum_chunks
+from ..core.residual import Residual, chunk, sum_chunks
 from ..core.row import LOG2E, chunks_of, scaled, some
-from ..core.row_stats import dist
-from ..core.rows import choose, is_something, is_valid, one_hot, prob
-from ..rules.codes import EXACT, LOSSY, THRESHOLDS
-from ..rules.confidence import confidence
-from ..rules.rule import asks_of, reads_entropy, replaces_target, rule_of
-from ..rules.rule_dist import complete, make_rule_dist
-from .tree import INSIDE, Tests, look_up, next_test, token_of
+from ..core.rows import choose, is_valid, one_hot, prob
+from ..row_stats import dist
+from .tree import look_up
 
 
 class Out(NamedTuple):
@@ -104,52 +108,6 @@ def draft_dist(tree, sides, b, child, token, known, on, S):
 
 
 @triton.jit
-def rule_here(rules, b, exists, THRESHOLDS_ALONE: tl.constexpr):
-    """The rules of requests and their parameters; one that the method does not take is the exact rule."""
-    rule, alpha = rule_of(rules, b, exists)
-    takes = rule == THRESHOLDS if THRESHOLDS_ALONE else replaces_target(rule)
-    return tl.where(takes, rule, EXACT), alpha
-
-
-@triton.jit
-def rule_dist_of(rule, alpha, target, draft, p, q, S):
-    """The law that a rule puts in place of p, as a whole; p itself unless both rows are laws."""
-    on = rule != EXACT
-    asks_p, asks_q = asks_of(rule, on, target.PROBS, draft.PROBS)
-    if target.PROBS:
-        asks_p = on
-    if draft.PROBS:
-        asks_q = on
-    least = tl.full([S.ROWS], float("inf"), tl.float32)
-    of_p = confidence(target, p, on & False, least, asks_p, reads_entropy(rule), S)
-    of_q = confidence(draft, q, on & False, least, asks_q, reads_entropy(rule), S)
-    on = (of_p.largest > 0) & (of_q.largest > 0)
-    pi = make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on)
-    return complete(target, draft, p, q, pi, alpha, on, S)
-
-
-@triton.jit
-def enter_node(tree, sides, rule, alpha, b, node, depth, p, at, known, on, S):
-    """At a node whose law is p: puts what stands for it before the subtractions at `at`, made of p and the row that the
-    first child under test was drawn from. Returns whether that is p itself, and the draft's law that is known now."""
-    nothing = one_hot(node * 0 - 1)
-    put_p(sides, at, nothing, on)
-    plain = on
-    if some(rule != EXACT):
-        child, _, _ = next_test(tree, b, node, depth, Tests(node * 0, node * 0), node * 0 + INSIDE, on)
-        tested = on & (child >= 0) & is_valid(sides.target, p)
-        tested &= (rule != LOSSY) | (p.hot < 0)  # a greedy target stays what it is, and q is not read
-        token = token_of(tree, b, child, tested)
-        q, _, known = draft_dist(tree, sides, b, child, token, known, tested, S)
-        replaced = tested & is_something(q)
-        if some(replaced):
-            pi = rule_dist_of(rule, alpha.first, sides.target, sides.draft, p, q, S)
-            put_mixture(sides, at, pi, q, replaced)
-            plain &= ~replaced | is_p(pi)
-    return plain, known
-
-
-@triton.jit
 def emit(tree, out, b, depth, child, token, log_p, on):
     at = b * (tree.D + 1) + depth
     put_value(out.tokens + at, token, on)
@@ -176,11 +134,10 @@ def end_path(tree, out, b, depth, token, log_p, status, exists):
 
 @triton.jit
 def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
-    """The final token, from the residual or, where it has no mass, from what it began with, or from p."""
+    """The final token, from the residual or, where it has no mass, from p."""
     b = residual.b
     p = residual.p
-    plain, hot = standing(sides, p, residual.at, exists)
-    sure = exists & (hot >= 0)
+    sure = exists & (p.hot >= 0)
     pending = exists & ~sure & (p.row >= 0)
     found = exists & False
     empty = found
@@ -189,7 +146,7 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
     chunks = chunks_of(sides.target)
     at = b * chunks
     # What does not change from turn to turn is not kept in registers for so few turns: they would spill.
-    for _ in tl.range(0, 3 if sides.MIXES else 2, disable_licm=True):
+    for _ in tl.range(0, 2, disable_licm=True):
         summing = pending & ~held
         if some(summing):
             sum_chunks(sides, Residual(b, p, residual.at, n), summing, S)
@@ -197,19 +154,15 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
         here = pending & is_valid(sides.target, p) & has_mass(mass)
         total = tl.where(here, mass, total)
         found |= here
-        pending &= ~here & ((n > 0) | ~plain)
+        pending &= ~here & (n > 0)
         empty |= pending
-        if sides.MIXES:
-            last = pending & (n == 0)
-            put_p(sides, residual.at, p, last)
-            plain |= last
         n = tl.where(found, n, 0)
     lost = exists & ~sure & ~found
     seen = lost & (p.row >= 0)
     u = uniform_of(random, b, tree.columns - 1, tree.columns, DOMAIN_FINAL, b * 0, exists)
     aimed = aim(sides.room.masses, at, sides.target.scratch.maxes, at, chunks, u * total, found, seen, S)
     z, w = chunk(sides, b, p, residual.at, n, aimed.chunk, found | seen, S)
-    token = tl.where(sure, hot, hit(aimed, z, w, found, seen, S))
+    token = tl.where(sure, p.hot, hit(aimed, z, w, found, seen, S))
     _, log_p = prob(sides.target, b, p, token, found | sure)
     log_p = tl.where(lost, float("nan"), log_p)
     status |= tl.where(found & empty, EMPTY_RESIDUAL, 0) | tl.where(lost, INVALID_ROW, 0)

@@ -11,9 +11,8 @@ import torch
 import triton.language as tl
 
 from specdec_kernels.registry import MASK_FORMATS, NOT_GIVEN, OPS
-
-from .core import launch
-from .ops import op_of
+from specdec_kernels.triton.core import launch
+from specdec_kernels.triton.ops import op_of
 
 ops = SimpleNamespace(**{name: op_of(name) for name in OPS})
 
@@ -217,11 +216,11 @@ def calls_of_chains(dtype: torch.dtype, V: int):
 def calls_of_trees(dtype: torch.dtype, V: int):
     rows, table, drafts = meta(B, N, V, of=dtype), meta(B, N, of=torch.int32), meta(B, 8, G, of=torch.int32)
 
-    def tree(method, q=rows, drafts=None, stats=None, params=NO_SAMPLING, rules=(None, None), n=None, numbers=None):
+    def tree(method, q=rows, drafts=None, stats=None, params=NO_SAMPLING, n=None):
         target = (rows, *params, stats, 0, None)
         draft = (q, *NO_SAMPLING, None if q is None else stats, 0, None)
-        by = (*rules, numbers, WHOLE, WHOLE, None, n)
-        ops.verify_tree(table, table, drafts, None, None, *target, *draft, method, G, *by)
+        rest = (None, None, None, WHOLE, WHOLE, None, n)
+        ops.verify_tree(table, table, drafts, None, None, *target, *draft, method, G, *rest)
 
     yield "", lambda: ops.build_tree(meta(B, 8, G, of=torch.int64))
     for name in ("bool", "uint8", "uint32", "float64"):
@@ -235,9 +234,3 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "greedy", lambda: tree(4, q=None)
     yield "traversal", lambda: tree(5)
     yield "traversal, padded", lambda: tree(5, n=ONE)
-    by_rule = (WHOLE, PAIRS)
-    yield "kseq by rule", lambda: tree(0, drafts=drafts, rules=by_rule)
-    yield "without replacement by rule", lambda: tree(2, rules=by_rule)
-    yield "target only by rule", lambda: tree(3, q=None, rules=by_rule)
-    yield "traversal by rule", lambda: tree(5, rules=by_rule)
-    yield "target only by a rule for all", lambda: tree(3, q=None, numbers=(16.0, 0.5, 0.4))
