@@ -236,11 +236,28 @@ def test_pictures_and_search(site):
     assert 'src="assets/iframe-worker.js"' in (site / "index.html").read_text()
 
 
-def test_docstrings_are_rewritten():
-    pytest.importorskip("griffe")
-    found = importlib.util.spec_from_file_location("docstrings", Path(ROOT / "tools/docs/docstrings.py"))
+def tool(name):
+    """A module of tools/docs/, which is no package."""
+    found = importlib.util.spec_from_file_location(name, Path(ROOT / f"tools/docs/{name}.py"))
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
+    return module
+
+
+def test_drawings_are_up_to_date():
+    """Drawn anew from the code and the page of numbers; every one is shown on a page."""
+    pictures = tool("pictures")
+    assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == set(pictures.PICTURES)
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    for name, draw in pictures.PICTURES.items():
+        assert (pictures.FOLDER / f"{name}.svg").read_text() == draw(), f"{name}: run python tools/docs/pictures.py"
+        assert f"](pictures/{name}.svg)" in pages, name
+    assert len(pictures.measured()) == 6
+
+
+def test_docstrings_are_rewritten():
+    pytest.importorskip("griffe")
+    module = tool("docstrings")
     text = "A::\n\n    code\n\n===  ==\nx    y\n===  ==\na    b\n     c\n===  ==\n\n"
     text += "Raises:\n    A, B: one\n    two\n    C: three\n"
     assert module.rewritten(text) == (

@@ -10,7 +10,15 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"index.md": "README.md"} | {
-    name: name for name in ("HACKING.md", "CHANGELOG.md", "python_tests/TIERS.md", "tools/gpu_model/README.md")
+    name: name
+    for name in (
+        "HACKING.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "python_tests/TIERS.md",
+        "tools/gpu_model/README.md",
+    )
 }
 PICTURES = ("demo/trees.png", "demo/cascades.png")
 SCRIPT = "assets/iframe-worker.js"
