@@ -74,8 +74,9 @@ def process_group():
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```python" in text and page not in LEFT_OUT])
-def test_python_runs(page, tmp_path, monkeypatch, process_group):
+def test_python_runs(page, tmp_path, monkeypatch):
     names = SETUP[page](tmp_path) if page in SETUP else {}
     monkeypatch.chdir(tmp_path)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
