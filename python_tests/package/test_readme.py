@@ -74,7 +74,9 @@ def test_the_table_of_rules():
     wanted = []
     for name, rule in RULES.items():
         alpha = "; ".join(f"{x.name} in {x.range}, {x.default:g}" for x in rule.parameters) or "-"
-        wanted.append(f"| `{name}` | {alpha} | {'law' if rule.defines_distribution else 'test'} | {rule.says} |")
+        wanted.append(
+            f"| `{name}` | {alpha} | {'distribution' if rule.defines_distribution else 'test'} | {rule.says} |"
+        )
     assert re.findall(r"^\| `.*", section, re.M) == wanted
     ends = [f"`{name}` at {rule.exact_at:g}" for name, rule in RULES.items() if rule.exact_at not in (None, 1)]
     ends.append(" and ".join(f"`{name}`" for name, rule in RULES.items() if rule.exact_at == 1) + " at 1")
