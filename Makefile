@@ -65,6 +65,8 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/vulture
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/idea.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/dev

@@ -3,11 +3,16 @@
 
 SPECDEC_SITE names a site that is built already."""
 
+import ast
+import dataclasses
+import html
 import importlib
+import inspect
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +20,8 @@ import pytest
 from support.paths import ROOT
 
 import specdec_kernels as sk
+from specdec_kernels import decode, distributed
+from specdec_kernels.registry import FUNCTIONS
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
@@ -122,35 +129,135 @@ def test_what_is_fetched_is_found():
     assert [address for address in page.fetched if not external(address)] == ["here.png"]
 
 
-@pytest.mark.parametrize("module", ["specdec_kernels", "specdec_kernels.theory", "specdec_kernels.reference"])
-def test_api_pages_show_every_name(pages, module):
+@pytest.mark.parametrize("package", ["", ".theory", ".reference", ".decode"])
+def test_api_pages_show_every_name(pages, package):
     shown = set().union(*(page.ids for name, page in pages.items() if name.startswith("api/")))
+    module = f"specdec_kernels{package}"
     names = importlib.import_module(module).__all__
     known = lambda name: {f"{module}.{name}", f"{module}.{name}.{name}"} & shown  # a function of its own file
-    assert len(names) > 10 and not [name for name in names if not known(name)]
+    assert len(names) > 5 and not [name for name in names if not known(name)]
+
+
+def test_page_of_split_vocabularies_names_every_function(site):
+    text = (site / "api/distributed.html").read_text()
+    for name in distributed.__all__:
+        assert f"<td><code>{name}</code></td>" in text or f'id="specdec_kernels.distributed.{name}"' in text, name
+
+
+def classes():
+    """Every public class with fields, and (name, type, default or "") of each as its source has them."""
+    found = {}
+    for module in (sk, decode, distributed):
+        for name in module.__all__:
+            cls = getattr(module, name)
+            if dataclasses.is_dataclass(cls) or hasattr(cls, "_fields"):
+                body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
+                fields = [x for x in body if isinstance(x, ast.AnnAssign)]
+                found[f"{module.__name__}.{name}"] = [
+                    (x.target.id, ast.unparse(x.annotation), ast.unparse(x.value) if x.value else "") for x in fields
+                ]
+    return found
+
+
+def shown(page):
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", page)))
+
+
+CLASSES = classes()
+
+
+def test_every_field_is_looked_for():
+    for name, fields in CLASSES.items():
+        cls = getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2])
+        wanted = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else list(cls._fields)
+        assert [field for field, _, _ in fields] == wanted
+    assert {f"specdec_kernels.{x}" for x in ("Rows", "decode.Request", "decode.Result", "decode.Pair")} <= set(CLASSES)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_classes_show_every_field(site, name):
+    """With its type and default, in the table of fields or among the Args."""
+    page = next(text for path in site.glob("api/**/*.html") if f'id="{name}"' in (text := path.read_text()))
+    section = page.split(f'id="{name}"')[1].split('class="doc doc-object doc-class"')[0]
+    for field, kind, default in CLASSES[name]:
+        rows = re.findall(rf"<tr>\s*<td><code>{field}</code></td>(.*?)</tr>", section, re.S)
+        rows += re.findall(rf"<b><code>{field}</code></b>(.*?)</li>", section, re.S)
+        row = shown("".join(rows))
+        default = re.sub(r"field\(default_factory=(\w+)\b.*\)", r"\1()", default)
+        for wanted in (kind, default):
+            assert bare(wanted) in bare(row), (field, wanted, row)
+
+
+def bare(text):
+    """Without white space, quotes and the modules that types are written with."""
+    return re.sub(r"[\s'\"]|\b\w+\.(?=[A-Z])", "", text)
+
+
+def test_loop_page_begins_with_what_one_calls(site):
+    names = re.findall(r'<h2 id="specdec_kernels\.decode\.(\w+)"', (site / "api/decode.html").read_text())
+    assert names[:2] == ["generate", "load_pair"]
+
+
+def test_a_page_for_each_op(site, pages):
+    assert {f"api/ops/{op}.html" for op in FUNCTIONS} <= set(pages)
+    index = (site / "api/index.html").read_text()
+    assert all(f'href="ops/{op}.html"' in index for op in FUNCTIONS)
+
+
+def test_navigation_is_grouped(site):
+    tabs = re.findall(r'<a href="[^"]*" class="md-tabs__link">\s*(.*?)\s*</a>', (site / "guide.html").read_text(), re.S)
+    assert tabs == ["Start", "Use", "Integrate", "Understand", "API", "Contribute"]
+
+
+def test_sessions_are_copied_without_prompts(site):
+    """Every prompt is marked as one, and the style sheet leaves marked text out of what is copied."""
+    for path in site.rglob("*.html"):
+        text = re.sub(r'<span class="gp">.*?</span>', "", path.read_text())
+        assert not re.search(r"(?m)^(?:<[^>]+>)*(?:&gt;){3}", text), path
+    assert "[data-md-copying] :is(.gp, .go, .gt, .gr) { display: none; }" in (site / "site.css").read_text()
+    assert '<span class="gp">' in (site / "guide.html").read_text()
 
 
 def test_signatures_and_sections(site):
     """Of the page that most readers open: the signature, and every section of the docstring as one."""
-    text = (site / "api/verify.html").read_text()
+    text = (site / "api/ops/verify_chain.html").read_text()
     for section in ("Parameters", "Returns", "Raises", "Examples"):
-        assert text.count(f'<span class="doc-section-title">{section}:</span>') >= 2, section
-    shown = re.sub(r"<[^>]+>", "", text)
-    assert sk.verify_chain.__doc__.split("\n")[0] in shown
-    assert "temperature) raise RuntimeError." in re.sub(r"\s+", " ", shown)  # the end of an entry of two lines
-    assert "<td><code>recursive_without_replacement</code></td>" in text  # a table of a docstring
+        assert text.count(f'<span class="doc-section-title">{section}:</span>') == 1, section
+    assert sk.verify_chain.__doc__.split("\n")[0] in shown(text)
+    assert "temperature) raise RuntimeError." in shown(text)  # the end of an entry of two lines
+    tree = (site / "api/ops/verify_tree.html").read_text()
+    assert "<td><code>recursive_without_replacement</code></td>" in tree  # a table of a docstring
 
 
 def test_pictures_and_search(site):
     assert all((site / "demo" / name).stat().st_size > 10_000 for name in ("trees.png", "cascades.png"))
-    assert "draft_stats" in (site / "search" / "search_index.json").read_text()
+    assert "STATUS_EMPTY_RESIDUAL" in (site / "search" / "search_index.json").read_text()
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")  # read from a folder
+    assert 'src="assets/iframe-worker.js"' in (site / "index.html").read_text()
+
+
+def tool(name):
+    """A module of tools/docs/, which is no package."""
+    found = importlib.util.spec_from_file_location(name, Path(ROOT / f"tools/docs/{name}.py"))
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_drawings_are_up_to_date():
+    """Drawn anew from the code and the page of numbers; every one is shown on a page."""
+    pictures = tool("pictures")
+    assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == set(pictures.PICTURES)
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    for name, draw in pictures.PICTURES.items():
+        assert (pictures.FOLDER / f"{name}.svg").read_text() == draw(), f"{name}: run python tools/docs/pictures.py"
+        assert f"](pictures/{name}.svg)" in pages, name
+    assert len(pictures.measured()) == 6
 
 
 def test_docstrings_are_rewritten():
     pytest.importorskip("griffe")
-    found = importlib.util.spec_from_file_location("docstrings", Path(ROOT / "tools/docs/docstrings.py"))
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = tool("docstrings")
     text = "A::\n\n    code\n\n===  ==\nx    y\n===  ==\na    b\n     c\n===  ==\n\n"
     text += "Raises:\n    A, B: one\n    two\n    C: three\n"
     assert module.rewritten(text) == (

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README and its pages are tested: their Python runs, their paths exist, their commands are the ones that exist."""
+"""The README and its pages are tested: their paths, links, commands and tables exist. test_page_code.py runs them."""
 
-import doctest
 import importlib
 import re
 
@@ -15,6 +14,8 @@ PAGES = [
     "README.md",
     "HACKING.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
 TEXT = {page: (ROOT / page).read_text() for page in PAGES}
@@ -26,20 +27,9 @@ def found(pattern):
     return sorted({(page, match) for page, text in TEXT.items() for match in re.findall(pattern, text)})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if ">>>" in TEXT[page]])
-def test_python_blocks_print_what_they_say(page):
-    blocks = re.findall(r"```python\n(.*?)```", TEXT[page], re.S)
-    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page, page, 0)
-    assert test.examples and TEXT[page].count(">>>") == sum(block.count(">>>") for block in blocks)
-    assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0
-
-
-def test_pages_with_python():
-    assert {"README.md", "docs/guide.md", "docs/choosing.md"} <= {page for page in PAGES if ">>>" in TEXT[page]}
-
-
 ELSEWHERE = {
-    "docs/papers.md": ["csrc", "specdec_kernels", "specdec_kernels/reference"]
+    "docs/papers.md": ["csrc", "specdec_kernels", "specdec_kernels/reference"],
+    "docs/tours.md": ["specdec_kernels/decode"],
 }  # where else a page's paths begin
 
 
@@ -71,13 +61,22 @@ def test_the_table_of_ops():
     assert set(re.findall(row, TEXT["docs/numbers.md"].split("## Ops")[1].split("\n## ")[0], re.M)) == set(OPS)
 
 
+def test_every_op_can_be_found():
+    """By what one wants to do, and among the programs that show it."""
+    assert not [name for name in FUNCTIONS if f"`{name}`" not in TEXT["docs/which_op.md"]]
+    programs = [path for path in (ROOT / "examples").rglob("*.*") if path.suffix in (".py", ".cpp")]
+    assert programs and all(f"`{path.relative_to(ROOT)}`" in TEXT["docs/examples.md"] for path in programs)
+
+
 def test_the_table_of_rules():
     """A row for each rule, in the words of specdec_kernels/registry.py."""
     section = TEXT["docs/choosing.md"].split("## Rules")[1].split("\n## ")[0]
     wanted = []
     for name, rule in RULES.items():
         alpha = "; ".join(f"{x.name} in {x.range}, {x.default:g}" for x in rule.parameters) or "-"
-        wanted.append(f"| `{name}` | {alpha} | {'law' if rule.defines_distribution else 'test'} | {rule.says} |")
+        wanted.append(
+            f"| `{name}` | {alpha} | {'distribution' if rule.defines_distribution else 'test'} | {rule.says} |"
+        )
     assert re.findall(r"^\| `.*", section, re.M) == wanted
     ends = [f"`{name}` at {rule.exact_at:g}" for name, rule in RULES.items() if rule.exact_at not in (None, 1)]
     ends.append(" and ".join(f"`{name}`" for name, rule in RULES.items() if rule.exact_at == 1) + " at 1")

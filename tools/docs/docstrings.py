@@ -2,6 +2,7 @@
 """Docstrings as the site's API pages read them. In the sources they have the form that reads best in help(): sections
 Example and Source, tables in columns, and a field or constant documented by the comment behind it."""
 
+import html
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -42,14 +43,87 @@ def rewritten(text):
     return re.sub(r"^Source: ", "**Source:** ", text, flags=re.M)
 
 
+COMMENT = re.compile(r"^\s*# (.*)$")
+TRAILING = re.compile(r"  # (?!noqa|type:|fmt:)(.*)$")
+
+
+def said_of(lines, first, last):
+    """The comment of a field or constant that lies in these lines, numbered from 1: behind it and going on in lines of
+    its own, up to those of a next field that has none behind it; else in the lines before it."""
+    if found := TRAILING.search(lines[last - 1]):
+        more = []
+        while last < len(lines) and (line := COMMENT.match(lines[last])):
+            more.append(line[1])
+            last += 1
+        follows_field = last < len(lines) and re.match(r"    \w+: ", lines[last]) and not TRAILING.search(lines[last])
+        return " ".join([found[1], *([] if follows_field else more)])
+    above = []
+    while first > 1 and (line := COMMENT.match(lines[first - 2])):
+        above.insert(0, line[1])
+        first -= 1
+    return " ".join(above)
+
+
+def code(text):
+    """Code in a cell of a table, where a | of its own would end the cell."""
+    return f"<code>{html.escape(str(text), quote=False).replace('|', '&#124;')}</code>"
+
+
+def default(value):
+    made = re.fullmatch(r"field\(default_factory=(\w+)\b.*\)", str(value))
+    return "" if value is None else code(f"{made[1]}()" if made else value)
+
+
+def fields_of(cls):
+    """The annotated attributes of a dataclass, a NamedTuple or a Protocol."""
+    bases = {str(base).split(".")[-1] for base in cls.bases}
+    made = {str(x.value).split("(")[0].split(".")[-1] for x in cls.decorators}
+    if not bases & {"NamedTuple", "Protocol", "Proposal"} and "dataclass" not in made:
+        return []
+    plain = (member for member in cls.members.values() if member.is_attribute and "property" not in member.labels)
+    return [member for member in plain if member.annotation is not None]
+
+
+def field_table(fields):
+    """Fields as Markdown: name, type, default, and what their comments say."""
+    says = lambda field: field.docstring.value.replace("|", "&#124;") if field.docstring else ""
+    rows = [f"| `{x.name}` | {code(x.annotation)} | {default(x.value)} | {says(x)} |" for x in fields]
+    return "\n".join(["| field | type | default | |", "|---|---|---|---|", *rows])
+
+
+def constructor(cls, fields):
+    """What makes a NamedTuple, for its signature and the types of its Args."""
+    kind = griffe.ParameterKind.positional_or_keyword
+    parameters = [griffe.Parameter(x.name, annotation=x.annotation, kind=kind, default=x.value) for x in fields]
+    made = griffe.Function("__init__", parameters=griffe.Parameters(griffe.Parameter("self", kind=kind), *parameters))
+    cls.set_member("__init__", made)
+
+
 class OneForm(griffe.Extension):
     def on_instance(self, *, obj, **kwargs):
         if obj.docstring is not None:
             obj.docstring.value = rewritten(obj.docstring.value)
 
     def on_attribute_instance(self, *, attr, **kwargs):
-        """A comment behind a field or a constant is its docstring."""
+        """A comment at a field or a constant is its docstring."""
         if attr.docstring is None and attr.lineno and isinstance(attr.filepath, Path):
-            line = attr.filepath.read_text().splitlines()[attr.lineno - 1]
-            if comment := re.search(r"  # (?!noqa|type:|fmt:)(.*)$", line):
-                attr.docstring = griffe.Docstring(comment[1], lineno=attr.lineno, parent=attr)
+            lines = attr.filepath.read_text().splitlines()
+            if comment := said_of(lines, attr.lineno, attr.endlineno or attr.lineno):
+                attr.docstring = griffe.Docstring(comment, lineno=attr.lineno, parent=attr)
+
+    def on_class_members(self, *, cls, **kwargs):
+        """Fields become a table in the docstring of their class, except those that its Args describe."""
+        fields = fields_of(cls)
+        if not fields:
+            return
+        text = cls.docstring.value if cls.docstring else ""
+        if any("NamedTuple" in str(base) for base in cls.bases):
+            constructor(cls, fields)
+        args = re.search(r"^Args:\n((?: {4}.*\n|\n)+)", text + "\n", re.M)
+        others = [x for x in fields if not args or not re.search(rf"^ {{4}}{x.name}:", args[1], re.M)]
+        if others:
+            head, *rest = text.split("\n\n")
+            cls.docstring = cls.docstring or griffe.Docstring("", parent=cls)
+            cls.docstring.value = "\n\n".join([head, field_table(others), *rest]).strip()
+        for field in fields:
+            field.docstring = None

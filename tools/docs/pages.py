@@ -1,28 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make docs` adds to the pages of docs/: the repository's own pages and pictures, each kept where it belongs."""
+"""What `make docs` adds to the pages of docs/: the API's pages, made from the code, and the repository's own pages,
+pictures and programs, each kept where it belongs."""
 
 import re
 from pathlib import Path
 
+import api_pages
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"index.md": "README.md"} | {
-    name: name for name in ("HACKING.md", "CHANGELOG.md", "python_tests/TIERS.md", "tools/gpu_model/README.md")
+    name: name
+    for name in (
+        "HACKING.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "python_tests/TIERS.md",
+        "tools/gpu_model/README.md",
+    )
 }
 PICTURES = ("demo/trees.png", "demo/cascades.png")
+SCRIPT = "assets/iframe-worker.js"
+
+
+def on_config(config):
+    config.nav = api_pages.with_ops(config.nav)
+    return config
 
 
 def on_files(files, config):
     for name, path in PAGES.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    for name, content in api_pages.generated().items():
+        files.append(File.generated(config, name, content=content))
     for path in PICTURES:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, SCRIPT, abs_src_path=str(ROOT / "tools/docs/iframe-worker.js")))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links as the repository has them, from where the page stands in the site."""
+    """Links as the repository has them, from where the page stands in the site, and sessions as sessions: their prompts
+    and results are left out where a reader copies them (site.css)."""
+    markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)
     if page.file.src_uri in PAGES:
         return markdown.replace("](docs/", "](")
-    return re.sub(r"\]\(\.\./(demo/|tools/)", r"](\1", markdown)
+    return re.sub(r"\]\(\.\./(demo/|tools/|HACKING|CONTRIBUTING|README)", r"](\1", markdown)
