@@ -122,7 +122,10 @@ def test_what_is_fetched_is_found():
     assert [address for address in page.fetched if not external(address)] == ["here.png"]
 
 
-@pytest.mark.parametrize("module", ["specdec_kernels", "specdec_kernels.theory", "specdec_kernels.reference"])
+API = ("theory", "reference", "testing")
+
+
+@pytest.mark.parametrize("module", ["specdec_kernels", *(f"specdec_kernels.{x}" for x in API)])
 def test_api_pages_show_every_name(pages, module):
     shown = set().union(*(page.ids for name, page in pages.items() if name.startswith("api/")))
     names = importlib.import_module(module).__all__
