@@ -237,8 +237,9 @@ def test_docstrings(name):
     assert all(re.search(rf"\b{p}\b", text) for p in parameters)
     known = {n: getattr(testing, n) for n in testing.__all__} | {"torch": torch, "np": np}
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    for test in doctest.DocTestFinder(recurse=False).find(function, name, globs=known):
-        assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
+    for case in (function, testing.Case) if name == "cases" else (function,):
+        [test] = doctest.DocTestFinder(recurse=False).find(case, name, globs=known)
+        assert test.examples and doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
 
 
 def test_neither_pytest_nor_scipy_is_needed():
@@ -263,6 +264,7 @@ def test_sampler(assert_law):
 """
 
 
+@pytest.mark.slow
 def test_fixtures(tmp_path):
     """Every case in turn, the shifts listed, the report's text where one fails."""
     (tmp_path / "test_mine.py").write_text(PLUGIN)

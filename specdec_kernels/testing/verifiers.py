@@ -71,6 +71,15 @@ class Case:
         length: how many tokens are drafted.
         transform, draft_transform: (logits [V] float32, tokens so far) -> the probabilities that are sampled from; by
             default the softmax. Filters, temperature and penalties go here; the verifier must apply them by itself.
+
+    Raises:
+        ValueError: a length below 1.
+
+    Example:
+        >>> sharp = Case("sharp", "temperature forgotten", lambda tokens: [1.0, 0.0], lambda tokens: [0.5, 0.5], 1,
+        ...              transform=lambda row, tokens: softmax(row, temperature=0.5))
+        >>> sharp.step(torch.arange(4)).target_probs.shape
+        torch.Size([4, 2, 2])
     """
 
     name: str
