@@ -4,8 +4,9 @@
 import numpy as np
 import pytest
 import torch
-from support import laws, tiny
+from support import tiny
 
+from specdec_kernels import testing
 from specdec_kernels.decode import (
     HFModel,
     LeanLlama,
@@ -74,7 +75,7 @@ def three_tokens(kind, n, temperature=1.0, V=4):
     todo = [Request(prompt, max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, drafters[kind], max_batch=2000)
     tokens = np.array([r.tokens for r in output.results])
-    return laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, prompt, temperature), 3), V), output.stats
+    return testing.check_tokens(tokens, testing.enumerate_law(tiny.laws(hf, prompt, temperature), 3)), output.stats
 
 
 @pytest.mark.parametrize("kind, temperature", CASES)

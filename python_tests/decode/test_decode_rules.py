@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import laws, tiny
+from support import tiny
 from support.rule_laws import ALPHAS, emitted
 
 import specdec_kernels as sk
+from specdec_kernels import testing
 from specdec_kernels.decode import (
     LookupThenModel,
     ModelDrafter,
@@ -60,7 +61,7 @@ def test_the_parameters_are_telling(pair):
     for rule in ("chow", "chow_log", "diff", "opt", "opt_log"):
         kept = [np.array_equal(pi(pair, rule)(t), pair[3](t)) for t in prefixes]
         assert 3 <= sum(kept) <= len(kept) - 3, rule
-    p, q = (laws.joint(law, 3) for law in pair[2:])
+    p, q = (testing.enumerate_law(law, 3) for law in pair[2:])
     assert sum(abs(p[t] - q[t]) for t in p) / 2 > 0.2
 
 
@@ -75,11 +76,11 @@ def test_joint_law_under_a_rule(pair, rule, verify):
     """Three tokens through the loop follow the product of pi, the token behind the last draft and the last of the
     request included."""
     tokens, stats = three_tokens(pair, rule, ModelDrafter(pair[1], 2), verify=verify)
-    check = laws.compare_with_law(tokens, laws.joint(pi(pair, rule), 3), V)
+    check = testing.check_tokens(tokens, testing.enumerate_law(pi(pair, rule), 3))
     assert check.passed and check.cells > 20 and check.detects < 0.09, check
     assert stats.tokens_per_call > 1.2
     if rule in ("chow", "token_v3"):
-        assert not laws.compare_with_law(tokens, laws.joint(pair[2], 3), V).passed  # and is told from the target's
+        assert not testing.check_tokens(tokens, testing.enumerate_law(pair[2], 3)).passed  # told from the target's
 
 
 def test_joint_law_finds_a_bonus_from_p(pair, monkeypatch):
@@ -94,7 +95,7 @@ def test_joint_law_finds_a_bonus_from_p(pair, monkeypatch):
 
     monkeypatch.setattr(ModelDrafter, "propose", short)
     tokens, _ = three_tokens(pair, "chow", ModelDrafter(pair[1], 2))
-    assert not laws.compare_with_law(tokens, laws.joint(pi(pair, "chow"), 3), V).passed
+    assert not testing.check_tokens(tokens, testing.enumerate_law(pi(pair, "chow"), 3)).passed
 
 
 TREES = [
@@ -111,13 +112,13 @@ def test_joint_law_of_trees_under_a_rule(pair, method, rule):
     """Drafts end one token before the request does, so its last token lies behind a leaf: it has the target's law, the
     others pi."""
     tokens, stats = three_tokens(pair, rule, TreeDrafter(pair[1], method, drafts=2, depth=2))
-    law = laws.joint(lambda t: pi(pair, rule)(t) if len(t) < 2 else pair[2](t), 3)
-    check = laws.compare_with_law(tokens, law, V)
+    law = testing.enumerate_law(lambda t: pi(pair, rule)(t) if len(t) < 2 else pair[2](t), 3)
+    check = testing.check_tokens(tokens, law)
     assert check.passed and check.cells > 20 and check.detects < 0.09, check
     assert stats.tokens_per_call > 1.2
     if rule in ("chow", "token_v3"):
-        assert not laws.compare_with_law(tokens, laws.joint(pair[2], 3), V).passed
-        assert not laws.compare_with_law(tokens, laws.joint(pi(pair, rule), 3), V).passed
+        assert not testing.check_tokens(tokens, testing.enumerate_law(pair[2], 3)).passed
+        assert not testing.check_tokens(tokens, testing.enumerate_law(pi(pair, rule), 3)).passed
 
 
 def test_thresholds_of_a_tree():
@@ -141,8 +142,8 @@ def test_joint_law_of_a_plain_cascade(pair, rule):
     """The same law without speculation. Calls are deferrals where the draft's row decides, and tokens under an
     oracle."""
     tokens, stats = three_tokens(pair, rule, TokenCascade(pair[1]))
-    law = laws.joint(pi(pair, rule), 3)
-    assert laws.compare_with_law(tokens, law, V).passed
+    law = testing.enumerate_law(pi(pair, rule), 3)
+    assert testing.check_tokens(tokens, law).passed
     if rule in ("chow", "chow_log"):
         defers = {t[:i]: not np.array_equal(pi(pair, rule)(t[:i]), pair[3](t[:i])) for t in law for i in range(3)}
         assert stats.rows == sum(defers[tuple(t[:i])] for t in tokens.tolist() for i in range(3))

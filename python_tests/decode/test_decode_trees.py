@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import laws, tiny
+from support import tiny
 from support.tree_laws import EXACT, error, random_rows
 
 import specdec_kernels as sk
+from specdec_kernels import testing
 from specdec_kernels.decode import (
     TREE_METHODS,
     Branches,
@@ -106,7 +107,7 @@ def three_tokens(make, n=8000, temperature=1.0, V=4):
     todo = [Request([1], max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, make(adapt(other)), max_batch=2000)
     tokens = np.array([r.tokens for r in output.results])
-    return laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, [1], temperature), 3), V), output.stats
+    return testing.check_tokens(tokens, testing.enumerate_law(tiny.laws(hf, [1], temperature), 3)), output.stats
 
 
 @pytest.mark.parametrize(

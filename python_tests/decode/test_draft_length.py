@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import laws, tiny
+from support import tiny
 
+from specdec_kernels import testing
 from specdec_kernels.decode import (
     LookupThenModel,
     ModelDrafter,
@@ -230,7 +231,7 @@ def three_tokens(make, n, V=4):
     todo = [Request([1], max_new_tokens=3, temperature=1.0, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, make(adapt(other)), max_batch=2000)
     tokens = np.array([r.tokens for r in output.results])
-    return laws.compare_with_law(tokens, laws.joint(tiny.laws(hf, [1]), 3), V), output.stats.widths
+    return testing.check_tokens(tokens, testing.enumerate_law(tiny.laws(hf, [1]), 3)), output.stats.widths
 
 
 CHOICES = {

@@ -6,10 +6,10 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 from support import tiny
 from transformers.generation import utils
 
+from specdec_kernels import testing
 from specdec_kernels.integrations import transformers as ours
 from specdec_kernels.integrations.transformers import assisted
 
@@ -29,12 +29,6 @@ def patched():
     assert utils._speculative_sampling is UPSTREAM
 
 
-def fits(counts, law):
-    """Whether a chi-square test at 1e-6 finds nothing."""
-    law = law.double() / law.double().sum()
-    return chisquare(np.asarray(counts, dtype=float), (law * int(sum(counts))).tolist()).pvalue > 1e-6
-
-
 def first_tokens(function, n, **more):
     """The first of the tokens that n steps of two drafts emit, and how many drafts each keeps."""
     drafts = torch.multinomial(Q, 2 * n, True, generator=torch.Generator().manual_seed(3)).view(n, 1, 2)
@@ -51,11 +45,11 @@ def test_law(patched, weight):
     tokens, kept = first_tokens(function, n, **{} if weight is None else {"assistant_ensemble_weight": weight})
     law = P if weight is None else weight * P + (1 - weight) * Q
     seen = torch.stack([t[0, 0] for t in tokens]).bincount(minlength=4).tolist()
-    assert fits(seen, law)
+    assert testing.check_counts(seen, law)
     rate = torch.minimum(law, Q).sum().item()
     assert abs((kept > 0).double().mean() - rate) < 5 * (rate * (1 - rate) / n) ** 0.5
     wrong = P if weight is not None else 0.3 * P + 0.7 * Q  # the law of the other parameter: the test would see it
-    assert not fits(seen, wrong)
+    assert not testing.check_counts(seen, wrong)
 
 
 def test_shapes_are_transformers_own(patched):
@@ -96,7 +90,7 @@ def test_a_step_further_on_draws_other_numbers(patched):
     drawn = [
         function(torch.zeros(1, length, dtype=torch.int64), q, 0, p, **NEEDED)[0].item() for length in range(1, 400)
     ]
-    assert fits(np.bincount(drawn, minlength=4), P)
+    assert testing.check_counts(np.bincount(drawn, minlength=4), P)
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.laws import chain_law, chi_square
 from support.vllm_v2_step import METHODS, RATES, K, V, step, tables
 
+from specdec_kernels import testing
 from specdec_kernels.integrations.vllm.verify_v2 import rejection_sample
+from specdec_kernels.reference import chain_law
 
 
 def never(*args, **kwargs):
@@ -46,9 +47,7 @@ def wanted(method, one_hot, temperature=0.8):
 
 def compared(result, law):
     tokens, count = result
-    seen = Counter(tuple(row[:n]) for row, n in zip(tokens.tolist(), count.tolist()))
-    cells = sorted(set(law) | set(seen))
-    return chi_square([seen[c] for c in cells], [law.get(c, 0.0) for c in cells])
+    return testing.check_tokens([row[:n] for row, n in zip(tokens.tolist(), count.tolist())], law)
 
 
 @pytest.mark.slow

@@ -9,12 +9,11 @@ import ast
 import pytest
 import torch
 from support import backends, flat, tiers
-from support.laws import chi_square
 from support.paths import TESTS
 from support.surface import same
 
 import specdec_kernels as sk
-from specdec_kernels import example_calls
+from specdec_kernels import example_calls, testing
 
 V, B, G = 37, 4, 3
 ELSEWHERE = {
@@ -97,7 +96,7 @@ def test_one_seed_and_offset_for_draft_test_and_residual():
         **key,
     )
     seen = out.tokens[:, 0].bincount(minlength=5).tolist()
-    result = chi_square(seen, z.double().softmax(0).tolist())
+    result = testing.check_counts(seen, z.double().softmax(0).tolist())
     assert result.passed and result.detects < 0.05, result
     kept = out.num_accepted.float().mean().item()
     assert abs(kept - torch.minimum(z.softmax(0), y.softmax(0)).sum().item()) < 4 * (0.25 / N) ** 0.5
@@ -255,7 +254,7 @@ def test_one_coin_a_position():
     x |= {"seed": torch.arange(N), "offset": torch.zeros(N, dtype=torch.int64)}
     kept = flat.call(sk.verify_chain, **x, rule="synthetic", alpha=rate).num_accepted
     wanted = [*((1 - rate) * rate**i for i in range(G)), rate**G]
-    assert chi_square(kept.bincount(minlength=G + 1).tolist(), wanted).passed
+    assert testing.check_counts(kept.bincount(minlength=G + 1).tolist(), wanted).passed
 
 
 def test_the_examples_know_placeholders():

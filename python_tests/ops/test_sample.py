@@ -3,11 +3,12 @@ import math
 
 import pytest
 import torch
-from support import backends, cases, laws, tally
+from support import backends, cases, quadrature, tally
 from support.backends import scale
 from support.checks import ALMOST_ONE, assert_floats, ln, torch_logprob_error
 from support.plain import Plain
 
+from specdec_kernels import testing
 from specdec_kernels.rows import Rows
 
 
@@ -63,9 +64,9 @@ def test_every_edge_by_quadrature(backend):
     ]:
         z, _ = cases.rows_pair(5, 1, V, kinds=["near"])
         out = backends.run(
-            "sample", backend, z.expand(n, -1), uniforms=torch.from_numpy(laws.strata(n))[:, None], **params
+            "sample", backend, z.expand(n, -1), uniforms=torch.from_numpy(quadrature.strata(n))[:, None], **params
         )
-        laws.assert_quadrature(
+        quadrature.assert_quadrature(
             out.tokens[:, 0].numpy(), Plain().laws(z[None], **params)[0, 0].numpy(), f"V={V} {params}"
         )
 
@@ -91,7 +92,7 @@ def test_joint_law_of_several_draws(backend, replacement):
     out = backends.run(
         "sample", backend, z.expand(n, -1), k=3, replacement=replacement, seed=i % 1009, offset=i // 1009
     )
-    result = laws.compare_with_law(out.tokens.numpy(), law, 5)
+    result = testing.check_tokens(out.tokens.numpy(), law)
     assert result.passed and (result.detects < 0.01 or n < 500_000), result
 
 

@@ -129,7 +129,7 @@ def test_what_is_fetched_is_found():
     assert [address for address in page.fetched if not external(address)] == ["here.png"]
 
 
-@pytest.mark.parametrize("package", ["", ".theory", ".reference", ".decode"])
+@pytest.mark.parametrize("package", ["", ".theory", ".reference", ".decode", ".testing"])
 def test_api_pages_show_every_name(pages, package):
     shown = set().union(*(page.ids for name, page in pages.items() if name.startswith("api/")))
     module = f"specdec_kernels{package}"

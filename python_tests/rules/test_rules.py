@@ -5,13 +5,14 @@ alone."""
 import numpy as np
 import pytest
 import torch
-from support import backends, cases, checks, laws, rule_cases, rule_checks
+from support import backends, cases, checks, quadrature, rule_cases, rule_checks
 from support.answers import verify_chain as reference_verify
 from support.checks import ln
 from support.plain import plain_sample
 from support.rule_checks import AGREEMENT, PAIRS, measured_law
 
 import specdec_kernels as sk
+from specdec_kernels import testing
 from specdec_kernels.reference.chain_law import chain_law
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import NAMES, TABLE
@@ -138,7 +139,7 @@ def test_block_golden(sweep, sweep_backend):
     1/4), and s_1 = 0, so tau is 2 or 0."""
     n = {"cuda-on-cpu": 6}.get(sweep_backend, 32)
     p, q = ln(1 / 3, 2 / 3), ln(2 / 3, 1 / 3)
-    u = torch.cartesian_prod(*[torch.from_numpy(laws.strata(n))] * 2)
+    u = torch.cartesian_prod(*[torch.from_numpy(quadrature.strata(n))] * 2)
     u = torch.cat([u, torch.full((n * n, 1), 0.5)], 1)
     expected = 0
     for d, chances in {(0, 0): (0.75, 0, 0.25), (0, 1): (0, 0, 1), (1, 0): (0, 0.5, 0.5), (1, 1): (0, 0, 1)}.items():
@@ -184,7 +185,7 @@ def test_joint_law(sweep, name):
     for method in ("token", "block"):
         law = chain_law(rows(p_row), rows(q_row), 2, method=method, rule=name, alpha=alpha, end_row=True)
         out = sweep(*args, seed=seed, offset=offset, method=method, rule=name, alpha=alpha[0] if alpha else None)
-        result = laws.compare_with_law(out.tokens.numpy(), law, 4)
+        result = testing.check_tokens(out.tokens.numpy(), law)
         assert result.passed, f"{name}, {method}: {result}"
         assert result.detects < 0.02
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import laws
 from support.rule_laws import ALPHAS, LAWS, ROW_RULES, emitted, rows_of
 from support.tree_laws import EXACT, GOLDEN, TELLING, random_rows
 
+from specdec_kernels import testing
 from specdec_kernels.reference.chain import Chain
 from specdec_kernels.reference.chain_law import chain_law, walked_chain_law
 from specdec_kernels.reference.rules import DEFER, Mix, Pair, cascades, lossy, resolved
@@ -134,7 +134,7 @@ def test_chain_law_is_the_product_of_the_rules_law(method, rule, kind):
             )
 
         assert sum(law.values()) == pytest.approx(1, abs=EXACT)
-        assert distance(laws.complete(law, pi, gamma + 1), laws.joint(pi, gamma + 1)) < EXACT
+        assert distance(testing.complete_law(law, pi, gamma + 1), testing.enumerate_law(pi, gamma + 1)) < EXACT
 
 
 @pytest.mark.parametrize("kind", ["tempered", "zeros", "one-hot"])
@@ -153,7 +153,7 @@ def test_drafts_narrower_and_wider(method, vocab):
     """Missing ids have q = 0; ids behind the target's vocabulary are never emitted, and exact stays exact."""
     p, q = random_rows(1, 4), random_rows(2, vocab)
     law = chain_law(p, q, 2, method=method)
-    assert distance(laws.complete(law, p, 3), laws.joint(p, 3)) < EXACT
+    assert distance(testing.complete_law(law, p, 3), testing.enumerate_law(p, 3)) < EXACT
     for rule in LAWS:
         args = dict(method=method, rule=rule, alpha=ALPHAS[rule])
         law = chain_law(p, q, 2, **args)
@@ -161,7 +161,7 @@ def test_drafts_narrower_and_wider(method, vocab):
         assert sum(law.values()) == pytest.approx(1, abs=EXACT) and max(map(max, law)) < 4
         if vocab < 4:
             pi = lambda t: emitted(rule, p(t), np.pad(q(t), (0, 2)), ALPHAS[rule]) if len(t) < 2 else p(t)
-            assert distance(laws.complete(law, pi, 3), laws.joint(pi, 3)) < EXACT
+            assert distance(testing.complete_law(law, pi, 3), testing.enumerate_law(pi, 3)) < EXACT
 
 
 def test_the_parameters_are_telling():
@@ -223,7 +223,7 @@ def walked_error(method, rule):
     p, q, p1, q1 = rows_of("tempered", 3)
     law = walked_chain_law(p, q, 2, method=method, rule=rule, alpha=ALPHAS[rule], p1=p1, q1=q1, end_row=True)
     pi = lambda t: emitted(rule, p(t), q(t), ALPHAS[rule], p1(t), q1(t))
-    return distance(laws.complete(law, pi, 3), laws.joint(pi, 3))
+    return distance(testing.complete_law(law, pi, 3), testing.enumerate_law(pi, 3))
 
 
 def replace(owner, name, make):

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 import torch
-from support import laws
 from support.rule_laws import ALPHAS, LAWS, emitted
 from support.tree_laws import EXACT, TELLING, constant, random_rows, with_zeros
 
+from specdec_kernels import testing
 from specdec_kernels.reference import banded
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, plain_tree, tree_law
 from specdec_kernels.rows import Rows
@@ -16,7 +16,7 @@ METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")
 
 
 def distance(law, row, length):
-    full, want = laws.complete(law, row, length), laws.joint(row, length)
+    full, want = testing.complete_law(law, row, length), testing.enumerate_law(row, length)
     return max(abs(full.get(t, 0.0) - want.get(t, 0.0)) for t in {*full, *want})
 
 

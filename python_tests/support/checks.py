@@ -3,15 +3,15 @@
 one."""
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from support import cases, flat, laws, tally
+from support import cases, flat, quadrature, tally
 from support.answers import verify_chain as reference_verify
 from support.plain import Plain, plain_sample
 
+from specdec_kernels import testing
 from specdec_kernels.reference.banded.band import EPS
 
 ALMOST_ONE = 1 - 2.0**-53
@@ -92,7 +92,7 @@ def check_quadrature(verify, target=None, draft=None, n=1024):
     gamma, vocab = len(target) - 1, target.shape[-1]
     P, Q = Plain().laws(target[None])[0].numpy(), Plain().laws(draft[None, :gamma])[0].numpy()
     walk = [int((P[i] * (Q[i] > 0)).argmax()) for i in range(gamma)]  # ids that u = 0 accepts
-    sweep = torch.from_numpy(laws.strata(n))
+    sweep = torch.from_numpy(quadrature.strata(n))
 
     def go(drafts, u):
         B = len(u)
@@ -115,28 +115,31 @@ def check_quadrature(verify, target=None, draft=None, n=1024):
                 u[:, i], u[:, -1] = ALMOST_ONE, sweep
                 out = go(drafts, u)
                 assert (out.num_accepted == i).all(), f"position {i}, draft {d}: not rejected at u = 1 - 2^-53"
-                laws.assert_quadrature(out.tokens[:, i].numpy(), rest / rest.sum(), f"residual at {i} after draft {d}")
+                what = f"residual at {i} after draft {d}"
+                quadrature.assert_quadrature(out.tokens[:, i].numpy(), rest / rest.sum(), what)
         u = torch.zeros(n, gamma + 1, dtype=torch.float64)
         u[:, -1] = sweep
         out = go(walk[:i] + [-1] * (gamma - i), u)
-        laws.assert_quadrature(out.tokens[:, i].numpy(), P[i], f"the draft ends at {i}")
+        quadrature.assert_quadrature(out.tokens[:, i].numpy(), P[i], f"the draft ends at {i}")
     out = go(walk, u)
     assert (out.num_accepted == gamma).all()
-    laws.assert_quadrature(out.tokens[:, gamma].numpy(), P[gamma], "bonus")
+    quadrature.assert_quadrature(out.tokens[:, gamma].numpy(), P[gamma], "bonus")
 
 
 # ---- 3. joint law ---------------------------------------------------------------------------------------------------
 
 
 class Scenario(NamedTuple):
-    gamma: int
-    vocab: int
-    draft_vocab: int
-    p: Callable  # prefix -> target logits [vocab] float32
-    q: Callable  # prefix -> draft logits [draft_vocab], or an id (one-hot)
-    target: dict = {}
-    draft: dict = {}
-    by_position: bool = False  # rows depend on the position only
+    case: testing.Case
+    target: dict  # parameters of each side
+    draft: dict
+
+
+def scenario(gamma, p, q, target=None, draft=None):
+    """p, q: prefix -> logits [V] float32; q or an id (one-hot)."""
+    sides = target or {}, draft or {}
+    laws = [lambda z, _, x=x: Plain().laws(torch.from_numpy(z)[None, None], **x)[0, 0].numpy() for x in sides]
+    return Scenario(testing.Case("", "", p, q, gamma, *laws), *sides)
 
 
 def noise(seed, vocab, width=1.5):
@@ -153,85 +156,43 @@ def by_position(row):
 
 
 SCENARIOS = {
-    "positions": Scenario(2, 16, 16, by_position(noise(1, 16)), by_position(noise(2, 16)), by_position=True),
-    "prefixes": Scenario(3, 4, 4, noise(3, 4), noise(4, 4)),
-    "adversarial draft": Scenario(2, 6, 6, noise(5, 6), lambda t: -1.2 * noise(5, 6)(t)),
-    "filters": Scenario(
-        2, 8, 8, noise(7, 8), noise(8, 8), {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.4, "top_k": 6}
+    "positions": scenario(2, by_position(noise(1, 16)), by_position(noise(2, 16))),
+    "prefixes": scenario(3, noise(3, 4), noise(4, 4)),
+    "adversarial draft": scenario(2, noise(5, 6), lambda t: -1.2 * noise(5, 6)(t)),
+    "filters": scenario(
+        2, noise(7, 8), noise(8, 8), {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.4, "top_k": 6}
     ),
-    "other filters": Scenario(
-        2, 8, 8, noise(9, 8), noise(10, 8), {"top_k": 5, "min_p": 0.05}, {"top_p": 0.85, "temperature": 0.8}
+    "other filters": scenario(
+        2, noise(9, 8), noise(10, 8), {"top_k": 5, "min_p": 0.05}, {"top_p": 0.85, "temperature": 0.8}
     ),
-    "narrow draft": Scenario(2, 8, 5, noise(11, 8), noise(12, 5)),
-    "wide draft": Scenario(2, 5, 8, noise(13, 5), noise(14, 8)),
-    "one-hot draft": Scenario(3, 4, 4, noise(15, 4), lambda t: (2 * sum(t) + len(t)) % 4),
-    "golden": Scenario(1, 4, 4, lambda t: ln(0.4, 0.3, 0.2, 0.1), lambda t: ln(0.1, 0.2, 0.3, 0.4)),
+    "narrow draft": scenario(2, noise(11, 8), noise(12, 5)),
+    "wide draft": scenario(2, noise(13, 5), noise(14, 8)),
+    "one-hot draft": scenario(3, noise(15, 4), lambda t: (2 * sum(t) + len(t)) % 4),
+    "golden": scenario(1, lambda t: ln(0.4, 0.3, 0.2, 0.1), lambda t: ln(0.1, 0.2, 0.3, 0.4)),
 }
 
 
-def exact_law(s):
-    """The law of what is emitted, and the proof that it is the target's."""
-    plain, cache = Plain(), {}
-
-    def p(prefix):
-        if ("p", prefix) not in cache:
-            cache["p", prefix] = plain.laws(s.p(prefix)[None, None], **s.target)[0, 0].numpy()
-        return cache["p", prefix]
-
-    def q(prefix):
-        row = s.q(prefix)
-        return row if isinstance(row, int) else plain.laws(row[None, None], **s.draft)[0, 0].numpy()
-
-    law = laws.chain_law(p, q, s.gamma)
-    target = laws.joint(p, s.gamma + 1)
-    full = laws.complete(law, p, s.gamma + 1)
-    assert max(abs(full.get(t, 0.0) - m) for t, m in target.items()) < 1e-12
-    return law
-
-
-def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample, batch=250_000):
+def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample):
     """Drafts from domain 2, verification from domains 0 and 1 of the same seeds: the emitted tokens have the exact law.
     At n = 10^6 a bias of total variation .004 (12 cells) to .012 (2,500 cells) is found; `detects` in the result says
     which."""
-    verify = flat.of("verify_chain", verify)
-    s = SCENARIOS[scenario]
-    law = exact_law(s)
-    one_hot = isinstance(s.q(()), int)
-    wide = max(s.vocab, s.draft_vocab)
-    prefixes = [list(np.ndindex(*([1 if s.by_position else wide] * i))) for i in range(s.gamma + 1)]
-    p_table = [torch.stack([s.p(t) for t in level]) for level in prefixes]
-    q_table = [
-        torch.tensor([s.q(t) for t in level]) if one_hot else torch.stack([s.q(t) for t in level])
-        for level in prefixes[:-1]
-    ]
-    draws = []
-    for start in range(0, n, batch):
-        i = torch.arange(start, min(start + batch, n))
-        seed, offset = i % 1009, i // 1009
-        at, drafts, p_rows, q_rows = torch.zeros_like(i), [], [p_table[0][torch.zeros_like(i)]], []
-        for level in range(s.gamma):
-            q_rows.append(q_table[level][at])
-            drafts.append(
-                q_rows[-1]
-                if one_hot
-                else flat.call(sample, q_rows[-1], seed=seed, offset=offset, slot=level, **s.draft)
-            )
-            at = at if s.by_position else at * wide + drafts[-1]
-            p_rows.append(p_table[level + 1][at])
-        draft_logits = None if one_hot else torch.stack(q_rows, 1)
-        out = verify(
-            torch.stack(p_rows, 1),
-            torch.stack(drafts, 1),
-            draft_logits,
-            seed=seed,
-            offset=offset,
-            **s.target,
-            **{"draft_" + name: value for name, value in s.draft.items()},
-        )
-        draws.append(out.tokens.numpy())
-    result = laws.compare_with_law(np.concatenate(draws), law, s.vocab)
-    assert result.passed, f"{scenario}: {result}"
-    return result
+    verify, (case, target, draft) = flat.of("verify_chain", verify), SCENARIOS[scenario]
+    law, wanted = case.law("token"), case.law()
+    full = testing.complete_law(law, case.p.probabilities, case.length + 1)
+    assert max(abs(full.get(t, 0.0) - m) for t, m in wanted.items()) < 1e-12
+
+    def of(seed):
+        return {"seed": seed % 1009, "offset": seed // 1009}
+
+    def sampled(logits, seed, position):
+        return flat.call(sample, logits, **of(seed), slot=position, **draft)
+
+    def emitted(step):
+        rows = None if step.one_hot else step.draft_logits
+        params = target | {"draft_" + name: value for name, value in draft.items()}
+        return verify(step.target_logits, step.draft_tokens, rows, **of(step.seed), **params).tokens
+
+    return testing.assert_verifier(emitted, case, n, expected=law, draft=sampled, batch=250_000)
 
 
 # ---- 4. single rules ------------------------------------------------------------------------------------------------

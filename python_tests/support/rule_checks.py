@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import torch
-from support import cases, checks, laws, rule_cases
+from support import cases, checks, quadrature, rule_cases
 from support.answers import verify_chain as reference_verify
 from support.checks import ln
 
@@ -60,7 +60,7 @@ PAIRS = {
 def measured_law(verify, p, q, rule, alpha, n, method="token"):
     """The law of the first emitted token by quadrature: every drafted id, its test swept, its replacement swept. Within
     3 / n."""
-    V, sweep = len(p), torch.from_numpy(laws.strata(n))
+    V, sweep = len(p), torch.from_numpy(quadrature.strata(n))
     law = np.zeros(V)
     for d in range(V):
         u = torch.zeros(2 * n, 2, dtype=torch.float64)

@@ -4,8 +4,9 @@ reference.tree_law."""
 
 import numpy as np
 import torch
-from support import backends, laws, tiers
+from support import backends, tiers
 
+from specdec_kernels import testing
 from specdec_kernels.reference.build_tree import Tree, build_tree
 from specdec_kernels.reference.tree_law import iid_drafts
 
@@ -57,7 +58,7 @@ def rows_of(kind, vocab):
 
 def error(law, p, length):
     """The largest error of the completed joint law, the law's missing mass included. Lossless: 0 up to rounding."""
-    full, target = laws.complete(law, p, length), laws.joint(p, length)
+    full, target = testing.complete_law(law, p, length), testing.enumerate_law(p, length)
     return max(max(abs(full.get(t, 0.0) - target.get(t, 0.0)) for t in {*full, *target}), abs(sum(law.values()) - 1))
 
 

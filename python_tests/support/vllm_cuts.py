@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts that are cut before verification: models, the reasons to cut, and the law of the text."""
 
-from collections import Counter
-
 import torch
 from support import vllm_stub
-from support.laws import chi_square, joint
+
+from specdec_kernels import testing
 
 V, K = 5, 3
 B = 25_000  # steps of a law
@@ -97,14 +96,7 @@ def runner_of(world, tokens, rows, scheduled, method="standard", **sampling):
 
 def compared(out, p, length=K + 1):
     """Texts completed to `length` tokens by p [V, V], against their joint law."""
-    generator = torch.Generator().manual_seed(4)
-    B = len(out)
-    text = torch.cat([out, torch.full((B, length - out.size(1)), -1)], 1)
-    for i in range(length):
-        last = text[:, i - 1] if i else torch.zeros(B, dtype=torch.int64)
-        fresh = torch.multinomial(p[last], 1, generator=generator)[:, 0]
-        text[:, i] = torch.where(text[:, i] < 0, fresh, text[:, i])
-    law = joint(lambda t: p[t[-1] if t else 0].tolist(), length)
-    seen = Counter(map(tuple, text.tolist()))
-    cells = sorted(set(law) | set(seen))
-    return chi_square([seen[c] for c in cells], [law.get(c, 0.0) for c in cells])
+    model = lambda t: p[t[-1] if t else 0]
+    return testing.check_tokens(
+        testing.complete_tokens(out, model, length, seed=4), testing.enumerate_law(model, length)
+    )

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step under vLLM's plugin: drafts, rows, what is emitted, and its law."""
 
-from collections import Counter
-
 import numpy as np
 import torch
 from support import vllm_stub
-from support.laws import chain_law, chi_square
 
+from specdec_kernels import testing
 from specdec_kernels.integrations.vllm import draft
+from specdec_kernels.reference import chain_law
 
 V, G = 5, 2
 PARAMETERS = {"temperature": 0.9, "top_k": 4, "top_p": 0.9}
@@ -72,6 +71,4 @@ def chi_square_of_a_step(method="standard", B=40_000, parameters=PARAMETERS, law
     wanted = chain_law(lambda t: p[behind(t)], lambda t: q[behind(t)], G, method=ours)
     seeds = {b: 7 * b for b in range(0, B, 2)}  # of the others each call has a seed of its own
     tokens = step(target, drafter, B, torch.arange(B), seeds, method, parameters)
-    seen = Counter(tuple(x for x in row if x >= 0) for row in tokens.tolist())
-    cells = sorted(set(wanted) | set(seen))
-    return chi_square([seen[c] for c in cells], [wanted.get(c, 0.0) for c in cells])
+    return testing.check_tokens(tokens, wanted)

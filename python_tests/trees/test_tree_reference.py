@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import laws, tree_laws
+from support import tree_laws
 from support.tree_laws import ALL, EXACT, GOLDEN, MERGED, TELLING, constant, error, first_token, random_rows, rows_of
 
 from specdec_kernels import reference
+from specdec_kernels.reference import chain_law
 from specdec_kernels.reference import tree_law as one_tree_law
 from specdec_kernels.reference.tree_law import (
     distinct_trees,
@@ -118,7 +119,7 @@ def test_greedy_is_greedy_decoding():
 
 def test_recursive_on_a_chain_is_token_level_verification():
     p, q = rows_of("random", 3)
-    want = laws.chain_law(p, q, 2)
+    want = chain_law(p, q, 2)
     for method in ("kseq", "recursive", "recursive_without_replacement"):
         got = mixed(iid_trees(q, 1, 2), p, q, method)
         assert {**got, **want}.keys() == want.keys() and all(abs(got.get(t, 0) - m) < EXACT for t, m in want.items())

@@ -6,7 +6,8 @@ from torch.utils._pytree import tree_map_only
 
 from ..registry import DOMAIN_ACCEPT
 from ..rows import Rows
-from .statistics import Agreement, Check, Finding, chi_square, does_not_follow, follows, outcomes
+from ..testing import check_law
+from .statistics import Agreement, Check, Finding, does_not_follow, follows
 
 STEPS = 1_000_000
 
@@ -73,18 +74,14 @@ def step_of(p, tokens, q, target, draft) -> dict:
     return dict(target=Rows(p, **target), draft_tokens=tokens, draft=Rows(q, **draft))
 
 
-def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
+def emitted(sk, device, seeds, p, q, target, draft, claimed):
     """Drafting and verification from seeds of their own -> [steps, G+1] tokens."""
-    rows = []
-    for start in range(0, steps, 250_000):
-        seeds = torch.arange(start, min(start + 250_000, steps), device=device) + seed
-        offsets = seeds % 977
-        B = len(seeds)
-        drawn_from = [Rows(z.expand(B, -1), **draft) for z in q]
-        drafts = [sk.sample(z, seed=seeds, offset=offsets, slot=i).tokens for i, z in enumerate(drawn_from)]
-        args = step_of(p.expand(B, -1, -1), torch.cat(drafts, 1), q.expand(B, -1, -1), target, claimed)
-        rows.append(sk.verify_chain(**args, seed=seeds, offset=offsets).tokens)
-    return torch.cat(rows)
+    seeds = seeds.to(device)
+    offsets, B = seeds % 977, len(seeds)
+    drawn_from = [Rows(z.expand(B, -1), **draft) for z in q]
+    drafts = [sk.sample(z, seed=seeds, offset=offsets, slot=i).tokens for i, z in enumerate(drawn_from)]
+    args = step_of(p.expand(B, -1, -1), torch.cat(drafts, 1), q.expand(B, -1, -1), target, claimed)
+    return sk.verify_chain(**args, seed=seeds, offset=offsets).tokens
 
 
 def law_rows(sk, logits, params):
@@ -103,8 +100,8 @@ def joint_law(sk, device, seed, target, draft, claimed=None, steps=None):
     P, Q = law_rows(sk, p, target), law_rows(sk, q, draft)
     law = sk.reference.chain_law(lambda prefix: P[len(prefix)], lambda prefix: Q[len(prefix)], 2)
     p, q = p.to(device), q.to(device)
-    rows = draw_steps(sk, device, seed, steps or STEPS, p, q, target, draft, draft if claimed is None else claimed)
-    return chi_square(outcomes(rows), law)
+    args = p, q, target, draft, draft if claimed is None else claimed
+    return check_law(lambda x: emitted(sk, device, x, *args), law, steps or STEPS, batch=250_000, seed=seed)
 
 
 def plain_law(sk, device, seed):
@@ -120,9 +117,12 @@ def without_replacement(sk, device, seed):
     z = torch.tensor([0.35, 0.3, 0.2, 0.1, 0.05], dtype=torch.float32, device="cpu").log()
     (p,) = law_rows(sk, z[None], {})
     law = {(a, b): p[a] * p[b] / (1 - p[a]) for a in range(5) for b in range(5) if a != b}
-    seeds = torch.arange(STEPS // 2, device=device) + seed + 2 * STEPS
-    drawn = sk.sample(z.to(device).expand(len(seeds), -1), k=2, replacement=False, seed=seeds, offset=seeds % 13).tokens
-    return follows(chi_square(outcomes(drawn), law))
+
+    def draw(seeds):
+        rng = dict(seed=seeds.to(device), offset=seeds.to(device) % 13)
+        return sk.sample(z.to(device).expand(len(seeds), -1), k=2, replacement=False, **rng).tokens
+
+    return follows(check_law(draw, law, STEPS // 2, batch=250_000, seed=seed + 2 * STEPS))
 
 
 def invariance(sk, device, seed):

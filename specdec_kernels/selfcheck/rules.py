@@ -8,8 +8,9 @@ from torch.utils._pytree import tree_map_only
 
 from ..registry import CHAIN_METHODS, INF, RULES
 from ..rows import Rows
-from .statistics import Agreement, Check, chi_square, does_not_follow, follows, outcomes
-from .trees import P, Q, draws, rows
+from ..testing import check_law
+from .statistics import Agreement, Check, does_not_follow, follows
+from .trees import P, Q, draws, row_after, rows
 
 RULE_STEPS = 250_000
 Q_ROWS = [*Q, rows(6)]  # of the bonus position too
@@ -18,19 +19,19 @@ Q_ROWS = [*Q, rows(6)]  # of the bonus position too
 def chain_law_of(sk, device, seed, method, rule, alpha, steps, claimed=None):
     """Chi-square of what steps of two drafts emit against the law of the rule, the bonus scored by the draft. claimed:
     the alpha that the op is told."""
-    seeds = torch.arange(steps, device=device) + seed
-    rng = dict(seed=seeds, offset=seeds % 977)
-    tokens = torch.zeros(steps, 1, dtype=torch.int64, device=device)
-    for i in (0, 1):
-        tokens = torch.cat((tokens, draws(sk, Q_ROWS[i], tokens[:, -1:], slot=i, **rng)[:, :, 0]), 1)
-    p, q = (torch.stack([table.to(device)[tokens[:, i]] for i, table in enumerate(side)], 1) for side in (P, Q_ROWS))
-    out = sk.verify_chain(
-        p, tokens[:, 1:], q, method=method, rule=rule, alpha=alpha if claimed is None else claimed, **rng
-    )
-    p, q = ([table.double().softmax(-1).numpy() for table in side] for side in (P, Q_ROWS))
-    law = sk.reference.chain_law(lambda t: p[len(t)][t[-1] if t else 0], lambda t: q[len(t)][t[-1] if t else 0], 2,
-                                 method=method, rule=rule, alpha=alpha, end_row=True)  # fmt: skip
-    return chi_square(outcomes(out.tokens), law)
+
+    def draw(seeds):
+        seeds = seeds.to(device)
+        tokens, rng = torch.zeros(len(seeds), 1, dtype=torch.int64, device=device), dict(seed=seeds, offset=seeds % 977)
+        for i in (0, 1):
+            tokens = torch.cat((tokens, draws(sk, Q_ROWS[i], tokens[:, -1:], slot=i, **rng)[:, :, 0]), 1)
+        p, q = (torch.stack([x.to(device)[tokens[:, i]] for i, x in enumerate(side)], 1) for side in (P, Q_ROWS))
+        told = alpha if claimed is None else claimed
+        return sk.verify_chain(p, tokens[:, 1:], q, method=method, rule=rule, alpha=told, **rng).tokens
+
+    p, q = row_after(P), row_after(Q_ROWS)
+    law = sk.reference.chain_law(p, q, 2, method=method, rule=rule, alpha=alpha, end_row=True)
+    return check_law(draw, law, steps, batch=RULE_STEPS, seed=seed)
 
 
 def joint_law(sk, device, seed, method, rule, alpha=None):

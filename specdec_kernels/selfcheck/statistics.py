@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks share: counted outcomes against their law, answers against the float64 reference's."""
+"""What the checks share: their findings, and answers compared with the float64 reference's."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-P_VALUE = 1e-6  # right ops fail one run in a million
+from ..testing import Report
 
 
 class Finding(NamedTuple):
@@ -19,53 +18,15 @@ class Finding(NamedTuple):
 Check = Callable[..., Finding]  # of (sk, device, seed)
 
 
-class ChiSquare(NamedTuple):
-    p_value: float
-    statistic: float
-    cells: int
-    detects: float  # total variation found 99 times in 100
-
-
-def chi_square(counts, law, smallest=10.0):
-    """counts, law: {outcome: number}; outcomes expected less than `smallest` times share a cell."""
-    n = sum(counts.values())
-    if any(law.get(x, 0) == 0 for x in counts):
-        return ChiSquare(0.0, math.inf, len(counts), 0.0)
-    pairs = [(counts.get(x, 0), n * mass) for x, mass in law.items()]
-    small = [pair for pair in pairs if pair[1] < smallest]
-    pairs = sorted((pair for pair in pairs if pair[1] >= smallest), key=lambda pair: pair[1])
-    if small:
-        if sum(e for _, e in small) < smallest:  # too few for a cell of their own: they join the smallest of the others
-            small.append(pairs.pop(0))
-        pairs.append((sum(o for o, _ in small), sum(e for _, e in small)))
-    statistic, freedom = sum((o - e) ** 2 / e for o, e in pairs), len(pairs) - 1
-    # Power .99 in the normal approximation: critical value and noncentral mean lie 2.33 standard deviations apart.
-    critical, noncentral = freedom + 4.75 * math.sqrt(2 * freedom) + 15, 0.0
-    while freedom + noncentral - 2.33 * math.sqrt(2 * freedom + 4 * noncentral) < critical:
-        noncentral += 1.0
-    tail = torch.special.gammaincc(
-        torch.tensor(freedom / 2, dtype=torch.float64, device="cpu"),
-        torch.tensor(statistic / 2, dtype=torch.float64, device="cpu"),
-    )
-    return ChiSquare(float(tail), statistic, len(pairs), math.sqrt(noncentral / n) / 2)
-
-
-def outcomes(rows):
-    """[N, L] token rows (ids below 255, pads -1) -> {tokens: count}."""
-    code = sum((rows[:, i] + 1) << (8 * i) for i in range(rows.shape[1]))
-    distinct, counts = (x.tolist() for x in torch.unique(code.cpu(), return_counts=True))
-    return {tuple(t - 1 for t in c.to_bytes(rows.shape[1], "little") if t): n for c, n in zip(distinct, counts)}
-
-
-def follows(result: ChiSquare) -> Finding:
+def follows(result: Report) -> Finding:
     statistic = f"chi-square {result.statistic:.1f} on {result.cells} cells, p = {result.p_value:.2g}"
-    return Finding(f"a bias of {result.detects:.4f} in total variation", statistic, result.p_value >= P_VALUE)
+    return Finding(f"a bias of {result.detects:.4f} in total variation", statistic, result.passed)
 
 
-def does_not_follow(result: ChiSquare) -> Finding:
+def does_not_follow(result: Report) -> Finding:
     """A control: the chi-square must notice what is wrong here on purpose."""
     statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
-    return Finding("a test that cannot fail", statistic, result.p_value < P_VALUE)
+    return Finding("a test that cannot fail", statistic, not result.passed)
 
 
 class Agreement:

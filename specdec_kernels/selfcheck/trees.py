@@ -7,7 +7,8 @@ from functools import partial
 import torch
 
 from ..registry import TREE_METHODS
-from .statistics import Agreement, Check, chi_square, does_not_follow, follows, outcomes
+from ..testing import check_law, complete_tokens, enumerate_law
+from .statistics import Agreement, Check, does_not_follow, follows
 
 TREE_STEPS = 250_000
 V, K, L = 6, 3, 2  # drafts A, B, A are common, and a second rejection still has something to be wrong about
@@ -57,28 +58,25 @@ def likeliest(sk, rng):
     return SHAPE.to(device), tokens.to(device).expand(len(rng["seed"]), -1)
 
 
+def row_after(tables):
+    """The distribution after a tuple of tokens, by tables of logits, one for each position."""
+    return lambda t: tables[len(t)][t[-1] if t else 0].double().softmax(-1).numpy()
+
+
 def tree_law(sk, device, seed, method, drafted, steps):
-    """Chi-square of the first three tokens against the target's joint law."""
-    counts: dict[tuple, int] = {}
-    for start in range(0, steps, 50_000):
-        seeds = torch.arange(start, min(start + 50_000, steps), device=device) + seed
-        rng = dict(seed=seeds, offset=seeds % 977)
+    """The first three tokens compared with the target's joint law."""
+
+    def draw(seeds):
+        rng = dict(seed=seeds.to(device), offset=seeds.to(device) % 977)
         tree = drafted(sk, rng)
         parents, tokens = (x.expand(len(seeds), -1) for x in tree[:2])
         depth = sk.tree_mask(parents).depth.long()
         at = depth * V + tokens.clamp(min=0)  # the rows of all levels in one table
         p, q = torch.cat(P).to(device), torch.cat(Q + [torch.zeros(V, V, dtype=torch.float32, device="cpu")]).to(device)
         out = sk.verify_tree(tree, p[at], q[at], method=method, max_depth=L, **rng).tokens
-        later = dict(rng, offset=rng["offset"] + 1000)
-        for i in (1, 2):  # what the step did not reach, the target draws itself
-            own = draws(sk, P[i], out[:, i - 1 : i], slot=i, **later)[:, 0, 0]
-            out[:, i] = torch.where(out[:, i] < 0, own, out[:, i])
-        for row, n in outcomes(out).items():
-            counts[row] = counts.get(row, 0) + n
-    p = [x.double().softmax(-1).tolist() for x in P]
-    return chi_square(
-        counts, {(a, b, c): p[0][0][a] * p[1][a][b] * p[2][b][c] for a in range(V) for b in range(V) for c in range(V)}
-    )
+        return complete_tokens(out, row_after(P), 3, [int(seeds[0])])  # what the step did not reach
+
+    return check_law(draw, enumerate_law(row_after(P), 3), steps, seed=seed)
 
 
 def joint_law(sk, device, seed, method, drafted):
