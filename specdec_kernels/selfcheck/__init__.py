@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the ops installed on this machine draw from the right law? `python -m specdec_kernels selfcheck` finds out in
-under a minute."""
+"""Statistical check that the installed ops draw from the right distribution.
+
+Run `python -m specdec_kernels selfcheck`; it takes less than a minute.
+"""
 
 import secrets
 import time
@@ -16,14 +18,14 @@ CHECKS: dict[str, Callable] = {**CHAIN_CHECKS, **TREE_CHECKS, **RULE_CHECKS}
 
 
 def run(seed: int | None = None, backends: Sequence[str] | None = None) -> bool:
-    """Check the CPU and what GPU tensors run on; print what each check saw, and a verdict.
+    """Check the CPU's backend and that of GPU tensors; print the result of each check and a verdict.
 
     Args:
-        seed: of all draws; fresh by default.
-        backends: names of those to check, in place of all that this process runs.
+        seed: seed of all draws; None: a new one.
+        backends: names of the backends to check; None: all that this process uses.
 
     Returns:
-        Whether all passed.
+        Whether all checks passed.
     """
     import specdec_kernels as sk
 

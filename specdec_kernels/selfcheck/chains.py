@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""selfcheck's part on random numbers, sampling and chains: drafted and verified by the ops, the target's law."""
+"""Checks of random numbers, sampling and chains: tokens drafted and verified by the ops follow the target."""
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -12,8 +12,11 @@ STEPS = 1_000_000
 
 
 def known_answers(sk, device, seed):
-    """Random123's vector for counter 0 and key 0, and the layout (block, offset low, offset high, domain), (seed low,
-    high)."""
+    """Check Philox against known answers.
+
+    They are Random123's vector for counter 0 and key 0, and vectors for the layout of the counter (block, offset low,
+    offset high, domain) and the key (seed low, seed high).
+    """
     known = [  # seed, offset, slot, the two words
         (0, 0, 0, (0x6627E8D5, 0xE169C58D)),
         (1234, 7 << 32, 0, (0x56E604F4, 0x2107ACFD)),
@@ -69,12 +72,12 @@ def agreement(sk, device, seed):
 
 
 def step_of(p, tokens, q, target, draft) -> dict:
-    """verify_chain's arguments; target, draft: sampling parameters."""
+    """Return verify_chain's arguments. target, draft: sampling parameters."""
     return dict(target=Rows(p, **target), draft_tokens=tokens, draft=Rows(q, **draft))
 
 
 def draw_steps(sk, device, seed, steps, p, q, target, draft, claimed):
-    """Drafting and verification from seeds of their own -> [steps, G+1] tokens."""
+    """Draft and verify `steps` steps, each with its own seed -> tokens [steps, G+1]."""
     rows = []
     for start in range(0, steps, 250_000):
         seeds = torch.arange(start, min(start + 250_000, steps), device=device) + seed
@@ -142,7 +145,7 @@ def invariance(sk, device, seed):
 
 
 def control(sk, device, seed):
-    """A draft that was drawn at T = 1 and is declared as T = 0.9."""
+    """Control: drafts drawn at T = 1 but declared as T = 0.9 must be noticed."""
     return does_not_follow(joint_law(sk, device, seed + 3 * STEPS, {}, {}, {"temperature": 0.9}, STEPS // 4))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks share: counted outcomes against their law, answers against the float64 reference's."""
+"""Statistics shared by the checks: counts against a distribution, and results against the float64 reference."""
 
 import math
 from collections.abc import Callable
@@ -7,27 +7,30 @@ from typing import NamedTuple
 
 import torch
 
-P_VALUE = 1e-6  # right ops fail one run in a million
+P_VALUE = 1e-6  # correct ops fail a check once in a million runs
 
 
 class Finding(NamedTuple):
-    would_find: str  # what would not pass
+    would_find: str  # the kind of error that would fail
     statistic: str
     passed: bool
 
 
-Check = Callable[..., Finding]  # of (sk, device, seed)
+Check = Callable[..., Finding]  # called with (sk, device, seed)
 
 
 class ChiSquare(NamedTuple):
     p_value: float
     statistic: float
     cells: int
-    detects: float  # total variation found 99 times in 100
+    detects: float  # total variation that is detected with probability .99
 
 
 def chi_square(counts, law, smallest=10.0):
-    """counts, law: {outcome: number}; outcomes expected less than `smallest` times share a cell."""
+    """Test counts {outcome: number} against law {outcome: probability}.
+
+    Outcomes expected less than `smallest` times share a cell.
+    """
     n = sum(counts.values())
     if any(law.get(x, 0) == 0 for x in counts):
         return ChiSquare(0.0, math.inf, len(counts), 0.0)
@@ -35,11 +38,11 @@ def chi_square(counts, law, smallest=10.0):
     small = [pair for pair in pairs if pair[1] < smallest]
     pairs = sorted((pair for pair in pairs if pair[1] >= smallest), key=lambda pair: pair[1])
     if small:
-        if sum(e for _, e in small) < smallest:  # too few for a cell of their own: they join the smallest of the others
+        if sum(e for _, e in small) < smallest:  # too few for a separate cell: join the smallest other
             small.append(pairs.pop(0))
         pairs.append((sum(o for o, _ in small), sum(e for _, e in small)))
     statistic, freedom = sum((o - e) ** 2 / e for o, e in pairs), len(pairs) - 1
-    # Power .99 in the normal approximation: critical value and noncentral mean lie 2.33 standard deviations apart.
+    # Power .99 in the normal approximation: the noncentral mean is 2.33 standard deviations above the critical value.
     critical, noncentral = freedom + 4.75 * math.sqrt(2 * freedom) + 15, 0.0
     while freedom + noncentral - 2.33 * math.sqrt(2 * freedom + 4 * noncentral) < critical:
         noncentral += 1.0
@@ -51,7 +54,7 @@ def chi_square(counts, law, smallest=10.0):
 
 
 def outcomes(rows):
-    """[N, L] token rows (ids below 255, pads -1) -> {tokens: count}."""
+    """Count token rows [N, L] (ids below 255, padding -1) -> {tokens: count}."""
     code = sum((rows[:, i] + 1) << (8 * i) for i in range(rows.shape[1]))
     distinct, counts = (x.tolist() for x in torch.unique(code.cpu(), return_counts=True))
     return {tuple(t - 1 for t in c.to_bytes(rows.shape[1], "little") if t): n for c, n in zip(distinct, counts)}
@@ -63,13 +66,16 @@ def follows(result: ChiSquare) -> Finding:
 
 
 def does_not_follow(result: ChiSquare) -> Finding:
-    """A control: the chi-square must notice what is wrong here on purpose."""
+    """Return the finding of a control, whose input is wrong on purpose: the chi-square must notice it."""
     statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
     return Finding("a test that cannot fail", statistic, result.p_value < P_VALUE)
 
 
 class Agreement:
-    """Answers beside the float64 reference's, uniforms given: equal wherever rounding cannot decide."""
+    """Comparison of results with the float64 reference for the same uniforms.
+
+    They must be equal wherever rounding cannot change the result.
+    """
 
     def __init__(self, *fields: str):
         self.fields, self.requests, self.wrong, self.close = fields, 0, 0, 0
@@ -82,7 +88,7 @@ class Agreement:
         self.close += int((ref.margin <= 1).sum())
 
     def finding(self, of: str) -> Finding:
-        """of: what one answer is of, as "request"."""
+        """Return the finding. of: the name of one compared item, such as "request"."""
         statistic = f"{self.wrong} of {self.requests} {of}s differ ({self.close} too close to call)"
         passed = self.wrong == 0 and self.close < self.requests / 10
         return Finding(f"a wrong {' or '.join(self.fields)} in one {of}", statistic, passed)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""selfcheck's part on trees: drafted, merged and verified by the ops, the tokens completed by the target's own
-draws."""
+"""Checks of trees drafted, merged and verified by the ops.
+
+Tokens that a step does not reach are drawn from the target, so that all results have the same length.
+"""
 
 from functools import partial
 
@@ -10,12 +12,12 @@ from ..registry import TREE_METHODS
 from .statistics import Agreement, Check, chi_square, does_not_follow, follows, outcomes
 
 TREE_STEPS = 250_000
-V, K, L = 6, 3, 2  # drafts A, B, A are common, and a second rejection still has something to be wrong about
+V, K, L = 6, 3, 2  # small enough that drafts A, B, A are common, large enough to test second rejections
 SHAPE = torch.tensor([-1, 0, 0, 1, 1, 2, 2], dtype=torch.int64, device="cpu")  # two distinct children at each node
 
 
 def rows(seed):
-    """Logits [V, V] of a level: row t is the law behind token t."""
+    """Return logits [V, V] of a level: row t is the distribution after token t."""
     generator = torch.Generator().manual_seed(seed)
     return 1.2 * torch.randn(V, V, generator=generator, dtype=torch.float32, device="cpu")
 
@@ -24,14 +26,14 @@ P, Q = [rows(i) for i in (1, 2, 3)], [rows(i) for i in (4, 5)]
 
 
 def draws(sk, table, tokens, **options):
-    """One draw of sk.sample (k of them) behind each of `tokens` [n, m] -> [n, m, k]; seeds and offsets are per n."""
+    """Draw the tokens after each of `tokens` [n, m] by sk.sample -> [n, m, k]. Seeds and offsets are [n]."""
     m = tokens.shape[1]
     options |= {name: options[name].repeat_interleave(m) for name in ("seed", "offset")}
     return sk.sample(table.to(tokens.device)[tokens.flatten()], **options).tokens.view(len(tokens), m, -1)
 
 
 def independent(sk, rng):
-    """K chains of length L, merged."""
+    """Draft K independent chains of length L, and merge them."""
     root = torch.zeros(len(rng["seed"]), 1, dtype=torch.int64, device=rng["seed"].device)
     first = draws(sk, Q[0], root, k=K, **rng)[:, 0]
     slot = torch.arange(K, 2 * K, device=root.device).repeat(len(root))
@@ -39,7 +41,7 @@ def independent(sk, rng):
 
 
 def distinct(sk, rng):
-    """SHAPE, the children of each node drawn without replacement."""
+    """Draft a tree of SHAPE, with each node's children drawn without replacement."""
     root = torch.zeros(len(rng["seed"]), 1, dtype=torch.int64, device=rng["seed"].device)
     first = draws(sk, Q[0], root, k=2, replacement=False, **rng)[:, 0]
     slot = torch.tensor([2, 4], device=root.device, dtype=torch.int64).repeat(len(root))
@@ -48,7 +50,7 @@ def distinct(sk, rng):
 
 
 def likeliest(sk, rng):
-    """SHAPE, filled with the draft's best tokens."""
+    """Draft a tree of SHAPE from the draft's most likely tokens."""
     first = Q[0][0].topk(2).indices
     tokens = torch.cat(
         (torch.tensor([-1], dtype=torch.int64, device="cpu"), first, Q[1][first].topk(2).indices.flatten())
@@ -58,7 +60,7 @@ def likeliest(sk, rng):
 
 
 def tree_law(sk, device, seed, method, drafted, steps):
-    """Chi-square of the first three tokens against the target's joint law."""
+    """Return the chi-square of the first three tokens against the target's joint distribution."""
     counts: dict[tuple, int] = {}
     for start in range(0, steps, 50_000):
         seeds = torch.arange(start, min(start + 50_000, steps), device=device) + seed
@@ -70,7 +72,7 @@ def tree_law(sk, device, seed, method, drafted, steps):
         p, q = torch.cat(P).to(device), torch.cat(Q + [torch.zeros(V, V, dtype=torch.float32, device="cpu")]).to(device)
         out = sk.verify_tree(tree, p[at], q[at], method=method, max_depth=L, **rng).tokens
         later = dict(rng, offset=rng["offset"] + 1000)
-        for i in (1, 2):  # what the step did not reach, the target draws itself
+        for i in (1, 2):  # tokens that the step did not reach are drawn from the target
             own = draws(sk, P[i], out[:, i - 1 : i], slot=i, **later)[:, 0, 0]
             out[:, i] = torch.where(out[:, i] < 0, own, out[:, i])
         for row, n in outcomes(out).items():
@@ -104,7 +106,7 @@ def agreement(sk, device, seed):
 
 
 def control(sk, device, seed):
-    """Distinct children that are verified as independent ones."""
+    """Control: distinct children verified as independent ones must be noticed."""
     return does_not_follow(tree_law(sk, device, seed, "recursive", distinct, TREE_STEPS // 5))
 
 
@@ -114,7 +116,7 @@ TREE_CHECKS: dict[str, Check] = {
     **{
         f"joint law, {name}": partial(joint_law, method=name, drafted=_DRAFTED[method.children])
         for name, method in TREE_METHODS.items()
-        if name != "greedy"  # which has no law: it follows the argmax
+        if name != "greedy"  # it follows the argmax, so there is no distribution to test
     },
     "control: a tree verified by another's rule": control,
 }
