@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kseq_rho against a bisection of 20 steps in eager float32, with and without the softmax of its rows, and against
-row_stats on the same two rows.
+"""Benchmark of kseq_rho against a bisection of 20 steps in eager float32, with and without softmax, and row_stats.
 
-Bytes: both rows once. Three to five passes of the search then look at both again: on a CPU at a float32 copy of the
-pair, on a GPU at weights that a cluster of blocks keeps on chip, or at rows that the L2 cache may hold. In arithmetic
-an entry costs row_stats about 12 vector instructions; the copy costs about as much, and a pass 14 for its four
-candidates and both rows. So a search of four passes costs up to 4 times row_stats, less where exponentials are dearer
-(AVX2).
+Bytes: both rows once. Three to five passes of the search then read both again: on a CPU from a float32 copy of the
+pair, on a GPU from weights that a cluster of blocks keeps on chip, or from rows that may be in the L2 cache. In
+arithmetic, row_stats takes about 12 vector instructions per entry. The copy takes about as many, and a pass 14 for its
+four candidates and both rows. So a search of four passes costs up to 4 times row_stats, or less where exponentials are
+more expensive (AVX2).
 """
 
 from __future__ import annotations
