@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make docs` adds to the pages of docs/: the repository's own pages and pictures, each kept where it belongs."""
+"""Pages and pictures from outside docs/ that `make docs` adds to the site."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links as the repository has them, from where the page stands in the site."""
+    """Adapt the repository's relative links to the page's place in the site."""
     if page.file.src_uri in PAGES:
         return markdown.replace("](docs/", "](")
     return re.sub(r"\]\(\.\./(demo/|tools/)", r"](\1", markdown)
