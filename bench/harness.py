@@ -61,9 +61,8 @@ class Case:
 class Result:
     bytes: int
     second_read: int
-    times: dict[
-        str, dict[str, list[float]]
-    ]  # "call" and, on a GPU, "graph" -> variant ("ours" first) -> the seconds of each round
+    # "call" and, on a GPU, "graph" -> variant ("ours" first) -> the seconds of each round
+    times: dict[str, dict[str, list[float]]]
     outcome: dict[str, float]
     skipped: dict[str, str]
 
@@ -110,7 +109,7 @@ class Result:
 
 
 def copies(work: Work, device: str) -> list[SimpleNamespace]:
-    """Return copies of the inputs: on a GPU so many that they are three times as large as its cache."""
+    """Return the inputs and, on a GPU, enough copies to fill its cache three times."""
     if device != "cuda" or not work.bytes:
         return [work.inputs]
     properties = torch.cuda.get_device_properties(0)

@@ -39,9 +39,8 @@ def cases(device: str) -> Cases:
 
 def _rows(N: int, V: int, dtype: str, k: int, device: str) -> Work:
     z = logits(N, V, dtype=torch.float32, device=device, seed=V)
-    y = z + torch.empty_like(z).normal_(
-        0, 0.5, generator=torch.Generator(device).manual_seed(k)
-    )  # a draft near its target
+    # a draft similar to its target
+    y = z + torch.empty_like(z).normal_(0, 0.5, generator=torch.Generator(device).manual_seed(k))
     z, y = z.to(DTYPES[dtype]), y.to(DTYPES[dtype])
     probs = {"p": z.float().softmax(-1), "q": y.float().softmax(-1)}
     x = SimpleNamespace(z=z, y=y, z_stats=sk.row_stats(z), y_stats=sk.row_stats(y), **probs)

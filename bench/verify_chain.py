@@ -256,7 +256,6 @@ def _call(how: str, device: str) -> Work:
         "torch.ops": lambda x: torch.ops.specdec.verify_chain(*x.flat),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }
-    x.flat = op_arguments(
-        "verify_chain", calls["wrapper"], x
-    )  # shared by the copies of x on a GPU: 64 ids cause no memory traffic
+    # The copies of x on a GPU share x.flat: 64 ids cause no memory traffic.
+    x.flat = op_arguments("verify_chain", calls["wrapper"], x)
     return Work(x, calls[how], peers={"eager": lambda x: eager.step(x.target, x.tokens, x.draft)}, calls=500)

@@ -92,7 +92,9 @@ def of_public(op):
 
 
 def of_reference(op):
-    given = [name for name in inspect.signature(getattr(reference, op)).parameters if name not in ("coins", "first")]
+    given = [
+        name for name in inspect.signature(getattr(reference, op)).parameters if name not in ("chance_type", "first")
+    ]
     wanted = roots(op) - {"out", "require_exact"}
     yield from differences(f"specdec_kernels/reference/{op}.py", sorted(wanted), sorted(given))
 

@@ -13,11 +13,8 @@ import torch
 
 from specdec_kernels.backends import transforms
 
-_WITHOUT_KERNELS = (
-    "CompositeExplicitAutograd",
-    "NestedTensorCPU",
-    "NestedTensorCUDA",
-)  # CompositeExplicitAutograd is used for every backend without a kernel
+# CompositeExplicitAutograd is used for every backend without a kernel.
+_WITHOUT_KERNELS = ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA")
 _libraries = []  # keeps the library objects, and so their registrations, alive
 
 

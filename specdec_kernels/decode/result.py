@@ -34,8 +34,7 @@ class Stats:
     target_calls: float = 0
     rows: int = 0  # target calls summed over requests
     drafted: int = 0  # draft tokens proposed
-    # levels of drafts that verification tested, up to the end of the text: the accepted ones and the first rejected one
-    tested: int = 0
+    tested: int = 0  # tested levels of drafts, up to the end of the text: the accepted ones and the first rejected one
     accepted: int = 0  # accepted draft tokens that were emitted: a text may end inside a draft
     widths: Counter = field(default_factory=Counter)  # number of drafts by their length; 0: steps without a draft
     prefill_seconds: float = 0.0

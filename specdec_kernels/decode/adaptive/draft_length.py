@@ -15,7 +15,7 @@ _GUESS = 0.7  # acceptance probability of a draft before any measurement
 
 
 class FixedGamma:
-    """Always the same number."""
+    """A fixed draft length."""
 
     adaptive = False
 
@@ -65,7 +65,7 @@ class AdaptiveGamma:
         columns: a length that the longest draft has anyway, so shorter ones add no column.
         """
         self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
-        self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of its draft so far, in tokens
+        self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of each row's draft so far
         self.price, self.rate = self.goodput.price(requests), self.goodput.rate(requests)
         self.pass_cost = self.rate * median(self.passes[size_of(requests)] or [0.0])
         self.column, self.columns = self.goodput.column(requests), columns
@@ -76,7 +76,10 @@ class AdaptiveGamma:
         return self.began
 
     def level_cost(self, length: int) -> float:
-        """Return what drafts longer than `length` by one cost, in tokens, beyond the price of the tokens themselves."""
+        """Return the cost of making the longest draft longer than `length` by one, in tokens.
+
+        The price of scoring the added tokens is not part of it.
+        """
         return self.pass_cost + self.column * (length >= self.columns)
 
     def promise(self, price: float) -> float:

@@ -77,9 +77,9 @@ class HierarchicalDrafter(Drafter):
 
     All tokens that the model emits, residual and bonus tokens too, form the draft for the target. Inner steps are
     repeated until there are `gamma` tokens; further tokens are dropped. Each drafted token is distributed exactly as
-    the model's own, so the target verifies it against the model's row at its position, whatever drafted it: exact
-    under every rule. The inner drafter may be a HierarchicalDrafter too. The number of inner steps depends on how
-    many tokens each emits, so each inner step waits for the device once.
+    the model's own. So the target verifies it against the model's row at its position, which is exact under every rule
+    and for every inner drafter. The inner drafter may be a HierarchicalDrafter too. The number of inner steps depends
+    on how many tokens each emits, so each inner step waits for the device once.
 
     Args:
         model: a Model (models/adapters.py), between the target and the inner drafter in size.

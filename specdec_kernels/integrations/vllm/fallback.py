@@ -9,8 +9,8 @@ from collections import Counter
 
 import specdec_kernels
 
-log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows what is logged under its own name
-steps: Counter[str] = Counter()  # of this process, by reason
+log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows logs of loggers below its own name
+steps: Counter[str] = Counter()  # number of steps in this process, by reason
 
 
 def note(reason: str) -> None:
