@@ -41,12 +41,12 @@ def run(seed: int | None = None, backends: Sequence[str] | None = None) -> bool:
             print(f"{check:<44} ", end="", flush=True)
             finding = find(sk, device, seed)
             print(f"{'pass' if finding.passed else 'FAIL'}  {finding.statistic}")
-            print(f"    would find {finding.would_find}", flush=True)
+            print(f"    {finding.purpose}", flush=True)
             failed += [] if finding.passed else [f"{check} on {name}"]
     seconds = time.perf_counter() - began
     if failed:
         print(f"FAILED after {seconds:.0f} s, with seed {seed}: {'; '.join(failed)}. Do not trust these ops here.")
     else:
-        verdict = "what these ops emit follows the target's law (right ops fail this less than once in 100,000 runs)."
+        verdict = "these ops sample from the target's distribution (correct ops fail less than once in 100,000 runs)."
         print(f"PASSED in {seconds:.0f} s: {verdict}")
     return not failed

@@ -11,7 +11,7 @@ P_VALUE = 1e-6  # correct ops fail a check once in a million runs
 
 
 class Finding(NamedTuple):
-    would_find: str  # the kind of error that would fail
+    purpose: str  # what the check would detect, in words
     statistic: str
     passed: bool
 
@@ -62,13 +62,15 @@ def outcomes(rows):
 
 def follows(result: ChiSquare) -> Finding:
     statistic = f"chi-square {result.statistic:.1f} on {result.cells} cells, p = {result.p_value:.2g}"
-    return Finding(f"a bias of {result.detects:.4f} in total variation", statistic, result.p_value >= P_VALUE)
+    return Finding(
+        f"would detect a bias of {result.detects:.4f} in total variation", statistic, result.p_value >= P_VALUE
+    )
 
 
 def does_not_follow(result: ChiSquare) -> Finding:
     """Return the finding of a control, whose input is wrong on purpose: the chi-square must notice it."""
     statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
-    return Finding("a test that cannot fail", statistic, result.p_value < P_VALUE)
+    return Finding("the input is wrong on purpose, and the test must notice it", statistic, result.p_value < P_VALUE)
 
 
 class Agreement:
@@ -91,4 +93,4 @@ class Agreement:
         """Return the finding. of: the name of one compared item, such as "request"."""
         statistic = f"{self.wrong} of {self.requests} {of}s differ ({self.close} too close to call)"
         passed = self.wrong == 0 and self.close < self.requests / 10
-        return Finding(f"a wrong {' or '.join(self.fields)} in one {of}", statistic, passed)
+        return Finding(f"would detect a single {of} with other {' or '.join(self.fields)}", statistic, passed)
