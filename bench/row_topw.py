@@ -2,7 +2,7 @@
 """Benchmark of row_topw against the usual beam search step: log_softmax in float32, adding the score, topk.
 
 Bytes: each row once. The chunks of 1024 that contain the best ids, usually at most w, are read again. The score is
-large, as after many steps, so many ids have close sums.
+-100, as of a long beam, so the rounded sums of many ids are close.
 """
 
 from __future__ import annotations
