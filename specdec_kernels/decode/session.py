@@ -63,8 +63,7 @@ class Session:
     Raises:
         TypeError: the target is not a Model, or the drafter is not a Drafter.
         ValueError: a limit below 1, a `verify` that the drafter cannot serve, a draft model on another device than the
-            target, a drafter that serves another run, or a batch or trees for a model that cannot decode them
-            (`refuses`).
+            target, a drafter in use by another run, batches or trees for a model that lacks them (`refuses`).
     """
 
     def __init__(
@@ -117,10 +116,9 @@ class Session:
         return sequence.index
 
     def cancel(self, index: int) -> bool:
-        """Cancel a request -> False if it had finished before.
+        """Cancel a request -> False if it had finished before. Its slot is free at once; its result keeps its tokens.
 
-        Its slot is free at once, and its result keeps the tokens it has. The next step returns its last event first,
-        with `finished` "cancelled".
+        The next step returns the request's last event first, with `finished` "cancelled".
 
         Raises:
             ValueError: no request has this index.
@@ -214,10 +212,7 @@ class Session:
 
     @torch.inference_mode()
     def _decode(self, batch: Batch) -> list[Event]:
-        """Take one step: a pass of the target over the last token and the proposal of every request of `batch`.
-
-        Sequences are changed only at the end, when nothing can fail any more.
-        """
+        """Take one step of `batch`, in one pass of the target. Sequences change last, when nothing can fail."""
         target, drafter, cache, slot = self.target, self.drafter, self.cache, batch.first
         times = StepTimes(batch.device)
         proposal = drafter.propose(batch) or Draft.nothing(batch)
@@ -283,7 +278,7 @@ class Session:
 
 
 def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
-    """Return [n, T], the index of each token among those that are not padding.
+    """Return each token's index [n, T] among those that are not padding.
 
     None if there is no padding, or if reading ids is not free.
     """
