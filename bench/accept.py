@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""accept against eager torch. Bytes: p, q, u read, one bool written."""
+"""Benchmark of accept against eager torch. Bytes: p, q and u read, one bool written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_tree against the same tree from eager torch: all pairs of drafts compared. Bytes: drafts read, the tree
-written."""
+"""Benchmark of build_tree against eager torch, which compares all pairs of drafts.
+
+Bytes: drafts read, the tree written.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def cases(device: str) -> Cases:
 
 
 def _trees(B: int, K: int, L: int, calls: int, device: str) -> Work:
-    """Half of the tokens are the likeliest one, so prefixes are shared at every level."""
+    """Return the work of one shape. Half of the drafted tokens are equal, so prefixes are shared at every level."""
     generator = torch.Generator().manual_seed(K)
     ids = torch.randint(0, 150_000, (B, K, L), generator=generator)
     ids = torch.where(torch.rand(B, K, L, generator=generator) < 0.5, 11, ids)
@@ -38,7 +40,7 @@ def _trees(B: int, K: int, L: int, calls: int, device: str) -> Work:
 
 
 def eager(draft_tokens: torch.Tensor):
-    """The same tree without a kernel of its own, nor a wait for the device; ids are not below 0 here."""
+    """Build the same tree in plain torch, without waiting for the device. All ids must be >= 0."""
     B, K, L = draft_tokens.shape
     nodes = (B, K * L + 1)
     parents, multiplicity = draft_tokens.new_full(nodes, -1), draft_tokens.new_zeros(nodes)

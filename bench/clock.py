@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three ways to time a call, each a function that times it once and returns seconds per call.
+"""Three ways to time a call. Each returns a function that times it once and returns seconds per call.
 
-`host` reads the host's clock: the CPU's time. `stream` puts events around calls made one after another: what a caller
-waits for, launches included. `graph` puts them around a replay of many captured calls: what the kernels take.
+`host` reads the host's clock, for CPU calls. `stream` puts events around consecutive calls: the time that a caller
+waits for, including launches. `graph` puts events around a replay of many captured calls: the time of the kernels.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-Call = Callable[[object], object]  # of one set of inputs
-LEAST = 2e-3  # seconds under two events: their own resolution and the launch of a replay are then below 1%
+Call = Callable[[object], object]  # called with one set of inputs
+LEAST = 2e-3  # least seconds between two events: their resolution and the launch of a replay are then below 1%
 
 
 def host(call: Call, sets: Sequence[object], calls: int) -> Callable[[], float]:
@@ -38,14 +38,14 @@ def between_events(run: Callable[[], object]) -> float:
 
 
 def warm_up(run: Callable[[], object]) -> None:
-    """Keeps the GPU busy until its clocks have risen, half a second."""
+    """Keep the GPU busy for half a second, until its clocks have risen."""
     start = time.perf_counter()
     while time.perf_counter() - start < 250 * LEAST:
         between_events(run)
 
 
 def enough(seconds: float, sets: int) -> int:
-    """How many calls of so many seconds fill the least time, in whole turns through the sets."""
+    """Return how many calls of `seconds` fill the least time, in whole rounds over the input sets."""
     return sets * min(max(1, math.ceil(LEAST / max(seconds, 1e-7) / sets)), max(1, 1024 // sets))
 
 
@@ -60,10 +60,10 @@ def stream(call: Call, sets: Sequence[object], calls: int = 1) -> Callable[[], f
 
 
 def graph(call: Call, sets: Sequence[object], calls: int = 1) -> Callable[[], float]:
-    """Raises where the call cannot be captured (it waits for the device, or copies from unpinned memory)."""
+    """Return a timer of replays. Raises if the call cannot be captured (it waits, or copies from unpinned memory)."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # libraries set themselves up per stream, and must not do so in the capture
+    with torch.cuda.stream(side):  # libraries initialise per stream, which must not happen in the capture
         call(sets[0])
     torch.cuda.current_stream().wait_stream(side)
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.cold``: an op whose first call in a process is captured into a CUDA graph answers, on replay, what
-it answers when called. A process for each op: what a launch sets up once must not be set up inside the capture."""
+"""``python -m bench.cold``: check ops whose first call in a process is captured into a CUDA graph.
+
+A replay must return the same as a call. Each op runs in its own process, since one-time setup of a launch must not
+happen inside the capture.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from bench import rehearsal
 from bench.stress import bits
 from specdec_kernels import example_calls, registry
 
-AT_ONCE, LIMIT = min(6, os.cpu_count() or 1), 60  # processes, seconds of one
+AT_ONCE, LIMIT = min(6, os.cpu_count() or 1), 60  # number of processes at once, seconds for each
 
 
 def captured(op: str) -> bool:
-    """Whether a replay of the op's first call, of its first example, answers as a call behind it does."""
+    """Capture the op's first call, on its first example; return whether a replay equals a later call."""
     arguments = example_calls.calls(op, device="cuda")[0].arguments
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -37,9 +40,9 @@ def captured(op: str) -> bool:
 
 
 def process(op: str) -> str:
-    """What is wrong with an op, or nothing."""
+    """Check an op in a process of its own; return what is wrong, or ""."""
     command = [sys.executable, "-m", *["bench.rehearsal"] * rehearsal.active(), "bench.cold", op]
-    limit = LIMIT * (5 if rehearsal.active() else 1)  # where there is no GPU, a machine may be busy
+    limit = LIMIT * (5 if rehearsal.active() else 1)  # a rehearsal may run on a busy machine
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -53,9 +56,9 @@ def main(op: Annotated[str, typer.Argument(help="one op, in this process; all by
             sys.exit(f"{op}: a replay answers otherwise than a call")
         return
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        wrong = {op: told for op, told in zip(registry.OPS, pool.map(process, registry.OPS)) if told}
-    for op, told in wrong.items():
-        print(f"{op}: {told}")
+        wrong = {op: fault for op, fault in zip(registry.OPS, pool.map(process, registry.OPS)) if fault}
+    for op, fault in wrong.items():
+        print(f"{op}: {fault}")
     print(f"{len(registry.OPS) - len(wrong)} of {len(registry.OPS)} ops can be captured cold")
     sys.exit(bool(wrong))
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.counters FILE``: what ncu counts of the main cases' kernels: bytes from memory and L2, issue slots,
-stalls. Where ncu is missing or may not read the counters, a line says so, and that is no failure.
+"""``python -m bench.counters FILE``: hardware counters of the main cases' kernels by ncu.
 
-The card's clocks and its cache are left alone: a kernel that ncu runs several times finds its rows in L2 from the
-second time on, where they fit.
+They are bytes from memory and L2, issue slots and stalls. If ncu is missing or may not read the counters, a line is
+printed, and it does not count as a failure.
+
+ncu neither fixes the clocks nor flushes the cache. It runs a kernel several times, so from the second time on the
+kernel's rows may be in L2.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import typer
 from bench import rehearsal
 from bench.main_cases import LABELS, case
 
-LEAST = 5  # seconds that a case takes under ncu
+LEAST = 5  # least seconds that a case takes under ncu
 METRICS = (
     "gpu__time_duration.sum,dram__bytes_read.sum,lts__t_sectors_op_read.sum,"
     "smsp__issue_active.avg.pct_of_peak_sustained_active,sm__warps_active.avg.pct_of_peak_sustained_active,"
@@ -34,7 +36,7 @@ NCU = [
 
 
 def once(op: str, label: str) -> None:
-    """One call between marks that ncu looks for."""
+    """Make one call between the profiler marks that ncu looks for."""
     work = case(op, label).build()
     work.ours(work.inputs)
     torch.cuda.synchronize()
@@ -45,19 +47,19 @@ def once(op: str, label: str) -> None:
 
 
 def command(op: str, label: str) -> list[str]:
-    """In a rehearsal all but ncu itself."""
+    """Return the command for a case; in a rehearsal without ncu."""
     tool, module = ([], ["bench.rehearsal"]) if rehearsal.active() else (NCU, [])
     return [*tool, sys.executable, "-m", *module, "bench.counters", "--once", op, "--label", label]
 
 
 def errors(output: str) -> str:
-    """The line that says what went wrong: ncu's own, else the last."""
+    """Return the line with the error: ncu's own, else the last."""
     lines = output.strip().splitlines() or ["no word"]
     return next((line for line in lines if "==ERROR==" in line), lines[-1])
 
 
 def counted(file: str, limit: float) -> str:
-    """Leaves ncu's counters in a file; what is to be said of that."""
+    """Write ncu's counters to a file; return a line about the result."""
     if not rehearsal.active() and not shutil.which("ncu"):
         return "no counters: ncu is not on the PATH"
     began, done = time.monotonic(), 0
@@ -71,18 +73,18 @@ def counted(file: str, limit: float) -> str:
             except subprocess.TimeoutExpired:
                 break
             if ran.returncode:
-                told = f"ended with {ran.returncode}: {errors(ran.stdout + ran.stderr)[:120]}"
+                report = f"ended with {ran.returncode}: {errors(ran.stdout + ran.stderr)[:120]}"
                 if rehearsal.active():
-                    sys.exit(f"{op} {label} {told}")
-                return f"no counters: ncu {told}"
+                    sys.exit(f"{op} {label} {report}")
+                return f"no counters: ncu {report}"
             table = [line for line in ran.stdout.splitlines() if line[:1] == '"']
             if not table and not rehearsal.active():
                 return f"no counters: ncu read none: {errors(ran.stdout + ran.stderr)[:120]}"
             out.write("".join(f"{line}\n" for line in [f"# {op} {label}", *table]))
             out.flush()
             done += 1
-    told = f"counters of {done} of {len(LABELS)} cases"
-    return f"{told}; not rehearsed: ncu" if rehearsal.active() else told
+    report = f"counters of {done} of {len(LABELS)} cases"
+    return f"{report}; not rehearsed: ncu" if rehearsal.active() else report
 
 
 def main(

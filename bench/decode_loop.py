@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.decode_loop``: the decode loop on a GPU. In float32 every drafter's greedy tokens are compared with
-plain decoding's; in bfloat16 its tokens a second are measured; and in both the steps that waited for the device more
-often than once are counted. Models are random, of SmolLM2's shape; the draft is the target with noise in its weights.
+"""``python -m bench.decode_loop``: check and time the decode loop on a GPU.
 
-A difference fails where the target prefers the one token to the other by more than rounding; the rest are ties.
+In float32 every drafter's greedy tokens are compared with those of plain decoding. In bfloat16 its tokens per second
+are measured. In both, steps that wait for the device more than once are counted. Models are random, with SmolLM2's
+shape; the draft is the target with noise added to its weights.
+
+A difference fails if the target prefers one of the tokens by more than rounding; otherwise it is a tie.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ DRAFTERS = {
     "merged drafts": lambda draft: decode.TreeDrafter(draft, "kseq", 4, 4),
     "top tokens": lambda draft: decode.TreeDrafter(draft, "target_only", 4, 4),
 }
-ROUNDING = 1e-3  # of a logit, in float32
+ROUNDING = 1e-3  # rounding error of a logit, in float32
 
 
 def models(layers: int, width: int, vocabulary: int, noise: float = 0.02):
-    """A target and its draft, on the CPU, float32."""
+    """Return a target and its draft, on the CPU, in float32."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -53,7 +55,7 @@ def models(layers: int, width: int, vocabulary: int, noise: float = 0.02):
 
 @contextlib.contextmanager
 def waits() -> Iterator[list[str]]:
-    """What waited for the device in a with block: as CUDA's own debug mode says it, or what a rehearsal saw."""
+    """List what waited for the device in a with block, by CUDA's own debug mode or by a rehearsal's watch."""
     found: list[str] = []
     if devices.watching is not None:
         before = len(devices.watching.synchronisations)
@@ -71,7 +73,7 @@ def waits() -> Iterator[list[str]]:
 
 
 def decoded(target, drafter, prompts, tokens) -> tuple[decode.Output, int, int]:
-    """Output, steps, and those of them that waited more than once."""
+    """Decode; return the output, the number of steps, and the number of steps that waited more than once."""
     session = decode.Session(target, drafter, max_batch=len(prompts), capacity=len(prompts[0]) + tokens)
     for prompt in prompts:
         session.submit(decode.Request(prompt, tokens))
@@ -84,7 +86,7 @@ def decoded(target, drafter, prompts, tokens) -> tuple[decode.Output, int, int]:
 
 
 def no_tie(target, prompt, ours, plain) -> bool:
-    """Whether the first token that differs is one that the target clearly does not prefer."""
+    """Return whether, at the first difference, the target clearly prefers the plain token."""
     at = next((i for i, (a, b) in enumerate(zip(ours, plain)) if a != b), None)
     if at is None:
         return False
@@ -101,7 +103,7 @@ def main() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         target, draft = (decode.adapt(deepcopy(model).to("cuda", dtype)) for model in hf)
         for name, make in DRAFTERS.items():
-            decoded(target, make(draft), prompts, 4)  # a first pass of each shape sets things up
+            decoded(target, make(draft), prompts, 4)  # warm-up of each shape
             output, steps, often = decoded(target, make(draft), prompts, tokens)
             found = [result.tokens for result in output.results]
             if name == "plain":

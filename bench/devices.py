@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where code that is meant for a GPU mixes devices or waits for one, found where there is no GPU.
+"""Detection, without a GPU, of code that mixes devices or waits for a GPU.
 
     with devices.watch() as seen:
-        x = torch.zeros(3, device="cuda")   # lies on the CPU and is remembered as cuda:0; x.device says so
+        x = torch.zeros(3, device="cuda")   # is on the CPU and recorded as cuda:0; x.device returns that
         x + torch.ones(3)                   # MixedDevices, as on a GPU
-        x.sum().item()                      # seen.synchronisations: where it was done, and by what
+        x.sum().item()                      # seen.synchronisations: the place and the operation
 
-Memory is remembered by its storage, so views, parameters and whatever is written in place keep their device. A call
-is looked at as Python makes it. What has the host wait on a GPU counts as a synchronisation: values read (item, bool,
-tolist, copies to the CPU), shapes that depend on data (nonzero, masks as indices), and copies to the GPU that are not
-``non_blocking``, index tensors and lists among them; the other copies to the GPU count as uploads. Streams, events
-and graphs are bench.rehearsal's. Not seen: two kinds of memory inside one call of torch's, and what a kernel does.
+Devices are recorded by storage, so views, parameters and tensors written in place keep their device. Calls are checked
+as Python makes them. Whatever would make the host wait for a GPU counts as a synchronisation: reading values (item,
+bool, tolist, copies to the CPU), shapes that depend on data (nonzero, masks as indices), and copies to the GPU that
+are not ``non_blocking``, including index tensors and lists. Other copies to the GPU count as uploads. Streams, events
+and graphs are those of bench.rehearsal. Mixed memory inside a single torch call, and a kernel's accesses, are not seen.
 
-``python -m bench.devices MODULE [arguments]`` runs a module so.
+``python -m bench.devices MODULE [arguments]`` runs a module under watch().
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _TENSOR = torch.Tensor
 _SAYS = {_TENSOR.device.__get__: torch.device("cuda:0"), _TENSOR.is_cuda.__get__: True, _TENSOR.is_cpu.__get__: False}
 _READS = {_TENSOR.tolist, _TENSOR.numpy, _TENSOR.__array__}
 _MOVES = {_TENSOR.to, _TENSOR.cpu, _TENSOR.cuda, torch.as_tensor}
-# Nothing is to be pinned, a device is what it says, the others are how a module moves.
+# Calls that are not checked: pinning (which does nothing), device objects, and the internals of Module.to().
 _AS_THEY_ARE = {
     *(_TENSOR.pin_memory, torch.device, _TENSOR.data.__set__),
     *(torch._C._nn._parse_to, torch._has_compatible_shallow_copy_type),
 }
 _INDEXES = {_TENSOR.__getitem__, _TENSOR.__setitem__}
-# At the dispatcher, below what Python called: the host reads a value, or a shape depends on one.
+# Operators at the dispatcher, below Python's call, in which the host reads a value or a shape depends on one.
 _WAITS = {
     *("item", "_local_scalar_dense", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "bincount"),
     *("_unique", "_unique2", "unique_dim", "unique_consecutive"),
 }
 
 
-watching: Watch | None = None  # while a watch() is on
+watching: Watch | None = None  # the current watch()
 
 
 class MixedDevices(RuntimeError):
-    """An operator was given tensors of both kinds of memory."""
+    """Error of an operator that got tensors on both devices."""
 
 
 class Watch:
-    """What was seen: for each synchronisation and each upload, the operator and the nearest line of the package."""
+    """The synchronisations and uploads seen, each with its operator and the nearest line of the package."""
 
     def __init__(self) -> None:
         self.synchronisations: list[str] = []
@@ -68,12 +68,12 @@ class Watch:
         self._cuda: dict[int, StorageWeakRef] = {}
 
     def is_cuda(self, x: torch.Tensor) -> bool:
-        """Whether x was asked for on a GPU."""
+        """Return whether x was created on "cuda"."""
         known = self._cuda.get(_storage(x))
         return known is not None and not known.expired()
 
     def remember(self, x: torch.Tensor) -> torch.Tensor:
-        if len(self._cuda) > 10_000:  # a weak reference keeps an address from being used again
+        if len(self._cuda) > 10_000:  # a weak reference keeps an address from being reused
             self._cuda = {key: ref for key, ref in self._cuda.items() if not ref.expired()}
         self._cuda[_storage(x)] = StorageWeakRef(x.untyped_storage())
         return x
@@ -82,7 +82,7 @@ class Watch:
         self.synchronisations.append(f"{_place()}: {by}")
 
     def copied(self, to_cuda: bool, blocking: bool, by: str) -> None:
-        """A copy between the two memories."""
+        """Record a copy between the CPU and the GPU."""
         if to_cuda and not blocking:
             self.uploads.append(f"{_place()}: {by}")
         else:
@@ -90,7 +90,7 @@ class Watch:
 
 
 class _Calls(TorchFunctionMode):
-    """Remembers and checks, call by call."""
+    """A mode that records devices and checks each call of torch."""
 
     def __init__(self, seen: Watch):
         super().__init__()
@@ -155,7 +155,7 @@ class _Calls(TorchFunctionMode):
 
 
 class _Below(TorchDispatchMode):
-    """Counts what waits inside of calls."""
+    """A mode that records operators inside calls that would wait."""
 
     def __init__(self, seen: Watch):
         super().__init__()
@@ -170,8 +170,10 @@ class _Below(TorchDispatchMode):
 
 
 def _by_data(name: str, args, kwargs) -> bool:
-    """Indexing by a mask asks how much of it is set (writing one value there does not), repeats that are a tensor how
-    many they are."""
+    """Return whether the shape of the operator's result depends on data.
+
+    It does for an index that is a mask (except for writing a single value) and for repeats given as a tensor.
+    """
     if name == "repeat_interleave":
         return (kwargs or {}).get("output_size") is None and isinstance(args[min(1, len(args) - 1)], torch.Tensor)
     if name not in ("index", "index_put", "index_put_"):
@@ -181,7 +183,7 @@ def _by_data(name: str, args, kwargs) -> bool:
 
 
 def _storage(x: torch.Tensor) -> int:
-    """The address of what x reads; of packed weights, which only the CPU has, none."""
+    """Return the address of x's storage; 0 for packed weights, which exist only on the CPU."""
     return x.untyped_storage()._cdata if x.layout is torch.strided else 0
 
 
@@ -196,7 +198,7 @@ def _on_cpu(x: object) -> object:
 
 
 def _place() -> str:
-    """The nearest line of the package, else of what is neither torch's nor this file's."""
+    """Return the nearest line of the package on the stack, else the nearest outside torch and this file."""
     frame, other = sys._getframe(), None
     while frame is not None:
         name = frame.f_code.co_filename
@@ -210,8 +212,7 @@ def _place() -> str:
 
 @contextlib.contextmanager
 def watch() -> Iterator[Watch]:
-    """Tensors asked for on "cuda" are made on the CPU and remembered -> what was seen, for the length of a with
-    block."""
+    """Create tensors on "cuda" on the CPU instead, and record their device, in a with block -> a Watch."""
     global watching
     seen = Watch()
     with contextlib.ExitStack() as stack:
@@ -227,7 +228,7 @@ def watch() -> Iterator[Watch]:
 
 
 if __name__ == "__main__":
-    from bench import devices  # not this second copy of it, which nobody else sees
+    from bench import devices  # the module that others import, not this copy of it as __main__
 
     with devices.watch():
         sys.argv = sys.argv[1:]

@@ -9,23 +9,23 @@
 #   3  environment build graphs tests-ops tests-rules tests-trees tests-rest tests-triton      9 minutes
 #   4  environment build memcheck racecheck synccheck initcheck memcheck-triton                6 minutes
 #
-# Each call is complete in itself, and takes 3 minutes more where it has to build. OUTDIR gets summary.txt (a line per
-# step as it ends), log.txt (the output), kernels.csv and counters.csv (what each kernel of the main cases takes, and
-# what ncu counted of it), bench.csv, bench.md, and model.txt (what tools.gpu_model says, beside what was measured). A
-# step that passed is not run again in the same OUTDIR, and the benchmarks go on where they ended. A step that fails or
-# runs out of time does not stop the next, but no time is measured where `smoke` found wrong answers. The exit status is
-# 1 if any step failed. A step may use its own seconds, below, and what earlier ones left over.
+# Each call is complete in itself, and takes 3 minutes more if it has to build. OUTDIR gets summary.txt (a line per
+# step as it ends), log.txt (all output), kernels.csv and counters.csv (times of each kernel of the main cases, and its
+# counters by ncu), bench.csv, bench.md, and model.txt (predictions of tools.gpu_model with the measured times). A step
+# that passed is not run again in the same OUTDIR, and benchmarks resume where they ended. A step that fails or runs out
+# of time does not stop the next, but nothing is timed if `smoke` found wrong results. The exit status is 1 if any step
+# failed. A step may use its own seconds, below, and those that earlier steps left over.
 #
-#   PYTHON=python3         the interpreter, with torch, triton, pytest and what the benchmarks compare with
-#   WORKERS=8              pytest processes, where pytest-xdist is installed
-#   TESTS=                 what the test steps run; by default every file whose tests take a backend
-#   BENCH_ARGS=            for python -m bench.run
-#   SPECDEC_COMMIT=        names the commit where there is no git
-#   DEVICE=cuda            cpu: a rehearsal of this script where there is no GPU; its numbers mean nothing
-#   SLOWER=1               every limit times this: a rehearsal on a busy machine
+#   PYTHON=python3         the interpreter, with torch, triton, pytest and the packages that benchmarks compare with
+#   WORKERS=8              number of pytest processes, if pytest-xdist is installed
+#   TESTS=                 the files of the test steps; by default every file whose tests take a backend
+#   BENCH_ARGS=            arguments for python -m bench.run
+#   SPECDEC_COMMIT=        the commit's name, if git is not available
+#   DEVICE=cuda            cpu: a rehearsal of this script without a GPU; its numbers mean nothing
+#   SLOWER=1               a factor on all time limits, for a rehearsal on a busy machine
 set -u
 cd "$(dirname "$0")/.."
-[ $# -ge 1 ] || { sed -n '3,27p' bench/gpu_check.sh; exit 2; }
+[ $# -ge 1 ] || { sed -n '3,25p' bench/gpu_check.sh; exit 2; }
 OUTDIR=$1; shift
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8} SLOWER=${SLOWER:-1}
 export PYTHON DEVICE PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
@@ -40,7 +40,7 @@ declare -A seconds=(
   [bench]=280 [counters]=100 [loop]=30
   [graphs]=45 [tests-ops]=165 [tests-rules]=90 [tests-trees]=90 [tests-rest]=40 [tests-triton]=90
   [memcheck]=140 [racecheck]=90 [synccheck]=40 [initcheck]=30 [memcheck-triton]=60)
-NEED_RIGHT=" kernels stress bench counters loop "  # what is measured of wrong answers is worth nothing
+NEED_RIGHT=" kernels stress bench counters loop "  # not run if smoke found wrong results
 CALL=580  # seconds that all steps of one call may take together
 
 steps=() numbers=0
@@ -67,22 +67,22 @@ this="commit $commit on ${gpu:-a GPU}"
   { echo "gpu_check: $OUTDIR is of $(head -n 1 "$SUMMARY"), this is $this: name another" >&2; exit 2; }
 
 end=$((CALL * (numbers ? numbers : 1) * SLOWER))
-deadline=0  # of the steps so far, in seconds since the start
+deadline=0  # end of the current step's time, in seconds since the start
 limit=0 failed=0 stopped=
 
 note() { printf '%-16s %4ss  %s\n' "$1" "$2" "$3" | tee -a "$SUMMARY"; }
 
-passed() {  # of a tree that was changed since its commit nobody knows what passed
+passed() {  # never true for a changed tree, whose earlier results may be of other code
   case $commit in *+ | unknown) return 1 ;; esac
   grep -Eq "^$1 +[0-9]+s +passed" "$SUMMARY"
 }
 
-# run STEP COMMAND...: within the step's time, into the log; its last line of output, or pytest's, goes into the
-# summary. A command out of time is interrupted as if by a key, so that pytest still prints what failed.
+# run STEP COMMAND...: run within the step's time, with output to the log; the last line of output, or pytest's last,
+# goes to the summary. A command out of time gets SIGINT, so that pytest still prints its failures.
 run() {
-  local step=$1 began=$SECONDS status result told; shift
+  local step=$1 began=$SECONDS status result last; shift
   printf '\n==== %s: %s\n' "$step" "$*" >>"$LOG"
-  # timeout interrupts a command twice, and its children too, but --foreground: pytest would not end its report
+  # Without --foreground timeout interrupts a command twice, and its children too, and pytest cannot finish its report.
   env --default-signal=INT timeout "${once[@]}" -s INT -k 20 "$limit" "$@" >>"$LOG" 2>&1 </dev/null
   status=$?
   case $status in
@@ -91,9 +91,9 @@ run() {
     124 | 137) result="FAILED, out of its $limit s" failed=1 ;;
     *) result="FAILED, exit status $status" failed=1 ;;
   esac
-  told=$(tail -n 30 "$LOG" | grep -E '^[0-9]+ (passed|failed|skipped|deselected|error).* in [0-9.]+s')
-  [ -n "$told" ] || told=$(tail -n 1 "$LOG")
-  note "$step" $((SECONDS - began)) "$result: $(tail -n 1 <<<"$told" | cut -c 1-150)"
+  last=$(tail -n 30 "$LOG" | grep -E '^[0-9]+ (passed|failed|skipped|deselected|error).* in [0-9.]+s')
+  [ -n "$last" ] || last=$(tail -n 1 "$LOG")
+  note "$step" $((SECONDS - began)) "$result: $(tail -n 1 <<<"$last" | cut -c 1-150)"
   [ "$(stat -c %s "$LOG")" -le 15000000 ] || { tail -c 14000000 "$LOG" >"$LOG.end"; mv "$LOG.end" "$LOG"; }
   return $status
 }
@@ -111,19 +111,19 @@ assert sk.backends.chosen() == device, (
 )
 seed = torch.tensor([1], device=device)
 archs = " ".join(sk.backends.cuda_archs()) or "no GPU"
-told = f"{device} runs, first uniform {sk.uniforms(seed, seed, 1).item():.6f}, binary for {archs}"
-print(told + "; not rehearsed: nvcc" * (device == "cpu"))
+report = f"{device} runs, first uniform {sk.uniforms(seed, seed, 1).item():.6f}, binary for {archs}"
+print(report + "; not rehearsed: nvcc" * (device == "cpu"))
 PY
 }
 
-build() {  # libraries that were built before, here or elsewhere, are used if they run here
+build() {  # uses existing libraries, built here or elsewhere, if they run here
   works && return
   TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())') \
     MAX_JOBS=$(nproc) "$PYTHON" setup.py --quiet build_ext --inplace
   works
 }
 
-# Whether a tool that looks into the GPU may do so here: the driver's calls alone, a second or two.
+# Tests whether compute-sanitizer may access the GPU, with driver calls only, in a second or two.
 reaches_the_gpu() {
   compute-sanitizer --error-exitcode 99 "$PYTHON" -c '
 import ctypes as c
@@ -143,12 +143,12 @@ sanitize() {  # TOOL BACKEND [--few]
   local options=(--tool "$1" --error-exitcode 99 --print-limit 20) backend=$2
   [ "$1" = memcheck ] && options+=(--leak-check no)
   shift 2
-  # Every tensor gets memory of its own: reads past one are then seen, and old contents do not pass for written ones.
+  # Every tensor gets its own allocation, so reads past its end are seen, and old contents do not count as initialised.
   PYTORCH_NO_CUDA_MEMORY_CACHING=1 SPECDEC_BACKEND=$backend \
     compute-sanitizer "${options[@]}" "$PYTHON" -m bench.sanitize "$@"
 }
 
-# What the model claims beside what was just measured: printed, no step that could fail, in the bench's own seconds.
+# Prints the model's predictions with the times just measured. It is not a step, so it cannot fail.
 predicted() {
   [ -f "$OUTDIR/bench.csv" ] || return 0
   printf '\n==== predicted beside measured\n' >>"$LOG"
@@ -156,7 +156,7 @@ predicted() {
     tee "$OUTDIR/model.txt" | tee -a "$LOG"
 }
 
-# tests BACKENDS EXPRESSION FILES...: those whose names the expression selects
+# tests BACKENDS EXPRESSION FILES...: runs the tests whose names the expression selects
 tests() {
   local backends=$1 expression=$2 parallel=(); shift 2
   [ $# -ge 1 ] || { echo "no file of tests is of this step"; return 0; }
@@ -165,7 +165,7 @@ tests() {
     --continue-on-collection-errors -k "$expression" "$@"
 }
 
-# files PATTERN...: of $TESTS
+# files PATTERN...: prints the files of $TESTS that match
 files() {
   local file pattern
   for file in $TESTS; do
@@ -208,7 +208,7 @@ for step in "${steps[@]}"; do
     cold) run cold "$PYTHON" -m "${rehearsal[@]}" bench.cold ;;
     stress) run stress "$PYTHON" -m "${rehearsal[@]}" bench.stress --seconds $((limit - 15)) "${small[@]}" ;;
     bench)
-      # Peers that compile at run time do so first.
+      # Peers that compile at run time are compiled first.
       timeout -k 5 60 "$PYTHON" -m "${rehearsal[@]}" bench.peers.prepare >>"$LOG" 2>&1 </dev/null
       limit=$((deadline - SECONDS))
       # shellcheck disable=SC2086
@@ -230,7 +230,7 @@ for step in "${steps[@]}"; do
       if [ "$DEVICE$backend" = cputriton ]; then
         skip "$step" "not rehearsed: Triton's compiler"
       else
-        # Tests that name no backend passed elsewhere.
+        # Tests without a backend in their names do not need a GPU.
         run "$step" bash -c 'tests "$@"' - "$backend" "$backend" $(files "${patterns[@]}")
       fi ;;
     *)
@@ -241,8 +241,8 @@ for step in "${steps[@]}"; do
         run "$step" "$PYTHON" -m bench.sanitize --device cpu "${few[@]}"
       elif ! command -v compute-sanitizer >/dev/null; then
         skip "$step" "compute-sanitizer is not on the PATH"
-      elif ! told=$(timeout 30 bash -c reaches_the_gpu 2>&1 </dev/null); then
-        skip "$step" "compute-sanitizer cannot reach the GPU: $(tail -n 1 <<<"$told" | cut -c 1-100)"
+      elif ! error=$(timeout 30 bash -c reaches_the_gpu 2>&1 </dev/null); then
+        skip "$step" "compute-sanitizer cannot reach the GPU: $(tail -n 1 <<<"$error" | cut -c 1-100)"
       else
         run "$step" bash -c 'sanitize "$@"' - "$tool" "$backend" "${few[@]}"
       fi ;;

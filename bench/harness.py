@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark declares its bytes; time, GB/s and the ratio to each peer fall out.
+"""Measurement of benchmarks: a benchmark declares its bytes, and gets times, GB/s and ratios to peers.
 
-Variants of a case are interleaved: one timing of each per round, medians over the rounds, so that whatever else the
-machine does falls on all alike. On a GPU each call gets the next of several copies of the inputs, together larger than
-the cache.
+The variants of a case are interleaved: each round times every variant once, and medians over the rounds are reported.
+So other load on the machine affects all variants alike. On a GPU each call uses the next of several copies of the
+inputs, which together exceed the cache.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Unavailable(Exception):
-    """Why a peer cannot run here. Its row says so."""
+    """The reason why a peer cannot run here; it is printed below the table."""
 
 
 @dataclass
 class Work:
-    """What a case times. `ours` and each peer do the same work on the same inputs."""
+    """The work that a case times. `ours` and each peer do the same work on the same inputs."""
 
     inputs: SimpleNamespace
     ours: Callable[[SimpleNamespace], object]
-    bytes: int = 0  # that must be read and written; 0 where the cost is the call itself
-    second_read: int = 0  # bytes that our kernels read once more, by design
+    bytes: int = 0  # bytes that must be read and written; 0: only the cost of the call matters
+    second_read: int = 0  # bytes that our kernels read a second time, by design
     peers: dict[str, Callable[[SimpleNamespace], object]] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)  # peer: why it does not run
-    calls: int = 1  # per timing on a CPU, for work of a few microseconds
-    outcome: Callable[[object], float] | None = None  # of any variant's output; they must agree up to chance
+    skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it does not run
+    calls: int = 1  # calls per timing on a CPU, for work of a few microseconds
+    outcome: Callable[[object], float] | None = None  # a number of each variant's output; equal up to chance
 
     def peer(self, name: str, make: Callable[[], Callable[[SimpleNamespace], object]]) -> None:
         try:
@@ -49,9 +49,9 @@ class Work:
 class Case:
     """One row of the table; its inputs are built when it is measured."""
 
-    label: str  # what --only selects
+    label: str  # selected by --only
     make: Callable[[], Work]
-    last: bool = False  # it takes long to set up: measured after all the others
+    last: bool = False  # True: its setup is slow, so it is measured after all others
 
     def build(self) -> Work:
         return rehearsal.smaller(self.make)()
@@ -61,22 +61,21 @@ class Case:
 class Result:
     bytes: int
     second_read: int
-    times: dict[
-        str, dict[str, list[float]]
-    ]  # "call" and, on a GPU, "graph": of each variant, "ours" first, every round's
+    # "call" and, on a GPU, "graph" -> variant ("ours" first) -> the seconds of each round
+    times: dict[str, dict[str, list[float]]]
     outcome: dict[str, float]
     skipped: dict[str, str]
 
     @cached_property
     def seconds(self) -> dict[str, dict[str, float]]:
-        """Medians. A variant that cannot be captured has no entry under "graph"."""
+        """Medians of `times`. A variant that cannot be captured has no entry under "graph"."""
         return {
             way: {name: statistics.median(t) for name, t in variants.items()} for way, variants in self.times.items()
         }
 
     @property
     def way(self) -> str:
-        """What our own row quotes: the replay where there is one."""
+        """The way of timing that our own row reports: the graph's replay if there is one."""
         return "graph" if "ours" in self.seconds.get("graph", {}) else "call"
 
     @property
@@ -85,7 +84,7 @@ class Result:
 
     @property
     def spread(self) -> float:
-        """Width of the middle half of the rounds over the median: two versions closer than this are the same."""
+        """Interquartile range of the rounds, divided by the median. Versions closer than this count as equal."""
         t = self.times[self.way]["ours"]
         low, _, high = statistics.quantiles(t, n=4) if len(t) > 1 else (t[0], t[0], t[0])
         return (high - low) / self.ours
@@ -100,7 +99,7 @@ class Result:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """How many times as long each peer takes, both timed the same way."""
+        """Time of each peer divided by ours, both timed in the same way."""
         ratios = {}
         for name in self.seconds["call"]:
             way = self.way if name in self.seconds[self.way] else "call"
@@ -110,7 +109,7 @@ class Result:
 
 
 def copies(work: Work, device: str) -> list[SimpleNamespace]:
-    """The inputs, on a GPU as often as it takes to be three times its cache."""
+    """Return the inputs and, on a GPU, enough copies to fill its cache three times."""
     if device != "cuda" or not work.bytes:
         return [work.inputs]
     properties = torch.cuda.get_device_properties(0)
@@ -140,7 +139,7 @@ def measure(case: Case, device: str, rounds: int, peers: Callable[[str], bool] =
             if work.outcome is not None and (value := work.outcome(output)) is not None:
                 outcome[name] = value
             timers["call", name] = ways["call"](call, sets, work.calls)
-        except Exception as error:  # a peer that breaks here costs its own column only
+        except Exception as error:  # a failing peer loses only its own column
             if name == "ours":
                 raise
             skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -158,7 +157,7 @@ def measure(case: Case, device: str, rounds: int, peers: Callable[[str], bool] =
 
 
 def copy_bandwidth(device: str, rounds: int = 9) -> float:
-    """GB/s of a plain copy, bytes read plus bytes written."""
+    """Return the GB/s of a plain copy, counting bytes read plus bytes written."""
     megabytes = 256
     if device == "cuda":
         megabytes = max(megabytes, 32 * torch.cuda.get_device_properties(0).L2_cache_size >> 20)
@@ -173,7 +172,7 @@ def copy_bandwidth(device: str, rounds: int = 9) -> float:
 
 
 def logits(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Tensor:
-    """Rows as peaked as a language model's: a few tokens hold most of the mass."""
+    """Return rows as peaked as a language model's: a few tokens have most of the mass."""
     generator = torch.Generator(device).manual_seed(seed)
     z = torch.empty(shape, dtype=torch.float32, device=device).normal_(0, 2, generator=generator)
     head = torch.randint(0, shape[-1], (*shape[:-1], 32), generator=generator, device=device)
@@ -182,7 +181,7 @@ def logits(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Ten
 
 
 def flat_logits(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Tensor:
-    """Rows of which no token stands out."""
+    """Return flat rows, without dominant tokens."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.empty(shape, dtype=torch.float32, device=device).normal_(generator=generator).to(dtype)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.kernel_times [--csv FILE]``: what each kernel of the main cases takes on a GPU, and all of a call's
-from the first one's beginning to the last one's end.
+"""``python -m bench.kernel_times [--csv FILE]``: times of each kernel of the main cases on a GPU.
 
-Times are torch's profiler's, each call on the next copy of the inputs. A kernel that begins while the one before still
-runs counts the time it waits, so such times add up to more than the call's own, which is the row named CALL.
+Times are measured by torch's profiler; each call uses the next copy of the inputs. The row named CALL is the time of a
+whole call, from the first kernel's start to the last one's end. A kernel that starts while the one before it still runs
+includes its waiting time, so kernel times can add up to more than CALL.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench import rehearsal
 from bench.harness import Work, copies
 from bench.main_cases import LABELS, case
 
-CALLS = 20  # that are profiled; as many go before
+CALLS = 20  # profiled calls, after as many warm-up calls
 CALL = "(the call)"
 
 
@@ -30,11 +30,11 @@ class KernelTime(NamedTuple):
     case: str
     kernel: str
     launches: float  # per call
-    us: float  # each
+    us: float  # per launch
 
 
 class Event(NamedTuple):
-    """A kernel's run, or a copy's or a memset's."""
+    """One run of a kernel, a copy or a memset."""
 
     name: str
     start: float  # us
@@ -42,13 +42,13 @@ class Event(NamedTuple):
 
 
 def short(name: str) -> str:
-    """judge_rows<false>, of what the profiler calls void specdec::(anonymous namespace)::judge_rows<false>(Step)"""
+    """Return a kernel's short name: scan<false> for "void specdec::(anonymous namespace)::scan<false>(Step)"."""
     found = re.search(r"(?:\(anonymous namespace\)::|\b)(\w+(?:<[^<>()]*>)?)\(", name)
     return (found[1] if found else name)[:60]
 
 
 def profiled(work: Work) -> list[Event]:
-    """All that CALLS calls ran on the GPU, in the order in which it began."""
+    """Return all events of CALLS calls on the GPU, by start time."""
     sets = copies(work, "cuda")
     for i in range(CALLS):
         work.ours(sets[i % len(sets)])
@@ -67,8 +67,10 @@ def profiled(work: Work) -> list[Event]:
 
 
 def times(events: list[Event]) -> list[tuple[str, float, float]]:
-    """(kernel, launches per call, microseconds each), the dearest first; last the call, if each made as many
-    launches."""
+    """Return (kernel, launches per call, microseconds per launch), most expensive first.
+
+    The last entry is the whole call, if all calls made the same number of launches.
+    """
     by_name: dict[str, list[float]] = {}
     for event in events:
         by_name.setdefault(event.name, []).append(event.end - event.start)

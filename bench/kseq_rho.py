@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kseq_rho against a bisection of 20 steps in eager float32, with and without the softmax of its rows, and against
-row_stats on the same two rows.
+"""Benchmark of kseq_rho against a bisection of 20 steps in eager float32, with and without softmax, and row_stats.
 
-Bytes: both rows once. Three to five passes of the search then look at both again: on a CPU at a float32 copy of the
-pair, on a GPU at weights that a cluster of blocks keeps on chip, or at rows that the L2 cache may hold. In arithmetic
-an entry costs row_stats about 12 vector instructions; the copy costs about as much, and a pass 14 for its four
-candidates and both rows. So a search of four passes costs up to 4 times row_stats, less where exponentials are dearer
-(AVX2).
+Bytes: both rows once. Three to five passes of the search then read both again: on a CPU from a float32 copy of the
+pair, on a GPU from weights that a cluster of blocks keeps on chip, or from rows that may be in the L2 cache. In
+arithmetic, row_stats takes about 12 vector instructions per entry. The copy takes about as many, and a pass 14 for its
+four candidates and both rows. So a search of four passes costs up to 4 times row_stats, or less where exponentials are
+more expensive (AVX2).
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ def cases(device: str) -> Cases:
 
 def _rows(N: int, V: int, dtype: str, k: int, device: str) -> Work:
     z = logits(N, V, dtype=torch.float32, device=device, seed=V)
-    y = z + torch.empty_like(z).normal_(
-        0, 0.5, generator=torch.Generator(device).manual_seed(k)
-    )  # a draft near its target
+    # a draft similar to its target
+    y = z + torch.empty_like(z).normal_(0, 0.5, generator=torch.Generator(device).manual_seed(k))
     z, y = z.to(DTYPES[dtype]), y.to(DTYPES[dtype])
     probs = {"p": z.float().softmax(-1), "q": y.float().softmax(-1)}
     x = SimpleNamespace(z=z, y=y, z_stats=sk.row_stats(z), y_stats=sk.row_stats(y), **probs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.machine``: what a result was measured on and with."""
+"""``python -m bench.machine``: the machine and the versions that a result was measured with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _output(*command: str) -> str:
 
 
 def commit() -> str:
-    """Of the tree, with a + if it was changed; SPECDEC_COMMIT names it where there is no git."""
+    """Return the tree's commit, with a + if the tree was changed; SPECDEC_COMMIT replaces git."""
     if name := os.environ.get("SPECDEC_COMMIT"):
         return name
     return (
@@ -40,7 +40,7 @@ def version(package: str) -> str:
 
 
 def gpu_state() -> dict[str, str]:
-    """Clocks and the like at this moment."""
+    """Return the GPU's current clocks, temperature and power."""
     values = _output("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader", "--id=0").split(", ")
     return dict(zip(QUERY.split(","), values)) if len(values) == QUERY.count(",") + 1 else {}
 

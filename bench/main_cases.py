@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few cases that a GPU is asked about first."""
+"""The main cases, which are measured first on a GPU."""
 
 from __future__ import annotations
 

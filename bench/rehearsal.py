@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.rehearsal MODULE [arguments]``: run a module's GPU path where there is no GPU.
+"""``python -m bench.rehearsal MODULE [arguments]``: run a module's GPU code without a GPU.
 
-Tensors asked for on "cuda" are made on the CPU, streams are one and the same, graphs note operators and call them
-again, cases of benchmarks are small. Every line that a real run executes is executed; no number it prints means
-anything. What only a GPU's own tool can do is skipped, and printed as ``not rehearsed: TOOL``.
+Tensors on "cuda" are created on the CPU, there is only one stream, graphs record operators and call them again, and
+benchmark cases are small. Every line of a real run is executed, but no printed number means anything. Steps that need a
+GPU tool are skipped, and printed as ``not rehearsed: TOOL``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench import clock
 PROPERTIES = SimpleNamespace(
     name="REHEARSAL, no GPU", major=9, minor=0, multi_processor_count=1, L2_cache_size=1 << 16, total_memory=1 << 31
 )
-LARGEST = 2000  # rows, ids or calls of a case; ids enough that every case of bench.rules is one
+LARGEST = 2000  # the most rows, ids or calls of a case; enough ids for every case of bench.rules
 
 
 def active() -> bool:
@@ -36,7 +36,7 @@ def active() -> bool:
 
 
 def smaller(build: Callable) -> Callable:
-    """A case's partial function with no argument above LARGEST, in a rehearsal; elsewhere as it is."""
+    """Return a case's partial function, in a rehearsal with no argument above LARGEST."""
     if not active() or not isinstance(build, functools.partial):
         return build
     return functools.partial(build.func, *map(_at_most, build.args), **build.keywords)
@@ -80,14 +80,13 @@ class _Event:
 
 
 class _Graph:
-    """Notes every call of an operator while it captures; a replay calls them again, on the same tensors into the same
-    tensors."""
+    """A stand-in for CUDAGraph: it records operator calls during capture, and replays them on the same tensors."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable, tuple, dict, object]] = []
 
     def replay(self) -> None:
-        with torch._C.DisableTorchFunction():  # where its tensors lie was looked at when it was captured
+        with torch._C.DisableTorchFunction():  # devices were checked during the capture
             for function, args, kwargs, result in self.calls:
                 again = function(*args, **kwargs)
                 for old, new in zip(tree_leaves(result), tree_leaves(again)):
@@ -113,8 +112,10 @@ class _Stream:
 
 @contextlib.contextmanager
 def no_gpu(calls: TorchFunctionMode | None = None):
-    """torch.cuda without a device, for the length of a with block. calls: sees torch's calls in place of the mode that
-    makes tensors on the CPU."""
+    """Replace torch.cuda by stand-ins that need no GPU, in a with block.
+
+    calls: a mode for torch's calls, instead of the one that creates tensors on the CPU.
+    """
     stand_ins = {
         "is_available": lambda: True,
         "get_device_properties": lambda *_: PROPERTIES,
@@ -142,7 +143,7 @@ def no_gpu(calls: TorchFunctionMode | None = None):
 
 
 if __name__ == "__main__":
-    from bench import rehearsal  # not this second copy of it, of which no other module knows
+    from bench import rehearsal  # the module that others import, not this copy of it as __main__
 
     with rehearsal.no_gpu():
         sys.argv = sys.argv[1:]

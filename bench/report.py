@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A measured case as a row: on the console, in a CSV file, in a Markdown table."""
+"""Output of measured cases as rows: on the console, in a CSV file, in a Markdown table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Row:
 
 
 def skipped(rows: list[Row]) -> list[str]:
-    """One line per peer and reason, with the cases it holds for."""
+    """Return one line per skipped peer and reason, with the cases concerned."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for why in row.result.skipped.items():
@@ -83,7 +83,7 @@ def skipped(rows: list[Row]) -> list[str]:
 
 
 def measured(csv_file: Path, about: dict[str, str]) -> set[tuple[str, str]]:
-    """(op, case) of the rows in a file of the same commit on the same GPU."""
+    """Return (op, case) of the rows in a CSV file, if it is of the same commit and GPU."""
     if not csv_file.exists() or about["commit"].endswith("+") or about["commit"] == "unknown":
         return set()
     lines = csv_file.read_text().splitlines()
@@ -93,8 +93,10 @@ def measured(csv_file: Path, about: dict[str, str]) -> set[tuple[str, str]]:
 
 
 class Files:
-    """Rows go to disk as they come, so that a run cut short keeps what it measured. resume: rows of the same commit and
-    GPU stay, and are in `done`."""
+    """The CSV and Markdown files of a run. Rows are written at once, so an interrupted run keeps its measurements.
+
+    resume: keep rows of the same commit and GPU, listed in `done`.
+    """
 
     def __init__(self, csv_file: str, markdown_file: str, about: dict[str, str], resume: bool = False) -> None:
         self.csv_file, self.markdown_file = (Path(f) if f else None for f in (csv_file, markdown_file))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""residual against eager torch. Bytes: p and q read, the float32 row written."""
+"""Benchmark of residual against eager torch. Bytes: p and q read, the float32 row written."""
 
 from __future__ import annotations
 

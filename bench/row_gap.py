@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_gap with both rows' stats at hand, against row_stats on the same rows and the six numbers in eager float32.
+"""Benchmark of row_gap with given stats, against row_stats on the same rows and eager float32.
 
-Bytes: both rows, once; a GPU reads each three times.
+Bytes: both rows once; a GPU reads each three times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_stats against torch.logsumexp, and with filters against the sort that engines do, and against topk where it
-serves.
+"""Benchmark of row_stats against torch.logsumexp; with filters, against a full sort as in engines, and topk.
 
-Bytes: each row once; with top-k or top-p our kernels may read it a second time.
+Bytes: each row once. With top-k or top-p our kernels may read it a second time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FILTERS = {
 
 
 def sorted_filter(x: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> torch.Tensor:
-    """Masked log_softmax by a full sort, as the common samplers do it."""
+    """Return a masked log_softmax by a full sort, as common samplers do."""
     z = x.float()
     if min_p:
         z = z.masked_fill(z < z.amax(-1, keepdim=True) + torch.tensor(min_p).log().item(), -torch.inf)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_topw against what beam search does otherwise: log_softmax in float32, the score added, topk of the row.
+"""Benchmark of row_topw against the usual beam search step: log_softmax in float32, adding the score, topk.
 
-Bytes: each row once; then the chunks of 1024 that hold the best, at most w of them as a rule, again. The score is a
-number that many ids come close to, as in a long beam.
+Bytes: each row once. The chunks of 1024 that contain the best ids, usually at most w, are read again. The score is
+-100, as of a long beam, so the rounded sums of many ids are close.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by rule and by block, beside the exact rule token by token on the same rows: every draft is accepted (u
-= 0), the draft's stats are handed over, T = 1. The draft's rows are flatter than the target's, so that no comparison is
-decided early.
+"""Benchmark of verify_chain with each rule and with blocks, against the exact rule token by token on the same rows.
 
-A label says how often a row of p and of q is read; the exact rule reads p once. The CPU sums entropies as it makes a
-law, and both rows' entropies and their TV in one pass; a GPU takes a pass for each. `deferred`: the drafted ids are the
-ones that the rule does not keep, so that eta is summed. `entropy`: drafts between the bounds of typical acceptance, so
-that the entropy decides; `bounds`: drafts that the bounds accept. `third`: the third largest of the row; `largest`: its
-largest. `T=.7`: both models at that temperature, so that the confidences are of other laws than the ones sampled from.
-`scan`: block verification that fails everywhere (u just below 1) and draws at 0.
+Every draft is accepted (u = 0), the draft's stats are given, and T = 1. The draft's rows are flatter than the target's,
+so no comparison is decided early.
+
+A label shows how often a row of p and of q is read; the exact rule reads p once. A CPU sums entropies in the pass that
+computes a distribution, and both rows' entropies and TV in one pass; a GPU takes a pass for each. Labels:
+
+- `deferred`: the drafted ids are not kept by the rule, so eta is summed.
+- `entropy`: drafts between the bounds of typical acceptance, so the entropy decides. `bounds`: the bounds accept.
+- `third`: drafts are the row's third largest id. `largest`: its largest.
+- `T=.7`: both models at that temperature, so confidences are read from other distributions than those sampled from.
+- `scan`: block verification that rejects everywhere (u just below 1) and draws at position 0.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ def _step(rule: str, alpha: object, method: str, how: str, dtype: str, V: int, d
 
 
 def _drafts(rule: str, alpha: object, how: str, target: torch.Tensor) -> torch.Tensor | None:
-    """Ids that make a rule do what the case is about; None: ids drawn from the draft."""
+    """Return drafted ids for the case `how` of a rule; None: ids drawn from the draft."""
     if how == "entropy":  # delta exp(-H) < p <= delta max p, and eps is 1
         log_p = target.float().log_softmax(-1)
         middle = (log_p.amax(-1) + (log_p.exp() * log_p).sum(-1)) / 2 + math.log(alpha[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.run [op ...] --device cpu|cuda [--only LABEL] [--csv FILE] [--markdown FILE]``"""
+"""Benchmarks: ``python -m bench.run [op ...] --device cpu|cuda [--only LABEL] [--csv FILE] [--markdown FILE]``"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bench.harness import Case, copy_bandwidth, measure
 from bench.report import HEADER, Files, Row, skipped
 from specdec_kernels import registry
 
-# An op's file of benchmarks is named after it; first the case to be judged by, should time run out.
+# The benchmarks of an op are in the file of its name. The most important op comes first, in case time runs out.
 OPS = sorted((*registry.OPS, "rules"), key=lambda op: op != "verify_chain")
 
-UNFINISHED = 75  # the exit status, EX_TEMPFAIL: called again, it goes on
+UNFINISHED = 75  # exit status (EX_TEMPFAIL) of a run that another call can resume
 
 READING_GPU = """\
 time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache; as called: the same
@@ -32,7 +32,7 @@ replays where both could be captured, else calls."""
 
 
 def as_table(op: str, rows: list[Row]) -> Table:
-    """Without the columns that are empty in every row."""
+    """Return a table of the rows, without columns that are empty in every row."""
     columns = [(name, cells) for name, *cells in zip(HEADER, *(row.cells() for row in rows)) if any(cells)]
     table = Table(*(name for name, _ in columns), title=op, title_justify="left")
     for cells in zip(*(cells for _, cells in columns)):
@@ -52,7 +52,7 @@ def check(ops: list[str], device: str) -> None:
 
 @dataclass
 class Run:
-    """Cases measured one after the other, printed and written as they end."""
+    """A run over cases, which are printed and written as they finish."""
 
     device: str
     only: str
@@ -68,7 +68,7 @@ class Run:
     late: list[str] = field(default_factory=list)
 
     def op(self, op: str, last: bool) -> None:
-        """Its cases; those that are measured last, or the others."""
+        """Measure the cases of an op: those with `last` set, or the others."""
         cases = [case for case in importlib.import_module(f"bench.{op}").cases(self.device) if case.last == last]
         cases = [case for case in cases if self.only in ("", case.label) and (op, case.label) not in self.files.done]
         if not cases:
@@ -82,7 +82,7 @@ class Run:
         self.rows += measured
 
     def case(self, op: str, case: Case) -> Iterator[Row]:
-        """Its row, if it could be measured in time."""
+        """Measure a case, and yield its row if there was time and no error."""
         if time.perf_counter() - self.began > self.budget:
             self.late.append(f"{op} {case.label}")
             return
@@ -98,7 +98,7 @@ class Run:
         yield row
 
     def end(self) -> None:
-        """How to repeat a row, and what is to be known of the run as a whole."""
+        """Print how to repeat a row, and notes about the whole run."""
         if len(self.rows) == 1:
             self.console.print(self.rows[0].command, markup=False)
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sample against softmax + multinomial. Bytes: each row once (the chunk that a draw lands in is read again)."""
+"""Benchmark of sample against softmax + multinomial. Bytes: each row once (the chunk of the drawn id is read again)."""
 
 from __future__ import annotations
 

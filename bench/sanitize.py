@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.sanitize``: every example call over small shapes, for compute-sanitizer to watch.
+"""``python -m bench.sanitize``: make every example call with small shapes, to run under compute-sanitizer.
 
-Rows of every dtype, aligned and not; vocabularies of one entry, of less than a chunk, of several chunks and a tail.
-Results are only checked for being in range: the tests compare them, this makes the kernels touch every edge. ``--few``
-makes just enough of these calls to run every kernel once, for tools that take minutes for a call.
+Rows have every dtype, aligned and not; vocabularies have one entry, less than a chunk, or several chunks and a tail, so
+that kernels touch every edge. Results are only checked to be in range; tests compare them. ``--few`` makes just enough
+of these calls to run every kernel once, for tools that take minutes per call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import specdec_kernels as sk
 from specdec_kernels import example_calls, registry
 
 DTYPES = [getattr(torch, name) for name in registry.ROW_DTYPES]
-# One entry; less than a chunk and odd; one chunk exactly; enough for several blocks of chunks, with a tail.
+# One entry; less than a chunk and odd; exactly one chunk; several blocks of chunks with a tail.
 VOCABULARIES = (1, 77, registry.CHUNK, 10 * registry.CHUNK + 77)
 WITHOUT_ROWS = ("uniforms", "build_tree", "tree_mask")
 
-# Examples that between them run every CUDA kernel that is compiled, and every way through a tree.
+# Examples that together run every compiled CUDA kernel, and every kind of tree walk.
 FEW = {
     "uniforms": ["accept tests"],
     "accept": ["probabilities"],
@@ -49,7 +49,7 @@ FEW = {
 
 
 def calls(device: str, few: bool = False) -> Iterator[tuple[str, str, bool]]:
-    """Op, what is special about the call, and whether its result is in range."""
+    """Make the calls; yield the op, the call's name, and whether its result is in range."""
     for op in registry.OPS:
         for inputs in [{}] if op in WITHOUT_ROWS else rows(few):
             for call in chosen(op, few, device=device, **inputs):
@@ -65,7 +65,7 @@ def chosen(op: str, few: bool, **inputs) -> list[example_calls.Call]:
 
 
 def rows(few: bool) -> list[dict]:
-    """What rows may look like: the large ones aligned too. few: of two types and two sizes."""
+    """Return the kinds of rows, as arguments of Inputs; large rows are aligned too. few: two dtypes and two sizes."""
     if few:
         return [{"dtype": dtype, "V": V} for dtype in (torch.float32, torch.bfloat16) for V in VOCABULARIES[1::2]]
     pads = [(V, 1) for V in VOCABULARIES] + [(VOCABULARIES[-1], 0)]
@@ -73,7 +73,7 @@ def rows(few: bool) -> list[dict]:
 
 
 def in_range(result: object, arguments: dict) -> bool:
-    """Every row that is there drew or emitted a token, and no other did."""
+    """Return whether every row in use drew or emitted a token, and no other row did."""
     if not isinstance(result, (sk.VerifyChainOutput, sk.VerifyTreeOutput, sk.SampleOutput)):
         return True
     first = result.tokens[:, 0].cpu()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step costs where the vocabulary is split over ranks: rounds and bytes, counted, beside gathering the rows.
+"""Communication of a step whose vocabulary is split over ranks: counted rounds and bytes, against gathering the rows.
 
     python -m bench.sharded                      # 2, 4, 8 and 16 ranks, as processes on this machine
     python -m bench.sharded --ranks 4 --aligned  # slices of whole chunks
 
-A round is a collective that waits for the one before; arguments are not compared, which is one round more, and two
-where whole rows move. What a link would take is worked out from both: rounds times its latency, and over its speed the
-bytes that a rank takes part in, as `LINKS` has them; nothing of it was measured on such a link.
+A round is a collective that waits for the one before. The comparison of arguments between ranks is off; it would take
+one more round, or two if whole rows are moved. The times on a link are computed, not measured: rounds times latency,
+plus the bytes that a rank takes part in divided by the bandwidth, with the numbers of `LINKS`.
 """
 
 import argparse
@@ -34,8 +34,8 @@ SETTINGS = {
     "top-p .9": dict(temperature=0.8, top_p=0.9),
     "top-k 50, top-p .9": dict(temperature=0.8, top_k=50, top_p=0.9),
 }
-WHOLE_ROWS = "whole rows, dealt out"  # whatever is asked of them
-LINKS = {"NVLink": (10e-6, 300e9), "PCIe": (20e-6, 25e9), "100 Gb/s": (40e-6, 12e9)}  # seconds a round, bytes/s
+WHOLE_ROWS = "whole rows, dealt out"  # its cost is the same for all settings
+LINKS = {"NVLink": (10e-6, 300e9), "PCIe": (20e-6, 25e9), "100 Gb/s": (40e-6, 12e9)}  # seconds per round, bytes/s
 
 
 def bounds(ranks, aligned):
@@ -46,7 +46,7 @@ def bounds(ranks, aligned):
 
 
 def rows(seed, peaked=3.0):
-    """Rows of the target and of a draft near it, and drafts; the same on every rank."""
+    """Return rows of the target and of a similar draft, the draft's stats, and drafts; equal on every rank."""
     generator = torch.Generator().manual_seed(seed)
     p = peaked * torch.randn(B, G + 1, V, generator=generator)
     q = p[:, :G] + torch.randn(B, G, V, generator=generator)
@@ -63,7 +63,7 @@ def split(name, ranks, aligned, checked=True):
 
 
 def step(name, given, shards):
-    """The traffic of one call: draft rows whole on every rank."""
+    """Make one call, with whole draft rows on every rank; return its traffic."""
     p, q, stats, tokens = given
     target = sk.Rows(p[..., shards.here], **SETTINGS.get(name, SETTINGS["T = .8"]))
     draft = sk.Rows(q, stats=stats) if "at hand" in name else sk.Rows(q, temperature=0.8)
@@ -85,7 +85,7 @@ def serve(rank, ranks, store, aligned, found):
 
 
 def count(ranks, aligned) -> dict:
-    """setting -> (rounds, bytes gathered, bytes moved) of a step"""
+    """Return {setting: (rounds, bytes gathered, bytes moved)} of a step."""
     with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         found = manager.dict()
         mp.spawn(serve, (ranks, os.path.join(folder, "store"), aligned, found), nprocs=ranks)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.smoke``: are the CUDA ops right at real size? Asked before anything is measured, in 20 seconds.
+"""``python -m bench.smoke``: check that the CUDA ops are correct at real sizes, in 20 seconds, before measurements.
 
-Every call is made by each way through the CUDA ops (small batches' two launches, streaming, clusters, launches that do
-not overlap): the same bits. It is made on the CPU too: tokens, counts and status must be equal, but where the float64
-reference says that rounding may decide (its margin), and logprobs and stats as close as two float32 evaluations are.
-Then the installed package checks its statistics (``python -m specdec_kernels selfcheck``).
+Every call is made on each path of the CUDA ops (two launches for small batches, streaming, clusters, no overlap of
+launches), and all must give the same bits. It is made on the CPU too. Tokens, counts and status must then be equal,
+except where rounding may decide, by the margin of the float64 reference. Logprobs and stats must be as close as two
+float32 evaluations are. Last, the installed package checks its statistics (``python -m specdec_kernels selfcheck``).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from specdec_kernels import example_calls, selfcheck
 from specdec_kernels.registry import TREE_METHODS
 
 WAYS = {"streaming": (PATH, "streaming"), "clusters": (PATH, "cluster"), "no overlap": (OVERLAP, "0")}
-# A float32 logprob errs by a rounding or two of its row's maximum, of the entry and of ln V: below 1e-5 up to 40, and
-# in proportion beyond.
+# The error of a float32 logprob is a rounding or two of its row's maximum, of the entry and of ln V: below 1e-5 for
+# values up to 40, and in proportion for larger ones.
 CLOSE, RELATIVE = 1e-5, 2.0**-22
-JUDGED = 16  # requests that differ, at most, which the reference looks at: it takes a second for some of them
+CHECKED = 16  # the most differing requests that are checked by the reference, which takes up to a second for each
 
 
 class Call(NamedTuple):
     name: str
     op: str
-    arguments: dict  # of the public function, by keyword; tensors lead with the request
+    arguments: dict  # keyword arguments of the public function; the first dimension of tensors is the request
 
 
 def calls(B: int, V: int) -> Iterator[Call]:
-    """The main cases, on the GPU."""
+    """Yield calls of the main cases on the GPU."""
     x = verify_chain.inputs(verify_chain.Step(B, V, "bf16", temperature=0.7), "cuda")
     chain = verify_chain.arguments(x)
     target, filters = (
@@ -68,14 +68,14 @@ def calls(B: int, V: int) -> Iterator[Call]:
 
 
 def answer(call: Call, arguments: dict) -> dict[str, torch.Tensor]:
-    """Each tensor of the result, by name."""
+    """Make a call; return the tensors of its result by name."""
     result = getattr(sk, call.op)(**arguments)
     named = example_calls.flat(result._asdict()) if hasattr(result, "_asdict") else {"stats": result}
     return {name: x for name, x in named.items() if isinstance(x, torch.Tensor) and name != "rows.logits"}
 
 
 def other_bits(call: Call, ours: dict[str, torch.Tensor]) -> list[str]:
-    """The ways by which a call is answered in other bits than as it comes."""
+    """Return the paths on which a call gives other bits than on the default path."""
     found = []
     for way, (variable, value) in WAYS.items():
         with ExitStack() as stack:
@@ -87,8 +87,8 @@ def other_bits(call: Call, ours: dict[str, torch.Tensor]) -> list[str]:
 
 
 def unlike(call: Call, ours: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> torch.Tensor:
-    """[B] bool: the requests that two answers differ on."""
-    compared = ["p_acc"] if call.op == "kseq_rho" else list(right)  # rho is as good anywhere on a flat stretch
+    """Return [B] bool: the requests for which two results differ."""
+    compared = ["p_acc"] if call.op == "kseq_rho" else list(right)  # where p_acc is flat, every rho is as good
     return torch.stack([_differs(ours[name].cpu(), right[name]).flatten(1).any(1) for name in compared]).any(0)
 
 
@@ -101,23 +101,23 @@ def _differs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def of(arguments: dict, ids: torch.Tensor) -> dict:
-    """Those of some requests."""
+    """Return the arguments of some requests."""
     return tree_map_only(torch.Tensor, lambda x: x[ids], arguments)
 
 
 def wrong(call: Call, ours: dict[str, torch.Tensor]) -> tuple[list[int], int]:
-    """Requests that are answered otherwise than on the CPU, and how many more rounding may decide."""
+    """Return the requests whose results differ from the CPU's, and how many more differ where rounding may decide."""
     arguments = tree_map_only(torch.Tensor, torch.Tensor.cpu, call.arguments)
     ids = unlike(call, ours, answer(call, arguments)).nonzero()[:, 0]
-    judge = getattr(sk.reference.banded, call.op, None)
-    if not len(ids) or len(ids) > JUDGED or judge is None:
+    reference = getattr(sk.reference.banded, call.op, None)
+    if not len(ids) or len(ids) > CHECKED or reference is None:
         return ids.tolist(), 0
-    clear = judge(**of(arguments, ids)).margin > 1
+    clear = reference(**of(arguments, ids)).margin > 1
     return ids[clear].tolist(), int((~clear).sum())
 
 
 def check(batches: list[int], vocabulary: int) -> list[str]:
-    """What is wrong, a line each."""
+    """Make all calls; return the faults, one line each."""
     faults, made, close = [], 0, 0
     for B in batches:
         for call in calls(B, vocabulary):

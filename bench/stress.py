@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.stress``: graphs of real sizes, replayed side by side on streams of their own; every answer must be
-the first one, bit for bit.
+"""``python -m bench.stress``: replay graphs of real sizes in parallel on separate streams, and compare all results.
 
-What is compared is compared inside the graphs, so that the streams never wait for the host. Blocks meet memory in
-another order at each replay, which is what no simulated device shows.
+Every result must equal the first one, bit for bit. The comparison is part of the graphs, so the streams never wait for
+the host. Blocks access memory in a different order in each replay, which no simulated device can show.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Call = Callable[[], tuple[torch.Tensor, ...]]
 
 
 def calls(B: int, V: int) -> dict[str, Call]:
-    """One per stream: exact chains with the draft's stats and without, with filters, and rows that are drawn from."""
+    """Return one call per stream: exact chains with the draft's stats, without them, and with filters; and draws."""
     step = lambda **options: verify_chain.Step(B, V, "bf16", temperature=0.7, **options)
     with_stats, without = (verify_chain.inputs(step(stats=stats), "cuda") for stats in (True, False))
     filtered = verify_chain.inputs(step(top_k=50, top_p=0.9), "cuda")
@@ -43,7 +42,7 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 
 
 class Stressed:
-    """A call captured with the comparison of its answer to the first, on a stream of its own."""
+    """A call and the comparison of its result with the first one, captured in a graph on its own stream."""
 
     def __init__(self, call: Call) -> None:
         self.stream, self.graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -78,8 +77,8 @@ def main(
     for name, n in wrong.items():
         if n:
             print(f"{name}: {n} tensors in {done} replays are not the first answer's")
-    told = "every answer the first one" if not any(wrong.values()) else f"WRONG: {wrong}"
-    print(f"{len(stressed)} streams, {done} replays each in {time.monotonic() - began:.1f} s: {told}")
+    verdict = "every answer the first one" if not any(wrong.values()) else f"WRONG: {wrong}"
+    print(f"{len(stressed)} streams, {done} replays each in {time.monotonic() - began:.1f} s: {verdict}")
     sys.exit(any(wrong.values()) or not done)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""support with the stats at hand, against a comparison with the cutoff and the bits of it in eager torch.
+"""Benchmark of support with given stats, against eager torch (comparison with the cutoff, packed to bits).
 
 Bytes: each row once, its bits, and the ids.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``pytest bench``: the cases of ``python -m bench.run``, under pytest-benchmark."""
+"""``pytest bench``: the cases of ``python -m bench.run`` with pytest-benchmark."""
 
 import importlib
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""top_logprobs with the stats at hand, against what engines do: log_softmax in float32, topk, a gather, a comparison.
+"""Benchmark of top_logprobs with given stats, against engines' way: float32 log_softmax, topk, gather, comparison.
 
-Bytes: each row once. A GPU reads again the chunks that hold the best, at most k of them as a rule, and for k = V the
+Bytes: each row once. A GPU reads the chunks that contain the best ids again, usually at most k. For k = V it reads the
 row a few times for every 4096 ids.
 """
 

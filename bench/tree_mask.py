@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask against eager torch: parents followed level by level, then compared. Bytes: parents read; mask, depth,
-positions written."""
+"""Benchmark of tree_mask against eager torch, which follows parents level by level and compares.
+
+Bytes: parents read; mask, depth and positions written.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def cases(device: str) -> Cases:
 
 
 def _masks(B: int, N: int, keys: int | None, format: str, calls: int, device: str) -> Work:
-    """Trees of about ten levels: the parents of a node lie in the tenth of the nodes before it."""
+    """Return the work of one shape, with trees of about ten levels: a node's parent is at most N / 5 before it."""
     generator = torch.Generator().manual_seed(N)
     nodes = torch.arange(N)
     low = (nodes - N // 5).clamp(min=0)
@@ -47,7 +49,7 @@ def _masks(B: int, N: int, keys: int | None, format: str, calls: int, device: st
     bits = {"bool": 8, "additive": 16}.get(format, 1)
     work = Work(x, ours, B * (N * columns * bits // 8 + N * 16), calls=calls, outcome=lambda out: float(out[1].sum()))
     if format in ("bool", "additive"):
-        depth = int(sk.tree_mask(parents).depth.max())  # eager torch has to be told how far to follow
+        depth = int(sk.tree_mask(parents).depth.max())  # the number of levels, which eager torch needs
         work.peers["eager"] = lambda x: eager(x.parents, x.prefix, depth, keys, dtype if format == "additive" else None)
     if device == "cuda":
         work.peer("ours in triton", lambda: triton.same("tree_mask", ours, device))
@@ -55,7 +57,7 @@ def _masks(B: int, N: int, keys: int | None, format: str, calls: int, device: st
 
 
 def eager(parents: torch.Tensor, prefix: torch.Tensor, levels: int, keys: int | None, dtype: torch.dtype | None):
-    """The same mask and depth without a kernel of its own."""
+    """Compute the same mask and depth in plain torch."""
     B, N = parents.shape
     nodes = torch.arange(N, device=parents.device)
     mask = (nodes[:, None] == nodes).repeat(B, 1, 1)

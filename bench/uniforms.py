@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""uniforms against torch.rand (which is neither per request nor stateless). Bytes: what is written."""
+"""Benchmark of uniforms against torch.rand (which is neither per request nor stateless). Bytes: the output."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain against the best eager torch we could write, other engines' kernels, and a plain read of the bytes.
+"""Benchmark of verify_chain against the best eager torch we could write, other engines' kernels, and a plain read.
 
-Bytes: each row that a request must read, once, at the stops of this very run. Without stats that is its target rows and
-its draft rows up to the stop; with the drafter's stats handed over, its target rows up to the stop and the draft row of
-a rejection; a greedy request and a one-hot draft have no draft row to read. `second_read` adds the rows our kernels
-read again: both rows that a residual is drawn from if their sums were needed before, and with filters each target row.
+Bytes: each row that a request must read, once, with the stops of this run. Without stats these are its target rows and
+its draft rows up to the stop. With the drafter's stats they are its target rows up to the stop, and the draft row of a
+rejection. Greedy requests and one-hot drafts have no draft row to read. `second_read` adds the rows that our kernels
+read again: both rows of a residual if their sums were needed before, and with filters each target row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.peers import eager, flashinfer, sglang, switched, triton, vllm
 from specdec_kernels.example_calls import op_arguments
 
 G = 5
-CLOSENESS = 1.1  # noise on the target's scaled logits that gives a draft accepted about 70% of the time (67 to 76%)
+CLOSENESS = 1.1  # noise added to the target's scaled logits; about 70% of the drafts are then accepted (67 to 76%)
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Step:
     B: int
     V: int
     dtype: str
-    stats: bool = True  # the drafter hands over its rows' stats
-    one_hot: bool = False  # the draft is its likeliest token, without a row
+    stats: bool = True  # the drafter's stats are given
+    one_hot: bool = False  # drafts are the draft's likeliest tokens, without rows
     temperature: float = 1.0  # of both models
-    top_k: int = 0  # of the target
+    top_k: int = 0  # filters: of the target only
     top_p: float = 1.0
     min_p: float = 0.0
-    flat: bool = False  # logits of a standard normal: a nucleus of most of the vocabulary
+    flat: bool = False  # standard normal logits, whose nucleus is most of the vocabulary
     closeness: float = CLOSENESS
-    compiled: bool = False  # torch.compile as the only peer: it compiles for seconds, so after all other cases
+    compiled: bool = False  # torch.compile is the only peer; it compiles for seconds, so these cases come last
 
     @property
     def label(self) -> str:
@@ -76,7 +76,7 @@ def steps(device: str):
                     yield Step(8, V, "bf16", temperature=0.7, flat=flat, **one)
         return
     warm = {"temperature": 0.7}
-    yield Step(64, 151936, "bf16", **warm)  # the case to be judged by: first, should time run out
+    yield Step(64, 151936, "bf16", **warm)  # the most important case: first, in case time runs out
     for B in (1, 8, 16, 32):
         yield Step(B, 151936, "bf16", **warm)
     for B in (1, 8, 16, 64, 256):
@@ -132,7 +132,7 @@ def inputs(step: Step, device: str) -> SimpleNamespace:
 
 
 def arguments(x: SimpleNamespace) -> dict:
-    """Of the public function, by keyword."""
+    """Return the keyword arguments of the public function."""
     target = sk.Rows(x.target, x.temperature, x.top_k, x.top_p, x.min_p)
     draft = None if x.draft is None else sk.Rows(x.draft, x.draft_temperature, stats=x.draft_stats)
     return {"target": target, "draft_tokens": x.tokens, "draft": draft, "seed": x.seed, "offset": x.offset}
@@ -143,7 +143,7 @@ def ours(x: SimpleNamespace) -> sk.VerifyChainOutput:
 
 
 def rows_read(step: Step, n: torch.Tensor) -> tuple[int, int]:
-    """Rows that n [B] accepted drafts make necessary, and rows that are read a second time."""
+    """Return the number of rows that must be read for n [B] accepted drafts, and of rows read a second time."""
     target, rejected = int((n + 1).sum()), int((n < G).sum())
     if step.temperature == 0:
         return target, 0
@@ -157,7 +157,10 @@ def rows_read(step: Step, n: torch.Tensor) -> tuple[int, int]:
 
 
 def tokens_per_request(output: object) -> float | None:
-    """Of any variant: tokens padded with -1, alone or first in a tuple, or a count per request."""
+    """Return the mean number of tokens per request of any variant's output.
+
+    The output is tokens padded with -1, alone or first in a tuple, or a count per request.
+    """
     if isinstance(output, sglang.Accepted):
         return output.drafts.double().mean().item() + 1
     if isinstance(output, tuple):
@@ -207,7 +210,7 @@ def _step(step: Step, device: str) -> Work:
 
 
 def _switched(work: Work, step: Step) -> None:
-    """Our own kernels by other ways: in Triton, without overlapping launches, as large batches go."""
+    """Add our own kernels on other paths as peers: in Triton, without overlapping launches, and streaming."""
     work.peer("ours in triton", lambda: triton.same("verify_chain", ours, "cuda"))
     work.peer("ours, no overlap", lambda: switched.same(ours, switched.OVERLAP, "0"))
     if step.B < 64:
@@ -215,7 +218,7 @@ def _switched(work: Work, step: Step) -> None:
 
 
 def _engines(work: Work, step: Step, device: str) -> None:
-    """Those whose step this is; else why not."""
+    """Add the engines that can do this step as peers; for the others, the reason why not."""
     B, V, T, x = step.B, step.V, step.temperature, work.inputs
     if T == 0 or step.one_hot:
         work.skipped["flashinfer"] = "has no greedy step, and takes every draft's probabilities"
@@ -244,7 +247,7 @@ def _engines(work: Work, step: Step, device: str) -> None:
 
 
 def _call(how: str, device: str) -> Work:
-    """What a call costs before any row is read."""
+    """Return the work of a tiny call, to measure the cost of the call itself."""
     target, draft = (logits(1, n, 64, dtype=torch.float32, device=device, seed=n) for n in (G + 1, G))
     tokens = torch.zeros(1, G, dtype=torch.int64, device=device)
     seed, offset = torch.tensor([1], device=device), torch.tensor([0], device=device)
@@ -253,7 +256,6 @@ def _call(how: str, device: str) -> Work:
         "torch.ops": lambda x: torch.ops.specdec.verify_chain(*x.flat),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }
-    x.flat = op_arguments(
-        "verify_chain", calls["wrapper"], x
-    )  # the copies of x on a GPU share it: 64 ids are no traffic
+    # The copies of x on a GPU share x.flat: 64 ids cause no memory traffic.
+    x.flat = op_arguments("verify_chain", calls["wrapper"], x)
     return Work(x, calls[how], peers={"eager": lambda x: eager.step(x.target, x.tokens, x.draft)}, calls=500)

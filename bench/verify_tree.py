@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree, method by method, on K drafts of length L merged into one tree, against the same walk in eager torch.
+"""Benchmark of verify_tree with each method on K merged drafts of length L, against the same walk in eager torch.
 
-Bytes: the target row of every visited node once and, where the method reads q, the draft row of every node at which a
-draft was tested and none accepted; kseq reads it wherever drafts go on. The drafter's stats are handed over, the
-target's are not. `second_read`: the target row once more where drafts were rejected. Further passes are not counted:
-kseq's search and the residuals behind several rejections read both rows again.
+Bytes: the target row of every visited node once. For methods that read q, also the draft row of every node at which
+drafts were tested and none was accepted; kseq reads it at every node with further drafts. The drafter's stats are
+given, the target's are not. `second_read`: the target row again where drafts were rejected. Further passes are not
+counted: kseq's search and the residuals after several rejections read both rows again.
 
-`by RULE`: the same tree by a rule, beside the exact rule, with coins of 0 that accept the first child of every node.
+`by RULE`: the same tree with a rule, against the exact rule. All uniforms are 0, so the first child of every node is
+accepted.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def cases(device: str) -> Cases:
 
 
 def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
-    """The tree of K drafts of length L, i.i.d. from the rows of the nodes they pass through."""
+    """Return inputs with a tree of K drafts of length L, drawn i.i.d. from the rows of their nodes."""
     N = K * L + 1
     target = logits(B, N, V, dtype=torch.float32, device=device, seed=B)
     noise = torch.empty(B, N, V, device=device).normal_(0, CLOSENESS, generator=torch.Generator(device).manual_seed(1))
@@ -62,7 +63,7 @@ def inputs(B: int, V: int, dtype: str, device: str) -> SimpleNamespace:
 
 
 def arguments(x: SimpleNamespace, method: str) -> dict:
-    """Of the public function, by keyword."""
+    """Return the keyword arguments of the public function."""
     draft = sk.Rows(x.draft, stats=x.stats) if TREE_METHODS[method].reads_draft else None
     given = {"tree": x.tree, "target": sk.Rows(x.target), "draft": draft}
     return given | {"method": method, "seed": x.seed, "offset": x.offset}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AOTInductor of the same step: compiled ahead of time into a package, loaded, run, equal to the step itself.
+"""AOTInductor example: compile the step of export.py ahead of time into a package, load it, and compare it to the step.
 
-The op stays a call through torch's dispatcher, so whoever loads the package has loaded the ops: in Python by importing
-specdec_kernels, in C++ as examples/cpp does.
+The op stays a call through torch's dispatcher, so a program must load the ops before it loads the package: in Python by
+importing specdec_kernels, in C++ as examples/cpp does.
 
 python examples/aot_inductor.py
 """

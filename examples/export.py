@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.export of a decoding step that ends in verify_chain: saved, loaded, run, equal to the step itself.
+"""torch.export example: export a decoding step that ends in verify_chain, save and load it, and compare it to the step.
 
 python examples/export.py
 """
@@ -14,7 +14,7 @@ import specdec_kernels as sk
 
 
 class Step(torch.nn.Module):
-    """A target model that scores each request's last token and its draft, and verifies the draft."""
+    """A module that scores each request's last token and draft with a target model, and verifies the draft."""
 
     def __init__(self, vocabulary: int = 1000, width: int = 64):
         super().__init__()
@@ -30,7 +30,7 @@ class Step(torch.nn.Module):
 
 
 def inputs(B: int, G: int = 4, vocabulary: int = 1000):
-    """Ids [B, G+1] with the drafts behind the last token, the draft's rows [B, G, V], a seed and an offset each."""
+    """Return ids [B, G+1] (the last token, then the drafts), the draft's rows [B, G, V], and seeds and offsets [B]."""
     rows = torch.randn(B, G, vocabulary)
     seeds = dict(seed=torch.arange(B * G), offset=torch.zeros(1, dtype=int))
     drawn = sk.sample(sk.Rows(rows.view(B * G, -1), temperature=0.8), **seeds)
@@ -39,7 +39,7 @@ def inputs(B: int, G: int = 4, vocabulary: int = 1000):
 
 
 def exported(step: torch.nn.Module) -> torch.export.ExportedProgram:
-    """For any number of requests."""
+    """Export the step for any number of requests."""
     B = torch.export.Dim("B", min=1, max=1024)
     return torch.export.export(step, inputs(3), dynamic_shapes=[{0: B}] * 4)
 

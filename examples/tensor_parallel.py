@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's target with its output layer split over two processes: no process holds a row of logits of its own.
+"""Tensor-parallel example: the demo's target with its output layer split over processes.
 
-Each rank runs the decoder layers and the draft model for itself, makes its own slice of the target's logits and
-verifies with the others; the text is that of one process.
+Each rank runs the decoder layers and the draft model, computes its own slice of the target's logits, and verifies
+together with the others. No process has a whole row of the target's logits. The text equals that of a single process.
 
 python examples/tensor_parallel.py
 python examples/tensor_parallel.py --ranks 4 --temperature 0.8 --top-p 0.9
@@ -25,7 +25,7 @@ DRAFT = Path(__file__).parents[1] / "demo" / "draft"
 
 @dataclass(frozen=True, eq=False)
 class ShardedDraft(decode.Draft):
-    """A chain that is verified where each rank has its slice of the target's rows."""
+    """A chain of drafts whose target rows are split over ranks."""
 
     shards: distributed.Shards | None = None
 
@@ -35,7 +35,10 @@ class ShardedDraft(decode.Draft):
 
 
 class OverRanks(decode.Drafter):
-    """Another drafter's chains. Every rank must draft alike, so its lengths may not follow the clock (gamma="auto")."""
+    """A drafter that hands on another's chains for verification over ranks.
+
+    All ranks must draft the same tokens, so draft lengths must not depend on timings (no gamma="auto").
+    """
 
     over_ranks = True
 
@@ -52,7 +55,7 @@ class OverRanks(decode.Drafter):
 
 
 def split_output_layer(target, shards):
-    """This rank's rows of the output layer, which is the embedding's (tied weights)."""
+    """Keep only this rank's rows of the output layer. Its weights are those of the embedding (tied)."""
     target.head = PackedLinear(target.embed[shards.here])
 
 

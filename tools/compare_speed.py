@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether one tree's CPU ops are slower than another's: both built, a process each, in turn.
+"""Comparison of the speed of two trees' CPU ops. Both trees must be built; two processes alternate.
 
     python -m tools.compare_speed OLD NEW [SELECTION] [--rounds 15]
 
-prints each case's median ratio of times, new to old, with a bootstrap 95% interval. A case is slower where that lies
-wholly above 1.03; then the exit status is 1. One thread, SPECDEC_ISA as elsewhere.
+It prints each case's median ratio of times, new to old, with a bootstrap 95% interval. A case counts as slower if the
+whole interval is above 1.03; the exit status is 1 if any case is slower. It uses one thread, and reads SPECDEC_ISA.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 SLOWER = 1.03
-LEAST_SECONDS = 0.05  # of one time: the best of as many calls as this holds
+LEAST_SECONDS = 0.05  # one timing is the best call within this time
 
 
 def rows_cases(sk, torch, rows, dtype):
@@ -60,7 +60,7 @@ def verify_cases(sk, torch, rows, dtype):
 
 
 def worker(tree: str, selection: str) -> None:
-    """Says which cases there are, then times one for each line that comes."""
+    """Print the names of all cases, then time one case for each line of input."""
     import functools
 
     import torch
@@ -100,14 +100,14 @@ def best_time(call) -> float:
 
 
 def interval(ratios: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """Of the median, 95%, by bootstrap."""
+    """Return the bootstrap 95% interval of the median."""
     rng = random.Random(0)
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(resamples))
     return medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
 
 
 def compare(trees: list[str], selection: str, rounds: int) -> int:
-    """Prints a line for each case; how many are slower."""
+    """Print a line for each case; return how many are slower."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thing wrong in a source file, named by what stands there: how a formatter lays it out does not matter."""
+"""Mutation of a source file: replaces a piece of text, whatever its white space."""
 
 import re
 
 
 def places(text: str, old: str) -> list[re.Match]:
-    """Where `old` occurs in a source, whatever white space lies between its tokens."""
+    """Find all occurrences of `old` in a source, with any white space between its tokens."""
     tokens = re.findall(r"\w+|[^\w\s]", old)
     pattern = r"\s*".join(map(re.escape, tokens))
     return list(
@@ -16,7 +16,7 @@ def places(text: str, old: str) -> list[re.Match]:
 
 
 def changed(text: str, old: str, new: str) -> str:
-    """`text` with `new` in the place of `old`, which occurs once; the white space around it stays."""
+    """Replace `old`, which must occur once in `text`, by `new`; white space around it is kept."""
     found = places(text, old)
     assert len(found) == 1, f"this stands there {len(found)} times: {old}"
     return text[: found[0].start()] + new.strip() + text[found[0].end() :]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops answer, bit for bit, so that a change which must not change anything can be shown to change nothing.
+"""Record of the ops' results, bit for bit, to show that a change of the code leaves them unchanged.
 
     python -m tools.record before.json                     # on the old tree; SPECDEC_ISA, SPECDEC_BACKEND as elsewhere
     python -m tools.record after.json                      # on the new one
     python -m tools.record --compare before.json after.json
 
-The calls are those of python_tests/gates/hostile.py: every op, ordinary and hostile arguments, drawn from --seed.
-SPECDEC_CUDA_ON_CPU=fast records the simulated device, SPECDEC_BACKEND=triton TRITON_INTERPRET=1 interpreted Triton,
-hastened as for tests (python_tests/support/interpreter.py), or with --plain as it comes.
+The calls are those of python_tests/gates/hostile.py: every op, with ordinary and hostile arguments, drawn from --seed.
+SPECDEC_CUDA_ON_CPU=fast records the simulated device. SPECDEC_BACKEND=triton TRITON_INTERPRET=1 records interpreted
+Triton, sped up as in tests (python_tests/support/interpreter.py), or unchanged with --plain.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import specdec_kernels as sk  # noqa: E402
 
 
 def digest(result) -> str:
-    """Of every bit of the tensors, but that one NaN is as good as another."""
+    """Return a digest of every bit of the tensors, in which all NaNs count as equal."""
     sha = hashlib.sha256()
     for x in hostile.tensors(result):
         x = torch.where(x.isnan(), torch.full_like(x, float("nan")), x) if x.is_floating_point() else x
@@ -55,7 +55,7 @@ def record(calls: int, seed: int, ops: list[str]) -> dict[str, str]:
 
 
 def compare(before: dict, after: dict) -> int:
-    """Prints what differs; the number of calls that do."""
+    """Print the calls that differ; return their number."""
     different = [call for call in before if before[call] != after.get(call)]
     for call in different[:20]:
         print(f"{call}: {before[call]} -> {after.get(call)}")

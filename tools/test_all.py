@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole matrix of tests, in parts: python -m tools.test_all [part ...] [--again] [--list]
+"""All tests on all backends, in parts: python -m tools.test_all [part ...] [--again] [--list]
 
-A part that passed is not run again on the same tree unless it is named, or --again is given: what each said lies in
-build/test-all/, with the state of the tree that it was said of. So a run that was cut off goes on where it was.
+A part that passed is not run again on the same tree, unless it is named or --again is given. Results are kept in
+build/test-all/ with a hash of the tree, so an interrupted run continues where it ended.
 """
 
 import argparse
@@ -25,7 +25,7 @@ GATES = ["python_tests/package/test_gates.py"]
 EVERYTHING = ["python_tests"]
 HERE = "cpu,cuda-on-cpu,triton-interpret"
 
-# part: (the backends whose tests it runs, what pytest is told)
+# part: (backends whose tests it runs, arguments of pytest)
 PARTS = {
     "cpu": (HERE, [*EVERYTHING, "-m", "not simulated", *(f"--ignore={file}" for file in MUTANTS + GATES)]),
     "cuda-on-cpu": ("cuda-on-cpu", [*EVERYTHING, "-m", "simulated"]),
@@ -37,14 +37,14 @@ PARTS = {
 
 
 def why_not(part):
-    """Why a part cannot run here, or None."""
+    """Return why a part cannot run here, or None."""
     import torch
 
     return "no GPU here" if part == "gpu" and not torch.cuda.is_available() else None
 
 
 def tree_state():
-    """A hash of every file that git knows of or would take, and of what runs it."""
+    """Return a hash of every file that git tracks or would add, and of the versions of Python and torch."""
     import torch
 
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -62,7 +62,7 @@ def passed(part, state):
 
 
 def run(part, state):
-    """Whether the part passed; its output goes to the terminal and its results to build/test-all/<part>.xml."""
+    """Run a part, with results in build/test-all/<part>.xml; return whether it passed."""
     names, arguments = PARTS[part]
     environment = os.environ | {"SPECDEC_TEST": "all", "SPECDEC_TEST_BACKENDS": names}
     pytest = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={OUT / part}.xml"]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine's step costs with its own verification and with ours, in the engine's own environment."""
+"""Benchmarks of an engine's step with its own verification and with ours, in the engine's environment."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's whole ``RejectionSampler.forward`` against the plugin's, in one process, in turn.
+"""Benchmark of vLLM's whole ``RejectionSampler.forward`` against the plugin's, alternating in one process.
 
     .venv-vllm/bin/python -m bench.engines.vllm [--rounds 25] [--batch 8] [--drafts 5]
 
-B requests with K drafts each, rows in float32, two threads. Both sides expand sampling parameters rightly: vLLM 0.32's
-own expansion on the CPU leaves memory unwritten (docs/vllm.md) and is replaced for both. LD_PRELOAD its libiomp5.so,
-as vLLM advises; without it its side is slower.
+B requests with K drafts each, rows in float32, two threads. vLLM 0.32's expansion of sampling parameters on the CPU
+leaves memory unwritten (docs/vllm.md), so it is replaced on both sides. LD_PRELOAD vLLM's libiomp5.so, as vLLM
+advises; without it vLLM is slower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILTERS = {"temperature only": {}, "top-k 50": {"top_k": 50}, "top-k 40, top-p .
 
 
 def sampling(B: int, V: int, greedy: bool, top_k: int | None = None, top_p: float | None = None) -> Any:
-    """SamplingMetadata of B requests at temperature 0 or .8."""
+    """Return SamplingMetadata of B requests at temperature 0 or .8."""
     from vllm.v1.sample.logits_processor import LogitsProcessors
     from vllm.v1.sample.metadata import SamplingMetadata
 
@@ -51,7 +51,7 @@ def sampling(B: int, V: int, greedy: bool, top_k: int | None = None, top_p: floa
 
 
 def metadata(B: int, K: int, tokens: torch.Tensor) -> Any:
-    """SpecDecodeMetadata of B requests with K drafts each."""
+    """Return SpecDecodeMetadata of B requests with K drafts each."""
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
     rows = torch.arange(B * (K + 1), dtype=torch.int32).view(B, K + 1)
@@ -67,7 +67,7 @@ def metadata(B: int, K: int, tokens: torch.Tensor) -> Any:
 
 
 def upstream() -> tuple[Any, ModuleType]:
-    """vLLM's sampler on the CPU, its kernels in place, and its module."""
+    """Return vLLM's sampler, with its CPU kernels registered, and the sampler's module."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.platforms import current_platform
     from vllm.v1.sample import rejection_sampler
@@ -83,7 +83,7 @@ def upstream() -> tuple[Any, ModuleType]:
 
 
 def case(B: int, K: int, V: int, drafts: str, greedy: bool, filters: dict) -> tuple[Any, ...]:
-    """The arguments of forward: drafts drawn from rows that are the target's with noise, or looked up."""
+    """Return the arguments of forward. Drafts are drawn from the target's rows with noise, or looked up."""
     rng = torch.Generator().manual_seed(0)
     target = 3 * torch.randn(B * (K + 1), V, generator=rng)
     noisy = target.view(B, K + 1, V)[:, :K].reshape(B * K, V) + torch.randn(B * K, V, generator=rng)
@@ -94,7 +94,7 @@ def case(B: int, K: int, V: int, drafts: str, greedy: bool, filters: dict) -> tu
 
 
 def medians(calls: list, rounds: int) -> list[float]:
-    """Of each call, in ms, the calls in turn."""
+    """Return the median time of each call in ms, with the calls interleaved."""
     taken: list[list[float]] = [[] for _ in calls]
     for i in range(rounds + 3):
         for call, times in zip(calls, taken):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verification takes of a step of vLLM itself: ``RejectionSampler.forward`` in the engine, and the whole step.
+"""Benchmark of a step in a vLLM engine: ``RejectionSampler.forward``, and the whole step.
 
     .venv-vllm/bin/python -m bench.engines.vllm_step .venv-vllm/models [--steps 200] [--runs 5] [--drafts n-gram]
 
-The folder holds the models `target` and `draft` (python_tests/engines/smollm2.py). Processes with the plugin and
-without it take turns, each with an engine of its own; medians of their medians, and of the ratio of two that ran one
-after the other the median, the lowest and the highest. Both sides expand sampling parameters rightly (see
+The folder has the models `target` and `draft` (python_tests/engines/smollm2.py). Processes with and without the plugin
+alternate, each with its own engine. Times are medians of the processes' medians. Ratios are of two consecutive
+processes: the median, the lowest and the highest. The expansion of sampling parameters is corrected on both sides (see
 bench/engines/vllm.py).
 """
 
@@ -31,11 +31,11 @@ DRAFTERS: dict[str, Callable[[Path], dict]] = {
         "draft_sample_method": "probabilistic",
     },
 }
-WARM = 5  # steps that are not counted
+WARM = 5  # warm-up steps that are not counted
 
 
 def timed(holder: Any, name: str) -> list[float]:
-    """Has holder.name note the milliseconds of each call."""
+    """Wrap holder.name so that it records the milliseconds of each call; return the list of times."""
     taken: list[float] = []
     function = getattr(holder, name)
 
@@ -51,7 +51,7 @@ def timed(holder: Any, name: str) -> list[float]:
 
 
 def measure(folder: Path, drafter: str, steps: int) -> dict[str, list[float]]:
-    """In this process: {temperature: [median of forward, median of a step]}."""
+    """Measure in this process -> {temperature: [median of forward, median of a step]}."""
     from vllm import LLM, SamplingParams
     from vllm.v1.sample import rejection_sampler
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step and the laws in plain torch, written with care: the row is cast once, filters look at k logits where they
-can."""
+"""The verification step and the distributions in plain torch.
+
+The code is optimised: rows are cast once, and filters read only the top k logits where possible.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 def log_law(
     z: torch.Tensor, temperature: torch.Tensor | None = None, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> torch.Tensor:
-    """Float32 log-probabilities of rows [..., V]; temperature broadcasts against them."""
+    """Return float32 log-probabilities of rows [..., V]; temperature broadcasts against them."""
     if temperature is not None:
         z = z.float() / temperature
     if min_p:
@@ -39,8 +41,10 @@ def step(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> torch.Tensor:
-    """Batched speculative sampling: (p - q)+ only at the stop row, and no log_softmax of the draft where its stats are
-    known. draft None: one-hot drafts."""
+    """Do batched speculative sampling -> tokens. draft None: one-hot drafts.
+
+    (p - q)+ is computed only at the stop row, and log_softmax of the draft only if its stats are not given.
+    """
     B, G = tokens.shape
     t, t_draft = (None if x is None else x.view(-1, 1, 1) for x in (temperature, draft_temperature))
     lp = log_law(target, t, top_k, top_p, min_p)
@@ -74,7 +78,7 @@ def greedy(target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def emitted(tokens: torch.Tensor, n: torch.Tensor, final: torch.Tensor) -> torch.Tensor:
-    """[B, G+1]: the n accepted tokens, the final one, then -1."""
+    """Return [B, G+1]: the n accepted tokens, the final one, then -1."""
     out = torch.cat([tokens, tokens.new_full((tokens.size(0), 1), -1)], 1)
     out.scatter_(1, n.unsqueeze(1), final)
     return out.masked_fill_(torch.arange(out.size(1), device=out.device) > n.unsqueeze(1), -1)

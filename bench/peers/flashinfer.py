@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashInfer's fused kernels (``pip install flashinfer-python``), which it compiles on first use.
+"""FlashInfer's fused kernels (``pip install flashinfer-python``), compiled on first use.
 
-Its chain step takes probabilities, so the target's softmax is part of the step. The draft's is too, unless the drafter
-kept the probabilities it drew from: where we are handed the draft's stats, FlashInfer is handed those.
+Its chain step takes probabilities, so the target's softmax is part of the timed step. The draft's softmax is too,
+unless the drafter kept the probabilities that it drew from. In cases where our op gets the draft's stats, FlashInfer
+gets these probabilities.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from bench.harness import Unavailable
 
-RANDOM = {"seed": 1234, "offset": 0}  # fixed numbers: no generator state to read on the host, and a graph can hold them
+RANDOM = {"seed": 1234, "offset": 0}  # fixed, so the host reads no generator state and graphs can be captured
 
 
 @functools.cache
@@ -22,7 +23,7 @@ def sampling():
         raise Unavailable("needs a GPU")
     try:
         import flashinfer.sampling
-    except Exception as error:  # its own import looks for compilers and devices
+    except Exception as error:  # its import looks for compilers and devices
         raise Unavailable(f"not installed ({type(error).__name__}: {error})".splitlines()[0]) from error
     return flashinfer.sampling
 
@@ -37,8 +38,10 @@ def probabilities(z: torch.Tensor, temperature=None, top_k: int = 0, top_p: floa
 
 
 def chain(temperature: bool, top_k: int, top_p: float, draft_probs: bool):
-    """The step on x.target, x.draft (or x.draft_probs), x.tokens32; x.row_temperature, x.draft_row_temperature per
-    row."""
+    """Return the step on x.target, x.draft (or x.draft_probs) and x.tokens32.
+
+    x.row_temperature and x.draft_row_temperature are per row.
+    """
     sampling()
 
     def call(x):
@@ -59,6 +62,6 @@ def sample():
 
 
 def law(top_k: int, top_p: float):
-    """Filtered probabilities of x.logits."""
+    """Return a call that computes filtered probabilities of x.logits."""
     sampling()
     return lambda x: probabilities(x.logits, None, top_k, top_p)

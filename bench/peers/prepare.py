@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.peers.prepare``: lets the peers that compile at run time do so, ahead of a benchmark."""
+"""``python -m bench.peers.prepare``: compile the peers that compile at run time, before a benchmark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's block-wise rejection (Triton): from raw logits and temperatures, without probabilities.
+"""SGLang's block-wise rejection sampling (Triton), from raw logits and temperatures.
 
-SPECDEC_BENCH_SGLANG names a folder with SGLang's Python files, for machines where the package is too much to install:
+SPECDEC_BENCH_SGLANG names a folder with SGLang's Python files, for machines where the package is too large to install:
 ``unzip sglang-*.whl 'sglang/kernels/*.py' -d FOLDER``.
 """
 
@@ -22,19 +22,19 @@ MODULE = "sglang.kernels.ops.speculative.dspark.blockwise_rejection"
 
 
 class Accepted(NamedTuple):
-    drafts: torch.Tensor  # [B]: how many, without the token behind them
+    drafts: torch.Tensor  # [B]: number of accepted drafts, without the token after them
 
 
 @functools.cache
 def rejection():
-    msgspec = ModuleType("msgspec")  # for a record that is not made here
+    msgspec = ModuleType("msgspec")  # a stand-in, for a record class that is not used here
     msgspec.__dict__["Struct"] = type("Struct", (), {"__init_subclass__": lambda cls, **options: None})
     found = unpacked.module(MODULE, "SPECDEC_BENCH_SGLANG", {"msgspec": msgspec})
     return found.blockwise_rejection_triton
 
 
 def chain(B: int, temperature: float, device: str):
-    """The step on x.target, x.draft and x.candidates [B, G+1], the last committed token's first."""
+    """Return the step on x.target, x.draft and x.candidates [B, G+1], which start with the last committed token."""
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unavailable("needs a GPU")
     call = rejection()

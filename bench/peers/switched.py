@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own CUDA kernels by another way, as a peer of those in the same process: the same bits. What a way saves is then
-measured beside it, round by round.
+"""Our own CUDA kernels on another path, as a peer in the same process, to measure the gain of a path round by round.
 
-`SPECDEC_CUDA_PATH=streaming` gives one block to a request or a pair, and small batches the launches of large ones;
-`SPECDEC_CUDA_OVERLAP=0` begins each launch after the end of the one before.
+All paths give equal bits.
+`SPECDEC_CUDA_PATH=streaming` uses one block per request or pair, and for small batches the launches of large ones.
+`SPECDEC_CUDA_OVERLAP=0` starts each launch after the end of the one before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATH, OVERLAP = "SPECDEC_CUDA_PATH", "SPECDEC_CUDA_OVERLAP"
 
 @contextlib.contextmanager
 def switch(name: str, value: str) -> Iterator[None]:
-    """An environment variable that the CUDA ops read at each call, for the length of a with block."""
+    """Set an environment variable that the CUDA ops read at each call, in a with block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

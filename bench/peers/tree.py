@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of drafts verified in eager torch: request by request, on float32 laws of the visited rows alone, tokens from
-torch.rand."""
+"""Verification of draft trees in eager torch, request by request.
+
+It computes float32 distributions of the visited rows only, and draws with torch.rand.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 
 
 def verify(method: str, tree: tuple, target: torch.Tensor, draft: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
-    """Tokens [B, L+1], padded with -1. `stats` [B, N, 4] are the draft's."""
+    """Return tokens [B, L+1], padded with -1. stats [B, N, 4]: the draft's."""
     parents, tokens, _, draft_nodes = tree
     B, K, L = draft_nodes.shape
     accept = RULES[method]
@@ -46,8 +48,8 @@ def chance() -> float:
     return torch.rand(()).item()
 
 
-# A rule: (target row, () -> draft law, the children's tokens) -> (accepted child, None), or (None, weights of the final
-# token or itself).
+# A rule takes (target row, () -> draft's distribution, the children's tokens). It returns (accepted child, None), or
+# (None, weights of the final token or the token itself).
 
 
 def recursive(z: torch.Tensor, q_of: Callable, tokens: list[int], replacement: bool = True):
@@ -85,10 +87,10 @@ def kseq(z: torch.Tensor, q_of: Callable, tokens: list[int]):
 
 
 def target_only(z: torch.Tensor, q_of: Callable, tokens: list[int]):
-    p, coin, seen = z.softmax(-1, dtype=torch.float32), chance(), 0.0
+    p, u, seen = z.softmax(-1, dtype=torch.float32), chance(), 0.0
     for i, t in enumerate(tokens):
         seen += p[t].item()
-        if coin < seen:
+        if u < seen:
             return i, None
     p[tokens] = 0
     return None, p

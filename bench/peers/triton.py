@@ -9,7 +9,7 @@ from specdec_kernels import example_calls
 
 
 def same(op: str, ours, device: str):
-    """What `ours` does, with `op` in Triton; the op's arguments are taken from one call of ours."""
+    """Return `ours` with `op` in Triton; the op's arguments are recorded from one call of `ours`."""
     if device != "cuda":
         raise Unavailable("needs a GPU")
     if sk.backends.chosen() == "triton":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of a package that is too much to install, from a folder with its Python files: its packages are bare folders,
-whose __init__.py is not run, so that only the modules which a kernel imports are needed."""
+"""Import of modules from a folder with a package's Python files, for packages too large to install.
+
+No __init__.py is run, so only the modules that a kernel imports are needed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from bench.harness import Unavailable
 
 
 class _BarePackages:
-    """Finds a package's folders; the modules in them are then found the usual way."""
+    """A finder of a package's folders. The modules in them are then found in the usual way."""
 
     def __init__(self, package: str, folder: str) -> None:
         self.package, self.folder = package, folder
@@ -29,14 +31,16 @@ class _BarePackages:
 
 
 def module(name: str, variable: str, stand_ins: dict[str, ModuleType] | None = None) -> ModuleType:
-    """Module `name`, from the folder that the environment's `variable` names, or installed. stand_ins: modules that it
-    imports and whose like there is here."""
+    """Import module `name`, from the folder in the environment variable `variable`, or as installed.
+
+    stand_ins: replacements for modules that it imports.
+    """
     folder = os.environ.get(variable)
     if folder:
         sys.modules.update(stand_ins or {})
         sys.meta_path.insert(0, _BarePackages(name.split(".")[0], folder))
     try:
         return importlib.import_module(name)
-    except Exception as error:  # its own imports look for compilers and devices
+    except Exception as error:  # its imports look for compilers and devices
         hint = f"in {variable}={folder}" if folder else f"not installed, and {variable} names no folder"
         raise Unavailable(f"{hint} ({type(error).__name__}: {error})".splitlines()[0]) from error

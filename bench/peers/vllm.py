@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's newest rejection sampler (Triton), installed or from a folder.
 
-SPECDEC_BENCH_VLLM names a folder with vLLM's Python files, for machines where the package is too much to install:
+SPECDEC_BENCH_VLLM names a folder with vLLM's Python files, for machines where the package is too large to install:
 ``unzip vllm-*.whl 'vllm/v1/*.py' -d FOLDER``.
 """
 
@@ -37,8 +37,10 @@ def rejection_sample():
 
 
 def chain(B: int, G: int, temperature: float, device: str):
-    """The step on x.target, x.tokens, x.draft. Like vLLM's model runner it first copies the target to float32, and
-    scales that copy."""
+    """Return the step on x.target, x.tokens and x.draft.
+
+    Like vLLM's model runner it first copies the target to float32, and scales the copy.
+    """
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unavailable("needs a GPU")
     sample = rejection_sample()

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from specdec_kernels.integrations import vllm as plugin
-from specdec_kernels.integrations.vllm import known, own_way, patch, verify
+from specdec_kernels.integrations.vllm import fallback, known, patch, verify
 
 
 def fake(name, **changed):
@@ -79,7 +79,7 @@ def test_another_value_is_off_with_a_warning(engine, monkeypatch, caplog, value)
 @pytest.mark.parametrize("where", ["a request", "the runner"])
 def test_an_engine_that_does_not_speculate(engine, caplog, where):
     """A line says so once, when its runner is made (V1) and at its first request (V2 too)."""
-    own_way.no_speculation.cache_clear()
+    fallback.no_speculation.cache_clear()
     modules = engine()
     plugin.register()
     caplog.set_level("INFO", "vllm.specdec_kernels")

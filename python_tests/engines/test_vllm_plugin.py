@@ -10,7 +10,7 @@ from support import vllm_stub
 from support.vllm_step import PARAMETERS, V, chi_square_of_a_step, law, never, step, tables
 
 from specdec_kernels import testing
-from specdec_kernels.integrations.vllm import draft, own_way, verify
+from specdec_kernels.integrations.vllm import draft, fallback, verify
 from specdec_kernels.integrations.vllm.keys import keys
 
 pytestmark = pytest.mark.usefixtures("vllm_modules")
@@ -137,7 +137,7 @@ def test_synthetic_rates(greedy):
 @pytest.mark.parametrize("why", ["fly", "processed logprobs", "a logits processor that is not known", "rows"])
 def test_what_is_left_to_vllm(why, caplog):
     """And counted by its reason, which is logged once."""
-    own_way.steps.clear()
+    fallback.steps.clear()
     caplog.set_level("INFO", "vllm.specdec_kernels")
     sampler = vllm_stub.rejection_sampler(why if why == "fly" else "standard")
     sampling, rows = vllm_stub.sampling(1), torch.zeros(2, V)
@@ -152,8 +152,8 @@ def test_what_is_left_to_vllm(why, caplog):
     for _ in range(2):
         assert verify.forward(lambda *args: args == arguments, *arguments)
     reason = {"fly": "rejection_sample_method fly", "rows": "3 rows of logits where 2 are wanted"}.get(why, why)
-    (counted,) = own_way.steps
-    assert reason in counted and own_way.steps[counted] == 2
+    (counted,) = fallback.steps
+    assert reason in counted and fallback.steps[counted] == 2
     assert [message.split(": ")[-1] for message in caplog.messages] == [counted]  # once
 
 

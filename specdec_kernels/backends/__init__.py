@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that loads, chooses and names the implementations behind ``torch.ops.specdec.*``.
+"""Loading and choice of the implementations of ``torch.ops.specdec.*``.
 
-CPU tensors run ``_C.so``. CUDA tensors run ``_C_cuda.so`` where its machine code fits every GPU of this machine, else
-Triton, which also serves ROCm. ``SPECDEC_BACKEND=cpu``, ``cuda`` or ``triton`` overrides that choice. Importing loads
-libraries and asks the driver what GPUs there are; it does not initialise CUDA.
+CPU tensors run ``_C.so``. CUDA tensors run ``_C_cuda.so`` if its machine code fits every GPU of this machine, else
+Triton, which also supports ROCm. ``SPECDEC_BACKEND=cpu``, ``cuda`` or ``triton`` overrides this choice. Importing loads
+the libraries and asks the driver for the GPUs; it does not initialise CUDA.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).parents[1]
 _LIBRARY = _PACKAGE / "_C.so"
 _CUDA_LIBRARY = _PACKAGE / "_C_cuda.so"
 
-# GPUs beside an ARM host on one chip: these run machine code of their own architecture only.
+# Tegra GPUs (on one chip with an ARM host) run machine code of their own architecture only.
 _TEGRA = {(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)}
 
 
@@ -48,7 +48,7 @@ def load() -> None:
 
 @functools.cache
 def chosen() -> str:
-    """What CUDA tensors run on: "cuda", "triton", or "cpu" where nothing is registered for them."""
+    """Return the backend of CUDA tensors: "cuda", "triton", or "cpu" if none is registered for them."""
     asked = os.environ.get("SPECDEC_BACKEND", "")
     if asked:
         if asked not in NAMES:
@@ -66,12 +66,12 @@ def chosen() -> str:
 
 
 def available() -> list[str]:
-    """Backends that can run on this machine, by name."""
+    """Return the names of the backends that can run on this machine."""
     return [name for name in NAMES if not lacks(name) and (name == "cpu" or _runs(name))]
 
 
 def lacks(name: str) -> str | None:
-    """What this installation lacks for a backend, in words; None where it is complete. It says nothing of GPUs."""
+    """Return what this installation lacks for a backend, in words; None if it is complete. GPUs are not checked."""
     if name == "cuda" and not _CUDA_LIBRARY.exists():
         return f"{_CUDA_LIBRARY.name} was not built: nvcc was not found when the package was, or SPECDEC_CUDA=0"
     if name == "cuda" and not torch.version.cuda:
@@ -84,7 +84,7 @@ def lacks(name: str) -> str | None:
 
 
 def misfit() -> str | None:
-    """Why the CUDA binary cannot run on this machine's GPUs; None where it can, or where there is none to tell of."""
+    """Return why the CUDA binary cannot run on this machine's GPUs; None if it can, or if there is no GPU."""
     gpus = _gpus()
     if gpus is None or not gpus.capabilities:
         return None
@@ -98,9 +98,9 @@ def misfit() -> str | None:
 
 
 def covers(arch: str, capability: tuple[int, int]) -> bool:
-    """Whether what was built for an arch ("8.0", "9.0a", "12.0+PTX") runs on a GPU of this compute capability."""
+    """Return whether code built for an arch ("8.0", "9.0a", "12.0+PTX") runs on a GPU of this compute capability."""
     match = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch)
-    assert match, arch  # build_tools/nvcc.py lets no other through
+    assert match, arch  # build_tools/nvcc.py allows no others
     major, minor, kind, ptx = match.groups()
     built = int(major), int(minor)
     if kind == "a":
@@ -114,17 +114,17 @@ def covers(arch: str, capability: tuple[int, int]) -> bool:
 
 
 def cuda_archs() -> list[str]:
-    """GPU architectures that the installed binary covers, as they were asked of the compiler."""
+    """Return the GPU architectures of the installed binary, as they were passed to the compiler."""
     return _built()[1].split(";") if _built() else []
 
 
 def cuda_compiler() -> str:
-    """The version of the CUDA compiler that made the binary, such as "13.0"; empty where there is none."""
+    """Return the version of the CUDA compiler that built the binary, such as "13.0"; "" without a binary."""
     return _built()[0] if _built() else ""
 
 
 def cpu_isa() -> str:
-    """The instruction set picked for the CPU ops: base, avx2 or avx512 (``SPECDEC_ISA`` forces one)."""
+    """Return the instruction set chosen for the CPU ops: base, avx2 or avx512 (``SPECDEC_ISA`` forces one)."""
     name = ctypes.CDLL(str(_LIBRARY)).specdec_cpu_isa
     name.restype = ctypes.c_char_p
     return name().decode()
@@ -148,7 +148,10 @@ def _gpus():
 
 @functools.cache
 def _built():
-    """(compiler, archs) as the build marked the file: it may not load here, so its bytes are searched."""
+    """Return (compiler, archs) from the mark that the build left in the binary; None without a binary.
+
+    The binary may not load on this machine, so the mark is searched in its bytes.
+    """
     if not _CUDA_LIBRARY.exists():
         return None
     match = re.search(rb"specdec_cuda (\d+\.\d+) ([\d.;afPTX+]+)\0", _CUDA_LIBRARY.read_bytes())

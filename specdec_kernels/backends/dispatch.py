@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's dispatcher does with torch.ops.specdec.* beside the kernels: autograd looks through the ops, torch.func
-finds them not differentiable, and tensors that no kernel takes end in an error that names the argument."""
+"""Registrations of torch.ops.specdec.* with torch's dispatcher, in addition to the kernels.
+
+Autograd passes through the ops. torch.func transforms that differentiate raise. Tensors that no kernel takes raise an
+error that names the argument.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +13,38 @@ import torch
 
 from specdec_kernels.backends import transforms
 
-_WITHOUT_KERNELS = (
-    "CompositeExplicitAutograd",
-    "NestedTensorCPU",
-    "NestedTensorCUDA",
-)  # the first: every backend but the others
-_libraries = []  # a registration lives as long as its library object
+# CompositeExplicitAutograd is used for every backend without a kernel.
+_WITHOUT_KERNELS = ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA")
+_libraries = []  # keeps the library objects, and so their registrations, alive
 
 
 def ops() -> list[str]:
-    """Every op that the library defines."""
+    """Return the names of all ops that the library defines."""
     return [name for name in overloads() if "." not in name]
 
 
 def overloads() -> list[str]:
-    """Every op and, as "verify_chain.out", what else bears its name."""
+    """Return the names of all ops and their overloads, such as "verify_chain.out"."""
     return sorted(
         name.removeprefix("specdec::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("specdec::")
     )
 
 
 def overload_of(op: str) -> torch._ops.OpOverload:
-    """torch.ops.specdec's, by a name of overloads()."""
+    """Return the overload in torch.ops.specdec of a name of overloads()."""
     name, _, overload = op.partition(".")
     return getattr(getattr(torch.ops.specdec, name), overload or "default")
 
 
 def register(places: str) -> None:
-    """The stable ABI has neither a fallthrough nor a kernel for any backend, so both are registered here. `places` says
-    in an error where tensors may be."""
+    """Register the fallthrough for autograd and an error for all other backends, which the stable ABI cannot register.
+
+    places: where tensors may be, for the error text.
+    """
     keys = ("Autograd", transforms.KEY, *_WITHOUT_KERNELS)
     autograd, transformed, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in keys)
     for op in overloads():
-        # No op is differentiable. Torch's own fallback would say of results that they require grad, and fail
-        # in backward.
+        # No op is differentiable. Torch's own fallback would mark results as requiring grad, and fail in backward.
         autograd.impl(op, torch.library.fallthrough_kernel)
         transformed.impl(op, functools.partial(transforms.call, overload_of(op)))
         for library in elsewhere:
@@ -52,7 +53,7 @@ def register(places: str) -> None:
 
 
 def _refuse(op, places, *args, **kwargs):
-    """Tensors of a layout or a device that no kernel is loaded for; or no tensor at all."""
+    """Raise for a tensor with a layout or device that no kernel takes, or for a missing tensor."""
     name = op.partition(".")[0]
     for argument, x in zip(overload_of(op)._schema.arguments, args):
         if x is None and str(argument.type) == "Tensor":

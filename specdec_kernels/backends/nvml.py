@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVIDIA GPUs of this machine, asked of the driver's management library: CUDA is not initialised, so forking stays
-safe."""
+"""The NVIDIA GPUs of this machine, by the driver's management library.
+
+CUDA is not initialised, so forking stays safe.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ class Gpus(NamedTuple):
 
 
 def gpus() -> Gpus | None:
-    """What there is; no capabilities where there is no driver; None where that cannot be found out."""
+    """Return this machine's GPUs; without a driver, no capabilities; None if that cannot be found out."""
     nvml = _library("libnvidia-ml.so.1")
     if nvml is None:
         return None if _library("libcuda.so.1") else Gpus((0, 0), [])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops under ``torch.func``: ``grad``, ``vjp``, ``jvp`` and what is made of them raise, since no op is
-differentiable and torch would answer with zeros; ``vmap`` calls the op once for each entry.
+"""The ops under ``torch.func``: differentiating transforms raise, and ``vmap`` calls the op once for each entry.
 
-The kernels are registered at a dispatch key that torch looks at inside a transform only: other calls do not pay.
+``grad``, ``vjp``, ``jvp`` and transforms built on them raise because no op is differentiable; torch would return zeros.
+The kernels are registered at a dispatch key that torch uses only inside a transform, so other calls cost nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY = "FuncTorchDynamicLayerFrontMode"
 
 
 def call(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Handle the innermost transform, then call the op inside of it."""
+    """Handle the innermost transform, then call the op inside it."""
     interpreter = retrieve_current_functorch_interpreter()
     level, kind = interpreter.level(), interpreter.key()
     if kind == TransformType.Vmap:
@@ -41,7 +41,7 @@ def call(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def _refuse_tracked(overload, args, kwargs, is_tracked):
-    """Raises where the derivative at this level would have to go through the op."""
+    """Raise if the derivative at this level would go through the op."""
     names = [argument.name for argument in overload._schema.arguments]
     for name, x in [*zip(names, args), *kwargs.items()]:
         if isinstance(x, torch.Tensor) and is_tracked(x):
@@ -49,9 +49,12 @@ def _refuse_tracked(overload, args, kwargs, is_tracked):
 
 
 def refuse_dual(op: str, name: str, x: torch.Tensor) -> None:
-    """The same for forward-mode AD outside of torch.func, which has no dispatch key: the public functions call this."""
+    """Raise for a dual tensor of forward-mode AD outside of torch.func.
+
+    That has no dispatch key, so the public functions call this.
+    """
     if torch.compiler.is_dynamo_compiling() or _functorch.is_functorch_wrapped_tensor(x):
-        return  # Dynamo cannot trace unpack_dual(); a wrapped tensor comes to call()
+        return  # Dynamo cannot trace unpack_dual(); call() handles wrapped tensors
     if _is_dual(x):
         _refuse(op, name)
 
@@ -78,15 +81,15 @@ def _functional_value(x, level):
 
 
 def _call_each(overload, interpreter, args, kwargs):
-    """The op on each entry of a batch, and the results behind one another."""
+    """Call the op on each entry of a batch, and stack the results."""
     op, level = overload._schema.name.removeprefix("specdec::"), interpreter.level()
-    entries = {}  # of each tensor that has one for each of the batch
+    entries = {}  # id of a batched tensor -> its entries
     for x in tree_leaves((args, kwargs)):
         if isinstance(x, torch.Tensor):
             inner, dim = _functorch._unwrap_batched(x, level)
             if dim is not None:
                 entries[id(x)] = inner.unbind(dim)
-    for name, x in kwargs.items():  # those of out= alone
+    for name, x in kwargs.items():  # only the tensors of out=
         if entries and id(x) not in entries:
             raise RuntimeError(f"{op}: out.{name} must have an entry for each of vmap's, got one for all")
     size = min(map(len, entries.values()), default=None)

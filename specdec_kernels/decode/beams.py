@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search, plain and with speculation: the same steps, on rows that the target computes one by one or ahead.
+"""Beam search, plain and speculative: the steps are the same, but with a drafter the target computes rows ahead.
 
-A step is plain beam search: the continuations of all live beams by one token compete with each other and with the
-beams that have ended, and the best stay, by (score descending, beam ascending, token ascending). It needs the target's
-row behind every live beam. A pass of the target makes those rows, and with a drafter also the rows behind every node of
-a tree that the beams may grow into; then steps are replayed on the rows at hand while every live beam has one. Nothing
-is random and a row depends on its own path alone, so the beams are those of plain beam search whatever was proposed.
+One step is plain beam search: the one-token continuations of all live beams compete with each other and with the
+finished beams. The best stay, ordered by (score descending, beam ascending, token ascending). A step needs the
+target's row after every live beam. One target pass computes those rows. With a drafter it also computes the rows after
+every node of a tree of likely continuations; steps are then replayed while every live beam has its row. Nothing is
+random and a row depends on its own path alone, so the beams equal those of plain beam search for every proposal.
 """
 
 import math
@@ -40,10 +40,10 @@ class Beam(NamedTuple):
 
 @dataclass
 class BeamOutput:
-    """The beams of each request, best first; the counts and seconds of all. Its stats count a step as one new token, a
-    step inside the tree as accepted, and the nodes of trees as drafted.
+    """The beams of each request, best first, and statistics over all requests.
 
-    A search that fails ends with the beams of its last step, the live ones marked "error", and the reason in `errors`.
+    In `stats` a step counts as one new token, a step inside the tree as one accepted draft, and tree nodes as drafted.
+    A search that fails returns the beams of its last step, with live beams marked "error" and the reason in `errors`.
     """
 
     results: list[list[Beam]] = field(default_factory=list)
@@ -53,16 +53,19 @@ class BeamOutput:
 
 @runtime_checkable
 class BeamProposer(Protocol):
-    """What beam search asks of a drafter (drafters/beam_drafter.py)."""
+    """The interface of a drafter for beam search (drafters/beam_drafter.py)."""
 
-    num_lookahead: int  # how many nodes a proposal has at most
+    num_lookahead: int  # the most nodes of a proposal
 
     def begin(self, prompt: list[int], room: int) -> None:
-        """A request; room: how many tokens of its beams may be cached at once."""
+        """Start a request. room: how many tokens of its beams may be cached at once."""
 
     def propose(self, live: dict[Path, float], depth: int, allowed: Callable[[int], bool]) -> Iterable[Path]:
-        """Paths that the live beams, given with their scores, may grow into in `depth` steps, a path before those that
-        go on from it; none ends in a token that is not allowed."""
+        """Return paths that the live beams may take in the next `depth` steps.
+
+        live: the beams with their scores. A path comes before its own continuations, and no path ends in a token that
+        is not allowed.
+        """
 
 
 class Extension(NamedTuple):
@@ -76,8 +79,11 @@ class Extension(NamedTuple):
 
 
 def extensions(rows: list[torch.Tensor], beams: list[tuple[int, float]], width: int) -> list[Extension]:
-    """The continuations that matter: of each beam, given by its number and its score, with the logits [V] behind it,
-    the `width` best. One that is worth -inf or NaN is none."""
+    """Return the `width` best one-token continuations of each beam.
+
+    beams: (number, score) of each; rows: the logits [V] after each. A continuation whose score is -inf or NaN is left
+    out.
+    """
     logits = torch.stack(rows)
     logits = logits.float() if logits.dtype == torch.float64 else logits
     score = upload([score for _, score in beams], logits.device, torch.float32)
@@ -95,28 +101,28 @@ def best(candidates: Iterable[Extension], width: int) -> list[Extension]:
 
 
 def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamProposer | None = None) -> BeamOutput:
-    """The best continuations of each request that beam search finds, request by request.
+    """Find the best continuations of each request by beam search, one request after the other.
 
-    A finished beam keeps its score and its place among the others; the search ends when all have finished, by a token
-    of the request's `eos` or at `max_new_tokens`. Scores are sums of logprobs at temperature 1, not divided by lengths:
-    a beam's score then never rises, which is what lets finished beams wait for the others.
+    A beam finishes with a token of the request's `eos` or at `max_new_tokens`, and the search ends when all beams have
+    finished. A finished beam keeps its score and competes with the others. Scores are sums of logprobs at temperature
+    1, not divided by length. A live beam's score therefore never rises, so a finished beam can be kept and compared
+    later.
 
-    With a drafter the beams, scores, order and flags are the same, as far as the target computes the same row in a
-    tree as in a pass of its own: a rounding apart, so two beams whose scores are within it of each other may change
-    places.
+    With a drafter the beams, scores, order and flags are the same, up to rounding: the target may round a row
+    differently in a tree than in a pass of its own. Two beams whose scores differ by less than that may swap.
 
-    The live beams are branches of one tree in one slot of the target's cache (models/token_tree.py): what they share
-    is cached once, and no slot is copied when beams change places.
+    The live beams are branches of one tree in one slot of the target's cache (models/token_tree.py). Shared prefixes
+    are cached once, and no slot is copied when beams are reordered.
 
     Args:
         target: a Model (models/adapters.py).
-        requests: prompts and their ends; nothing is drawn, so temperature must be 0 and rule "exact".
+        requests: prompts and their end conditions; nothing is drawn, so temperature must be 0 and rule "exact".
         beams: how many are kept, W.
-        drafter: a BeamDrafter; None: plain beam search, a target call per step.
+        drafter: a BeamDrafter; None: plain beam search, one target call per step.
 
     Returns:
-        BeamOutput: of each request up to W beams (fewer where fewer tokens have a probability), best first. A request
-        whose search raises, or where a live beam's row holds NaN, +inf or nothing finite, ends by an error; the others
+        BeamOutput: up to W beams of each request (fewer if fewer tokens have a probability), best first. A request
+        ends with an error if its search raises, or if a live beam's row holds NaN, +inf or nothing finite. The others
         are searched.
 
     Raises:
@@ -127,7 +133,7 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamPr
         >>> out = beam_search(pair.target, [Request(pair.tokenizer.encode("def"), eos=pair.eos)], 4, drafter)
         >>> pair.tokenizer.decode(out.results[0][0].tokens), out.stats.tokens_per_call
 
-    Source: plain beam search; equality of the replay: by induction over steps, since a step reads nothing but rows.
+    Source: plain beam search. The replay gives equal beams by induction over steps, since a step reads only rows.
     """
     check_model("beam_search", "target", target)
     beams, requests = check_count("beam_search", "beams", beams), check_requests("beam_search", requests)
@@ -160,7 +166,7 @@ def _check(target, index: int, request: Request) -> None:
 
 
 class _Search:
-    """Of one request."""
+    """The beam search of one request."""
 
     def __init__(self, request: Request, width: int, drafter: BeamProposer | None, stats: Stats):
         self.request, self.width, self.drafter, self.stats = request, width, drafter, stats
@@ -168,7 +174,7 @@ class _Search:
         self.beams = [Beam()]
 
     def run(self, target) -> None:
-        """Step by step, until no beam is live."""
+        """Take steps until no beam is live."""
         began = perf_counter()
         self._read_prompt(target)
         self.stats.prefill_seconds += perf_counter() - began
@@ -186,10 +192,10 @@ class _Search:
         return {self.root + beam.tokens: beam.score for beam in self.beams if beam.finished is None}
 
     def _round(self, live: dict[Path, float]) -> None:
-        """One target call, and as many steps as it has rows for; at least one."""
+        """Make one target call, and take as many steps as it has rows for (at least one)."""
         times = [perf_counter()]
         length = len(next(iter(live)))
-        rest = self.request.max_new_tokens - length  # steps behind the next one
+        rest = self.request.max_new_tokens - length  # steps after the next one
         proposed: list[Path] = []
         if self.drafter is not None and rest > 0:
             proposed = [*self.drafter.propose(live, rest, self._goes_on)]
@@ -209,15 +215,15 @@ class _Search:
         self.stats.spend(*(b - a for a, b in zip(times, [*times[1:], perf_counter()])))
 
     def _goes_on(self, token: int) -> bool:
-        """Whether a beam may have a row behind this token."""
+        """Return whether a beam continues after this token, so that it needs a row there."""
         return token < self.tree.model.vocab_size and token not in self.request.eos
 
     def _step(self, rows: dict[Path, torch.Tensor]) -> list[Beam]:
-        """Plain beam search's, on the rows behind all live beams."""
+        """Take one step of plain beam search, on the rows after all live beams."""
         waiting = [Extension(beam.score, i, -1) for i, beam in enumerate(self.beams) if beam.finished]
         live = [(i, beam.score) for i, beam in enumerate(self.beams) if not beam.finished]
-        behind = [rows[self.root + self.beams[i].tokens] for i, _ in live]
-        extended = extensions(behind, live, self.width)
+        after = [rows[self.root + self.beams[i].tokens] for i, _ in live]
+        extended = extensions(after, live, self.width)
         if len({x.beam for x in extended}) < len(live):
             raise ValueError("the target's rows must be distributions, got NaN, +inf or nothing finite")
         found = best([*waiting, *extended], self.width)

@@ -1,39 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token ids to text as they arrive, whole characters only, at a cost linear in the number of ids."""
+"""Incremental decoding of token ids to text, whole characters only, at a cost linear in the number of ids."""
 
 import codecs
 import re
 
 __all__ = ["Detokenizer"]
 
-_BROKEN = "\ufffd"  # what a tokenizer writes for bytes that are no character, or not yet one
+_BROKEN = "\ufffd"  # a tokenizer writes this for bytes that are not (or not yet) a character
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")  # a byte-fallback token
 _ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is part of no character, as surrogateescape writes it
-# A window may start inside a character. Its text is right after at most 3 bytes, so after 3 tokens that carry text.
+# Tokens of context. A window may start inside a character; its text is then right after 3 bytes, so after 3 tokens.
 _CONTEXT = 8
 
 
 class Detokenizer:
-    """Text of a growing list of ids; the pieces add up to the tokenizer's decoding of all of them.
+    """Decoder of a growing list of ids, whose pieces add up to the tokenizer's decoding of the whole list.
 
     A token's text may depend on the tokens before it, so a piece is the difference between two decodings of a short
     window of tokens. Only the last character is held back, and only while more bytes could complete it. Special tokens
-    have no text of their own and are not part of the window.
+    have no text and are not part of the window.
 
-    Byte-fallback tokens (<0xE4>) are decoded here: valid characters stay, and each byte of no character is U+FFFD.
-    The tokenizers' own decoder replaces every byte of a run that has one invalid byte in it, which no stream can do.
+    Byte-fallback tokens (<0xE4>) are decoded here: valid characters are kept, and every other byte becomes U+FFFD.
+    The tokenizer's own decoder replaces all bytes of a run that has one invalid byte, which a stream cannot do.
     """
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.window: list[int] = []  # the last tokens that carry text
-        self.sure = self.pending = ""  # the window's text: written out, and a last character that may be incomplete
+        self.sure = self.pending = ""  # the window's text: returned already, and a last character still incomplete
         self.bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self.last: list[int] = []  # the last token of any kind
         self.kinds: dict[int, tuple[str, int]] = {}
 
     def push(self, token: int) -> tuple[str, str]:
-        """Return the text that is certain now, and the text of a special token, which is no part of the former."""
+        """Return the text that is certain now, and separately the text of the token if it is special."""
         kind, byte = self.kinds.get(token) or self.kinds.setdefault(token, self._kind(token))
         text = special = ""
         if kind == "text":
@@ -78,7 +78,10 @@ class Detokenizer:
         return _ESCAPED.sub(_BROKEN, self.bytes.decode(b"", final=True))
 
     def _kind(self, token) -> tuple[str, int]:
-        """Return "text", "special", "byte" (and which) or "nothing", for an id that the tokenizer does not know."""
+        """Return the id's kind, and its byte value if it is a byte (else 0).
+
+        Kinds: "text", "special", "byte", and "nothing" for an id that the tokenizer does not know.
+        """
         text, name = self._decode([token]), token
         if hasattr(self.tokenizer, "convert_ids_to_tokens"):
             name = self.tokenizer.convert_ids_to_tokens(token)
@@ -90,7 +93,7 @@ class Detokenizer:
         return ("special" if not text and self._decode([token], skip=False) else "text"), 0
 
     def _special_text(self, token) -> str:
-        """Return what decoding without skipping writes for it after the token before."""
+        """Return the text of a special token, decoded after the token before it."""
         before, both = self._decode(self.last, skip=False), self._decode([*self.last, token], skip=False)
         return both[len(before) :] if both.startswith(before) else self._decode([token], skip=False)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a target, a drafter and requests are what the loop takes; the errors say how to make them so."""
+"""Checks of the types of targets, drafters and requests; the errors say how to convert what was given."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +24,11 @@ def _shown(x: Any) -> str:
 
 
 def check_model(op: str, name: str, x: Any) -> Any:
-    """x, which has all that a Model has."""
+    """Return x if it has all attributes of a Model.
+
+    Raises:
+        TypeError: it does not.
+    """
     if not _has(x, _MODEL):
         hint = ": wrap it, decode.adapt(model)" if isinstance(x, torch.nn.Module) else ""
         raise TypeError(f"{op}: {name} must be a decode.Model, got {_shown(x)}{hint}")
@@ -32,7 +36,11 @@ def check_model(op: str, name: str, x: Any) -> Any:
 
 
 def check_drafter(op: str, name: str, x: Any) -> Any:
-    """x, which has all that a Drafter has."""
+    """Return x if it has all attributes of a Drafter.
+
+    Raises:
+        TypeError: it does not.
+    """
     if not _has(x, _DRAFTER):
         model = "model" if _has(x, _MODEL) else "decode.adapt(model)" if isinstance(x, torch.nn.Module) else None
         hint = "" if model is None else f": wrap it, decode.ModelDrafter({model})"
@@ -47,7 +55,7 @@ def check_request(op: str, name: str, x: Any) -> Request:
 
 
 def check_requests(op: str, x: Any) -> list[Request]:
-    """x, as a list of at least one."""
+    """Return x as a list of at least one Request."""
     if isinstance(x, (Request, str, bytes, dict)) or not isinstance(x, Iterable):
         hint = ": write [request]" if isinstance(x, Request) else ""
         raise TypeError(f"{op}: requests must be a list of decode.Request, got {_shown(x)}{hint}")
@@ -58,5 +66,5 @@ def check_requests(op: str, x: Any) -> list[Request]:
 
 
 def check_count(op: str, name: str, x: Any) -> int:
-    """x, an int of at least 1."""
+    """Return x, an int of at least 1."""
     return _check.integer(op, name, x, 1, 1 << 62, ">= 1")

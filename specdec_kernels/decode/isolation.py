@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step that fails ends the requests that fail by themselves, and no others; over ranks it ends the run.
+"""Isolation of failing requests: a failed step ends only the requests that fail on their own; over ranks, the run.
 
-Every step reads the tokens that a request has and the keys of those tokens. A step that failed has changed neither, so
-its requests may take it again in smaller batches.
+A step reads a request's tokens and their cached keys. A failed step has changed neither, so its requests can be tried
+again in smaller batches.
 """
 
 import logging
@@ -19,10 +19,11 @@ _log = logging.getLogger(__name__)
 def each_alone(
     step: Callable[[Batch], list[Event]], forget: Callable[[Batch], None], batch: Batch, first: bool = True
 ) -> list[Event]:
-    """Take a step of the batch. If it fails, take it again with each half of the batch, down to single requests: a
-    request ends by an error if a step with nobody else fails that is not its first attempt.
+    """Take a step of the batch. If it fails, retry with each half of the batch, down to single requests.
 
-    step: the step, which raises before it changes a sequence. forget: drops what a failed step has left.
+    A request ends with an error if a retry with that request alone fails.
+
+    step: the step; if it raises, it has changed no sequence. forget: drops the leftovers of a failed step.
     """
     try:
         return step(batch)
@@ -38,7 +39,7 @@ def each_alone(
 
 
 def together(step: Callable[[Batch], list[Event]], forget: Callable[[Batch], None], batch: Batch) -> list[Event]:
-    """Take a step that other ranks take too. It is not taken again: they do not know that it failed here."""
+    """Take a step that other ranks take too. It is not retried: the other ranks do not know that it failed here."""
     try:
         return step(batch)
     except BaseException as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a target, a slot, a drafter and a method can serve; the errors say what a request asked for beyond it."""
+"""Checks that the target, the slots, the drafter and the method can serve a request; errors name what does not fit."""
 
 from ..registry import CHAIN_METHODS
 from .parts import parts_of
@@ -10,7 +10,7 @@ __all__ = ["check_device", "check_method", "check_passes", "check_rule", "check_
 
 
 def check_size(target, capacity: int, s: Sequence) -> None:
-    """Of the target, and of a slot."""
+    """Check a sequence's ids and length against the target and the capacity of a slot."""
     largest, needs = max(s.tokens), len(s.tokens) + s.remaining
     if min(s.tokens) < 0 or largest >= target.vocab_size:
         raise ValueError(
@@ -33,10 +33,10 @@ def check_device(target, drafter) -> None:
 
 
 def check_passes(target, drafter, slots: int) -> None:
-    """Of the target and of draft models, as far as they say what they cannot do (models/probe.py).
+    """Check that the target and the draft models support batches and trees as needed (`refuses` of models/probe.py).
 
     Raises:
-        ValueError: several rows of a model that decodes one at a time, or trees of one that takes chains alone.
+        ValueError: several rows for a model that decodes one at a time, or trees for one that takes only chains.
     """
     models = (getattr(part, "model", None) for part in parts_of(drafter))
     for model in (target, *(model for model in models if hasattr(model, "new_cache"))):

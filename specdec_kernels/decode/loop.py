@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decode loop: draft, score the draft with one forward pass of the target, verify, emit; roll back by moving on.
+"""The decode loop: draft, score the draft with one forward pass of the target, verify, emit. Rollback copies nothing.
 
-What a drafter proposes knows how it is scored, verified and committed (proposal.py). Plain decoding is the same loop
-with a drafter that proposes nothing, so all share prefill, caches, sampling and bookkeeping. A step of it, and how
-requests come and go between steps, is session.py; here is what decodes a list of them to their ends.
+A proposal defines how it is scored, verified and committed (proposal.py). Plain decoding is the same loop with a
+drafter that proposes nothing, so prefill, caches, sampling and bookkeeping are shared. A single step, and how requests
+join and leave between steps, is in session.py. The functions here decode a list of requests until all have finished.
 """
 
 from collections.abc import Callable, Generator
@@ -21,16 +21,16 @@ __all__ = ["generate", "stream"]
 def generate(
     target, requests: list[Request], drafter=None, *, on_event: Callable[[Event], None] | None = None, **options
 ) -> Output:
-    """Decode `requests` to their ends.
+    """Decode `requests` until all have finished.
 
     Args:
         target, requests, drafter: as in `stream`.
-        on_event: sees the tokens as they arrive.
-        options: the others of `stream`.
+        on_event: called with each event as its tokens arrive.
+        options: the other arguments of `stream`.
 
     Returns:
-        Results in the order of the requests, and the statistics of the whole. One whose `finished` is "error" has the
-        tokens that came before it, and the reason in `error`; `generate(...).check()` raises where there is one.
+        Results in the order of the requests, and statistics over all. A result whose `finished` is "error" has the
+        tokens before the error, and the reason in `error`; `generate(...).check()` raises if there is one.
 
     Raises:
         TypeError, ValueError: as `stream`; and whatever on_event raises.
@@ -54,28 +54,28 @@ def stream(
     tokenizer=None,
     output: Output | None = None,
 ) -> Generator[Event, None, None]:
-    """Decode `requests`, yielding the tokens of each as they arrive.
+    """Decode `requests`, and yield the tokens of each as they arrive.
 
-    A request's tokens depend on itself alone (prompt, parameters, seed, drafter), up to the rounding of the models,
-    which may differ with the shape of the batch. With an adaptive gamma the law is the same, the very tokens need not
-    be.
+    A request's tokens depend only on the request (prompt, parameters, seed) and the drafter, up to the models'
+    rounding, which may differ with the shape of the batch. With an adaptive gamma the distribution is the same, but
+    the tokens may differ.
 
     Args:
         target: a Model (models/adapters.py).
         requests: at least one.
-        drafter: a Drafter (proposal.py), None for plain decoding.
+        drafter: a Drafter (proposal.py); None: plain decoding.
         verify: "token" or "block", how chains are verified (sk.verify_chain).
         max_batch: requests decoded at once; the others wait for a slot. None: all.
-        prefill_chunk: tokens of a prompt that a pass reads.
-        tokenizer: gives events their text.
-        output: is filled with results and statistics; what it held before is dropped.
+        prefill_chunk: tokens of a prompt that one pass reads.
+        tokenizer: decodes the text of events.
+        output: filled with results and statistics; its previous contents are dropped.
 
     Returns:
-        An iterator of events, the tokens of one request at one step each. close() ends it early.
+        An iterator of events, each with the tokens of one request in one step. close() ends it early.
 
     Raises:
         TypeError, ValueError: at once, for a request that the target, the drafter or `verify` cannot serve, or a
-            drafter that serves another run. What fails later ends the requests concerned (Session).
+            drafter that serves another run. A later failure ends the requests concerned (Session).
     """
     requests = check_requests("generate", requests)
     most = len(requests) if max_batch is None else min(check_count("generate", "max_batch", max_batch), len(requests))
@@ -96,7 +96,7 @@ def stream(
 
 
 def _run(session: Session) -> Generator[Event, None, None]:
-    """Its events; whoever stops listening frees the drafter."""
+    """Yield the session's events; closing the iterator closes the session, which frees the drafter."""
     try:
         yield from session.events()
     finally:

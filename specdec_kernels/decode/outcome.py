@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a step, as the host knows it."""
+"""The outcome of a step, as read back to the host."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ __all__ = ["Outcome"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row or a number for each request."""
+    """Results of one step, with one row or number per request."""
 
     drafted: list[int]  # tokens
     accepted: list[int]
@@ -22,13 +22,15 @@ class Outcome:
     emitted: list[list[int]] = field(default_factory=list)
     tested: list[int] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
-    # Whether the target's row after the accepted drafts was invalid: then no token follows them. An invalid row of the
-    # draft is none of these: its drafts are rejected, and a token is drawn from the target's row.
+    # True if the target's row after the accepted drafts was invalid, so no token follows them. Invalid rows of the
+    # draft do not count: their drafts are rejected, and a token is drawn from the target's row.
     invalid: list[bool] = field(default_factory=list)
 
     def counts(self, i: int, emitted: int) -> tuple[int, int, int, int]:
-        """drafted, tested, accepted and status of request i, whose text took over so many tokens: one that ends inside
-        the draft has no use for the rest of it."""
+        """Return drafted, tested, accepted and status of request i, of which the text took over `emitted` tokens.
+
+        If the text ended inside the draft, the rest of the draft does not count as tested or accepted.
+        """
         tested, accepted = self.tested[i], self.accepted[i]
         if emitted < len(self.emitted[i]):
             tested = accepted = emitted
@@ -36,10 +38,12 @@ class Outcome:
 
     @classmethod
     def read(cls, proposal, verified, readback: Readback, times: StepTimes) -> "Outcome":
-        """Read the step's results and all pending read-backs in one transfer, the step's only synchronisation. times:
-        marked before and after drafting, scoring and verifying."""
+        """Read the step's results and all pending read-backs in one transfer, the step's only synchronisation.
+
+        times: marked before and after drafting, scoring and verifying.
+        """
         last = verified.logprobs.gather(1, verified.num_accepted[:, None].long())[:, 0]
-        told = dict(
+        results = dict(
             drafted=(proposal.tokens >= 0).sum(1),
             accepted=verified.num_accepted,
             emitted=verified.tokens,
@@ -48,8 +52,8 @@ class Outcome:
             invalid=last.isnan(),
         )
         if hasattr(verified, "path"):
-            told["path"] = verified.path
-        asked = {name: readback.ask(values) for name, values in told.items()}
+            results["path"] = verified.path
+        asked = {name: readback.ask(values) for name, values in results.items()}
         known = {name: reading.rows for name, reading in asked.items()}
         flagged = [bool(status & STATUS_INVALID_ROW) for status in known["status"]]
         known["invalid"] = [bool(nan) and flag for nan, flag in zip(known["invalid"], flagged)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a drafter is made of: models' runners and other drafters."""
+"""Iteration over a drafter's parts: model runners and other drafters."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ __all__ = ["parts_of"]
 
 
 def parts_of(drafter: Any) -> Iterator[Any]:
-    """The drafter and all that it is made of, however deep."""
+    """Yield the drafter and, recursively, its parts."""
     yield drafter
     for part in getattr(drafter, "parts", ()):
         yield from parts_of(part)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes into the decode loop."""
+"""The input of the decode loop."""
 
 from dataclasses import dataclass, fields
 
@@ -15,15 +15,16 @@ __all__ = ["Request"]
 class Request:
     """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy.
 
-    Every field is checked when a request is made and again when it is submitted; numbers may be numpy's or torch's.
+    Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 
-    rule, alpha: how drafts are accepted, by the names of registry.RULES; "exact" keeps the target's distribution.
+    rule, alpha: how drafts are accepted, a name of registry.RULES with its parameters; "exact" keeps the target's
+    distribution.
 
     Raises:
-        TypeError, ValueError: naming the field, what was wanted and what came.
+        TypeError, ValueError: a field has a wrong type or value; the text names the field, what is wanted, what came.
     """
 
-    prompt: list[int]  # token ids, at least one; a tensor or an array [T] of them will do
+    prompt: list[int]  # token ids, at least one; a tensor or an array [T] is accepted too
     max_new_tokens: int = 64
     temperature: float = 0.0
     top_k: int = 0

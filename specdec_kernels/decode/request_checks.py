@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a request's fields. Each returns the value that the request keeps, of Python's own types."""
+"""Checks of a request's fields. Each returns the value that the request stores, as a plain Python type."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,17 +21,17 @@ def _fail(kind: type[Exception], name: str, wanted: str, got: str):
 
 
 def _plain(x: Any) -> Any:
-    """The Python number of a numpy scalar or of a tensor without dimensions; anything else as it is."""
+    """Return the Python number of a numpy scalar or of a tensor without dimensions; anything else unchanged."""
     return x.item() if getattr(x, "shape", None) == () and hasattr(x, "item") else x
 
 
 def _is(x: object, *kinds: type) -> bool:
-    """A bool counts as no number."""
+    """Return whether x is of one of these types; a bool is not a number."""
     return isinstance(x, kinds) and not isinstance(x, bool)
 
 
 def _items(name: str, wanted: str, x: Any) -> list:
-    """The entries of a sequence, which a string, a mapping or a tensor of several dimensions is not."""
+    """Return the entries of a sequence. Strings, mappings and tensors of several dimensions are refused."""
     shape = getattr(x, "shape", None)
     if shape is not None and len(shape) == 1 and hasattr(x, "tolist"):
         return x.tolist()
@@ -100,7 +100,7 @@ def _number(name: str, x: Any) -> float:
 
 
 def _parameter(name: str, x: Any) -> Any:
-    """A sampling parameter, in its range."""
+    """Return a sampling parameter that is in its range."""
     number = (_integer if name == "top_k" else _number)(name, x)
     if number not in SAMPLING[name]:
         _fail(ValueError, name, SAMPLING[name].says, _check.shown(number))
@@ -119,7 +119,7 @@ def _rule(name: str, x: Any) -> str:
 
 
 def _alpha(name: str, x: Any) -> Any:
-    """None, a number or a pair; the rule says in what range."""
+    """Return None, a number or a pair; ranges are checked by the rule."""
     if x is None or _is(_plain(x), int, float):
         return _plain(x)
     wanted = "None, a number or a pair of numbers"
@@ -130,7 +130,7 @@ def _alpha(name: str, x: Any) -> Any:
     return tuple(map(_plain, pair))
 
 
-CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request: its name and what came -> what is kept
+CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request: (name, given value) -> stored value
     "prompt": _prompt,
     "max_new_tokens": _count,
     **dict.fromkeys(SAMPLING, _parameter),

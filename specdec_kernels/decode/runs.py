@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which session a drafter serves: it has one set of slots, so it serves one at a time."""
+"""Record of the session that a drafter serves. A drafter has one set of slots, so it serves one session at a time."""
 
 from typing import Any
 from weakref import ref
@@ -10,12 +10,12 @@ __all__ = ["check_served", "claim"]
 
 
 def _session_of(part: Any) -> Any:
-    """The session that it serves; None if there is none any more."""
+    """Return the session that the part serves; None if there is none any more."""
     return getattr(part, "serves", lambda: None)()
 
 
 def claim(session: Any) -> None:
-    """The session's drafter serves it from now on.
+    """Make the session's drafter serve this session from now on.
 
     Raises:
         ValueError: the drafter, or a part of it, serves another session that has requests.
@@ -32,6 +32,6 @@ def claim(session: Any) -> None:
 
 
 def check_served(op: str, session: Any) -> None:
-    """Raises ValueError where a later session has taken over the drafter."""
+    """Raise ValueError if a later session has taken over the drafter."""
     if any(_session_of(part) is not session for part in parts_of(session.drafter)):
         raise ValueError(f"{op}: the session's drafter, {session.drafter.name}, serves a later session by now")

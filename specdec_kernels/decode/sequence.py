@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are being decoded: one (Sequence), and those of a step as the ops take them (Batch)."""
+"""Requests that are being decoded: a single one (Sequence), and those of a step with the ops' arguments (Batch)."""
 
 import logging
 from functools import cached_property
@@ -20,8 +20,7 @@ _log = logging.getLogger(__name__)
 class Sequence:
     """One request: its tokens so far (prompt included) and its result.
 
-    Between steps the target's cache holds the keys of tokens[:-1]; the next step feeds tokens[-1] and the draft after
-    it.
+    Between steps the target's cache holds the keys of tokens[:-1]. The next step feeds tokens[-1] and the draft.
     """
 
     def __init__(self, index: int, request: Request, tokenizer=None):
@@ -36,12 +35,12 @@ class Sequence:
         return self.request.max_new_tokens - len(self.result.tokens)
 
     @property
-    def settled(self) -> int:
-        """How many of its tokens will stay: all."""
+    def num_final(self) -> int:
+        """Number of tokens that cannot be rejected any more: all of them."""
         return len(self.tokens)
 
     def extend(self, tokens: list[int], error: str | None = None) -> Event:
-        """Take over the tokens of a step, up to the first that ends the request. error: why no token follows them."""
+        """Append the tokens of a step, up to the first that ends the request. error: why no token follows them."""
         taken, text, finished = [], "", None
         for token in tokens[: self.remaining]:
             taken.append(token)
@@ -66,15 +65,15 @@ class Sequence:
         return self._event(taken, text, finished, error if finished == "error" else None)
 
     def cancel(self) -> Event:
-        """End it with the tokens it has."""
+        """End the request with the tokens it has."""
         return self._event([], "", "cancelled")
 
     def fail(self, place: str, failure: Exception) -> Event:
-        """End it by an error, with the tokens it has."""
+        """End the request by an error, with the tokens it has."""
         return self._event([], "", "error", reason(place, failure))
 
     def _event(self, taken: list[int], text: str, finished: str | None, error: str | None = None) -> Event:
-        """The event of a step; what was held back of the text comes with the last."""
+        """Return the event of a step. The last event also has the text that was held back."""
         if finished not in (None, "stop") and self.stream is not None:
             try:
                 text += self.stream.flush()
@@ -88,10 +87,12 @@ class Sequence:
 
 
 class Batch(list):
-    """The sequences of a step, in slot order; what they ask of the sampling ops is gathered once per composition, on
-    the device of the target."""
+    """The sequences of a step, in slot order, with the arguments of the sampling ops on the target's device.
 
-    depth = 0  # of the target's steps; those of a model that drafts by steps of its own lie below
+    The arguments are gathered once and reused while the same requests are decoded.
+    """
+
+    depth = 0  # 0 for the target's steps, 1 for the inner steps of a draft model that is itself speculative, and so on
 
     def __init__(self, sequences=(), device: torch.device = CPU, first: int = 0):
         super().__init__(sequences)
@@ -99,7 +100,7 @@ class Batch(list):
 
     @property
     def slots(self) -> slice:
-        """Those that its sequences lie in: first, first + 1, ..."""
+        """The slots of the sequences: first, first + 1, ..."""
         return slice(self.first, self.first + len(self))
 
     def halves(self) -> "list[Batch]":
@@ -108,7 +109,7 @@ class Batch(list):
 
     @cached_property
     def sampling(self) -> dict:
-        """Temperature and filters [n] as fields of sk.Rows; filters that nobody uses are None."""
+        """Temperature and filters [n] as fields of sk.Rows; a filter that no request uses is None."""
 
         def gather(name, off, dtype):
             values = [getattr(s.request, name) for s in self]
@@ -127,7 +128,7 @@ class Batch(list):
 
     @property
     def offset(self) -> torch.Tensor:
-        """[n] of the random numbers of a step: the number of tokens each sequence has."""
+        """The random offset [n] of a step: the number of tokens of each sequence."""
         return upload([len(s.tokens) for s in self], self.device)
 
     @property
@@ -137,7 +138,7 @@ class Batch(list):
 
     @cached_property
     def rules(self) -> dict:
-        """rule and alpha as sk.verify_chain takes them; nothing where all are exact."""
+        """rule and alpha as sk.verify_chain takes them; empty if all are exact."""
         requests = [s.request for s in self]
         if all(r.rule == "exact" for r in requests):
             return {}
@@ -147,11 +148,14 @@ class Batch(list):
 
     @cached_property
     def wants_end_row(self) -> bool:
-        """Whether a rule puts a law pi in place of p, which the token behind the last draft should have too."""
+        """Whether a request's rule replaces p by a distribution pi.
+
+        The token after the last draft must then follow pi too, so the draft needs one more row.
+        """
         return any(s.request.rule != "exact" and RULES[s.request.rule].defines_distribution for s in self)
 
 
 def _alpha_of(parameters, alpha) -> list[float]:
-    """alpha with its defaults; what a rule has no use for is 0."""
+    """Return alpha as two numbers, with defaults filled in; a parameter that the rule does not have is 0."""
     given = [] if alpha is None else list(alpha) if isinstance(alpha, (tuple, list)) else [alpha]
     return [*given, *[p.default for p in parameters[len(given) :]], 0.0, 0.0][:2]

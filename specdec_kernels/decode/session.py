@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running loop: which requests wait, which sit in which slot of the caches, and one step for all that do."""
+"""A running decode loop: a queue of requests, their slots in the caches, and steps over all requests in slots."""
 
 import logging
 from collections import deque
@@ -29,7 +29,7 @@ _INVALID = "step: the target's row for the next token must be a distribution, go
 
 
 class NoDrafter(Drafter):
-    """Plain decoding: never a draft."""
+    """The drafter of plain decoding, which never drafts."""
 
     name = "plain decoding"
     num_lookahead, rules, verifies = 0, ("exact",), ("token", "block")
@@ -39,31 +39,31 @@ class NoDrafter(Drafter):
 
 
 class Session:
-    """Requests come and go while others are decoded.
+    """A decode loop in which requests can be added and cancelled while others are decoded.
 
         session = Session(pair.target, drafter, max_batch=8)
         first = session.submit(Request(prompt))
-        for event in session.events():  # until nobody is left; what is submitted meanwhile takes part
+        for event in session.events():  # until no request is left, including those submitted meanwhile
             ...                         # session.submit(...), session.cancel(first), session.pop(event.index)
 
-    Each request has its own rule, seed, parameters, stop strings and ends, and its tokens depend on it alone, up to the
-    rounding of the models, which may differ with the shape of the batch. One thread at a time may use a session.
+    Each request has its own rule, seed, parameters, stop strings and end ids. Its tokens depend only on the request, up
+    to the models' rounding, which may differ with the shape of the batch. One thread at a time may use a session.
 
-    A request whose step raises, or whose row of the target is invalid (NaN), ends with `finished` "error" and the
-    reason in `error`; the others go on. `results` has the result of every request, by its index, until it is popped;
-    `stats` counts for all.
+    If a request's step raises, or its row of the target is invalid (NaN), it ends with `finished` "error" and the
+    reason in `error`; the other requests continue. `results` has the result of every request by index until it is
+    popped. `stats` counts over all requests.
 
     Args:
-        target, drafter, verify, tokenizer: as `stream` takes them.
-        max_batch: how many are decoded at once; the others wait, first come, first served.
-        capacity: positions of a slot, those of a prompt and its new tokens.
-        prefill_chunk: tokens of a prompt that a pass reads, of draft models too: memory for the mask grows with it, and
-            a GPU is used better. The text does not depend on it, up to the rounding of the models.
+        target, drafter, verify, tokenizer: as in `stream`.
+        max_batch: the most requests decoded at once; the others wait, first come, first served.
+        capacity: positions of a slot: the most tokens of a prompt and its continuation together.
+        prefill_chunk: tokens of a prompt that one pass reads, also in draft models. A larger chunk uses a GPU better
+            and needs more memory for the mask. The text does not depend on it, up to the models' rounding.
 
     Raises:
-        TypeError: a target that is no Model, or a drafter that is none.
-        ValueError: a limit below 1, a `verify` that the drafter cannot serve, a draft model elsewhere than the target,
-            a drafter that serves another run, or a batch or trees for a model that cannot decode them (`refuses`).
+        TypeError: the target is not a Model, or the drafter is not a Drafter.
+        ValueError: a limit below 1, a `verify` that the drafter cannot serve, a draft model on another device than the
+            target, a drafter in use by another run, batches or trees for a model that lacks them (`refuses`).
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Session:
         check_method(self.drafter, verify)
         check_device(target, self.drafter)
         check_passes(target, self.drafter, max_batch)
-        # The sequences of `batch` lie in slots 0, 1, ... of the target's cache and of the drafter.
+        # The sequences of `batch` are in slots 0, 1, ... of the target's cache and of the drafter.
         self.waiting, self.batch = deque[Sequence](), Batch((), target.device)
         self.results: dict[int, Result] = {}
         self.submitted, self.stats = 0, Stats()
@@ -98,11 +98,11 @@ class Session:
         self.drafter.follow(target, self.cache)
 
     def submit(self, request: Request) -> int:
-        """Queue a request for the next free slot -> its index: that of its events and of its result in `results`.
+        """Queue a request for the next free slot -> its index in events and in `results`.
 
         Raises:
-            TypeError, ValueError: no request, or one that the target, the drafter, `verify` or the capacity cannot
-                serve; nothing else is disturbed.
+            TypeError, ValueError: not a request, or one that the target, the drafter, `verify` or the capacity cannot
+                serve. The session is not changed then.
         """
         request = replace(check_request("submit", "request", request))  # checked again: its prompt is a list
         check_served("submit", self)
@@ -116,8 +116,9 @@ class Session:
         return sequence.index
 
     def cancel(self, index: int) -> bool:
-        """Drop a request -> False where it had finished before. Its slot is free at once; it keeps the tokens it has,
-        and the next step begins with its last event, whose `finished` is "cancelled".
+        """Cancel a request -> False if it had finished before. Its slot is free at once; its result keeps its tokens.
+
+        The next step returns the request's last event first, with `finished` "cancelled".
 
         Raises:
             ValueError: no request has this index.
@@ -134,7 +135,7 @@ class Session:
         return True
 
     def pop(self, index: int) -> Result:
-        """Take the result of a request that has ended; the session keeps nothing of it.
+        """Return the result of a request that has ended, and remove it from the session.
 
         Raises:
             ValueError: no request has this index, it has not ended, or its result was taken before.
@@ -156,21 +157,21 @@ class Session:
             raise ValueError(f"{op}: index must be that of one of {self.submitted} submitted requests, got {index}")
 
     def _find(self, index: int) -> Sequence | None:
-        """A request that waits or is decoded."""
+        """Return the sequence of a request that waits or is decoded; None if it has ended."""
         return next((s for s in (*self.waiting, *self.batch) if s.index == index), None)
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do or say anything."""
+        """Whether a step would decode anything or return an event."""
         return bool(self.waiting or self.batch or self._last_words)
 
     def events(self) -> Iterator[Event]:
-        """The events of step after step, until nobody is left."""
+        """Take steps until no request is left, and yield their events."""
         while self.busy:
             yield from self.step()
 
     def step(self) -> list[Event]:
-        """Give free slots to waiting requests, and all in slots their next tokens -> an event for each of them."""
+        """Put waiting requests into free slots, and decode the next tokens of all requests in slots -> their events."""
         began = perf_counter()
         events, self._last_words = self._last_words, []
         events += self._admit()
@@ -182,12 +183,12 @@ class Session:
         return events
 
     def _admit(self) -> list[Event]:
-        """Fill the free slots -> the last events of requests whose prompt could not be read."""
+        """Fill free slots with waiting requests -> the last events of requests whose prompt could not be read."""
         failed: list[Event] = []
         if self.waiting and len(self.batch) < self.slots:
             self.batch = Batch(self.batch, self.target.device)
         while self.waiting and len(self.batch) < self.slots:
-            sequence = self.waiting[0]  # it waits until it is admitted, whatever interrupts that
+            sequence = self.waiting[0]  # stays in the queue until it is admitted, even if this is interrupted
             try:
                 self._read_prompt(sequence)
             except Exception as error:
@@ -199,7 +200,7 @@ class Session:
         return failed
 
     def _read_prompt(self, sequence):
-        """Into the next slot; its last token is left to the first step, which needs its logits."""
+        """Read a prompt into the next slot. Its last token is left to the first step, which needs its logits."""
         began, slot, prefix = perf_counter(), len(self.batch), sequence.tokens[:-1]
         read_tokens(self.target, prefix, self.cache, slot, chunk=self.prefill_chunk)
         self.drafter.admit(slot, sequence)
@@ -211,8 +212,7 @@ class Session:
 
     @torch.inference_mode()
     def _decode(self, batch: Batch) -> list[Event]:
-        """One pass of the target over the last token and the proposal of every request of `batch`. A sequence changes
-        once nothing can fail any more."""
+        """Take one step of `batch`, in one pass of the target. Sequences change last, when nothing can fail."""
         target, drafter, cache, slot = self.target, self.drafter, self.cache, batch.first
         times = StepTimes(batch.device)
         proposal = drafter.propose(batch) or Draft.nothing(batch)
@@ -240,12 +240,12 @@ class Session:
         return events
 
     def _forget(self, batch: Batch) -> None:
-        """Drop what a step that failed has left."""
+        """Drop the leftovers of a failed step."""
         batch.readback.forget()
         self.drafter.forget()
 
     def _retire(self) -> None:
-        """Drop finished requests."""
+        """Remove finished requests from their slots."""
         if not any(s.result.finished for s in self.batch):
             return
         self.batch = Batch(self.batch, self.target.device)
@@ -254,12 +254,12 @@ class Session:
                 self._fill(slot)
 
     def _clear(self, slot: int) -> None:
-        """Leave nothing of a request in its slot: a mask would hide it from the next one, but 0 * NaN is NaN."""
+        """Clear a slot. The mask hides old keys and values from the next request, but not NaN: 0 * NaN is NaN."""
         self.drafter.release(slot)
         self.cache.clear(slot)
 
     def _fill(self, slot: int) -> None:
-        """The last request of the batch takes over the slot. One that cannot be moved is read again."""
+        """Move the batch's last request into the slot. A request that cannot be moved is queued to be read again."""
         while len(self.batch) > slot + 1:
             last = self.batch.pop()
             try:
@@ -278,13 +278,16 @@ class Session:
 
 
 def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
-    """[n, T] the number of each token among those that are there; None: all are, or nobody knows for free."""
+    """Return each token's index [n, T] among those that are not padding.
+
+    None if there is no padding, or if reading ids is not free.
+    """
     there = ids >= 0
     return (there.flatten().cumsum(0) - 1).view_as(ids) if is_free(ids) and not there.all() else None
 
 
 def _count(batch, totals, counts, events, parts, seconds):
-    """Each request counts for itself; the seconds of the step, and of its parts, are shared equally."""
+    """Add a step to the statistics of each request and to the totals. Its seconds are shared equally by requests."""
     for s, one, event in zip(batch, counts, events):
         own = s.result.stats
         own.count(*one)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the parts of a step took, by the clock of the device they ran on."""
+"""Timing of the parts of a step, by the clock of the device they run on."""
 
 from time import perf_counter
 from typing import Any
@@ -10,8 +10,10 @@ __all__ = ["StepTimes"]
 
 
 class StepTimes:
-    """Marks between the parts of a step. On a GPU a part ends later than its launch, so marks are events there, which
-    may be compared once the host has waited for the device."""
+    """Time marks between the parts of a step.
+
+    On a GPU a part ends later than its launch, so marks are CUDA events there. Read them after a synchronisation.
+    """
 
     def __init__(self, device: torch.device):
         self.device, self.began = device, perf_counter()
@@ -19,7 +21,7 @@ class StepTimes:
         self.mark()
 
     def mark(self) -> None:
-        """What was begun since the last mark ends here."""
+        """End the current part and begin the next."""
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self.device))
@@ -28,7 +30,7 @@ class StepTimes:
             self.marks.append(perf_counter())
 
     def seconds(self) -> list[float]:
-        """From mark to mark."""
+        """Return the seconds between consecutive marks."""
         pairs = zip(self.marks, self.marks[1:])
         if self.device.type == "cuda":
             return [a.elapsed_time(b) / 1e3 for a, b in pairs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a request as it arrives: whole characters only, and nothing of a stop string."""
+"""Streaming of a request's text: whole characters only, ending before a stop string."""
 
 from .detokenizer import Detokenizer
 
@@ -7,7 +7,11 @@ __all__ = ["TextStream", "check_stop"]
 
 
 def check_stop(op: str, stop) -> None:
-    """Raise TypeError or ValueError for what cannot be searched for."""
+    """Check stop strings: a tuple or list of non-empty strings.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
     if not isinstance(stop, (tuple, list)) or not all(isinstance(s, str) for s in stop):
         raise TypeError(f"{op}: stop must be a tuple of strings, got {stop!r:.80}")
     if "" in stop:
@@ -15,15 +19,15 @@ def check_stop(op: str, stop) -> None:
 
 
 class TextStream:
-    """Decodes a growing list of ids and ends at the first stop string.
+    """A decoder of a growing list of ids that ends at the first stop string.
 
-    Special tokens are no part of the text, but stop strings see them, written as the tokenizer writes them when it
-    does not skip them: "<|im_end|>" and "yes<|im_end|>" are met where the model ends a turn. Where the text ends does
-    not depend on how tokens cut it.
+    Special tokens are not part of the text, but stop strings can match them, written as the tokenizer writes them when
+    it does not skip them: "<|im_end|>" and "yes<|im_end|>" match where the model ends a turn. The end of the text does
+    not depend on how it is split into tokens.
 
     Args:
-        tokenizer: with `decode`, as transformers' tokenizers have it.
-        stop: the text ends before the first of them that is complete.
+        tokenizer: an object with `decode`, as transformers' tokenizers have it.
+        stop: the text ends before the first of these that is complete.
 
     Raises:
         TypeError: stop is no tuple or list of strings.
@@ -33,8 +37,8 @@ class TextStream:
     def __init__(self, tokenizer, stop: tuple[str, ...] = ()):
         check_stop("generate", stop)
         self.ids, self.stop = Detokenizer(tokenizer), tuple(stop)
-        self.held = ""  # the start of a stop string, perhaps
-        self.shown: list[bool] = []  # for each of its characters: whether it is part of the text
+        self.held = ""  # held back: it may be the start of a stop string
+        self.shown: list[bool] = []  # for each character of `held`: whether it is part of the text
 
     def push(self, token: int) -> tuple[str, bool]:
         """Return the text that is certain by now, and whether a stop string was met; the text then ends before it."""
@@ -56,7 +60,7 @@ class TextStream:
         return self._take(len(self.held)) + self.ids.flush()
 
     def _take(self, n: int) -> str:
-        """The next n characters, without special tokens."""
+        """Remove the next n held characters, and return them without special tokens."""
         text = "".join(c for c, shown in zip(self.held[:n], self.shown) if shown)
         self.held, self.shown = self.held[n:], self.shown[n:]
         return text

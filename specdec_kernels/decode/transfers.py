@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes between the host and the device of the models, so that a step of the loop waits for the device once.
+"""Transfers between the host and the models' device, such that a step of the loop waits for the device only once.
 
-To the device goes everything without waiting (upload). From it comes what was asked for during a step, in one copy
-(Readback). Where reading is free, on the CPU, shapes may follow the data; elsewhere they are the largest there can be
-(is_free, at_most).
+Uploads never wait (upload). All values requested during a step are read back in one copy (Readback). On the CPU, where
+reading is free, shapes may depend on the data; on other devices they have their largest possible size (is_free,
+at_most).
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,17 @@ CPU = torch.device("cpu")
 
 
 def is_free(x: torch.Tensor) -> bool:
-    """Whether the host reads values of x without waiting for anything."""
+    """Return whether the host can read x without waiting for a device."""
     return x.device.type == "cpu"
 
 
 def at_most(counts: torch.Tensor, bound: int) -> int:
-    """The largest of `counts` where that is free to know, else `bound`, which none exceeds."""
+    """Return the largest of `counts` if reading them is free, else `bound`, which none exceeds."""
     return int(counts.max()) if is_free(counts) else bound
 
 
 def upload(values: torch.Tensor | Sequence, device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Numbers of the host as a tensor on the device, without waiting for what runs there; a tensor of the device is
-    taken as it is."""
+    """Copy numbers to a tensor on the device, without waiting for its running work. A tensor is returned as it is."""
     if isinstance(values, torch.Tensor):
         return values
     pinned = device.type == "cuda"
@@ -36,13 +35,13 @@ def upload(values: torch.Tensor | Sequence, device: torch.device, dtype: torch.d
 
 
 def upload_rows(rows: list[list[int]], device: torch.device, padding: int = -1) -> torch.Tensor:
-    """Rows of different length as one tensor [n, width], padded at their ends."""
+    """Upload rows of different lengths as one tensor [n, width], padded at their ends."""
     width = max(map(len, rows))
     return upload([row + [padding] * (width - len(row)) for row in rows], device)
 
 
 class Reading:
-    """The values of an integer tensor [n] or [n, k], once they are on the host."""
+    """The values of an integer tensor [n] or [n, k], read to the host when first used."""
 
     def __init__(self, readback: "Readback"):
         self._readback = readback
@@ -60,18 +59,18 @@ class Reading:
 
 
 class Readback:
-    """What the host asks to know; all that has been asked for is copied when the first of it is needed."""
+    """Pending reads of device tensors. The first use of any value copies all pending tensors at once."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[Reading, torch.Tensor]] = []
 
     def ask(self, tensor: torch.Tensor) -> Reading:
-        """tensor [n] or [n, k], of integers or bool."""
+        """Request the values of a tensor [n] or [n, k] of integers or bool."""
         self._asked.append((Reading(self), tensor))
         return self._asked[-1][0]
 
     def forget(self) -> None:
-        """Nobody wants to know any more."""
+        """Drop all pending requests."""
         self._asked = []
 
     def read(self) -> None:

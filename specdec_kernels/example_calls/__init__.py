@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Example calls of every public function, one file each: small, and every form of the call once.
+"""Small example calls of every public function, one file each, with every form of the call at least once.
 
-Whatever walks over the ops calls these: sanitizers, CUDA graphs, opcheck and torch.compile, the check of a wheel.
+All checks over all ops use them: sanitizers, CUDA graphs, opcheck and torch.compile, the check of a wheel.
 
     >>> from specdec_kernels import example_calls
     >>> for name, arguments in example_calls.calls("accept"):
@@ -26,12 +26,12 @@ __all__ = ["Call", "Inputs", "calls", "every_call", "few", "flat", "folded", "op
 
 
 class Call(NamedTuple):
-    name: str  # what is special about it
-    arguments: dict  # of the public function, by keyword
+    name: str  # what this call shows
+    arguments: dict  # keyword arguments of the public function
 
 
 def calls(function: str, **inputs) -> list[Call]:
-    """The calls of one public function; inputs as Inputs takes them: device, dtype, V, pad, seed."""
+    """Return the calls of one public function. inputs: arguments of Inputs (device, dtype, V, pad, seed)."""
     module = importlib.import_module(f"{__name__}.{function}")
     return [Call(*each) for each in module.calls(Inputs(**inputs))]
 
@@ -41,7 +41,7 @@ def every_call(**inputs) -> list[tuple[str, Call]]:
 
 
 def few(function: str, **inputs) -> list[Call]:
-    """Those calls that give an argument another kind of value than the ones before: each kind at least once."""
+    """Return a subset of the calls in which each argument has each kind of value at least once."""
     seen, chosen = set(), []
     for call in calls(function, **inputs):
         kinds = {(name, _kind(x)) for name, x in flat(call.arguments).items()}
@@ -52,7 +52,7 @@ def few(function: str, **inputs) -> list[Call]:
 
 
 def flat(arguments: dict) -> dict:
-    """Arguments with each given field of Rows under a name of its own: "target.logits", "target.temperature" ..."""
+    """Return the arguments with each given field of Rows as an entry: "target.logits", "target.temperature" ..."""
     found = {}
     for name, x in arguments.items():
         if not isinstance(x, Rows):
@@ -64,7 +64,7 @@ def flat(arguments: dict) -> dict:
 
 
 def folded(arguments: dict) -> dict:
-    """What flat() made, as a public function takes it."""
+    """Return the arguments of a public function from flat()'s: the inverse of flat()."""
     found: dict = {}
     fields: dict = {}
     for name, x in arguments.items():
@@ -97,7 +97,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def op_arguments(op: str, function, *args, **kwargs) -> tuple:
-    """What function(...) hands to torch.ops.specdec.<op>, which it calls once."""
+    """Return the arguments that function(...) passes to torch.ops.specdec.<op>, which it must call once."""
     with _Recorder(op) as recorder:
         function(*args, **kwargs)
     (arguments,) = recorder.arguments

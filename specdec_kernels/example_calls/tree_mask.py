@@ -3,7 +3,7 @@ import torch
 
 
 def parents(x, B, N):
-    """[B, N]: random trees, with padding."""
+    """Return parents [B, N] of random trees with padding."""
     node = torch.arange(N, device="cpu")
     up = (torch.rand(B, N, generator=x.generator, dtype=torch.float32, device="cpu") * (node + 1)).long() - 1
     return x.on_device(up.where(node > 0, -1))

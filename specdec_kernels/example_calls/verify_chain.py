@@ -8,7 +8,7 @@ from specdec_kernels.registry import CHAIN_METHODS, RULES
 from specdec_kernels.rows import Rows
 
 B, G = 4, 5
-LENGTHS = (2, 0, 1, 2)  # of the drafts of a ragged batch
+LENGTHS = (2, 0, 1, 2)  # draft lengths of a ragged batch
 FILTERS: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
 
 
@@ -48,12 +48,12 @@ def calls(x):
 
 
 def with_stats(rows):
-    """[..., V] with their stats [..., 4]"""
+    """Return Rows of logits [..., V] with their stats [..., 4]."""
     return Rows(rows, stats=row_stats(rows.reshape(-1, rows.size(-1))).view(*rows.shape[:-1], 4))
 
 
 def by_rule(x, step):
-    """Every rule: by name with its default, then by code, all of a request in turn."""
+    """Yield calls with every rule: some by name, then all by codes, a different rule for each request."""
     yield "a rule, one number", step | {"rule": "lossy", "alpha": 0.3}
     yield "a rate of each position", step | {"rule": "synthetic", "alpha": (0.9,) * step["draft_tokens"].shape[1]}
     yield "a rule, two numbers", step | {"rule": "thresholds", "alpha": (0.5, 0.4)}
@@ -72,9 +72,9 @@ def by_rule(x, step):
 
 
 def stored(x, step):
-    """Rows that lie elsewhere than in the order of the positions: row n of a store is [n // K, n % K]."""
+    """Yield calls whose rows are looked up by index in a store: row n is [n // K, n % K]."""
     far = x.rows(B, 2 * G)
-    one, slots = far.flatten(0, 1), far.transpose(0, 1)  # K = B: their own strides
+    one, slots = far.flatten(0, 1), far.transpose(0, 1)  # slots: K = B, with other strides
     at = x.integers(0, 2 * G * B, B, G + 1).int()
     kept = {"target": Rows(one, row=at), "draft": Rows(slots, row=at[:, :G].long())}
     yield "rows by number", step | kept

@@ -54,7 +54,7 @@ def by_method(x, method, step):
 
 
 def chain(x, tokens):
-    """Each node the only child of the one before."""
+    """Return a tree and links in which each node is the only child of the one before."""
     node = torch.arange(N, device="cpu").expand(B, N)
     first = x.on_device((node + 1).where(node < N - 1, -1))
     return {"tree": (x.on_device(node - 1), tokens), "links": (first, torch.full_like(first, -1))}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops under the names and call shapes of the engines that use them."""
+"""The ops with the names and signatures of inference engines' own functions."""

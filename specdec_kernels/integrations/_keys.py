@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds as engines give them, one number or one tensor for a batch, as the seeds [B] that the ops take."""
+"""Conversion of engines' seeds (one number or one tensor for a batch) to the seeds [B] that the ops take."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from ..seeds import signed
 
 _LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
-_ROW = 40  # a row's number stands in a seed's upper bits, so that rows of one small seed draw different numbers
+_ROW = 40  # the row's index is put into these upper bits of the seed, so rows of one small seed draw different numbers
 
 
 def of_rows(seed: int | torch.Tensor, B: int, device: torch.device) -> torch.Tensor:
-    """[B] int64: seed XOR (b << 40)."""
+    """Return [B] int64: seed XOR (b << 40) for row b."""
     rows = torch.arange(B, device=device) << _ROW
     if isinstance(seed, torch.Tensor):
         return rows ^ as_int64(seed)
@@ -20,11 +20,11 @@ def of_rows(seed: int | torch.Tensor, B: int, device: torch.device) -> torch.Ten
 
 
 def as_int64(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers as int64; of unsigned ones the same 64 bits."""
+    """Convert to int64; uint64 numbers keep their 64 bits."""
     return x.view(torch.int64) if x.dtype == torch.uint64 else x.to(torch.int64)
 
 
 def drawn(generator: torch.Generator | None, B: int, device: torch.device) -> torch.Tensor:
-    """[B] int64 from the generator, or from the device's own."""
+    """Draw [B] int64 from the generator; None: from the device's own."""
     where = device if generator is None else generator.device
     return torch.randint(_LEAST, _LARGEST, (B,), generator=generator, device=where).to(device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashInfer's ``chain_speculative_sampling`` on verify_chain: the same arguments, so that an import is what changes.
+"""FlashInfer's ``chain_speculative_sampling`` by verify_chain, with the same arguments, so only the import changes.
 
     from specdec_kernels.integrations.flashinfer import chain_speculative_sampling
 
@@ -32,34 +32,34 @@ def chain_speculative_sampling(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``flashinfer.sampling.chain_speculative_sampling``: verify one drafted path per request from probabilities.
 
-    The law of what is emitted is FlashInfer's, the target's; the random numbers are others. What differs:
+    The emitted tokens follow the target's distribution, as FlashInfer's do, but with other random numbers. Differences:
 
-    - **Random numbers.** Request b draws by the seed ``seed ^ (b << 40)`` and by ``offset``, as ``uniforms`` shows
-      them. Without both numbers, seeds come from the generator (by default the device's), on the device.
-    - **The count of single acceptances** tests each position once, by the coin that verification uses where it gets so
-      far. FlashInfer tosses a second coin for the position at which it has stopped, so that its count may hold it.
-    - **Edges.** A drafted id of draft probability 0 was not drawn from that row and is rejected; FlashInfer keeps it if
-      the target allows it. An id below 0 ends its request's draft; FlashInfer reads outside of its rows. Where
-      (p - q)+ has no mass the token comes from p.
-    - **Types.** Rows of bfloat16 and float16 are read as they are, ids may be int64, any device will do, and nothing
-      waits for it. ``deterministic`` changes nothing: every answer is.
+    - **Random numbers.** Request b uses the seed ``seed ^ (b << 40)`` and ``offset``, as in ``uniforms``. If either is
+      missing, seeds are drawn on the device from the generator (by default the device's).
+    - **The count of accepted tokens** tests each position once, with the random number that verification uses there.
+      FlashInfer draws a second number for the position at which it has stopped, so its count may include it.
+    - **Edges.** A drafted id of draft probability 0 cannot have been drawn from that row and is rejected; FlashInfer
+      keeps it if the target allows it. An id below 0 ends its request's draft; FlashInfer reads outside of its rows.
+      Where (p - q)+ has no mass the token comes from p.
+    - **Types.** Rows of bfloat16 and float16 are read directly, ids may be int64, and every device is supported. Calls
+      do not wait for the device. ``deterministic`` has no effect: results are always deterministic.
 
     Args:
         draft_probs: [B, G, V], draft_token_ids [B, G], target_probs [B, G+1, V].
-        maybe_output_accepted_token_num: [B] integers: the number of drafts that pass their test, each for itself, is
-            added in place.
+        maybe_output_accepted_token_num: [B] integers: the number of drafts that pass their own test, regardless of
+            other positions, is added in place.
         maybe_output_emitted_draft_token_num: [B] integers: the number of drafts that are emitted is added in place.
         deterministic: ignored.
-        generator: seeds are drawn from it where seed or offset is None.
-        seed, offset: both numbers, or both tensors [1] or [B] of int64 or uint64; an offset that differs between calls
-            gives new numbers.
+        generator: seeds are drawn from it if seed or offset is None.
+        seed, offset: both numbers, or both tensors [1] or [B] of int64 or uint64. Different offsets give different
+            random numbers.
 
     Returns:
-        (token ids [B, G+1] int32 with -1 behind the last one, and the two counts: the tensors given, or new ones of
+        (token ids [B, G+1] int32 with -1 after the last one, and the two counts: the tensors given, or new ones of
         int32).
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came.
+        TypeError, ValueError: the text names the argument, what was wanted and what came.
 
     Example:
         >>> p, q = torch.tensor([0.5, 0.3, 0.2]).expand(1, 3, 3), torch.tensor([0.2, 0.5, 0.3]).expand(1, 2, 3)
@@ -82,7 +82,7 @@ def chain_speculative_sampling(
 
 
 def _numbers(seed, offset, generator, B, device):
-    """Seeds and offsets [B] int64."""
+    """Return seeds and offsets [B] int64."""
     if seed is None or offset is None:
         return _keys.drawn(generator, B, device), torch.zeros(B, dtype=torch.int64, device=device)
     if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
@@ -98,7 +98,7 @@ def _numbers(seed, offset, generator, B, device):
 
 
 def _passing(q, tokens, p, u):
-    """[B] int32: how many drafts pass the test, each by its own coin."""
+    """Return [B] int32: the number of drafts that pass their own test, each with its own random number."""
     ids = tokens.to(torch.int64)
     inside = (ids >= 0) & (ids < min(p.size(2), q.size(2)))
     ids = torch.where(inside, ids, 0).unsqueeze(2)

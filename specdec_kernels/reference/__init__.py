@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules again, in float64, one row at a time, as the papers write them: slow, readable, made to check the ops
-against.
+"""Reference versions of the ops in float64, one row at a time, written as in the papers.
 
-Every function takes the arguments of the op of the same name (CPU tensors) and returns its result in float64.
-`banded` has the functions that draw once more. There they also return a `margin`, which says where a float32 op may
-give another answer.
+They are slow and readable, and tests check the ops against them. Every function takes the arguments of the op of the
+same name (CPU tensors) and returns its result in float64. `banded` has second versions of the functions that draw: they
+also return a `margin`, which tells where a float32 op may give another answer.
 """
 
 import importlib
@@ -14,7 +13,7 @@ from . import banded as banded
 from .chain_law import chain_law as chain_law
 from .tree_law import tree_law as tree_law
 
-for _op in OPS:  # each shadows the module that it is written in
+for _op in OPS:  # each function shadows the module of the same name
     globals()[_op] = getattr(importlib.import_module(f"{__name__}.{_op}"), _op)
 
 __all__ = [*OPS, "banded", "chain_law", "tree_law"]

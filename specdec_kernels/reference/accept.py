@@ -8,14 +8,18 @@ from .uniforms import given
 
 
 def accepts(p, q, u):
-    """Accept with probability min(1, p/q). Strict and without a division: p = 0 is never accepted, NaN compares
-    false."""
+    """Return whether u accepts, which has probability min(1, p/q).
+
+    The comparison is strict and has no division: p = 0 is never accepted, and NaN compares false.
+    """
     return 0 < q <= Q_MAX and u * min(q, 1.0) < p
 
 
 def accept(p, q, u):
-    """p, q [...] probabilities of the drafted token (or q integer ids: one-hot drafts), u [...] uniforms -> bool
-    [...]."""
+    """Test drafted tokens -> bool [...].
+
+    p, q [...]: probabilities of the drafted token (q of integer ids: one-hot drafts). u [...]: uniforms.
+    """
     q_rows = numpy_rows(q if q.is_floating_point() else (q >= 0))
     out = [accepts(*each) for each in zip(numpy_rows(p).ravel(), q_rows.ravel(), given(numpy_rows(u)).ravel())]
     return torch.tensor(out, dtype=torch.bool, device="cpu").reshape(p.shape)

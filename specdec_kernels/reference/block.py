@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block verification (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", arXiv 2403.10444).
 
-r_0 = 1, r_i = min(1, r_{i-1} p_{i-1}(d_i) / q_{i-1}(d_i)); s_i = sum (r_i p_i - q_i)+; h_i = s_i / (s_i + 1 - r_i), h_g
-= r_g. tau = the largest i with eta_i < h_i, else 0: then d_1 .. d_tau are emitted, and a token from norm((r_tau p_tau -
-q_tau)+), or from p_g where tau = g. With a rule that is a law, pi stands in place of p.
+    r_0 = 1,  r_i = min(1, r_{i-1} p_{i-1}(d_i) / q_{i-1}(d_i))
+    s_i = sum (r_i p_i - q_i)+
+    h_i = s_i / (s_i + 1 - r_i),  h_g = r_g
+
+tau is the largest i with eta_i < h_i, or 0 if there is none. The step emits d_1 .. d_tau and a token drawn from
+norm((r_tau p_tau - q_tau)+), or from p_g if tau = g. A rule that defines a distribution pi uses pi instead of p.
 """
 
 from functools import singledispatch
 
 import numpy as np
 
-from .rules import final, judged
+from .rules import final, pair_and_mix
 
 
 def block(chain):
-    rows, r = [], [1.0]  # what stands at each position, and r_i
+    rows, r = [], [1.0]  # (p_i, its pair and mix) at each position, and r_i
     for i, d in enumerate(chain.drafts):
         p = chain.p(i)
         if not chain.readable(p, d):
             chain.bonus = None
             break  # the draft ends here
-        known = judged(chain, i, d, p)
+        known = pair_and_mix(chain, i, d, p)
         rows.append((p, known))
         r.append(next_r(r[-1], d, p, known))
         if r[-1] == 0:
             break  # every later r and h is 0
     last = len(r) - 1
     if last == len(chain.drafts) and r[last] > 0:
-        chain.pair_behind(last)  # looked at, and flagged if it is no law, before the way back
+        chain.pair_after(last)  # sets the status if the last row is invalid
     going_back = (i for i in range(last, 0, -1) if r[i] > 0 and chain.chance.below(i - 1, h_at(i, last, rows, r)))
     tau = next(going_back, 0)
     for d, (p, _) in zip(chain.drafts[:tau], rows):
@@ -48,9 +51,9 @@ def next_r(r, d, p, known):
 
 def h_at(i, last, rows, r):
     p, known = rows[i] if i < last else (None, None)
-    if i == last or not (known is None or p.valid):  # nothing can be taken away from what is no law
+    if i == last or not (known is None or p.valid):  # an invalid row has no residual
         return r[i]
-    # Greedy, the draft itself in place of q: where it is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i, r_{i+1} = 0.
+    # Greedy, with a one-hot q at the draft: if it is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i and r_{i+1} = 0.
     if known is None:
         return r[i] if r[i + 1] == 0 else h(r[i], 0.0)
     pair, mix = known
@@ -59,12 +62,12 @@ def h_at(i, last, rows, r):
 
 @singledispatch
 def h(r, s):
-    """h_i; 1 at r_i = 1 whatever s_i is: 0 / 0 comes before an r_{i+1} of 1."""
+    """Return h_i. It is 1 at r_i = 1 for every s_i: the case 0 / 0 occurs only before an r_{i+1} of 1."""
     return 1.0 if r == 1 else share(s, r)
 
 
 @singledispatch
 def share(s, r):
-    """s / (s + 1 - r), where 0 / 0 is 0."""
+    """Return s / (s + 1 - r), with 0 / 0 = 0."""
     below = s + 1 - r
     return s / below if below > 0 else 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""K drafts as one prefix tree, so that the target scores every shared prefix once."""
+"""Merging of K drafts into one prefix tree, so that the target scores every shared prefix once."""
 
 from typing import NamedTuple
 
@@ -7,26 +7,25 @@ import torch
 
 
 class Tree(NamedTuple):
-    """Node 0 is the last committed token; parents[i] < i; a parent of -1 at i > 0 marks padding."""
+    """A batch of trees. Node 0 is the last committed token; parents[i] < i; a parent of -1 at i > 0 marks padding."""
 
     parents: torch.Tensor  # [B, N] int32, -1 for the root and for padding
     tokens: torch.Tensor  # [B, N] int64, -1 for the root and for padding
-    multiplicity: torch.Tensor | None = None  # [B, N] int32: how many drafts pass through the node; K at the root
-    draft_nodes: torch.Tensor | None = (
-        None  # [B, K, L] int32: the node that draft k passes through at level l, -1 past its end
-    )
+    multiplicity: torch.Tensor | None = None  # [B, N] int32: number of drafts through the node; K at the root
+    draft_nodes: torch.Tensor | None = None  # [B, K, L] int32: the node of draft k at level l, -1 after its end
 
 
 def build_tree(draft_tokens):
-    """draft_tokens [B, K, L] -> Tree with N = K * L + 1. An id below 0 ends its draft.
+    """Merge draft_tokens [B, K, L] -> Tree with N = K * L + 1. An id below 0 ends its draft.
 
-    Nodes are numbered level by level, inside a level by the first draft that passes through. So parents come before
-    children, siblings stand in draft order, the padding is one tail, and the tree of the first l levels is a prefix of
-    the tree of all of them: a drafter that works level by level never renumbers what is cached. The number of a node is
-    the nodes of the levels above plus the new nodes of earlier drafts, one prefix sum per level over K flags.
+    Nodes are numbered level by level, and within a level by the first draft through them. So parents come before
+    children, siblings are in draft order, and padding comes last. The tree of the first l levels is a prefix of the
+    whole tree, so a drafter that works level by level never renumbers cached nodes. A node's number is the number of
+    nodes in the levels above plus the new nodes of earlier drafts: one prefix sum over K flags per level.
 
-    draft_nodes keeps what merging loses: which draft stood where. K-SEQ and recursive rejection with replacement test
-    drafts in draft order, A, B, A and not A, A, B (SpecTr, Sun et al. 2023; SpecInfer, Miao et al. 2023).
+    draft_nodes records which draft passes through which node, which merging loses. K-SEQ and recursive rejection with
+    replacement need it to test drafts in draft order: A, B, A and not A, A, B (SpecTr, Sun et al. 2023; SpecInfer, Miao
+    et al. 2023).
     """
     B, K, L = draft_tokens.shape
     N = K * L + 1

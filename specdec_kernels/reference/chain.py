@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request of verify_chain: its rows, its rule, and what it has emitted."""
+"""One request of verify_chain: its rows, its rule, and its output."""
 
 import math
 
@@ -11,9 +11,12 @@ from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
 
 
 class Chain:
-    """drafts: ids up to where the draft ends. target(i), draft(i) -> Law, target1(i), draft1(i) -> Law at T = 1 without
-    filters, all padded to one width >= the vocabulary. draft None, or a Law of None: one-hot drafts. end_row:
-    draft(len(drafts)) exists. bonus: the token to emit where all drafts are accepted."""
+    """A request's drafts and rows, and the tokens it has emitted.
+
+    drafts: ids up to the end of the draft. target(i), draft(i) -> Law as sampled; target1(i), draft1(i) -> Law at T = 1
+    without filters; all padded to one width >= the vocabulary. One-hot drafts: draft is None or returns None. end_row:
+    draft(len(drafts)) exists. bonus: the token to emit if all drafts are accepted.
+    """
 
     def __init__(self, drafts, target, draft, target1, draft1, vocab, rule, alpha, chance, bonus=None, end_row=False):
         self.drafts, self.p, self.draft, self.target1, self.draft1 = drafts, target, draft, target1, draft1
@@ -22,7 +25,7 @@ class Chain:
         self.tokens, self.logprobs, self.status = [], [], 0
 
     def readable(self, p, d):
-        """Whether p has something to say of d: else the draft ends there."""
+        """Return whether p has a probability of d; if not, the draft ends there."""
         return not math.isnan(p.p[d]) and (p.valid or p.gathered)
 
     def pair(self, i, d, p):
@@ -33,11 +36,11 @@ class Chain:
         return Pair(p, q, lambda: (self.target1(i), self.draft1(i)), self.vocab)
 
     def drawn_from(self, i):
-        """Law of the draft's row at position i; None of a one-hot draft."""
+        """Return the Law of the draft's row at position i; None for a one-hot draft."""
         return None if self.draft is None else self.draft(i)
 
     def flag(self, pair, d):
-        """The premise that d was drawn from q."""
+        """Set status bits if d cannot have been drawn from q."""
         if pair.draft.missing:
             self.status |= INVALID_DRAFT
         elif not (pair.draft.valid or pair.draft.gathered):
@@ -49,22 +52,26 @@ class Chain:
         self.emit(d, p.log(d))
 
     def end(self):
-        """All drafts are accepted: the caller's bonus token, or a draw from pi where the draft scored this position
-        too, else from p."""
+        """Emit the last token after all drafts were accepted.
+
+        It is the caller's bonus token, or a draw: from pi if the draft scored this position too, else from p.
+        """
         i = len(self.tokens)
         if self.bonus is not None:
             self.status |= 0 if 0 <= self.bonus < self.vocab else INVALID_BONUS
             return self.emit(max(self.bonus, 0), math.nan)
-        p, pair = self.p(i), self.pair_behind(i)
+        p, pair = self.p(i), self.pair_after(i)
         if pair is not None:
             mix = self.chance.mix(pair, self.rule, self.alpha)
             if not mix.defers:
                 return self.draw(p, (mix.law(pair),))
         return self.draw(p)
 
-    def pair_behind(self, i):
-        """The rows behind the last draft, where the draft scored that position too and the rule asks for it, or
-        None."""
+    def pair_after(self, i):
+        """Return the Pair of rows after the last draft, or None.
+
+        It exists if the draft scored that position too and the rule needs it.
+        """
         asks = self.bonus is None and self.end_row and self.rule in LAWS and self.rule != "exact"
         if not asks or not self.p(i).valid or self.drawn_from(i) is None:
             return None
@@ -74,8 +81,8 @@ class Chain:
         return pair
 
     def draw(self, p, choices=()):
-        """The final token from the first of the weights that hold any, in the end from p."""
-        if not p.valid or not (p.p > 0).any():  # the second: stats of another row
+        """Draw the final token from the first of `choices` that has mass, else from p."""
+        if not p.valid or not (p.p > 0).any():  # the second happens with stats of another row
             self.status |= INVALID_ROW
             return self.emit(p.fallback, math.nan)
         if p.greedy and not choices:

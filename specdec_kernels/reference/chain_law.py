@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact law of what one verified step emits, by enumeration: small vocabularies only."""
+"""Exact distribution of the tokens emitted by one verified step, by enumeration: small vocabularies only."""
 
 import itertools
 import math
@@ -15,23 +15,23 @@ from .rules.one_step import law_of_row, one_step, pi_of
 
 
 def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
-    """The law of what one step emits, {tokens: probability}; len(tokens) - 1 drafts were accepted.
+    """Return the distribution of the tokens that one step emits, {tokens: probability}.
 
-    p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a one-hot draft). p1, q1: the same rows unscaled (T
-    = 1, no filters), by default p and q. alpha: the rule's parameters, a number or a tuple, None its defaults. end_row:
-    the draft scored the position behind its last draft too. Every draft tuple is enumerated and the uniforms are
-    integrated by hand.
+    len(tokens) - 1 drafts were accepted. Every tuple of drafts is enumerated, and the uniforms are integrated
+    analytically. p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a one-hot draft). p1, q1: the same
+    rows unscaled (T = 1, no filters), by default p and q. alpha: the rule's parameters, a number or a tuple; None: its
+    defaults. end_row: the draft also scored the position after its last draft.
 
-    Token by token: x ~ q is accepted with its chance, so x is emitted as a draft with q(x) accept(x), and the law that
-    replaces a rejected x speaks with what is left of q. Block: Pr[tau >= i | d] and the laws of the final token as in
-    block.py.
+    Token method: x ~ q is accepted with probability accept(x), so the draft x is emitted with q(x) accept(x). With the
+    remaining mass of q, x is rejected and replaced by a draw from the rule's final distribution. Block method:
+    Pr[tau >= i | d] and the distributions of the final token are as in block.py.
     """
     rows = RowsAfter(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
     return (token_law if method == "token" else block_law)(rows, gamma, end_row)
 
 
 class RowsAfter:
-    """The rows after a prefix as arrays, and the rule."""
+    """The rows after a prefix, as arrays, and the rule."""
 
     def __init__(self, p, q, p1, q1, rule, alpha):
         self.rule, self.alpha = rule, alpha
@@ -55,7 +55,7 @@ class RowsAfter:
         )
 
     def last(self, prefix, end_row):
-        """The law of the token behind the last draft."""
+        """Return the distribution of the token after the last draft."""
         return pi_of(*self.all(prefix)) if end_row and self.rule in LAWS else self.p(prefix)
 
 
@@ -86,7 +86,7 @@ def block_law(rows, gamma, end_row):
     law = defaultdict(float)
 
     def visit(drafts, mass, r, h, finals):
-        """r_i, h_1 .. h_{i-1} and the final laws at tau = 0 .. i - 1, behind i drafts."""
+        """Visit a node after i drafts, given r_i, h_1 .. h_{i-1} and the final distributions at tau = 0 .. i - 1."""
         if len(drafts) == gamma:
             left = mass
             for tau, chance in [*enumerate([*h, r], 1)][:gamma][::-1]:
@@ -108,8 +108,7 @@ def block_law(rows, gamma, end_row):
 
 
 def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
-    """chain_law by enumeration of the decisions that verify_chain's reference itself makes, draft tuple by draft
-    tuple."""
+    """Compute chain_law by running verify_chain's reference on every tuple of drafts, with all decisions enumerated."""
     from .verify_chain import METHODS
 
     rows = RowsAfter(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))

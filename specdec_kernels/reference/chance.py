@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a verification walk takes its decisions from: given uniforms, or every branch in turn with its probability.
+"""Sources of a verification walk's random decisions: given uniforms, or all branches in turn with their probabilities.
 
-A rule asks a `chance` for every decision and never sees a uniform, so the rule that is checked against given uniforms
-is the rule whose law is enumerated, and the one whose margins banded/ measures.
+A rule takes every decision from a `chance` object and never reads a uniform itself. So the same rule is checked with
+given uniforms, enumerated for its exact distribution, and measured for its margins in banded/.
 """
 
 import math
@@ -20,9 +20,9 @@ from .uniforms import uniforms as philox_uniforms
 
 
 class Chance:
-    """Decisions about rows, which need no uniform."""
+    """Base class, with the decisions about rows that need no uniform."""
 
-    side = Side  # how a call's rows become laws
+    side = Side  # converts a call's rows to Laws
 
     def reaches(self, x, edge):
         return x >= edge
@@ -34,15 +34,18 @@ class Chance:
         return mix_of(pair, rule, alpha)
 
 
-class Coins(Chance):
-    """The uniforms of one request: one per test, and that of the final draw."""
+class GivenUniforms(Chance):
+    """The uniforms of one request: one per test, and one for the final draw."""
 
     def __init__(self, tests, final):
         self.tests, self.final = tests, final
 
     @classmethod
     def of_requests(cls, op, B, columns, seed, offset, uniforms):
-        """The uniforms of B requests with so many tests, drawn or given; all 0 where there are neither."""
+        """Return an object for each of B requests with `columns` tests.
+
+        The uniforms are the given ones, or drawn by seed and offset; all are 0 without either.
+        """
         if uniforms is None and seed is not None:
             tests = philox_uniforms(seed, offset, columns, DOMAIN_ACCEPT)
             uniforms = torch.cat([tests, philox_uniforms(seed, offset, 1, DOMAIN_FINAL)], 1)
@@ -52,11 +55,11 @@ class Coins(Chance):
         return [cls(row[:-1], float(row[-1])) for row in u]
 
     def accepts(self, column, p, q, lenience=1.0):
-        """Accept with probability min(1, p / (lenience * q)); what is no probability q rejects."""
+        """Accept with probability min(1, p / (lenience * q)); a q that is not a probability rejects."""
         return accepts(p, q, float(self.tests[column]) * lenience)
 
     def below(self, column, edge, seen=0.0):
-        """Whether the coin lies below `edge`, given that it does not lie below `seen`."""
+        """Return whether the uniform is below `edge`, given that it is not below `seen`."""
         return float(self.tests[column]) < edge
 
     def draw(self, w):
@@ -64,14 +67,14 @@ class Coins(Chance):
 
 
 class Branches(Chance):
-    """One path through all decisions: `script` says which branch each takes, the first where the script ends."""
+    """One path through all decisions. script: the branch to take at each; after its end the first branch is taken."""
 
     def __init__(self, script):
         self.script, self.probability, self.taken, self.open = script, 1.0, [], []
-        self.columns = []  # which uniforms were asked, in order
+        self.columns = []  # the columns of the uniforms used, in order
 
     def choose(self, options):
-        """options: [(outcome, probability)]; the impossible are dropped, and what only a rounding makes possible."""
+        """Take a branch. options: [(outcome, probability)]; those below 1e-15 are dropped as rounding errors."""
         options = [option for option in options if option[1] > 1e-15]
         i = self.script[len(self.taken)] if len(self.taken) < len(self.script) else 0
         if len(self.taken) >= len(self.script):
@@ -81,23 +84,23 @@ class Branches(Chance):
         self.probability *= probability
         return outcome
 
-    def coin(self, column, chance):
+    def test(self, column, chance):
         self.columns.append(column)
         chance = min(max(chance, 0.0), 1.0)
         return self.choose([(True, chance), (False, 1 - chance)])
 
     def accepts(self, column, p, q, lenience=1.0):
-        return self.coin(column, p / (lenience * min(q, 1.0)) if 0 < q <= Q_MAX and p > 0 else 0.0)
+        return self.test(column, p / (lenience * min(q, 1.0)) if 0 < q <= Q_MAX and p > 0 else 0.0)
 
     def below(self, column, edge, seen=0.0):
-        return self.coin(column, (edge - seen) / (1 - seen) if seen < 1 else 0.0)
+        return self.test(column, (edge - seen) / (1 - seen) if seen < 1 else 0.0)
 
     def draw(self, w):
         return self.choose(list(enumerate((w / np.sum(w)).tolist())))
 
 
 def outcomes(run):
-    """Every (result, probability) of run(chance), which must decide by `chance` alone."""
+    """Yield every (result, probability) of run(chance). run must take all its decisions from `chance`."""
     scripts = [()]
     while scripts:
         chance = Branches(scripts.pop())

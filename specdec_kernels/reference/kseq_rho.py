@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best rho of K-SEQ selection (Sun et al. 2023, "SpecTr"; there p is the draft and q the target)."""
+"""The best rho of K-SEQ selection (Sun et al. 2023, "SpecTr"; in the paper p is the draft and q the target)."""
 
 import math
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from .rows import rows_of
 
 class KseqRho(NamedTuple):
     rho: torch.Tensor  # [N] float64, in [1, k]
-    beta: torch.Tensor  # [N] float64, sum min(q, p / rho): the chance that one draft is accepted
-    p_acc: torch.Tensor  # [N] float64, 1 - (1 - beta)^k: the chance that one of k drafts is accepted
+    beta: torch.Tensor  # [N] float64, sum min(q, p / rho): probability that one draft is accepted
+    p_acc: torch.Tensor  # [N] float64, 1 - (1 - beta)^k: probability that one of k drafts is accepted
 
 
 def kseq_rho(p, q, k):
-    """p [N, V], q [N, Vq], k an int or [N] -> rho*, beta, p_acc, each [N].
+    """Find the best rho of p [N, V], q [N, Vq] and k (an int or [N]) -> rho*, beta, p_acc, each [N].
 
-    A pair with a row that is no law gives rho = k, which is valid for every pair of laws, and beta = p_acc = NaN.
+    A pair with an invalid row gives rho = k, which is valid for every pair of distributions, and beta = p_acc = NaN.
     """
     ks = torch.as_tensor(k, device="cpu").expand(len(rows_of(p).logits)).tolist()
     if any(n < 1 for n in ks):
@@ -32,7 +32,7 @@ def kseq_rho(p, q, k):
 
 
 def laws(op, p, q):
-    """Those of p's rows, and of q's."""
+    """Return the Laws of p's rows and those of q's rows."""
     found = []
     for name, rows in (("p", rows_of(p)), ("q", rows_of(q))):
         if rows.kind not in ROW_KINDS:
@@ -59,11 +59,11 @@ def beta_of(p, q, rho):
 
 
 def excess(p, q, k, rho):
-    """f(rho) = 1 - (1 - beta)^k - rho * beta: the residual p - c min(q, p / rho) is nowhere negative iff f <= 0.
+    """Return f(rho) = 1 - (1 - beta)^k - rho * beta. The residual p - c min(q, p / rho) is nowhere negative iff f <= 0.
 
-    Of two equal forms the one that loses nothing to cancellation: in rho * beta where it is small, else, with
-    D = sum (p - rho q)+ = 1 - rho * beta, D - (1 - beta)^k, whose terms are both tiny where p is close to q or k is
-    large.
+    There are two equal forms, and the one without cancellation is used. If rho * beta is small, it is the form above.
+    Otherwise it is D - (1 - beta)^k with D = sum (p - rho q)+ = 1 - rho * beta, whose terms are both tiny if p is close
+    to q or k is large.
     """
     beta = beta_of(p, q, rho)
     if rho * beta < 0.5:
@@ -73,11 +73,12 @@ def excess(p, q, k, rho):
 
 
 def best_rho(p, q, k, level=0.0):
-    """(rho, beta, p_acc) at the smallest rho in [1, k] with f(rho) <= level, for two laws of one width, by bisection.
+    """Find the smallest rho in [1, k] with f(rho) <= level by bisection -> (rho, beta, p_acc).
 
-    f does not increase, f(1) >= 0 >= f(k). Between neighbouring ratios p(x) / q(x), beta is a + b / rho, so f is
-    smooth there: the crossing piece is found among the sorted ratios, and the crossing in it by halving down to
-    neighbouring floats, of which the upper is returned: f <= level always holds. Disjoint laws (beta = 0): rho = k.
+    p, q: two distributions of one width. f does not increase, and f(1) >= 0 >= f(k). Between neighbouring ratios
+    p(x) / q(x), beta is a + b / rho, so f is smooth there. The piece with the crossing is found among the sorted
+    ratios, and the crossing in it by halving down to neighbouring floats. The upper one is returned, so f <= level
+    always holds. Disjoint distributions (beta = 0) give rho = k.
     """
     if beta_of(p, q, 1.0) == 0:
         return float(k), 0.0, 0.0

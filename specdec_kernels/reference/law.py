@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of logits (or probabilities) as a law in float64, and the steps every op is made of.
+"""A row of logits or probabilities as a distribution in float64 (Law), and the basic steps of all ops.
 
-Functions under @singledispatch have a second version in banded/, for rows that carry an error bound.
+@singledispatch functions have a second version in banded/, for rows that carry an error bound.
 """
 
 import math
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-TINY = 2.0**-126  # what weighs less, relative to a law's largest id, weighs nothing in an op's sums
-Q_MAX = 1 + 1e-3  # above it q is not a probability; between 1 and Q_MAX it is a rounded 1
+TINY = 2.0**-126  # smaller weights, relative to the row's largest, are lost in an op's float32 sums
+Q_MAX = 1 + 1e-3  # a larger q is not a probability; between 1 and Q_MAX it is a rounded 1
 
 
 class Law(NamedTuple):
@@ -20,23 +20,23 @@ class Law(NamedTuple):
     valid: bool  # the whole row can be drawn from
     greedy: bool
     fallback: int  # argmax of the finite entries, 0 if there is none
-    gathered: bool = False  # a probability row: a test looks at p(d) alone and does not notice the rest
-    log_p: np.ndarray | None = None  # [V] of a row of logits: what is left of it may weigh less than a float64 holds
-    missing: bool = False  # there is no row
+    gathered: bool = False  # a row of probabilities: a test reads only p(d), so other invalid entries are not noticed
+    log_p: np.ndarray | None = None  # [V] of a row of logits: remaining weights may be too small for a float64
+    missing: bool = False  # the index of the row was out of range
 
     def log(self, v):
-        """ln p(v)."""
+        """Return ln p(v)."""
         with np.errstate(divide="ignore"):
             return float(np.log(self.p[v]) if self.log_p is None else self.log_p[v])
 
 
 def numpy_rows(t):
-    """A tensor of any float dtype as float64 numpy, without loss."""
+    """Convert a tensor of any float dtype to float64 numpy, without loss."""
     return t.detach().to(torch.float64).numpy()
 
 
 def per_row(value, n, off):
-    """A parameter (None, a number or [n]) as n Python numbers; floats as float32 holds them."""
+    """Return a parameter (None, a number or [n]) as n Python numbers; floats are rounded to float32."""
     value = off if value is None else value
     t = torch.as_tensor(value, dtype=torch.float32 if isinstance(value, float) else None, device="cpu")
     return (t.float() if t.is_floating_point() else t).expand(n).tolist()
@@ -47,7 +47,10 @@ def argmax_finite(z):
 
 
 def law_of_logits(z, stats):
-    """p(v) = exp((z_v - max) * scale - log_norm) where z_v >= cutoff, else 0; stats = (scale, cutoff, log_norm, max)"""
+    """Return the Law p(v) = exp((z_v - max) * scale - log_norm) if z_v >= cutoff, else 0.
+
+    stats = (scale, cutoff, log_norm, max).
+    """
     scale, _, log_norm, _ = stats
     if math.isnan(log_norm):
         return Law(np.zeros(len(z)), False, False, argmax_finite(z))
@@ -58,30 +61,30 @@ def law_of_logits(z, stats):
 
 
 def log_weights(z, stats):
-    """ln of the weights relative to the largest."""
+    """Return ln of the weights relative to the largest."""
     scale, cutoff, _, top = stats
     return np.where(z >= cutoff, (z - top) * scale, -np.inf)
 
 
 def no_row(V):
-    """Of a number that names no row: as of a row of NaN."""
+    """Return the Law for an index out of range: invalid, like a row of NaN."""
     return Law(np.zeros(V), False, False, 0, missing=True)
 
 
 def law_of_probs(row):
-    """What is negative counts 0; what is not finite is none, and the row no law."""
+    """Return the Law of a row of probabilities. Negative entries count as 0; a NaN or infinite one makes it invalid."""
     p = np.where(row < math.inf, np.maximum(row, 0.0), math.nan)
     return Law(p, bool(np.isfinite(p).all() and (p > 0).any()), False, argmax_finite(row), gathered=True)
 
 
 @singledispatch
 def widened(row, n):
-    """The row with n zeros behind it."""
+    """Return the row with n zeros appended."""
     return np.pad(row, (0, n))
 
 
 def padded(law: Law, wide):
-    """A Law with zeros behind its last id."""
+    """Return the Law padded with zeros to width `wide`."""
     n = wide - len(law.p)
     if n == 0:
         return law
@@ -91,32 +94,34 @@ def padded(law: Law, wide):
 
 @singledispatch
 def positive(row):
-    """The row with 0 in place of every entry that is not positive, NaN too."""
+    """Return the row with 0 in place of every entry that is not positive, including NaN."""
     return np.where(row > 0, row, 0.0)
 
 
 @singledispatch
 def clean_q(q):
-    """q as a residual sees it: what is no probability counts 0, a rounded 1 counts 1."""
+    """Return q for a residual: entries that are not probabilities count as 0, a rounded 1 counts as 1."""
     return np.where((q >= 0) & (q <= Q_MAX), np.minimum(q, 1.0), 0.0)
 
 
 @singledispatch
 def normalised(w):
-    """norm(w)."""
+    """Return norm(w) = w / sum w."""
     return w / w.sum()
 
 
 def without(p, log_p, gone):
-    """norm(p without the ids that are gone), all zero where nothing is left. In logs where there are any: what is left
-    is measured from its own largest id."""
+    """Return norm(p without the ids `gone`), all zero if nothing is left.
+
+    If log_p is given, the remaining weights are computed from it, relative to their own largest.
+    """
     w = remaining(p, log_p, gone)
     return normalised(w) if w.sum() >= TINY else np.zeros(len(w))
 
 
 @singledispatch
 def remaining(p, log_p, gone):
-    """The unnormalised weights of the ids that are left."""
+    """Return the unnormalised weights of the remaining ids."""
     w = p.copy() if log_p is None else np.exp(log_remaining(log_p, gone))
     w[gone] = 0.0
     return w
@@ -129,7 +134,7 @@ def log_remaining(log_p, gone):
 
 
 def draw(w, v):
-    """Inverse CDF: the first id with w > 0 and cumsum > v * total; if none, the last id with w > 0."""
+    """Draw by inverse CDF: the first id with w > 0 and cumsum > v * total; if none, the last id with w > 0."""
     cum = np.cumsum(w)
     hits = np.flatnonzero((w > 0) & (cum > v * cum[-1]))
     return int(hits[0] if len(hits) else np.flatnonzero(w > 0)[-1])

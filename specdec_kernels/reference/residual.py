@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The law of the token that replaces a rejected draft: norm((p - q)+)."""
+"""The residual norm((p - q)+): the distribution of the token that replaces a rejected draft."""
 
 from functools import singledispatch
 
@@ -11,7 +11,7 @@ from .padded import padded, present
 
 
 def residual(p, q, *, num_rows=None):
-    """p [N, V], q [N, Vq] or ids [N] -> (probs [N, V], mass [N]): norm((p - q)+) and sum (p - q)+."""
+    """Return (probs [N, V], mass [N]), norm((p - q)+) and sum (p - q)+, of p [N, V] and q [N, Vq] or ids [N]."""
     (N, V), n = p.shape, present(num_rows, len(p))
     p, q = p[:n], q[:n]
     pairs = [residual_row(a, b) for a, b in zip(numpy_rows(p), numpy_rows(q) if q.is_floating_point() else q.tolist())]
@@ -22,7 +22,7 @@ def residual(p, q, *, num_rows=None):
 
 
 def residual_weights(p, q):
-    """(p - q)+ for one row: q a row of any width (missing ids have q = 0) or one drafted id (-1 removes nothing)."""
+    """Return (p - q)+ of one row. q: a row of any width (missing ids have q = 0) or one drafted id (-1: none)."""
     w = positive(p)
     if np.ndim(q) == 0:
         if 0 <= q < len(w):
@@ -35,7 +35,7 @@ def residual_weights(p, q):
 
 def residual_row(p, q):
     if not (p < np.inf).all():  # NaN or +inf
-        return np.eye(1, len(p), argmax_finite(p))[0], np.nan  # an invalid row
+        return np.eye(1, len(p), argmax_finite(p))[0], np.nan
     w = residual_weights(p, q)
     for candidate in (w, positive(p)):
         if candidate.sum() > 0:
@@ -45,5 +45,5 @@ def residual_row(p, q):
 
 @singledispatch
 def leftover(p, q):
-    """(p - q)+ of two rows of one width."""
+    """Return (p - q)+ of two rows of one width."""
     return np.maximum(p - q, 0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a draft's row is from the target's: what the cascades look at (Narasimhan et al. 2024)."""
+"""Distances between a draft's row and the target's, as used by cascades (Narasimhan et al. 2024)."""
 
 import math
 
@@ -13,9 +13,9 @@ from .rules.pair import Pair
 
 
 def row_gap(p, q):
-    """p [N, V], q [N, Vq] -> [N, 6] float64: TV = sum (p - q)+, overlap = sum min(p, q), H(p), H(q), max p, max q.
+    """Return [N, 6] float64 of p [N, V] and q [N, Vq]: TV, overlap, H(p), H(q), max p, max q.
 
-    What depends on a row that is no law is NaN.
+    TV = sum (p - q)+ and overlap = sum min(p, q). Values that depend on an invalid row are NaN.
     """
     out = [gap(*pair) for pair in zip(*laws("row_gap", p, q))]
     return torch.tensor(out, dtype=torch.float64, device="cpu").reshape(-1, 6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four floats that turn a row of logits into a law (algorithms: temperature, then min-p, top-k, top-p)."""
+"""The four floats that turn a row of logits into a distribution (temperature, then min-p, top-k, top-p)."""
 
 import math
 
@@ -14,7 +14,7 @@ FLT_MAX, FLT_MIN = float(np.finfo(np.float32).max), float(np.finfo(np.float32).t
 
 
 def row_stats(rows, *, num_rows=None):
-    """[N, V] -> [N, 4] float64: scale, cutoff, log_norm, max."""
+    """Return the stats [N, 4] float64 of rows [N, V]: scale, cutoff, log_norm, max."""
     rows = rows_of(rows)
     N, n = len(rows.logits), present(num_rows, len(rows.logits))
     stats = stats_of_rows(numpy_rows(rows.logits[:n]), *first_sampling(rows, n))
@@ -22,7 +22,7 @@ def row_stats(rows, *, num_rows=None):
 
 
 def stats_of(rows, num_rows=None):
-    """The stats of rows of logits, given or made."""
+    """Return the stats of rows of logits: those given, or new ones."""
     return row_stats(rows, num_rows=num_rows) if rows.stats is None else rows.stats.double()
 
 
@@ -36,7 +36,7 @@ def params_of_rows(n, temperature, top_k, top_p, min_p):
 
 def stats_of_row(z, temperature, top_k, top_p, min_p):
     finite = z[np.isfinite(z)]
-    top = float(finite.max(initial=-math.inf)) + 0.0  # -0 and +0 are one logit, and stand as +0 in a law
+    top = float(finite.max(initial=-math.inf)) + 0.0  # -0 and +0 are the same logit, stored as +0
     greedy = temperature < FLT_MIN  # the inverse of a subnormal number would overflow
     scale = math.inf if greedy else float(np.float32(1 / temperature))
     if not len(finite) or np.isnan(z).any() or z.max() == math.inf:
@@ -47,7 +47,7 @@ def stats_of_row(z, temperature, top_k, top_p, min_p):
     cutoff = -FLT_MAX
     if min_p > 0:  # p(v) >= min_p * max p
         cutoff = max(cutoff, float(np.float32(max(top + temperature * math.log(min_p), -FLT_MAX))))
-    if 0 < top_k < len(z):  # the k-th largest of what is left; ties stay
+    if 0 < top_k < len(z):  # the k-th largest; ties are kept
         cutoff = max(cutoff, float(np.partition(z, -top_k)[-top_k]))
     if top_p < 1:  # the largest c with mass{z >= c} >= top_p * total
         values, mass = masses(z[z >= cutoff], scale, top)
@@ -57,7 +57,7 @@ def stats_of_row(z, temperature, top_k, top_p, min_p):
 
 
 def masses(z, scale, top):
-    """(the values c of z, the largest first; mass{z >= c} of each)."""
+    """Return (the distinct values c of z, largest first; mass{z >= c} of each)."""
     values, counts = np.unique(z, return_counts=True)
     values = values[::-1]
     return values, np.cumsum(counts[::-1] * np.exp((values - top) * scale))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The w best continuations of a beam by one token."""
+"""The w best one-token continuations of a beam."""
 
 import math
 from typing import NamedTuple
@@ -14,13 +14,15 @@ from .rows import SAMPLING_FIELDS, rows_of
 
 
 class RowTopw(NamedTuple):
-    scores: torch.Tensor  # [N, w] float32: the order is that of what is rounded to it
+    scores: torch.Tensor  # [N, w] float32: rounded first, then ordered
     ids: torch.Tensor  # [N, w] int64
 
 
 def row_topw(rows, score, w, *, num_rows=None):
-    """rows [N, V], score [N]: fl(score + ln p), the largest first, the lowest id of equal ones, NaN
-    last. fl rounds to float32 once."""
+    """Return the w best fl(score + ln p) of each row, largest first, lowest id first among equals, NaN last.
+
+    rows [N, V], score [N]. fl rounds to float32 once.
+    """
     given = rows_of(rows)
     plain = given.stats is None and given[SAMPLING_FIELDS] == (None,) * 4
     stats = None if plain else stats_of(given, num_rows)
@@ -43,7 +45,7 @@ def row_topw(rows, score, w, *, num_rows=None):
 
 
 def plain_stats(z):
-    """The four floats of the softmax of z; log_norm is that of a float64 sum, rounded to float32."""
+    """Return the stats of the softmax of z. log_norm is computed by a float64 sum and rounded to float32."""
     top = z.max()
     lost = not math.isfinite(top) or np.isnan(z).any()
     log_norm = math.nan if lost else float(np.float32(np.log(np.exp(z - top).sum())))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as the references take them apart."""
+"""Conversion and slicing of Rows."""
 
 import torch
 
@@ -10,16 +10,16 @@ SAMPLING_FIELDS = slice(1, 5)  # of Rows: temperature, top_k, top_p, min_p
 
 
 def rows_of(x):
-    """Rows, or those of a plain tensor; None stays None."""
+    """Return x as Rows; None stays None."""
     return x if x is None or isinstance(x, Rows) else Rows(x)
 
 
 def first_sampling(rows, n):
-    """The sampling parameters of the first n rows."""
+    """Return the sampling parameters of the first n rows."""
     return first(n, *rows[SAMPLING_FIELDS])
 
 
 def of_request(rows, b, take):
-    """Request b's rows, as take() finds them in logits and stats, with its own parameters."""
+    """Return request b's Rows: take() of logits and stats, with the request's own parameters."""
     own = (x[b] if torch.is_tensor(x) and x.dim() else x for x in rows[SAMPLING_FIELDS])
     return Rows(take(rows.logits), *own, stats=None if rows.stats is None else take(rows.stats), kind=rows.kind)

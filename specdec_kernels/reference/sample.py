@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws from row laws by inverse CDF, with or without replacement: the draft side."""
+"""Draws from rows by inverse CDF, with or without replacement, for drafting."""
 
 import math
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .chance import Coins
+from .chance import GivenUniforms
 from .law import numpy_rows, without
 from .padded import first, padded, present
 from .row_stats import stats_of
@@ -17,13 +17,24 @@ from .uniforms import uniforms as philox_uniforms
 
 
 class Sampled(NamedTuple):
-    tokens: torch.Tensor  # [N, k] int64, -1 where nothing was left to draw
-    logprobs: torch.Tensor  # [N, k] float64, ln q(token) under the full law of the row
+    tokens: torch.Tensor  # [N, k] int64, -1 if nothing was left to draw
+    logprobs: torch.Tensor  # [N, k] float64, ln q(token) of the whole row's distribution
     rows: Rows  # the logits with their stats [N, 4] float64
 
 
-def sample(rows, k=1, replacement=True, *, seed=None, offset=None, slot=0, uniforms=None, num_rows=None, coins=Coins):
-    """As the op. coins: the class that takes the draws."""
+def sample(
+    rows,
+    k=1,
+    replacement=True,
+    *,
+    seed=None,
+    offset=None,
+    slot=0,
+    uniforms=None,
+    num_rows=None,
+    chance_type=GivenUniforms,
+):
+    """Draw tokens, with the op's arguments. chance_type: the class that makes the draws."""
     rows = rows_of(rows)
     N, n = len(rows.logits), present(num_rows, len(rows.logits))
     stats = stats_of(rows, num_rows)[:n]
@@ -34,19 +45,19 @@ def sample(rows, k=1, replacement=True, *, seed=None, offset=None, slot=0, unifo
         u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot, device="cpu").expand(n)).numpy()
     else:
         u = given(numpy_rows(uniforms))
-    law = coins.side(Rows(logits, stats=stats)).law()
-    drawn = [draw_row(law(i), [coins((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
+    law = chance_type.side(Rows(logits, stats=stats)).law()
+    drawn = [draw_row(law(i), [chance_type((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
     drawn_from = Rows(rows.logits, stats=padded(stats, N, 0))
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
 
 
-def draw_row(law, coins, replacement):
-    """A draw from one law by each of the coins -> (tokens, logprobs)."""
+def draw_row(law, chances, replacement):
+    """Draw from one Law, once by each chance object -> (tokens, logprobs)."""
     tokens, logprobs = [], []
     w = law.p
-    for coin in coins:
+    for chance in chances:
         if not law.valid:
             tokens.append(law.fallback)
             logprobs.append(math.nan)
@@ -54,7 +65,7 @@ def draw_row(law, coins, replacement):
             tokens.append(-1)
             logprobs.append(-math.inf)
         else:
-            x = coin.draw(w)
+            x = chance.draw(w)
             tokens.append(x)
             logprobs.append(law.log(x))
             if not replacement:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify_chain and verify_tree read and write, request by request: the rows of one side, and what was emitted."""
+"""Input rows and output of verify_chain and verify_tree, request by request."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from .rows import SAMPLING_FIELDS, Rows
 
 
 class Side(NamedTuple):
-    """The rows [n, V] of one request, with its own parameters."""
+    """The rows [n, V] of one request on one side (target or draft), with its own parameters."""
 
     rows: Rows | None
 
@@ -22,13 +22,13 @@ class Side(NamedTuple):
         return law_of_logits(z, stats)
 
     def exact(self, row):
-        """A row that nothing rounds."""
+        """Return a row without rounding errors."""
         return row
 
     def law(self):
-        """i -> Law of row i."""
+        """Return a function i -> Law of row i."""
         values = numpy_rows(self.rows.logits)
-        if self.rows.kind == "probs" and self.rows.temperature is None:  # else its argmax is wanted
+        if self.rows.kind == "probs" and self.rows.temperature is None:  # a temperature (of 0) needs the argmax
             return lambda i: self.of_probs(values[i])
         return lambda i: self.of_logits(values[i], self.stats_of(values, i))
 
@@ -38,19 +38,19 @@ class Side(NamedTuple):
         return stats_of_rows(values[i : i + 1], *self.rows[SAMPLING_FIELDS])[0]
 
     def unscaled(self):
-        """The same rows at T = 1 without filters."""
+        """Return the same rows at T = 1 without filters."""
         return self._replace(rows=self.rows and Rows(self.rows.logits, kind=self.rows.kind))
 
 
 class Verified(NamedTuple):
     tokens: torch.Tensor  # [B, G+1] int64: accepted tokens, one final token, then -1
     num_accepted: torch.Tensor  # [B] int32
-    logprobs: torch.Tensor  # [B, G+1] float64, ln of the target law at each emitted token
+    logprobs: torch.Tensor  # [B, G+1] float64, ln of the target's probability of each emitted token
     status: torch.Tensor  # [B] int32
 
     @classmethod
     def of(cls, walks, B, width):
-        """What the walks of the first of B requests have emitted; the others are absent."""
+        """Collect the output of the walks of the first of B requests; the others are not in use."""
         out = cls(
             torch.full((B, width), -1, dtype=torch.int64, device="cpu"),
             torch.zeros(B, dtype=torch.int32, device="cpu"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ids a row's law keeps: those with z >= cutoff; a greedy row's argmax alone; nothing of a row that is no law."""
+"""The ids that a row's filters keep: those with z >= cutoff, a greedy row's argmax, none of an invalid row."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Support(NamedTuple):
 
 
 def support(rows, max_kept, *, num_rows=None):
-    """rows [N, V], their row [M] -> ids, counts, bits."""
+    """Return ids, counts and bits of rows [N, V], with `row` [M] choosing rows."""
     rows = rows_of(rows)
     z, stats = numpy_rows(rows.logits), stats_of(rows, num_rows if rows.row is None else None)
     chosen = list(range(len(z))) if rows.row is None else rows.row.tolist()
@@ -37,7 +37,7 @@ def support(rows, max_kept, *, num_rows=None):
 
 
 def keeps(z, stats):
-    """[V] bool."""
+    """Return the kept ids as [V] bool."""
     law = law_of_logits(z, stats)
     if not law.valid:
         return np.zeros(len(z), dtype=bool)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The k most likely ids of a row, and of given ids their logprob and rank."""
+"""The k most likely ids of a row, and the logprobs and ranks of given ids."""
 
 import math
 from typing import NamedTuple
@@ -21,7 +21,10 @@ class TopLogprobs(NamedTuple):
 
 
 def top_logprobs(rows, k, tokens=None, *, num_rows=None):
-    """rows [N, V], tokens [N, m]: the largest logit first, the lowest id of equal ones, NaN last."""
+    """Return the k most likely ids of rows [N, V], and logprobs and ranks of tokens [N, m].
+
+    The largest logit comes first, the lowest id among equals, NaN last.
+    """
     rows = rows_of(rows)
     values, stats = numpy_rows(rows.logits), stats_of(rows, num_rows)
     n, m = len(values), 0 if tokens is None else tokens.shape[1]
@@ -47,6 +50,6 @@ def top_logprobs(rows, k, tokens=None, *, num_rows=None):
 
 
 def logprobs_of(z, stats):
-    """id -> ln p of it."""
+    """Return a function id -> ln p(id)."""
     law = law_of_logits(z, stats)
     return law.log if law.valid else lambda v: math.nan

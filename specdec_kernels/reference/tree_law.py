@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact law of what one verified tree emits, by enumeration of drafts and decisions: small vocabularies only."""
+"""Exact distribution of the tokens emitted by one verified tree, by enumeration: small vocabularies only."""
 
 import itertools
 from collections import defaultdict
@@ -18,8 +18,7 @@ from .tree_rules.request import Draft, Request, one_hot
 
 
 class Logs(NamedTuple):
-    """A row by the logarithms of its weights: what is left of it after a few draws may weigh less than a float64
-    holds."""
+    """A row given by the logarithms of its weights, which may be too small for a float64 after a few draws."""
 
     x: np.ndarray  # [V], not normalised
 
@@ -37,11 +36,11 @@ def logs(row):
 
 
 def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=None, q1=None):
-    """{emitted tokens: probability} of one given tree (B = 1), the rule's decisions enumerated.
+    """Return {emitted tokens: probability} of one given tree (B = 1), by enumeration of the method's decisions.
 
-    p(prefix) -> [V] float64 or Logs, the target's law behind a tuple of tokens; q(prefix) -> [V] or Logs, the law that
-    children were drawn from, or None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts beside others
-    (draft_row -1). p1, q1: the same rows unscaled (T = 1, no filters), by default p and q.
+    p(prefix) -> [V] float64 or Logs: the target's distribution after a tuple of tokens. q(prefix) -> [V] or Logs: the
+    distribution that children were drawn from; None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts
+    (draft_row -1) in a tree with others. p1, q1: the same rows unscaled (T = 1, no filters), by default p and q.
     """
     law = defaultdict(float)
     for step, probability in walks(tree, p, q, method, one_hot_nodes, rule, alpha, p1, q1):
@@ -50,7 +49,7 @@ def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=
 
 
 def walks(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=None, q1=None):
-    """Every walk of the rule down one tree, with its probability."""
+    """Yield every walk of the method through one tree, with its probability."""
     request = request_of(tree, p, q, method, one_hot_nodes, resolved("tree_law", "token", rule, alpha), p1, q1)
     return outcomes(lambda chance: RULES[method](request, chance))
 
@@ -88,7 +87,7 @@ def request_of(tree, p, q, method, one_hot_nodes, rule, p1=None, q1=None):
 
 
 def mixed(trees, p, q, method, rule="exact", alpha=None, p1=None, q1=None):
-    """The law over drawn trees: trees yields (tree, probability)."""
+    """Return the distribution over drawn trees. trees yields (tree, probability)."""
     law = defaultdict(float)
     for tree, probability in trees:
         for tokens, mass in tree_law(tree, p, q, method, rule=rule, alpha=alpha, p1=p1, q1=q1).items():
@@ -97,7 +96,7 @@ def mixed(trees, p, q, method, rule="exact", alpha=None, p1=None, q1=None):
 
 
 def paths(q, length):
-    """Every path of `length` tokens and its probability under q(prefix)."""
+    """Return every path of `length` tokens with its probability under q(prefix)."""
     law = {(): 1.0}
     for _ in range(length):
         law = {t + (x,): m * float(w) for t, m in law.items() for x, w in enumerate(probabilities(q(t))) if w > 0}
@@ -105,30 +104,30 @@ def paths(q, length):
 
 
 def iid_drafts(q, K, L):
-    """Every K-tuple of independent drafts of length L, as (draft_tokens [1, K, L], probability)."""
+    """Yield every K-tuple of independent drafts of length L, as (draft_tokens [1, K, L], probability)."""
     for drafts in itertools.product(paths(q, L).items(), repeat=K):
         probability = float(np.prod([mass for _, mass in drafts]))
         yield torch.tensor([t for t, _ in drafts], dtype=torch.int64, device="cpu").reshape(1, K, L), probability
 
 
 def iid_trees(q, K, L):
-    """K independent drafts of length L merged by build_tree."""
+    """Yield every tree of K independent drafts of length L merged by build_tree, with its probability."""
     for drafts, probability in iid_drafts(q, K, L):
         yield build_tree(drafts), probability
 
 
 def separate_trees(q, K, L):
-    """K independent children at every node of L levels, duplicates kept apart."""
+    """Yield every tree with K independent children at each node of L levels; duplicates stay separate nodes."""
     return grown_trees(q, [K] * L, replacement=True)
 
 
 def distinct_trees(q, widths):
-    """widths[l] children at every node of level l, drawn from the node's row without replacement."""
+    """Yield every tree with widths[l] children at each node of level l, drawn without replacement."""
     return grown_trees(q, widths, replacement=False)
 
 
 def grown_trees(q, widths, replacement):
-    states = [([(-1, -1, ())], 0, 1.0)]  # nodes as (parent, token, prefix), where the last level starts, probability
+    states = [([(-1, -1, ())], 0, 1.0)]  # nodes (parent, token, prefix), first node of the last level, probability
     for width in widths:
         grown = []
         for nodes, first, probability in states:
@@ -148,8 +147,10 @@ def grown_trees(q, widths, replacement):
 
 
 def children(row, width, replacement):
-    """Ordered draws of `width` ids from one row: [(ids, probability)]; without replacement it ends where nothing is
-    left."""
+    """Return the ordered draws of `width` ids from one row: [(ids, probability)].
+
+    Without replacement a draw is shorter if nothing is left.
+    """
     drawn = [((), 1.0)]
     for _ in range(width):
         longer = []
@@ -164,7 +165,7 @@ def children(row, width, replacement):
 
 
 def plain_tree(parents, tokens):
-    """A tree of one request from lists."""
+    """Return a Tree of one request from lists."""
     return Tree(
         torch.tensor([parents], dtype=torch.int32, device="cpu"),
         torch.tensor([tokens], dtype=torch.int64, device="cpu"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may attend to whom in a tree of tokens: every node to itself, to its ancestors and to the prefix."""
+"""The attention mask of a tree of tokens: every node sees itself, its ancestors and the prefix."""
 
 from typing import NamedTuple
 
@@ -16,18 +16,18 @@ class TreeMask(NamedTuple):
 
 
 def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start=None, dtype=torch.float32):
-    """parents [B, N] or [N], prefix_len an int or [B] (committed tokens before the root) -> TreeMask.
+    """Return the TreeMask of parents [B, N] or [N]. prefix_len: an int or [B], committed tokens before the root.
 
-    Keys: the N nodes (num_keys None), or num_keys columns: key j < prefix_len[b] is the prefix, seen by every node that
-    hangs on the root, and node j is key tree_start[b] + j (an int or [B]; None: prefix_len, right behind the prefix).
-    Nodes past num_keys have no column; all other columns are seen by no one.
+    The keys are the N nodes (num_keys None), or num_keys columns. Keys j < prefix_len[b] are the prefix, which every
+    node connected to the root sees. Node j is key tree_start[b] + j (an int or [B]; None: prefix_len, directly after
+    the prefix). Nodes past num_keys have no column, and no node sees other columns.
 
     M[i, j] = 1 iff j is i or an ancestor of i: M[i] = e_i | M[parents[i]], i ascending. depth = popcount(M[i]) - 1. A
-    padding node sees itself only, at depth 0, so that no row of a softmax is empty.
+    padding node sees only itself, at depth 0, so that no softmax row is empty.
 
     format: "bool" [B, N, keys]; "additive" [B, N, keys] of dtype, 0 or -inf; "uint32", "uint64" [B, N, ceil(keys / w)],
     key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], a request's rows without gaps, lowest bit first,
-    as FlashInfer's packed custom mask.
+    as in FlashInfer's packed custom mask.
     """
     if format not in ("bool", "additive", *PACKED):
         raise ValueError(f"tree_mask: format must be 'bool', 'additive', 'uint8', 'uint32' or 'uint64', got {format!r}")

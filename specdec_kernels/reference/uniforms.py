@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") and the uniforms made of it."""
+"""Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") and uniforms made from it."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ LOW = np.uint64(0xFFFFFFFF)
 
 
 def philox(counter, key):
-    """counter: 4 words, key: 2 words, each a uint32 array of one shape (or a number). Returns the 4 output words."""
+    """Return the 4 output words. counter: 4 words, key: 2 words, each a uint32 array of one shape (or a number)."""
     c = [np.asarray(word, dtype=np.uint64) for word in counter]
     k = [np.asarray(word, dtype=np.uint64) for word in key]
     for _ in range(10):
@@ -23,13 +23,16 @@ def philox(counter, key):
 
 
 def given(u):
-    """Uniforms that a caller gave, float64 numpy: what lies outside [0, 1) counts as the nearer end, NaN as 0."""
+    """Return a caller's uniforms (float64 numpy), clamped to [0, 1); NaN becomes 0."""
     return np.clip(np.nan_to_num(u, nan=0.0, posinf=1.0, neginf=0.0), 0.0, 1 - 2.0**-53)
 
 
 def uniforms(seed, offset, n, domain=DOMAIN_ACCEPT, first=None):
-    """[B] int64, [B] int64 -> [B, n] float64 in [0, 1): slot i is word pair i & 1 of block i >> 1, its top 53 bits.
-    Column j holds slot first[b] + j, of which the low 33 bits count."""
+    """Return uniforms [B, n] float64 in [0, 1) of seed [B] int64 and offset [B] int64.
+
+    Slot i is the top 53 bits of word pair i & 1 of block i >> 1. Column j has slot first[b] + j, of which the low 33
+    bits count.
+    """
     s = seed.numpy().astype(np.uint64)[:, None]
     o = offset.numpy().astype(np.uint64)[:, None]
     slot = np.arange(n, dtype=np.uint64)[None, :]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of one drafted path per request, one request at a time; block.py has the block rule, rules/ what may
-stand in place of p."""
+"""Verification of one chain of drafts per request, one request at a time.
+
+The block method is in block.py, and the rules that replace p are in rules/.
+"""
 
 import itertools
 import math
@@ -9,24 +11,24 @@ import torch
 
 from .block import block
 from .chain import Chain
-from .chance import Coins
+from .chance import GivenUniforms
 from .law import no_row, padded
 from .padded import first, present
 from .rows import of_request, rows_of
-from .rules import judge, per_request
+from .rules import per_request, verify_draft
 from .sides import Verified
 
 __all__ = ["METHODS", "verify_chain"]
 
 
 def token(chain):
-    """Token-level speculative sampling (Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2)."""
+    """Verify token by token (Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2)."""
     for i, d in enumerate(chain.drafts):
         p = chain.p(i)
         if not chain.readable(p, d):
             chain.bonus = None
             break  # the draft ends here
-        accepted, rest = judge(chain, i, d, p)
+        accepted, rest = verify_draft(chain, i, d, p)
         if not accepted:
             return chain.draw(p, rest)
         chain.take(d, p)
@@ -37,7 +39,7 @@ METHODS = {"token": token, "block": block}
 
 
 class Batch:
-    """Which rows belong to a request: of dense tensors those of one index, of ragged ones a slice."""
+    """The rows of each request in a batch: one index of dense tensors, a slice of ragged ones."""
 
     def __init__(self, draft_tokens, cu_draft, max_draft):
         self.starts = None if cu_draft is None else cu_draft.tolist()
@@ -45,14 +47,16 @@ class Batch:
         self.G = draft_tokens.shape[1] if cu_draft is None else max_draft
 
     def rows(self, t, b, extra=0):
-        """Of a tensor with so many rows per request beside its drafts'."""
+        """Return request b's rows of a tensor that has `extra` rows per request after those of its drafts."""
         if t is None or self.starts is None:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
 
     def laws(self, b, side_of, extra, wide, rows, one_hot):
-        """One side's rows, as sampled and unscaled, padded to one width: i -> Law twice, or neither. `one_hot`: the
-        number of no row that needs none."""
+        """Return two functions i -> Law of one side's rows, as sampled and unscaled; (None, None) without rows.
+
+        Laws are padded to width `wide`. one_hot: the row index that means a one-hot draft.
+        """
         if rows is None:
             return None, None
         if rows.row is None:
@@ -64,7 +68,7 @@ class Batch:
 
 
 def stored(numbers, side_of, one_hot, rows, b):
-    """As Side's laws, of the rows of a store that have these numbers: row n of [S, K, V] is [n // K, n % K]."""
+    """Return the functions of Batch.laws for rows looked up by index: row n of [S, K, V] is [n // K, n % K]."""
     *lead, V = rows.logits.shape
     there = [n for n in numbers if 0 <= n < math.prod(lead)]
 
@@ -87,7 +91,7 @@ def stored(numbers, side_of, one_hot, rows, b):
 
 
 def all_padded(law, wide):
-    """The same rows with zeros behind their last id."""
+    """Return a function i -> Law, padded with zeros to width `wide`."""
 
     def row(i):
         known = law(i)
@@ -111,11 +115,14 @@ def verify_chain(
     offset=None,
     uniforms=None,
     num_requests=None,
-    coins=Coins,
+    chance_type=GivenUniforms,
 ):
-    """As the op; rule and alpha as rules.per_request reads them. The draft's row after its last draft is read where
-    the draft has one more row per request and the rule is a law other than exact: it must be filled wherever a
-    request's draft ends. coins: the class that takes a request's decisions."""
+    """Verify chains, with the op's arguments; rule and alpha are as in rules.per_request.
+
+    The draft's row after its last draft is read if the draft has one more row per request and the rule defines a
+    distribution other than exact. It must then be filled wherever a request's draft may end. chance_type: the class
+    that makes a request's decisions.
+    """
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
@@ -124,7 +131,7 @@ def verify_chain(
     wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     n = present(num_requests, batch.B)
     rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
-    chances = coins.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
+    chances = chance_type.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
     bonus_row, end_row = bonus_tokens is None, False
     if draft is not None:
         positions = draft.logits if draft.row is None else draft.row

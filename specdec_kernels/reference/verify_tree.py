@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of a tree of drafts, one request at a time; the rules stand in tree_rules/, one method a file."""
+"""Verification of a tree of drafts, one request at a time. The methods are in tree_rules/, one per file."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..registry import TREE_METHODS
-from .chance import Coins
+from .chance import GivenUniforms
 from .law import Law, clean_q, padded
 from .padded import first, present
 from .rows import Rows, of_request, rows_of
@@ -20,7 +20,7 @@ from .tree_rules.request import Draft, Request, one_hot
 class VerifiedTree(NamedTuple):
     tokens: torch.Tensor  # [B, max_depth+1] int64: accepted tokens, one final token, then -1
     num_accepted: torch.Tensor  # [B] int32
-    logprobs: torch.Tensor  # [B, max_depth+1] float64, ln of the target law at each emitted token
+    logprobs: torch.Tensor  # [B, max_depth+1] float64, ln of the target's probability of each emitted token
     status: torch.Tensor  # [B] int32
     path: torch.Tensor  # [B, max_depth+1] int32: the root and the accepted nodes, then -1
 
@@ -46,19 +46,25 @@ def verify_tree(
     offset=None,
     uniforms=None,
     num_requests=None,
-    coins=Coins,
+    chance_type=GivenUniforms,
 ):
-    """tree (parents, tokens[, multiplicity, draft_nodes]), target [B, M, V], draft [B, Mq, Vq] -> VerifiedTree.
+    """Verify trees -> VerifiedTree.
 
-    Row of node i: target.row[b, i], by default i; the row that node i was drawn from: draft.row[b, i], by default its
-    parent's number. A negative one of the draft's, or no draft at all, is a one-hot draft; a row number out of range is
-    an invalid row. rule, alpha: as verify_chain's. A rule that is a law stands in place of p at every node with
-    children, made of p's row and the row that the first child under test was drawn from ("kseq", "recursive",
-    "recursive_without_replacement", "traversal"); where a leaf is reached the token is drawn from p. "thresholds"
-    belongs to "target_only".
-    uniforms: [B, columns + 1], tests first. Methods that test drafts ("kseq", "recursive", on a tree with draft_nodes):
-    columns = K * L, draft k at level l in column k * L + l. Else columns = N, node i's test in column i ("target_only":
-    the visited parent's coin in the parent's column). coins: the class that takes a request's decisions.
+    tree: (parents, tokens[, multiplicity, draft_nodes]). target [B, M, V], draft [B, Mq, Vq].
+
+    Rows: node i has the target's row target.row[b, i], by default i. It was drawn from the draft's row draft.row[b, i],
+    by default its parent's number. A negative index of the draft's, or no draft at all, means a one-hot draft. An index
+    out of range is an invalid row.
+
+    rule, alpha: as in verify_chain. A rule that defines a distribution replaces p at every node with children ("kseq",
+    "recursive", "recursive_without_replacement", "traversal"). It is made of p's row and the row that the first tested
+    child was drawn from. At a leaf the token is drawn from p. "thresholds" is for "target_only".
+
+    uniforms: [B, columns + 1], the tests first. For methods that test drafts ("kseq", "recursive", on a tree with
+    draft_nodes) columns = K * L, with draft k at level l in column k * L + l. For others columns = N, with node i's
+    test in column i ("target_only": a visited node's uniform in its own column).
+
+    chance_type: the class that makes a request's decisions.
     """
     target, draft = rows_of(target), rows_of(draft)
     check(method, draft, tree, links)
@@ -67,7 +73,7 @@ def verify_tree(
     draft_row = None if draft is None else draft.row
     nodes = Nodes.of(tree, B, links, target.row, draft_row, TREE_METHODS[method].tests_drafts)
     max_depth = nodes.depth if max_depth is None else max_depth
-    chances = coins.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
+    chances = chance_type.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
     if method == "greedy":
         target = Rows(target.logits, 0.0 if target.kind == "logits" else None, kind=target.kind)
     if not TREE_METHODS[method].reads_draft:
@@ -112,12 +118,12 @@ class Nodes(NamedTuple):
 
     parents: torch.Tensor  # [B, N]
     tokens: torch.Tensor  # [B, N]
-    draft_nodes: torch.Tensor | None  # [B, K, L] where these are what is tested
+    draft_nodes: torch.Tensor | None  # [B, K, L] if the method tests drafts
     links: tuple | None
     target_row: torch.Tensor | None
     draft_row: torch.Tensor | None
-    depth: int  # of the deepest node that can be accepted
-    columns: int  # tests
+    depth: int  # depth of the deepest node that can be accepted
+    columns: int  # number of tests
 
     @classmethod
     def of(cls, tree, B, links, target_row, draft_row, tests_drafts):
@@ -130,7 +136,7 @@ class Nodes(NamedTuple):
         return cls(parents, tokens, draft_nodes, links, target_row, draft_row, depth, columns)
 
     def rows(self, b, drawn):
-        """Of each node: the target's row, and the draft's row that it was drawn from, -1 of a one-hot draft."""
+        """Return for each node the indices of the target's row and of the draft's row (-1: a one-hot draft)."""
         target = range(self.parents.shape[1]) if self.target_row is None else self.target_row[b].tolist()
         draft = (self.parents if self.draft_row is None else self.draft_row)[b].clamp(min=-1).tolist()
         return target, draft if drawn else [-1] * len(draft)
@@ -147,7 +153,7 @@ def law_of_draft(draft):
 
 
 def target_of(side, row_of, wide, method):
-    """node -> Law."""
+    """Return a function node -> Law."""
     law_of = side.law()
 
     def target(node):
@@ -162,7 +168,7 @@ def target_of(side, row_of, wide, method):
 
 
 def draft_of(side, row_of, tokens, wide):
-    """child -> Draft."""
+    """Return a function child -> Draft."""
     law_of = None if side.rows is None else side.law()
 
     def draft(child):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the ops installed on this machine draw from the right law? `python -m specdec_kernels selfcheck` finds out in
-under a minute."""
+"""Statistical check that the installed ops draw from the right distribution.
+
+Run `python -m specdec_kernels selfcheck`; it takes less than a minute.
+"""
 
 import secrets
 import time
@@ -16,14 +18,14 @@ CHECKS: dict[str, Callable] = {**CHAIN_CHECKS, **TREE_CHECKS, **RULE_CHECKS}
 
 
 def run(seed: int | None = None, backends: Sequence[str] | None = None) -> bool:
-    """Check the CPU and what GPU tensors run on; print what each check saw, and a verdict.
+    """Check the CPU's backend and that of GPU tensors; print the result of each check and a verdict.
 
     Args:
-        seed: of all draws; fresh by default.
-        backends: names of those to check, in place of all that this process runs.
+        seed: seed of all draws; None: a new one.
+        backends: names of the backends to check; None: all that this process uses.
 
     Returns:
-        Whether all passed.
+        Whether all checks passed.
     """
     import specdec_kernels as sk
 
@@ -39,12 +41,12 @@ def run(seed: int | None = None, backends: Sequence[str] | None = None) -> bool:
             print(f"{check:<44} ", end="", flush=True)
             finding = find(sk, device, seed)
             print(f"{'pass' if finding.passed else 'FAIL'}  {finding.statistic}")
-            print(f"    would find {finding.would_find}", flush=True)
+            print(f"    {finding.purpose}", flush=True)
             failed += [] if finding.passed else [f"{check} on {name}"]
     seconds = time.perf_counter() - began
     if failed:
         print(f"FAILED after {seconds:.0f} s, with seed {seed}: {'; '.join(failed)}. Do not trust these ops here.")
     else:
-        verdict = "what these ops emit follows the target's law (right ops fail this less than once in 100,000 runs)."
+        verdict = "these ops sample from the target's distribution (correct ops fail less than once in 100,000 runs)."
         print(f"PASSED in {seconds:.0f} s: {verdict}")
     return not failed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""selfcheck's part on random numbers, sampling and chains: drafted and verified by the ops, the target's law."""
+"""Checks of random numbers, sampling and chains: tokens drafted and verified by the ops follow the target."""
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -13,8 +13,11 @@ STEPS = 1_000_000
 
 
 def known_answers(sk, device, seed):
-    """Random123's vector for counter 0 and key 0, and the layout (block, offset low, offset high, domain), (seed low,
-    high)."""
+    """Check Philox against known answers.
+
+    They are Random123's vector for counter 0 and key 0, and vectors for the layout of the counter (block, offset low,
+    offset high, domain) and the key (seed low, seed high).
+    """
     known = [  # seed, offset, slot, the two words
         (0, 0, 0, (0x6627E8D5, 0xE169C58D)),
         (1234, 7 << 32, 0, (0x56E604F4, 0x2107ACFD)),
@@ -26,7 +29,9 @@ def known_answers(sk, device, seed):
         key, offset = (torch.tensor([x], device=device, dtype=torch.int64) for x in (key, offset))
         got = sk.uniforms(key, offset, slot + 1, DOMAIN_ACCEPT)[0, slot].item()
         right += got == ((high << 32 | low) >> 11) * 2.0**-53
-    return Finding("any wrong bit of Philox", f"{right} of {len(known)} known answers", right == len(known))
+    return Finding(
+        "would detect any wrong bit of Philox", f"{right} of {len(known)} known answers", right == len(known)
+    )
 
 
 def random_steps(generator, B, G, V, dtype):
@@ -70,12 +75,12 @@ def agreement(sk, device, seed):
 
 
 def step_of(p, tokens, q, target, draft) -> dict:
-    """verify_chain's arguments; target, draft: sampling parameters."""
+    """Return verify_chain's arguments. target, draft: sampling parameters."""
     return dict(target=Rows(p, **target), draft_tokens=tokens, draft=Rows(q, **draft))
 
 
 def emitted(sk, device, seeds, p, q, target, draft, claimed):
-    """Drafting and verification from seeds of their own -> [steps, G+1] tokens."""
+    """Draft and verify one step for each seed -> tokens [steps, G+1]."""
     seeds = seeds.to(device)
     offsets, B = seeds % 977, len(seeds)
     drawn_from = [Rows(z.expand(B, -1), **draft) for z in q]
@@ -138,11 +143,11 @@ def invariance(sk, device, seed):
     whole, back = tokens(lambda x: x), tokens(lambda x: x.flip(0)).flip(0)
     alone = torch.cat([tokens(lambda x, i=i: x[i : i + 1]) for i in range(64)])
     same = int(((whole == back) & (whole == alone)).all(-1).sum())
-    return Finding("a request that depends on its batch", f"{same} of 64 requests equal", same == 64)
+    return Finding("would detect a request that depends on its batch", f"{same} of 64 requests equal", same == 64)
 
 
 def control(sk, device, seed):
-    """A draft that was drawn at T = 1 and is declared as T = 0.9."""
+    """Control: drafts drawn at T = 1 but declared as T = 0.9 must be noticed."""
     return does_not_follow(joint_law(sk, device, seed + 3 * STEPS, {}, {}, {"temperature": 0.9}, STEPS // 4))
 
 

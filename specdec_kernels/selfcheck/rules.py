@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""selfcheck's part on rules and blocks: drafted and verified by the ops, the law that of the rule."""
+"""Checks of rules and block verification: tokens drafted and verified by the ops follow the rule's distribution."""
 
 from functools import partial
 
@@ -13,12 +13,14 @@ from .statistics import Agreement, Check, does_not_follow, follows
 from .trees import P, Q, draws, row_after, rows
 
 RULE_STEPS = 250_000
-Q_ROWS = [*Q, rows(6)]  # of the bonus position too
+Q_ROWS = [*Q, rows(6)]  # the last is for the bonus position
 
 
 def chain_law_of(sk, device, seed, method, rule, alpha, steps, claimed=None):
-    """Chi-square of what steps of two drafts emit against the law of the rule, the bonus scored by the draft. claimed:
-    the alpha that the op is told."""
+    """Return the chi-square of tokens emitted by steps of two drafts against the rule's distribution.
+
+    The draft scores the bonus position too. claimed: the alpha passed to the op, by default `alpha`.
+    """
 
     def draw(seeds):
         seeds = seeds.to(device)
@@ -39,7 +41,7 @@ def joint_law(sk, device, seed, method, rule, alpha=None):
 
 
 def steps_by_rule(generator, names, B, G, V):
-    """Requests that take turns in the rules, each with parameters of its own, some of them greedy."""
+    """Return the arguments of requests that use the rules in turn, with random parameters; some are greedy."""
     p = 3 * torch.randn(B, G + 1, V, generator=generator, dtype=torch.float32, device="cpu")
     q = p + 0.8 * torch.randn(B, G + 1, V, generator=generator, dtype=torch.float32, device="cpu")
     drafts = q[:, :G].reshape(-1, V).softmax(-1).multinomial(1, generator=generator).view(B, G)
@@ -47,7 +49,7 @@ def steps_by_rule(generator, names, B, G, V):
         -(-B // len(names))
     )[:B]
     alpha = 0.05 + 0.9 * torch.rand(B, 2, generator=generator, dtype=torch.float32, device="cpu")
-    for name in names:  # without a bound entropies decide, or how many ids are more probable
+    for name in names:  # unbounded parameters are compared with entropies or counts of ids, so they need larger values
         for parameter in RULES[name].parameters[:1]:
             if parameter.high == INF:
                 alpha[rule == RULES[name].code, 0] = parameter.low + 2 * alpha[rule == RULES[name].code, 0]
@@ -58,7 +60,7 @@ def steps_by_rule(generator, names, B, G, V):
 
 
 def agreement(sk, device, seed):
-    """All rules, and all laws as a block."""
+    """Check all rules against the reference, and block verification with all rules that define a distribution."""
     generator, found = torch.Generator().manual_seed(seed), Agreement("tokens", "status")
     for method, (_, names) in CHAIN_METHODS.items():
         for each, G, V in ((10, 3, 40), (3, 2, 1030)):
@@ -70,7 +72,7 @@ def agreement(sk, device, seed):
 
 
 def control(sk, device, seed):
-    """A rule whose alpha is another."""
+    """Control: a rule run with another alpha must be noticed."""
     return does_not_follow(chain_law_of(sk, device, seed, "block", "lossy", 0.3, RULE_STEPS // 5, claimed=0.4))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks share: their findings, and answers compared with the float64 reference's."""
+"""Findings of the checks, and results compared with the float64 reference's."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,27 +10,30 @@ from ..testing import Report
 
 
 class Finding(NamedTuple):
-    would_find: str  # what would not pass
+    purpose: str  # what the check would detect, in words
     statistic: str
     passed: bool
 
 
-Check = Callable[..., Finding]  # of (sk, device, seed)
+Check = Callable[..., Finding]  # called with (sk, device, seed)
 
 
 def follows(result: Report) -> Finding:
     statistic = f"chi-square {result.statistic:.1f} on {result.cells} cells, p = {result.p_value:.2g}"
-    return Finding(f"a bias of {result.detects:.4f} in total variation", statistic, result.passed)
+    return Finding(f"would detect a bias of {result.detects:.4f} in total variation", statistic, result.passed)
 
 
 def does_not_follow(result: Report) -> Finding:
-    """A control: the chi-square must notice what is wrong here on purpose."""
+    """Return the finding of a control, whose input is wrong on purpose: the chi-square must notice it."""
     statistic = f"chi-square {result.statistic:.1f}, p = {result.p_value:.2g}"
-    return Finding("a test that cannot fail", statistic, not result.passed)
+    return Finding("the input is wrong on purpose, and the test must notice it", statistic, not result.passed)
 
 
 class Agreement:
-    """Answers beside the float64 reference's, uniforms given: equal wherever rounding cannot decide."""
+    """Comparison of results with the float64 reference for the same uniforms.
+
+    They must be equal wherever rounding cannot change the result.
+    """
 
     def __init__(self, *fields: str):
         self.fields, self.requests, self.wrong, self.close = fields, 0, 0, 0
@@ -43,7 +46,7 @@ class Agreement:
         self.close += int((ref.margin <= 1).sum())
 
     def finding(self, of: str) -> Finding:
-        """of: what one answer is of, as "request"."""
+        """Return the finding. of: the name of one compared item, such as "request"."""
         statistic = f"{self.wrong} of {self.requests} {of}s differ ({self.close} too close to call)"
         passed = self.wrong == 0 and self.close < self.requests / 10
-        return Finding(f"a wrong {' or '.join(self.fields)} in one {of}", statistic, passed)
+        return Finding(f"would detect a single {of} with other {' or '.join(self.fields)}", statistic, passed)

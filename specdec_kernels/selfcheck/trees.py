@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""selfcheck's part on trees: drafted, merged and verified by the ops, the tokens completed by the target's own
-draws."""
+"""Checks of trees drafted, merged and verified by the ops.
+
+Tokens that a step does not reach are drawn from the target, so that all results have the same length.
+"""
 
 from functools import partial
 
@@ -11,12 +13,12 @@ from ..testing import check_law, complete_tokens, enumerate_law
 from .statistics import Agreement, Check, does_not_follow, follows
 
 TREE_STEPS = 250_000
-V, K, L = 6, 3, 2  # drafts A, B, A are common, and a second rejection still has something to be wrong about
+V, K, L = 6, 3, 2  # small enough that drafts A, B, A are common, large enough to test second rejections
 SHAPE = torch.tensor([-1, 0, 0, 1, 1, 2, 2], dtype=torch.int64, device="cpu")  # two distinct children at each node
 
 
 def rows(seed):
-    """Logits [V, V] of a level: row t is the law behind token t."""
+    """Return logits [V, V] of a level: row t is the distribution after token t."""
     generator = torch.Generator().manual_seed(seed)
     return 1.2 * torch.randn(V, V, generator=generator, dtype=torch.float32, device="cpu")
 
@@ -25,14 +27,14 @@ P, Q = [rows(i) for i in (1, 2, 3)], [rows(i) for i in (4, 5)]
 
 
 def draws(sk, table, tokens, **options):
-    """One draw of sk.sample (k of them) behind each of `tokens` [n, m] -> [n, m, k]; seeds and offsets are per n."""
+    """Draw the tokens after each of `tokens` [n, m] by sk.sample -> [n, m, k]. Seeds and offsets are [n]."""
     m = tokens.shape[1]
     options |= {name: options[name].repeat_interleave(m) for name in ("seed", "offset")}
     return sk.sample(table.to(tokens.device)[tokens.flatten()], **options).tokens.view(len(tokens), m, -1)
 
 
 def independent(sk, rng):
-    """K chains of length L, merged."""
+    """Draft K independent chains of length L, and merge them."""
     root = torch.zeros(len(rng["seed"]), 1, dtype=torch.int64, device=rng["seed"].device)
     first = draws(sk, Q[0], root, k=K, **rng)[:, 0]
     slot = torch.arange(K, 2 * K, device=root.device).repeat(len(root))
@@ -40,7 +42,7 @@ def independent(sk, rng):
 
 
 def distinct(sk, rng):
-    """SHAPE, the children of each node drawn without replacement."""
+    """Draft a tree of SHAPE, with each node's children drawn without replacement."""
     root = torch.zeros(len(rng["seed"]), 1, dtype=torch.int64, device=rng["seed"].device)
     first = draws(sk, Q[0], root, k=2, replacement=False, **rng)[:, 0]
     slot = torch.tensor([2, 4], device=root.device, dtype=torch.int64).repeat(len(root))
@@ -49,7 +51,7 @@ def distinct(sk, rng):
 
 
 def likeliest(sk, rng):
-    """SHAPE, filled with the draft's best tokens."""
+    """Draft a tree of SHAPE from the draft's most likely tokens."""
     first = Q[0][0].topk(2).indices
     tokens = torch.cat(
         (torch.tensor([-1], dtype=torch.int64, device="cpu"), first, Q[1][first].topk(2).indices.flatten())
@@ -59,12 +61,12 @@ def likeliest(sk, rng):
 
 
 def row_after(tables):
-    """The distribution after a tuple of tokens, by tables of logits, one for each position."""
+    """Return a function from a tuple of tokens to the next token's distribution, from one table of logits a position."""
     return lambda t: tables[len(t)][t[-1] if t else 0].double().softmax(-1).numpy()
 
 
 def tree_law(sk, device, seed, method, drafted, steps):
-    """The first three tokens compared with the target's joint law."""
+    """Return the chi-square of the first three tokens against the target's joint distribution."""
 
     def draw(seeds):
         rng = dict(seed=seeds.to(device), offset=seeds.to(device) % 977)
@@ -102,7 +104,7 @@ def agreement(sk, device, seed):
 
 
 def control(sk, device, seed):
-    """Distinct children that are verified as independent ones."""
+    """Control: distinct children verified as independent ones must be noticed."""
     return does_not_follow(tree_law(sk, device, seed, "recursive", distinct, TREE_STEPS // 5))
 
 
@@ -112,7 +114,7 @@ TREE_CHECKS: dict[str, Check] = {
     **{
         f"joint law, {name}": partial(joint_law, method=name, drafted=_DRAFTED[method.children])
         for name, method in TREE_METHODS.items()
-        if name != "greedy"  # which has no law: it follows the argmax
+        if name != "greedy"  # it follows the argmax, so there is no distribution to test
     },
     "control: a tree verified by another's rule": control,
 }

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speculative decoding can gain, by the papers: with one drafted path (chains), with several drafts (trees), and
-where a rule lets the draft's token stand (cascades)."""
+"""Formulas of the papers for the gain of speculative decoding: one chain, several drafts (trees), and cascades."""
 
 from .acceptance import acceptance_rate, acceptance_rate_from_logits
 from .cascades import deferral_rate

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chance that a draft is accepted, of two rows (Leviathan et al. 2023, Theorem 3.5)."""
+"""Acceptance probability of a draft from two rows (Leviathan et al. 2023, Theorem 3.5)."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ __all__ = ["acceptance_rate", "acceptance_rate_from_logits"]
 
 
 def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """The chance that a draft from q is accepted. Its mean over positions estimates alpha (Corollary 3.6).
+    """Return the probability that a draft from q is accepted. Its mean over positions estimates alpha (Corollary 3.6).
 
     Args:
         p: [..., V] target probabilities.
@@ -51,7 +51,7 @@ def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch.Tensor) -> torch.Tensor:
-    """acceptance_rate of rows of logits, each as it is sampled from.
+    """Return acceptance_rate of rows of logits, with the sampling parameters of each row.
 
     Args:
         target, draft: [N, V] and [N, Vq]: ``Rows`` with sampling parameters or stats, or plain tensors (temperature 1,
@@ -61,7 +61,7 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
         [N] float64; NaN for a row that is no distribution (NaN, +inf or nothing finite).
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came.
+        TypeError, ValueError: the text names the argument, what was wanted and what came.
 
     Example:
         >>> p, q = torch.tensor([[.5, .3, .2]]), torch.tensor([[.2, .5, .3]])
@@ -81,7 +81,7 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
 
 
 def _distributions(rows: Rows) -> Iterator[torch.Tensor]:
-    """Each row's probabilities [V] in float64; NaN where it is no distribution."""
+    """Yield each row's probabilities [V] in float64; NaN if the row is not a distribution."""
     from ..reference.law import law_of_logits, numpy_rows
     from ..reference.row_stats import stats_of
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a speculative cascade hands over to the target: Narasimhan et al. 2024 ("Faster Cascades via Speculative
-Decoding")."""
+"""Deferral rate of speculative cascades (Narasimhan et al. 2024, "Faster Cascades via Speculative Decoding")."""
 
 import torch
 
@@ -10,16 +9,16 @@ __all__ = ["deferral_rate"]
 
 
 def deferral_rate(p: torch.Tensor, q: torch.Tensor, rule: str, alpha=None, p1=None, q1=None) -> torch.Tensor:
-    """The chance that a speculative cascade hands a token drafted from q over to the target.
+    """Return the probability that a speculative cascade defers a token drafted from q to the target.
 
     Args:
         p, q: [..., V] and [..., Vq] probabilities.
-        rule, alpha: by the names of specdec_kernels.rules.
+        rule, alpha: a rule of specdec_kernels.rules and its parameter.
         p1, q1: the same rows unscaled (temperature 1, no filters), by default p and q.
 
     Returns:
-        Row by row, [...] float64: 0 or 1 under a rule that defers whole rows ("chow" ... "opt_log"), the mass eta of
-        the tokens that are not kept under "token_v1" ... "token_v3".
+        [...] float64, row by row: 0 or 1 under a rule that defers whole rows ("chow" ... "opt_log"); under "token_v1"
+        ... "token_v3" the mass eta of the tokens that are not kept.
 
     Raises:
         TypeError, ValueError: a rule that is no cascade, an alpha outside its range, rows of another kind or shape.

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One drafted path: Leviathan, Kalman, Matias 2023 ("Fast Inference from Transformers via Speculative Decoding").
+"""Gain from one chain of drafts (Leviathan, Kalman, Matias 2023).
 
-alpha is the mean acceptance rate, gamma the number of drafted tokens, c the cost of one draft step over one target
-step. The formulas take acceptances as independent with one rate alpha (section 3.1 of the paper).
+The paper is "Fast Inference from Transformers via Speculative Decoding".
+
+alpha is the mean acceptance rate, gamma the number of drafted tokens, and c the cost of one draft step divided by that
+of one target step. The formulas assume that acceptances are independent with one rate alpha (section 3.1 of the paper).
 """
 
 import math
@@ -30,7 +32,7 @@ def _check(op, **values):
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-    """Expected tokens of one target call.
+    """Return the expected number of tokens of one target call.
 
     Summed as 1 + alpha + ... + alpha^gamma, which needs no special case near alpha = 1.
 
@@ -56,12 +58,12 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
 
 def alpha_for_tokens(tokens: float, gamma: int) -> float:
-    """The acceptance rate at which a target call emits so many tokens in the mean: the inverse of expected_tokens.
+    """Return the acceptance rate at which a target call emits `tokens` on average: the inverse of expected_tokens.
 
-    What a load test gives to ``verify_chain(rule="synthetic", alpha=...)`` to emit as much as a draft it does not have.
+    A load test can pass it to ``verify_chain(rule="synthetic", alpha=...)`` to imitate a draft model that it lacks.
 
     Args:
-        tokens: expected tokens of one target call, its own one among them, in [1, gamma + 1].
+        tokens: expected tokens of one target call, including the target's own token, in [1, gamma + 1].
         gamma: drafted tokens, an integer >= 1.
 
     Returns:
@@ -87,13 +89,13 @@ def alpha_for_tokens(tokens: float, gamma: int) -> float:
 
 
 def walltime_factor(alpha: float, gamma: int, c: float) -> float:
-    """Expected speed-up over plain decoding.
+    """Return the expected speed-up over plain decoding.
 
-    It supposes that the target scores gamma + 1 positions in the time of one.
+    Assumes that the target scores gamma + 1 positions in the time of one.
 
     Args:
         alpha, gamma: as in expected_tokens.
-        c: seconds of a draft step over those of a target step, finite and >= 0.
+        c: seconds of a draft step divided by those of a target step, finite and >= 0.
 
     Returns:
         expected_tokens / (gamma * c + 1).
@@ -115,14 +117,14 @@ def walltime_factor(alpha: float, gamma: int, c: float) -> float:
 def hierarchical_factor(
     alpha: float, gamma: int, c: float, inner_alpha: float, inner_gamma: int, inner_c: float
 ) -> float:
-    """Expected speed-up over plain decoding, where the draft model's own tokens are drafted and verified.
+    """Return the expected speed-up over plain decoding if the draft model is itself decoded speculatively.
 
-    It takes acceptances as independent, and the draft model to score inner_gamma + 1 positions in the time of one.
+    Assumes independent acceptances, and a draft model that scores inner_gamma + 1 positions in the time of one.
 
     Args:
-        alpha, gamma, c: of the draft model under the target, as in walltime_factor.
-        inner_alpha, inner_gamma: of the inner drafter under the draft model.
-        inner_c: seconds of an inner draft step over those of a step of the target, finite and >= 0.
+        alpha, gamma, c: of the draft model with the target, as in walltime_factor.
+        inner_alpha, inner_gamma: of the inner drafter with the draft model.
+        inner_c: seconds of an inner draft step divided by those of a target step, finite and >= 0.
 
     Returns:
         walltime_factor(alpha, gamma, c / F), where F = walltime_factor(inner_alpha, inner_gamma, inner_c / c).
@@ -145,11 +147,11 @@ def hierarchical_factor(
 
 
 def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
-    """How many times the arithmetic operations per token grow.
+    """Return the factor by which arithmetic operations per token grow.
 
     Args:
         alpha, gamma: as in expected_tokens.
-        c_hat: the draft's operations per token over the target's, finite and >= 0.
+        c_hat: the draft's operations per token divided by the target's, finite and >= 0.
 
     Returns:
         (gamma * c_hat + gamma + 1) / expected_tokens.
@@ -169,13 +171,13 @@ def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
 
 
 def improves(alpha: float, c: float) -> bool:
-    """Whether some gamma beats plain decoding.
+    """Return whether some gamma beats plain decoding.
 
     Args:
         alpha, c: as in walltime_factor.
 
     Returns:
-        alpha > c; then gamma = 1 gains (1 + alpha) / (1 + c) at least.
+        alpha > c. If it is true, gamma = 1 alone speeds up by (1 + alpha) / (1 + c).
 
     Raises:
         ValueError: a parameter outside its range.
@@ -192,17 +194,17 @@ def improves(alpha: float, c: float) -> bool:
 
 
 def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
-    """The number of drafts with the largest walltime factor.
+    """Return the number of drafts with the largest walltime factor.
 
-    The factor rises to one peak and falls, so the search stops at the first gamma that does not rise. With c = 0 (or
-    alpha = 1 > c) it never stops rising, and max_gamma is the answer.
+    The factor has one peak over gamma, so the search stops at the first gamma that does not improve it. With c = 0 (or
+    alpha = 1 > c) it always improves, and the result is max_gamma.
 
     Args:
         alpha, c: as in walltime_factor.
-        max_gamma: the largest to consider.
+        max_gamma: the largest gamma to consider.
 
     Returns:
-        The best of 0..max_gamma, of equals the smaller; 0 means: do not draft.
+        The best of 0..max_gamma, the smaller one of equals; 0 means: do not draft.
 
     Raises:
         ValueError: a parameter outside its range.
@@ -218,7 +220,7 @@ def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
     best, tokens, power = 0, 1.0, 1.0
     for gamma in range(1, int(max_gamma) + 1):
         power *= alpha
-        # One more draft pays iff its token's chance, alpha^gamma, exceeds the price of a draft step at the present
+        # One more draft pays iff its survival probability alpha^gamma exceeds the price of a draft step at the current
         # rate.
         if not power * ((gamma - 1) * c + 1) > c * tokens:
             break
@@ -229,21 +231,21 @@ def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
 def expected_chain_tokens(
     p, q, gamma: int, method: str = "token", rule: str = "exact", alpha=None, p1=None, q1=None
 ) -> float:
-    """Expected tokens of one target call that verifies one path of drafts, by enumeration: small V and gamma only.
+    """Return the expected tokens of one target call that verifies one chain, by enumeration: small V and gamma only.
 
     Args:
-        p, q: p(prefix) -> [V] float64, q(prefix) -> [V], the laws behind a tuple of tokens.
+        p, q: p(prefix) -> [V] float64, q(prefix) -> [V]: the distributions after a tuple of tokens.
         gamma: drafted tokens.
-        method: "token", or "block", which never expects fewer, whatever the law that the rule puts in place of p.
-        rule, alpha: by the names of specdec_kernels.rules.
-        p1, q1: the same rows unscaled (temperature 1, no filters), which the cascades' confidences are read from; by
-            default p and q.
+        method: "token" or "block". "block" never gives a smaller expectation, under every rule that it supports.
+        rule, alpha: a rule of specdec_kernels.rules and its parameters.
+        p1, q1: the same rows unscaled (temperature 1, no filters), from which cascades read confidences; by default p
+            and q.
 
     Returns:
         The expected number of tokens, the final one included.
 
     Raises:
-        ValueError: an unknown method or rule, a gamma or alpha outside its range.
+        ValueError: an unknown method or rule, or a gamma or alpha outside its range.
 
     Example:
         >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of probabilities as the theory reads them."""
+"""Checks and conversion of the rows of probabilities that this package takes."""
 
 import torch
 
@@ -7,7 +7,7 @@ __all__ = ["float64_rows"]
 
 
 def float64_rows(op, p, q, k):
-    """p and q as float64 laws of one width."""
+    """Return p and q in float64, padded to one width. Checks k and their dtypes and shapes."""
     if k != int(k) or k < 1:
         raise ValueError(f"{op}: k must be an integer >= 1, got {k}")
     for name, x in (("p", p), ("q", q)):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several drafts of one position, and trees of them: Sun et al. 2023 ("SpecTr: Fast Speculative Decoding via Optimal
-Transport")."""
+"""Acceptance of several drafts of one position, and of trees (Sun et al. 2023).
+
+The paper is "SpecTr: Fast Speculative Decoding via Optimal Transport".
+"""
 
 import math
 
@@ -13,20 +15,20 @@ __all__ = ["expected_tree_tokens", "kseq_guarantee", "multi_draft_acceptance", "
 
 
 def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, k: int) -> torch.Tensor:
-    """The most that any lossless rule can accept of k drafts drawn i.i.d. from q.
+    """Return the largest acceptance probability of any lossless rule, for k drafts drawn i.i.d. from q.
 
-    The optimal transport with membership cost by max-flow and min-cut: 1 + min_H (p(H) - q(H)^k) over sets H of
-    tokens, and the best H is a prefix of the tokens sorted by ascending p / q: O(V log V).
+    By max-flow and min-cut, the optimal transport with membership cost is 1 + min_H (p(H) - q(H)^k) over sets H of
+    tokens. The best H is a prefix of the tokens sorted by ascending p / q, so this takes O(V log V).
 
     Args:
         p, q: [..., V] and [..., Vq] probabilities.
         k: drafts, an integer >= 1.
 
     Returns:
-        The chance that one of the drafts is accepted, row by row, [...] float64.
+        The probability that one of the drafts is accepted, row by row, [...] float64.
 
     Raises:
-        TypeError, ValueError: no floating-point rows, leading shapes that differ, k below 1.
+        TypeError, ValueError: rows that are not floating-point, leading shapes that differ, k below 1.
 
     Example:
         >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
@@ -43,7 +45,7 @@ def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, k: int) -> torch.Tensor
 
 
 def kseq_guarantee(k: int) -> float:
-    """The share of the optimum that K-SEQ accepts at least.
+    """Return the share of the optimal acceptance that K-SEQ reaches at least.
 
     Args:
         k: drafts, an integer >= 1.
@@ -69,13 +71,15 @@ def kseq_guarantee(k: int) -> float:
 def multi_draft_acceptance(
     p: torch.Tensor, q: torch.Tensor, k: int, method: str, draws: int | None = None, seed: int = 0
 ) -> torch.Tensor:
-    """The chance that one of k drafts at a node is accepted; optimal_acceptance bounds those of i.i.d. drafts.
+    """Return the probability that one of k drafts at a node is accepted.
+
+    optimal_acceptance is its upper bound for i.i.d. drafts. Methods:
 
     - "kseq": i.i.d. drafts, p_acc = 1 - (1 - beta)^k at the best rho.
-    - "recursive": i.i.d. drafts. What stays of p after j rejections does not depend on the tokens, so the chance is
-      1 - prod_j (1 - sum_x min(q, r_j)): O(k V).
-    - "recursive_without_replacement": k distinct drafts; every ordered set of rejected tokens is enumerated, V^(k-1) of
-      them, or, with `draws`, so many ordered sets are drawn for each row, and the mean of their exact chances is an
+    - "recursive": i.i.d. drafts. The residual r_j after j rejections does not depend on the tokens, so the result is
+      1 - prod_j (1 - sum_x min(q, r_j)), in O(k V).
+    - "recursive_without_replacement": k distinct drafts. All V^(k-1) ordered sets of rejected tokens are enumerated.
+      With `draws`, that many ordered sets are drawn for each row instead; the mean of their exact probabilities is an
       unbiased estimate.
     - "target_only": i.i.d. drafts merged, sum_x p(x) (1 - (1 - q(x))^k).
 
@@ -83,13 +87,13 @@ def multi_draft_acceptance(
         p, q: [..., V] and [..., Vq] probabilities.
         k: drafts, an integer >= 1.
         method: one of those above.
-        draws, seed: of "recursive_without_replacement".
+        draws, seed: the number of drawn sets and their seed, for "recursive_without_replacement".
 
     Returns:
-        Row by row, [...] float64.
+        [...] float64, row by row.
 
     Raises:
-        TypeError, ValueError: an unknown method, rows as optimal_acceptance refuses them, more than 10^6 ordered sets.
+        TypeError, ValueError: an unknown method, rows that optimal_acceptance refuses, more than 10^6 ordered sets.
 
     Example:
         >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
@@ -122,12 +126,14 @@ def multi_draft_acceptance(
 
 
 def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") -> float:
-    """Expected tokens of one target call that verifies K drafts of length L, by enumeration: small V, K and L only.
+    """Return the expected tokens of one target call that verifies K drafts of length L, by enumeration.
+
+    For small V, K and L only.
 
     Args:
-        p, q: p(prefix), q(prefix) -> [V] float64, the laws behind a tuple of tokens.
+        p, q: p(prefix), q(prefix) -> [V] float64: the distributions after a tuple of tokens.
         K, L: drafts and their length.
-        method: of verify_tree.
+        method: a method of verify_tree.
         drawn: "iid": K independent drafts merged by build_tree; "distinct": K children without replacement at every
             node ("kseq" and "recursive" are not lossless there).
 
@@ -135,7 +141,7 @@ def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") 
         The expected number of tokens, the final one included.
 
     Raises:
-        ValueError: `drawn` is neither.
+        ValueError: `drawn` is something else.
 
     Example:
         >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]
@@ -143,7 +149,7 @@ def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") 
         [2.111111, 2.222222]
 
     Source:
-        the papers of verify_tree's methods, on the exact law of specdec_kernels.reference.tree_law.
+        the papers of verify_tree's methods, with the exact distributions of specdec_kernels.reference.tree_law.
     """
     from ..reference.tree_law import distinct_trees, expected_length, iid_trees, mixed
 
@@ -183,7 +189,7 @@ def _distinct(r, q, k):
 
 
 def _drawn(r, q, k, rng):
-    """The chance that one of k distinct drafts, drawn here one after the other, is accepted."""
+    """Draw k distinct drafts one after the other, and return the probability that one of them is accepted."""
     rejected = 1.0
     for _ in range(k):
         x = rng.choice(len(q), p=q / q.sum())

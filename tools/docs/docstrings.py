@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docstrings as the site's API pages read them. In the sources they have the form that reads best in help(): sections
-Example and Source, tables in columns, and a field or constant documented by the comment behind it."""
+"""Conversion of docstrings for the site's API pages.
+
+In the sources docstrings have the form that reads best in help(): sections Example and Source, tables in columns, and
+fields and constants documented by the comment on their line.
+"""
 
 import html
 import re
@@ -11,7 +14,7 @@ import griffe
 
 
 def table(match):
-    """A table in columns, as Markdown: a line that begins with white space goes on with the row above."""
+    """Convert a table in columns to Markdown. A line that starts with white space continues the row above."""
     lines = match[0].splitlines()
     starts = [m.start() for m in re.finditer("=+", lines[0])]
     cut = lambda line: [line[a:b].strip() for a, b in pairwise([*starts, None])]
@@ -26,7 +29,7 @@ def table(match):
 
 
 def hanging(match):
-    """An entry of Raises that goes on in the next line at the same depth."""
+    """Indent continuation lines of entries of Raises that are not indented."""
     head, body = match.groups()
     return head + re.sub(r"\n {4}(?! |\w+(?:, \w+)*: )", "\n" + " " * 8, body)
 
@@ -105,7 +108,7 @@ class OneForm(griffe.Extension):
             obj.docstring.value = rewritten(obj.docstring.value)
 
     def on_attribute_instance(self, *, attr, **kwargs):
-        """A comment at a field or a constant is its docstring."""
+        """Use the comment on the line of a field or constant as its docstring."""
         if attr.docstring is None and attr.lineno and isinstance(attr.filepath, Path):
             lines = attr.filepath.read_text().splitlines()
             if comment := said_of(lines, attr.lineno, attr.endlineno or attr.lineno):

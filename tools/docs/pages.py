@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make docs` adds to the pages of docs/: the API's pages, made from the code, and the repository's own pages,
-pictures and programs, each kept where it belongs."""
+"""Pages and pictures from outside docs/ that `make docs` adds to the site."""
 
 import re
 from pathlib import Path
@@ -41,8 +40,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links as the repository has them, from where the page stands in the site, and sessions as sessions: their prompts
-    and results are left out where a reader copies them (site.css)."""
+    """Adapt links to the page's place in the site, and mark sessions so that only their input is copied (site.css)."""
     markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)
     if page.file.src_uri in PAGES:
         return markdown.replace("](docs/", "](")

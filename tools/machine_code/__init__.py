@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the machine code of CUDA libraries: kernels, control flow, the loops that stream rows and what they cost.
+"""Analysis of the machine code of CUDA libraries: kernels, control flow, and the cost of loops that stream rows.
 
-The static gates and `tools/gpu_model` are made from it."""
+The static gates and `tools/gpu_model` use it.
+"""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Basic blocks, dominators and natural loops of one kernel.
 
-Indirect branches go where the cubin's notes say; BRA.DIV (a shuffle whose lanes diverged) is never taken; a call's
-target is a root of its own and the call itself goes on behind it.
+Indirect branches have the targets in the cubin's notes. BRA.DIV (a shuffle whose lanes diverged) is never taken. A
+call's target is a separate root, and control continues after the call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOP = -1  # above every root
 
 
 class Graph:
-    """Blocks are numbers; `spans[b]` are its first instruction and the one behind its last."""
+    """The control-flow graph of a kernel. Blocks are numbers; `spans[b]` is [first instruction, one past the last)."""
 
     def __init__(self, code: Code, targets: dict[int, list[int]] | None = None) -> None:
         self.code = code
@@ -49,7 +49,7 @@ class Graph:
         return self.code[self.spans[b][0]].at
 
     def _dominators(self) -> dict[int, int]:
-        """block -> the nearest block that every way to it passes (Cooper, Harvey and Kennedy 2001)"""
+        """Return block -> its immediate dominator (Cooper, Harvey and Kennedy 2001)."""
         place = {**self.place, TOP: TOP}
         roots = set(self.roots)
         above = dict.fromkeys(self.roots, TOP)
@@ -81,7 +81,7 @@ class Graph:
         return False
 
     def _loops(self) -> tuple[set[tuple[int, int]], dict[int, set[int]]]:
-        """Back edges, and header -> the blocks of its natural loop"""
+        """Return the back edges, and header -> the blocks of its natural loop."""
         place = self.place
         back = {(u, h) for u in self.order for h in self.next[u] if place[h] <= place[u] and self.dominates(h, u)}
         loops: dict[int, set[int]] = {}
@@ -96,11 +96,11 @@ class Graph:
         return back, loops
 
     def forward(self, b: int) -> list[int]:
-        """What follows b without going back."""
+        """Return the successors of b without back edges."""
         return [x for x in self.next[b] if (b, x) not in self.back and self.place[x] > self.place[b]]
 
     def once(self, b: int) -> list[int]:
-        """What follows b where each loop is walked through once: its latch goes on to where its header leaves it."""
+        """Return the successors of b if each loop runs once: a latch continues at the exits of its loop's header."""
         out = []
         for x in self.next[b]:
             if (b, x) not in self.back:
@@ -110,12 +110,12 @@ class Graph:
         return out
 
     def outermost(self, b: int) -> set[int]:
-        """The blocks of the largest loop around b; b alone if there is none."""
+        """Return the blocks of the largest loop around b; b alone if there is none."""
         return max((body for body in self.loops.values() if b in body), key=len, default={b})
 
 
 def _jumps(code: Code, targets: dict[int, list[int]], index: dict[int, int]) -> tuple[set[int], dict[int, list[int]]]:
-    """Where functions begin, and instruction -> where it may go on, for those that end a block"""
+    """Return the starts of functions, and the possible successors of each instruction that ends a block."""
     roots, jumps = {0}, {}
     for i, x in enumerate(code):
         target = re.search(r"(0x[0-9a-f]+)\s*$", x.args)
@@ -136,7 +136,7 @@ def _jumps(code: Code, targets: dict[int, list[int]], index: dict[int, int]) -> 
 
 
 def _odd_syncs(code: Code) -> int:
-    """Convergence points that lie elsewhere than behind their BSYNC"""
+    """Count BSYNC instructions that are not directly before a convergence point."""
     sync = {int(x.args.split(",")[1], 16) for x in code if x.word.startswith("BSSY")}
     return sum(x.head == "BSYNC" and i + 1 < len(code) and code[i + 1].at not in sync for i, x in enumerate(code))
 
@@ -163,7 +163,7 @@ def reverse_postorder(roots: Iterable[int], step: Callable[[int], Iterable[int]]
 
 
 def flood(start: Iterable[int], step: Callable[[int], Iterable[int]]) -> set[int]:
-    """Whatever can be reached."""
+    """Return all that can be reached from `start`."""
     seen, stack = set(start), list(start)
     while stack:
         for x in step(stack.pop()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a library or a cubin to instructions: the one place that looks for cuobjdump, and the names of kernels."""
+"""Disassembly of a library or a cubin by cuobjdump, and readable names of kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s
 
 @functools.cache
 def cuobjdump() -> str | None:
-    """Where the tool is: CUOBJDUMP names it, or it lies on the PATH, beside nvcc, or in the triton package."""
+    """Find the tool: named by CUOBJDUMP, on the PATH, next to nvcc, or in the triton package."""
     triton = importlib.util.find_spec("triton")
     candidates = [os.environ.get("CUOBJDUMP"), shutil.which("cuobjdump"), *glob.glob("/usr/local/cuda*/bin/cuobjdump")]
     if triton and triton.origin:
@@ -31,7 +31,7 @@ def cuobjdump() -> str | None:
 
 
 def dump(*options: str, folder: str | None = None) -> list[str]:
-    """The tool's output, by lines."""
+    """Run the tool; return the lines of its output."""
     tool = cuobjdump()
     if tool is None:
         raise FileNotFoundError("no cuobjdump: set CUOBJDUMP, or install triton or nvidia-cuda-cuobjdump")
@@ -39,7 +39,10 @@ def dump(*options: str, folder: str | None = None) -> list[str]:
 
 
 def readable(functions: Iterable[str]) -> dict[str, str]:
-    """verify_chain::scan for _ZN7specdec..._23_verify_chain_cuda_cu_...4scanE...; other names as c++filt has them."""
+    """Return readable names of functions: verify_chain::scan for _ZN7specdec..._23_verify_chain_cuda_cu_...4scanE...
+
+    Names of other forms are those of c++filt.
+    """
     functions = list(functions)
     run = subprocess.run(["c++filt"], input="\n".join(functions), capture_output=True, text=True)
     plain = run.stdout.splitlines() if functions and run.returncode == 0 else functions
@@ -54,11 +57,11 @@ def _short(function: str, name: str) -> str:
 
 
 def instructions(listing: Iterable[str], wanted: Callable[[str], bool] = lambda function: True) -> dict[str, Code]:
-    """function -> its instructions, from what ``cuobjdump -sass`` prints"""
+    """Return function -> its instructions, from the output of ``cuobjdump -sass``."""
     code: dict[str, Code] = {}
     current: Code | None = None
     for line in listing:
-        if "&" in line or "?" in line:  # sm_120 lists "&req ?trans" behind an instruction
+        if "&" in line or "?" in line:  # sm_120 lists "&req ?trans" after an instruction
             line = re.sub(r"\s+[&?][A-Za-z].*", " ;", line)
         if "Function :" in line:
             function = line.split(":", 1)[1].strip()
@@ -70,7 +73,7 @@ def instructions(listing: Iterable[str], wanted: Callable[[str], bool] = lambda 
 
 
 def kernels(path: str | Path, arch: str, only: str = "", skip: str = "") -> Iterator[tuple[str, str, Code, Note]]:
-    """(name, symbol, code, note) of each kernel of a library, or a cubin, whose name matches `only` and not `skip`"""
+    """Yield (name, symbol, code, note) of each kernel of a library or cubin whose name matches `only`, not `skip`."""
     with tempfile.TemporaryDirectory() as folder:
         for cubin in _cubins(str(path), arch, folder):
             found = notes(cubin)

@@ -1,42 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs: how many SMs, clocks, memory and registers they have, and what of a kernel fits or fills them."""
+"""Data of GPUs (SMs, clocks, memory, registers), bandwidth ceilings of loops, and the occupancy of kernels."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-Band = tuple[float, float, float]  # kind, middle, hard
+Band = tuple[float, float, float]  # optimistic, nominal, pessimistic
 
 
 class Gpu(NamedTuple):
     sms: int
-    clock: Band  # Hz, kind first
-    sustained: float  # Hz: the low side, at which ceilings of loops are taken
-    memory: float  # B/s, the data sheet's
+    clock: Band  # Hz, optimistic first
+    sustained: float  # Hz, a low value, used for the ceilings of loops
+    memory: float  # B/s, from the data sheet
     l2: float  # bytes
-    gpcs: tuple[int, ...]  # SMs of each cluster of SMs
+    gpcs: tuple[int, ...]  # SMs of each GPC
 
 
-# SMs by GPC of Hopper are assumed: they leave room for 15 clusters of 8 blocks, and for 7 of 16, at one block an SM
+# SMs per GPC of Hopper are assumed. At one block per SM they have room for 15 clusters of 8 blocks, or 7 of 16.
 HOPPER = (16, 16, 16, 16, 18, 18, 18, 14)
 GPUS = {
-    # 1.98 GHz was read off an H200 behind matrix products, the rest is assumed; memory and L2 are the data sheets'
+    # 1.98 GHz was measured on an H200 after matrix products; other clocks are assumed. Memory and L2: data sheets.
     "H200": Gpu(132, (1.98e9, 1.83e9, 1.70e9), 1.75e9, 4.8e12, 50e6, HOPPER),
     "H100": Gpu(132, (1.98e9, 1.83e9, 1.70e9), 1.75e9, 3.35e12, 50e6, HOPPER),
     "B200": Gpu(148, (1.96e9, 1.85e9, 1.70e9), 1.75e9, 8.0e12, 126e6, ()),  # clocks assumed
 }
 ARCHS = {"H100": "sm_90", "H200": "sm_90", "B200": "sm_100"}
 
-# Of an SM of sm_90 and sm_100 (CUDA programming guide, compute capabilities)
+# Limits of an SM of sm_90 and sm_100 (CUDA programming guide, compute capabilities)
 REGISTERS, THREADS, BLOCKS, SHARED = 65536, 2048, 32, 228 * 1024
-MUFU_LANES = 16  # a clock
+MUFU_LANES = 16  # per clock
 
 
 def ceilings(gpu: str, counts: dict[str, int]) -> tuple[dict[str, float], str, dict[str, float]]:
-    """B/s of a loop that each resource allows, the least of them, and each as a share of the memory's bandwidth. One
-    warp's trip against an SM's pipes: issue 4 warp instructions a clock, ALU 64 lanes, FMA 128, IMAD 64, MUFU and
-    conversions 16, doubles 64, LSU one warp instruction (CUDA programming guide, arithmetic throughput of 9.0 and
-    10.0). They are what full pipes would allow; real loops keep "issue" of a slot busy."""
+    """Return the B/s of a loop that each resource allows, the limiting resource, and shares of the memory bandwidth.
+
+    One warp's iteration is divided by the throughput of an SM's pipes per clock: issue 4 warp instructions, ALU 64
+    lanes, FMA 128, IMAD 64, MUFU and conversions 16, doubles 64, LSU one warp instruction (CUDA programming guide,
+    arithmetic throughput of 9.0 and 10.0). These are upper bounds with full pipes; real loops keep only a share of
+    the issue slots busy ("issue" in tools.gpu_model's constants).
+    """
     g, n = GPUS[gpu], lambda name: counts.get(name, 0)
     clocks = {
         "issue": n("instr") / 4,
@@ -52,7 +55,10 @@ def ceilings(gpu: str, counts: dict[str, int]) -> tuple[dict[str, float], str, d
 
 
 def resident(registers: int, shared: int, threads: int) -> tuple[int, str]:
-    """Blocks of a kernel that fit an SM, and what sets their number. A block's shared memory has a kilobyte more."""
+    """Return the blocks of a kernel that fit on an SM, and what limits them.
+
+    A block takes one kilobyte of shared memory more than the kernel's.
+    """
     warps, per_thread = -(-threads // 32), -(-max(registers, 1) // 8) * 8
     by_registers = REGISTERS // (per_thread * 32 * warps)
     by_shared = SHARED // (-(-(shared + 1024) // 128) * 128)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is read of each kernel: its streaming loops and what surrounds them."""
+"""Description of kernels: their resources and streaming loops."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tools.machine_code.instructions import Code, copies_asynchronously, wide
 from tools.machine_code.loops import against, streaming_loops
 from tools.machine_code.paths import weigh
 
-THREADS = 256  # of a block whose launch bounds say nothing
+THREADS = 256  # threads of a block without launch bounds
 
-Also = Callable[[dict, Graph, Note], None]  # adds what it finds in the code to a kernel that was described
+Also = Callable[[dict, Graph, Note], None]  # adds more to a kernel's description
 
 
 def analyse(

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loops of a kernel that stream rows, what a trip of each costs, and the bandwidth that its instructions leave
-room for.
+"""Streaming loops of a kernel, the cost of an iteration, and the bandwidth that its instructions allow.
 
-A loop streams if it loads 16 bytes a thread (LDG.*.128 or wider; LDG.64 only where it is .CONSTANT; LDS.128 in a kernel
-with asynchronous copies). Its hot path is that of bf16 rows with every exponential taken, read by the fewest
-instructions of any path that does not go entry by entry. Inner loops without wide loads count as one trip, calls as
-one instruction.
+A loop streams if it loads 16 bytes per thread (LDG.*.128 or wider; LDG.64 only with .CONSTANT; LDS.128 in kernels with
+asynchronous copies). Its hot path is that of bf16 rows with all exponentials, with the fewest instructions of any path
+that does not read entry by entry. Inner loops without wide loads count as one iteration, calls as one instruction.
 """
 
 from __future__ import annotations
@@ -19,13 +17,15 @@ from tools.machine_code.gpus import ceilings
 from tools.machine_code.instructions import Code, pipe, wide
 from tools.machine_code.paths import State, Ways, Weight, Weights, around, hot_state, largest_by_bytes
 
-MAX_LOOP, MAX_STRAIGHT = 20_000, 6_000  # instructions, blocks: what is larger is a kernel's outer loop
+MAX_LOOP, MAX_STRAIGHT = 20_000, 6_000  # instructions, blocks: larger ones are a kernel's outer loop
 COUNTED = {"MUFU", "BSSY", "BRA", "CALL", "SHFL", "BAR"}
 
 
 def streaming_loops(g: Graph, weights: Weights, async_kernel: bool) -> Iterator[tuple[dict, Code]]:
-    """Each loop with wide loads of its own, innermost first, and the path of its hot trip; then straight-line code that
-    loads widely outside of any."""
+    """Yield each loop that has wide loads itself, innermost first, with its hot path.
+
+    Straight-line code with wide loads outside of loops follows.
+    """
     of = weights.of
     streaming = {h: body for h, body in g.loops.items() if any(of[b].bytes for b in body)}
     covered: set[int] = set()
@@ -33,7 +33,7 @@ def streaming_loops(g: Graph, weights: Weights, async_kernel: bool) -> Iterator[
         inner = [other for k, other in streaming.items() if k != h and k in body and len(other) < len(body)]
         held = set().union(*inner) if inner else set()
         if not any(of[b].bytes for b in body if b not in held):
-            continue  # its wide loads are all in loops inside it
+            continue  # all its wide loads are in inner loops
         covered |= {b for b in body if of[b].bytes}
         if sum(of[b].instructions for b in body) <= MAX_LOOP and (found := _loop(g, weights, h, body, async_kernel)):
             loop, run = found
@@ -80,7 +80,7 @@ def _loop(g: Graph, weights: Weights, h: int, body: set[int], async_kernel: bool
 def _straight(
     g: Graph, weights: Weights, covered: set[int], loose: set[int], async_kernel: bool
 ) -> Iterator[tuple[dict, Code]]:
-    """From the first wide load to the last MUFU of the path with most MUFU a byte."""
+    """Yield straight-line code, from the first wide load to the last MUFU of the path with most MUFU per byte."""
 
     def weight(b: int) -> Weight:
         w = weights.of[b]
@@ -124,12 +124,12 @@ def _costs(counts: Counter[str], run: Code, async_kernel: bool) -> dict:
 
 
 def of_two_bytes(loop: dict) -> bool:
-    """Whether a trip takes an exponential for every two bytes: rows of bfloat16 or float16 logits."""
+    """Return whether an iteration has one exponential per two bytes: rows of bfloat16 or float16 logits."""
     return loop["bytes"] == 2 * loop["counts"].get("MUFU", 0)
 
 
 def count(code: Code, async_kernel: bool = False) -> Counter[str]:
-    """Instructions by kind and by pipe, and the wide bytes of one thread."""
+    """Count instructions by kind and by pipe, and the bytes of one thread's wide loads."""
     c: Counter[str] = Counter()
     for x in code:
         head, moved = x.head, wide(x.word, async_kernel)
@@ -148,8 +148,10 @@ def count(code: Code, async_kernel: bool = False) -> Counter[str]:
 
 
 def pointers(run: Code, async_kernel: bool) -> set[str]:
-    """The pointers that the wide loads of a path come from, followed back one definition; offsets and increments do not
-    count. Two addresses, each with the same offsets, are two pointers whatever they were made of."""
+    """Return the pointers of a path's wide loads, traced back one definition; offsets and increments are ignored.
+
+    Two addresses with the same set of offsets count as two pointers, whatever their definitions.
+    """
     found, offsets = set(), defaultdict(set)
     for i, x in enumerate(run):
         m = re.search(r"\[(R\d+)(?:\.64)?(?:\+(UR\d+))?(?:\+(0x[0-9a-f]+))?", x.args)
@@ -170,8 +172,10 @@ def pointers(run: Code, async_kernel: bool) -> set[str]:
 
 
 def batches(run: Code, async_kernel: bool) -> int:
-    """How many times a trip waits for memory in turn: a wide load that is issued after something loaded before it in
-    the trip was used."""
+    """Return how many times an iteration waits for memory, one after the other.
+
+    A new wait begins with a wide load that is issued after a value loaded earlier in the iteration was used.
+    """
     waiting: set[int] = set()
     used, n = True, 0
     for x in run:
@@ -187,14 +191,14 @@ def batches(run: Code, async_kernel: bool) -> int:
 
 
 def _rows(states: dict[State, int], hot: State) -> int:
-    """How many rows a trip takes along: paths that leave some of them out show it."""
+    """Return how many rows an iteration reads, found from paths that skip some of them."""
     near = lambda s, i: abs(s[i] / s[0] - hot[i] / hot[0]) < 0.02
     same = [s[0] for s in states if s[0] and near(s, 1) and near(s, 2)]
     return max(1, round(hot[0] / min(same))) if hot[1] else 1
 
 
 def against(gpu: str, loop: dict, resident: int, threads: int) -> dict:
-    """What a loop leaves room for on a GPU: bandwidth that each resource allows, and bytes in flight."""
+    """Return a loop's limits on a GPU: the bandwidth that each resource allows, and bytes in flight."""
     rates, bound, of_memory = ceilings(gpu, loop["counts"])
     return {
         "ceiling_TBs": {name: round(rate / 1e12, 2) for name, rate in rates.items()},

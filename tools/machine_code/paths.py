@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways through a loop's trip, or through straight code, summed up by dynamic programming over states.
+"""Paths through a loop iteration, or through straight-line code, by dynamic programming over states.
 
-A trip from header to latch may take many paths (dtypes, kinds of rows, tails). What tells them apart is the state:
-wide bytes loaded, MUFU done, 16-bit entries unpacked. Of each state the path with the fewest instructions is kept, so
-what is printed is a floor of the cost.
+An iteration from header to latch may take many paths (dtypes, kinds of rows, tails). A state tells them apart: bytes of
+wide loads, number of MUFU, and 16-bit entries unpacked. For each state the path with the fewest instructions is kept,
+so printed costs are lower bounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ State = tuple[int, int, int]  # bytes, MUFU, entries unpacked
 
 
 class Weight(NamedTuple):
-    """Of one block."""
+    """Counts of one block."""
 
     bytes: int
     mufu: int
@@ -48,7 +48,10 @@ def weigh(g: Graph, async_kernel: bool) -> Weights:
 
 
 class Ways:
-    """state -> instructions of its shortest (or, with `longest`, longest) path from header to any of `ends`."""
+    """The shortest (with `longest`, longest) path to each state, from `header` to any of `ends`.
+
+    states: state -> instructions of its path.
+    """
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Ways:
         self.states = {state: sign * n for state, n in costs.items()}
 
     def blocks(self, state: State) -> list[int]:
-        """The path itself."""
+        """Return the blocks of a state's path."""
         b, trail = self._end[state], []
         while True:
             trail.append(b)
@@ -94,9 +97,11 @@ class Ways:
 
 
 def hot_state(states: Iterable[State]) -> State | None:
-    """The path of 16-bit rows with every exponential taken: most entries unpacked a byte, then most MUFU a byte, then
-    most bytes. More than one of either an entry of two bytes is one condition answered differently in two places: no
-    path that runs."""
+    """Return the state of 16-bit rows with all exponentials: most entries, then most MUFU per byte, most bytes.
+
+    A state with more than one of either per entry of two bytes is excluded: its path takes one condition in two ways,
+    so it never runs.
+    """
     some = [s for s in states if s[0] > 0]
     if not some:
         return None
@@ -107,7 +112,7 @@ def hot_state(states: Iterable[State]) -> State | None:
 
 
 def around(g: Graph, body: set[int], header: int, ends: Iterable[int]) -> set[int]:
-    """The blocks on any way from header to latch inside `body`."""
+    """Return the blocks on any path from header to latch inside `body`."""
     inside = lambda blocks: [x for x in blocks if x in body]
     down = flood([header], lambda b: inside(g.next[b]))
     up = flood(ends, lambda b: [] if b == header else inside(g.previous[b]))
@@ -115,7 +120,7 @@ def around(g: Graph, body: set[int], header: int, ends: Iterable[int]) -> set[in
 
 
 def largest_by_bytes(states: dict[State, int]) -> dict[int, tuple[int, int, int]]:
-    """Of each size (entries unpacked, MUFU, instructions) of the path that a 16-bit row would take."""
+    """Return bytes -> (entries unpacked, MUFU, instructions) of the path of a 16-bit row."""
     found: dict[int, tuple[int, int, int]] = {}
     for (b, mufu, unpacked), n in states.items():
         if not b or mufu > 0.5 * b + 2 or unpacked > 0.5 * b + 12:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of streaming loops, a line each."""
+"""Table of streaming loops, one line each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How likely a draft is to be accepted, learnt from what became of the drafts before it."""
+"""Estimates of the probability that a draft token is accepted, learnt from earlier drafts."""
 
 import math
 from collections.abc import Hashable
@@ -13,24 +13,24 @@ from ..transfers import is_free
 
 __all__ = ["Acceptance", "Kind", "row_kinds", "terms"]
 
-_PRIOR = 4.0  # tests that a guess is worth
-_MEMORY = 256.0  # tests of a kind that count
+_PRIOR = 4.0  # weight of the first guess, as a number of tests
+_MEMORY = 256.0  # once a kind has this many tests, its counts are halved
 
 
 class Kind(NamedTuple):
-    """What is known of a draft before it is drawn.
+    """Everything known about a draft token before it is drawn.
 
-    How sure the row is that it is drawn from, the length of a match in the text, its number among its siblings, the
-    tokens before it: drafts that are chosen by their chances then leave the law as it is. Never the drawn token: a
-    draft that is dropped because of what it turned out to be leaves a biased law.
+    Examples: the confidence of the row that it is drawn from, the length of a match in the text, its index among its
+    siblings, the tokens before it. Choosing drafts by these leaves the output distribution unchanged. The drawn token
+    itself must never be part of it: dropping a draft because of its value biases the output.
     """
 
     known: Hashable
-    guess: float  # of its chance
+    guess: float  # first estimate of the acceptance probability
 
 
 class Acceptance:
-    """Chances by kind: a running mean of what was accepted, from the first guess on."""
+    """Acceptance probability by kind: a running mean that starts at the kind's guess."""
 
     def __init__(self):
         self.counts: dict[Hashable, tuple[float, float]] = {}  # accepted, tested
@@ -41,13 +41,15 @@ class Acceptance:
         return (accepted + _PRIOR * guess) / (tested + _PRIOR)
 
     def mean(self, guess: float) -> float:
-        """Of all that was tested."""
+        """Return the acceptance rate over all tests of all kinds, with `guess` as the prior."""
         accepted, tested = (sum(counts) for counts in zip((_PRIOR * guess, _PRIOR), *self.counts.values()))
         return accepted / tested
 
     def promise(self, price: float, guess: float) -> float:
-        """What the next draft of a row brings on average, in tokens, if it is made where its chance exceeds the
-        price."""
+        """Return the expected gain of a row's next draft above its price, in tokens.
+
+        Drafts whose acceptance probability is below the price count 0, since they are not made.
+        """
         kinds = [(_PRIOR, guess), *((tested, self.chance(Kind(k, guess))) for k, (_, tested) in self.counts.items())]
         return sum(n * max(0.0, chance - price) for n, chance in kinds) / sum(n for n, _ in kinds)
 
@@ -59,14 +61,16 @@ class Acceptance:
 
 
 def terms(request) -> tuple[float, str]:
-    """How it samples and accepts."""
+    """Return the request's temperature (to one decimal) and rule: they are part of a draft's kind."""
     return round(request.temperature, 1), request.rule
 
 
 def row_kinds(batch, logits: torch.Tensor, place: int) -> list[Kind]:
-    """Of drafts that rows [n, V] are about to give, the place-th of their requests: by the log-odds of a row's largest
-    probability at temperature 1, in whole steps from -4 to 4, and by how its request samples and accepts. Where reading
-    rows is not free: by their place alone."""
+    """Return the kinds of the drafts that rows [n, V] are about to give, each at index `place` of its request's draft.
+
+    A kind is the log-odds of the row's largest probability at temperature 1, rounded to an integer from -4 to 4,
+    with the request's terms. Where reading rows is not free it is `place` alone.
+    """
     if not is_free(logits):
         return [Kind(place, 0.7)] * len(batch)
     surest = torch.exp(-sk.row_stats(logits)[:, 2]).clamp(1e-9, 1 - 1e-9)

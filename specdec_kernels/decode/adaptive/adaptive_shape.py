@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree's shape by what has been measured: which nodes are worth their cost."""
+"""A tree shape chosen from measurements: it holds the nodes that are worth their cost."""
 
 from ..drafters.tree_shape import TreeShape
 from .acceptance import Kind
@@ -8,11 +8,11 @@ from .draft_length import AdaptiveGamma
 __all__ = ["AdaptiveShape"]
 
 _MOST = 32  # nodes
-_FIRST, _FALL = 0.6, 0.3  # a first guess: the chance of a first child, and of each as a part of the one before
+_FIRST, _FALL = 0.6, 0.3  # first guess: acceptance of a first child, and the ratio of each child to the one before it
 
 
 class _ByRank(AdaptiveGamma):
-    """The first level of a tree is worth what all its nodes are."""
+    """An AdaptiveGamma that values the first level of a tree as the sum over all its nodes."""
 
     def __init__(self, deepest: int, ranks: list[Kind]):
         super().__init__(deepest)
@@ -23,12 +23,13 @@ class _ByRank(AdaptiveGamma):
 
 
 class AdaptiveShape:
-    """The nodes whose survival, the product of what the children of their numbers were accepted with so far, pays.
+    """A tree shape of the nodes whose survival probability exceeds their price.
 
-    A shape is fixed before anything is drawn, so whatever it is the law stays.
+    A node's survival is the product, along its path, of the acceptance measured so far for children of each rank.
+    The shape is fixed before anything is drawn, so it cannot change the output distribution.
 
     Args:
-        widest, deepest: children of a node, and levels, at most.
+        widest, deepest: the most children of a node, and the most levels.
 
     Source:
         Chen et al. 2024 (Sequoia): the chance of a child depends on its number among its siblings.
@@ -39,7 +40,7 @@ class AdaptiveShape:
         self.depth, self.most, self.gamma = deepest, _MOST, _ByRank(deepest, self.kinds)
 
     def choose(self, requests: int, drafting: int) -> TreeShape | None:
-        """For a step of so many requests, so many of which may be drafted for; None: no drafts."""
+        """Return the shape for a step of `requests` requests, `drafting` of which take drafts. None: no drafts."""
         gamma, parents, level = self.gamma, [-1], [(0, 1.0)]
         more = gamma.begin(requests, drafting)
         chances = [gamma.acceptance.chance(kind) for kind in self.kinds]
@@ -61,7 +62,7 @@ class AdaptiveShape:
         return shape
 
     def observe(self, parents, outcome) -> None:
-        """What became of a step, and of its trees: the parents of each one's nodes, None without any."""
+        """Learn from a step. parents: those of each tree's nodes; None if the step had no trees."""
         self.gamma.goodput.observe(outcome)
         if parents is None:
             self.gamma.learn(outcome)

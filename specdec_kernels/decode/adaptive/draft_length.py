@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens to draft: a fixed number, or what pays by what has been measured so far."""
+"""The number of tokens to draft: fixed, or chosen from the measurements so far."""
 
 from collections import defaultdict, deque
 from statistics import median
@@ -9,13 +9,13 @@ from .goodput import Goodput, size_of
 
 __all__ = ["AdaptiveGamma", "FixedGamma", "make_gamma"]
 
-_STEPS = 64  # with drafts, by which a pass of the drafter is timed
-_PATIENCE = 16, 256  # steps without a draft after which one is tried: at first, at last
-_GUESS = 0.7  # the chance of a draft of which nothing is known yet
+_STEPS = 64  # the drafter's pass time is a median over this many steps with drafts
+_PATIENCE = 16, 256  # steps without a draft before one is tried: at first, and at most
+_GUESS = 0.7  # acceptance probability of a draft before any measurement
 
 
 class FixedGamma:
-    """Always the same number."""
+    """A fixed draft length."""
 
     adaptive = False
 
@@ -39,14 +39,15 @@ class FixedGamma:
 
 
 class AdaptiveGamma:
-    """Drafts that are worth their cost, by Goodput; none where none is, with a trial now and then.
+    """The draft length that Goodput finds worth its cost. Where no draft is, one is tried from time to time.
 
-    A step: begin() says whether to draft at all, keep() whether a row takes one more token, whose kind is told before
-    it is drawn, pays() whether one more pass of the drafter is worth its seconds; learn() hears what became of it.
+    In each step, begin() returns whether to draft at all, keep() whether a row takes one more token (given its kind,
+    before it is drawn), and pays() whether one more pass of the drafter is worth its time. learn() records the
+    step's outcome.
 
     Args:
-        max_gamma: at most so many tokens a row.
-        goodput: of the target that verifies; shared by the drafters of one loop.
+        max_gamma: the most tokens a row drafts.
+        goodput: measurements of the target that verifies; the drafters of one loop share it.
     """
 
     adaptive = True
@@ -54,15 +55,17 @@ class AdaptiveGamma:
     def __init__(self, max_gamma: int = 8, goodput: Goodput | None = None):
         self.max, self.goodput = max_gamma, Goodput() if goodput is None else goodput
         self.acceptance = Acceptance()
-        # Seconds of a pass in the steps of late, by size_of the batch; without those that caught up after a pause.
+        # Seconds of a pass in recent steps, by size_of the batch. Steps that caught up after a pause are left out.
         self.passes: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_STEPS))
         self.idle, self.patience, self.trial = 0, _PATIENCE[0], False
 
     def begin(self, requests: int, drafting: int, columns: int = 0) -> bool:
-        """Before a step of so many requests, so many of which may be drafted for: whether to. columns: so long the
-        longest draft is, whatever these are."""
+        """Start a step of `requests` requests, `drafting` of which may take drafts; return whether to draft.
+
+        columns: a length that the longest draft has anyway, so shorter ones add no column.
+        """
         self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
-        self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of its draft so far, in tokens
+        self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of each row's draft so far
         self.price, self.rate = self.goodput.price(requests), self.goodput.rate(requests)
         self.pass_cost = self.rate * median(self.passes[size_of(requests)] or [0.0])
         self.column, self.columns = self.goodput.column(requests), columns
@@ -73,15 +76,18 @@ class AdaptiveGamma:
         return self.began
 
     def level_cost(self, length: int) -> float:
-        """Of drafts that are longer by one than this, in tokens, beside the tokens' own."""
+        """Return the cost of making the longest draft longer than `length` by one, in tokens.
+
+        The price of scoring the added tokens is not part of it.
+        """
         return self.pass_cost + self.column * (length >= self.columns)
 
     def promise(self, price: float) -> float:
-        """What a row's first draft is worth beyond the price on average, in tokens."""
+        """Return the expected value of a row's first draft above the price, in tokens."""
         return self.acceptance.promise(price, _GUESS)
 
     def keep(self, row: int, kind: Kind) -> bool:
-        """Whether row number `row` takes one more token, of this kind."""
+        """Return whether row number `row` takes one more token of this kind."""
         survival = self.survival[row] * self.acceptance.chance(kind)
         if survival <= self.price and not (self.trial and not self.kinds[row]):
             return False
@@ -91,18 +97,18 @@ class AdaptiveGamma:
         return True
 
     def usual_worth(self, requests: int) -> float:
-        """What a row's draft is worth on average, in a batch of so many, beyond what scoring it costs, in tokens."""
+        """Return the average value of a row's draft in a batch of `requests`, less its scoring cost, in tokens."""
         price, mean = self.goodput.price(requests), self.acceptance.mean(_GUESS)
         return sum(max(0.0, mean**i - price) for i in range(1, self.max + 1))
 
     def pays(self) -> bool:
-        """Whether one more pass, for the rows that took a token in the last, may pay."""
+        """Return whether one more pass may pay, for the rows that took a token in the last one."""
         longest, chance = max(map(len, self.kinds)), self.acceptance.mean(_GUESS)
         worth = (s * chance - self.price for s, kinds in zip(self.survival, self.kinds) if len(kinds) == longest)
         return sum(w for w in worth if w > 0) > self.level_cost(longest)
 
     def limit(self, requests: int, drafting: int) -> int:
-        """All of these at once, where a token's place is all that is known of it -> so many tokens for every row."""
+        """Return one draft length for all rows: begin, keep and pays in one call, with a token's index as its kind."""
         length, more = 0, self.begin(requests, drafting)
         while more and length < self.max and all(self.keep(row, Kind(length, _GUESS)) for row in range(requests)):
             length += 1
@@ -110,12 +116,12 @@ class AdaptiveGamma:
         return length
 
     def observe(self, outcome) -> None:
-        """What became of a step whose drafts are all this one's."""
+        """Learn from a step in which this object chose all drafts."""
         self.goodput.observe(outcome)
         self.learn(outcome)
 
     def learn(self, outcome, rows=None, passes: int | None = None) -> None:
-        """What became of the drafts of these rows, made in so many passes; None: of all, in one for each token."""
+        """Learn from the drafts of these rows, made in `passes` passes. None: of all rows, one pass for each token."""
         rows = range(len(outcome.drafted)) if rows is None else rows
         if not rows:
             return
@@ -132,7 +138,7 @@ class AdaptiveGamma:
 
 
 def make_gamma(gamma: int | str, max_gamma: int = 8):
-    """A number, or "auto"."""
+    """Return a FixedGamma for an integer, an AdaptiveGamma for "auto"."""
     if gamma == "auto":
         return AdaptiveGamma(max_gamma)
     if not isinstance(gamma, int) or isinstance(gamma, bool) or gamma < 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step costs and what it brings, and so what a drafted token must be worth."""
+"""Measured cost and gain of a step, and from them the price that a drafted token must be worth."""
 
 from collections import deque
 from statistics import median
@@ -7,23 +7,25 @@ from typing import NamedTuple
 
 __all__ = ["Goodput", "size_of"]
 
-_STEPS = 128  # of one size, whose median says what its passes cost
-_MEMORY = 0.98  # weight of the past at each step in what drafts gain: about the last 50 count
-_LONG = 0.99  # in what tokens and columns cost, which changes less and is harder to see
-_SLOPE = 0.03  # cost of one more token, or of one more column, in passes, until it has been measured
-_TRUST = 16.0, 4.0  # how much these guesses count: as so many differences by one token, one column
-_SURPRISE = 0.1  # of a pass: by more a difference does not count, something else on the machine took its turn
-_PLAIN_EVERY = 64  # steps with drafts, after which one goes without: what plain decoding costs stays known
+_STEPS = 128  # passes of one batch size; their median is the cost of a pass
+_MEMORY = 0.98  # decay per step of the measured gain of drafts: about the last 50 steps count
+_LONG = 0.99  # decay of the measured cost of tokens and columns, which changes less and is noisier
+_SLOPE = 0.03  # first guess of the cost of one more token or column, as a fraction of a pass
+_TRUST = 16.0, 4.0  # weight of that guess, as a number of differences by one token and by one column
+_SURPRISE = 0.1  # of a pass: larger deviations are clipped, since something else ran on the machine
+_PLAIN_EVERY = 64  # steps with drafts, after which one runs without, to keep the cost of plain decoding known
 
 
 def size_of(requests: int) -> int:
-    """Batches of about one size are measured together: 1, 2-3, 4-7, 8-15 ..."""
+    """Return the size class of a batch; one class is measured together: 1, 2-3, 4-7, 8-15 ..."""
     return requests.bit_length()
 
 
 class _Cost(NamedTuple):
-    """Seconds of the target's pass: of none, of one more token scored, of one more column, that is of the longest draft
-    being longer by one, which attention over padded rows pays for."""
+    """Seconds of the target's pass: a fixed part, a part per scored token and a part per column.
+
+    The number of columns is the length of the longest draft: attention over padded rows pays for each.
+    """
 
     base: float = 0.0
     token: float = 0.0
@@ -34,22 +36,26 @@ class _Cost(NamedTuple):
 
 
 class _Size:
-    """Steps of about one number of requests."""
+    """Measurements of the steps of one size class."""
 
     def __init__(self, guess: "_Size | None"):
-        self.guess = guess  # the nearest size known when this one came up
+        self.guess = guess  # the nearest class measured when this one was first used
         self.passes: deque[tuple[int, int, float]] = deque(maxlen=_STEPS)  # tokens, columns, seconds
-        self.requests = 0  # of the last of them
-        # Of differences between neighbours: tokens^2, tokens * columns, columns^2, tokens * seconds, columns * seconds.
+        self.requests = 0  # of the last pass
+        # Sums over differences d between consecutive passes, with t tokens, c columns, s seconds: dt^2, dt*dc, dc^2,
+        # dt*ds, dc*ds.
         self.sums = [0.0] * 5
         self.cost: _Cost = _Cost() if guess is None else guess.cost
-        self.seen: set[int] = set()  # numbers of tokens: the first pass of a kind warms up
+        self.seen: set[int] = set()  # token counts seen: the first pass with each is a warm-up and is not measured
         self.steps, self.since_plain = 0, 0
-        self.gained = self.spent = 0.0  # seconds of plain decoding that the emitted tokens were worth; seconds taken
+        self.gained = self.spent = 0.0  # seconds that plain decoding would need for the emitted tokens; seconds taken
 
     def add(self, requests: int, tokens: int, columns: int, seconds: float) -> None:
-        """One more pass. What tokens and columns cost is told by neighbours, which the machine's moods, the texts'
-        growth and the number of requests leave alone; what a pass costs, by the median."""
+        """Record one pass.
+
+        The costs of tokens and columns are fitted to differences between consecutive passes, in which slow drifts (the
+        machine's load, growing texts, the number of requests) cancel. The fixed cost is a median over passes.
+        """
         if requests == self.requests:
             self._compare(*self.passes[-1], tokens, columns, seconds)
         self.requests = requests
@@ -66,7 +72,7 @@ class _Size:
         self.sums = [_LONG * s + y for s, y in zip(self.sums, new)] if x or w else self.sums
 
     def _fit(self, guess: float, most: float) -> tuple[float, float]:
-        """Seconds of a token and of a column by least squares, neither below nothing, a token's at most `most`."""
+        """Fit the seconds of a token and of a column by least squares, both >= 0, a token's at most `most`."""
         guesses = (guess, guess) if self.guess is None else self.guess.cost[1:]
         xx, xw, ww, xt, wt = self.sums
         xx, ww = xx + _TRUST[0], ww + _TRUST[1]
@@ -79,42 +85,42 @@ class _Size:
 
 
 class Goodput:
-    """Tokens per second, by what has been measured.
+    """Tokens per second as measured, and the price of a draft token that follows from it.
 
-    Over many steps the tokens per second are highest if each takes just the drafts that are worth more than their cost
-    at the best rate there is: a draft that is accepted with chance s (all drafts before it included) and that takes m
-    seconds to score is taken iff s > rate m. So the tokens of a batch with the largest survival are taken, up to the
-    budget that pays, and none if none does. A column, which all rows share, is taken iff what it holds pays for it too.
+    Over many steps, tokens per second are highest if each step takes exactly the drafts that are worth more than their
+    cost at the best rate. Let a draft survive with probability s (all drafts before it accepted too) and take m seconds
+    to score: it is taken iff s > rate * m. So the drafts of a batch with the largest survival are taken, as long as
+    they pay. All rows share a column, so a column is taken iff the drafts in it together also pay for the column.
 
-    What decides a step was measured before it, never in it: a draft's place is not given by what it turned out to be.
+    A step is decided from earlier measurements only. Whether a token is drafted never depends on its value.
     """
 
     def __init__(self):
         self.sizes: dict[int, _Size] = {}  # by size_of the batch
 
     def price(self, requests: int) -> float:
-        """What a scored draft must be worth, in tokens."""
+        """Return the cost of scoring one draft token, in tokens."""
         size = self._size(requests)
         return self.rate(requests) * size.cost.token if any(size.cost) else _SLOPE * requests
 
     def column(self, requests: int) -> float:
-        """What the longest draft being longer by one costs beyond that, in tokens."""
+        """Return the additional cost of a longest draft that is longer by one, in tokens."""
         return self.rate(requests) * self._size(requests).cost.column
 
     def rate(self, requests: int) -> float:
-        """Tokens per second: of plain decoding or, where that is more, of the steps of late; 0 before the first."""
+        """Return tokens per second of plain decoding or of recent steps, whichever is more; 0 before the first step."""
         size = self._size(requests)
         seconds = size.cost.of(requests, 0)
         speedup = max(1.0, size.gained / size.spent) if size.spent else 1.0
         return requests / seconds * speedup if seconds else 0.0
 
     def wants_plain(self, requests: int) -> bool:
-        """Whether this step should go without drafts, to see what that costs."""
+        """Return whether this step should run without drafts, to measure plain decoding."""
         size = self._size(requests)
         return size.steps == 1 or size.since_plain >= _PLAIN_EVERY
 
     def observe(self, outcome) -> None:
-        """What a step was (outcome.Outcome)."""
+        """Learn from a step's outcome (outcome.Outcome)."""
         n, drafted = len(outcome.drafted), sum(outcome.drafted)
         size, tokens, columns, seconds = self._size(n), n + drafted, max(outcome.drafted), outcome.target_seconds
         size.steps += 1
@@ -125,7 +131,7 @@ class Goodput:
         size.add(n, tokens, columns, seconds)
         emitted = n + sum(outcome.accepted)
         size.gained = _MEMORY * size.gained + emitted / n * size.cost.of(n, 0)
-        usual = min(seconds, 2 * size.cost.of(tokens, columns))  # beyond it something else on the machine took its turn
+        usual = min(seconds, 2 * size.cost.of(tokens, columns))  # clipped: beyond it something else ran on the machine
         size.spent = _MEMORY * size.spent + usual + outcome.draft_seconds
 
     def _size(self, requests: int) -> _Size:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How trees of drafts grow, one pass of the draft model per level over all the nodes of the level.
+"""Growing draft trees, with one pass of the draft model per level over all nodes of that level.
 
-batch: n requests. rows [n, 1, Vq]: the model's logits behind each request's last token. limits [n]: the deepest level
-    to draft. Where reading is not free (transfers.py) trees are as wide as they can become, the rest is padding.
+Arguments of both functions: batch: n requests. rows [n, 1, Vq]: the model's logits after each request's last token.
+limits [n]: the deepest level to draft. Where reading is not free (transfers.py) trees have their largest possible
+width, and unused nodes are padding.
 """
 
 import torch
@@ -19,16 +20,16 @@ __all__ = ["independent", "shaped"]
 
 
 def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> TreeDraft:
-    """K chains of length L, drawn i.i.d. and merged where they agree.
+    """Draw K chains of length L i.i.d., and merge their common prefixes.
 
-    Draft k takes the k-th of K draws from its node's row: drafts are independent, and a row that several share is read
-    once.
+    Draft k takes the k-th of K draws from its node's row. So drafts are independent, and a row that several drafts
+    share is read once.
     """
     n, last = len(batch), max(limits)
     limit, whole = upload(limits, batch.device), dict(dtype=torch.int64, device=batch.device)
     drafts = torch.full((n, K, L), -1, **whole)
-    at = torch.zeros(n, K, **whole)  # where in `rows` each draft stands
-    row_of = torch.zeros(n, K * L + 1, **whole)  # where in all rows each node's is
+    at = torch.zeros(n, K, **whole)  # the index in `rows` of each draft's current node
+    row_of = torch.zeros(n, K * L + 1, **whole)  # the index of each node's row among the rows of all levels
     first, drawn_from, count = torch.ones(n, **whole), [], 0
     for level in range(last):
         W = rows.shape[1]
@@ -45,7 +46,7 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
         nodes = first[:, None] + node
         row_of.scatter_(1, nodes, (count + node).expand_as(nodes))
         rows = model.grow(tree.tokens.gather(1, nodes), Branches(tree.parents, first))
-        assert tree.draft_nodes is not None  # build_tree's, not a caller's own
+        assert tree.draft_nodes is not None  # build_tree always returns them
         at = (tree.draft_nodes[:, :, level] - first[:, None]).clamp(min=0)
         first = first + new
     tree = sk.build_tree(drafts)
@@ -56,14 +57,14 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
 
 
 def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool) -> TreeDraft:
-    """A tree of fixed shape: the children of a node drawn without replacement, or (top) the likeliest tokens.
+    """Draft a tree of fixed shape: a node's children are drawn without replacement, or (top) are its likeliest tokens.
 
-    A child's draw takes the slot of its number, so no two draws of a tree share a random number.
+    The random numbers of a draw are indexed by the child's number, so no two draws of a tree share one.
     """
     limits = [min(limit, shape.depth) for limit in limits]
     n, last, limit = len(batch), max(limits), upload(limits, batch.device)
     tokens = torch.full((n, len(shape.parents)), -1, device=batch.device, dtype=torch.int64)
-    parents = tokens.int()  # set as nodes come about
+    parents = tokens.int()  # set when nodes are drafted
     drawn_from: list[sk.Rows] = []
     for depth in range(1, last + 1):
         above, level = shape.levels[depth - 1], shape.levels[depth]
@@ -71,7 +72,7 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
         if top:
             drawn = rows.topk(min(widest, rows.shape[2])).indices
         else:
-            first = [min(shape.children[i], default=1) - 1 for i in above]  # a leaf keeps none of its draws
+            first = [min(shape.children[i], default=1) - 1 for i in above]  # for a leaf any: its draws are dropped
             slot, randomness = upload(first * n, batch.device), _per_row(batch.randomness, len(above))
             out = sk.sample(_flat(rows, batch), k=widest, replacement=False, slot=slot, **randomness)
             drawn = out.tokens.view(n, len(above), -1)
@@ -89,7 +90,7 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
 
 
 def _packed(parents, tokens, drawn_from) -> TreeDraft:
-    """Nodes that did not come about are left out, row by row: a row's numbering depends on its own tree alone."""
+    """Remove the nodes that were not drafted, row by row, so that a row's numbering depends on its own tree alone."""
     padding = parents < 0
     padding[:, 0] = False
     order = padding.int().argsort(dim=1, stable=True)
@@ -102,12 +103,12 @@ def _packed(parents, tokens, drawn_from) -> TreeDraft:
 
 
 def _flat(rows, batch) -> sk.Rows:
-    """A level's rows [n, W, Vq] as [n W, Vq], each with its request's sampling parameters."""
+    """Flatten a level's rows [n, W, Vq] to [n W, Vq], each with its request's sampling parameters."""
     return sk.Rows(rows.flatten(0, 1), **_per_row(batch.sampling, rows.shape[1]))
 
 
 def _joined(levels: list[sk.Rows], n: int, row) -> sk.Rows:
-    """The rows of all levels, [n W, Vq] each, as [n, M, Vq]; row [n, N]: the one that each node was drawn from."""
+    """Join the rows of all levels, [n W, Vq] each, to [n, M, Vq]. row [n, N]: the row each node was drawn from."""
     logits, stats = (
         torch.cat([x.unflatten(0, (n, -1)) for x in each], 1)
         for each in zip(*((rows.logits, rows.stats) for rows in levels))
@@ -116,5 +117,5 @@ def _joined(levels: list[sk.Rows], n: int, row) -> sk.Rows:
 
 
 def _per_row(of_request: dict, width: int) -> dict:
-    """What each request has, for `width` rows of each."""
+    """Repeat each request's values for its `width` rows."""
     return {name: None if x is None else x.repeat_interleave(width) for name, x in of_request.items()}

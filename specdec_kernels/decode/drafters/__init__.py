@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drafts: models, looked-up text, trees of either."""
+"""Drafters: from models, from looked-up text, and as trees."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the beams of a search may grow into: the beam search of a smaller model."""
+"""A drafter for beam search: the beam search of a smaller model."""
 
 from collections.abc import Callable
 
@@ -13,15 +13,15 @@ __all__ = ["BeamDrafter"]
 
 
 class BeamDrafter:
-    """Goes on from the live beams and their scores by the model's own beam search, and proposes every node it visits.
+    """Beam-search drafter: continues the live beams by the model's own beam search, and proposes every node it visits.
 
-    All W beams must stay among the nodes for a step to need no target call, so the draft's beams should be more than
-    the target's: twice as many gain nearly all there is to gain.
+    A step needs no target call only if all W live beams are among the proposed nodes. So the draft should keep more
+    beams than the target: twice as many give nearly all of the possible gain.
 
     Args:
         model: a Model (models/adapters.py).
         width: beams of the draft.
-        depth: steps it looks ahead, a pass of the model each.
+        depth: steps it looks ahead, one pass of the model each.
 
     Raises:
         ValueError: a number below 1.

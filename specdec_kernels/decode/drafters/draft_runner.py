@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A draft model whose cache keeps up with the sequences, whatever became of its drafts."""
+"""A draft model whose cache follows the sequences, whichever of its drafts are accepted."""
 
 from collections.abc import Iterable
 from itertools import repeat
@@ -12,32 +12,33 @@ from ..transfers import Readback, Reading, upload, upload_rows
 
 __all__ = ["DraftRunner"]
 
-_CHAIN = range(-1, 1 << 30)  # the parent of each node of a chain
+_CHAIN = range(-1, 1 << 30)  # the parents of a chain's nodes
 
 
 class DraftRunner:
-    """What was drafted hangs as a tree on the last token cached (a chain is a tree); what came true of it is kept.
+    """A draft model with its cache. Drafted tokens form a tree under the last cached token (a chain is a tree too).
 
-    Which tokens were drafted is read with what the step emits: nobody asks before the next step begins.
+    In the next step the keys of accepted drafts are kept and the others are overwritten. The drafted tokens are read
+    back together with the step's results, since they are not needed before the next step.
 
-    A model that reads states is given those of the target for tokens that the sequences have taken over, its own for
-    drafts. So a draft that came true is fed again: its keys were made without the target's state.
+    A model that reads states gets the target's states for committed tokens, and its own states for drafts. So accepted
+    drafts are fed again: their keys were computed without the target's states.
 
-    reach: how many tokens a row may be behind in a joint pass; one that is further behind is fed by itself first.
+    reach: the most tokens a row may feed in a joint pass. A row that lacks more is fed on its own first.
     """
 
-    prefill_chunk = PREFILL_CHUNK  # tokens that a pass reads of a prompt; a session sets its own
+    prefill_chunk = PREFILL_CHUNK  # tokens of a prompt that one pass reads; a session sets its own
 
     def __init__(self, model, reach: int):
-        self.model, self.reach, self.first = model, reach, 0  # first: the slot of the first row of the last batch
+        self.model, self.reach, self.first = model, reach, 0  # first: the slot of the last batch's first row
 
     def begin(self, slots, capacity):
         self.cache, self.readback = self.model.new_cache(slots, capacity), Readback()
-        self.cached: list[list[int]] = [[] for _ in range(slots)]  # the tokens that each slot has keys of
-        self.drafted: list[dict] = [{} for _ in range(slots)]  # {(node, token): its child}, node 0 the last one cached
-        # What was fed as drafts since: tokens, all nodes' parents, the first node; a row for each request.
+        self.cached: list[list[int]] = [[] for _ in range(slots)]  # the tokens whose keys each slot holds
+        self.drafted: list[dict] = [{} for _ in range(slots)]  # {(node, token): child}; node 0 is the last cached token
+        # The drafts fed in this step: tokens, the parents of all nodes, the first node; a row for each request.
         self.fed: list[tuple[Reading, Reading | Iterable, Reading | Iterable[int]]] = []
-        self.target_cache: SlotCache | None = None  # where the model reads states
+        self.target_cache: SlotCache | None = None  # the source of states, for a model that reads them
 
     def follow(self, target, cache):
         size = getattr(self.model, "state_size", None)
@@ -47,28 +48,27 @@ class DraftRunner:
                 c.keep_states(size, self.model.dtype, self.model.device)
 
     def admit(self, slot, sequence):
-        self._settle()
+        self._read_fed()
         self.cached[slot], self.drafted[slot] = [], {}
         self._read(slot, sequence.tokens[:-1])
 
     def move(self, source, target):
-        self._settle()
+        self._read_fed()
         self.cache.move(source, target)
         self.cached[target], self.drafted[target] = self.cached[source], self.drafted[source]
 
     def release(self, slot):
-        self._settle()
+        self._read_fed()
         self.cached[slot], self.drafted[slot] = [], {}
         self.cache.clear(slot)
 
     def forget(self):
-        """What `cached` names is cached still: a pass writes behind it."""
+        """Drop what a failed step drafted. The tokens in `cached` are still valid: a pass writes only after them."""
         self.fed, self.readback = [], Readback()
         self.drafted = [{} for _ in self.drafted]
 
     def catch_up(self, batch) -> torch.Tensor:
-        """Keep the drafts that the sequences have taken over, feed what is missing, the last token at least -> its
-        logits [n, Vq]."""
+        """Keep the accepted drafts and feed the missing tokens, at least the last one -> its logits [n, Vq]."""
         missing, start = self._missing(batch)
         ids = upload_rows(missing, self.model.device, 0)
         states = self._states(start, ids.shape[1], self.first)
@@ -77,8 +77,10 @@ class DraftRunner:
         return logits
 
     def score(self, batch, drafts) -> torch.Tensor:
-        """The same with drafts [n, g] fed along, chains that end at -1 -> the logits [n, g + 1, Vq] behind each row's
-        last token and behind each of its drafts."""
+        """Catch up and feed drafts [n, g] in the same pass -> logits [n, g + 1, Vq].
+
+        The logits are those after each row's last token and after each of its drafts. Drafts are chains that end at -1.
+        """
         missing, start = self._missing(batch)
         n, g = drafts.shape
         rows, columns = (torch.arange(k, device=drafts.device) for k in (n, g + 1))
@@ -92,7 +94,7 @@ class DraftRunner:
         return logits[rows[:, None], last]
 
     def extend(self, tokens, depth: int) -> torch.Tensor:
-        """Feed token `depth` + 1 of each row's chain, tokens [n], -1 where it has ended -> logits [n, Vq]."""
+        """Feed token `depth` + 1 of each row's chain -> logits [n, Vq]. tokens [n]: -1 if the chain has ended."""
         tokens = tokens[:, None]
         start = [len(known) + depth for known in self._known(len(tokens))]
         if self.target_cache is not None:
@@ -102,7 +104,7 @@ class DraftRunner:
         return self._forward(tokens, start, keep=[0] * len(tokens))
 
     def grow(self, tokens, branches: Branches) -> torch.Tensor:
-        """Feed nodes of each row's tree, tokens [n, W] -> logits [n, W, Vq]. Padding has parent -1."""
+        """Feed nodes of each row's tree -> logits [n, W, Vq]. tokens [n, W]; padding has parent -1."""
         start = [len(known) - 1 for known in self._known(len(tokens))]
         if self.target_cache is not None:
             above = upload(start, tokens.device)[:, None] + _parents(branches, tokens.shape[1])
@@ -111,8 +113,8 @@ class DraftRunner:
         self.fed.append((self.readback.ask(tokens), self.readback.ask(branches.parents), first))
         return self._forward(tokens, start, branches=branches)
 
-    def _settle(self):
-        """The tokens of what was fed are on the host."""
+    def _read_fed(self):
+        """Read the tokens that were fed as drafts back to the host, and enter them into `drafted`."""
         for tokens, *tree in self.fed:
             parents, first = (x.rows if isinstance(x, Reading) else x for x in tree)
             for known, row, above, at in zip(self.drafted[self.first :], tokens.rows, parents, first):
@@ -120,8 +122,8 @@ class DraftRunner:
         self.fed = []
 
     def _missing(self, batch):
-        """What the cache lacks of each sequence, its last token at least, and where that begins."""
-        self._settle()
+        """Return the tokens of each sequence that the cache lacks (at least its last), and the index of the first."""
+        self._read_fed()
         self.readback, self.first = batch.readback, batch.first
         for slot, s in enumerate(batch, self.first):
             self._roll_back(slot, s.tokens)
@@ -146,15 +148,18 @@ class DraftRunner:
         return self.cached[self.first : self.first + rows]
 
     def _roll_back(self, slot, tokens):
-        """A sequence only grows, but for one that runs ahead of the target (hierarchical_drafter.py): what was cached
-        of it may not have come true."""
+        """Drop cached tokens that the sequence does not have.
+
+        A sequence only grows, except one that runs ahead of the target (hierarchical_drafter.py): some of its cached
+        tokens may have been rejected.
+        """
         known, most = self.cached[slot], len(tokens) - 1
         if len(known) > most or known != tokens[: len(known)]:
             agreed = next((i for i, (a, b) in enumerate(zip(known, tokens[:most])) if a != b), min(len(known), most))
             self.cached[slot], self.drafted[slot] = known[:agreed], {}
 
     def _taken(self, slot, tokens):
-        """The drafted nodes, from the root on, that the sequence went through; its last token is left to be fed."""
+        """Return the drafted nodes on the sequence's path, root first. Its last token is left out, to be fed."""
         path = [0]
         for token in tokens[len(self.cached[slot]) : -1]:
             node = self.drafted[slot].get((path[-1], token))
@@ -172,20 +177,22 @@ class DraftRunner:
         self.cached[slot] = self.cached[slot] + tokens
 
     def _states(self, start, width, slot) -> dict:
-        """Those of the target that predicted `width` tokens from `start` on, in slots from `slot` on, as forward takes
-        them; nothing for a model that reads none."""
+        """Return forward's `states` argument as a dict, empty for a model that reads no states.
+
+        They are the target's states that predicted the `width` tokens from `start` on, in slots from `slot` on.
+        """
         if self.target_cache is None:
             return {}
         return dict(states=self.target_cache.states_before(start, width, slot))
 
     def _forward(self, ids, start, slot=None, **options):
-        """slot: of the first row, by default that of the batch."""
+        """Run the model. slot: the slot of the first row, by default the batch's first."""
         slot = self.first if slot is None else slot
         return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, slot, **options)
 
 
 def _parents(branches: Branches, width: int) -> torch.Tensor:
-    """[n, width] the parents of the nodes that a pass feeds."""
+    """Return the parents [n, width] of the nodes that a pass feeds."""
     parents = branches.parents
     nodes = upload(branches.first, parents.device)[:, None] + torch.arange(width, device=parents.device)
     return parents.gather(1, nodes.clamp(max=parents.shape[1] - 1)).long()

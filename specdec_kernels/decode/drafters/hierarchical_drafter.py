@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of drafts: a model whose tokens are themselves drafted, by something smaller, and verified."""
+"""A draft model that is itself decoded speculatively, with drafts from something smaller."""
 
 from dataclasses import replace
 
@@ -22,15 +22,17 @@ from .draft_runner import DraftRunner
 
 __all__ = ["HierarchicalDrafter"]
 
-_MOST = 128  # drafted tokens: so many turns at most, which tell their random numbers apart by eight bits
+_MOST = 128  # drafted tokens, so at most 128 inner steps: their number takes eight bits of the random offset
 
 
 class _Ahead(Sequence):
-    """A request with the tokens drafted for it so far, as the inner drafter sees it. The middle model's law is kept
-    exactly, whatever the request's own rule says of the target's."""
+    """A request with the tokens drafted for it so far, as the inner drafter sees it.
+
+    Its rule is always "exact": the middle model's distribution is kept, whatever rule the request has for the target.
+    """
 
     def __init__(self, sequence, limit: int):
-        self.index, self.tokens, self._settled = sequence.index, list(sequence.tokens), sequence.settled
+        self.index, self.tokens, self._num_final = sequence.index, list(sequence.tokens), sequence.num_final
         self._begin, self._end = len(self.tokens), len(self.tokens) + limit
         self.request = sequence.request
         if self.request.rule != "exact":
@@ -41,11 +43,11 @@ class _Ahead(Sequence):
         return self._end - len(self.tokens)
 
     @property
-    def settled(self) -> int:
-        return self._settled
+    def num_final(self) -> int:
+        return self._num_final
 
     def end(self) -> None:
-        """Nothing more is drafted for it."""
+        """Stop drafting for this request."""
         self._end = len(self.tokens)
 
     @property
@@ -54,8 +56,11 @@ class _Ahead(Sequence):
 
 
 class _Turn(Batch):
-    """The batch of an inner step. All that is drawn in it has an offset of its own: the outer step's, with the number
-    of the turn above it, so that no number serves twice (batch: the outer step's)."""
+    """The batch of an inner step. batch: that of the outer step.
+
+    Its random offset is the outer step's with the number of the turn in the bits above, so no random number is used
+    twice.
+    """
 
     def __init__(self, ahead, batch: Batch, turn: int):
         super().__init__(ahead, batch.device, batch.first)
@@ -68,22 +73,22 @@ class _Turn(Batch):
 
 
 class HierarchicalDrafter(Drafter):
-    """Drafts with a model that is itself served by speculation: an inner drafter proposes, the model verifies, and what
-    it emits, its residual and bonus tokens too, is the draft for the target.
+    """Drafter whose model is itself decoded speculatively: an inner drafter proposes, and the model verifies.
 
-    Inner steps are repeated until `gamma` tokens are there; what is beyond them is dropped. Each drafted token has the
-    model's law at its place, so the target verifies it against the model's row there, and what drafted it is
-    forgotten: exact under every rule. An inner drafter may be one of these again. How many inner steps there are is
-    decided by what each has emitted, so each waits for the device once.
+    All tokens that the model emits, residual and bonus tokens too, form the draft for the target. Inner steps are
+    repeated until there are `gamma` tokens; further tokens are dropped. Each drafted token is distributed exactly as
+    the model's own. So the target verifies it against the model's row at its position, which is exact under every rule
+    and for every inner drafter. The inner drafter may be a HierarchicalDrafter too. The number of inner steps depends
+    on how many tokens each emits, so each inner step waits for the device once.
 
     Args:
         model: a Model (models/adapters.py), between the target and the inner drafter in size.
         drafter: a Drafter of chains for it: PromptLookupDrafter, ModelDrafter, LookupThenModel ...
-        gamma, max_gamma: tokens handed to the target, as in ModelDrafter; at most 128.
+        gamma, max_gamma: number of tokens handed to the target, as in ModelDrafter; at most 128.
         verify: "token" or "block", how the model verifies.
 
     Raises:
-        ValueError: a gamma outside 1..128, or a drafter that cannot be verified so.
+        ValueError: a gamma outside 1..128, or a drafter whose chains `verify` cannot verify.
 
     Source:
         Spector & Re 2023 (staged speculative decoding); the factor is theory.hierarchical_factor.
@@ -104,17 +109,17 @@ class HierarchicalDrafter(Drafter):
         self.parts, self.num_lookahead = (self.model, drafter), 2 * self.gamma.max + drafter.num_lookahead + 1
 
     def begin(self, slots, capacity):
-        self.stats = Stats()  # of the model's own steps since then, whose target it is
+        self.stats = Stats()  # of the inner steps, in which the model is the target
         super().begin(slots, capacity)
 
     def follow(self, target, cache):
-        """Nobody reads states: the model scores several drafts in one pass, of which none has states yet."""
+        """Do nothing: the model reads no states here, since it scores several drafts in one pass before any has one."""
 
     def check(self, target, sequences):
         self.drafter.check(self.model.model, [_Ahead(s, 0) for s in sequences])
 
     def propose(self, batch, wanted=None):
-        """wanted [n] bool: the requests to draft for; None: all."""
+        """Draft for the batch. wanted [n] bool: the requests to draft for; None: all."""
         room = [max(0, s.remaining - 1) if wanted is None or wanted[i] else 0 for i, s in enumerate(batch)]
         length = self.gamma.limit(len(batch), sum(r > 0 for r in room))
         limits = [min(length, r) for r in room]
@@ -141,7 +146,7 @@ class HierarchicalDrafter(Drafter):
         self.gamma.observe(outcome)
 
     def _take_over(self, ahead: _Ahead, outcome: Outcome, i: int) -> int:
-        """What a turn emitted for its request i -> how many tokens. An invalid row ends the draft."""
+        """Append what a turn emitted for request i -> how many tokens. An invalid row ends the draft."""
         tokens = outcome.emitted[i][: ahead.remaining]
         ahead.tokens += tokens
         if outcome.invalid[i]:
@@ -151,7 +156,7 @@ class HierarchicalDrafter(Drafter):
         return len(tokens)
 
     def _turn(self, batch) -> tuple[torch.Tensor, Outcome]:
-        """Take one step of speculation for the model -> its rows [n, g + 1, V], and what became of it."""
+        """Take one speculative step of the model -> its rows [n, g + 1, V] and the step's outcome."""
         times = StepTimes(batch.device)
         proposal = self.drafter.propose(batch) or Draft.nothing(batch)
         times.mark()
@@ -167,6 +172,6 @@ class HierarchicalDrafter(Drafter):
 
 
 def _stacked(rows: list[list[torch.Tensor]]) -> torch.Tensor:
-    """[n, width, V] of requests that have rows [m, V] each; zeros, which nobody reads, behind those of the shorter."""
+    """Stack each request's rows [m, V] to [n, width, V]; shorter ones are padded with zeros, which are never read."""
     nothing = next(own[0] for own in rows if own)[:0]
     return pad_sequence([torch.cat([nothing, *own]) for own in rows], batch_first=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A looked-up draft as one more branch of a model's tree."""
+"""Adding a looked-up draft to a model's tree, as one more branch."""
 
 from dataclasses import replace
 
@@ -12,19 +12,19 @@ __all__ = ["with_lookup"]
 
 
 def with_lookup(draft: TreeDraft, found: list[list[int]], readback: Readback | None = None) -> TreeDraft:
-    """Each row's looked-up tokens go down the tree as far as they agree with it; the rest becomes a chain of new nodes.
+    """Add each row's looked-up tokens to its tree: those that agree with it share its nodes, the rest become a chain.
 
-    A new node is the last child of its parent, and one-hot: what the text says there does not depend on any draw. That
-    is exact for methods that test distinct children, each by its own law without the children tested before it
-    (``recursive_without_replacement``, ``traversal``), or by the target's alone (``target_only``, ``greedy``). Not for
-    ``kseq``, whose drafts have one law, nor for ``recursive`` on merged drafts, where a node that both proposed would
-    have two laws.
+    A new node is the last child of its parent, and one-hot, since looked-up text does not depend on any draw. That is
+    exact for methods that test distinct children, either each by its own distribution without the children tested
+    before it (``recursive_without_replacement``, ``traversal``), or by the target's distribution alone
+    (``target_only``, ``greedy``). It is not exact for ``kseq``, whose drafts must share one distribution, nor for
+    ``recursive`` on merged drafts, where a node that both proposed would have two.
 
-    Where the tree and the text part is for the host to find, which reads the tree by `readback`.
+    The host searches for the node where tree and text differ, so it reads the tree through `readback`.
     """
     readback = Readback() if readback is None else readback
-    told = readback.ask(draft.parents), readback.ask(draft.tokens)
-    parents, tokens = (x.rows for x in told)
+    asked = readback.ask(draft.parents), readback.ask(draft.tokens)
+    parents, tokens = (x.rows for x in asked)
     ends = [sum(p >= 0 for p in above) + 1 for above in parents]  # a row's padding is its tail
     branches = [_branch(*row) for row in zip(parents, tokens, ends, found)]
     width, device = draft.parents.shape[1], draft.parents.device
@@ -41,7 +41,7 @@ def with_lookup(draft: TreeDraft, found: list[list[int]], readback: Readback | N
 
 
 def _branch(parents, tokens, end, ids):
-    """What of `ids` the tree lacks, as nodes end, end + 1, ... -> (their parents, their tokens)."""
+    """Return (parents, tokens) of the ids that the tree lacks, as nodes end, end + 1, ..."""
     children = {(p, t): i for i, (p, t) in enumerate(zip(parents[1:], tokens), 1) if p >= 0}
     at = 0
     for done, token in enumerate(ids):

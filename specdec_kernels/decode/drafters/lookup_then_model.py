@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts from the text where it repeats itself, from a model where it does not, side by side in one batch."""
+"""Drafts from the request's text where it repeats itself and from a model elsewhere, mixed in one batch."""
 
 import torch
 from torch.nn.functional import pad
@@ -17,10 +17,10 @@ _LOOKUPS, _MODELS = (PromptLookupDrafter,), (ModelDrafter, HierarchicalDrafter)
 
 
 class LookupThenModel(Drafter):
-    """Prompt lookup where it finds something, the model for the other requests of the batch.
+    """Drafter by prompt lookup for the requests where it finds a match, and by the model for the others of the batch.
 
     Args:
-        lookup, model: the two, each with a gamma of its own.
+        lookup, model: the two drafters, each with its own gamma.
     """
 
     rules, verifies = ONE_HOT_RULES, ("token", "block")
@@ -36,10 +36,10 @@ class LookupThenModel(Drafter):
         self.lookup, self.model, self.parts = lookup, model, (lookup, model)
         self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)
         if lookup.gamma.adaptive and model.gamma.adaptive:
-            model.gamma.goodput = lookup.gamma.goodput  # they draft for one target
+            model.gamma.goodput = lookup.gamma.goodput  # both draft for the same target
 
     def propose(self, batch):
-        found = self.lookup.find(batch, columns=1)  # as a rule the model drafts a token for the others
+        found = self.lookup.find(batch, columns=1)  # the model usually drafts at least one token for the others
         if self.lookup.gamma.adaptive and self.model.gamma.adaptive:
             usual = self.model.gamma.usual_worth(len(batch))
             found = [f if worth >= usual else [] for f, worth in zip(found, self.lookup.gamma.worth)]
@@ -64,7 +64,7 @@ class LookupThenModel(Drafter):
             self.lookup.observe(outcome)
 
     def _merge(self, tokens, draft, width):
-        """Looked-up chains, which are one-hot, beside the model's."""
+        """Merge looked-up chains, which are one-hot, with the model's."""
         mine = upload(self.looked_up, tokens.device, torch.bool)[:, None]
         n, g, _ = draft.rows.logits.shape
         row = torch.arange(n * g, device=tokens.device).view(n, g).masked_fill(mine, -1)

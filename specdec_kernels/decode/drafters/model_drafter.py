@@ -17,16 +17,16 @@ __all__ = ["ModelDrafter"]
 
 
 class ModelDrafter(Drafter):
-    """Drafts with a model that has a cache of its own, by each request's own sampling parameters.
+    """Drafter with a smaller model that has its own cache. Each request's sampling parameters apply to its drafts.
 
-    Under a rule that puts a law pi in place of p, the row behind the last draft comes along (one more pass of this
-    model), so that every token has law pi.
+    Some rules replace the target's distribution p by another, pi. For those the row after the last draft is computed
+    too (one more pass of this model), so that every token is distributed as pi.
 
     Args:
         model: a Model (models/adapters.py).
-        gamma: tokens drafted at a time, or "auto": for each request those that pay by what has been measured so far
-            (adaptive/draft_length.py), none or up to `max_gamma`; the same number for all where
-            reading rows is not free (transfers.py).
+        gamma: draft tokens per step; "auto" adapts the number to measured acceptance and cost, from 0 to `max_gamma`
+            (adaptive/draft_length.py): for each request, or one number for all where reading rows is not free
+            (transfers.py).
 
     Raises:
         ValueError: a gamma below 1.
@@ -43,7 +43,7 @@ class ModelDrafter(Drafter):
         self.num_lookahead, self.parts = self.gamma.max + self.model.reach, (self.model,)
 
     def propose(self, batch, wanted=None):
-        """wanted [n] bool: the requests to draft for; None: all."""
+        """Draft for the batch. wanted [n] bool: the requests to draft for; None: all."""
         limits = [min(self.gamma.max, s.remaining - 1) for s in batch]
         going = [g > 0 and (wanted is None or wanted[i]) for i, g in enumerate(limits)]
         if not self.gamma.begin(len(batch), sum(going)):

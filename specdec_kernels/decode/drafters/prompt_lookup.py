@@ -9,19 +9,18 @@ from ..transfers import upload_rows
 
 __all__ = ["PromptLookupDrafter"]
 
-_GUESS, _FAR = 0.6, 3  # a draft's chance before any was seen; from here on its place makes no difference
+_GUESS, _FAR = 0.6, 3  # acceptance before any measurement; positions from _FAR on count as one kind
 
 
 class PromptLookupDrafter(Drafter):
-    """Drafts what followed the last n tokens where they last occurred in the request's own text: no model, one-hot
-    drafts.
+    """Drafter by prompt lookup: drafts the tokens that followed the latest earlier occurrence of the last n tokens.
 
-    The longest n of max_ngram..min_ngram that occurred before wins. An index of each sequence's n-grams grows with it,
-    so a proposal costs microseconds at any length.
+    It needs no model, and its drafts are one-hot. The longest n from max_ngram down to min_ngram with a match is used.
+    An index of each sequence's n-grams grows with it, so a proposal costs microseconds at any length.
 
     Args:
         gamma, max_gamma: as in ModelDrafter.
-        max_ngram, min_ngram: how many tokens must have occurred before.
+        max_ngram, min_ngram: the most and the fewest tokens to match.
 
     Raises:
         ValueError: a gamma below 1, or n-grams that are not 1 <= min_ngram <= max_ngram.
@@ -62,11 +61,13 @@ class PromptLookupDrafter(Drafter):
 
     def observe(self, outcome):
         if self.gamma.adaptive:
-            self.gamma.goodput.observe(outcome)  # how drafts fare is seen in the text
+            self.gamma.goodput.observe(outcome)  # acceptance itself is learnt from the text, in _learn
 
     def find(self, batch, columns: int = 0) -> list[list[int]]:
-        """A draft for each sequence, [] where its last tokens have not occurred before, or where it does not pay.
-        columns: of AdaptiveGamma.begin."""
+        """Return a draft for each sequence, [] where its last tokens have no match, or where drafting does not pay.
+
+        columns: as in AdaptiveGamma.begin.
+        """
         found, texts = [], self.texts[batch.slots]
         for text, s in zip(texts, batch):
             if self.gamma.adaptive:
@@ -86,7 +87,10 @@ class PromptLookupDrafter(Drafter):
         return [tokens[:length] for tokens, length in zip(found, lengths)]
 
     def _learn(self, text, tokens):
-        """A one-hot draft is accepted as often as it comes true, so what was found teaches, drafted or not."""
+        """Learn acceptance from the text since the last match, drafted or not.
+
+        A one-hot draft is accepted as often as the text continues with it, so every match counts.
+        """
         for at, (kind, token) in enumerate(zip(*text.found[1:]), text.found[0]):
             if at >= len(tokens):
                 break
@@ -96,22 +100,22 @@ class PromptLookupDrafter(Drafter):
 
 
 class _Text:
-    """The n-grams of one request's text, and what was found there last: where, of what kinds, which tokens."""
+    """The n-grams of one request's text, and the last match: (text length at that time, kinds, tokens)."""
 
     def __init__(self):
-        self.behind: dict[tuple, int] = {}  # n-gram -> the position after its latest occurrence that has a successor
+        self.after: dict[tuple, int] = {}  # n-gram -> the position after its latest occurrence that has a successor
         self.read = 0
         self.found: tuple[int, list[Kind], list[int]] = 0, [], []
 
     def find(self, sequence, sizes, limit) -> tuple[int, list[int]]:
-        """The length of the longest match, 0 for none, and what followed it."""
+        """Return the length of the longest match (0 for none), and up to `limit` tokens that followed it."""
         tokens = sequence.tokens
-        for end in range(max(self.read, 1), sequence.settled):
-            self.behind |= {tuple(tokens[end - n : end]): end for n in sizes if n <= end}
-        self.read = sequence.settled
+        for end in range(max(self.read, 1), sequence.num_final):
+            self.after |= {tuple(tokens[end - n : end]): end for n in sizes if n <= end}
+        self.read = sequence.num_final
         for n in sizes:
-            after = self.behind.get(tuple(tokens[-n:])) if n < len(tokens) else None
+            after = self.after.get(tuple(tokens[-n:])) if n < len(tokens) else None
             if after is not None:
-                period = len(tokens) - after  # a match that runs into the end goes on as it began
+                period = len(tokens) - after  # a match that reaches the end of the text repeats
                 return n, [tokens[after + i % period] for i in range(limit)]
         return 0, []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token-level cascades without speculation: the baseline of speculative cascades (Narasimhan et al. 2024)."""
+"""Token-level cascades without speculation, the baseline of speculative cascades (Narasimhan et al. 2024)."""
 
 from dataclasses import dataclass
 
@@ -14,23 +14,23 @@ from .draft_runner import DraftRunner
 
 __all__ = ["TokenCascade"]
 
-_AHEAD = ("chow", "chow_log")  # decided by the draft's row alone
+_AHEAD = ("chow", "chow_log")  # these rules decide from the draft's row alone
 
 
 @dataclass(frozen=True, eq=False)
 class KeptDraft(Proposal):
-    """Tokens of the draft model's that stay, up to where each request defers to the target or ends."""
+    """The draft model's tokens that are kept, up to where each request defers to the target or ends."""
 
-    tokens: torch.Tensor  # [n, G] int64; -1 ends a row's
-    defers: list[bool]  # else the request ends with its tokens
-    first: torch.Tensor  # [n, Vq]: the draft's row before its tokens
+    tokens: torch.Tensor  # [n, G] int64; -1 after a row's last
+    defers: list[bool]  # False: the request ends after its tokens
+    first: torch.Tensor  # [n, Vq]: the draft's row that predicts its first token
 
     @property
     def needs_target(self):
         return self.defers
 
     def verify(self, logits, batch, method, row):
-        """What was kept is not judged again; the token behind it is the target's, or an oracle's: drawn from pi."""
+        """Accept all kept tokens, and draw the next one from the target's distribution, or from pi for oracle rules."""
         n, G = self.tokens.shape
         end = self.tokens.new_full((n, 1), -1)
         if logits is None:
@@ -42,7 +42,7 @@ class KeptDraft(Proposal):
                 torch.zeros_like(kept),
             )
         ahead = upload(_ahead(batch), batch.device, torch.bool)
-        # Synthetic at rate 1 accepts whatever the rows say. Kept tokens pass for one-hot drafts.
+        # The rule "synthetic" at rate 1 accepts every draft. Kept tokens are passed as one-hot drafts.
         rule = torch.where(ahead, sk.RULES["synthetic"], batch.rules["rule"])
         alpha = batch.rules["alpha"].masked_fill(ahead[:, None], 1.0)
         drawn = torch.full((n, G + 1), -1, dtype=torch.int64, device=batch.device)
@@ -52,18 +52,17 @@ class KeptDraft(Proposal):
 
 
 class TokenCascade(Drafter):
-    """The draft model writes until the request's rule defers; then the target reads what was written, and writes one
-    token.
+    """Cascade drafter: the draft model decodes until the request's rule defers, then the target adds one token.
 
     ``chow``, ``chow_log``: the draft's row alone decides, so the target is called at deferrals only. ``diff``, ``opt``
-    and their log forms weigh the target's row too: they are oracles here, for which the target is called, and counted,
-    at every token.
+    and their log forms also read the target's row. They are oracles here: the target is called, and counted, at every
+    token.
 
-    Each token has law pi, as under a speculative cascade of the same rule. Whether it is kept, and ends its request, is
-    the host's to know before the next: each waits for the device once.
+    Each token is distributed as pi, as under a speculative cascade of the same rule. The host must know whether a token
+    is kept and whether it ends its request before the next is drafted, so each token waits for the device once.
 
     Args:
-        model: a Model (models/adapters.py) of no more ids than the target.
+        model: a Model (models/adapters.py) with at most as many ids as the target.
         longest: the largest max_new_tokens of a request.
 
     Source:
@@ -77,7 +76,7 @@ class TokenCascade(Drafter):
         self.vocab_size, self.parts = model.vocab_size, (self.model,)
 
     def follow(self, target, cache):
-        """The target has not read what the model has written, so there are no states to read."""
+        """Do nothing: the target has not read the model's tokens yet, so there are no states to read."""
 
     def check(self, target, sequences):
         if self.vocab_size > target.vocab_size:
@@ -115,6 +114,9 @@ def _ahead(batch) -> list[bool]:
 
 
 def _keeps(logits, rules):
-    """chow: max q1 >= 1 - alpha; chow_log: H(q1) <= alpha; of the unscaled rows. NaN defers."""
+    """Return which rows keep the draft's token: chow if max q1 >= 1 - alpha, chow_log if H(q1) <= alpha.
+
+    q1 is the draft's distribution at temperature 1. NaN defers.
+    """
     gap, alpha = sk.row_gap(logits, logits), rules["alpha"][:, 0]
     return torch.where(rules["rule"] == sk.RULES["chow"], gap[:, 5] >= 1 - alpha, gap[:, 3] <= alpha)

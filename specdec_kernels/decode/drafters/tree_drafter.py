@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of drafts from a smaller model."""
+"""Draft trees from a smaller model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,27 +21,26 @@ TREE_METHODS = tuple(_METHODS)
 
 
 class TreeDrafter(Drafter):
-    """Drafts a tree per request, drawn as its method of verification requires, one pass of the model per level.
+    """Drafter of one tree per request, drawn as the verification method requires, with one pass of the model per level.
 
-    - ``kseq``, ``recursive``: `drafts` independent chains of length `depth`, merged where they agree (build_tree).
-    - ``recursive_without_replacement``, ``traversal``: a tree of fixed shape, the children of a node drawn without
+    - ``kseq``, ``recursive``: `drafts` independent chains of length `depth`, with common prefixes merged (build_tree).
+    - ``recursive_without_replacement``, ``traversal``: a tree of fixed shape; a node's children are drawn without
       replacement.
-    - ``target_only``, ``greedy``: a tree of fixed shape, the children of a node the model's most likely tokens there.
-      The only one that branches for requests at temperature 0, whose draws are all one token; ``greedy`` takes no other
-      requests.
+    - ``target_only``, ``greedy``: a tree of fixed shape; a node's children are the model's most likely tokens there.
+      Only these branch at temperature 0, where all draws would be the same token. ``greedy`` takes only such requests.
 
-    Requests go by any rule that the method takes (specdec_kernels.registry.TREE_METHODS).
+    Requests may use any rule that the method supports (specdec_kernels.registry.TREE_METHODS).
 
     Args:
         model: a Model (models/adapters.py).
-        method: of verify_tree.
-        drafts, depth: chains, and their length.
-        shape: of TreeShape, for trees of fixed shape; by default (drafts, 1, 1, ...): distinct first tokens, a chain
-            behind each. "auto": step by step the nodes that pay by what has been measured so far, none if none does, up
+        method: a method of verify_tree.
+        drafts, depth: the number of chains, and their length.
+        shape: as TreeShape takes it, for trees of fixed shape. None: (drafts, 1, 1, ...), distinct first tokens with a
+            chain after each. "auto": in each step the nodes that pay by measured acceptance and cost, possibly none, up
             to `drafts` children of a node and `depth` levels (adaptive/adaptive_shape.py).
         lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
-            ``recursive``: merged drafts have one law per node. Then no rule that is a law of both models: looked-up
-            text has none.
+            ``recursive``, whose merged drafts have one distribution per node. It excludes rules that need the draft's
+            distribution, which looked-up text does not have.
 
     Raises:
         ValueError: an unknown method, a number below 1, a shape or a lookup that the method cannot verify.

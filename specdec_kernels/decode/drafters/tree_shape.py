@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree whose shape is known before its tokens are."""
+"""Shape of a draft tree, fixed before its tokens are drafted."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ __all__ = ["TreeShape"]
 
 
 class TreeShape:
-    """Nodes numbered level by level, the children of a node side by side, so that a level is drafted in one pass.
+    """A tree whose nodes are numbered level by level, siblings side by side, so that one pass drafts one level.
 
-    shape: how many children each node of a level has, level by level: (4, 1, 1) is four chains of length 3; or a parent
-    list, which starts with -1 and names parents before their children, as Medusa and EAGLE publish theirs.
+    shape: the number of children of each node, level by level: (4, 1, 1) is four chains of length 3. Or a parent list
+    that starts with -1 and has parents before their children, as Medusa and EAGLE publish their trees.
     """
 
     def __init__(self, shape: Sequence[int]):
@@ -28,7 +28,7 @@ class TreeShape:
         for i, p in enumerate(parents[1:], 1):
             below[p].append(i)
         order = [0]
-        for node in order:  # it grows as it is walked: breadth first
+        for node in order:  # the list grows during the loop: breadth first
             order += below[node]
         number = {node: i for i, node in enumerate(order)}
         self.parents = [-1] + [number[parents[node]] for node in order[1:]]
@@ -44,11 +44,11 @@ class TreeShape:
 
     @property
     def most(self) -> int:
-        """Nodes below the root."""
+        """Number of nodes below the root."""
         return len(self.parents) - 1
 
     def choose(self, requests: int, drafting: int) -> "TreeShape":
-        """Itself, whatever was measured."""
+        """Return itself: the shape is fixed."""
         return self
 
     def observe(self, parents, outcome) -> None:

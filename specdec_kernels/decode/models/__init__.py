@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is decoded with: adapters, caches, and a lean Llama for CPUs."""
+"""Models for the loop: adapters, caches, and a lean Llama for CPUs."""

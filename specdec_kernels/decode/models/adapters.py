@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop asks of a model, and the adapter for any Hugging Face causal LM that does it."""
+"""The interface between the loop and a model, and an adapter for Hugging Face causal LMs."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -20,19 +20,19 @@ __all__ = ["HFModel", "Model", "adapt"]
 
 
 class Model(Protocol):
-    """A causal LM as the loop sees it: LeanLlama, HFModel, or an engine's own."""
+    """A causal LM as the loop uses it: LeanLlama, HFModel, or an engine's own."""
 
-    vocab_size: int  # columns of its logits; ids it can embed
+    vocab_size: int  # columns of the logits; ids it can embed
     max_positions: int
-    device: torch.device = CPU  # of its ids and logits
+    device: torch.device = CPU  # of ids and logits
     dtype: torch.dtype
-    state_size: int | None = None  # of its last hidden states, where its passes leave them in a cache that keeps them
+    state_size: int | None = None  # size of the last hidden states; None: passes do not write them to the cache
     reads_states: bool = False  # whether forward also takes states [n, T, d], those that predicted each token
-    refuses: Mapping[str, str] = {}  # "batches", "trees": what it cannot be asked for, and what was found
-    position_note: str = ""  # why max_positions is less than the model's config says
+    refuses: Mapping[str, str] = {}  # unsupported features ("batches", "trees") -> what the probe found
+    position_note: str = ""  # why max_positions is less than in the model's config
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
-        """An empty cache, with move(source, target) and clear(slot)."""
+        """Return an empty cache, with move(source, target) and clear(slot)."""
 
     def forward(
         self,
@@ -43,36 +43,38 @@ class Model(Protocol):
         keep="all",
         branches: Branches | None = None,
     ) -> torch.Tensor | None:
-        """Row i of ids [n, T] belongs to slot `slot + i` and starts at position start[i]; older keys there stay, newer
-        are stale. An id below 0 is no token: whether it is computed is up to the model, nobody sees its keys.
+        """Run one pass over ids [n, T].
 
-        keep "all": logits [n, T, V]; "present": logits [M, V] of the tokens that are there, row by row; a list [n]:
-            logits [n, V] of that token of each row; None: no logits.
-        branches: the tokens are nodes of trees (cache.Branches), each of which sees what lies before start[i], its
-            ancestors and itself.
+        Row i belongs to slot `slot + i` and starts at position start[i]. Keys before it are kept, keys after it are
+        stale. An id below 0 is padding: the model may compute it or not, and no token attends to it.
+
+        keep: "all": returns logits [n, T, V]. "present": logits [M, V] of the tokens that are not padding, row by row.
+            A list [n]: logits [n, V], of that token of each row. None: no logits.
+        branches: the tokens are nodes of trees (slot_cache.Branches). Each attends to the positions before start[i], to
+            its ancestors and to itself.
         """
 
 
 def adapt(model, lean: bool = True, pack: bool = False) -> Model:
-    """Serve a transformers model, on the device it is on.
+    """Wrap a transformers model for the loop, on the device it is on.
 
-    A Llama whose every module is the one that transformers makes goes through a pass of our own (LeanLlama), which
-    keeps copies of its linear layers: as much memory again as they take. Everything else (other architectures,
-    adapters, hooks, parametrizations, quantized weights, patched modules) runs the model's own forward (HFModel), which
-    costs no memory. The model stays as it is: weights, training mode, hooks and config. Dropout is off during passes.
+    A Llama whose modules are all transformers' own runs through a faster forward pass (LeanLlama), which copies its
+    linear layers and so needs their memory a second time. Every other model (other architectures, adapters, hooks,
+    parametrizations, quantized weights, patched modules) runs its own forward (HFModel), without extra memory. The
+    model's weights, training mode, hooks and config stay unchanged. Dropout is off during passes.
 
     Args:
         model: a transformers causal LM.
         lean: False runs Llamas through their own forward too.
-        pack: gives the model away: on a CPU its own linear layers are replaced by packed ones (packed_linear.py), which
-            are faster there. What else uses the model then lacks their weights.
+        pack: True hands the model over: on a CPU its linear layers are replaced in place by packed ones
+            (packed_linear.py), which are faster there. Other users of the model then no longer find their weights.
 
     Returns:
-        A Model for `generate`, `Session` and the drafters that draft with one. LeanLlama copied the weights as they
-        are now: call `adapt` again where they, or the modules, change.
+        A Model for `generate`, `Session` and drafters. LeanLlama copies the weights as they are now: call `adapt`
+        again after the weights or modules change.
 
     Raises:
-        ValueError: a probe of a few passes shows that the loop cannot serve the model (probe.py).
+        ValueError: a few probing passes show that the loop cannot serve the model (probe.py).
     """
     if lean and LeanLlama.supports(model):
         served = LeanLlama.from_hf(model)
@@ -82,8 +84,7 @@ def adapt(model, lean: bool = True, pack: bool = False) -> Model:
 
 
 class _Layer(CacheLayerMixin):
-    """One layer of a SlotCache, as transformers sees it: update() writes at the positions of the pass that is under
-    way."""
+    """One layer of a SlotCache in transformers' interface: update() writes at the positions of the current pass."""
 
     def __init__(self, cache: SlotCache, index: int):
         super().__init__()
@@ -110,16 +111,16 @@ class _Layer(CacheLayerMixin):
 
 
 class HFModel:
-    """Any transformers causal LM whose layers attend to what a mask says, on the device it is on, by its own forward.
+    """A transformers causal LM run by its own forward, on its own device. Its layers must attend as a mask says.
 
-    Whether it does what the loop relies on is found out by a few passes (probe.py): a model that fails is refused, one
-    that fails in trees or in batches alone is served without them (`refuses`).
+    A few passes test the behaviour that the loop relies on (probe.py). A model that fails is refused. One that fails
+    only with trees or only with batches is served without them (`refuses`).
 
-    On the CPU a pass sees as many keys as there are. Elsewhere keys and values lie in a static cache: every pass
-    attends to whole slots under a mask, so its shapes depend on the batch and its width alone.
+    On the CPU a pass attends to the keys present. On other devices keys and values lie in a static cache: every pass
+    attends to whole slots under a mask, so its shapes depend only on the batch and its width.
 
     Args:
-        model: stays as it is, and is put into evaluation mode during passes (evaluating.py).
+        model: not modified; in evaluation mode during passes (evaluating.py).
         pack: as in `adapt`.
 
     Raises:
@@ -154,7 +155,7 @@ class HFModel:
 
     @torch.inference_mode()
     def run(self, ids, positions, cache, scores=True):
-        """The pass that `cache.begin` has opened -> logits [n, T, V]; without `scores` those of any tokens."""
+        """Run the pass opened by `cache.begin` -> logits [n, T, V]; without `scores` only some tokens' logits."""
         mask = torch.zeros((), dtype=self.dtype, device=self.device)
         asked = dict(
             attention_mask=mask.masked_fill(~cache.visible(), torch.finfo(self.dtype).min),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transformers model must be for the loop, as far as it says so itself; the rest is found out (probe.py)."""
+"""Checks of a transformers model's config and parts; its behaviour is tested by passes (probe.py)."""
 
 from transformers import masking_utils
 
@@ -7,10 +7,10 @@ __all__ = ["check_model"]
 
 
 def check_model(model) -> None:
-    """Refuse a model whose description already shows that the loop's cache and mask do not fit it.
+    """Refuse a model whose config already shows that the loop's cache and mask do not fit it.
 
     Raises:
-        ValueError: naming what was wanted and what came.
+        ValueError: it does not fit; the text names what was wanted and what was found.
     """
     name = type(model).__name__
     for part in ("config", "get_input_embeddings", "forward"):
@@ -29,7 +29,7 @@ def check_model(model) -> None:
 
 
 def _check_layers(config, name: str) -> None:
-    """Layers that keep less than the whole sequence would need another cache."""
+    """Refuse layers that keep less than the whole sequence: they need another kind of cache."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     kept = sorted(kinds - {"full_attention"}) if kinds else [f"sliding_window={window}"] if window else []
@@ -38,7 +38,7 @@ def _check_layers(config, name: str) -> None:
 
 
 def _check_attention(config, name: str) -> None:
-    """The loop says by a mask [n, 1, T, S] of numbers what each token sees."""
+    """Refuse attention that does not take the loop's additive mask [n, 1, T, S]."""
     implementation = getattr(config, "_attn_implementation", None)
     if implementation is None:
         return

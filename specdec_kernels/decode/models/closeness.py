@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When two passes of a model agree: up to what the shape of a batch does to sums in its dtype."""
+"""Test whether two passes of a model agree, up to the rounding that different batch shapes cause in its dtype."""
 
 from collections.abc import Iterable
 
@@ -7,24 +7,24 @@ import torch
 
 __all__ = ["Closeness"]
 
-_WORSE = 8  # times the noise: more kernels than those of the passes that were compared, and other orders of sums
+_WORSE = 8  # tolerance over noise, since other passes use other kernels and orders of summation
 
 
 class Closeness:
-    """Compares logits [..., V], token by token, with a tolerance that comes from the model itself.
+    """Comparison of logits [..., V], token by token, with a tolerance measured on the model itself.
 
-    A token's deviation is the root mean square of the difference of its two rows, relative to the spread of the one
-    that is wanted. The noise is the largest deviation of rows that plain passes of other shapes give for the same
-    tokens. What differs by at most 8 times that agrees, and so does what has two thirds of the dtype's digits in
-    common, because plain passes may happen to be equal. A position that is ignored, or a key too many, moves a trained
-    model's logits by half of their spread or more.
+    A token's deviation is the root mean square difference of its two rows, divided by the standard deviation of the
+    expected row. The noise is the largest deviation between plain passes of different shapes over the same tokens. Rows
+    agree if they deviate by at most 8 times the noise. They also agree if two thirds of the dtype's digits are equal,
+    because the noise may happen to be 0. For comparison: an ignored position, or one key too many, moves a trained
+    model's logits by half of their standard deviation or more.
 
-    In half precision a mixture of experts may route a token elsewhere over a rounding; there more than half of
-    the tokens of a row must agree, elsewhere all.
+    In half precision a rounding may route a token of a mixture of experts differently. There more than half of a row's
+    tokens must agree; otherwise all must.
 
     Args:
-        pairs: logits [n, T, V] of one plain pass and of another, in which the same tokens stand.
-        dtype: of the model.
+        pairs: logits [n, T, V] of two plain passes each, over the same tokens.
+        dtype: the model's dtype.
     """
 
     def __init__(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype):
@@ -35,7 +35,7 @@ class Closeness:
         self.rows_are_independent = self.noise <= eps ** (1 / 3)
 
     def deviation(self, got: torch.Tensor, want: torch.Tensor) -> float:
-        """That of the worst row of [n, T, V]; infinite where there is a NaN on one side alone."""
+        """Return the deviation of the worst row of [n, T, V]; infinite if only one side has a NaN."""
         got, want = got.float(), want.float()
         same = (got == want) | (got.isnan() & want.isnan())
         finite = want.isfinite()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of somebody else's model: without dropout, and with every module's training mode as it was afterwards."""
+"""Passes of a caller's model in evaluation mode, after which every module has its old training mode again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ from torch import nn
 __all__ = ["evaluating"]
 
 _LOCK = Lock()
-_RUNNING: WeakKeyDictionary = WeakKeyDictionary()  # model -> how many passes it is in, the modules that were training
+_RUNNING: WeakKeyDictionary = WeakKeyDictionary()  # model -> number of running passes, modules to switch back
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put all modules of `model` into evaluation mode for a pass, and those that were training back behind it.
+    """Put all modules of `model` into evaluation mode for a pass, and restore training modes after it.
 
-    Passes may overlap (several threads): the first one switches, the last one switches back.
+    Passes may overlap (several threads): the first one switches, and the last one switches back.
     """
     with _LOCK:
         passes, training = _RUNNING.get(model, (0, []))
@@ -38,6 +38,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _switch(modules: list[nn.Module], training: bool) -> None:
-    """One by one: train() of a module may do more, and what it is called on need not be in one mode."""
+    """Set the flag module by module: train() would also change submodules, and may be overridden to do more."""
     for module in modules:
         module.training = training

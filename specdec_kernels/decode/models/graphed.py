@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's passes held in CUDA graphs: on a GPU the launches of a small model take longer than its work."""
+"""A model whose passes are replayed as CUDA graphs: on a GPU a small model's launches take longer than its work."""
 
 from weakref import WeakKeyDictionary
 
@@ -12,7 +12,7 @@ __all__ = ["Graphed"]
 
 
 class _Pass:
-    """A pass of one shape, its inputs and its logits at fixed places."""
+    """A captured pass of one shape, with its inputs and logits at fixed addresses."""
 
     def __init__(self, run, inputs: list[torch.Tensor], pool):
         self.inputs, self.graph = [x.clone() for x in inputs], torch.cuda.CUDAGraph()
@@ -23,17 +23,17 @@ class _Pass:
         for mine, new in zip(self.inputs, inputs):
             mine.copy_(new, non_blocking=True)
         self.graph.replay()
-        return self.logits.clone()  # the next replay writes over them
+        return self.logits.clone()  # the next replay overwrites them
 
 
 class Graphed:
-    """Serves a model on a GPU (LeanLlama, HFModel) by replaying its passes; the tokens are the model's own.
+    """A wrapper of a model on a GPU (LeanLlama, HFModel) that replays its passes as CUDA graphs, with the same results.
 
         target, draft = Graphed(pair.target), Graphed(pair.draft)
 
-    The passes of a step have shapes that depend on the batch and the width alone (slot_cache.py). One of a new shape is
-    run as it is, which sets things up, the next is captured, later ones are replayed: a graph for each batch size,
-    width and cache, kept as long as the cache. Prompts, each of its own length, are run as they are.
+    The shapes of a step's passes depend only on the batch and the width (slot_cache.py). The first pass of a shape runs
+    normally, as a warm-up; the second is captured; later ones are replayed. There is one graph for each batch size,
+    width and cache, kept as long as the cache. Prompts, whose lengths vary, run normally.
 
     Raises:
         ValueError: the model is not on a GPU.
@@ -54,7 +54,7 @@ class Graphed:
 
     @torch.inference_mode()
     def forward(self, ids, start, cache, slot=0, keep="all", branches: Branches | None = None, states=None):
-        """As Model has it."""
+        """Run one pass, as Model.forward does."""
         passes, given = self.passes.setdefault(cache, {}), {} if states is None else {"states": states}
         shape = *ids.shape, keep == "all", None if branches is None else branches.parents.shape[1], *given
         if slot or keep is None or shape not in passes:

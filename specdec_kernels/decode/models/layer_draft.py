@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A draft made of a few of the target's own layers.
+"""A draft model made of a few of the target's own layers.
 
-The target's frozen embedding, a few transformer layers that started as copies of the target's, a final norm, and the
-target's output rows of the R most used ids. Only the layers and the norm are trained, so a file holds them alone, in
-int8 with one scale per row: 7 MB beside a target of 135M parameters.
+It has the target's frozen embedding, a few transformer layers initialised as copies of the target's, a final norm, and
+the target's output rows of the R most used ids. Only the layers and the norm are trained, so a file holds only these,
+in int8 with one scale per row: 7 MB for a target of 135M parameters.
 
-It may also read the target's states: its last layer sees at a token what the layers before it made of it plus a
-projection of the last hidden state that predicted it. Of tokens that the target has not seen yet, that state is the
-draft's own (Li et al. 2024, EAGLE). Where nobody hands it states, it does without.
+It may also read the target's states. Then the input of its last layer at a token is the output of the layers before,
+plus a projection of the hidden state that predicted the token. For tokens that the target has not processed yet, the
+draft's own state is used (Li et al. 2024, EAGLE). Without states the projection is left out.
 
     draft = LayerDraft.load("demo/draft", target, dtype=torch.bfloat16)
     out = draft(input_ids, cache=cache)      # out.logits [B, T, V], -inf outside the R ids
@@ -28,7 +28,7 @@ from .cache_name import cache_name
 __all__ = ["LayerDraft", "is_layer_draft", "quantize_rows", "dequantize_rows"]
 
 MODEL_TYPE = "specdec_layer_draft"
-STATE = "state."  # before the names of its weight and bias in the file
+STATE = "state."  # prefix of the projection's weight and bias in the file
 
 
 @dataclass
@@ -38,14 +38,13 @@ class LayerDraftOutput:
 
 
 def is_layer_draft(path) -> bool:
-    """Whether `path` is a folder written by LayerDraft.save."""
+    """Return whether `path` is a folder written by LayerDraft.save."""
     config = Path(path) / "config.json"
     return config.is_file() and json.loads(config.read_text()).get("model_type") == MODEL_TYPE
 
 
 def quantize_rows(weight):
-    """weight [N, K] -> (int8 [N, K], float32 scale [N]). The error is at most half a step: |w - scale * i| <= scale /
-    2."""
+    """Quantize weight [N, K] -> (int8 [N, K], float32 scale [N]). The error |w - scale * i| is at most scale / 2."""
     weight = weight.detach().float()
     scale = weight.abs().amax(dim=1).clamp_min(1e-30) / 127
     return (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
@@ -58,9 +57,9 @@ def dequantize_rows(values, scale):
 class LayerDraft(nn.Module):
     """Causal LM over the target's vocabulary V that scores only the ids in `head_ids` (ascending, [R]).
 
-    target: a transformers LlamaForCausalLM. `layers` are the indices of the target's layers it is made of.
+    target: a transformers LlamaForCausalLM. layers: the indices of the target's layers that it copies.
     Parts: embed (the target's), model (a LlamaModel: layers, norm), head (nn.Linear d -> R), head_ids; state (nn.Linear
-    d -> d, zero at first) with `reads_states`, else None.
+    d -> d, initially zero) with `reads_states`, else None.
     """
 
     embed: nn.Embedding
@@ -77,7 +76,7 @@ class LayerDraft(nn.Module):
             raise ValueError(f"LayerDraft: head_ids must be ids in [0, V={rows.shape[0]}) and not empty")
         self.config, self.layer_ids = deepcopy(target.config), tuple(layers)
         self.config.num_hidden_layers = len(self.layer_ids)
-        self.config.vocab_size, vocab_size = 1, self.config.vocab_size  # no second embedding: the target's is used
+        self.config.vocab_size, vocab_size = 1, self.config.vocab_size  # so LlamaModel allocates no embedding
         self.config.pad_token_id, pad_token_id = None, self.config.pad_token_id
         self.model = LlamaModel(self.config)
         self.config.vocab_size, self.config.pad_token_id = vocab_size, pad_token_id
@@ -87,7 +86,7 @@ class LayerDraft(nn.Module):
         self.state = nn.Linear(rows.shape[1], rows.shape[1]) if reads_states else None
         if self.state is not None:
             nn.init.zeros_(self.state.weight), nn.init.zeros_(self.state.bias)
-        # What belongs to the target stays outside the module tree, so that draft.to(...) neither moves nor casts it.
+        # The target's parts stay outside the module tree, so that draft.to(...) neither moves nor casts them.
         self.model.embed_tokens = None
         del self.model.rotary_emb
         object.__setattr__(self.model, "rotary_emb", target.model.rotary_emb)
@@ -102,23 +101,26 @@ class LayerDraft(nn.Module):
         return self.model.norm.weight.device
 
     def copy_layers(self, target):
-        """Start from the target: layer i takes the weights of the target's layer layer_ids[i]."""
+        """Copy the target's weights: layer i takes those of the target's layer layer_ids[i]."""
         for mine, i in zip(self.model.layers, self.layer_ids):
             mine.load_state_dict(target.model.layers[i].state_dict())
         self.model.norm.load_state_dict(target.model.norm.state_dict())
         return self
 
     def add_states(self, x, states):
-        """[B, T, d] what the last layer sees. x: what those before it made; states [B, T, d]: those that predicted each
-        token, zeros where none did; None: without."""
+        """Return the last layer's input [B, T, d].
+
+        x: the output of the layers before it. states [B, T, d]: those that predicted each token, zeros where none did;
+        None: no states.
+        """
         return x if states is None else x + self.state(states.to(self.dtype))
 
     def hidden(self, input_ids, position_ids=None, attention_mask=None, cache=None, use_cache=False, states=None):
-        """The normed last state [B, T, d]; head(hidden) are the reduced logits [B, T, R], in the order of head_ids."""
+        """Return the normed last state [B, T, d]; head(hidden) are the logits [B, T, R] in the order of head_ids."""
         return self._run(input_ids, position_ids, attention_mask, cache, use_cache, states)[0]
 
     def _run(self, input_ids, position_ids, attention_mask, cache, use_cache, states):
-        """The normed last state, and the cache."""
+        """Return the normed last state and the cache."""
         name = cache_name(self.model)
         entry = self.model.layers[-1].register_forward_pre_hook(
             lambda _, args: (self.add_states(args[0], states), *args[1:])
@@ -136,7 +138,7 @@ class LayerDraft(nn.Module):
             entry.remove()
 
     def scatter(self, reduced):
-        """Reduced logits [..., R] -> [..., V], -inf at the ids that have none."""
+        """Expand reduced logits [..., R] to [..., V], with -inf at ids outside head_ids."""
         full = reduced.new_full((*reduced.shape[:-1], self.config.vocab_size), -torch.inf)
         return full.index_copy_(-1, self.head_ids, reduced)
 
@@ -150,24 +152,24 @@ class LayerDraft(nn.Module):
         logits_to_keep=0,
         states=None,
     ):
-        """Like a transformers causal LM: .logits [B, T, V] and .cache (a transformers Cache, or None).
+        """Run the draft like a transformers causal LM -> .logits [B, T, V] and .cache (a transformers Cache, or None).
 
-        attention_mask: None (causal), or 4-D [B, 1, T, S], additive or bool (True = attend). logits_to_keep = n scores
-        the last n positions only (0: all). states: as `add_states` takes them.
+        attention_mask: None (causal), or 4-D [B, 1, T, S], additive or bool (True = attend). logits_to_keep: n returns
+        logits of the last n positions only (0: all). states: as `add_states` takes them.
         """
         hidden, cache = self._run(input_ids, position_ids, attention_mask, cache, use_cache, states)
         return LayerDraftOutput(self.scatter(self.head(hidden[:, -logits_to_keep:])), cache)
 
     def _trained(self):
-        """What a file holds, by name."""
+        """Return the weights that a file holds, by name."""
         weights = self.model.state_dict()
         state = {} if self.state is None else self.state.state_dict(prefix=STATE)
         return {**weights, **state}
 
     def save(self, path, head_ids=None, **notes):
-        """Writes draft.safetensors (int8 rows, float32 scales and norms, int32 ids) and config.json with `notes`.
+        """Write draft.safetensors (int8 rows, float32 scales and norms, int32 ids) and config.json with `notes`.
 
-        head_ids: keep these only of the draft's own (a smaller head makes a cheaper step); None keeps all.
+        head_ids: a subset of the draft's ids to keep (a smaller head makes a step cheaper); None keeps all.
         """
         head_ids = self.head_ids if head_ids is None else torch.as_tensor(head_ids, dtype=torch.int64).unique()
         path = Path(path)
@@ -186,7 +188,7 @@ class LayerDraft(nn.Module):
 
     @classmethod
     def load(cls, path, target, dtype=None):
-        """The draft in `path` for `target`, a transformers LlamaForCausalLM. dtype None: the target's."""
+        """Load the draft in `path` for `target`, a transformers LlamaForCausalLM. dtype None: the target's."""
         path = Path(path)
         if not is_layer_draft(path):
             raise ValueError(f"LayerDraft.load: {path} holds no draft (a config.json with model_type {MODEL_TYPE!r})")

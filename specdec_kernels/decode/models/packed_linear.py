@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weight is laid out for the CPU once, instead of at every call.
+"""Linear layers whose weight is packed for the CPU once, instead of at every call.
 
-`F.linear` hands oneDNN a plain weight, which it repacks at each call: at the row counts of decoding (1 to some tens)
-that costs as much as the product itself. Plain and speculative decoding, target and draft, all go through this layer.
-Weights on a GPU are not packed: there the layer is F.linear.
+`F.linear` passes oneDNN a plain weight, which it repacks at each call. At the row counts of decoding (1 to a few tens)
+that costs as much as the product itself. Plain and speculative decoding, target and draft, all use this layer. On a GPU
+weights are not packed, and the layer is F.linear.
 """
 
 import torch
@@ -14,12 +14,12 @@ from .plain_modules import is_plain_linear
 
 __all__ = ["PackedLinear", "can_pack", "pack_linears"]
 
-# The row count the layout is chosen for: a few tokens, between plain decoding (1) and a drafted chain.
+# The row count that the layout is chosen for, between plain decoding (1) and a drafted chain.
 _ROWS = 4
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Whether oneDNN packs this weight here: CPU, and float32 or (where the processor has it) bfloat16."""
+    """Return whether oneDNN packs this weight: on the CPU, in float32 or (if the processor supports it) bfloat16."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if weight.dtype == torch.bfloat16:
@@ -28,7 +28,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 class PackedLinear(nn.Module):
-    """y = x W^T + b, with `W [out, in]` packed; where packing is not possible it is F.linear.
+    """A linear layer y = x W^T + b with `W [out, in]` packed. Where packing is not possible it is F.linear.
 
     `add(x, residual)` returns residual + x W^T + b in one pass.
     """
@@ -57,7 +57,7 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> nn.Module:
-    """Replace every plain nn.Linear of `model` that can be packed, in place: only for a model that nobody else uses."""
+    """Replace every plain nn.Linear of `model` that can be packed, in place. Only for a model with no other users."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if is_plain_linear(child) and can_pack(child.weight):

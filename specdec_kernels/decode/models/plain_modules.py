@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules compute what their class and their weights say, and nothing else.
+"""Checks that a module computes exactly what its class and weights define.
 
-Adapters, hooks, parametrizations, quantization and patches change what a module computes without changing its type or
-its weights. A pass that reads weights would drop them silently, so it is for modules that pass these checks alone.
+Adapters, hooks, parametrizations, quantization and patches change a module's results without changing its type or its
+weights. A pass built from the weights alone would ignore them silently, so only modules that pass these checks get one.
 """
 
 import torch
@@ -11,15 +11,17 @@ from torch import nn
 __all__ = ["is_plain", "is_plain_linear", "is_plain_llama"]
 
 _STATE_DICT_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")
-_SAVING = (*_STATE_DICT_HOOKS, "_load_state_dict_post_hooks")  # these never see a pass
+_SAVING = (*_STATE_DICT_HOOKS, "_load_state_dict_post_hooks")  # never called in a pass
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 _FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence length
 
 
 def is_plain(module: nn.Module, kind: type, parameters: tuple[str, ...] = ()) -> bool:
-    """Whether `module` is a `kind` itself, with these parameters, whose calls run the forward that its class was
-    written with: no hooks, nothing overridden on the instance, no subclass of tensors."""
-    written = (kind.__module__, nn.Module.__module__)  # containers have no forward of their own
+    """Return whether `module` is exactly a `kind` with these parameters, and its calls run the class's own forward.
+
+    So it has no hooks, nothing is overridden on the instance, and no parameter is a tensor subclass.
+    """
+    written = (kind.__module__, nn.Module.__module__)  # containers inherit nn.Module's forward
     if type(module) is not kind or kind.forward.__module__ not in written:
         return False
     own = vars(module)
@@ -35,13 +37,13 @@ def _is_dense(weight: torch.Tensor) -> bool:
 
 
 def is_plain_linear(module: nn.Module) -> bool:
-    """Whether `module` is y = x W^T (+ b)."""
+    """Return whether `module` is a plain y = x W^T (+ b)."""
     names = ("weight",) if getattr(module, "bias", None) is None else ("weight", "bias")
     return is_plain(module, nn.Linear, names)
 
 
 def _hooked_everywhere() -> bool:
-    """Whether hooks are registered for all modules of the process."""
+    """Return whether hooks are registered for all modules of the process."""
     return any(value for name, value in vars(nn.modules.module).items() if _is_global_hooks(name, value))
 
 
@@ -50,8 +52,11 @@ def _is_global_hooks(name: str, value) -> bool:
 
 
 def is_plain_llama(model: nn.Module) -> bool:
-    """Whether `model` is a transformers LlamaForCausalLM whose pass follows from its weights and its config: every
-    module is the one that class makes, biases and hooks there are none, and one dtype and device holds all."""
+    """Return whether `model` is a transformers LlamaForCausalLM whose pass follows from its weights and config alone.
+
+    Every module must be the one that the class makes, without biases or hooks, and all weights must share one dtype and
+    device.
+    """
     from transformers.models.llama import modeling_llama as llama
 
     if type(model) is not llama.LlamaForCausalLM or _hooked_everywhere():
@@ -65,7 +70,7 @@ def is_plain_llama(model: nn.Module) -> bool:
 
 
 def _llama_modules(llama, model) -> dict[str, tuple]:
-    """name -> (class, parameters) of every module that a LlamaForCausalLM has without biases."""
+    """Return name -> (class, parameters) of every module of a LlamaForCausalLM without biases."""
     weight, linear = ("weight",), (nn.Linear, ("weight",))
     modules: dict[str, tuple] = {
         "": (llama.LlamaForCausalLM,),
@@ -92,7 +97,7 @@ def _llama_modules(llama, model) -> dict[str, tuple]:
 
 
 def _follows_config(model) -> bool:
-    """Whether the numbers that modules keep are those of the config, and the config asks for nothing unusual."""
+    """Return whether the modules' numbers equal the config's, and the config asks for nothing unsupported."""
     config, body = model.config, model.model
     rope = (config.rope_parameters or {}).get("rope_type", "default")
     norms = [body.norm, *(n for x in body.layers for n in (x.input_layernorm, x.post_attention_layernorm))]

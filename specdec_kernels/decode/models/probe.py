@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model can be asked for: found out when it is taken over, by passes on a few random ids.
+"""Test of what a model supports, by passes over a few random ids when it is wrapped.
 
-Models that share a forward's arguments do not share what they do with them: some ignore positions, some take the last
-query for the last key, some decide by the longest row of a pass. So what the loop relies on is tried, and compared with
-plain passes of the model, which have neither a cache nor a mask.
+Models with the same forward arguments treat them differently: some ignore positions, some align the last query with
+the last key, some depend on the longest row of a pass. So the behaviour that the loop relies on is tried, and compared
+with plain passes of the model, which use neither a cache nor a mask.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,23 +19,23 @@ from .slot_cache import Branches, SlotCache
 
 __all__ = ["UNKNOWN", "Findings", "is_one_model", "probe"]
 
-UNKNOWN = 2**31  # positions of a model whose config names no limit
+UNKNOWN = 2**31  # max_positions of a model whose config has no limit
 _LENGTH = 12  # tokens of a row
-_FAR = 1200  # keys offered to a query that sees a few: more than windows that models keep to themselves
-_FOUND: WeakKeyDictionary = WeakKeyDictionary()  # model -> what its findings depend on, the findings
+_FAR = 1200  # keys in a pass whose queries may see only a few: more than undeclared attention windows
+_FOUND: WeakKeyDictionary = WeakKeyDictionary()  # model -> (state that the findings depend on, findings)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a model that can be served cannot be asked for, and up to which position it is sound."""
+    """The limits of a model that can be served: unsupported features and the last usable position."""
 
     positions: int
     refuses: Mapping[str, str] = field(default_factory=dict)  # "batches", "trees": what was found
-    note: str = ""  # where `positions` is less than the model's own
+    note: str = ""  # why `positions` is less than in the model's config
 
 
 def probe(served) -> Findings:
-    """Try a model (HFModel) -> what it can do. A second probe of an unchanged model costs nothing.
+    """Test a model (HFModel) -> its limits. The findings for an unchanged model are cached.
 
     Raises:
         ValueError: it cannot be served at all.
@@ -50,7 +50,7 @@ def probe(served) -> Findings:
 
 
 def _state(model):
-    """What findings depend on: weights may change."""
+    """Return all that the findings depend on. Weights are not part of it."""
     modules = tuple(
         (name, type(m), len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m))
         for name, m in model.named_modules()
@@ -60,14 +60,14 @@ def _state(model):
 
 
 def is_one_model(model, served) -> bool:
-    """Whether `served` (LeanLlama) gives the logits of `model`, which may have been patched where nobody looked."""
+    """Return whether `served` (LeanLlama) gives the same logits as `model`, which may have been patched elsewhere."""
     rows = _random_ids(model, served.vocab_size)
     plain, close = _plain_passes(model, rows, served.dtype)
     return close.agrees(served.forward(rows[:1], [0], served.new_cache(1, _LENGTH)), plain[:1])
 
 
 class _Probe:
-    """Of one model: three rows of ids, their plain logits, and a cache in which the loop's passes leave their keys."""
+    """The test of one model: three rows of ids, their plain logits, and a cache for passes like the loop's."""
 
     def __init__(self, served):
         self.served, self.name = served, type(served.model).__name__
@@ -93,23 +93,23 @@ class _Probe:
         return Findings(self._positions(), refuses, self.note)
 
     def _require(self, what: str, check: Callable[[], bool]) -> None:
-        """Without this nothing can be decoded."""
+        """Raise ValueError if the check fails: without it nothing can be decoded."""
         found = self._find("its logits are not those of plain passes", check)
         if found:
             raise ValueError(f"{self._refused} in {what}, {found}")
 
     def _find(self, failure: str, check: Callable[[], bool]) -> str:
-        """What is wrong, or nothing."""
+        """Return what is wrong; "" if the check passes."""
         try:
             return "" if check() else failure
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever a stranger's forward may raise is a finding
+        except Exception as error:  # any exception of the model's forward is a finding
             first = next(iter(str(error).strip().splitlines()), "")
             return f"it raises {type(error).__name__}: {first}"
 
     def _agrees(self, logits, row: int, start: int) -> bool:
-        """Whether logits [T, V] are those of ids[row, start], ..."""
+        """Return whether logits [T, V] agree with the plain ones of ids[row, start:]."""
         return self.close.agrees(logits[None], self.plain[row : row + 1, start : start + len(logits)])
 
     def _pass(self, ids, start, slot=0, branches=None):
@@ -129,7 +129,7 @@ class _Probe:
         return self._agrees(two, 0, 6) and self._agrees(one, 0, 8)
 
     def _hidden_keys(self) -> bool:
-        """Beside a long row a short one is offered keys far behind its own."""
+        """Check a short row in a pass with many masked keys after it, as next to a long row."""
         cache = SlotCache(1, min(_FAR, self.served.max_positions))
         positions = cache.begin([0], 5, 0, self.served.device)
         cache.length, cache.sees_all = cache.capacity, False
@@ -143,7 +143,7 @@ class _Probe:
         return all(self._agrees(logits[i], i, at) for i, at in enumerate(start))
 
     def _tree(self) -> bool:
-        """A wrong branch before the right one, in two passes."""
+        """Check a tree whose wrong branch comes before the right one, in two passes."""
         right, wrong = self.ids[:1, 5:9], self.ids[1:2, 5:7]  # of nodes 0, 2, 4, 5, and of nodes 1, 3
         nodes = torch.stack((right[:, 0], wrong[:, 0], right[:, 1], wrong[:, 1], right[:, 2], right[:, 3]), 1)
         parents = torch.tensor([[-1, 0, 0, 1, 2, 4]], dtype=torch.int32, device=nodes.device)
@@ -151,7 +151,7 @@ class _Probe:
         return self._agrees(parts[0][0, [0, 2]], 0, 5) and self._agrees(parts[1][0, 1:], 0, 7)
 
     def _positions(self) -> int:
-        """Up to which position a token's logits do not depend on how far later ones are."""
+        """Return the last position up to which a token's logits do not depend on the positions of later tokens."""
         most = self.served.max_positions
         if most == UNKNOWN:
             return most
@@ -166,7 +166,7 @@ class _Probe:
         raise ValueError(f"{self._refused} {found}")
 
     def _far_token(self, limit: int, step: int) -> bool:
-        """Tokens that stand `step` apart, before one that does too, and before one at the last position."""
+        """Check tokens `step` positions apart: their logits must not change when the last one moves to limit - 1."""
         near = step * torch.arange(_LENGTH, device=self.served.device)[None]
         rows = []
         for last in (near[0, -1], limit - 1):
@@ -178,7 +178,7 @@ class _Probe:
 
 
 def _trained_lengths(config) -> Iterator[int]:
-    """Every original_max_position_embeddings that a config or what is nested in it speaks of."""
+    """Yield every original_max_position_embeddings of a config and the dicts nested in it."""
     name, todo = "original_max_position_embeddings", [config.to_dict()]
     while todo:
         values = todo.pop()
@@ -188,7 +188,7 @@ def _trained_lengths(config) -> Iterator[int]:
 
 
 def _random_ids(model, vocab_size: int) -> torch.Tensor:
-    """[3, 12] ids that stand for text: none that the config gives a meaning of its own."""
+    """Return [3, 12] random ids of ordinary text, without the special ids that the config names."""
     config = {**model.config.to_dict(), **model.config.get_text_config().to_dict()}
     special = {x for name, x in config.items() if name.endswith(("_token_id", "_token_index")) and isinstance(x, int)}
     text = [i for i in range(min(vocab_size, 50_000)) if i not in special] or [0]
@@ -203,8 +203,10 @@ def _spans(ids, start: list[int], width: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def _plain_passes(model, ids, dtype) -> tuple[torch.Tensor, Closeness]:
-    """The logits of ids [3, T] in one pass, and how far those of the same tokens in passes of other shapes are away:
-    shorter ones, and one under a mask, which hides the end of two rows."""
+    """Return the logits of ids [3, T] in one plain pass, and a Closeness made from plain passes of other shapes.
+
+    The others are two shorter passes, and one with a mask that hides the ends of two rows.
+    """
     there = torch.ones_like(ids)
     there[1:, 9:] = 0
 

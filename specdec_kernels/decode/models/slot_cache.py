@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A key-value cache of fixed slots, one request each, in which rolling back costs nothing.
 
-The cache keeps no lengths. The caller says at which positions a forward pass writes, and a query sees the positions up
-to its own, or those of its ancestors in a tree. What lies behind a request's accepted tokens is stale: no query reaches
-it before it is written again. So requests of one batch accept different lengths, and a rejection neither copies nor
-recomputes anything; of a tree, the accepted nodes move together (compact).
+The cache stores no lengths. The caller passes the positions that a forward pass writes. A query sees the positions up
+to its own, or those of its ancestors in a tree. Entries after a request's accepted tokens are stale: no query sees
+them before they are written again. So the requests of a batch may accept different lengths, and a rejection neither
+copies nor recomputes anything. After a tree, the accepted nodes are moved together (compact).
 """
 
 from typing import NamedTuple
@@ -19,28 +19,30 @@ __all__ = ["Branches", "SlotCache", "kept"]
 
 
 class Branches(NamedTuple):
-    """The tokens of a pass as nodes of trees: first[i], first[i] + 1, ... of row i's tree, whose node 0 stands at
-    position start[i].
+    """Trees whose nodes are the tokens of a pass: row i feeds nodes first[i], first[i] + 1, ... of its tree.
 
-    Node j is cached at start[i] + j until compact(); its position in the text is start[i] + its depth.
+    Node 0 is at position start[i]. Node j is cached at start[i] + j until compact(); its position in the text is
+    start[i] + its depth.
     """
 
     parents: torch.Tensor  # [n, N] int32, as tree_mask takes them; all ancestors of the pass's nodes are among the N
-    first: list[int] | torch.Tensor  # a tensor [n] where it depends on what was drawn
+    first: list[int] | torch.Tensor  # a tensor [n] if it depends on drawn tokens
 
 
 class SlotCache:
-    """Keys and values of up to `slots` requests with up to `capacity` positions each; layers are allocated when first
-    written."""
+    """Keys and values of up to `slots` requests with up to `capacity` positions each.
+
+    A layer is allocated at its first write.
+    """
 
     def __init__(self, slots: int, capacity: int):
         self.slots, self.capacity = slots, capacity
-        self.tables: tuple[torch.Tensor, ...] = ()  # what a model has laid out for the positions
+        self.tables: tuple[torch.Tensor, ...] = ()  # a model's tables per position
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys, values: [slots, capacity, heads, head_dim]
-        self.states: torch.Tensor | None = None  # [slots, capacity, d], once somebody reads them
+        self.states: torch.Tensor | None = None  # [slots, capacity, d]; None until keep_states()
 
     def check(self, start: list[int], width: int, slot: int, branches: Branches | None = None) -> int:
-        """Whether a pass fits -> one past the last position that it writes.
+        """Check that a pass fits -> one past the last position that it writes.
 
         Raises:
             ValueError: it does not.
@@ -62,12 +64,13 @@ class SlotCache:
         branches: Branches | None = None,
         places: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Open a forward pass of `width` tokens a row, row i in slot `slot + i` from position start[i] -> positions [n,
-        width]. places [M]: those of the n * width tokens, row by row, that update() will bring; None: all.
+        """Open a forward pass of `width` tokens per row -> positions [n, width]. Row i is in slot `slot + i`.
 
-        On the CPU the queries see as many positions as are there; elsewhere the whole of the slot is offered to them,
-        the mask says what they see, and the shapes of a pass depend on the batch and the width alone; a start that is a
-        tensor of the device has been checked.
+        On the CPU the pass covers the positions in use. On other devices it covers whole slots under a mask, so its
+        shapes depend only on the batch and the width.
+
+        start: the first position of each row. A tensor on the device must have been checked (check()).
+        places [M]: indices of the tokens, among the n * width row by row, that update() will write; None: all.
         """
         end = self.capacity if isinstance(start, torch.Tensor) else self.check(start, width, slot, branches)
         self.rows, self.length = slice(slot, slot + len(start)), end if device.type == "cpu" else self.capacity
@@ -89,12 +92,14 @@ class SlotCache:
         return self.positions
 
     def visible(self) -> torch.Tensor:
-        """[n, 1, width, length] bool: which positions each query of this pass may see."""
+        """Return [n, 1, width, length] bool: the positions that each query of this pass may see."""
         return self.seen[:, None]
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values [M, heads, head_dim] of this pass; returns all up to its last position, [n, heads,
-        length, head_dim]."""
+        """Write keys and values [M, heads, head_dim] of this pass -> those of all its positions.
+
+        Both results are [n, heads, length, head_dim], from position 0 to the last one of the pass.
+        """
         if layer == len(self.layers):
             empty = [x.new_zeros(self.slots, self.capacity, *x.shape[1:]) for x in (keys, values)]
             self.layers.append((empty[0], empty[1]))
@@ -105,42 +110,47 @@ class SlotCache:
         return out[0], out[1]
 
     def keep_states(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
-        """From now on every pass leaves the last hidden states of its tokens beside their keys."""
+        """Allocate room for the last hidden states: from now on every pass stores those of its tokens."""
         self.states = torch.zeros(self.slots, self.capacity, size, dtype=dtype, device=device)
 
     def put_states(self, states: torch.Tensor) -> None:
-        """Those of the tokens of this pass, [M, d]."""
+        """Store the states [M, d] of this pass's tokens; nothing without keep_states()."""
         if self.states is not None:
             self.states.view(-1, self.states.shape[2]).index_copy_(0, self.index, states.to(self.states.dtype))
 
     def states_at(self, places: torch.Tensor, slot: int = 0) -> torch.Tensor:
-        """[n, width, d] of row i's places[i] in slot `slot + i`; zeros at places below 0, before the first token."""
+        """Return the states [n, width, d] at row i's positions places[i] in slot `slot + i`; zeros at positions < 0."""
         assert self.states is not None
         row = torch.arange(slot, slot + len(places), device=places.device)[:, None]
         return self.states[row, places.clamp(min=0)].masked_fill_((places < 0)[..., None], 0)
 
     def states_before(self, start: list[int], width: int, slot: int = 0) -> torch.Tensor:
-        """[n, width, d] of the places before start[i], start[i] + 1, ...: what a draft reads with the tokens there."""
+        """Return the states [n, width, d] that predicted the tokens at start[i], start[i] + 1, ...
+
+        They are stored one position before the tokens.
+        """
         assert self.states is not None
         device = self.states.device
         before = upload(start, device)[:, None] + torch.arange(-1, width - 1, device=device)
         return self.states_at(before, slot)
 
     def _stores(self):
-        """All that a position holds, each [slots, capacity, ...]."""
+        """Yield every tensor indexed by position: keys, values and states, each [slots, capacity, ...]."""
         yield from (store for layer in self.layers for store in layer)
         if self.states is not None:
             yield self.states
 
     @torch.inference_mode()
     def compact(self, start: list[int], paths: torch.Tensor, slot: int = 0) -> None:
-        """Slot `slot + i` keeps the nodes paths[i] of the tree at start[i], root first, -1 behind the last (as
-        verify_tree has them): they move up to start[i], start[i] + 1, ..."""
+        """Move the nodes paths[i] of the tree at start[i] in slot `slot + i` to positions start[i], start[i] + 1, ...
+
+        paths: root first, -1 after the last node, as verify_tree returns them.
+        """
         row, depth = (torch.arange(k, device=paths.device) for k in paths.shape)
         root = (self.capacity * (slot + row) + upload(start, paths.device))[:, None]
         target = root + depth
         source = torch.where(paths >= 0, root + paths, target)
-        if is_free(paths):  # nothing is copied that stays where it is
+        if is_free(paths):  # skip nodes that are in place
             moved = source != target
             source, target = source[moved], target[moved]
         if target.numel():
@@ -150,7 +160,7 @@ class SlotCache:
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:
-        """Fill a slot with zeros. A mask does not stop a stale key or value that is NaN: 0 * NaN is NaN."""
+        """Fill a slot with zeros. A mask does not hide a stale NaN in a key or value, since 0 * NaN is NaN."""
         for store in self._stores():
             store[slot] = 0
 
@@ -162,7 +172,10 @@ class SlotCache:
 
 
 def _end(start: list[int], width: int, branches: Branches | None) -> int:
-    """One past the last position that a pass writes; of trees that grew by what was drawn, that they can reach."""
+    """Return one past the last position that a pass writes.
+
+    If only the device knows the size of the trees, this is an upper bound.
+    """
     first = [0] * len(start) if branches is None else branches.first
     if isinstance(first, torch.Tensor):
         first = first.tolist() if is_free(first) else [branches.parents.shape[1] - width] * len(start)
@@ -170,7 +183,7 @@ def _end(start: list[int], width: int, branches: Branches | None) -> int:
 
 
 def kept(x: torch.Tensor, keep: str | list[int] | torch.Tensor) -> torch.Tensor:
-    """What a pass is asked for of x [n, T, d]: "all" of it, or [n, d] of one token of each row."""
+    """Return x [n, T, d] if keep is "all", else [n, d], token keep[i] of each row i."""
     if isinstance(keep, str):
         return x
     if isinstance(keep, list) and len(set(keep)) == 1:

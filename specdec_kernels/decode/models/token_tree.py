@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several continuations of one prompt in one slot of a model's cache: a tree, in which what they share lies once."""
+"""A tree of several continuations of one prompt in one slot of a model's cache. Shared prefixes are stored once."""
 
 from collections.abc import Iterable
 from os.path import commonprefix
@@ -12,36 +12,38 @@ from .slot_cache import Branches
 
 __all__ = ["Path", "TokenTree", "check_trees"]
 
-Path = tuple[int, ...]  # the prompt's last token and what follows it
+Path = tuple[int, ...]  # the prompt's last token and the tokens after it
 
 
 def check_trees(model) -> None:
-    """Raises ValueError where a model cannot decode trees (its `refuses`)."""
+    """Raise ValueError if a model cannot decode trees (its `refuses`)."""
     if "trees" in getattr(model, "refuses", {}):
         raise ValueError(f"beam_search: the model cannot be used: in a tree, {model.refuses['trees']}")
 
 
 class TokenTree:
-    """The tokens whose keys are cached behind a prompt, by their paths; node 0 is the root.
+    """The cached tokens after a prompt as a tree, indexed by their paths; node 0 is the root.
 
-    Continuations part and die without a copy of a slot: a node's ancestors are what it sees, what no continuation goes
-    through any more is dropped, and what all of them share becomes part of the prefix.
+    Continuations branch and end without copying a slot. A node attends to its ancestors. Nodes that no continuation
+    uses any more are dropped, and a prefix that all share becomes part of the prompt.
 
     Args:
         model: a Model (models/adapters.py).
         prompt: at least one token; all but the last are read here.
-        room: nodes that may be cached at once.
+        room: the most nodes that may be cached at once.
     """
 
     def __init__(self, model, prompt: list[int], room: int):
         self.model, self.cache = model, model.new_cache(1, len(prompt) + room)
-        self.start = len(prompt) - 1  # where the root stands
-        self.nodes: dict[Path, int] = {}  # in the order of their numbers, so a parent comes before its children
+        self.start = len(prompt) - 1  # the root's position
+        self.nodes: dict[Path, int] = {}  # in numerical order, so a parent comes before its children
         read_tokens(model, prompt[:-1], self.cache)
 
     def feed(self, paths: Iterable[Path]) -> dict[Path, torch.Tensor]:
-        """Cache the last tokens of paths in one pass, a path before those that go on from it -> {path: the logits [V]
-        behind it}."""
+        """Feed the last token of every path in one pass -> {path: logits [V] after it}.
+
+        A path must come before its continuations.
+        """
         first, new = len(self.nodes), list(dict.fromkeys(paths))
         self.nodes.update((path, first + i) for i, path in enumerate(new))
         device = self.model.device
@@ -51,12 +53,12 @@ class TokenTree:
         return dict(zip(new, logits))
 
     def missing(self, paths: Iterable[Path]) -> list[Path]:
-        """The parts of paths that are not cached, each behind what it goes on from."""
+        """Return the prefixes of paths that are not cached, shorter ones first."""
         root = len(next(iter(self.nodes), ()))
         return [path[:n] for path in paths for n in range(root + 1, len(path) + 1) if path[:n] not in self.nodes]
 
     def keep(self, paths: list[Path]) -> None:
-        """Drop what lies on none of the paths, and their last tokens, which are to be fed."""
+        """Drop all nodes on none of the paths. The last token of each path is dropped too: it is fed next."""
         if not self.nodes:
             return
         root = len(next(iter(self.nodes)))

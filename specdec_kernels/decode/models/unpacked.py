@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What .gguf files hold, unpacked once: weights, configuration and tokenizer stay in the user's cache as a folder that
-from_pretrained maps into memory. Unpacking takes many times as long."""
+"""Unpacking of .gguf files, once per file: weights, config and tokenizer are saved as a folder in the user's cache.
+
+from_pretrained maps such a folder into memory, which is many times faster than unpacking.
+"""
 
 import hashlib
 import io
@@ -20,10 +22,10 @@ __all__ = ["unpacked"]
 
 
 def unpacked(path: Path, dtype: torch.dtype) -> dict:
-    """Arguments of from_pretrained for what the .gguf file `path` holds, in `dtype`: a folder of the cache, made if it
-    is not there; where none can be made the file itself, with a warning.
+    """Return the arguments of from_pretrained for the .gguf file `path` in `dtype`.
 
-    Processes may ask at once: a folder gets its name when it is whole, and who comes second takes what is there.
+    They name a folder of the cache, made if it does not exist. If it cannot be made they name the file itself, with a
+    warning. Several processes may call this at once: a folder gets its name only when complete, and the first wins.
     """
     folder = user_cache.folder() / _key(path, dtype)
     try:
@@ -36,7 +38,7 @@ def unpacked(path: Path, dtype: torch.dtype) -> dict:
 
 
 def _key(path, dtype):
-    """By the file's content, and by all else that what is unpacked depends on."""
+    """Return the folder's name: the file's digest, and everything else that the unpacked folder depends on."""
     digest = hashlib.blake2b(digest_size=8)
     with open(path, "rb") as file:
         while piece := file.read(1 << 22):
@@ -50,7 +52,7 @@ def _packed(path):
 
 
 def _dense():
-    """Newer versions of transformers may keep the file's blocks; weights in the dtype that was asked for are wanted."""
+    """Return options for weights in the requested dtype: newer transformers may keep the file's quantized blocks."""
     config = getattr(transformers, "GgufConfig", None)
     return {} if config is None else dict(quantization_config=config(dequantize=True))
 
@@ -59,10 +61,10 @@ def _unpack(path, dtype, folder):
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-", ignore_cleanup_errors=True)
     with made as name:
-        with redirect_stderr(io.StringIO()):  # a progress bar that transformers' own switch does not reach
+        with redirect_stderr(io.StringIO()):  # hides a progress bar that transformers cannot switch off
             model = AutoModelForCausalLM.from_pretrained(**_packed(path), **_dense(), dtype=dtype)
         model.config.__dict__.pop("quantization_config", None)
-        vars(model)["should_save_on_this_rank"] = lambda *_: True  # else the first of a process group alone
+        vars(model)["should_save_on_this_rank"] = lambda *_: True  # else only rank 0 saves
         model.save_pretrained(name)
         AutoTokenizer.from_pretrained(**_packed(path)).save_pretrained(name)
         try:

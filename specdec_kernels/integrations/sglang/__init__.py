@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's verification calls on our ops: the same arguments, so that an import is what changes.
+"""SGLang's verification calls by our ops, with the same arguments, so only the import changes.
 
     from specdec_kernels.integrations.sglang import tree_speculative_sampling_target_only, verify_tree_greedy
 
 Written from the signatures and contracts of SGLang 0.5.23 and sglang-kernel 0.4.10; neither is imported. As there,
-results are written into ``predicts`` [B*N], ``accept_index`` [B, S] and ``accept_token_num`` [B], of which only the
-entries of the accepted path change, and nothing is returned. What all of them have of ours: any device, nothing that
-waits for it, half-precision rows, and tokens that depend on neither batch mates nor padding. ``deterministic`` changes
-nothing: every answer is. A request's status is not handed on: ``verify_tree`` and ``verify_chain`` themselves return
+results are written to ``predicts`` [B*N], ``accept_index`` [B, S] and ``accept_token_num`` [B], only entries of the
+accepted path change, and nothing is returned. All functions run on every device without waiting for it, and take rows
+in half precision. A request's tokens do not depend on other requests or on padding. ``deterministic`` has no effect:
+results are always deterministic. A request's status is not returned here; ``verify_tree`` and ``verify_chain`` return
 it.
 """
 

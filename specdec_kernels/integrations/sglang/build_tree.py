@@ -25,10 +25,10 @@ def build_tree_kernel_efficient(
     draft_token_num: int,
     tree_mask_mode: int,
 ) -> None:
-    """The tree of the drafts that were selected: links, positions and mask are written in place. What differs:
+    """Write the links, positions and mask of the tree of selected drafts, in place. Differences from SGLang:
 
-    - The buffers of links need not come filled with -1, nor a packed mask with zeros: all their entries are written.
-    - A draft whose parent was not selected becomes padding, which no list holds and which sees itself alone. SGLang
+    - The buffers of links need not be filled with -1 before, nor a packed mask with zeros: all entries are written.
+    - A draft whose parent was not selected becomes padding: no list contains it, and it attends only to itself. SGLang
       prints a warning.
 
     Args:
@@ -36,11 +36,11 @@ def build_tree_kernel_efficient(
             i * topk ... (i + 1) * topk - 1; entry 0 stands for the root. May be empty where depth is 1.
         selected_index: [B, N-1] int64, ascending: the numbers of the drafts that are nodes 1 ... N-1.
         verified_seq_len: [B], the committed tokens of each request: the root's position.
-        tree_mask: flat. Mode 0 (full): of request b, behind one another, N rows of verified_seq_len[b] + N keys, of
-            which those of the prefix stay as they come; mode 1 (queries only): [B, N, N]; mode 2 (packed): each row's N
-            bits in 1, 2 or 4 bytes, lowest bit first, N <= 32.
+        tree_mask: flat. Mode 0 (full): for each request b, N rows of verified_seq_len[b] + N keys; entries of the
+            prefix are not written. Mode 1 (queries only): [B, N, N]. Mode 2 (packed): each row's N bits in 1, 2 or 4
+            bytes, lowest bit first, N <= 32.
         positions: [B*N] int64. retrive_index, retrive_next_token, retrive_next_sibling: [B, N] int64.
-        topk, depth, draft_token_num, tree_mask_mode: depth is not needed; draft_token_num is N.
+        topk, depth, draft_token_num, tree_mask_mode: depth is not used; draft_token_num is N.
     """
     op, N = "build_tree_kernel_efficient", draft_token_num
     if tree_mask_mode not in (FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING):
@@ -57,7 +57,10 @@ def build_tree_kernel_efficient(
 
 
 def _parents(parent_list: torch.Tensor, selected: torch.Tensor, topk: int) -> torch.Tensor:
-    """[B, N]: a node of the root's children, or the place of its parent's number among those selected; else -1."""
+    """Return each node's parent [B, N]: 0 for the root's children, else its index among the selected drafts plus 1.
+
+    It is -1 if the parent was not selected.
+    """
     B, drafts = selected.shape
     group = selected // topk
     found = torch.zeros_like(selected)
@@ -65,7 +68,7 @@ def _parents(parent_list: torch.Tensor, selected: torch.Tensor, topk: int) -> to
         number = parent_list.gather(1, group.clamp(max=parent_list.size(1) - 1))
         same = number.unsqueeze(2) == selected.unsqueeze(1)  # [B, drafts, drafts]
         place = same.to(torch.int8).argmax(2) + 1 if drafts else found
-        # a parent stands before its child: what does not is no parent
+        # a parent must come before its child
         before = torch.arange(1, drafts + 1, device=selected.device)
         found = torch.where(same.any(2) & (place < before), place, -1)
     parents = torch.where(group == 0, 0, found)
@@ -73,7 +76,7 @@ def _parents(parent_list: torch.Tensor, selected: torch.Tensor, topk: int) -> to
 
 
 def _write_links(parents: torch.Tensor, first_child: torch.Tensor, next_sibling: torch.Tensor) -> None:
-    """Siblings in the order of their numbers; -1 ends a list."""
+    """Write first children and next siblings, in the order of their numbers; -1 ends a list."""
     N = parents.size(1)
     nodes = torch.arange(N, device=parents.device)
     child_of = parents.unsqueeze(1) == nodes.unsqueeze(1)  # [B, node, child]
@@ -83,7 +86,7 @@ def _write_links(parents: torch.Tensor, first_child: torch.Tensor, next_sibling:
 
 
 def _first(marked: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """[B, N]: the lowest node that is marked in each row, or -1."""
+    """Return [B, N]: the lowest node that is marked in each row, or -1."""
     N = nodes.size(0)
     first = torch.where(marked, nodes, N).amin(2)
     return torch.where(first < N, first, -1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One drafted path per request: SGLang's chain kernel and its block-wise one on verify_chain."""
+"""SGLang's chain kernel and its block-wise kernel by verify_chain: one chain of drafts per request."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ def chain_speculative_sampling_triton(
     *,
     block_verification: bool = False,
 ) -> None:
-    """One drafted path per request by min(1, p / q): ``verify_chain``, by the caller's coins. What differs:
+    """Verify one chain per request with the acceptance test min(1, p / q), by ``verify_chain``.
 
-    - Where nothing is left of (p - q)+ the token comes from p; SGLang emits the last id of the vocabulary.
-    - A draft probability up to 1 + 1e-3 counts as 1, since sums of rounded floats get there; SGLang rejects the draft.
+    The caller gives the random numbers. Differences from SGLang:
+
+    - Where (p - q)+ has no mass the token comes from p; SGLang emits the last id of the vocabulary.
+    - A draft probability up to 1 + 1e-3 counts as 1, since rounded rows can reach it; SGLang rejects the draft.
     - An id below 0 ends its request's draft, and the next token comes from p.
 
     Args:
         predicts ... retrive_index: as in ``tree_speculative_sampling_target_only``; candidates [B, S], the last
             committed token's first.
         retrive_next_token, retrive_next_sibling, threshold_single, threshold_acc, deterministic: ignored, as there.
-        uniform_samples: [B, S]: draft i's coin (from 1 on) in column i - 1.
+        uniform_samples: [B, S]: the random number of draft i (from 1 on) in column i - 1.
         uniform_samples_for_final_sampling: [B].
         target_probs: [B, S, V].
-        draft_probs: [B, S-1, V], or with rows behind these, which are not read.
+        draft_probs: [B, S-1, V]; more rows after these are not read.
         block_verification: ``verify_chain``'s method "block".
     """
     op = "chain_speculative_sampling_triton"
@@ -65,7 +67,7 @@ def chain_speculative_sampling_triton(
 
 
 class RejectionNoise(NamedTuple):
-    """What ``BlockwiseRejection`` draws by; SGLang's own will do too."""
+    """The random state of ``BlockwiseRejection``. SGLang's own class works too."""
 
     key: int  # the same on every rank
     counter: torch.Tensor  # [1] int64, on the device: a call adds 1
@@ -89,11 +91,11 @@ class BlockwiseRejection:
         noise: Any,
         cutoff_verify_lens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """One drafted path per request, from logits. What differs from SGLang's:
+        """Verify one chain per request, from logits. Differences from SGLang:
 
-        - Request b draws by the seed ``noise.key ^ (b << 40)`` and the offset ``noise.counter``, numbers of
-          ``uniforms``: a replayed graph draws anew there too, and ranks agree.
-        - An id below 0 ends its request's draft, and the bonus comes from the target's law there.
+        - Request b uses the seed ``noise.key ^ (b << 40)`` and the offset ``noise.counter`` (see ``uniforms``), so a
+          replayed graph draws new numbers, and ranks draw equal ones.
+        - An id below 0 ends its request's draft, and the bonus token is drawn from the target's distribution there.
         - A temperature of 0 is greedy.
 
         Args:
@@ -101,11 +103,11 @@ class BlockwiseRejection:
             target_logits: [B*S, V] and draft_logits [B, S-1 or more, Vq], before temperature; None: one-hot drafts.
             target_temperatures, draft_temperatures: [B] or [B, 1].
             noise: ``key`` and ``counter``, as in ``RejectionNoise``. The counter is advanced in place.
-            cutoff_verify_lens: [B]: at most so many tokens of request b are emitted; where that cuts accepted drafts
-                off, the first of them takes the bonus's place.
+            cutoff_verify_lens: [B]: the most tokens of request b that are emitted. If this cuts off accepted drafts,
+                the first of those is returned instead of the bonus token.
 
         Returns:
-            (accepted drafts [B] int32, the token behind them [B] int64, accepted drafts that were cut off [B] int32).
+            (accepted drafts [B] int32, the token after them [B] int64, accepted drafts that were cut off [B] int32).
         """
         B, S = candidates.shape
         draft = None

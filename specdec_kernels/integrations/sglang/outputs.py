@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SGLang's verification kernels write, in place: the tokens of the accepted path, its places, its length."""
+"""The in-place outputs of SGLang's verification kernels: the accepted path's tokens, their indices, its length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specdec_kernels.ops import _check
 
 
 def check(op: str, candidates: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor) -> int:
-    """S: how many tokens a request emits at most."""
+    """Check the outputs' shapes; return S, the most tokens that a request emits."""
     B = candidates.size(0)
     _check.dims(op, "accept_index", accept_index, "B, S")
     S = accept_index.size(1)
@@ -28,10 +28,10 @@ def write(
     path: torch.Tensor,
     tokens: torch.Tensor,
 ) -> None:
-    """path [B, S]: the root and the accepted nodes, then -1; tokens [B, S]: what stands behind each of them."""
+    """Write the outputs. path [B, S]: the root and the accepted nodes, then -1; tokens [B, S]: the token after each."""
     kept = path >= 0
     places = retrive_index.to(torch.int64).gather(1, path.clamp(min=0).to(torch.int64))
-    # Behind the path the root's token is written to the root's place again: no shape depends on the path's length.
+    # After the path's end the root's entry is written again, so no shape depends on the path's length.
     written = torch.where(kept, tokens, tokens[:, :1]).to(predicts.dtype)
     predicts.scatter_(0, places.flatten(), written.flatten())
     accept_index.copy_(torch.where(kept, places.to(accept_index.dtype), accept_index))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of a tree that is given by first children and next siblings."""
+"""SGLang's tree verification by verify_tree. Trees are given by first children and next siblings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specdec_kernels.integrations.sglang import outputs
 from specdec_kernels.ops.verify_tree import verify_tree
 from specdec_kernels.rows import Rows
 
-_LEAST = 1e-9  # of a threshold: SGLang holds threshold_acc above it
+_LEAST = 1e-9  # smallest threshold; SGLang clamps threshold_acc to it
 
 
 def tree_speculative_sampling_target_only(
@@ -30,28 +30,29 @@ def tree_speculative_sampling_target_only(
     threshold_acc: float = 1.0,
     deterministic: bool = True,
 ) -> None:
-    """A tree by the target's law alone: ``verify_tree`` with method "target_only", by the caller's coins.
+    """Verify a tree with the target's distribution alone, by ``verify_tree`` with method "target_only".
 
-    The decisions are SGLang's, coin by coin: a visited node's coin must lie below the sum of its children's
-    probabilities so far, divided by threshold_acc, or a child's own probability reach threshold_single. What differs:
+    The caller gives the random numbers, and with the same numbers the decisions are SGLang's. A child is accepted if
+    the visited node's number is below the sum of the children's probabilities so far divided by threshold_acc, or if
+    the child's own probability reaches threshold_single. Differences:
 
-    - A coin that *equals* the sum rejects: SGLang's ``<=`` accepts a token of probability 0 by a coin of 0.
-    - A second sibling of the same token is skipped; SGLang adds its probability once more, which biases the law.
-    - Thresholds of 0 count as 1e-9 (SGLang does so with threshold_acc), so that a token of probability 0 is never kept.
-    - ``draft_probs`` is neither read nor written. SGLang's kernel takes it zeroed, as scratch.
+    - A random number *equal* to the sum rejects. SGLang's ``<=`` accepts a token of probability 0 with the number 0.
+    - A second sibling with the same token is skipped. SGLang adds its probability again, which biases the output.
+    - Thresholds of 0 count as 1e-9 (in SGLang only threshold_acc), so a token of probability 0 is never kept.
+    - ``draft_probs`` is neither read nor written. SGLang's kernel needs it zeroed, as scratch memory.
 
     Args:
         predicts, accept_index, accept_token_num: written in place, int32: ``predicts[accept_index[b, i]]`` is the token
-            behind node i of the accepted path, accept_token_num the number of accepted drafts.
+            after node i of the accepted path, accept_token_num the number of accepted drafts.
         candidates: [B, N] drafted ids, the root's first.
-        retrive_index: [B, N], the place of each node in predicts.
+        retrive_index: [B, N], the index of each node in predicts.
         retrive_next_token, retrive_next_sibling: [B, N] first child and next sibling, -1 for none. A node comes before
             its children.
-        uniform_samples: [B, N] in [0, 1): node i's coin decides among its children.
+        uniform_samples: [B, N] in [0, 1): node i's number decides among its children.
         uniform_samples_for_final_sampling: [B].
         target_probs: [B, N, V].
         draft_probs, deterministic: ignored.
-        threshold_single, threshold_acc: in [0, 1]; 1 and 1 keep the target's law.
+        threshold_single, threshold_acc: in [0, 1]; 1 and 1 keep the target's distribution.
     """
     op = "tree_speculative_sampling_target_only"
     S = outputs.check(op, candidates, accept_index, accept_token_num)
@@ -80,16 +81,16 @@ def verify_tree_greedy(
     retrive_next_sibling: torch.Tensor,
     target_predict: torch.Tensor,
 ) -> None:
-    """Follow the target's own choice while it was drafted: ``verify_tree`` with method "greedy". Nothing differs.
+    """Follow the target's own tokens through the tree, by ``verify_tree`` with method "greedy". Results equal SGLang's.
 
     Args:
         predicts ... retrive_next_sibling: as in ``tree_speculative_sampling_target_only``.
-        target_predict: [B, N], at the place that retrive_index gives a node: the token that the target puts behind it.
+        target_predict: [B, N]; flattened, the entry at a node's retrive_index is the target's token after that node.
     """
     S = outputs.check("verify_tree_greedy", candidates, accept_index, accept_token_num)
     parents = _parents(retrive_next_token, retrive_next_sibling)
     chosen = target_predict.flatten()[retrive_index]
-    # What the walk needs to know of a child is whether it is the one: two ids, and rows whose argmax is the second.
+    # The walk only needs to know whether a child has the chosen token. So tokens become 0 or 1, in rows with argmax 1.
     found = (candidates == chosen.gather(1, parents.clamp(min=0))).to(torch.int64)
     rows = torch.arange(2, dtype=torch.float32, device=found.device).expand(*found.shape, 2)
     links = (retrive_next_token, retrive_next_sibling)
@@ -105,17 +106,17 @@ def verify_tree_greedy(
 
 
 def _parents(first_child: torch.Tensor, next_sibling: torch.Tensor) -> torch.Tensor:
-    """[B, N]: who has each node as a child, -1 for the root and for what no list holds."""
+    """Return each node's parent [B, N], -1 for the root and for nodes in no list."""
     B, N = first_child.shape
     nodes = torch.arange(N, device=first_child.device).expand(B, N)
 
     def pointing(links: torch.Tensor) -> torch.Tensor:
-        """Which node's link names each node, or -1."""
+        """Return for each node the node whose link points to it, or -1."""
         named = torch.where((links >= 0) & (links < N), links, N).to(torch.int64)
         return nodes.new_full((B, N + 1), -1).scatter_(1, named, nodes)[:, :N]
 
     parent_of_first, elder = pointing(first_child), pointing(next_sibling)
     eldest = torch.where(elder >= 0, elder, nodes)
-    for _ in range(N.bit_length()):  # each round doubles how far it looks
+    for _ in range(N.bit_length()):  # each round doubles the distance covered
         eldest = eldest.gather(1, eldest)
     return parent_of_first.gather(1, eldest)

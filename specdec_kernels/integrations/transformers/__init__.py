@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers 5 on our ops: ``speculative`` decodes for ``generate``, ``patch`` mends its own assisted generation.
+"""Our ops in transformers 5: ``speculative`` decodes for ``generate``, ``patch`` fixes its own assisted generation.
 
     from specdec_kernels.integrations.transformers import speculative
     model.generate(**inputs, custom_generate=speculative, drafter=draft_model, do_sample=True, seed=1)
 
-Nothing is imported of transformers before one of them is called, and nothing of it is replaced but by ``patch``.
+transformers is not imported before one of them is called, and only ``patch`` replaces anything in it.
 """
 
 from specdec_kernels.integrations.transformers.assisted import patch, unpatch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the arguments that ``speculative`` adds to those of ``generate``."""
+"""Checks of the arguments that ``speculative`` takes in addition to those of ``generate``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from specdec_kernels.ops import _check, _rules
 from specdec_kernels.registry import CHAIN_METHODS, RULES
 
-_MODEL = ("vocab_size", "new_cache", "forward")  # of a decode.Model, and not of a transformers one
+_MODEL = ("vocab_size", "new_cache", "forward")  # a decode.Model has these, a transformers model does not
 _DRAFTER = ("num_lookahead", "begin", "propose")
 
 
 def check(op: str, drafter: Any, target: Any, verify: Any, rule: Any, alpha: Any, output: Any, stop: Any, reader: Any):
-    """Raise TypeError or ValueError for the first that cannot be used."""
+    """Raise TypeError or ValueError for the first argument that cannot be used."""
     from specdec_kernels.decode import Output
     from specdec_kernels.decode.text import check_stop
 
@@ -50,13 +50,13 @@ def check_streamer(op: str, x: Any) -> None:
 
 
 def one_prompt(op: str, input_ids: torch.Tensor) -> None:
-    """A streamer cannot know whose tokens it gets."""
+    """Refuse a batch: a streamer cannot tell rows apart."""
     if input_ids.size(0) != 1:
         raise ValueError(f"{op}: stream_to takes one prompt, got {input_ids.size(0)}")
 
 
 def seed(op: str, x: Any) -> int:
-    """An int of any size; None draws one."""
+    """Return the seed, an int of any size; None draws one."""
     if x is None:
         return int(torch.randint(1 << 62, (), device="cpu"))
     return _int(op, "seed", x)
@@ -71,7 +71,7 @@ def max_batch(op: str, x: Any) -> int | None:
 
 
 def _int(op, name, x) -> int:
-    """The int that x is, or that a numpy or torch integer holds."""
+    """Return x as an int; numpy and torch integers are accepted too."""
     try:
         n = None if isinstance(x, bool) or str(getattr(x, "dtype", "")).endswith("bool") else operator.index(x)
     except TypeError:
@@ -82,7 +82,7 @@ def _int(op, name, x) -> int:
 
 
 def _has(x, names) -> bool:
-    """Whether x is an object, and no class, with these attributes."""
+    """Return whether x is an object (not a class) with these attributes."""
     return not isinstance(x, type) and all(hasattr(x, name) for name in names)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' own assisted generation, verified by verify_chain.
+"""transformers' own assisted generation with verification by verify_chain.
 
-``generate(..., assistant_model=...)`` verifies a sampled draft by a function of its own. ``patch`` puts another in its
-place until ``unpatch``. It mends two things: where nothing is left of (p - q)+ the function divides 0 by 0 and the
-draw fails, and its coins come from torch's global generator. The draft model's draws still do: what a seed fixes are
-acceptances and final tokens.
+``generate(..., assistant_model=...)`` verifies a sampled draft by a function of its own. ``patch`` replaces that
+function until ``unpatch``. This fixes two things. Where (p - q)+ has no mass, transformers' function divides 0 by 0 and
+the draw fails. And its random numbers come from torch's global generator. The draft model still draws from that
+generator, so a seed fixes only acceptances and final tokens.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ log = logging.getLogger(__name__)
 
 MODULE, NAME = "transformers.generation.utils", "_speculative_sampling"
 _FIRST = "candidate_input_ids candidate_logits candidate_length new_logits"
-# Its parameters in each form that is known: of 5.0 to 5.12 at least, and of 5.23
+# Its parameters in each known version: at least 5.0 to 5.12, and 5.23
 PARAMETERS = (f"{_FIRST} is_done_candidate", _FIRST, f"{_FIRST} assistant_ensemble_weight")
 
 
 def patch(seed: int | None = None, generator: torch.Generator | None = None) -> bool:
-    """Has transformers' assisted generation verify by verify_chain, in this process; a second call changes the seed.
+    """Make transformers' assisted generation verify by verify_chain, in this process. A second call changes the seed.
 
     Args:
-        seed: the same prompt meets the same coins again; a step's are told apart by the number of tokens so far.
-        generator: in its place, gives each step a seed. With neither torch's own generator does.
+        seed: with it the same prompt uses the same random numbers again. Each step's offset is the number of tokens so
+            far.
+        generator: used instead of a seed: each step draws its seed from it. With neither, from torch's own generator.
 
     Returns:
-        Whether it is patched. A transformers whose function takes other arguments than those that are known is left
-        alone, and a warning says so.
+        Whether it is patched. If transformers' function takes unknown arguments it is not replaced, and a warning is
+        logged.
 
     Raises:
         ValueError: seed and generator are both given.
@@ -60,7 +61,7 @@ def patch(seed: int | None = None, generator: torch.Generator | None = None) -> 
 
 
 def unpatch() -> None:
-    """transformers' own function again; nothing where it is not patched."""
+    """Restore transformers' own function; do nothing if it is not patched."""
     module = importlib.import_module(MODULE)
     function = getattr(module, NAME)
     if hasattr(function, "specdec_kernels"):
@@ -88,11 +89,12 @@ def speculative_sampling(
     is_done_candidate: bool = False,
     assistant_ensemble_weight: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """transformers' ``_speculative_sampling``: ids [1, T+g], logits [1, g, Vq] and [1, g+1, V], as processed.
+    """Replacement of transformers' ``_speculative_sampling``: verify one chain.
 
-    assistant_ensemble_weight w is the rule "ensemble" with alpha w: acceptance min(1, (w p + (1 - w) q) / q), the same
-    residual, and p behind the last draft. A draft of draft probability 0 is rejected. is_done_candidate: the draft has
-    ended the text, so that nothing comes behind it if all of it is kept.
+    candidate_input_ids [1, T+g]; logits [1, g, Vq] and [1, g+1, V], already processed. assistant_ensemble_weight w is
+    the rule "ensemble" with alpha w: acceptance min(1, (w p + (1 - w) q) / q), the same residual, and p after the last
+    draft. A draft of draft probability 0 is rejected. is_done_candidate: the draft has ended the text, so if all of it
+    is kept, no token follows.
 
     Returns:
         (kept drafts and one more token [1, n+1], n).

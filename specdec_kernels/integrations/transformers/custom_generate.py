@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decode loop as a ``custom_generate`` of transformers' ``generate``, which has prepared everything by then."""
+"""The decode loop as a ``custom_generate`` function of transformers' ``generate``, which calls it after preparation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from specdec_kernels.integrations.transformers import arguments
 
 _OP = "speculative"
-_NO_CHANGE = ("LogitNormalization",)  # of the law that is drawn from
-_CACHES = ("cache", "past_key_values")  # what transformers calls it from 5.24 on, and before
+_NO_CHANGE = ("LogitNormalization",)  # processors that do not change the distribution
+_CACHES = ("cache", "past_key_values")  # the cache's name in transformers from 5.24 on, and before that
 _PREPARED = {"attention_mask", "position_ids", *_CACHES, "use_cache", "logits_to_keep", "cache_position"}
-_TEXT_AT_0 = ("mm_token_type_ids",)  # which modality each token is of; 0 is text
+_TEXT_AT_0 = ("mm_token_type_ids",)  # each token's modality; 0 is text
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-_DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # here a drafter says it
+_DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # use a drafter instead
 
 
 def speculative(
@@ -41,40 +41,39 @@ def speculative(
 ) -> Any:
     """Decode by ``specdec_kernels.decode`` within ``model.generate(..., custom_generate=speculative, drafter=...)``.
 
-    Any batch, padded on the left or by an attention mask; greedy or, with do_sample, by the configuration's
-    temperature, top_k, top_p and min_p, the last of which comes first here (the law differs from transformers' own
-    where both min_p and top_p cut something off). Greedy tokens are those of plain ``generate``, up to the rounding of
-    the model, which may be on a GPU, its drafter beside it. Row b of a batch draws by ``seed + b``, so its tokens do
-    not depend on the others.
+    Takes any batch, padded on the left or by an attention mask. Decoding is greedy or, with do_sample, uses the
+    configuration's temperature, top_k, top_p and min_p. min_p is applied first here, so the distribution differs from
+    transformers' own if both min_p and top_p cut something off. Greedy tokens equal those of plain ``generate``, up to
+    the model's rounding. The model may be on a GPU, with its drafter on the same device. Row b of a batch uses
+    ``seed + b``, so its tokens do not depend on the others.
 
-    ``generate`` keeps some of its arguments from every custom_generate: a streamer, an assistant_model, a tokenizer
-    and with it stop_strings. They cannot be seen here. Use stream_to, drafter, stop and stop_tokenizer instead.
+    ``generate`` does not pass these arguments to a custom_generate: streamer, assistant_model, tokenizer and (with it)
+    stop_strings. Use stream_to, drafter, stop and stop_tokenizer instead.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: from ``generate``.
         drafter: a Drafter of specdec_kernels.decode (models, lookup, trees), or a transformers model of the same
             vocabulary, which then drafts 4 tokens at a time. None: plain decoding by this loop.
-        target: ``adapt(model)``, made once, spares the time that it takes and is faster, on a GPU
-            ``Graphed(adapt(model))`` the faster one; by default the model's own
-            forward pass, which is left as it is.
-        verify: "token" or "block", of chains.
+        target: ``adapt(model)``, made once and passed to every call; it is faster than the default. On a GPU
+            ``Graphed(adapt(model))`` is faster still. None: the model's own forward pass; the model is not changed.
+        verify: "token" or "block", for chains.
         rule, alpha: how drafts are accepted, as in ``verify_chain``.
-        seed: of sampled rows, any int, of which the low 64 bits count; None draws one from torch's generator.
-        max_batch: rows decoded at once.
+        seed: the seed of sampled rows, any int (its low 64 bits count); None draws one from torch's generator.
+        max_batch: the most rows decoded at once.
         output: an Output of specdec_kernels.decode, filled with statistics.
-        stream_to: a transformers streamer, for one prompt. It gets the prompt, then the tokens of each step; its end()
-            is called in any case, also where an error is raised here.
-        stop: strings that end a row, after the token that completes one. Special tokens count as they are written.
-        stop_tokenizer: the tokenizer that reads them.
+        stream_to: a transformers streamer, for one prompt. It gets the prompt, then the tokens of each step. Its end()
+            is always called, even if an error is raised here.
+        stop: strings that end a row, after the token that completes one. Special tokens match as they are written.
+        stop_tokenizer: the tokenizer that decodes text for `stop`.
 
     Returns:
-        Ids [B, prompt + longest continuation], padded as ``generate`` does; within a GenerateDecoderOnlyOutput where
-        return_dict_in_generate asks for it.
+        Ids [B, prompt + longest continuation], padded as ``generate`` does; inside a GenerateDecoderOnlyOutput if
+        return_dict_in_generate is set.
 
     Raises:
-        TypeError, ValueError: naming what cannot be served, before anything is decoded: beams and other modes, other
-            processors and criteria than max_length and eos, scores and hidden states, images, a cache that holds
-            something already, models that the loop cannot serve.
+        TypeError, ValueError: raised before anything is decoded, naming what is not supported: beams and other modes,
+            other processors, criteria other than max_length and eos, scores and hidden states, images, a cache that is
+            not empty, models that the loop cannot serve.
         RuntimeError: a row ended in an error.
     """
     with _ending(stream_to):
@@ -101,7 +100,7 @@ def speculative(
 
 @contextmanager
 def _ending(stream_to):
-    """Whatever happens, a streamer's reader is not left waiting."""
+    """Call the streamer's end() at the end in any case, so its reader does not wait forever."""
     arguments.check_streamer(_OP, stream_to)
     try:
         yield
@@ -120,7 +119,7 @@ def _requests(input_ids, model_kwargs, seed, options):
 
 
 def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[list[int]]:
-    """The new tokens of each row; those of each step to the streamer."""
+    """Return the new tokens of each row; put those of each step to the streamer."""
     from specdec_kernels import decode
 
     if isinstance(drafter, torch.nn.Module):
@@ -138,7 +137,7 @@ def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[l
 
 
 def _is_asked(x) -> bool:
-    """Whether an argument asks for anything: ``generate`` hands over empty ones too."""
+    """Return whether an argument is set; ``generate`` also passes empty ones."""
     if isinstance(x, dict):
         return any(map(_is_asked, x.values()))
     if isinstance(x, (list, tuple)):
@@ -147,7 +146,7 @@ def _is_asked(x) -> bool:
 
 
 def _refuse(model, config, model_kwargs):
-    """What the loop does not do."""
+    """Raise ValueError for everything that the loop does not support."""
     wrong = [f"{name}=True" for name in _OUTPUTS if getattr(config, name, None)]
     wrong += [f"{name}={x}, give a drafter" for name in _DRAFTS if (x := getattr(config, name, None))]
     wrong += [f"num_beams={config.num_beams}"] if (config.num_beams or 1) != 1 else []
@@ -165,12 +164,12 @@ def _refuse(model, config, model_kwargs):
 def _holds_tokens(cache) -> bool:
     try:
         return bool(cache.get_seq_length())
-    except ValueError:  # a layer of another kind comes first, and says so
+    except ValueError:  # raised if the first layer is of another kind
         return False
 
 
 def _sampling(processors, do_sample) -> dict[str, Any]:
-    """What the processors that ``generate`` has prepared come to."""
+    """Return the sampling parameters of the processors that ``generate`` has prepared."""
     wanted = {
         "TemperatureLogitsWarper": "temperature",
         "TopKLogitsWarper": "top_k",
@@ -193,7 +192,7 @@ def _sampling(processors, do_sample) -> dict[str, Any]:
 
 
 def _ends(criteria) -> tuple[int, tuple[int, ...]]:
-    """max_length and the ids that end a request."""
+    """Return max_length and the ids that end a request."""
     longest: list[int] = []
     eos: list[int] = []
     for criterion in criteria:
@@ -222,8 +221,10 @@ def _prompts(input_ids, mask) -> list[list[int]]:
 
 
 def _check_positions(positions, mask):
-    """Those that ``generate`` gives: a token's number among those that are not padding, [B, T], or several times where
-    a model has rows of its own for images."""
+    """Check that positions count the tokens that are not padding from 0, as ``generate`` passes them.
+
+    They are [B, T], or have a leading dimension if the model has separate rows of positions for images.
+    """
     if positions is None:
         return
     kept = torch.ones(positions.shape[-2:], dtype=torch.int64, device="cpu") if mask is None else mask
@@ -232,7 +233,7 @@ def _check_positions(positions, mask):
 
 
 def _padded(input_ids, tokens, config):
-    """Prompts and continuations in one tensor."""
+    """Return prompts and continuations in one tensor."""
     pad = getattr(config, "_pad_token_tensor", None)
     pad = config.pad_token_id if pad is None else int(pad)
     longest = max(map(len, tokens))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM verifies its drafts by these ops: a general plugin that the environment variable SPECDEC_VLLM=1 turns on.
+"""vLLM plugin that verifies drafts by these ops, turned on by the environment variable SPECDEC_VLLM=1.
 
-vLLM calls ``register`` in each of its processes. docs/vllm.md says what is replaced, what goes vLLM's own way, and how
-to see that it is on.
+vLLM calls ``register`` in each of its processes. docs/vllm.md lists what is replaced, what falls back to vLLM, and how
+to see that the plugin is on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ OFF = ("", "0", "false", "no", "off")
 
 
 def register() -> None:
-    """Replaces vLLM's verification in this process, if SPECDEC_VLLM is on. A second call does nothing.
+    """Replace vLLM's verification in this process, if SPECDEC_VLLM is on. A second call does nothing.
 
-    On is 1, true, yes or on; off is 0, false, no, off, empty or unset; upper case too. Another value is off, with a
-    warning. Of a vLLM whose functions are not those that this plugin knows nothing is replaced, and a warning says so.
+    1, true, yes and on turn it on; 0, false, no, off, empty and unset turn it off, in lower or upper case. Any other
+    value is off, with a warning. If vLLM's functions are not the known ones, nothing is replaced and a warning is
+    logged.
     """
     given = os.environ.get("SPECDEC_VLLM", "")
     value = given.strip().lower()
@@ -28,7 +29,7 @@ def register() -> None:
 
         patch.samplers()
     elif value not in OFF:
-        from specdec_kernels.integrations.vllm.own_way import log
+        from specdec_kernels.integrations.vllm.fallback import log
 
         ours = specdec_kernels.__version__
         words = ", ".join((*ON, *OFF[1:]))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts that vLLM's scheduler cut: the first token cut from each draft is tested after all.
+"""Verification of drafts that vLLM's scheduler cut: the first token cut from each draft is tested too.
 
-A grammar cuts a draft at the first drafted id that it forbids, so whether a draft is cut depends on the ids drawn. A
-draw from p at the cut would then favor what the draft model underrates: p = (.5, .5) and q = (.4, .1, .5 forbidden)
-would emit (.65, .35). The id that was cut is a rejected draft like any other, with p(id) = 0, and the token there
-follows norm((p - q)+). Its target row exists: it is the row after the scheduled drafts, that of the bonus token.
+A grammar cuts a draft at the first drafted id that it forbids, so whether a draft is cut depends on the drawn ids.
+Drawing from p at the cut would be biased. Example: p = (.5, .5) and q = (.4, .1, .5 forbidden) would emit (.65, .35).
+Instead the cut id is tested like any draft: its p(id) is 0, so it is rejected, and the token there follows
+norm((p - q)+). Its target row exists: it is the row after the scheduled drafts, that of the bonus token.
 
-A draft cut for another reason (a token budget, the model's length) is tested in the same way, which is exact for any
-reason. The token after the tested one has no row, and is dropped.
+Drafts cut for other reasons (a token budget, the model's length) are handled in the same way, which is exact for every
+reason. The token after the tested one has no row and is dropped.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import torch
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a step verifies: D drafts in order of requests, with those that were cut."""
+    """The D drafts that a step verifies, in order of requests, including the cut ones."""
 
     metadata: Any  # SpecDecodeMetadata, as if the cut ids had been scheduled
-    target_row: torch.Tensor | None  # [D+B] int64, each position's row of the step's logits; None: nothing cut
-    draft_row: torch.Tensor | None  # [D] int64, each draft's row in the drafter's [S K, V]; None: it has none
+    target_row: torch.Tensor | None  # [D+B] int64, the index of each position's row in the logits; None: nothing cut
+    draft_row: torch.Tensor | None  # [D] int64, the index of each draft's row in the drafter's [S K, V]; None: no rows
 
 
 def sampled(runner: Any) -> frozenset[str]:
-    """Return the requests whose token of this step counts: those that are not in the middle of their prompt."""
+    """Return the requests that sample a token in this step: those that are not in the middle of their prompt."""
     ids = runner.input_batch.req_ids
     partial = runner.discard_request_mask.np[: len(ids)]
     return frozenset(request for request, drop in zip(ids, partial, strict=True) if not drop)
 
 
 def places(runner: Any, num_draft: list[int], before: frozenset[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each request's place in the drafter's last batch (-1: none), and whether its draft was cut [B].
+    """Return each request's index in the drafter's last batch (-1: none), and whether its draft was cut [B].
 
     Args:
         runner: GPUModelRunner.
-        num_draft: how many drafts of each request are scheduled.
+        num_draft: the number of scheduled drafts of each request.
         before: the requests that sampled a token in the step before.
     """
     B, rows = len(num_draft), runner._draft_probs
@@ -54,9 +54,9 @@ def places(runner: Any, num_draft: list[int], before: frozenset[str]) -> tuple[n
 
 
 def drafts(runner: Any, metadata: Any, place: np.ndarray, was_cut: np.ndarray) -> Drafts:
-    """Return the step's drafts and the first of those cut.
+    """Return the step's drafts, with the first cut one of each request.
 
-    A request that has drafts but no place in the drafter's last batch cannot be tested: ids of -1 end its draft.
+    Drafts of a request that is not in the drafter's last batch cannot be tested: ids of -1 end its draft.
     """
     if runner._draft_probs is None:
         return Drafts(metadata, None, None)
@@ -81,7 +81,7 @@ def drafts(runner: Any, metadata: Any, place: np.ndarray, was_cut: np.ndarray) -
 
 
 def _lengthen(metadata: Any, counts: np.ndarray, target_row: torch.Tensor) -> None:
-    """Set what metadata says of counts [B] drafts, whose rows of logits are those of the step by number."""
+    """Set metadata to counts [B] drafts, whose rows of logits are given by their index in the step's logits."""
     device = target_row.device
     metadata.num_draft_tokens, metadata.max_spec_len = counts.tolist(), int(counts.max())
     ends = _on(np.cumsum(counts).astype(np.int32), device)
@@ -99,21 +99,23 @@ def _on(x: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def _each(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each of sum(counts) items, its request and its place in it."""
+    """Return the request of each of sum(counts) items, and its index within the request."""
     request = np.repeat(np.arange(len(counts)), counts)
     return request, np.arange(len(request)) - (np.cumsum(counts) - counts)[request]
 
 
 def kept(tokens: torch.Tensor, scheduled: Any) -> torch.Tensor:
-    """Return tokens [B, K+1] of the scheduled layout from those of longer drafts: those after a cut draft have no
-    row."""
+    """Return tokens [B, K+1] in the scheduled layout, from those of longer drafts.
+
+    Tokens after a cut draft are dropped, since they have no row.
+    """
     counts = torch.diff(scheduled.cu_num_draft_tokens, prepend=scheduled.cu_num_draft_tokens.new_zeros(1))
     tokens = tokens[:, : scheduled.max_spec_len + 1]
     return tokens.where(torch.arange(tokens.size(1), device=tokens.device) <= counts[:, None], -1)
 
 
 def kept_output(out: Any, scheduled: Any) -> Any:
-    """Return vLLM's SamplerOutput of the scheduled layout from that of longer drafts."""
+    """Return vLLM's SamplerOutput in the scheduled layout, from that of longer drafts."""
     out.sampled_token_ids = kept(out.sampled_token_ids, scheduled)
     if out.logprobs_tensors is not None:
         B, columns = out.sampled_token_ids.shape
@@ -125,7 +127,7 @@ def kept_output(out: Any, scheduled: Any) -> Any:
 def with_cut_ids(sampling_metadata: Any, was_cut: np.ndarray) -> Any:
     """Return vLLM's sampling metadata with a placeholder after each draft that was cut.
 
-    vLLM counts the rows of penalties and bans by spec_token_ids; the last id of each request is never looked at.
+    vLLM counts the rows of penalties and bans by spec_token_ids; it never reads the last id of a request.
     """
     if not sampling_metadata.spec_token_ids:
         return sampling_metadata

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's draft model draws by ``sample``: with the request's temperature, top-k and top-p, its seed and its position.
+"""Drafting in vLLM by ``sample``, with each request's temperature, top-k, top-p, seed and position.
 
-vLLM's own drafter uses the temperature alone. Drawn by the target's filters, a draft that the target likes is not
-rejected for what the filters cut away, and a request with a seed repeats itself, drafts and all. What goes to
-verification is the draft's logits and the parameters they were drawn by, so no row of probabilities is written.
+vLLM's own drafter uses only the temperature. With the target's filters, the draft model does not draw tokens that the
+target's filters remove, and a request with a seed is reproducible, including its drafts. Verification gets the draft's
+logits and the sampling parameters, so no row of probabilities is written.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from specdec_kernels.rows import Rows
 
 @dataclass
 class Drafting:
-    """A drafter's place in its step."""
+    """A drafter's progress in its step."""
 
-    positions: torch.Tensor | None = None  # [B] int64, of the last token that each request has kept
-    drawn: int = 0  # how many tokens of each request
-    logits: bool = False  # whether what it hands over are rows of logits that `sample` drew from
+    positions: torch.Tensor | None = None  # [B] int64, the position of the last token that each request has kept
+    drawn: int = 0  # tokens drawn per request
+    logits: bool = False  # True: its rows are logits that `sample` drew from
 
 
 def propose(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """``SpecDecodeBaseProposer.propose``: begins a step. Block verification needs the draft's law as any other does."""
+    """Replacement of ``SpecDecodeBaseProposer.propose``: begin a step.
+
+    Block verification needs the draft's distribution too, so it is enabled.
+    """
     config = self.speculative_config
     if config.rejection_sample_method == "block" and config.draft_sample_method == "probabilistic":
         self._enable_probabilistic_draft_probs = True
@@ -40,7 +43,7 @@ def propose(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> torch.T
 
 
 def set_inputs_first_pass(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """``SpecDecodeBaseProposer.set_inputs_first_pass``: behind it the positions of the batch are known."""
+    """Replacement of ``SpecDecodeBaseProposer.set_inputs_first_pass``: store the batch's positions, known after it."""
     out = upstream(self, *args, **kwargs)
     state, rows = getattr(self, "specdec", None), out[1]
     if state is not None:
@@ -52,15 +55,15 @@ def set_inputs_first_pass(upstream: Callable, self: Any, *args: Any, **kwargs: A
 def sample_from_logits(
     upstream: Callable, self: Any, logits: torch.Tensor, sampling_metadata: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``SpecDecodeBaseProposer._sample_from_logits``: tokens [N] and the logits they were drawn from [N, V].
+    """Replacement of ``SpecDecodeBaseProposer._sample_from_logits``: return tokens [N] and their logits [N, V].
 
-    N is a row a request, or with parallel drafting a request's rows behind one another.
+    There is one row per request, or with parallel drafting several consecutive rows per request.
     """
     if not self._enable_probabilistic_draft_probs or sampling_metadata.all_greedy:
         return upstream(self, logits, sampling_metadata)
     state = getattr(self, "specdec", None) or Drafting()
     B = sampling_metadata.temperature.size(0)
-    each = logits.size(0) // B  # rows a request
+    each = logits.size(0) // B  # rows per request
     positions = state.positions if state.positions is not None and state.positions.size(0) == B else None
     seed, offset = keys(sampling_metadata.generators, positions, B, logits.device)
     parameters = {name: x for name, x in verify.sampling(sampling_metadata).items() if x is not None}
@@ -78,10 +81,10 @@ def sample_from_logits(
 
 
 def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
-    """``GPUModelRunner._sample``: tells the rejection sampler what the runner knows of the step.
+    """Replacement of ``GPUModelRunner._sample``: pass the step's state to the rejection sampler.
 
-    A step in which no draft is scheduled goes there too if a request has a seed, since it then draws by its position as
-    it does beside requests with drafts, and if a draft was cut at its first token (``cut``).
+    A step without scheduled drafts goes there too in two cases: if a request has a seed, so that it draws by its
+    position as in steps with drafts, and if a draft was cut at its first token (``cut``).
     """
     before, self.specdec_sampled = getattr(self, "specdec_sampled", frozenset()), cut.sampled(self)
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
@@ -111,16 +114,16 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
 
 
 def draft_rows(upstream: Callable, self: Any, spec_decode_metadata: Any) -> torch.Tensor | None:
-    """``GPUModelRunner._get_spec_decode_draft_probs``: the drafter's rows [S, K, V] where it wrote them.
+    """Replacement of ``GPUModelRunner._get_spec_decode_draft_probs``: return the drafter's rows [S, K, V] in place.
 
-    They are found by number; nothing is copied, and nothing is dropped for a request that was not drafted for.
+    Rows are looked up by index, so nothing is copied, and requests without drafts need no special case.
     """
     step = getattr(self.rejection_sampler, "specdec_step", None)
     return upstream(self, spec_decode_metadata) if step is None else self._draft_probs
 
 
 def no_drafts(query_start_loc: torch.Tensor, B: int) -> Any:
-    """SpecDecodeMetadata of B requests without a draft, whose rows are those of their last scheduled tokens."""
+    """Return SpecDecodeMetadata of B requests without drafts. Their rows are those of their last scheduled tokens."""
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
     ends = query_start_loc[1 : B + 1]

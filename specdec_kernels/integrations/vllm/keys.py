@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random numbers of a batch: which seed and which offset each request's draws are made of.
+"""Seeds and offsets of the random numbers of a batch.
 
-A request with a seed draws by its seed and its position in the text, so that it repeats itself whatever shares its
-batch. The others draw by a seed of the step from torch's generator, which ranks hold in the same state.
+A request with a seed uses its seed and its position in the text, so its tokens are reproducible in any batch. The other
+requests use seeds drawn in each step from torch's generator, which has the same state on all ranks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _LARGEST = (1 << 63) - 1
 def keys(
     generators: dict[int, torch.Generator], offset: torch.Tensor | None, B: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """seed and offset [B] int64. ``offset`` holds the requests' positions; where they are not known, a request's own
-    generator gives it a number a step."""
+    """Return seed and offset [B] int64.
+
+    offset: the requests' positions. None: unknown; a seeded request then draws its offset from its own generator.
+    """
     seed = _keys.drawn(None, B, device)
     seeded = {b: generator for b, generator in generators.items() if b < B}
     if offset is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this plugin knows of vLLM: the versions it was tried or read with, and the parameters of what it replaces."""
+"""The vLLM versions that this plugin supports, and the parameters of the functions that it replaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-VERSIONS = ("0.32", "0.33")  # the first is run by the tests, the second was read
+VERSIONS = ("0.32", "0.33")  # tests run the first; the second was only checked by reading
 
 SAMPLER = "vllm.v1.sample.rejection_sampler"
 PARAMS = "vllm.sampling_params"
@@ -41,7 +41,7 @@ _VERIFY_V2 = (
     "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np expanded_idx_mapping "
     "expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled"
 )
-# (module, name in it): the names of its parameters, in each form that is known
+# (module, name in it): the names of its parameters, in every known version
 PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
     (SAMPLER, "RejectionSampler.forward"): ("self metadata draft_probs logits sampling_metadata",),
@@ -66,15 +66,15 @@ PARAMETERS = {
 
 
 def find(module: Any, name: str) -> tuple[Any, str, Callable]:
-    """Who holds the function of this name, its last name, and the function."""
+    """Return the object that holds the function of this dotted name, the name's last part, and the function."""
     *path, last = name.split(".")
     for part in path:
         module = getattr(module, part)
     return module, last, getattr(module, last)
 
 
-def strangers(modules: dict[str, Any], version: str) -> list[str]:
-    """What keeps these modules of vLLM from being patched, a line each; none if they are known."""
+def mismatches(modules: dict[str, Any], version: str) -> list[str]:
+    """Return the reasons why these modules of vLLM cannot be patched, one line each; empty if they are as expected."""
     if not version.startswith(tuple(f"{known}." for known in VERSIONS)):
         return [f"vLLM {version} is not one of {', '.join(VERSIONS)}"]
     found = []

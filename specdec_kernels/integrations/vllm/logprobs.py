@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logprobs of a V1 step by top_logprobs: from the rows as the model wrote them, which are neither copied to float32
-nor sorted."""
+"""The logprobs of a V1 step by top_logprobs, without copying rows to float32 or sorting them."""
 
 from __future__ import annotations
 
@@ -13,8 +12,11 @@ from specdec_kernels.ops.top_logprobs import top_logprobs
 
 
 def logprobs(self: Any, count: int, metadata: Any, logits: torch.Tensor, tokens: torch.Tensor) -> Any:
-    """``RejectionSampler._get_logprobs_tensors`` in a raw mode: of the emitted tokens [B, K+1] themselves and the
-    `count` most likely ids of their rows, [B (K+1), count+1], and the tokens' ranks."""
+    """Replacement of ``RejectionSampler._get_logprobs_tensors`` in a raw mode.
+
+    Returns logprobs [B (K+1), count+1] of the emitted tokens [B, K+1] and of the `count` most likely ids of their rows,
+    and the tokens' ranks.
+    """
     from vllm.v1.outputs import LogprobsTensors
 
     R = logits.size(0)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the plugin's functions in the place of vLLM's, in two parts.
+"""Replacement of vLLM's functions by the plugin's, in two parts.
 
-The modules of the rejection samplers, V1's and V2's, are imported at once: they are small. V1's runner and drafter are
-looked up when its first rejection sampler is made, since then its process holds them; other processes are spared their
-import.
+The modules of V1's and V2's rejection samplers are imported at once, since they are small. V1's runner and drafter are
+looked up when the first rejection sampler is made: by then its process has imported them, and other processes need not.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from typing import Any
 
 import specdec_kernels
 from specdec_kernels.integrations.vllm import draft, known, processors, sampling_mask, verify, verify_v2
-from specdec_kernels.integrations.vllm.own_way import log
+from specdec_kernels.integrations.vllm.fallback import log
 
 
 def samplers() -> None:
-    """Has vLLM's rejection samplers verify by verify_chain, and V1's drafter sample by sample."""
+    """Make vLLM's rejection samplers verify by ``verify_chain``."""
     v1, params, procs = (_imported(name) for name in (known.SAMPLER, known.PARAMS, known.PROCESSORS))
     if v1 and params and procs and _may_patch({known.SAMPLER: v1, known.PARAMS: params, known.PROCESSORS: procs}):
         wrap(params, "SamplingParams._validate_spec_decode", processors.validate_spec_decode)
         wrap(procs, "build_logitsprocs", processors.build_logitsprocs)
         runner: Any = sys.modules.get(known.RUNNER)
-        if runner:  # it has taken the function by its name
+        if runner:  # it has imported the function by name
             runner.build_logitsprocs = procs.build_logitsprocs
         wrap(v1, "RejectionSampler.apply_logits_processors", processors.apply_logits_processors)
         wrap(v1, "RejectionSampler.__init__", _made)
@@ -54,7 +53,10 @@ def _imported(name: str) -> Any:
 
 
 def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, device: Any = None) -> None:
-    """``RejectionSampler.__init__``: by now vLLM shows what is logged, and this process holds the other modules."""
+    """Replacement of ``RejectionSampler.__init__``: patch V1's runner and drafter too, so that it draws by ``sample``.
+
+    By now vLLM's logging is set up, and this process has imported their modules.
+    """
     upstream(self, sampler, spec_config, device)
     verify.made(self, spec_config)
     modules = {name: sys.modules[name] for name in (known.RUNNER, known.PROPOSER) if name in sys.modules}
@@ -68,7 +70,7 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
 
 
 def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """V2's ``RejectionSampler.__init__``."""
+    """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner too."""
     upstream(self, *args, **kwargs)
     runner = sys.modules.get(known.RUNNER_V2)
     if runner and _may_patch({known.RUNNER_V2: runner}):
@@ -83,7 +85,7 @@ def _say_so() -> None:
 
 
 def wrap(module: Any, name: str, ours: Callable) -> None:
-    """Puts ours(upstream, ...) in the place of upstream(...)."""
+    """Replace upstream(...) by ours(upstream, ...)."""
     holder, last, upstream = known.find(module, name)
 
     @functools.wraps(upstream)
@@ -91,7 +93,7 @@ def wrap(module: Any, name: str, ours: Callable) -> None:
         return ours(upstream, *args, **kwargs)
 
     replaced.specdec_kernels = specdec_kernels.__version__  # type: ignore[attr-defined]
-    setattr(holder, last, staticmethod(replaced) if inspect.ismethod(upstream) else replaced)  # of a class: bound
+    setattr(holder, last, staticmethod(replaced) if inspect.ismethod(upstream) else replaced)  # bound: a classmethod
 
 
 def _function(module: str, name: str) -> Any:
@@ -99,11 +101,11 @@ def _function(module: str, name: str) -> Any:
 
 
 def _may_patch(modules: dict[str, Any]) -> bool:
-    """Whether these modules are those that are known, and not patched yet."""
+    """Return whether these modules are as expected and not patched yet; mark them as patched if so."""
     if all(hasattr(module, "_specdec_kernels") for module in modules.values()):
         return False
     version = sys.modules["vllm"].__version__
-    if found := known.strangers(modules, version):
+    if found := known.mismatches(modules, version):
         names, ours = ", ".join(modules), specdec_kernels.__version__
         log.warning("specdec_kernels %s: not patched: %s: %s", ours, names, "; ".join(found))
         return False

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""min-p and logit bias under speculation, which vLLM refuses: V1's processors are built as without it, min-p is an
-argument of verify_chain and sample, and a bias is added to each row of its request. V2's sampler has both."""
+"""min-p and logit bias under speculation, which vLLM itself refuses.
+
+V1's processors are built as without speculation. min-p is passed to verify_chain and sample, and a bias is added to
+each row of its request. V2's sampler supports both already.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from typing import Any
 
 import torch
 
-from specdec_kernels.integrations.vllm import own_way
+from specdec_kernels.integrations.vllm import fallback
 
 
 def validate_spec_decode(upstream: Callable, self: Any, speculative_config: Any) -> None:
-    """``SamplingParams._validate_spec_decode`` of each request: there is nothing left to refuse."""
+    """Replacement of ``SamplingParams._validate_spec_decode``: refuse nothing."""
     if speculative_config is None:
-        own_way.no_speculation()
+        fallback.no_speculation()
 
 
 def build_logitsprocs(
@@ -26,9 +29,12 @@ def build_logitsprocs(
     is_pooling_model: bool,
     custom_logitsprocs: Sequence = (),
 ) -> Any:
-    """``build_logitsprocs``: vLLM's own processors, all of them, where it speculates; a caller's it still refuses."""
+    """Replacement of ``build_logitsprocs``: build all of vLLM's processors under speculation too.
+
+    Under speculation vLLM still refuses a caller's own processors.
+    """
     if not vllm_config.speculative_config and not is_pooling_model:
-        own_way.no_speculation()
+        fallback.no_speculation()
     if is_pooling_model or not vllm_config.speculative_config or custom_logitsprocs:
         return upstream(vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs)
     from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
@@ -37,7 +43,7 @@ def build_logitsprocs(
 
 
 def min_p(sampling_metadata: Any) -> torch.Tensor | None:
-    """[B] float32; None where no request has one."""
+    """Return min-p [B] float32; None if no request has one."""
     for processor in sampling_metadata.logitsprocs.argmax_invariant:
         if getattr(processor, "min_p_count", 0):
             return processor.min_p.view(-1)
@@ -47,8 +53,10 @@ def min_p(sampling_metadata: Any) -> torch.Tensor | None:
 def apply_logits_processors(
     upstream: Callable, self: Any, logits: torch.Tensor, sampling_metadata: Any, metadata: Any
 ) -> torch.Tensor:
-    """``RejectionSampler.apply_logits_processors`` of rows [D, V]: biases, before penalties as without drafts, and
-    behind them what min-p cuts away, since vLLM's own verification knows of none."""
+    """Replacement of ``RejectionSampler.apply_logits_processors`` for rows [D, V]: add biases, and apply min-p.
+
+    Biases come before penalties, as without drafts. min-p comes after them, since vLLM's own verification ignores it.
+    """
     least = None if sampling_metadata.all_greedy else min_p(sampling_metadata)
     biased = [x for x in sampling_metadata.logitsprocs.non_argmax_invariant if getattr(x, "biases", None)]
     if least is None and not biased:
@@ -67,7 +75,7 @@ def apply_logits_processors(
 
 
 def _add(logits: torch.Tensor, processor: Any, counts: torch.Tensor, total: int) -> None:
-    """Each bias (request, token) to all rows of its request, `total` of them."""
+    """Add each bias (request, token) to all rows of its request; `total` is the number of additions."""
     request, token = (x.to(torch.int64) for x in processor.logits_slice)
     times = counts[request]
     first = (counts.cumsum(0) - counts)[request] - (times.cumsum(0) - times)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ids a step's rows kept, for trainers (vLLM's ``return_sampling_mask``, V2 model runner), by support."""
+"""The ids that each row's filters kept, for trainers (vLLM's ``return_sampling_mask``, V2 model runner), by support."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ def from_logits(
     max_num_kept: int,
     rows_per_request: int = 1,
 ) -> Any:
-    """``SamplingMaskTensors.from_logits``: of each request's emitted tokens the ids that its row [V] kept, from rows in
-    which vLLM's filters have left -inf at the others."""
+    """Replacement of ``SamplingMaskTensors.from_logits``: return the kept ids of the row of each emitted token.
+
+    vLLM's filters have already set the other ids to -inf.
+    """
     kind = upstream.__self__  # type: ignore[attr-defined]  # the class: upstream is its method
     V = logits.size(1)
     most = min(max_num_kept, V, sys.modules[kind.__module__].MAX_COMPACT_SUPPORT)
     slot = torch.arange(rows_per_request, device=logits.device)
     row = torch.where(slot < num_sampled_tokens[:, None], cu_num_logits[:-1, None] + slot, -1)
-    stats = logits.new_zeros((logits.size(0), 4), dtype=torch.float32)  # of T = 1 without filters
+    stats = logits.new_zeros((logits.size(0), 4), dtype=torch.float32)  # stats of T = 1 without filters
     stats[:, 0] = 1
     stats[:, 1] = -FLT_MAX
     ids, counts, bits = support(Rows(logits, stats=stats, row=row.flatten()), most)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's rejection sampler on verify_chain.
+"""vLLM's rejection sampler by verify_chain.
 
-vLLM's target rows [D+B, V], a bonus row behind each request's, are verify_chain's ragged layout: one call applies
-temperature, top-k and top-p, tests the drafts and draws the final tokens, on the rows as the model wrote them.
+vLLM's target rows [D+B, V], with a bonus row after each request's drafts, are verify_chain's ragged layout. One call
+applies temperature, top-k and top-p, tests the drafts and draws the final tokens, directly on the model's rows.
 """
 
 from __future__ import annotations
@@ -16,46 +16,45 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, own_way, processors
+from specdec_kernels.integrations.vllm import cut, fallback, processors
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
 from specdec_kernels.rows import Rows
 
-# vLLM's methods by verify_chain's arguments; the first two keep the target's law
+# vLLM's methods as arguments of verify_chain; the first two keep the target's distribution
 METHODS: dict[str, dict] = {"standard": {}, "block": {"method": "block"}, "synthetic": {"rule": "synthetic"}}
 EXACT = ("standard", "block")
-# what rejection_sample takes behind the requests' sampling metadata, in its order
+# the arguments of rejection_sample after sampling_metadata, in order
 LOSSY = ("synthetic_mode", "synthetic_conditional_rates", "fly_window_size", "fly_entropy_threshold")
 MORE = (*LOSSY[:2], "use_fp64_gumbel", *LOSSY[2:], "fly_entropy_top_k")
 
 
 @dataclass(frozen=True)
 class Step:
-    """What the runner knows of a step and vLLM's call does not say."""
+    """The runner's state of a step that vLLM does not pass to the rejection sampler."""
 
     offset: torch.Tensor  # [B] int64, the position of each request's first row
-    draft_kind: str  # what the draft's rows are: "logits" where our drafter drew from them, else "probs"
+    draft_kind: str  # kind of the draft's rows: "logits" if our drafter drew from them, else "probs"
     scheduled: Any  # SpecDecodeMetadata of the drafts that vLLM scheduled
     drafts: cut.Drafts  # those that are verified
     was_cut: np.ndarray  # [B] bool, whether a request's draft is one longer than scheduled
 
 
 def made(self: Any, spec_config: Any) -> None:
-    """What a rejection sampler remembers of its configuration."""
+    """Store a rejection sampler's configuration in it."""
     self.specdec_method = getattr(spec_config, "rejection_sample_method", "standard")
     self.specdec_step = None
 
 
 def is_exact(self: Any, sampling_metadata: Any) -> bool:
-    """Whether drafts are verified by the laws they were drawn from: not by rates, nor by the argmax alone."""
+    """Return whether drafts are tested with the distributions they were drawn from, not by rates or argmax alone."""
     return self.specdec_method in EXACT and not sampling_metadata.all_greedy
 
 
 def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> str | None:
-    """Why verify_chain alone does not give all that this step asks for, so that vLLM prepares its rows; None if it
-    does."""
+    """Return why verify_chain alone cannot do this step, so that vLLM must prepare its rows; None if it can."""
     if self.specdec_method not in METHODS:
         return f"rejection_sample_method {self.specdec_method}"
     if self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None:
@@ -75,25 +74,25 @@ def forward(
     logits: torch.Tensor,
     sampling_metadata: Any,
 ) -> Any:
-    """``RejectionSampler.forward``: vLLM's SamplerOutput from its raw logits [D+B, V].
+    """Replacement of ``RejectionSampler.forward``: return vLLM's SamplerOutput from the raw logits [D+B, V].
 
-    In a step of the runner's, metadata has the drafts that vLLM cut too, and draft_probs are the drafter's rows
-    [S, K, V], found by number.
+    In a step of the patched runner, metadata includes the drafts that vLLM cut, and draft_probs are the drafter's rows
+    [S, K, V], looked up by index.
     """
     step, exact = self.specdec_step, is_exact(self, sampling_metadata)
     scheduled = metadata if step is None else step.scheduled
     drawn_here = step is not None and step.draft_kind == "logits" and not sampling_metadata.all_greedy
     if drawn_here and draft_probs is None and exact:
-        metadata = copy(metadata)  # the runner no longer has the rows they were drawn from: no test of them is exact
+        metadata = copy(metadata)  # the runner no longer has the drafts' rows, so no exact test is possible
         metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
     reason = why_not(self, scheduled, logits, sampling_metadata)
     if reason is not None:
-        own_way.note(reason)
+        fallback.note(reason)
         return own_forward(upstream, self, metadata, draft_probs, logits, sampling_metadata)
     from vllm.v1.outputs import SamplerOutput
 
     if not exact:
-        draft_probs = None  # it accepts its argmax, or by a rate, whatever law the draft had
+        draft_probs = None  # greedy or synthetic: the draft's distribution is not used
     rows = processed(self, scheduled, logits, sampling_metadata)
     tokens = verified(self, metadata, draft_probs, rows, sampling_metadata)
     if scheduled is not metadata:
@@ -107,7 +106,7 @@ def forward(
 def verified(
     self: Any, metadata: Any, draft_probs: torch.Tensor | None, rows: torch.Tensor, sampling_metadata: Any
 ) -> torch.Tensor:
-    """tokens [B, K+1] int32 by one verify_chain."""
+    """Return tokens [B, K+1] int32 by one verify_chain call."""
     step, method, parameters = self.specdec_step, dict(METHODS[self.specdec_method]), sampling(sampling_metadata)
     B = len(metadata.num_draft_tokens)
     seed, offset = keys(sampling_metadata.generators, step and step.offset, B, rows.device)
@@ -138,7 +137,7 @@ def own_forward(
     logits: torch.Tensor,
     sampling_metadata: Any,
 ) -> Any:
-    """vLLM's own forward, told the draft's probabilities and the drafts that it cut."""
+    """Call vLLM's own forward, with the draft's probabilities and the drafts that vLLM cut."""
     step = self.specdec_step
     if step is not None and draft_probs is not None:
         draft_probs = draft_probs.flatten(0, 1)[step.drafts.draft_row]
@@ -152,7 +151,7 @@ def own_forward(
 
 
 def sampling(sampling_metadata: Any) -> dict[str, Any]:
-    """The requests' sampling parameters by the names of Rows."""
+    """Return the requests' sampling parameters as arguments of Rows."""
     if sampling_metadata.all_greedy:
         return {"temperature": 0.0}
     named = {name: getattr(sampling_metadata, name) for name in ("temperature", "top_k", "top_p")}
@@ -160,20 +159,20 @@ def sampling(sampling_metadata: Any) -> dict[str, Any]:
 
 
 def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: Any) -> torch.Tensor:
-    """The laws [D, V] that our drafter drew from, as vLLM's own path wants them."""
+    """Return the probabilities [D, V] that our drafter drew from, for vLLM's own code."""
     counts = torch.tensor(metadata.num_draft_tokens, device=draft_logits.device, dtype=torch.int64)
     each = {
         name: x.repeat_interleave(counts, output_size=draft_logits.size(0))
         for name, x in sampling(sampling_metadata).items()
         if x is not None
     }
-    each["temperature"] = torch.where(each["temperature"] == 0, 1, each["temperature"])  # greedy: its row is not asked
+    each["temperature"] = torch.where(each["temperature"] == 0, 1, each["temperature"])  # greedy: its row is not used
     scale, cutoff, log_norm, top = row_stats(Rows(draft_logits, **each)).unsqueeze(1).unbind(2)
     return ((draft_logits - top) * scale - log_norm).exp().masked_fill_(draft_logits < cutoff, 0)
 
 
 def processed(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> torch.Tensor:
-    """The rows after vLLM's penalties, bans and other processors: the rows as they are, where there are none."""
+    """Return the rows after vLLM's penalties, bans and other processors; unchanged if there are none."""
     idle = sampling_metadata.no_penalties and not sampling_metadata.bad_words_token_ids
     idle = idle and sampling_metadata.allowed_token_ids_mask is None
     idle = idle and not any(
@@ -203,15 +202,15 @@ def rejection_sample(
     *more: Any,
     **named: Any,
 ) -> torch.Tensor:
-    """The module's ``rejection_sample``: rows [D, V] that vLLM has scaled and filtered, bonus tokens it has drawn.
+    """Replacement of the module's ``rejection_sample``, for rows [D, V] that vLLM has scaled and filtered.
 
-    What asks for more than an exact law (synthetic rates, a window of deferred rejections), or for what is not known,
-    goes vLLM's own way.
+    vLLM has drawn the bonus tokens. Calls for more than the exact distribution (synthetic rates, a window of deferred
+    rejections) and calls with unknown arguments fall back to vLLM.
     """
     asked = dict(zip(MORE, more)) | named
     lossy = [name for name, x in asked.items() if name not in MORE or (name in LOSSY and is_on(x))]
     if lossy:
-        own_way.note(f"rejection_sample's {', '.join(lossy)}")
+        fallback.note(f"rejection_sample's {', '.join(lossy)}")
         drafted = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
         return upstream(*drafted, target_logits, bonus_token_ids, sampling_metadata, *more, **named)
     B = len(num_draft_tokens)
@@ -231,7 +230,7 @@ def rejection_sample(
 
 
 def is_on(x: Any) -> bool:
-    """Whether an option of vLLM's call asks for anything."""
+    """Return whether an option of vLLM's call is set."""
     return x is not None and not (isinstance(x, (int, float)) and x == 0)
 
 
@@ -243,7 +242,7 @@ def expand_batch_to_tokens(
     replace_from: float = 0,
     replace_to: float = 0,
 ) -> torch.Tensor:
-    """``expand_batch_to_tokens``: vLLM 0.32's own leaves its output unwritten on the CPU, but for int64."""
+    """Replacement of ``expand_batch_to_tokens``: on the CPU vLLM 0.32's own writes its output for int64 only."""
     if x.device.type != "cpu":
         return upstream(x, cu_num_tokens, num_tokens, replace_from, replace_to)
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))

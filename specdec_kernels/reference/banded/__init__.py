@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference's answers with a `margin`: how far the nearest decision was from going the other way, in units of the
-error that a float32 evaluation may make there. Where margin > 1 an op must give the reference's tokens; below 1 both
-answers are right.
+"""The reference's results with a `margin`: the distance of the closest decision from going the other way.
 
-The rules run unchanged. Rows are Bands, which carry an error bound through arithmetic (band.py). Where the bound is not
-that of the arithmetic, the reference's function is under @singledispatch and has a version for Bands here. The coins
-record how near each decision was (walks.py).
+The unit is the error that a float32 evaluation may make there. Where margin > 1 an op must return the reference's
+tokens. Below 1 both answers are right.
+
+The rules run unchanged. Rows are Bands, which carry an error bound through arithmetic (band.py). Where arithmetic on
+Bands does not give the right bound, the reference's function is a @singledispatch function with a version for Bands
+here. The chance objects record how close each decision was (walks.py).
 """
 
 import math
@@ -20,11 +21,11 @@ from ..rows import first_sampling, rows_of
 from ..sample import sample as plain_sample
 from ..verify_chain import verify_chain as plain_chain
 from ..verify_tree import verify_tree as plain_tree
-from .walks import Coins, top_p_margin
+from .walks import GivenUniforms, top_p_margin
 
 __all__ = ["sample", "verify_chain", "verify_tree"]
 
-# As the reference's, with margin: [B] or [N] float64
+# The reference's results with margin: [B] or [N] float64
 Verified = namedtuple("Verified", "tokens num_accepted logprobs status margin")
 VerifiedTree = namedtuple("VerifiedTree", "tokens num_accepted logprobs status path margin")
 Sampled = namedtuple("Sampled", "tokens logprobs rows margin")
@@ -39,7 +40,7 @@ def verify_tree(*args, **kwargs):
 
 
 def sample(rows, *args, **kwargs):
-    """The margin is that of the draws and, without stats, of the top-p cutoff."""
+    """Run the reference's sample, with the margin of the draws and, without given stats, of the top-p cutoff."""
     *out, margins = with_margins(plain_sample, rows, *args, **kwargs)
     rows = rows_of(rows)
     N, n = len(rows.logits), present(kwargs.get("num_rows"), len(rows.logits))
@@ -53,13 +54,13 @@ def sample(rows, *args, **kwargs):
 
 
 def with_margins(op, *args, **kwargs):
-    """Returns the fields of the op's result, and the margins of all coins made for it, in their order."""
+    """Return the fields of the op's result, and the margins of all chance objects made for it, in their order."""
     made = []
 
-    class Noted(Coins):
+    class Noted(GivenUniforms):
         def __init__(self, *uniforms):
             super().__init__(*uniforms)
             made.append(self)
 
-    out = op(*args, **kwargs, coins=Noted)
-    return *out, torch.tensor([coins.margin for coins in made], dtype=torch.float64, device="cpu")
+    out = op(*args, **kwargs, chance_type=Noted)
+    return *out, torch.tensor([chance.margin for chance in made], dtype=torch.float64, device="cpu")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that carry an error bound through arithmetic, and the bounds of the functions of law.py."""
+"""Numbers that carry an error bound through arithmetic, and the error bounds of the functions of law.py."""
 
 import math
 
@@ -9,18 +9,18 @@ from ..law import TINY, clean_q, log_remaining, normalised, positive, remaining,
 from ..residual import leftover
 
 EPS = 2.0**-24  # half an ulp of float32 at 1
-SUM_EPS = 32 * EPS  # a float32 sum over one chunk of a row, relative to its total
+SUM_EPS = 32 * EPS  # error of a float32 sum over one chunk of a row, relative to the row's total
 EXACT = 0.0  # the error of a plain number
 
 
 class Band(np.lib.mixins.NDArrayOperatorsMixin):
-    """value: a number or a row in float64; err, of the same shape: what it may be off by, absolutely."""
+    """A number or a row with an error bound. value: float64; err, of the same shape: the largest absolute error."""
 
     def __init__(self, value, err):
         self.value, self.err = value, err
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        """The error to first order; what is not listed gives a plain value, as comparisons do."""
+        """Apply a ufunc, with the error to first order. Ufuncs not in ERRORS, as comparisons, return plain values."""
         values = [value_of(x) for x in inputs]
         value = getattr(ufunc, method)(*values, **kwargs)
         if ufunc not in ERRORS:
@@ -58,34 +58,38 @@ def err_of(x):
 
 
 def band(x):
-    """x with its errors; a row that carries none is exact."""
+    """Return x as a Band; a plain number or row is exact."""
     return x if isinstance(x, Band) else Band(x, np.zeros(np.shape(x)))
 
 
 def plain(function):
-    """The version of the papers."""
+    """Return the version of a @singledispatch function for plain rows, as in the papers."""
     return function.dispatch(object)
 
 
 def times(err, x):
-    return EXACT if err is EXACT else err * x  # though x be infinite
+    return EXACT if err is EXACT else err * x  # exact even if x is infinite
 
 
-ERRORS = {  # (result, a, b, err of a, err of b) -> err; maximum and minimum: one of the two is exact
+# ufunc -> function of (result, a, b, err of a, err of b). maximum and minimum suppose that one of the two is exact.
+ERRORS = {
     np.negative: lambda x, a, da: da,
     np.add: lambda x, a, b, da, db: da + db,
     np.subtract: lambda x, a, b, da, db: da + db,
     np.multiply: lambda x, a, b, da, db: times(da, b) + times(db, a),
     np.true_divide: lambda x, a, b, da, db: (da + times(db, x)) / b,
-    # 0 where the result is the exact one beyond any rounding
+    # 0 where no rounding can change that the exact operand is the result
     np.maximum: lambda x, a, b, da, db: np.where(np.abs(a - b) * (x == b) > da, 0.0, da),
     np.minimum: lambda x, a, b, da, db: np.where(b - db >= a, 0.0, db)[()],
 }
 
 
 def rounding(x):
-    """What a float32 evaluation of exp(x) / sum exp(x) is off by, relatively: exp of a float32 argument, a few ulp plus
-    the argument's own rounding; the normaliser adds its share. x: [V], ln of the weights relative to the largest."""
+    """Return the relative error of a float32 evaluation of exp(x) / sum exp(x).
+
+    It is a few ulp for exp, the rounding of its argument, and the error of the normaliser. x [V]: ln of the weights
+    relative to the largest.
+    """
     return EPS * (16 + 2 * np.where(x > -np.inf, np.abs(x), 0.0) + 3 * math.log(len(x)))
 
 
@@ -106,14 +110,14 @@ def _(q: Band):
 
 @normalised.register
 def _(w: Band):
-    """The total is off by the sum of the errors, and by its own summation."""
+    """Normalise. The total's error is the sum of the errors, plus that of the summation."""
     total, share = w.value.sum(), normalised(w.value)
     return Band(share, (w.err + share * w.err.sum()) / total + share * SUM_EPS)
 
 
 @remaining.register
 def _(p: Band, log_p, gone):
-    """In logs the error is measured from the largest id that is left too."""
+    """Return the remaining weights. For a row of logits their error too is relative to the largest id left."""
     w = remaining(p.value, log_p, gone)
     err = p.err.copy() if log_p is None else w * rounding(log_remaining(log_p, gone))
     err[gone] = 0.0

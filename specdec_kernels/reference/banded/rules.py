@@ -9,16 +9,16 @@ import numpy as np
 from ..rules import acceptance, cascades, lossy, pair
 from .band import EPS, SUM_EPS, Band, band, err_of, plain, value_of
 
-LEVEL = 2.0**-23  # the mass by which an op's search for beta may miss
+LEVEL = 2.0**-23  # tolerance, in probability mass, of an op's search for beta
 
 
 def ratio(distance, err):
-    """A distance in units of the error bound; where nothing is rounded nothing can flip."""
+    """Return a distance in units of the error bound; infinite if there is no error, since nothing can flip."""
     return distance / err if err > 0 else math.inf
 
 
 class Pair(pair.Pair):
-    """The rows of a plain Pair, each with its errors."""
+    """A Pair whose rows are Bands."""
 
     def __init__(self, rows):
         self.__dict__ |= rows.__dict__
@@ -30,8 +30,11 @@ class Pair(pair.Pair):
 
 
 class Mix(pair.Mix):
-    """err: what pi may be off by, beyond the errors of p and q. margin: how far the rule was from deciding otherwise,
-    in error bounds."""
+    """A Mix with errors.
+
+    err: the error of pi beyond those of p and q. margin: the distance of the rule's decision from the opposite one, in
+    error bounds.
+    """
 
     def __new__(cls, a, b, err=0.0, margin=math.inf):
         mix = super().__new__(cls, a, b)
@@ -57,7 +60,7 @@ class Mix(pair.Mix):
 
 @cascades.entropy.register
 def _(row: Band):
-    """dH = -sum (ln p + 1) dp, and the sum's own rounding."""
+    """Return H. Its error is that of dH = -sum (ln p + 1) dp, plus the rounding of the sum."""
     some = row.value > 0
     h = cascades.entropy(row.value)
     err = (row.err[some] * (1 + np.abs(np.log(row.value[some])))).sum()
@@ -74,17 +77,17 @@ def _(rows: Pair):
 def _(rows: Pair, confidence, threshold, slack):
     mix, apart = plain(cascades.row_rule)(rows, confidence, threshold, slack), rows.p.err + rows.q.err
     if (np.abs(rows.p.value - rows.q.value) <= apart).all():
-        return Mix(mix.a, mix.b, apart)  # both answers are the same law
+        return Mix(mix.a, mix.b, apart)  # both answers give the same distribution
     distance = abs(float(confidence - (threshold - slack)))
     return Mix(mix.a, mix.b, margin=ratio(distance, confidence.err + err_of(threshold) + err_of(slack)))
 
 
 @cascades.token_rule.register
 def _(rows: Pair, confidence, threshold):
-    """A token within err of the threshold may be kept or not."""
+    """Return the Mix of a token rule. A token within err of the threshold may be kept or not."""
     eta, kept = plain(cascades.token_rule)(rows, confidence, threshold)
     err = confidence.err + threshold.err
-    if confidence is rows.p1.p:  # the threshold is made of the row's own largest
+    if confidence is rows.p1.p:  # the threshold is computed from this row's largest entry
         err = np.where(confidence == cascades.largest(confidence), 0.0, err)
     err = err + np.where(confidence == threshold, 0.0, EPS * abs(threshold.value))
     open_ = np.abs(confidence.value - threshold.value) < err
@@ -111,7 +114,7 @@ def _(rows: Pair, alpha):
 
 
 def beta_error(rows, most, t, P, Q):
-    """What t = 1 / beta may be off by: the errors of both sums, over the slope P."""
+    """Return the error of t = 1 / beta: the errors of both sums, divided by the slope P."""
     (p, p_err), (q, q_err) = ((x.value, x.err) for x in (rows.p, rows.q))
     removed = np.maximum(q - most * p, 0.0)
     errors = np.where((p > 0) & (t * p > q), t * p_err + q_err, 0.0).sum()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coins that record how near each decision was, rows with error bounds, and the bounds of the walks' functions."""
+"""Uniforms that record how close each decision was, rows with error bounds, and error bounds of walks' functions."""
 
 import math
 
@@ -15,11 +15,11 @@ from ..tree_rules.kseq import best, residual
 from .band import EPS, SUM_EPS, Band, band, err_of, plain, rounding, value_of
 from .rules import Mix, Pair, ratio
 
-RHO_LEVEL = 1e-6  # the residual |f(rho)| that an op's search may leave, on the valid side
+RHO_LEVEL = 1e-6  # the largest |f(rho)| after an op's search, on the side where f <= 0
 
 
 class Side(sides.Side):
-    """Rows with error bounds. note: receives the margin of a row's top-p cutoff."""
+    """One side's rows with error bounds. note: called with the margin of a row's top-p cutoff."""
 
     note = staticmethod(lambda margin: None)
 
@@ -42,7 +42,7 @@ class Side(sides.Side):
 
 
 def top_p_margin(z, temperature, top_k, top_p, min_p):
-    """How far top-p was from another cutoff, in error bounds."""
+    """Return the distance of top-p from another cutoff, in error bounds."""
     scale, cutoff, log_norm, top = stats_of_row(z, temperature, top_k, 1.0, min_p)
     if top_p >= 1 or math.isnan(log_norm) or math.isinf(scale):
         return math.inf
@@ -52,8 +52,8 @@ def top_p_margin(z, temperature, top_k, top_p, min_p):
     return nearest / (EPS * (48 + 5 * math.log(len(z))))
 
 
-class Coins(chance.Coins):
-    """margin: the smallest of the decisions so far."""
+class GivenUniforms(chance.GivenUniforms):
+    """Given uniforms with a margin: the smallest of all decisions so far."""
 
     side = Side
 
@@ -82,14 +82,14 @@ class Coins(chance.Coins):
         return super().below(column, float(edge))
 
     def reaches(self, x, edge):
-        if isinstance(edge, Band) or edge < 1:  # no probability lies above an exact 1
+        if isinstance(edge, Band) or edge < 1:  # no probability is above an exact 1
             self.note(ratio(abs(float(x) - float(edge)), err_of(x) + err_of(edge)))
         return super().reaches(float(x), float(edge))
 
     def has_mass(self, w):
         w = band(w).sum()
         if w.value < 2 * w.err:
-            self.note(0.0)  # whether anything is left is itself a matter of rounding
+            self.note(0.0)  # rounding decides whether any mass is left
         return 0 < w.value < math.inf
 
     def mix(self, pair, rule, alpha):
@@ -114,7 +114,7 @@ class Coins(chance.Coins):
 def _(r: Band, s):
     if r == 1 and r.err == 0:
         return 1.0
-    if not isinstance(s, Band):  # s = 0, of a greedy row
+    if not isinstance(s, Band):  # s = 0: a greedy row
         return Band(float(r == 1), math.inf if r.value + r.err >= 1 else 0.0)
     return block.share(s, r) if s.value + 1 - r.value > 0 else Band(1.0, math.inf)
 
@@ -127,7 +127,7 @@ def _(s: Band, r):
 
 
 class Rho(Band):
-    """rho* with the highest rho that an op may find, and c = p_acc / beta there."""
+    """rho* with an error bound; high: the highest rho that an op may find; c: p_acc / beta at high."""
 
     def __init__(self, value, err, high, c):
         super().__init__(value, err)
@@ -136,9 +136,9 @@ class Rho(Band):
 
 @best.register
 def _(p: Band, q, k):
-    """rho*, with the highest rho that an op may find and c = p_acc / beta there.
+    """Return rho* as a Rho.
 
-    df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho, and dbeta is at most the errors of the smaller of q and
+    df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho. dbeta is at most the summed errors of the smaller of q and
     p / rho.
     """
     a, b = normalised(p.value), normalised(value_of(q))
@@ -152,7 +152,7 @@ def _(p: Band, q, k):
 
 @residual.register
 def _(p: Band, q, rho):
-    """The error holds the difference to the residual at the highest rho too."""
+    """Return the residual. Its error includes the difference to the residual at the highest rho."""
     a, b = p.value, value_of(q)
     w, other = residual(a, b, rho.value), np.maximum(a - rho.c * np.minimum(b, a / rho.high), 0.0)
     err = p.err + rho.high * err_of(q)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acceptance rules: what each puts in place of p (laws.py), or which other test it makes (acceptance.py)."""
+"""The acceptance rules. A rule replaces p by a distribution pi (laws.py), or uses another test (acceptance.py)."""
 
 import torch
 
 from ...registry import RULES
 from ..law import per_row
 from .acceptance import TESTS
-from .laws import LAWS, ROW_RULES, by_law, final, judged, mix_of
+from .laws import LAWS, ROW_RULES, by_law, final, mix_of, pair_and_mix
 from .pair import DEFER, KEEP, Mix, Pair
 
 __all__ = [
@@ -18,25 +18,31 @@ __all__ = [
     "Mix",
     "Pair",
     "final",
-    "judge",
-    "judged",
     "mix_of",
+    "pair_and_mix",
     "per_request",
     "resolved",
+    "verify_draft",
 ]
 
 
-def judge(chain, i, d, p):
-    """(accepted, choices of weights for the final draw after a rejection) for draft d at position i, by the chain's
-    rule."""
+def verify_draft(chain, i, d, p):
+    """Test draft d at position i by the chain's rule -> (accepted, weights of the final draw after a rejection).
+
+    The weights are a tuple of choices, first choice first.
+    """
     return by_law(chain, i, d, p) if chain.rule in LAWS else TESTS[chain.rule](chain, i, d, p, *chain.alpha)
 
 
 def per_request(op, B, method, rule, alpha, positions=None):
-    """[(name, alpha)] of B requests. rule: a name or [B] codes. alpha: None (the rule's default), a number, a pair, [B]
-    or [B, 2]. A length of 1 stands for B. Where a rule has two parameters and alpha one, the second is its default;
-    what it has no use for is ignored. Of a chain's `positions` synthetic takes as many rates: a tuple, or
-    [B, positions]; where the rule is a tensor [B, positions, 1 or 2], of which the others read the first position's."""
+    """Return [(name, alpha)] of B requests.
+
+    rule: a name or [B] codes. alpha: None (the rule's default), a number, a pair, [B] or [B, 2]. A length of 1 is
+    expanded to B. If a rule has two parameters and alpha one, the second is its default; extra ones are ignored.
+
+    "synthetic" may have a rate for each of a chain's `positions`: alpha is then a tuple, or [B, positions]. If rule is
+    a tensor, alpha is [B, positions, 1 or 2], of which the other rules read the first position.
+    """
     if isinstance(rule, str):
         if rule not in RULES:
             raise ValueError(
@@ -64,8 +70,10 @@ def per_request(op, B, method, rule, alpha, positions=None):
 
 
 def resolved(op, method, name, given=None):
-    """(name, alpha), checked; a rule at its exact end is "exact". given: None, a number, or the first of its
-    parameters; of synthetic the rates of all positions."""
+    """Return (name, alpha), checked. A rule whose alpha makes it exact is returned as "exact".
+
+    given: None, a number, or the first of the rule's parameters; for "synthetic" the rates of all positions.
+    """
     if name not in RULES:
         raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, RULES))}, got {name!r}")
     rule = RULES[name]
@@ -74,7 +82,7 @@ def resolved(op, method, name, given=None):
     given = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
     parameters = rule.parameters
     if name == "synthetic":
-        parameters *= max(len(given), 1)  # of each position
+        parameters *= max(len(given), 1)  # one for each position
     given = given[: len(parameters)]
     alpha = given + tuple(parameter.default for parameter in parameters[len(given) :])
     for parameter, x in zip(parameters, alpha):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that change the test alone: what they emit is no law put in place of p, so they verify one token at a time.
+"""Rules that only change the test. They define no distribution in place of p, so they verify one token at a time.
 
-Each takes (chain, i, d, p, *alpha), d the draft at position i and p its Law there, and returns (accepted, weights of
-the final draw after a rejection, first choice first; () for p itself).
+Each function takes (chain, i, d, p, *alpha): the draft d at position i, and p, the target's Law there. It returns
+(accepted, weights of the final draw after a rejection). The weights are choices, first choice first; () means p itself.
 """
 
 import math
@@ -16,8 +16,10 @@ from .pair import DEFER
 
 
 def lenience(chain, i, d, p, l):
-    """Leviathan et al. 2023, A.5: q counts as l q in the test and as q in the residual. At a greedy target the test is
-    p1(d) >= l max p1, deterministic."""
+    """Test with q scaled by l, but not in the residual (Leviathan et al. 2023, A.5).
+
+    For a greedy target the test is deterministic: p1(d) >= l max p1.
+    """
     if p.greedy:
         p1 = chain.target1(i).p
         return near_largest(chain, p1, d, l * largest(p1)) or d == p.fallback, ()
@@ -27,12 +29,12 @@ def lenience(chain, i, d, p, l):
 
 
 def near_largest(chain, p1, d, edge):
-    """p1(d) >= edge, an edge below max p1."""
+    """Return whether p1(d) >= edge, for an edge below max p1."""
     return bool(p1[d] == largest(p1) or chain.chance.reaches(p1[d], edge))
 
 
 def typical(chain, i, d, p, eps, delta):
-    """Medusa (Cai et al. 2024): accept iff p(d) > min(eps, delta exp(-H(p)))."""
+    """Accept iff p(d) > min(eps, delta exp(-H(p))) (Medusa, Cai et al. 2024)."""
     if not p.valid:
         return bool(p.p[d] > eps), ()
     return not chain.chance.reaches(typical_edge(entropy(p.p), eps, delta), p.p[d]), ()
@@ -44,8 +46,10 @@ def typical_edge(h, eps, delta):
 
 
 def relaxed(chain, i, d, p, n, delta):
-    """TensorRT-LLM's relaxed acceptance: d among the n largest of p1 (ties stay), p1(d) >= max p1 - delta, and p1(d) >
-    0."""
+    """Accept by TensorRT-LLM's relaxed test.
+
+    d must be among the n largest of p1 (ties included), with p1(d) >= max p1 - delta and p1(d) > 0.
+    """
     p1 = chain.target1(i)
     if not p1.valid:
         return False, ()
@@ -54,14 +58,16 @@ def relaxed(chain, i, d, p, n, delta):
 
 
 def synthetic(chain, i, d, p, *rates):
-    """Accept with the position's chance, or one for all, whatever the rows say."""
+    """Accept at a given rate, one for each position or one for all, without reading the rows."""
     rate = rates[i] if len(rates) > 1 else rates[0]
     return bool(d < chain.vocab and chain.chance.below(i, rate)), ()
 
 
 def thresholds(chain, i, d, p, single, acc):
-    """SGLang's target-only test with one child: the coin lies below p(d) / acc, or p(d) >= single. A rejected d leaves
-    p."""
+    """Accept by SGLang's target-only test with one child: the uniform is below p(d) / acc, or p(d) >= single.
+
+    A rejected d is removed from p.
+    """
     if chain.chance.reaches(p.p[d], single) or chain.chance.below(i, p.p[d] / acc):
         return True, ()
     w = positive(p.p)

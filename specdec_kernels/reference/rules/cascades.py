@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative cascades (Narasimhan et al. 2024, "Faster Cascades via Speculative Decoding"): pi = T(q, p) in place of
-p.
+"""Speculative cascades (Narasimhan et al. 2024, "Faster Cascades via Speculative Decoding").
 
-Confidences (maxima, entropies, thresholds) are of the unscaled rows p1, q1; the mixture, TV and eta of the laws as
-sampled. Keep iff >=, so a tie keeps the draft and NaN defers. chow_log, diff_log, opt_log: 1 - max replaced by the
-entropy.
+A cascade uses pi = T(q, p) instead of p. Confidences (maxima, entropies, thresholds) are read from the unscaled rows
+p1, q1; the mixture, TV and eta from the distributions as sampled. A rule keeps iff >=, so a tie keeps the draft and NaN
+defers. chow_log, diff_log and opt_log use the entropy instead of 1 - max.
 """
 
 from functools import singledispatch
@@ -36,17 +35,17 @@ def row_rule(pair, confidence, threshold, slack):
 
 
 def chow(pair, alpha):
-    """Eq. 2: defer iff max q1 < 1 - alpha."""
+    """Defer iff max q1 < 1 - alpha (Eq. 2)."""
     return row_rule(pair, largest(pair.q1.p), 1, alpha)
 
 
 def diff(pair, alpha):
-    """Eq. 5: defer iff max q1 < max p1 - alpha."""
+    """Defer iff max q1 < max p1 - alpha (Eq. 5)."""
     return row_rule(pair, largest(pair.q1.p), largest(pair.p1.p), alpha)
 
 
 def opt(pair, alpha):
-    """Eq. 10: defer iff max q1 < max p1 - alpha TV(p, q)."""
+    """Defer iff max q1 < max p1 - alpha TV(p, q) (Eq. 10)."""
     return row_rule(pair, largest(pair.q1.p), largest(pair.p1.p), alpha * tv(pair))
 
 
@@ -63,23 +62,26 @@ def opt_log(pair, alpha):
 
 
 def token_v1(pair, alpha):
-    """Eq. 13: keep v iff q1(v) >= max p1 - alpha."""
+    """Keep v iff q1(v) >= max p1 - alpha (Eq. 13)."""
     return token_rule(pair, pair.q1.p, largest(pair.p1.p) - alpha)
 
 
 def token_v2(pair, alpha):
-    """Eq. 14: keep v iff p1(v) >= max p1 - alpha."""
+    """Keep v iff p1(v) >= max p1 - alpha (Eq. 14)."""
     return token_rule(pair, pair.p1.p, largest(pair.p1.p) - alpha)
 
 
 def token_v3(pair, alpha):
-    """Eq. 15: keep v iff p1(v) >= (1 - alpha) max p1."""
+    """Keep v iff p1(v) >= (1 - alpha) max p1 (Eq. 15)."""
     return token_rule(pair, pair.p1.p, (1 - alpha) * largest(pair.p1.p))
 
 
 @singledispatch
 def token_rule(pair, confidence, threshold):
-    """pi(v) = q(v) [v kept] + eta p(v), eta = sum of q over what is not kept. Ids behind the target's vocabulary are
-    not kept. Mass gathers on what is kept, even where p = q: pi lies not between p and q."""
+    """Return pi(v) = q(v) [v kept] + eta p(v), with eta the sum of q over tokens that are not kept.
+
+    Ids beyond the target's vocabulary are not kept. pi concentrates on kept tokens even where p = q, so it does not lie
+    between p and q.
+    """
     kept = (confidence >= threshold) & pair.inside
     return Mix(pair.q[~kept].sum(), kept.astype(float))

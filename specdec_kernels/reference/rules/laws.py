@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that are a law pi = a p + b q, and the test of a draft against it: u q(d) < pi(d), replaced by norm((pi -
-q)+)."""
+"""The rules that define a distribution pi = a p + b q, and their test of a draft.
+
+A draft d is accepted if u q(d) < pi(d), and otherwise replaced by a draw from norm((pi - q)+).
+"""
 
 from ... import registry
 from . import cascades, lossy
 from .pair import DEFER
 
-LAWS = {  # name: (the law of a Pair, the rows that must be laws as a whole: "p", "q")
+LAWS = {  # name: (function of a Pair -> Mix, the rows that must be valid as a whole: "p", "q")
     name: (getattr(cascades, name), "pq") if hasattr(cascades, name) else (getattr(lossy, name), "")
     for name in registry.LAWS
 }
@@ -15,21 +17,20 @@ ROW_RULES = ("chow", "chow_log", "diff", "diff_log", "opt", "opt_log")
 
 
 def mix_of(pair, rule, alpha):
-    """The Mix of a rule; where a row that it needs is no law, the rule defers."""
+    """Return the Mix of a rule. A rule defers if a row that it needs is invalid."""
     law, reads = LAWS[rule]
     q = pair.draft
     if ("p" in reads and not pair.target.valid) or not (q.valid or (q.gathered and "q" not in reads)):
         return DEFER
     if rule in ROW_RULES and q.greedy and not pair.inside[q.fallback]:
-        return DEFER  # the draft's one token is none of the target's
+        return DEFER  # the draft's only token is outside the target's vocabulary
     mix = law(pair, *alpha)
     beyond = (pair.q > 0) & ~pair.inside
     return mix.ceded(pair) if rule in (*ROW_RULES, "ensemble") and beyond.any() else mix
 
 
-def judged(chain, i, d, p):
-    """(pair, mix), or None: a greedy target accepts its argmax, and q is not read, where the rule comes to nothing
-    else."""
+def pair_and_mix(chain, i, d, p):
+    """Return (pair, mix), or None if q is not needed: a greedy target under "exact" or "lossy" accepts its argmax."""
     if p.greedy and chain.rule in ("exact", "lossy"):
         return None
     pair = chain.pair(i, d, p)
@@ -39,8 +40,8 @@ def judged(chain, i, d, p):
 
 
 def by_law(chain, i, d, p):
-    """(accepted, weights of the final draw after a rejection, first choice first)."""
-    known = judged(chain, i, d, p)
+    """Test draft d -> (accepted, weights of the final draw after a rejection, first choice first)."""
+    known = pair_and_mix(chain, i, d, p)
     if known is None:
         return d == p.fallback, ()
     pair, mix = known
@@ -48,6 +49,8 @@ def by_law(chain, i, d, p):
 
 
 def final(p, pair, mix, r=1.0):
-    """What the final token may be drawn from: norm((r pi - q)+), or pi where rounding leaves nothing of it; () for p
-    itself."""
+    """Return the choices of weights for the final token: (r pi - q)+, or pi if rounding leaves it no mass.
+
+    () means p itself.
+    """
     return () if p.greedy and mix.defers else (mix.leftover(pair, r), mix.law(pair))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of target and draft without a confidence: exact, lossy speculative decoding (Tran-Thien 2023), the ensemble."""
+"""Rules that mix p and q without a confidence: exact, lossy speculative decoding (Tran-Thien 2023), the ensemble."""
 
 import math
 from functools import singledispatch
@@ -15,33 +15,36 @@ def exact(pair):
 
 @singledispatch
 def ensemble(pair, w):
-    """pi = w p + (1 - w) q."""
+    """Return pi = w p + (1 - w) q."""
     return Mix(w, 1 - w)
 
 
 @singledispatch
 def lossy(pair, alpha):
-    """Accept with min(1, p / ((1 - alpha) q)), replace by norm((p / beta - q)+): pi = max(min(q, p / (1 - alpha)), p /
-    beta)."""
+    """Return pi = max(min(q, p / (1 - alpha)), p / beta).
+
+    Drafts are accepted with probability min(1, p / ((1 - alpha) q)), and replaced by draws from norm((p / beta - q)+).
+    """
     return lifted(pair.p, pair.q, alpha, inverse_beta(pair.p, pair.q, alpha)[0])
 
 
 def lifted(p, q, alpha, t):
-    """pi for a given t = 1 / beta."""
+    """Return pi for a given t = 1 / beta."""
     if t == 0:
         return KEEP  # p >= (1 - alpha) q everywhere: every draft is accepted
     most = 1 / (1 - alpha)
-    cut = q > most * p  # pi = p / (1 - alpha): accepted in part
-    filled = t * p > q  # pi = p / beta: filled up by the residual
+    cut = q > most * p  # pi = p / (1 - alpha): accepted with probability < 1
+    filled = t * p > q  # pi = p / beta: the residual adds mass
     return Mix(np.where(filled, t, np.where(cut, most, 0.0)), np.where(filled | cut, 0.0, 1.0))
 
 
 def inverse_beta(p, q, alpha):
-    """(1 / beta, P, Q): the t in [0, 1] with sum (t p - q)+ = R = sum (q - p / (1 - alpha))+, 0 where R = 0.
+    """Return (1 / beta, P, Q).
 
-    The left side is piecewise linear in t; its pieces end at the ratios q / p. Sorted ascending, with P and Q the sums
-    of the first n, the root is t = (R + Q) / P for the n whose ratios alone lie below it. (Newton's method from t = 1
-    visits only such t, descends, and ends on the same one: what can be done without sorting.)
+    t = 1 / beta in [0, 1] solves sum (t p - q)+ = R with R = sum (q - p / (1 - alpha))+; it is 0 if R = 0. The left
+    side is piecewise linear in t, and its pieces end at the ratios q / p. With the ratios sorted ascending, and P and Q
+    the sums of the first n entries, the root is t = (R + Q) / P for the n such that exactly the first n ratios are
+    below t. (Newton's method from t = 1 needs no sorting: it descends through such t and ends at the same one.)
     """
     R = np.maximum(q - 1 / (1 - alpha) * p, 0.0).sum()
     some = p > 0
@@ -52,5 +55,5 @@ def inverse_beta(p, q, alpha):
     p, q = p[order], q[order]
     P, Q = np.cumsum(p), np.cumsum(q)
     t = (R + Q) / P
-    n = int(np.argmax(t <= np.append(q[1:] / p[1:], math.inf)))  # the first n whose root lies before the next ratio
+    n = int(np.argmax(t <= np.append(q[1:] / p[1:], math.inf)))  # the first n whose root is below the next ratio
     return min(t[n], 1.0), P[n], Q[n]  # R <= TV, so beta >= 1

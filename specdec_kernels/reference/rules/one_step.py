@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule makes of one draft from one pair of rows, without a walk: a law in closed form, a test by every
-decision it can come to."""
+"""Acceptance and output distribution of a rule for one draft and one pair of rows, without a walk.
+
+Rules that define a distribution are evaluated in closed form. Rules with a test are run on all decisions.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -10,16 +12,16 @@ import numpy as np
 from ..chain import Chain
 from ..chance import outcomes
 from ..law import Law
-from . import judge
+from . import verify_draft
 from .laws import LAWS, mix_of
 from .pair import Pair
 
 
 class OneStep(NamedTuple):
-    accept: np.ndarray  # [V]: the chance that draft d is accepted
-    final: np.ndarray  # [V, V]: the law of the token that replaces a rejected d
-    emitted: np.ndarray  # [V]: the law of the emitted token where d ~ q
-    pi: np.ndarray | None  # [V]: the law put in place of p; None where the rule is none
+    accept: np.ndarray  # [V]: probability that draft d is accepted
+    final: np.ndarray  # [V, V]: distribution of the token that replaces a rejected d
+    emitted: np.ndarray  # [V]: distribution of the emitted token if d ~ q
+    pi: np.ndarray | None  # [V]: the distribution used instead of p; None if the rule defines none
 
 
 def law_of_row(row):
@@ -27,7 +29,7 @@ def law_of_row(row):
 
 
 def pair_of(p, q, p1=None, q1=None):
-    """Two rows of any width as a Pair; p1, q1: the unscaled rows, by default the same."""
+    """Return two rows of any width as a Pair. p1, q1: the unscaled rows, by default the same."""
     vocab, wide = len(p), max(len(p), len(q))
     p, q, p1, q1 = (
         np.pad(np.asarray(x, dtype=np.float64), (0, wide - len(x)))
@@ -37,14 +39,16 @@ def pair_of(p, q, p1=None, q1=None):
 
 
 def pi_of(p, q, rule="exact", alpha=(), p1=None, q1=None):
-    """[V], [Vq] -> the law that the rule puts in place of p, as wide as the wider row. alpha: as `resolved` returns
-    it."""
+    """Return the distribution that the rule uses instead of p [V], given q [Vq], as wide as the wider row.
+
+    alpha: as `resolved` returns it.
+    """
     pair = pair_of(p, q, p1, q1)
     return mix_of(pair, rule, alpha).law(pair)
 
 
 def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
-    """[V], [Vq] probabilities -> OneStep (greedy targets, where lenience is another rule, excepted)."""
+    """Return the OneStep of p [V] and q [Vq]. Not for greedy targets, for which lenience is another test."""
     pair = pair_of(p, q, p1, q1)
     p, q, pi = pair.p, pair.q, None
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -64,13 +68,13 @@ def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
 
 
 def by_test(pair, rule, alpha):
-    """The chance that each d is accepted, and the weights of what replaces it."""
+    """Return the probability that each d is accepted, and the weights of the token that replaces it."""
     accept, rest = np.zeros(len(pair.p)), np.zeros((len(pair.p), len(pair.p)))
     p1, q1 = pair.unscaled
     rows = [lambda i, law=law: law for law in (pair.target, pair.draft, p1, q1)]
     for d in np.flatnonzero(pair.q):
         chain = partial(Chain, [d], *rows, pair.inside.sum(), rule, alpha)
-        for (accepted, choices), chance in outcomes(lambda coins: judge(chain(coins), 0, d, pair.target)):
+        for (accepted, choices), chance in outcomes(lambda branch: verify_draft(chain(branch), 0, d, pair.target)):
             if accepted:
                 accept[d] += chance
             else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two rows of one position as the rules see them, and the law that a rule makes of them."""
+"""The two rows of one position (Pair), and the distribution that a rule computes from them (Mix)."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -10,8 +10,11 @@ from ..law import Law, clean_q, positive
 
 
 class Pair:
-    """p, q: Laws as sampled; unscaled(): (p1, q1), Laws of the same rows at T = 1 without filters. All of one width,
-    vocab of it the target's: pi has no mass behind it."""
+    """The target's and the draft's row of one position.
+
+    p, q: Laws as sampled. unscaled(): (p1, q1), the Laws of the same rows at T = 1 without filters. All have one width.
+    The target has the first `vocab` ids, and pi has no mass on later ones.
+    """
 
     def __init__(self, p: Law, q: Law, unscaled=None, vocab=None):
         self.target, self.draft = p, q
@@ -33,7 +36,7 @@ class Pair:
 
 
 class Mix(NamedTuple):
-    """pi = a p + b q, token by token."""
+    """The mixture pi = a p + b q, token by token."""
 
     a: np.ndarray | float
     b: np.ndarray | float
@@ -47,17 +50,17 @@ class Mix(NamedTuple):
         return np.ndim(self.b) == 0 and self.a == 0 and self.b == 1
 
     def law(self, pair):
-        """pi."""
+        """Return pi."""
         pi = self.a * pair.p + self.b * pair.q
         pi[~pair.inside] = 0.0
         return pi
 
     def leftover(self, pair, r=1.0):
-        """(r pi - q)+, so written that nothing cancels where r = 1 and b = 1."""
+        """Return (r pi - q)+, in a form without cancellation at r = 1 and b = 1."""
         return np.maximum(r * self.a * pair.p - (1 - r * self.b) * pair.q, 0.0)
 
     def ceded(self, pair):
-        """What q holds of ids that the target has not, it leaves to p."""
+        """Return the Mix in which q's mass on ids outside the target's vocabulary goes to p."""
         return self._replace(a=self.a + float(self.b) * pair.q[~pair.inside].sum())
 
 

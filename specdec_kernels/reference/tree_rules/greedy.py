@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy decoding on a tree: follow the argmax while it was drafted; the first of equal siblings wins."""
+"""Greedy verification of a tree: follow the argmax while it was drafted; the first of equal siblings wins."""
 
 from .step import descend
 
 
 def greedy(request, chance):
-    """The rows of the request must be greedy laws (temperature 0)."""
+    """Walk down the tree. The request's rows must be greedy (temperature 0)."""
     return descend(request, chance, lambda step, p, tests: (None, None), request.tests_of_nodes)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft-sequence selection with K-SEQ (SpecTr, Sun et al. 2023; there p is the draft and q the target).
+"""Draft-sequence selection with K-SEQ (SpecTr, Sun et al. 2023; in the paper p is the draft and q the target).
 
-At a node with k surviving drafts, i.i.d. from q: each in draft order is accepted with probability min(1, p / (rho q)),
-rho the best one for k; those that drafted the accepted token survive. If none is accepted the token is drawn from
-norm(p - c min(q, p / rho)), c = p_acc / beta, which at the best rho is norm((p - rho q)+).
+At a node with k surviving drafts, drawn i.i.d. from q, drafts are tested in order. Each is accepted with probability
+min(1, p / (rho q)), with the best rho for k. The drafts of the accepted token survive. If none is accepted, the token
+is drawn from norm(p - c min(q, p / rho)), c = p_acc / beta. At the best rho this is norm((p - rho q)+).
 """
 
 import math
@@ -18,14 +18,17 @@ from .step import descend
 
 
 def kseq(request, chance):
-    """Drafts drawn i.i.d. from one law per node. A child from another law than its first sibling's is skipped."""
+    """Verify drafts drawn i.i.d. from one distribution per node.
+
+    A child drawn from another row than its first sibling is skipped.
+    """
     return descend(request, chance, on_node, request.tests_of_drafts)
 
 
 def on_node(step, p, tests):
     if not tests or not p.valid:
         return None, None
-    p = np.maximum(p.p, 0.0)  # what is negative counts 0
+    p = np.maximum(p.p, 0.0)  # negative entries count as 0
     first = tests[0][0]
     same = [test for test in tests if step.request.one_law(first, test[0])]
     if len(same) < len(tests):
@@ -40,7 +43,7 @@ def on_node(step, p, tests):
     rho = step.request.once((step.node, len(same)), lambda: best(p, q, len(same)))
     for child, column in same:
         t = step.token(child)
-        step.draft(child)  # flags what q holds no probability for
+        step.draft(child)  # sets the status if q has no probability of the token
         if step.chance.accepts(column, p[t], q[t], rho):
             return child, None
     return None, residual(p, q, rho)
@@ -48,7 +51,7 @@ def on_node(step, p, tests):
 
 @singledispatch
 def best(p, q, k):
-    """rho*."""
+    """Return rho*."""
     return best_rho(normalised(p), normalised(q), k)[0]
 
 

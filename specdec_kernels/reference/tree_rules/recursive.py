@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recursive rejection sampling (SpecInfer, Miao et al. 2023; without replacement: Sequoia, Chen et al. 2024).
 
-At a node, r = p. Draft after draft, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) /
-q(x)), else r becomes norm((r - q)+) and the next is tried. If none is left the token is drawn from r.
+At a node, r = p. Drafts are tested in the order they were drawn: x ~ q is accepted with probability
+min(1, r(x) / q(x)). If it is rejected, r becomes norm((r - q)+) and the next draft is tested. After the last one the
+token is drawn from r.
 """
 
 import math
@@ -11,13 +12,15 @@ from .step import descend
 
 
 def recursive(request, chance):
-    """Children drawn independently, duplicates included, and tested as often as they were drawn, in draft order."""
+    """Verify children drawn independently. Duplicates are tested as often as they were drawn, in draft order."""
     return descend(request, chance, with_replacement, request.tests_of_drafts)
 
 
 def recursive_without_replacement(request, chance):
-    """Distinct children: each drawn from its row without its earlier siblings, or i.i.d. draws merged in order of first
-    appearance."""
+    """Verify distinct children: each drawn from its row without its earlier siblings.
+
+    I.i.d. draws merged in order of first appearance are such children too.
+    """
     return descend(request, chance, without_replacement, request.tests_of_nodes)
 
 
@@ -42,7 +45,7 @@ def without_replacement(step, p, tests):
     for child, column in tests:
         t = step.token(child)
         if t in gone:
-            continue  # a duplicate cannot have been drawn: skipping it is what merging would have done
+            continue  # a duplicate cannot have been drawn; skipping it gives the same result as merging
         if math.isnan(r[t]):
             return None, None
         draft, q = step.draft_without(child, gone)

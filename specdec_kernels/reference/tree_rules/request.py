@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request's tree and rows as the rules see them."""
+"""One request of verify_tree: its tree and rows."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,23 +8,23 @@ import numpy as np
 
 
 class Draft(NamedTuple):
-    """The law that a child was drawn from."""
+    """The distribution that a child was drawn from."""
 
-    q: np.ndarray  # [wide] probabilities, 0 where the row holds none
+    q: np.ndarray  # [wide] probabilities, 0 where the row has none
     valid: bool
-    whole: bool  # a law as a whole; a test looks at one entry of a probability row and does not notice the rest
-    hot: int | None = None  # the one token of a greedy row or of a one-hot draft
-    log_q: np.ndarray | None = None  # [wide] of a row of logits
+    whole: bool  # the whole row is valid; a test reads one entry of a probability row and does not notice others
+    hot: int | None = None  # the only token of a greedy row or of a one-hot draft
+    log_q: np.ndarray | None = None  # [wide], for a row of logits
 
 
 class Request:
-    """wide = max(V, Vq): laws of both sides come padded with zeros to it.
+    """A request's tree, and access to its rows.
 
-    parents, tokens: N ids. target(node) -> Law [wide]. draft(child) -> Draft. draft_row: N numbers of
-    the rows they were drawn from, -1: one-hot at the node's own token. draft_nodes [K][L] or None.
-    links: (first_child, next_sibling), N ids each, or None for node order. rule: (name, alpha), what stands in place of
-    p where a node has children; unscaled(node, child) -> the Laws of p's row and of the child's q row at T = 1 without
-    filters.
+    wide = max(V, Vq): rows of both sides are padded with zeros to it. parents, tokens: N ids. target(node) -> Law
+    [wide]. draft(child) -> Draft. draft_row: for each node the index of the row it was drawn from; -1: one-hot at the
+    node's own token. draft_nodes [K][L] or None. links: (first_child, next_sibling), N ids each; None: node order.
+    rule: (name, alpha), which replaces p at nodes with children. unscaled(node, child) -> the Laws of p's row and of
+    the child's q row at T = 1 without filters.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Request:
             self.children = [self.linked(node, *links) for node in range(n)]
 
     def bad(self):
-        """Whether a parent does not come before its node, or a draft goes on to what is no child."""
+        """Return whether a parent does not come before its node, or a draft's next node is not a child."""
         steps = [
             (parent, node) for nodes in self.draft_nodes or [] for parent, node in zip([0, *nodes], nodes) if node != -1
         ]
@@ -66,18 +66,18 @@ class Request:
         return node < child < len(self.parents) and self.parents[child] == node
 
     def one_law(self, x, y):
-        """Whether two children were drawn from one law."""
+        """Return whether two children were drawn from the same distribution."""
         row = self.draft_row[x]
         return row == self.draft_row[y] and (row >= 0 or self.tokens[x] == self.tokens[y])
 
     def once(self, key, make):
-        """What does not depend on the decisions is made once."""
+        """Return make(), cached by key: for values that do not depend on decisions."""
         if key not in self.known:
             self.known[key] = make()
         return self.known[key]
 
     def linked(self, node, first_child, next_sibling):
-        """The list of a node's children by links; it ends at -1, at what is no child of the node, and after N nodes."""
+        """Return a node's children by links. The list ends at -1, at a node that is not a child, or after N nodes."""
         out, child = [], first_child[node]
         while self.is_child(node, child) and len(out) < len(self.parents):
             out.append(child)
@@ -85,12 +85,11 @@ class Request:
         return out
 
     def tests_of_nodes(self, node, depth):
-        """[(child, column)]: each child once, its own uniform."""
+        """Return [(child, column)]: each child once, with a uniform of its own."""
         return [(child, child) for child in self.children[node]] if depth < self.max_depth else []
 
     def tests_of_drafts(self, node, depth):
-        """[(child, column)] in draft order: each draft that passes through the node and goes on to one of its
-        children."""
+        """Return [(child, column)] in draft order: one for each draft that passes through the node to a child."""
         if self.draft_nodes is None:
             return self.tests_of_nodes(node, depth)
         levels = len(self.draft_nodes[0]) if self.draft_nodes else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk down a tree: what it has emitted, the reduction after a rejection, and the final draw."""
+"""The walk down a tree: its output, the reduction after a rejection, and the final draw."""
 
 import math
 
@@ -10,7 +10,7 @@ from ..status import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
 
 
 class Step:
-    """What one request emits. path starts with the root; len(tokens) = len(path) once the final token is drawn."""
+    """The output of one request. path starts with the root; len(tokens) = len(path) once the final token is drawn."""
 
     def __init__(self, request, chance):
         self.request, self.chance = request, chance
@@ -24,8 +24,10 @@ class Step:
         return self.request.tokens[child]
 
     def pi(self, node, p, children):
-        """The law that the rule puts in place of p at a node, made of p and the row that the first of its children was
-        drawn from; p itself where either row is no law."""
+        """Return the distribution that the rule uses instead of p at a node.
+
+        It is made of p and the row that the node's first child was drawn from. If either is invalid, it is p.
+        """
         rule, alpha = self.request.rule
         if rule not in LAWS or rule == "exact" or (p.greedy and rule == "lossy") or not children:
             return p
@@ -44,12 +46,11 @@ class Step:
         return p._replace(p=mix.law(pair), greedy=False)
 
     def draft(self, child):
-        """The law that the child was drawn from; a row that is no law flags its draft."""
+        """Return the distribution that the child was drawn from; an invalid row sets the status."""
         return self.draft_without(child, [])[0]
 
     def draft_without(self, child, gone):
-        """(the law that the child was drawn from, that law without the tokens that are gone: all zero where nothing is
-        left)."""
+        """Return (the Draft of the child, its q without the tokens `gone`, all zero if nothing is left)."""
         draft = self.request.draft(child)
         q = without(draft.q, draft.log_q, gone) if gone else draft.q
         if not draft.valid:
@@ -62,7 +63,7 @@ class Step:
         return 0 <= self.token(child) < self.request.wide
 
     def inside(self, tests):
-        """The tests whose token is in a vocabulary; the others are skipped, as if they had not been drafted."""
+        """Return the tests whose token is in a vocabulary; the others are skipped, as if they had not been drafted."""
         kept = [(child, column) for child, column in tests if self.is_inside(child)]
         if len(kept) < len(tests):
             self.status |= INVALID_DRAFT
@@ -74,7 +75,7 @@ class Step:
         self.logprobs.append(p.log(self.token(child)))
 
     def reduce(self, r, q):
-        """norm((r - q)+); where nothing is left (rounding alone does that) the last residual stays."""
+        """Return norm((r - q)+). If nothing is left, which only rounding can cause, return r."""
         r = positive(r)
         w = leftover(r, q)
         if self.chance.has_mass(w):
@@ -83,8 +84,7 @@ class Step:
         return r
 
     def end(self, p, rest, pi):
-        """The final token, from the weights rest; or from pi, where rest is None or has no mass; or from
-        p."""
+        """Draw the final token from `rest`; from pi if rest is None or has no mass; else from p."""
         if not p.valid or not (p.p > 0).any():
             return self.emit(p.fallback, math.nan, INVALID_ROW)
         if pi.greedy and rest is None:
@@ -105,7 +105,7 @@ class Step:
 
 
 def descend(request, chance, rule, tests_of):
-    """From the root down: rule(step, p, tests) -> (accepted child or None, weights of the final draw or None)."""
+    """Walk down from the root. rule(step, p, tests) -> (accepted child or None, weights of the final draw or None)."""
     step = Step(request, chance)
     while True:
         p = request.target(step.node)
@@ -113,7 +113,7 @@ def descend(request, chance, rule, tests_of):
         pi, child, rest = p, None, None
         if p.valid or p.gathered:
             pi = step.pi(step.node, p, [c for c, _ in tests if step.is_inside(c)])
-        if pi.greedy:  # the one token that can be emitted is accepted wherever it was drafted
+        if pi.greedy:  # the only possible token is accepted if it was drafted
             child = next((c for c, _ in tests if step.token(c) == pi.fallback), None)
         elif tests and (p.valid or p.gathered):
             child, rest = rule(step, pi, step.inside(tests))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acceptance by the target's law alone, for trees of any making (SGLang's tree kernel with both thresholds 1).
+"""Acceptance by the target's distribution alone, for trees drafted in any way (SGLang's tree kernel, thresholds 1).
 
-One coin falls on [0, 1); the children's probabilities p(c) are laid from 0 on, one after the other, and the child it
-falls on is accepted: each with probability exactly p(c), whatever drafted it. Else the token is drawn from p without
-the children. The rule "thresholds" divides the running sum by threshold_acc and accepts every child of p(c) >=
-threshold_single it comes to.
+The children's probabilities p(c) divide [0, 1) into intervals, starting at 0, and one uniform is drawn. The child whose
+interval contains it is accepted: each with probability exactly p(c), however it was drafted. If it is in no interval,
+the token is drawn from p without the children. The rule "thresholds" divides the running sum by threshold_acc, and
+accepts a child as soon as p(c) >= threshold_single.
 """
 
 import math
@@ -13,7 +13,7 @@ from .step import descend
 
 
 def target_only(request, chance):
-    """The coin of a visited parent stands in the parent's column. A second child of the same token is skipped."""
+    """Walk down the tree. A visited node's uniform is in its column. A second child with the same token is skipped."""
     return descend(request, chance, on_node, request.tests_of_nodes)
 
 

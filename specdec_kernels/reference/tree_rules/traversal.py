@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traversal verification: from the leaves to the root (Weng et al. 2025, arXiv 2505.12398). A single path is block
-verification.
+"""Traversal verification, from the leaves to the root (Weng et al. 2025, arXiv 2505.12398).
 
-Weights: w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in depth-first order (siblings in draw order)
-is accepted with probability w; the root always. Else it leaves the tree and its parent n changes:
-r = (w(n) p_n - q_n)+, s = sum r, p_n = r / s, w(n) = s / (s + 1 - w(n)) (0 if 0/0), q_n = q_n without the token,
-renormalised.
+On a single path it is block verification. The weights are w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first
+leaf in depth-first order (siblings in draw order) is accepted with probability w; the root always is. A rejected leaf
+is removed, and its parent n changes:
+
+    r = (w(n) p_n - q_n)+,  s = sum r
+    p_n = r / s,  w(n) = s / (s + 1 - w(n)) (0 if 0/0)
+    q_n = q_n without the token, renormalised
 """
 
 import math
@@ -25,13 +27,13 @@ class Frame:
 
     def __init__(self, node, p, w, children, q=None, drawn=True, pi=None):
         self.node, self.p, self.w, self.children = node, p, w, children
-        self.q, self.drawn = q, drawn  # the law it was drawn from; drawn False: none, nothing to take away
+        self.q, self.drawn = q, drawn  # the distribution it was drawn from; drawn False: invalid, nothing to subtract
         self.pi = pi or p
-        self.r, self.gone = self.pi.p, []  # its children's law as it stands, and the children that left
+        self.r, self.gone = self.pi.p, []  # the current p_n, and the tokens of removed children
 
 
 def traversal(request, chance):
-    """Children as recursive_without_replacement wants them. A greedy root makes the request greedy."""
+    """Verify children as recursive_without_replacement takes them. A greedy root makes the request greedy."""
     step = Step(request, chance)
     p = request.target(0)
     if p.greedy and request.rule[0] in ("exact", "lossy"):
@@ -61,7 +63,7 @@ def opened(step, node, p, w, depth, *drawn):
 
 
 def first_child(step, top, depth):
-    """The first remaining child as a frame, or None where its weight is 0 and it has left already."""
+    """Return the first remaining child as a Frame, or None if its weight is 0 and it is already removed."""
     child = top.children.pop(0)
     t = step.token(child)
     if t in top.gone:
@@ -89,7 +91,7 @@ def remove(step, top, child, root):
     rest = leftover(top.w * positive(top.r), child.q)
     if step.chance.has_mass(rest) if root else rest.sum() > 0:
         top.r = normalised(rest)
-    elif root:  # rounding alone gets here: the root's last law stays
+    elif root:  # only rounding causes this: the root keeps its last distribution
         step.status |= EMPTY_RESIDUAL
     top.w = share(rest.sum(), top.w)
 

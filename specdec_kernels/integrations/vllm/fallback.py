@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that go vLLM's own way: each is counted by its reason, and a reason is logged where it occurs first."""
+"""Record of steps that fall back to vLLM's own code, counted by reason. Each reason is logged once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections import Counter
 
 import specdec_kernels
 
-log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows what is logged under its own name
-steps: Counter[str] = Counter()  # of this process, by reason
+log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows logs of loggers below its own name
+steps: Counter[str] = Counter()  # number of steps in this process, by reason
 
 
 def note(reason: str) -> None:
-    """A step goes vLLM's own way for this reason."""
+    """Count a step that falls back for this reason, and log the reason the first time."""
     steps[reason] += 1
     if steps[reason] == 1:
         log.info("specdec_kernels %s: steps with this go vLLM's own way: %s", specdec_kernels.__version__, reason)
@@ -22,6 +22,6 @@ def note(reason: str) -> None:
 
 @functools.cache
 def no_speculation() -> None:
-    """This process serves an engine that does not speculate, which is logged once."""
+    """Log once that this process serves an engine without speculation."""
     text = "specdec_kernels %s is on, but this engine does not speculate (no speculative_config): nothing to verify"
     log.info(text, specdec_kernels.__version__)
