@@ -61,7 +61,7 @@ def likeliest(sk, rng):
 
 
 def row_after(tables):
-    """Return a function from a tuple of tokens to the next token's distribution, from one table of logits a position."""
+    """Return a function from a tuple of tokens to the next token's distribution; `tables`: logits of each position."""
     return lambda t: tables[len(t)][t[-1] if t else 0].double().softmax(-1).numpy()
 
 
