@@ -91,7 +91,8 @@ def triton_takes(op):
 
 
 def reference_takes(op):
-    return [name for name in inspect.signature(getattr(reference, op)).parameters if name not in ("chance_type", "first")]
+    names = inspect.signature(getattr(reference, op)).parameters
+    return [name for name in names if name not in ("chance_type", "first")]
 
 
 def unserved(op):
