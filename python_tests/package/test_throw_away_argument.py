@@ -40,6 +40,12 @@ CHANGES = [  # (file, what it says, what it is to say): three files of the produ
         "        heat: [B] float32, or one for all: temperatures in place of the target's own.\n"
         "        out: contiguous tensors of the result's shapes",
     ),
+    (
+        "specdec_kernels/ops/verify_chain.py",
+        '    num_requests = _check.present(op, "num_requests", num_requests, device)\n',
+        '    num_requests = _check.present(op, "num_requests", num_requests, device)\n'
+        '    heat = None if heat is None else _check.floats(op, "heat", heat, _check.FLOAT32, device)\n',
+    ),
     ("specdec_kernels/ops/verify_chain.py", "uniforms, num_requests)\n", "uniforms, num_requests, heat)\n"),
     # No product: what Triton and the reference do not take yet is written down.
     (
@@ -125,7 +131,6 @@ LISTS = {  # what walks over the op's arguments
     "python_tests/ops/test_checks.py": "",
     "python_tests/ops/test_direct_calls.py": "verify_chain",
     "python_tests/ops/test_docstrings.py": "verify_chain",
-    "python_tests/ops/test_arguments.py": "verify_chain",
     "python_tests/sharded/test_sharded_agreement.py": "every_argument",
 }
 
