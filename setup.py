@@ -16,8 +16,8 @@ try:
 except ImportError:
     sys.exit(
         "specdec_kernels: torch is missing from the build environment. Install it first, then build against it:\n"
-        "    pip install 'torch>=2.10' setuptools ninja\n"
-        "    pip install --no-build-isolation ."
+        "    pip install 'torch>=2.10' 'setuptools>=70.1' ninja numpy\n"
+        "    pip install --no-build-isolation -e ."
     )
 
 ROOT = Path(__file__).parent

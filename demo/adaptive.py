@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from demo.prompts import humaneval
-from demo.run import DRAFT, Setting, pick_threads
+from demo.run import DRAFT, Setting
 from specdec_kernels import decode
 from specdec_kernels.cli.console import loading, progress
+from specdec_kernels.cli.threads import pick_threads
 
 
 def parse():
@@ -115,10 +116,10 @@ def report(console, cells):
 def main():
     args, console = parse(), Console()
     dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
-    with loading(console) as on_step:
+    with loading(console, 4) as on_step:
         pair = decode.load_pair("smollm2", str(DRAFT), dtype, on_step=on_step)
     prompts = humaneval(max(args.prompts, 2 * max(args.batch)), pair.tokenizer)
-    torch.set_num_threads(args.threads or pick_threads(pair.target, prompts[0]))
+    torch.set_num_threads(args.threads or pick_threads(pair.target, (1, torch.get_num_threads()))[0])
     settings = [
         Setting(pair, prompts[: max(args.prompts, 2 * b)], args.tokens, b, t)
         for b in args.batch

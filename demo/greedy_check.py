@@ -88,7 +88,7 @@ def main():
     console = Console()
     if args.threads:
         torch.set_num_threads(args.threads)
-    with loading(console) as on_step:
+    with loading(console, 4) as on_step:
         pair = decode.load_pair(args.target, args.draft, getattr(torch, args.dtype), on_step=on_step)
 
     def show(row):

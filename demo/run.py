@@ -12,20 +12,23 @@ line says so.
 """
 
 import argparse
+import functools
 import os
+import sys
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from demo import texts
 from demo.greedy_check import differences
 from demo.prompts import humaneval
 from specdec_kernels import decode
-from specdec_kernels.cli.console import loading, progress, stream_text
+from specdec_kernels.cli.console import loading, progress
+from specdec_kernels.cli.threads import pick_threads
 from specdec_kernels.theory import expected_tokens
 
 DRAFT = Path(__file__).parent / "draft"
@@ -73,23 +76,6 @@ def make_drafters(pair, gamma, tree=None, drafts=4) -> dict:
     return drafters
 
 
-def pick_threads(target, prompt) -> int:
-    """All cores, unless one alone is faster: where another program holds a core, threads that wait for each other
-    crawl."""
-    everything, cache = torch.get_num_threads(), target.new_cache(1, len(prompt) + 1)
-    seconds = {}
-    for threads in {1, everything}:
-        torch.set_num_threads(threads)
-        target.forward(torch.tensor([prompt]), [0], cache, keep=None)
-        passes = []
-        for _ in range(10):
-            began = perf_counter()
-            target.forward(torch.tensor([prompt[-1:]]), [len(prompt)], cache)
-            passes.append(perf_counter() - began)
-        seconds[threads] = median(passes)
-    return min(seconds, key=seconds.get)
-
-
 def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
     """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts'
     lengths.
@@ -126,27 +112,28 @@ class Setting:
         return decode.generate(self.pair.target, requests, drafter, max_batch=self.batch).check()
 
     def measure(self, drafters, repeats, tick) -> dict:
+        warm, choosing = self.prompts[: max(2, self.batch // 2)], self.prompts[:: 2 if self.batch == 1 else 1]
         for drafter in (None, *drafters.values()):
-            self.run(drafter, prompts=self.prompts[: max(2, self.batch // 2)])
-            tick()
+            self.run(drafter, prompts=warm)
+            tick(len(warm))
         rates = {}
         for name, drafter in drafters.items() if len(drafters) > 1 else ():
-            rates[name] = self.run(
-                drafter, prompts=self.prompts[::2] if self.batch == 1 else None
-            ).stats.tokens_per_second
-            tick()
+            rates[name] = self.run(drafter, prompts=choosing).stats.tokens_per_second
+            tick(len(choosing))
         name = max(drafters, key=lambda name: rates.get(name, 0.0))
         pairs = []
         for seed in range(repeats):  # the side that goes first changes, so that a drift of the machine favours neither
             order = (None, drafters[name])[:: 1 if seed % 2 else -1]
             outputs = {drafter is None: self.run(drafter, seed) for drafter in order}
             pairs.append((outputs[True], outputs[False]))
-            tick()
+            tick(2 * len(self.prompts))
         return dict(setting=self, drafter=name, pairs=pairs)
 
-    @staticmethod
-    def ticks(drafters, repeats):
-        return 1 + len(drafters) * (1 if len(drafters) == 1 else 2) + repeats
+    def work(self, drafters, repeats) -> int:
+        """The prompts that `measure` decodes, each time that it does."""
+        n, k = len(self.prompts), len(drafters)
+        choosing = 0 if k == 1 else k * ((n + 1) // 2 if self.batch == 1 else n)
+        return (1 + k) * min(n, max(2, self.batch // 2)) + choosing + 2 * n * repeats
 
 
 def summary(found) -> dict:
@@ -222,50 +209,74 @@ def report(console, rows):
             console.print(f"{text}, where the two best logits lie {gap:.3g} apart", style="dim", highlight=False)
 
 
-def show_text(console, pair, prompts, tokens, drafters):
-    """The same batch streamed twice: speculatively, then plainly."""
-    name = list(drafters)[-1]
-    requests = [decode.Request(p, tokens, eos=pair.eos) for p in prompts]
-    for title, drafter in ((f"speculative ({name})", drafters[name]), ("plain", None)):
-        console.rule(f"{title}, temperature 0", align="left")
-        heads = [
-            [line for line in pair.tokenizer.decode(p).splitlines() if line.startswith("def ")][-1] + " ...\n"
-            for p in prompts
+def next_steps(args) -> str:
+    """Commands to go on with, as they work in this folder."""
+    python, here = Path(sys.executable), Path.cwd()
+    python = python.relative_to(here) if python.is_relative_to(here) else python
+    draft = Path(args.draft).relative_to(here) if Path(args.draft).is_relative_to(here) else args.draft
+    models = ("" if args.target == "smollm2" else f" --target {args.target}") + (
+        "" if args.draft == "none" else f" --draft {draft}"
+    )
+    return "\n".join(
+        [
+            f'{python} -m specdec_kernels generate{models} --chat --prompt "{texts.QUESTIONS[0]}"',
+            f"{python} -m specdec_kernels generate --help",
+            f"{python} -m specdec_kernels selfcheck",
         ]
-        stream_text(console, heads, decode.stream(pair.target, requests, drafter, tokenizer=pair.tokenizer))
+    )
 
 
 def main():
     args, console = parse(), Console()
     gamma = args.gamma if args.gamma == "auto" else int(args.gamma)
     dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
-    with loading(console) as on_step:
-        pair = decode.load_pair(args.target, None if args.draft == "none" else args.draft, dtype, on_step=on_step)
-    prompts = humaneval(args.prompts, pair.tokenizer)
-    torch.set_num_threads(args.threads or pick_threads(pair.target, prompts[0]))
+    draft = None if args.draft == "none" else args.draft
     tree = args.drafter if args.drafter in decode.TREE_METHODS else None
-    if tree is not None and pair.draft is None:
+    if tree is not None and draft is None:
         raise SystemExit(f"--drafter {tree} needs a draft model, got --draft none")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    most = torch.get_num_threads()
+    console.rule("1 of 3: loading the models, choosing threads, about 15 s, the first time 40 s", align="left")
+    with loading(console, 4 + (draft is not None)) as on_step:
+        pair = decode.load_pair(args.target, draft, dtype, on_step=on_step)
+        on_step("passes of one token, timed")
+        threads, step = pick_threads(pair.target, (most,) if args.threads else (1, most))
+        torch.set_num_threads(threads)
+    console.print(f"{threads} of {most} threads: {1000 * step:.0f} ms a pass", highlight=False)
     drafters = make_drafters(pair, gamma, tree, args.drafts)
-    show_text(console, pair, prompts, args.tokens, drafters)
-    names = list(drafters) if args.drafter == "best" else [args.drafter or list(drafters)[-1]]
-    console.rule("timing", align="left")
-    settings = [Setting(pair, prompts, args.tokens, b, t) for b in args.batch for t in args.temperature]
-    console.print(f"{' and '.join(names)} and plain decoding, {args.repeats} rounds in turn, at", end=" ")
-    console.print("; ".join(map(str, settings)), highlight=False)
-    rows = []
-    with progress(console, len(settings) * Setting.ticks(names, args.repeats)) as done:
-        for setting in settings:
-            drafters = {name: d for name, d in make_drafters(pair, gamma, tree, args.drafts).items() if name in names}
-            found = setting.measure(drafters, args.repeats, lambda setting=setting: done(str(setting)))
-            rows.append((setting, found["drafter"], summary(found)))
-    report(console, rows)
+    name = list(drafters)[-1]
+    console.rule("2 of 3: the same answers, decoded speculatively and plainly", align="left")
+    per_token = texts.show(console, pair, name, drafters[name], args.tokens, step)
+    names = list(drafters) if args.drafter == "best" else [args.drafter or name]
+    report(console, timed(console, pair, args, gamma, names, per_token))
     console.print(
         f"{args.target} in {str(pair.target.dtype).removeprefix('torch.')}, "
         f"{args.prompts} HumanEval prompts x {args.tokens} tokens, {args.repeats} interleaved repeats, "
-        f"{torch.get_num_threads()} threads on {os.cpu_count()} cores, torch {torch.__version__}",
+        f"{threads} threads on {os.cpu_count()} cores, torch {torch.__version__}",
         style="dim",
     )
+    console.rule("next: your own prompt, all options, the statistics", align="left")
+    console.print(next_steps(args), highlight=False, markup=False, soft_wrap=True)
+
+
+def timed(console, pair, args, gamma, names, per_token):
+    """Times every setting -> the rows of the table. per_token: seconds, for the first estimate."""
+    prompts = humaneval(args.prompts, pair.tokenizer)
+    settings = [Setting(pair, prompts, args.tokens, b, t) for b in args.batch for t in args.temperature]
+    total = sum(setting.work(names, args.repeats) for setting in settings)
+    expected = total * args.tokens * per_token
+    console.rule(f"3 of 3: timing, about {expected / 60:.0f} min", align="left")
+    console.print(f"{' and '.join(names)} and plain decoding, {args.repeats} rounds in turn, at", end=" ")
+    console.print("; ".join(map(str, settings)), highlight=False)
+    rows, tree = [], names[0] if names[0] in decode.TREE_METHODS else None
+    with progress(console, total, expected, str(settings[0])) as done:
+        for setting in settings:
+            drafters = {name: d for name, d in make_drafters(pair, gamma, tree, args.drafts).items() if name in names}
+            tick = functools.partial(done, str(setting))
+            found = setting.measure(drafters, args.repeats, tick)
+            rows.append((setting, found["drafter"], summary(found)))
+    return rows
 
 
 if __name__ == "__main__":

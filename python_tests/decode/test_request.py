@@ -112,10 +112,18 @@ def test_alpha_by_its_rule():
 @pytest.mark.parametrize(
     "fields, text",
     [
-        (dict(prompt="abc"), "Request: prompt must be a list of token ids, got 'abc'"),
+        (
+            dict(prompt="abc"),
+            "Request: prompt must be a list of token ids, got 'abc': encode it, tokenizer.encode(text)",
+        ),
+        (
+            dict(prompt={"input_ids": [1]}),
+            "Request: prompt must be a list of token ids, got dict: write prompt['input_ids']",
+        ),
+        (dict(prompt=[[1, 2]]), "Request: prompt must be a list of token ids, got list: write prompt[0]"),
         (
             dict(prompt=torch.ones(1, 5, dtype=torch.int64)),
-            "Request: prompt must be a list of token ids, got a Tensor of shape [1, 5]",
+            "Request: prompt must be a list of token ids, got a Tensor of shape [1, 5]: write prompt[0]",
         ),
         (dict(prompt=[1, 2.0]), "Request: prompt must be a list of token ids, got 2.0 at index 1"),
         (dict(prompt=[1, [2]]), "Request: prompt must be a list of token ids, got list at index 1"),
@@ -233,8 +241,9 @@ def test_a_model_where_a_drafter_is_wanted_and_the_other_way_round(target):
     ]:
         with pytest.raises(TypeError, match=text):
             LookupThenModel(*arguments)
-    for given in (model, target, "x"):
-        with pytest.raises(TypeError, match="beam_search: drafter must be a decode.BeamDrafter, got"):
+    hint = r"LeanLlama: wrap it, decode.BeamDrafter\(model\)"
+    for given, text in ((model, "ModelDrafter$"), (target, hint), ("x", "str$")):
+        with pytest.raises(TypeError, match="beam_search: drafter must be a decode.BeamDrafter, got " + text):
             beam_search(target, [request], 2, given)
 
 

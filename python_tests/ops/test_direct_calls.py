@@ -106,14 +106,14 @@ WRONG = [  # op, the argument, what comes, message
         "verify_chain",
         "target_logits",
         torch.zeros(4, 5, 11),
-        r"verify_chain: target.logits must have shape \[4, 6, 11\], got \[4, 5, 11\]",
+        r"verify_chain: target must have G\+1=6 rows for G=5 drafts \(one after the last draft\), got 5",
     ),
     ("verify_chain", "draft_tokens", torch.zeros(4, 5), "verify_chain: draft_tokens must be int32 or int64, got Float"),
     (
         "verify_chain",
         "draft_tokens",
-        torch.zeros(4, 6, dtype=I64),
-        r"verify_chain: target.logits must have shape \[4, 7, 11\], got \[4, 6, 11\]",
+        torch.zeros(4, 7, dtype=I64),
+        r"verify_chain: target.logits must have shape \[4, 8, 11\], got \[4, 6, 11\]",
     ),
     (
         "verify_chain",

@@ -42,9 +42,9 @@ I64 = torch.int64
 BAD = [  # base, change, exception, message
     (
         good,
-        {"draft_tokens": torch.zeros(4, 6, dtype=I64)},
+        {"draft_tokens": torch.zeros(4, 7, dtype=I64)},
         ValueError,
-        r"verify_chain: draft_tokens must have shape \[B=4, G=5\], got \[4, 6\]",
+        r"verify_chain: draft_tokens must have shape \[B=4, G=5\], got \[4, 7\]",
     ),
     (
         good,
@@ -156,7 +156,6 @@ BAD = [  # base, change, exception, message
         "rule must be a tensor of codes or one of exact, chow, .*, got 'chow_lag'",
     ),
     (good, {"max_draft": 4}, ValueError, "max_draft must be G=5"),
-    (good, {"bonus_tokens": torch.zeros(4, dtype=I64)}, ValueError, r"verify_chain: .*must have shape"),
     (ragged, {"max_draft": None}, ValueError, "max_draft must be"),
     (ragged, {"cu_draft": torch.tensor([0, 2, 1, 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
     (ragged, {"cu_draft": torch.tensor([0, 2, -(2**63), 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
@@ -197,6 +196,23 @@ BAD = [  # base, change, exception, message
         ValueError,
         r"draft.logits must have shape \[D=5, Vq=11\], got \[4, 11\]",
     ),
+]
+
+
+# a forgotten row after the last draft, or one beside the tokens that take its place
+FORGOTTEN, INSTEAD = "one after the last draft", r"\(bonus_tokens take the place of the row after the last draft\)"
+REFUSED = (ValueError, RuntimeError)
+BONUS = torch.zeros(4, dtype=I64)
+BAD += [
+    (good, {"target_logits": torch.zeros(4, 5, 11)}, REFUSED, rf"G\+1=6 rows for G=5 drafts \({FORGOTTEN}\), got 5$"),
+    (good, {"bonus_tokens": BONUS}, REFUSED, rf"target must have G=5 rows for G=5 drafts {INSTEAD}, got 6$"),
+    (
+        ragged,
+        {"target_logits": torch.zeros(5, 11)},
+        REFUSED,
+        rf"target must have D\+B=9 rows for D=5 drafts \({FORGOTTEN} of each request\), got 5$",
+    ),
+    (ragged, {"bonus_tokens": BONUS}, REFUSED, rf"target must have D=5 rows for D=5 drafts {INSTEAD}, got 9$"),
 ]
 
 

@@ -37,6 +37,24 @@ COVERED = [  # (built for, runs on, why)
 ]
 
 
+def test_a_package_without_ops_says_what_it_is(tmp_path, monkeypatch):
+    """A source folder alone, and one that hides the package that was installed."""
+    source, site = tmp_path / "clone" / "specdec_kernels", tmp_path / "site" / "specdec_kernels"
+    site.mkdir(parents=True)
+    monkeypatch.setattr(backends, "_PACKAGE", source)
+    monkeypatch.setattr(backends, "_LIBRARY", source / "_C.so")
+    monkeypatch.setattr(sys, "path", ["", str(source.parent), str(site.parent)])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ImportError, match=r"^specdec_kernels: _C.so has not been built. From the source tree run `pip"):
+        backends.load()
+    (site / "_C.so").touch()
+    with pytest.raises(ImportError) as caught:
+        backends.load()
+    assert f"the source folder {source} has no _C.so and shadows the installed package {site}. Start" in str(
+        caught.value
+    )
+
+
 @pytest.mark.parametrize("arch, capability, expected", COVERED, ids=str)
 def test_covers(arch, capability, expected):
     assert covers(arch, capability) is expected

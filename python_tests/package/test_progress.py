@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work is heard of where there is no terminal: a line now and then, no bar."""
+"""Long work is heard of: a bar on a terminal, elsewhere a line now and then, and what is left of it."""
 
 import io
+import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,32 +15,67 @@ from specdec_kernels.cli import console as spoken  # noqa: E402
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still unless told to go on."""
+    """A clock that stands still unless told to go on; nothing is said between two pieces."""
+    monkeypatch.setattr(spoken, "_every", lambda *_: nullcontext())
     now = [100.0]
     monkeypatch.setattr(spoken, "perf_counter", lambda: now[0])
     return now
 
 
 def test_a_log_has_a_line_now_and_then(clock):
+    """With what is left by what is done; pieces may be of several sizes."""
     text = io.StringIO()
-    with spoken.progress(Console(file=text, width=80), 5) as done:
-        for _ in range(5):
-            clock[0] += 6
-            done("timing")
-    lines = ["timing: 2 of 5, about 18 s to go", "timing: 4 of 5, about 6 s to go", "timing: 5 of 5, 30 s in all"]
-    assert text.getvalue().splitlines() == lines
+    with spoken.progress(Console(file=text, width=80), 8) as done:
+        for amount in (1, 2, 2, 2, 1):
+            clock[0] += 6 * amount
+            done("timing", amount)
+    lines = ["timing: 3 of 8, about 30 s to go", "timing: 5 of 8, about 18 s to go", "timing: 7 of 8, about 6 s to go"]
+    assert text.getvalue().splitlines() == [*lines, "timing: 8 of 8, 48 s in all"]
 
 
-def test_loading_names_its_steps_in_a_log():
+@pytest.mark.parametrize("expected, says", [(90.0, "warm up: 0 of 2, about 9"), (None, "warm up: 0 of 2\n")])
+def test_long_pieces_are_heard_of(monkeypatch, expected, says):
+    """Before the first has ended there is the estimate that was given, if one was."""
+    monkeypatch.setattr(spoken, "_EVERY", 0.1)
     text = io.StringIO()
-    with spoken.loading(Console(file=text, width=80)) as on_step:
+    with spoken.progress(Console(file=text, width=80), 2, expected, "warm up") as done:
+        _until(lambda: says in text.getvalue())
+        done("timing")
+        _until(lambda: "timing: 1 of 2, about " in text.getvalue())
+        done("timing")
+    assert "timing: 2 of 2, " in text.getvalue().splitlines()[-1]
+
+
+def _until(true):
+    for _ in range(1000):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("not within 20 s")
+
+
+def test_loading_names_its_steps_in_a_log(monkeypatch):
+    monkeypatch.setattr(spoken, "_EVERY", 0.1)
+    text = io.StringIO()
+    with spoken.loading(Console(file=text, width=80), 3) as on_step:
         on_step("target smollm2")
         assert text.getvalue() == "loading: target smollm2\n"
+        _until(lambda: "loading: target smollm2, 0 s\n" in text.getvalue())
+
+
+def test_loading_counts_what_is_done_on_a_terminal():
+    text = io.StringIO()
+    with spoken.loading(Console(file=text, width=80, force_terminal=True), 2) as on_step:
+        for step in ("target", "packing"):
+            on_step(step)
+            time.sleep(0.3)  # the bar is drawn ten times a second
+    assert "0/2" in text.getvalue() and "1/2" in text.getvalue() and "-1/" not in text.getvalue()
 
 
 def test_a_terminal_has_a_bar():
     text = io.StringIO()
-    with spoken.progress(Console(file=text, width=80, force_terminal=True), 2) as done:
+    with spoken.progress(Console(file=text, width=120, force_terminal=True), 2, 50.0) as done:
+        time.sleep(0.3)
         done("timing")
         done("timing")
-    assert "2/2" in text.getvalue() and "to go" not in text.getvalue()
+    assert "2/2" in text.getvalue() and "about 50 s to go" in text.getvalue() and "-:--" not in text.getvalue()

@@ -53,6 +53,22 @@ def test_modules_exist(page, module):
     assert importlib.util.find_spec(module)
 
 
+def test_the_install_is_what_make_does():
+    """The same packages by the same versions, extras that there are, and the environment's folder."""
+    makefile, project = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").read_text()
+    block = re.search(r"```sh\n(.*?)```", TEXT["README.md"], re.S)[1]
+    extras = re.search(r'-e "\.\[(.*?)\]"', block)[1].split(",")
+    assert "decode" in extras and all(re.search(rf"(?m)^{extra} = \[", project) for extra in extras)
+    assert re.search(r"(?m)^VENV := (.*)", makefile)[1] == re.search(r"-m venv (\S+)", block)[1]
+    model, torch = (re.search(rf"(?m)^pip install {how}(\S+==\S+)", block)[1] for how in ("--no-deps ", ""))
+    assert f'"{model}"' in makefile and f"\nTORCH ?= {torch}\n" in makefile
+    built, named = (
+        re.search(pattern, text)[1].replace('"', "").split()
+        for pattern, text in ((r'"\$\(TORCH\)" (.*)\n', makefile), (r'(?m)^pip install ("setuptools.*)', block))
+    )
+    assert built == named
+
+
 def test_the_table_of_ops():
     """A row for each op, a word of each public function, and the full comparison on the page of numbers."""
     row = r"^\| `(\w+)` \|"

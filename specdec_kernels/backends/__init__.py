@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import os
 import re
+import sys
 from pathlib import Path
 
 import torch
@@ -31,10 +32,7 @@ _TEGRA = {(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)}
 def load() -> None:
     """Register the ops. Importing the package does this once."""
     if not _LIBRARY.exists():
-        raise ImportError(
-            f"specdec_kernels: {_LIBRARY.name} has not been built. From the source tree run "
-            "`pip install --no-build-isolation -e .` (torch >= 2.10 and a C++ compiler are needed)."
-        )
+        raise ImportError(_not_built())
     name = chosen()
     torch.ops.load_library(str(_LIBRARY))
     dispatch.register("the CPU" if name == "cpu" else "the CPU or a GPU")
@@ -128,6 +126,18 @@ def cpu_isa() -> str:
     name = ctypes.CDLL(str(_LIBRARY)).specdec_cpu_isa
     name.restype = ctypes.c_char_p
     return name().decode()
+
+
+def _not_built() -> str:
+    build = "`pip install --no-build-isolation -e .` (torch >= 2.10 and a C++ compiler are needed)"
+    for entry in sys.path:
+        installed = Path(entry).resolve() / _PACKAGE.name
+        if (installed / _LIBRARY.name).exists():
+            return (
+                f"specdec_kernels: the source folder {_PACKAGE} has no {_LIBRARY.name} and shadows the installed "
+                f"package {installed}. Start Python in another folder, or build here: {build}."
+            )
+    return f"specdec_kernels: {_LIBRARY.name} has not been built. From the source tree run {build}."
 
 
 def _runs(name):

@@ -4,33 +4,36 @@ command imports waits until it is asked for."""
 
 import argparse
 import importlib
+import os
 import re
 import sys
 
 from specdec_kernels.cli import checks, options
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
+CLOSED = 1  # and after the reader of the output has gone
 
 
 def info(args) -> int:
-    """Version, backends found, instruction set picked, torch and CUDA versions, architectures built."""
-    from specdec_kernels.cli.info import collect
+    """Show what is installed, what was chosen, and what is missing."""
+    from specdec_kernels.cli.info import collect, sentence
 
     found = collect()
     for name, value in found.items():
         print(f"{name:<{max(map(len, found))}}  {value}")
+    print(f"\n{sentence()}")
     return 0
 
 
 def selfcheck(args) -> int:
-    """A statistical check of the installed ops, in under a minute."""
+    """Check the installed ops statistically, in under a minute."""
     from specdec_kernels import selfcheck as check
 
     return 0 if check.run() else 1
 
 
 def generate(args) -> int:
-    """Continue text with a target and a draft, streaming, and say what it cost."""
+    """Continue text speculatively: the text goes to stdout as it comes, statistics to stderr."""
     try:
         checks.check(args)
     except ValueError as error:
@@ -39,7 +42,7 @@ def generate(args) -> int:
 
 
 def cache(args) -> int:
-    """Models that were unpacked once and are kept: what they take."""
+    """List the models that were unpacked into the cache, with their sizes."""
     return _with_extra("cache", args)
 
 
@@ -49,9 +52,11 @@ def _with_extra(command, args):
         return importlib.import_module(f"specdec_kernels.cli.{command}").run(args) or 0
     except ModuleNotFoundError as error:
         package = str(error.name).split(".")[0]
-        why = "which the plain install leaves out: pip install 'specdec_kernels[decode]'"
+        why = 'which the plain install leaves out: in the source tree, pip install --no-build-isolation -e ".[decode]"'
         print(f"error: {command} needs {package}, {why}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except (ValueError, ImportError, OSError) as error:
         return _wrong(error)
     except KeyboardInterrupt:  # while models are loaded
@@ -67,7 +72,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpF
     """Says the defaults that there are."""
 
     def _get_help_string(self, action):
-        none = action.nargs == 0 or action.default in (None, "")
+        none = action.nargs == 0 or action.default in (None, "", [])
         return action.help if none else super()._get_help_string(action)
 
 
@@ -82,13 +87,24 @@ COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate, "cache":
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command -> its exit status. arguments: those of the process by default."""
+    """Run a command and return its exit status. arguments: those of the process by default."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+        return CLOSED
+
+
+def _run(arguments) -> int:
     parser = _Parser(prog="python -m specdec_kernels", description="Exact verification for speculative decoding.")
     parser.add_argument("--version", action="store_true", help="the version of this package")
     commands = parser.add_subparsers(metavar="command")
     for name, command in COMMANDS.items():
         text = command.__doc__
-        one = commands.add_parser(name, help=text, description=text, formatter_class=_Help)
+        one = commands.add_parser(name, help=text, description=text, formatter_class=_Help, allow_abbrev=False)
         one.set_defaults(command=command)
         if command is generate:
             options.add(one)

@@ -12,6 +12,10 @@ BRANCHING = tuple(name for name, method in TREE_METHODS.items() if method.childr
 def check(args) -> None:
     """Raise ValueError for the first contradiction."""
     rule = args.rule
+    if not args.prompt:
+        raise ValueError("--prompt or --prompt-file must be given")
+    if args.threads and args.device != "cpu":
+        raise ValueError(f"--threads is of the CPU, got --device {args.device}")
     _check_alpha(rule, args.alpha)
     if args.graphs and args.device == "cpu":
         raise ValueError("--graphs needs a GPU, got --device cpu")

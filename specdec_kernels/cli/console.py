@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the command line and the demo print: progress while loading, text as it streams, a table of statistics."""
 
+import threading
 from contextlib import contextmanager
+from itertools import count
 from time import perf_counter
 
 from rich.console import Console
@@ -10,60 +12,153 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 __all__ = ["loading", "progress", "stats_table", "stream_text"]
 
 
-_EVERY = 10.0  # seconds between two lines about long work, where there is no terminal to draw a bar on
+_EVERY = 8.0  # seconds between two lines about long work, where there is no terminal to draw a bar on
 
 
 @contextmanager
-def loading(console: Console, steps: int = 4):
-    """Yields on_step(description) for load_pair: a bar on a terminal, elsewhere a line for each step."""
+def loading(console: Console, steps: int):
+    """Yields on_step(description), to be called as each of `steps` begins: a bar on a terminal, elsewhere a line for
+    each step, and one every few seconds while it takes."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    if not console.is_terminal:
-        yield lambda description: console.print(f"loading: {description}", highlight=False)
-        return
-    with _bar(console, "loading {task.description}") as bar:
-        task = bar.add_task("", total=steps, completed=-1)
-        yield lambda description: bar.update(task, description=description, advance=1)
+    with _steps_on_a_bar(console, steps) if console.is_terminal else _steps_in_lines(console) as on_step:
+        yield on_step
 
 
 @contextmanager
-def progress(console: Console, total: int):
-    """Yields done(description), to be called after each of `total` pieces of work: a bar on a terminal, elsewhere a
-    line now and then, with what is left to do."""
-    if console.is_terminal:
-        with _bar(console, "{task.description}") as bar:
-            task = bar.add_task("the first of them", total=total)
-            yield lambda description: bar.update(task, description=description, advance=1)
-        return
-    began = said = perf_counter()
-    finished = 0
-
-    def done(description: str):
-        nonlocal said, finished
-        finished, now = finished + 1, perf_counter()
-        if now - said >= _EVERY or finished == total:
-            said, left = now, (now - began) / finished * (total - finished)
-            then = f"about {left:.0f} s to go" if left else f"{now - began:.0f} s in all"
-            console.print(f"{description}: {finished} of {total}, {then}", highlight=False)
-
-    yield done
+def _steps_on_a_bar(console, steps):
+    with _bar(console, "loading {task.description}") as bar:
+        task, begun = bar.add_task("", total=steps), count()
+        yield lambda description: bar.update(task, description=description, completed=next(begun))
 
 
-def _bar(console, description):
-    columns = TextColumn(description), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    return Progress(SpinnerColumn(), *columns, console=console, transient=True)
+@contextmanager
+def _steps_in_lines(console):
+    latest, began = "", 0.0
+
+    def on_step(description):
+        nonlocal latest, began
+        latest, began = description, perf_counter()
+        console.print(f"loading: {description}", highlight=False)
+
+    def still():
+        if latest:
+            console.print(f"loading: {latest}, {perf_counter() - began:.0f} s", highlight=False)
+
+    with _every(_EVERY, still):
+        yield on_step
+
+
+class _Work:
+    """How much of long work is done, and for how long the rest will take."""
+
+    def __init__(self, total: float, expected: float | None):
+        self.total, self.expected, self.finished = total, expected, 0.0
+        self.began = self.latest = perf_counter()
+
+    def add(self, amount: float) -> None:
+        self.finished, self.latest = self.finished + amount, perf_counter()
+
+    def __str__(self):
+        """The seconds that are left: by what is done, and before the first piece by what was expected."""
+        left = self.expected
+        if self.finished:
+            left = (self.latest - self.began) / self.finished * (self.total - self.finished)
+        return "" if left is None else f"about {max(0.0, left - (perf_counter() - self.latest)):.0f} s to go"
+
+
+@contextmanager
+def progress(console: Console, total: float, expected: float | None = None, first: str = "the first of them"):
+    """Yields done(description, amount=1), to be called after each piece of `total` work: a bar on a terminal, elsewhere
+    a line every few seconds, with an estimate of what is left.
+
+    expected: the seconds that all of it is expected to take. first: the description until the first piece is done.
+    """
+    work = _Work(total, expected)
+    with (_work_on_a_bar if console.is_terminal else _work_in_lines)(console, work, first) as done:
+        yield done
+
+
+@contextmanager
+def _work_on_a_bar(console, work, first):
+    with _bar(console, "{task.description}", work) as bar:
+        task = bar.add_task(first, total=work.total)
+
+        def done(description: str, amount: float = 1):
+            work.add(amount)
+            bar.update(task, description=description, advance=amount)
+
+        yield done
+
+
+@contextmanager
+def _work_in_lines(console, work, first):
+    latest, said = first, work.began
+
+    def say():
+        nonlocal said
+        if (now := perf_counter()) - said >= _EVERY:
+            said = now
+            print_line(work)
+
+    def print_line(then):
+        console.print(f"{latest}: {work.finished:g} of {work.total:g}, {then}".rstrip(", "), highlight=False)
+
+    def done(description: str, amount: float = 1):
+        nonlocal latest
+        latest = description
+        work.add(amount)
+        if work.finished < work.total:
+            say()
+
+    with _every(_EVERY / 8, say):
+        yield done
+    print_line(f"{perf_counter() - work.began:.0f} s in all")
+
+
+@contextmanager
+def _every(seconds: float, say):
+    """Calls say() so often while the body runs."""
+    ended = threading.Event()
+
+    def run():
+        while not ended.wait(seconds):
+            say()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _Left(ProgressColumn):
+    def __init__(self, work: _Work):
+        super().__init__()
+        self.work = work
+
+    def render(self, task):
+        return Text(str(self.work))
+
+
+def _bar(console, description, work: _Work | None = None):
+    columns = [SpinnerColumn(), TextColumn(description), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    return Progress(*columns, *([_Left(work)] if work else []), console=console, transient=True)
 
 
 def stream_text(console: Console, prompts: list[str], events) -> list[str]:

@@ -11,6 +11,7 @@ from specdec_kernels.cli import plan
 from specdec_kernels.cli.app import INTERRUPTED
 from specdec_kernels.cli.console import loading, stats_table, stream_text
 from specdec_kernels.cli.presence import check_there
+from specdec_kernels.cli.threads import pick_threads
 
 
 def run(args) -> int:
@@ -28,9 +29,16 @@ def _load(args, says):
     check_there("--target", args.target)
     if model is not None:
         check_there("--draft", model)
-    with loading(says) as on_step:
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    choose = args.device == "cpu" and not args.threads and torch.get_num_threads() > 1
+    with loading(says, 3 + (model is not None) + choose) as on_step:
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
         pair = decode.load_pair(args.target, model, dtype, on_step=on_step, device=args.device)
+        if choose:
+            most = torch.get_num_threads()
+            on_step(f"one thread or {most}")
+            torch.set_num_threads(pick_threads(pair.target, (1, most))[0])
     if args.graphs:
         pair = replace(pair, target=decode.Graphed(pair.target), draft=pair.draft and decode.Graphed(pair.draft))
     return pair

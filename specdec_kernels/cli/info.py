@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 
 import torch
@@ -29,6 +30,17 @@ def collect() -> dict[str, str]:
         "GPUs": ", ".join(gpus) or "none",
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     }
+
+
+def sentence() -> str:
+    """Where tensors run, in a sentence for each device."""
+    name, names = sk.backends.chosen(), {"cuda": "CUDA C++ ops", "triton": "Triton ops"}
+    interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    cpu = f"CPU tensors: {'Triton ops, interpreted' if interpreted else 'CPU ops'}."
+    if not torch.cuda.device_count():
+        return f"{cpu} No GPU found."
+    runs = name in names and name in sk.backends.available()
+    return f"{cpu} GPU tensors: {names[name] if runs else 'no ops, for the reasons above'}."
 
 
 def _gpu_ops():

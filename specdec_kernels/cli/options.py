@@ -5,19 +5,32 @@ import argparse
 from typing import Any
 
 from specdec_kernels.cli import values
-from specdec_kernels.registry import RULES, TREE_METHODS
+from specdec_kernels.registry import RULES
 
-METHODS = "chain", *TREE_METHODS
+METHODS = {
+    "chain": "one draft; with --block it is verified as a block, which accepts at least as many tokens",
+    "kseq": "K independent drafts, tested together",
+    "recursive": "K independent drafts, tested one after another",
+    "recursive_without_replacement": "distinct children, tested one after another",
+    "target_only": "distinct children; the target draws, and a draft is accepted if it is drawn",
+    "greedy": "distinct children; follows the target's best token, for --temperature 0",
+    "traversal": "distinct children, tested from the leaves up",
+}
 COUNT = values.integer(1, "an integer >= 1")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     texts: dict[str, Any] = {"action": "append", "type": values.text, "metavar": "TEXT"}
-    option("--prompt", required=True, help="text to continue; repeat for a batch", **texts)
+    prompt = "text to continue, or - for standard input; repeat it for a batch"
+    option("--prompt", action="append", type=values.prompt, default=[], help=prompt, metavar="TEXT")
+    file = 'a file with one prompt (its last newline is dropped), or .jsonl: one a line, a string or {"prompt": ...}'
+    option("--prompt-file", action="extend", type=values.prompt_file, dest="prompt", help=file, metavar="FILE")
     option("--chat", action="store_true", help="wrap the prompt in the model's chat template")
-    option("--max-new-tokens", type=COUNT, default=128, metavar="N", help="after which a text ends")
-    option("--stop", default=[], help="a string that ends the text; special tokens count; may be repeated", **texts)
+    option("--max-new-tokens", type=COUNT, default=128, metavar="N", help="the longest continuation, in tokens")
+    option(
+        "--stop", default=[], help="a string that ends the text, which may be a special token; may be repeated", **texts
+    )
     _models(parser.add_argument_group("models"))
     _drafting(parser.add_argument_group("drafting"))
     _sampling(parser.add_argument_group("sampling"))
@@ -30,27 +43,40 @@ def _models(group):
     dtypes = "auto", "bfloat16", "float32"
     option("--dtype", choices=dtypes, default="auto", help="auto: bfloat16 on a GPU and where the CPU has it")
     option("--device", type=values.device, default="cpu", help='"cpu", "cuda" or a GPU by its number, "cuda:1"')
-    option("--graphs", action="store_true", help="on a GPU: passes of the models in CUDA graphs")
+    threads = "CPU threads; by default one per core, or one alone if that is faster (another program holds a core)"
+    option("--threads", type=COUNT, help=threads, metavar="N")
+    option("--graphs", action="store_true", help="run the models' passes as CUDA graphs; needs a GPU")
 
 
 def _drafting(group):
     option = group.add_argument
     option("--plain", action="store_true", help="no speculation; with --rule a token-level cascade")
-    methods = f"how drafts are verified: one chain, or a tree by {', '.join(TREE_METHODS)}"
-    option("--method", choices=METHODS, default="chain", help=methods, metavar="METHOD")
+    option("--method", choices=METHODS, default="chain", help="how drafts are verified, see below", metavar="METHOD")
     beams = values.integer(0, "an integer >= 1, or 0 for off")
-    option("--beams", type=beams, default=0, metavar="W", help="beam search: the W best texts, in place of one; 0: off")
+    option("--beams", type=beams, default=0, metavar="W", help="beam search for the W best texts; 0: off")
     option("--block", action="store_true", help="verify a chain as a block")
-    gammas = 'tokens drafted at a time, a tree\'s depth; "auto": what pays, of a tree 4'
+    gammas = 'draft tokens per step (tree: its depth); "auto" adapts to measured acceptance, 4 for trees'
     option("--gamma", type=values.gamma, default="auto", help=gammas)
-    option("--drafts", type=COUNT, default=4, help="of a tree: its chains", metavar="K")
-    shapes = 'of a tree: children per level, as 4,2,1, or "auto": what pays'
+    option("--drafts", type=COUNT, default=4, help="chains in a tree", metavar="K")
+    shapes = 'children per level of a tree, as 4,2,1; "auto" adapts to measured acceptance'
     option("--widths", type=values.widths, default="", help=shapes)
-    option("--lookup-first", action="store_true", help="look in the text first; in a tree: beside the model's drafts")
-    option("--lookup-under", action="store_true", help="the draft's own tokens are looked up, and verified by it")
-    rules = "how drafts are accepted; all but exact change the text, as listed below"
-    option("--rule", type=values.rule, default="exact", help=rules)
-    option("--alpha", type=values.alpha, default="", help="of the rule: a number, or two with a comma between them")
+    option(
+        "--lookup-first",
+        action="store_true",
+        help="look in the text before asking the draft model; in a tree, beside its drafts",
+    )
+    option(
+        "--lookup-under",
+        action="store_true",
+        help="the draft model verifies tokens looked up in the text, which makes drafting cheaper",
+    )
+    option("--rule", type=values.rule, default="exact", help="which drafts are accepted, see below")
+    option(
+        "--alpha",
+        type=values.alpha,
+        default="",
+        help="the rule's parameters: one number, or two with a comma between them",
+    )
 
 
 def _sampling(group):
@@ -60,27 +86,30 @@ def _sampling(group):
     option("--top-k", type=kind("top_k"), default=0, help="0: off", metavar="K")
     option("--top-p", type=kind("top_p"), default=1.0, help="1: off", metavar="P")
     option("--min-p", type=kind("min_p"), default=0.0, help="0: off", metavar="P")
-    option("--seed", type=values.seed, default=0, help="request i uses seed + i, of which the low 64 bits count")
+    option("--seed", type=values.seed, default=0, help="prompt i uses seed + i; the low 64 bits count")
 
 
 _EXAMPLES = """examples:
   python -m specdec_kernels generate --prompt "def fibonacci(n):"
-  python -m specdec_kernels generate --prompt "Once" --draft DRAFT --temperature 0.7 --method kseq --gamma 4
-  python -m specdec_kernels generate --prompt "def f" --draft DRAFT --rule diff --alpha 0.3 --block
+  python -m specdec_kernels generate --prompt "Once" --draft demo/draft --temperature 0.7 --method kseq --gamma 4
+  python -m specdec_kernels generate --prompt-file prompt.txt --draft demo/draft --rule diff --alpha 0.3 --block
 """
 
 
 def guarantees() -> str:
-    """Each rule with its guarantee, and three examples."""
-    width = max(map(len, RULES))
-    rules = (f"  {name:<{width}}  {_range(rule)}{rule.says}" for name, rule in RULES.items())
-    return (
-        "rules (p: target, q: draft, pi: what is emitted; a rule that defers takes p, else q):\n"
-        + "\n".join(rules)
-        + "\n\n"
-        + _EXAMPLES
+    """Each method and each rule with its guarantee, and three examples."""
+    methods = "methods (under --rule exact each emits the target's own distribution, at temperature 0 its own text):"
+    rules = (
+        "rules (p: target, q: draft, pi: what is emitted; a rule that defers takes p, else q; all but exact change p):"
     )
+    says = {name: _range(rule) + rule.says for name, rule in RULES.items()}
+    return f"{methods}\n{_listed(METHODS)}\n\n{rules}\n{_listed(says)}\n\n{_EXAMPLES}"
+
+
+def _listed(says: dict[str, str]) -> str:
+    width = max(map(len, says))
+    return "\n".join(f"  {name:<{width}}  {text}" for name, text in says.items())
 
 
 def _range(rule) -> str:
-    return "".join(f"{parameter.name} in {parameter.range}; " for parameter in rule.parameters)
+    return "".join(f"{x.name} in {x.range} (default {x.default:g}); " for x in rule.parameters)

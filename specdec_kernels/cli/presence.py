@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
-from specdec_kernels.decode.models.load import PACKAGED
+from specdec_kernels.decode.models.load import PACKAGED, packaged
 
 __all__ = ["check_there"]
 
@@ -17,7 +17,13 @@ _SECONDS = 10.0
 
 def check_there(option: str, name: str) -> None:
     """Raise ValueError in one line where `name` is no alias, file, folder, model in the cache or on the hub."""
-    if name in PACKAGED or Path(name).exists():
+    if Path(name).exists():
+        return
+    if name in PACKAGED:
+        try:
+            packaged(name)
+        except ValueError as error:
+            raise ValueError(f"{option} {error}") from None
         return
     if name.endswith(".gguf"):
         raise ValueError(f"{option} {name}: no such file")

@@ -2,11 +2,26 @@
 """What an option's text must be: functions for argparse, each returning the value or raising what was wanted."""
 
 import argparse
+import json
 import re
+import sys
+from pathlib import Path
 
 from specdec_kernels.registry import RULES, SAMPLING
 
-__all__ = ["alpha", "device", "gamma", "integer", "number", "rule", "sampling", "text", "widths"]
+__all__ = [
+    "alpha",
+    "device",
+    "gamma",
+    "integer",
+    "number",
+    "prompt",
+    "prompt_file",
+    "rule",
+    "sampling",
+    "text",
+    "widths",
+]
 
 
 def _wrong(wanted: str, got: str) -> argparse.ArgumentTypeError:
@@ -53,6 +68,48 @@ def text(given: str) -> str:
     if not given:
         raise _wrong("a text of at least one character", given)
     return given
+
+
+def prompt(given: str) -> str:
+    """The text itself, or standard input's for "-"."""
+    return text(_read(given)) if given == "-" else text(given)
+
+
+def prompt_file(given: str) -> list[str]:
+    """A file's text, without a newline at its end; of a .jsonl file the prompt of each line."""
+    read = _read(given)
+    if not given.endswith(".jsonl"):
+        return [text(read)]
+    prompts = [_of_line(given, i, line) for i, line in enumerate(read.split("\n"), 1) if line.strip()]
+    if not prompts:
+        raise _wrong("a file with at least one prompt", given)
+    return prompts
+
+
+def _read(name: str) -> str:
+    try:
+        if name == "-":
+            if sys.stdin.isatty():
+                print("the prompt, ended by Ctrl-D:", file=sys.stderr)
+            read = sys.stdin.read()
+        else:
+            read = Path(name).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise _wrong("text in UTF-8", name) from None
+    except OSError as error:
+        raise _wrong("a file that can be read", f"{name}: {error.strerror}") from None
+    return read.removesuffix("\n")
+
+
+def _of_line(name: str, i: int, line: str) -> str:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    found = found.get("prompt") if isinstance(found, dict) else found
+    if not isinstance(found, str) or not found:
+        raise _wrong('a file whose lines are strings or {"prompt": ...}', f"{name} with line {i}: {line:.40}")
+    return found
 
 
 def gamma(given: str) -> int | str:

@@ -138,7 +138,8 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamPr
     check_model("beam_search", "target", target)
     beams, requests = check_count("beam_search", "beams", beams), check_requests("beam_search", requests)
     if drafter is not None and (not isinstance(drafter, BeamProposer) or hasattr(drafter, "verifies")):
-        raise TypeError(f"beam_search: drafter must be a decode.BeamDrafter, got {type(drafter).__name__}")
+        hint = ": wrap it, decode.BeamDrafter(model)" if hasattr(drafter, "forward") else ""
+        raise TypeError(f"beam_search: drafter must be a decode.BeamDrafter, got {type(drafter).__name__}{hint}")
     for model in (target, getattr(drafter, "model", None)):
         check_trees(model)
     for i, request in enumerate(requests):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a request's fields. Each returns the value that the request stores, as a plain Python type."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..ops import _check
@@ -52,7 +52,20 @@ def _ids(name: str, x: Any, wanted: str) -> list[int]:
     return ids
 
 
+def _hint(prompt: Any) -> str:
+    """How what was given becomes a list of ids."""
+    if isinstance(prompt, str):
+        return ": encode it, tokenizer.encode(text)"
+    if isinstance(prompt, Mapping):
+        return ": write prompt['input_ids']"
+    shape: tuple[int, ...] = getattr(prompt, "shape", ())
+    nested = isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list)
+    return ": write prompt[0]" if nested or (len(shape) == 2 and shape[0] == 1) else ""
+
+
 def _prompt(name: str, x: Any) -> list[int]:
+    if hint := _hint(x):
+        _fail(TypeError, name, "a list of token ids", _shown(x) + hint)
     ids = _ids(name, x, "a list of token ids")
     if not ids:
         raise ValueError("Request: prompt must have at least one token, got none")

@@ -158,6 +158,8 @@ def _dense(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
     _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, target.logits.device)
     if target.row is None:
         B, G = sizes[0], sizes[1] - bonus_row
+        if draft_tokens.dim() == 2 and sizes[1] == draft_tokens.size(1) + (not bonus_row):
+            G = draft_tokens.size(1)  # the op says that a bonus row lacks, or is one too many
         if G < 0:
             wanted = "target.logits must have the bonus row, shape [B, G+1, V]"
             raise ValueError(f"{op}: {wanted}, got {list(target.logits.shape)}")
@@ -194,7 +196,7 @@ def _ragged(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
             f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
         )
     target_rows = {"R" if bonus_row else "D": D + B * bonus_row}
-    if target.row is None:
+    if target.row is None and sizes[0] != D + B * (not bonus_row):  # of bonus rows that lack the op says so
         _check.shape(op, "target.logits", target.logits, **target_rows, V=sizes[-1])
     return B, max_draft, target_rows, {"D": D}
 

@@ -38,6 +38,20 @@ inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   return r;
 }
 
+// A target that lacks the rows after last drafts, or has them beside bonus_tokens.
+inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows& given, bool bonus_tokens) {
+  const bool ragged = bool(a.cu_draft);
+  const Tensor& positions = given.row ? *given.row : *given.logits;
+  if (positions.dim() != (ragged ? 1 : 2) + !given.row) return;
+  const int64_t drafts = ragged ? a.D : a.G, bonus = ragged ? a.B : 1, got = positions.size(ragged ? 0 : 1);
+  const char* name = ragged ? "D" : "G";
+  const bool swapped = bonus > 0 && got == drafts + (bonus_tokens ? bonus : 0);
+  check(!swapped || !bonus_tokens, op, "target must have ", name, "=", drafts, " rows for ", name, "=", drafts,
+        " drafts (bonus_tokens take the place of the row after the last draft), got ", got);
+  check(!swapped, op, "target must have ", name, ragged ? "+B=" : "+1=", drafts + bonus, " rows for ", name, "=",
+        drafts, " drafts (one after the last draft", ragged ? " of each request), got " : "), got ", got);
+}
+
 // The draft's rows: one for each draft, or one more per request.
 inline Rows draft_rows(const Op& op, const VerifyChain& a, const GivenRows& given, const Sampling& sampling) {
   const Tensor& positions = given.row ? *given.row : *given.logits;
@@ -104,6 +118,7 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
 
   const Sampling of_target = sampling(op, target.name, target.sampling, B, a.present);
   const Sampling of_draft = sampling(op, draft.name, draft.sampling, B, a.present);
+  check_bonus_rows(op, a, target, bool(bonus_tokens));
   a.target = chain_rows(op, a, target, of_target, bonus_tokens ? 0 : 1);
   if (draft.logits)
     a.draft = draft_rows(op, a, draft, of_draft);

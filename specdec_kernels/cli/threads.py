@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many threads torch decodes with on a CPU."""
+
+from statistics import median
+from time import perf_counter
+
+import torch
+
+__all__ = ["pick_threads"]
+
+
+def pick_threads(target, counts: tuple[int, ...], seconds: float = 4.0, passes: int = 10) -> tuple[int, float]:
+    """Return the number of threads that makes passes of one token fastest, and the seconds of such a pass.
+
+    Where another program holds a core, threads that wait for each other crawl, and one alone is faster. Numbers are
+    timed in turn, so that a drift of the machine favours none; no new turn begins after `seconds`.
+    """
+    before = torch.get_num_threads()
+    cache, token = target.new_cache(1, 2), torch.tensor([[0]])
+    target.forward(token, [0], cache, keep=None)
+    times: dict[int, list[float]] = {threads: [] for threads in counts}
+    began = perf_counter()
+    for turn in range(1 + passes):
+        for threads, found in times.items():
+            torch.set_num_threads(threads)
+            start = perf_counter()
+            target.forward(token, [1], cache)
+            found.append(perf_counter() - start)
+        if turn and perf_counter() - began > seconds:
+            break
+    torch.set_num_threads(before)
+    medians = {threads: median(found[1:]) for threads, found in times.items()}  # the first turn warms up
+    return min(medians.items(), key=lambda of: of[1])
