@@ -129,9 +129,11 @@ def _results(x: Instruction, parts: list[str], state: State, argument: Argument)
         return _constants(x, parts, argument)
     if x.head == "S2R" and parts[1] == "SR_TID.X":
         return {parts[0]: 0}
-    if x.word in ("SHF.R.U32.HI", "SHF.R.S32.HI") and parts[1] == "RZ" and None not in (get(2), get(3)):
-        value = get(3) if "U32" in x.word else _signed(get(3))
-        return {parts[0]: value >> get(2) & MASK}
+    if x.word in ("SHF.R.U32.HI", "SHF.R.S32.HI") and parts[1] == "RZ":
+        by, value = get(2), get(3)
+        if by is None or value is None:
+            return {}
+        return {parts[0]: (value if "U32" in x.word else _signed(value)) >> by & MASK}
     if x.head in ("MOV", "UMOV", "R2UR"):
         return {parts[0]: get(-1)}
     if x.word in ("IMAD.MOV.U32", "IMAD.U32") and {"RZ"} == set(parts[1:3]):
@@ -153,8 +155,8 @@ def _results(x: Instruction, parts: list[str], state: State, argument: Argument)
 
 
 def _pair(name: str) -> list[str]:
-    kind, number = re.fullmatch(r"(U?R)(\d+)", name).groups()
-    return [name, f"{kind}{int(number) + 1}"]
+    kind = name.rstrip("0123456789")
+    return [name, f"{kind}{int(name.removeprefix(kind)) + 1}"]
 
 
 def step(x: Instruction, state: State, argument: Argument) -> None:
