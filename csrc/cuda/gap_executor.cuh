@@ -21,8 +21,8 @@ SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_
       float x[N], y[N];
       at.raw(p.row, -HUGE_VALF, x);
       at.raw(q.row, -HUGE_VALF, y);
-      at.floats(p.row, x);
-      at.floats(q.row, y);
+      at.floats(p.row, -HUGE_VALF, x);
+      at.floats(q.row, -HUGE_VALF, y);
 #pragma unroll
       for (int r = 0; r < N; ++r) sums[1][r % 2] += surprise(p.stats, x[r]), sums[2][r % 2] += surprise(q.stats, y[r]);
       const LogitWeights of_target(p), of_draft(q);

@@ -189,7 +189,7 @@ struct GroupsOf {
     load_groups<N>(row, chunk, first, pad, z);
   }
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const { load(row, pad, z); }
-  SPECDEC_DEVICE void floats(const Row&, float (&)[kEntries]) const {}
+  SPECDEC_DEVICE void floats(const Row&, float, float (&)[kEntries]) const {}
 };
 // The same for loops over two rows: raw() leaves the words as they come.
 template <int N>
@@ -207,7 +207,7 @@ struct EarlyGroupsOf : GroupsOf<N> {
       }
     });
   }
-  SPECDEC_DEVICE void floats(const Row& row, float (&z)[kEntries]) const {
+  SPECDEC_DEVICE void floats(const Row& row, float, float (&z)[kEntries]) const {
     if (row.dtype == kFloat32 || has_no_groups(row, left_of(row, chunk))) return;
     row.dtype == kBFloat16 ? unpack<kBFloat16>(z) : unpack<kFloat16>(z);
   }
@@ -234,26 +234,36 @@ struct RunOf {
   SPECDEC_DEVICE int64_t begin() const { return first; }
   // With fewer registers than by way of the bits of each
   SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const { load_entries(row, first, pad, z); }
-  SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[N]) const {
+  // Beyond the row its last entry is asked for, so that no lane branches.
+  SPECDEC_DEVICE void raw(const Row& row, float, float (&z)[N]) const {
     const bool wide = row.dtype == kFloat32;
-    const uint32_t infinity = wide ? 0xff800000u : row.dtype == kBFloat16 ? 0xff80u : 0xfc00u;
-    const void* const from = row.at(first);
+    const char* const from = static_cast<const char*>(row.at(first));
+    const int left = left_of_run(row);
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      uint32_t bits = pad == 0 ? 0 : infinity;
-      if (first + r < row.V)
-        bits = wide ? __ldg(static_cast<const uint32_t*>(from) + r) : __ldg(static_cast<const uint16_t*>(from) + r);
-      z[r] = __uint_as_float(bits);
+      const char* const at = from + (r < left ? r : left - 1) * (wide ? 4 : 2);
+      z[r] = __uint_as_float(wide ? __ldg(reinterpret_cast<const uint32_t*>(at))
+                                  : __ldg(reinterpret_cast<const uint16_t*>(at)));
     }
   }
-  SPECDEC_DEVICE void floats(const Row& row, float (&z)[N]) const {
-    const DType type = row.dtype;
-    if (type == kFloat32) return;
+  SPECDEC_DEVICE void floats(const Row& row, float pad, float (&z)[N]) const {
+    const int left = left_of_run(row);
+    if (row.dtype != kFloat32) {
 #pragma unroll
-    for (int r = 0; r < N; ++r) {
-      const uint32_t bits = __float_as_uint(z[r]);
-      z[r] = type == kBFloat16 ? __uint_as_float(bits << 16) : half_to_float(bits);
+      for (int r = 0; r < N; ++r) {
+        const uint32_t bits = __float_as_uint(z[r]);
+        z[r] = row.dtype == kBFloat16 ? __uint_as_float(bits << 16) : half_to_float(bits);
+      }
     }
+#pragma unroll
+    for (int r = 0; r < N; ++r) z[r] = r < left ? z[r] : pad;
+  }
+
+ private:
+  // Entries of the row from the first one on, if there are less than N
+  SPECDEC_DEVICE int left_of_run(const Row& row) const {
+    const int64_t rest = row.V - first;
+    return rest < N ? int(rest) : N;
   }
 };
 

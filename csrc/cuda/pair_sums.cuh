@@ -42,7 +42,7 @@ SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, 
   }
   p(at, x);
   if (!row) return;
-  at.floats(q.row, y);
+  at.floats(q.row, pad_of(q), y);
   to_target_weights(q, y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];

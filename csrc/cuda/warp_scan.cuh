@@ -91,14 +91,11 @@ struct Crossing {
   }
 };
 
-// That of the first lane that is beyond, or of the last one with weight
-SPECDEC_DEVICE Crossing warp_crossing(const Crossing& own) {
+// The first lane that is beyond, or the last one with weight
+SPECDEC_DEVICE int crossing_lane(const Crossing& own) {
   const unsigned beyond = __ballot_sync(kFullWarp, own.beyond);
   const unsigned any = __ballot_sync(kFullWarp, own.index >= 0);
-  const int lane = beyond ? __ffs(int(beyond)) - 1 : any ? kLanes - 1 - __clz(int(any)) : 0;
-  const auto of_lane = [&](auto x) { return __shfl_sync(kFullWarp, x, lane); };
-  return {of_lane(own.running), own.target,          of_lane(own.index),
-          of_lane(own.before),  of_lane(own.inside), of_lane(int(own.beyond)) != 0};
+  return beyond ? __ffs(int(beyond)) - 1 : any ? kLanes - 1 - __clz(int(any)) : 0;
 }
 
 }  // namespace specdec

@@ -68,22 +68,27 @@ SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0
 
 SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
 
-// (p - q)+ of the entries of `at`, a GroupsOf or a RunOf; 0 beyond the row. p has a row. meanwhile() runs once the
-// entries are asked for, and before one is used.
+// (p - q)+ of the entries of `at`, a GroupsOf or a RunOf; 0 beyond the row. p has a row. In two steps: memory is asked
+// for the entries of both rows, and what it gave is weighed.
 constexpr int kPairs = 2;  // groups that most loops over two rows take at a time
-template <class At, class Meanwhile>
-SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
-                          const Meanwhile& meanwhile) {
-  constexpr int N = At::kEntries;
-  float y[N];
+template <class At>
+SPECDEC_DEVICE bool takes_row(const Dist& q, const At& at) {
+  return has_row(q) && at.begin() < q.row.V;
+}
+template <class At>
+SPECDEC_DEVICE void ask(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
+                        float (&y)[At::kEntries]) {
   at.raw(p.row, pad_of(p), w);
-  const bool minus_row = has_row(q) && at.begin() < q.row.V;
-  if (minus_row) at.raw(q.row, pad_of(q), y);
-  meanwhile();
-  at.floats(p.row, w);
+  if (takes_row(q, at)) at.raw(q.row, pad_of(q), y);
+}
+template <class At>
+SPECDEC_DEVICE void weigh_asked(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
+                                float (&y)[At::kEntries]) {
+  constexpr int N = At::kEntries;
+  at.floats(p.row, pad_of(p), w);
   to_target_weights(p, w);
-  if (minus_row) {
-    at.floats(q.row, y);
+  if (takes_row(q, at)) {
+    at.floats(q.row, pad_of(q), y);
     to_draft_weights(q, y);
 #pragma unroll
     for (int r = 0; r < N; ++r) w[r] = Compare<float>::positive(w[r] - y[r]);
@@ -95,6 +100,15 @@ SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)
   }
 }
 
+// meanwhile() runs once the entries are asked for, and before one is used.
+template <class At, class Meanwhile>
+SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
+                          const Meanwhile& meanwhile) {
+  float y[At::kEntries];
+  ask(p, q, at, w, y);
+  meanwhile();
+  weigh_asked(p, q, at, w, y);
+}
 template <class At>
 SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries]) {
   weigh(p, q, at, w, [] {});

@@ -151,8 +151,10 @@ def test_fewer_instructions_help_and_tails_cost():
     base, heavy = Costs(), replace(Costs(), tails=tail)
     once = lambda costs, how: calls.row_stats(Setting("H200", costs, tails=how), 8, V)
     assert once(heavy, "assumed") == once(base, "counted") < once(heavy, "counted") == once(heavy, "longest")
-    chain = lambda how: calls.verify_chain(Setting("H200", heavy, tails=how), 1, G, V)[0]
-    assert chain("assumed") < chain("counted") < chain("longest")  # the test of a draft stays assumed
+    chain = lambda how: calls.verify_chain(Setting("H200", heavy, tails=how), 64, G, V)[0]
+    assert chain("assumed") < chain("counted") and chain("longest") < chain(
+        "counted"
+    )  # judge stays assumed, on the law
     law = Setting("H200", heavy).tail("judge rest").clocks
     assert law == 1e4 + C["judge"]  # the row's four floats are counted in row_stats
     more = us(sum(1e4 - Setting("H200", base).tail(f"row_stats {part}").clocks for part in ("begin", "report", "rest")))

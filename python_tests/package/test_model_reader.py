@@ -13,6 +13,7 @@ from tools.machine_code.gpus import ceilings, resident
 from tools.machine_code.instructions import Instruction, bits, copies_asynchronously, pipe, unpacks, wide
 from tools.machine_code.kernels import describe
 from tools.machine_code.loops import batches
+from tools.machine_code.operands import operands
 from tools.machine_code.paths import Ways, hot_state, weigh
 
 MIDDLE = BANDS.index("middle")
@@ -145,11 +146,13 @@ def test_blocks_that_fit():
         ("IADD3 R0, P1, P2, R4, R5, RZ", {"R0", "P1", "P2"}, {"R4", "R5"}),
         ("SEL R0, R1, R2, P0", {"R0"}, {"R1", "R2", "P0"}),
         ("BAR.SYNC.DEFER_BLOCKING 0x0", set(), set()),
+        ("CS2R R4, SRZ", {"R4", "R5"}, set()),
+        ("CS2R.32 R4, SR_CLOCKLO", {"R4"}, set()),
     ],
 )
 def test_operands(line, writes, reads):
     [x] = code(line)
-    assert tails.operands(x) == (writes, reads)
+    assert operands(x) == (writes, reads)
 
 
 def clocks(lines, band=MIDDLE, all_results=True):

@@ -61,7 +61,9 @@ def verify_chain_cases(csrc, ops):
     for b in range(2):  # far likelier for the draft than for the target
         draft[b, b, 17] += 12
     u = torch.full((B, G + 1), 0.5, dtype=torch.float64)
+    u[2, G] = 1 - 1e-6  # the last id of a ragged chunk
     want = sk.reference.verify_chain(target, tokens, draft, uniforms=u)
+    assert want.tokens[2, G] == V - 1
     for path, turns in product(("", "streaming"), zip(SCHEDULES, BLOCK_ORDERS)):
         os.environ["SPECDEC_CUDA_PATH"] = path
         try:

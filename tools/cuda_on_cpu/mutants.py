@@ -40,6 +40,7 @@ BLOCK, GROUPS, VERIFY = "cuda/thread_block.cuh", "cuda/groups.cuh", "ops/verify_
 SCAN, SMALL = "cuda/warp_scan.cuh", "ops/verify_chain/small_batch.cuh"
 HISTOGRAM = "cuda/logit_histogram.cuh"
 SPECIAL, REDUCE, END = "cuda/special_chunks.cuh", "cuda/chunk_reduce.cuh", "ops/verify_chain/chain_end.cuh"
+DRAW = "cuda/chunk_draw.cuh"
 PAIR, SEARCH = "cuda/pair_search.cuh", "ops/kseq_rho/kseq_rho_cuda.cu"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
 
@@ -157,6 +158,19 @@ MUTANTS = {
         "verify_chain",
         True,
     ),
+    "a token told by another thread than the one that found it": Mutant(
+        END, "leads_ = finds_in_chunk(*chosen_, w_, id);", "finds_in_chunk(*chosen_, w_, id);", "wrong", "verify_chain"
+    ),
+    "the chosen chunk read before it is chosen": Mutant(
+        DRAW,
+        "choose(&shared.get());\n  __syncthreads();",
+        "choose(&shared.get());",
+        "race|uninitialised",
+        "verify_chain",
+    ),
+    "what lies beyond a row counted as its last entry": Mutant(
+        GROUPS, "z[r] = r < left ? z[r] : pad;", "z[r] = r < N ? z[r] : pad;", "wrong", "verify_chain"
+    ),
     "small batch: the law's sums of another position": Mutant(
         SMALL, "at.test, plain + i * chunks", "at.test, plain", "wrong|uninit", "verify_chain", True
     ),
@@ -197,8 +211,8 @@ MUTANTS = {
     ),
     "a write before the launch before is waited for": Mutant(
         SMALL,
-        "  find_uniform(s, b, shared.get());\n",
-        "  find_uniform(s, b, shared.get());\n  if (leads && threadIdx.x == 0) a.status[b] = 0;\n",
+        "  find_given(s, b, shared.get());\n",
+        "  find_given(s, b, shared.get());\n  if (leads && threadIdx.x == 0) a.status[b] = 0;\n",
         "race: it writes memory and has not waited",
         "verify_chain",
         True,

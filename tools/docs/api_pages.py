@@ -15,6 +15,7 @@ HAND_WRITTEN = {
     "engines": "FlashInfer's, SGLang's and transformers' calls on these ops",
     "backends": "what runs where, and why",
     "reference": "the same rules in float64, row by row",
+    "testing": "test any engine's verification against exact joint distributions",
     "theory": "what speculation can gain",
 }
 LOOP = {

@@ -23,9 +23,10 @@ WARPS = headers.constant(LAUNCH, "kThreads") // 32
 FEW_POSITIONS = headers.constant(SMALL_BATCH, "kFewPositions")
 MOST_OF_REQUEST = headers.constant(SMALL_BATCH, "kMostOfRequest")
 
-# tail -> the constants that stand for it. Where a tail has few choices its longest path is what runs: COUNTED. The
-# test of a draft has many (and so has a draw with or without replacement): constants are kept, and printed beside. What
-# is counted where a constant stands alone stands for it everywhere: the same code makes a row's four floats in each op.
+# tail -> the constants that stand for it. Where a tail has few choices, by itself or in a plain call (plain_call.py),
+# its longest path is what runs: COUNTED. A test behind laws and a draw with or without replacement have more: constants
+# are kept, and printed beside. What is counted where a constant stands alone stands for it everywhere: the same code
+# makes a row's four floats in each op.
 TAILS = {
     "row_stats begin": ("prologue",),
     "row_stats report": ("fence", "atomic"),
@@ -45,9 +46,7 @@ TAILS = {
     "finish report": ("fence", "atomic"),
     "finish rest": ("draw",),
 }
-COUNTED = {name for name in TAILS if name.endswith("report")}
-COUNTED |= {"row_stats begin", "row_stats rest", "sample begin", "finish rest"}
-COUNTED |= {"verify ahead", "verify begin", "verify rest"}
+COUNTED = set(TAILS) - {"sample rest", "judge rest"}
 TURNS = {"search begin", "search turn", "search rest"}  # of kseq_rho: nothing assumed stands for them one by one
 # Run once or a few times on an SM, so that their code comes from L2; what every block runs is there after the first.
 FETCHED = {name for name in [*TAILS, *TURNS] if name.endswith("rest")} | {

@@ -23,10 +23,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from tools.gpu_model.constants import BANDS, CONSTANTS
+from tools.gpu_model.plain_call import argument_of
 from tools.machine_code.control_flow import Graph, reverse_postorder
 from tools.machine_code.elf import Note
 from tools.machine_code.gpus import Band
-from tools.machine_code.instructions import ATOMICS, BRANCHES, FP64, STORES, XU, Code, Instruction, bits, wide
+from tools.machine_code.instructions import ATOMICS, BRANCHES, FP64, XU, Code, Instruction, wide
+from tools.machine_code.known import with_argument
+from tools.machine_code.operands import operands
 
 SEARCH = "kseq_rho::search"  # makes passes over its rows, one turn after another
 TAILED = (
@@ -62,41 +65,10 @@ NAMES |= dict.fromkeys(("REDUX", "CREDUX"), "shuffle") | dict.fromkeys(("S2R", "
 NAMES |= dict.fromkeys(ATOMICS - {"ATOMS"}, "atomic") | dict.fromkeys(XU, "special") | dict.fromkeys(FP64, "double")
 NAMES |= dict.fromkeys(BRANCHES, "branch") | dict.fromkeys(("UFLO", "UPOPC", "UBREV"), "special")
 BLOCKING = {"barrier", "fence", "branch"}  # nothing is issued behind one until it is done
-SILENT = STORES | BRANCHES | set("BAR MEMBAR ERRBAR CGAERRBAR CCTL NOP DEPBAR NANOSLEEP".split())  # write no register
-
-OPERAND = re.compile(r"\bU?[RP]\d+\b")
 
 
 def kind_of(head: str) -> str:
     return NAMES.get(head, "alu")
-
-
-def operands(x: Instruction) -> tuple[set[str], set[str]]:
-    """The registers and predicates that an instruction writes, and those that it waits for."""
-    parts = [part.strip() for part in x.args.split(",")]
-    names = lambda text: set(OPERAND.findall(text))
-    n = 0 if x.head in SILENT else _written(x.head, parts)
-    writes = set().union(*map(names, parts[:n])) if n else set()
-    first = re.match(r"(U?R)(\d+)$", parts[n - 1].split(".")[0]) if n else None
-    if first:
-        size = bits(x.word) if x.head in ("LDG", "LD", "LDS", "LDL", "LDC", "ULDC", "LDCU") else 32
-        if x.head in FP64 or ".WIDE" in x.word or x.word.startswith(("F2F.F64", "I2F.F64")):
-            size = 64
-        writes |= {f"{first[1]}{int(first[2]) + i}" for i in range(1, size // 32)}
-    return writes, names(x.guard) | set().union(*map(names, parts[n:]))
-
-
-def _written(head: str, parts: list[str]) -> int:
-    """How many operands, from the left, are results: a register, with predicates before or behind it."""
-    predicate = lambda part: re.fullmatch(r"!?U?P(\d|T)", part) is not None
-    if head.endswith("SETP") or head in ("PLOP3", "UPLOP3", "VOTE", "VOTEU"):
-        return min(2, len(parts))
-    if head in ("SHFL", "LOP3", "ULOP3", "MATCH", *ATOMICS) and predicate(parts[0]):
-        return min(2, len(parts))
-    n = 1
-    while n < len(parts) - 1 and predicate(parts[n]) and not predicate(parts[0]):
-        n += 1
-    return n
 
 
 Scheduled = list[tuple[str, set[str], set[str]]]
@@ -154,7 +126,8 @@ def add_tails(kernel: dict, g: Graph, note: Note) -> None:
     if kernel["name"] == SEARCH:
         kernel["turns"] = Tails(g, note.routines).turns()
     if re.match(TAILED, kernel["name"]):
-        around = Tails(g, note.routines)
+        known = argument_of(kernel["name"], note)
+        around = Tails(with_argument(g, known) if known else g, note.routines, whole=g)
         for loop in kernel["loops"]:
             if loop["kind"] == "loop":
                 loop["tails"] = around.around(int(loop["at"], 16))
@@ -163,9 +136,10 @@ def add_tails(kernel: dict, g: Graph, note: Note) -> None:
 class Tails:
     """The serial tails of one kernel."""
 
-    def __init__(self, g: Graph, routines: dict[int, str] | None = None) -> None:
-        """routines: the functions of ours that it calls, by address"""
-        self.g = g
+    def __init__(self, g: Graph, routines: dict[int, str] | None = None, whole: Graph | None = None) -> None:
+        """routines: the functions of ours that it calls, by address. whole: `g` with ways that are closed there, which
+        says what its loops are"""
+        self.g, self._whole = g, whole or g
         self._routines = {at for at, name in (routines or {}).items() if not re.search(FALLBACKS, name)}
         self._avoided = self._unrolled() | self._sweeps()
         self._weights: dict[int, float] = {}
@@ -193,14 +167,15 @@ class Tails:
         return [x for b in body for x in self.g.block(b)]
 
     def _inside(self, header: int) -> bool:
-        return any(h in self.g.loops[header] for h in self.g.loops if h != header)
+        return any(h in self._whole.loops[header] for h in self._whole.loops if h != header)
 
     def _unrolled(self) -> set[int]:
         """Blocks of innermost loops over several items a thread."""
         found: set[int] = set()
-        for header, body in self.g.loops.items():
+        for header, body in self._whole.loops.items():
             code = self._of(body)
-            if not self._inside(header) and sum(x.head in ("LDG", "LD") for x in code) >= ITEMS and not _streams(code):
+            loads, collective = sum(x.head in ("LDG", "LD") for x in code), any(x.head in ("BAR", "CALL") for x in code)
+            if not self._inside(header) and loads >= ITEMS and not collective and not _streams(code):
                 found |= body
         return found
 

@@ -7,10 +7,11 @@ call's target is a separate root, and control continues after the call.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tools.machine_code.instructions import Code
 
@@ -33,6 +34,16 @@ class Graph:
         follow = lambda end: jumps.get(end - 1, [end] if end < n else [])
         self.next = [[self.block_of[x] for x in follow(end) if x < n] for _, end in self.spans]
         self.roots = [self.block_of[r] for r in roots]
+        self._walk()
+
+    def along(self, ways: Sequence[list[int]]) -> Graph:
+        """The same blocks, of which each is followed by some alone of those that may."""
+        g = copy.copy(self)
+        g.next = list(ways)
+        g._walk()
+        return g
+
+    def _walk(self) -> None:
         self.order = reverse_postorder(sorted(self.roots), self.next.__getitem__)
         self.place = {b: i for i, b in enumerate(self.order)}
         self.previous: dict[int, list[int]] = defaultdict(list)

@@ -15,12 +15,15 @@ struct Ending {
   bool summed;          // they are p's own, left where its law was made
   int part;
   double uniform;  // of the final token
-  bool bonus;      // the caller gives the final token
+  bool bonus;      // the caller gives the final token:
+  int64_t bonus_token;
 };
 
 // Of a request that is present; asks the caller's inputs alone, by another thread than the one that sets the rest out.
-SPECDEC_DEVICE void find_uniform(const Step& s, int64_t b, Ending& end) {
-  if (threadIdx.x == kLanes) end.uniform = s.a.final_uniform(b);
+SPECDEC_DEVICE void find_given(const Step& s, int64_t b, Ending& end) {
+  if (threadIdx.x != kLanes) return;
+  end.uniform = s.a.final_uniform(b);
+  end.bonus_token = s.a.bonus_tokens ? s.a.bonus_tokens[b] : 0;
 }
 
 // `plain`: where the sums of the target's law were left, if it has no filters
@@ -54,45 +57,56 @@ SPECDEC_DEVICE void sum_at(const Step& s, const Ending& end) {
   sum_left_chunks<kPairs>(first, p, q, special, end.part, per_warp, end.maxima, end.sums);
 }
 
-// Knows the uniform of the one draw that may follow a sum: its chunk is chosen as soon as the sums are added up, and
-// told to the block with their total.
+// Draws from sums that are there. It asks for them as it begins, chooses the chunk with their total, and asks for its
+// entries before anybody has looked at the total. The thread that finds the token goes on with it.
 class EndExecutor : public BlockExecutor {
  public:
-  SPECDEC_DEVICE EndExecutor(const Ending& end, Held held)
-      : BlockExecutor(RowStats{}, end.sums, end.maxima, held), uniform_(end.uniform) {}
+  // `drawn`: from a row
+  SPECDEC_DEVICE EndExecutor(const Ending& end, bool drawn)
+      : BlockExecutor(RowStats{}, end.sums, end.maxima, kPair), uniform_(end.uniform), leads_(threadIdx.x == 0) {
+    if (drawn && threadIdx.x < kLanes) sums_ = sums_of(end.test.p.row.V, sum_);
+  }
 
   using BlockExecutor::draw, BlockExecutor::sum;
+  SPECDEC_DEVICE bool leads() const { return leads_; }
   // In turn from the second warp on: the first one has the sums to add up
   SPECDEC_DEVICE int thread() const { return int(threadIdx.x + kThreads - kLanes) % kThreads; }
+  // Of what the sums are of
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
-    hold(p, q);
-    chosen_ = &block_choose([&](ChosenChunk* chosen) { warp_choose(p.row.V, uniform_, sum_, chosen); });
+    chosen_ = &block_choose([&](ChosenChunk* chosen) { warp_choose(sums_, uniform_, chosen); });
+    p_ = p, q_ = q;
+    ask(p_, q_, thread_run(chosen_->index), w_, y_);
     return chosen_->total;
   }
-  // Right after the sum
-  SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double) const {
-    return block_draw(*chosen_,
-                      [&](const ThreadRun& at, auto& w, const auto& meanwhile) { weigh(p, q, at, w, meanwhile); });
+  // Right after the sum; known to the thread that leads from here on
+  SPECDEC_DEVICE int64_t draw(const Dist&, const Dist&, double) {
+    if (threadIdx.x == 0) chosen_->set_fraction();
+    weigh_asked(p_, q_, thread_run(chosen_->index), w_, y_);
+    int64_t id = 0;
+    leads_ = finds_in_chunk(*chosen_, w_, id);
+    return id;
   }
 
  private:
   const double& uniform_;
+  bool leads_;
+  SumRuns sums_;  // of the first warp
   ChosenChunk* chosen_ = nullptr;
+  Dist p_, q_;  // at hand when the entries are
+  float w_[ThreadRun::kEntries], y_[ThreadRun::kEntries];
 };
 
 // The final token of a request, whose blocks share the sums that it is drawn from.
 SPECDEC_DEVICE void finish_at(const Step& s, Ending& end) {
-  const bool has_law = end.test.p.valid() && has_row(end.test.p);
-  if (end.part > 0 && (!has_law || end.summed)) return;
-  if (has_law && !(end.summed && end.test.q.kind == Kind::kNothing)) {
+  const bool drawn = end.test.p.valid() && has_row(end.test.p);
+  if (end.part > 0 && (!drawn || end.summed)) return;
+  if (drawn && !(end.summed && end.test.q.kind == Kind::kNothing)) {
     sum_at(s, end);
     if (!last_block(s.summed + end.b, end.summed ? 1 : s.residual_blocks)) return;
   }
   forget();
-  const bool plain = end.test.q.kind == Kind::kNothing;
-  EndExecutor executor(end, plain ? BlockExecutor::kPlain : BlockExecutor::kPair);
-  const Bonus bonus{end.bonus, end.bonus ? s.a.bonus_tokens[end.b] : 0};
-  finish(executor, s.a, end.b, end.i, end.test, [&] { return end.uniform; }, bonus);
+  EndExecutor executor(end, drawn);
+  finish(executor, s.a, end.b, end.i, end.test, [&] { return end.uniform; }, Bonus{end.bonus, end.bonus_token});
 }
 
 }  // namespace specdec

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
   const int64_t chunks = chunk_count(a.target.memory.V);
   float* const plain = s.end_sums + b * (a.G + 1) * chunks;
   const int64_t start = a.start(b);
-  find_uniform(s, b, shared.get());
+  find_given(s, b, shared.get());
   test_positions(s, start, b, leads ? plain : nullptr, tests);
   __syncthreads();
   int i = 0;

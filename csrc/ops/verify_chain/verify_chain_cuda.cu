@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const bool ends = a.present.has(b) && !a.by_rule(b);
   __shared__ Uninitialised<Ending> shared;
   Ending& end = shared.get();
-  if (ends) find_uniform(s, b, end);
+  if (ends) find_given(s, b, end);
   wait_for_launch();
   if (!ends) return;
   if (threadIdx.x == 0) {
