@@ -118,7 +118,7 @@ inline const void* data_of(const Tensor& t) { return t.is_cpu() || t.is_cuda() ?
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t last = t.dim() - 1, V = t.size(last);
-  check(V <= 1 || t.stride(last) == 1 || t.numel() == 0, op, name,
+  check(V <= 1 || t.stride(last) == !rows_over_ranks || t.numel() == 0, op, name,
         " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
   check(V >= 1 && V <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ", V);
   switch (t.scalar_type()) {
@@ -287,10 +287,5 @@ template <class T>
 Tensor result(const Op& op, std::initializer_list<int64_t> sizes, T*& out) {
   return result<std::initializer_list<int64_t>, T>(op, sizes, out);
 }
-
-// The Run of torch.ops.specdec_check.*: they stop where an op would run. No value is read of tensors on a device, so
-// every device is served.
-template <class Arguments>
-void nothing(const Arguments&, const Tensor&) {}
 
 }  // namespace specdec

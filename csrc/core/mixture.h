@@ -22,7 +22,7 @@ struct Mixture {
   SPECDEC_HD bool keeps(int64_t v) const {
     if (score_row.kind == Kind::kNothing) return true;
     if (score_row.kind == Kind::kOneHot) return (v == score_row.hot ? 1.0f : 0.0f) >= threshold;
-    return v < score_row.row.V && load_scalar(score_row.row, v) >= threshold;
+    return v < score_row.row.V && score_row.row.entry(v) >= threshold;
   }
 
   SPECDEC_HD double weight(double p, int64_t v) const { return weight_of(p, draft_prob(q.prob(v)), v); }

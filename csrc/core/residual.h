@@ -19,22 +19,8 @@ struct Subtraction {
 // kLeastExponent takes away is less than 2^-42 of it: at most 2^24 logits.
 constexpr double kEnough = 0x1p-60;
 
-// Ids that have been taken out of a row.
-struct Removed {
-  const int64_t* first = nullptr;
-  int64_t n = 0, stride = 1;  // in int64s
-
-  SPECDEC_HD int64_t operator[](int64_t i) const { return first[i * stride]; }
-  SPECDEC_HD bool has(int64_t v) const {
-    for (int64_t i = 0; i < n; ++i) {
-      if ((*this)[i] == v) return true;
-    }
-    return false;
-  }
-};
-
 // The tokens that left with the first n subtractions; -1 of a subtraction that took none.
-SPECDEC_HD Removed removed_by(const Subtraction* subtractions, int64_t n) {
+SPECDEC_HD Few removed_by(const Subtraction* subtractions, int64_t n) {
   static_assert(sizeof(Subtraction) % sizeof(int64_t) == 0);
   return {n > 0 ? &subtractions->removed : nullptr, n, int64_t(sizeof(Subtraction) / sizeof(int64_t))};
 }

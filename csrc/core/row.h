@@ -5,9 +5,6 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
-#ifndef __CUDACC__
-#include <atomic>
-#endif
 
 #include "macros.h"
 
@@ -27,13 +24,53 @@ SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
 
 enum DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
-struct Row {
-  const void* data;  // [V] of dtype
-  int64_t V;
-  DType dtype;
-  SPECDEC_HD const void* at(int64_t v) const {
-    return static_cast<const char*>(data) + v * (dtype == kFloat32 ? 4 : 2);
+// Number i of those that lie there.
+SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
+  if (dtype == kFloat32) return static_cast<const float*>(data)[i];
+  const uint32_t h = static_cast<const uint16_t*>(data)[i];
+  union {
+    uint32_t u;
+    float f;
+  } out;
+  if (dtype == kBFloat16) {
+    out.u = h << 16;
+    return out.f;
   }
+  // fp16: the shifted bits are the value scaled by 2^-112; inf and NaN (exponent 31) keep their mantissa.
+  out.u = (h & 0x7fffu) << 13;
+  out.f *= 0x1p112f;
+  if ((h & 0x7c00u) == 0x7c00u) out.u |= 0x7f800000u;
+  out.u |= (h & 0x8000u) << 16;
+  return out.f;
+}
+
+// Equal only for rows that read the same.
+struct RowId {
+  const void* data = nullptr;
+  int64_t form = 0;  // V and dtype
+  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
+  SPECDEC_HD bool operator==(const RowId& other) const { return data == other.data && form == other.form; }
+};
+
+// A row answers entry(v), id() and, through the one file of a backend that reads memory (cpu/row_reader.h,
+// cuda/groups.cuh), its chunks; nobody else asks where it lies. A law of it answers few().
+class Row {
+  const void* data_ = nullptr;  // [V] of dtype
+
+ public:
+  int64_t V = 0;
+  DType dtype = kFloat32;
+
+  Row() = default;
+  SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
+  SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
+  SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
+  SPECDEC_HD const void* pointer() const { return data_; }
+#ifdef SPECDEC_IN_CUDA
+  SPECDEC_HD float entry(int64_t v) const { return number_at(data_, dtype, v); }
+#else
+  float entry(int64_t v) const;  // cpu/row_reader.h: the row may be spread over processes
+#endif
 };
 
 // p(v) = exp((z_v - max) * scale - log_norm) if z_v >= cutoff else 0.
@@ -57,44 +94,21 @@ SPECDEC_HD float scaled(float z, float max, float scale) { return (0.5f * z - 0.
 // An entry of a probability row: what is negative counts 0, and what is not finite is none.
 SPECDEC_HD float clean_prob(float z) { return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN; }
 
-// An entry of a row that lies here.
-SPECDEC_HD float local_entry(const Row& row, int64_t v) {
-  if (row.dtype == kFloat32) return static_cast<const float*>(row.data)[v];
-  const uint32_t h = static_cast<const uint16_t*>(row.data)[v];
-  union {
-    uint32_t u;
-    float f;
-  } out;
-  if (row.dtype == kBFloat16) {
-    out.u = h << 16;
-    return out.f;
+// Ids that stand in the place of a row's: beside the rest of it they have no mass (they were taken out); where nothing
+// of it remains, they have all.
+struct Few {
+  const int64_t* ids = nullptr;
+  int64_t n = 0, stride = 1;  // in int64s
+  bool rest = true;
+
+  SPECDEC_HD int64_t operator[](int64_t i) const { return ids[i * stride]; }
+  SPECDEC_HD bool has(int64_t v) const {
+    for (int64_t i = 0; i < n; ++i) {
+      if ((*this)[i] == v) return true;
+    }
+    return false;
   }
-  // fp16: the shifted bits are the value scaled by 2^-112; inf and NaN (exponent 31) keep their mantissa.
-  out.u = (h & 0x7fffu) << 13;
-  out.f *= 0x1p112f;
-  if ((h & 0x7c00u) == 0x7c00u) out.u |= 0x7f800000u;
-  out.u |= (h & 0x8000u) << 16;
-  return out.f;
-}
-
-#ifndef __CUDACC__
-// Where this thread looks at rows that are spread over processes (cpu/shards.h): knows the entries that lie elsewhere.
-struct RemoteEntries {
-  virtual float entry(const Row& row, int64_t v) = 0;
-
- protected:
-  ~RemoteEntries() = default;
 };
-inline constinit thread_local RemoteEntries* remote_entries = nullptr;
-inline constinit std::atomic<int> sharded_calls = 0;  // anywhere; costs less to look at
-#endif
-
-SPECDEC_HD float load_scalar(const Row& row, int64_t v) {
-#ifndef __CUDACC__
-  if (sharded_calls.load(std::memory_order_relaxed) && remote_entries) return remote_entries->entry(row, v);
-#endif
-  return local_entry(row, v);
-}
 
 enum class Kind : int32_t {
   kLogits,
@@ -110,6 +124,11 @@ struct Dist {
   int64_t hot = -1;
 
   SPECDEC_HD bool valid() const { return kind != Kind::kLogits || stats.log_norm == stats.log_norm; }
+  // Its mass lies on ids of the row, whose entries say how much; else on few() alone.
+  SPECDEC_HD bool reads_row() const { return kind == Kind::kLogits || kind == Kind::kProbs; }
+  SPECDEC_HD Few few() const { return {&hot, kind == Kind::kOneHot, 1, reads_row()}; }
+  // Whether ids from V on may have mass
+  SPECDEC_HD bool beyond(int64_t V) const { return kind == Kind::kOneHot ? hot >= V : row.V > V; }
 
   // entry() is asked for the row's entry v where there is one that counts.
   template <class Entry>
@@ -127,10 +146,10 @@ struct Dist {
   }
 
   SPECDEC_HD double log_prob(int64_t v) const {
-    return log_prob(v, [&] { return load_scalar(row, v); });
+    return log_prob(v, [&] { return row.entry(v); });
   }
   SPECDEC_HD double prob(int64_t v) const {
-    return prob(v, [&] { return load_scalar(row, v); });
+    return prob(v, [&] { return row.entry(v); });
   }
 };
 

@@ -77,6 +77,14 @@ struct Sampling {
   SPECDEC_HD Filters operator[](int64_t i) const { return at(i); }
 };
 
+// Whether this thread's ops are of rows that are spread over processes: a tensor then has all V entries of each row in
+// one place, where those lie that are here (cpu/shards.h).
+#ifndef SPECDEC_IN_CUDA
+inline constinit thread_local bool rows_over_ranks = false;
+#else
+constexpr bool rows_over_ranks = false;
+#endif
+
 // Where rows lie: [N, V], or [B, rows, V] with a stride of its own for each dimension.
 struct RowMemory {
   const void* data = nullptr;

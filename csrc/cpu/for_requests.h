@@ -2,6 +2,7 @@
 // Who walks which request: threads, or this process as one of the ranks that its rows are spread over.
 #pragma once
 
+#include "../core/views.h"
 #include "row_executor.h"
 
 namespace specdec {
@@ -43,6 +44,14 @@ void for_requests(int64_t B, int64_t V, const Walk& walk) {
     CpuExecutor executor(V, false);
     for (int64_t b = begin; b < end; ++b) executor.forget(), walk(executor, b);
   });
+}
+
+// Of padded buffers: walk(executor, b) of those that are there, absent(b) of the others.
+template <class Walk, class Absent>
+void for_requests(const Present& present, int64_t B, int64_t V, const Walk& walk, const Absent& absent) {
+  const int64_t there = present.of(B);
+  for_requests(there, V, walk);
+  for (int64_t b = there; b < B; ++b) absent(b);
 }
 
 }  // namespace specdec

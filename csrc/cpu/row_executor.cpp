@@ -7,7 +7,12 @@
 namespace specdec {
 
 CpuExecutor::CpuExecutor(int64_t max_V, bool wide, ShardTask* task)
-    : wide_(wide), task_(task), max_(chunk_count(max_V)), sum_(max_.size()), surprise_(max_.size()) {}
+    : wide_(wide),
+      task_(task),
+      reader_(task ? &task->split : nullptr),
+      max_(chunk_count(max_V)),
+      sum_(max_.size()),
+      surprise_(max_.size()) {}
 
 // Whether the sums at hand are those of p itself: stats() leaves them, so the bonus draw reads only one chunk again.
 bool CpuExecutor::holds(const Dist& p) const { return same(held_, p) && removed_.n == 0; }
@@ -29,26 +34,16 @@ double CpuExecutor::sum(const Residual& residual) {
   return total;
 }
 
-double CpuExecutor::mass_without(const Dist& q, const Removed& removed) const {
+double CpuExecutor::mass_without(const Dist& q, const Few& removed) const {
   return total_of(chunk_count(q.row.V), [&](int64_t c) {
     const int n = chunk_size(q.row.V, c);
     float buf[kChunk];
-    return rows_.draft(drafted(q, removed, c, n, buf), n, buf);
-  });
-}
-
-PairMass CpuExecutor::masses(const Residual& p, const Dist& q) {
-  if (!p.mixture) return masses(p.p, q);
-  return pair_.masses(p.p, q, each_of_pair(true), [&](int64_t c, int n, float* out) {
-    const int m = int(std::clamp<int64_t>(p.p.row.V - c * kChunk, 0, n));
-    if (m > 0 && std::isnan(weights(p, c, out))) return double(NAN);
-    std::fill(out + m, out + padded(n), 0.0f);
-    return rows_.total(out, n);
+    return rows_.draft(probs(q, removed, c, n, buf), n, buf);
   });
 }
 
 // The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
-Dist CpuExecutor::exclude(const Dist& p, const Removed& removed) {
+Dist CpuExecutor::exclude(const Dist& p, const Few& removed) {
   removed_ = removed;
   const int64_t c = removed[removed.n - 1] / kChunk;
   const auto sum_of = [&] {
@@ -68,54 +63,38 @@ float CpuExecutor::plain_weights(const Dist& p, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
   float sum;
   if (p.kind == Kind::kLogits) {
-    sum = rows_.probs(logits(p.row, c, w), n, p.stats, w);
+    sum = rows_.probs(reader_.chunk(p.row, c, w), n, p.stats, w);
   } else {
-    const float* z = rows_.load(p.row, c * kChunk, n, n, 0.0f, w);
+    const float* z = reader_.floats(p.row, c, 0.0f, w);
     if (rows_.chunk_max(z, padded(n), nullptr).bad) return NAN;
     sum = rows_.clean(z, n, w);
   }
-  bool changed = false;
-  for (int64_t i = 0; i < removed_.n; ++i)
-    if (removed_[i] / kChunk == c) w[removed_[i] - c * kChunk] = 0, changed = true;
-  return changed ? rows_.clean(w, n, w) : sum;
+  return removed_.n ? rows_.clean(with_few(removed_, c, n, 0, w, w), n, w) : sum;
 }
 
-const float* CpuExecutor::drafted(const Dist& q, const Removed& removed, int64_t c, int n, float* buf) const {
-  const int64_t begin = c * kChunk;
-  if (begin >= q.row.V) return nullptr;
-  const int m = std::min(chunk_size(q.row.V, c), n);
-  const float* z = rows_.load(q.row, begin, m, n, q.kind == Kind::kLogits ? -HUGE_VALF : 0.0f, buf);
-  if (q.kind == Kind::kLogits) rows_.probs(z, n, q.stats, buf), z = buf;
-  return without(removed, c, n, 0, z, buf);
-}
-
-const float* CpuExecutor::draft_probs(const Dist& q, int64_t c, int n, float* buf) const {
-  const float* y = q.kind == Kind::kOneHot ? nullptr : drafted(q, Removed{}, c, n, buf);
-  if (y) return y;
-  std::fill(buf, buf + padded(n), 0.0f);
-  if (q.kind == Kind::kOneHot && q.hot / kChunk == c && q.hot % kChunk < n) buf[q.hot % kChunk] = 1;
-  return buf;
-}
-
-const float* CpuExecutor::entries(const Row& row, int64_t V, int64_t c, int n, float pad, float* buf) const {
-  const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
-  if (m > 0) return rows_.load(row, c * kChunk, m, n, pad, buf);
-  std::fill(buf, buf + padded(n), pad);
-  return buf;
+const float* CpuExecutor::probs(const Dist& d, const Few& few, int64_t c, int n, float* buf) const {
+  const float* z = buf;
+  if (!few.rest || c * kChunk >= d.row.V)
+    std::fill(buf, buf + padded(n), 0.0f);
+  else if (d.kind == Kind::kProbs)
+    z = reader_.floats(d.row, c, n, 0.0f, buf);
+  else
+    rows_.probs(reader_.floats(d.row, c, n, -HUGE_VALF, buf), n, d.stats, buf);
+  return with_few(few, c, n, few.rest ? 0 : 1, z, buf);
 }
 
 float CpuExecutor::mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
   float of_q[kChunk], of_score_row[kChunk];
   if (p.kind == Kind::kOneHot)
-    draft_probs(p, c, n, w);
+    probs(p, c, n, w);
   else if (std::isnan(plain_weights(p, c, w)))
     return NAN;
-  const float* q = draft_probs(mixture.q, c, n, of_q);
+  const float* q = probs(mixture.q, c, n, of_q);
   if (mixture.capped) return rows_.cap(w, q, n, mixture.of_q, mixture.of_p, mixture.m, mixture.minus);
   // What a one-hot score row says is said by q, which has no more than that one id.
-  const bool has_score_row = mixture.score_row.kind == Kind::kLogits || mixture.score_row.kind == Kind::kProbs;
-  const float* score_row = has_score_row ? entries(mixture.score_row.row, p.row.V, c, n, NAN, of_score_row) : q;
+  const Dist& score = mixture.score_row;
+  const float* score_row = score.reads_row() ? reader_.floats(score.row, c, n, NAN, of_score_row) : q;
   return rows_.mix(w, q, score_row, n, mixture.threshold, mixture.m * mixture.of_p, mixture.kept(), -mixture.minus);
 }
 
@@ -134,9 +113,9 @@ float CpuExecutor::weights(const Residual& residual, int64_t c, float* w) const 
       if (subtraction.q.hot >= begin && subtraction.q.hot < begin + n) w[subtraction.q.hot - begin] = 0, changed = true;
       continue;
     }
+    if (begin >= subtraction.q.row.V) continue;
     float buf[kChunk];
-    const float* q = drafted(subtraction.q, removed_by(residual.subtractions, j), c, n, buf);
-    if (!q) continue;
+    const float* q = probs(subtraction.q, removed_by(residual.subtractions, j), c, n, buf);
     sum = std::isnan(sum) ? sum : rows_.subtract(w, q, n, factor, subtraction.s, subtraction.cap);
     factor = 1, changed = false;
   }
@@ -168,10 +147,10 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   const Row& row = residual.p.row;
   const Drawn drawn = task_->value_of<Drawn>(task_->split.owner(chunk), [&] {
     const int64_t id = draw_in(residual, chunk, share);
-    return Drawn{int32_t(id - chunk * kChunk), row.data ? local_entry(row, id) : 0};
+    return Drawn{int32_t(id - chunk * kChunk), row ? reader_.entry(row, id) : 0};
   });
   const int64_t id = chunk * kChunk + drawn.within;
-  if (row.data) task_->know(row, id, drawn.entry);
+  if (row) task_->know(row, id, drawn.entry);
   return id;
 }
 
@@ -194,32 +173,25 @@ int64_t CpuExecutor::draw_in(const Residual& residual, int64_t c, double share) 
   return c * kChunk + last;
 }
 
-int64_t CpuExecutor::argmax_of(const Row& row, int64_t begin, int64_t end) const {
-  int64_t best = -1;
-  float max = -HUGE_VALF;
-  for (int64_t v = begin; v < end; ++v) {
-    const float z = local_entry(row, v);
-    if (z > max && z < HUGE_VALF) max = z, best = v;
-  }
-  return best;
-}
-
 int64_t CpuExecutor::argmax_finite(const Row& row) const {
-  if (!task_) return std::max<int64_t>(argmax_of(row, 0, row.V), 0);
   struct Best {
-    float z;
-    int32_t id;
+    float z = -HUGE_VALF;
+    int32_t id = 0;
   };
-  const auto best_here = [&] {
-    const auto end_of = [&](int64_t c) { return std::min(c * kChunk, row.V); };
-    const int64_t chunks = chunk_count(row.V);
-    const int32_t id = int32_t(argmax_of(row, end_of(task_->split.begin(chunks)), end_of(task_->split.end(chunks))));
-    return Best{id < 0 ? -HUGE_VALF : local_entry(row, id), id};
+  std::vector<Best> best(chunk_count(row.V));
+  const auto best_of = [&](int64_t c) {
+    float buf[kChunk];
+    const float* z = reader_.floats(row, c, NAN, buf);
+    Best best;
+    for (int i = 0; i < chunk_size(row.V, c); ++i)
+      if (z[i] > best.z && z[i] < HUGE_VALF) best = {z[i], int32_t(c * kChunk + i)};
+    return best;
   };
-  Best best{-HUGE_VALF, 0};
-  for (const Best& of_rank : task_->told<Best>(best_here))
-    if (of_rank.id >= 0 && of_rank.z > best.z) best = of_rank;
-  return best.id;
+  for_chunks(best.size(), best_of, [&](int64_t c, const Best& x) { best[c] = x; });
+  Best all;
+  for (const Best& x : best)
+    if (x.z > all.z) all = x;
+  return all.id;
 }
 
 }  // namespace specdec

@@ -7,15 +7,28 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
 #include "../core/filters.h"
 #include "../core/residual.h"
-#include "row_pair.h"
+#include "row_reader.h"
 #include "shards.h"
 
 namespace specdec {
+
+// f(c) of every chunk, by one thread or by all.
+template <class F>
+void for_chunks(bool wide, int64_t chunks, const F& f) {
+  if (!wide) {
+    for (int64_t c = 0; c < chunks; ++c) f(c);
+    return;
+  }
+  torch::stable::parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) f(c);
+  });
+}
 
 struct ExpTotals {
   double sum, surprise;  // as ExpSums, of a row
@@ -37,7 +50,7 @@ class CpuExecutor {
     } catch (const Unanswered&) {}
   }
   void ask_entry(const Row& row, int64_t v) const {
-    if (v >= 0 && v < row.V) ask_ahead([&] { load_scalar(row, v); });
+    if (v >= 0 && v < row.V) ask_ahead([&] { row.entry(v); });
   }
   bool is_sharded() const { return task_; }
 
@@ -84,9 +97,9 @@ class CpuExecutor {
   // What is left of a row where ids were taken out. Of logits as a law of its own: it is measured from the largest
   // logit that is left, so that nothing is lost however little that weighs; log_norm is NaN where nothing is left. It
   // leaves its chunk sums for draw().
-  RowStats stats_without(const Dist& q, const Removed& removed);
+  RowStats stats_without(const Dist& q, const Few& removed);
   // Of any row the total, in the units of q.
-  double mass_without(const Dist& q, const Removed& removed) const;
+  double mass_without(const Dist& q, const Few& removed) const;
 
   // Of rows that hold a law, without a trace on the sums left behind
   double entropy(const Dist& d) const;
@@ -108,7 +121,7 @@ class CpuExecutor {
 
   // The last id taken leaves the sums of p, so that draw() draws without replacement. Returns p as it is to be drawn
   // from next; nothing where nothing is left.
-  Dist exclude(const Dist& p, const Removed& removed);
+  Dist exclude(const Dist& p, const Few& removed);
 
   // Weights of chunk c into w [kChunk]; returns their sum.
   float weights(const Residual& residual, int64_t c, float* w) const;
@@ -118,10 +131,10 @@ class CpuExecutor {
   }
 
   // Totals of p and of q; leaves both rows as probabilities for clipped_sums(). No sums held for draw() change.
-  PairMass masses(const Dist& p, const Dist& q) { return pair_.masses(p, q, each_of_pair(true)); }
   PairMass masses(const Residual& p, const Dist& q);  // of a law without subtractions
+  PairMass masses(const Dist& p, const Dist& q) { return masses(Residual{p}, q); }
   void clipped_sums(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) {
-    pair_.clipped_sums(t, each_of_pair(false), out);
+    clipped_sums(t, out);
   }
 
   // f(false) and f(true)
@@ -154,44 +167,24 @@ class CpuExecutor {
   float chunk_max(int64_t c) const { return max_[c]; }
   float max_of_chunk(const Row& row, int64_t c) const {
     float buf[kChunk];
-    return rows_.max(logits(row, c, buf), chunk_size(row.V, c));
+    return rows_.max(reader_.chunk(row, c, buf), chunk_size(row.V, c));
   }
 
  private:
-  // take(c, f(c)) of every chunk. Of rows spread over ranks f is called of the chunks at hand; others tell the first
-  // `width` bytes of what it gives for theirs.
+  // take(c, f(c)) of every chunk. Of rows spread over ranks f is called of the chunks at hand, again each time if it
+  // leaves what others read; others tell the first `width` bytes of what it gives for theirs.
   template <class F, class Take>
   void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width = sizeof(std::invoke_result_t<F, int64_t>),
                   bool leaves = false) const {
     if (task_) return task_->for_chunks(chunks, f, take, width, leaves);
     specdec::for_chunks(wide_, chunks, [&](int64_t c) { take(c, f(c)); });
   }
-  // The same, as a RowPair wants it, whose first pass leaves what the others read.
-  struct EachOfPair {
-    const CpuExecutor& executor;
-    bool first;
-    template <class F, class Take>
-    void operator()(int64_t chunks, const F& f, const Take& take) const {
-      executor.for_chunks(chunks, f, take, sizeof(std::invoke_result_t<F, int64_t>), first);
-    }
-  };
-  EachOfPair each_of_pair(bool first) const { return {*this, first}; }
   RowStats row_stats(const Row& row, const Filters& filters);
-  int64_t argmax_of(const Row& row, int64_t begin, int64_t end) const;
 
-  const float* load_logits(const Row& row, int64_t c, float* buf) const {
-    const int n = chunk_size(row.V, c);
-    return rows_.load(row, c * kChunk, n, n, -HUGE_VALF, buf);
-  }
-  // Chunk c where it lies, or a copy in buf where it does not end with a group of lanes.
-  Entries logits(const Row& row, int64_t c, float* buf) const {
-    const int n = chunk_size(row.V, c);
-    return n == padded(n) ? Entries(row, c * kChunk) : Entries(load_logits(row, c, buf));
-  }
-  // The n entries z of chunk c, or a copy of them in buf with `value` at the ids that were taken out.
-  static const float* without(const Removed& removed, int64_t c, int n, float value, const float* z, float* buf) {
-    for (int64_t i = 0; i < removed.n; ++i) {
-      const int64_t at = removed[i] - c * kChunk;
+  // The n entries z of chunk c, or a copy of them in buf with `value` at a few ids
+  static const float* with_few(const Few& few, int64_t c, int n, float value, const float* z, float* buf) {
+    for (int64_t i = 0; i < few.n; ++i) {
+      const int64_t at = few[i] - c * kChunk;
       if (at < 0 || at >= n) continue;
       if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
       buf[at] = value;
@@ -232,34 +225,44 @@ class CpuExecutor {
   void for_local_entries(const Row& row, float lo, float below, const F& f) const;
   void start_nucleus(const Row& row, const Filters& filters, Search& search) const;
   float crossing(const Row& row, Search& search) const;
-  bool gather(const Row& row, const Search& search, std::vector<float>& list) const;
+  // What a search looks at: a row, or a list of what is left of it, which every rank has whole
+  struct Source {
+    int64_t V;
+    const Row* row = nullptr;
+    const float* list = nullptr;
+    Source(int64_t V, const Row* row) : V(V), row(row) {}
+    Source(const std::vector<float>& list) : V(int64_t(list.size())), list(list.data()) {}
+  };
+  const float* floats(const Source& source, int64_t c, float* buf) const;
+  bool gather(const Source& source, const Search& search, std::vector<float>& list) const;
   bool gather_over_ranks(const Row& row, const Search& search, std::vector<float>& list) const;
-  void sample(const Row& row, float (&sample)[kSample]) const;
-  void weigh(const Row& row, const Search& search, const float (&t)[kThresholds], double (&weight)[kThresholds]) const;
-  bool thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const;
+  void sample(const Source& source, float (&sample)[kSample]) const;
+  void weigh(const Source& source, const Search& search, const float (&t)[kThresholds],
+             double (&weight)[kThresholds]) const;
+  bool thresholds(const Source& source, const Search& search, float (&t)[kThresholds]) const;
 
   static Residual pair(const Dist& p, const Subtraction& q) {
     return {p, &q, q.q.kind == Kind::kNothing ? 0 : 1, nullptr};
   }
   static bool same(const Dist& a, const Dist& b) {
-    return a.kind == b.kind && a.row.data == b.row.data && a.row.V == b.row.V &&
-           std::memcmp(&a.stats, &b.stats, sizeof(RowStats)) == 0;
+    return a.kind == b.kind && a.row.id() == b.row.id() && std::memcmp(&a.stats, &b.stats, sizeof(RowStats)) == 0;
   }
   bool holds(const Dist& p) const;
-  bool has_peaks(const Row& row) const { return peaks_.data == row.data && peaks_.V == row.V; }
-  bool over_ranks(const Row& row) const { return task_ && has_peaks(row); }  // and no list of some of its entries
+  bool has_peaks(const Row& row) const { return peaks_ == row.id(); }
   void remember(const Dist& d, double entropy) { known_[0] = known_[1], known_[1] = {d, entropy}; }
   const double* known(const Dist& d) const {
     for (const auto& [of, entropy] : known_)
       if (same(of, d)) return &entropy;
     return nullptr;
   }
+  double fill(const Dist& d, bool draft, int64_t c, int n, float* out) const;
+  double fill(const Residual& p, int64_t c, int n, float* out) const;
+  void clipped_sums(const float (&t)[kCandidates], double (&out)[kCandidates]);
   float plain_weights(const Dist& p, int64_t c, float* w) const;
   float mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const;
-  // Chunk c of a draft as probabilities, a one-hot's too, 0 from its end to n.
-  const float* draft_probs(const Dist& q, int64_t c, int n, float* buf) const;
-  // Chunk c of a row, `pad` from id V to n and beyond the row.
-  const float* entries(const Row& row, int64_t V, int64_t c, int n, float pad, float* buf) const;
+  // Chunk c of a law as its row holds it, 0 beyond the row, with what it has of a few ids
+  const float* probs(const Dist& d, const Few& few, int64_t c, int n, float* buf) const;
+  const float* probs(const Dist& d, int64_t c, int n, float* buf) const { return probs(d, d.few(), c, n, buf); }
   // f(chunk) summed in the order of the chunks
   template <class F>
   double total_of(int64_t chunks, const F& f) const {
@@ -269,18 +272,16 @@ class CpuExecutor {
     for (const double x : sums) total += x;
     return total;
   }
-  // Chunk c of q as its row holds it, 0 from its end to n and where ids were taken out; null where it holds nothing.
-  const float* drafted(const Dist& q, const Removed& removed, int64_t c, int n, float* buf) const;
-
   const RowKernels& rows_ = rows();
   bool wide_;
   ShardTask* task_;  // null where rows are whole
+  RowReader reader_;
 
   int64_t chunks_ = 0;       // of the row whose sums are held
   Dist held_;                // whose plain sums they are, if anyone's
-  Removed removed_;          // what draw() must not draw
+  Few removed_;              // what draw() must not draw
   std::vector<float> max_;   // [chunks]
-  Row peaks_{};              // the row that max_ is of
+  RowId peaks_;              // of the row that max_ is of
   std::vector<double> sum_;  // [chunks]
   bool sums_surprise_ = false;
   std::vector<float> surprise_;  // [chunks]
@@ -291,7 +292,9 @@ class CpuExecutor {
   } known_[2];     // the last two
   Dist tv_of_[2];  // p and q of the last TV
   double tv_ = 0;
-  RowPair pair_;
+  using PairSums = std::array<double, kCandidates>;
+  int64_t pair_V_ = 0;
+  std::vector<PairSums> pair_sums_;  // [chunks]
 };
 
 }  // namespace specdec

@@ -32,7 +32,7 @@ double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutof
   const auto sum_of = [&](int64_t c) {
     if (max_[c] < cutoff) return 0.0f;
     float buf[kChunk];
-    return rows_.exp_sum(logits(row, c, buf), chunk_size(row.V, c), max, scale, cutoff);
+    return rows_.exp_sum(reader_.chunk(row, c, buf), chunk_size(row.V, c), max, scale, cutoff);
   };
   for_chunks(chunks_, sum_of, [&](int64_t c, float sum) { sum_[c] = sum; });
   double total = 0;
@@ -64,7 +64,7 @@ float CpuExecutor::top_k_over_ranks(const Row& row, int64_t k, float lo) const {
   const size_t bytes = k * sizeof(float);
   const char* all = task_->exchange(bytes, [&](char* mine) {
     std::vector<float> some;
-    for_local_entries(row, lo, HUGE_VALF, [&](int64_t, float z) {
+    for_local_entries(row, lo, HUGE_VALF, [&](float z) {
       some.push_back(z);
       if (int64_t(some.size()) < 4 * kTold) return;
       std::nth_element(some.begin(), some.begin() + (k - 1), some.end(), std::greater<float>());
@@ -85,7 +85,7 @@ float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
   for (int shift = 24; shift >= 0; shift -= 8) {
     const std::vector<Counts> told = task_->told<Counts>([&] {
       Counts counts{};
-      for_local_entries(row, lo, HUGE_VALF, [&](int64_t, float z) {
+      for_local_entries(row, lo, HUGE_VALF, [&](float z) {
         const uint32_t key = ordered(z + 0.0f);
         if (uint64_t(key) >> (shift + 8) == uint64_t(prefix) >> (shift + 8)) ++counts[key >> shift & 255];
       });
@@ -102,32 +102,7 @@ float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
   return from_ordered(prefix);
 }
 
-namespace {
-
-// Entries of a row that the ranks tell each other as the row has them, so many each.
-class RowParts {
- public:
-  // put_all(put) calls put(id) of each that this rank tells.
-  template <class PutAll>
-  RowParts(ShardTask& task, const Row& row, const std::vector<uint32_t>& counts, const PutAll& put_all)
-      : row_(row), bytes_(width() * *std::max_element(counts.begin(), counts.end())) {
-    all_ = task.exchange(bytes_, [&](char* mine) {
-      put_all([&](int64_t v) { std::memcpy(mine, row_.at(v), width()), mine += width(); });
-    });
-  }
-  float entry(int64_t rank, int64_t i) const { return local_entry({all_ + rank * bytes_, row_.V, row_.dtype}, i); }
-
- private:
-  size_t width() const { return row_.dtype == kFloat32 ? 4 : 2; }  // of an entry, bytes
-
-  const Row& row_;
-  size_t bytes_;  // of a rank
-  const char* all_;
-};
-
-}  // namespace
-
-// f(id, z) of the entries in [lo, below) that lie here, in the order of their ids
+// f(z) of the entries in [lo, below) that lie here, in the order of their ids
 template <class F>
 void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const F& f) const {
   const int64_t chunks = chunk_count(row.V);
@@ -135,9 +110,9 @@ void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const
     if (max_[c] < lo) continue;
     float buf[kChunk];
     int hits[kChunk];
-    const float* z = load_logits(row, c, buf);
+    const float* z = reader_.floats(row, c, -HUGE_VALF, buf);
     const int n = rows_.find(z, padded(chunk_size(row.V, c)), lo, below, hits);
-    for (int i = 0; i < n; ++i) f(c * kChunk + hits[i], z[hits[i]]);
+    for (int i = 0; i < n; ++i) f(z[hits[i]]);
   }
 }
 
@@ -145,16 +120,17 @@ void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const
 // they never do. A pass over the row narrows [lo, below), where it lies, then few enough are left to be listed.
 float CpuExecutor::crossing(const Row& row, Search& search) const {
   std::vector<float> list, next;
-  bool listed = gather(row, search, list);
-  while (!listed || list.size() > kFew) {
-    const Row source = listed ? Row{list.data(), int64_t(list.size()), kFloat32} : row;
+  Source source{row.V, &row};
+  if (gather(source, search, list)) source = {list};
+  while (source.row || list.size() > kFew) {
     float t[kThresholds];
     if (!thresholds(source, search, t)) return search.lo;  // more ties than few
     double weight[kThresholds];
     weigh(source, search, t, weight);
     search.narrow(t, weight);
-    listed = gather(source, search, next);
-    if (listed) list.swap(next);
+    if (!gather(source, search, next)) continue;
+    list.swap(next);
+    source = {list};
   }
   if (search.counts) return kth_largest(list, int64_t(search.target - search.above), search.lo);
   std::sort(list.begin(), list.end(), std::greater<float>());
@@ -179,27 +155,34 @@ void CpuExecutor::Search::narrow(const float (&t)[kThresholds], const double (&w
 
 // One pass over the row weighs all that is kept so far, and narrows the search.
 void CpuExecutor::start_nucleus(const Row& row, const Filters& filters, Search& search) const {
+  const Source source{row.V, &row};
   float t[kThresholds];
   double weight[kThresholds];
-  if (!thresholds(row, search, t)) std::fill(t, t + kThresholds, search.lo);
+  if (!thresholds(source, search, t)) std::fill(t, t + kThresholds, search.lo);
   t[0] = search.lo;
-  weigh(row, search, t, weight);
+  weigh(source, search, t, weight);
   search.target = filters.top_p * weight[0];
   const float bound = filters.top_p_bound(search.max, weight[0], row.V);
   search.narrow(t, weight);
   search.lo = std::max(search.lo, std::min(bound, search.max));
 }
 
+const float* CpuExecutor::floats(const Source& source, int64_t c, float* buf) const {
+  const int n = chunk_size(source.V, c);
+  return source.row ? reader_.floats(*source.row, c, -HUGE_VALF, buf)
+                    : rows_.load(source.list + c * kChunk, n, n, -HUGE_VALF, buf);
+}
+
 // All logits in [lo, below), unless there are more than a list holds.
-bool CpuExecutor::gather(const Row& row, const Search& search, std::vector<float>& list) const {
+bool CpuExecutor::gather(const Source& source, const Search& search, std::vector<float>& list) const {
   list.clear();
-  if (over_ranks(row)) return gather_over_ranks(row, search, list);
-  for (int64_t c = 0; c < chunk_count(row.V); ++c) {
-    if (has_peaks(row) && max_[c] < search.lo) continue;
+  if (task_ && source.row) return gather_over_ranks(*source.row, search, list);
+  for (int64_t c = 0; c < chunk_count(source.V); ++c) {
+    if (source.row && max_[c] < search.lo) continue;
     float buf[kChunk];
     int hits[kChunk];
-    const float* z = load_logits(row, c, buf);
-    const int n = rows_.find(z, padded(chunk_size(row.V, c)), search.lo, search.below, hits);
+    const float* z = floats(source, c, buf);
+    const int n = rows_.find(z, padded(chunk_size(source.V, c)), search.lo, search.below, hits);
     if (list.size() + n > kMost) return false;
     for (int i = 0; i < n; ++i) list.push_back(z[hits[i]]);
   }
@@ -210,64 +193,60 @@ bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::v
   const auto for_entries = [&](const auto& f) { for_local_entries(row, search.lo, search.below, f); };
   const auto count = [&] {
     uint32_t n = 0;
-    for_entries([&](int64_t, float) { ++n; });
+    for_entries([&](float) { ++n; });
     return n;
   };
   const std::vector<uint32_t> counts = task_->told<uint32_t>(count);
   if (std::accumulate(counts.begin(), counts.end(), size_t(0)) > kMost) return false;
-  const RowParts parts(*task_, row, counts, [&](const auto& put) { for_entries([&](int64_t v, float) { put(v); }); });
-  for (size_t r = 0; r < counts.size(); ++r)
-    for (uint32_t i = 0; i < counts[r]; ++i) list.push_back(parts.entry(r, i));
+  list = task_->entries_of(row.dtype, counts, for_entries);
   return true;
 }
 
 // The weights of the logits from t[m] on, none of which lies below lo.
-void CpuExecutor::weigh(const Row& row, const Search& search, const float (&t)[kThresholds],
+void CpuExecutor::weigh(const Source& source, const Search& search, const float (&t)[kThresholds],
                         double (&weight)[kThresholds]) const {
   using Sums = std::array<float, kThresholds>;
-  std::vector<Sums> parts(chunk_count(row.V));
+  std::vector<Sums> parts(chunk_count(source.V));
   const auto sums_of = [&](int64_t c) {
     Sums sums{};
-    if (has_peaks(row) && max_[c] < search.lo) return sums;
+    if (source.row && max_[c] < search.lo) return sums;
     float buf[kChunk];
-    rows_.kept_sums(load_logits(row, c, buf), chunk_size(row.V, c), search.peak, search.scale, t, sums.data());
+    rows_.kept_sums(floats(source, c, buf), chunk_size(source.V, c), search.peak, search.scale, t, sums.data());
     return sums;
   };
   const auto take = [&](int64_t c, const Sums& sums) { parts[c] = sums; };
-  if (has_peaks(row))
+  if (source.row)
     for_chunks(parts.size(), sums_of, take);
-  else  // a list, which is short and everywhere
+  else  // which is short
     specdec::for_chunks(wide_, parts.size(), [&](int64_t c) { take(c, sums_of(c)); });
-  const double outside = has_peaks(row) ? 0 : search.above;  // of a list: in front of it
-  std::fill(weight, weight + kThresholds, outside);
+  std::fill(weight, weight + kThresholds, source.row ? 0 : search.above);  // of a list: in front of it
   for (const auto& part : parts)
     for (int m = 0; m < kThresholds; ++m) weight[m] += part[m];
 }
 
-void CpuExecutor::sample(const Row& row, float (&sample)[kSample]) const {
-  const auto id = [&](int64_t i) { return i * row.V / kSample; };
-  if (!over_ranks(row)) {
-    for (int64_t i = 0; i < kSample; ++i) sample[i] = local_entry(row, id(i));
+void CpuExecutor::sample(const Source& source, float (&sample)[kSample]) const {
+  const auto id = [&](int64_t i) { return i * source.V / kSample; };
+  if (!task_ || !source.row) {
+    for (int64_t i = 0; i < kSample; ++i)
+      sample[i] = source.row ? reader_.entry(*source.row, id(i)) : source.list[id(i)];
     return;
   }
   const Split& split = task_->split;
   std::vector<uint32_t> counts(split.ranks());
   for (int64_t i = 0; i < kSample; ++i) ++counts[split.owner(id(i) / kChunk)];
-  const RowParts parts(*task_, row, counts, [&](const auto& put) {
+  const std::vector<float> all = task_->entries_of(source.row->dtype, counts, [&](const auto& put) {
     for (int64_t i = 0; i < kSample; ++i)
-      if (split.has(id(i) / kChunk)) put(id(i));
+      if (split.has(id(i) / kChunk)) put(reader_.entry(*source.row, id(i)));
   });
-  int64_t n = 0;
-  for (size_t r = 0; r < counts.size(); ++r)
-    for (uint32_t i = 0; i < counts[r]; ++i) sample[n++] = parts.entry(r, i);
+  std::copy(all.begin(), all.end(), sample);
 }
 
 // Ascending thresholds between lo and `below`: logits at equal steps along the row, around the one above which that
 // share of their weight lies that is wanted of the row; where none of them lies there, floats at equal steps, of which
 // the first leaves only ties of lo below it. False where no float lies between.
-bool CpuExecutor::thresholds(const Row& row, const Search& search, float (&t)[kThresholds]) const {
+bool CpuExecutor::thresholds(const Source& source, const Search& search, float (&t)[kThresholds]) const {
   float sample[kSample], weight[kSample] = {};
-  this->sample(row, sample);
+  this->sample(source, sample);
   const int n = int(
       std::remove_if(sample, sample + kSample, [&](float z) { return !(z > search.lo && z < search.below); }) - sample);
   if (!n) {

@@ -15,7 +15,7 @@ double CpuExecutor::entropy(const Dist& d) const {
     if (logits && has_peaks(d.row) && max_[c] < d.stats.cutoff) return 0.0f;
     const int n = chunk_size(d.row.V, c);
     float buf[kChunk];
-    const float* z = rows_.load(d.row, c * kChunk, n, n, logits ? -HUGE_VALF : 0.0f, buf);
+    const float* z = reader_.floats(d.row, c, logits ? -HUGE_VALF : 0.0f, buf);
     return logits ? rows_.entropy(z, n, d.stats) : rows_.prob_entropy(z, n);
   });
   return logits ? d.stats.log_norm + total * std::exp(-double(d.stats.log_norm)) : total;
@@ -26,7 +26,7 @@ PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
     const PairMass mass = masses(p, q);
     const float t[kCandidates] = {1, 1, 1, 1};
     double clipped_sums[kCandidates];
-    pair_.clipped_sums(t, each_of_pair(false), clipped_sums);
+    this->clipped_sums(t, clipped_sums);
     return {clipped_sums[0], std::max(mass.p - clipped_sums[0], 0.0), entropy(p), entropy(q)};
   }
   const int64_t V = std::max(p.row.V, q.row.V), chunks = chunk_count(V);
@@ -34,8 +34,8 @@ PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
   const auto gap_of = [&](int64_t c) {
     float of_p[kChunk], of_q[kChunk];
     const int n = chunk_size(V, c);
-    return rows_.gap(entries(p.row, V, c, n, -HUGE_VALF, of_p), entries(q.row, V, c, n, -HUGE_VALF, of_q), n, p.stats,
-                     q.stats);
+    return rows_.gap(reader_.floats(p.row, c, n, -HUGE_VALF, of_p), reader_.floats(q.row, c, n, -HUGE_VALF, of_q), n,
+                     p.stats, q.stats);
   };
   for_chunks(chunks, gap_of, [&](int64_t c, const GapSums& x) { parts[c] = x; });
   PairGap gap{0, 0, p.stats.log_norm, q.stats.log_norm};
@@ -61,7 +61,7 @@ double CpuExecutor::largest_prob(const Row& row) const {
   const auto largest_of = [&](int64_t c) {
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
-    const ChunkMax s = rows_.chunk_max(rows_.load(row, c * kChunk, n, n, 0.0f, buf), padded(n), nullptr);
+    const ChunkMax s = rows_.chunk_max(reader_.floats(row, c, 0.0f, buf), padded(n), nullptr);
     return s.bad ? NAN : s.max;
   };
   for_chunks(largest.size(), largest_of, [&](int64_t c, float x) { largest[c] = x; });
@@ -78,7 +78,7 @@ int64_t CpuExecutor::above(const Row& row, float least) const {
     if (has_peaks(row) && max_[c] <= least) return 0;
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
-    return rows_.above(rows_.load(row, c * kChunk, n, n, -HUGE_VALF, buf), n, least);
+    return rows_.above(reader_.floats(row, c, -HUGE_VALF, buf), n, least);
   }));
 }
 
@@ -90,13 +90,13 @@ double CpuExecutor::deferred(const Mixture& mixture, int64_t V) const {
     const bool all = mixture.score_row.kind == Kind::kNothing;
     if (all && c * kChunk + n <= V) return 0.0f;
     float of_q[kChunk], of_score_row[kChunk];
-    const float* y = draft_probs(q, c, n, of_q);
+    const float* y = probs(q, c, n, of_q);
     if (all) {  // q tells itself what is kept: all of it, but beyond V
       std::copy(y, y + padded(n), of_score_row);
       std::fill(of_score_row + std::max<int64_t>(V - c * kChunk, 0), of_score_row + padded(n), NAN);
       return rows_.deferred(y, of_score_row, n, -HUGE_VALF);
     }
-    return rows_.deferred(y, entries(mixture.score_row.row, V, c, n, NAN, of_score_row), n, mixture.threshold);
+    return rows_.deferred(y, reader_.floats(mixture.score_row.row, c, n, NAN, of_score_row, V), n, mixture.threshold);
   });
 }
 

@@ -42,7 +42,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   chunks_ = chunk_count(row.V);
   held_ = {};
   removed_ = {};
-  peaks_ = row;
+  peaks_ = row.id();
   const bool greedy = filters.greedy(), filtered = filters.any(row.V);
   const float scale = filters.scale();
   float* lanes = nullptr;
@@ -53,7 +53,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
 
   const auto stats_of_chunk = [&](int64_t c) {
     float buf[kChunk];
-    const Entries z = logits(row, c, buf);
+    const Entries z = reader_.chunk(row, c, buf);
     const int n = chunk_size(row.V, c);
     if (!greedy && !filtered) {
       const ChunkStats s = stats_of(z, n, scale, -FLT_MAX);
@@ -70,15 +70,15 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= std::isnan(max_[c]);
   max += 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
   if (bad || max == -HUGE_VALF) {
-    const float z = row.V ? load_scalar(row, argmax_finite(row)) : -HUGE_VALF;
+    const float z = row.V ? row.entry(argmax_finite(row)) : -HUGE_VALF;
     return {scale, -FLT_MAX, NAN, std::isfinite(z) ? z + 0.0f : -HUGE_VALF};
   }
   if (greedy) {
     const int64_t c = std::find(max_.begin(), max_.end(), max) - max_.begin();
     const auto id = [&] {
-      int64_t id = c * kChunk;
-      while (local_entry(row, id) != max) ++id;
-      return float(id);
+      float buf[kChunk];
+      const float* z = reader_.floats(row, c, NAN, buf);
+      return float(c * kChunk + (std::find(z, z + chunk_size(row.V, c), max) - z));
     };
     return {scale, max, task_ ? task_->value_of<float>(task_->split.owner(c), id) : id(), max};
   }
@@ -93,14 +93,14 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   return stats;
 }
 
-RowStats CpuExecutor::stats_without(const Dist& q, const Removed& removed) {
+RowStats CpuExecutor::stats_without(const Dist& q, const Few& removed) {
   RowStats left = q.stats;
   chunks_ = chunk_count(q.row.V);
   held_ = {}, peaks_ = {};
   const auto stats_of_chunk = [&](int64_t c) {
     float buf[kChunk];
     const int n = chunk_size(q.row.V, c);
-    const float* z = without(removed, c, n, -HUGE_VALF, load_logits(q.row, c, buf), buf);
+    const float* z = with_few(removed, c, n, -HUGE_VALF, reader_.floats(q.row, c, -HUGE_VALF, buf), buf);
     return stats_of(z, n, left.scale, left.cutoff);
   };
   for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, stats_width());

@@ -2,6 +2,9 @@
 // What the ranks of a sharded vocabulary tell each other, and the ops that specdec_kernels.distributed makes a call of.
 #include "shards.h"
 
+#include "../core/views.h"
+#include "row_reader.h"
+
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -17,10 +20,17 @@ char* ShardTask::post(size_t bytes, std::function<void(const char*, size_t)> tak
   return posts_.back().mine.data();
 }
 
+void ShardTask::put_number(float z, DType dtype, char* to) {
+  const uint32_t word = std::bit_cast<uint32_t>(z);
+  const uint16_t half = uint16_t((std::bit_cast<uint32_t>(z * 0x1p-112f) >> 13 & 0x7fff) | (word >> 16 & 0x8000));
+  const uint16_t short_word = dtype == kFloat16 ? half : uint16_t(word >> 16);
+  dtype == kFloat32 ? std::memcpy(to, &word, sizeof(word)) : std::memcpy(to, &short_word, sizeof(short_word));
+}
+
 ShardTask::RowAsked ShardTask::asked_of(const Row& row, const Filters& filters, bool entropy) {
   const auto bits = [](float x) { return int64_t(std::bit_cast<uint32_t>(x)); };
-  const RowKey key{int64_t(row.data), row.V << 1 | entropy, bits(filters.temperature),
-                   filters.top_k,     bits(filters.top_p),  bits(filters.min_p)};
+  const RowKey key{int64_t(row.id().data), row.id().form,      entropy, bits(filters.temperature), filters.top_k,
+                   bits(filters.top_p),    bits(filters.min_p)};
   return {*this, rows_[key]};
 }
 
@@ -34,7 +44,7 @@ float ShardTask::entry(const Row& row, int64_t v) {
       std::memcpy(&entry.z, all + owner * sizeof(float), sizeof(float));
     });
     if (owner == split.rank) {
-      const float z = local_entry(row, v);
+      const float z = RowReader(&split).entry(row, v);
       std::memcpy(mine, &z, sizeof(float));
     }
   }
@@ -115,21 +125,23 @@ int64_t open(const std::vector<int64_t>& first, int64_t rank) {
   static int64_t last = 0;
   const std::lock_guard lock(calls_mutex);
   calls[++last] = std::make_unique<ShardedCall>(Split{rank, first});
-  sharded_calls.fetch_add(1);
+  ShardTask::open.fetch_add(1);
   return last;
 }
 
 void close(int64_t handle) {
   const std::lock_guard lock(calls_mutex);
-  if (calls.erase(handle)) sharded_calls.fetch_sub(1);
+  if (calls.erase(handle)) ShardTask::open.fetch_sub(1);
 }
 
 void enter(int64_t handle) {
+  rows_over_ranks = true;
   ShardedCall::current() = &call_of(handle);
   ShardedCall::current()->restart();
 }
 
 Tensor leave(int64_t handle) {
+  rows_over_ranks = false;
   ShardedCall::current() = nullptr;
   const ShardedCall& call = call_of(handle);
   const int64_t size[] = {int64_t(call.size())};
@@ -142,16 +154,6 @@ void answer(int64_t handle, const Tensor& all) {
   call_of(handle).answer(static_cast<const char*>(all.const_data_ptr()));
 }
 
-// Rows of V entries of which those from `begin` on lie in `local`; where the others would lie there is something else.
-Tensor rows(const Tensor& local, int64_t begin, int64_t V) {
-  std::vector<int64_t> sizes(local.sizes().begin(), local.sizes().end());
-  const std::vector<int64_t> strides(local.strides().begin(), local.strides().end());
-  sizes.back() = V;
-  const intptr_t base = intptr_t(local.const_data_ptr()) - begin * intptr_t(local.element_size());
-  return torch::stable::from_blob(reinterpret_cast<void*>(base), {sizes.data(), sizes.size()},
-                                  {strides.data(), strides.size()}, local.device(), local.scalar_type());
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY(specdec_shards, m) {
@@ -160,7 +162,6 @@ STABLE_TORCH_LIBRARY(specdec_shards, m) {
   m.def("enter(int call) -> ()");
   m.def("leave(int call) -> Tensor");
   m.def("answer(int call, Tensor all) -> ()");
-  m.def("rows(Tensor local, int begin, int V) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specdec_shards, CompositeExplicitAutograd, m) {
@@ -169,7 +170,6 @@ STABLE_TORCH_LIBRARY_IMPL(specdec_shards, CompositeExplicitAutograd, m) {
   m.impl("enter", TORCH_BOX(&enter));
   m.impl("leave", TORCH_BOX(&leave));
   m.impl("answer", TORCH_BOX(&answer));
-  m.impl("rows", TORCH_BOX(&rows));
 }
 
 }  // namespace specdec

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -43,11 +44,15 @@ struct Split {
 struct Unanswered {};
 
 // One request: what it asked, in the order it asked.
-class ShardTask final : public RemoteEntries {
+class ShardTask {
  public:
   explicit ShardTask(const Split& split) : split(split) {}
 
   const Split& split;
+
+  // Whose walk this thread makes; null where rows are whole, which a look at `open` tells for less.
+  static ShardTask* here() { return open.load(std::memory_order_relaxed) ? here_ : nullptr; }
+  static inline constinit std::atomic<int> open = 0;  // sharded calls, anywhere
 
   // The walk begins anew.
   void restart() { own_.next = 0, stream_ = &own_; }
@@ -72,6 +77,18 @@ class ShardTask final : public RemoteEntries {
     std::vector<T> of_ranks(split.ranks());
     std::memcpy(of_ranks.data(), all, of_ranks.size() * sizeof(T));
     return of_ranks;
+  }
+  // So many entries of each rank's as put_all(put) puts here, in the order of the ranks. They go around as the numbers
+  // of `dtype` that they are.
+  template <class PutAll>
+  std::vector<float> entries_of(DType dtype, const std::vector<uint32_t>& counts, const PutAll& put_all) {
+    const size_t width = dtype == kFloat32 ? 4 : 2, bytes = width * *std::max_element(counts.begin(), counts.end());
+    const char* all =
+        exchange(bytes, [&](char* mine) { put_all([&](float z) { put_number(z, dtype, mine), mine += width; }); });
+    std::vector<float> entries;
+    for (size_t r = 0; r < counts.size(); ++r)
+      for (uint32_t i = 0; i < counts[r]; ++i) entries.push_back(number_at(all + r * bytes, dtype, i));
+    return entries;
   }
   // One value, which a rank has
   template <class T, class Make>
@@ -103,7 +120,7 @@ class ShardTask final : public RemoteEntries {
     }
   }
 
-  float entry(const Row& row, int64_t v) override;
+  float entry(const Row& row, int64_t v);
   void know(const Row& row, int64_t v, float z) { entry_of(row, v) = {true, true, z}; }
 
   // What is asked of a row for its stats is asked once, whenever and how often a walk wants them.
@@ -131,10 +148,13 @@ class ShardTask final : public RemoteEntries {
     std::vector<char> mine;
     std::function<void(const char* all, size_t n)> take;
   };
-  using RowKey = std::array<int64_t, 6>;
+  using RowKey = std::array<int64_t, 7>;
 
+  static void put_number(float z, DType dtype, char* to);  // what number_at() makes z of
   char* post(size_t bytes, std::function<void(const char*, size_t)> take);
-  Entry& entry_of(const Row& row, int64_t v) { return entries_[{row.data, row.V, v}]; }
+  Entry& entry_of(const Row& row, int64_t v) { return entries_[{row.id().data, row.id().form, v}]; }
+
+  static inline constinit thread_local ShardTask* here_ = nullptr;
 
   Stream own_, *stream_ = &own_;
   std::map<RowKey, Stream> rows_;
@@ -142,6 +162,8 @@ class ShardTask final : public RemoteEntries {
   std::vector<Post> posts_;
 
   friend struct RowAsked;
+  template <class Walk>
+  friend void walk_sharded(ShardTask& task, const Walk& walk);
 };
 
 struct ShardTask::RowAsked {
@@ -187,8 +209,8 @@ class ShardedCall {
 template <class Walk>
 void walk_sharded(ShardTask& task, const Walk& walk) {
   struct Here {
-    explicit Here(ShardTask* task) { remote_entries = task; }
-    ~Here() { remote_entries = nullptr; }
+    explicit Here(ShardTask* task) { ShardTask::here_ = task; }
+    ~Here() { ShardTask::here_ = nullptr; }
   } here(&task);
   task.restart();
   try {

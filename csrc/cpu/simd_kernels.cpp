@@ -22,14 +22,14 @@ inline void widen(const uint16_t* x, int n, float* buf, Convert convert) {
   }
 }
 
-const float* load(const Row& row, int64_t begin, int n, int total, float pad, float* buf) {
-  if (row.dtype == kFloat32) {
-    const float* x = static_cast<const float*>(row.data) + begin;
+const float* load(Entries z, int n, int total, float pad, float* buf) {
+  if (z.dtype == kFloat32) {
+    const float* x = static_cast<const float*>(z.data);
     if (n == padded(total)) return x;
     for (int i = 0; i < n; ++i) buf[i] = x[i];
   } else {
-    const uint16_t* x = static_cast<const uint16_t*>(row.data) + begin;
-    if (row.dtype == kBFloat16)
+    const uint16_t* x = static_cast<const uint16_t*>(z.data);
+    if (z.dtype == kBFloat16)
       widen(x, n, buf, from_bf16);
     else
       widen(x, n, buf, from_fp16);

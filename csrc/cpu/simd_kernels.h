@@ -16,9 +16,9 @@ constexpr int kThresholds = 8;
 // Entries of a chunk where they lie: in a row of any dtype, or as float32 in a buffer. Whole groups of kPad are read.
 struct Entries {
   const void* data;
-  DType dtype;
-  Entries(const float* x) : data(x), dtype(kFloat32) {}
-  Entries(const Row& row, int64_t begin) : data(row.at(begin)), dtype(row.dtype) {}
+  DType dtype = kFloat32;
+  Entries(const void* data, DType dtype) : data(data), dtype(dtype) {}
+  Entries(const float* x) : data(x) {}
 };
 
 struct ChunkMax {
@@ -37,9 +37,9 @@ struct GapSums {
 
 struct RowKernels {
   const char* isa;
-  // Elements [begin, begin + n) of the row as floats: the row itself where it can be read in place, else buf
-  // [padded(total)], filled with `pad` from n on. total >= n.
-  const float* (*load)(const Row& row, int64_t begin, int n, int total, float pad, float* buf);
+  // n entries as floats: where they lie if they can be read in place, else in buf [padded(total)], filled with `pad`
+  // from n on. total >= n.
+  const float* (*load)(Entries z, int n, int total, float pad, float* buf);
   // With `lanes` [kPad], the maxima of the entries at the same place in a group of kPad
   ChunkMax (*chunk_max)(Entries z, int n, float* lanes);
   float (*max)(Entries z, int n);  // over everything but NaN

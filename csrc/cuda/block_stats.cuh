@@ -12,7 +12,7 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
   float max = -HUGE_VALF;
   int best = INT32_MAX;
   for (int v = threadIdx.x; v < row.V; v += kThreads) {
-    const float z = load_scalar(row, v);
+    const float z = row.entry(v);
     if (z > max && z < HUGE_VALF) max = z, best = v;
   }
   const float top = block_max(max);
@@ -22,7 +22,7 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
 
 // The four floats of a row that is no law: seldom, and so out of the way of what is run
 SPECDEC_APART RowStats invalid_stats(Row row, float scale) {
-  const float z = load_scalar(row, block_argmax_finite(row));
+  const float z = row.entry(block_argmax_finite(row));
   return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z + 0.0f : -HUGE_VALF};
 }
 
@@ -111,7 +111,7 @@ SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
 }
 
 // Chunks of what is left of a row of logits where ids were taken out
-SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Removed& removed, int part, int per_warp,
+SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Few& removed, int part, int per_warp,
                                           const ChunkTable& table) {
   for_chunks(chunk_count(q.row.V), part, per_warp, [&](int64_t c) {
     const ChunkStats stats = chunk_stats_without(q, removed, c);

@@ -56,12 +56,12 @@ class GapExecutor : public MixtureExecutor {
 
   SPECDEC_DEVICE double tv(const Dist& p, const Dist& q) {
     const HeldGap& held = held_gap();
-    return held.p && p.row.data == held.p && q.row.data == held.q ? held.gap.tv : MixtureExecutor::tv(p, q);
+    return held.p && p.row.id() == held.p && q.row.id() == held.q ? held.gap.tv : MixtureExecutor::tv(p, q);
   }
   SPECDEC_DEVICE double entropy(const Dist& d) {
     const HeldGap& held = held_gap();
-    if (held.p && d.row.data == held.p) return held.gap.entropy_p;
-    if (held.p && d.row.data == held.q) return held.gap.entropy_q;
+    if (held.p && d.row.id() == held.p) return held.gap.entropy_p;
+    if (held.p && d.row.id() == held.q) return held.gap.entropy_q;
     return MixtureExecutor::entropy(d);
   }
   // Of rows without filters: each has one law then, so what is held of it stays true.
@@ -71,13 +71,13 @@ class GapExecutor : public MixtureExecutor {
     const ChunkTable table = next_table();
     held_ = nullptr;
     apart::gap_sums(&pair, table.sum, table.max, third_ + turn_ * chunks_, &held_gap().gap);
-    if (keeps()) held_gap().p = p.row.data, held_gap().q = q.row.data;
+    if (keeps()) held_gap().p = p.row.id(), held_gap().q = q.row.id();
     __syncthreads();
   }
 
  private:
   struct HeldGap {
-    const void *p = nullptr, *q = nullptr;  // rows of logits
+    RowId p, q;  // rows of logits
     PairGap gap{};
   };
   SPECDEC_DEVICE HeldGap& held_gap() const {

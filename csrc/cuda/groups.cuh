@@ -23,7 +23,7 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
   return f;
 #else
   const uint16_t h = uint16_t(bits);
-  return load_scalar(Row{&h, 1, kFloat16}, 0);
+  return number_at(&h, kFloat16, 0);
 #endif
 }
 
@@ -43,6 +43,11 @@ SPECDEC_DEVICE void prefetch([[maybe_unused]] const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 #endif
 }
+
+SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
+  return static_cast<const char*>(row.pointer()) + v * (row.dtype == kFloat32 ? 4 : 2);
+}
+SPECDEC_DEVICE void prefetch(const Row& row, int64_t v) { prefetch(place_of(row, v)); }
 
 // What was read from memory before is read again behind this, and not kept in registers over a loop.
 SPECDEC_DEVICE void forget() {
@@ -97,14 +102,14 @@ SPECDEC_DEVICE void with_dtype(DType type, const F& f) {
     f(std::integral_constant<DType, kFloat32>());
 }
 
-SPECDEC_DEVICE bool aligned(const Row& row) { return reinterpret_cast<uintptr_t>(row.data) % 16 == 0; }
+SPECDEC_DEVICE bool aligned(const Row& row) { return reinterpret_cast<uintptr_t>(row.pointer()) % 16 == 0; }
 
 // How many chunks in front of a row can be loaded group by group and have no tail
 SPECDEC_DEVICE int whole_chunks(const Row& row) { return aligned(row) ? int(row.V / kChunk) : 0; }
 
 template <DType kType>
 SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
-  return static_cast<const char*>(row.data) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
+  return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
 // N entries from `begin` on, groups of them as they lie in a chunk: entry by entry, eight under way at a time
@@ -113,7 +118,7 @@ SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float
   const int64_t rest = row.V - begin;
   const int left = rest < kChunk ? int(rest) : kChunk;  // entries to the end of the row, or enough
   if (row.dtype == kFloat32) {
-    const float* from = opaque(static_cast<const float*>(row.data) + begin);
+    const float* from = opaque(static_cast<const float*>(row.pointer()) + begin);
 #pragma unroll
     for (int r = 0; r < N; ++r) {
       const int step = r / kGroup * (kLanes * kGroup) + r % kGroup;
@@ -123,7 +128,7 @@ SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float
   }
   const bool brain = row.dtype == kBFloat16;
   const uint16_t pad_bits = pad == 0 ? 0 : brain ? 0xff80 : 0xfc00;
-  const uint16_t* from = opaque(static_cast<const uint16_t*>(row.data) + begin);
+  const uint16_t* from = opaque(static_cast<const uint16_t*>(row.pointer()) + begin);
   constexpr int kAtOnce = N < kGroup ? N : kGroup;
 #pragma unroll
   for (int j = 0; j < N / kAtOnce; ++j) {
@@ -237,7 +242,7 @@ struct RunOf {
   // Beyond the row its last entry is asked for, so that no lane branches.
   SPECDEC_DEVICE void raw(const Row& row, float, float (&z)[N]) const {
     const bool wide = row.dtype == kFloat32;
-    const char* const from = static_cast<const char*>(row.at(first));
+    const char* const from = place_of(row, first);
     const int left = left_of_run(row);
 #pragma unroll
     for (int r = 0; r < N; ++r) {

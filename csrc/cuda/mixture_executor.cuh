@@ -9,7 +9,7 @@ namespace specdec {
 // q as a residual sees it, a one-hot's too; 0 beyond the row
 template <class At>
 SPECDEC_DEVICE void mixture_draft_weights(const Dist& q, const At& at, float (&y)[At::kEntries]) {
-  if (has_row(q) && at.begin() < q.row.V) return draft_weights(q, Removed{}, at, y);
+  if (has_row(q) && at.begin() < q.row.V) return draft_weights(q, Few{}, at, y);
   const int64_t hot = hot_id(q);
 #pragma unroll
   for (int r = 0; r < At::kEntries; ++r) y[r] = at.id(r) == hot;
@@ -145,7 +145,7 @@ SPECDEC_APART double count_above(Row row, float least, float* sums) {
 
 SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums) {
   return cluster_sum_over(mixture->q.row.V, sums, [&](const auto& at, auto& w) {
-    draft_weights(mixture->q, Removed{}, at, w);
+    draft_weights(mixture->q, Few{}, at, w);
     const uint32_t kept = kept_of(*mixture, V, at, w);
 #pragma unroll
     for (int r = 0; r < at.kEntries; ++r) w[r] = kept >> r & 1 ? 0.0f : w[r];

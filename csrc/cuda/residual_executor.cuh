@@ -11,7 +11,7 @@ namespace specdec {
 
 // Entries of q as a residual sees them, without ids that were taken out; 0 beyond the row.
 template <class At>
-SPECDEC_DEVICE void draft_weights(const Dist& q, const Removed& removed, const At& at, float (&y)[At::kEntries]) {
+SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& at, float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
   at.load(q.row, pad_of(q), y);
   to_draft_weights(q, y);
@@ -120,13 +120,13 @@ SPECDEC_APART double step_sum(Residual residual, float* sums) {
   return cluster_sum_over(residual.p.row.V, sums, [&](const auto& at, auto& w) { weigh(residual, at, w); });
 }
 
-SPECDEC_APART RowStats step_stats_without(Dist q, Removed removed, ChunkTable table, float* sums) {
+SPECDEC_APART RowStats step_stats_without(Dist q, Few removed, ChunkTable table, float* sums) {
   reduce_chunks_without(q, removed, cluster_rank(), turns(chunk_count(q.row.V), cluster_size()), table);
   cluster_sync();
   return block_stats_without(q, table, sums);
 }
 
-SPECDEC_APART double step_mass_without(Dist q, Removed removed, float* sums) {
+SPECDEC_APART double step_mass_without(Dist q, Few removed, float* sums) {
   return cluster_sum_over(q.row.V, sums, [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
 }
 
@@ -165,7 +165,7 @@ class ResidualExecutor : public BlockSearch {
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
     const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
     sums_ = own_;
-    held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.data, held_norm_ = stats.log_norm;
+    held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.id().data, held_norm_ = stats.log_norm;
     return stats;
   }
 
@@ -177,11 +177,11 @@ class ResidualExecutor : public BlockSearch {
 
   // What is left of a row where ids were taken out: of logits a law of its own (see block_stats_without), of any row
   // the total.
-  SPECDEC_DEVICE RowStats stats_without(const Dist& q, const Removed& removed) {
+  SPECDEC_DEVICE RowStats stats_without(const Dist& q, const Few& removed) {
     held_ = nullptr, sums_ = own_;
     return step_stats_without(q, removed, next_table(), own_);
   }
-  SPECDEC_DEVICE double mass_without(const Dist& q, const Removed& removed) {
+  SPECDEC_DEVICE double mass_without(const Dist& q, const Few& removed) {
     return step_mass_without(q, removed, next_sums());
   }
 
@@ -202,7 +202,7 @@ class ResidualExecutor : public BlockSearch {
   // Two laws of one row, neither with a cutoff, are the same if their norms are.
   SPECDEC_DEVICE bool holds(const Residual& residual) const {
     const Dist& p = residual.p;
-    const bool same = held_ == p.row.data && held_norm_ == p.stats.log_norm && p.stats.cutoff == -FLT_MAX;
+    const bool same = held_ == p.row.id().data && held_norm_ == p.stats.log_norm && p.stats.cutoff == -FLT_MAX;
     return same && residual.n == 0 && p.kind == Kind::kLogits && !residual.mixture;
   }
 

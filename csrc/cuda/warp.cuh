@@ -128,7 +128,7 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale
 }
 
 // Of the entries that a law keeps, without ids that were taken out. Group by group, so that few registers are held.
-SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Removed& removed, int64_t chunk) {
+SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Few& removed, int64_t chunk) {
   const float rate = q.stats.scale * kLog2E, cutoff = q.stats.cutoff;
   float max = -HUGE_VALF, sum = 0;
 #pragma unroll 1

@@ -9,7 +9,7 @@ namespace specdec {
 
 // Of a target that is greedy: p1(d) >= l max p1 (Leviathan et al. 2023, A.5).
 SPECDEC_HD bool lenient_argmax(const Dist& p, int64_t d, double l) {
-  return d < p.row.V && double(load_scalar(p.row, d)) - p.stats.max >= log(l);
+  return d < p.row.V && double(p.row.entry(d)) - p.stats.max >= log(l);
 }
 
 // Medusa's typical acceptance (Cai et al. 2024): p(d) > min(eps, delta exp(-H(p))). The entropy is summed only where
@@ -29,7 +29,7 @@ SPECDEC_WALK bool among_top(Executor& executor, const Dist& p, int64_t d, double
   const Dist p1 = unscaled(executor, p);
   const double p_d = p1.prob(d);
   if (!(p_d > 0 && p_d >= largest(executor, p1) - delta)) return false;
-  return double(executor.above(p1.row, load_scalar(p1.row, d))) < n;
+  return double(executor.above(p1.row, p1.row.entry(d))) < n;
 }
 
 // The rules that read p alone; d is of p's vocabulary.

@@ -8,7 +8,7 @@ namespace specdec {
 
 // A row of probabilities speaks for itself, and so does a drafted token without a row.
 SPECDEC_HD bool is_unscaled(const Dist& d) {
-  return d.kind == Kind::kProbs || !d.row.data || (d.stats.scale == 1 && d.stats.cutoff == -FLT_MAX);
+  return d.kind == Kind::kProbs || !d.row || (d.stats.scale == 1 && d.stats.cutoff == -FLT_MAX);
 }
 
 // Reads the row once if the law does not say it.

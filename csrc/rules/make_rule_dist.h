@@ -18,11 +18,10 @@ SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, co
     case Rule::kDiffLog:
     case Rule::kOpt:
     case Rule::kOptLog:
-      if (q.kind == Kind::kOneHot && q.hot >= p.row.V) return;
+      if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;
       if (!keeps_row(executor, rule, alpha, p, q)) return;
       return once(executor, [&] {
-        pi.mixed = pi.open =
-            q.kind != Kind::kOneHot && q.row.V > p.row.V;  // what q holds beyond p's vocabulary is left to p
+        pi.mixed = pi.open = q.beyond(p.row.V);  // what q holds beyond p's vocabulary is left to p
         if (pi.mixed)
           pi.mixture.q = q, pi.mixture.of_p = 0, pi.mixture.of_q = 1;
         else
@@ -40,7 +39,7 @@ SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, co
     case Rule::kEnsemble:
       return once(executor, [&] {
         pi.mixed = true;
-        pi.open = q.kind == Kind::kOneHot ? q.hot >= p.row.V : q.row.V > p.row.V;
+        pi.open = q.beyond(p.row.V);
         pi.mixture.q = q, pi.mixture.of_p = float(alpha), pi.mixture.of_q = float(1 - alpha);
       });
     default: return;

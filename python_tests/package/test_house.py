@@ -26,6 +26,9 @@ def product():
     yield ROOT / "setup.py"
 
 
+READ_MEMORY = {"csrc/core/row.h", "csrc/cpu/row_reader.h", "csrc/cuda/groups.cuh"}  # the first has the pointer
+
+
 def where(path):
     return str(path.relative_to(ROOT))
 
@@ -86,6 +89,13 @@ def test_includes_go_down(room):
             if included.relative_to(ROOT / "csrc").parts[0] not in MAY_INCLUDE[room]:
                 upward.append(f"{where(path)} includes {name}")
     assert seen and not upward
+
+
+def test_a_rows_pointer_is_touched_in_one_place():
+    """Everybody else asks a row for its entries, its chunks, its id and the few ids beside it."""
+    asks = re.compile(r"(\.|->)pointer\(\)|\bpointer\(\) const|\bfriend\b.*\bRow\b")
+    found = {where(path) for path in (ROOT / "csrc").rglob("*") if path.suffix in CPP and asks.search(path.read_text())}
+    assert found == READ_MEMORY
 
 
 def test_triton_is_no_tower():

@@ -41,8 +41,7 @@ Tensor in_vocabulary_op(const Tensor& draft_tokens, int64_t V) {
 
 }  // namespace specdec
 """,
-    "csrc/ops/in_vocabulary/in_vocabulary_cpu.cpp": """#include <torch/csrc/stable/library.h>
-
+    "csrc/ops/in_vocabulary/in_vocabulary_cpu.cpp": """#include "../../binding/cpu_op.h"
 #include "in_vocabulary_op.h"
 
 namespace specdec {
@@ -51,10 +50,7 @@ void run(const InVocabulary& a, const Tensor&) {
   for (int64_t i = 0; i < a.n; ++i) a.test(i);
 }
 }  // namespace
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("in_vocabulary", TORCH_BOX(&in_vocabulary_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("in_vocabulary", TORCH_BOX(&in_vocabulary_op<nothing>));
-}
+SPECDEC_CPU_OP("in_vocabulary", in_vocabulary_op)
 }  // namespace specdec
 """,
     "csrc/ops/in_vocabulary/in_vocabulary_cuda.cu": """#include <torch/csrc/stable/library.h>

@@ -2,6 +2,8 @@
 """What a rank is given of its requests is what the table of arguments says, whatever sizes happen to agree. No ranks
 are needed here."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support.sharded_cases import results
@@ -10,6 +12,7 @@ from support.surface import plain, same
 import specdec_kernels as sk
 from specdec_kernels import arguments, example_calls
 from specdec_kernels.arguments import Argument
+from specdec_kernels.distributed import ops
 from specdec_kernels.distributed.agreement import OPS
 from specdec_kernels.distributed.whole_rows import logits_of, share_of
 
@@ -91,3 +94,14 @@ def test_a_plain_tensor_is_cut_as_its_rows_are():
     call = {"target": z, "draft_tokens": torch.zeros(3, 1, dtype=torch.int64), "draft": sk.Rows(z[:, :1])}
     got = share_of("verify_chain", call, 3, 0, 2)
     assert [len(logits_of(x)) for x in got.values()] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_rows_of_a_rank_lie_in_its_memory(rank):
+    """The op is given all entries of a row, and none of them where the rank has nothing."""
+    whole = torch.randn(4, 3, 2100)
+    mine, rows = ops._rows("verify_chain", whole, None, SimpleNamespace(rank=rank), [0, 1, 3, 3])
+    assert rows.shape == whole.shape
+    assert mine.size(-1) == (1024, 1076, 1)[rank]
+    assert rows.untyped_storage().data_ptr() == mine.untyped_storage().data_ptr()
+    assert rows[..., -1].data_ptr() == mine.data_ptr()

@@ -105,13 +105,13 @@ CUDA = {
     ),
     "kept ids behind p's vocabulary": (
         LAW,
-        "q.kind != Kind::kOneHot && q.row.V > p.row.V;",
-        "false;",
+        "pi.mixed = pi.open = q.beyond(p.row.V);",
+        "pi.mixed = pi.open = false;",
         agrees("wide draft", "token"),
     ),
     "a kept one-hot behind p's vocabulary": (
         LAW,
-        "if (q.kind == Kind::kOneHot && q.hot >= p.row.V) return;",
+        "if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;",
         "",
         agrees("wide draft", "token"),
     ),
@@ -196,8 +196,8 @@ CUDA = {
     ),
     "an entry at the cut is not kept, in a test": (
         BLEND,
-        "load_scalar(score_row.row, v) >= threshold",
-        "load_scalar(score_row.row, v) > threshold",
+        "score_row.row.entry(v) >= threshold",
+        "score_row.row.entry(v) > threshold",
         agrees("chunk and one, bf16", "token"),
     ),
     "all ids kept": (BLEND, "keeps(v) ? kept() : -minus", "kept()", agrees("tiny", "token")),
@@ -245,8 +245,8 @@ CUDA = {
     ),
     "entropies of a pair change places": (
         "cuda/gap_executor.cuh",
-        "row.data == held.p) return held.gap.entropy_p;",
-        "row.data == held.p) return held.gap.entropy_q;",
+        "row.id() == held.p) return held.gap.entropy_p;",
+        "row.id() == held.p) return held.gap.entropy_q;",
         OPT_LOG,
     ),
     "entropy at T = 1": (
@@ -274,7 +274,7 @@ CUDA = {
         FIVE,
     ),
     "relaxed as sampled": (ACCEPTANCE, "const Dist p1 = unscaled(executor, p);", "const Dist p1 = p;", FIVE),
-    "relaxed: one more": (ACCEPTANCE, "load_scalar(p1.row, d))) < n", "load_scalar(p1.row, d))) <= n", FIVE),
+    "relaxed: one more": (ACCEPTANCE, "p1.row.entry(d))) < n", "p1.row.entry(d))) <= n", FIVE),
     "relaxed: ties go": (TEAM, "w[r] = w[r] > least;", "w[r] = w[r] >= least;", agrees("tiny", "token")),
     "relaxed: delta relative": (
         ACCEPTANCE,

@@ -142,8 +142,8 @@ def _rows(op, rows, of, shards, first):
     begin, end = to[shards.rank], to[shards.rank + 1]
     mine = of.rearranged(op, rows, to) if of else rows[..., begin:end]
     if begin == end:  # nothing of it is read, but each row has an address of its own
-        mine, begin = rows.new_empty((*rows.shape[:-1], 1)), 0
-    return mine, torch.ops.specdec_shards.rows(mine, begin, V)
+        mine = rows.new_empty((*rows.shape[:-1], 1))
+    return mine, mine[..., :1].expand(*mine.shape[:-1], V)  # the op finds the others behind the first
 
 
 def _rounds(op, shards, first, call):
@@ -153,9 +153,11 @@ def _rounds(op, shards, first, call):
     try:
         while True:
             ops.enter(handle)
+            _check.here.over_ranks = True
             try:
                 found = call()
             finally:
+                _check.here.over_ranks = False
                 mine = ops.leave(handle)
             if mine.numel() == 0:
                 return found

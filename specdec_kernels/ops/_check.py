@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,13 @@ FLOAT64 = (torch.float64,)
 _STRIDED = torch.strided
 is_traced = torch.compiler.is_dynamo_compiling
 _SMALLEST = 2.0**-126  # temperatures below it are subnormal float32
+
+
+class _Here(threading.local):
+    over_ranks = False  # rows have all their entries in one place: specdec_kernels.distributed
+
+
+here = _Here()
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
@@ -123,7 +131,7 @@ def rows(op: str, name: str, x: object, want: str, device: torch.device | None =
     if len(sizes) != want.count(",") + 1:
         dims(op, name, x, want)
     V = sizes[-1]
-    if not x.is_contiguous() and x.stride(-1) != 1 and V > 1 and x.numel():
+    if not x.is_contiguous() and x.stride(-1) != 1 and V > 1 and x.numel() and not here.over_ranks:
         raise ValueError(f"{op}: {name} must be contiguous in its last dimension, got strides {list(x.stride())}")
     if not 1 <= V <= MAX_VOCABULARY:
         raise ValueError(f"{op}: {name} must have a vocabulary of 1 to 2^24, got {V}")

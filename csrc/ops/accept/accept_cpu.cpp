@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "accept_op.h"
 
 namespace specdec {
@@ -14,9 +13,6 @@ void run(const Accept& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("accept", TORCH_BOX(&accept_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("accept", TORCH_BOX(&accept_op<nothing>));
-}
+SPECDEC_CPU_OP("accept", accept_op)
 
 }  // namespace specdec

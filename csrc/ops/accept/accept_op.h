@@ -20,7 +20,7 @@ struct Probs {
       case kDouble: return static_cast<const double*>(data)[i];
       case kInt: return static_cast<const int32_t*>(data)[i] >= 0;
       case kLong: return static_cast<const int64_t*>(data)[i] >= 0;
-      default: return load_scalar(Row{data, i + 1, type == kHalf ? kFloat16 : kBFloat16}, i);
+      default: return number_at(data, type == kHalf ? kFloat16 : kBFloat16, i);
     }
   }
 };

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
 #include <memory>
 
+#include "../../binding/cpu_op.h"
 #include "build_tree_op.h"
 
 namespace specdec {
@@ -24,9 +23,6 @@ void run(const BuildTree& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("build_tree", TORCH_BOX(&build_tree_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("build_tree", TORCH_BOX(&build_tree_op<nothing>));
-}
+SPECDEC_CPU_OP("build_tree", build_tree_op)
 
 }  // namespace specdec

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "kseq_rho_op.h"
 
@@ -15,9 +14,6 @@ void run(const KSeqRho& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("kseq_rho", TORCH_BOX(&kseq_rho_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("kseq_rho", TORCH_BOX(&kseq_rho_op<nothing>));
-}
+SPECDEC_CPU_OP("kseq_rho", kseq_rho_op)
 
 }  // namespace specdec

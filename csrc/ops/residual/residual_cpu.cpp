@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "residual_op.h"
 
@@ -31,9 +30,6 @@ void run(const ResidualRows& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("residual", TORCH_BOX(&residual_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("residual", TORCH_BOX(&residual_op<nothing>));
-}
+SPECDEC_CPU_OP("residual", residual_op)
 
 }  // namespace specdec

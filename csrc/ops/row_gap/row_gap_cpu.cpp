@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "row_gap_op.h"
 
@@ -14,9 +13,6 @@ void run(const RowGap& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_gap", TORCH_BOX(&row_gap_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("row_gap", TORCH_BOX(&row_gap_op<nothing>));
-}
+SPECDEC_CPU_OP("row_gap", row_gap_op)
 
 }  // namespace specdec

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "row_stats_op.h"
 
@@ -8,18 +7,14 @@ namespace specdec {
 namespace {
 
 void run(const LogitRows& a, const Tensor&) {
-  const int64_t present = a.present.of(a.N);
-  for_requests(present, a.logits.V, [&](CpuExecutor& executor, int64_t n) {
+  const auto walk = [&](CpuExecutor& executor, int64_t n) {
     a.stats[n] = executor.stats(a.logits.at(0, n), a.sampling[n]);
-  });
-  std::fill(a.stats + present, a.stats + a.N, RowStats{});
+  };
+  for_requests(a.present, a.N, a.logits.V, walk, [&](int64_t n) { a.stats[n] = RowStats{}; });
 }
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_stats", TORCH_BOX(&row_stats_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("row_stats", TORCH_BOX(&row_stats_op<nothing>));
-}
+SPECDEC_CPU_OP("row_stats", row_stats_op)
 
 }  // namespace specdec

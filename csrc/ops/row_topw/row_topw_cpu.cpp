@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over a row for its stats, which leaves the largest entry of every chunk; then the few chunks that can hold
 // one of the best.
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
 #include "row_topw_op.h"
@@ -29,7 +28,7 @@ float bound(std::vector<float> best_of, int64_t w) {
 }
 
 void search(const RowTopW& a, int64_t n, const Extension& worth, const std::vector<float>& best_of, BestIds& best) {
-  const RowKernels& kernels = rows();
+  const RowReader reader;
   const Row row = a.logits.at(0, n);
   best.clear(bound(best_of, a.w));
   float reaching = logit_worth(worth, best.least());
@@ -37,10 +36,10 @@ void search(const RowTopW& a, int64_t n, const Extension& worth, const std::vect
     if (!(best_of[c] >= best.least())) continue;
     float buf[kChunk];
     const int size = chunk_size(row.V, c);
-    const float* z = kernels.load(row, c * kChunk, size, size, NAN, buf);
+    const float* z = reader.floats(row, c, NAN, buf);
     const auto add = [&](int i) { best.add(worth(z[i]), c * kChunk + i); };
     if (best.least() > -HUGE_VALF)
-      for_reaching(kernels, z, size, reaching, add);
+      for_reaching(reader.kernels, z, size, reaching, add);
     else  // NaN too, which reaches nothing
       for (int i = 0; i < size; ++i) add(i);
     if (best.let_go()) reaching = logit_worth(worth, best.least());
@@ -57,8 +56,7 @@ void measure(const RowTopW& a, int64_t n, const CpuExecutor& executor, const Ext
 }
 
 void run(const RowTopW& a, const Tensor&) {
-  const int64_t present = a.present.of(a.N);
-  for_requests(present, a.logits.V, [&](CpuExecutor& executor, int64_t n) {
+  const auto walk = [&](CpuExecutor& executor, int64_t n) {
     const Extension worth = a.extension(n, a.stats ? RowStats{} : executor.stats(a.logits.at(0, n), Filters{}));
     if (worth.flat()) {
       for (int64_t i = 0; i < a.w; ++i) a.put(n, i, worth.flat_order(i));
@@ -70,16 +68,14 @@ void run(const RowTopW& a, const Tensor&) {
     search(a, n, worth, best_of, best);
     const std::vector<uint64_t>& orders = best.in_order();
     for (int64_t i = 0; i < a.w; ++i) a.put(n, i, orders[i]);
-  });
-  for (int64_t n = present; n < a.N; ++n)
+  };
+  for_requests(a.present, a.N, a.logits.V, walk, [&](int64_t n) {
     for (int64_t i = 0; i < a.w; ++i) a.put_nothing(n, i);
+  });
 }
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("row_topw", TORCH_BOX(&row_topw_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("row_topw", TORCH_BOX(&row_topw_op<nothing>));
-}
+SPECDEC_CPU_OP("row_topw", row_topw_op)
 
 }  // namespace specdec

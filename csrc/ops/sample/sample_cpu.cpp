@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "sample_op.h"
 
@@ -8,16 +7,12 @@ namespace specdec {
 namespace {
 
 void run(const Sample& a, const Tensor&) {
-  const int64_t present = a.present.of(a.N);
-  for_requests(present, a.logits.V, [&](CpuExecutor& executor, int64_t n) { sample(executor, a, n); });
-  for (int64_t n = present; n < a.N; ++n) put_absent(a, n);
+  const auto walk = [&](CpuExecutor& executor, int64_t n) { sample(executor, a, n); };
+  for_requests(a.present, a.N, a.logits.V, walk, [&](int64_t n) { put_absent(a, n); });
 }
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("sample", TORCH_BOX(&sample_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("sample", TORCH_BOX(&sample_op<nothing>));
-}
+SPECDEC_CPU_OP("sample", sample_op)
 
 }  // namespace specdec

@@ -17,7 +17,7 @@ struct Draws {
 };
 
 // Of a row of logits where ids were taken out; seldom, and so out of the way of what is run
-SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Removed removed, ChunkTable table) {
+SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Few removed, ChunkTable table) {
   Dist p;
   p.kind = Kind::kLogits, p.row = row, p.stats = stats;
   reduce_chunks_without(p, removed, 0, turns(chunk_count(row.V), 1), table);
@@ -39,7 +39,7 @@ class SampleExecutor : public BlockExecutor {
   // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left
   // of it may be far smaller than what was taken. Returns p as it is to be drawn from next; nothing where nothing is
   // left.
-  SPECDEC_DEVICE Dist exclude(const Dist& p, const Removed& removed) {
+  SPECDEC_DEVICE Dist exclude(const Dist& p, const Few& removed) {
     removed_ = removed;
     __syncthreads();
     const int64_t chunk = removed[removed.n - 1] / kChunk;
@@ -73,7 +73,7 @@ class SampleExecutor : public BlockExecutor {
 
   const Draws& s_;
   const int64_t n_;
-  Removed removed_;
+  Few removed_;
 };
 
 // Blocks that are to fit an SM. Its walk over draws needs some 90 registers in the code of sm_100 and later, and must

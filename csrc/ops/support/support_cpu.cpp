@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
 #include <bit>
 
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "support_op.h"
 
@@ -10,7 +9,7 @@ namespace specdec {
 namespace {
 
 // Returns how many bits are set.
-int32_t fill(const Dist& p, int64_t words, const RowKernels& kernels, uint32_t* bits) {
+int32_t fill(const Dist& p, int64_t words, const RowReader& reader, uint32_t* bits) {
   if (p.kind != Kind::kLogits) {
     std::fill(bits, bits + words, 0u);
     if (p.kind != Kind::kOneHot) return 0;
@@ -21,18 +20,18 @@ int32_t fill(const Dist& p, int64_t words, const RowKernels& kernels, uint32_t* 
   for (int64_t c = 0; c < chunk_count(p.row.V); ++c) {
     float buf[kChunk];
     const int n = chunk_size(p.row.V, c);
-    const float* z = kernels.load(p.row, c * kChunk, n, n, NAN, buf);
-    count += kernels.reach(z, n, p.stats.cutoff, bits + c * (kChunk / 32));
+    const float* z = reader.floats(p.row, c, NAN, buf);
+    count += reader.kernels.reach(z, n, p.stats.cutoff, bits + c * (kChunk / 32));
   }
   return count;
 }
 
 void run(const Support& a, const Tensor&) {
-  const RowKernels& kernels = rows();
+  const RowReader reader;
   for_rows(a.M, a.logits.V, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       uint32_t* bits = a.bits + i * a.words;
-      a.counts[i] = fill(a.dist(i), a.words, kernels, bits);
+      a.counts[i] = fill(a.dist(i), a.words, reader, bits);
       int32_t *at = a.ids + i * a.max_kept, *const behind = at + a.max_kept;
       for (int64_t w = 0; w < a.words && at < behind; ++w)
         for (uint32_t word = bits[w]; word && at < behind; word &= word - 1)
@@ -44,9 +43,6 @@ void run(const Support& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("support", TORCH_BOX(&support_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("support", TORCH_BOX(&support_op<nothing>));
-}
+SPECDEC_CPU_OP("support", support_op)
 
 }  // namespace specdec

@@ -29,7 +29,7 @@ struct TopLogprobs {
   // What an id must reach to count in token j's rank: nothing reaches a token that is none.
   SPECDEC_HD float token_logit(const Row& row, int64_t n, int64_t j) const {
     const int64_t v = token(n, j);
-    return v < 0 ? NAN : load_scalar(row, v);
+    return v < 0 ? NAN : row.entry(v);
   }
 
   SPECDEC_HD void put(const Dist& p, int64_t n, int64_t i, uint64_t order) const {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over a row: a chunk leaves the ids that may be among the best, and what it adds to each token's rank.
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
 #include "top_logprobs_op.h"
@@ -14,7 +13,7 @@ void add_chunk(const RowKernels& kernels, const float* z, int64_t c, int n, Best
   best.let_go();
 }
 
-void walk(const TopLogprobs& a, int64_t n, const RowKernels& kernels, BestIds& best, std::vector<float>& token_logits) {
+void walk(const TopLogprobs& a, int64_t n, const RowReader& reader, BestIds& best, std::vector<float>& token_logits) {
   const Dist p = a.dist(n);
   const Row row = a.logits.at(0, n);
   int64_t* ranks = a.token_ranks + n * a.m;
@@ -24,12 +23,12 @@ void walk(const TopLogprobs& a, int64_t n, const RowKernels& kernels, BestIds& b
     float buf[kChunk];
     uint32_t bits[kChunk / 32];
     const int size = chunk_size(row.V, c);
-    const float* z = kernels.load(row, c * kChunk, size, size, NAN, buf);
-    if (a.k) add_chunk(kernels, z, c, size, best);
-    for (int64_t j = 0; j < a.m; ++j) ranks[j] += kernels.reach(z, size, token_logits[j], bits);
+    const float* z = reader.floats(row, c, NAN, buf);
+    if (a.k) add_chunk(reader.kernels, z, c, size, best);
+    for (int64_t j = 0; j < a.m; ++j) ranks[j] += reader.kernels.reach(z, size, token_logits[j], bits);
   }
   for (int64_t v = 0; v < row.V && !best.full(); ++v) {  // nothing reaches NaN: what is left to fill up with
-    const float z = load_scalar(row, v);
+    const float z = row.entry(v);
     if (z != z) best.add(z, v);
   }
   const std::vector<uint64_t>& orders = best.in_order();
@@ -37,13 +36,13 @@ void walk(const TopLogprobs& a, int64_t n, const RowKernels& kernels, BestIds& b
 }
 
 void run(const TopLogprobs& a, const Tensor&) {
-  const RowKernels& kernels = rows();
+  const RowReader reader;
   for_rows(a.N, a.logits.V, [&](int64_t begin, int64_t end) {
     BestIds best(a.k);
     std::vector<float> token_logits(a.m);
     for (int64_t n = begin; n < end; ++n) {
       if (a.present.has(n)) {
-        walk(a, n, kernels, best, token_logits);
+        walk(a, n, reader, best, token_logits);
       } else {
         for (int64_t i = 0; i < std::max(a.k, a.m); ++i) a.put_nothing(n, i);
       }
@@ -53,9 +52,6 @@ void run(const TopLogprobs& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("top_logprobs", TORCH_BOX(&top_logprobs_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("top_logprobs", TORCH_BOX(&top_logprobs_op<nothing>));
-}
+SPECDEC_CPU_OP("top_logprobs", top_logprobs_op)
 
 }  // namespace specdec

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "tree_mask_op.h"
 
 namespace specdec {
@@ -33,9 +32,6 @@ void run(const TreeMask& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("tree_mask", TORCH_BOX(&tree_mask_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("tree_mask", TORCH_BOX(&tree_mask_op<nothing>));
-}
+SPECDEC_CPU_OP("tree_mask", tree_mask_op)
 
 }  // namespace specdec

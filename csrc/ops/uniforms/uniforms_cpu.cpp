@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "uniforms_op.h"
 
 namespace specdec {
@@ -15,9 +14,6 @@ void run(const Uniforms& a, const Tensor&) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("uniforms", TORCH_BOX(&uniforms_op<run>)); }
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("uniforms", TORCH_BOX(&uniforms_op<nothing>));
-}
+SPECDEC_CPU_OP("uniforms", uniforms_op)
 
 }  // namespace specdec

@@ -76,7 +76,7 @@ SPECDEC_DEVICE void prefetch_test(const VerifyChain& a, int64_t start, int64_t b
   const Rows& q = a.draft;
   const int64_t d = a.draft_token(b, i);
   if (q.is_one_hot(start, b, i) || !q.has_row(start, b, i) || d >= q.memory.V) return;
-  prefetch(q.at(start, b, i).at(d));
+  prefetch(q.at(start, b, i), d);
   if (q.stats && !q.stats_of_positions) prefetch(q.stats + 4 * q.number(start, b, i));
 }
 

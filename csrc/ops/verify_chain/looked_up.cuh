@@ -42,7 +42,7 @@ SPECDEC_DEVICE LookedUp look_up(const Step& s, int64_t start, int64_t b, int64_t
   const NoExecutor later;  // makes the laws
   LookedUp r;
   const auto entry = [&](const Dist& d) {  // for the lane that makes the test
-    return threadIdx.x % kLanes == 0 && has_row(d) && r.token < d.row.V ? load_scalar(d.row, r.token) : 0.0f;
+    return threadIdx.x % kLanes == 0 && has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f;
   };
   r.beyond = __any_sync(kFullWarp, ends_before(a, b, i, int(threadIdx.x) % kLanes, kLanes));
   if (r.beyond) return r;

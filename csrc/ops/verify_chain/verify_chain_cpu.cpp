@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "by_rule.h"
 #include "test_draft.h"
@@ -31,25 +30,19 @@ void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
 }
 
 void run(const VerifyChain& a, const Tensor&) {
-  const int64_t present = a.present.of(a.B);
-  for_requests(present, std::max(a.target.memory.V, a.draft.memory.V), [&](CpuExecutor& executor, int64_t b) {
+  const auto walk = [&](CpuExecutor& executor, int64_t b) {
     if (executor.is_sharded()) ask_ahead(executor, a, b);
     if (!a.by_rule(b)) return verify_chain(executor, a, b);
     std::vector<Position> positions(positions_of(a));
     verify_request(executor, a, b, positions.data());
-  });
-  for (int64_t b = present; b < a.B; ++b) put_absent(a, b);
+  };
+  const int64_t widest = std::max(a.target.memory.V, a.draft.memory.V);
+  for_requests(a.present, a.B, widest, walk, [&](int64_t b) { put_absent(a, b); });
 }
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) {
-  m.impl("verify_chain", TORCH_BOX(&VerifyChainOp<run>::call));
-  m.impl("verify_chain.out", TORCH_BOX(&VerifyChainOp<run>::out));
-}
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("verify_chain", TORCH_BOX(&VerifyChainOp<nothing>::call));
-  m.impl("verify_chain.out", TORCH_BOX(&VerifyChainOp<nothing>::out));
-}
+SPECDEC_CPU_OP("verify_chain", VerifyChainOp, ::call)
+SPECDEC_CPU_OP("verify_chain.out", VerifyChainOp, ::out)
 
 }  // namespace specdec

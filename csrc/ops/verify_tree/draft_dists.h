@@ -85,7 +85,7 @@ class DraftDists {
     Left left = all_of(q);
     const bool row = q.kind == Kind::kLogits || q.kind == Kind::kProbs;
     if (!left.any || rest.n == 0 || !row) return left;
-    const Removed removed = removed_by(rest.subtractions, rest.n);
+    const Few removed = removed_by(rest.subtractions, rest.n);
     if (q.kind == Kind::kProbs) {
       held_ = false;
       left.share = float(executor_.mass_without(q, removed));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
+#include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "verify_tree_op.h"
 
@@ -28,26 +27,19 @@ void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
 }
 
 void run(const VerifyTree& a, const Tensor&) {
-  const int64_t present = a.present.of(a.B);
-  for_requests(present, a.widest(), [&](CpuExecutor& executor, int64_t b) {
+  const auto walk = [&](CpuExecutor& executor, int64_t b) {
     if (executor.is_sharded()) ask_ahead(executor, a, b);
     std::vector<Subtraction> subtractions(a.most_subtractions());
     std::vector<NodeDist> dists(a.rules ? a.N : 0);
     std::vector<Frame> frames(a.method == Method::kTraversal ? a.frames() : 0);
     verify_tree(executor, a, b, {subtractions.data(), dists.data()}, frames.data());
-  });
-  for (int64_t b = present; b < a.B; ++b) put_absent(a, b);
+  };
+  for_requests(a.present, a.B, a.widest(), walk, [&](int64_t b) { put_absent(a, b); });
 }
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, CPU, m) {
-  m.impl("verify_tree", TORCH_BOX(&VerifyTreeOp<run>::call));
-  m.impl("verify_tree.out", TORCH_BOX(&VerifyTreeOp<run>::out));
-}
-STABLE_TORCH_LIBRARY_IMPL(specdec_check, CompositeExplicitAutograd, m) {
-  m.impl("verify_tree", TORCH_BOX(&VerifyTreeOp<nothing>::call));
-  m.impl("verify_tree.out", TORCH_BOX(&VerifyTreeOp<nothing>::out));
-}
+SPECDEC_CPU_OP("verify_tree", VerifyTreeOp, ::call)
+SPECDEC_CPU_OP("verify_tree.out", VerifyTreeOp, ::out)
 
 }  // namespace specdec
