@@ -195,6 +195,12 @@ def taken(op: str) -> tuple[Argument, ...]:
     return tuple(x for x in TABLE[op] if x.name)
 
 
+@cache
+def called(op: str) -> dict[str, str]:
+    """What errors call an argument of the schema: as the public function does."""
+    return {x.name: x.name if not x.public or x.public[-1].isdigit() else x.public for x in taken(op)}
+
+
 def schema(op: str) -> str:
     """The arguments as a schema writes them."""
     return ", ".join(f"{TYPES[x.type][0]}{'?' * x.optional} {x.name}" for x in taken(op))
