@@ -234,6 +234,12 @@ def results(op: str) -> list[list[str]]:
     return [x.split(" ", 2) for x in RESULTS[op].split("; ")]
 
 
+@cache
+def called(op: str) -> dict[str, str]:
+    """What errors call an argument of the schema: as the public function does."""
+    return {x.name: x.name if not x.public or x.public[-1].isdigit() else x.public for x in taken(op)}
+
+
 def schema(op: str) -> str:
     """The arguments as a schema writes them. The last may be left out, as far as nothing behind them must be given."""
     rows = taken(op)

@@ -1,56 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // From torch tensors to plain pointers and int64 strides, with the checks that keep a kernel inside its arguments.
-// Python has already said what a caller did wrong; these guard torch.ops.specdec.* called directly.
+// Every check stands here or in <op>_op.h alone: the public functions, Triton and fakes call these. Errors name
+// arguments as the public functions do.
 #pragma once
-
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
 #include <cfloat>
+#include <cstring>
 #include <initializer_list>
-#include <optional>
-#include <sstream>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "../core/views.h"
+#include "messages.h"
 
 namespace specdec {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-using OptTensor = std::optional<Tensor>;
-
-// The op whose arguments are checked, and its first argument: the others must be on that device.
-struct Op {
-  const char* name;
-  const Tensor& first;
-  Op(const char* name, const Tensor& first) : name(name), first(first) {}
-};
-
-// An argument in an error, or one side's: "seed", "target.top_p".
-struct Name {
-  const char* text;
-  const char* field = nullptr;
-  Name(const char* text, const char* field = nullptr) : text(text), field(field) {}
-  friend std::ostream& operator<<(std::ostream& out, const Name& name) {
-    out << name.text;
-    return name.field ? out << '.' << name.field : out;
-  }
-};
-
-// Raises "op: argument, what was wanted, what came". What the message is made of is put into words only then: a call
-// has some twenty checks.
-template <class... T>
-void check(bool ok, const Op& op, const T&... message) {
-  if (ok) return;
-  std::ostringstream text;
-  (text << op.name << ": " << ... << message);
-  throw std::runtime_error(text.str());
-}
 
 // A tensor that the schema requires: None comes as one that is not defined.
 inline void check_given(const Op&) {}
@@ -61,14 +25,6 @@ void check_given(const Op& op, const char* name, const Tensor& t, const More&...
   check_given(op, more...);
 }
 
-struct DeviceOfTensor {
-  const Tensor& t;
-  friend std::ostream& operator<<(std::ostream& text, const DeviceOfTensor& of) {
-    if (of.t.is_cpu()) return text << "cpu";
-    return text << (of.t.is_cuda() ? "cuda:" : "device:") << of.t.get_device_index();
-  }
-};
-
 inline void check_device(const Op& op, Name name, const Tensor& t) {
   if (&t == &op.first || (t.is_cpu() && op.first.is_cpu())) return;
   const bool same = t.is_cpu() == op.first.is_cpu() && t.is_cuda() == op.first.is_cuda() &&
@@ -76,43 +32,39 @@ inline void check_device(const Op& op, Name name, const Tensor& t) {
   check(same, op, name, " must be on ", DeviceOfTensor{op.first}, ", got ", DeviceOfTensor{t});
 }
 
-// "[2, 3]", of sizes that outlive the message
-template <class Sizes>
-struct Bracketed {
-  const Sizes& sizes;
-  friend std::ostream& operator<<(std::ostream& text, const Bracketed& of) {
-    const char* before = "[";
-    for (const int64_t n : of.sizes) text << before << n, before = ", ";
-    return text << (*before == '[' ? "[]" : "]");
-  }
-};
-template <class Sizes>
-Bracketed<Sizes> bracketed(const Sizes& sizes) {
-  return {sizes};
-}
-
 template <class Sizes>
 void check_shape(const Op& op, Name name, const Tensor& t, const Sizes& want) {
   bool same = t.dim() == int64_t(want.size());
-  for (int64_t i = 0; same && i < t.dim(); ++i) same = t.size(i) == want.begin()[i];
+  for (int64_t i = 0; same && i < t.dim(); ++i) same = t.size(i) == want.begin()[i].n;
   check(same, op, name, " must have shape ", bracketed(want), ", got ", bracketed(t.sizes()));
 }
 
-inline void check_shape(const Op& op, Name name, const Tensor& t, std::initializer_list<int64_t> want) {
-  check_shape<std::initializer_list<int64_t>>(op, name, t, want);
+inline void check_shape(const Op& op, Name name, const Tensor& t, std::initializer_list<Size> want) {
+  check_shape<std::initializer_list<Size>>(op, name, t, want);
 }
 
-inline void check_dim(const Op& op, Name name, const Tensor& t, int64_t dim) {
-  check(t.dim() == dim, op, name, " must have ", dim, " dimensions, got shape ", bracketed(t.sizes()));
+// As many dimensions as are named: "N, V".
+inline void check_dims(const Op& op, Name name, const Tensor& t, const char* want) {
+  const int64_t dims = 1 + std::count(want, want + std::strlen(want), ',');
+  check(t.dim() == dims, op, name, " must have shape [", want, "], got ", bracketed(t.sizes()));
 }
 
-inline void check_dtype(const Op& op, Name name, const Tensor& t, ScalarType want) {
-  check(t.scalar_type() == want, op, name, " must be ", toString(want), ", got ", toString(t.scalar_type()));
+inline void check_dtype(const Op& op, Name name, const Tensor& t, ScalarType want, const char* wanted) {
+  check(t.scalar_type() == want, op, name, " must be ", wanted, ", got ", DtypeOfTensor{t});
+}
+inline void check_float32(const Op& op, Name name, const Tensor& t) {
+  check_dtype(op, name, t, ScalarType::Float, "float32");
 }
 
-// Where its entries lie. That tells whether one is given, so of the meta device, where nothing lies, it is somewhere
-// too.
-inline const void* data_of(const Tensor& t) { return t.is_cpu() || t.is_cuda() ? t.const_data_ptr() : ""; }
+inline void check_contiguous(const Op& op, Name name, const Tensor& t) {
+  check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
+}
+
+// Whether its entries lie somewhere: those of the meta device do not.
+inline bool has_memory(const Tensor& t) { return t.is_cpu() || t.is_cuda(); }
+
+// Where its entries lie. That tells whether one is given, so on the meta device it is somewhere too.
+inline const void* data_of(const Tensor& t) { return has_memory(t) ? t.const_data_ptr() : ""; }
 
 // A row is read in place, so its entries must be neighbours in memory.
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
@@ -125,20 +77,21 @@ inline DType check_rows(const Op& op, Name name, const Tensor& t) {
     case ScalarType::Float: return kFloat32;
     case ScalarType::BFloat16: return kBFloat16;
     case ScalarType::Half: return kFloat16;
-    default: check(false, op, name, " must be float32, bfloat16 or float16, got ", toString(t.scalar_type()));
+    default: check(false, op, name, " must be float32, bfloat16 or float16, got ", DtypeOfTensor{t});
   }
   return kFloat32;
 }
 
-// Where rows lie: t is [N, V], or [B, rows, V].
-inline RowMemory row_memory(const Op& op, Name name, const Tensor& t, int64_t dim = 2) {
-  check_dim(op, name, t, dim);
+// Where rows lie: of `dims` the last is V.
+inline RowMemory row_memory(const Op& op, Name name, const Tensor& t, const char* dims = "N, V") {
+  check_dims(op, name, t, dims);
+  const int64_t dim = t.dim();
   return {data_of(t), t.size(dim - 1), dim == 3 ? t.stride(0) : 0, t.stride(dim - 2), check_rows(op, name, t)};
 }
 
 inline void check_per_row(const Op& op, Name name, const Tensor& t, int64_t N) {
-  check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N, "], got ",
-        bracketed(t.sizes()));
+  check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N,
+        N == 1 ? "]" : "] or [1]", ", got ", bracketed(t.sizes()));
 }
 
 inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.stride(0); }
@@ -146,8 +99,7 @@ inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.s
 inline Ints ints(const Op& op, Name name, const Tensor& t, int64_t stride) {
   check_device(op, name, t);
   const bool wide = t.scalar_type() == ScalarType::Long;
-  check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ",
-        toString(t.scalar_type()));
+  check(wide || t.scalar_type() == ScalarType::Int, op, name, " must be int32 or int64, got ", DtypeOfTensor{t});
   return {data_of(t), stride, wide};
 }
 
@@ -157,11 +109,17 @@ inline Ints ints_per_row(const Op& op, Name name, const OptTensor& t, int64_t N)
   return ints(op, name, *t, per_row_stride(*t));
 }
 
+// What a narrower integer may have been cut to: a seed, an offset.
+inline Ints int64s(const Op& op, Name name, const Tensor& t, int64_t stride) {
+  check_dtype(op, name, t, ScalarType::Long, "int64");
+  return ints(op, name, t, stride);
+}
+
 inline Floats floats_per_row(const Op& op, Name name, const OptTensor& t, int64_t N) {
   if (!t) return {};
   check_device(op, name, *t);
   check_per_row(op, name, *t, N);
-  check_dtype(op, name, *t, ScalarType::Float);
+  check_float32(op, name, *t);
   return {static_cast<const float*>(data_of(*t)), per_row_stride(*t)};
 }
 
@@ -225,16 +183,16 @@ struct Numbers {
 // [..., 4] contiguous float32
 inline const float* stats_pointer(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
-  check_dtype(op, name, t, ScalarType::Float);
-  check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
+  check_float32(op, name, t);
+  check_contiguous(op, name, t);
   return static_cast<const float*>(data_of(t));
 }
 
 inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, int64_t columns) {
   check_device(op, "uniforms", t);
   check_shape(op, "uniforms", t, {n, columns});
-  check_dtype(op, "uniforms", t, ScalarType::Double);
-  check(t.is_contiguous(), op, "uniforms must be contiguous, got strides ", bracketed(t.strides()));
+  check_dtype(op, "uniforms", t, ScalarType::Double, "float64");
+  check_contiguous(op, "uniforms", t);
   return static_cast<const double*>(data_of(t));
 }
 
@@ -265,7 +223,7 @@ inline Tensor empty(const Op& op, std::initializer_list<int64_t> sizes, ScalarTy
 
 template <class T>
 T* out_pointer(const Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
+  return has_memory(t) ? static_cast<T*>(t.mutable_data_ptr()) : nullptr;
 }
 
 template <class T>

@@ -26,13 +26,13 @@ inline RowPairs row_pairs(const Op& op, const Tensor& p, const OptTensor& p_stat
   RowPairs a;
   a.p = row_memory(op, {"p", "logits"}, p);
   a.N = p.size(0);
-  a.q = row_memory(op, {"q", "logits"}, q);
-  check_shape(op, {"q", "logits"}, q, {a.N, a.q.V});
+  a.q = row_memory(op, {"q", "logits"}, q, "N, Vq");
+  check_shape(op, {"q", "logits"}, q, {{"N", a.N}, {"Vq", a.q.V}});
   check(p_stats.has_value() == q_stats.has_value(), op, "p.stats and q.stats go together, got ",
         p_stats ? "p.stats" : "q.stats", " alone");
   if (p_stats) {
-    check_shape(op, {"p", "stats"}, *p_stats, {a.N, 4});
-    check_shape(op, {"q", "stats"}, *q_stats, {a.N, 4});
+    check_shape(op, {"p", "stats"}, *p_stats, {{"N", a.N}, 4});
+    check_shape(op, {"q", "stats"}, *q_stats, {{"N", a.N}, 4});
     a.p_stats = stats_pointer(op, {"p", "stats"}, *p_stats), a.q_stats = stats_pointer(op, {"q", "stats"}, *q_stats);
   }
   return a;

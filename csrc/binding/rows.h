@@ -2,6 +2,8 @@
 // The rows of one side as the dispatcher hands them over: one argument per field, in the order of docs/ops.md.
 #pragma once
 
+#include <tuple>
+
 #include "../core/rows.h"
 #include "check.h"
 
@@ -63,27 +65,28 @@ inline Sampling sampling(const Op& op, const char* side, const GivenSampling& gi
   return s;
 }
 
-// Rows of one side, of shape [..., V]: `shape` is what stands before V, and per_request is its last.
-inline Rows rows(const Op& op, const GivenRows& given, const Sampling& sampling, std::vector<int64_t> shape) {
+// Rows of one side: `shape` is what stands before V in `dims`, and per_request is its last.
+inline Rows rows(const Op& op, const GivenRows& given, const Sampling& sampling, std::vector<Size> shape,
+                 const char* dims) {
   const Tensor& logits = *given.logits;
   const OptTensor& stats = given.stats;
   check(given.kind == 0 || given.kind == 1, op, given.field("kind"), " must be 0 (logits) or 1 (probabilities), got ",
         given.kind);
   Rows r;
-  r.memory = row_memory(op, given.field("logits"), logits, int64_t(shape.size()) + 1);
-  shape.push_back(r.memory.V);
+  r.memory = row_memory(op, given.field("logits"), logits, dims);
+  shape.push_back({std::strrchr(dims, ' ') + 1, r.memory.V});
   check_shape(op, given.field("logits"), logits, shape);
   r.kind = given.kind == 0 ? Kind::kLogits : Kind::kProbs;
-  r.per_request = shape[shape.size() - 2];
+  r.per_request = shape[shape.size() - 2].n;
   r.sampling = sampling;
   if (stats) {
-    shape.back() = 4;
+    shape.back() = {4};
     check_shape(op, given.field("stats"), *stats, shape);
     r.stats = stats_pointer(op, given.field("stats"), *stats);
   }
-  check(given.kind == 0 || (!stats && !sampling), op, given.field("stats"),
-        " and sampling parameters need logits, got ", given.field("kind"), " 1 (probabilities)");
-  check(!stats || !sampling, op, given.field("stats"), " already hold the sampling parameters: give one or the other");
+  check(given.kind == 0 || (!stats && !sampling), op, given.field("stats"), " and sampling parameters need ",
+        given.field("kind"), "='logits', got 'probs'");
+  check(!stats || !sampling, op, given.field("stats"), " already hold the sampling parameters, got both");
   return r;
 }
 
@@ -98,9 +101,12 @@ inline void check_missing(const Op& op, const GivenRows& given, const Sampling& 
 template <class Arguments>
 void take_randomness(const Op& op, Arguments& a, int64_t B, int64_t columns, const OptTensor& seed,
                      const OptTensor& offset, const OptTensor& uniforms, bool certain) {
+  check(!uniforms || !(seed || offset), op, "uniforms take the place of seed and offset, got both");
   if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, columns);
-  a.seed = ints_per_row(op, "seed", seed, B);
-  a.offset = ints_per_row(op, "offset", offset, B);
+  for (const auto& [name, t, taken] : {std::tuple("seed", &seed, &a.seed), std::tuple("offset", &offset, &a.offset)}) {
+    if (*t) check_per_row(op, name, **t, B);
+    if (*t) *taken = int64s(op, name, **t, per_row_stride(**t));
+  }
   check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
         " alone");
   check(uniforms || seed || certain, op, "needs seed and offset, or uniforms, got neither");

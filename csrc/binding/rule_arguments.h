@@ -26,7 +26,7 @@ inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, 
   if (!alpha) return r;
   const Tensor& t = *alpha;
   check_device(op, "alpha", t);
-  check_dtype(op, "alpha", t, ScalarType::Float);
+  check_float32(op, "alpha", t);
   const int64_t dim = t.dim(), last = dim > 0 ? t.size(dim - 1) : 0;
   const bool fits = dim == 1 || (dim == 2 && last == 2) || (dim == 3 && t.size(1) == G && (last == 1 || last == 2));
   const std::string more = G < 0 ? "" : " or [" + std::to_string(B) + ", " + std::to_string(G) + ", 1]";
@@ -47,7 +47,7 @@ inline void check_range(const Op& op, Rule rule, const Range& range, double x, c
     wanted << "inf)";
   else
     wanted << range.most << (range.closed_above ? ']' : ')');
-  check(false, op, which, " of rule ", kRuleNames[int(rule)], " must be in ", wanted.str(), ", got ", x, at);
+  check(false, op, which, " of rule '", kRuleNames[int(rule)], "' must be in ", wanted.str(), ", got ", x, at);
 }
 
 // Of request b, or where numbers serve all, of these.
@@ -55,14 +55,14 @@ inline void check_rule(const Op& op, const Rules& r, bool block, int64_t b, int6
   check(r.code(b) >= 0 && r.code(b) < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.code(b),
         at);
   const Rule rule = r.asked(b);
-  check(!block || replaces_target(rule), op, "rule ", kRuleNames[int(rule)],
-        " is no law, so method must be token, got block", at);
+  check(!block || replaces_target(rule), op, "rule '", kRuleNames[int(rule)],
+        "' is no law, so method must be 'token', got 'block'", at);
   if (rule == Rule::kExact) return;
   const float first = r.alpha_of(b), second = r.second_of(b);
-  if (r.alpha || first == first) check_range(op, rule, ranges(rule).first, first, "alpha", at);
-  if (r.second || second == second) check_range(op, rule, ranges(rule).second, second, "the second alpha", at);
+  if (r.alpha || first == first) check_range(op, rule, row_of(rule).first, first, "alpha", at);
+  if (r.second || second == second) check_range(op, rule, row_of(rule).second, second, "the second alpha", at);
   for (int64_t i = 1; rule == Rule::kSynthetic && r.per_position && i < G; ++i)
-    check_range(op, rule, ranges(rule).first, r.alpha.data[b * r.alpha.stride + i * r.per_position], "alpha", at);
+    check_range(op, rule, row_of(rule).first, r.alpha.data[b * r.alpha.stride + i * r.per_position], "alpha", at);
 }
 
 inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B, const Present& present, int64_t G = 0) {

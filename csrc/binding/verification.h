@@ -20,7 +20,7 @@ struct Prepared {
 struct Extent {
   const char *begin = nullptr, *end = nullptr;
   explicit Extent(const Tensor& t) {
-    if (!t.defined() || t.numel() == 0) return;
+    if (!t.defined() || !has_memory(t) || t.numel() == 0) return;
     int64_t last = 0;
     for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
     begin = static_cast<const char*>(t.const_data_ptr());
@@ -38,20 +38,22 @@ bool share_memory(const Extent&, const Other&) {
   return false;
 }
 
-inline void check_out(const Op& op, const char* name, const Tensor& t, ScalarType dtype, int64_t B, int64_t width) {
+inline void check_out(const Op& op, const char* name, const Tensor& t, ScalarType dtype, int64_t B, Size width) {
   check_given(op, name, t);
   check_device(op, name, t);
-  const bool narrow = dtype == ScalarType::Long && t.scalar_type() == ScalarType::Int;
-  if (!narrow) check_dtype(op, name, t, dtype);
-  width < 0 ? check_shape(op, name, t, {B}) : check_shape(op, name, t, {B, width});
-  check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
+  if (dtype == ScalarType::Long)
+    ints(op, name, t, 1);
+  else
+    check_dtype(op, name, t, dtype, dtype == ScalarType::Int ? "int32" : "float32");
+  width.n < 0 ? check_shape(op, name, t, {{"B", B}}) : check_shape(op, name, t, {{"B", B}, width});
+  check_contiguous(op, name, t);
 }
 
 // Name, dtype and pointer of each result of an op, in its order; the path is a tree's.
 template <class Arguments, class Each>
 void each_result(Arguments& a, int64_t width, const Each& each) {
   each(0, "out.tokens", ScalarType::Long, width,
-       [&](const Tensor& t) { a.tokens = {t.mutable_data_ptr(), t.scalar_type() == ScalarType::Long}; });
+       [&](const Tensor& t) { a.tokens = {out_pointer<void>(t), t.scalar_type() == ScalarType::Long}; });
   each(1, "out.num_accepted", ScalarType::Int, -1, [&](const Tensor& t) { a.num_accepted = out_pointer<int32_t>(t); });
   each(2, "out.logprobs", ScalarType::Float, width, [&](const Tensor& t) { a.logprobs = out_pointer<float>(t); });
   each(3, "out.status", ScalarType::Int, -1, [&](const Tensor& t) { a.status = out_pointer<int32_t>(t); });
@@ -83,7 +85,7 @@ struct Verification<kPrepare, kRun, std::tuple<Result...>> {
     const Op op(A::kName, like);
     const Tensor* const given[] = {&result...};
     each_result(a, width, [&, B = a.B](int i, const char* name, ScalarType dtype, int64_t columns, auto take) {
-      check_out(op, name, *given[i], dtype, B, columns);
+      check_out(op, name, *given[i], dtype, B, {A::kHasPath ? "D+1" : "G+1", columns});
       const Extent memory(*given[i]);
       bool shared = (share_memory(memory, arguments) || ...);
       for (int j = 0; j < i; ++j) shared |= share_memory(memory, *given[j]);

@@ -84,7 +84,6 @@ SPECDEC_HD RuleRow row_of(Rule rule) {
 SPECDEC_HD bool replaces_target(Rule rule) { return row_of(rule).replaces_target; }
 SPECDEC_HD bool reads_draft(Rule rule) { return row_of(rule).reads_draft; }
 SPECDEC_HD bool reads_entropy(Rule rule) { return row_of(rule).reads_entropy; }
-SPECDEC_HD RuleRow ranges(Rule rule) { return row_of(rule); }
 
 struct Alpha {
   double first, second;
@@ -113,11 +112,11 @@ struct Rules {
     return parameters(b).first == row_of(r).exact_at ? Rule::kExact : r;
   }
   SPECDEC_HD Alpha parameters(int64_t b) const {
-    const RuleRow r = ranges(asked(b));
+    const RuleRow r = row_of(asked(b));
     return {r.first.nearest(alpha_of(b)), r.second.nearest(second_of(b))};
   }
   SPECDEC_HD double synthetic_rate(int64_t b, int64_t i) const {
-    return ranges(Rule::kSynthetic)
+    return row_of(Rule::kSynthetic)
         .first.nearest(alpha ? alpha.data[b * alpha.stride + i * per_position] : alpha_number);
   }
 };

@@ -80,9 +80,9 @@ def test_strided_inputs(backend):
 def test_bad_arguments(op_backend):
     accept = backends.call("accept", op_backend)
     p, u = torch.rand(3), torch.rand(3, dtype=torch.float64)
-    with pytest.raises(TypeError, match="accept: u must be float64, got float32"):
+    with pytest.raises(ValueError, match="accept: u must be float64, got float32"):
         accept(p, p, p)
-    with pytest.raises(TypeError, match="accept: p must be .*got int64"):
+    with pytest.raises(ValueError, match="accept: p must be .*got int64"):
         accept(torch.ones(3, dtype=torch.int64), p, u)
     with pytest.raises(ValueError, match=r"accept: q must have shape \[3\], got \[2\]"):
         accept(p, p[:2], u)

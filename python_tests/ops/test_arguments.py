@@ -22,7 +22,9 @@ PARTS = {
     "tree": "tree|parents|tokens|draft_nodes",
     "links": "links|first_child|next_sibling",
     "temperature": "temperature|seed",
-}  # two are tuples of tensors; a temperature above 0 asks for random numbers
+    "target": "target|seed",
+    "rule": "rule|alpha|seed",
+}  # two are tuples of tensors; a temperature above 0 and a rule ask for random numbers, and codes take no rates
 PLAIN = {
     "None": None, "str": "x", "list": [], "words": ["x", 1], "dict": {}, "set": {1}, "object": object(),
     "type": torch.int64, "complex": 1j, "-1": -1, "2^63": 2**63, "-2^63-1": -(2**63) - 1, "10^400": 10**400,

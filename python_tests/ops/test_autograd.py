@@ -173,7 +173,7 @@ def test_vmap_writes_to_what_has_an_entry_for_each():
     both = tuple(torch.empty_like(x.expand(2, *x.shape)) for x in want)
     torch.func.vmap(written)(rows, both)
     assert surface.same([x[1] for x in both], want)
-    with pytest.raises(RuntimeError, match="verify_chain: out.tokens must have an entry for each of vmap's, got one"):
+    with pytest.raises(ValueError, match="verify_chain: out.tokens must have an entry for each of vmap's, got one"):
         torch.func.vmap(lambda rows: written(rows, tuple(map(torch.empty_like, want))))(rows)
-    with pytest.raises(RuntimeError, match="row_stats: vmap must have at least one entry, got none"):
+    with pytest.raises(ValueError, match="row_stats: vmap must have at least one entry, got none"):
         torch.func.vmap(sk.row_stats)(rows[:0, 0])

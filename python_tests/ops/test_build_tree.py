@@ -116,7 +116,7 @@ def test_nothing_to_build_from(backend, shape):
 
 def test_bad_arguments(op_backend):
     build_tree = backends.call("build_tree", op_backend)
-    with pytest.raises(TypeError, match="build_tree: draft_tokens must be int32 or int64, got float32"):
+    with pytest.raises(ValueError, match="build_tree: draft_tokens must be int32 or int64, got float32"):
         build_tree(torch.zeros(2, 3, 4))
     with pytest.raises(TypeError, match="build_tree: draft_tokens must be a torch.Tensor, got list"):
         build_tree([[[1]]])

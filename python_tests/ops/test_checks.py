@@ -38,6 +38,61 @@ def test_results_are_made_as_the_op_makes_them(op):
         assert made(check(*on_meta(arguments))) == wanted == made(run(*on_meta(arguments)))
 
 
+@pytest.mark.parametrize("op", [op for op in dispatch.overloads() if op.endswith(".out")])
+def test_results_of_the_caller_are_looked_at(op):
+    """On the CPU, on the meta device, where nothing shares memory, and by the fake."""
+    name = op.removesuffix(".out")
+    run, check = (getattr(getattr(torch.ops, space), name) for space in ("specdec", "specdec_check"))
+    names = [x.name for x in run.out._schema.arguments if x.kwarg_only]
+    for call in example_calls.calls(name):
+        arguments = example_calls.op_arguments(name, getattr(sk, name), **call.arguments)
+        out = dict(zip(names, run(*arguments)))
+        assert check.out(*arguments, **out) is None
+        for each in (check, run):
+            assert each.out(*on_meta(arguments), **on_meta(out)) is None
+            for wrong in names:
+                with pytest.raises(RuntimeError, match=rf"^{name}: out\.{wrong} must have shape \[B="):
+                    each.out(*on_meta(arguments), **on_meta(out | {wrong: out[wrong][1:]}))
+
+
+def test_an_error_is_as_clear_where_a_call_is_compiled():
+    def call(rows, temperature):
+        return sk.row_stats(sk.Rows(rows, temperature=temperature))
+
+    with pytest.raises(RuntimeError, match=r"row_stats: rows.temperature must have shape \[2\] or \[1\], got \[3\]"):
+        torch.compile(call, backend="eager", fullgraph=True)(torch.zeros(2, 9), torch.ones(3))
+    with pytest.raises(RuntimeError, match="row_stats: rows.temperature must be float32, got float64"):
+        torch.compile(call, backend="eager")(torch.zeros(2, 9), torch.ones(2).double())
+
+
+WRONG = {
+    TypeError: lambda x: object(),
+    ValueError: lambda x: x.to(torch.complex64),
+    NotImplementedError: torch.Tensor.to_sparse,
+}
+
+
+def has_memory_of(x, arguments):
+    return any(isinstance(y, torch.Tensor) and y.data_ptr() == x.data_ptr() for y in arguments)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_type_of_an_error(op):
+    """No tensor at all, a tensor that the op refuses, one of a layout that no kernel takes: of every tensor."""
+    for call in example_calls.few(op, V=11):
+        given, found = example_calls.flat(call.arguments), 0
+        taken = example_calls.op_arguments(op, getattr(sk, op), **call.arguments)
+        for name, x in given.items():
+            if not isinstance(x, torch.Tensor) or not has_memory_of(x, taken):
+                continue  # what a method ignores is not looked at
+            for error, change in WRONG.items():
+                with pytest.raises(error, match=rf"^{op}: .*\b{name.replace('.', '[.]')}\b") as caught:
+                    getattr(sk, op)(**example_calls.folded(given | {name: change(x)}))
+                assert type(caught.value) is error
+                found += 1
+        assert found, call.name
+
+
 def test_arguments_are_not_written():
     """No kernel runs, and results of the caller's stay as they were."""
     arguments = example_calls.op_arguments(
@@ -56,5 +111,5 @@ def test_values_are_looked_at_where_they_can_be():
     with pytest.raises(RuntimeError, match="row_stats: rows.temperature must be finite and >= 0, got -1 at index 1"):
         torch.ops.specdec_check.row_stats(*arguments)
     assert torch.ops.specdec_check.row_stats(*on_meta(arguments)).shape == (2, 4)
-    with pytest.raises(RuntimeError, match=r"row_stats: rows.temperature must have shape \[2\], got \[3\]"):
+    with pytest.raises(RuntimeError, match=r"row_stats: rows.temperature must have shape \[2\] or \[1\], got \[3\]"):
         torch.ops.specdec_check.row_stats(*on_meta((rows, temperature.new_ones(3), *[None] * 5)))

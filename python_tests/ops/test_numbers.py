@@ -143,7 +143,6 @@ def test_filters_that_are_off(op_backend):
 
 
 NAN = float("nan")
-LOGITS = torch.zeros(3, 11)
 WRONG = [
     ("row_stats", {"numbers": [1.0]}, r"row_stats: rows.numbers must hold 4 numbers or none, got 1"),
     ("row_stats", {"numbers": [-1.0, NAN, NAN, NAN]}, r"row_stats: rows.temperature must be finite and >= 0, got -1$"),
@@ -162,15 +161,15 @@ WRONG = [
      r"verify_chain: rule must be a code from 0 to 16, got 99"),
     ("verify_chain", {"rule_numbers": [NAN, 0.5, NAN]}, r"verify_chain: alpha needs a rule, got none"),
     ("verify_chain", {"rule_numbers": [11.0, 1.0, NAN]},
-     r"verify_chain: alpha of rule lossy must be in \[0, 1\), got 1$"),
+     r"verify_chain: alpha of rule 'lossy' must be in \[0, 1\), got 1$"),
     ("verify_chain", {"rule_numbers": [16.0, 0.5, 2.0]},
-     r"verify_chain: the second alpha of rule thresholds must be in \(0, 1\], got 2$"),
+     r"verify_chain: the second alpha of rule 'thresholds' must be in \(0, 1\], got 2$"),
     ("verify_chain", {"rule": torch.zeros(1, dtype=torch.int64), "rule_numbers": [1.0, NAN, NAN]},
      r"verify_chain: rule must be a tensor or a number, got both"),
     ("verify_chain", {"method": 1, "rule_numbers": [13.0, NAN, NAN]},
-     r"verify_chain: rule typical is no law, so method must be token, got block$"),
+     r"verify_chain: rule 'typical' is no law, so method must be 'token', got 'block'$"),
     ("verify_tree", {"rule_numbers": [13.0, NAN, NAN]},
-     r"verify_tree: rule typical is not defined for method \w+, got it$"),
+     r"verify_tree: rule 'typical' is not defined for method '\w+', got it$"),
 ]  # fmt: skip
 
 

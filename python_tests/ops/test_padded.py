@@ -145,10 +145,10 @@ def test_room_behind_the_drafts(op_backend):
     assert same(run(**fuller, num_requests=torch.tensor([B])), run(**args))
     if op_backend != "cpu":
         return
-    with pytest.raises(RuntimeError, match=f"verify_chain: cu_draft must end at D={D + 2}, got {D}"):
+    with pytest.raises(ValueError, match=f"verify_chain: cu_draft must end at D={D + 2}, got {D}"):
         run(**fuller)
     longer = args | {"cu_draft": args["cu_draft"] + 1 - (args["cu_draft"] == 0).long(), "max_draft": 9}
-    with pytest.raises(RuntimeError, match=f"verify_chain: cu_draft must end at most at D={D}, got {D + 1}"):
+    with pytest.raises(ValueError, match=f"verify_chain: cu_draft must end at most at D={D}, got {D + 1}"):
         run(**longer, num_requests=torch.tensor([B]))
 
 
@@ -162,7 +162,7 @@ def test_values_of_those_that_are_there_are_checked(op):
     wrong = {name: torch.ones(B).index_fill(0, torch.tensor([B - 1]), -1.0)}
     run = functools.partial(getattr(sk, op), **example_calls.folded(call | wrong))
     run(**{NUMBERS[op]: torch.tensor([B - 1])})
-    with pytest.raises(RuntimeError, match=f"{op}: {name} must be .* got -1 at index {B - 1}"):
+    with pytest.raises(ValueError, match=f"{op}: {name} must be .* got -1 at index {B - 1}"):
         run(**{NUMBERS[op]: torch.tensor([B])})
 
 

@@ -133,5 +133,5 @@ def test_bad_arguments(op_backend):
         residual(p, torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"residual: p must have shape \[N, V\], got \[4\]"):
         residual(p[0], p)
-    with pytest.raises(TypeError, match="residual: p must be .*got float64"):
+    with pytest.raises(ValueError, match="residual: p must be .*got float64"):
         residual(p.double(), p)

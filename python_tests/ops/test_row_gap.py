@@ -78,12 +78,12 @@ def test_empty_and_wrong():
     z = torch.zeros(2, 5)
     for arguments, error, message in [
         ((z, torch.zeros(3, 5)), ValueError, r"q.logits must have shape \[N=2, Vq=5\], got \[3, 5\]"),
-        ((z, z.double()), TypeError, "q.logits must be float32 or bfloat16 or float16, got float64"),
+        ((z, z.double()), ValueError, "q.logits must be float32, bfloat16 or float16, got float64"),
         ((sk.Rows(z, stats=torch.zeros(2, 3)), z), ValueError, r"p.stats must have shape \[N=2, 4\], got \[2, 3\]"),
         (
             (sk.Rows(z, kind="probs"), sk.Rows(z, stats=torch.zeros(2, 4), kind="probs")),
             ValueError,
-            "q.stats and sampling parameters go with logits, got q.kind 'probs' with stats",
+            "q.stats and sampling parameters need q.kind='logits', got 'probs'",
         ),
         ((z, sk.Rows(z, kind="probs")), ValueError, "p.kind and q.kind must be the same, got 'logits' and 'probs'"),
         ((z, sk.Rows(z, kind="odds")), ValueError, "q.kind must be 'logits' or 'probs', got 'odds'"),

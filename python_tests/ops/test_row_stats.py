@@ -222,7 +222,7 @@ def test_broad_rows(backend, params):
 def test_bad_arguments(op_backend):
     row_stats = backends.call("row_stats", op_backend)
     z = torch.randn(3, 5)
-    with pytest.raises(TypeError, match="row_stats: rows.logits must be float32 or bfloat16 or float16, got float64"):
+    with pytest.raises(ValueError, match="row_stats: rows.logits must be float32, bfloat16 or float16, got float64"):
         row_stats(z.double())
     with pytest.raises(ValueError, match=r"row_stats: rows.logits must have shape \[N, V\], got \[5\]"):
         row_stats(z[0])
@@ -239,9 +239,7 @@ def test_bad_arguments(op_backend):
         row_stats(Rows(z, top_k=-2))
     with pytest.raises(TypeError, match="row_stats: rows.top_k must be"):
         row_stats(Rows(z, top_k=2.5))
-    with pytest.raises(
-        ValueError, match=r"row_stats: rows.temperature must be a number or have shape \[3\], got \[4\]"
-    ):
+    with pytest.raises(ValueError, match=r"row_stats: rows.temperature must have shape \[3\] or \[1\], got \[4\]"):
         row_stats(Rows(z, temperature=torch.ones(4)))
     with pytest.raises(ValueError, match="row_stats: rows.logits must be contiguous in its last dimension"):
         row_stats(torch.randn(5, 3).T)
@@ -265,7 +263,7 @@ def test_bad_values_in_tensors(op_backend, name, value):
     z = torch.randn(3, 5, generator=torch.Generator().manual_seed(3))
     try:
         got = backends.run("row_stats", op_backend, z, **{name: torch.tensor([1.0, value, 1.0])})
-    except RuntimeError as caught:
+    except ValueError as caught:
         assert backends.BACKENDS[op_backend].device == "cpu"
         assert re.match(f"row_stats: rows.{name} must be .*got .* at index 1", str(caught))
         return

@@ -345,14 +345,14 @@ def test_errors():
     for args, options, error, message in [
         ((z[0], score, 1), {}, ValueError, r"rows.logits must have shape \[N, V\], got \[5\]"),
         ((z, None, 1), {}, TypeError, "score must be a torch.Tensor, got NoneType"),
-        ((z, score.double(), 1), {}, TypeError, "score must be float32, got float64"),
+        ((z, score.double(), 1), {}, ValueError, "score must be float32, got float64"),
         ((z, score[:1], 1), {}, ValueError, r"score must have shape \[N=2\], got \[1\]"),
         ((z, score, 6), {}, ValueError, r"w must be in \[0, V=5\], got 6"),
-        ((z, score, -1), {}, ValueError, r"w must be in \[0, V\], got -1"),
+        ((z, score, -1), {}, ValueError, r"w must be in \[0, V=5\], got -1"),
         ((z, score, 0.5), {}, TypeError, "w must be an int, got float"),
         ((z, score, 1), {"stats": stats[:1]}, ValueError, r"rows.stats must have shape \[N=2, 4\], got \[1, 4\]"),
         ((z, score, 1), {"num_rows": torch.zeros(2).int()}, ValueError, r"num_rows must have shape \[1\], got \[2\]"),
-        ((z, score, 1), {"num_rows": torch.zeros(1)}, TypeError, "num_rows must be int32 or int64, got float32"),
+        ((z, score, 1), {"num_rows": torch.zeros(1)}, ValueError, "num_rows must be int32 or int64, got float32"),
     ]:
         with pytest.raises(error, match="row_topw: " + message):
             flat.call(sk.row_topw, *args, **options)

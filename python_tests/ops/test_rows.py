@@ -92,8 +92,12 @@ def test_stats_take_the_place_of_the_parameters(op, side):
 @pytest.mark.parametrize("field", ["stats", *registry.SAMPLING])
 def test_probabilities_take_nothing_of_logits(op, side, field):
     arguments = plain(op, side)
-    wrong = arguments[side]._replace(kind="probs", **{field: GIVEN[field]})
-    with pytest.raises(ValueError, match=rf"^{op}: {side}\.stats and sampling parameters .*'probs' with {field}$"):
+    logits = arguments[side].logits
+    given = logits.new_zeros((*logits.shape[:-1], 4), dtype=torch.float32) if field == "stats" else GIVEN[field]
+    wrong = arguments[side]._replace(kind="probs", **{field: given})
+    with pytest.raises(
+        ValueError, match=rf"^{op}: {side}\.stats and sampling parameters need {side}\.kind='logits', got 'probs'$"
+    ):
         getattr(specdec_kernels, op)(**arguments | {side: wrong})
 
 
@@ -180,7 +184,7 @@ STATS = torch.zeros(2, 4)
         ([Rows(Z, row=torch.zeros(2, dtype=torch.int64))], ValueError, r"rows\[0\].row must be None, got a tensor"),
         ([Rows(Z, stats=STATS), Rows(Z)], ValueError, r"rows must all have stats, .*, got no stats in rows\[1\]"),
         ([Rows(Z, temperature=0.5)], ValueError, r"rows must all have stats, .*, got temperature in rows\[0\]"),
-        ([Rows(Z.double())], TypeError, r"rows\[0\].logits must "),
+        ([Rows(Z.double())], ValueError, r"rows\[0\].logits must "),
         ([Rows("x")], TypeError, r"rows\[0\].logits must be a torch.Tensor, got str$"),
         ([Z, Z.to("meta")], ValueError, r"rows\[1\].logits must be on cpu, got meta$"),
         ([Z[0], Z[0]], ValueError, r"rows\[0\].logits must have shape \[B, V\], got \[3\]$"),
@@ -196,7 +200,7 @@ STATS = torch.zeros(2, 4)
             ValueError,
             r"rows\[1\].stats must have shape \[N=2, 4\], got \[1, 4\]$",
         ),
-        ([Rows(Z, stats=STATS.double())], TypeError, r"rows\[0\].stats must be float32, got float64$"),
+        ([Rows(Z, stats=STATS.double())], ValueError, r"rows\[0\].stats must be float32, got float64$"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(rows, error, message):

@@ -302,7 +302,7 @@ def test_errors():
         ((z, stats, -1), None, ValueError, r"max_kept must be in \[0, 2\^24\], got -1"),
         ((z, stats, 1 << 25), None, ValueError, r"max_kept must be in \[0, 2\^24\], got 33554432"),
         ((z, stats, 1, torch.zeros(1, 1).long()), None, ValueError, r"rows.row must have shape \[M\], got \[1, 1\]"),
-        ((z, stats, 1, torch.zeros(1)), None, TypeError, "rows.row must be int32 or int64, got float32"),
+        ((z, stats, 1, torch.zeros(1)), None, ValueError, "rows.row must be int32 or int64, got float32"),
         ((z, stats, 1), torch.zeros(2).long(), ValueError, r"num_rows must have shape \[1\], got \[2\]"),
     ]:
         with pytest.raises(error, match="support: " + message):

@@ -375,18 +375,18 @@ def test_errors():
         ((z[0], stats, 1), None, ValueError, r"rows.logits must have shape \[N, V\], got \[5\]"),
         ((z, stats[:1], 1), None, ValueError, r"rows.stats must have shape \[N=2, 4\], got \[1, 4\]"),
         ((z, stats, 6), None, ValueError, r"k must be in \[0, V=5\], got 6"),
-        ((z, stats, -1), None, ValueError, r"k must be in \[0, V\], got -1"),
+        ((z, stats, -1), None, ValueError, r"k must be in \[0, V=5\], got -1"),
         ((z, stats, 0.5), None, TypeError, "k must be an int, got float"),
         ((z, stats, 1, ids[0]), None, ValueError, r"tokens must have shape \[N, m\], got \[1\]"),
         ((z, stats, 1, ids[:1]), None, ValueError, r"tokens must have shape \[N=2, m=1\], got \[1, 1\]"),
-        ((z, stats, 1, ids.float()), None, TypeError, "tokens must be int32 or int64, got float32"),
+        ((z, stats, 1, ids.float()), None, ValueError, "tokens must be int32 or int64, got float32"),
         (
             (z, stats, 1, ids),
             torch.zeros(2, dtype=torch.int64),
             ValueError,
             r"num_rows must have shape \[1\], got \[2\]",
         ),
-        ((z, stats, 1, ids), torch.zeros(1), TypeError, "num_rows must be int32 or int64, got float32"),
+        ((z, stats, 1, ids), torch.zeros(1), ValueError, "num_rows must be int32 or int64, got float32"),
     ]:
         with pytest.raises(error, match="top_logprobs: " + message):
             logits, stats_, *rest = args

@@ -84,7 +84,7 @@ def test_empty(backend, B, n):
 def test_bad_arguments(op_backend):
     uniforms = backends.call("uniforms", op_backend)
     one = torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(TypeError, match="uniforms: seed must be int64, got float32"):
+    with pytest.raises(ValueError, match="uniforms: seed must be int64, got float32"):
         uniforms(one.float(), one, 1, 0)
     with pytest.raises(TypeError, match="uniforms: seed must be a torch.Tensor, got int"):
         uniforms(3, one, 1, 0)

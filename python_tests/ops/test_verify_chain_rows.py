@@ -287,11 +287,11 @@ def wrong_calls():
     call = flat.flattened("verify_chain", dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"])
     row, rows = call["draft_row"], call["draft_logits"]
     yield {"target_row": [0]}, TypeError, "target.row must be a torch.Tensor, got list"
-    yield {"draft_row": row.float()}, TypeError, "draft.row must be int32 or int64, got float32"
+    yield {"draft_row": row.float()}, ValueError, "draft.row must be int32 or int64, got float32"
     yield {"draft_row": row[:, :3]}, ValueError, r"draft.row must have shape \[B=4, G=5\], got \[4, 3\]"
     yield {"draft_row": row[0]}, ValueError, r"draft.row must have shape \[B, G\], got \[5\]"
     yield {"target_row": row}, ValueError, r"target.row must have shape \[B=4, G\+1=6\], got \[4, 5\]"
-    yield {"target_row": row.to("meta")}, ValueError, "target.row must be on cpu, got meta"
+    yield {"target_row": call["target_row"].to("meta")}, ValueError, "target.row must be on cpu, got meta"
     yield (
         {"draft_logits": rows[None]},
         ValueError,
@@ -311,7 +311,7 @@ def wrong_calls():
     ragged = {"cu_draft": torch.tensor([0, 2]), "max_draft": 5, "draft_tokens": torch.zeros(2, dtype=torch.int64)}
     behind = {"target_row": row.flatten()[:3], "draft_row": row.flatten()[:2]} | ragged
     more = {"seed": torch.zeros(1, dtype=torch.int64), "offset": torch.zeros(1, dtype=torch.int64)}
-    yield behind | more | {"target_row": row[:1]}, ValueError, r"target.row must have shape \[R\], got \[1, 5\]"
+    yield behind | more | {"target_row": row[:1]}, ValueError, r"target.row must have shape \[R=3\], got \[1, 5\]"
     yield (
         behind | more | {"target_row": row.flatten()[:5]},
         ValueError,

@@ -39,6 +39,7 @@ def ragged():
 
 
 I64 = torch.int64
+OF_VALUES = (ValueError,)  # in tensors, which a device cannot look at
 BAD = [  # base, change, exception, message
     (
         good,
@@ -52,13 +53,13 @@ BAD = [  # base, change, exception, message
         ValueError,
         r"draft_tokens must have shape \[B=4, G=5\], got \[3, 5\]",
     ),
-    (good, {"draft_tokens": torch.zeros(4, 5)}, TypeError, "draft_tokens must be int32 or int64, got float32"),
+    (good, {"draft_tokens": torch.zeros(4, 5)}, ValueError, "draft_tokens must be int32 or int64, got float32"),
     (good, {"draft_tokens": [[0] * 5] * 4}, TypeError, "draft_tokens must be a torch.Tensor, got list"),
     (
         good,
         {"target_logits": torch.zeros(4, 6, 11, dtype=torch.float64)},
-        TypeError,
-        "target.logits must be float32 or bfloat16 or float16, got float64",
+        ValueError,
+        "target.logits must be float32, bfloat16 or float16, got float64",
     ),
     (
         good,
@@ -79,14 +80,14 @@ BAD = [  # base, change, exception, message
         ValueError,
         r"draft.logits must have shape \[B=4, G=5, Vq=11\], got \[4, 4, 11\]",
     ),
-    (good, {"draft_logits": torch.zeros(4, 5, 11, dtype=I64)}, TypeError, "draft.logits must be .*got int64"),
+    (good, {"draft_logits": torch.zeros(4, 5, 11, dtype=I64)}, ValueError, "draft.logits must be .*got int64"),
     (
         good,
         {"uniforms": torch.zeros(4, 5, dtype=torch.float64)},
         ValueError,
         r"uniforms must have shape \[4, 6\], got \[4, 5\]",
     ),
-    (good, {"uniforms": torch.zeros(4, 6)}, TypeError, "uniforms must be float64, got float32"),
+    (good, {"uniforms": torch.zeros(4, 6)}, ValueError, "uniforms must be float64, got float32"),
     (good, {"uniforms": None}, ValueError, "needs seed and offset, or uniforms, got neither"),
     (
         good,
@@ -98,28 +99,23 @@ BAD = [  # base, change, exception, message
     (
         good,
         {"uniforms": None, "seed": torch.zeros(4, dtype=torch.int32), "offset": torch.zeros(4, dtype=I64)},
-        TypeError,
+        ValueError,
         "seed must be int64, got int32",
     ),
     (
         good,
         {"uniforms": None, "seed": torch.zeros(5, dtype=I64), "offset": torch.zeros(4, dtype=I64)},
         ValueError,
-        r"seed must have shape \[4\], got \[5\]",
+        r"seed must have shape \[4\] or \[1\], got \[5\]",
     ),
     (good, {"temperature": -0.5}, ValueError, "temperature must be .*>= 0, got -0.5"),
-    (good, {"temperature": torch.ones(3)}, ValueError, r"temperature must be a number or have shape \[4\], got \[3\]"),
+    (good, {"temperature": torch.ones(3)}, ValueError, r"temperature must have shape \[4\] or \[1\], got \[3\]"),
     (good, {"temperature": "1"}, TypeError, "temperature must be a number or a tensor, got str"),
-    (
-        good,
-        {"temperature": torch.tensor([1.0, 1.0, -1.0, 1.0])},
-        RuntimeError,
-        "verify_chain: target.temperature must be",
-    ),
+    (good, {"temperature": torch.tensor([1.0, 1.0, -1.0, 1.0])}, OF_VALUES, "verify_chain: target.temperature must be"),
     (good, {"top_p": 0.0}, ValueError, r"top_p must be in \(0, 1\], got 0"),
     (good, {"top_p": 1.01}, ValueError, r"top_p must be in \(0, 1\], got 1.01"),
     (good, {"draft_top_p": -1}, ValueError, r"draft.top_p must be in \(0, 1\], got -1"),
-    (good, {"draft_top_p": torch.tensor([1.0, 2.0, 1.0, 1.0])}, RuntimeError, "verify_chain: draft.top_p must be"),
+    (good, {"draft_top_p": torch.tensor([1.0, 2.0, 1.0, 1.0])}, OF_VALUES, "verify_chain: draft.top_p must be"),
     (good, {"top_k": -2}, ValueError, "top_k must be .*got -2"),
     (good, {"top_k": 1.5}, TypeError, "top_k must be"),
     (good, {"min_p": 1.5}, ValueError, r"min_p must be in \[0, 1\], got 1.5"),
@@ -157,8 +153,8 @@ BAD = [  # base, change, exception, message
     ),
     (good, {"max_draft": 4}, ValueError, "max_draft must be G=5"),
     (ragged, {"max_draft": None}, ValueError, "max_draft must be"),
-    (ragged, {"cu_draft": torch.tensor([0, 2, 1, 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
-    (ragged, {"cu_draft": torch.tensor([0, 2, -(2**63), 3, 5])}, RuntimeError, "verify_chain: cu_draft must ascend"),
+    (ragged, {"cu_draft": torch.tensor([0, 2, 1, 3, 5])}, OF_VALUES, "verify_chain: cu_draft must ascend"),
+    (ragged, {"cu_draft": torch.tensor([0, 2, -(2**63), 3, 5])}, OF_VALUES, "verify_chain: cu_draft must ascend"),
     (
         ragged,
         {"cu_draft": torch.tensor([2, 2, 3, 5])},
@@ -175,15 +171,15 @@ BAD = [  # base, change, exception, message
         ValueError,
         r"cu_draft must have shape \[B\+1=5\], a leading 0 .*got \[4\]",
     ),
-    (ragged, {"cu_draft": torch.tensor([1, 2, 2, 3, 5])}, RuntimeError, "verify_chain: cu_draft must"),
-    (ragged, {"cu_draft": torch.tensor([0, 2, 2, 3, 4])}, RuntimeError, "verify_chain: cu_draft must"),
+    (ragged, {"cu_draft": torch.tensor([1, 2, 2, 3, 5])}, OF_VALUES, "verify_chain: cu_draft must"),
+    (ragged, {"cu_draft": torch.tensor([0, 2, 2, 3, 4])}, OF_VALUES, "verify_chain: cu_draft must"),
     (
         ragged,
         {"max_draft": 1, "uniforms": torch.zeros(4, 2, dtype=torch.float64)},
-        RuntimeError,
+        OF_VALUES,
         "verify_chain: .*max_draft",
     ),
-    (ragged, {"cu_draft": torch.tensor([0.0, 2, 2, 3, 5])}, TypeError, "cu_draft must be int32 or int64, got float32"),
+    (ragged, {"cu_draft": torch.tensor([0.0, 2, 2, 3, 5])}, ValueError, "cu_draft must be int32 or int64, got float32"),
     (
         ragged,
         {"target_logits": torch.zeros(8, 11)},
@@ -223,14 +219,14 @@ def test_bad_arguments(op_backend, base, change, error, message):
     verify = backends.call("verify_chain", op_backend)
     try:
         out = verify(**base() | change)
-    except (TypeError, ValueError, RuntimeError) as caught:
+    except (TypeError, ValueError) as caught:
         assert (
             isinstance(caught, error) and re.search(message, str(caught)) and str(caught).startswith("verify_chain: ")
         )
         return
     # Senseless values inside tensors raise where the host can read them; a device cannot raise without being waited
     # for.
-    assert error is RuntimeError and op_backend != "cpu", "nothing was raised"
+    assert error is OF_VALUES and op_backend != "cpu", "nothing was raised"
     assert ((out.tokens >= -1) & (out.tokens < V)).all() and (out.tokens[:, 0] >= 0).all()
     want = verify(**base())
     if "cu_draft" not in change and "max_draft" not in change:

@@ -84,9 +84,11 @@ def test_mixing_raises(seen, name):
         MIXED[name](on_gpu(2, 3), torch.ones(2, 3))
 
 
-def test_our_checks_ask_for_the_device(seen):
+def test_our_ops_ask_for_the_device(seen):
     seed = torch.zeros(2, dtype=torch.int64, device="cuda")
-    with pytest.raises(ValueError, match="sample: offset must be on cuda:0, got cpu"):
+    with pytest.raises(
+        devices.MixedDevices, match=r"sample.*: expected all tensors on one device, got .*cpu \[2\] at "
+    ):
         sk.sample(on_gpu(2, 3), seed=seed, offset=torch.zeros(2, dtype=torch.int64))
     assert sk.sample(on_gpu(2, 3), seed=seed, offset=seed).tokens.device == seed.device
 

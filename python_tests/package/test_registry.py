@@ -87,7 +87,7 @@ def statements():
             ends = {"least": parameter.low, "most": high, "otherwise": parameter.default}
             ends |= {"closed_below": parameter.opening == "[", "closed_above": closing == "]"}
             for field, x in ends.items():
-                yield f"{name}, {parameter.name}: {field}", x, f"ranges({code}).{which}.{field}"
+                yield f"{name}, {parameter.name}: {field}", x, f"row_of({code}).{which}.{field}"
 
 
 def program():
@@ -131,8 +131,8 @@ def test_the_headers_say_what_the_registry_says(tmp_path):
 def test_the_library_names_a_rule_and_its_range_alike(name):
     p, ids, u = torch.zeros(1, 2, 3), torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.float64)
     rule = registry.RULES[name]
-    wanted = f"alpha of rule {name} must be in {rule.parameters[0].range}, got -1 at index 0"
-    with pytest.raises(RuntimeError, match=re.escape(wanted)):
+    wanted = f"alpha of rule '{name}' must be in {rule.parameters[0].range}, got -1 at index 0"
+    with pytest.raises(ValueError, match=re.escape(wanted)):
         sk.verify_chain(p, ids, p, uniforms=u, rule=torch.tensor([rule.code]), alpha=torch.tensor([-1.0]))
 
 

@@ -160,17 +160,17 @@ def test_rows_that_are_none(ranks, exchange):
 
 
 def test_what_every_rank_does_wrong(ranks, exchange):
-    """A value that one rank's share of the requests alone has ends the call on all of them."""
-    mine, other = "verify_chain: target.temperature must be finite and >= 0, got -1 at index", "got an error on rank 1"
+    """A value that one rank's share of the requests alone has ends the call on all of them, which say where it is."""
+    wanted = "verify_chain: target.temperature must be finite and >= 0, got -1 at index 1"
     for rank, error in enumerate(ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, -1.0, 1.0])})):
-        assert (mine if rank == 1 or exchange == "chunks" else other) in str(error), (rank, error)
+        assert wanted in str(error), (rank, error)
     serves_on(ranks, exchange)
 
 
 def test_shapes_that_every_rank_has_wrong(ranks, exchange):
     """One value is what a share of one request wants; the batch does not."""
     for error in ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, 1.0])}):
-        assert "verify_chain: target.temperature must be a number or have shape [3], got [2]" in str(error)
+        assert "verify_chain: target.temperature must have shape [3] or [1], got [2]" in str(error)
     serves_on(ranks, exchange)
 
 

@@ -26,7 +26,7 @@ def outcome(function, *args, **kwargs):
     """What a call gives or says; NaN is NaN."""
     try:
         return [plain(x) for x in results(function(*args, **kwargs))]
-    except RuntimeError as error:
+    except (ValueError, RuntimeError) as error:
         return str(error)
 
 

@@ -11,6 +11,7 @@ import functools
 
 import torch
 
+from specdec_kernels.arguments import called
 from specdec_kernels.backends import transforms
 
 # CompositeExplicitAutograd is used for every backend without a kernel.
@@ -56,11 +57,12 @@ def _refuse(op, places, *args, **kwargs):
     """Raise for a tensor with a layout or device that no kernel takes, or for a missing tensor."""
     name = op.partition(".")[0]
     for argument, x in zip(overload_of(op)._schema.arguments, args):
+        of_call = called(name)[argument.name]
         if x is None and str(argument.type) == "Tensor":
             raise RuntimeError(f"{name}: {argument.name} must be a tensor, got None")
         if isinstance(x, torch.Tensor) and (x.is_nested or x.layout is not torch.strided):
             layout = "a nested tensor" if x.is_nested else str(x.layout).removeprefix("torch.")
-            raise NotImplementedError(f"{name}: {argument.name} must be a dense tensor, got {layout}")
+            raise NotImplementedError(f"{name}: {of_call} must be a dense tensor, got {layout}")
         if isinstance(x, torch.Tensor) and x.device.type != "cpu":
-            raise NotImplementedError(f"{name}: {argument.name} must be on {places}, got {x.device}")
+            raise NotImplementedError(f"{name}: {of_call} must be on {places}, got {x.device}")
     raise NotImplementedError(f"{name}: {', '.join(kwargs) or 'its tensors'} must be dense tensors on {places}")

@@ -16,6 +16,8 @@ from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from specdec_kernels.arguments import called, taken
+
 KEY = "FuncTorchDynamicLayerFrontMode"
 
 
@@ -48,23 +50,26 @@ def _refuse_tracked(overload, args, kwargs, is_tracked):
             _refuse(overload._schema.name.removeprefix("specdec::"), name)
 
 
-def refuse_dual(op: str, name: str, x: torch.Tensor) -> None:
+def refuse_dual(op: str, arguments: tuple) -> None:
     """Raise for a dual tensor of forward-mode AD outside of torch.func.
 
     That has no dispatch key, so the public functions call this.
     """
-    if torch.compiler.is_dynamo_compiling() or _functorch.is_functorch_wrapped_tensor(x):
-        return  # Dynamo cannot trace unpack_dual(); call() handles wrapped tensors
-    if _is_dual(x):
-        _refuse(op, name)
+    if torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace unpack_dual()
+        return
+    for argument, x in zip(taken(op), arguments):
+        if isinstance(x, torch.Tensor) and not _functorch.is_functorch_wrapped_tensor(x) and _is_dual(x):
+            _refuse(op, argument.name)  # a wrapped tensor comes to call()
 
 
 def _is_dual(x):
-    return x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None
+    return x.is_floating_point() and x.layout is torch.strided and forward_ad.unpack_dual(x).tangent is not None
 
 
 def _refuse(op, name):
-    raise RuntimeError(f"{op}: {name} must be detached, got one to differentiate by: no op is differentiable")
+    raise NotImplementedError(
+        f"{op}: {called(op).get(name, name)} must be detached, got one to differentiate by: no op is differentiable"
+    )
 
 
 def _is_tracked(x):

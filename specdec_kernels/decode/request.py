@@ -39,4 +39,4 @@ class Request:
     def __post_init__(self):
         for field in fields(self):
             object.__setattr__(self, field.name, CHECKS[field.name](field.name, getattr(self, field.name)))
-        _rules.arguments("Request", "token", self.rule, self.alpha, 1, torch.device("cpu"))
+        _rules.arguments("Request", "token", self.rule, self.alpha, torch.device("cpu"))

@@ -14,9 +14,7 @@ from specdec_kernels.arguments import sides as rows_of
 from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.shards import Shards, slices
-from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check_shapes, each, logits_of, with_logits
-from specdec_kernels.ops import _check
-from specdec_kernels.ops._memory import check_own
+from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check, logits_of, with_logits
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
@@ -107,13 +105,7 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
     if arguments.get("out") is None:
         return None
     try:
-        names = check_shapes(function, arguments, sides)._fields
-        out = dict(zip(names, arguments["out"]))
-        for name, x in out.items():
-            _check.tensor(op, f"out.{name}", x, (x.dtype,), rows.device)  # which the shapes' check does not see
-        given: list = []
-        each(given.append, [x for name, x in arguments.items() if name != "out"])
-        check_own(op, given, out)
+        check(function, arguments, sides)
     except Exception as error:
         return error
     return None
@@ -153,11 +145,9 @@ def _rounds(op, shards, first, call):
     try:
         while True:
             ops.enter(handle)
-            _check.here.over_ranks = True
             try:
                 found = call()
             finally:
-                _check.here.over_ranks = False
                 mine = ops.leave(handle)
             if mine.numel() == 0:
                 return found

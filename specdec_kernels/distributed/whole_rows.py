@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_kernels.arguments import places
 from specdec_kernels.distributed.agreement import agree
@@ -41,7 +42,7 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
         rows = {name: with_logits(x, gathered(op, of, logits_of(x))) for name, (x, of) in split.items()}
         return function(**{**arguments, **rows})
     if shards.checked:
-        check_shapes(function, arguments, sides)
+        check(function, arguments, sides)
     begin, end = shares[shards.rank]
     mine = share_of(op, arguments, n, begin, end)
     for name, of in sides.items():
@@ -91,13 +92,6 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
     return {name: share(name, x) for name, x in arguments.items()}
 
 
-def each(f: Callable, x: Any) -> Any:
-    """f(x); of a tuple or a list the same of its parts."""
-    if not isinstance(x, (tuple, list)):
-        return f(x)
-    return _like(x, [each(f, part) for part in x])
-
-
 def _like(x: Any, parts: list) -> Any:
     """A tuple, a named one or a list, of other parts."""
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
@@ -133,22 +127,22 @@ def _side_by_side(parts: Sequence[torch.Tensor], V: int) -> torch.Tensor:
     return out
 
 
-def _on_meta(x: Any, size: int | None = None) -> Any:
-    """The same without values; rows with another size."""
-    if not isinstance(x, torch.Tensor):
-        return x
-    if size is None:
-        return x.new_empty_strided(x.shape, x.stride(), device="meta")
-    return x.new_empty((*x.shape[:-1], size), device="meta")
+class _Checks(TorchDispatchMode):
+    """Ops look at their arguments, and do not run."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "specdec":
+            function = getattr(getattr(torch.ops.specdec_check, function._opname), function._overloadname)
+        return function(*args, **(kwargs or {}))
 
 
-def check_shapes(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> Any:
-    """Raises what the op would of the whole batch, on every rank alike, where a share might pass on one of them."""
-    on_meta = {name: each(_on_meta, x) for name, x in arguments.items()}
-    for name, of in sides.items():
-        if of is not None:
-            on_meta[name] = with_logits(on_meta[name], _on_meta(logits_of(arguments[name]), of.vocab_size))
-    return function(**on_meta)
+def check(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> None:
+    """Raises what the op would of the whole batch, on every rank alike, where a share might pass on one of them. Slices
+    stand for whole rows, one entry for an empty slice."""
+    rows = {name: logits_of(arguments[name]) for name in sides}
+    some = {name: x if x.size(-1) else x.new_empty((*x.shape[:-1], 1)) for name, x in rows.items()}
+    with _Checks():
+        function(**{**arguments, **{name: with_logits(arguments[name], x) for name, x in some.items()}})
 
 
 def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _call, _check
 from specdec_kernels.registry import (
     CHAIN_METHODS,
     FLT_MAX,
@@ -32,14 +32,16 @@ class RuleArguments(NamedTuple):
     def given(self) -> bool:
         return self.rule is not None or self.numbers is not None
 
-    def require_exact(self, op: str) -> None:
-        """Raises where what a request emits need not follow the target's law."""
+    def require_exact(self, op: str, arguments: tuple) -> None:
+        """Raises where what a request emits need not follow the target's law, of arguments that an op takes."""
         for x in (self.rule, self.alpha):
             if x is not None and x.device.type != "cpu":
                 raise ValueError(
                     f"{op}: require_exact looks at rules, so rule and alpha must be a name and numbers or on the CPU, "
                     f"got a tensor on {x.device}"
                 )
+        if self.rule is not None or self.alpha is not None:
+            _call.op(op, space=torch.ops.specdec_check)(*arguments)
         n = max([1, *(x.size(0) for x in (self.rule, self.alpha) if x is not None)])
         for b in range(n) if self.given else ():
             rule, alphas = self._of(b)
@@ -76,49 +78,37 @@ class RuleArguments(NamedTuple):
 _EXACT = RuleArguments(None, None, None)
 
 
-def arguments(
-    op: str,
-    method: str,
-    rule,
-    alpha,
-    n: int,
-    device: torch.device,
-    positions: int | None = None,
-    require_exact: bool = False,
-) -> RuleArguments:
-    """A rule's name or [n] codes, and alpha: None, a number, a pair, [n] or [n, 2], as the ops take them. Of a chain's
-    `positions` the rule "synthetic" takes as many rates: a tuple, or [n, positions]."""
-    made = _arguments(op, method, rule, alpha, n, device, positions)
-    if _check.flag(op, "require_exact", require_exact):
-        made.require_exact(op)
+def arguments(op: str, method: str, rule, alpha, device: torch.device, drafts=None) -> RuleArguments:
+    """A rule's name or codes, and alpha: None, a number, a pair or a tensor, as the ops take them. Of a chain's drafts,
+    (draft_tokens, max_draft or -1), the rule "synthetic" takes a rate for each position: a tuple, or [n, G]."""
+    made = _arguments(op, method, rule, alpha, device, drafts)
     return made.in_graph(device) if made.numbers is not None and _check.is_traced() else made
 
 
-def _arguments(op, method, rule, alpha, n, device, positions) -> RuleArguments:
+def _arguments(op, method, rule, alpha, device, drafts) -> RuleArguments:
     if alpha is None and isinstance(rule, str) and rule == "exact":
         return _EXACT
     if alpha is not None and not isinstance(alpha, torch.Tensor):
         alpha = _of_python(alpha)
     if isinstance(rule, torch.Tensor):
-        _check.tensor(op, "rule", rule, _check.INTEGERS, device)
-        if rule.dim() != 1 or rule.size(0) not in (n, 1):
-            raise ValueError(f"{op}: rule must be a name or have shape [{n}], got {list(rule.shape)}")
-        alpha, numbers = _alpha(op, alpha, n, device, positions)
+        alpha, numbers = _alpha(op, alpha)
         return RuleArguments(rule, alpha, (NOT_GIVEN, *numbers) if numbers else None)
     if not isinstance(rule, str) or rule not in RULES:
-        raise ValueError(f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}")
+        raise (ValueError if isinstance(rule, str) else TypeError)(
+            f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}"
+        )
     if rule not in _METHODS[method].rules:
         why = "is no law, so method must be 'token', got" if method == "block" else "is not defined for method"
         raise ValueError(f"{op}: rule {rule!r} {why} {method!r}")
-    if rule == "synthetic" and positions is not None:
-        alpha = _rates(op, alpha, positions, device)
+    if rule == "synthetic" and drafts is not None:
+        alpha = _rates(op, alpha, drafts, device)
     if not isinstance(alpha, torch.Tensor):
         _check_numbers(op, rule, alpha)
     if rule == "exact":
         if alpha is not None:
             raise ValueError(f"{op}: rule 'exact' takes no alpha, got a tensor")
         return _EXACT
-    alpha, numbers = _alpha(op, alpha, n, device, positions)
+    alpha, numbers = _alpha(op, alpha)
     return RuleArguments(None, alpha, (float(RULES[rule].code), *(numbers or _NO_ALPHA)))
 
 
@@ -150,8 +140,11 @@ def _check_numbers(op, rule, alpha):
             raise ValueError(f"{op}: {which} of rule {rule!r} must be in {parameter.range}, got {_check.shown(x)}")
 
 
-def _rates(op, alpha, positions, device):
+def _rates(op, alpha, drafts, device):
     """Rates of each position as [n or 1, positions, 1]; what is one rate for all as it came."""
+    draft_tokens, positions = drafts
+    if positions < 0:
+        positions = (1, *_check.tensor(op, "draft_tokens", draft_tokens).shape)[-1]
     if isinstance(alpha, torch.Tensor):
         return alpha.unsqueeze(2) if alpha.dim() == 2 and alpha.size(1) == positions else alpha
     if not isinstance(alpha, tuple):
@@ -169,22 +162,14 @@ def _rates(op, alpha, positions, device):
 _NO_ALPHA = (NOT_GIVEN,) * 2
 
 
-def _alpha(op, alpha, n, device, positions) -> tuple[torch.Tensor | None, tuple]:
+def _alpha(op, alpha) -> tuple[torch.Tensor | None, tuple]:
     """A tensor, or two numbers, or neither."""
-    if alpha is None:
-        return None, ()
-    if not isinstance(alpha, torch.Tensor):
-        given = _numbers(op, alpha)
-        if len(given) not in (1, 2):
-            raise ValueError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {len(given)} numbers")
-        for x in given:
-            if not abs(x) <= FLT_MAX:
-                raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
-        return None, (*map(float, given), *_NO_ALPHA)[:2]
-    _check.floats(op, "alpha", alpha, _check.FLOAT32, device)
-    fits = [(), (2,)] + ([] if positions is None else [(positions, 1), (positions, 2)])
-    if alpha.dim() == 0 or alpha.size(0) not in (n, 1) or tuple(alpha.shape[1:]) not in fits:
-        raise ValueError(
-            f"{op}: alpha must be a number, a pair, or have shape [{n}] or [{n}, 2], got {list(alpha.shape)}"
-        )
-    return alpha, ()
+    if alpha is None or isinstance(alpha, torch.Tensor):
+        return alpha, ()
+    given = _numbers(op, alpha)
+    if len(given) not in (1, 2):
+        raise ValueError(f"{op}: alpha must be a number, a pair of numbers or a tensor, got {len(given)} numbers")
+    for x in given:
+        if not abs(x) <= FLT_MAX:
+            raise ValueError(f"{op}: alpha must be finite in float32, got {_check.shown(x)}")
+    return None, (*map(float, given), *_NO_ALPHA)[:2]

@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _call, _check
 from specdec_kernels.ops._fake import fake
 
-_accept = torch.ops.specdec.accept.default
-_PROBS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_accept = _call.op("accept")
 
 
 def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -34,14 +33,7 @@ def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
 
     Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
     """
-    op = "accept"
-    _check.floats(op, "p", p, _PROBS)
-    _check.floats(op, "q", q, _PROBS + _check.INTEGERS, p.device)
-    _check.floats(op, "u", u, _check.FLOAT64, p.device)
-    for name, x in (("q", q), ("u", u)):
-        if x.shape != p.shape:
-            raise ValueError(f"{op}: {name} must have shape {list(p.shape)}, got {list(x.shape)}")
-    return _accept(p.contiguous(), q.contiguous(), u.contiguous())
+    return _accept(_check.contiguous(p), _check.contiguous(q), _check.contiguous(u))
 
 
 @fake("accept")

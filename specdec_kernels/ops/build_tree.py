@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _call
 from specdec_kernels.ops._fake import fake
 from specdec_kernels.reference.build_tree import Tree
-from specdec_kernels.registry import MAX_DRAFTS
 
-_build_tree = torch.ops.specdec.build_tree.default
+_build_tree = _call.op("build_tree")
 
 
 def build_tree(draft_tokens: torch.Tensor) -> Tree:
@@ -43,13 +42,6 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
 
     Source: SpecInfer, Miao et al. 2023 (token trees); SpecTr, Sun et al. 2023 (draft order).
     """
-    op = "build_tree"
-    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS)
-    _check.dims(op, "draft_tokens", draft_tokens, "B, K, L")
-    if draft_tokens.size(1) > MAX_DRAFTS:
-        raise ValueError(
-            f"{op}: draft_tokens must hold at most {MAX_DRAFTS} drafts a request, got {draft_tokens.size(1)}"
-        )
     return Tree(*_build_tree(draft_tokens))
 
 

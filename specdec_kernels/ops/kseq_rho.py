@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _pair
+from specdec_kernels.ops import _call, _check, _pair
 from specdec_kernels.ops._fake import fake
 from specdec_kernels.rows import Rows
 
-_kseq_rho = torch.ops.specdec.kseq_rho.default
+_kseq_rho = _call.op("kseq_rho")
 
 
 class KSeqRhoOutput(NamedTuple):
@@ -39,8 +39,8 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
         k, which is valid for every pair of laws, and beta = p_acc = NaN.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. On CPU tensors a k below 1 raises
-        RuntimeError.
+        TypeError, ValueError: naming the argument, what was wanted and what came. In a tensor a k below 1 raises on
+        the CPU.
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
@@ -52,12 +52,7 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
     """
     op = "kseq_rho"
     p, p_stats, q, q_stats = _pair.sides(op, p, q)
-    n = p.size(0)
-    if isinstance(k, torch.Tensor):
-        _check.tensor(op, "k", k, _check.INTEGERS, p.device)
-        if k.dim() != 1 or k.size(0) not in (n, 1):
-            raise ValueError(f"{op}: k must be a number or have shape [{n}], got {list(k.shape)}")
-    else:
+    if not isinstance(k, torch.Tensor):
         k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
         k = torch.full((1,), k, dtype=torch.int64, device=p.device)
     return KSeqRhoOutput(*_kseq_rho(p, p_stats, q, q_stats, k))

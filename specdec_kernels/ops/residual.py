@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _call
 from specdec_kernels.ops._fake import fake
 
-_residual = torch.ops.specdec.residual.default
+_residual = _call.op("residual")
 
 
 def residual(
@@ -36,16 +36,7 @@ def residual(
 
     Source: Leviathan et al. 2023, Algorithm 1 and Appendix A.1; Chen et al. 2023, Algorithm 2.
     """
-    op = "residual"
-    _check.rows(op, "p", p, "N, V")
-    n = p.size(0)
-    _check.tensor(op, "q", q, _check.LOGITS + _check.INTEGERS, p.device)
-    if q.dtype in _check.INTEGERS:
-        _check.shape(op, "q", q, N=n)
-    else:
-        _check.rows(op, "q", q, "N, Vq")
-        _check.shape(op, "q", q, N=n, Vq=q.size(1))
-    return _residual(p, q, _check.present(op, "num_rows", num_rows, p.device))
+    return _residual(p, q, num_rows)
 
 
 @fake("residual")

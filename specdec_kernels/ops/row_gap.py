@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _pair
+from specdec_kernels.ops import _call, _pair
 from specdec_kernels.ops._fake import fake
 from specdec_kernels.rows import Rows
 
-_row_gap = torch.ops.specdec.row_gap.default
+_row_gap = _call.op("row_gap")
 
 
 def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
@@ -36,8 +36,7 @@ def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
 
     Source: Narasimhan et al. 2024 (confidences, TV); Leviathan et al. 2023, section 3 (the overlap).
     """
-    op = "row_gap"
-    return _row_gap(*_pair.sides(op, p, q))
+    return _row_gap(*_pair.sides("row_gap", p, q))
 
 
 @fake("row_gap")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops import _rows
 from specdec_kernels.ops._fake import fake
 from specdec_kernels.rows import Rows
 
@@ -30,9 +30,9 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
         less than 2^-126 of the largest one weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. RuntimeError: under torch.func's
-        transforms and forward-mode AD (no op is differentiable), or where the result has no room. On CPU tensors a
-        parameter value out of range raises RuntimeError; on a GPU it makes the row invalid.
+        TypeError, ValueError: naming the argument, what was wanted and what came. NotImplementedError: under
+        torch.func's transforms and forward-mode AD (no op is differentiable). RuntimeError: where the result has no
+        room. On CPU tensors a parameter value out of range raises; on a GPU it makes the row invalid.
 
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()
@@ -42,11 +42,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
 
     Source: standardised sampling, Leviathan et al. 2023, section 2.2.
     """
-    op = "row_stats"
-    logits, _, sampling, _, _ = _rows.of_logits(op, "rows", rows, stats=False)
-    if num_rows is not None:
-        _check.present(op, "num_rows", num_rows, logits.device)
-    return _rows.stats_of(logits, sampling, None, num_rows)
+    logits, sampling, _, _ = _rows.of_logits("row_stats", "rows", rows, stats=False)
+    return _rows.row_stats(logits, *sampling, num_rows)
 
 
 @fake("row_stats")

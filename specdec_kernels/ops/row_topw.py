@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops import _call, _check, _rows
 from specdec_kernels.ops._fake import fake
-from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
-_row_topw = torch.ops.specdec.row_topw.default
+_row_topw = _call.op("row_topw")
 
 
 class RowTopwOutput(NamedTuple):
@@ -57,17 +56,11 @@ def row_topw(
     Source: a step of beam search; the order makes it deterministic, so that it can be replayed (decode.beam_search).
     """
     op = "row_topw"
-    logits, n, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
-    vocabulary, device = logits.shape[1], logits.device
-    _check.floats(op, "score", score, _check.FLOAT32, device)
-    _check.shape(op, "score", score, N=n)
-    w = _check.integer(op, "w", w, 0, MAX_VOCABULARY, "in [0, V]")
-    if w > vocabulary:
-        raise ValueError(f"{op}: w must be in [0, V={vocabulary}], got {w}")
-    num_rows = _check.present(op, "num_rows", num_rows, device)
+    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    w = _check.integer(op, "w", w)
     if isinstance(rows, Rows) and _rows.samples(rows):
-        stats = _rows.stats_of(logits, sampling, stats, num_rows)
-    return RowTopwOutput(*_row_topw(logits, stats, score.contiguous(), w, num_rows))
+        stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows)
+    return RowTopwOutput(*_row_topw(logits, stats, _check.contiguous(score), w, num_rows))
 
 
 @fake("row_topw")

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops import _call, _check, _rows
 from specdec_kernels.ops._fake import fake
-from specdec_kernels.registry import SLOTS
 from specdec_kernels.rows import Rows
 
-_sample = torch.ops.specdec.sample.default
+_sample = _call.op("sample")
 
 
 class SampleOutput(NamedTuple):
@@ -64,21 +63,14 @@ def sample(
     Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
     """
     op = "sample"
-    logits, n, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
-    device = logits.device
-    k = _check.integer(op, "k", k, 0, SLOTS, "in [0, 2^33]")
+    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    k = _check.integer(op, "k", k)
     replacement = _check.flag(op, "replacement", replacement)
-    needed = seed is None and not _rows.is_greedy(rows)
-    uniforms = _check.randomness(op, seed, offset, uniforms, n, k, device, needed)
+    _check.randomness(op, seed, offset, uniforms, _rows.is_greedy(rows))
     first_slot = 0
-    if isinstance(slot, torch.Tensor):
-        _check.tensor(op, "slot", slot, _check.INTEGERS, device)
-        _check.shape(op, "slot", slot, N=n)
-    else:
-        first_slot = _check.integer(op, "slot", slot, 0, SLOTS - 1, "in [0, 2^33)", "an int or a tensor")
-        slot = None
-    num_rows = _check.present(op, "num_rows", num_rows, device)
-    by = (seed, offset, slot, first_slot, uniforms, num_rows)
+    if not isinstance(slot, torch.Tensor):
+        first_slot, slot = _check.integer(op, "slot", slot, kind="an int or a tensor"), None
+    by = (seed, offset, slot, first_slot, _check.contiguous(uniforms), num_rows)
     tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by)
     return SampleOutput(tokens, logprobs, Rows(logits, stats=stats))
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import torch
 
 from specdec_kernels.ops import _check, _rows
-from specdec_kernels.registry import ROW_KINDS
+from specdec_kernels.registry import ROW_DTYPES, ROW_KINDS
 from specdec_kernels.rows import Rows
+
+_LOGITS = tuple(getattr(torch, name) for name in ROW_DTYPES)
 
 
 def stack_rows(rows: Sequence[Rows]) -> Rows:
@@ -35,7 +37,8 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
     given = [_rows.of(op, f"rows[{i}]", x) for i, x in enumerate(rows)]
     first, device = given[0], None
     for i, x in enumerate(given):
-        device = _check.tensor(op, f"rows[{i}].logits", x.logits, _check.LOGITS, device).device
+        _look(op, f"rows[{i}].logits", x.logits, _LOGITS, device)
+        device = x.logits.device
         _check.dims(op, f"rows[{i}].logits", x.logits, "B, V")
         _check.choice(op, f"rows[{i}].kind", x.kind, ROW_KINDS)
         if x.logits.shape != first.logits.shape or x.kind != first.kind:
@@ -49,8 +52,19 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
             came = _rows.named(x) or ("no stats" if x.stats is None else "stats")
             raise ValueError(f"{op}: rows must all {wanted}, got {came} in rows[{i}]")
         if x.stats is not None:
-            _check.stats(op, f"rows[{i}].stats", x.stats, x.logits.size(0), device)
+            _look(op, f"rows[{i}].stats", x.stats, (torch.float32,), device)
+            _check.shape(op, f"rows[{i}].stats", x.stats, N=x.logits.size(0), **{"4": 4})
     logits = torch.stack([x.logits for x in given], 1)
     of_rows = [x.stats for x in given if x.stats is not None]
     stats = torch.stack(of_rows, 1) if of_rows else None
     return Rows(logits, stats=stats, kind=first.kind)
+
+
+def _look(op, name, x, dtypes, device):
+    """What an op would say of a tensor; no op is called."""
+    _check.tensor(op, name, x)
+    if x.dtype not in dtypes:
+        wanted, came = (" or ".join(str(d).removeprefix("torch.") for d in y) for y in (dtypes, (x.dtype,)))
+        raise ValueError(f"{op}: {name} must be {wanted}, got {came}")
+    if device is not None and x.device != device:
+        raise ValueError(f"{op}: {name} must be on {device}, got {x.device}")

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops import _call, _check, _rows
 from specdec_kernels.ops._fake import fake
-from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
-_support = torch.ops.specdec.support.default
+_support = _call.op("support")
 
 
 class SupportOutput(NamedTuple):
@@ -51,14 +50,9 @@ def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor 
     Source: the sampling mask that engines hand to trainers, so that both normalise over the same ids.
     """
     op = "support"
-    logits, _, sampling, stats, row = _rows.of_logits(op, "rows", rows, row=True)
-    device = logits.device
-    max_kept = _check.integer(op, "max_kept", max_kept, 0, MAX_VOCABULARY, "in [0, 2^24]")
-    if row is not None:
-        _check.tensor(op, "rows.row", row, _check.INTEGERS, device)
-        _check.dims(op, "rows.row", row, "M")
-    num_rows = _check.present(op, "num_rows", num_rows, device)
-    stats = _rows.stats_of(logits, sampling, stats, num_rows if row is None else None)
+    logits, sampling, stats, row = _rows.of_logits(op, "rows", rows, row=True)
+    max_kept = _check.integer(op, "max_kept", max_kept)
+    stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows if row is None else None)
     return SupportOutput(*_support(logits, stats, row, max_kept, num_rows))
 
 

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rows
+from specdec_kernels.ops import _call, _check, _rows
 from specdec_kernels.ops._fake import fake
-from specdec_kernels.registry import MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
-_top_logprobs = torch.ops.specdec.top_logprobs.default
+_top_logprobs = _call.op("top_logprobs")
 
 
 class TopLogprobsOutput(NamedTuple):
@@ -65,17 +64,9 @@ def top_logprobs(
     Source: the logprobs of an engine's API; the rank is vLLM's.
     """
     op = "top_logprobs"
-    logits, n, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
-    vocabulary, device = logits.shape[1], logits.device
-    k = _check.integer(op, "k", k, 0, MAX_VOCABULARY, "in [0, V]")
-    if k > vocabulary:
-        raise ValueError(f"{op}: k must be in [0, V={vocabulary}], got {k}")
-    if tokens is not None:
-        _check.tensor(op, "tokens", tokens, _check.INTEGERS, device)
-        _check.dims(op, "tokens", tokens, "N, m")
-        _check.shape(op, "tokens", tokens, N=n, m=tokens.size(1))
-    num_rows = _check.present(op, "num_rows", num_rows, device)
-    stats = _rows.stats_of(logits, sampling, stats, num_rows)
+    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    k = _check.integer(op, "k", k)
+    stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows)
     return TopLogprobsOutput(*_top_logprobs(logits, stats, k, tokens, num_rows))
 
 

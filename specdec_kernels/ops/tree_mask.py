@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _call, _check
 from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import MASK_FORMATS
 
-_tree_mask = torch.ops.specdec.tree_mask.default
+_tree_mask = _call.op("tree_mask")
 MAX_LENGTH = (1 << 62) - 1  # of a prefix, so that the position of a node behind it is an int64 too
 
 _DTYPES = {code: getattr(torch, name) for name, code in MASK_FORMATS.items()}
@@ -58,8 +58,8 @@ def tree_mask(
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. An impossible parent or a negative
-        length raises RuntimeError on CPU tensors; elsewhere values cannot be looked at without waiting: the node counts
-        as padding, the length as 0, and ``status`` says so.
+        length raises on CPU tensors; elsewhere values cannot be looked at without waiting: the node counts as padding,
+        the length as 0, and ``status`` says so.
 
     Example:
         >>> tree_mask(torch.tensor([[-1, 0, 0, 1]]), 7, "uint32").mask.tolist()
@@ -84,14 +84,10 @@ def tree_mask(
 
 def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: object):
     """parents as [B, N], and the two lengths as tensors [B] or [1], or None: 0, and right behind the prefix."""
-    _check.tensor(op, "parents", parents, _check.INTEGERS)
-    given = [x for x in (prefix_len, tree_start) if isinstance(x, torch.Tensor) and x.dim() == 1]
+    _check.tensor(op, "parents", parents)
     if parents.dim() == 1:
-        for name, x in (("prefix_len", prefix_len), ("tree_start", tree_start)):
-            if isinstance(x, torch.Tensor):
-                _check.tensor(op, name, x, _check.INTEGERS, parents.device)
-        parents = parents.expand(max([x.size(0) for x in given] or [1]), -1)
-    _check.dims(op, "parents", parents, "B, N")
+        sizes = [len(x) for x in (prefix_len, tree_start) if isinstance(x, torch.Tensor) and x.dim() == 1]
+        parents = parents.expand(next((n for n in sizes if n != 1), 1), -1)
     prefix = _length(op, "prefix_len", prefix_len, parents)
     start = None if tree_start is None else _length(op, "tree_start", tree_start, parents)
     return parents, prefix, start
@@ -99,9 +95,6 @@ def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: 
 
 def _length(op, name, x, parents):
     if isinstance(x, torch.Tensor):
-        _check.tensor(op, name, x, _check.INTEGERS, parents.device)
-        if x.dim() != 1 or x.size(0) not in (parents.size(0), 1):
-            raise ValueError(f"{op}: {name} must be a number or have shape [{parents.size(0)}], got {list(x.shape)}")
         return x
     x = _check.integer(op, name, x, 0, MAX_LENGTH, ">= 0 and below 2^62", "a number or a tensor")
     return torch.full((1,), x, dtype=torch.int64, device=parents.device)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 
+from specdec_kernels.ops import _call
 from specdec_kernels.ops.tree_mask import MAX_LENGTH, per_request, tree_mask
 
 
@@ -24,7 +25,7 @@ def tree_mask_mod(
         ``flex_attention`` under torch.compile.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as ``tree_mask``.
+        TypeError, ValueError: as ``tree_mask``.
 
     Example:
         >>> from torch.nn.attention.flex_attention import create_mask
@@ -35,10 +36,12 @@ def tree_mask_mod(
     Source: SpecInfer, Miao et al. 2023, section 4 (tree attention).
     """
     parents, prefix, start = per_request("tree_mask_mod", parents, prefix_len, tree_start)
+    try:
+        packed = tree_mask(parents, prefix, "uint32", tree_start=start).mask
+    except _call.REFUSED as error:
+        raise _call.renamed(error, ("tree_mask: ", "tree_mask_mod: ")) from None
     B, N = parents.shape
-    words = tree_mask(parents, prefix, "uint32", tree_start=start).mask.view(
-        torch.int32
-    )  # torch has few operations on unsigned words
+    words = packed.view(torch.int32)  # torch has few operations on unsigned words
     prefix = _lengths(prefix).expand(B)
     start = prefix if start is None else _lengths(start).expand(B)
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _call, _check
 from specdec_kernels.ops._fake import fake
-from specdec_kernels.registry import DOMAIN_ACCEPT, SLOTS
+from specdec_kernels.registry import DOMAIN_ACCEPT
 
-_uniforms = torch.ops.specdec.uniforms.default
+_uniforms = _call.op("uniforms")
 
 
 def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOMAIN_ACCEPT) -> torch.Tensor:
@@ -37,13 +37,7 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
     """
     op = "uniforms"
-    _check.tensor(op, "seed", seed, _check.INTEGERS[1:])
-    _check.dims(op, "seed", seed, "B")
-    _check.tensor(op, "offset", offset, _check.INTEGERS[1:], seed.device)
-    _check.shape(op, "offset", offset, B=seed.size(0))
-    n = _check.integer(op, "n", n, 0, SLOTS, "in [0, 2^33]")
-    domain = _check.integer(op, "domain", domain, 0, (1 << 32) - 1, "in [0, 2^32)")
-    return _uniforms(seed, offset, n, domain)
+    return _uniforms(seed, offset, _check.integer(op, "n", n), _check.integer(op, "domain", domain))
 
 
 @fake("uniforms")

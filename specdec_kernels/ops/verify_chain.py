@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rows, _rules, _verify
+from specdec_kernels.ops import _call, _check, _rows, _rules, _verify
 from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import CHAIN_METHODS
 from specdec_kernels.rows import Rows
 
-_verify_chain = torch.ops.specdec.verify_chain.default
+_verify_chain, _write = _call.op("verify_chain"), _call.op("verify_chain", "out")
 
 
 class VerifyChainOutput(NamedTuple):
@@ -100,8 +100,8 @@ def verify_chain(
         though the target forbids it. A request that is absent has tokens -1, and 0 everywhere else.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. Values in CPU tensors that make no
-        sense (cu_draft that does not ascend, a negative temperature) raise RuntimeError.
+        TypeError, ValueError: naming the argument, what was wanted and what came. Of tensors on the CPU values are
+        looked at too (cu_draft that does not ascend, a negative temperature).
 
     Example:
         >>> p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.5, 0.3])
@@ -116,103 +116,31 @@ def verify_chain(
     _check.choice(op, "method", method, CHAIN_METHODS)
     target = _rows.of_either(op, "target", target)
     draft = None if draft is None else _rows.of_either(op, "draft", draft)
-    shapes = _dense if cu_draft is None else _ragged
-    B, G, target_rows, draft_rows = shapes(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens)
-    device = target.logits.device
-    if target.row is not None:
-        target_rows = _verify.stored(op, "target", target, target_rows)
-    target = _verify.check_stats(op, "target", target, target_rows, device)
-    if draft is not None:
-        draft_rows = _draft_rows(op, draft, draft_rows, B, device)
-        draft = _verify.check_stats(op, "draft", draft, draft_rows, device)
-    bonus_tokens = _bonus_of(op, bonus_tokens, B, device)
-    rules = _rules.arguments(op, method, rule, alpha, B, device, G, require_exact)
-    needed = seed is None and (rules.given or not _check.is_greedy(target.temperature))
-    uniforms = _check.randomness(op, seed, offset, uniforms, B, G + 1, device, needed)
-    num_requests = _check.present(op, "num_requests", num_requests, device)
-    of_target = _verify.flat(op, "target", B, target, rules.given)
-    of_draft = _verify.flat(op, "draft", B, draft, rules.given)
-    by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, rules.numbers, seed, offset, uniforms, num_requests)
-    arguments = (*of_target, draft_tokens, *of_draft, cu_draft, G, bonus_tokens, *by)
+    max_draft = _max_draft(op, max_draft, cu_draft)
+    if bonus_tokens is not None and _check.tensor(op, "bonus_tokens", bonus_tokens).shape[1:] == (1,):
+        bonus_tokens = bonus_tokens.squeeze(1)
+    rules = _rules.arguments(op, method, rule, alpha, target.logits.device, (draft_tokens, max_draft))
+    _check.randomness(op, seed, offset, uniforms, _check.is_greedy(target.temperature) and not rules.given)
+    of_target = _verify.flat(op, "target", target, rules.given)
+    of_draft = _verify.flat(op, "draft", draft, rules.given)
+    by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, rules.numbers)
+    randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
+    arguments = (*of_target, draft_tokens, *of_draft, cu_draft, max_draft, bonus_tokens, *by, *randomness)
+    if _check.flag(op, "require_exact", require_exact):
+        rules.require_exact(op, arguments)
     if out is None:
         return VerifyChainOutput(*_verify_chain(*arguments))
-    return _verify.write(op, VerifyChainOutput, arguments, out, B, G)
+    return _verify.write(op, VerifyChainOutput, _write, arguments, out)
 
 
-def _bonus_of(op, bonus_tokens, B, device):
-    """[B], from [B] or [B, 1]"""
-    if bonus_tokens is None:
-        return None
-    _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS, device)
-    bonus_tokens = bonus_tokens.squeeze(1) if bonus_tokens.shape == (B, 1) else bonus_tokens
-    _check.shape(op, "bonus_tokens", bonus_tokens, B=B)
-    return bonus_tokens
-
-
-def _dense(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
-    """B, G, and the shapes of the target's rows and of the draft's, named: of their numbers where these are given."""
-    bonus_row = bonus_tokens is None
-    if not bonus_row:
-        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    sizes = _verify.check_rows(op, "target", target, "B, G+1, V")
-    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, target.logits.device)
-    if target.row is None:
-        B, G = sizes[0], sizes[1] - bonus_row
-        if draft_tokens.dim() == 2 and sizes[1] == draft_tokens.size(1) + (not bonus_row):
-            G = draft_tokens.size(1)  # the op says that a bonus row lacks, or is one too many
-        if G < 0:
-            wanted = "target.logits must have the bonus row, shape [B, G+1, V]"
-            raise ValueError(f"{op}: {wanted}, got {list(target.logits.shape)}")
-        _verify.check_shape(op, "draft_tokens", draft_tokens, {"B": B}, "G", G)
-    else:
-        _check.dims(op, "draft_tokens", draft_tokens, "B, G")
-        B, G = draft_tokens.shape
-    if max_draft is not None:
-        _check.integer(op, "max_draft", max_draft, G, G, f"G={G} where cu_draft is not given", "an int or None")
-    return B, G, {"B": B, ("G+1" if bonus_row else "G"): G + bonus_row}, {"B": B, "G": G}
-
-
-def _ragged(op, target, draft_tokens, cu_draft, max_draft, bonus_tokens):
-    """As _dense, of rows behind one another."""
-    bonus_row = bonus_tokens is None
-    _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS)  # it says which shapes the others must have
-    if not bonus_row:
-        _check.tensor(op, "bonus_tokens", bonus_tokens, _check.INTEGERS)
-    sizes = _verify.check_rows(op, "target", target, "R, V")
-    device = target.logits.device
-    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS, device)
-    _check.tensor(op, "cu_draft", cu_draft, _check.INTEGERS, device)
-    _check.dims(op, "cu_draft", cu_draft, "B+1")
-    _check.dims(op, "draft_tokens", draft_tokens, "D")
-    if cu_draft.size(0) == 0:
-        raise ValueError(f"{op}: cu_draft must have shape [B+1], got [0]")
+def _max_draft(op, max_draft, cu_draft):
+    """-1 where it is not given."""
     wanted = "the longest draft's length where cu_draft is given"
-    if max_draft is None:
+    if max_draft is not None:
+        return _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, f"{wanted}, in [0, 2^31)", "an int or None")
+    if cu_draft is not None:
         raise ValueError(f"{op}: max_draft must be {wanted}, got None")
-    max_draft = _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, wanted + ", in [0, 2^31)", "an int")
-    B, D = cu_draft.size(0) - 1, draft_tokens.size(0)
-    if B + 1 == (sizes[0] - D if bonus_row else bonus_tokens.numel()):
-        raise ValueError(
-            f"{op}: cu_draft must have shape [B+1={B + 2}], a leading 0 and then the ends of drafts, got [{B + 1}]"
-        )
-    target_rows = {"R" if bonus_row else "D": D + B * bonus_row}
-    if target.row is None and sizes[0] != D + B * (not bonus_row):  # of bonus rows that lack the op says so
-        _check.shape(op, "target.logits", target.logits, **target_rows, V=sizes[-1])
-    return B, max_draft, target_rows, {"D": D}
-
-
-def _draft_rows(op, draft, rows, B, device):
-    """The shape of the draft's rows: as drafted, or with one more row per request; or that of a store."""
-    sizes = _verify.check_rows(op, "draft", draft, "D, Vq" if "D" in rows else "B, G, Vq", device)
-    if "D" in rows:
-        if sizes[0] == rows["D"] + B:
-            rows = {"R": rows["D"] + B}
-    elif sizes[1] == rows["G"] + 1:
-        rows = {"B": B, "G+1": rows["G"] + 1}
-    if draft.row is not None:
-        return _verify.stored(op, "draft", draft, rows)
-    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", sizes[-1])
-    return rows
+    return -1
 
 
 @fake("verify_chain")

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _check, _rows, _rules, _verify
+from specdec_kernels.ops import _call, _check, _rows, _rules, _verify
 from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rows import Rows
 
-_verify_tree = torch.ops.specdec.verify_tree.default
+_verify_tree, _write = _call.op("verify_tree"), _call.op("verify_tree", "out")
 
 
 class VerifyTreeOutput(NamedTuple):
@@ -120,32 +120,25 @@ def verify_tree(
     target = _rows.of_either(op, "target", target)
     draft = None if draft is None else _rows.of_either(op, "draft", draft)
     _check_tuples(op, tree, links)
-    B, M, V = _check.rows(op, "target.logits", target.logits, "B, M, V")
-    device = target.logits.device
-    parents, tokens, draft_nodes, columns, depth = _nodes(op, method, tree, links, B, device)
-    N = parents.shape[1]
-    max_depth = depth if max_depth is None else _depth(op, max_depth)
-    _check_tables(op, target, draft, links, B, N, device)
-    target = _verify.check_stats(op, "target", target, {"B": B, "M": M}, device)
-    if target.row is None and M != N:
-        _check.shape(op, "target.logits", target.logits, B=B, N=N, V=V)
-    draft = _draft(op, method, draft, B, N, device)
+    parents, tokens, draft_nodes, depth = _nodes(op, method, tree, target)
+    max_depth = depth if max_depth is None else _check.integer(op, "max_depth", max_depth, kind="an int or None")
     if not TREE_METHODS[method].reads_draft:
         draft = None
     if method == "greedy":
         target = Rows(target.logits, kind=target.kind, row=target.row)
-    rules = _rules.arguments(op, method, rule, alpha, B, device, None, require_exact)
-    needed = seed is None and method != "greedy" and (rules.given or not _check.is_greedy(target.temperature))
-    uniforms = _check.randomness(op, seed, offset, uniforms, B, columns + 1, device, needed)
-    num_requests = _check.present(op, "num_requests", num_requests, device)
-    of_target = _verify.flat(op, "target", B, target, rules.given)
-    of_draft = _verify.flat(op, "draft", B, draft, rules.given)
+    rules = _rules.arguments(op, method, rule, alpha, target.logits.device)
+    certain = method == "greedy" or (_check.is_greedy(target.temperature) and not rules.given)
+    _check.randomness(op, seed, offset, uniforms, certain)
+    of_target = _verify.flat(op, "target", target, rules.given)
+    of_draft = _verify.flat(op, "draft", draft, rules.given)
     nodes = (parents, tokens, draft_nodes, *(links or (None, None)))
-    by = (rules.rule, rules.alpha, rules.numbers, seed, offset, uniforms, num_requests)
-    arguments = (*nodes, *of_target, *of_draft, TREE_METHODS[method].code, max_depth, *by)
+    by = (TREE_METHODS[method].code, max_depth, rules.rule, rules.alpha, rules.numbers)
+    arguments = (*nodes, *of_target, *of_draft, *by, seed, offset, _check.contiguous(uniforms), num_requests)
+    if _check.flag(op, "require_exact", require_exact):
+        rules.require_exact(op, arguments)
     if out is None:
         return VerifyTreeOutput(*_verify_tree(*arguments))
-    return _verify.write(op, VerifyTreeOutput, arguments, out, B, max_depth)
+    return _verify.write(op, VerifyTreeOutput, _write, arguments, out)
 
 
 def _check_tuples(op, tree, links):
@@ -157,62 +150,18 @@ def _check_tuples(op, tree, links):
         raise TypeError(f"{op}: links must be (first_child, next_sibling) or None, got {type(links).__name__}")
 
 
-def _nodes(op, method, tree, links, B, device):
-    """parents and tokens [B, N], draft_nodes where its drafts are tested, how many tests there are, the deepest
-    level."""
+def _nodes(op, method, tree, target):
+    """parents and tokens [B, N], draft_nodes where its drafts are tested, the deepest level."""
     parents, tokens, _, draft_nodes = (*tree, None, None)[:4]
-    for name, x in (("parents", parents), ("tokens", tokens)):
-        _check.tensor(op, name, x, _check.INTEGERS, device)
-    parents = parents.expand(B, -1) if parents.dim() == 1 else parents
-    tokens = tokens.expand(B, -1) if tokens.dim() == 1 else tokens
-    _check.dims(op, "parents", parents, "B, N")
-    N = parents.shape[1]
-    if N == 0:
-        raise ValueError(f"{op}: parents must have at least the root, got {list(parents.shape)}")
-    for name, x in (("parents", parents), ("tokens", tokens)):
-        if x.shape != (B, N):
-            _check.shape(op, name, x, B=B, N=N)
-    if draft_nodes is None:
-        return parents, tokens, None, N, N - 1
-    _check.tensor(op, "draft_nodes", draft_nodes, _check.INTEGERS, device)
-    _check.dims(op, "draft_nodes", draft_nodes, "B, K, L")
-    K, L = draft_nodes.shape[1:]
-    _check.shape(op, "draft_nodes", draft_nodes, B=B, K=K, L=L)
-    if not TREE_METHODS[method].tests_drafts:
-        return parents, tokens, None, N, L
-    if links is not None:
-        raise ValueError(f"{op}: links give no order where method {method!r} tests the drafts of draft_nodes, got both")
-    return parents, tokens, draft_nodes, K * L, L
-
-
-def _depth(op, max_depth):
-    return _check.integer(
-        op, "max_depth", max_depth, 0, (1 << 31) - 2, "an integer >= 0 and below 2^31 - 1", "an integer or None"
+    _check.dims(op, "target.logits", _check.tensor(op, "target.logits", target.logits), "B, M, V")
+    parents, tokens = (
+        x.expand(len(target.logits), -1) if _check.tensor(op, name, x).dim() == 1 else x
+        for name, x in (("parents", parents), ("tokens", tokens))
     )
-
-
-def _check_tables(op, target, draft, links, B, N, device):
-    """What names a row or a node for each node."""
-    tables = [] if links is None else [("first_child", links[0]), ("next_sibling", links[1])]
-    if target.row is not None:
-        tables.append(("target.row", target.row))
-    if draft is not None and draft.row is not None:
-        tables.append(("draft.row", draft.row))
-    for name, x in tables:
-        _check.tensor(op, name, x, _check.INTEGERS, device)
-        _check.shape(op, name, x, B=B, N=N)
-
-
-def _draft(op, method, draft, B, N, device):
-    """The draft's rows, checked: one for each node, or as many as its `row` names."""
-    if draft is None:
-        if method == "kseq":
-            raise ValueError(f"{op}: method 'kseq' needs draft, got None")
-        return None
-    _, M, V = _check.rows(op, "draft.logits", draft.logits, "B, Mq, Vq", device)
-    rows = {"B": B, "N": N} if draft.row is None else {"B": B, "Mq": M}
-    _verify.check_shape(op, "draft.logits", draft.logits, rows, "Vq", V)
-    return _verify.check_stats(op, "draft", draft, rows, device)
+    if draft_nodes is None:
+        return parents, tokens, None, parents.shape[-1] - 1 if parents.dim() else 0
+    _check.dims(op, "draft_nodes", _check.tensor(op, "draft_nodes", draft_nodes), "B, K, L")
+    return parents, tokens, draft_nodes if TREE_METHODS[method].tests_drafts else None, draft_nodes.size(2)
 
 
 @fake("verify_tree")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..ops import _rows
+from ..ops import _check, _rows
 from ..rows import Rows
 
 __all__ = ["acceptance_rate", "acceptance_rate_from_logits"]
@@ -72,12 +72,20 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
         Leviathan et al. 2023, Theorem 3.5.
     """
     op = "acceptance_rate_from_logits"
-    _, n, *_ = _rows.of_logits(op, "target", target)
-    q, drafted, *_ = _rows.of_logits(op, "draft", draft)
-    if drafted != n:
-        raise ValueError(f"{op}: draft.logits must have shape [N={n}, Vq], got {list(q.shape)}")
+    p, q = (_stats(op, name, rows) for name, rows in (("target", target), ("draft", draft)))
+    if len(q) != len(p):
+        shape = list(_rows.of(op, "draft", draft).logits.shape)
+        raise ValueError(f"{op}: draft.logits must have shape [N={len(p)}, Vq], got {shape}")
     pairs = zip(_distributions(_rows.of(op, "target", target)), _distributions(_rows.of(op, "draft", draft)))
     return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64, device="cpu")
+
+
+def _stats(op, name, rows) -> torch.Tensor:
+    """A side's stats, checked."""
+    logits, sampling, stats, _ = _rows.of_logits(op, name, rows)
+    stats = _rows.stats_of(op, name, logits, sampling, stats)
+    _check.shape(op, f"{name}.stats", stats, N=len(logits), **{"4": 4})
+    return stats
 
 
 def _distributions(rows: Rows) -> Iterator[torch.Tensor]:

@@ -13,7 +13,7 @@ template <void (*Run)(const BuildTree&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> build_tree_op(const Tensor& draft_tokens) {
   const Op op("build_tree", draft_tokens);
   check_given(op, "draft_tokens", draft_tokens);
-  check_dim(op, "draft_tokens", draft_tokens, 3);
+  check_dims(op, "draft_tokens", draft_tokens, "B, K, L");
   const int64_t B = draft_tokens.size(0), K = draft_tokens.size(1), L = draft_tokens.size(2);
   check(K <= kMaxDrafts, op, "draft_tokens must hold at most ", kMaxDrafts, " drafts a request, got ", K);
   check(L <= 1 << 20, op, "draft_tokens must have at most 2^20 levels, got ", L);

@@ -17,11 +17,14 @@ std::tuple<Tensor, Tensor> residual_op(const Tensor& p, const Tensor& q, const O
   a.p = row_memory(op, "p", p);
   const int64_t N = a.N = p.size(0), V = a.p.V;
   if (q.scalar_type() == ScalarType::Long || q.scalar_type() == ScalarType::Int) {
-    check_shape(op, "q", q, {N});
+    check_shape(op, "q", q, {{"N", N}});
     a.q_ids = ints(op, "q", q, q.stride(0));
   } else {
-    a.q = row_memory(op, "q", q);
-    check_shape(op, "q", q, {N, a.q.V});
+    const ScalarType dtype = q.scalar_type();
+    check(dtype == ScalarType::Float || dtype == ScalarType::BFloat16 || dtype == ScalarType::Half, op,
+          "q must be float32, bfloat16, float16, int32 or int64, got ", DtypeOfTensor{q});
+    a.q = row_memory(op, "q", q, "N, Vq");
+    check_shape(op, "q", q, {{"N", N}, {"Vq", a.q.V}});
   }
   a.present = present(op, "num_rows", num_rows);
 

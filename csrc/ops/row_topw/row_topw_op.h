@@ -17,12 +17,12 @@ std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const OptTensor& st
   RowTopW a;
   a.logits = row_memory(op, {"rows", "logits"}, logits);
   const int64_t N = a.N = logits.size(0), V = a.logits.V;
-  check_shape(op, "score", score, {N});
+  check_shape(op, "score", score, {{"N", N}});
   a.score = stats_pointer(op, "score", score);
   check(w >= 0 && w <= V, op, "w must be in [0, V=", V, "], got ", w);
   a.w = w;
   if (stats) {
-    check_shape(op, {"rows", "stats"}, *stats, {N, 4});
+    check_shape(op, {"rows", "stats"}, *stats, {{"N", N}, 4});
     a.stats = stats_pointer(op, {"rows", "stats"}, *stats);
   }
   a.present = present(op, "num_rows", num_rows);

@@ -19,15 +19,14 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   Sample a;
   a.logits = row_memory(op, {"rows", "logits"}, logits);
   const int64_t N = a.N = logits.size(0);
-  check(k >= 0, op, "k must be >= 0, got ", k);
-  check(k <= kSlots, op, "k must be at most 2^33, got ", k);
+  check(k >= 0 && k <= kSlots, op, "k must be in [0, 2^33], got ", k);
   a.k = k;
   a.replacement = replacement;
   a.present = present(op, "num_rows", num_rows);
   a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), N, a.present);
   if (stats) {
-    check(!a.sampling, op, "rows.stats already hold the sampling parameters: give one or the other");
-    check_shape(op, {"rows", "stats"}, *stats, {N, 4});
+    check(!a.sampling, op, "rows.stats already hold the sampling parameters, got both");
+    check_shape(op, {"rows", "stats"}, *stats, {{"N", N}, 4});
     a.stats_in = stats_pointer(op, {"rows", "stats"}, *stats);
   }
   a.slot = ints_per_row(op, "slot", slot, N);

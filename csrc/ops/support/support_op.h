@@ -18,12 +18,12 @@ std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor
   a.logits = row_memory(op, {"rows", "logits"}, logits);
   a.N = a.M = logits.size(0);
   const int64_t V = a.logits.V;
-  check_shape(op, {"rows", "stats"}, stats, {a.N, 4});
+  check_shape(op, {"rows", "stats"}, stats, {{"N", a.N}, 4});
   a.stats = stats_pointer(op, {"rows", "stats"}, stats);
   check(max_kept >= 0 && max_kept <= 1 << 24, op, "max_kept must be in [0, 2^24], got ", max_kept);
   a.max_kept = max_kept;
   if (row) {
-    check_dim(op, {"rows", "row"}, *row, 1);
+    check_dims(op, {"rows", "row"}, *row, "M");
     a.M = row->size(0);
     a.rows = ints_per_row(op, {"rows", "row"}, row, a.M);
   }

@@ -17,13 +17,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits,
   TopLogprobs a;
   a.logits = row_memory(op, {"rows", "logits"}, logits);
   const int64_t N = a.N = logits.size(0), V = a.logits.V;
-  check_shape(op, {"rows", "stats"}, stats, {N, 4});
+  check_shape(op, {"rows", "stats"}, stats, {{"N", N}, 4});
   a.stats = stats_pointer(op, {"rows", "stats"}, stats);
   check(k >= 0 && k <= V, op, "k must be in [0, V=", V, "], got ", k);
   a.k = k;
   if (tokens) {
-    check_dim(op, "tokens", *tokens, 2);
-    check_shape(op, "tokens", *tokens, {N, tokens->size(1)});
+    check_dims(op, "tokens", *tokens, "N, m");
+    check_shape(op, "tokens", *tokens, {{"N", N}, {"m", tokens->size(1)}});
     a.m = tokens->size(1);
     a.tokens = ints(op, "tokens", *tokens, tokens->stride(1));
     a.token_row_stride = tokens->stride(0);

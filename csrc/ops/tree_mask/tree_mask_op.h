@@ -33,7 +33,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, c
                                                         const OptTensor& tree_start, int64_t num_keys, int64_t format) {
   const Op op("tree_mask", parents);
   check_given(op, "parents", parents);
-  check_dim(op, "parents", parents, 2);
+  check_dims(op, "parents", parents, "B, N");
   check(num_keys >= -1 && num_keys <= 1 << 30, op, "num_keys must be in [0, 2^30], or -1 for the nodes alone, got ",
         num_keys);
   check(format >= 0 && format < kMaskFormats, op, "format must be in [0, ", int(kMaskFormats), "), got ", format);

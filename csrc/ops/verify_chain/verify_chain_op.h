@@ -17,24 +17,30 @@ inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& give
                        int64_t extra) {
   const bool ragged = bool(a.cu_draft);
   const OptTensor& row = given.row;
-  std::vector<int64_t> positions{a.B, a.G + extra}, shape;
-  if (ragged) positions = {a.D + extra * a.B};
+  const Tensor& logits = *given.logits;
+  const bool target = given.name[0] == 't', by_slot = logits.dim() == 3;
+  const char* dims = target ? ragged ? "R, V" : "B, G+1, V" : ragged ? "D, Vq" : "B, G, Vq";
+  std::vector<Size> shape{{"B", a.B}, {extra ? "G+1" : "G", a.G + extra}};
+  if (ragged) shape = {{extra ? "R" : "D", a.D + extra * a.B}};
+  const std::vector<Size> positions = shape;
   if (row) {
-    const Tensor& logits = *given.logits;
-    check(logits.dim() == 2 || logits.dim() == 3, op, given.field("logits"), " must have 2 or 3 dimensions where ",
-          given.field("row"), " is given, got shape ", bracketed(logits.sizes()));
-    for (int64_t i = 0; i + 1 < logits.dim(); ++i) shape.push_back(logits.size(i));
+    const char* V = target ? "V" : "Vq";
+    check(logits.dim() == 2 || by_slot, op, given.field("logits"), " must have shape [N, ", V, "] or [S, K, ", V,
+          "] where ", given.field("row"), " is given, got ", bracketed(logits.sizes()));
+    dims = target ? by_slot ? "S, K, V" : "N, V" : by_slot ? "S, K, Vq" : "N, Vq";
+    shape = {{"N", logits.size(0)}};
+    if (by_slot) shape = {{"S", logits.size(0)}, {"K", logits.size(1)}};
   }
-  Rows r = rows(op, given, sampling, row ? shape : positions);
+  Rows r = rows(op, given, sampling, shape, dims);
   r.per_request = a.G + extra;
   r.extra = extra;
   if (!row) return r;
   check_shape(op, given.field("row"), *row, positions);
   r.store.row = ints(op, given.field("row"), *row, row->stride(row->dim() - 1));
   r.store.request_stride = ragged ? 0 : row->stride(0);
-  r.store.K = shape.back();
-  r.store.N = shape.size() == 1 ? r.store.K : shape[0] * r.store.K;
-  if (shape.size() == 2) r.memory.batch_stride -= r.store.K * r.memory.row_stride;
+  r.store.K = shape.back().n;
+  r.store.N = by_slot ? shape[0].n * r.store.K : r.store.K;
+  if (by_slot) r.memory.batch_stride -= r.store.K * r.memory.row_stride;
   return r;
 }
 
@@ -56,7 +62,10 @@ inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows
 inline Rows draft_rows(const Op& op, const VerifyChain& a, const GivenRows& given, const Sampling& sampling) {
   const Tensor& positions = given.row ? *given.row : *given.logits;
   const bool ragged = bool(a.cu_draft);
-  check_dim(op, given.field(given.row ? "row" : "logits"), positions, (ragged ? 1 : 2) + !given.row);
+  check_dims(op, given.field(given.row ? "row" : "logits"), positions,
+             given.row ? ragged ? "D" : "B, G"
+             : ragged  ? "D, Vq"
+                       : "B, G, Vq");
   const bool more = ragged ? a.B > 0 && positions.size(0) == a.D + a.B : positions.size(1) == a.G + 1;
   return chain_rows(op, a, given, sampling, more);
 }
@@ -80,23 +89,40 @@ inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_
         ", got ", cu_draft[n]);
 }
 
-// draft_tokens [B, G], or ragged [D] with cu_draft [B+1]
+// draft_tokens [B, G], or ragged [D] with cu_draft [B+1]; max_draft is -1 where it is not given.
 inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens, const OptTensor& cu_draft,
                         int64_t max_draft) {
   const bool ragged = cu_draft.has_value();
-  check_dim(op, "draft_tokens", draft_tokens, ragged ? 1 : 2);
-  if (ragged) check_dim(op, "cu_draft", *cu_draft, 1);
+  if (ragged) ints(op, "cu_draft", *cu_draft, 0);  // it says which shapes the others must have
+  check_dims(op, "draft_tokens", draft_tokens, ragged ? "D" : "B, G");
+  if (ragged) check_dims(op, "cu_draft", *cu_draft, "B+1");
   check(!ragged || cu_draft->size(0) >= 1, op, "cu_draft must have shape [B+1], got [0]");
   a.B = ragged ? cu_draft->size(0) - 1 : draft_tokens.size(0);
   a.D = ragged ? draft_tokens.size(0) : 0;
   a.G = ragged ? max_draft : draft_tokens.size(1);
-  check(a.G >= 0, op, "max_draft must be >= 0, got ", a.G);
-  check(a.G <= INT32_MAX, op, "max_draft must be below 2^31, got ", a.G);
+  check(a.G >= 0 && a.G <= INT32_MAX, op,
+        "max_draft must be the longest draft's length where cu_draft is given, in [0, 2^31), got ", a.G);
+  check(ragged || max_draft == -1 || max_draft == a.G, op, "max_draft must be G=", a.G,
+        " where cu_draft is not given, got ", max_draft);
   a.draft_tokens = ints(op, "draft_tokens", draft_tokens, draft_tokens.stride(ragged ? 0 : 1));
   a.draft_tokens_stride = ragged ? 0 : draft_tokens.stride(0);
-  if (!ragged) return;
-  a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
-  if (values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
+  if (ragged) a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
+}
+
+// What is wrong of two arguments that do not go together: the smaller one, if that may be.
+inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& logits, const OptTensor& row,
+                            const Tensor& draft_tokens, const OptTensor& bonus_tokens) {
+  if (!a.cu_draft && !row) {
+    check_dims(op, {"target", "logits"}, logits, "B, G+1, V");
+    const int64_t G = logits.size(1) - !bonus_tokens;
+    check(G >= 0, op, "target.logits must have the bonus row, shape [B, G+1, V], got ", bracketed(logits.sizes()));
+    check_shape(op, "draft_tokens", draft_tokens, {{"B", logits.size(0)}, {"G", G}});
+  }
+  const Tensor& positions = bonus_tokens ? *bonus_tokens : row ? *row : logits;
+  const bool lacks_0 = a.cu_draft && positions.dim() > 0 && positions.size(0) - (bonus_tokens ? 0 : a.D) == a.B + 1;
+  check(!lacks_0, op, "cu_draft must have shape [B+1=", a.B + 2, "], a leading 0 and then the ends of drafts, got [",
+        a.B + 1, "]");
+  if (a.cu_draft && values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
 inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor, target), const Tensor& draft_tokens,
@@ -113,12 +139,14 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
   a.present = present(op, "num_requests", num_requests);
   take_drafts(op, a, draft_tokens, cu_draft, max_draft);
   const int64_t B = a.B, G = a.G;
-  if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {B});
+  if (bonus_tokens) ints(op, "bonus_tokens", *bonus_tokens, 0);
+  check_bonus_rows(op, a, target, bool(bonus_tokens));
+  check_positions(op, a, target_logits, target_row, draft_tokens, bonus_tokens);
+  if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {{"B", B}});
   if (bonus_tokens) a.bonus_tokens = ints(op, "bonus_tokens", *bonus_tokens, bonus_tokens->stride(0));
 
   const Sampling of_target = sampling(op, target.name, target.sampling, B, a.present);
   const Sampling of_draft = sampling(op, draft.name, draft.sampling, B, a.present);
-  check_bonus_rows(op, a, target, bool(bonus_tokens));
   a.target = chain_rows(op, a, target, of_target, bonus_tokens ? 0 : 1);
   if (draft.logits)
     a.draft = draft_rows(op, a, draft, of_draft);

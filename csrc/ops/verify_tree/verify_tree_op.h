@@ -11,14 +11,14 @@
 
 namespace specdec {
 
-inline IntTable int_table(const Op& op, Name name, const Tensor& t, std::initializer_list<int64_t> want) {
+inline IntTable int_table(const Op& op, Name name, const Tensor& t, std::initializer_list<Size> want) {
   check_shape(op, name, t, want);
   IntTable table{ints(op, name, t, 0), t.stride(0), t.stride(1), 0};
   if (t.dim() == 3) table.column = t.stride(2);
   return table;
 }
 
-inline IntTable int_table(const Op& op, Name name, const OptTensor& t, std::initializer_list<int64_t> want) {
+inline IntTable int_table(const Op& op, Name name, const OptTensor& t, std::initializer_list<Size> want) {
   return t ? int_table(op, name, *t, want) : IntTable{};
 }
 
@@ -27,8 +27,8 @@ inline void check_tree_rules(const Op& op, const VerifyTree& a) {
   check_rules(op, a.rules, false, a.B, a.present);
   const auto check_taken = [&](int64_t b, At at) {
     const Rule rule = a.rules.asked(b);  // by its name, wherever its parameter makes it the exact one
-    check(takes(a.method, rule), op, "rule ", kRuleNames[int(rule)], " is not defined for method ",
-          kMethodNames[int(a.method)], ", got it", at);
+    check(takes(a.method, rule), op, "rule '", kRuleNames[int(rule)], "' is not defined for method '",
+          kMethodNames[int(a.method)], "', got it", at);
   };
   if (a.rules.is_one()) return check_taken(0, kNumber);
   for (int64_t b = 0; a.rules && values_at_hand(op) && b < a.present.of(a.B); ++b) check_taken(b, {b});
@@ -50,38 +50,38 @@ inline void check_tree(const Op& op, const VerifyTree& a) {
 inline void take_tree(const Op& op, VerifyTree& a, const Tensor& parents, const Tensor& node_tokens,
                       const OptTensor& draft_nodes, int64_t max_depth, const OptTensor& target_row,
                       const OptTensor& draft_row, const OptTensor& first_child, const OptTensor& next_sibling) {
-  check_dim(op, "parents", parents, 2);
+  check_dims(op, "parents", parents, "B, N");
   const int64_t B = a.B = parents.size(0), N = a.N = parents.size(1), D = a.D = max_depth;
   check(N >= 1 && N <= INT32_MAX, op, "parents must have at least the root, got shape ", bracketed(parents.sizes()));
   check(D >= 0 && D < INT32_MAX, op, "max_depth must be in [0, 2^31 - 1), got ", D);
-  a.parents = int_table(op, "parents", parents, {B, N});
-  a.node_tokens = int_table(op, "tokens", node_tokens, {B, N});
+  a.parents = int_table(op, "parents", parents, {{"B", B}, {"N", N}});
+  a.node_tokens = int_table(op, "tokens", node_tokens, {{"B", B}, {"N", N}});
   if (draft_nodes) {
     check(a.method == Method::kKseq || a.method == Method::kRecursive, op,
           "draft_nodes are for methods that test drafts, got method ", int(a.method));
-    check(!first_child, op, "links give no order where the drafts of draft_nodes are tested, got both");
-    check_dim(op, "draft_nodes", *draft_nodes, 3);
+    check(!first_child, op, "links give no order where method '", kMethodNames[int(a.method)],
+          "' tests the drafts of draft_nodes, got both");
+    check_dims(op, "draft_nodes", *draft_nodes, "B, K, L");
     a.tests_drafts = true;
     a.K = draft_nodes->size(1), a.L = draft_nodes->size(2);
     check(a.K < INT32_MAX && a.L < INT32_MAX, op,
           "draft_nodes must have fewer than 2^31 - 1 drafts and levels, got shape ", bracketed(draft_nodes->sizes()));
-    a.draft_nodes = int_table(op, "draft_nodes", *draft_nodes, {B, a.K, a.L});
+    a.draft_nodes = int_table(op, "draft_nodes", *draft_nodes, {{"B", B}, {"K", a.K}, {"L", a.L}});
   }
-  a.target_row = int_table(op, {"target", "row"}, target_row, {B, N});
-  a.draft_row = int_table(op, {"draft", "row"}, draft_row, {B, N});
-  a.first_child = int_table(op, "first_child", first_child, {B, N});
-  a.next_sibling = int_table(op, "next_sibling", next_sibling, {B, N});
+  a.target_row = int_table(op, {"target", "row"}, target_row, {{"B", B}, {"N", N}});
+  a.draft_row = int_table(op, {"draft", "row"}, draft_row, {{"B", B}, {"N", N}});
+  a.first_child = int_table(op, "first_child", first_child, {{"B", B}, {"N", N}});
+  a.next_sibling = int_table(op, "next_sibling", next_sibling, {{"B", B}, {"N", N}});
   check(first_child.has_value() == next_sibling.has_value(), op,
         "links must be (first_child, next_sibling), got one of them");
 }
 
 // Rows of one side: of every node, or as many as its `row` names.
 inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given, const Sampling& sampling) {
-  check_dim(op, given.field("logits"), *given.logits, 3);
-  const Rows r = rows(op, given, sampling, {a.B, given.logits->size(1)});
-  check(given.row || r.per_request == a.N, op, given.field("logits"), " must have a row for each of N=", a.N,
-        " nodes where ", given.field("row"), " is not given, got ", r.per_request);
-  return r;
+  const char* dims = given.name[0] == 't' ? "B, M, V" : "B, Mq, Vq";
+  check_dims(op, given.field("logits"), *given.logits, dims);
+  const Size nodes = given.row ? Size(given.name[0] == 't' ? "M" : "Mq", given.logits->size(1)) : Size("N", a.N);
+  return rows(op, given, sampling, {{"B", a.B}, nodes}, dims);
 }
 
 inline Prepared<VerifyTree> prepare_verify_tree(
@@ -102,7 +102,7 @@ inline Prepared<VerifyTree> prepare_verify_tree(
   const Sampling of_target = sampling(op, target.name, target.sampling, B, a.present);
   const Sampling of_draft = sampling(op, draft.name, draft.sampling, B, a.present);
   a.target = tree_rows(op, a, target, of_target);
-  check(draft.logits || a.method != Method::kKseq, op, "method kseq needs draft.logits, got none");
+  check(draft.logits || a.method != Method::kKseq, op, "method 'kseq' needs draft, got None");
   if (draft.logits)
     a.draft = tree_rows(op, a, draft, of_draft);
   else

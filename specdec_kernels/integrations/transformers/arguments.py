@@ -28,7 +28,7 @@ def check(op: str, drafter: Any, target: Any, verify: Any, rule: Any, alpha: Any
     _check.choice(op, "rule", rule, RULES)
     if isinstance(alpha, torch.Tensor):
         raise TypeError(f"{op}: alpha must be a number, a pair of numbers or None, got {_shown(alpha)}")
-    _rules.arguments(op, "token", rule, alpha, 1, torch.device("cpu"))
+    _rules.arguments(op, "token", rule, alpha, torch.device("cpu"))
     if output is not None and not isinstance(output, Output):
         raise TypeError(f"{op}: output must be a decode.Output or None, got {_shown(output)}")
     check_stop(op, stop)

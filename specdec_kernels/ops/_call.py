@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An op as a public function calls it. Its C++ looks at all arguments; a public function looks at what never gets
+there: words, Python's numbers, keywords that exclude each other.
+
+TypeError: no tensor, number or word where one is wanted. ValueError: anything else that is refused.
+NotImplementedError: a layout or a device without kernels, a derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from specdec_kernels.arguments import TYPES, called, taken
+from specdec_kernels.backends import transforms
+from specdec_kernels.ops import _check
+
+REFUSED = (TypeError, ValueError, NotImplementedError)
+
+
+def op(name: str, overload: str = "default", space: Any = torch.ops.specdec) -> Callable:
+    """torch.ops.specdec's, whose errors are those of a Python function."""
+    run = getattr(getattr(space, name), overload)
+
+    def call(*arguments, **out):
+        if forward_ad._current_level >= 0:  # inside dual_level() alone: other calls pay for no more than this
+            transforms.refuse_dual(name, arguments)
+        try:
+            return run(*arguments, **out)
+        except Exception as error:
+            raise _explained(name, error, arguments, out) from None
+
+    return call
+
+
+def renamed(error: Exception, *pairs: tuple[str, str]) -> Exception:
+    """The same error of another function's argument."""
+    text = str(error)
+    for old, new in pairs:
+        text = text.replace(old, new, 1)
+    return type(error)(text)
+
+
+def _explained(op: str, error: Exception, arguments: tuple, out: Mapping[str, object]) -> Exception:
+    names, given = called(op), zip(taken(op), arguments)
+    tensors = [(names[x.name], x.optional, value) for x, value in given if TYPES[x.type][0] == "Tensor"]
+    for name, optional, value in tensors + [(f"out.{name}", False, x) for name, x in out.items()]:
+        try:
+            if not (optional and value is None):
+                _check.tensor(op, name, value)
+        except (TypeError, NotImplementedError) as wrong:
+            return wrong
+    text = str(error).partition("\n")[0]
+    refused = type(error) is RuntimeError and text.startswith(f"{op}: ") and not text.endswith("got no room for it")
+    return ValueError(text) if refused else error
