@@ -16,7 +16,7 @@ def same(op: str, ours, device: str):
         raise Unavailable("ours is Triton here")
     if lacking := sk.backends.lacks("triton"):
         raise Unavailable(lacking)
-    from specdec_kernels.triton.ops import op_of
+    from specdec_kernels.triton import op_of
 
     function = op_of(op)
     arguments: dict[int, tuple] = {}

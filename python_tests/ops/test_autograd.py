@@ -120,7 +120,7 @@ def test_transforms_raise(op_backend, op, how):
         error = backends.there(op_backend, raised, op, how, call, name, "tracked")
         # The op names its schema's argument, the public function the field; where stats are made it is row_stats.
         names = {name, name.replace(".", "_"), name.removeprefix("rows."), name.removesuffix(".logits")}
-        by = "|".join((*(f"{op}: {re.escape(x)}" for x in names), "row_stats: [a-z_]+"))
+        by = "|".join((*(f"{op}: {re.escape(x)}" for x in names), "row_stats: [a-z_.]+"))
         wanted = f"({by}) must be detached, got one to differentiate by"
         assert error and re.search(wanted, error), (name, error)
 

@@ -290,7 +290,7 @@ def wrong_calls():
     yield {"draft_row": row.float()}, ValueError, "draft.row must be int32 or int64, got float32"
     yield {"draft_row": row[:, :3]}, ValueError, r"draft.row must have shape \[B=4, G=5\], got \[4, 3\]"
     yield {"draft_row": row[0]}, ValueError, r"draft.row must have shape \[B, G\], got \[5\]"
-    yield {"target_row": row}, ValueError, r"target.row must have shape \[B=4, G\+1=6\], got \[4, 5\]"
+    yield {"target_row": row}, ValueError, r"target must have G\+1=6 rows for G=5 drafts"
     yield {"target_row": call["target_row"].to("meta")}, ValueError, "target.row must be on cpu, got meta"
     yield (
         {"draft_logits": rows[None]},

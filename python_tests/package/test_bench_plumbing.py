@@ -136,7 +136,7 @@ def test_the_triton_peer_gets_the_ops_own_arguments(monkeypatch):
     x = verify_chain.inputs(step(), "cpu")
     seen = []
 
-    ops = pytest.importorskip("specdec_kernels.triton.ops")
+    ops = pytest.importorskip("specdec_kernels.triton")
 
     def write(results, *arguments):
         seen.append(arguments)

@@ -224,7 +224,7 @@ def test_signatures_and_sections(site):
     for section in ("Parameters", "Returns", "Raises", "Examples"):
         assert text.count(f'<span class="doc-section-title">{section}:</span>') == 1, section
     assert sk.verify_chain.__doc__.split("\n")[0] in shown(text)
-    assert "temperature) raise RuntimeError." in shown(text)  # the end of an entry of two lines
+    assert "temperature) raise ValueError too." in shown(text)  # the end of an entry of two lines
     tree = (site / "api/ops/verify_tree.html").read_text()
     assert "<td><code>recursive_without_replacement</code></td>" in tree  # a table of a docstring
 

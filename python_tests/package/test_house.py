@@ -110,7 +110,7 @@ def test_triton_is_no_tower():
 
 
 def test_triton_is_small():
-    assert 30 < len(list((ROOT / "specdec_kernels" / "triton").rglob("*.py"))) <= 41
+    assert 30 < len(list((ROOT / "specdec_kernels" / "triton").rglob("*.py"))) <= 40
     graph = imports(ROOT, "specdec_kernels")
     reached, open_ = set(), {"specdec_kernels.triton.verify_chain"}
     while open_:

@@ -104,6 +104,7 @@ def test_pages_with_python():
         "docs/tours",
         "docs/rollouts",
         "docs/questions",
+        "docs/testing",
         *(p[:-3] for p in SETUP),
     }
     assert wanted == {page[:-3] for page, text in PAGES.items() if "```python" in text and page not in LEFT_OUT}

@@ -78,8 +78,10 @@ STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
 
 import torch
 
-from specdec_kernels.ops import _check
+from specdec_kernels.ops import _call, _check
 from specdec_kernels.ops._fake import fake
+
+_in_vocabulary = _call.op("in_vocabulary")
 
 
 def in_vocabulary(draft_tokens: torch.Tensor, V: int) -> torch.Tensor:
@@ -101,11 +103,7 @@ def in_vocabulary(draft_tokens: torch.Tensor, V: int) -> torch.Tensor:
 
     Source: none, it is thrown away.
     """
-    op = "in_vocabulary"
-    _check.tensor(op, "draft_tokens", draft_tokens, _check.INTEGERS)
-    _check.dims(op, "draft_tokens", draft_tokens, "N")
-    V = _check.integer(op, "V", V, 1, 1 << 24, "in [1, 2^24]")
-    return torch.ops.specdec.in_vocabulary(draft_tokens, V)
+    return _in_vocabulary(draft_tokens, _check.integer("in_vocabulary", "V", V, 1, 1 << 24, "in [1, 2^24]"))
 
 
 @fake("in_vocabulary")

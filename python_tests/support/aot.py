@@ -12,7 +12,7 @@ import triton.language as tl
 
 from specdec_kernels.registry import MASK_FORMATS, NOT_GIVEN, OPS
 from specdec_kernels.triton.core import launch
-from specdec_kernels.triton.ops import op_of
+from specdec_kernels.triton import op_of
 
 ops = SimpleNamespace(**{name: op_of(name) for name in OPS})
 

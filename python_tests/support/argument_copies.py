@@ -95,13 +95,16 @@ def reference_takes(op):
     return [name for name in names if name not in ("chance_type", "first")]
 
 
+NEVER_IN_TRITON = {"verify_tree": ["rule", "alpha", "rule_numbers"]}  # trees by a rule are CPU and CUDA only
+
+
 def unserved(op):
     """What may be left out, and Triton or the reference does not name yet: Triton refuses it, and in a call of the
     reference Python does. Where both take it, example calls and hostile calls give it."""
     takes, places = {*triton_takes(op)}, {*reference_takes(op)}
     new = [x for x in arguments.taken(op) if x.may_be_left_out and x.public]
     return {
-        "triton": [x.name for x in new if x.name not in takes],
+        "triton": [x.name for x in new if x.name not in takes and x.name not in NEVER_IN_TRITON.get(op, ())],
         "reference": [x.public for x in new if x.public.partition(".")[0] not in places],
     }
 
@@ -118,7 +121,8 @@ def everywhere(op):
 
 
 def of_triton(op):
-    wanted = [x.name for x in arguments.taken(op) if x.name not in unserved(op)["triton"]]
+    lacks = {*unserved(op)["triton"], *NEVER_IN_TRITON.get(op, ())}
+    wanted = [x.name for x in arguments.taken(op) if x.name not in lacks]
     yield from differences(f"specdec_kernels/triton/{op}.py", wanted, [*triton_takes(op)])
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from specdec_kernels.triton.ops import writer_of
+from specdec_kernels.triton import writer_of
 
 
 class AsOnGpu(TorchDispatchMode):

@@ -53,9 +53,11 @@ class RuleArguments(NamedTuple):
                         f"{op}: require_exact needs a rule that keeps the target's law, got {rule!r}{given}{at}"
                     )
 
-    def in_graph(self, device: torch.device) -> RuleArguments:
-        """The same where torch.compile traces: numbers of alpha as a tensor."""
-        code, *alphas = self.numbers or (NOT_GIVEN,)
+    def as_taken(self, device: torch.device) -> RuleArguments:
+        """As the op takes them: where torch.compile traces, numbers of alpha are a tensor."""
+        if self.numbers is None or not _check.is_traced():
+            return self
+        code, *alphas = self.numbers
         given = tuple(x for x in alphas if x != NOT_GIVEN)
         if not given:
             return self
@@ -81,11 +83,6 @@ _EXACT = RuleArguments(None, None, None)
 def arguments(op: str, method: str, rule, alpha, device: torch.device, drafts=None) -> RuleArguments:
     """A rule's name or codes, and alpha: None, a number, a pair or a tensor, as the ops take them. Of a chain's drafts,
     (draft_tokens, max_draft or -1), the rule "synthetic" takes a rate for each position: a tuple, or [n, G]."""
-    made = _arguments(op, method, rule, alpha, device, drafts)
-    return made.in_graph(device) if made.numbers is not None and _check.is_traced() else made
-
-
-def _arguments(op, method, rule, alpha, device, drafts) -> RuleArguments:
     if alpha is None and isinstance(rule, str) and rule == "exact":
         return _EXACT
     if alpha is not None and not isinstance(alpha, torch.Tensor):

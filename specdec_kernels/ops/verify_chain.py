@@ -100,8 +100,8 @@ def verify_chain(
         though the target forbids it. A request that is absent has tokens -1, and 0 everywhere else.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. Of tensors on the CPU values are
-        looked at too (cu_draft that does not ascend, a negative temperature).
+        TypeError, ValueError: naming the argument, what was wanted and what came. On the CPU some invalid values (a
+        cu_draft that does not ascend, a negative temperature) raise ValueError too.
 
     Example:
         >>> p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.5, 0.3])
@@ -123,7 +123,7 @@ def verify_chain(
     _check.randomness(op, seed, offset, uniforms, _check.is_greedy(target.temperature) and not rules.given)
     of_target = _verify.flat(op, "target", target, rules.given)
     of_draft = _verify.flat(op, "draft", draft, rules.given)
-    by = (CHAIN_METHODS[method].code, rules.rule, rules.alpha, rules.numbers)
+    by = (CHAIN_METHODS[method].code, *rules.as_taken(target.logits.device))
     randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
     arguments = (*of_target, draft_tokens, *of_draft, cu_draft, max_draft, bonus_tokens, *by, *randomness)
     if _check.flag(op, "require_exact", require_exact):

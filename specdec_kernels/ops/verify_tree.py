@@ -132,7 +132,7 @@ def verify_tree(
     of_target = _verify.flat(op, "target", target, rules.given)
     of_draft = _verify.flat(op, "draft", draft, rules.given)
     nodes = (parents, tokens, draft_nodes, *(links or (None, None)))
-    by = (TREE_METHODS[method].code, max_depth, rules.rule, rules.alpha, rules.numbers)
+    by = (TREE_METHODS[method].code, max_depth, *rules.as_taken(target.logits.device))
     arguments = (*nodes, *of_target, *of_draft, *by, seed, offset, _check.contiguous(uniforms), num_requests)
     if _check.flag(op, "require_exact", require_exact):
         rules.require_exact(op, arguments)

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ops in Triton: for GPUs that the CUDA binary does not cover, for ROCm, and on CPU tensors under
-TRITON_INTERPRET=1."""
+TRITON_INTERPRET=1. C++ checks a call and makes its results, Triton writes them."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import warnings
+from collections.abc import Callable
 
 import torch
 
+from specdec_kernels.arguments import picker, sides, taken
 from specdec_kernels.backends import dispatch
 
-from .ops import op_of
+from .core.arguments import GivenRows
 
 _libraries = []  # a registration lives as long as its library object
 
@@ -27,8 +30,40 @@ def register(dispatch_key: str) -> None:
     _libraries.append(library)
 
 
-def aot_cases():
-    """Every kernel as it is launched for large rows, for triton.compile without a GPU: see aot.py."""
-    from .aot import aot_cases as cases
+def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
+    """The function of the op's name in the module of its name, of the op's results and arguments. It is handed those
+    arguments that it names; of a side, as `target` or `draft`, those that GivenRows names. What it does not name and a
+    call gives is refused."""
+    function = getattr(importlib.import_module(f"{__package__}.{op}"), op)
+    known = taken(op)
+    names: list[str | tuple[str, ...]] = []
+    for name in [*inspect.signature(function).parameters][1:]:
+        is_side = name in sides(op) and all(x.name != name for x in known)
+        names.append(tuple(f"{name}_{field}" for field in GivenRows._fields) if is_side else name)
+    pick = picker(op, names)
+    served = {x for name in names for x in ((name,) if isinstance(name, str) else name)}
+    others = [(i, x) for i, x in enumerate(known) if x.name not in served]
 
-    return cases()
+    def write(results, given):
+        for i, x in others:
+            if i < len(given) and not x.is_off(given[i]):
+                raise NotImplementedError(f"{op}: Triton does not serve {x.name.removesuffix('_numbers')}")
+        function(results, *pick(given))
+
+    return write
+
+
+def op_of(op: str) -> Callable:
+    """An op, by a name of dispatch.overloads(): specdec_check's looks at the arguments and makes the results, and
+    Triton's function writes them."""
+    name, _, overload = op.partition(".")
+    prepare = getattr(getattr(torch.ops.specdec_check, name), overload or "default")
+    write = writer_of(name)
+
+    @torch.no_grad()  # torch's own operations inside must not make what they return require grad
+    def call(*args, **out):
+        results = prepare(*args, **out)
+        write(tuple(out.values()) if out else results, args)
+        return results
+
+    return call
