@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view of rows that negates the logits of odd ids: rows written out as it would see them, and what ops answer."""
+
+import torch
+
+import specdec_kernels as sk
+from specdec_kernels.arguments import TABLE, sides
+from specdec_kernels.rows import Rows
+from tools.record import digest
+
+
+def negated(x):
+    """Rows [..., V] that lie as x does, in memory of their own."""
+    y = x.new_empty(0).set_(x.untyped_storage().clone(), x.storage_offset(), x.size(), x.stride())
+    once = y[tuple(slice(0, 1) if step == 0 else slice(None) for step in y.stride())]
+    once[..., 1::2].neg_()
+    return y
+
+
+def written_out(op, arguments):
+    """The arguments of a public function, with its rows as the view sees them."""
+    rows = {*sides(op), *(x.public for x in TABLE[op] if x.type.startswith("rows"))}
+
+    def seen(x):
+        if isinstance(x, Rows):
+            return x._replace(logits=negated(x.logits))
+        return negated(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    return {name: seen(x) if name in rows else x for name, x in arguments.items()}
+
+
+def answers(calls, view):
+    """Of each (op, arguments) every bit; `view`: of rows written out."""
+    found = []
+    for op, arguments in calls:
+        try:
+            found.append(digest(getattr(sk, op)(**(written_out(op, arguments) if view else arguments))))
+        except (RuntimeError, TypeError, ValueError) as error:
+            found.append(str(error))
+    return found
