@@ -11,8 +11,8 @@ import torch
 import triton.language as tl
 
 from specdec_kernels.registry import MASK_FORMATS, NOT_GIVEN, OPS
-from specdec_kernels.triton.core import launch
 from specdec_kernels.triton import op_of
+from specdec_kernels.triton.core import launch
 
 ops = SimpleNamespace(**{name: op_of(name) for name in OPS})
 
