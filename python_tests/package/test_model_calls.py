@@ -326,3 +326,16 @@ def test_commands(tmp_path):
     status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", tmp_path / "none.so")
     assert status == 0 and "No machine code could be read" in text and "1 of 3 in the band" in text
     assert run("sass", tmp_path / "none.so")[0] == 2 and run("predict", "--gpu", "A100")[0] == 2
+
+
+def test_a_library_of_another_architecture_is_refused(tmp_path, monkeypatch):
+    """And no prediction is made of the constants that stand in for a library."""
+    library = tmp_path / "of_12.0.so"
+    library.touch()
+    monkeypatch.setattr("tools.gpu_model.__main__.cuobjdump", lambda: "cuobjdump")
+    monkeypatch.setattr("tools.gpu_model.__main__.analyse", lambda *args, **kwargs: [])
+    for command in (("sass", library), ("predict", "--library", library)):
+        status, text = run(*command)
+        assert status == 2 and "of_12.0.so must hold a kernel of sm_90, got none" in " ".join(text.split())
+    status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", library)
+    assert status == 0 and "No machine code could be read" in text

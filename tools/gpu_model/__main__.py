@@ -38,11 +38,17 @@ def _gpu(name: str, among: Collection[str] = tuple(GPUS)) -> None:
         raise typer.BadParameter(f"gpu must be one of {', '.join(among)}, got {name}")
 
 
-def _readable(library: Path) -> None:
+def _read(library: Path, arch: str, gpu: str, **chosen) -> list[dict]:
     if not library.exists():
         raise typer.BadParameter(f"{library} does not exist: it is built where nvcc is found")
     if cuobjdump() is None:
         raise typer.BadParameter("no cuobjdump: set CUOBJDUMP, or install triton or nvidia-cuda-cuobjdump")
+    found = analyse(library, arch, gpu, **chosen)
+    if not found:
+        wanted = f"a kernel of {arch}{' that matches' if chosen.get('only') else ''}"
+        built = "build it with TORCH_CUDA_ARCH_LIST=9.0, or 10.0 for a B200"
+        raise typer.BadParameter(f"{library} must hold {wanted}, got none: {built}")
+    return found
 
 
 @app.command()
@@ -60,9 +66,8 @@ def sass(
 ) -> None:
     """The loops that stream rows: instructions, bytes, and the bandwidth they leave room for."""
     _gpu(gpu)
-    _readable(library)
     arch = arch or ARCHS[gpu]
-    found = analyse(library, arch, gpu, only, skip, add_tails if with_tails else None)
+    found = _read(library, arch, gpu, only=only, skip=skip, also=add_tails if with_tails else None)
     if json_file:
         about = {"file": str(library.resolve()), "arch": arch, "gpu": gpu, "kernels": found}
         Path(json_file).write_text(json.dumps(about, indent=1))
@@ -99,8 +104,7 @@ def predict(
     if sass_file:
         found = json.loads(Path(sass_file).read_text())["kernels"]
     else:
-        _readable(library)
-        found = analyse(library, ARCHS[gpu], gpu, skip=UNMODELLED, also=add_tails)
+        found = _read(library, ARCHS[gpu], gpu, skip=UNMODELLED, also=add_tails)
     costs = costs_of(found)
     model = Model(gpu, ideal(costs) if limits else costs, tail)
     costs = model.costs
@@ -128,10 +132,11 @@ def compare(
     """What a GPU measured beside what was predicted for it."""
 
     def model(gpu: str) -> Model:
-        if not library.exists() or cuobjdump() is None:
+        chosen = {"only": LAUNCHES, "skip": "<true>", "also": add_tails}
+        found = analyse(library, ARCHS[gpu], gpu, **chosen) if library.exists() and cuobjdump() else []
+        if not found:
             print("No machine code could be read: the loops are those of sm_90 that costs.py has.")
-            return Model(gpu, Costs())
-        return Model(gpu, costs_of(analyse(library, ARCHS[gpu], gpu, only=LAUNCHES, skip="<true>", also=add_tails)))
+        return Model(gpu, costs_of(found) if found else Costs())
 
     for line in comparison.report(comparison.read(results), model):
         print(line)
