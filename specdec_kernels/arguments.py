@@ -28,6 +28,7 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # as the schema calls them, a
     "probabilities or ids": ("Tensor", (*PROBABILITIES, *INTEGERS)),
     "integers": ("Tensor", INTEGERS),
     "int64": ("Tensor", ("int64",)),
+    "int32": ("Tensor", ("int32",)),
     "float32": ("Tensor", ("float32",)),
     "float64": ("Tensor", ("float64",)),
     "number": ("SymInt", ()),
@@ -90,6 +91,19 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
         name = "" if field not in takes else logits if field == "logits" else prefix + field
         if field != "numbers" or name:
             yield fields[field]._replace(name=name, public="" if field == "numbers" else f"{public}.{field}")
+    yield Argument("", "float32", optional=True, public=f"{public}.penalties")  # their parts: _penalties()
+
+
+def _penalties(side, per, prefix=""):
+    """The fields of Penalties, at the end of a schema: a call without any does not pass them."""
+    for x in ("repetition", "frequency", "presence"):
+        yield Argument(prefix + x, "float32", f"{LEADS[per]} | 1", per, True, f"{side}.penalties.{x}")
+    yield Argument(f"{prefix}penalty_numbers", "numbers", optional=True, public="")
+    for x in ("ids", "counts"):
+        yield Argument(f"{prefix}history_{x}", "int32", "S, H", "all", True, f"{side}.penalties.{x}")
+    yield Argument(f"{prefix}history_row", "integers", LEADS[per], per, True, f"{side}.penalties.row")
+    if per == "row":  # ops on requests know the drafted tokens
+        yield Argument("drafted", "integers", "N, n", per, True, f"{side}.penalties.drafted")
 
 
 def _ending(leads, last):
@@ -129,14 +143,11 @@ _LAST = (
 
 TABLE: dict[str, tuple[Argument, ...]] = {
     "uniforms": (
-        Argument("seed", "int64", "B", "request"),
-        Argument("offset", "int64", "B", "request"),
-        Argument("n", "number"),
-        Argument("domain", "code"),
+        Argument("seed", "int64", "B", "request"), Argument("offset", "int64", "B", "request"),
+        Argument("n", "number"), Argument("domain", "code"),
     ),
     "accept": (
-        Argument("p", "probabilities", "..."),
-        Argument("q", "probabilities or ids", "..."),
+        Argument("p", "probabilities", "..."), Argument("q", "probabilities or ids", "..."),
         Argument("u", "float64", "..."),
     ),
     "residual": (
@@ -146,13 +157,12 @@ TABLE: dict[str, tuple[Argument, ...]] = {
     ),
     "row_gap": (*_pair("p", "V"), *_pair("q", "Vq")),
     "kseq_rho": (*_pair("p", "V"), *_pair("q", "Vq"), Argument("k", "integers", "N | 1", "row")),
-    "row_stats": (*_rows(*SAMPLING), _NUM_ROWS),
+    "row_stats": (*_rows(*SAMPLING), _NUM_ROWS, *_penalties("rows", "row")),
     "sample": (
         *_rows(*SAMPLING, "stats"),
-        Argument("k", "number"),
-        Argument("replacement", "flag"),
+        Argument("k", "number"), Argument("replacement", "flag"),
         *_randomness("row", "N, k"),
-        _NUM_ROWS,
+        _NUM_ROWS, *_penalties("rows", "row"),
     ),
     "top_logprobs": (
         *_rows("stats", stats="made"),
@@ -167,8 +177,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("parents", "integers", "B, N | N", "request"),
         Argument("prefix_len", "integers", "B | 1", "request", True),
         Argument("tree_start", "integers", "B | 1", "request", True),
-        Argument("num_keys", "number"),
-        Argument("format", "code"),
+        Argument("num_keys", "number"), Argument("format", "code"),
         Argument("", "code", public="dtype"),
     ),
     "verify_chain": (
@@ -177,13 +186,13 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("draft_tokens", "integers", "B, G | D", "request"),
         *_side("draft", "draft_logits", "B, G | D | B, G+1 | R | Nq | Sq, Kq", "Vq", "request",
                row="B, G | D | B, G+1 | R", optional=True),
-        Argument("cu_draft", "integers", "B+1", "whole", True),
-        Argument("max_draft", "number"),
+        Argument("cu_draft", "integers", "B+1", "whole", True), Argument("max_draft", "number"),
         Argument("bonus_tokens", "integers", "B | B, 1", "request", True),
         Argument("method", "code"),
         *_rule("B | 1 | B, 2 | 1, 2 | B, G | B, G, 1 | B, G, 2 | 1, G, 1 | 1, G, 2"),
         *_randomness("request", "B, G+1"),
         *_LAST,
+        *_penalties("target", "request", "target_"), *_penalties("draft", "request", "draft_"),
     ),
     "verify_tree": (
         Argument("parents", "integers", "B, N | N", "request", public="tree.0"),
@@ -193,8 +202,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("next_sibling", "integers", "B, N", "request", True, "links.1"),
         *_side("target", "target_logits", "B, N | B, M", "V", "request", row="B, N"),
         *_side("draft", "draft_logits", "B, N | B, Mq", "Vq", "request", row="B, N", optional=True),
-        Argument("method", "code"),
-        Argument("max_depth", "number"),
+        Argument("method", "code"), Argument("max_depth", "number"),
         *_rule("B | 1 | B, 2 | 1, 2"),
         *_randomness("request", "B, N+1 | B, K*L+1"),
         *_LAST,

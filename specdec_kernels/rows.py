@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.penalties import Penalties
+
 
 class Rows(NamedTuple):
     """The rows of one side, target or draft, and how they are sampled from. A plain tensor is ``Rows(tensor)``.
@@ -31,6 +33,9 @@ class Rows(NamedTuple):
             A negative entry counts as 0.
         row: int32 or int64, the number of each position's row: ``verify_chain``, ``verify_tree`` and ``support`` say
             what it indexes. Nothing is copied, and rows that are not named are not read.
+        penalties: ``Penalties`` on tokens that were used before, in ``row_stats``, ``sample`` and ``verify_chain`` on
+            the CPU. They act on the logits before the temperature. Stats stand for the penalised row; hand over the
+            penalties with them.
 
     Filters apply in the order temperature, min-p, top-k, then top-p over what is left, each exactly and without sorting
     the vocabulary. Ties at a cutoff all stay.
@@ -49,3 +54,4 @@ class Rows(NamedTuple):
     stats: torch.Tensor | None = None
     kind: str = "logits"
     row: torch.Tensor | None = None
+    penalties: Penalties | None = None

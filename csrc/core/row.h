@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "macros.h"
+#include "penalties.h"
 
 namespace specdec {
 
@@ -48,8 +49,13 @@ SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
 struct RowId {
   const void* data = nullptr;
   int64_t form = 0;  // V and dtype
-  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
+#ifndef SPECDEC_IN_CUDA
+  View view{};
+  bool operator==(const RowId& other) const { return data == other.data && form == other.form && view == other.view; }
+#else
   SPECDEC_HD bool operator==(const RowId& other) const { return data == other.data && form == other.form; }
+#endif
+  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
 };
 
 // A row answers entry(v), id() and, through the one file of a backend that reads memory (cpu/row_reader.h,
@@ -64,11 +70,23 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
+  // The same row as request b sees it after `drafted` tokens of its window. The penalties must outlive it.
+  SPECDEC_HD Row seen(const Penalties& penalties, int64_t b, int64_t drafted) const {
+    Row row = *this;
+#ifndef SPECDEC_IN_CUDA
+    if (penalties) row.view = {&penalties, int32_t(b), int32_t(drafted)};
+#else
+    (void)penalties, (void)b, (void)drafted;  // refused before a launch
+#endif
+    return row;
+  }
   SPECDEC_HD const void* pointer() const { return data_; }
 #ifdef SPECDEC_IN_CUDA
+  SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const { return number_at(data_, dtype, v); }
 #else
+  View view{};  // how a request sees it; none: as it lies
+  RowId id() const { return {data_, V << 2 | dtype, view}; }
   float entry(int64_t v) const;  // cpu/row_reader.h: the row may be spread over processes
 #endif
 };

@@ -26,6 +26,7 @@ struct Rows {
   int64_t per_request = 0;          // positions of a request, if dense
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
+  Penalties penalties;
 
   // Position i of request b; `start` is the request's first drafted token if ragged, else -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
@@ -47,7 +48,8 @@ struct Rows {
   }
 
   // Of a position that has a row
-  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const {
+  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return as_it_lies(start, b, i).seen(penalties, b, i); }
+  SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
     if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
     return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // a slot is batch_stride more than K rows on

@@ -3,31 +3,10 @@
 #pragma once
 
 #include "filters.h"
+#include "ints.h"
 #include "row.h"
 
 namespace specdec {
-
-// int32 or int64 values, one per index; stride 0 makes one value serve every index.
-struct Ints {
-  const void* data = nullptr;
-  int64_t stride = 0;
-  bool wide = true;
-  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
-  SPECDEC_HD int64_t operator[](int64_t i) const { return at(i * stride); }
-  SPECDEC_HD const void* address(int64_t i) const {
-    return static_cast<const char*>(data) + i * stride * (wide ? sizeof(int64_t) : sizeof(int32_t));
-  }
-  SPECDEC_HD int64_t at(int64_t offset) const {
-    return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
-  }
-};
-
-struct Floats {
-  const float* data = nullptr;
-  int64_t stride = 0;
-  SPECDEC_HD explicit operator bool() const { return data != nullptr; }
-  SPECDEC_HD float operator[](int64_t i) const { return data[i * stride]; }
-};
 
 // Where tokens are written: int64, or int32.
 struct TokensOut {

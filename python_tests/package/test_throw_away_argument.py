@@ -20,8 +20,8 @@ CHANGES = [  # (file, what it says, what it is to say): three files of the produ
     ),
     (
         "csrc/ops/verify_chain/verify_chain_op.h",
-        "const OptTensor& num_requests) {\n",
-        "const OptTensor& num_requests,\n                                                  const OptTensor& heat) {\n",
+        "const OptTensor& num_requests, SPECDEC",
+        "const OptTensor& num_requests, const OptTensor& heat, SPECDEC",
     ),
     (
         "csrc/ops/verify_chain/verify_chain_op.h",
@@ -44,8 +44,9 @@ CHANGES = [  # (file, what it says, what it is to say): three files of the produ
     # No product: what Triton and the reference do not take yet is written down.
     (
         "python_tests/package/test_argument_table.py",
-        "NOT_YET: dict[tuple[str, str], list[str]] = {}",
-        'NOT_YET = {("verify_chain", "triton"): ["heat"], ("verify_chain", "reference"): ["heat"]}',
+        '("verify_chain", "triton"): penalties("target_", "draft_"),',
+        '("verify_chain", "triton"): ["heat", *penalties("target_", "draft_")],'
+        '("verify_chain", "reference"): ["heat"],',
     ),
 ]
 STEP = """
@@ -69,7 +70,8 @@ assert sk.verify_chain(rows, heat=heat, out=out, **step) is not None and same(ou
 
 arguments = example_calls.op_arguments("verify_chain", sk.verify_chain, rows, heat=heat, **step)
 op, check = torch.ops.specdec.verify_chain, torch.ops.specdec_check.verify_chain
-assert arguments[-1] is heat and same(op(*arguments), want) and same(op(*arguments[:-1]), plain)
+arguments = arguments[: 1 + next(i for i, x in enumerate(arguments) if x is heat)]  # penalties follow
+assert same(op(*arguments), want) and same(op(*arguments[:-1]), plain)
 assert [x.shape for x in check(*arguments)] == [x.shape for x in want]
 for call in (op, check):
     try:

@@ -38,12 +38,12 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
 PLACE = "csrc/cpu/row_reader.h"
 LINES = {  # what a line says, and what it says with the view
     '#include "simd_kernels.h"': '#include "simd_kernels.h"\n#include "odd_view.h"',
-    "return number_at(row.pointer(), row.dtype, place(row, v));": (
-        "return viewed(number_at(row.pointer(), row.dtype, place(row, v)), v);"
+    "z = number_at(row.pointer(), row.dtype, place(row, v));": (
+        "z = viewed(number_at(row.pointer(), row.dtype, place(row, v)), v);"
     ),
-    "return n == padded(n) ? at(row, c) : ": "return ",
-    "if (m > 0) return kernels.load(at(row, c), m, n, pad, buf);": (
-        "if (m > 0) return viewed(kernels.load(at(row, c), m, n, pad, buf), m, n, buf);"
+    "const bool in_place = n == padded(n) && ": "const bool in_place = false && ",
+    "kernels.load(at(row, c), m, n, pad, buf), buf);": (
+        "viewed(kernels.load(at(row, c), m, n, pad, buf), m, n, buf), buf);"
     ),
 }
 READ_ROWS = [op for op, row in TABLE.items() if any(x.type.startswith("rows") for x in row)]

@@ -102,17 +102,19 @@ def unserved(op):
     """What may be left out, and Triton or the reference does not name yet: Triton refuses it, and in a call of the
     reference Python does. Where both take it, example calls and hostile calls give it."""
     takes, places = {*triton_takes(op)}, {*reference_takes(op)}
-    new = [x for x in arguments.taken(op) if x.may_be_left_out and x.public]
+    new = [x for x in arguments.taken(op) if x.may_be_left_out]
     return {
         "triton": [x.name for x in new if x.name not in takes and x.name not in NEVER_IN_TRITON.get(op, ())],
-        "reference": [x.public for x in new if x.public.partition(".")[0] not in places],
+        "reference": [x.public for x in new if x.public and x.public.partition(".")[0] not in places],
     }
 
 
 def not_everywhere(op):
     """Where the public function takes these."""
     lacks = unserved(op)
-    return {x.public for x in arguments.taken(op) if x.name in lacks["triton"]} | {*lacks["reference"]}
+    public = {x.public for x in arguments.taken(op) if x.name in lacks["triton"]}
+    groups = {place.rpartition(".")[0] for place in public if place.count(".") == 2}  # "target.penalties"
+    return public | groups | {*lacks["reference"]}
 
 
 def everywhere(op):
@@ -130,7 +132,8 @@ def of_public(op):
     where, given = f"specdec_kernels/ops/{op}.py", inspect.signature(getattr(sk, op)).parameters
     yield from differences(where, sorted(roots(op)), sorted(given))
     for side in arguments.sides(op):
-        has = [place for place in arguments.places(op) if place.startswith(f"{side}.")]
+        has = [".".join(place.split(".")[:2]) for place in arguments.places(op) if place.startswith(f"{side}.")]
+        has = [*dict.fromkeys(has)]
         yield from differences("specdec_kernels/rows.py", has, [f"{side}.{x}" for x in Rows._fields])
     for place in given.keys() & tensors(op).keys():
         needed = given[place].default is inspect.Parameter.empty
@@ -224,6 +227,9 @@ def of_calls(op):
 def of_call(call, place):
     name, _, part = place.partition(".")
     x = call.get(name)
+    if "." in part:  # of Penalties
+        group, _, field = part.partition(".")
+        return getattr(getattr(x, group, None), field, None)
     if not part or x is None:
         return x
     if part.isdigit():

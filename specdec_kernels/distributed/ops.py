@@ -93,6 +93,8 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
     op = function.__name__
     for name, of in sides.items():
         rows = logits_of(arguments[name])
+        if getattr(arguments[name], "penalties", None) is not None:
+            return NotImplementedError(f"{op}: {name}.penalties of rows over ranks are not served yet")
         if not isinstance(rows, torch.Tensor):
             where, kinds = (f"{name}.logits", "") if isinstance(arguments[name], Rows) else (name, " or Rows")
             return TypeError(f"{op}: {where} must be a torch.Tensor{kinds}, got {type(rows).__name__}")

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from specdec_kernels.ops import _call, _check
+from specdec_kernels.penalties import Penalties
 from specdec_kernels.registry import NOT_GIVEN, ROW_KINDS, SAMPLING
 from specdec_kernels.rows import Rows
 
 row_stats = _call.op("row_stats")
 _NO_SAMPLING = (None,) * 5
 _PARAMETERS = tuple(SAMPLING)
+_MOST = 1e300  # of a number that C++ refuses, since it is no float32; NOT_GIVEN stands for none
 
 
 def _tensor(op: str, name: str, x: Any) -> torch.Tensor:
@@ -55,7 +57,46 @@ def samples(rows: Rows) -> bool:
     return rows.temperature is not None or rows.top_k is not None or rows.top_p is not None or rows.min_p is not None
 
 
-def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False) -> tuple:
+def no_penalties(op: str, name: str, rows: Rows) -> None:
+    """Raises where an op that does not serve them is given penalties."""
+    if rows.penalties is not None:
+        raise ValueError(f"{op}: {name}.penalties must be None, got {type(rows.penalties).__name__}")
+
+
+def penalties(op: str, name: str, x: Any, *, drafted: bool) -> tuple:
+    """The penalties of a side as the ops take them, at the end of their arguments; nothing where none are given.
+    `drafted`: whether the op is told the windows."""
+    if not isinstance(x, Rows) or x.penalties is None:
+        return ()
+    given = x.penalties
+    if not isinstance(given, Penalties):
+        raise TypeError(f"{op}: {name}.penalties must be Penalties, got {type(given).__name__}")
+    if given.ids is None and given.counts is None:
+        raise ValueError(f"{op}: {name}.penalties must have ids and counts, as history makes them, got neither")
+    if not drafted and given.drafted is not None:
+        raise ValueError(f"{op}: {name}.penalties.drafted must be None, got a tensor")
+    amounts: list = [None] * 3
+    numbers = None
+    for i, value in enumerate(given[:3]):
+        if value is None or isinstance(value, torch.Tensor):
+            amounts[i] = value
+            continue
+        number = _check.python_number(value)
+        if not isinstance(number, (int, float)) or isinstance(number, bool):
+            wanted = f"{name}.penalties.{given._fields[i]} must be a number or a tensor"
+            raise TypeError(f"{op}: {wanted}, got {type(value).__name__}")
+        if number != number:  # which stands for no number in C++
+            wanted = "finite and > 0" if i == 0 else "finite"
+            raise ValueError(f"{op}: {name}.penalties.{given._fields[i]} must be {wanted}, got nan")
+        if _check.is_traced():
+            amounts[i] = _check.in_graph((number,), x.logits.device)
+        else:
+            numbers = numbers or [NOT_GIVEN] * 3
+            numbers[i] = max(min(float(number), _MOST), -_MOST)
+    return (*amounts, numbers, given.ids, given.counts, given.row, *([given.drafted] if drafted else []))
+
+
+def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False, penalised: bool = False) -> tuple:
     """Rows of logits [N, V] for an op that reads one row after another, taken apart: the logits, the five arguments of
     sampling(), stats and row."""
     if not isinstance(x, Rows):
@@ -65,6 +106,8 @@ def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = Fal
         raise ValueError(f"{op}: {name}.kind must be 'logits', got {_check.shown(x.kind)}")
     if x.row is not None and not row:
         raise ValueError(f"{op}: {name}.row must be None, got a tensor")
+    if not penalised:
+        no_penalties(op, name, x)
     if x.stats is None:
         return x.logits, sampling(op, name, x), None, x.row
     if not stats:

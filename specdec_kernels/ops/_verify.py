@@ -8,6 +8,7 @@ import torch
 from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import ROW_KINDS
 
+_NO_PENALTIES = (None,) * 7
 _NO_ROWS = (*(None,) * 7, ROW_KINDS["logits"], None)
 
 
@@ -18,6 +19,13 @@ def flat(op, name, rows, by_rule):
     _rows.check_either(op, name, rows)
     sampling = _rows.sampling(op, name, rows)
     return (rows.logits, *sampling, _check.contiguous(rows.stats), _code(op, name, rows, by_rule), rows.row)
+
+
+def penalties(op, target, draft):
+    """Those of both sides, at the end of an op's arguments; nothing where neither has any."""
+    of_target = _rows.penalties(op, "target", target, drafted=False)
+    of_draft = _rows.penalties(op, "draft", draft, drafted=False)
+    return (*(of_target or _NO_PENALTIES), *of_draft) if of_target or of_draft else ()
 
 
 def _code(op, name, rows, by_rule):

@@ -17,7 +17,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
 
     Args:
         rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N]; a tensor is
-            the rows as they are (T = 1, no filters). Neither stats nor ``row``.
+            the rows as they are (T = 1, no filters). Neither stats nor ``row``. Penalties: [N] or numbers, lists [S, H]
+            with ``penalties.row`` [N], ``penalties.drafted`` [N, n].
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
             is read. Below 0 it counts as 0, above N as N. None: all rows are there.
 
@@ -42,8 +43,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
 
     Source: standardised sampling, Leviathan et al. 2023, section 2.2.
     """
-    logits, sampling, _, _ = _rows.of_logits("row_stats", "rows", rows, stats=False)
-    return _rows.row_stats(logits, *sampling, num_rows)
+    logits, sampling, _, _ = _rows.of_logits("row_stats", "rows", rows, stats=False, penalised=True)
+    return _rows.row_stats(logits, *sampling, num_rows, *_rows.penalties("row_stats", "rows", rows, drafted=True))
 
 
 @fake("row_stats")

@@ -37,6 +37,7 @@ def sample(
     Args:
         rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N], or with their
             stats [N, 4]; a tensor is the rows as they are. Temperature 0, or a subnormal one, gives the argmax.
+            Penalties: [N] or numbers, lists [S, H] with ``penalties.row`` [N], ``penalties.drafted`` [N, n].
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
@@ -63,7 +64,8 @@ def sample(
     Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
     """
     op = "sample"
-    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows, penalised=True)
+    penalties = _rows.penalties(op, "rows", rows, drafted=True)
     k = _check.integer(op, "k", k)
     replacement = _check.flag(op, "replacement", replacement)
     _check.randomness(op, seed, offset, uniforms, _rows.is_greedy(rows))
@@ -71,8 +73,9 @@ def sample(
     if not isinstance(slot, torch.Tensor):
         first_slot, slot = _check.integer(op, "slot", slot, kind="an int or a tensor"), None
     by = (seed, offset, slot, first_slot, _check.contiguous(uniforms), num_rows)
-    tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by)
-    return SampleOutput(tokens, logprobs, Rows(logits, stats=stats))
+    tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by, *penalties)
+    kept = rows.penalties if isinstance(rows, Rows) else None
+    return SampleOutput(tokens, logprobs, Rows(logits, stats=stats, penalties=kept))
 
 
 @fake("sample")

@@ -54,6 +54,8 @@ def verify_chain(
             are numbers or [B], stats [B, G+1, 4] (ragged [R, 4]). ``row`` [B, G+1] (ragged [R]): the number of each
             position's row in logits [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K];
             stats are then [N, 4] or [S, K, 4]. Positions may share a row. A number outside [0, N) is as a row of NaN.
+            Penalties: [B] or numbers, lists [S, H] with ``penalties.row`` [B]. Row i is seen after the i drafts before
+            it, whatever row that is.
         draft_tokens: [B, G], ragged [D]; int32 or int64. A request's draft ends at its first id that is below 0 or in
             neither vocabulary: pad short drafts with -1.
         draft: ``Rows`` or a tensor, [B, G, Vq] (ragged [D, Vq]): what the tokens were drawn from, with the parameters
@@ -125,7 +127,8 @@ def verify_chain(
     of_draft = _verify.flat(op, "draft", draft, rules.given)
     by = (CHAIN_METHODS[method].code, *rules.as_taken(target.logits.device))
     randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
-    arguments = (*of_target, draft_tokens, *of_draft, cu_draft, max_draft, bonus_tokens, *by, *randomness)
+    penalties = _verify.penalties(op, target, draft)
+    arguments = (*of_target, draft_tokens, *of_draft, cu_draft, max_draft, bonus_tokens, *by, *randomness, *penalties)
     if _check.flag(op, "require_exact", require_exact):
         rules.require_exact(op, arguments)
     if out is None:

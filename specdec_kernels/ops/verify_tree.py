@@ -119,6 +119,9 @@ def verify_tree(
     _check.choice(op, "method", method, TREE_METHODS)
     target = _rows.of_either(op, "target", target)
     draft = None if draft is None else _rows.of_either(op, "draft", draft)
+    for name, side in (("target", target), ("draft", draft)):
+        if side is not None:
+            _rows.no_penalties(op, name, side)
     _check_tuples(op, tree, links)
     parents, tokens, draft_nodes, depth = _nodes(op, method, tree, target)
     max_depth = depth if max_depth is None else _check.integer(op, "max_depth", max_depth, kind="an int or None")

@@ -9,9 +9,12 @@ from .padded import first
 SAMPLING_FIELDS = slice(1, 5)  # of Rows: temperature, top_k, top_p, min_p
 
 
-def rows_of(x):
-    """Return x as Rows; None stays None."""
-    return x if x is None or isinstance(x, Rows) else Rows(x)
+def rows_of(x, penalised=False):
+    """Return x as Rows; None stays None. penalised: whether the caller serves penalties."""
+    rows = x if x is None or isinstance(x, Rows) else Rows(x)
+    if rows is not None and rows.penalties is not None and not penalised:
+        raise NotImplementedError("penalties are served by row_stats, sample and verify_chain")
+    return rows
 
 
 def first_sampling(rows, n):

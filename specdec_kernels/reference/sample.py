@@ -10,6 +10,7 @@ import torch
 from .chance import GivenUniforms
 from .law import numpy_rows, without
 from .padded import first, padded, present
+from .penalties import seen_rows
 from .row_stats import stats_of
 from .rows import Rows, rows_of
 from .uniforms import given
@@ -35,8 +36,9 @@ def sample(
     chance_type=GivenUniforms,
 ):
     """Draw tokens, with the op's arguments. chance_type: the class that makes the draws."""
-    rows = rows_of(rows)
-    N, n = len(rows.logits), present(num_rows, len(rows.logits))
+    given_rows = rows_of(rows, penalised=True)
+    N, n = len(given_rows.logits), present(num_rows, len(given_rows.logits))
+    rows = seen_rows(given_rows, n)
     stats = stats_of(rows, num_rows)[:n]
     logits, seed, offset, slot, uniforms = first(n, rows.logits, seed, offset, slot, uniforms)
     if uniforms is None and seed is None:  # nothing to draw: greedy rows
@@ -49,7 +51,7 @@ def sample(
     drawn = [draw_row(law(i), [chance_type((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
-    drawn_from = Rows(rows.logits, stats=padded(stats, N, 0))
+    drawn_from = Rows(given_rows.logits, stats=padded(stats, N, 0), penalties=given_rows.penalties)
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
 
 

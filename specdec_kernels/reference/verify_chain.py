@@ -14,6 +14,7 @@ from .chain import Chain
 from .chance import GivenUniforms
 from .law import no_row, padded
 from .padded import first, present
+from .penalties import written_out
 from .rows import of_request, rows_of
 from .rules import per_request, verify_draft
 from .sides import Verified
@@ -52,38 +53,44 @@ class Batch:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
 
-    def laws(self, b, side_of, extra, wide, rows, one_hot):
+    def laws(self, b, side_of, extra, wide, rows, one_hot, ids):
         """Return two functions i -> Law of one side's rows, as sampled and unscaled; (None, None) without rows.
 
-        Laws are padded to width `wide`. one_hot: the row index that means a one-hot draft.
+        Laws are padded to width `wide`. one_hot: the row index that means a one-hot draft. ids: the request's drafts.
         """
         if rows is None:
             return None, None
         if rows.row is None:
-            side = side_of(of_request(rows, b, lambda t: self.rows(t, b, extra)))
+            own = of_request(rows, b, lambda t: self.rows(t, b, extra))
+            side = side_of(penalised(own, rows, b, ids, range(len(own.logits))))
             laws = side.law(), side.unscaled().law()
         else:
-            laws = stored(self.rows(rows.row, b, extra).tolist(), side_of, one_hot, rows, b)
+            laws = stored(self.rows(rows.row, b, extra).tolist(), side_of, one_hot, rows, b, ids)
         return tuple(all_padded(law, wide) for law in laws)
 
 
-def stored(numbers, side_of, one_hot, rows, b):
+def penalised(own, rows, b, ids, positions):
+    """Return request b's own Rows as it sees them: the row of position i after the drafts before it."""
+    windows = [ids[:i] for i in positions]
+    return own._replace(logits=written_out(own.logits, rows.penalties, windows, [b] * len(windows)))
+
+
+def stored(numbers, side_of, one_hot, rows, b, ids):
     """Return the functions of Batch.laws for rows looked up by index: row n of [S, K, V] is [n // K, n % K]."""
     *lead, V = rows.logits.shape
-    there = [n for n in numbers if 0 <= n < math.prod(lead)]
+    there = [i for i, n in enumerate(numbers) if 0 <= n < math.prod(lead)]
 
     def taken(t):
-        at = [divmod(n, lead[1]) if len(lead) == 2 else (n,) for n in there]
+        at = [divmod(numbers[i], lead[1]) if len(lead) == 2 else (numbers[i],) for i in there]
         return torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
 
-    side = side_of(of_request(rows, b, taken))
+    side = side_of(penalised(of_request(rows, b, taken), rows, b, ids, there))
 
     def law_of(law):
         def row(i):
-            n = numbers[i]
-            if n in there:
-                return law(there.index(n))
-            return None if n == one_hot else no_row(V)
+            if i in there:
+                return law(there.index(i))
+            return None if numbers[i] == one_hot else no_row(V)
 
         return row
 
@@ -126,7 +133,7 @@ def verify_chain(
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
-    target, draft = rows_of(target), rows_of(draft)
+    target, draft = rows_of(target, penalised=True), rows_of(draft, penalised=True)
     vocab = target.logits.shape[-1]
     wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     n = present(num_requests, batch.B)
@@ -138,9 +145,9 @@ def verify_chain(
         end_row = positions.shape[1] > batch.G if cu_draft is None else len(positions) != len(draft_tokens)
     walks = []
     for b, chance in enumerate(chances[:n]):
-        p, p1 = batch.laws(b, chance.side, bonus_row, wide, target, None)
-        q, q1 = batch.laws(b, chance.side, end_row, wide, draft, -1)
         ids = batch.rows(draft_tokens, b).tolist()
+        p, p1 = batch.laws(b, chance.side, bonus_row, wide, target, None, ids)
+        q, q1 = batch.laws(b, chance.side, end_row, wide, draft, -1, ids)
         drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])
         walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row)))

@@ -8,7 +8,11 @@ from specdec_kernels.arguments import TABLE, TYPES, Argument, results, taken
 
 PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
 DOMAINS = {name.removeprefix("DOMAIN_").lower(): x for name, x in vars(registry).items() if name.startswith("DOMAIN_")}
-NUMBERS = {"numbers": ", ".join(registry.SAMPLING), "rule_numbers": "the rule's code, alpha, second alpha"}
+NUMBERS = {
+    "rule_numbers": "the rule's code, alpha, second alpha",
+    "penalty_numbers": "repetition, frequency, presence",
+    "numbers": ", ".join(registry.SAMPLING),
+}
 
 
 def codes(op: str, name: str) -> str:
@@ -28,7 +32,7 @@ def says(op: str, x: Argument) -> str:
     if x.type == "code":
         return f"int: {codes(op, x.name)}"
     if x.type == "numbers":
-        return f"float[]: {NUMBERS['rule_numbers' if x.name == 'rule_numbers' else 'numbers']}; or None"
+        return f"float[]: {next(text for name, text in NUMBERS.items() if x.name.endswith(name))}; or None"
     text = " or ".join(filter(None, (", ".join(dtypes[:-1]), dtypes[-1]))) if dtypes else kind.replace("SymInt", "int")
     return text + ", or None" * x.optional + (f", {x.default} by itself" if x.default is not None else "")
 

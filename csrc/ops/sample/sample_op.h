@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "../../binding/penalties.h"
 #include "../../binding/rows.h"
 #include "sample.h"
 
@@ -13,7 +14,8 @@ template <void (*Run)(const Sample&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const OptTensor& stats,
                                              int64_t k, bool replacement, const OptTensor& seed,
                                              const OptTensor& offset, const OptTensor& slot, int64_t first_slot,
-                                             const OptTensor& uniforms, const OptTensor& num_rows) {
+                                             const OptTensor& uniforms, const OptTensor& num_rows,
+                                             SPECDEC_PENALTIES_ARGUMENTS(), const OptTensor& drafted) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
@@ -24,6 +26,8 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   a.replacement = replacement;
   a.present = present(op, "num_rows", num_rows);
   a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), N, a.present);
+  a.penalties = penalties(op, SPECDEC_GIVEN_PENALTIES("rows", ), N, a.present);
+  a.drafted = take_windows(op, "rows", a.penalties, drafted, N);
   if (stats) {
     check(!a.sampling, op, "rows.stats already hold the sampling parameters, got both");
     check_shape(op, {"rows", "stats"}, *stats, {{"N", N}, 4});

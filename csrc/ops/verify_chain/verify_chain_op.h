@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "../../binding/penalties.h"
 #include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
 #include "../../binding/verification.h"
@@ -125,13 +126,26 @@ inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& lo
   if (a.cu_draft && values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
+// Penalties of one side. Row i is seen after the i drafts before it.
+inline void take_penalties(const Op& op, const VerifyChain& a, Rows& rows, const GivenPenalties& given) {
+  rows.penalties = penalties(op, given, a.B, a.present);
+  if (!rows.penalties) return;
+  check(bool(rows.memory), op, Name(given.side, "penalties"), " need ", Name(given.side, "logits"), ", got none");
+  check(rows.kind == Kind::kLogits, op, Name(given.side, "penalties"), " need ", Name(given.side, "kind"),
+        "='logits', got 'probs'");
+  rows.penalties.window = a.draft_tokens;
+  rows.penalties.window_stride = a.draft_tokens_stride;
+  rows.penalties.starts = a.cu_draft;
+}
+
 inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor, target), const Tensor& draft_tokens,
                                                   SPECDEC_ROWS_ARGUMENTS(OptTensor, draft), const OptTensor& cu_draft,
                                                   int64_t max_draft, const OptTensor& bonus_tokens, int64_t method,
                                                   const OptTensor& rule, const OptTensor& alpha,
                                                   const OptNumbers& rule_numbers, const OptTensor& seed,
                                                   const OptTensor& offset, const OptTensor& uniforms,
-                                                  const OptTensor& num_requests) {
+                                                  const OptTensor& num_requests, SPECDEC_PENALTIES_ARGUMENTS(target_),
+                                                  SPECDEC_PENALTIES_ARGUMENTS(draft_)) {
   const Op op(VerifyChain::kName, target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
@@ -152,6 +166,8 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
     a.draft = draft_rows(op, a, draft, of_draft);
   else
     check_missing(op, draft, of_draft);
+  take_penalties(op, a, a.target, SPECDEC_GIVEN_PENALTIES("target", target_));
+  take_penalties(op, a, a.draft, SPECDEC_GIVEN_PENALTIES("draft", draft_));
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Penalties as the dispatcher hands them over, at the end of a schema: a call without any does not pass them at all.
+#pragma once
+
+#include <cmath>
+#include <tuple>
+
+#include "../core/penalties.h"
+#include "check.h"
+
+namespace specdec {
+
+struct GivenPenalties {
+  const char* side;  // in errors
+  const OptTensor &repetition, &frequency, &presence;
+  const OptNumbers& numbers;
+  const OptTensor &ids, &counts, &row;
+};
+
+#define SPECDEC_PENALTIES_ARGUMENTS(prefix)                                                                   \
+  const OptTensor &prefix##repetition, const OptTensor &prefix##frequency, const OptTensor &prefix##presence, \
+      const OptNumbers &prefix##penalty_numbers, const OptTensor &prefix##history_ids,                        \
+      const OptTensor &prefix##history_counts, const OptTensor &prefix##history_row
+#define SPECDEC_GIVEN_PENALTIES(side, prefix)                                                                    \
+  GivenPenalties {                                                                                               \
+    side, prefix##repetition, prefix##frequency, prefix##presence, prefix##penalty_numbers, prefix##history_ids, \
+        prefix##history_counts, prefix##history_row                                                              \
+  }
+
+inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) {
+  check_device(op, name, t);
+  check_dims(op, name, t, "S, H");
+  check_dtype(op, name, t, ScalarType::Int, "int32");
+  check(t.size(1) <= 1 || t.stride(1) == 1 || t.numel() == 0, op, name,
+        " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
+  return static_cast<const int32_t*>(data_of(t));
+}
+
+// A list that a request names: distinct ids in ascending order with counts, then -1.
+inline void check_history(const Op& op, const char* side, const Penalties& p, int64_t s) {
+  const int32_t *ids = p.ids + s * p.ids_stride, *counts = p.counts + s * p.counts_stride;
+  for (int64_t j = 0; j < p.H; ++j) {
+    const bool sorted = j == 0 || ids[j] == -1 || (ids[j - 1] >= 0 && ids[j - 1] < ids[j]);
+    check(ids[j] >= -1 && sorted, op, Name(side, "penalties.ids"), " must ascend and end with -1, got ",
+          j ? ids[j - 1] : ids[j], " then ", ids[j], " in list ", s);
+    check(ids[j] == -1 || counts[j] >= 0, op, Name(side, "penalties.counts"), " must be >= 0, got ", counts[j],
+          " in list ", s);
+  }
+}
+
+inline void check_values(const Op& op, const char* side, const Penalties& p, int64_t S, int64_t there) {
+  static const char* const fields[] = {"penalties.repetition", "penalties.frequency", "penalties.presence"};
+  const Floats* const tensors[] = {&p.repetition, &p.frequency, &p.presence};
+  for (int i = 0; i < 3; ++i) {
+    const bool each = bool(*tensors[i]) && values_at_hand(op);
+    for (int64_t b = 0; b < (each ? there : 1); ++b) {
+      const float x = each ? (*tensors[i])[b] : p.numbers[i];
+      check(std::isfinite(x) && (i > 0 || x > 0), op, Name(side, fields[i]), " must be finite", i ? "" : " and > 0",
+            ", got ", x, At{each ? b : -1});
+    }
+  }
+  for (int64_t b = 0; b < there && values_at_hand(op); ++b) {
+    const int64_t s = p.list(b);
+    check(s >= 0 && s < S, op, Name(side, "penalties.row"), " must be in [0, ", S, "), got ", s, " at index ", b);
+    check_history(op, side, p, s);
+  }
+}
+
+// Of N requests or rows; their windows are still to be named.
+inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N, const Present& present) {
+  const auto named = [&](const char* field) { return Name(given.side, field); };
+  const Numbers numbers(op, named("penalties.numbers"), given.numbers, 3);
+  const bool any =
+      given.repetition || given.frequency || given.presence || numbers.data || given.ids || given.counts || given.row;
+  Penalties p;
+  if (!any) return p;
+#ifdef SPECDEC_IN_CUDA
+  check(false, op, "CUDA does not serve penalties yet");
+#endif
+  check(!rows_over_ranks, op, "rows over ranks do not serve penalties yet");
+  check(given.ids && given.counts, op, named("penalties.ids"), " and counts must be given with penalties, got ",
+        given.ids      ? "ids alone"
+        : given.counts ? "counts alone"
+                       : "neither");
+  check(N <= INT32_MAX, op, named("penalties"), " must be of fewer than 2^31 rows, got ", N);
+  p.ids = history_pointer(op, named("penalties.ids"), *given.ids);
+  p.counts = history_pointer(op, named("penalties.counts"), *given.counts);
+  const int64_t S = given.ids->size(0);
+  p.H = given.ids->size(1);
+  check_shape(op, named("penalties.counts"), *given.counts, {{"S", S}, {"H", p.H}});
+  p.ids_stride = given.ids->stride(0), p.counts_stride = given.counts->stride(0);
+  if (given.row) {
+    check_shape(op, named("penalties.row"), *given.row, {N});
+    p.row = ints(op, named("penalties.row"), *given.row, given.row->stride(0));
+  } else {
+    check(S == N, op, named("penalties.ids"), " must be of ", N, " lists, or penalties.row be given, got ", S);
+  }
+  const std::tuple<const char*, const OptTensor&, Floats&> each[] = {
+      {"penalties.repetition", given.repetition, p.repetition},
+      {"penalties.frequency", given.frequency, p.frequency},
+      {"penalties.presence", given.presence, p.presence}};
+  for (int i = 0; i < 3; ++i) {
+    const auto& [field, tensor, taken] = each[i];
+    check(!tensor || !numbers.has(i), op, named(field), " must be a tensor or a number, got both");
+    taken = floats_per_row(op, named(field), tensor, N);
+    if (numbers.has(i)) p.numbers[i] = float(numbers[i]);
+  }
+  if (p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");  // no list is read, and there are penalties
+  check_values(op, given.side, p, S, present.of(N));
+  return p;
+}
+
+// The windows of N rows; how many tokens they hold
+inline int64_t take_windows(const Op& op, const char* side, Penalties& p, const OptTensor& drafted, int64_t N) {
+  const Name name(side, "penalties.drafted");
+  if (!drafted) return 0;
+  check(bool(p), op, name, " must be given with penalties.ids and counts, got it alone");
+  check_dims(op, name, *drafted, "N, n");
+  check_shape(op, name, *drafted, {{"N", N}, {"n", drafted->size(1)}});
+  check(drafted->size(1) <= INT32_MAX, op, name, " must have fewer than 2^31 columns, got ", drafted->size(1));
+  p.window = ints(op, name, *drafted, drafted->stride(1));
+  p.window_stride = drafted->stride(0);
+  return drafted->size(1);
+}
+
+}  // namespace specdec

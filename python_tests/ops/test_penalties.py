@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops with penalties: bit for bit the ops on float32 rows written out in full."""
+
+import math
+
+import pytest
+import torch
+from support import backends, penalised
+from support.penalised import bare, differ
+
+import specdec_kernels as sk
+from specdec_kernels import distributed, example_calls, reference
+from specdec_kernels.rows import Rows
+
+OPS = ("row_stats", "sample", "verify_chain")
+CALLS = 600
+
+
+@pytest.mark.parametrize("isa", backends.instruction_sets("cpu"))
+@pytest.mark.parametrize("op", OPS)
+def test_a_row_is_seen_as_if_written_out(op, isa):
+    wrong, changed = backends.there(isa, penalised.compared, op, CALLS)
+    assert wrong == []
+    assert changed > CALLS / 4  # penalties mattered
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_reference_sees_the_same_rows(op):
+    for i in range(40):
+        seen, plain = penalised.call_of(op, i)
+        found, wanted = (getattr(reference, op)(**x) for x in (seen, plain))
+        assert not differ(found, wanted), (op, i)
+
+
+def lists(*ids, counts=None):
+    ids = torch.tensor(ids, dtype=torch.int32)
+    return {"ids": ids, "counts": torch.zeros_like(ids) if counts is None else torch.tensor(counts, dtype=torch.int32)}
+
+
+def test_golden():
+    ids, counts = sk.history([[3]], [[0, 0, 2]], size=4)
+    z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])
+    for amounts, drafted, want in (
+        ((1.3, None, None), None, (0.449263143911, 0.262210402440, 0.141707153501, 0.050357483828, 0.096461816319)),
+        ((1.3, 0.5, 1.5), [[1]], (0.159610535841, 0.121937171899, 0.083004144728, 0.217952066117, 0.417496081415)),
+        ((None, 0.5, None), [[1, 2, 1, -1]], (0.458291108891, 0.168595877033, 0.102258568522, 0.102258568522,
+                                              0.168595877033)),
+    ):  # fmt: skip
+        window = None if drafted is None else torch.tensor(drafted)
+        rows = Rows(z, penalties=sk.Penalties(*amounts, ids, counts, drafted=window))
+        for v, p in enumerate(want):  # each draw's ln q
+            below = sum(want[:v]) + p / 2
+            out = sk.sample(rows, uniforms=torch.tensor([[below]], dtype=torch.float64))
+            assert out.tokens.item() == v
+            assert abs(out.logprobs.exp().item() - p) < 2e-6
+            assert out.rows.penalties is rows.penalties
+
+
+def test_two_views_of_one_row_are_two_rows():
+    """Every position names the same stored row. An executor that took them for one would keep its first sums."""
+    z = torch.zeros(1, 4)
+    penalties = sk.Penalties(presence=30.0, **lists([-1]))
+    draft, uniforms = torch.tensor([[0, 1, 2]]), torch.tensor([[0.0, 0.0, 0.0, 0.5]], dtype=torch.float64)
+    rows = Rows(z, row=torch.zeros(1, 4, dtype=torch.int64), penalties=penalties)
+    for method in ("token", "block"):
+        out = sk.verify_chain(rows, draft, method=method, uniforms=uniforms)
+        assert out.tokens.tolist() == [[0, 1, 2, 3]], method
+        want = torch.tensor([[4.0, 3.0, 2.0, 1.0]]).log().neg()
+        torch.testing.assert_close(out.logprobs, want, rtol=0, atol=1e-6)
+
+
+def test_no_penalties_is_the_call_as_it_was():
+    """A plain call hands the op no argument of penalties; penalties that are off change no bit."""
+    for op in OPS:
+        seen, _ = penalised.call_of(op, 1)
+        plain = bare(seen)
+        off = {
+            name: x._replace(penalties=penalised_off(x, len(x.logits) if op != "verify_chain" else None, seen))
+            if isinstance(x, Rows)
+            else x
+            for name, x in seen.items()
+        }
+        assert not differ(getattr(sk, op)(**plain), getattr(sk, op)(**off))
+
+
+def penalised_off(rows, N, call):
+    B = N if N is not None else len(call["uniforms"])
+    return sk.Penalties(1.0, 0.0, 0.0, **lists(*[[0, 1, 2]] * B, counts=[[0, 1, 9]] * B))
+
+
+def call_with(op, **fields):
+    """A call of three rows or requests whose penalties have these fields."""
+    given = {"repetition": 1.3, **lists([0, 3, -1], [1, 2, 3], [-1, -1, -1])} | fields
+    penalties = sk.Penalties(**given)
+    if op == "verify_chain":
+        draft = torch.tensor([[1], [2], [0]])
+        return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, penalties=penalties), "draft_tokens": draft}
+    return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, penalties=penalties)}
+
+
+ids = lists([0, 3, -1], [1, 2, 3], [-1, -1, -1])["ids"]
+WRONG = [
+    ({"repetition": 0.0}, "repetition must be finite and > 0, got 0"),
+    ({"repetition": math.nan}, "repetition must be finite and > 0, got nan"),
+    ({"repetition": torch.tensor([1.0, -1.0, 1.0])}, "repetition must be finite and > 0, got -1 at index 1"),
+    ({"frequency": math.inf}, "frequency must be finite, got inf"),
+    ({"presence": torch.tensor([math.nan])}, "presence must be finite, got nan at index 0"),
+    ({"presence": torch.zeros(2)}, r"presence must have shape \[3\] or \[1\], got \[2\]"),
+    ({"presence": torch.zeros(3, dtype=torch.float64)}, "presence must be float32, got float64"),
+    ({"ids": ids.long()}, "ids must be int32, got int64"),
+    ({"ids": ids[:, :2]}, r"counts must have shape \[S=3, H=2\], got \[3, 3\]"),
+    ({"ids": ids.flip(1)}, "ids must ascend and end with -1, got -1 then 3 in list 0"),
+    ({"ids": ids.clamp(max=2)}, "ids must ascend and end with -1, got 2 then 2 in list 1"),
+    ({"ids": ids - 1}, "ids must ascend and end with -1, got -1 then 2 in list 0"),
+    ({"ids": ids[0]}, r"ids must have shape \[S, H\], got \[3\]"),
+    ({"counts": ids - 2}, "counts must be >= 0, got -2 in list 0"),
+    ({"counts": None}, "ids and counts must be given with penalties, got ids alone"),
+    ({"ids": None, "counts": None}, "penalties must have ids and counts, as history makes them, got neither"),
+    ({"row": torch.tensor([0, 3, 0])}, r"row must be in \[0, 3\), got 3 at index 1"),
+    ({"row": torch.tensor([0, 0])}, r"row must have shape \[3\], got \[2\]"),
+    ({"ids": ids[:2], "counts": ids[:2] * 0}, "ids must be of 3 lists, or penalties.row be given, got 2"),
+]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("fields, says", WRONG)
+def test_what_is_wrong_is_named(op, fields, says):
+    side = "target" if op == "verify_chain" else "rows"
+    with pytest.raises(ValueError, match=rf"^{op}: {side}\.(penalties\.)?{says}"):
+        getattr(sk, op)(**call_with(op, **fields))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_other_errors(op):
+    call, side = call_with(op), "target" if op == "verify_chain" else "rows"
+    with pytest.raises(TypeError, match=rf"^{op}: {side}\.penalties must be Penalties, got float"):
+        getattr(sk, op)(**call | {side: call[side]._replace(penalties=1.3)})
+    with pytest.raises(TypeError, match=rf"^{op}: {side}\.penalties\.presence must be a number or a tensor, got str"):
+        getattr(sk, op)(**call_with(op, presence="1"))
+    drafted = torch.zeros(2, 1, dtype=torch.int64)
+    says = "must be None, got a tensor" if op == "verify_chain" else r"must have shape \[N=3, n=1\], got \[2, 1\]"
+    with pytest.raises(ValueError, match=rf"^{op}: {side}\.penalties\.drafted {says}"):
+        getattr(sk, op)(**call_with(op, drafted=drafted))
+
+
+def test_penalties_are_of_logits():
+    call = call_with("verify_chain")
+    probs = Rows(torch.full((3, 2, 9), 1 / 9), kind="probs", penalties=call["target"].penalties)
+    with pytest.raises(ValueError, match="target.penalties need target.kind='logits', got 'probs'"):
+        sk.verify_chain(probs, call["draft_tokens"], seed=torch.zeros(3).long(), offset=torch.zeros(3).long())
+
+
+@pytest.mark.parametrize("op", ["top_logprobs", "row_topw", "support", "verify_tree", "row_gap", "kseq_rho"])
+def test_other_ops_refuse_them(op):
+    arguments = example_calls.calls(op)[0].arguments
+    for side in sk.arguments.sides(op):
+        x = arguments.get(side)
+        if x is not None:
+            rows = (x if isinstance(x, Rows) else Rows(x))._replace(penalties=sk.Penalties(1.3))
+            with pytest.raises(ValueError, match=rf"^{op}: {side}\.penalties must be None, got Penalties$"):
+                getattr(sk, op)(**arguments | {side: rows})
+            with pytest.raises(NotImplementedError, match="penalties are served by"):
+                getattr(reference, op)(**arguments | {side: rows})
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_rows_over_ranks_refuse_them(op):
+    call = call_with(op)
+    sides = {"target": object()} if op == "verify_chain" else {"rows": object()}
+    problem = distributed.ops._problem(getattr(sk, op), call, sides, "chunks")
+    assert isinstance(problem, NotImplementedError) and "penalties of rows over ranks are not served yet" in str(
+        problem
+    )
+
+
+@pytest.mark.skipif(bool(backends.why_not("triton-interpret")), reason="Triton is not installed")
+@pytest.mark.parametrize("op", OPS)
+def test_triton_refuses_them(op):
+    with pytest.raises(NotImplementedError, match=f"^{op}: Triton does not serve (target_)?history_ids$"):
+        backends.there("triton-interpret", backends.public, op, **call_with(op, repetition=None))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_fakes_and_graphs(op):
+    call = call_with(op)
+    given = example_calls.op_arguments(op, getattr(sk, op), **call)
+    torch.library.opcheck(getattr(torch.ops.specdec, op).default, given)
+    compiled = torch.compile(getattr(sk, op), fullgraph=True, backend="aot_eager")
+    assert not differ(compiled(**call), getattr(sk, op)(**call))
+    assert example_calls.op_arguments(op, getattr(sk, op), **bare(call))[-1] is None

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random calls with penalties, and the same calls on float32 rows that are written out in full."""
+
+import random
+
+import torch
+from torch.utils import _pytree
+
+import specdec_kernels as sk
+from specdec_kernels.reference.padded import present
+from specdec_kernels.reference.penalties import written_out
+from specdec_kernels.registry import CHAIN_METHODS
+from specdec_kernels.rows import Rows
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def penalties(rng, n, V, *, row=None):
+    """Penalties of n requests or rows, with lists of up to 40 ids; some by number, some off."""
+    S = n if row is None else row
+    some = [rng.sample(range(V), rng.randrange(min(V, 40) + 1)) for _ in range(S)]
+    outputs = [[rng.choice(ids) for _ in range(rng.randrange(6))] if ids else [] for ids in some]
+    ids, counts = sk.history(some, outputs, size=rng.choice((40, 45)))
+    at = None if row is None else torch.tensor([rng.randrange(S) for _ in range(n)], dtype=torch.int64)
+    amounts = [
+        rng.choice((None, low, torch.tensor([rng.uniform(low, high) for _ in range(n)], dtype=torch.float32)))
+        for low, high in ((0.5, 2.0), (-0.5, 1.0), (-1.0, 1.5))
+    ]
+    return sk.Penalties(*amounts, ids=ids, counts=counts, row=at)
+
+
+def normal(rng, *shape):
+    generator = torch.Generator().manual_seed(rng.getrandbits(32))
+    x = torch.empty(shape).normal_(0, rng.choice((1, 4)), generator=generator)
+    return (x * 4).round() / 4 if rng.random() < 0.2 else x  # ties
+
+
+def vocabulary(rng):
+    return rng.choice((3, 17, 64, 1000, 1024, 1025, 2049, 3001))
+
+
+def sampling(rng, n):
+    def one(*values):
+        return rng.choice((None, rng.choice(values), torch.tensor([rng.choice(values) for _ in range(n)])))
+
+    filters = rng.random() < 0.5
+    return {
+        "temperature": one(0.0, 0.7, 1.0, 1.3),
+        "top_k": one(0, 1, 5, 40) if filters else None,
+        "top_p": one(0.5, 0.9, 1.0) if filters else None,
+        "min_p": one(0.0, 0.1) if filters else None,
+    }
+
+
+def flat_call(op, rng):
+    """A call of row_stats or sample -> (its arguments, those on rows written out)."""
+    N, V = rng.randrange(1, 5), vocabulary(rng)
+    view = penalties(rng, N, V, row=rng.choice((None, 3)))
+    n = rng.randrange(4)
+    if rng.random() < 0.7:
+        drafted = [[rng.choice((-1, rng.randrange(V), rng.randrange(min(V, 3)))) for _ in range(n)] for _ in range(N)]
+        dtype = rng.choice((torch.int32, torch.int64))
+        view = view._replace(drafted=torch.tensor(drafted, dtype=dtype).reshape(N, n))
+    rows = Rows(normal(rng, N, V).to(rng.choice(DTYPES)), **sampling(rng, N))
+    call = {"num_rows": torch.tensor([rng.randrange(N + 1)])} if rng.random() < 0.2 else {}
+    windows = [()] * N if view.drafted is None else view.drafted.tolist()
+    plain = rows._replace(logits=written_out(rows.logits, view, windows, range(N)))
+    if op == "sample":
+        uniforms = torch.tensor([[rng.random() for _ in range(3)] for _ in range(N)], dtype=torch.float64)
+        call |= {"k": 3, "replacement": rng.random() < 0.5, "uniforms": uniforms}
+        if rng.random() < 0.3:
+            stats = sk.row_stats(plain)
+            rows, plain = Rows(rows.logits, stats=stats), Rows(plain.logits, stats=stats)
+    return {"rows": rows._replace(penalties=view), **call}, {"rows": plain, **call}
+
+
+def chain_call(rng):
+    """A call of verify_chain: every method, rule, raggedness, store and padding -> (its arguments, those on rows
+    written out)."""
+    B, G, V = rng.randrange(1, 5), rng.randrange(5), vocabulary(rng)
+    lengths = [rng.randrange(G + 1) for _ in range(B)]
+    ragged = rng.random() < 0.3
+    few = min(V, rng.choice((2, 4, V)))  # so that windows repeat themselves, and drafts are accepted
+    drafts = [[rng.randrange(few) for _ in range(g)] for g in (lengths if ragged else [G] * B)]
+    method = rng.choice([*CHAIN_METHODS])
+    rule = rng.choice(["exact", "exact", *CHAIN_METHODS[method].rules])
+    call = {"method": method, "rule": rule}
+    call["uniforms"] = torch.tensor([[rng.random() for _ in range(G + 1)] for _ in range(B)], dtype=torch.float64)
+    if rule == "synthetic":
+        call["alpha"] = 0.6
+    dtype = rng.choice((torch.int32, torch.int64))
+    if ragged:
+        ends = [sum(lengths[:b]) for b in range(B + 1)]
+        call |= {"cu_draft": torch.tensor(ends), "max_draft": G}
+        call["draft_tokens"] = torch.tensor([d for ids in drafts for d in ids], dtype=dtype)
+    else:
+        call["draft_tokens"] = torch.tensor(drafts, dtype=dtype).reshape(B, G)
+        if rng.random() < 0.3 and G:
+            call["draft_tokens"][rng.randrange(B), rng.randrange(G) :] = -1
+    if rng.random() < 0.2:
+        call["num_requests"] = torch.tensor([rng.randrange(B + 1)])
+    seen, plain = dict(call), dict(call)
+    at_end = rng.randrange(2)
+    for side, extra in (("target", 1), ("draft", at_end)):
+        if side == "draft" and rng.random() < 0.2:
+            continue
+        counts = [g + extra for g in (lengths if ragged else [G] * B)]
+        first = rng.random() < 0.7 or side == "target"
+        view = penalties(rng, B, V, row=rng.choice((None, 3))) if first else None
+        rows, out = side_of(rng, view, counts, drafts, V, B, ragged, present(call.get("num_requests"), B))
+        seen[side], plain[side] = rows, out
+    return seen, plain
+
+
+def side_of(rng, view, counts, drafts, V, B, ragged, there):
+    """One side: its rows as they lie, perhaps in a store that positions share, and written out by position."""
+    R = sum(counts)
+    few = max(1, V // 4)
+    z = normal(rng, R, V)
+    z[:, :few] += 2
+    dtype = rng.choice(DTYPES)
+    store = R > 0 and rng.random() < 0.3
+    kept = z.to(dtype)
+    number = torch.arange(R)
+    if store:
+        kept = kept[: rng.randrange(1, R + 1)].contiguous()
+        number = torch.tensor([rng.randrange(len(kept)) for _ in range(R)])
+    windows = [drafts[b][:i] for b, n in enumerate(counts) for i in range(n)]
+    requests = [b for b, n in enumerate(counts) for _ in range(n)]
+    lying = kept[number]
+    out = written_out(lying, view, windows, requests) if R else lying.float()
+    lead = (R,) if ragged else (B, counts[0])
+    given = sampling(rng, B)
+    plain = Rows(out.view(*lead, V), **given)
+    rows = Rows(kept, row=number.view(lead)) if store else Rows(kept.view(*lead, V))
+    rows = rows._replace(**given)
+    if not store and R and rng.random() < 0.25:  # stats of the viewed rows
+        stats = sk.row_stats(Rows(out, temperature=0.8)).view(*lead, 4)
+        rows, plain = Rows(rows.logits, stats=stats), Rows(plain.logits, stats=stats)
+    return rows._replace(penalties=view), plain
+
+
+def call_of(op, i):
+    rng = random.Random(f"{op} {i}")
+    return chain_call(rng) if op == "verify_chain" else flat_call(op, rng)
+
+
+def leaves(out):
+    """Every tensor of a result, but the rows it was made of."""
+    if hasattr(out, "rows"):
+        return [out.tokens, out.logprobs, out.rows.stats]
+    return [x for x in _pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+
+
+def same(a, b):
+    return a.dtype == b.dtype and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) and a.isnan().equal(b.isnan())
+
+
+def differ(found, wanted):
+    return not all(same(x, y) for x, y in zip(leaves(found), leaves(wanted), strict=True))
+
+
+def bare(call):
+    """The call without penalties."""
+    return {name: x._replace(penalties=None) if isinstance(x, Rows) else x for name, x in call.items()}
+
+
+def compared(op, n):
+    """Of n calls: those that differ from the call on rows written out, and how many differ from the call without
+    penalties."""
+    run, wrong, changed = getattr(sk, op), [], 0
+    for i in range(n):
+        seen, plain = call_of(op, i)
+        found = run(**seen)
+        if differ(found, run(**plain)):
+            wrong.append(i)
+        changed += differ(found, run(**bare(seen)))
+    return wrong, changed
