@@ -180,6 +180,13 @@ def test_triton_refuses_them(op):
         backends.there("triton-interpret", backends.public, op, **call_with(op, repetition=None))
 
 
+@pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="the simulated device is not asked for")
+@pytest.mark.parametrize("op", OPS)
+def test_cuda_refuses_them(op):
+    with pytest.raises(NotImplementedError, match=f"^{op}: CUDA does not serve penalties yet$"):
+        backends.there("cuda-on-cpu", backends.public, op, **call_with(op))
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_fakes_and_graphs(op):
     call = call_with(op)
