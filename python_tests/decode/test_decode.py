@@ -98,8 +98,8 @@ def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
 
     honest = sk.sample
 
-    def liar(logits, **options):
-        return honest(logits, **options)._replace(tokens=logits.argmax(-1, keepdim=True))
+    def liar(rows, **options):
+        return honest(rows, **options)._replace(tokens=rows.logits.argmax(-1, keepdim=True))
 
     monkeypatch.setattr(sk, "sample", liar)
     assert not three_tokens("model", 4000)[0].passed

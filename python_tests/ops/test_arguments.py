@@ -160,6 +160,8 @@ EMPTY = {f"{op}-{i}": (op, {name: x if name in WHOLE else hollow(x) for name, x 
 @pytest.mark.parametrize("name", EMPTY)
 def test_a_batch_of_nothing(op_backend, name):
     op, call = EMPTY[name]
+    if not backends.serves(op_backend, op, call):
+        pytest.skip("Triton takes no rule on a tree")
     if "cu_draft" in call:
         call["cu_draft"] = torch.zeros(1, dtype=torch.int64)
     if op == "tree_mask" and call["parents"].dim() == 1:

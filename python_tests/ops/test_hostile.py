@@ -44,6 +44,8 @@ def test_hostile_calls(op_backend, op):
         args = hostile.call(op, rng)
         if op_backend == "triton-interpret":
             args = {name: without_subnormals(x) for name, x in args.items()}
+        if not backends.serves(op_backend, op, args):
+            args = {name: x for name, x in args.items() if name not in ("rule", "alpha")}
         error = hostile.check(op, args, b=b)
         if op_backend == "cpu":
             return

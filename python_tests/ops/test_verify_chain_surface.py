@@ -288,8 +288,8 @@ sk.verify_chain(**args)  # what the first call sets up is not the call's
 
 malloc = ctypes.CDLL(None).malloc
 malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+pages = int(open("/proc/self/statm").read().split()[0])
 def leave(spare):
-    pages = int(open("/proc/self/statm").read().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + spare, resource.RLIM_INFINITY))
 leave(0)
 free = ctypes.CDLL(None).free

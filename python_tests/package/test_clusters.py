@@ -189,7 +189,7 @@ def errors():
 
     module, texts = load("fast"), []
     for what in ({"path": "cluster", "clusters": False}, {"path": "sideways"}, {"overlap": "yes"}):
-        with device(module, **what), pytest.raises(RuntimeError) as raised:
+        with device(module, **what), pytest.raises(ValueError) as raised:
             answered()
         texts.append(str(raised.value).splitlines()[0])
     return texts

@@ -66,10 +66,14 @@ def scale(n, backend, least=14):
     return min(n, max(least, n // (slower if tiers.TIER == "all" or slower == 1 else max(slower, 8))))
 
 
+def serves(backend, op, arguments):
+    """Whether a backend serves a call: in Triton no rule acts on a tree."""
+    return not (backend.startswith("triton") and op == "verify_tree") or arguments.get("rule") is None
+
+
 def served(backend, op, calls):
-    """Those of example calls that a backend serves: in Triton no rule acts on a tree."""
-    on_triton = backend.startswith("triton") and op == "verify_tree"
-    return [call for call in calls if not (on_triton and call.arguments.get("rule") is not None)]
+    """Those of example calls that a backend serves."""
+    return [call for call in calls if serves(backend, op, call.arguments)]
 
 
 def there(backend, function, *args, **kwargs):

@@ -16,7 +16,7 @@ def pick_threads(target, counts: tuple[int, ...], seconds: float = 4.0, passes: 
     timed in turn, so that a drift of the machine favours none; no new turn begins after `seconds`.
     """
     before = torch.get_num_threads()
-    cache, token = target.new_cache(1, 2), torch.tensor([[0]])
+    cache, token = target.new_cache(1, 2), torch.tensor([[0]], dtype=torch.int64, device="cpu")
     target.forward(token, [0], cache, keep=None)
     times: dict[int, list[float]] = {threads: [] for threads in counts}
     began = perf_counter()
