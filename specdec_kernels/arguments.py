@@ -12,9 +12,8 @@ sum(g_b) where drafts are ragged, K drafts of L levels; [N, V] and [S, K, V] are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -48,6 +47,7 @@ class Argument(NamedTuple):
     optional: bool = False
     public: str = "="  # where the public function takes it: a field "target.row", a part "tree.0"; "": it is made there
     default: bool | float | None = None  # of what is not optional, and yet may be left out
+    is_view: bool = False  # taken by the overload "views" alone: a plain call does not pay for it
 
     @property
     def shapes(self) -> list[str]:
@@ -95,15 +95,15 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
 
 
 def _penalties(side, per, prefix=""):
-    """The fields of Penalties, at the end of a schema: a call without any does not pass them."""
-    for x in ("repetition", "frequency", "presence"):
-        yield Argument(prefix + x, "float32", f"{LEADS[per]} | 1", per, True, f"{side}.penalties.{x}")
-    yield Argument(f"{prefix}penalty_numbers", "numbers", optional=True, public="")
-    for x in ("ids", "counts"):
-        yield Argument(f"{prefix}history_{x}", "int32", "S, H", "all", True, f"{side}.penalties.{x}")
-    yield Argument(f"{prefix}history_row", "integers", LEADS[per], per, True, f"{side}.penalties.row")
+    """The fields of Penalties."""
+    fields = [(prefix + x, "float32", f"{LEADS[per]} | 1", per, x) for x in ("repetition", "frequency", "presence")]
+    fields += [(f"{prefix}penalty_numbers", "numbers", "", "all", "")]
+    fields += [(f"{prefix}history_{x}", "int32", "S, H", "all", x) for x in ("ids", "counts")]
+    fields += [(f"{prefix}history_row", "integers", LEADS[per], per, "row")]
     if per == "row":  # ops on requests know the drafted tokens
-        yield Argument("drafted", "integers", "N, n", per, True, f"{side}.penalties.drafted")
+        fields += [("drafted", "integers", "N, n", per, "drafted")]
+    for name, kind, shape, per, field in fields:
+        yield Argument(name, kind, shape, per, True, field and f"{side}.penalties.{field}", is_view=True)
 
 
 def _ending(leads, last):
@@ -248,21 +248,9 @@ def called(op: str) -> dict[str, str]:
     return {x.name: x.name if not x.public or x.public[-1].isdigit() else x.public for x in taken(op)}
 
 
-def schema(op: str) -> str:
-    """The arguments as a schema writes them. The last may be left out, as far as nothing behind them must be given."""
-    rows = taken(op)
-    last = len(rows) - len(list(takewhile(lambda x: x.may_be_left_out, reversed(rows))))
-    each = (f"{TYPES[x.type][0]}{'?' * x.optional} {x.name}" for x in rows)
-    return ", ".join(text + f"={x.default}" * (i >= last) for i, (x, text) in enumerate(zip(rows, each)))
-
-
-def schemas(op: str) -> Iterator[str]:
-    """What torch is told of the op, and, where the public function takes `out`, of the one that writes there."""
-    takes, made = schema(op), results(op)
-    yield f"{op}({takes}) -> " + ("Tensor" if len(made) == 1 else f"({', '.join(['Tensor'] * len(made))})")
-    if any(x.type == "results" for x in TABLE[op]):
-        written = (f"Tensor({letter}!) {name}" for letter, (name, *_) in zip("abcdefgh", made))
-        yield f"{op}.out({takes}, *, {', '.join(written)}) -> ()"
+def plain(op: str) -> tuple[Argument, ...]:
+    """What the op takes of rows without views: the first of taken()."""
+    return tuple(x for x in taken(op) if not x.is_view)
 
 
 def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple], tuple]:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Penalties as the dispatcher hands them over, at the end of a schema: a call without any does not pass them at all.
+// Penalties as the dispatcher hands them over.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,7 @@
 
 #include "../core/penalties.h"
 #include "check.h"
+#include "without_views.h"
 
 namespace specdec {
 
@@ -21,6 +22,7 @@ struct GivenPenalties {
   const OptTensor &prefix##repetition, const OptTensor &prefix##frequency, const OptTensor &prefix##presence, \
       const OptNumbers &prefix##penalty_numbers, const OptTensor &prefix##history_ids,                        \
       const OptTensor &prefix##history_counts, const OptTensor &prefix##history_row
+constexpr size_t kPenaltiesArguments = 7;
 #define SPECDEC_GIVEN_PENALTIES(side, prefix)                                                                    \
   GivenPenalties {                                                                                               \
     side, prefix##repetition, prefix##frequency, prefix##presence, prefix##penalty_numbers, prefix##history_ids, \
@@ -39,7 +41,10 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
 // A list that a request names: distinct ids in ascending order with counts, then -1.
 inline void check_history(const Op& op, const char* side, const Penalties& p, int64_t s) {
   const int32_t *ids = p.ids + s * p.ids_stride, *counts = p.counts + s * p.counts_stride;
-  for (int64_t j = 0; j < p.H; ++j) {
+  bool bad = p.H > 0 && (ids[0] < -1 || (ids[0] != -1 && counts[0] < 0));
+  for (int64_t j = 1; j < p.H; ++j)  // without a branch, so that it takes a part of the time that the row takes
+    bad |= (ids[j] != -1) & ((ids[j - 1] < 0) | (ids[j - 1] >= ids[j]) | (counts[j] < 0));
+  for (int64_t j = 0; bad && j < p.H; ++j) {
     const bool sorted = j == 0 || ids[j] == -1 || (ids[j - 1] >= 0 && ids[j - 1] < ids[j]);
     check(ids[j] >= -1 && sorted, op, Name(side, "penalties.ids"), " must ascend and end with -1, got ",
           j ? ids[j - 1] : ids[j], " then ", ids[j], " in list ", s);
@@ -51,10 +56,11 @@ inline void check_history(const Op& op, const char* side, const Penalties& p, in
 inline void check_values(const Op& op, const char* side, const Penalties& p, int64_t S, int64_t there) {
   static const char* const fields[] = {"penalties.repetition", "penalties.frequency", "penalties.presence"};
   const Floats* const tensors[] = {&p.repetition, &p.frequency, &p.presence};
+  const float* const numbers[] = {&p.numbers.repetition, &p.numbers.frequency, &p.numbers.presence};
   for (int i = 0; i < 3; ++i) {
     const bool each = bool(*tensors[i]) && values_at_hand(op);
     for (int64_t b = 0; b < (each ? there : 1); ++b) {
-      const float x = each ? (*tensors[i])[b] : p.numbers[i];
+      const float x = each ? (*tensors[i])[b] : *numbers[i];
       check(std::isfinite(x) && (i > 0 || x > 0), op, Name(side, fields[i]), " must be finite", i ? "" : " and > 0",
             ", got ", x, At{each ? b : -1});
     }
@@ -95,15 +101,15 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
   } else {
     check(S == N, op, named("penalties.ids"), " must be of ", N, " lists, or penalties.row be given, got ", S);
   }
-  const std::tuple<const char*, const OptTensor&, Floats&> each[] = {
-      {"penalties.repetition", given.repetition, p.repetition},
-      {"penalties.frequency", given.frequency, p.frequency},
-      {"penalties.presence", given.presence, p.presence}};
+  const std::tuple<const char*, const OptTensor&, Floats&, float&> each[] = {
+      {"penalties.repetition", given.repetition, p.repetition, p.numbers.repetition},
+      {"penalties.frequency", given.frequency, p.frequency, p.numbers.frequency},
+      {"penalties.presence", given.presence, p.presence, p.numbers.presence}};
   for (int i = 0; i < 3; ++i) {
-    const auto& [field, tensor, taken] = each[i];
+    const auto& [field, tensor, taken, number] = each[i];
     check(!tensor || !numbers.has(i), op, named(field), " must be a tensor or a number, got both");
     taken = floats_per_row(op, named(field), tensor, N);
-    if (numbers.has(i)) p.numbers[i] = float(numbers[i]);
+    if (numbers.has(i)) number = float(numbers[i]);
   }
   if (p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");  // no list is read, and there are penalties
   check_values(op, given.side, p, S, present.of(N));

@@ -7,9 +7,14 @@
 
 namespace specdec {
 
+struct Amounts {
+  float repetition, frequency, presence;
+  SPECDEC_HD bool any() const { return repetition != 1 || frequency != 0 || presence != 0; }
+};
+
 struct Penalties {
   Floats repetition, frequency, presence;  // [B], where there are no numbers
-  float numbers[3] = {1, 0, 0};            // that serve all
+  Amounts numbers{1, 0, 0};                // that serve all
   // Each list: distinct ids in ascending order with their counts in the output, then -1
   const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]
   int64_t H = 0, ids_stride = 0, counts_stride = 0;
@@ -20,6 +25,10 @@ struct Penalties {
   Ints starts;                // ragged: [B+1]
 
   SPECDEC_HD explicit operator bool() const { return ids != nullptr; }
+  SPECDEC_HD Amounts amounts(int64_t b) const {
+    return {repetition ? repetition[b] : numbers.repetition, frequency ? frequency[b] : numbers.frequency,
+            presence ? presence[b] : numbers.presence};
+  }
   SPECDEC_HD int64_t list(int64_t b) const { return row ? row[b] : b; }
   SPECDEC_HD int64_t drafted(int64_t b, int64_t i) const {
     return window.at(starts ? (starts[b] + i) * window.stride : b * window_stride + i * window.stride);

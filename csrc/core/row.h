@@ -74,7 +74,7 @@ class Row {
   SPECDEC_HD Row seen(const Penalties& penalties, int64_t b, int64_t drafted) const {
     Row row = *this;
 #ifndef SPECDEC_IN_CUDA
-    if (penalties) row.view = {&penalties, int32_t(b), int32_t(drafted)};
+    if (penalties && penalties.amounts(b).any()) row.view = {&penalties, int32_t(b), int32_t(drafted)};
 #else
     (void)penalties, (void)b, (void)drafted;  // refused before a launch
 #endif

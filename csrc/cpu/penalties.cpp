@@ -7,21 +7,29 @@
 namespace specdec {
 namespace {
 
-// The list of a view's request
+// The list of a view's request. Its pads, -1, lie above all ids.
 struct List {
-  const Penalties& p;
   const int32_t *ids, *counts;
+  int64_t H;
 
-  explicit List(const View& view) : p(*view.penalties) {
+  explicit List(const View& view) {
+    const Penalties& p = *view.penalties;
     const int64_t s = p.list(view.request);
-    ids = p.ids + s * p.ids_stride, counts = p.counts + s * p.counts_stride;
+    ids = p.ids + s * p.ids_stride, counts = p.counts + s * p.counts_stride, H = p.H;
   }
-  // Place of the first id that is not below v; the pads, -1, lie above all ids.
+  static bool below(int32_t id, int64_t v) { return int64_t(uint32_t(id)) < v; }
+  // The first place in [first, last) whose id is not below v
+  int64_t search(int64_t v, int64_t first, int64_t last) const {
+    return std::lower_bound(ids + first, ids + last, v, below) - ids;
+  }
+  // Of all places. A walk over a row asks for one chunk after another: the place is next to the last answer.
   int64_t from(int64_t v) const {
-    const auto below = [](int32_t id, int64_t v) { return int64_t(uint32_t(id)) < v; };
-    return std::lower_bound(ids, ids + p.H, v, below) - ids;
+    static thread_local int64_t near = 0;
+    if (near > H || (near > 0 && !below(ids[near - 1], v))) return near = search(v, 0, std::min(near, H));
+    for (const int64_t end = std::min(near + 8, H); near < end; ++near)
+      if (!below(ids[near], v)) return near;
+    return near = search(v, near, H);
   }
-  bool has(int64_t place, int64_t v) const { return place < p.H && ids[place] == v; }
 };
 
 // How often v stands in the first n tokens of the window
@@ -31,56 +39,48 @@ int64_t drafted(const View& view, int64_t v, int64_t n) {
   return count;
 }
 
-// f(v, count) of every used id in [begin, end), until it returns true; whether it did
-template <class F>
-bool any_used(const View& view, int64_t begin, int64_t end, const F& f) {
-  const List list(view);
-  for (int64_t j = list.from(begin); j < list.p.H && int64_t(uint32_t(list.ids[j])) < end; ++j) {
-    const int64_t v = list.ids[j];
-    if (f(v, list.counts[j] + drafted(view, v, view.drafted))) return true;
-  }
-  for (int64_t i = 0; i < view.drafted; ++i) {
-    const int64_t v = list.p.drafted(view.request, i);
-    if (v < begin || v >= end || drafted(view, v, i) > 0 || list.has(list.from(v), v)) continue;
-    if (f(v, drafted(view, v, view.drafted))) return true;
-  }
-  return false;
-}
+// What changes an entry, without a branch on its sign or count, which nobody can foresee: of each pair one is looked
+// up, and an operation with 1 or 0 changes nothing.
+struct Change {
+  float divisor[2], factor[2], frequency[2], presence[2];
 
-struct Amounts {
-  float repetition, frequency, presence;
-
-  explicit Amounts(const View& view) {
-    const Penalties& p = *view.penalties;
-    repetition = p.repetition ? p.repetition[view.request] : p.numbers[0];
-    frequency = p.frequency ? p.frequency[view.request] : p.numbers[1];
-    presence = p.presence ? p.presence[view.request] : p.numbers[2];
-  }
-  float of_used(float e, int64_t count) const {
-    e = e > 0 ? e / repetition : e * repetition;
-    if (count <= 0) return e;
-    e -= frequency * float(count);
-    return e - presence;
+  explicit Change(const Amounts& x)
+      : divisor{1, x.repetition}, factor{x.repetition, 1}, frequency{0, x.frequency}, presence{0, x.presence} {}
+  float operator()(float e, int64_t count) const {
+    const bool positive = e > 0, again = count > 0;
+    e = e / divisor[positive] * factor[positive];
+    e -= frequency[again] * float(count);
+    return e - presence[again];
   }
 };
 
 }  // namespace
 
-bool is_used(const View& view, int64_t begin, int n) {
-  return any_used(view, begin, begin + n, [](int64_t, int64_t) { return true; });
+Used used_ids(const View& view, int64_t begin, int n) {
+  const List list(view);
+  Used used;
+  used.first = used.last = list.from(begin);
+  while (used.last < list.H && List::below(list.ids[used.last], begin + n)) ++used.last;
+  for (int64_t i = 0; i < view.drafted && !used.drafted; ++i) {
+    const int64_t v = view.penalties->drafted(view.request, i);
+    used.drafted = v >= begin && v < begin + n;
+  }
+  return used;
 }
 
-float penalised(const View& view, int64_t v, float z) {
-  penalise(view, v, 1, &z);
-  return z;
-}
-
-void penalise(const View& view, int64_t begin, int n, float* e) {
-  const Amounts amounts(view);
-  any_used(view, begin, begin + n, [&](int64_t v, int64_t count) {
-    e[v - begin] = amounts.of_used(e[v - begin], count);
-    return false;
-  });
+void penalise(const View& view, const Used& used, int64_t begin, int n, float* e) {
+  const List list(view);
+  const Change changed(view.penalties->amounts(view.request));
+  for (int64_t j = used.first; j < used.last; ++j) {
+    const int64_t v = list.ids[j], more = used.drafted ? drafted(view, v, view.drafted) : 0;
+    e[v - begin] = changed(e[v - begin], list.counts[j] + more);
+  }
+  for (int64_t i = 0; used.drafted && i < view.drafted; ++i) {
+    const int64_t v = view.penalties->drafted(view.request, i);
+    if (v < begin || v >= begin + n || drafted(view, v, i) > 0) continue;
+    const int64_t j = list.search(v, used.first, used.last);
+    if (j == used.last || list.ids[j] != v) e[v - begin] = changed(e[v - begin], drafted(view, v, view.drafted));
+  }
 }
 
 }  // namespace specdec

@@ -8,13 +8,17 @@
 
 namespace specdec {
 
-// Whether an id in [begin, begin + n) was used
-bool is_used(const View& view, int64_t begin, int n);
+// The used ids of a range: places [first, last) of the request's list, and perhaps some of its window.
+struct Used {
+  int64_t first = 0, last = 0;
+  bool drafted = false;
+  explicit operator bool() const { return first < last || drafted; }
+};
 
-// Entry z of id v
-float penalised(const View& view, int64_t v, float z);
+// Those in [begin, begin + n)
+Used used_ids(const View& view, int64_t begin, int n);
 
-// The entries e of ids [begin, begin + n), in place
-void penalise(const View& view, int64_t begin, int n, float* e);
+// Changes them in e, the entries from id `begin` on.
+void penalise(const View& view, const Used& used, int64_t begin, int n, float* e);
 
 }  // namespace specdec

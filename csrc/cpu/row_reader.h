@@ -20,21 +20,22 @@ class RowReader {
 
   // Entry v of a row, which lies here
   float entry(const Row& row, int64_t v) const {
-    const float z = number_at(row.pointer(), row.dtype, place(row, v));
-    return row.view ? penalised(row.view, v, z) : z;
+    float z = number_at(row.pointer(), row.dtype, place(row, v));
+    if (row.view) penalise(row.view, used_ids(row.view, v, 1), v, 1, &z);
+    return z;
   }
 
   // Chunk c where it lies, or a copy in buf [kChunk] where it does not end with a group of lanes.
   Entries chunk(const Row& row, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
-    const bool in_place = n == padded(n) && !(row.view && is_used(row.view, c * kChunk, n));
-    return in_place ? at(row, c) : Entries(floats(row, c, -HUGE_VALF, buf));
+    const Used used = row.view ? used_ids(row.view, c * kChunk, n) : Used();
+    return n == padded(n) && !used ? at(row, c) : Entries(load(row, used, c, n, n, -HUGE_VALF, buf));
   }
 
   // n entries from the chunk's first on as floats, `pad` from the end of the row, or id V, to the end of a group
   const float* floats(const Row& row, int64_t c, int n, float pad, float* buf, int64_t V = INT64_MAX) const {
     const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
-    if (m > 0) return seen(row, c, m, n, kernels.load(at(row, c), m, n, pad, buf), buf);
+    if (m > 0) return load(row, row.view ? used_ids(row.view, c * kChunk, m) : Used(), c, m, n, pad, buf);
     std::fill(buf, buf + padded(n), pad);
     return buf;
   }
@@ -43,11 +44,12 @@ class RowReader {
   }
 
  private:
-  // The m entries z of chunk c, of n with their padding, as the row's request sees them: in buf where any differs
-  static const float* seen(const Row& row, int64_t c, int m, int n, const float* z, float* buf) {
-    if (!row.view || !is_used(row.view, c * kChunk, m)) return z;
+  // m entries of chunk c, and `pad` up to n, as the row's request sees them: in buf where any is used
+  const float* load(const Row& row, const Used& used, int64_t c, int m, int n, float pad, float* buf) const {
+    const float* const z = kernels.load(at(row, c), m, n, pad, buf);
+    if (!used) return z;
     if (z != buf) std::copy(z, z + padded(n), buf);
-    penalise(row.view, c * kChunk, m, buf);
+    penalise(row.view, used, c * kChunk, m, buf);
     return buf;
   }
   int64_t place(const Row& row, int64_t v) const { return split_ ? v - first(row) : v; }

@@ -7,13 +7,14 @@
 namespace specdec {
 namespace {
 
-template <class Convert>
-inline void widen(const uint16_t* x, int n, float* buf, Convert convert) {
+template <F (*convert)(const uint16_t*)>
+inline void widen(const uint16_t* x, int n, float* buf) {
   int i = 0;
-  for (; i + W <= n; i += W) {
+  for (; i + A * W <= n; i += A * W) {
     __builtin_prefetch(x + i + kChunk);
-    store_f(buf + i, convert(x + i));
+    for (int a = 0; a < A; ++a) store_f(buf + i + a * W, convert(x + i + a * W));
   }
+  for (; i + W <= n; i += W) store_f(buf + i, convert(x + i));
   if (i < n) {
     uint16_t tail[W] = {};
     for (int j = i; j < n; ++j) tail[j - i] = x[j];
@@ -30,9 +31,9 @@ const float* load(Entries z, int n, int total, float pad, float* buf) {
   } else {
     const uint16_t* x = static_cast<const uint16_t*>(z.data);
     if (z.dtype == kBFloat16)
-      widen(x, n, buf, from_bf16);
+      widen<from_bf16>(x, n, buf);
     else
-      widen(x, n, buf, from_fp16);
+      widen<from_fp16>(x, n, buf);
   }
   for (int i = n; i < padded(total); ++i) buf[i] = pad;
   return buf;

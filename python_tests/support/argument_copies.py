@@ -9,6 +9,7 @@ import random
 import re
 
 import torch
+from build_tools import schema
 from support import flat
 from support.paths import ROOT
 
@@ -42,10 +43,11 @@ def differences(where, wanted, got):
 
 def of_schema(op):
     for overload in getattr(torch.ops.specdec, op).overloads():
+        rows = arguments.taken(op) if overload.startswith("views") else arguments.plain(op)
         text = str(getattr(getattr(torch.ops.specdec, op), overload)._schema)
         got = text[text.index("(") + 1 : text.index(") ->")].split(", *, ")[0]
         yield from differences(
-            f"_C.so, built before, {op}.{overload}", arguments.schema(op).split(", "), got.split(", ")
+            f"_C.so, built before, {op}.{overload}", schema.listed(rows).split(", "), got.split(", ")
         )
 
 

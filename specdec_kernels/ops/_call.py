@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from specdec_kernels.arguments import TYPES, called, taken
+from specdec_kernels.arguments import TYPES, called, plain, taken
 from specdec_kernels.backends import transforms
 from specdec_kernels.ops import _check
 
@@ -22,14 +22,17 @@ REFUSED = (TypeError, ValueError, NotImplementedError)
 
 
 def op(name: str, overload: str = "default", space: Any = torch.ops.specdec) -> Callable:
-    """torch.ops.specdec's, whose errors are those of a Python function."""
-    run = getattr(getattr(space, name), overload)
+    """torch.ops.specdec's, or its overload with views where a call gives one. Errors are those of a Python function."""
+    without, known = len(plain(name)), getattr(space, name)
+    run = with_views = getattr(known, overload)
+    if without < len(taken(name)):
+        with_views = getattr(known, "views_out" if overload == "out" else "views")
 
     def call(*arguments, **out):
         if forward_ad._current_level >= 0:  # inside dual_level() alone: other calls pay for no more than this
             transforms.refuse_dual(name, arguments)
         try:
-            return run(*arguments, **out)
+            return (run if len(arguments) <= without else with_views)(*arguments, **out)
         except Exception as error:
             raise _explained(name, error, arguments, out) from None
 

@@ -13,24 +13,19 @@ from specdec_kernels.arguments import picker
 
 
 def fake(op: str) -> Callable[[Callable], Callable]:
-    """Registers a function as the op's fake, and no results for its overload that writes to `out`."""
+    """Registers a function as the op's fake, and no results for its overloads that write to `out`."""
 
     def register(function: Callable) -> Callable:
         pick = picker(op, inspect.signature(function).parameters)
-        check = getattr(torch.ops.specdec_check, op)
+        for overload in getattr(torch.ops.specdec, op).overloads():
+            check = getattr(getattr(torch.ops.specdec_check, op), overload)
 
-        def call(*given):
-            if _are_known(given):
-                check.default(*given)
-            return function(*pick(given))
+            def call(*given, check=check, **out):
+                if _are_known((*given, *out.values())):
+                    check(*given, **out)
+                return None if out else function(*pick(given))
 
-        def write(*given, **out):
-            if _are_known((*given, *out.values())):
-                check.out(*given, **out)
-
-        torch.library.register_fake(f"specdec::{op}")(call)
-        if "out" in getattr(torch.ops.specdec, op).overloads():
-            torch.library.register_fake(f"specdec::{op}.out")(write)
+            torch.library.register_fake(f"specdec::{op}" + f".{overload}" * (overload != "default"))(call)
         return function
 
     return register

@@ -63,10 +63,10 @@ def no_penalties(op: str, name: str, rows: Rows) -> None:
         raise ValueError(f"{op}: {name}.penalties must be None, got {type(rows.penalties).__name__}")
 
 
-def penalties(op: str, name: str, x: Any, *, drafted: bool) -> tuple:
+def penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
     """The penalties of a side as the ops take them, at the end of their arguments; nothing where none are given.
     `drafted`: whether the op is told the windows."""
-    if not isinstance(x, Rows) or x.penalties is None:
+    if x.penalties is None:
         return ()
     given = x.penalties
     if not isinstance(given, Penalties):

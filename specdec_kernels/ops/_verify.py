@@ -23,9 +23,10 @@ def flat(op, name, rows, by_rule):
 
 def penalties(op, target, draft):
     """Those of both sides, at the end of an op's arguments; nothing where neither has any."""
-    of_target = _rows.penalties(op, "target", target, drafted=False)
-    of_draft = _rows.penalties(op, "draft", draft, drafted=False)
-    return (*(of_target or _NO_PENALTIES), *of_draft) if of_target or of_draft else ()
+    if target.penalties is None and (draft is None or draft.penalties is None):
+        return ()
+    of_target = _rows.penalties(op, "target", target, False) or _NO_PENALTIES
+    return (*of_target, *(_rows.penalties(op, "draft", draft, False) if draft is not None else ()))
 
 
 def _code(op, name, rows, by_rule):

@@ -65,7 +65,7 @@ def sample(
     """
     op = "sample"
     logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows, penalised=True)
-    penalties = _rows.penalties(op, "rows", rows, drafted=True)
+    penalties = _rows.penalties(op, "rows", rows, drafted=True) if isinstance(rows, Rows) else ()
     k = _check.integer(op, "k", k)
     replacement = _check.flag(op, "replacement", replacement)
     _check.randomness(op, seed, offset, uniforms, _rows.is_greedy(rows))

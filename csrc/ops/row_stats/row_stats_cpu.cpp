@@ -13,6 +13,7 @@ void run(const LogitRows& a, const Tensor&) {
 
 }  // namespace
 
-SPECDEC_CPU_OP("row_stats", row_stats_op)
+SPECDEC_CPU_OP("row_stats", PlainRowStats, ::call)
+SPECDEC_CPU_OP("row_stats.views", row_stats_op)
 
 }  // namespace specdec

@@ -46,6 +46,9 @@ void run(const LogitRows& a, const Tensor& like) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("row_stats", TORCH_BOX(&row_stats_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("row_stats", TORCH_BOX(&PlainRowStats<run>::call));
+  m.impl("row_stats.views", TORCH_BOX(&row_stats_op<run>));
+}
 
 }  // namespace specdec

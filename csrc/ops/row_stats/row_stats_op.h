@@ -37,4 +37,7 @@ Tensor row_stats_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const Op
   return stats;
 }
 
+template <void (*Run)(const LogitRows&, const Tensor& like)>
+using PlainRowStats = WithoutViews<&row_stats_op<Run>, kPenaltiesArguments + 1>;
+
 }  // namespace specdec

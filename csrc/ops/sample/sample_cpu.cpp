@@ -13,6 +13,7 @@ void run(const Sample& a, const Tensor&) {
 
 }  // namespace
 
-SPECDEC_CPU_OP("sample", sample_op)
+SPECDEC_CPU_OP("sample", PlainSample, ::call)
+SPECDEC_CPU_OP("sample.views", sample_op)
 
 }  // namespace specdec

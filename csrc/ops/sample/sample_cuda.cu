@@ -124,6 +124,9 @@ void run(const Sample& a, const Tensor& like) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("sample", TORCH_BOX(&sample_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("sample", TORCH_BOX(&PlainSample<run>::call));
+  m.impl("sample.views", TORCH_BOX(&sample_op<run>));
+}
 
 }  // namespace specdec

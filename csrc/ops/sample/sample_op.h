@@ -45,4 +45,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   return {tokens, logprobs, stats_out};
 }
 
+template <void (*Run)(const Sample&, const Tensor& like)>
+using PlainSample = WithoutViews<&sample_op<Run>, kPenaltiesArguments + 1>;
+
 }  // namespace specdec

@@ -42,7 +42,9 @@ void run(const VerifyChain& a, const Tensor&) {
 
 }  // namespace
 
-SPECDEC_CPU_OP("verify_chain", VerifyChainOp, ::call)
-SPECDEC_CPU_OP("verify_chain.out", VerifyChainOp, ::out)
+SPECDEC_CPU_OP("verify_chain", PlainVerifyChain, ::call)
+SPECDEC_CPU_OP("verify_chain.out", PlainVerifyChain, ::out)
+SPECDEC_CPU_OP("verify_chain.views", VerifyChainOp, ::call)
+SPECDEC_CPU_OP("verify_chain.views_out", VerifyChainOp, ::out)
 
 }  // namespace specdec

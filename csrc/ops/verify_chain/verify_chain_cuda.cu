@@ -136,8 +136,10 @@ void run(const VerifyChain& a, const Tensor& like) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("verify_chain", TORCH_BOX(&VerifyChainOp<run>::call));
-  m.impl("verify_chain.out", TORCH_BOX(&VerifyChainOp<run>::out));
+  m.impl("verify_chain", TORCH_BOX(&PlainVerifyChain<run>::call));
+  m.impl("verify_chain.out", TORCH_BOX(&PlainVerifyChain<run>::out));
+  m.impl("verify_chain.views", TORCH_BOX(&VerifyChainOp<run>::call));
+  m.impl("verify_chain.views_out", TORCH_BOX(&VerifyChainOp<run>::out));
 }
 
 }  // namespace specdec

@@ -182,4 +182,8 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
 template <void (*Run)(const VerifyChain&, const Tensor& like)>
 using VerifyChainOp = Verification<&prepare_verify_chain, Run, std::tuple<Tensor, Tensor, Tensor, Tensor>>;
 
+template <void (*Run)(const VerifyChain&, const Tensor& like)>
+using PlainVerifyChain = Verification<&WithoutViews<&prepare_verify_chain, 2 * kPenaltiesArguments>::call, Run,
+                                      std::tuple<Tensor, Tensor, Tensor, Tensor>>;
+
 }  // namespace specdec

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// An op without views. torch hands over every argument of a schema, so a plain call has one without those of views.
+#pragma once
+
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace specdec {
+
+template <auto kOp, class Plain, class Views>
+struct WithoutLast;
+
+template <class Result, class... A, Result (*kOp)(A...), size_t... P, size_t... V>
+struct WithoutLast<kOp, std::index_sequence<P...>, std::index_sequence<V...>> {
+  template <size_t I>
+  using Argument = std::tuple_element_t<I, std::tuple<A...>>;
+  static Result call(Argument<P>... given) { return kOp(given..., std::decay_t<Argument<sizeof...(P) + V>>()...); }
+};
+
+template <class Result, class... A>
+constexpr size_t arguments_of(Result (*)(A...)) {
+  return sizeof...(A);
+}
+
+// kOp without its last kViews arguments, of which none is given
+template <auto kOp, size_t kViews>
+using WithoutViews =
+    WithoutLast<kOp, std::make_index_sequence<arguments_of(kOp) - kViews>, std::make_index_sequence<kViews>>;
+
+}  // namespace specdec
