@@ -9,11 +9,11 @@ import random
 import re
 
 import torch
-from build_tools import schema
 from support import flat
 from support.paths import ROOT
 
 import specdec_kernels as sk
+from build_tools import schema
 from specdec_kernels import arguments, example_calls, reference
 from specdec_kernels.arguments import TYPES, Argument
 from specdec_kernels.rows import Rows
