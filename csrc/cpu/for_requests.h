@@ -11,7 +11,7 @@ namespace specdec {
 template <class Walk>
 void for_rows(int64_t N, int64_t V, const Walk& walk) {
   const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
-  torch::stable::parallel_for(0, N, grain, walk);
+  parallel_for(0, N, grain, walk);
 }
 
 // As for_requests, of rows that are spread over ranks.

@@ -4,8 +4,6 @@
 // The bits are the same in any case: chunks are the unit of work.
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,6 +13,7 @@
 #include "../core/residual.h"
 #include "row_reader.h"
 #include "shards.h"
+#include "threads.h"
 
 namespace specdec {
 
@@ -25,7 +24,7 @@ void for_chunks(bool wide, int64_t chunks, const F& f) {
     for (int64_t c = 0; c < chunks; ++c) f(c);
     return;
   }
-  torch::stable::parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
+  parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) f(c);
   });
 }

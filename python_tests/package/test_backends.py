@@ -299,3 +299,24 @@ def test_the_import_itself_refuses(asked, message):
 def test_importing_does_not_initialise_cuda():
     code = "import torch, specdec_kernels; assert not torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork()"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+REFUSED = """
+import torch
+import specdec_kernels as sk
+
+for N, V in (1, 50), (2, 50), (1, 1 << 17), (40, 1 << 15):
+    for op in (sk.row_stats, torch.ops.specdec.row_stats):
+        try:
+            op(torch.zeros(N, V), *[None] * 6 * (op is not sk.row_stats))
+        except RuntimeError as error:
+            print(error)
+"""
+
+
+def test_an_instruction_set_that_is_not_there():
+    """An error keeps its text, also where the first row is read in a thread of torch's."""
+    env = os.environ | {"SPECDEC_ISA": "sse9", "SPECDEC_BACKEND": "cpu", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", REFUSED], env=env, capture_output=True, text=True, check=True)
+    wanted = "specdec: SPECDEC_ISA must name an instruction set of this CPU (base, avx2, avx512), got sse9"
+    assert done.stdout.splitlines() == [wanted] * 8

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "../../binding/cpu_op.h"
+#include "../../cpu/threads.h"
 #include "build_tree_op.h"
 
 namespace specdec {
@@ -15,7 +16,7 @@ struct Alone {
 };
 
 void run(const BuildTree& a, const Tensor&) {
-  torch::stable::parallel_for(0, a.B, 1 + 4096 / (a.N * a.K + 1), [&](int64_t begin, int64_t end) {
+  parallel_for(0, a.B, 1 + 4096 / (a.N * a.K + 1), [&](int64_t begin, int64_t end) {
     const auto level = std::make_unique<Level>();
     for (int64_t b = begin; b < end; ++b) build_tree(a, b, *level, Alone());
   });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../binding/cpu_op.h"
+#include "../../cpu/threads.h"
 #include "tree_mask_op.h"
 
 namespace specdec {
@@ -19,12 +20,12 @@ void put_nodes(const TreeMask& a, int64_t b) {
 }
 
 void run(const TreeMask& a, const Tensor&) {
-  torch::stable::parallel_for(0, a.B, 1 + 16384 / (a.N * (a.W + 1) + 1), [&](int64_t begin, int64_t end) {
+  parallel_for(0, a.B, 1 + 16384 / (a.N * (a.W + 1) + 1), [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) put_nodes(a, b);
   });
   if (!has_units(a)) return;
   with_format(a.format, [&](auto format) {
-    torch::stable::parallel_for(0, a.units(), 4096, [&](int64_t begin, int64_t end) {
+    parallel_for(0, a.units(), 4096, [&](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end; ++unit) a.put_unit<decltype(format)::value>(unit);
     });
   });

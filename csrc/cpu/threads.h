@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch's threads. What is thrown in one of them is thrown by parallel_for: torch would keep its text to itself.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+
+#include <exception>
+#include <mutex>
+
+namespace specdec {
+
+// f(begin, end) of parts of [begin, end), at least `grain` each
+template <class F>
+void parallel_for(int64_t begin, int64_t end, int64_t grain, const F& f) {
+  std::exception_ptr thrown;
+  std::mutex mutex;
+  torch::stable::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) {
+    try {
+      f(first, last);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      thrown = std::current_exception();
+    }
+  });
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+}  // namespace specdec
