@@ -41,7 +41,7 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
 // A list that a request names: distinct ids in ascending order with counts, then -1.
 inline void check_history(const Op& op, const char* side, const Penalties& p, int64_t s) {
   const int32_t *ids = p.ids + s * p.ids_stride, *counts = p.counts + s * p.counts_stride;
-  bool bad = p.H > 0 && (ids[0] < -1 || (ids[0] != -1 && counts[0] < 0));
+  int bad = p.H > 0 && (ids[0] < -1 || (ids[0] != -1 && counts[0] < 0));
   for (int64_t j = 1; j < p.H; ++j)  // without a branch, so that it takes a part of the time that the row takes
     bad |= (ids[j] != -1) & ((ids[j - 1] < 0) | (ids[j - 1] >= ids[j]) | (counts[j] < 0));
   for (int64_t j = 0; bad && j < p.H; ++j) {

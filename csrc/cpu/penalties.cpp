@@ -22,13 +22,10 @@ struct List {
   int64_t search(int64_t v, int64_t first, int64_t last) const {
     return std::lower_bound(ids + first, ids + last, v, below) - ids;
   }
-  // Of all places. A walk over a row asks for one chunk after another: the place is next to the last answer.
-  int64_t from(int64_t v) const {
-    static thread_local int64_t near = 0;
-    if (near > H || (near > 0 && !below(ids[near - 1], v))) return near = search(v, 0, std::min(near, H));
-    for (const int64_t end = std::min(near + 8, H); near < end; ++near)
-      if (!below(ids[near], v)) return near;
-    return near = search(v, near, H);
+  // Of all places, most often `near`
+  int64_t from(int64_t v, int64_t near) const {
+    if (near > H || (near > 0 && !below(ids[near - 1], v))) return search(v, 0, std::min(near, H));
+    return near == H || !below(ids[near], v) ? near : search(v, near, H);
   }
 };
 
@@ -57,10 +54,13 @@ struct Change {
 }  // namespace
 
 Used used_ids(const View& view, int64_t begin, int n) {
+  static thread_local int64_t near = 0;  // where the last answer ended: a walk asks for one chunk after another
   const List list(view);
   Used used;
-  used.first = used.last = list.from(begin);
+  used.first = list.from(begin, near);
+  used.last = used.first;
   while (used.last < list.H && List::below(list.ids[used.last], begin + n)) ++used.last;
+  near = used.last;
   for (int64_t i = 0; i < view.drafted && !used.drafted; ++i) {
     const int64_t v = view.penalties->drafted(view.request, i);
     used.drafted = v >= begin && v < begin + n;
@@ -71,15 +71,20 @@ Used used_ids(const View& view, int64_t begin, int n) {
 void penalise(const View& view, const Used& used, int64_t begin, int n, float* e) {
   const List list(view);
   const Change changed(view.penalties->amounts(view.request));
-  for (int64_t j = used.first; j < used.last; ++j) {
-    const int64_t v = list.ids[j], more = used.drafted ? drafted(view, v, view.drafted) : 0;
-    e[v - begin] = changed(e[v - begin], list.counts[j] + more);
+  e -= begin;
+  if (!used.drafted) {
+    for (int64_t j = used.first; j < used.last; ++j) e[list.ids[j]] = changed(e[list.ids[j]], list.counts[j]);
+    return;
   }
-  for (int64_t i = 0; used.drafted && i < view.drafted; ++i) {
+  for (int64_t j = used.first; j < used.last; ++j) {
+    const int64_t v = list.ids[j];
+    e[v] = changed(e[v], list.counts[j] + drafted(view, v, view.drafted));
+  }
+  for (int64_t i = 0; i < view.drafted; ++i) {
     const int64_t v = view.penalties->drafted(view.request, i);
     if (v < begin || v >= begin + n || drafted(view, v, i) > 0) continue;
     const int64_t j = list.search(v, used.first, used.last);
-    if (j == used.last || list.ids[j] != v) e[v - begin] = changed(e[v - begin], drafted(view, v, view.drafted));
+    if (j == used.last || list.ids[j] != v) e[v] = changed(e[v], drafted(view, v, view.drafted));
   }
 }
 
