@@ -168,10 +168,16 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_rows("stats", stats="made"),
         Argument("k", "number"),
         Argument("tokens", "integers", "N, m", "row", True),
-        _NUM_ROWS,
+        _NUM_ROWS, *_penalties("rows", "row"),
     ),
-    "row_topw": (*_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"), _NUM_ROWS),
-    "support": (*_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"), _NUM_ROWS),
+    "row_topw": (
+        *_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"),
+        _NUM_ROWS, *_penalties("rows", "row"),
+    ),
+    "support": (
+        *_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"),
+        _NUM_ROWS, *_penalties("rows", "row"),
+    ),
     "build_tree": (Argument("draft_tokens", "integers", "B, K, L", "request"),),
     "tree_mask": (
         Argument("parents", "integers", "B, N | N", "request"),

@@ -116,17 +116,26 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
   return p;
 }
 
-// The windows of N rows; how many tokens they hold
-inline int64_t take_windows(const Op& op, const char* side, Penalties& p, const OptTensor& drafted, int64_t N) {
-  const Name name(side, "penalties.drafted");
-  if (!drafted) return 0;
+// Arguments of an op on rows [N, V], behind all others
+#define SPECDEC_VIEWS_ARGUMENTS() SPECDEC_PENALTIES_ARGUMENTS(), const OptTensor& drafted
+constexpr size_t kViewsArguments = kPenaltiesArguments + 1;
+
+inline SeenRows seen_rows(const Op& op, const Tensor& logits, const GivenPenalties& given, const OptTensor& drafted,
+                          const Present& present) {
+  SeenRows rows{row_memory(op, {"rows", "logits"}, logits), {}};
+  const int64_t N = logits.size(0);
+  Penalties& p = rows.penalties = penalties(op, given, N, present);
+  if (!drafted) return rows;
+  const Name name("rows", "penalties.drafted");
   check(bool(p), op, name, " must be given with penalties.ids and counts, got it alone");
   check_dims(op, name, *drafted, "N, n");
   check_shape(op, name, *drafted, {{"N", N}, {"n", drafted->size(1)}});
   check(drafted->size(1) <= INT32_MAX, op, name, " must have fewer than 2^31 columns, got ", drafted->size(1));
   p.window = ints(op, name, *drafted, drafted->stride(1));
   p.window_stride = drafted->stride(0);
-  return drafted->size(1);
+  rows.drafted = drafted->size(1);
+  return rows;
 }
+#define SPECDEC_SEEN_ROWS(op, present) seen_rows(op, logits, SPECDEC_GIVEN_PENALTIES("rows", ), drafted, present)
 
 }  // namespace specdec

@@ -77,6 +77,13 @@ struct RowMemory {
   }
 };
 
+// [N, V], each row as it is seen after `drafted` tokens of its window.
+struct SeenRows : RowMemory {
+  Penalties penalties;
+  int64_t drafted = 0;
+  SPECDEC_HD Row at(int64_t b, int64_t n) const { return RowMemory::at(b, n).seen(penalties, n, drafted); }
+};
+
 SPECDEC_HD RowStats stats_at(const float* stats, int64_t i) {
   return {stats[4 * i], stats[4 * i + 1], stats[4 * i + 2], stats[4 * i + 3]};
 }

@@ -12,7 +12,8 @@ import specdec_kernels as sk
 from specdec_kernels import distributed, example_calls, reference
 from specdec_kernels.rows import Rows
 
-OPS = ("row_stats", "sample", "verify_chain")
+FLAT = ("row_stats", "sample", "top_logprobs", "support", "row_topw")  # of rows [N, V]
+OPS = (*FLAT, "verify_chain")
 CALLS = 600
 
 
@@ -21,7 +22,7 @@ CALLS = 600
 def test_a_row_is_seen_as_if_written_out(op, isa):
     wrong, changed = backends.there(isa, penalised.compared, op, CALLS)
     assert wrong == []
-    assert changed > CALLS / 4  # penalties mattered
+    assert changed > CALLS / 8  # penalties mattered
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -95,7 +96,8 @@ def call_with(op, **fields):
     if op == "verify_chain":
         draft = torch.tensor([[1], [2], [0]])
         return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, penalties=penalties), "draft_tokens": draft}
-    return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, penalties=penalties)}
+    more = {"top_logprobs": {"k": 2}, "support": {"max_kept": 3}, "row_topw": {"score": torch.zeros(3), "w": 2}}
+    return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, penalties=penalties)} | more.get(op, {})
 
 
 ids = lists([0, 3, -1], [1, 2, 3], [-1, -1, -1])["ids"]
@@ -150,7 +152,7 @@ def test_penalties_are_of_logits():
         sk.verify_chain(probs, call["draft_tokens"], seed=torch.zeros(3).long(), offset=torch.zeros(3).long())
 
 
-@pytest.mark.parametrize("op", ["top_logprobs", "row_topw", "support", "verify_tree", "row_gap", "kseq_rho"])
+@pytest.mark.parametrize("op", ["verify_tree", "row_gap", "kseq_rho"])
 def test_other_ops_refuse_them(op):
     arguments = example_calls.calls(op)[0].arguments
     for side in sk.arguments.sides(op):
@@ -159,7 +161,7 @@ def test_other_ops_refuse_them(op):
             rows = (x if isinstance(x, Rows) else Rows(x))._replace(penalties=sk.Penalties(1.3))
             with pytest.raises(ValueError, match=rf"^{op}: {side}\.penalties must be None, got Penalties$"):
                 getattr(sk, op)(**arguments | {side: rows})
-            with pytest.raises(NotImplementedError, match="penalties are served by"):
+            with pytest.raises(NotImplementedError, match="penalties are served on chains and on rows"):
                 getattr(reference, op)(**arguments | {side: rows})
 
 

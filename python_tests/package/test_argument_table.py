@@ -67,8 +67,10 @@ def penalties(*prefixes):
 
 
 NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "triton" or "reference"): arguments that it does not take
-    ("row_stats", "triton"): [*penalties(""), "drafted"],
-    ("sample", "triton"): [*penalties(""), "drafted"],
+    **{
+        (op, "triton"): [*penalties(""), "drafted"]
+        for op in ("row_stats", "sample", "top_logprobs", "row_topw", "support")
+    },
     ("verify_chain", "triton"): penalties("target_", "draft_"),
 }
 

@@ -53,7 +53,7 @@ def sampling(rng, n):
 
 
 def flat_call(op, rng):
-    """A call of row_stats or sample -> (its arguments, those on rows written out)."""
+    """A call of an op on rows [N, V] -> (its arguments, those on rows written out)."""
     N, V = rng.randrange(1, 5), vocabulary(rng)
     view = penalties(rng, N, V, row=rng.choice((None, 3)))
     n = rng.randrange(4)
@@ -68,9 +68,19 @@ def flat_call(op, rng):
     if op == "sample":
         uniforms = torch.tensor([[rng.random() for _ in range(3)] for _ in range(N)], dtype=torch.float64)
         call |= {"k": 3, "replacement": rng.random() < 0.5, "uniforms": uniforms}
-        if rng.random() < 0.3:
-            stats = sk.row_stats(plain)
-            rows, plain = Rows(rows.logits, stats=stats), Rows(plain.logits, stats=stats)
+    if op == "top_logprobs":
+        tokens = [[rng.randrange(-1, V + 1) for _ in range(2)] for _ in range(N)]
+        call |= {"k": min(V, rng.choice((0, 1, 5))), "tokens": rng.choice((None, torch.tensor(tokens)))}
+    if op == "row_topw":
+        call |= {"score": torch.tensor([rng.choice((0.0, -7.5, -3000.0)) for _ in range(N)]), "w": min(V, 4)}
+    if op == "support":
+        call |= {"max_kept": rng.choice((0, 7))}
+    if op != "row_stats" and rng.random() < 0.3:
+        stats = sk.row_stats(plain)
+        rows, plain = Rows(rows.logits, stats=stats), Rows(plain.logits, stats=stats)
+    if op == "support" and rng.random() < 0.5:  # rows by number
+        row = torch.tensor([rng.randrange(-1, N + 1) for _ in range(rng.randrange(1, 6))])
+        rows, plain = rows._replace(row=row), plain._replace(row=row)
     return {"rows": rows._replace(penalties=view), **call}, {"rows": plain, **call}
 
 

@@ -96,24 +96,23 @@ def penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
     return (*amounts, numbers, given.ids, given.counts, given.row, *([given.drafted] if drafted else []))
 
 
-def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False, penalised: bool = False) -> tuple:
+def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False) -> tuple:
     """Rows of logits [N, V] for an op that reads one row after another, taken apart: the logits, the five arguments of
-    sampling(), stats and row."""
+    sampling(), stats, row and the arguments of views."""
     if not isinstance(x, Rows):
-        return _tensor(op, name, x), _NO_SAMPLING, None, None
+        return _tensor(op, name, x), _NO_SAMPLING, None, None, ()
     x = of(op, name, x)
     if not isinstance(x.kind, str) or x.kind != "logits":
         raise ValueError(f"{op}: {name}.kind must be 'logits', got {_check.shown(x.kind)}")
     if x.row is not None and not row:
         raise ValueError(f"{op}: {name}.row must be None, got a tensor")
-    if not penalised:
-        no_penalties(op, name, x)
+    views = penalties(op, name, x, drafted=True)
     if x.stats is None:
-        return x.logits, sampling(op, name, x), None, x.row
+        return x.logits, sampling(op, name, x), None, x.row, views
     if not stats:
         raise ValueError(f"{op}: {name}.stats must be None, got a tensor")
     check_either(op, name, x)
-    return x.logits, _NO_SAMPLING, _check.contiguous(x.stats), x.row
+    return x.logits, _NO_SAMPLING, _check.contiguous(x.stats), x.row, views
 
 
 def check_either(op: str, name: str, rows: Rows) -> None:
@@ -153,11 +152,11 @@ def _number(op: str, name: str, kind: str, x: Any) -> float:
     return x
 
 
-def stats_of(op: str, name: str, logits, sampling, stats, num_rows=None) -> torch.Tensor:
+def stats_of(op: str, name: str, logits, sampling, stats, num_rows=None, views=()) -> torch.Tensor:
     """The stats of what of_logits() has taken apart, given or made; an error is the op's."""
     if stats is not None:
         return stats
     try:
-        return row_stats(logits, *sampling, num_rows)
+        return row_stats(logits, *sampling, num_rows, *views)
     except _call.REFUSED as error:
         raise _call.renamed(error, ("row_stats: rows.", f"{op}: {name}."), ("row_stats: ", f"{op}: ")) from None

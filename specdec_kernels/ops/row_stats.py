@@ -43,9 +43,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
 
     Source: standardised sampling, Leviathan et al. 2023, section 2.2.
     """
-    logits, sampling, _, _ = _rows.of_logits("row_stats", "rows", rows, stats=False, penalised=True)
-    penalties = _rows.penalties("row_stats", "rows", rows, drafted=True) if isinstance(rows, Rows) else ()
-    return _rows.row_stats(logits, *sampling, num_rows, *penalties)
+    logits, sampling, _, _, views = _rows.of_logits("row_stats", "rows", rows, stats=False)
+    return _rows.row_stats(logits, *sampling, num_rows, *views)
 
 
 @fake("row_stats")

@@ -32,7 +32,8 @@ def row_topw(
     Args:
         rows: [N, V], ``Rows`` of logits. With their stats [N, 4] the result is the same on every device and instruction
             set. With sampling parameters, each a number or [N], stats are made first; without either those of the plain
-            softmax are made on the way.
+            softmax are made on the way. Penalties: [N] or numbers, lists [S, H] with ``penalties.row`` [N],
+            ``penalties.drafted`` [N, n].
         score: [N] float32, of the beam that each row belongs to: the sum of its logprobs so far.
         w: from 0 to V.
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
@@ -56,11 +57,11 @@ def row_topw(
     Source: a step of beam search; the order makes it deterministic, so that it can be replayed (decode.beam_search).
     """
     op = "row_topw"
-    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    logits, sampling, stats, _, views = _rows.of_logits(op, "rows", rows)
     w = _check.integer(op, "w", w)
     if isinstance(rows, Rows) and _rows.samples(rows):
-        stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows)
-    return RowTopwOutput(*_row_topw(logits, stats, _check.contiguous(score), w, num_rows))
+        stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows, views)
+    return RowTopwOutput(*_row_topw(logits, stats, _check.contiguous(score), w, num_rows, *views))
 
 
 @fake("row_topw")

@@ -64,8 +64,7 @@ def sample(
     Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
     """
     op = "sample"
-    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows, penalised=True)
-    penalties = _rows.penalties(op, "rows", rows, drafted=True) if isinstance(rows, Rows) else ()
+    logits, sampling, stats, _, views = _rows.of_logits(op, "rows", rows)
     k = _check.integer(op, "k", k)
     replacement = _check.flag(op, "replacement", replacement)
     _check.randomness(op, seed, offset, uniforms, _rows.is_greedy(rows))
@@ -73,7 +72,7 @@ def sample(
     if not isinstance(slot, torch.Tensor):
         first_slot, slot = _check.integer(op, "slot", slot, kind="an int or a tensor"), None
     by = (seed, offset, slot, first_slot, _check.contiguous(uniforms), num_rows)
-    tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by, *penalties)
+    tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by, *views)
     kept = rows.penalties if isinstance(rows, Rows) else None
     return SampleOutput(tokens, logprobs, Rows(logits, stats=stats, penalties=kept))
 

@@ -27,7 +27,8 @@ def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor 
     Args:
         rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with filters, each a number or [N], of which stats
             are made here. ``row`` [M] int32 or int64: which rows are asked for, each as often as it is named; one
-            outside [0, N) keeps nothing. None: every row, M = N.
+            outside [0, N) keeps nothing. None: every row, M = N. Penalties: [N] or numbers, lists [S, H] with
+            ``penalties.row`` [N], ``penalties.drafted`` [N, n].
         max_kept: how many ids of a row there is room for, in [0, 2^24].
         num_rows: [1] int32 or int64 on the device, of padded buffers: of what is asked for, rows from it on are absent,
             and nothing of them is read. Below 0 it counts as 0, above M as M. None: all of it is there.
@@ -50,10 +51,10 @@ def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor 
     Source: the sampling mask that engines hand to trainers, so that both normalise over the same ids.
     """
     op = "support"
-    logits, sampling, stats, row = _rows.of_logits(op, "rows", rows, row=True)
+    logits, sampling, stats, row, views = _rows.of_logits(op, "rows", rows, row=True)
     max_kept = _check.integer(op, "max_kept", max_kept)
-    stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows if row is None else None)
-    return SupportOutput(*_support(logits, stats, row, max_kept, num_rows))
+    stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows if row is None else None, views)
+    return SupportOutput(*_support(logits, stats, row, max_kept, num_rows, *views))
 
 
 @fake("support")

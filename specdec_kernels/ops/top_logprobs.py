@@ -36,7 +36,8 @@ def top_logprobs(
 
     Args:
         rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with sampling parameters, each a number or [N], of
-            which stats are made here; a tensor is the rows as they are.
+            which stats are made here; a tensor is the rows as they are. Penalties: [N] or numbers, lists [S, H] with
+            ``penalties.row`` [N], ``penalties.drafted`` [N, n].
         k: from 0 to V.
         tokens: [N, m] int32 or int64; None asks for none, m = 0.
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
@@ -64,10 +65,10 @@ def top_logprobs(
     Source: the logprobs of an engine's API; the rank is vLLM's.
     """
     op = "top_logprobs"
-    logits, sampling, stats, _ = _rows.of_logits(op, "rows", rows)
+    logits, sampling, stats, _, views = _rows.of_logits(op, "rows", rows)
     k = _check.integer(op, "k", k)
-    stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows)
-    return TopLogprobsOutput(*_top_logprobs(logits, stats, k, tokens, num_rows))
+    stats = _rows.stats_of(op, "rows", logits, sampling, stats, num_rows, views)
+    return TopLogprobsOutput(*_top_logprobs(logits, stats, k, tokens, num_rows, *views))
 
 
 @fake("top_logprobs")

@@ -9,6 +9,7 @@ import torch
 
 from .law import law_of_logits, numpy_rows
 from .padded import present
+from .penalties import seen_rows
 from .row_stats import stats_of
 from .rows import SAMPLING_FIELDS, rows_of
 
@@ -23,7 +24,8 @@ def row_topw(rows, score, w, *, num_rows=None):
 
     rows [N, V], score [N]. fl rounds to float32 once.
     """
-    given = rows_of(rows)
+    given = rows_of(rows, penalised=True)
+    given = seen_rows(given, present(num_rows, len(given.logits)))
     plain = given.stats is None and given[SAMPLING_FIELDS] == (None,) * 4
     stats = None if plain else stats_of(given, num_rows)
     rows, score = numpy_rows(given.logits), score.double().tolist()

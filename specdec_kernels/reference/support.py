@@ -8,6 +8,7 @@ import torch
 
 from .law import law_of_logits, numpy_rows
 from .padded import present
+from .penalties import seen_rows
 from .row_stats import stats_of
 from .rows import rows_of
 
@@ -20,7 +21,9 @@ class Support(NamedTuple):
 
 def support(rows, max_kept, *, num_rows=None):
     """Return ids, counts and bits of rows [N, V], with `row` [M] choosing rows."""
-    rows = rows_of(rows)
+    rows = rows_of(rows, penalised=True)
+    N = len(rows.logits)
+    rows = seen_rows(rows, present(num_rows, N) if rows.row is None else N)
     z, stats = numpy_rows(rows.logits), stats_of(rows, num_rows if rows.row is None else None)
     chosen = list(range(len(z))) if rows.row is None else rows.row.tolist()
     V = z.shape[1]

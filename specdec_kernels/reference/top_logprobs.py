@@ -9,6 +9,7 @@ import torch
 
 from .law import law_of_logits, numpy_rows
 from .padded import present
+from .penalties import seen_rows
 from .row_stats import stats_of
 from .rows import rows_of
 
@@ -25,7 +26,8 @@ def top_logprobs(rows, k, tokens=None, *, num_rows=None):
 
     The largest logit comes first, the lowest id among equals, NaN last.
     """
-    rows = rows_of(rows)
+    rows = rows_of(rows, penalised=True)
+    rows = seen_rows(rows, present(num_rows, len(rows.logits)))
     values, stats = numpy_rows(rows.logits), stats_of(rows, num_rows)
     n, m = len(values), 0 if tokens is None else tokens.shape[1]
     out = TopLogprobs(

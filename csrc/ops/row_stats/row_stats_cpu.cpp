@@ -7,7 +7,9 @@ namespace specdec {
 namespace {
 
 void run(const LogitRows& a, const Tensor&) {
-  const auto walk = [&](CpuExecutor& executor, int64_t n) { a.stats[n] = executor.stats(a.row(n), a.sampling[n]); };
+  const auto walk = [&](CpuExecutor& executor, int64_t n) {
+    a.stats[n] = executor.stats(a.logits.at(0, n), a.sampling[n]);
+  };
   for_requests(a.present, a.N, a.logits.V, walk, [&](int64_t n) { a.stats[n] = RowStats{}; });
 }
 

@@ -37,7 +37,7 @@ class Extension {
 
 struct RowTopW {
   int64_t N = 0, w = 0;
-  RowMemory logits;              // [N, V]
+  SeenRows logits;               // [N, V]
   const float* score = nullptr;  // [N]
   const float* stats = nullptr;  // [N, 4]; null: they are found in the same pass
   Present present;               // of the rows

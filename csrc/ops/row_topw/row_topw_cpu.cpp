@@ -76,6 +76,7 @@ void run(const RowTopW& a, const Tensor&) {
 
 }  // namespace
 
-SPECDEC_CPU_OP("row_topw", row_topw_op)
+SPECDEC_CPU_OP("row_topw", PlainRowTopw, ::call)
+SPECDEC_CPU_OP("row_topw.views", row_topw_op)
 
 }  // namespace specdec

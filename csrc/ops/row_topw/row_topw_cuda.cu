@@ -48,6 +48,9 @@ void run(const RowTopW& a, const Tensor& like) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("row_topw", TORCH_BOX(&row_topw_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("row_topw", TORCH_BOX(&PlainRowTopw<run>::call));
+  m.impl("row_topw.views", TORCH_BOX(&row_topw_op<run>));
+}
 
 }  // namespace specdec

@@ -4,18 +4,19 @@
 
 #include <tuple>
 
-#include "../../binding/check.h"
+#include "../../binding/penalties.h"
 #include "row_topw.h"
 
 namespace specdec {
 
 template <void (*Run)(const RowTopW&, const Tensor& like)>
 std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const OptTensor& stats, const Tensor& score, int64_t w,
-                                       const OptTensor& num_rows) {
+                                       const OptTensor& num_rows, SPECDEC_VIEWS_ARGUMENTS()) {
   const Op op("row_topw", logits);
   check_given(op, "logits", logits, "score", score);
   RowTopW a;
-  a.logits = row_memory(op, {"rows", "logits"}, logits);
+  a.present = present(op, "num_rows", num_rows);
+  a.logits = SPECDEC_SEEN_ROWS(op, a.present);
   const int64_t N = a.N = logits.size(0), V = a.logits.V;
   check_shape(op, "score", score, {{"N", N}});
   a.score = stats_pointer(op, "score", score);
@@ -25,11 +26,13 @@ std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const OptTensor& st
     check_shape(op, {"rows", "stats"}, *stats, {{"N", N}, 4});
     a.stats = stats_pointer(op, {"rows", "stats"}, *stats);
   }
-  a.present = present(op, "num_rows", num_rows);
 
   Tensor scores = result(op, {N, w}, a.scores), ids = result(op, {N, w}, a.ids);
   if (N > 0 && w > 0) Run(a, logits);
   return {scores, ids};
 }
+
+template <void (*Run)(const RowTopW&, const Tensor& like)>
+using PlainRowTopw = WithoutViews<&row_topw_op<Run>, kViewsArguments>;
 
 }  // namespace specdec

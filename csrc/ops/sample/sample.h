@@ -11,10 +11,8 @@ namespace specdec {
 
 struct Sample {
   int64_t N = 0;
-  RowMemory logits;                 // [N, V]
+  SeenRows logits;                  // [N, V]
   Present present;                  // of the N rows
-  Penalties penalties;              // [N]
-  int64_t drafted = 0;              // tokens in the window of each row
   const float* stats_in = nullptr;  // [N, 4], or
   Sampling sampling;                // [N]
   int64_t k = 1;
@@ -26,7 +24,6 @@ struct Sample {
   float* logprobs = nullptr;         // [N, k]
   RowStats* stats = nullptr;         // [N]
 
-  SPECDEC_HD Row row(int64_t n) const { return logits.at(0, n).seen(penalties, n, drafted); }
   SPECDEC_HD double draft_uniform(int64_t n, int64_t i) const {
     if (uniforms) return given_uniform(uniforms[n * k + i]);
     return seed ? uniform(seed[n], offset[n], kDomainDraft, uint64_t(slot ? slot[n] : first_slot) + uint64_t(i)) : 0.0;
@@ -41,7 +38,7 @@ SPECDEC_HD void put_absent(const Sample& a, int64_t n, int thread = 0, int threa
 
 template <class Executor>
 SPECDEC_HD void sample(Executor& executor, const Sample& a, int64_t n) {
-  const Row row = a.row(n);
+  const Row row = a.logits.at(0, n);
   const RowStats stats = a.stats_in ? stats_at(a.stats_in, n) : executor.stats(row, a.sampling[n]);
   const Dist q = from_stats(row, stats);
   if (executor.leads()) a.stats[n] = stats;

@@ -15,19 +15,17 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
                                              int64_t k, bool replacement, const OptTensor& seed,
                                              const OptTensor& offset, const OptTensor& slot, int64_t first_slot,
                                              const OptTensor& uniforms, const OptTensor& num_rows,
-                                             SPECDEC_PENALTIES_ARGUMENTS(), const OptTensor& drafted) {
+                                             SPECDEC_VIEWS_ARGUMENTS()) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
-  a.logits = row_memory(op, {"rows", "logits"}, logits);
   const int64_t N = a.N = logits.size(0);
+  a.present = present(op, "num_rows", num_rows);
+  a.logits = SPECDEC_SEEN_ROWS(op, a.present);
   check(k >= 0 && k <= kSlots, op, "k must be in [0, 2^33], got ", k);
   a.k = k;
   a.replacement = replacement;
-  a.present = present(op, "num_rows", num_rows);
   a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), N, a.present);
-  a.penalties = penalties(op, SPECDEC_GIVEN_PENALTIES("rows", ), N, a.present);
-  a.drafted = take_windows(op, "rows", a.penalties, drafted, N);
   if (stats) {
     check(!a.sampling, op, "rows.stats already hold the sampling parameters, got both");
     check_shape(op, {"rows", "stats"}, *stats, {{"N", N}, 4});
@@ -46,6 +44,6 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
 }
 
 template <void (*Run)(const Sample&, const Tensor& like)>
-using PlainSample = WithoutViews<&sample_op<Run>, kPenaltiesArguments + 1>;
+using PlainSample = WithoutViews<&sample_op<Run>, kViewsArguments>;
 
 }  // namespace specdec

@@ -8,7 +8,7 @@ namespace specdec {
 
 struct Support {
   int64_t N = 0, M = 0, max_kept = 0, words = 0;
-  RowMemory logits;              // [N, V]
+  SeenRows logits;               // [N, V]
   const float* stats = nullptr;  // [N, 4]
   Ints rows;                     // [M]; none: all of them, in turn
   Present present;               // of what was asked for

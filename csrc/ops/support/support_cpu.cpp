@@ -43,6 +43,7 @@ void run(const Support& a, const Tensor&) {
 
 }  // namespace
 
-SPECDEC_CPU_OP("support", support_op)
+SPECDEC_CPU_OP("support", PlainSupport, ::call)
+SPECDEC_CPU_OP("support.views", support_op)
 
 }  // namespace specdec

@@ -98,6 +98,9 @@ void run(const Support& a, const Tensor& like) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("support", TORCH_BOX(&support_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("support", TORCH_BOX(&PlainSupport<run>::call));
+  m.impl("support.views", TORCH_BOX(&support_op<run>));
+}
 
 }  // namespace specdec

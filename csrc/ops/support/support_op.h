@@ -4,18 +4,19 @@
 
 #include <tuple>
 
-#include "../../binding/check.h"
+#include "../../binding/penalties.h"
 #include "support.h"
 
 namespace specdec {
 
 template <void (*Run)(const Support&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor& stats, const OptTensor& row,
-                                              int64_t max_kept, const OptTensor& num_rows) {
+                                              int64_t max_kept, const OptTensor& num_rows, SPECDEC_VIEWS_ARGUMENTS()) {
   const Op op("support", logits);
   check_given(op, "logits", logits, "stats", stats);
   Support a;
-  a.logits = row_memory(op, {"rows", "logits"}, logits);
+  a.present = present(op, "num_rows", num_rows);
+  a.logits = SPECDEC_SEEN_ROWS(op, row ? Present{} : a.present);
   a.N = a.M = logits.size(0);
   const int64_t V = a.logits.V;
   check_shape(op, {"rows", "stats"}, stats, {{"N", a.N}, 4});
@@ -27,7 +28,6 @@ std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor
     a.M = row->size(0);
     a.rows = ints_per_row(op, {"rows", "row"}, row, a.M);
   }
-  a.present = present(op, "num_rows", num_rows);
   a.words = (V + 31) / 32;
 
   Tensor ids = result(op, {a.M, max_kept}, a.ids), counts = result(op, {a.M}, a.counts);
@@ -35,5 +35,8 @@ std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor
   if (a.M > 0) Run(a, logits);
   return {ids, counts, bits};
 }
+
+template <void (*Run)(const Support&, const Tensor& like)>
+using PlainSupport = WithoutViews<&support_op<Run>, kViewsArguments>;
 
 }  // namespace specdec

@@ -9,7 +9,7 @@ namespace specdec {
 
 struct TopLogprobs {
   int64_t N = 0, k = 0, m = 0;
-  RowMemory logits;                 // [N, V]
+  SeenRows logits;                  // [N, V]
   const float* stats = nullptr;     // [N, 4]
   Ints tokens;                      // [N, m], a stride of its own for each dimension
   int64_t token_row_stride = 0;     //

@@ -52,6 +52,7 @@ void run(const TopLogprobs& a, const Tensor&) {
 
 }  // namespace
 
-SPECDEC_CPU_OP("top_logprobs", top_logprobs_op)
+SPECDEC_CPU_OP("top_logprobs", PlainTopLogprobs, ::call)
+SPECDEC_CPU_OP("top_logprobs.views", top_logprobs_op)
 
 }  // namespace specdec

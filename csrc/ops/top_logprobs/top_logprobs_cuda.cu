@@ -71,6 +71,9 @@ void run(const TopLogprobs& a, const Tensor& like) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("top_logprobs", TORCH_BOX(&top_logprobs_op<run>)); }
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
+  m.impl("top_logprobs", TORCH_BOX(&PlainTopLogprobs<run>::call));
+  m.impl("top_logprobs.views", TORCH_BOX(&top_logprobs_op<run>));
+}
 
 }  // namespace specdec

@@ -4,18 +4,20 @@
 
 #include <tuple>
 
-#include "../../binding/check.h"
+#include "../../binding/penalties.h"
 #include "top_logprobs.h"
 
 namespace specdec {
 
 template <void (*Run)(const TopLogprobs&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits, const Tensor& stats, int64_t k,
-                                                           const OptTensor& tokens, const OptTensor& num_rows) {
+                                                           const OptTensor& tokens, const OptTensor& num_rows,
+                                                           SPECDEC_VIEWS_ARGUMENTS()) {
   const Op op("top_logprobs", logits);
   check_given(op, "logits", logits, "stats", stats);
   TopLogprobs a;
-  a.logits = row_memory(op, {"rows", "logits"}, logits);
+  a.present = present(op, "num_rows", num_rows);
+  a.logits = SPECDEC_SEEN_ROWS(op, a.present);
   const int64_t N = a.N = logits.size(0), V = a.logits.V;
   check_shape(op, {"rows", "stats"}, stats, {{"N", N}, 4});
   a.stats = stats_pointer(op, {"rows", "stats"}, stats);
@@ -28,12 +30,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits,
     a.tokens = ints(op, "tokens", *tokens, tokens->stride(1));
     a.token_row_stride = tokens->stride(0);
   }
-  a.present = present(op, "num_rows", num_rows);
 
   Tensor ids = result(op, {N, k}, a.ids), logprobs = result(op, {N, k}, a.logprobs);
   Tensor token_logprobs = result(op, {N, a.m}, a.token_logprobs), token_ranks = result(op, {N, a.m}, a.token_ranks);
   if (N > 0 && k + a.m > 0) Run(a, logits);
   return {ids, logprobs, token_logprobs, token_ranks};
 }
+
+template <void (*Run)(const TopLogprobs&, const Tensor& like)>
+using PlainTopLogprobs = WithoutViews<&top_logprobs_op<Run>, kViewsArguments>;
 
 }  // namespace specdec
