@@ -110,7 +110,7 @@ def test_greedy_is_the_models_own(kind):
 
 # Adaptive lengths follow the seconds that are measured, and tokens the lengths.
 @pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "greedy" and not k.startswith("adaptive")])
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_sampled_is_what_the_cpu_draws(kind):
     """The laws are tested on the CPU, token by token the same here: fixed shapes, and columns of drafts that the CPU
     never drew, change nothing. Logits are rounded from float64, so that what shapes do to sums is gone."""
@@ -299,7 +299,7 @@ GRAPHED = {
 
 
 @pytest.mark.parametrize("kind", GRAPHED)
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
+@pytest.mark.parametrize("lean", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["lean", "transformers"])
 @pytest.mark.slow
 def test_passes_in_graphs(lean, kind, monkeypatch):
     """Captured passes, replayed at other positions with other tokens, in slots that are freed and taken again."""

@@ -93,6 +93,7 @@ def test_wrong_rules_fail(fails, mutant, check):
     assert fails(check, "verify_chain", mutant(sk.verify_chain))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TABLE)
 def test_each_rule_is_compared(name):
     """A rule that is verified as another one is found by the comparison with the reference alone."""

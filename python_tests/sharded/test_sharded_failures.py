@@ -211,7 +211,7 @@ def test_results_that_one_rank_cannot_write(ranks, exchange, change, message):
     serves_on(ranks, exchange)
 
 
-@pytest.mark.parametrize("rounds", range(4))
+@pytest.mark.parametrize("rounds", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 3))])
 def test_a_rank_is_killed(doomed, exchange, rounds):
     found = said(doomed, exchange, None, 1, rounds)
     assert found[1] == "gone"

@@ -45,6 +45,7 @@ def ranks():
     group.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WHOLE_ROWS)
 def test_mutant_of_whole_rows_is_caught(ranks, name):
     assert any(isinstance(x, Exception) or x for x in ranks.call(differ_with, *WHOLE_ROWS[name][1:]))

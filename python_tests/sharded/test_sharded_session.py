@@ -49,7 +49,7 @@ def served(rank, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place, steps", [("step", 3), ("prompt", 0)])
+@pytest.mark.parametrize("place, steps", [("step", 3), pytest.param("prompt", 0, marks=pytest.mark.thorough)])
 def test_what_fails_on_one_rank(ranks, place, steps):
     one, other = ranks.call(served, "nowhere")
     assert one == other and [*map(len, one)] == [r.max_new_tokens for r in tiny.requests(3)]
