@@ -75,6 +75,8 @@ def same(got, want):
 
 @pytest.mark.parametrize("thresholds", [(1.0, 1.0), (0.5, 1.0), (1.0, 0.4), (0.6, 0.3), (0.0, 0.0)])
 def test_tree_by_the_targets_law(op_backend, thresholds):
+    if thresholds != (1.0, 1.0) and op_backend.startswith("triton"):
+        pytest.skip("Triton takes no rule on a tree")
     tokens, places, first, sibling = random_trees(1)
     p, u, final = probabilities(B, N, V, seed=2), coins(B, N, seed=3), coins(B, seed=4)
     given = (tokens, places, first, sibling, u, final, p, torch.zeros_like(p), *thresholds)

@@ -156,7 +156,7 @@ def each_and_vmapped(op, call, dim):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.one_backend
 def test_vmap_calls_the_op_for_each(op_backend, op):
-    for call in example_calls.few(op, V=11):
+    for call in backends.served(op_backend, op, example_calls.few(op, V=11)):
         if "num_rows" not in call.arguments:
             got, want = backends.there(op_backend, each_and_vmapped, op, call.arguments, 0)
             assert surface.same(got, want), call.name

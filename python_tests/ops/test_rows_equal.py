@@ -44,7 +44,7 @@ def plainly(op):
 def test_a_plain_tensor_is_its_rows(op_backend, op):
     pairs = list(plainly(op))
     assert pairs
-    for plain, rows in pairs:
+    for plain, rows in [pair for pair in pairs if backends.serves(op_backend, op, pair[0])]:
         got, want = (backends.there(op_backend, backends.public, op, **call) for call in (rows, plain))
         assert same(tensors(got), tensors(want))
 
