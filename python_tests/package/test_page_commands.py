@@ -43,9 +43,7 @@ def why_not(command):
     return next((reason for begins, reason in LEFT_OUT.items() if re.match(begins, command)), None)
 
 
-INSTALL, *AFTER = [
-    list(commands(block)) for block in re.findall(r"(?ms)^```sh\n.*?^```$", (ROOT / "README.md").read_text())
-]
+INSTALL = list(commands(re.search(r"(?ms)^```sh\n.*?^```$", (ROOT / "README.md").read_text())[0]))
 TYPED = {page: [one for one in commands((ROOT / page).read_text()) if one not in INSTALL] for page in PAGES}
 RUN = [(page, one) for page in PAGES for one in TYPED[page] if not why_not(one)]
 
