@@ -212,6 +212,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_rule("B | 1 | B, 2 | 1, 2"),
         *_randomness("request", "B, N+1 | B, K*L+1"),
         *_LAST,
+        *_penalties("target", "request", "target_"), *_penalties("draft", "request", "draft_"),
     ),
 }  # fmt: skip
 TABLE = {op: tuple(x._replace(public=x.name) if x.public == "=" else x for x in rows) for op, rows in TABLE.items()}

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "../core/penalties.h"
+#include "../core/rows.h"
 #include "check.h"
 #include "without_views.h"
 
@@ -114,6 +114,15 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
   if (p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");  // no list is read, and there are penalties
   check_values(op, given.side, p, S, present.of(N));
   return p;
+}
+
+// Penalties of one side of a verification
+inline void take_penalties(const Op& op, Rows& rows, const GivenPenalties& given, int64_t B, const Present& present) {
+  rows.penalties = penalties(op, given, B, present);
+  if (!rows.penalties) return;
+  check(bool(rows.memory), op, Name(given.side, "penalties"), " need ", Name(given.side, "logits"), ", got none");
+  check(rows.kind == Kind::kLogits, op, Name(given.side, "penalties"), " need ", Name(given.side, "kind"),
+        "='logits', got 'probs'");
 }
 
 // Arguments of an op on rows [N, V], behind all others

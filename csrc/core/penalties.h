@@ -19,29 +19,42 @@ struct Penalties {
   const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]
   int64_t H = 0, ids_stride = 0, counts_stride = 0;
   Ints row;  // [B], the number of a request's list; else its own number
-  // Drafted tokens: a request's begin at the start of its draft if ragged, else `window_stride` apart
-  Ints window;                // [B, G] or [D]
-  int64_t window_stride = 0;  // from request to request, if dense
+  // The windows: a chain's drafts, which begin at the start of its draft if ragged, or the nodes of a tree
+  Ints window;                // [B, G], [D] or [B, N]
+  int64_t window_stride = 0;  // from request to request
   Ints starts;                // ragged: [B+1]
+  Ints parents;               // of a tree: [B, N]
+  int64_t parents_stride = 0;
 
-  SPECDEC_HD explicit operator bool() const { return ids != nullptr; }
+#ifdef SPECDEC_IN_CUDA
+  SPECDEC_HD explicit operator bool() const { return false; }  // refused before a launch
+#else
+  explicit operator bool() const { return ids != nullptr; }
+#endif
   SPECDEC_HD Amounts amounts(int64_t b) const {
     return {repetition ? repetition[b] : numbers.repetition, frequency ? frequency[b] : numbers.frequency,
             presence ? presence[b] : numbers.presence};
   }
   SPECDEC_HD int64_t list(int64_t b) const { return row ? row[b] : b; }
-  SPECDEC_HD int64_t drafted(int64_t b, int64_t i) const {
+  // A window ends at position n > 0, node n of a tree or the n-th draft of a chain, and begins behind position 0.
+  SPECDEC_HD int64_t token(int64_t b, int64_t n) const {
+    const int64_t i = parents ? n : n - 1;
     return window.at(starts ? (starts[b] + i) * window.stride : b * window_stride + i * window.stride);
+  }
+  SPECDEC_HD int64_t before(int64_t b, int64_t n) const {
+    if (!parents) return n - 1;
+    const int64_t parent = parents.at(b * parents_stride + n * parents.stride);
+    return parent > 0 && parent < n ? parent : 0;
   }
 };
 
-// How a request sees a row: under its penalties, after the first `drafted` tokens of its window.
+// How a request sees a row: under its penalties, after the window that ends at a position; 0: none.
 struct View {
   const Penalties* penalties = nullptr;
-  int32_t request = 0, drafted = 0;
+  int32_t request = 0, position = 0;
   SPECDEC_HD explicit operator bool() const { return penalties != nullptr; }
   SPECDEC_HD bool operator==(const View& other) const {
-    return penalties == other.penalties && request == other.request && drafted == other.drafted;
+    return penalties == other.penalties && request == other.request && position == other.position;
   }
 };
 

@@ -70,13 +70,13 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  // The same row as request b sees it after `drafted` tokens of its window. The penalties must outlive it.
-  SPECDEC_HD Row seen(const Penalties& penalties, int64_t b, int64_t drafted) const {
+  // The same row as request b sees it at a position of its window. The penalties must outlive it.
+  SPECDEC_HD Row seen(const Penalties& penalties, int64_t b, int64_t position) const {
     Row row = *this;
 #ifndef SPECDEC_IN_CUDA
-    if (penalties && penalties.amounts(b).any()) row.view = {&penalties, int32_t(b), int32_t(drafted)};
+    if (penalties && penalties.amounts(b).any()) row.view = {&penalties, int32_t(b), int32_t(position)};
 #else
-    (void)penalties, (void)b, (void)drafted;  // refused before a launch
+    (void)penalties, (void)b, (void)position;  // refused before a launch
 #endif
     return row;
   }

@@ -47,23 +47,32 @@ struct Rows {
     return !memory || (store && number(start, b, i) == -1);
   }
 
-  // Of a position that has a row
-  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return as_it_lies(start, b, i).seen(penalties, b, i); }
-  SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
-    if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
-    const int64_t n = number(start, b, i);
-    return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // a slot is batch_stride more than K rows on
+  // Row i of request b, which there is, as a position sees it
+  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position) const {
+    return as_it_lies(start, b, i).seen(penalties, b, position);
   }
+  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return at(start, b, i, i); }
   SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {
     return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));
   }
 
   template <class Executor>
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i) const {
+    return dist(executor, start, b, i, i);
+  }
+  template <class Executor>
+  SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i, int64_t position) const {
     if (store && !has_row(start, b, i)) return no_row();
-    const Row row = at(start, b, i);
+    const Row row = at(start, b, i, position);
     if (kind == Kind::kProbs) return from_probs(row);
     return from_stats(row, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
+  }
+
+ private:
+  SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
+    if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
+    const int64_t n = number(start, b, i);
+    return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // a slot is batch_stride more than K rows on
   }
 };
 

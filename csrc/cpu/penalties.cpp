@@ -29,10 +29,17 @@ struct List {
   }
 };
 
-// How often v stands in the first n tokens of the window
-int64_t drafted(const View& view, int64_t v, int64_t n) {
+// f(token, position) of a window, its last token first
+template <class F>
+void for_window(const View& view, int64_t from, const F& f) {
+  const Penalties& p = *view.penalties;
+  for (int64_t n = from; n > 0; n = p.before(view.request, n)) f(p.token(view.request, n), n);
+}
+
+// How often v stands in the window that ends at position n
+int64_t count_of(const View& view, int64_t v, int64_t n) {
   int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i) count += view.penalties->drafted(view.request, i) == v;
+  for_window(view, n, [&](int64_t token, int64_t) { count += token == v; });
   return count;
 }
 
@@ -61,10 +68,7 @@ Used used_ids(const View& view, int64_t begin, int n) {
   used.last = used.first;
   while (used.last < list.H && List::below(list.ids[used.last], begin + n)) ++used.last;
   near = used.last;
-  for (int64_t i = 0; i < view.drafted && !used.drafted; ++i) {
-    const int64_t v = view.penalties->drafted(view.request, i);
-    used.drafted = v >= begin && v < begin + n;
-  }
+  for_window(view, view.position, [&](int64_t v, int64_t) { used.drafted |= v >= begin && v < begin + n; });
   return used;
 }
 
@@ -78,14 +82,13 @@ void penalise(const View& view, const Used& used, int64_t begin, int n, float* e
   }
   for (int64_t j = used.first; j < used.last; ++j) {
     const int64_t v = list.ids[j];
-    e[v] = changed(e[v], list.counts[j] + drafted(view, v, view.drafted));
+    e[v] = changed(e[v], list.counts[j] + count_of(view, v, view.position));
   }
-  for (int64_t i = 0; i < view.drafted; ++i) {
-    const int64_t v = view.penalties->drafted(view.request, i);
-    if (v < begin || v >= begin + n || drafted(view, v, i) > 0) continue;
+  for_window(view, view.position, [&](int64_t v, int64_t at) {
+    if (v < begin || v >= begin + n || count_of(view, v, view.penalties->before(view.request, at)) > 0) return;
     const int64_t j = list.search(v, used.first, used.last);
-    if (j == used.last || list.ids[j] != v) e[v] = changed(e[v], drafted(view, v, view.drafted));
-  }
+    if (j == used.last || list.ids[j] != v) e[v] = changed(e[v], count_of(view, v, view.position));
+  });
 }
 
 }  // namespace specdec

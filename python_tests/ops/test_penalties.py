@@ -13,7 +13,7 @@ from specdec_kernels import distributed, example_calls, reference
 from specdec_kernels.rows import Rows
 
 FLAT = ("row_stats", "sample", "top_logprobs", "support", "row_topw")  # of rows [N, V]
-OPS = (*FLAT, "verify_chain")
+OPS = (*FLAT, "verify_chain", "verify_tree")
 CALLS = 600
 
 
@@ -76,7 +76,7 @@ def test_no_penalties_is_the_call_as_it_was():
         seen, _ = penalised.call_of(op, 1)
         plain = bare(seen)
         off = {
-            name: x._replace(penalties=penalised_off(x, len(x.logits) if op != "verify_chain" else None, seen))
+            name: x._replace(penalties=penalised_off(x, len(x.logits) if op in FLAT else None, seen))
             if isinstance(x, Rows)
             else x
             for name, x in seen.items()
@@ -93,9 +93,11 @@ def call_with(op, **fields):
     """A call of three rows or requests whose penalties have these fields."""
     given = {"repetition": 1.3, **lists([0, 3, -1], [1, 2, 3], [-1, -1, -1])} | fields
     penalties = sk.Penalties(**given)
-    if op == "verify_chain":
+    if op not in FLAT:
         draft = torch.tensor([[1], [2], [0]])
-        return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, penalties=penalties), "draft_tokens": draft}
+        tree = torch.tensor([[-1, 0]]).expand(3, 2), torch.cat([draft, draft], 1)
+        drafts = {"draft_tokens": draft} if op == "verify_chain" else {"tree": tree, "method": "recursive"}
+        return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, penalties=penalties)} | drafts
     more = {"top_logprobs": {"k": 2}, "support": {"max_kept": 3}, "row_topw": {"score": torch.zeros(3), "w": 2}}
     return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, penalties=penalties)} | more.get(op, {})
 
@@ -127,20 +129,20 @@ WRONG = [
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("fields, says", WRONG)
 def test_what_is_wrong_is_named(op, fields, says):
-    side = "target" if op == "verify_chain" else "rows"
+    side = "rows" if op in FLAT else "target"
     with pytest.raises(ValueError, match=rf"^{op}: {side}\.(penalties\.)?{says}"):
         getattr(sk, op)(**call_with(op, **fields))
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_other_errors(op):
-    call, side = call_with(op), "target" if op == "verify_chain" else "rows"
+    call, side = call_with(op), "rows" if op in FLAT else "target"
     with pytest.raises(TypeError, match=rf"^{op}: {side}\.penalties must be Penalties, got float"):
         getattr(sk, op)(**call | {side: call[side]._replace(penalties=1.3)})
     with pytest.raises(TypeError, match=rf"^{op}: {side}\.penalties\.presence must be a number or a tensor, got str"):
         getattr(sk, op)(**call_with(op, presence="1"))
     drafted = torch.zeros(2, 1, dtype=torch.int64)
-    says = "must be None, got a tensor" if op == "verify_chain" else r"must have shape \[N=3, n=1\], got \[2, 1\]"
+    says = "must be None, got a tensor" if op not in FLAT else r"must have shape \[N=3, n=1\], got \[2, 1\]"
     with pytest.raises(ValueError, match=rf"^{op}: {side}\.penalties\.drafted {says}"):
         getattr(sk, op)(**call_with(op, drafted=drafted))
 
@@ -152,7 +154,7 @@ def test_penalties_are_of_logits():
         sk.verify_chain(probs, call["draft_tokens"], seed=torch.zeros(3).long(), offset=torch.zeros(3).long())
 
 
-@pytest.mark.parametrize("op", ["verify_tree", "row_gap", "kseq_rho"])
+@pytest.mark.parametrize("op", ["row_gap", "kseq_rho"])
 def test_other_ops_refuse_them(op):
     arguments = example_calls.calls(op)[0].arguments
     for side in sk.arguments.sides(op):
@@ -161,14 +163,14 @@ def test_other_ops_refuse_them(op):
             rows = (x if isinstance(x, Rows) else Rows(x))._replace(penalties=sk.Penalties(1.3))
             with pytest.raises(ValueError, match=rf"^{op}: {side}\.penalties must be None, got Penalties$"):
                 getattr(sk, op)(**arguments | {side: rows})
-            with pytest.raises(NotImplementedError, match="penalties are served on chains and on rows"):
+            with pytest.raises(NotImplementedError, match="penalties are not served on pairs of rows"):
                 getattr(reference, op)(**arguments | {side: rows})
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_rows_over_ranks_refuse_them(op):
     call = call_with(op)
-    sides = {"target": object()} if op == "verify_chain" else {"rows": object()}
+    sides = {"rows" if op in FLAT else "target": object()}
     problem = distributed.ops._problem(getattr(sk, op), call, sides, "chunks")
     assert isinstance(problem, NotImplementedError) and "penalties of rows over ranks are not served yet" in str(
         problem

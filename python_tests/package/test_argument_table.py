@@ -72,6 +72,7 @@ NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "triton" or "reference"): 
         for op in ("row_stats", "sample", "top_logprobs", "row_topw", "support")
     },
     ("verify_chain", "triton"): penalties("target_", "draft_"),
+    ("verify_tree", "triton"): penalties("target_", "draft_"),
 }
 
 

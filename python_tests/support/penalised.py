@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random calls with penalties, and the same calls on float32 rows that are written out in full."""
 
+import functools
 import random
 
 import torch
@@ -8,8 +9,8 @@ from torch.utils import _pytree
 
 import specdec_kernels as sk
 from specdec_kernels.reference.padded import present
-from specdec_kernels.reference.penalties import written_out
-from specdec_kernels.registry import CHAIN_METHODS
+from specdec_kernels.reference.penalties import seen_nodes, written_out
+from specdec_kernels.registry import CHAIN_METHODS, TREE_METHODS
 from specdec_kernels.rows import Rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -150,9 +151,49 @@ def side_of(rng, view, counts, drafts, V, B, ragged, there):
     return rows._replace(penalties=view), plain
 
 
+def tree_call(rng):
+    """A call of verify_tree: every method, rule, padding, rows by number -> (its arguments, those on rows written
+    out)."""
+    B, N, V = rng.randrange(1, 4), rng.randrange(1, 8), vocabulary(rng)
+    few = min(V, rng.choice((2, 4, V)))
+    parents = torch.tensor([[-1, *(rng.choice((i, -1, rng.randrange(i + 1))) for i in range(N - 1))] for _ in range(B)])
+    tokens = torch.tensor([[rng.randrange(few) for _ in range(N)] for _ in range(B)])
+    method = rng.choice([*TREE_METHODS])
+    rule = rng.choice(["exact", "exact", *TREE_METHODS[method].rules])
+    call = {"tree": (parents, tokens), "method": method, "rule": rule}
+    call["uniforms"] = torch.tensor([[rng.random() for _ in range(N + 1)] for _ in range(B)], dtype=torch.float64)
+    if rng.random() < 0.2:
+        call["num_requests"] = torch.tensor([rng.randrange(B + 1)])
+    n = present(call.get("num_requests"), B)
+    seen, plain = dict(call), dict(call)
+    for side, M in (("target", N), ("draft", rng.randrange(1, N + 1))):
+        if side == "draft" and method != "kseq" and rng.random() < 0.2:
+            continue
+        by_number = side == "draft" or rng.random() < 0.3
+        number = torch.tensor([[rng.randrange(M) for _ in range(N)] for _ in range(B)])
+        if side == "draft" and M == N and rng.random() < 0.5:
+            by_number, number = False, parents
+        rows = Rows(normal(rng, B, M, V).to(rng.choice(DTYPES)), **sampling(rng, B), row=number if by_number else None)
+        if method == "greedy":
+            rows = Rows(rows.logits, row=rows.row)
+        if side == "draft":  # drafts of what is likely there
+            rows.logits[..., :few] += 2
+        view = penalties(rng, B, V, row=rng.choice((None, 3))) if side == "target" or rng.random() < 0.7 else None
+        if side == "target" and not by_number:
+            number = torch.arange(N).expand(B, N)
+        positions = number.new_tensor(range(N)).expand(B, N) if side == "target" else parents
+        seen[side] = plain[side] = rows
+        if view is not None:
+            out, own = seen_nodes(
+                rows._replace(penalties=view), parents, tokens, number.tolist(), positions.tolist(), n
+            )
+            seen[side], plain[side] = rows._replace(penalties=view), out._replace(row=own)
+    return seen, plain
+
+
 def call_of(op, i):
     rng = random.Random(f"{op} {i}")
-    return chain_call(rng) if op == "verify_chain" else flat_call(op, rng)
+    return {"verify_chain": chain_call, "verify_tree": tree_call}.get(op, functools.partial(flat_call, op))(rng)
 
 
 def leaves(out):

@@ -119,16 +119,13 @@ def verify_tree(
     _check.choice(op, "method", method, TREE_METHODS)
     target = _rows.of_either(op, "target", target)
     draft = None if draft is None else _rows.of_either(op, "draft", draft)
-    for name, side in (("target", target), ("draft", draft)):
-        if side is not None:
-            _rows.no_penalties(op, name, side)
     _check_tuples(op, tree, links)
     parents, tokens, draft_nodes, depth = _nodes(op, method, tree, target)
     max_depth = depth if max_depth is None else _check.integer(op, "max_depth", max_depth, kind="an int or None")
     if not TREE_METHODS[method].reads_draft:
         draft = None
     if method == "greedy":
-        target = Rows(target.logits, kind=target.kind, row=target.row)
+        target = Rows(target.logits, kind=target.kind, row=target.row, penalties=target.penalties)
     rules = _rules.arguments(op, method, rule, alpha, target.logits.device)
     certain = method == "greedy" or (_check.is_greedy(target.temperature) and not rules.given)
     _check.randomness(op, seed, offset, uniforms, certain)
@@ -136,7 +133,8 @@ def verify_tree(
     of_draft = _verify.flat(op, "draft", draft, rules.given)
     nodes = (parents, tokens, draft_nodes, *(links or (None, None)))
     by = (TREE_METHODS[method].code, max_depth, *rules.as_taken(target.logits.device))
-    arguments = (*nodes, *of_target, *of_draft, *by, seed, offset, _check.contiguous(uniforms), num_requests)
+    randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
+    arguments = (*nodes, *of_target, *of_draft, *by, *randomness, *_verify.penalties(op, target, draft))
     if _check.flag(op, "require_exact", require_exact):
         rules.require_exact(op, arguments)
     if out is None:

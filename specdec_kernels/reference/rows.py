@@ -13,7 +13,7 @@ def rows_of(x, penalised=False):
     """Return x as Rows; None stays None. penalised: whether the caller serves penalties."""
     rows = x if x is None or isinstance(x, Rows) else Rows(x)
     if rows is not None and rows.penalties is not None and not penalised:
-        raise NotImplementedError("penalties are served on chains and on rows [N, V], but not on trees and pairs")
+        raise NotImplementedError("penalties are not served on pairs of rows")
     return rows
 
 

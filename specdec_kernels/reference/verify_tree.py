@@ -10,7 +10,8 @@ from ..registry import TREE_METHODS
 from .chance import GivenUniforms
 from .law import Law, clean_q, padded
 from .padded import first, present
-from .rows import Rows, of_request, rows_of
+from .penalties import seen_nodes
+from .rows import SAMPLING_FIELDS, Rows, of_request, rows_of
 from .rules import per_request
 from .sides import Verified
 from .tree_rules import RULES
@@ -66,7 +67,7 @@ def verify_tree(
 
     chance_type: the class that makes a request's decisions.
     """
-    target, draft = rows_of(target), rows_of(draft)
+    target, draft = rows_of(target, penalised=True), rows_of(draft, penalised=True)
     check(method, draft, tree, links)
     B, n = len(target.logits), present(num_requests, len(target.logits))
     rules = [checked_rule(method, *each) for each in per_request("verify_tree", n, "token", *first(n, rule, alpha))]
@@ -75,9 +76,11 @@ def verify_tree(
     max_depth = nodes.depth if max_depth is None else max_depth
     chances = chance_type.of_requests("verify_tree", B, nodes.columns, seed, offset, uniforms)
     if method == "greedy":
-        target = Rows(target.logits, 0.0 if target.kind == "logits" else None, kind=target.kind)
+        target = target._replace(**dict.fromkeys(Rows._fields[SAMPLING_FIELDS]), stats=None)
+        target = target._replace(temperature=0.0 if target.kind == "logits" else None)
     if not TREE_METHODS[method].reads_draft:
         draft = None
+    nodes, target, draft = nodes.seen(target, draft, n)
     vocab = target.logits.shape[-1]
     wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     walks = []
@@ -134,6 +137,20 @@ class Nodes(NamedTuple):
         draft_nodes = draft_nodes if tests_drafts else None
         columns = N if draft_nodes is None else draft_nodes.shape[1] * draft_nodes.shape[2]
         return cls(parents, tokens, draft_nodes, links, target_row, draft_row, depth, columns)
+
+    def seen(self, target, draft, n):
+        """Return the same trees and sides, where rows under penalties are written out for the first n requests."""
+        nodes, B = self, len(self.parents)
+        rows = [self.rows(b, draft is not None) for b in range(B)]
+        if target.penalties is not None:
+            positions = [range(self.parents.shape[1])] * B  # a node's own row
+            target, own = seen_nodes(target, self.parents, self.tokens, [x for x, _ in rows], positions, n)
+            nodes = nodes._replace(target_row=own)
+        if draft is not None and draft.penalties is not None:
+            positions = self.parents.tolist()  # where a node was drawn
+            draft, own = seen_nodes(draft, self.parents, self.tokens, [x for _, x in rows], positions, n)
+            nodes = nodes._replace(draft_row=own)
+        return nodes, target, draft
 
     def rows(self, b, drawn):
         """Return for each node the indices of the target's row and of the draft's row (-1: a one-hot draft)."""

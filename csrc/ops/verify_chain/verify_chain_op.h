@@ -126,16 +126,11 @@ inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& lo
   if (a.cu_draft && values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
-// Penalties of one side. Row i is seen after the i drafts before it.
-inline void take_penalties(const Op& op, const VerifyChain& a, Rows& rows, const GivenPenalties& given) {
-  rows.penalties = penalties(op, given, a.B, a.present);
-  if (!rows.penalties) return;
-  check(bool(rows.memory), op, Name(given.side, "penalties"), " need ", Name(given.side, "logits"), ", got none");
-  check(rows.kind == Kind::kLogits, op, Name(given.side, "penalties"), " need ", Name(given.side, "kind"),
-        "='logits', got 'probs'");
-  rows.penalties.window = a.draft_tokens;
-  rows.penalties.window_stride = a.draft_tokens_stride;
-  rows.penalties.starts = a.cu_draft;
+// Row i is seen after the i drafts before it.
+inline void take_windows(const VerifyChain& a, Penalties& penalties) {
+  penalties.window = a.draft_tokens;
+  penalties.window_stride = a.draft_tokens_stride;
+  penalties.starts = a.cu_draft;
 }
 
 inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor, target), const Tensor& draft_tokens,
@@ -166,8 +161,9 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
     a.draft = draft_rows(op, a, draft, of_draft);
   else
     check_missing(op, draft, of_draft);
-  take_penalties(op, a, a.target, SPECDEC_GIVEN_PENALTIES("target", target_));
-  take_penalties(op, a, a.draft, SPECDEC_GIVEN_PENALTIES("draft", draft_));
+  take_penalties(op, a.target, SPECDEC_GIVEN_PENALTIES("target", target_), B, a.present);
+  take_penalties(op, a.draft, SPECDEC_GIVEN_PENALTIES("draft", draft_), B, a.present);
+  take_windows(a, a.target.penalties), take_windows(a, a.draft.penalties);
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;

@@ -26,11 +26,12 @@ class DraftDists {
   Residual rest;  // p or pi at the walk's node, as rejections left it; subtractions on top of the request's stack
 
   SPECDEC_HD int64_t token(int32_t child) const { return a.node_tokens.at(b, child); }
+  SPECDEC_HD int64_t parent(int32_t child) const { return a.parents.at(b, child); }
 
   // -1: one-hot
   SPECDEC_HD int64_t draft_row(int32_t child) const {
     if (!a.draft.memory) return -1;
-    const int64_t row = a.draft_row ? a.draft_row.at(b, child) : a.parents.at(b, child);
+    const int64_t row = a.draft_row ? a.draft_row.at(b, child) : parent(child);
     return row < 0 ? -1 : row;
   }
 
@@ -60,14 +61,19 @@ class DraftDists {
   }
   SPECDEC_HD void look_up(int32_t child) {
     const int64_t row = draft_row(child);
-    if (row < 0 || row == known_row_) return;
+    if (row < 0 || (row == known_row_ && (!a.draft.penalties || parent(child) == known_parent_))) return;
     held_ = held_ && a.draft.stats;
-    recall(row, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row) : Dist{});
+    const int64_t at = a.draft.penalties ? parent(child) : row;
+    recall(row, parent(child), row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row, at) : Dist{});
   }
   // The law that a child was drawn from, right after look_up() or recall() of it.
   SPECDEC_HD Dist dist_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }
   SPECDEC_HD const Dist& known() const { return known_; }
-  SPECDEC_HD void recall(int64_t row, const Dist& dist) { known_row_ = row, known_ = dist; }
+  // Of a row as the children of a node see it
+  SPECDEC_HD void recall(int64_t row, int64_t parent, const Dist& dist) {
+    known_row_ = row, known_ = dist;
+    if (a.draft.penalties) known_parent_ = parent;
+  }
 
   // And what was left of it
   SPECDEC_HD Dist dist_of(int32_t child, const Left& left) const {
@@ -108,8 +114,9 @@ class DraftDists {
   bool held_ = false;  // the executor holds the sums of `rest`
 
  private:
-  int64_t known_row_ = -1;  // a draft row
-  Dist known_;              // its law
+  int64_t known_row_ = -1;     // a draft row
+  int64_t known_parent_ = -1;  // whose children see it so, where there are penalties
+  Dist known_;                 // its law
 };
 
 }  // namespace specdec

@@ -85,7 +85,7 @@ class Traversal {
   // The top is not accepted: it becomes a child that its parent loses.
   SPECDEC_HD Next leave(Node& child) {
     child = top_;
-    walk_.recall(walk_.draft_row(child.tests.node), frames_[depth_].q);
+    walk_.recall(walk_.draft_row(child.tests.node), walk_.parent(child.tests.node), frames_[depth_].q);
     const Frame& frame = frames_[--depth_];
     top_ = frame.node;
     walk_.come_back(top_.tests.node, frame.rest, frame.total);

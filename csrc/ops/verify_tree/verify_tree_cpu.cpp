@@ -39,7 +39,9 @@ void run(const VerifyTree& a, const Tensor&) {
 
 }  // namespace
 
-SPECDEC_CPU_OP("verify_tree", VerifyTreeOp, ::call)
-SPECDEC_CPU_OP("verify_tree.out", VerifyTreeOp, ::out)
+SPECDEC_CPU_OP("verify_tree", PlainVerifyTree, ::call)
+SPECDEC_CPU_OP("verify_tree.out", PlainVerifyTree, ::out)
+SPECDEC_CPU_OP("verify_tree.views", VerifyTreeOp, ::call)
+SPECDEC_CPU_OP("verify_tree.views_out", VerifyTreeOp, ::out)
 
 }  // namespace specdec

@@ -32,8 +32,10 @@ void run(const VerifyTree& a, const Tensor& like) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("verify_tree", TORCH_BOX(&VerifyTreeOp<run>::call));
-  m.impl("verify_tree.out", TORCH_BOX(&VerifyTreeOp<run>::out));
+  m.impl("verify_tree", TORCH_BOX(&PlainVerifyTree<run>::call));
+  m.impl("verify_tree.out", TORCH_BOX(&PlainVerifyTree<run>::out));
+  m.impl("verify_tree.views", TORCH_BOX(&VerifyTreeOp<run>::call));
+  m.impl("verify_tree.views_out", TORCH_BOX(&VerifyTreeOp<run>::out));
 }
 
 }  // namespace specdec

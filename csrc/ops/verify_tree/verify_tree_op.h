@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "../../binding/penalties.h"
 #include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
 #include "../../binding/verification.h"
@@ -84,11 +85,19 @@ inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given,
   return rows(op, given, sampling, {{"B", a.B}, nodes}, dims);
 }
 
+// A row is seen after the nodes on the way from the root to its position.
+inline void take_windows(const VerifyTree& a, Penalties& penalties) {
+  penalties.window = a.node_tokens.values, penalties.window_stride = a.node_tokens.batch;
+  penalties.parents = a.parents.values, penalties.parents_stride = a.parents.batch;
+  penalties.window.stride = a.node_tokens.row, penalties.parents.stride = a.parents.row;
+}
+
 inline Prepared<VerifyTree> prepare_verify_tree(
     const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const OptTensor& first_child,
     const OptTensor& next_sibling, SPECDEC_ROWS_ARGUMENTS(Tensor, target), SPECDEC_ROWS_ARGUMENTS(OptTensor, draft),
     int64_t method, int64_t max_depth, const OptTensor& rule, const OptTensor& alpha, const OptNumbers& rule_numbers,
-    const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms, const OptTensor& num_requests) {
+    const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms, const OptTensor& num_requests,
+    SPECDEC_PENALTIES_ARGUMENTS(target_), SPECDEC_PENALTIES_ARGUMENTS(draft_)) {
   const Op op(VerifyTree::kName, target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
@@ -107,6 +116,9 @@ inline Prepared<VerifyTree> prepare_verify_tree(
     a.draft = tree_rows(op, a, draft, of_draft);
   else
     check_missing(op, draft, of_draft);
+  take_penalties(op, a.target, SPECDEC_GIVEN_PENALTIES("target", target_), B, a.present);
+  take_penalties(op, a.draft, SPECDEC_GIVEN_PENALTIES("draft", draft_), B, a.present);
+  take_windows(a, a.target.penalties), take_windows(a, a.draft.penalties);
 
   a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B);
   check_tree_rules(op, a);
@@ -118,5 +130,9 @@ inline Prepared<VerifyTree> prepare_verify_tree(
 
 template <void (*Run)(const VerifyTree&, const Tensor& like)>
 using VerifyTreeOp = Verification<&prepare_verify_tree, Run, std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
+
+template <void (*Run)(const VerifyTree&, const Tensor& like)>
+using PlainVerifyTree = Verification<&WithoutViews<&prepare_verify_tree, 2 * kPenaltiesArguments>::call, Run,
+                                     std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
 
 }  // namespace specdec
