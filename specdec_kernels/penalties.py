@@ -20,9 +20,9 @@ class Penalties(NamedTuple):
         e = e - frequency * count(v)
         if count(v) > 0:   e = e - presence
 
-    count(v) is how often v is in the output and in the window. The window is the drafted tokens before the row.
-    ``verify_chain`` finds it by itself, so each of its rows is what plain decoding would see there. For ops on rows
-    [N, V], ``drafted`` holds it.
+    count(v) is how often v is in the output and in the window. The window is the drafted tokens before the row, in
+    a tree those on the way from the root. ``verify_chain`` and ``verify_tree`` find it by themselves, so each of their
+    rows is what plain decoding would see there. For ops on rows [N, V], ``drafted`` holds it.
 
     Args:
         repetition: more than 0; 1 is off. None, a number, or float32 with one value per row (in verification: per
@@ -32,7 +32,7 @@ class Penalties(NamedTuple):
             makes it.
         counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token of the prompt alone.
         row: int32 or int64, the number of each row's (in verification: each request's) list; None: list n is row n's.
-        drafted: [N, n] int32 or int64, the window of each of N rows; -1 pads. ``verify_chain`` takes none.
+        drafted: [N, n] int32 or int64, the window of each of N rows; -1 pads. Verification takes none.
 
     Example:
         >>> ids, counts = specdec_kernels.history([[3]], [[0, 0, 2]], size=4)

@@ -70,6 +70,20 @@ def test_two_views_of_one_row_are_two_rows():
         torch.testing.assert_close(out.logprobs, want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["kseq", "recursive", "recursive_without_replacement", "traversal"])
+def test_one_draft_row_of_two_nodes(method):
+    """Node 2 was drawn from the row of node 1, but after its token: q(1) = 1 / (3 + e^-2), p(1) = 1 / (3 + e), so it is
+    accepted up to .547. As the root sees the row q(1) were 1/4, and .6 accepted too."""
+    penalties = sk.Penalties(presence=2.0, **lists([-1]))
+    tree = torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 0, 1]])
+    target = torch.tensor([[[1.0, 0.0, 0.0, 0.0]] * 3])
+    draft = Rows(torch.zeros(1, 1, 4), row=torch.zeros(1, 3, dtype=torch.int64), penalties=penalties)
+    for u, accepted in ((0.54, 2), (0.55, 1), (0.6, 1)):
+        uniforms = torch.tensor([[0.5, u, u, 0.5]], dtype=torch.float64)
+        out = sk.verify_tree(tree, target, draft, method=method, max_depth=2, uniforms=uniforms)
+        assert out.num_accepted.tolist() == [accepted], u
+
+
 def test_no_penalties_is_the_call_as_it_was():
     """A plain call hands the op no argument of penalties; penalties that are off change no bit."""
     for op in OPS:

@@ -161,3 +161,49 @@ def test_a_step_is_plain_decoding(method, of_draft, peaked):
         committed[x] = math.prod(softmax(penalised(target[x[:i]], listed(V, *HISTORY), *PENALTIES.values()))[x[i]]
                                  for i in range(G + 1))  # fmt: skip
     assert sum(abs(committed[x] - plain[x]) for x in plain) / 2 > 0.02
+
+
+def drawn(q, method, before):
+    """The distribution of a node's token, after the siblings before it."""
+    if method == "recursive":
+        return q
+    left = np.where(np.isin(np.arange(V), before), 0.0, q)
+    return left / left.sum()
+
+
+def emitted_by_tree(target, draft, of_draft, method):
+    """What a step of the reference emits on a root with children 1 and 2, of which 1 has the child 3."""
+    joint = defaultdict(float)
+    ids, counts = sk.history([HISTORY[0]], [HISTORY[1]], size=4)
+    penalties = sk.Penalties(**PENALTIES, ids=ids, counts=counts)
+    q = lambda prefix: softmax(seen(draft, prefix) if of_draft else draft[prefix].astype(np.float64))
+    for a, b, c in itertools.product(range(V), repeat=3):
+        mass = q(())[a] * drawn(q(()), method, [a])[b] * q((a,))[c]
+        if not mass:
+            continue
+        paths = [(), (a,), (b,), (a, c)]
+        rows = [torch.from_numpy(np.stack([z[path] for path in paths]))[None] for z in (target, draft)]
+        sides = Rows(rows[0], penalties=penalties), Rows(rows[1], penalties=penalties if of_draft else None)
+        tree = torch.tensor([[-1, 0, 0, 1]]), torch.tensor([[0, a, b, c]])  # token 0 at the root counts nowhere
+
+        def walk(chance, tree=tree, sides=sides):
+            class Given(Chance):
+                @classmethod
+                def of_requests(cls, *args):
+                    return [chance]
+
+            return reference.verify_tree(tree, *sides, method=method, max_depth=2, chance_type=Given)
+
+        for out, probability in outcomes(walk):
+            joint[tuple(x for x in out.tokens[0].tolist() if x >= 0)] += mass * probability
+    return joint
+
+
+@pytest.mark.parametrize("peaked", [False, True])
+@pytest.mark.parametrize("of_draft", [False, True])
+@pytest.mark.parametrize("method", ["recursive", "recursive_without_replacement", "traversal"])
+def test_a_tree_is_plain_decoding(method, of_draft, peaked):
+    target, draft = model(3, peaked), model(4, peaked)
+    law = continued(emitted_by_tree(target, draft, of_draft, method), target)
+    plain = continued({(): 1.0}, target)
+    assert max(abs(law[x] - plain[x]) for x in plain) < 1e-14
