@@ -52,8 +52,8 @@ struct RowId {
   SPECDEC_HD bool operator==(const RowId& other) const { return data == other.data && form == other.form; }
 };
 
-// A row answers entry(v), id() and, through the one file of a backend that reads memory (cpu/row_reader.h,
-// cuda/groups.cuh), its chunks; nobody else asks where it lies. A law of it answers few().
+// A row answers id() and, through the one file of a backend that reads memory (cpu/row_reader.h, cuda/groups.cuh),
+// entry(v) and its chunks; nobody else asks where it lies. A law of it answers few().
 class Row {
   const void* data_ = nullptr;  // [V] of dtype
 
@@ -67,9 +67,9 @@ class Row {
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD const void* pointer() const { return data_; }
 #ifdef SPECDEC_IN_CUDA
-  SPECDEC_HD float entry(int64_t v) const { return number_at(data_, dtype, v); }
+  SPECDEC_HD float entry(int64_t v) const;
 #else
-  float entry(int64_t v) const;  // cpu/row_reader.h: the row may be spread over processes
+  float entry(int64_t v) const;  // the row may be spread over processes
 #endif
 };
 
