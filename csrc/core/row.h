@@ -58,8 +58,8 @@ struct RowId {
   SPECDEC_HD explicit operator bool() const { return data != nullptr; }
 };
 
-// A row answers entry(v), id() and, through the one file of a backend that reads memory (cpu/row_reader.h,
-// cuda/groups.cuh), its chunks; nobody else asks where it lies. A law of it answers few().
+// A row answers id() and, through the one file of a backend that reads memory (cpu/row_reader.h, cuda/groups.cuh),
+// entry(v) and its chunks; nobody else asks where it lies. A law of it answers few().
 class Row {
   const void* data_ = nullptr;  // [V] of dtype
 
@@ -83,11 +83,11 @@ class Row {
   SPECDEC_HD const void* pointer() const { return data_; }
 #ifdef SPECDEC_IN_CUDA
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
-  SPECDEC_HD float entry(int64_t v) const { return number_at(data_, dtype, v); }
+  SPECDEC_HD float entry(int64_t v) const;
 #else
   View view{};  // how a request sees it; none: as it lies
   RowId id() const { return {data_, V << 2 | dtype, view}; }
-  float entry(int64_t v) const;  // cpu/row_reader.h: the row may be spread over processes
+  float entry(int64_t v) const;  // the row may be spread over processes
 #endif
 };
 

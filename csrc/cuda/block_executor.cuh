@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// A walk over rows whose laws are all at hand.
+// A walk by one thread over rows whose laws are all at hand: it sums nothing, and needs no table.
 struct NoExecutor {
   SPECDEC_HD RowStats stats(const Row&, const Filters&) const { return {}; }
   SPECDEC_HD bool leads() const { return true; }
@@ -32,6 +32,7 @@ SPECDEC_APART int64_t target_draw(const Dist* p, double v, const float* sums) {
 
 }  // namespace apart
 
+// One block that finds the chunk sums of p or (p - q)+ left by others; a ResidualExecutor makes laws and sums itself.
 class BlockExecutor {
  public:
   enum Held { kNothingHeld, kPlain, kPair };

@@ -45,6 +45,7 @@ SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_
 
 }  // namespace apart
 
+// A MixtureExecutor that finds TV and both entropies of a pair in one pass and keeps them: it needs a third table.
 class GapExecutor : public MixtureExecutor {
  public:
   // third [2 * clusters, chunks]: the sums that a table of two has no place for

@@ -44,6 +44,8 @@ SPECDEC_DEVICE void prefetch([[maybe_unused]] const void* p) {
 #endif
 }
 
+SPECDEC_HD float Row::entry(int64_t v) const { return number_at(pointer(), dtype, v); }
+
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
   return static_cast<const char*>(row.pointer()) + v * (row.dtype == kFloat32 ? 4 : 2);
 }

@@ -176,6 +176,7 @@ SPECDEC_APART double largest_prob(Row row, float* most) {
 
 }  // namespace apart
 
+// A ResidualExecutor of mixtures too, and of what rules ask of rows: code that a walk by no rule does not have.
 class MixtureExecutor : public ResidualExecutor {
  public:
   static constexpr bool kMixes = true, kMakesRuleDists = true;

@@ -143,6 +143,7 @@ SPECDEC_APART void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
   leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
 
+// A cluster that makes laws and sums, of residuals with any number of ids and laws taken away.
 class ResidualExecutor : public BlockSearch {
  public:
   static constexpr bool kMixes = false, kMakesRuleDists = true;

@@ -391,12 +391,7 @@ CUDA = {
     "not walked": (REQUESTS, "|| !s.a.by_rule(b)) return;", "|| s.a.by_rule(b)) return;", FIVE),
 }
 
-T_PI, T_PLACE, T_RULES, T_CONFIDENCE = (
-    "rules/rule_dist.py",
-    "chain/position.py",
-    "rules/rule.py",
-    "rules/confidence.py",
-)
+T_PI, T_PLACE, T_RULES = "rules/rule_dist.py", "chain/position.py", "rules/rule.py"
 T_REQUEST = "chain/by_rule.py"
 T_DRAFT_TEST = "chain/draft_test.py"
 
@@ -431,28 +426,28 @@ TRITON = {
     ),
     # Confidences
     "temperature stays in a confidence": (
-        T_CONFIDENCE,
+        T_PLACE,
         "scale = tl.where(sampled, d.stats.scale, 1.0)",
         "scale = d.stats.scale",
         GROUPS,
     ),
     "filters stay in a confidence": (
-        T_CONFIDENCE,
+        T_PLACE,
         "cutoff = tl.where(sampled, d.stats.cutoff, -FLT_MAX)",
         "cutoff = d.stats.cutoff",
         agrees("chunk and one, bf16", "token"),
     ),
     "as sampled where the temperature is 1": (
-        T_CONFIDENCE,
+        T_PLACE,
         "(d.stats.scale == 1) & (d.stats.cutoff == -FLT_MAX)",
         "(d.stats.scale == 1)",
         agrees("filters", "block"),
     ),
-    "entropy of an earlier maximum": (T_CONFIDENCE, "(parts - total * moved) * shrink", "parts * shrink", GROUPS),
-    "total of an earlier maximum": (T_CONFIDENCE, "total = total * shrink + ", "total = total + ", GROUPS),
-    "entropy not normalised": (T_CONFIDENCE, "log_norm + parts / total", "log_norm + parts", GROUPS),
-    "entropy of probabilities without them": (T_CONFIDENCE, "x * tl.log(x)", "tl.log(x)", probabilities("token")),
-    "a bad probability is not seen": (T_CONFIDENCE, "fine = (bad == 0) & (top > 0)", "fine = top > 0", nan("chow")),
+    "entropy of an earlier maximum": (T_PLACE, "(parts - total * moved) * shrink", "parts * shrink", GROUPS),
+    "total of an earlier maximum": (T_PLACE, "total = total * shrink + ", "total = total + ", GROUPS),
+    "entropy not normalised": (T_PLACE, "log_norm + parts / total", "log_norm + parts", GROUPS),
+    "entropy of probabilities without them": (T_PLACE, "x * tl.log(x)", "tl.log(x)", probabilities("token")),
+    "a bad probability is not seen": (T_PLACE, "fine = (bad == 0) & (top > 0)", "fine = top > 0", nan("chow")),
     # Cascades by token
     "token_v1 from q's own largest": (
         T_PI,
@@ -542,7 +537,7 @@ TRITON = {
         "(of_p.above.to(tl.float64) <= alpha.first)",
         GROUPS,
     ),
-    "relaxed: ties go": (T_CONFIDENCE, "(z > each(least, S)[:, None])", "(z >= each(least, S)[:, None])", TOP_TIES),
+    "relaxed: ties go": (T_PLACE, "(z > each(least, S)[:, None])", "(z >= each(least, S)[:, None])", TOP_TIES),
     "relaxed: delta relative": (T_RULES, "of_p.largest - alpha.second", "of_p.largest * (1 - alpha.second)", FIVE),
     "relaxed: counted only where the law is not known": (
         T_PLACE,

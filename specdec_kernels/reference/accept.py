@@ -3,7 +3,7 @@
 
 import torch
 
-from .law import Q_MAX, numpy_rows
+from .law import Q_MAX, in_float64
 from .uniforms import given
 
 
@@ -20,6 +20,6 @@ def accept(p, q, u):
 
     p, q [...]: probabilities of the drafted token (q of integer ids: one-hot drafts). u [...]: uniforms.
     """
-    q_rows = numpy_rows(q if q.is_floating_point() else (q >= 0))
-    out = [accepts(*each) for each in zip(numpy_rows(p).ravel(), q_rows.ravel(), given(numpy_rows(u)).ravel())]
+    q_rows = in_float64(q if q.is_floating_point() else (q >= 0))
+    out = [accepts(*each) for each in zip(in_float64(p).ravel(), q_rows.ravel(), given(in_float64(u)).ravel())]
     return torch.tensor(out, dtype=torch.bool, device="cpu").reshape(p.shape)

@@ -12,7 +12,7 @@ import torch
 
 from ..registry import DOMAIN_ACCEPT, DOMAIN_FINAL
 from .accept import accepts
-from .law import Q_MAX, draw, numpy_rows
+from .law import Q_MAX, draw, in_float64
 from .rules import mix_of
 from .sides import Side
 from .uniforms import given
@@ -49,7 +49,7 @@ class GivenUniforms(Chance):
         if uniforms is None and seed is not None:
             tests = philox_uniforms(seed, offset, columns, DOMAIN_ACCEPT)
             uniforms = torch.cat([tests, philox_uniforms(seed, offset, 1, DOMAIN_FINAL)], 1)
-        u = np.zeros((B, columns + 1)) if uniforms is None else given(numpy_rows(uniforms))
+        u = np.zeros((B, columns + 1)) if uniforms is None else given(in_float64(uniforms))
         if u.shape != (B, columns + 1):
             raise ValueError(f"{op}: uniforms must have shape [B={B}, {columns}+1], got {list(u.shape)}")
         return [cls(row[:-1], float(row[-1])) for row in u]

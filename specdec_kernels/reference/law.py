@@ -30,9 +30,14 @@ class Law(NamedTuple):
             return float(np.log(self.p[v]) if self.log_p is None else self.log_p[v])
 
 
-def numpy_rows(t):
+def in_float64(t):
     """Convert a tensor of any float dtype to float64 numpy, without loss."""
     return t.detach().to(torch.float64).numpy()
+
+
+def numpy_rows(t):
+    """Return rows [..., V] in float64. Nobody else reads a row: what this returns is the row."""
+    return in_float64(t)
 
 
 def per_row(value, n, off):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from .chance import GivenUniforms
-from .law import numpy_rows, without
+from .law import in_float64, without
 from .padded import first, padded, present
 from .penalties import seen_rows
 from .row_stats import stats_of
@@ -46,7 +46,7 @@ def sample(
     elif uniforms is None:
         u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot, device="cpu").expand(n)).numpy()
     else:
-        u = given(numpy_rows(uniforms))
+        u = given(in_float64(uniforms))
     law = chance_type.side(Rows(logits, stats=stats)).law()
     drawn = [draw_row(law(i), [chance_type((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)

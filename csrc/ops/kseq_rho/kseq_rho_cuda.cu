@@ -11,6 +11,7 @@
 namespace specdec {
 namespace {
 
+// The search for rho alone, of a pair whose laws are at hand: nothing is made or drawn as by a ResidualExecutor.
 class PairExecutor : public BlockSearch {
  public:
   SPECDEC_DEVICE explicit PairExecutor(const PairTables& tables) : tables_(tables) {}

@@ -25,6 +25,7 @@ SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Few removed, Chunk
   return block_stats_without(p, table, table.sum);
 }
 
+// A BlockExecutor that draws again and again from one row, and takes the last id out of its sums each time.
 class SampleExecutor : public BlockExecutor {
  public:
   SPECDEC_DEVICE SampleExecutor(const Draws& s, int64_t n, const RowStats& stats, Held held)

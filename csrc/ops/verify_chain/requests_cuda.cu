@@ -8,7 +8,8 @@
 namespace specdec {
 namespace {
 
-// The laws that are sampled from are at hand; those that tell how sure a model is have no filters.
+// A GapExecutor without the code of filters: the laws that are sampled from are at hand, and those that tell how sure a
+// model is have none.
 class RequestExecutor : public GapExecutor {
  public:
   using GapExecutor::GapExecutor;

@@ -23,6 +23,7 @@ SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   }
 }
 
+// A MixtureExecutor of a walk that finds the laws of all nodes made, so that it has no code that makes them.
 class MadeExecutor : public MixtureExecutor {
  public:
   static constexpr bool kMakesRuleDists = false;

@@ -4,15 +4,16 @@ row alone."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import NamedTuple
 
+import numpy
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime import interpreter
 
-from .interpreter import interpreting
 from .memory import Store, is_present
 from .row import Rows, Sampling, Scratch, Sizes, Values
 
@@ -50,7 +51,7 @@ def _nothing():
 
 
 def interpreted() -> bool:
-    return isinstance(_nothing, InterpretedFunction)
+    return isinstance(_nothing, interpreter.InterpretedFunction)
 
 
 class Table(NamedTuple):
@@ -174,6 +175,59 @@ def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
     if few is None:
         return Scratch(maxes, sums)
     return Scratch(maxes, sums, empty(rows, (slots, chunks), torch.int32), empty(rows, (slots, few), torch.float32))
+
+
+# ---- Triton's interpreter: less work for each call of a function, and the faults of its older versions mended ----
+
+
+@contextlib.contextmanager
+def interpreting():
+    """Around one launch that is not compiled. Triton's interpreter patches its language anew in every call of a
+    function inside a kernel. Once per launch and module is enough, and makes it twice as fast."""
+    patched = set()
+
+    def call(self, *args, **kwargs):
+        module = id(self.fn.__globals__)
+        if module not in patched:
+            patched.add(module)
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    stand_ins = {
+        (interpreter.InterpretedFunction, "__call__"): call,
+        (interpreter, "_implicit_cvt"): _bools_are_one_bit(interpreter._implicit_cvt),
+        (interpreter, "_patch_lang_tensor"): _one_value_is_an_index(interpreter._patch_lang_tensor),
+    }
+    theirs = {(holder, name): getattr(holder, name) for holder, name in stand_ins}
+    for (holder, name), ours in stand_ins.items():
+        setattr(holder, name, ours)
+    try:
+        with numpy.errstate(all="ignore"):  # numpy warns of what a GPU computes in silence: exp2 of -inf, an overflow
+            yield
+    finally:
+        for (holder, name), value in theirs.items():
+            setattr(holder, name, value)
+
+
+def _bools_are_one_bit(convert):
+    """Triton 3.6 makes 32 bits of a bool, and then refuses them as an int1."""
+
+    def converted(arg):
+        if isinstance(arg, bool):
+            return tl.tensor(interpreter.TensorHandle(numpy.array([arg]), tl.int1), tl.int1)
+        return convert(arg)
+
+    return converted
+
+
+def _one_value_is_an_index(patch):
+    """Triton 3.6 takes int() of an array of one value, which numpy 2.4 refuses."""
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patched
 
 
 recorded = None  # a list while launches are noted instead of made (aot.py)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view of rows that negates the logits of odd ids, as one adds it: for each backend a file of its own, and the lines
+of the one place that reads a row."""
+
+from typing import NamedTuple
+
+SPDX = "SPDX-License-Identifier: Apache-2.0\n"
+
+
+class View(NamedTuple):
+    place: str  # where rows are read
+    file: str  # beside it
+    text: str
+    lines: dict[str, str]  # what a line says, and what it says with the view
+
+    def add(self, tree):
+        place = tree / self.place
+        comment = "# " if self.file.endswith(".py") else "// "
+        place.with_name(self.file).write_text(comment + SPDX + self.text)
+        text = place.read_text()
+        for line, with_view in self.lines.items():
+            assert text.count(line) == 1, line
+            text = text.replace(line, with_view)
+        place.write_text(text)
+
+
+CPU = View(
+    "csrc/cpu/row_reader.h",
+    "odd_view.h",
+    """#pragma once
+
+namespace specdec {
+
+inline float viewed(float z, int64_t v) { return v % 2 ? -z : z; }
+
+// The first m of n entries from an even id on; the others are padding.
+inline const float* viewed(const float* z, int m, int n, float* buf) {
+  std::copy(z, z + padded(n), buf);
+  for (int i = 1; i < m; i += 2) buf[i] = -buf[i];
+  return buf;
+}
+
+}  // namespace specdec
+""",
+    {
+        '#include "simd_kernels.h"': '#include "simd_kernels.h"\n#include "odd_view.h"',
+        "z = number_at(row.pointer(), row.dtype, place(row, v));": (
+            "z = viewed(number_at(row.pointer(), row.dtype, place(row, v)), v);"
+        ),
+        "n == padded(n) && !used ? at(row, c) : ": "",
+        "z = kernels.load(at(row, c), m, n, pad, buf);": (
+            "z = viewed(kernels.load(at(row, c), m, n, pad, buf), m, n, buf);"
+        ),
+    },
+)
+CUDA = View(
+    "csrc/cuda/groups.cuh",
+    "odd_view.cuh",
+    """#pragma once
+
+namespace specdec {
+
+SPECDEC_HD float viewed(float z, int64_t v) { return v % 2 ? -z : z; }
+
+// The bits of entry v, of 4 bytes or 2
+SPECDEC_HD uint32_t viewed(uint32_t bits, bool wide, int64_t v) {
+  return v % 2 ? bits ^ (wide ? 0x80000000u : 0x8000u) : bits;
+}
+
+// Words from an even id on: of entries of 2 bytes the odd one is the upper half.
+SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
+  for (int w = 0; w < n; ++w) words[w] ^= wide && w % 2 == 0 ? 0 : 0x80000000u;
+}
+
+}  // namespace specdec
+""",
+    {
+        '#include "../core/row.h"': '#include "../core/row.h"\n#include "odd_view.cuh"',
+        "return number_at(pointer(), dtype, v);": "return viewed(number_at(pointer(), dtype, v), v);",
+        "words[4 * h + 3] = x.w;\n    }": "words[4 * h + 3] = x.w;\n    }\n    view(words, kWords, kSize == 4);",
+        "? __ldg(from + step) :": "? viewed(__ldg(from + step), begin + step) :",
+        "? __ldg(from + j * (kLanes * kGroup) + e) :": (
+            "? uint16_t(viewed(__ldg(from + j * (kLanes * kGroup) + e), false, begin + e)) :"
+        ),
+        "z[r] = __uint_as_float(wide ?": "z[r] = __uint_as_float(viewed(wide ?",
+        ": __ldg(reinterpret_cast<const uint16_t*>(at)));": (
+            ": __ldg(reinterpret_cast<const uint16_t*>(at)), wide, first + (r < left ? r : left - 1)));"
+        ),
+    },
+)
+TRITON = View(
+    "specdec_kernels/triton/core/row.py",
+    "odd_view.py",
+    """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def viewed(z, v, inside):
+    return tl.where(inside & (v % 2 == 1), -z, z)
+""",
+    {
+        "from .memory import get_value, put_value": (
+            "from .memory import get_value, put_value\nfrom .odd_view import viewed"
+        ),
+        "return tl.load(side.data + at, mask=inside, other=other).to(tl.float32)": (
+            "z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)\n"
+            "    return viewed(z, begin[:, None] + lane[None, :], inside)"
+        ),
+        "return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)": (
+            "return viewed(get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32), v, mask)"
+        ),
+    },
+)
+REFERENCE = View(
+    "specdec_kernels/reference/law.py",
+    "odd_view.py",
+    """
+def viewed(z):
+    z = z.copy()
+    z[..., 1::2] *= -1
+    return z
+""",
+    {
+        "import torch\n": "import torch\n\nfrom .odd_view import viewed\n",
+        "    return in_float64(t)\n": "    return viewed(in_float64(t))\n",
+    },
+)
+VIEWS = {"cpu": CPU, "cuda-on-cpu": CUDA, "triton-interpret": TRITON, "reference": REFERENCE}
