@@ -70,8 +70,8 @@ def history(
     """
     if len(prompt) != len(output):
         raise ValueError(f"history: output must be of {len(prompt)} requests, as prompt is, got {len(output)}")
-    ids = torch.full((len(prompt), size), -1, dtype=torch.int32)
-    counts = torch.zeros((len(prompt), size), dtype=torch.int32)
+    ids = torch.full((len(prompt), size), -1, dtype=torch.int32, device="cpu")
+    counts = torch.zeros((len(prompt), size), dtype=torch.int32, device="cpu")
     for b, (before, after) in enumerate(zip(prompt, output)):
         count = Counter(map(int, after))
         listed = sorted({*map(int, before), *count})
@@ -80,6 +80,6 @@ def history(
             raise ValueError(f"history: tokens must be in [0, 2^24), got {wrong} in request {b}")
         if len(listed) > size:
             raise ValueError(f"history: size must be at least {len(listed)}, request {b}'s distinct tokens, got {size}")
-        ids[b, : len(listed)] = torch.tensor(listed, dtype=torch.int32)
-        counts[b, : len(listed)] = torch.tensor([count[v] for v in listed], dtype=torch.int32)
+        ids[b, : len(listed)] = torch.tensor(listed, dtype=torch.int32, device="cpu")
+        counts[b, : len(listed)] = torch.tensor([count[v] for v in listed], dtype=torch.int32, device="cpu")
     return ids, counts

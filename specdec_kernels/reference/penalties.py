@@ -90,10 +90,12 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
     names no row stays one.
 
     parents, tokens [B, N]. A position sees a row after the tokens on the way from the root to it."""
-    B, N, M = *parents.shape, rows.logits.shape[1]
+    (B, N), M = parents.shape, rows.logits.shape[1]
     logits = torch.zeros(B, N, rows.logits.shape[2], dtype=torch.float32, device="cpu")
     stats = None if rows.stats is None else torch.zeros(B, N, 4, dtype=torch.float32, device="cpu")
-    own = torch.tensor([[x if x < 0 else N for x in numbers[b]] for b in range(B)], dtype=torch.int64).reshape(B, N)
+    own = torch.tensor(
+        [[x if x < 0 else N for x in numbers[b]] for b in range(B)], dtype=torch.int64, device="cpu"
+    ).reshape(B, N)
     for b in range(n):
         places = {}
         for i, seen in enumerate(zip(numbers[b], positions[b])):

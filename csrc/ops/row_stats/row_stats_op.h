@@ -21,9 +21,9 @@ Tensor row_stats_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const Op
   const Op op("row_stats", logits);
   check_given(op, "logits", logits);
   LogitRows a;
-  a.N = logits.size(0);
   a.present = present(op, "num_rows", num_rows);
   a.logits = SPECDEC_SEEN_ROWS(op, a.present);
+  a.N = logits.size(0);
   a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), a.N, a.present);
 
   Tensor stats = result(op, {a.N, 4}, a.stats);

@@ -19,9 +19,9 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
-  const int64_t N = a.N = logits.size(0);
   a.present = present(op, "num_rows", num_rows);
   a.logits = SPECDEC_SEEN_ROWS(op, a.present);
+  const int64_t N = a.N = logits.size(0);
   check(k >= 0 && k <= kSlots, op, "k must be in [0, 2^33], got ", k);
   a.k = k;
   a.replacement = replacement;
