@@ -184,10 +184,8 @@ def tree_call(rng):
         positions = number.new_tensor(range(N)).expand(B, N) if side == "target" else parents
         seen[side] = plain[side] = rows
         if view is not None:
-            out, own = seen_nodes(
-                rows._replace(penalties=view), parents, tokens, number.tolist(), positions.tolist(), n
-            )
-            seen[side], plain[side] = rows._replace(penalties=view), out._replace(row=own)
+            seen[side] = rows._replace(penalties=view)
+            plain[side] = seen_nodes(seen[side], parents, tokens, number.tolist(), positions.tolist(), n)
     return seen, plain
 
 

@@ -85,9 +85,8 @@ def seen_rows(rows, n):
 
 
 def seen_nodes(rows, parents, tokens, numbers, positions, n):
-    """Return a tree's side without penalties, and the numbers of its rows [B, N]: of the first n requests row
-    numbers[b][i] of node i is written out as positions[b][i] sees it, once for nodes that see it alike. A number that
-    names no row stays one.
+    """Return a tree's side without penalties, its rows by number: of the first n requests row numbers[b][i] of node i
+    is written out as positions[b][i] sees it, once for nodes that see it alike. A number that names no row stays one.
 
     parents, tokens [B, N]. A position sees a row after the tokens on the way from the root to it."""
     (B, N), M = parents.shape, rows.logits.shape[1]
@@ -107,7 +106,7 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
                 logits[b, i] = written_out(rows.logits[b, seen[0]][None], rows.penalties, [window], [b])[0]
                 if stats is not None:
                     stats[b, i] = rows.stats[b, seen[0]]
-    return rows._replace(logits=logits, stats=stats, row=own, penalties=None), own
+    return rows._replace(logits=logits, stats=stats, row=own, penalties=None)
 
 
 def path(parents, tokens, node):

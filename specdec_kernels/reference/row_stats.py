@@ -16,7 +16,7 @@ FLT_MAX, FLT_MIN = float(np.finfo(np.float32).max), float(np.finfo(np.float32).t
 
 def row_stats(rows, *, num_rows=None):
     """Return the stats [N, 4] float64 of rows [N, V]: scale, cutoff, log_norm, max."""
-    rows = rows_of(rows, penalised=True)
+    rows = rows_of(rows)
     N, n = len(rows.logits), present(num_rows, len(rows.logits))
     rows = seen_rows(rows, n)
     stats = stats_of_rows(numpy_rows(rows.logits[:n]), *first_sampling(rows, n))

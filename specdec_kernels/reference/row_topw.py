@@ -24,7 +24,7 @@ def row_topw(rows, score, w, *, num_rows=None):
 
     rows [N, V], score [N]. fl rounds to float32 once.
     """
-    given = rows_of(rows, penalised=True)
+    given = rows_of(rows)
     given = seen_rows(given, present(num_rows, len(given.logits)))
     plain = given.stats is None and given[SAMPLING_FIELDS] == (None,) * 4
     stats = None if plain else stats_of(given, num_rows)

@@ -9,7 +9,7 @@ from .padded import first
 SAMPLING_FIELDS = slice(1, 5)  # of Rows: temperature, top_k, top_p, min_p
 
 
-def rows_of(x, penalised=False):
+def rows_of(x, penalised=True):
     """Return x as Rows; None stays None. penalised: whether the caller serves penalties."""
     rows = x if x is None or isinstance(x, Rows) else Rows(x)
     if rows is not None and rows.penalties is not None and not penalised:

@@ -36,7 +36,7 @@ def sample(
     chance_type=GivenUniforms,
 ):
     """Draw tokens, with the op's arguments. chance_type: the class that makes the draws."""
-    given_rows = rows_of(rows, penalised=True)
+    given_rows = rows_of(rows)
     N, n = len(given_rows.logits), present(num_rows, len(given_rows.logits))
     rows = seen_rows(given_rows, n)
     stats = stats_of(rows, num_rows)[:n]

@@ -21,7 +21,7 @@ class Support(NamedTuple):
 
 def support(rows, max_kept, *, num_rows=None):
     """Return ids, counts and bits of rows [N, V], with `row` [M] choosing rows."""
-    rows = rows_of(rows, penalised=True)
+    rows = rows_of(rows)
     N = len(rows.logits)
     rows = seen_rows(rows, present(num_rows, N) if rows.row is None else N)
     z, stats = numpy_rows(rows.logits), stats_of(rows, num_rows if rows.row is None else None)

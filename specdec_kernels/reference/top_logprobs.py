@@ -26,7 +26,7 @@ def top_logprobs(rows, k, tokens=None, *, num_rows=None):
 
     The largest logit comes first, the lowest id among equals, NaN last.
     """
-    rows = rows_of(rows, penalised=True)
+    rows = rows_of(rows)
     rows = seen_rows(rows, present(num_rows, len(rows.logits)))
     values, stats = numpy_rows(rows.logits), stats_of(rows, num_rows)
     n, m = len(values), 0 if tokens is None else tokens.shape[1]

@@ -133,7 +133,7 @@ def verify_chain(
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
-    target, draft = rows_of(target, penalised=True), rows_of(draft, penalised=True)
+    target, draft = rows_of(target), rows_of(draft)
     vocab = target.logits.shape[-1]
     wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
     n = present(num_requests, batch.B)

@@ -67,7 +67,7 @@ def verify_tree(
 
     chance_type: the class that makes a request's decisions.
     """
-    target, draft = rows_of(target, penalised=True), rows_of(draft, penalised=True)
+    target, draft = rows_of(target), rows_of(draft)
     check(method, draft, tree, links)
     B, n = len(target.logits), present(num_requests, len(target.logits))
     rules = [checked_rule(method, *each) for each in per_request("verify_tree", n, "token", *first(n, rule, alpha))]
@@ -144,12 +144,12 @@ class Nodes(NamedTuple):
         rows = [self.rows(b, draft is not None) for b in range(B)]
         if target.penalties is not None:
             positions = [range(self.parents.shape[1])] * B  # a node's own row
-            target, own = seen_nodes(target, self.parents, self.tokens, [x for x, _ in rows], positions, n)
-            nodes = nodes._replace(target_row=own)
+            target = seen_nodes(target, self.parents, self.tokens, [x for x, _ in rows], positions, n)
+            nodes = nodes._replace(target_row=target.row)
         if draft is not None and draft.penalties is not None:
             positions = self.parents.tolist()  # where a node was drawn
-            draft, own = seen_nodes(draft, self.parents, self.tokens, [x for _, x in rows], positions, n)
-            nodes = nodes._replace(draft_row=own)
+            draft = seen_nodes(draft, self.parents, self.tokens, [x for _, x in rows], positions, n)
+            nodes = nodes._replace(draft_row=draft.row)
         return nodes, target, draft
 
     def rows(self, b, drawn):

@@ -42,7 +42,7 @@ def verify_tree(*args, **kwargs):
 def sample(rows, *args, **kwargs):
     """Run the reference's sample, with the margin of the draws and, without given stats, of the top-p cutoff."""
     *out, margins = with_margins(plain_sample, rows, *args, **kwargs)
-    rows = rows_of(rows)
+    rows = rows_of(rows, penalised=False)
     N, n = len(rows.logits), present(kwargs.get("num_rows"), len(rows.logits))
     filters = [math.inf] * n
     if rows.stats is None:
