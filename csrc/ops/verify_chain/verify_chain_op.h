@@ -128,6 +128,7 @@ inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& lo
 
 // Row i is seen after the i drafts before it.
 inline void take_windows(const VerifyChain& a, Penalties& penalties) {
+  if (!penalties) return;
   penalties.window = a.draft_tokens;
   penalties.window_stride = a.draft_tokens_stride;
   penalties.starts = a.cu_draft;

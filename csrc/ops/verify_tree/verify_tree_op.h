@@ -87,6 +87,7 @@ inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given,
 
 // A row is seen after the nodes on the way from the root to its position.
 inline void take_windows(const VerifyTree& a, Penalties& penalties) {
+  if (!penalties) return;
   penalties.window = a.node_tokens.values, penalties.window_stride = a.node_tokens.batch;
   penalties.parents = a.parents.values, penalties.parents_stride = a.parents.batch;
   penalties.window.stride = a.node_tokens.row, penalties.parents.stride = a.parents.row;
