@@ -18,7 +18,7 @@ SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, co
     case Rule::kDiffLog:
     case Rule::kOpt:
     case Rule::kOptLog:
-      if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;
+      if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;  // pi is p, as what follows would find as well
       if (!keeps_row(executor, rule, alpha, p, q)) return;
       return once(executor, [&] {
         pi.mixed = pi.open = q.beyond(p.row.V);  // what q holds beyond p's vocabulary is left to p

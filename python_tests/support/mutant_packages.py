@@ -17,7 +17,7 @@ def cpu_package(csrc, monkeypatch):
     """Where PYTHONPATH finds the package with the CPU's library made from other sources; the rest of it are links."""
     import ninja
 
-    from build_tools import ninja_file
+    from build_tools import ninja_file, schema
 
     folder = Path(csrc) / "build"
     monkeypatch.setattr(ninja_file, "CSRC", Path(csrc))
@@ -25,6 +25,7 @@ def cpu_package(csrc, monkeypatch):
     shutil.copytree(
         PACKAGE, folder / PACKAGE.name, copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__", "*.so")
     )
+    schema.write(folder)
     page = ninja_file.ninja_file({"_C": folder / PACKAGE.name / "_C.so"}, None)
     (folder / "build.ninja").write_text(page)
     subprocess.run([Path(ninja.BIN_DIR) / "ninja", "-C", folder], check=True, capture_output=True)

@@ -109,12 +109,6 @@ CUDA = {
         "pi.mixed = pi.open = false;",
         agrees("wide draft", "token"),
     ),
-    "a kept one-hot behind p's vocabulary": (
-        LAW,
-        "if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;",
-        "",
-        agrees("wide draft", "token"),
-    ),
     # Cascades by token
     "token_v1 by q as sampled": (
         CASCADE,

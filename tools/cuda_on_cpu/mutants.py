@@ -107,13 +107,18 @@ MUTANTS = {
         SCAN, "beyond ? __ffs(int(beyond)) - 1 : any", "any", "wrong", "verify_chain", True
     ),
     "what was found of another request": Mutant(
-        VERIFY, "s.stops[i * a.B + b]", "s.stops[i * a.B]", "undefined|uninitialised|wrong", "verify_chain", True
+        VERIFY,
+        "s.stops[i * a.B + b]",
+        "s.stops[i * a.B]",
+        "undefined|uninitialised|misaligned|wrong",
+        "verify_chain",
+        True,
     ),
     "stop one row early": Mutant(
         VERIFY,
         "a.G + 1 - s.stop[b], chunks",
         "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G), chunks",
-        "undefined|uninitialised|wrong",
+        "undefined|uninitialised|misaligned|wrong",
         "verify_chain",
         True,
     ),
