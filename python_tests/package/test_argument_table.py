@@ -66,13 +66,13 @@ def penalties(*prefixes):
     return [prefix + field for prefix in prefixes for field in fields]
 
 
-NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "triton" or "reference"): arguments that it does not take
+NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "cuda", "triton" or "reference"): arguments that it does not take
     **{
-        (op, "triton"): [*penalties(""), "drafted"]
+        (op, "cuda"): [*penalties(""), "drafted"]
         for op in ("row_stats", "sample", "top_logprobs", "row_topw", "support")
     },
-    ("verify_chain", "triton"): penalties("target_", "draft_"),
-    ("verify_tree", "triton"): penalties("target_", "draft_"),
+    ("verify_chain", "cuda"): penalties("target_", "draft_"),
+    ("verify_tree", "cuda"): penalties("target_", "draft_"),
 }
 
 
@@ -82,7 +82,8 @@ NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
 def test_a_row_without_its_copies_names_each_missing_place(change):
     change("row_stats", (*TABLE["row_stats"], NEW))
     assert argument_copies.unserved("row_stats") == {
-        "triton": [*NOT_YET["row_stats", "triton"], "throw_away"],
+        "triton": ["throw_away"],
+        "cuda": NOT_YET["row_stats", "cuda"],
         "reference": ["throw_away"],
     }
     assert missing("row_stats") == [
@@ -95,7 +96,7 @@ def test_a_row_without_its_copies_names_each_missing_place(change):
 
 
 def test_what_runs_everywhere_is_given_by_calls(change, monkeypatch):
-    """Once Triton and the reference take an argument too, all that walks over calls is to give it."""
+    """Once all take an argument, all that walks over calls is to give it."""
     change("row_stats", (*TABLE["row_stats"], NEW))
     monkeypatch.setattr(argument_copies, "triton_takes", lambda op: [x.name for x in arguments.taken(op)])
     monkeypatch.setattr(argument_copies, "reference_takes", lambda op: [*argument_copies.roots(op)])
@@ -120,7 +121,7 @@ def test_what_must_be_given_is_taken_everywhere(change):
 )
 def test_triton_refuses_what_its_function_does_not_name(change, monkeypatch, row, off, on):
     ops, seen = pytest.importorskip("specdec_kernels.triton"), []
-    change("row_stats", (*(x for x in TABLE["row_stats"] if x.name not in NOT_YET["row_stats", "triton"]), row))
+    change("row_stats", (*(x for x in TABLE["row_stats"] if not x.is_view), row))
     function = SimpleNamespace(row_stats=lambda results, num_rows, logits: seen.append((logits, num_rows)))
     monkeypatch.setattr(ops.importlib, "import_module", lambda name: function)
     write, given = ops.writer_of("row_stats"), ("logits", *[None] * 5, "num_rows")

@@ -15,6 +15,8 @@ from specdec_kernels.triton import op_of
 from specdec_kernels.triton.core import launch
 
 ops = SimpleNamespace(**{name: op_of(name) for name in OPS})
+VIEWED = ("row_stats", "sample", "top_logprobs", "row_topw", "support", "verify_chain", "verify_tree")
+viewed = SimpleNamespace(**{name: op_of(f"{name}.views") for name in VIEWED})
 
 TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
@@ -129,6 +131,7 @@ def calls(dtype: torch.dtype, V: int):
     """(what is special about it, a call of one op on meta tensors)"""
     rows = meta(B, V, of=dtype)
     yield from calls_of_rows(rows)
+    yield from calls_of_views(rows)
     yield from calls_of_pairs(rows)
     yield from calls_of_chains(dtype, V)
     yield from calls_of_trees(dtype, V)
@@ -155,6 +158,30 @@ def calls_of_rows(rows):
     yield "", lambda: ops.support(rows, meta(B, 4), None, 64, None)
     yield "of some, padded", lambda: ops.support(rows, meta(B, 4), WHOLE, 64, ONE)
     yield "", lambda: ops.uniforms(WHOLE, WHOLE, G, 0)
+
+
+def calls_of_views(rows):
+    lists, drafted = (meta(B, 2000, of=torch.int32),) * 2, meta(B, G, of=torch.int64)
+    amounts = (REAL, REAL, REAL, None, *lists, None)
+    view = (*amounts, drafted)
+    yield "penalties", lambda: viewed.row_stats(rows, *FILTERS, None, None, *view)
+    yield "penalties by number", lambda: viewed.row_stats(rows, *NO_SAMPLING, None, *NONE[:3], (1.3, 0.5, 1.5), *lists,
+                                                          drafted[:, 0], None)  # fmt: skip
+    yield "penalties", lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, *view)
+    yield "penalties", lambda: viewed.top_logprobs(rows, meta(B, 4), 20, meta(B, 2, of=torch.int64), None, *view)
+    yield "penalties", lambda: viewed.row_topw(rows, None, meta(B), 8, None, *view)
+    yield "penalties", lambda: viewed.support(rows, meta(B, 4), None, 64, None, *view)
+    V, chains = rows.size(1), (meta(B, G + 1, rows.size(1), of=rows.dtype),)
+    side = (*NO_SAMPLING, None, 0, None)
+    for method, rule in ((0, None), (1, WHOLE)):
+        yield "penalties, block" if method else "penalties", lambda m=method, r=rule: viewed.verify_chain(
+            *chains, *side, drafted, *chains, *side, None, G, None, m, r, None if r is None else PAIRS, None, WHOLE,
+            WHOLE, None, None, *amounts, *amounts)  # fmt: skip
+    tree, nodes = meta(B, N, of=torch.int32), meta(B, N, V, of=rows.dtype)
+    for name, method in (("kseq", 0), ("recursive", 1), ("without replacement", 2), ("traversal", 5)):
+        yield f"penalties, {name}", lambda m=method: viewed.verify_tree(
+            tree, tree, None, None, None, nodes, *side, nodes, *side, m, G, None, None, None, WHOLE, WHOLE, None, None,
+            *amounts, *amounts)  # fmt: skip
 
 
 def calls_of_pairs(rows):

@@ -82,14 +82,24 @@ def in_triton(path, kind, name):
 
 
 def triton_takes(op):
-    """What Triton's function names, sides by their fields."""
-    fields = [
-        x.target.id for x in in_triton("core/arguments.py", ast.ClassDef, "GivenRows").body if hasattr(x, "target")
-    ]
+    """What Triton's function names, sides and penalties by their fields."""
+    of_rows, of_penalties = (
+        [x.target.id for x in in_triton("core/arguments.py", ast.ClassDef, name).body if hasattr(x, "target")]
+        for name in ("GivenRows", "GivenPenalties")
+    )
     known = [x.name for x in arguments.taken(op)]
     for x in in_triton(f"{op}.py", ast.FunctionDef, op).args.args[1:]:
-        is_side = x.arg in arguments.sides(op) and x.arg not in known
-        yield from ([f"{x.arg}_{field}" for field in fields] if is_side else [x.arg])
+        if x.arg.endswith("penalties"):
+            yield from (x.arg.removesuffix("penalties") + field for field in of_penalties)
+        elif x.arg in arguments.sides(op) and x.arg not in known:
+            yield from (f"{x.arg}_{field}" for field in of_rows)
+        else:
+            yield x.arg
+
+
+def refused_on_cuda(op):
+    refuses = "CUDA does not serve penalties yet" in (ROOT / "csrc" / "binding" / "penalties.h").read_text()
+    return [x.name for x in arguments.taken(op) if x.is_view and refuses]
 
 
 def reference_takes(op):
@@ -101,12 +111,13 @@ NEVER_IN_TRITON = {"verify_tree": ["rule", "alpha", "rule_numbers"]}  # trees by
 
 
 def unserved(op):
-    """What may be left out, and Triton or the reference does not name yet: Triton refuses it, and in a call of the
-    reference Python does. Where both take it, example calls and hostile calls give it."""
+    """What may be left out, and CUDA, Triton or the reference does not take yet: CUDA and Triton refuse it, and in a
+    call of the reference Python does. Where all take it, example calls and hostile calls give it."""
     takes, places = {*triton_takes(op)}, {*reference_takes(op)}
     new = [x for x in arguments.taken(op) if x.may_be_left_out]
     return {
         "triton": [x.name for x in new if x.name not in takes and x.name not in NEVER_IN_TRITON.get(op, ())],
+        "cuda": refused_on_cuda(op),
         "reference": [x.public for x in new if x.public and x.public.partition(".")[0] not in places],
     }
 
@@ -114,7 +125,7 @@ def unserved(op):
 def not_everywhere(op):
     """Where the public function takes these."""
     lacks = unserved(op)
-    public = {x.public for x in arguments.taken(op) if x.name in lacks["triton"]}
+    public = {x.public for x in arguments.taken(op) if x.name in {*lacks["triton"], *lacks["cuda"]}}
     groups = {place.rpartition(".")[0] for place in public if place.count(".") == 2}  # "target.penalties"
     return public | groups | {*lacks["reference"]}
 

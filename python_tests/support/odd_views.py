@@ -104,12 +104,12 @@ def viewed(z, v, inside):
         "from .memory import get_value, put_value": (
             "from .memory import get_value, put_value\nfrom .odd_view import viewed"
         ),
-        "return tl.load(side.data + at, mask=inside, other=other).to(tl.float32)": (
+        "z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)": (
             "z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)\n"
-            "    return viewed(z, begin[:, None] + lane[None, :], inside)"
+            "    z = viewed(z, begin[:, None] + lane[None, :], inside)"
         ),
-        "return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)": (
-            "return viewed(get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32), v, mask)"
+        "z = get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)": (
+            "z = viewed(get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32), v, mask)"
         ),
     },
 )

@@ -14,7 +14,7 @@ import torch
 from specdec_kernels.arguments import picker, sides, taken
 from specdec_kernels.backends import dispatch
 
-from .core.arguments import GivenRows
+from .core.arguments import GivenPenalties, GivenRows
 
 _libraries = []  # a registration lives as long as its library object
 
@@ -32,14 +32,17 @@ def register(dispatch_key: str) -> None:
 
 def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
     """The function of the op's name in the module of its name, of the op's results and arguments. It is handed those
-    arguments that it names; of a side, as `target` or `draft`, those that GivenRows names. What it does not name and a
-    call gives is refused."""
+    arguments that it names; of a side, as `target` or `draft`, those that GivenRows names, as penalties of a side those
+    that GivenPenalties names. What it does not name and a call gives is refused."""
     function = getattr(importlib.import_module(f"{__package__}.{op}"), op)
     known = taken(op)
     names: list[str | tuple[str, ...]] = []
     for name in [*inspect.signature(function).parameters][1:]:
         is_side = name in sides(op) and all(x.name != name for x in known)
-        names.append(tuple(f"{name}_{field}" for field in GivenRows._fields) if is_side else name)
+        if name.endswith("penalties"):
+            names.append(tuple(name.removesuffix("penalties") + field for field in GivenPenalties._fields))
+        else:
+            names.append(tuple(f"{name}_{field}" for field in GivenRows._fields) if is_side else name)
     pick = picker(op, names)
     served = {x for name in names for x in ((name,) if isinstance(name, str) else name)}
     others = [(i, x) for i, x in enumerate(known) if x.name not in served]

@@ -9,7 +9,8 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_pair, values
-from .core.row import CHUNK, is_bad, load_value, widest
+from .core.memory import load_value
+from .core.row import CHUNK, is_bad, widest
 from .core.rows import entries
 from .row_stats import dist
 

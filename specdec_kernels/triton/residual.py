@@ -8,8 +8,8 @@ import triton.language as tl
 from .core import launch
 from .core.arguments import INTEGERS, row_memory
 from .core.draw import first_chunk_with, first_lane_with, has_mass, largest_of, total_mass
-from .core.memory import is_present
-from .core.row import CHUNK, Dist, Values, chunks_of, finite_max, is_bad, load_value, some
+from .core.memory import Values, is_present, load_value, some
+from .core.row import CHUNK, Dist, chunks_of, finite_max, is_bad
 from .core.rows import entries, no_stats, one_hot, without
 
 

@@ -7,11 +7,12 @@ import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import row_memory, sampling
+from .core.arguments import sampling, seen_rows
 from .core.draw import first_chunk_with, first_lane_with
 from .core.filters import ONE, Block, crossing, sum_kept, top_k_bound
 from .core.launch import put_absent
-from .core.memory import is_present, names_row, number_of, span
+from .core.memory import is_present, load_value, names_row, number_of, some, span
+from .core.penalties import seen
 from .core.row import (
     CHUNK,
     FLT_MAX,
@@ -27,9 +28,7 @@ from .core.row import (
     is_greedy,
     load_chunk,
     load_stats,
-    load_value,
     scaled,
-    some,
     store_stats,
     weight_of,
 )
@@ -196,8 +195,8 @@ def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
 
 @triton.jit
 def locate(slot, rows, B, G, bonus, D, cu_draft, count):
-    """Slot of a grid over requests and their G + bonus positions -> request, its row, the row's index, whether it
-    exists.
+    """Slot of a grid over requests and their G + bonus positions -> request, its row as it is seen there, the
+    row's index, whether it exists.
 
     A request's rows are laid out G + extra at a time, or one after the other as cu_draft tells; or `rows` say where.
     """
@@ -214,11 +213,10 @@ def locate(slot, rows, B, G, bonus, D, cu_draft, count):
         index = start + b * rows.extra + i
         row = index
         exists = exists & (i < g + bonus)
-    if rows.store.row is None:
-        return b, row, index, exists
-    else:
+    if rows.store.row is not None:
         row = number_of(rows.store, index, exists)
-        return b, row, index, exists & names_row(rows.store, row)
+        exists = exists & names_row(rows.store, row)
+    return b, seen(rows.penalties, row, i), index, exists
 
 
 @launch.kernel
@@ -285,7 +283,8 @@ def find_stats(
     return stats, scratch
 
 
-def row_stats(stats, logits, temperature, top_k, top_p, min_p, numbers, num_rows):
+def row_stats(stats, logits, temperature, top_k, top_p, min_p, numbers, num_rows, penalties, drafted):
     layout = launch.Layout.flat(logits.size(0), num_rows)
-    find_stats(row_memory(logits), layout, sampling(temperature, top_k, top_p, min_p, numbers), stats=stats)
+    rows = seen_rows(logits, penalties, drafted)
+    find_stats(rows, layout, sampling(temperature, top_k, top_p, min_p, numbers), stats=stats)
     put_absent(num_rows, (stats, 0))

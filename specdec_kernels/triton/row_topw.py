@@ -6,7 +6,7 @@ import torch
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import row_memory
+from .core.arguments import seen_rows
 from .core.best_ids import best_orders, hot_of, id_of_order, is_flat, order_of, score_of, worth_of, worth_of_order
 from .core.memory import is_present
 from .core.row import CHUNK, chunks_of
@@ -46,8 +46,8 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
     tl.store(scores + at, tl.where(exists, worth + 0.0, 0.0), mask=n < N)
 
 
-def row_topw(results, logits, stats, score, w, num_rows):
-    N, rows = logits.size(0), row_memory(logits)
+def row_topw(results, logits, stats, score, w, num_rows, penalties, drafted):
+    N, rows = logits.size(0), seen_rows(logits, penalties, drafted)
     if N and w:
         layout, table, size = launch.Layout.flat(N, num_rows), launch.table(rows.V), launch.elements()
         if stats is None:

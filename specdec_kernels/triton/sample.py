@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import row_memory, sampling, values
+from .core.arguments import sampling, seen_rows, values
 from .core.draw import (
     DOMAIN_DRAFT,
     Random,
@@ -20,7 +20,7 @@ from .core.draw import (
     uniform_of,
 )
 from .core.launch import put_absent
-from .core.memory import is_present
+from .core.memory import is_present, load_value, some
 from .core.row import (
     CHUNK,
     ENOUGH,
@@ -33,11 +33,10 @@ from .core.row import (
     load_chunk,
     load_entry,
     load_stats,
-    load_value,
     log_prob,
     probs,
+    row_seen,
     scaled,
-    some,
     weight_of,
 )
 from .row_stats import find_stats, scan
@@ -71,7 +70,7 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
     finite_scale = tl.where(on, stats.scale, 1.0)
     for c in range(0, chunks):
         each_c = tl.zeros([S.ROWS], tl.int32) + c
-        z = load_chunk(rows, n, n * 0, each_c, on, -float("inf"), S)
+        z = load_chunk(rows, n, row_seen(rows, n), each_c, on, -float("inf"), S)
         for j in range(0, num_taken):
             taken = tl.load(tokens + j, mask=on, other=-1)
             z = tl.where(lane == lane_of(taken, each_c)[:, None], -float("inf"), z)
@@ -95,7 +94,7 @@ def put_known(
     largest = n * 0
     if some(lost):
         c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, lost, S)
-        z = load_chunk(rows, n, n * 0, c, lost, -float("inf"), S)
+        z = load_chunk(rows, n, row_seen(rows, n), c, lost, -float("inf"), S)
         largest = c.to(tl.int64) * CHUNK + first_lane_with(z, most, S)
     draws = tl.arange(0, DRAWS)[None, :]
     gone = greedy[:, None] & (draws > 0) & (not REPLACEMENT)
@@ -127,13 +126,13 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
     for i in range(0, k):
         target = tl.sum(tl.where(tl.arange(0, DRAWS)[None, :] == i, u, 0.0), 1) * total
         c, into, mass = pick_chunk(rows.scratch.sums, at, chunks, target, drawing, S)
-        z = load_chunk(rows, n, n * 0, c, drawing, -float("inf"), S)
+        z = load_chunk(rows, n, row_seen(rows, n), c, drawing, -float("inf"), S)
         w = probs(z, RowStats(stats.scale, stats.cutoff, tl.zeros([S.ROWS], tl.float32), unit))
         if not REPLACEMENT:
             w = without_taken(w, tokens + n * k, i, c, drawing, S)
         here = pick_lane(w, into, mass, S)
         token = c.to(tl.int64) * CHUNK + here
-        z_token = load_entry(rows, n, n * 0, token, drawing, 0.0)
+        z_token = load_entry(rows, n, row_seen(rows, n), token, drawing, 0.0)
         logprob = log_prob(z_token, stats).to(tl.float32)
         if not REPLACEMENT:
             left = total > 0
@@ -180,10 +179,10 @@ def draw_kernel(
 
 def sample(
     results, logits, temperature, top_k, top_p, min_p, numbers, stats, k, replacement, seed, offset, slot, first_slot,
-    uniforms, num_rows,
+    uniforms, num_rows, penalties, drafted,
 ):  # fmt: skip
     tokens, logprobs, stats_out = results
-    N, rows = logits.size(0), row_memory(logits)
+    N, rows = logits.size(0), seen_rows(logits, penalties, drafted)
     given, layout = sampling(temperature, top_k, top_p, min_p, numbers), launch.Layout.flat(N, num_rows)
     if stats is None:
         _, scratch = find_stats(rows, layout, given, stats=stats_out)

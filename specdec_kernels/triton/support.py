@@ -5,9 +5,9 @@ import torch
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import row_memory, values
-from .core.memory import is_present
-from .core.row import CHUNK, chunks_of, is_greedy, lane_of, load_chunk, load_stats, load_value
+from .core.arguments import seen_rows, values
+from .core.memory import is_present, load_value
+from .core.row import CHUNK, chunks_of, is_greedy, lane_of, load_chunk, load_stats, row_seen
 
 WORD = tl.constexpr(32)
 
@@ -32,7 +32,7 @@ def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program,
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
         each_c = tl.zeros([S.ROWS], tl.int32) + c
-        z = load_chunk(rows, n, n * 0, each_c, sampled, float("nan"), S)
+        z = load_chunk(rows, n, row_seen(rows, n), each_c, sampled, float("nan"), S)
         one = tl.arange(0, S.WIDTH)[None, :] == lane_of(hot, each_c)[:, None]
         keeps = ((z >= stats.cutoff[:, None]) | one).to(tl.int32)
         packed = tl.sum(tl.reshape(keeps, [S.ROWS, S.WIDTH // BITS, BITS]) << bit, 2)
@@ -59,10 +59,10 @@ def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_progr
         tl.store(ids + (i * max_kept)[:, None] + place, id, mask=(keeps == 1) & (place < max_kept))
 
 
-def support(results, logits, stats, row, max_kept, num_rows):
+def support(results, logits, stats, row, max_kept, num_rows, penalties, drafted):
     ids, counts, bits = results
     M, words = bits.shape
-    rows, table = row_memory(logits), launch.table(logits.size(1))
+    rows, table = seen_rows(logits, penalties, drafted), launch.table(logits.size(1))
     kept = launch.empty(rows, (M, table.chunk_count), torch.int32)
     per_program = table.per_program(M)
     grid = (launch.blocks(M, table.rows), launch.blocks(table.chunk_count, per_program))

@@ -7,15 +7,15 @@ import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import contiguous, row_memory
+from .core.arguments import contiguous, seen_rows
 from .core.best_ids import best_orders, id_of_order, orders
 from .core.memory import is_present
-from .core.row import chunks_of, is_greedy, load_entry, load_stats, log_prob
+from .core.row import chunks_of, is_greedy, load_entry, load_stats, log_prob, row_seen
 
 
 @triton.jit
 def logit_of(rows, n, id, inside):
-    return load_entry(rows, n, n * 0, id, inside, float("nan"))
+    return load_entry(rows, n, row_seen(rows, n), id, inside, float("nan"))
 
 
 @launch.kernel
@@ -65,13 +65,13 @@ def put_logprobs(rows, N, num_rows, source, ids, logprobs):
         launch.run(put_logprobs_kernel, (launch.blocks(count, size),), 128, *args, ORDERS=ids is not None, BLOCK=size)
 
 
-def top_logprobs(results, logits, stats, k, tokens, num_rows):
+def top_logprobs(results, logits, stats, k, tokens, num_rows, penalties, drafted):
     ids, logprobs, token_logprobs, token_ranks = results
     N, m = token_ranks.shape
     tokens = contiguous(tokens)
     token_ranks.zero_()
     if N and k + m:
-        rows, table = row_memory(logits), launch.table(logits.size(1))
+        rows, table = seen_rows(logits, penalties, drafted), launch.table(logits.size(1))
         side = launch.rows(rows, stats=stats)
         best = launch.empty(rows, (N, table.chunk_count), torch.int64)
         per_program = table.per_program(N)

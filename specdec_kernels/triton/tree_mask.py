@@ -12,7 +12,7 @@ from specdec_kernels.registry import MASK_FORMATS
 
 from .core import launch
 from .core.arguments import values
-from .core.row import load_value
+from .core.memory import load_value
 
 # In the order of the op's format numbers: as what a mask is written, what is seen, what is hidden.
 FORMATS = (

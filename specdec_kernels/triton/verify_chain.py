@@ -13,7 +13,7 @@ from .chain.by_rule import request_kernel
 from .chain.draft_test import Drafts, Given, Out, dist_at, index_of, load_drafts, request_of, test_drafts
 from .chain.position import FLOATS, INTS, Positions
 from .core import launch
-from .core.arguments import GivenRows, row_memory, values
+from .core.arguments import GivenPenalties, GivenRows, row_memory, values
 from .core.draw import (
     DOMAIN_FINAL,
     EMPTY_RESIDUAL,
@@ -27,8 +27,9 @@ from .core.draw import (
     uniform_of,
 )
 from .core.launch import put_absent
-from .core.memory import Store, is_present
-from .core.row import LOG2E, chunks_of, finite_max, is_bad, scaled, some
+from .core.memory import Store, is_present, some
+from .core.penalties import Penalties
+from .core.row import LOG2E, chunks_of, finite_max, is_bad, scaled
 from .core.rows import entries, is_something, is_valid, prob, without
 from .row_stats import find_stats
 from .rules.rule import rules_of
@@ -192,8 +193,8 @@ class ChainRows:
     """The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them
     over."""
 
-    def __init__(self, given: GivenRows, layout: launch.Layout):
-        self.rows, self.layout, self.sampling = row_memory(given.logits), layout, given.sampling()
+    def __init__(self, given: GivenRows, penalties: Penalties, layout: launch.Layout):
+        self.rows, self.layout, self.sampling = row_memory(given.logits, penalties), layout, given.sampling()
         self.probs, self.stats = given.kind == 1, given.stats
         self.scratch, self.store = None, launch.NO_STORE
         self.finds = not self.probs and self.stats is None
@@ -225,7 +226,7 @@ def layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests) -> 
     return launch.Layout(B, max_draft, row, row, cu_draft.contiguous(), D, num_requests)
 
 
-def draft_rows(given: GivenRows, layout: launch.Layout, by_rule: bool) -> ChainRows | None:
+def draft_rows(given: GivenRows, penalties: Penalties, layout: launch.Layout, by_rule: bool) -> ChainRows | None:
     """Beside a target's layout. None: one-hot drafts."""
     if given.logits is None:
         return None
@@ -233,7 +234,7 @@ def draft_rows(given: GivenRows, layout: launch.Layout, by_rule: bool) -> ChainR
     ragged = layout.cu_draft is not None
     extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == layout.G + 1)
     scored = extra if by_rule else 0  # only a rule reads the draft's row at the end
-    return ChainRows(given, layout._replace(bonus=scored, extra=extra))
+    return ChainRows(given, penalties, layout._replace(bonus=scored, extra=extra))
 
 
 def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool, positions: int) -> None:
@@ -244,7 +245,9 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
         launch.empty(rows, (B, G + 1, FLOATS.value), torch.float64),
     )
     sides = target.argument(), launch.NO_ROWS if draft is None else draft.argument()
-    sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=wider.at_once)
+    seen = any(side is not None and side.rows.penalties.ids is not None for side in (target, draft))
+    at_once = max(1, wider.at_once // 2) if seen else wider.at_once  # penalties take registers
+    sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
     args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
     launch.run(request_kernel, (B,), wider.walk_threads, *args, **constants, S=sizes)
@@ -266,7 +269,7 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
 
 def verify_chain(
     results, target, draft_tokens, draft, cu_draft, max_draft, bonus_tokens, method, rule, alpha, rule_numbers,
-    seed, offset, uniforms, num_requests,
+    seed, offset, uniforms, num_requests, target_penalties, draft_penalties,
 ):  # fmt: skip
     layout = layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests)
     rules = rules_of(rule, alpha, rule_numbers)
@@ -274,7 +277,10 @@ def verify_chain(
     if not B:
         return
     by_rule, block = rules.rule.data is not None, method == 1
-    target, draft = ChainRows(GivenRows(*target), layout), draft_rows(GivenRows(*draft), layout, by_rule)
+    penalties = target_penalties, draft_penalties
+    of_target, of_draft = (GivenPenalties(*x).of_chains(draft_tokens, cu_draft) for x in penalties)
+    target = ChainRows(GivenRows(*target), of_target, layout)
+    draft = draft_rows(GivenRows(*draft), of_draft, layout, by_rule)
     target.read()
     if draft is not None:
         draft.read()

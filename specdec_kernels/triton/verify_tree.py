@@ -7,10 +7,11 @@ import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import GivenRows, contiguous, row_memory, values
+from .core.arguments import GivenPenalties, GivenRows, contiguous, row_memory, values
 from .core.draw import Random
 from .core.launch import put_absent
 from .core.memory import is_present
+from .core.penalties import Penalties
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
 from .tree.descend import GREEDY, TRAVERSAL, descend
@@ -45,8 +46,8 @@ def verify_tree_kernel(
 class TreeRows:
     """The rows of one side, [B, rows of a request, V]."""
 
-    def __init__(self, given: GivenRows, B: int):
-        self.rows, self.sampling, self.B = row_memory(given.logits), given.sampling(), B
+    def __init__(self, given: GivenRows, penalties: Penalties, B: int):
+        self.rows, self.sampling, self.B = row_memory(given.logits, penalties), given.sampling(), B
         self.count, self.probs, self.stats = given.logits.size(1), given.kind == 1, given.stats
 
     def argument(self, table):
@@ -87,7 +88,7 @@ def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> 
 
 def verify_tree(
     results, parents, node_tokens, draft_nodes, first_child, next_sibling, target, draft, method, max_depth,
-    seed, offset, uniforms, num_requests,
+    seed, offset, uniforms, num_requests, target_penalties, draft_penalties,
 ):  # fmt: skip
     B, N = parents.shape
     if not B:
@@ -96,10 +97,13 @@ def verify_tree(
     shape = B, N, K, L, N if draft_nodes is None else K * L
     of_target, of_draft = GivenRows(*target), GivenRows(*draft)
     tables = (parents, node_tokens, of_target.row, of_draft.row, first_child, next_sibling, draft_nodes)
-    target, draft = TreeRows(of_target, B), None if of_draft.logits is None else TreeRows(of_draft, B)
+    tables = Tables(*map(contiguous, tables))
+    penalties = target_penalties, draft_penalties
+    on_target, on_draft = (GivenPenalties(*x).of_trees(tables.parents, tables.tokens) for x in penalties)
+    target = TreeRows(of_target, on_target, B)
+    draft = None if of_draft.logits is None else TreeRows(of_draft, on_draft, B)
     if method == GREEDY.value:
         target.stats, target.sampling = None, launch.NO_SAMPLING
     random, out = Random(values(seed), values(offset), uniforms), Out(*results)
-    tables = Tables(*map(contiguous, tables))
     launch_walk(tables, shape, num_requests, max_depth, target, draft, random, out, method)
     put_absent(num_requests, *zip(results, (-1, 0, 0, 0, -1)))

@@ -19,20 +19,8 @@ from ..core.draw import (
     pick_lane,
     uniform_of,
 )
-from ..core.memory import is_present
-from ..core.row import (
-    CHUNK,
-    FLT_MAX,
-    by_row,
-    chunks_from,
-    chunks_of,
-    each,
-    each_request,
-    finite_max,
-    is_bad,
-    max_of,
-    some,
-)
+from ..core.memory import is_present, some
+from ..core.row import CHUNK, FLT_MAX, by_row, chunks_from, chunks_of, each, each_request, finite_max, is_bad, max_of
 from ..core.rows import accept_test, draft_prob, each_dist, entries, is_draft_prob, is_something, is_valid, prob
 from ..rules import EXACT, LENIENCE, SYNTHETIC
 from ..rules.rule import accept_by_target, replaces_target, rule_of, synthetic_rate

@@ -10,7 +10,9 @@ import torch
 from specdec_kernels.registry import NOT_GIVEN
 
 from . import launch
-from .row import Sampling, Values
+from .memory import Values
+from .penalties import Penalties
+from .row import Sampling
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -20,11 +22,12 @@ class RowMemory(NamedTuple):
     V: int
     batch_stride: int
     row_stride: int
+    penalties: Penalties = launch.NO_PENALTIES
 
 
-def row_memory(t: torch.Tensor) -> RowMemory:
+def row_memory(t: torch.Tensor, penalties: Penalties = launch.NO_PENALTIES) -> RowMemory:
     """[N, V], or [B, rows, V]"""
-    return RowMemory(t, t.size(-1), t.stride(0), t.stride(-2))
+    return RowMemory(t, t.size(-1), t.stride(0), t.stride(-2), penalties)
 
 
 def contiguous(t: torch.Tensor | None) -> torch.Tensor | None:
@@ -78,6 +81,46 @@ class GivenRows(NamedTuple):
 
     def sampling(self) -> Sampling:
         return sampling(*self[1:6])
+
+
+class GivenPenalties(NamedTuple):
+    """The penalties of one side as the dispatcher hands them over (csrc/binding/penalties.h)."""
+
+    repetition: torch.Tensor | None
+    frequency: torch.Tensor | None
+    presence: torch.Tensor | None
+    penalty_numbers: list | None
+    history_ids: torch.Tensor | None
+    history_counts: torch.Tensor | None
+    history_row: torch.Tensor | None
+
+    def of_windows(self, *window) -> Penalties:
+        """`window`: the last fields of Penalties."""
+        ids, counts = self.history_ids, self.history_counts
+        if ids is None:
+            return launch.NO_PENALTIES
+        amounts = [
+            values(t) if x is None else Values(x, None) for t, x in zip(self[:3], numbers(self.penalty_numbers, 3))
+        ]
+        lists = ids, counts, *ids.shape, ids.stride(0), counts.stride(0)
+        row = launch.NO_VALUES if self.history_row is None else Values(self.history_row.contiguous(), True)
+        return Penalties(*amounts, *lists, row, *window)
+
+    def of_chains(self, draft_tokens: torch.Tensor, cu_draft: torch.Tensor | None) -> Penalties:
+        if cu_draft is None:
+            return self.of_windows(draft_tokens, *draft_tokens.stride(), None, 0, None, 0)
+        D = draft_tokens.size(0)
+        return self.of_windows(draft_tokens, 0, draft_tokens.stride(0), cu_draft.contiguous(), D, None, 0)
+
+    def of_trees(self, parents: torch.Tensor, node_tokens: torch.Tensor) -> Penalties:
+        """Both contiguous, [B, N]."""
+        return self.of_windows(node_tokens, node_tokens.size(1), 1, None, 0, parents, 0)
+
+
+def seen_rows(t: torch.Tensor, penalties, drafted: torch.Tensor | None) -> RowMemory:
+    """Rows [N, V] as they are seen after the tokens `drafted` [N, n]."""
+    strides, n = ((0, 0), 0) if drafted is None else (drafted.stride(), drafted.size(1))
+    return row_memory(t, GivenPenalties(*penalties).of_windows(drafted, *strides, None, 0, None, n))
 
 
 def row_pair(p, p_stats, q, q_stats) -> tuple:

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from . import launch
 from .filters import from_ordered, middle, ordered
-from .memory import is_present
+from .memory import is_present, some
 from .row import (
     CHUNK,
     RowStats,
@@ -24,7 +24,7 @@ from .row import (
     load_chunk,
     load_stats,
     log_prob,
-    some,
+    row_seen,
 )
 
 LAST_ID = tl.constexpr((1 << 24) - 1)
@@ -92,7 +92,7 @@ def is_flat(rows, score, n, exists):
 @triton.jit
 def orders(rows, score, n, c, alive, S):
     """Of the ids of chunks c, and the logits, NaN outside the row."""
-    z = load_chunk(rows, n, n * 0, c, alive, float("nan"), S)
+    z = load_chunk(rows, n, row_seen(rows, n), c, alive, float("nan"), S)
     id = c[:, None].to(tl.int64) * CHUNK + tl.arange(0, S.WIDTH)[None, :]
     order = order_of(worth_of(rows, score, n, z, alive), id)
     return tl.where((id < rows.V) & alive[:, None], order, NO_ID), z

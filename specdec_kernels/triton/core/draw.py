@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .memory import get_value
-from .row import CHUNK, load_value, some
+from .memory import get_value, load_value, some
+from .row import CHUNK
 
 DOMAIN_ACCEPT = tl.constexpr(0)
 DOMAIN_FINAL = tl.constexpr(1)

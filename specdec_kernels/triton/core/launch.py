@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from .memory import Store, is_present
-from .row import Rows, Sampling, Scratch, Sizes, Values
+from .memory import Store, Values, is_present
+from .penalties import Penalties
+from .row import Rows, Sampling, Scratch, Sizes
 
 CHUNK = 1024
 
@@ -148,7 +149,8 @@ FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
 NO_VALUES = Values(None, None)
 NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
 NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
-NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE)
+NO_PENALTIES = Penalties(*[NO_VALUES] * 3, *[None] * 6, NO_VALUES, *[None] * 7)
+NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE, NO_PENALTIES)
 
 
 def rows(
@@ -159,8 +161,9 @@ def rows(
     batch_stride = 0 if ragged and store is NO_STORE else memory.batch_stride
     extra = layout is not None and layout.extra > 0
     return Rows(
-        memory.data, memory.V, batch_stride, memory.row_stride, extra, stats, sampling, scratch, FLAGS[probs], store
-    )
+        memory.data, memory.V, batch_stride, memory.row_stride, extra, stats, sampling, scratch, FLAGS[probs], store,
+        memory.penalties,
+    )  # fmt: skip
 
 
 def empty(like, size, dtype) -> torch.Tensor:

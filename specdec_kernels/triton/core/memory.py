@@ -10,6 +10,14 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+
+class Values(NamedTuple):
+    """Of every request its own, or one for all of them."""
+
+    data: Any  # [B] or [1], or a number; None: not given
+    each: Any  # whether each has its own; None: a number, or nothing
+
+
 SCALARS = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has none of one entry
 
 
@@ -30,6 +38,22 @@ def put_value(at, x, mask):
         tl.store(at.item(), x.item(), mask=mask.item())
     else:
         tl.store(at, x, mask=mask)
+
+
+@triton.jit
+def load_value(values, b, mask, other):
+    """A value of the requests b: `other` where none are given."""
+    if values.data is None:
+        return tl.zeros(b.shape, tl.float32) + other
+    elif values.each is None:
+        return tl.zeros(b.shape, tl.float32) + values.data
+    else:
+        return get_value(values.data + b.to(tl.int64) * values.each, mask, other)
+
+
+@triton.jit
+def some(mask):
+    return tl.max(mask.to(tl.int32), 0) > 0
 
 
 class Store(NamedTuple):

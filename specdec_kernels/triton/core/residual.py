@@ -9,10 +9,11 @@ import triton.language as tl
 
 from .draw import total_mass
 from .memory import get_value, put_value
-from .row import FLT_MAX, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
-from .rows import draft_prob, each_dist, entries, packed, prob, unpacked
+from .row import FLT_MAX, Dist, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
+from .rows import draft_prob, each_dist, entries, prob
 
-INTS = tl.constexpr(2)  # of a subtraction
+INTS = tl.constexpr(3)  # of a subtraction
+REMOVED = tl.constexpr(2)  # the place of the token among them
 FLOATS = tl.constexpr(7)
 
 
@@ -60,8 +61,9 @@ def put_subtraction(sides, at, subtraction, mask):
     """Between two barriers: every thread may read it next."""
     tl.debug_barrier()
     ints = sides.room.ints + at * INTS
-    put_value(ints, packed(subtraction.q), mask)
-    put_value(ints + 1, subtraction.removed, mask)
+    put_value(ints, subtraction.q.row, mask)
+    put_value(ints + 1, subtraction.q.hot, mask)
+    put_value(ints + REMOVED, subtraction.removed, mask)
     floats = sides.room.floats + at * FLOATS
     put_value(floats, subtraction.q.stats.scale, mask)
     put_value(floats + 1, subtraction.q.stats.cutoff, mask)
@@ -83,11 +85,11 @@ def get_subtraction(sides, at, mask):
         get_value(floats + 2, mask, 1.0),
         get_value(floats + 3, mask, 1.0),
     )
-    q = unpacked(get_value(ints, mask, 0), stats)
+    q = Dist(get_value(ints, mask, -1), get_value(ints + 1, mask, -1), stats)
     m = get_value(floats + 4, mask, 1.0)
     s = get_value(floats + 5, mask, 1.0)
     cap = get_value(floats + 6, mask, 1.0)
-    return Subtraction(q, m, s, cap, get_value(ints + 1, mask, -1))
+    return Subtraction(q, m, s, cap, get_value(ints + REMOVED, mask, -1))
 
 
 @triton.jit

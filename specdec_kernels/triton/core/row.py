@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from .memory import get_value, put_value
+from .penalties import penalised_chunk, penalised_entry, seen, unseen
 
 CHUNK = tl.constexpr(1024)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -33,13 +34,6 @@ class Sizes(NamedTuple):
     TOGETHER: Any = 1
     FEW: Any = 1  # logits that a filter holds side by side
     TILE: Any = 1  # nodes or drafts of a tree that are looked at together
-
-
-class Values(NamedTuple):
-    """Of every request its own, or one for all of them."""
-
-    data: Any  # [B] or [1], or a number; None: not given
-    each: Any  # whether each has its own; None: a number, or nothing
 
 
 class Sampling(NamedTuple):
@@ -81,6 +75,7 @@ class Rows(NamedTuple):
     scratch: Any
     PROBS: Any
     store: Any  # Store
+    penalties: Any  # Penalties
 
 
 class RowStats(NamedTuple):
@@ -96,22 +91,6 @@ class Dist(NamedTuple):
     row: Any
     hot: Any
     stats: Any
-
-
-@triton.jit
-def some(mask):
-    return tl.max(mask.to(tl.int32), 0) > 0
-
-
-@triton.jit
-def load_value(values, b, mask, other):
-    """A value of the requests b: `other` where none are given."""
-    if values.data is None:
-        return tl.zeros(b.shape, tl.float32) + other
-    elif values.each is None:
-        return tl.zeros(b.shape, tl.float32) + values.data
-    else:
-        return get_value(values.data + b.to(tl.int64) * values.each, mask, other)
 
 
 @triton.jit
@@ -168,9 +147,15 @@ def widest(target, draft):
 
 
 @triton.jit
+def row_seen(side, n):
+    """The row of request n, which has one alone."""
+    return seen(side.penalties, n * 0, n * 0)
+
+
+@triton.jit
 def _offset(side, b, row):
     """Where a row begins. Triton knows of it what it knows of the strides, so that loads of rows can be wide."""
-    row = tl.maximum(row, 0)
+    row = unseen(side.penalties, tl.maximum(row, 0))
     if side.store.row is None:
         return b * side.batch_stride + row * side.row_stride
     elif side.store.K is None:
@@ -189,13 +174,24 @@ def load_chunk(side, b, row, c, alive, other, S):
     begin = c * CHUNK
     inside = (lane[None, :] < (side.V - begin)[:, None]) & alive[:, None]
     at = (_offset(side, b, row) + begin)[:, None] + lane[None, :]
-    return tl.load(side.data + at, mask=inside, other=other).to(tl.float32)
+    z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)
+    if side.penalties.ids is None:
+        return z
+    else:
+        begin = begin.to(tl.int64)
+        end = tl.minimum(begin + S.WIDTH, side.V)
+        at = side.data + _offset(side, b, row)
+        return penalised_chunk(side.penalties, at, b, row, begin, end, alive & (row >= 0), z)
 
 
 @triton.jit
 def load_entry(side, b, row, v, mask, other):
     """The entries of rows at ids v, inside the vocabulary where `mask` is set, in float32."""
-    return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
+    z = get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
+    if side.penalties.ids is None:
+        return z
+    else:
+        return penalised_entry(side.penalties, b, row, v, mask, z)
 
 
 @triton.jit

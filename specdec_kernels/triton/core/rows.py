@@ -21,17 +21,6 @@ def one_hot(id):
 
 
 @triton.jit
-def packed(d):
-    """Row and token of a law in one number, 0 of nothing."""
-    return ((d.hot + 1) << 32) + d.row + 1
-
-
-@triton.jit
-def unpacked(x, stats):
-    return Dist((x & 0xFFFFFFFF) - 1, (x >> 32) - 1, stats)
-
-
-@triton.jit
 def choose(mask, a, b):
     stats = RowStats(
         tl.where(mask, a.stats.scale, b.stats.scale),

@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 from ..core import arguments
-from ..core.memory import get_value
-from ..core.row import Values, load_value
+from ..core.memory import Values, get_value, load_value
 from . import (
     CHOW,
     CHOW_LOG,

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.row import CHUNK, chunks_from, each, each_request, is_bad, max_of, some, sum_of, widest
+from ..core.memory import some
+from ..core.row import CHUNK, chunks_from, each, each_request, is_bad, max_of, sum_of, widest
 from ..core.rows import draft_prob, each_dist, entries
 from . import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3
 from .rule import is_row_rule, is_token_rule, reads_entropy

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from ..core.draw import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW, has_mass
+from ..core.memory import some
 from ..core.residual import Residual, Subtraction, get_subtraction, put_subtraction, subtracting, sum_chunks, weight
-from ..core.row import some
 from ..core.rows import accept_test, choose, draft_prob, is_something, is_valid, one_hot, prob
 from ..kseq_rho import Pairs, kseq_search
 from .reduce import draft_of, left_of, reduce

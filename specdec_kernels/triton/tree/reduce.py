@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from ..core.draw import INVALID_DRAFT, has_mass
-from ..core.memory import get_value
-from ..core.residual import INTS, Residual, draft_chunk, put_subtraction, subtracting, sum_chunks, weight
+from ..core.memory import get_value, some
+from ..core.residual import INTS, REMOVED, Residual, draft_chunk, put_subtraction, subtracting, sum_chunks, weight
 from ..core.row import (
     FLT_MIN,
     Dist,
@@ -21,7 +21,6 @@ from ..core.row import (
     lane_of,
     load_chunk,
     max_of,
-    some,
 )
 from ..core.rows import choose, draft_prob, each_dist, is_something, one_hot, prob
 from .walk import Rest
@@ -32,7 +31,7 @@ def without_removed(sides, x, at, n, most, c, alive, value, S):
     """Chunk c of a row, with `value` at the tokens that n subtractions removed, at most `most`."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     for j in range(0, most):
-        removed = get_value(sides.room.ints + (at + j) * INTS + 1, alive & (j < n), -1)
+        removed = get_value(sides.room.ints + (at + j) * INTS + REMOVED, alive & (j < n), -1)
         x = tl.where(lane == lane_of(removed, c)[:, None], value, x)
     return x
 
@@ -108,7 +107,7 @@ def left_of(sides, q, residual, on, S):
             left = share
             for j in range(0, tl.max(tl.where(has_row, residual.n, 0), 0)):
                 here = has_row & (j < residual.n)
-                removed = get_value(sides.room.ints + (residual.at + j) * INTS + 1, here, -1)
+                removed = get_value(sides.room.ints + (residual.at + j) * INTS + REMOVED, here, -1)
                 removed_p, _ = prob(sides.draft, residual.b, q, removed, here)
                 left -= removed_p
             # Cancellation, and perhaps next to nothing: what is left is added up, in units of its own.

@@ -8,15 +8,15 @@ import triton
 import triton.language as tl
 
 from ..core.draw import EMPTY_RESIDUAL, INVALID_DRAFT, INVALID_ROW
-from ..core.memory import get_value, put_value
+from ..core.memory import get_value, put_value, some
 from ..core.residual import Residual, weight
-from ..core.row import RowStats, some
-from ..core.rows import choose, is_something, is_valid, one_hot, packed, prob, unpacked
+from ..core.row import Dist, RowStats
+from ..core.rows import choose, is_something, is_valid, one_hot, prob
 from .reduce import draft_of, left_of, reduce
 from .tree import INSIDE, OUTSIDE, Tests, choose_tests, is_bad_tree, look_up, next_test, test_uniform, token_of
 from .walk import Known, Rest, draft_dist, emit, finish, target_dist
 
-FRAME_INTS = tl.constexpr(7)
+FRAME_INTS = tl.constexpr(9)
 FRAME_REALS = tl.constexpr(11)
 
 
@@ -78,7 +78,8 @@ def choose_child(mask, a, b):
 
 @triton.jit
 def put_dist(ints, reals, d, mask):
-    put_value(ints, packed(d), mask)
+    put_value(ints, d.row, mask)
+    put_value(ints + 1, d.hot, mask)
     put_value(reals, d.stats.scale.to(tl.float64), mask)
     put_value(reals + 1, d.stats.cutoff.to(tl.float64), mask)
     put_value(reals + 2, d.stats.log_norm.to(tl.float64), mask)
@@ -91,7 +92,8 @@ def get_dist(ints, reals, mask):
     cutoff = get_value(reals + 1, mask, 1.0).to(tl.float32)
     log_norm = get_value(reals + 2, mask, 1.0).to(tl.float32)
     most = get_value(reals + 3, mask, 1.0).to(tl.float32)
-    return unpacked(get_value(ints, mask, 0), RowStats(scale, cutoff, log_norm, most))
+    stats = RowStats(scale, cutoff, log_norm, most)
+    return Dist(get_value(ints, mask, -1), get_value(ints + 1, mask, -1), stats)
 
 
 @triton.jit
@@ -109,7 +111,7 @@ def put_frame(frames, at, frame, mask):
     put_value(reals + 1, frame.w, mask)
     put_value(reals + 2, frame.s, mask)
     put_dist(ints + 5, reals + 3, frame.p, mask)
-    put_dist(ints + 6, reals + 7, frame.q, mask)
+    put_dist(ints + 7, reals + 7, frame.q, mask)
     tl.debug_barrier()
 
 
@@ -119,7 +121,7 @@ def get_frame(frames, at, mask):
     reals = frames.reals + at * FRAME_REALS
     tests = Tests(get_value(ints + 1, mask, 0), get_value(ints + 2, mask, 0))
     p = get_dist(ints + 5, reals + 3, mask)
-    q = get_dist(ints + 6, reals + 7, mask)
+    q = get_dist(ints + 7, reals + 7, mask)
     n = get_value(ints + 3, mask, 0)
     bottom = get_value(ints + 4, mask, 0)
     total = get_value(reals, mask, 1.0)

@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 
 from ..core.draw import DOMAIN_ACCEPT, uniform_of
-from ..core.memory import get_value
-from ..core.row import some
+from ..core.memory import get_value, some
 
 INSIDE = tl.constexpr(-1)  # a wanted token: any of a vocabulary
 OUTSIDE = tl.constexpr(-2)  # any other
@@ -65,6 +64,12 @@ def look_up(table, at, mask):
 @triton.jit
 def token_of(tree, b, node, mask):
     return look_up(tree.tables.tokens, b * tree.N + node, mask)
+
+
+@triton.jit
+def parent_of(tree, b, node, mask):
+    """-1: none."""
+    return tl.maximum(look_up(tree.tables.parents, b * tree.N + node, mask), -1)
 
 
 @triton.jit

@@ -18,12 +18,13 @@ from ..core.draw import (
     total_mass,
     uniform_of,
 )
-from ..core.memory import put_value
+from ..core.memory import put_value, some
+from ..core.penalties import seen
 from ..core.residual import Residual, chunk, sum_chunks
-from ..core.row import LOG2E, chunks_of, scaled, some
+from ..core.row import LOG2E, chunks_of, scaled
 from ..core.rows import choose, is_valid, one_hot, prob
 from ..row_stats import dist
-from .tree import look_up
+from .tree import look_up, parent_of
 
 
 class Out(NamedTuple):
@@ -58,7 +59,7 @@ def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
         row = look_up(tree.tables.target_row, b * tree.N + node, on)
     there = on & (row >= 0) & (row < tree.target_count)
     target = sides.target
-    p = dist(target, b, row, b * tree.target_count + row, there, GREEDY, S)
+    p = dist(target, b, seen(target.penalties, row, node), b * tree.target_count + row, there, GREEDY, S)
     held = on & False
     if target.stats is None and not target.PROBS and not GREEDY:
         held = on & (p.hot < 0) & is_valid(target, p)
@@ -79,11 +80,10 @@ def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
 @triton.jit
 def draft_row(tree, b, child, on):
     """The row that each child was drawn from; -1: one-hot."""
-    at = b * tree.N + child
     if tree.tables.draft_row is None:
-        return tl.maximum(look_up(tree.tables.parents, at, on), -1)
+        return parent_of(tree, b, child, on)
     else:
-        return tl.maximum(look_up(tree.tables.draft_row, at, on), -1)
+        return tl.maximum(look_up(tree.tables.draft_row, b * tree.N + child, on), -1)
 
 
 @triton.jit
@@ -95,11 +95,12 @@ def draft_dist(tree, sides, b, child, token, known, on, S):
     if sides.draft.data is not None:
         row = draft_row(tree, b, child, on)
         drawn = on & (row >= 0)
-        unknown = drawn & (row != known.row)
+        as_seen = seen(sides.draft.penalties, row, parent_of(tree, b, child, drawn))
+        unknown = drawn & (as_seen != known.row)
         if some(unknown):
             there = unknown & (row < tree.draft_count)
-            new = dist(sides.draft, b, row, b * tree.draft_count + row, there, False, S)
-            known = Known(choose(unknown, new, known.dist), tl.where(unknown, row, known.row))
+            new = dist(sides.draft, b, as_seen, b * tree.draft_count + row, there, False, S)
+            known = Known(choose(unknown, new, known.dist), tl.where(unknown, as_seen, known.row))
         valid = is_valid(sides.draft, known.dist)
         bits = tl.where(drawn & ~valid, INVALID_ROW | INVALID_DRAFT, 0)
         nothing = one_hot(token * 0 - 1)

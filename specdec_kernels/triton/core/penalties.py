@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Penalties on tokens that a request has used before, applied to entries as they are read: csrc/core/penalties.h and
+csrc/cpu/penalties.cpp for a block of rows.
+
+A row that is seen under penalties has a number that says after which window: the position where that ends is in the
+upper half. So rows that are seen in two ways have two numbers, and no row is still negative.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .memory import get_value, load_value
+
+
+class Penalties(NamedTuple):
+    """Of one side. The windows are a chain's drafts, which begin at the start of its draft if ragged, or the nodes of a
+    tree."""
+
+    repetition: Any  # Values
+    frequency: Any
+    presence: Any
+    ids: Any  # [S, H]; None: there are no penalties
+    counts: Any
+    S: Any
+    H: Any
+    ids_stride: Any
+    counts_stride: Any
+    row: Any  # Values: the number of a request's list; else its own number
+    window: Any  # [B, G], [D] or [B, N]; None: there is none
+    window_stride: Any  # from request to request
+    token_stride: Any
+    starts: Any  # ragged: [B+1], in [0, D]
+    D: Any
+    parents: Any  # of a tree: [B, N]
+    drafted: Any  # tokens in the window of a row of [N, V]
+
+
+class Amounts(NamedTuple):
+    repetition: Any
+    frequency: Any
+    presence: Any
+
+
+@triton.jit
+def anywhere(mask):
+    return tl.max(mask.to(tl.int32)) > 0
+
+
+@triton.jit
+def seen(penalties, row, position):
+    """The number of a row as it is seen after the window that ends at a position; 0: an empty one."""
+    if penalties.ids is None:
+        return row
+    else:
+        return row | ((position + penalties.drafted).to(tl.int64) << 32)
+
+
+@triton.jit
+def unseen(penalties, row):
+    """The number of the row itself."""
+    if penalties.ids is None:
+        return row
+    else:
+        return row & 0xFFFFFFFF
+
+
+@triton.jit
+def _token(penalties, b, position, mask):
+    """The last token of each window."""
+    if penalties.window is None:
+        return b * 0 - 1
+    else:
+        if penalties.parents is not None:
+            at = b * penalties.window_stride + position
+        elif penalties.starts is not None:
+            start = get_value(penalties.starts + b, mask, 0).to(tl.int64)
+            start = tl.minimum(tl.maximum(start, 0), penalties.D)
+            at = (start + position - 1) * penalties.token_stride
+        else:
+            at = b * penalties.window_stride + (position - 1) * penalties.token_stride
+        return get_value(penalties.window + at, mask, -1).to(tl.int64)
+
+
+@triton.jit
+def _before(penalties, b, position, mask):
+    """Where each window without its last token ends."""
+    if penalties.parents is None:
+        return position - 1
+    else:
+        parent = get_value(penalties.parents + b * penalties.window_stride + position, mask, 0).to(tl.int64)
+        return tl.where((parent > 0) & (parent < position), parent, 0)
+
+
+@triton.jit
+def _first_place(penalties, ids, v, mask):
+    """The first place in each list, from `ids` on, whose id is not below v. Pads, -1, lie above all ids."""
+    low = v * 0
+    high = low + tl.where(mask, penalties.H, 0)
+    while anywhere(low < high):
+        middle = (low + high) // 2
+        id = get_value(ids + middle, low < high, -1).to(tl.int64)
+        below = (id >= 0) & (id < v)
+        low = tl.where((low < high) & below, middle + 1, low)
+        high = tl.where((low < high) & ~below, middle, high)
+    return low
+
+
+@triton.jit
+def _count_in_window(penalties, b, position, v, mask):
+    count = v * 0
+    walking = mask & (position > 0)
+    while anywhere(walking):
+        count += tl.where(walking & (_token(penalties, b, position, walking) == v), 1, 0)
+        position = tl.where(walking, _before(penalties, b, position, walking), position)
+        walking &= position > 0
+    return count
+
+
+@triton.jit
+def _count_in_list(penalties, ids, counts, v, mask):
+    """Whether v is listed, and its count."""
+    j = _first_place(penalties, ids, v, mask)
+    listed = mask & (j < penalties.H)
+    listed &= get_value(ids + j, listed, -1).to(tl.int64) == v
+    return listed, get_value(counts + j, listed, 0).to(tl.int64)
+
+
+@triton.jit
+def _times(x, y):
+    """x * y in float32, rounded before anything is done with it: no compiler fuses it with a difference."""
+    return (x.to(tl.float64) * y.to(tl.float64)).to(tl.float32)
+
+
+@triton.jit
+def _changed(amounts, e, count):
+    """Entries of used ids."""
+    divided = tl.div_rn(e, tl.where(e > 0, amounts.repetition, 1.0))
+    e = tl.where(e > 0, divided, _times(e, amounts.repetition))
+    lower = e - _times(count.to(tl.float32), amounts.frequency)
+    return tl.where(count > 0, lower - amounts.presence, e)
+
+
+@triton.jit
+def _look_up(penalties, b, alive):
+    """The amounts of requests, where their lists begin, and which are fine: on a device nothing has looked before at
+    numbers and at which list is named."""
+    repetition = load_value(penalties.repetition, b, alive, 1.0)
+    frequency = load_value(penalties.frequency, b, alive, 0.0)
+    presence = load_value(penalties.presence, b, alive, 0.0)
+    number = b
+    if penalties.row.data is not None:
+        number = load_value(penalties.row, b, alive, 0).to(tl.int64)
+    inf = float("inf")
+    fine = (repetition > 0) & (repetition < inf) & (tl.abs(frequency) < inf) & (tl.abs(presence) < inf)
+    fine &= (number >= 0) & (number < penalties.S)
+    number = tl.where(fine, number, 0)
+    ids = penalties.ids + number * penalties.ids_stride
+    counts = penalties.counts + number * penalties.counts_stride
+    return Amounts(repetition, frequency, presence), ids, counts, fine
+
+
+@triton.jit
+def penalised_entry(penalties, b, row, v, mask, e):
+    """Entries e at ids v of rows, as the requests b see them; NaN where penalties are not fine."""
+    b = tl.broadcast_to(b, e.shape)
+    position = tl.broadcast_to(row, e.shape) >> 32
+    v = tl.broadcast_to(v, e.shape)
+    alive = tl.broadcast_to(mask, e.shape) & (position >= 0)
+    amounts, ids, counts, fine = _look_up(penalties, b, alive)
+    listed, count = _count_in_list(penalties, ids, counts, v, alive & fine)
+    in_window = _count_in_window(penalties, b, position, v, alive & fine)
+    used = listed | (in_window > 0)
+    e = tl.where(used, _changed(amounts, e, count + in_window), e)
+    return tl.where(alive & ~fine, float("nan"), e)
+
+
+@triton.jit
+def _lane(v, begin, mask):
+    """Of ids in chunks; -1 where there is none."""
+    return tl.where(mask, v - begin, -1).to(tl.int32)[:, None]
+
+
+@triton.jit
+def penalised_chunk(penalties, at, b, row, begin, end, alive, z):
+    """Chunks z [X, W] of rows that lie at the addresses `at`, from ids `begin` up to `end` [X], as the requests b see
+    them. Few of their entries are used, so these are looked at one by one."""
+    position = row >> 32
+    amounts, ids, counts, fine = _look_up(penalties, b, alive)
+    alive_fine = alive & fine
+    lane = tl.arange(0, z.shape[1])[None, :]
+    j = _first_place(penalties, ids, begin, alive_fine)
+    listing = alive_fine & (j < penalties.H)
+    while anywhere(listing):
+        v = get_value(ids + j, listing, -1).to(tl.int64)
+        listing &= (v >= begin) & (v < end)
+        count = get_value(counts + j, listing, 0).to(tl.int64)
+        count += _count_in_window(penalties, b, position, v, listing)
+        e = _changed(amounts, get_value(at + v, listing, 0.0).to(tl.float32), count)
+        z = tl.where(lane == _lane(v, begin, listing), e[:, None], z)
+        j += 1
+        listing &= j < penalties.H
+    walk = position
+    walking = alive_fine & (walk > 0)
+    while anywhere(walking):
+        v = _token(penalties, b, walk, walking)
+        inside = walking & (v >= begin) & (v < end)
+        if anywhere(inside):
+            _, count = _count_in_list(penalties, ids, counts, v, inside)
+            count += _count_in_window(penalties, b, position, v, inside)
+            e = _changed(amounts, get_value(at + v, inside, 0.0).to(tl.float32), count)
+            z = tl.where(lane == _lane(v, begin, inside), e[:, None], z)
+        walk = tl.where(walking, _before(penalties, b, walk, walking), walk)
+        walking &= walk > 0
+    return tl.where((alive & ~fine)[:, None], float("nan"), z)
