@@ -55,7 +55,7 @@ inline void check_history(const Op& op, const char* side, const Penalties& p, in
   }
 }
 
-inline void check_values(const Op& op, const char* side, const Penalties& p, int64_t S, int64_t there) {
+inline void check_values(const Op& op, const char* side, const Penalties& p, int64_t there) {
   static const char* const fields[] = {"penalties.repetition", "penalties.frequency", "penalties.presence"};
   const Floats* const tensors[] = {&p.repetition, &p.frequency, &p.presence};
   const float* const numbers[] = {&p.numbers.repetition, &p.numbers.frequency, &p.numbers.presence};
@@ -69,7 +69,7 @@ inline void check_values(const Op& op, const char* side, const Penalties& p, int
   }
   for (int64_t b = 0; b < there && values_at_hand(op); ++b) {
     const int64_t s = p.list(b);
-    check(s >= 0 && s < S, op, Name(side, "penalties.row"), " must be in [0, ", S, "), got ", s, " at index ", b);
+    check(s >= 0 && s < p.S, op, Name(side, "penalties.row"), " must be in [0, ", p.S, "), got ", s, " at index ", b);
     check_history(op, side, p, s);
   }
 }
@@ -82,9 +82,6 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
       given.repetition || given.frequency || given.presence || numbers.data || given.ids || given.counts || given.row;
   Penalties p;
   if (!any) return p;
-#ifdef SPECDEC_IN_CUDA
-  check(false, op, "CUDA does not serve penalties yet");
-#endif
   check(!rows_over_ranks, op, "rows over ranks do not serve penalties yet");
   check(given.ids && given.counts, op, named("penalties.ids"), " and counts must be given with penalties, got ",
         given.ids      ? "ids alone"
@@ -93,15 +90,14 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
   check(N <= INT32_MAX, op, named("penalties"), " must be of fewer than 2^31 rows, got ", N);
   p.ids = history_pointer(op, named("penalties.ids"), *given.ids);
   p.counts = history_pointer(op, named("penalties.counts"), *given.counts);
-  const int64_t S = given.ids->size(0);
-  p.H = given.ids->size(1);
-  check_shape(op, named("penalties.counts"), *given.counts, {{"S", S}, {"H", p.H}});
+  p.S = given.ids->size(0), p.H = given.ids->size(1);
+  check_shape(op, named("penalties.counts"), *given.counts, {{"S", p.S}, {"H", p.H}});
   p.ids_stride = given.ids->stride(0), p.counts_stride = given.counts->stride(0);
   if (given.row) {
     check_shape(op, named("penalties.row"), *given.row, {N});
     p.row = ints(op, named("penalties.row"), *given.row, given.row->stride(0));
   } else {
-    check(S == N, op, named("penalties.ids"), " must be of ", N, " lists, or penalties.row be given, got ", S);
+    check(p.S == N, op, named("penalties.ids"), " must be of ", N, " lists, or penalties.row be given, got ", p.S);
   }
   const std::tuple<const char*, const OptTensor&, Floats&, float&> each[] = {
       {"penalties.repetition", given.repetition, p.repetition, p.numbers.repetition},
@@ -114,7 +110,7 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
     if (numbers.has(i)) number = float(numbers[i]);
   }
   if (p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");  // no list is read, and there are penalties
-  check_values(op, given.side, p, S, present.of(N));
+  check_values(op, given.side, p, present.of(N));
   return p;
 }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Penalties on tokens that a request has used before. A Row carries a View, which names the request and how many
-// drafted tokens stand before the row; cpu/penalties.cpp applies it to entries as they are read.
+// drafted tokens stand before the row; cpu/penalties.cpp and cuda/penalties.cuh apply it to entries as they are read.
 #pragma once
+
+#include <cmath>
 
 #include "ints.h"
 
 namespace specdec {
+
+struct Seen;
 
 struct Amounts {
   float repetition, frequency, presence;
@@ -17,20 +21,22 @@ struct Penalties {
   Amounts numbers{1, 0, 0};                // that serve all
   // Each list: distinct ids in ascending order with their counts in the output, then -1
   const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]
-  int64_t H = 0, ids_stride = 0, counts_stride = 0;
+  int64_t S = 0, H = 0, ids_stride = 0, counts_stride = 0;
   Ints row;  // [B], the number of a request's list; else its own number
   // The windows: a chain's drafts, which begin at the start of its draft if ragged, or the nodes of a tree
   Ints window;                // [B, G], [D] or [B, N]
   int64_t window_stride = 0;  // from request to request
-  Ints starts;                // ragged: [B+1]
-  Ints parents;               // of a tree: [B, N]
+  Ints starts;                // ragged: [B+1], looked at inside [0, D]
+  int64_t D = 0;
+  Ints parents;  // of a tree: [B, N]
   int64_t parents_stride = 0;
 
 #ifdef SPECDEC_IN_CUDA
-  SPECDEC_HD explicit operator bool() const { return false; }  // refused before a launch
-#else
-  explicit operator bool() const { return ids != nullptr; }
+  Seen* seen = nullptr;            // how rows are seen, by the number of a view: left by the first launch
+  Penalties* on_device = nullptr;  // these, where a View finds them
 #endif
+
+  SPECDEC_HD explicit operator bool() const { return ids != nullptr; }
   SPECDEC_HD Amounts amounts(int64_t b) const {
     return {repetition ? repetition[b] : numbers.repetition, frequency ? frequency[b] : numbers.frequency,
             presence ? presence[b] : numbers.presence};
@@ -39,12 +45,25 @@ struct Penalties {
   // A window ends at position n > 0, node n of a tree or the n-th draft of a chain, and begins behind position 0.
   SPECDEC_HD int64_t token(int64_t b, int64_t n) const {
     const int64_t i = parents ? n : n - 1;
-    return window.at(starts ? (starts[b] + i) * window.stride : b * window_stride + i * window.stride);
+    return window.at(starts ? (start(b) + i) * window.stride : b * window_stride + i * window.stride);
   }
   SPECDEC_HD int64_t before(int64_t b, int64_t n) const {
     if (!parents) return n - 1;
     const int64_t parent = parents.at(b * parents_stride + n * parents.stride);
     return parent > 0 && parent < n ? parent : 0;
+  }
+  // A device finds here what nobody looked at before.
+  SPECDEC_HD bool fine(int64_t b) const {
+    const Amounts x = amounts(b);
+    const auto finite = [](float y) { return fabsf(y) < HUGE_VALF; };
+    const int64_t s = list(b);
+    return x.repetition > 0 && finite(x.repetition) && finite(x.frequency) && finite(x.presence) && s >= 0 && s < S;
+  }
+
+ private:
+  SPECDEC_HD int64_t start(int64_t b) const {
+    const int64_t at = starts[b];
+    return at < 0 ? 0 : at > D ? D : at;
   }
 };
 
@@ -57,5 +76,15 @@ struct View {
     return penalties == other.penalties && request == other.request && position == other.position;
   }
 };
+
+#ifdef SPECDEC_IN_CUDA
+// A row as it lies and a View of it. A Row is the address of one, made odd, in place of that of its entries: what reads
+// whole chunks by 16 bytes has no part in views.
+struct Seen {
+  const void* data;
+  View view;
+  bool invalid;
+};
+#endif
 
 }  // namespace specdec

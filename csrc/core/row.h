@@ -61,7 +61,7 @@ struct RowId {
 // A row answers id() and, through the one file of a backend that reads memory (cpu/row_reader.h, cuda/groups.cuh),
 // entry(v) and its chunks; nobody else asks where it lies. A law of it answers few().
 class Row {
-  const void* data_ = nullptr;  // [V] of dtype
+  const void* data_ = nullptr;  // [V] of dtype; in CUDA perhaps an odd address: one more than where a Seen lies
 
  public:
   int64_t V = 0;
@@ -70,18 +70,25 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  // The same row as request b sees it at a position of its window. The penalties must outlive it.
-  SPECDEC_HD Row seen(const Penalties& penalties, int64_t b, int64_t position) const {
+  // The same row as request b sees it at a position of its window. The penalties must outlive it. In CUDA it is the
+  // view of that number, found before.
+  SPECDEC_HD Row seen(const Penalties& penalties, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t position,
+                      [[maybe_unused]] int64_t view_number) const {
     Row row = *this;
 #ifndef SPECDEC_IN_CUDA
     if (penalties && penalties.amounts(b).any()) row.view = {&penalties, int32_t(b), int32_t(position)};
 #else
-    (void)penalties, (void)b, (void)position;  // refused before a launch
+    if (penalties && penalties.seen[view_number].view)
+      row.data_ = reinterpret_cast<const char*>(penalties.seen + view_number) + 1;
 #endif
     return row;
   }
   SPECDEC_HD const void* pointer() const { return data_; }
 #ifdef SPECDEC_IN_CUDA
+  SPECDEC_HD const Seen* seen() const {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(data_);
+    return at % 2 ? reinterpret_cast<const Seen*>(at - 1) : nullptr;
+  }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const;
 #else

@@ -47,28 +47,27 @@ struct Rows {
     return !memory || (store && number(start, b, i) == -1);
   }
 
-  // Row i of request b, which there is, as a position sees it
-  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position) const {
-    return as_it_lies(start, b, i).seen(penalties, b, position);
+  // Row i of request b, which there is, as it is seen after the window that ends at a position: the view of a number
+  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
+    return as_it_lies(start, b, i).seen(penalties, b, position, view);
   }
-  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return at(start, b, i, i); }
+  SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return at(start, b, i, i, index(start, b, i)); }
   SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {
     return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));
   }
 
   template <class Executor>
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i) const {
-    return dist(executor, start, b, i, i);
+    return dist(executor, start, b, i, i, index(start, b, i));
   }
   template <class Executor>
-  SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i, int64_t position) const {
+  SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
     if (store && !has_row(start, b, i)) return no_row();
-    const Row row = at(start, b, i, position);
+    const Row row = at(start, b, i, position, view);
     if (kind == Kind::kProbs) return from_probs(row);
     return from_stats(row, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
   }
 
- private:
   SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
     if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);

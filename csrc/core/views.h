@@ -81,7 +81,7 @@ struct RowMemory {
 struct SeenRows : RowMemory {
   Penalties penalties;
   int64_t drafted = 0;
-  SPECDEC_HD Row at(int64_t b, int64_t n) const { return RowMemory::at(b, n).seen(penalties, n, drafted); }
+  SPECDEC_HD Row at(int64_t b, int64_t n) const { return RowMemory::at(b, n).seen(penalties, n, drafted, n); }
 };
 
 SPECDEC_HD RowStats stats_at(const float* stats, int64_t i) {

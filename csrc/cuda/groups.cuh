@@ -6,15 +6,9 @@
 
 #include <type_traits>
 
-#include "../core/row.h"
-
-#define SPECDEC_DEVICE __device__ __forceinline__
-// Called: seldom run, or where the caller has no registers to spare
-#define SPECDEC_APART __device__ __attribute__((noinline)) inline
+#include "penalties.cuh"
 
 namespace specdec {
-
-constexpr int kLanes = 32;
 
 SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 #if defined(__CUDA_ARCH__)
@@ -44,10 +38,18 @@ SPECDEC_DEVICE void prefetch([[maybe_unused]] const void* p) {
 #endif
 }
 
-SPECDEC_HD float Row::entry(int64_t v) const { return number_at(pointer(), dtype, v); }
+// Where a row lies, however it is seen
+SPECDEC_HD const void* memory_of(const Row& row) { return row.seen() ? row.seen()->data : row.pointer(); }
+
+SPECDEC_HD float Row::entry(int64_t v) const {
+#if defined(__CUDA_ARCH__) || defined(SPECDEC_CUDA_ON_CPU)
+  if (seen()) return seen_entry(seen(), dtype, v, 0, INT32_MAX);
+#endif
+  return number_at(pointer(), dtype, v);
+}
 
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
-  return static_cast<const char*>(row.pointer()) + v * (row.dtype == kFloat32 ? 4 : 2);
+  return static_cast<const char*>(memory_of(row)) + v * (row.dtype == kFloat32 ? 4 : 2);
 }
 SPECDEC_DEVICE void prefetch(const Row& row, int64_t v) { prefetch(place_of(row, v)); }
 
@@ -60,7 +62,7 @@ SPECDEC_DEVICE void forget() {
 
 // Group j of lane l begins here in its chunk, whatever the dtype and the alignment of the row: the order of every sum,
 // and so its bits, are the same for all.
-constexpr int kGroup = 8, kGroups = kChunk / kLanes / kGroup;
+constexpr int kGroups = kChunk / kLanes / kGroup;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
 SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
   return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
@@ -104,6 +106,7 @@ SPECDEC_DEVICE void with_dtype(DType type, const F& f) {
     f(std::integral_constant<DType, kFloat32>());
 }
 
+// No row under a view is.
 SPECDEC_DEVICE bool aligned(const Row& row) { return reinterpret_cast<uintptr_t>(row.pointer()) % 16 == 0; }
 
 // How many chunks in front of a row can be loaded group by group and have no tail
@@ -114,23 +117,34 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
-// N entries from `begin` on, groups of them as they lie in a chunk: entry by entry, eight under way at a time
+// Number r of a lane's entries lies so far behind its first one.
+SPECDEC_DEVICE constexpr int step_of(int r) { return r / kGroup * (kLanes * kGroup) + r % kGroup; }
+
+// Of a thread's N entries from `begin` on, `left` of the row, those that were used become what they are seen as.
 template <int N>
-SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
-  const int64_t rest = row.V - begin;
-  const int left = rest < kChunk ? int(rest) : kChunk;  // entries to the end of the row, or enough
-  if (row.dtype == kFloat32) {
-    const float* from = opaque(static_cast<const float*>(row.pointer()) + begin);
+SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, const UsedIds& used, float (&z)[N]) {
+#pragma unroll 1
+  for (uint32_t own = used.own; own; own &= own - 1) {
+    const int at = __ffs(int(own)) - 1;
+    if (step_of(at) >= left) return;
+    const float e = seen_entry(row.seen(), row.dtype, begin + step_of(at), used.first, used.last);
 #pragma unroll
-    for (int r = 0; r < N; ++r) {
-      const int step = r / kGroup * (kLanes * kGroup) + r % kGroup;
-      z[r] = step < left ? __ldg(from + step) : pad;
-    }
+    for (int r = 0; r < N; ++r) z[r] = r == at ? e : z[r];
+  }
+}
+
+// N entries from `begin` on as they lie, groups of them as in a chunk: entry by entry, eight under way at a time
+template <int N>
+SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pad, float (&z)[N]) {
+  if (row.dtype == kFloat32) {
+    const float* from = opaque(static_cast<const float*>(memory_of(row)) + begin);
+#pragma unroll
+    for (int r = 0; r < N; ++r) z[r] = step_of(r) < left ? __ldg(from + step_of(r)) : pad;
     return;
   }
   const bool brain = row.dtype == kBFloat16;
   const uint16_t pad_bits = pad == 0 ? 0 : brain ? 0xff80 : 0xfc00;
-  const uint16_t* from = opaque(static_cast<const uint16_t*>(row.pointer()) + begin);
+  const uint16_t* from = opaque(static_cast<const uint16_t*>(memory_of(row)) + begin);
   constexpr int kAtOnce = N < kGroup ? N : kGroup;
 #pragma unroll
   for (int j = 0; j < N / kAtOnce; ++j) {
@@ -143,13 +157,22 @@ SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float
       z[j * kAtOnce + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
+// The same as they are seen, by any thread
+template <int N>
+SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
+  const int64_t rest = row.V - begin;
+  const int left = rest < kChunk ? int(rest) : kChunk;  // entries to the end of the row, or enough
+  load_lying(row, begin, left, pad, z);
+  if (row.seen()) see(row, begin, left, {~0u >> (kLanes - N), 0, INT32_MAX}, z);
+}
 
 // Entries of a chunk that are there
 SPECDEC_DEVICE int left_of(const Row& row, int64_t chunk) {
   const int64_t rest = row.V - chunk * kChunk;
   return rest < kChunk ? int(rest) : kChunk;
 }
-// Whether the row starts off a multiple of 16 bytes, or a chunk with `left` entries has more than whole groups
+// Whether the row starts off a multiple of 16 bytes or is seen by a view, or a chunk with `left` entries has more than
+// whole groups
 SPECDEC_DEVICE bool has_no_groups(const Row& row, int left) { return !aligned(row) || left % kGroup != 0; }
 
 // f(groups first .. first + N - 1 of a chunk that has them), `pad` (0 or -inf) beyond the row: all loads are under way
@@ -170,11 +193,17 @@ SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, int le
   });
 }
 
-// Groups as floats, where the chunk has them by 16-byte loads.
+// Groups as floats, where the chunk has them by 16-byte loads; by all lanes of a warp
 template <int N>
 SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
   const int left = left_of(row, chunk);
-  if (has_no_groups(row, left)) return load_entries(row, chunk * kChunk + group_begin(first), pad, z);
+  if (has_no_groups(row, left)) {
+    const int64_t begin = chunk * kChunk + group_begin(first);
+    const int own_left = left - group_begin(first);
+    load_lying(row, begin, own_left, pad, z);
+    if (row.seen()) see(row, begin, own_left, used_ids(row.seen(), chunk * kChunk + first * kLanes * kGroup, N), z);
+    return;
+  }
   with_groups<N>(row, chunk, first, left, pad, [&](const auto& raw) {
 #pragma unroll
     for (int r = 0; r < N * kGroup; ++r) z[r] = raw[r / kGroup][r % kGroup];
@@ -242,7 +271,8 @@ struct RunOf {
   // With fewer registers than by way of the bits of each
   SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const { load_entries(row, first, pad, z); }
   // Beyond the row its last entry is asked for, so that no lane branches.
-  SPECDEC_DEVICE void raw(const Row& row, float, float (&z)[N]) const {
+  SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[N]) const {
+    if (row.seen()) return load(row, pad, z);
     const bool wide = row.dtype == kFloat32;
     const char* const from = place_of(row, first);
     const int left = left_of_run(row);
@@ -254,6 +284,7 @@ struct RunOf {
     }
   }
   SPECDEC_DEVICE void floats(const Row& row, float pad, float (&z)[N]) const {
+    if (row.seen()) return;
     const int left = left_of_run(row);
     if (row.dtype != kFloat32) {
 #pragma unroll

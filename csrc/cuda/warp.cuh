@@ -7,7 +7,6 @@
 
 namespace specdec {
 
-constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr float kLog2E = 1.4426950408889634f;
 
 // exp2 on the special function unit: 2 ulp, and 0 below kLeastExponent.

@@ -19,8 +19,6 @@ CALLS = 600 if tiers.TIER == "all" else 200
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_row_is_seen_as_if_written_out(op, isa_backend):
-    if isa_backend.startswith("cuda"):
-        pytest.skip("CUDA does not serve penalties yet")
     calls = CALLS // 10 if isa_backend in tiers.SIMULATED else CALLS
     wrong, changed = backends.there(isa_backend, penalised.compared, op, isa_backend, calls)
     assert wrong == []
@@ -218,13 +216,6 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op):
         wanted = backends.run_without_values(op, "triton-interpret", **call | {side: rows})
         assert not differ(found, wanted), fields
         assert differ(found, good), fields
-
-
-@pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="the simulated device is not asked for")
-@pytest.mark.parametrize("op", OPS)
-def test_cuda_refuses_them(op):
-    with pytest.raises(NotImplementedError, match=f"^{op}: CUDA does not serve penalties yet$"):
-        backends.there("cuda-on-cpu", backends.public, op, **call_with(op))
 
 
 @pytest.mark.parametrize("op", OPS)

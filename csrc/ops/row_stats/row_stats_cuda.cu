@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
+#include "../../cuda/views.cuh"
 #include "row_stats_op.h"
 
 namespace specdec {
@@ -37,7 +38,9 @@ void run(const LogitRows& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
   RowStatsLaunch s{a, {}, {}};
+  const ViewsRoom views(like, s.a.logits, a.N);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
+  views.make(kOp, s.a.logits, a.N, device.stream);
   if (a.sampling.filters())
     SPECDEC_LAUNCH(kOp, scan<true>, a.N * s.grid.blocks, device.stream, s);
   else

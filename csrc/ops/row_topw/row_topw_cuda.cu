@@ -5,6 +5,7 @@
 
 #include "../../cuda/best_ids.cuh"
 #include "../../cuda/block_executor.cuh"
+#include "../../cuda/views.cuh"
 #include "row_topw_op.h"
 
 namespace specdec {
@@ -42,7 +43,9 @@ void run(const RowTopW& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, false);
   scratch.allocate(like);
   TopWLaunch s{a, {}, {}};
+  const ViewsRoom views(like, s.a.logits, a.N);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
+  views.make(kOp, s.a.logits, a.N, device.stream);
   SPECDEC_LAUNCH(kOp, extend_beams, a.N * s.grid.blocks, device.stream, s);
 }
 

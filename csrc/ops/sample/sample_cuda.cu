@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
+#include "../../cuda/views.cuh"
 #include "sample_op.h"
 
 namespace specdec {
@@ -116,7 +117,9 @@ void run(const Sample& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
   Draws s{a, {}, {}};
+  const ViewsRoom views(like, s.a.logits, a.N);
   room.take(kOp, scratch, device.stream, s.grid, s.tables);
+  views.make(kOp, s.a.logits, a.N, device.stream);
   if (a.sampling.filters())
     SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
   else

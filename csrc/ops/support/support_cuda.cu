@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/chunk_reduce.cuh"
+#include "../../cuda/views.cuh"
 #include "support_op.h"
 
 namespace specdec {
@@ -92,7 +93,9 @@ void run(const Support& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.M, a.logits.V, false);
   scratch.allocate(like);
   SupportLaunch s{a, {}, {}};
+  const ViewsRoom views(like, s.a.logits, a.N);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
+  views.make(kOp, s.a.logits, a.N, device.stream);
   SPECDEC_LAUNCH(kOp, keep, a.M * s.grid.blocks, device.stream, s);
 }
 

@@ -5,6 +5,7 @@
 
 #include "../../cuda/best_ids.cuh"
 #include "../../cuda/chunk_reduce.cuh"
+#include "../../cuda/views.cuh"
 #include "top_logprobs_op.h"
 
 namespace specdec {
@@ -64,7 +65,9 @@ void run(const TopLogprobs& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, false);
   scratch.allocate(like);
   TopLaunch s{a, {}, {}};
+  const ViewsRoom views(like, s.a.logits, a.N);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
+  views.make(kOp, s.a.logits, a.N, device.stream);
   if (a.m > 0) check_cuda(kOp, cudaMemsetAsync(a.token_ranks, 0, size_t(a.N * a.m) * sizeof(int64_t), device.stream));
   SPECDEC_LAUNCH(kOp, pick_best, a.N * s.grid.blocks, device.stream, s);
 }

@@ -4,6 +4,7 @@
 
 #include "../../cuda/block_executor.cuh"
 #include "../../cuda/dependent_launch.cuh"
+#include "../../cuda/views.cuh"
 #include "position.h"
 #include "test_draft.h"
 
@@ -115,6 +116,19 @@ SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& 
     take<kFiltered>(a.draft, s.draft, b, i, number - s.target.blocks, part);
   else
     take<kFiltered>(a.target, s.target, b, i, number, part);
+}
+
+// The rows of both sides at a position of a request
+SPECDEC_DEVICE void put_views(const VerifyChain& a, int64_t unit) {
+  const int64_t b = unit % a.B, i = unit / a.B;
+  if (!a.present.has(b)) return;
+  const int64_t start = a.start(b), drafted = a.drafted(b);
+  const auto put = [&](const Rows& rows) {
+    const int64_t there = start < 0 ? rows.per_request : drafted + rows.extra;
+    if (!rows.penalties || i >= there || !rows.has_row(start, b, i)) return;
+    put_view(rows.penalties, rows.index(start, b, i), rows.as_it_lies(start, b, i), b, i);
+  };
+  put(a.target), put(a.draft);
 }
 
 }  // namespace specdec

@@ -101,6 +101,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.a = a;
   const int64_t chunks = chunk_count(a.target.memory.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
+  const ViewsRoom views(like, s.a, a.cu_draft ? a.D + a.B : positions);
 
   // All memory of a call is taken before its first launch.
   const auto requests = a.by_rule() ? prepare_requests(a, like, device.stream) : nullptr;
@@ -121,6 +122,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.residual_per_warp = one_block ? turns(chunks, 1) : pair_chunks_per_warp(a.B, chunks);
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);
+  views.make("verify_chain", s.a, positions, device.stream);
   if (at_once) return verify_at_once(s, blocks, device.stream);
 
   check_cuda("verify_chain",

@@ -131,7 +131,7 @@ inline void take_windows(const VerifyChain& a, Penalties& penalties) {
   if (!penalties) return;
   penalties.window = a.draft_tokens;
   penalties.window_stride = a.draft_tokens_stride;
-  penalties.starts = a.cu_draft;
+  penalties.starts = a.cu_draft, penalties.D = a.D;
 }
 
 inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor, target), const Tensor& draft_tokens,

@@ -64,7 +64,7 @@ class DraftDists {
     if (row < 0 || (row == known_row_ && (!a.draft.penalties || parent(child) == known_parent_))) return;
     held_ = held_ && a.draft.stats;
     const int64_t at = parent(child);
-    recall(row, at, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row, at) : Dist{});
+    recall(row, at, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row, at, b * a.N + child) : Dist{});
   }
   // The law that a child was drawn from, right after look_up() or recall() of it.
   SPECDEC_HD Dist dist_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }

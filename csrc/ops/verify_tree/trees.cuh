@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "../../cuda/residual_executor.cuh"
+#include "../../cuda/views.cuh"
 #include "verify_tree.h"
 
 namespace specdec {
@@ -46,6 +47,19 @@ struct Trees {
                           frames + blockIdx.x * a.frames());
   }
 };
+
+// The rows of both sides at a node of a request
+SPECDEC_DEVICE void put_views(const VerifyTree& a, int64_t i) {
+  const int64_t b = i / a.N, node = i % a.N;
+  if (!a.present.has(b)) return;
+  const auto put = [&](const Rows& rows, int64_t row, int64_t position) {
+    if (rows.penalties && row >= 0 && row < rows.per_request && position >= 0 && position < a.N)
+      put_view(rows.penalties, i, rows.as_it_lies(-1, b, row), b, position);
+  };
+  const int64_t parent = a.parents.at(b, node);
+  put(a.target, a.target_row ? a.target_row.at(b, node) : node, node);
+  put(a.draft, a.draft_row ? a.draft_row.at(b, node) : parent, parent);
+}
 
 // The walks of the requests that ask for a rule: takes the memory that they need, and returns what launches them.
 std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);

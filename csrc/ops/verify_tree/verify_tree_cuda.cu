@@ -18,13 +18,16 @@ __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
   if (!s.a.by_rule(b)) s.walk<ResidualExecutor>(b, shared);
 }
 
-void run(const VerifyTree& a, const Tensor& like) {
+void run(const VerifyTree& given, const Tensor& like) {
   const OnDeviceOf device(like);
+  VerifyTree a = given;
+  const ViewsRoom views(like, a, a.B * a.N);
   // All memory of a call is taken before its first launch.
   const std::function<void()> by_rule = a.rules ? prepare_trees_by_rule(a, like, device.stream) : nullptr;
   const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a));
   Scratch scratch;
   const Trees s(a, scratch, shape, like);
+  views.make("verify_tree", a, a.B * a.N, device.stream);
   if (by_rule) by_rule();
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_trees, a.B, shape, device.stream, s);
 }

@@ -49,10 +49,10 @@ class Walk : public DraftDists<Executor> {
     const int64_t row = a.target_row ? a.target_row.at(b, of) : of;
     held_ = false;
     if (row < 0 || row >= a.target.per_request) return Dist{};
-    if (a.method != Method::kGreedy) return a.target.dist(executor_, -1, b, row, of);
+    if (a.method != Method::kGreedy) return a.target.dist(executor_, -1, b, row, of, b * a.N + of);
     Filters greedy;
     greedy.temperature = 0;
-    const Row logits = a.target.at(-1, b, row, of);
+    const Row logits = a.target.at(-1, b, row, of, b * a.N + of);
     const RowStats stats = executor_.stats(logits, greedy);
     const bool probs_are_valid = stats.log_norm == stats.log_norm && stats.max > 0;
     return a.target.kind == Kind::kLogits || probs_are_valid ? from_stats(logits, stats) : from_probs(logits);
