@@ -33,9 +33,9 @@ class Rows(NamedTuple):
             A negative entry counts as 0.
         row: int32 or int64, the number of each position's row: ``verify_chain``, ``verify_tree`` and ``support`` say
             what it indexes. Nothing is copied, and rows that are not named are not read.
-        penalties: ``Penalties`` on tokens that were used before; on the CPU and in Triton, in all ops that read rows
-            but ``row_gap``, ``kseq_rho`` and ``residual``. They act on the logits before the temperature. Stats stand
-            for the penalised row; hand over the penalties with them.
+        penalties: ``Penalties`` on tokens that were used before; in all ops that read rows but ``row_gap``,
+            ``kseq_rho`` and ``residual``. They act on the logits before the temperature. Stats stand for the penalised
+            row; hand over the penalties with them.
 
     Filters apply in the order temperature, min-p, top-k, then top-p over what is left, each exactly and without sorting
     the vocabulary. Ties at a cutoff all stay.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Penalties on tokens that a request has used before. A Row carries a View, which names the request and how many
-// drafted tokens stand before the row; cpu/penalties.cpp and cuda/penalties.cuh apply it to entries as they are read.
+// drafted tokens stand before the row; cpu/penalties.cpp applies it to entries as they
+// are read. In CUDA a launch finds before which entries change, cuda/views.cuh.
 #pragma once
 
 #include <cmath>
@@ -32,8 +33,7 @@ struct Penalties {
   int64_t parents_stride = 0;
 
 #ifdef SPECDEC_IN_CUDA
-  Seen* seen = nullptr;            // how rows are seen, by the number of a view: left by the first launch
-  Penalties* on_device = nullptr;  // these, where a View finds them
+  Seen* seen = nullptr;  // how rows are seen, by the number of a view
 #endif
 
   SPECDEC_HD explicit operator bool() const { return ids != nullptr; }
@@ -78,12 +78,16 @@ struct View {
 };
 
 #ifdef SPECDEC_IN_CUDA
-// A row as it lies and a View of it. A Row is the address of one, made odd, in place of that of its entries: what reads
-// whole chunks by 16 bytes has no part in views.
+// A row as it lies, and the entries that a request sees in the place of the row's. Their ids ascend; those in
+// [kSpan c, kSpan (c + 1)) begin at place begins[c]. A Row is the address of one, made odd, in place of that of its
+// entries: what reads whole chunks by 16 bytes has no part in views.
 struct Seen {
+  static constexpr int kSpan = 256;
   const void* data;
-  View view;
-  bool invalid;
+  const int32_t* ids;  // none: the request sees the row as it lies
+  const float* entries;
+  const int32_t* begins;  // [chunks of kSpan, + 1]
+  bool invalid;           // all entries are NaN
 };
 #endif
 

@@ -6,9 +6,16 @@
 
 #include <type_traits>
 
-#include "penalties.cuh"
+#include "../core/row.h"
+
+#define SPECDEC_DEVICE __device__ __forceinline__
+// Called: seldom run, or where the caller has no registers to spare
+#define SPECDEC_APART __device__ __attribute__((noinline)) inline
 
 namespace specdec {
+
+constexpr int kLanes = 32;
+constexpr unsigned kFullWarp = 0xffffffffu;
 
 SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 #if defined(__CUDA_ARCH__)
@@ -41,11 +48,17 @@ SPECDEC_DEVICE void prefetch([[maybe_unused]] const void* p) {
 // Where a row lies, however it is seen
 SPECDEC_HD const void* memory_of(const Row& row) { return row.seen() ? row.seen()->data : row.pointer(); }
 
+SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
+
 SPECDEC_HD float Row::entry(int64_t v) const {
-#if defined(__CUDA_ARCH__) || defined(SPECDEC_CUDA_ON_CPU)
-  if (seen()) return seen_entry(seen(), dtype, v, 0, INT32_MAX);
-#endif
-  return number_at(pointer(), dtype, v);
+  if (const Seen* view = seen()) {
+    if (view->invalid) return NAN;
+    const int end = view->begins[v / Seen::kSpan + 1];
+    for (int i = view->begins[v / Seen::kSpan]; i < end; ++i) {
+      if (view->ids[i] == v) return view->entries[i];
+    }
+  }
+  return lying_entry(*this, v);
 }
 
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
@@ -62,7 +75,7 @@ SPECDEC_DEVICE void forget() {
 
 // Group j of lane l begins here in its chunk, whatever the dtype and the alignment of the row: the order of every sum,
 // and so its bits, are the same for all.
-constexpr int kGroups = kChunk / kLanes / kGroup;
+constexpr int kGroup = 8, kGroups = kChunk / kLanes / kGroup;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
 SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
   return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
@@ -120,16 +133,30 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
 // Number r of a lane's entries lies so far behind its first one.
 SPECDEC_DEVICE constexpr int step_of(int r) { return r / kGroup * (kLanes * kGroup) + r % kGroup; }
 
-// Of a thread's N entries from `begin` on, `left` of the row, those that were used become what they are seen as.
+// Of a thread's N entries from `begin` on, `left` of the row, those that are seen otherwise than they lie. Neighbours
+// lie in one span.
 template <int N>
-SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, const UsedIds& used, float (&z)[N]) {
-#pragma unroll 1
-  for (uint32_t own = used.own; own; own &= own - 1) {
-    const int at = __ffs(int(own)) - 1;
-    if (step_of(at) >= left) return;
-    const float e = seen_entry(row.seen(), row.dtype, begin + step_of(at), used.first, used.last);
+SPECDEC_DEVICE void see(const Seen& view, int64_t begin, int left, float (&z)[N]) {
+  static_assert(kLanes * kGroup == Seen::kSpan, "a warp's groups are a span");
+  constexpr int kWidth = N < kGroup ? N : kGroup;
 #pragma unroll
-    for (int r = 0; r < N; ++r) z[r] = r == at ? e : z[r];
+  for (int j = 0; j < N / kWidth; ++j) {
+    const int64_t first = begin + step_of(j * kWidth), c = first / Seen::kSpan;
+    const int here = left - step_of(j * kWidth);
+    if (here <= 0) return;
+    if (view.invalid) {
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = e < here ? NAN : z[j * kWidth + e];
+      continue;
+    }
+    const int end = view.begins[c + 1];
+#pragma unroll 1
+    for (int i = view.begins[c]; i < end; ++i) {
+      const int64_t at = view.ids[i] - first;
+      const float entry = view.entries[i];
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e && e < here ? entry : z[j * kWidth + e];
+    }
   }
 }
 
@@ -157,13 +184,13 @@ SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pa
       z[j * kAtOnce + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
-// The same as they are seen, by any thread
+// The same as they are seen
 template <int N>
 SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
   const int64_t rest = row.V - begin;
   const int left = rest < kChunk ? int(rest) : kChunk;  // entries to the end of the row, or enough
   load_lying(row, begin, left, pad, z);
-  if (row.seen()) see(row, begin, left, {~0u >> (kLanes - N), 0, INT32_MAX}, z);
+  if (row.seen()) see(*row.seen(), begin, left, z);
 }
 
 // Entries of a chunk that are there
@@ -193,17 +220,11 @@ SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, int le
   });
 }
 
-// Groups as floats, where the chunk has them by 16-byte loads; by all lanes of a warp
+// Groups as floats, where the chunk has them by 16-byte loads.
 template <int N>
 SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
   const int left = left_of(row, chunk);
-  if (has_no_groups(row, left)) {
-    const int64_t begin = chunk * kChunk + group_begin(first);
-    const int own_left = left - group_begin(first);
-    load_lying(row, begin, own_left, pad, z);
-    if (row.seen()) see(row, begin, own_left, used_ids(row.seen(), chunk * kChunk + first * kLanes * kGroup, N), z);
-    return;
-  }
+  if (has_no_groups(row, left)) return load_entries(row, chunk * kChunk + group_begin(first), pad, z);
   with_groups<N>(row, chunk, first, left, pad, [&](const auto& raw) {
 #pragma unroll
     for (int r = 0; r < N * kGroup; ++r) z[r] = raw[r / kGroup][r % kGroup];

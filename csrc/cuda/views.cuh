@@ -1,74 +1,204 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an op's rows are seen under penalties, found by a launch in front of those that read them.
+// How an op's rows are seen under penalties, found by a launch in front of those that read them: a block for a view.
 #pragma once
 
 #include "../core/rows.h"
-#include "groups.cuh"
-#include "launch.h"
+#include "thread_block.cuh"
 
 namespace specdec {
 
-// The view of a number: of a row as it lies, as request b sees it after the window that ends at a position
-SPECDEC_DEVICE void put_view(const Penalties& p, int64_t number, const Row& row, int64_t b, int64_t position) {
-  Seen seen{row.pointer(), {}, !p.fine(b)};
-  if (seen.invalid || p.amounts(b).any()) seen.view = {p.on_device, int32_t(b), int32_t(position)};
-  p.seen[number] = seen;
+// The list of a request. Its pads, -1, lie above all ids.
+struct UsedList {
+  const int32_t *ids, *counts;
+  int H;
+
+  SPECDEC_DEVICE UsedList(const Penalties& p, int64_t b) : H(int(p.H)) {
+    const int64_t s = p.list(b);
+    ids = p.ids + s * p.ids_stride, counts = p.counts + s * p.counts_stride;
+  }
+  // Whether place j is as in a list of `end` ids at most; a block of threads counts these.
+  SPECDEC_DEVICE bool fine(int j) const {
+    if (ids[j] < 0) return ids[j] == -1;
+    return counts[j] >= 0 && (j == 0 || (ids[j - 1] >= 0 && ids[j - 1] < ids[j]));
+  }
+};
+
+// The first place of n ids that ascend whose id is not below v
+SPECDEC_DEVICE int place_in(const int32_t* ids, int n, int64_t v) {
+  int first = 0;
+#pragma unroll 1
+  while (first < n) {
+    const int middle = first + (n - first) / 2;
+    if (ids[middle] < v)
+      first = middle + 1;
+    else
+      n = middle;
+  }
+  return first;
 }
 
-// Of rows [N, V]. Other ops have functions of the same names.
+// x * y, rounded before anything is done with it: no compiler fuses it with a difference.
+SPECDEC_DEVICE float rounded_product(float x, float y) { return float(double(x) * double(y)); }
+
+SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
+  e = e > 0 ? e / by.repetition : rounded_product(e, by.repetition);
+  if (count == 0) return e;
+  e -= rounded_product(by.frequency, float(count));
+  return e - by.presence;
+}
+
+// Memory of the views of a side
+struct ViewLists {
+  int64_t W = 0;      // tokens of a window
+  int64_t room = 0;   // entries of a view
+  int64_t spans = 0;  // of a row
+  int32_t *ids = nullptr, *begins = nullptr, *window = nullptr;
+  float* entries = nullptr;
+
+  SPECDEC_HD ViewLists() = default;
+  SPECDEC_HD ViewLists(int64_t W, int64_t H, int64_t V)
+      : W(W), room(H + W), spans((V + Seen::kSpan - 1) / Seen::kSpan) {}
+};
+
+// The view of a number: of a row as it lies, as request b sees it after the window that ends at a position. By a block
+SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
+                              int64_t position) {
+  int32_t* const ids = lists.ids + number * lists.room;
+  float* const entries = lists.entries + number * lists.room;
+  int32_t* const begins = lists.begins + number * (lists.spans + 1);
+  int32_t *const window = lists.window + number * 2 * lists.W, *const fresh = window + lists.W;
+  const auto leave = [&](const int32_t* seen_ids, bool invalid) {
+    if (threadIdx.x == 0) p.seen[number] = {row.pointer(), seen_ids, entries, begins, invalid};
+  };
+  if (!p.fine(b)) return leave(ids, true);
+  const Amounts amounts = p.amounts(b);
+  if (!amounts.any()) return leave(nullptr, false);
+
+  __shared__ int length;
+  if (threadIdx.x == 0) {
+    int n = 0;
+#pragma unroll 1
+    for (int64_t at = position; at > 0 && n < lists.W; at = p.before(b, at)) {
+      const int64_t token = p.token(b, at);
+      window[n++] = token < 0 || token > INT32_MAX ? -1 : int32_t(token);
+    }
+    length = n;
+  }
+  const UsedList list(p, b);
+  int H = 0;
+  bool fine = true;
+#pragma unroll 1
+  for (int first = 0; first < list.H; first += kThreads) {
+    const int j = first + int(threadIdx.x);
+    fine &= j >= list.H || list.fine(j);
+    H += __syncthreads_count(j < list.H && list.ids[j] >= 0);
+  }
+  if (!__syncthreads_and(fine)) return leave(ids, true);
+
+  // Which tokens of the window the list does not have, each once
+  const int n = length;
+#pragma unroll 1
+  for (int k = threadIdx.x; k < n; k += kThreads) {
+    const int32_t v = window[k];
+    const int at = place_in(list.ids, H, v);
+    bool is_fresh = v >= 0 && (at == H || list.ids[at] != v);
+#pragma unroll 1
+    for (int i = 0; i < k; ++i) is_fresh &= window[i] != v;
+    fresh[k] = is_fresh ? v : -1;
+  }
+  __syncthreads();
+  const auto fresh_below = [&](int64_t v) {
+    int count = 0;
+#pragma unroll 1
+    for (int k = 0; k < n; ++k) count += fresh[k] >= 0 && fresh[k] < v;
+    return count;
+  };
+  const auto put = [&](int at, int32_t v, int64_t count) {
+#pragma unroll 1
+    for (int k = 0; k < n; ++k) count += window[k] == v;
+    ids[at] = v;
+    entries[at] = v < row.V ? penalised(amounts, row.entry(v), count) : 0;
+  };
+#pragma unroll 1
+  for (int j = threadIdx.x; j < H; j += kThreads) put(j + fresh_below(list.ids[j]), list.ids[j], list.counts[j]);
+#pragma unroll 1
+  for (int k = threadIdx.x; k < n; k += kThreads) {
+    const int32_t v = fresh[k];
+    if (v >= 0) put(place_in(list.ids, H, v) + fresh_below(v), v, 0);
+  }
+  __syncthreads();
+  const int all = H + fresh_below(int64_t{INT32_MAX} + 1);
+#pragma unroll 1
+  for (int c = threadIdx.x; c <= lists.spans; c += kThreads) begins[c] = place_in(ids, all, int64_t{c} * Seen::kSpan);
+  leave(ids, false);
+}
+
+// Of each side of an op, at a position of all requests: f(side, its penalties, the number of the view, the row, the
+// request, the position). Ops of two sides have their own.
 template <class F>
-void for_penalties(SeenRows& rows, const F& f) {
-  f(rows.penalties);
+SPECDEC_DEVICE void each_view(const SeenRows& rows, int64_t n, const F& f) {
+  f(0, rows.penalties, n, rows.RowMemory::at(0, n), n, rows.drafted);
 }
-SPECDEC_DEVICE void put_views(const SeenRows& rows, int64_t n) {
-  put_view(rows.penalties, n, rows.RowMemory::at(0, n), n, rows.drafted);
-}
-SPECDEC_DEVICE void keep_penalties(const SeenRows& rows) { *rows.penalties.on_device = rows.penalties; }
 
-// Of both sides of a verification
-template <class Op, class F>
-void for_penalties(Op& a, const F& f) {
-  f(a.target.penalties), f(a.draft.penalties);
-}
 template <class Op>
-SPECDEC_DEVICE void keep_penalties(const Op& a) {
-  if (a.target.penalties) *a.target.penalties.on_device = a.target.penalties;
-  if (a.draft.penalties) *a.draft.penalties.on_device = a.draft.penalties;
-}
-
-// put_views(a, i) for each i below n
+struct Views {
+  Op a;
+  ViewLists lists[2];
+};
 template <class Op>
-__global__ void __launch_bounds__(kThreads) make_views(const Op a, int64_t n) {
-  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (i == 0) keep_penalties(a);
-  if (i < n) put_views(a, i);
+__global__ void __launch_bounds__(kThreads) make_views(const Views<Op> s) {
+  each_view(s.a, blockIdx.x, [&](int side, const Penalties& p, int64_t number, const Row& row, int64_t b, int64_t at) {
+    make_view(p, s.lists[side], number, row, b, at);
+  });
 }
 
-// Room for the views of an op's rows, `most` of each side. Takes it where there are penalties, and says so in `a`;
-// make() is the launch.
+// Takes the memory of an op's views, and says in `a` where they lie; make() is the launch that finds them. A side has
+// at most `most` views, with windows of W tokens.
 class ViewsRoom {
  public:
+  ViewsRoom(const Tensor& like, SeenRows& rows, int64_t most)
+      : ViewsRoom(like, {{&rows.penalties, rows.V}}, most, rows.drafted) {}
   template <class Op>
-  ViewsRoom(const Tensor& like, Op& a, int64_t most) {
-    for_penalties(a, [&](const Penalties& p) {
-      if (p) scratch_.ask<Penalties>(1), scratch_.ask<Seen>(most), any_ = true;
-    });
-    if (!any_) return;
-    scratch_.allocate(like);
-    Scratch again;
-    for_penalties(a, [&](Penalties& p) {
-      if (p)
-        p.on_device = scratch_.at<Penalties>(again.ask<Penalties>(1)),
-        p.seen = scratch_.at<Seen>(again.ask<Seen>(most));
-    });
-  }
+  ViewsRoom(const Tensor& like, Op& a, int64_t most, int64_t W)
+      : ViewsRoom(like, {{&a.target.penalties, a.target.memory.V}, {&a.draft.penalties, a.draft.memory.V}}, most, W) {}
+
   template <class Op>
-  void make(const char* op, const Op& a, int64_t n, [[maybe_unused]] cudaStream_t stream) const {
-    if (any_) SPECDEC_LAUNCH(op, make_views<Op>, (n + kThreads - 1) / kThreads, stream, a, n);
+  void make(const char* op, const Op& a, int64_t positions, [[maybe_unused]] cudaStream_t stream) const {
+    if (any_) SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, Views<Op>{a, {lists_[0], lists_[1]}});
   }
 
  private:
+  struct Side {
+    Penalties* penalties;
+    int64_t V;
+  };
+  ViewsRoom(const Tensor& like, std::initializer_list<Side> sides, int64_t most, int64_t W) {
+    const auto each = [&](Scratch& scratch, const auto& f) {
+      ViewLists* lists = lists_;
+      for (const Side& side : sides) {
+        ViewLists& to = *lists++;
+        if (!*side.penalties) continue;
+        to = {W, side.penalties->H, side.V};
+        const size_t seen = scratch.ask<Seen>(most), ids = scratch.ask<int32_t>(most * to.room),
+                     entries = scratch.ask<float>(most * to.room), begins = scratch.ask<int32_t>(most * (to.spans + 1)),
+                     window = scratch.ask<int32_t>(most * 2 * W);
+        f(*side.penalties, to, seen, ids, entries, begins, window);
+      }
+    };
+    each(scratch_, [&](auto&&...) { any_ = true; });
+    if (!any_) return;
+    scratch_.allocate(like);
+    Scratch again;
+    each(again,
+         [&](Penalties& p, ViewLists& to, size_t seen, size_t ids, size_t entries, size_t begins, size_t window) {
+           p.seen = scratch_.at<Seen>(seen);
+           to.ids = scratch_.at<int32_t>(ids), to.entries = scratch_.at<float>(entries);
+           to.begins = scratch_.at<int32_t>(begins), to.window = scratch_.at<int32_t>(window);
+         });
+  }
+
   Scratch scratch_;
+  ViewLists lists_[2];
   bool any_ = false;
 };
 

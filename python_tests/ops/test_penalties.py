@@ -191,15 +191,15 @@ def test_rows_over_ranks_refuse_them(op):
     )
 
 
-@pytest.mark.skipif("triton-interpret" not in backends.NAMES, reason="interpreted Triton is not asked for")
+@pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])
 @pytest.mark.parametrize("op", OPS)
-def test_what_a_device_finds_wrong_makes_a_row_invalid(op):
+def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
     """There nothing looks at values before the kernels run. One of three requests is wrong, and it alone."""
     call = call_with(op, repetition=None)
     if op not in FLAT:
         call |= {"uniforms": torch.full((3, 2 if op == "verify_chain" else 3), 0.5, dtype=torch.float64)}
     side = "rows" if op in FLAT else "target"
-    good = backends.run_without_values(op, "triton-interpret", **call)
+    good = backends.run_without_values(op, backend, **call)
     for fields in (
         {"repetition": torch.tensor([1.0, 0.0, 1.0])},
         {"repetition": torch.tensor([1.0, math.nan, 1.0])},
@@ -209,11 +209,11 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op):
         {"row": torch.tensor([0, -1, 2])},
     ):
         rows = call[side]._replace(penalties=call[side].penalties._replace(**fields))
-        found = backends.run_without_values(op, "triton-interpret", **call | {side: rows})
+        found = backends.run_without_values(op, backend, **call | {side: rows})
         nan = call[side].logits.clone()
         nan[1] = math.nan
         rows = call[side]._replace(logits=nan)
-        wanted = backends.run_without_values(op, "triton-interpret", **call | {side: rows})
+        wanted = backends.run_without_values(op, backend, **call | {side: rows})
         assert not differ(found, wanted), fields
         assert differ(found, good), fields
 

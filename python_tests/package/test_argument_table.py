@@ -66,13 +66,13 @@ def penalties(*prefixes):
     return [prefix + field for prefix in prefixes for field in fields]
 
 
-NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "cuda", "triton" or "reference"): arguments that it does not take
+NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "ranks", "triton" or "reference"): arguments that it does not take
     **{
-        (op, "cuda"): [*penalties(""), "drafted"]
+        (op, "ranks"): [*penalties(""), "drafted"]
         for op in ("row_stats", "sample", "top_logprobs", "row_topw", "support")
     },
-    ("verify_chain", "cuda"): penalties("target_", "draft_"),
-    ("verify_tree", "cuda"): penalties("target_", "draft_"),
+    ("verify_chain", "ranks"): penalties("target_", "draft_"),
+    ("verify_tree", "ranks"): penalties("target_", "draft_"),
 }
 
 
@@ -83,7 +83,7 @@ def test_a_row_without_its_copies_names_each_missing_place(change):
     change("row_stats", (*TABLE["row_stats"], NEW))
     assert argument_copies.unserved("row_stats") == {
         "triton": ["throw_away"],
-        "cuda": NOT_YET["row_stats", "cuda"],
+        "ranks": NOT_YET["row_stats", "ranks"],
         "reference": ["throw_away"],
     }
     assert missing("row_stats") == [

@@ -97,8 +97,8 @@ def triton_takes(op):
             yield x.arg
 
 
-def refused_on_cuda(op):
-    refuses = "CUDA does not serve penalties yet" in (ROOT / "csrc" / "binding" / "penalties.h").read_text()
+def refused_over_ranks(op):
+    refuses = "rows over ranks do not serve penalties yet" in (ROOT / "csrc" / "binding" / "penalties.h").read_text()
     return [x.name for x in arguments.taken(op) if x.is_view and refuses]
 
 
@@ -111,13 +111,13 @@ NEVER_IN_TRITON = {"verify_tree": ["rule", "alpha", "rule_numbers"]}  # trees by
 
 
 def unserved(op):
-    """What may be left out, and CUDA, Triton or the reference does not take yet: CUDA and Triton refuse it, and in a
-    call of the reference Python does. Where all take it, example calls and hostile calls give it."""
+    """What may be left out, and ranks, Triton or the reference do not take yet: rows over ranks and Triton refuse it,
+    and in a call of the reference Python does. Where all take it, example calls and hostile calls give it."""
     takes, places = {*triton_takes(op)}, {*reference_takes(op)}
     new = [x for x in arguments.taken(op) if x.may_be_left_out]
     return {
         "triton": [x.name for x in new if x.name not in takes and x.name not in NEVER_IN_TRITON.get(op, ())],
-        "cuda": refused_on_cuda(op),
+        "ranks": refused_over_ranks(op),
         "reference": [x.public for x in new if x.public and x.public.partition(".")[0] not in places],
     }
 
@@ -125,7 +125,7 @@ def unserved(op):
 def not_everywhere(op):
     """Where the public function takes these."""
     lacks = unserved(op)
-    public = {x.public for x in arguments.taken(op) if x.name in {*lacks["triton"], *lacks["cuda"]}}
+    public = {x.public for x in arguments.taken(op) if x.name in {*lacks["triton"], *lacks["ranks"]}}
     groups = {place.rpartition(".")[0] for place in public if place.count(".") == 2}  # "target.penalties"
     return public | groups | {*lacks["reference"]}
 

@@ -119,16 +119,18 @@ SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& 
 }
 
 // The rows of both sides at a position of a request
-SPECDEC_DEVICE void put_views(const VerifyChain& a, int64_t unit) {
+template <class F>
+SPECDEC_DEVICE void each_view(const VerifyChain& a, int64_t unit, const F& f) {
   const int64_t b = unit % a.B, i = unit / a.B;
   if (!a.present.has(b)) return;
-  const int64_t start = a.start(b), drafted = a.drafted(b);
-  const auto put = [&](const Rows& rows) {
-    const int64_t there = start < 0 ? rows.per_request : drafted + rows.extra;
-    if (!rows.penalties || i >= there || !rows.has_row(start, b, i)) return;
-    put_view(rows.penalties, rows.index(start, b, i), rows.as_it_lies(start, b, i), b, i);
-  };
-  put(a.target), put(a.draft);
+  const int64_t start = a.start(b);
+#pragma unroll 1
+  for (int side = 0; side < 2; ++side) {
+    const Rows& rows = side ? a.draft : a.target;
+    const int64_t there = start < 0 ? rows.per_request : a.drafted(b) + rows.extra;
+    if (rows.penalties && i < there && rows.has_row(start, b, i))
+      f(side, rows.penalties, rows.index(start, b, i), rows.as_it_lies(start, b, i), b, i);
+  }
 }
 
 }  // namespace specdec

@@ -101,7 +101,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.a = a;
   const int64_t chunks = chunk_count(a.target.memory.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
-  const ViewsRoom views(like, s.a, a.cu_draft ? a.D + a.B : positions);
+  const ViewsRoom views(like, s.a, a.cu_draft ? a.D + a.B : positions, a.G);
 
   // All memory of a call is taken before its first launch.
   const auto requests = a.by_rule() ? prepare_requests(a, like, device.stream) : nullptr;

@@ -49,16 +49,19 @@ struct Trees {
 };
 
 // The rows of both sides at a node of a request
-SPECDEC_DEVICE void put_views(const VerifyTree& a, int64_t i) {
+template <class F>
+SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
   const int64_t b = i / a.N, node = i % a.N;
   if (!a.present.has(b)) return;
-  const auto put = [&](const Rows& rows, int64_t row, int64_t position) {
-    if (rows.penalties && row >= 0 && row < rows.per_request && position >= 0 && position < a.N)
-      put_view(rows.penalties, i, rows.as_it_lies(-1, b, row), b, position);
-  };
-  const int64_t parent = a.parents.at(b, node);
-  put(a.target, a.target_row ? a.target_row.at(b, node) : node, node);
-  put(a.draft, a.draft_row ? a.draft_row.at(b, node) : parent, parent);
+#pragma unroll 1
+  for (int side = 0; side < 2; ++side) {
+    const Rows& rows = side ? a.draft : a.target;
+    const int64_t position = side ? a.parents.at(b, node) : node;
+    const IntTable& numbers = side ? a.draft_row : a.target_row;
+    const int64_t row = numbers ? numbers.at(b, node) : position;
+    if (rows.penalties && row >= 0 && row < rows.per_request && position >= 0 && position <= node)
+      f(side, rows.penalties, i, rows.as_it_lies(-1, b, row), b, position);
+  }
 }
 
 // The walks of the requests that ask for a rule: takes the memory that they need, and returns what launches them.

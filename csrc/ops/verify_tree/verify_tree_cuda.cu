@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
 void run(const VerifyTree& given, const Tensor& like) {
   const OnDeviceOf device(like);
   VerifyTree a = given;
-  const ViewsRoom views(like, a, a.B * a.N);
+  const ViewsRoom views(like, a, a.B * a.N, a.D);
   // All memory of a call is taken before its first launch.
   const std::function<void()> by_rule = a.rules ? prepare_trees_by_rule(a, like, device.stream) : nullptr;
   const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a));
