@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Penalties on tokens that a request has used before. A Row carries a View, which names the request and how many
-// drafted tokens stand before the row; cpu/penalties.cpp applies it to entries as they
-// are read. In CUDA a launch finds before which entries change, cuda/views.cuh.
+// drafted tokens stand before the row; cpu/penalties.cpp applies it to entries as they are read. In CUDA a launch finds
+// which entries change before any is read: cuda/views.cuh.
 #pragma once
 
 #include <cmath>
@@ -83,10 +83,13 @@ struct View {
 // entries: what reads whole chunks by 16 bytes has no part in views.
 struct Seen {
   static constexpr int kSpan = 256;
+  struct alignas(8) Entry {
+    int32_t id;
+    float value;
+  };
   const void* data;
-  const int32_t* ids;  // none: the request sees the row as it lies
-  const float* entries;
-  const int32_t* begins;  // [chunks of kSpan, + 1]
+  const Entry* entries;   // none: the request sees the row as it lies
+  const int32_t* begins;  // of every span of a row's chunks, and one more
   bool invalid;           // all entries are NaN
 };
 #endif

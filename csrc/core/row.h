@@ -78,7 +78,7 @@ class Row {
 #ifndef SPECDEC_IN_CUDA
     if (penalties && penalties.amounts(b).any()) row.view = {&penalties, int32_t(b), int32_t(position)};
 #else
-    if (penalties && penalties.seen[view_number].ids)
+    if (penalties && penalties.seen[view_number].entries)
       row.data_ = reinterpret_cast<const char*>(penalties.seen + view_number) + 1;
 #endif
     return row;

@@ -45,6 +45,13 @@ SPECDEC_DEVICE void prefetch([[maybe_unused]] const void* p) {
 #endif
 }
 
+// What was read from memory before is read again behind this, and not kept in registers over a loop.
+SPECDEC_DEVICE void forget() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" ::: "memory");
+#endif
+}
+
 // Where a row lies, however it is seen
 SPECDEC_HD const void* memory_of(const Row& row) { return row.seen() ? row.seen()->data : row.pointer(); }
 
@@ -55,7 +62,7 @@ SPECDEC_HD float Row::entry(int64_t v) const {
     if (view->invalid) return NAN;
     const int end = view->begins[v / Seen::kSpan + 1];
     for (int i = view->begins[v / Seen::kSpan]; i < end; ++i) {
-      if (view->ids[i] == v) return view->entries[i];
+      if (view->entries[i].id == v) return view->entries[i].value;
     }
   }
   return lying_entry(*this, v);
@@ -65,13 +72,6 @@ SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
   return static_cast<const char*>(memory_of(row)) + v * (row.dtype == kFloat32 ? 4 : 2);
 }
 SPECDEC_DEVICE void prefetch(const Row& row, int64_t v) { prefetch(place_of(row, v)); }
-
-// What was read from memory before is read again behind this, and not kept in registers over a loop.
-SPECDEC_DEVICE void forget() {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" ::: "memory");
-#endif
-}
 
 // Group j of lane l begins here in its chunk, whatever the dtype and the alignment of the row: the order of every sum,
 // and so its bits, are the same for all.
@@ -134,28 +134,27 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
 SPECDEC_DEVICE constexpr int step_of(int r) { return r / kGroup * (kLanes * kGroup) + r % kGroup; }
 
 // Of a thread's N entries from `begin` on, `left` of the row, those that are seen otherwise than they lie. Neighbours
-// lie in one span.
+// lie in one span, and the next ones in the next.
 template <int N>
 SPECDEC_DEVICE void see(const Seen& view, int64_t begin, int left, float (&z)[N]) {
   static_assert(kLanes * kGroup == Seen::kSpan, "a warp's groups are a span");
+  if (view.invalid) {
+#pragma unroll
+    for (int r = 0; r < N; ++r) z[r] = step_of(r) < left ? NAN : z[r];
+    return;
+  }
   constexpr int kWidth = N < kGroup ? N : kGroup;
 #pragma unroll
   for (int j = 0; j < N / kWidth; ++j) {
-    const int64_t first = begin + step_of(j * kWidth), c = first / Seen::kSpan;
-    const int here = left - step_of(j * kWidth);
-    if (here <= 0) return;
-    if (view.invalid) {
-#pragma unroll
-      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = e < here ? NAN : z[j * kWidth + e];
-      continue;
-    }
+    const int first = int(begin) + step_of(j * kWidth), c = first / Seen::kSpan;
     const int end = view.begins[c + 1];
 #pragma unroll 1
     for (int i = view.begins[c]; i < end; ++i) {
-      const int64_t at = view.ids[i] - first;
-      const float entry = view.entries[i];
+      forget();  // the addresses: no register is free for them
+      const Seen::Entry seen = view.entries[i];
+      const int at = seen.id - first;
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e && e < here ? entry : z[j * kWidth + e];
+      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];
     }
   }
 }

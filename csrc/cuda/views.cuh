@@ -16,20 +16,24 @@ struct UsedList {
     const int64_t s = p.list(b);
     ids = p.ids + s * p.ids_stride, counts = p.counts + s * p.counts_stride;
   }
-  // Whether place j is as in a list of `end` ids at most; a block of threads counts these.
+  // Whether place j is as it should be
   SPECDEC_DEVICE bool fine(int j) const {
     if (ids[j] < 0) return ids[j] == -1;
     return counts[j] >= 0 && (j == 0 || (ids[j - 1] >= 0 && ids[j - 1] < ids[j]));
   }
 };
 
-// The first place of n ids that ascend whose id is not below v
-SPECDEC_DEVICE int place_in(const int32_t* ids, int n, int64_t v) {
+SPECDEC_DEVICE int32_t id_at(const int32_t* ids, int i) { return ids[i]; }
+SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries[i].id; }
+
+// The first of n places, whose ids ascend, with an id that is not below v
+template <class Ids>
+SPECDEC_DEVICE int place_in(const Ids* ids, int n, int64_t v) {
   int first = 0;
 #pragma unroll 1
   while (first < n) {
     const int middle = first + (n - first) / 2;
-    if (ids[middle] < v)
+    if (id_at(ids, middle) < v)
       first = middle + 1;
     else
       n = middle;
@@ -51,26 +55,25 @@ SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
 struct ViewLists {
   int64_t W = 0;      // tokens of a window
   int64_t room = 0;   // entries of a view
-  int64_t spans = 0;  // of a row
-  int32_t *ids = nullptr, *begins = nullptr, *window = nullptr;
-  float* entries = nullptr;
+  int64_t spans = 0;  // of a row's chunks
+  Seen::Entry* entries = nullptr;
+  int32_t *begins = nullptr, *window = nullptr;
 
   SPECDEC_HD ViewLists() = default;
   SPECDEC_HD ViewLists(int64_t W, int64_t H, int64_t V)
-      : W(W), room(H + W), spans((V + Seen::kSpan - 1) / Seen::kSpan) {}
+      : W(W), room(H + W), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };
 
 // The view of a number: of a row as it lies, as request b sees it after the window that ends at a position. By a block
 SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
                               int64_t position) {
-  int32_t* const ids = lists.ids + number * lists.room;
-  float* const entries = lists.entries + number * lists.room;
+  Seen::Entry* const entries = lists.entries + number * lists.room;
   int32_t* const begins = lists.begins + number * (lists.spans + 1);
   int32_t *const window = lists.window + number * 2 * lists.W, *const fresh = window + lists.W;
-  const auto leave = [&](const int32_t* seen_ids, bool invalid) {
-    if (threadIdx.x == 0) p.seen[number] = {row.pointer(), seen_ids, entries, begins, invalid};
+  const auto leave = [&](const Seen::Entry* seen, bool invalid) {
+    if (threadIdx.x == 0) p.seen[number] = {row.pointer(), seen, begins, invalid};
   };
-  if (!p.fine(b)) return leave(ids, true);
+  if (!p.fine(b)) return leave(entries, true);
   const Amounts amounts = p.amounts(b);
   if (!amounts.any()) return leave(nullptr, false);
 
@@ -93,7 +96,7 @@ SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_
     fine &= j >= list.H || list.fine(j);
     H += __syncthreads_count(j < list.H && list.ids[j] >= 0);
   }
-  if (!__syncthreads_and(fine)) return leave(ids, true);
+  if (!__syncthreads_and(fine)) return leave(entries, true);
 
   // Which tokens of the window the list does not have, each once
   const int n = length;
@@ -116,8 +119,7 @@ SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_
   const auto put = [&](int at, int32_t v, int64_t count) {
 #pragma unroll 1
     for (int k = 0; k < n; ++k) count += window[k] == v;
-    ids[at] = v;
-    entries[at] = v < row.V ? penalised(amounts, row.entry(v), count) : 0;
+    entries[at] = {v, v < row.V ? penalised(amounts, row.entry(v), count) : 0};
   };
 #pragma unroll 1
   for (int j = threadIdx.x; j < H; j += kThreads) put(j + fresh_below(list.ids[j]), list.ids[j], list.counts[j]);
@@ -127,10 +129,11 @@ SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_
     if (v >= 0) put(place_in(list.ids, H, v) + fresh_below(v), v, 0);
   }
   __syncthreads();
-  const int all = H + fresh_below(int64_t{INT32_MAX} + 1);
+  const int inside = place_in(entries, H + fresh_below(int64_t{INT32_MAX} + 1), row.V);
 #pragma unroll 1
-  for (int c = threadIdx.x; c <= lists.spans; c += kThreads) begins[c] = place_in(ids, all, int64_t{c} * Seen::kSpan);
-  leave(ids, false);
+  for (int c = threadIdx.x; c <= lists.spans; c += kThreads)
+    begins[c] = place_in(entries, inside, int64_t{c} * Seen::kSpan);
+  leave(entries, false);
 }
 
 // Of each side of an op, at a position of all requests: f(side, its penalties, the number of the view, the row, the
@@ -179,22 +182,20 @@ class ViewsRoom {
         ViewLists& to = *lists++;
         if (!*side.penalties) continue;
         to = {W, side.penalties->H, side.V};
-        const size_t seen = scratch.ask<Seen>(most), ids = scratch.ask<int32_t>(most * to.room),
-                     entries = scratch.ask<float>(most * to.room), begins = scratch.ask<int32_t>(most * (to.spans + 1)),
-                     window = scratch.ask<int32_t>(most * 2 * W);
-        f(*side.penalties, to, seen, ids, entries, begins, window);
+        const size_t seen = scratch.ask<Seen>(most), entries = scratch.ask<Seen::Entry>(most * to.room),
+                     begins = scratch.ask<int32_t>(most * (to.spans + 1)), window = scratch.ask<int32_t>(most * 2 * W);
+        f(*side.penalties, to, seen, entries, begins, window);
       }
     };
     each(scratch_, [&](auto&&...) { any_ = true; });
     if (!any_) return;
     scratch_.allocate(like);
     Scratch again;
-    each(again,
-         [&](Penalties& p, ViewLists& to, size_t seen, size_t ids, size_t entries, size_t begins, size_t window) {
-           p.seen = scratch_.at<Seen>(seen);
-           to.ids = scratch_.at<int32_t>(ids), to.entries = scratch_.at<float>(entries);
-           to.begins = scratch_.at<int32_t>(begins), to.window = scratch_.at<int32_t>(window);
-         });
+    each(again, [&](Penalties& p, ViewLists& to, size_t seen, size_t entries, size_t begins, size_t window) {
+      p.seen = scratch_.at<Seen>(seen);
+      to.entries = scratch_.at<Seen::Entry>(entries);
+      to.begins = scratch_.at<int32_t>(begins), to.window = scratch_.at<int32_t>(window);
+    });
   }
 
   Scratch scratch_;
