@@ -85,7 +85,7 @@ SPECDEC_DEVICE ChosenChunk& block_choose(int64_t V, double v, const float* sums)
 // Whether it is this thread's: one says so.
 SPECDEC_DEVICE bool finds_in_chunk(const ChosenChunk& chunk, const float (&w)[ThreadRun::kEntries], int64_t& id) {
   __shared__ double of_warp[kWarps];
-  const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
+  const int thread = opaque(int(threadIdx.x)), warp = thread / kLanes, lane = thread % kLanes;
   double own = 0;
 #pragma unroll
   for (const float x : w) own += x > 0 ? x : 0;

@@ -28,14 +28,20 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 #endif
 }
 
-// Hides where a pointer comes from: the compiler would otherwise keep an address for every entry of a chunk from turn
-// to turn, and spill.
+// Hides where a pointer or an index comes from: the compiler would otherwise keep an address for every entry of a chunk
+// from turn to turn, and spill.
 template <class T>
 SPECDEC_DEVICE const T* opaque(const T* p) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+l"(p));
 #endif
   return p;
+}
+SPECDEC_DEVICE int opaque(int i) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(i));
+#endif
+  return i;
 }
 
 // Brings a line to L2; nothing waits for it.

@@ -71,7 +71,7 @@ SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_
   int32_t* const begins = lists.begins + number * (lists.spans + 1);
   int32_t *const window = lists.window + number * 2 * lists.W, *const fresh = window + lists.W;
   const auto leave = [&](const Seen::Entry* seen, bool invalid) {
-    if (threadIdx.x == 0) p.seen[number] = {row.pointer(), seen, begins, invalid};
+    if (threadIdx.x == 0) p.seen[number] = {memory_of(row), seen, begins, invalid};
   };
   if (!p.fine(b)) return leave(entries, true);
   const Amounts amounts = p.amounts(b);

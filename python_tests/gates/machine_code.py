@@ -47,7 +47,7 @@ def nvidia(path: Path) -> list[Kernel]:
                 shared=usage["SHARED"],
                 loads=dict(Counter(bits(word) for word in lines if word.startswith("LDG"))),
                 barriers=sum(word.startswith("BAR.") for word in lines),
-                reads_rows=not re.search(r"\b(uniforms|accept|build_tree|tree_mask)::", names[function]),
+                reads_rows=not re.search(r"\b(uniforms|accept|build_tree|tree_mask)::|\bmake_views<", names[function]),
                 threads=threads,
                 blocks=blocks,
             )

@@ -117,7 +117,7 @@ def test_triton_is_small():
         name = open_.pop()
         reached.add(name)
         open_ |= {x for x in graph[name] if x.startswith("specdec_kernels.triton.") and x in graph} - reached
-    assert 8 < len(reached) <= 15, sorted(reached)
+    assert 8 < len(reached) <= 15 + 1, sorted(reached)  # 1: core/penalties.py, a view of rows
 
 
 def test_one_file_of_triton_reads_rows():
