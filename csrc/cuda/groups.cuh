@@ -2,61 +2,11 @@
 // A chunk of 1024 entries of a row as one warp holds it: a lane has groups of eight neighbours.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <type_traits>
 
-#include "../core/row.h"
-
-#define SPECDEC_DEVICE __device__ __forceinline__
-// Called: seldom run, or where the caller has no registers to spare
-#define SPECDEC_APART __device__ __attribute__((noinline)) inline
+#include "seen.cuh"
 
 namespace specdec {
-
-constexpr int kLanes = 32;
-constexpr unsigned kFullWarp = 0xffffffffu;
-
-SPECDEC_DEVICE float half_to_float(uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(uint16_t(bits)));
-  return f;
-#else
-  const uint16_t h = uint16_t(bits);
-  return number_at(&h, kFloat16, 0);
-#endif
-}
-
-// Hides where a pointer or an index comes from: the compiler would otherwise keep an address for every entry of a chunk
-// from turn to turn, and spill.
-template <class T>
-SPECDEC_DEVICE const T* opaque(const T* p) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+l"(p));
-#endif
-  return p;
-}
-SPECDEC_DEVICE int opaque(int i) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(i));
-#endif
-  return i;
-}
-
-// Brings a line to L2; nothing waits for it.
-SPECDEC_DEVICE void prefetch([[maybe_unused]] const void* p) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#endif
-}
-
-// What was read from memory before is read again behind this, and not kept in registers over a loop.
-SPECDEC_DEVICE void forget() {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" ::: "memory");
-#endif
-}
 
 // Where a row lies, however it is seen
 SPECDEC_HD const void* memory_of(const Row& row) { return row.seen() ? row.seen()->data : row.pointer(); }
@@ -64,14 +14,8 @@ SPECDEC_HD const void* memory_of(const Row& row) { return row.seen() ? row.seen(
 SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
 
 SPECDEC_HD float Row::entry(int64_t v) const {
-  if (const Seen* view = seen()) {
-    if (view->invalid) return NAN;
-    const int end = view->begins[v / Seen::kSpan + 1];
-    for (int i = view->begins[v / Seen::kSpan]; i < end; ++i) {
-      if (view->entries[i].id == v) return view->entries[i].value;
-    }
-  }
-  return lying_entry(*this, v);
+  const float lying = lying_entry(*this, v);
+  return seen() ? seen_entry(*seen(), v, lying) : lying;
 }
 
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
@@ -79,10 +23,6 @@ SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
 }
 SPECDEC_DEVICE void prefetch(const Row& row, int64_t v) { prefetch(place_of(row, v)); }
 
-// Group j of lane l begins here in its chunk, whatever the dtype and the alignment of the row: the order of every sum,
-// and so its bits, are the same for all.
-constexpr int kGroup = 8, kGroups = kChunk / kLanes / kGroup;
-SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
 SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
   return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
 }
@@ -134,35 +74,6 @@ SPECDEC_DEVICE int whole_chunks(const Row& row) { return aligned(row) ? int(row.
 template <DType kType>
 SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
-}
-
-// Number r of a lane's entries lies so far behind its first one.
-SPECDEC_DEVICE constexpr int step_of(int r) { return r / kGroup * (kLanes * kGroup) + r % kGroup; }
-
-// Of a thread's N entries from `begin` on, `left` of the row, those that are seen otherwise than they lie. Neighbours
-// lie in one span, and the next ones in the next.
-template <int N>
-SPECDEC_DEVICE void see(const Seen& view, int64_t begin, int left, float (&z)[N]) {
-  static_assert(kLanes * kGroup == Seen::kSpan, "a warp's groups are a span");
-  if (view.invalid) {
-#pragma unroll
-    for (int r = 0; r < N; ++r) z[r] = step_of(r) < left ? NAN : z[r];
-    return;
-  }
-  constexpr int kWidth = N < kGroup ? N : kGroup;
-#pragma unroll
-  for (int j = 0; j < N / kWidth; ++j) {
-    const int first = int(begin) + step_of(j * kWidth), c = first / Seen::kSpan;
-    const int end = view.begins[c + 1];
-#pragma unroll 1
-    for (int i = view.begins[c]; i < end; ++i) {
-      forget();  // the addresses: no register is free for them
-      const Seen::Entry seen = view.entries[i];
-      const int at = seen.id - first;
-#pragma unroll
-      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];
-    }
-  }
 }
 
 // N entries from `begin` on as they lie, groups of them as in a chunk: entry by entry, eight under way at a time

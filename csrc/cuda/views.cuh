@@ -64,42 +64,40 @@ struct ViewLists {
       : W(W), room(H + W), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };
 
-// The view of a number: of a row as it lies, as request b sees it after the window that ends at a position. By a block
-SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
-                              int64_t position) {
-  Seen::Entry* const entries = lists.entries + number * lists.room;
-  int32_t* const begins = lists.begins + number * (lists.spans + 1);
-  int32_t *const window = lists.window + number * 2 * lists.W, *const fresh = window + lists.W;
-  const auto leave = [&](const Seen::Entry* seen, bool invalid) {
-    if (threadIdx.x == 0) p.seen[number] = {memory_of(row), seen, begins, invalid};
-  };
-  if (!p.fine(b)) return leave(entries, true);
-  const Amounts amounts = p.amounts(b);
-  if (!amounts.any()) return leave(nullptr, false);
-
+// Leaves the window that ends at a position, its last token first, and returns its length to all threads of a block.
+SPECDEC_DEVICE int read_window(const Penalties& p, int64_t b, int64_t position, int64_t most, int32_t* window) {
   __shared__ int length;
   if (threadIdx.x == 0) {
     int n = 0;
 #pragma unroll 1
-    for (int64_t at = position; at > 0 && n < lists.W; at = p.before(b, at)) {
+    for (int64_t at = position; at > 0 && n < most; at = p.before(b, at)) {
       const int64_t token = p.token(b, at);
       window[n++] = token < 0 || token > INT32_MAX ? -1 : int32_t(token);
     }
     length = n;
   }
-  const UsedList list(p, b);
-  int H = 0;
+  __syncthreads();
+  return length;
+}
+
+// How many ids a list has; -1 where it is not as it should be. By all threads of a block
+SPECDEC_DEVICE int ids_in(const UsedList& list) {
+  int n = 0;
   bool fine = true;
 #pragma unroll 1
   for (int first = 0; first < list.H; first += kThreads) {
     const int j = first + int(threadIdx.x);
     fine &= j >= list.H || list.fine(j);
-    H += __syncthreads_count(j < list.H && list.ids[j] >= 0);
+    n += __syncthreads_count(j < list.H && list.ids[j] >= 0);
   }
-  if (!__syncthreads_and(fine)) return leave(entries, true);
+  return __syncthreads_and(fine) ? n : -1;
+}
 
-  // Which tokens of the window the list does not have, each once
-  const int n = length;
+// The entries that change, by a block, which returns how many they are: those of the list's ids, and of tokens of the
+// window that it does not have.
+SPECDEC_DEVICE int put_entries(const UsedList& list, int H, int32_t* window, int n, const Amounts& amounts,
+                               const Row& row, Seen::Entry* entries) {
+  int32_t* const fresh = window + n;  // the tokens that the list does not have, each once
 #pragma unroll 1
   for (int k = threadIdx.x; k < n; k += kThreads) {
     const int32_t v = window[k];
@@ -129,7 +127,26 @@ SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_
     if (v >= 0) put(place_in(list.ids, H, v) + fresh_below(v), v, 0);
   }
   __syncthreads();
-  const int inside = place_in(entries, H + fresh_below(int64_t{INT32_MAX} + 1), row.V);
+  return H + fresh_below(int64_t{INT32_MAX} + 1);
+}
+
+// The view of a number: of a row as it lies, as request b sees it after the window that ends at a position. By a block
+SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
+                              int64_t position) {
+  Seen::Entry* const entries = lists.entries + number * lists.room;
+  int32_t* const begins = lists.begins + number * (lists.spans + 1);
+  const auto leave = [&](const Seen::Entry* seen, bool invalid) {
+    if (threadIdx.x == 0) p.seen[number] = {memory_of(row), seen, begins, invalid};
+  };
+  if (!p.fine(b)) return leave(entries, true);
+  const Amounts amounts = p.amounts(b);
+  if (!amounts.any()) return leave(nullptr, false);
+  int32_t* const window = lists.window + number * 2 * lists.W;
+  const int n = read_window(p, b, position, lists.W, window);
+  const UsedList list(p, b);
+  const int H = ids_in(list);
+  if (H < 0) return leave(entries, true);
+  const int all = put_entries(list, H, window, n, amounts, row, entries), inside = place_in(entries, all, row.V);
 #pragma unroll 1
   for (int c = threadIdx.x; c <= lists.spans; c += kThreads)
     begins[c] = place_in(entries, inside, int64_t{c} * Seen::kSpan);

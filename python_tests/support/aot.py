@@ -167,7 +167,10 @@ def calls_of_views(rows):
     yield "penalties", lambda: viewed.row_stats(rows, *FILTERS, None, None, *view)
     yield "penalties by number", lambda: viewed.row_stats(rows, *NO_SAMPLING, None, *NONE[:3], (1.3, 0.5, 1.5), *lists,
                                                           drafted[:, 0], None)  # fmt: skip
-    yield "penalties", lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, *view)
+    yield (
+        "penalties",
+        lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, *view),
+    )
     yield "penalties", lambda: viewed.top_logprobs(rows, meta(B, 4), 20, meta(B, 2, of=torch.int64), None, *view)
     yield "penalties", lambda: viewed.row_topw(rows, None, meta(B), 8, None, *view)
     yield "penalties", lambda: viewed.support(rows, meta(B, 4), None, 64, None, *view)

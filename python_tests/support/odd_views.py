@@ -75,7 +75,7 @@ SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
 }  // namespace specdec
 """,
     {
-        '#include "../core/row.h"': '#include "../core/row.h"\n#include "odd_view.cuh"',
+        '#include "seen.cuh"': '#include "seen.cuh"\n#include "odd_view.cuh"',
         "return number_at(memory_of(row), row.dtype, v);": "return viewed(number_at(memory_of(row), row.dtype, v), v);",
         "words[4 * h + 3] = x.w;\n    }": "words[4 * h + 3] = x.w;\n    }\n    view(words, kWords, kSize == 4);",
         "? __ldg(from + step_of(r)) :": "? viewed(__ldg(from + step_of(r)), begin + r) :",  # steps are even but for r's

@@ -43,6 +43,7 @@ SPECIAL, REDUCE, END = "cuda/special_chunks.cuh", "cuda/chunk_reduce.cuh", "ops/
 DRAW = "cuda/chunk_draw.cuh"
 PAIR, SEARCH = "cuda/pair_search.cuh", "ops/kseq_rho/kseq_rho_cuda.cu"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
+NEVER_WRITTEN = "undefined|uninitialised|misaligned|wrong"  # what a mutant reads
 
 MUTANTS = {
     "barrier removed": Mutant(
@@ -107,18 +108,13 @@ MUTANTS = {
         SCAN, "beyond ? __ffs(int(beyond)) - 1 : any", "any", "wrong", "verify_chain", True
     ),
     "what was found of another request": Mutant(
-        VERIFY,
-        "s.stops[i * a.B + b]",
-        "s.stops[i * a.B]",
-        "undefined|uninitialised|misaligned|wrong",
-        "verify_chain",
-        True,
+        VERIFY, "s.stops[i * a.B + b]", "s.stops[i * a.B]", NEVER_WRITTEN, "verify_chain", True
     ),
     "stop one row early": Mutant(
         VERIFY,
         "a.G + 1 - s.stop[b], chunks",
         "a.G + 1 - s.stop[b] - (s.stop[b] <= a.G), chunks",
-        "undefined|uninitialised|misaligned|wrong",
+        NEVER_WRITTEN,
         "verify_chain",
         True,
     ),
