@@ -227,6 +227,14 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
 
 
 @pytest.mark.parametrize("op", OPS)
+def test_bad_data_gives_valid_tokens_or_an_error(op, op_backend):
+    calls = CALLS // 10 if op_backend in tiers.SIMULATED else CALLS // 4
+    served, refused = backends.there(op_backend, penalised.survived, op, op_backend, calls)
+    assert served > calls / 10
+    assert refused > calls / 10 or op_backend in tiers.SIMULATED
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_fakes_and_graphs(op):
     call = call_with(op)
     given = example_calls.op_arguments(op, getattr(sk, op), **call)

@@ -2,6 +2,7 @@
 """Random calls with penalties, and the same calls on float32 rows that are written out in full."""
 
 import functools
+import math
 import random
 
 import torch
@@ -228,3 +229,61 @@ def compared(op, backend, n):
             wrong.append(i)
         changed += differ(found, run(**bare(seen)))
     return wrong, changed
+
+
+def hostile(rng, *shape, values, dtype):
+    x = torch.tensor([rng.choice(values) for _ in range(max(1, torch.Size(shape).numel()))], dtype=dtype)
+    return x[: torch.Size(shape).numel()].reshape(shape)
+
+
+def hostile_call(op, i):
+    """A call whose penalties, windows and trees hold what none should."""
+    rng = random.Random(f"hostile {op} {i}")
+    call, _ = call_of(op, rng.randrange(1 << 30))
+    numbers = (-(1 << 31), -2, -1, 0, 1, 2, 3, 40, (1 << 24) - 1, 1 << 24, (1 << 31) - 1)
+    far = (*numbers, -(1 << 63), 1 << 32, (1 << 63) - 1)
+    amounts = (0.0, -1.0, 1.0, 1.5, 1e-38, 3e38, math.inf, -math.inf, math.nan)
+    for side, rows in call.items():
+        if not isinstance(rows, Rows) or rows.penalties is None:
+            continue
+        view = rows.penalties
+        n = len(call["uniforms"]) if op.startswith("verify") else len(rows.logits)
+        fields = {name: hostile(rng, n, values=amounts, dtype=torch.float32) for name in view._fields[:3]}
+        fields["ids"] = hostile(rng, *view.ids.shape, values=numbers, dtype=torch.int32)
+        if rng.random() < 0.3:
+            fields["ids"] = fields["ids"].sort(1).values
+        fields["counts"] = hostile(rng, *view.ids.shape, values=numbers, dtype=torch.int32)
+        fields["row"] = hostile(rng, n, values=far, dtype=torch.int64)
+        if view.drafted is not None:
+            fields["drafted"] = hostile(rng, *view.drafted.shape, values=far, dtype=torch.int64)
+        call[side] = rows._replace(penalties=view._replace(**{k: x for k, x in fields.items() if rng.random() < 0.25}))
+    for name in ("draft_tokens", "cu_draft"):
+        if name in call and rng.random() < 0.2:
+            call[name] = hostile(rng, *call[name].shape, values=far, dtype=torch.int64)
+    if "tree" in call and rng.random() < 0.4:
+        parents, tokens = call["tree"]
+        call["tree"] = hostile(rng, *parents.shape, values=far, dtype=torch.int64), tokens
+    return call
+
+
+def survived(op, backend, n):
+    """Of n hostile calls: how many gave valid tokens, and how many were refused by name. Nothing else may come."""
+    run = functools.partial(backends.as_on_gpu if backend.startswith("triton") else backends.public, op)
+    served = refused = 0
+    for i in range(n):
+        call = hostile_call(op, i)
+        if not backends.serves(backend, op, call):
+            continue
+        try:
+            out = run(**call)
+        except (TypeError, ValueError, RuntimeError) as error:
+            assert str(error).startswith(f"{op}: "), (op, i, error)
+            refused += 1
+            continue
+        served += 1
+        V = max(x.logits.size(-1) for x in call.values() if isinstance(x, Rows))
+        for tokens in [getattr(out, name) for name in ("tokens", "ids") if hasattr(out, name)]:
+            assert ((tokens >= -1) & (tokens < V)).all(), (op, i, tokens)
+        if hasattr(out, "num_accepted"):
+            assert ((out.num_accepted >= 0) & (out.num_accepted < out.tokens.size(1))).all(), (op, i)
+    return served, refused

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that lose what is left of a peaked row are caught by the tests of laws at every scale: on the CPU and in CUDA
-where SPECDEC_THOROUGH=1 (a minute of compiling each), in Triton always."""
+"""Wrong sources are caught: those that lose what is left of a peaked row by the tests of laws at every scale, and those
+that see a row under other penalties by rows written out. A minute of compiling each on the CPU and in CUDA."""
 
 import functools
 import os
 
 import pytest
-from support import backends
+from support import backends, penalty_mutants, scale_mutants
 from support.mutant_packages import cpu_package, package
-from support.scale_mutants import NATIVE, TRITON
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
+
+NATIVE = scale_mutants.NATIVE | penalty_mutants.NATIVE
+TRITON = [*scale_mutants.TRITON.items(), *penalty_mutants.TRITON.items()]
 
 
 def fails(name, environment, test, slower=1):
@@ -22,10 +24,10 @@ def fails(name, environment, test, slower=1):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", TRITON)
-def test_triton_mutant_is_caught(name):
+@pytest.mark.parametrize("name, mutant", TRITON, ids=[name for name, _ in TRITON])
+def test_triton_mutant_is_caught(name, mutant):
     pytest.importorskip("triton")
-    *change, test = TRITON[name]
+    *change, test = mutant
     fails(
         f"mutant: {name}",
         {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1", "PYTHONPATH": str(package(*change))},

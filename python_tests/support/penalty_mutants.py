@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources that see a row under other penalties, on the CPU, in CUDA and in Triton."""
+
+import functools
+
+from support import backends, penalised
+
+RULE, ROW, CPU, CUDA = "core/penalties.h", "core/row.h", "cpu/penalties.cpp", "cuda/views.cuh"
+TRITON_RULE = "core/penalties.py"
+
+
+def seen(op, backend, like="", calls=60):
+    """Calls are those on rows written out."""
+    assert backends.there(backend, penalised.compared, op, like, calls)[0] == []
+
+
+chains, trees, flat = (functools.partial(seen, op) for op in ("verify_chain", "verify_tree", "row_stats"))
+
+
+def in_triton(test):
+    return functools.partial(test, like="triton", calls=20)
+
+
+LATE = "const int64_t i = parents ? n : n - 1;", "const int64_t i = n;"
+NO_WINDOW = "int64_t at = position; at > 0", "int64_t at = 0; at > 0"
+ALL_OF_ONE = "return row ? row[b] : b;", "return 0;"
+NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the test that fails)
+    "a window that begins a draft late": (["avx2", "cuda"], [(RULE, *LATE)], chains),
+    "a window of another branch": (
+        ["avx2", "cuda"],
+        [(RULE, "return parent > 0 && parent < n ? parent : 0;", "return n - 1;")],
+        trees,
+    ),
+    "committed counts on every row": (
+        ["avx2"],
+        [(CPU, "for (int64_t n = from; n > 0;", "for (int64_t n = 0; n > 0;")],
+        chains,
+    ),
+    "committed counts on every row, in CUDA": (["cuda"], [(CUDA, *NO_WINDOW)], chains),
+    "the last token alone": (
+        ["avx2"],
+        [(CPU, "n = p.before(view.request, n)) f(", "n = 0) f(")],
+        chains,
+    ),
+    "the list of the first request": (["avx2", "cuda"], [(RULE, *ALL_OF_ONE)], flat),
+    "the presence of a prompt's tokens": (
+        ["avx2"],
+        [(CPU, "positive = e > 0, again = count > 0;", "positive = e > 0, again = true;")],
+        flat,
+    ),
+    "the presence of a prompt's tokens, in CUDA": (["cuda"], [(CUDA, "if (count == 0) return e;", "")], flat),
+    "a fused product": (
+        ["avx2"],
+        [(CPU, "e -= frequency[again] * float(count);", "e = std::fma(-frequency[again], float(count), e);"),
+         (CPU, "#include <algorithm>", "#include <algorithm>\n#include <cmath>")],
+        flat,
+    ),
+    "a fused product, in CUDA": (
+        ["cuda"],
+        [(CUDA, "e -= rounded_product(by.frequency, float(count));", "e = fmaf(-by.frequency, float(count), e);")],
+        flat,
+    ),
+    "the product with 1 / repetition": (
+        ["avx2"],
+        [(CPU, "e = e / divisor[positive] * factor[positive];", "e = e * (1 / divisor[positive]) * factor[positive];")],
+        flat,
+    ),
+    "sums of another view": (["avx2"], [(ROW, "&& view == other.view", "")], chains),
+    "a token of the window twice": (["cuda"], [(CUDA, "is_fresh &= window[i] != v;", "")], chains),
+    "entries out of order": (["cuda"], [(CUDA, "put(j + fresh_below(list.ids[j]),", "put(j,")], chains),
+}  # fmt: skip
+
+TRITON = {  # name: (file, what it says, what the mutant says, the test that fails)
+    "committed counts on every row": (
+        TRITON_RULE,
+        "return row | ((position + penalties.drafted).to(tl.int64) << 32)",
+        "return row",
+        in_triton(chains),
+    ),
+    "a window of another branch": (
+        TRITON_RULE,
+        "return tl.where((parent > 0) & (parent < position), parent, 0)",
+        "return position - 1",
+        in_triton(trees),
+    ),
+    "the presence of a prompt's tokens": (
+        TRITON_RULE,
+        "return tl.where(count > 0, lower - amounts.presence, e)",
+        "return lower - amounts.presence",
+        in_triton(flat),
+    ),
+    "the list of the first request": (
+        TRITON_RULE,
+        "ids = penalties.ids + number * penalties.ids_stride",
+        "ids = penalties.ids + 0 * number",
+        in_triton(flat),
+    ),
+}
