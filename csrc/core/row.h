@@ -85,10 +85,9 @@ class Row {
   }
   SPECDEC_HD const void* pointer() const { return data_; }
 #ifdef SPECDEC_IN_CUDA
-  SPECDEC_HD const Seen* seen() const {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(data_);
-    return at % 2 ? reinterpret_cast<const Seen*>(at - 1) : nullptr;
-  }
+  SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
+  // What it is seen as, if it is
+  SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const;
 #else

@@ -9,6 +9,7 @@
 #define SPECDEC_DEVICE __device__ __forceinline__
 // Called: seldom run, or where the caller has no registers to spare
 #define SPECDEC_APART __device__ __attribute__((noinline)) inline
+#define SPECDEC_HD_APART __host__ SPECDEC_APART
 
 namespace specdec {
 

@@ -9,13 +9,13 @@
 namespace specdec {
 
 // Where a row lies, however it is seen
-SPECDEC_HD const void* memory_of(const Row& row) { return row.seen() ? row.seen()->data : row.pointer(); }
+SPECDEC_HD const void* memory_of(const Row& row) { return row.is_seen() ? row.view()->data : row.pointer(); }
 
 SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
 
 SPECDEC_HD float Row::entry(int64_t v) const {
   const float lying = lying_entry(*this, v);
-  return seen() ? seen_entry(*seen(), v, lying) : lying;
+  return is_seen() ? seen_entry(*view(), v, lying) : lying;
 }
 
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
@@ -106,7 +106,7 @@ SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float
   const int64_t rest = row.V - begin;
   const int left = rest < kChunk ? int(rest) : kChunk;  // entries to the end of the row, or enough
   load_lying(row, begin, left, pad, z);
-  if (row.seen()) see(*row.seen(), begin, left, z);
+  if (row.is_seen()) see(row, begin, left, z);
 }
 
 // Entries of a chunk that are there
@@ -209,7 +209,7 @@ struct RunOf {
   SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const { load_entries(row, first, pad, z); }
   // Beyond the row its last entry is asked for, so that no lane branches.
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[N]) const {
-    if (row.seen()) return load(row, pad, z);
+    if (row.is_seen()) return load(row, pad, z);
     const bool wide = row.dtype == kFloat32;
     const char* const from = place_of(row, first);
     const int left = left_of_run(row);
@@ -221,7 +221,7 @@ struct RunOf {
     }
   }
   SPECDEC_DEVICE void floats(const Row& row, float pad, float (&z)[N]) const {
-    if (row.seen()) return;
+    if (row.is_seen()) return;
     const int left = left_of_run(row);
     if (row.dtype != kFloat32) {
 #pragma unroll

@@ -7,7 +7,7 @@
 namespace specdec {
 
 // Entry v, which lies there so
-SPECDEC_HD float seen_entry(const Seen& view, int64_t v, float lying) {
+SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
   const int end = view.begins[v / Seen::kSpan + 1];
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {
@@ -16,12 +16,12 @@ SPECDEC_HD float seen_entry(const Seen& view, int64_t v, float lying) {
   return lying;
 }
 
-// Of a thread's N entries from `begin` on, `left` of the row, those that are seen otherwise than they lie. Neighbours
-// lie in one span, and the next ones in the next.
+// Of a thread's N entries of a row that is seen, from `begin` on, `left` of it, those that are not as they lie.
+// Neighbours lie in one span, and the next ones in the next.
 template <int N>
-SPECDEC_DEVICE void see(const Seen& view, int64_t begin, int left, float (&z)[N]) {
+SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) {
   static_assert(kLanes * kGroup == Seen::kSpan, "a warp's groups are a span");
-  if (view.invalid) {
+  if (row.view()->invalid) {
 #pragma unroll
     for (int r = 0; r < N; ++r) z[r] = step_of(r) < left ? NAN : z[r];
     return;
@@ -30,11 +30,11 @@ SPECDEC_DEVICE void see(const Seen& view, int64_t begin, int left, float (&z)[N]
 #pragma unroll
   for (int j = 0; j < N / kWidth; ++j) {
     const int first = int(begin) + step_of(j * kWidth), c = first / Seen::kSpan;
-    const int end = view.begins[c + 1];
+    const int32_t* const begins = row.view()->begins;
+    const int end = begins[c + 1];
 #pragma unroll 1
-    for (int i = view.begins[c]; i < end; ++i) {
-      forget();  // the addresses: no register is free for them
-      const Seen::Entry seen = view.entries[i];
+    for (int i = begins[c]; i < end; ++i) {
+      const Seen::Entry seen = opaque(row.view())->entries[i];  // asked again: no register is free to keep an address
       const int at = seen.id - first;
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];

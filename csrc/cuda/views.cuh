@@ -117,7 +117,7 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, int32_t* window, int
   const auto put = [&](int at, int32_t v, int64_t count) {
 #pragma unroll 1
     for (int k = 0; k < n; ++k) count += window[k] == v;
-    entries[at] = {v, v < row.V ? penalised(amounts, row.entry(v), count) : 0};
+    entries[at] = {v, v < row.V ? penalised(amounts, lying_entry(row, v), count) : 0};
   };
 #pragma unroll 1
   for (int j = threadIdx.x; j < H; j += kThreads) put(j + fresh_below(list.ids[j]), list.ids[j], list.counts[j]);

@@ -26,6 +26,12 @@ def test_a_row_is_seen_as_if_written_out(op, isa_backend):
 
 
 @pytest.mark.parametrize("op", OPS)
+def test_calls_that_are_compiled_ahead(op, op_backend):
+    """Every kernel that Triton compiles for penalties runs."""
+    assert backends.there(op_backend, penalised.differs_ahead_of_time, op) == []
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_the_reference_sees_the_same_rows(op):
     for i in range(40):
         seen, plain = penalised.call_of(op, i)

@@ -191,6 +191,67 @@ def tree_call(rng):
     return seen, plain
 
 
+def ahead_of_time(op, V=1100, B=3, G=2):
+    """The calls that support/aot.py compiles: all amounts as tensors, no window left out; then numbers alone."""
+    rng = random.Random(f"ahead of time {op}")
+    every = {name: torch.tensor([x, 1.0, x + 0.3]) for name, x in (("repetition", 1.3), ("frequency", 0.5))}
+    ids, counts = sk.history([[1, 5]] * B, [[5, V - 1], [], [0, 0]], size=16)
+    view = sk.Penalties(**every, presence=torch.tensor([0.4, 0.0, -0.2]), ids=ids, counts=counts)
+    drafts = torch.tensor([[rng.randrange(3) for _ in range(G)] for _ in range(B)])
+    random_ = {name: torch.tensor([rng.getrandbits(40) for _ in range(B)]) for name in ("seed", "offset")}
+    if op in ("verify_chain", "verify_tree"):
+        z, y = normal(rng, B, G + 1, V), normal(rng, B, G + 1, V)
+        yield from verifications(op, rng, view, drafts, z, y, random_)
+        return
+    z = normal(rng, B, V)
+    seen, windows = Rows(z, penalties=view._replace(drafted=drafts)), drafts.tolist()
+    plain = Rows(written_out(z, view, windows, range(B)))
+    if op == "row_stats":
+        all_of = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.01}
+        filters = {name: torch.tensor([x] * B) for name, x in all_of.items()}
+        yield {"rows": seen._replace(**filters)}, {"rows": plain._replace(**filters)}
+        view = sk.Penalties(1.3, 0.5, 1.5, ids, counts, row=torch.tensor([2, 0, 0]))
+        yield {"rows": Rows(z, penalties=view)}, {"rows": Rows(written_out(z, view, [()] * B, range(B)))}
+        return
+    if op in ("top_logprobs", "support"):
+        stats = sk.row_stats(plain)
+        seen, plain = seen._replace(stats=stats), plain._replace(stats=stats)
+    more = {
+        "sample": {"k": 1} | random_,
+        "top_logprobs": {"k": 5, "tokens": drafts},
+        "row_topw": {"score": torch.zeros(B), "w": 4},
+        "support": {"max_kept": 64},
+    }[op]
+    yield {"rows": seen} | more, {"rows": plain} | more
+
+
+def verifications(op, rng, view, drafts, z, y, random_):
+    B, G = drafts.shape
+    requests = [b for b in range(B) for _ in range(G + 1)]
+    target, draft = Rows(z, penalties=view), Rows(y, penalties=view)
+    if op == "verify_chain":
+        windows = [drafts[b, :i].tolist() for b in range(B) for i in range(G + 1)]
+        out = [Rows(written_out(x.flatten(0, 1), view, windows, requests).view_as(x)) for x in (z, y)]
+        rules = torch.tensor([0, 1, 6]), torch.tensor([[0.4, 0.5]] * B)
+        for more in ({}, {"method": "block", "rule": rules[0], "alpha": rules[1]}):
+            call = {"draft_tokens": drafts} | random_ | more
+            yield {"target": target, "draft": draft} | call, {"target": out[0], "draft": out[1]} | call
+        return
+    parents = torch.tensor([[-1, 0, 1]] * B)
+    tokens = torch.cat([drafts[:, :1] * 0 - 1, drafts], 1)
+    number = torch.arange(G + 1).expand(B, G + 1).tolist()
+    for method in ("kseq", "recursive", "recursive_without_replacement", "traversal"):
+        call = {"tree": (parents, tokens), "method": method, "max_depth": G} | random_
+        plain = [seen_nodes(target, parents, tokens, number, number, B),
+                 seen_nodes(draft, parents, tokens, parents.tolist(), parents.tolist(), B)]  # fmt: skip
+        yield {"target": target, "draft": draft} | call, {"target": plain[0], "draft": plain[1]} | call
+
+
+def differs_ahead_of_time(op):
+    return [i for i, (seen, plain) in enumerate(ahead_of_time(op))
+            if differ(getattr(sk, op)(**seen), getattr(sk, op)(**plain))]  # fmt: skip
+
+
 def call_of(op, i):
     rng = random.Random(f"{op} {i}")
     return {"verify_chain": chain_call, "verify_tree": tree_call}.get(op, functools.partial(flat_call, op))(rng)

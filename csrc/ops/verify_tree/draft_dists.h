@@ -61,9 +61,9 @@ class DraftDists {
   }
   SPECDEC_HD void look_up(int32_t child) {
     const int64_t row = draft_row(child);
-    if (row < 0 || (row == known_row_ && (!a.draft.penalties || parent(child) == known_parent_))) return;
-    held_ = held_ && a.draft.stats;
     const int64_t at = parent(child);
+    if (row < 0 || seen(row, at) == known_row_) return;
+    held_ = held_ && a.draft.stats;
     recall(row, at, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row, at, b * a.N + child) : Dist{});
   }
   // The law that a child was drawn from, right after look_up() or recall() of it.
@@ -71,8 +71,7 @@ class DraftDists {
   SPECDEC_HD const Dist& known() const { return known_; }
   // Of a row as the children of a node see it
   SPECDEC_HD void recall(int64_t row, int64_t parent, const Dist& dist) {
-    known_row_ = row, known_ = dist;
-    if (a.draft.penalties) known_parent_ = parent;
+    known_row_ = seen(row, parent), known_ = dist;
   }
 
   // And what was left of it
@@ -114,9 +113,14 @@ class DraftDists {
   bool held_ = false;  // the executor holds the sums of `rest`
 
  private:
-  int64_t known_row_ = -1;     // a draft row
-  int64_t known_parent_ = -1;  // whose children see it so, where there are penalties
-  Dist known_;                 // its law
+  // A draft row as the children of a node see it: under penalties the node's number is in the upper half.
+  SPECDEC_HD int64_t seen(int64_t row, int64_t parent) const {
+    const int64_t there = row < a.draft.per_request ? row : a.draft.per_request;
+    return a.draft.penalties ? there | parent << 32 : there;
+  }
+
+  int64_t known_row_ = -1;
+  Dist known_;  // its law
 };
 
 }  // namespace specdec
