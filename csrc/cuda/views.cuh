@@ -184,7 +184,8 @@ class ViewsRoom {
 
   template <class Op>
   void make(const char* op, const Op& a, int64_t positions, [[maybe_unused]] cudaStream_t stream) const {
-    if (any_) SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, Views<Op>{a, {lists_[0], lists_[1]}});
+    if (any_ && positions > 0)
+      SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, Views<Op>{a, {lists_[0], lists_[1]}});
   }
 
  private:
