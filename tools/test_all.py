@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "test-all"
 MUTANTS = [
     "python_tests/rules/test_rules_source_mutants.py",
-    "python_tests/ops/test_source_mutants.py",
+    "python_tests/ops/test_compiled_mutants.py",
     "python_tests/package/test_cuda_on_cpu.py",
     "python_tests/sharded/test_sharded_mutants.py",
 ]
