@@ -49,17 +49,6 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
         flat,
     ),
     "the presence of a prompt's tokens, in CUDA": (["cuda"], [(CUDA, "if (count == 0) return e;", "")], flat),
-    "a fused product": (
-        ["avx2"],
-        [(CPU, "e -= frequency[again] * float(count);", "e = std::fma(-frequency[again], float(count), e);"),
-         (CPU, "#include <algorithm>", "#include <algorithm>\n#include <cmath>")],
-        flat,
-    ),
-    "a fused product, in CUDA": (
-        ["cuda"],
-        [(CUDA, "e -= rounded_product(by.frequency, float(count));", "e = fmaf(-by.frequency, float(count), e);")],
-        flat,
-    ),
     "the product with 1 / repetition": (
         ["avx2"],
         [(CPU, "e = e / divisor[positive] * factor[positive];", "e = e * (1 / divisor[positive]) * factor[positive];")],
