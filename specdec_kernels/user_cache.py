@@ -5,14 +5,16 @@ import os
 import shutil
 from pathlib import Path
 
-import platformdirs
-
 __all__ = ["clear", "entries", "folder"]
 
 
 def folder() -> Path:
     """SPECDEC_CACHE, or this package's folder in the user's cache."""
-    return Path(os.environ.get("SPECDEC_CACHE") or platformdirs.user_cache_dir("specdec_kernels"))
+    if given := os.environ.get("SPECDEC_CACHE"):
+        return Path(given)
+    import platformdirs  # here, so that the decode loop does without it, as on a GPU machine that fetches nothing
+
+    return Path(platformdirs.user_cache_dir("specdec_kernels"))
 
 
 def entries() -> dict[Path, int]:
