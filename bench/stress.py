@@ -46,11 +46,11 @@ class Stressed:
 
     def __init__(self, call: Call) -> None:
         self.stream, self.graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        first = [x.clone() for x in call()]
+        self.first = [x.clone() for x in call()]  # the graph reads them again
         self.wrong = torch.zeros(1, dtype=torch.int64, device="cuda")
         torch.cuda.synchronize()
         with torch.cuda.graph(self.graph):
-            for x, y in zip(call(), first):
+            for x, y in zip(call(), self.first):
                 self.wrong.add_((bits(x) != bits(y)).any())
 
     def replay(self) -> None:

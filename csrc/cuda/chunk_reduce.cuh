@@ -48,7 +48,7 @@ struct ChunkTable {
   SPECDEC_HD ChunkTable under(const Filters& filters, int64_t V) const {
     return {max, sum, filters.any(V) ? lanes : nullptr, by_largest(filters, V)};
   }
-  SPECDEC_DEVICE LaneEntries entries(int c) const { return {lanes ? lanes + c * kLanes : nullptr, largest}; }
+  SPECDEC_DEVICE LaneEntries entries(int c) const { return {lanes, c, largest}; }
 };
 
 // Room for the tables of `rows` rows: ask for it, and take it once the scratch is allocated.

@@ -77,20 +77,22 @@ SPECDEC_DEVICE float lane_max(const Group<kType> (&groups)[kGroups]) {
   return max;
 }
 
-// What a pass leaves of each lane of a chunk for filters, [32], or null: its largest entry but for NaN, or an entry
-// from anywhere in the chunk.
+// What a pass leaves of each lane of a chunk for filters, if there is room: its largest entry but for NaN, or an entry
+// from anywhere in the chunk. Who asks whether there is room asks `room` itself: a null made by a choice, of a place in
+// it say, is what ptxas 13.0 reads too soon (tools/machine_code/hazards.py).
 struct LaneEntries {
-  float* at = nullptr;
+  float* room = nullptr;  // of the row: [chunks, 32]
+  int chunk = 0;
   bool largest = false;
 };
 
 template <DType kType>
 SPECDEC_DEVICE ChunkStats chunk_stats(const Group<kType> (&groups)[kGroups], float scale, const LaneEntries& entries) {
   const float largest = lane_max<kType>(groups);
-  if (entries.at) {
+  if (entries.room) {
     const int lane = threadIdx.x % kLanes, j = lane % 4;
     const float low = j == 0 ? groups[0][0] : groups[1][0], high = j == 2 ? groups[2][0] : groups[3][0];
-    __stcg(entries.at + lane, entries.largest ? largest : j < 2 ? low : high);
+    __stcg(entries.room + entries.chunk * kLanes + lane, entries.largest ? largest : j < 2 ? low : high);
   }
   const float max = warp_max(largest);
   float sum[4] = {0, 0, 0, 0};

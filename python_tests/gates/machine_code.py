@@ -5,11 +5,12 @@ AMD."""
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.machine_code.disassembly import dump, readable
+from tools.machine_code.disassembly import dump, instructions, readable
+from tools.machine_code.hazards import early_reads
 from tools.machine_code.instructions import bits
 
 
@@ -25,6 +26,7 @@ class Kernel(NamedTuple):
     reads_rows: bool = True
     threads: int = 256  # per block
     blocks: int = 1  # that the launch bounds promise to fit a multiprocessor
+    early: int = 0  # instructions that read a register before it holds what was written
 
 
 def nvidia(path: Path) -> list[Kernel]:
@@ -34,22 +36,22 @@ def nvidia(path: Path) -> list[Kernel]:
     names = readable({function for _, function in code})
     for arch, function, usage in _usage(path):
         arch = arch or next(iter(code))[0]  # a bare cubin is of one arch
-        lines = code[arch, function]
+        here = code[arch, function]
         threads, blocks = bounds.get(function, (256, 1))
-        # The first word of an instruction says all: LDG.E.128.CONSTANT, STL.64, BAR.SYNC.DEFER_BLOCKING, BAR.RED.POPC
         kernels.append(
             Kernel(
                 name=names[function],
                 arch=arch,
                 registers=usage["REG"],
                 stack=usage["STACK"] + usage["LOCAL"],
-                local=sum(word.split(".")[0] in ("LDL", "STL") for word in lines),
+                local=sum(x.head in ("LDL", "STL") for x in here),
                 shared=usage["SHARED"],
-                loads=dict(Counter(bits(word) for word in lines if word.startswith("LDG"))),
-                barriers=sum(word.startswith("BAR.") for word in lines),
+                loads=dict(Counter(bits(x.word) for x in here if x.head == "LDG")),
+                barriers=sum(x.head == "BAR" for x in here),
                 reads_rows=not re.search(r"\b(uniforms|accept|build_tree|tree_mask)::|\bmake_views<", names[function]),
                 threads=threads,
                 blocks=blocks,
+                early=len(early_reads(here)),
             )
         )
     return sorted(kernels, key=lambda k: (k.name, int(k.arch[3:])))
@@ -68,16 +70,13 @@ def _usage(path):
 
 
 def _instructions(path):
-    """(arch, function) -> the first word of each instruction"""
-    code, arch, lines = {}, None, []
+    """(arch, function) -> its instructions"""
+    lines, arch = defaultdict(list), None
     for line in dump("-sass", str(path)):
         if match := re.match(r"\s*code for (sm_\d+)", line):
             arch = match[1]
-        elif match := re.match(r"\s*Function : (\S+)", line):
-            lines = code.setdefault((arch, match[1]), [])
-        elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", line):
-            lines.append(match[1])
-    return code
+        lines[arch].append(line)
+    return {(arch, name): code for arch, listing in lines.items() for name, code in instructions(listing).items()}
 
 
 def _launch_bounds(path):

@@ -30,6 +30,8 @@ def broken(kernel: Kernel) -> list[str]:
         problems.append(f"{kernel.stack} bytes of stack")
     if kernel.local:
         problems.append(f"{kernel.local} local loads and stores, or spills")
+    if kernel.early:
+        problems.append(f"{kernel.early} registers read too early, see tools/machine_code/hazards.py")
     if kernel.reads_rows and not any(bits >= 128 for bits in kernel.loads):
         problems.append(f"no 16-byte load: bits of loads {kernel.loads}")
     registers = REGISTERS_OF.get(kernel.arch, REGISTERS) // (kernel.threads * kernel.blocks)

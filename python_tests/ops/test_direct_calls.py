@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from support import backends, surface
+from support import backends, surface, worker
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
@@ -232,7 +232,8 @@ for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "suppo
 
 def direct_call(name, index, other):
     """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
-    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **example_calls.calls(name, V=11)[0].arguments)
+    arguments = worker.here(example_calls.calls(name, V=11)[0].arguments)
+    _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **arguments)
     args, names = list(args), [argument.name for argument in op._schema.arguments]
     index = names.index(index) if isinstance(index, str) else index
     for i, argument in enumerate(names):

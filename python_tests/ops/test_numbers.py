@@ -4,7 +4,7 @@ be a launch."""
 
 import pytest
 import torch
-from support import backends, flat, tiers
+from support import backends, flat, tiers, worker
 from support.surface import same, tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -177,7 +177,7 @@ WRONG = [
 
 def direct(op, changes):
     """torch.ops.specdec.<op> as the wrapper calls it for an example, with other arguments by name."""
-    arguments = example_calls.op_arguments(op, getattr(sk, op), **example_calls.calls(op, V=11)[0].arguments)
+    arguments = example_calls.op_arguments(op, getattr(sk, op), **worker.here(example_calls.calls(op, V=11)[0].arguments))
     overload = getattr(torch.ops.specdec, op).default
     named = dict(zip((argument.name for argument in overload._schema.arguments), arguments))
     return overload(**(named | changes))

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from support import backends, flat, tiers
+from support import backends, flat, tiers, worker
 from support.surface import same
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -17,7 +17,7 @@ REAL = ("cpu", "cuda", "triton")  # the others are simulated, and slow
 def room(result, tokens=torch.int64):
     """Tensors like a result's, full of what no result holds; the tokens of a dtype."""
     kinds = [tokens, *(x.dtype for x in result[1:])]
-    return type(result)(*(torch.full(x.shape, -77, dtype=kind) for x, kind in zip(result, kinds)))
+    return type(result)(*(torch.full(x.shape, -77, dtype=kind, device=x.device) for x, kind in zip(result, kinds)))
 
 
 def plainly_and_into(op, arguments, dtype):
@@ -104,7 +104,7 @@ def test_memory_of_another_result(op_backend, op, name, other):
 
 
 def result_of(op="verify_chain"):
-    arguments = example_calls.calls(op, V=37)[0].arguments
+    arguments = worker.here(example_calls.calls(op, V=37)[0].arguments)
     return arguments, room(getattr(sk, op)(**arguments))
 
 

@@ -114,6 +114,7 @@ def test_a_bad_triton_kernel_is_refused():
         ({}, None),
         (dict(stack=8), "8 bytes of stack"),
         (dict(local=1), "1 local loads and stores"),
+        (dict(early=1), "1 registers read too early"),
         (dict(loads={64: 9, 32: 1}), "no 16-byte load"),
         (dict(loads={32: 1}, reads_rows=False), None),
         (dict(registers=65), "65 registers, 64 for 4 blocks of 256 threads"),

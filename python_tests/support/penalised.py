@@ -6,7 +6,7 @@ import math
 import random
 
 import torch
-from support import backends
+from support import backends, worker
 from torch.utils import _pytree
 
 import specdec_kernels as sk
@@ -248,7 +248,7 @@ def verifications(op, rng, view, drafts, z, y, random_):
 
 
 def differs_ahead_of_time(op):
-    return [i for i, (seen, plain) in enumerate(ahead_of_time(op))
+    return [i for i, (seen, plain) in enumerate(worker.here(ahead_of_time(op)))
             if differ(getattr(sk, op)(**seen), getattr(sk, op)(**plain))]  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def compared(op, backend, n):
     penalties."""
     run, wrong, changed = getattr(sk, op), [], 0
     for i in range(n):
-        seen, plain = call_of(op, i)
+        seen, plain = worker.here(call_of(op, i))
         if not backends.serves(backend, op, seen):
             continue
         found = run(**seen)
@@ -332,7 +332,7 @@ def survived(op, backend, n):
     run = functools.partial(backends.as_on_gpu if backend.startswith("triton") else backends.public, op)
     served = refused = 0
     for i in range(n):
-        call = hostile_call(op, i)
+        call = worker.here(hostile_call(op, i))
         if not backends.serves(backend, op, call):
             continue
         try:

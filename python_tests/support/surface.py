@@ -3,6 +3,7 @@
 it."""
 
 import torch
+from support import worker
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
@@ -37,11 +38,11 @@ def recorded_call(op, function, *args, **kwargs):
 def check_examples(op, most=None):
     """Of the op's example calls: all of opcheck for the first, schema and fake for each kind; every fifth compiled."""
     for i, call in enumerate(example_calls.few(op)[:most]):
-        function = getattr(sk, op)
-        eager, (direct, args, kwargs) = recorded_call(op, function, **call.arguments)
+        function, arguments = getattr(sk, op), worker.here(call.arguments)
+        eager, (direct, args, kwargs) = recorded_call(op, function, **arguments)
         quick = {} if i == 0 else {"test_utils": ("test_schema", "test_faketensor")}
         torch.library.opcheck(direct, args, kwargs, **quick)
         if i % 5 == 0:
             torch._dynamo.reset()
             traced = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
-            assert same(tensors(traced(**call.arguments)), tensors(eager)), call.name
+            assert same(tensors(traced(**arguments)), tensors(eager)), call.name

@@ -3,12 +3,13 @@
 
 `Worker(name, environment, device).call(function, *args)` runs a module-level function there. Tensors travel as their
 storage with its strides and offset, so that a row which is not aligned here is not aligned there; they arrive on the
-worker's device. Exceptions come back as themselves. A worker that dies or hangs takes its test along, and the next test
-gets a fresh one.
+worker's device; what a function makes there, it puts there by here(). Exceptions come back as themselves. A worker that
+dies or hangs, or whose GPU met an error, takes its test along, and the next test gets a fresh one.
 """
 
 import contextlib
 import faulthandler
+import functools
 import io
 import os
 import pickle
@@ -79,6 +80,9 @@ class Worker:
             code = self.process.wait()
             raise ChildProcessError(f"{self.name}: the worker died in {function.__name__}, exit code {code}") from None
         if not returned:
+            if isinstance(result, torch.AcceleratorError):  # after which every call of that process fails
+                self.process.kill()
+                self.process.wait()
             raise result
         return result
 
@@ -101,10 +105,18 @@ def renewed(name, environment):
             one.process.wait()
 
 
+def here(x):
+    """What a test makes in this process, on its device, as if it had come from the other one."""
+    return x if device == "cpu" else pickle.loads(_dumps(x))
+
+
 def _answer(request):
     try:
         function, args, kwargs = pickle.loads(request)
-        return _dumps((True, function(*args, **kwargs)))
+        result = function(*args, **kwargs)
+        if device == "cuda":
+            torch.cuda.synchronize()  # an error of a kernel belongs to the call that launched it
+        return _dumps((True, result))
     except BaseException as error:  # whatever it is, it belongs to the test, which prints what is written here
         traceback.print_exception(error)
         try:
@@ -122,6 +134,19 @@ def specialisations_run():
     return specialisations.triton_state() if os.environ.get("TRITON_INTERPRET") == "1" else None
 
 
+def _refuse_cpu_tensors():
+    """Ops that run on this process's CPU would be a test of the wrong thing."""
+    from specdec_kernels.backends import dispatch
+
+    def refuse(op, *args, **kwargs):
+        raise AssertionError(f"{op}: a test for a GPU called it with tensors on the CPU")
+
+    library = torch.library.Library("specdec", "IMPL", "CPU")
+    for op in dispatch.overloads():
+        library.impl(op, functools.partial(refuse, op), allow_override=True)
+    return library
+
+
 def serve(name, where, descriptor):
     """Answers calls until the other side is gone."""
     global device
@@ -137,6 +162,7 @@ def serve(name, where, descriptor):
         interpreter.hasten()
         specialisations.note_triton_launches()
     device = where
+    refusing = where != "cpu" and _refuse_cpu_tensors()  # noqa: F841  as long as it lives
     pipe = Connection(descriptor)
     while True:
         try:

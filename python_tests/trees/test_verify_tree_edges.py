@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import answers as reference
-from support import backends, flat, surface, tree_cases
+from support import backends, flat, surface, tree_cases, worker
 from support.tree_checks import METHODS, differ, equal, in_range, pick, verify, visited_by_traversal
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -252,14 +252,8 @@ def deep(max_depth):
     tree = torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 2, 1]])
     rows = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(3))
     uniforms = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=F64)
-    return {
-        "tree": tree,
-        "target": rows,
-        "draft": rows.flip(1),
-        "method": "traversal",
-        "max_depth": max_depth,
-        "uniforms": uniforms,
-    }
+    tensors = {"tree": tree, "target": rows, "draft": rows.flip(1), "uniforms": uniforms}
+    return worker.here(tensors) | {"method": "traversal", "max_depth": max_depth}
 
 
 def within_reach(max_depth, room):

@@ -99,8 +99,9 @@ def dims(op: str, name: str, x: torch.Tensor, want: str) -> None:
 
 
 def in_graph(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Numbers as a tensor where torch.compile traces, so that one graph serves all of their values. A number that is
-    an argument of an op, of torch.full or torch.tensor too, is baked into the graph; a factor is not."""
+    """Numbers as a tensor, made on the device, so that a graph can hold it: torch.compile's, whose one graph serves all
+    of their values, since a factor is not baked in as an argument of torch.full or torch.tensor is; and CUDA's, in which
+    nothing is copied from the host."""
     one = torch.ones(1, dtype=dtype, device=device)
     return torch.cat([one * x for x in numbers]) if len(numbers) > 1 else one * numbers[0]
 

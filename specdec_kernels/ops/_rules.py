@@ -151,9 +151,7 @@ def _rates(op, alpha, drafts, device):
         _check_numbers(op, "synthetic", x)
     if len(rates) != positions:
         raise ValueError(f"{op}: alpha of rule 'synthetic' must be a rate or {positions} of them, got {len(rates)}")
-    if _check.is_traced():
-        return _check.in_graph(rates, device).view(1, positions, 1)
-    return torch.tensor(rates, dtype=torch.float32, device=device).view(1, positions, 1)
+    return _check.in_graph(rates, device).view(1, positions, 1)
 
 
 _NO_ALPHA = (NOT_GIVEN,) * 2

@@ -17,6 +17,7 @@ from pathlib import Path
 from tools.machine_code.elf import Note, notes
 from tools.machine_code.instructions import Code, Instruction
 
+CONTROL = re.compile(r"\s+/\* 0x([0-9a-f]{16}) \*/")  # the second word of an instruction
 LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 
 
@@ -69,6 +70,8 @@ def instructions(listing: Iterable[str], wanted: Callable[[str], bool] = lambda 
         elif current is not None and (m := LINE.match(line)):
             word = "NOP" if m[2] == "@!PT" else m[3]  # sm_90 sets "@!PT LDS RZ" before each batch of LDGSTS
             current.append(Instruction(int(m[1], 16), m[2] or "", word, m[4]))
+        elif current and (m := CONTROL.fullmatch(line.rstrip())):
+            current[-1] = current[-1]._replace(stall=int(m[1], 16) >> 41 & 15)
     return code
 
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers that are read before they hold what was written: a fault of ptxas that a GPU showed.
+
+CS2R clears two registers. ptxas 13.0 keeps six cycles or more between it and an arithmetic instruction that reads one of
+them, but forgets to where an instruction between the two writes the same registers under a predicate, as of
+``condition ? address : nullptr``. With five cycles an H200 read the old value: of a null pointer, that it was not null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tools.machine_code.instructions import BRANCHES, LSU, Instruction
+from tools.machine_code.operands import operands
+
+CYCLES = 6  # from CS2R to an arithmetic instruction that reads its result
+
+
+def early_reads(code: Iterable[Instruction]) -> list[Instruction]:
+    """Return the instructions that read a register less than CYCLES after CS2R wrote it, along straight code.
+
+    Memory instructions read their registers later than others, and are none of them.
+    """
+    found = []
+    since: dict[str, int] = {}  # a register that CS2R wrote -> cycles since then
+    for x in code:
+        if x.head in BRANCHES - {"BSSY"}:
+            since = {}
+        elif since or x.head == "CS2R":
+            writes, reads = operands(x)
+            if x.head not in LSU and not since.keys().isdisjoint(reads):
+                found.append(x)
+            if not x.guard:
+                since = {register: cycles for register, cycles in since.items() if register not in writes}
+            if x.head == "CS2R":
+                since |= dict.fromkeys(writes, 0)
+        since = {register: cycles + x.stall for register, cycles in since.items() if cycles + x.stall < CYCLES}
+    return found
