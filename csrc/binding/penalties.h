@@ -55,19 +55,20 @@ inline void check_history(const Op& op, const char* side, const Penalties& p, in
   }
 }
 
+// `there`: how many lists and amounts can be looked at
 inline void check_values(const Op& op, const char* side, const Penalties& p, int64_t there) {
   static const char* const fields[] = {"penalties.repetition", "penalties.frequency", "penalties.presence"};
   const Floats* const tensors[] = {&p.repetition, &p.frequency, &p.presence};
   const float* const numbers[] = {&p.numbers.repetition, &p.numbers.frequency, &p.numbers.presence};
   for (int i = 0; i < 3; ++i) {
-    const bool each = bool(*tensors[i]) && values_at_hand(op);
+    const bool each = bool(*tensors[i]);
     for (int64_t b = 0; b < (each ? there : 1); ++b) {
       const float x = each ? (*tensors[i])[b] : *numbers[i];
       check(std::isfinite(x) && (i > 0 || x > 0), op, Name(side, fields[i]), " must be finite", i ? "" : " and > 0",
             ", got ", x, At{each ? b : -1});
     }
   }
-  for (int64_t b = 0; b < there && values_at_hand(op); ++b) {
+  for (int64_t b = 0; b < there; ++b) {
     const int64_t s = p.list(b);
     check(s >= 0 && s < p.S, op, Name(side, "penalties.row"), " must be in [0, ", p.S, "), got ", s, " at index ", b);
     check_history(op, side, p, s);
@@ -110,7 +111,7 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
     if (numbers.has(i)) number = float(numbers[i]);
   }
   if (p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");  // no list is read, and there are penalties
-  check_values(op, given.side, p, present.of(N));
+  check_values(op, given.side, p, values_at_hand(op) ? present.of(N) : 0);
   return p;
 }
 

@@ -6,6 +6,14 @@
 
 #include "macros.h"
 
+// By the host no argument's values are read but on the CPU: the simulated device raises where a GPU's would crash.
+#if defined(SPECDEC_CUDA_ON_CPU)
+#include <cuda_runtime.h>
+#define SPECDEC_READS_DEVICE() cuda_on_cpu::reads_device()
+#else
+#define SPECDEC_READS_DEVICE()
+#endif
+
 namespace specdec {
 
 // int32 or int64 values, one per index; stride 0 makes one value serve every index.
@@ -19,6 +27,7 @@ struct Ints {
     return static_cast<const char*>(data) + i * stride * (wide ? sizeof(int64_t) : sizeof(int32_t));
   }
   SPECDEC_HD int64_t at(int64_t offset) const {
+    SPECDEC_READS_DEVICE();
     return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
   }
 };
@@ -27,7 +36,10 @@ struct Floats {
   const float* data = nullptr;
   int64_t stride = 0;
   SPECDEC_HD explicit operator bool() const { return data != nullptr; }
-  SPECDEC_HD float operator[](int64_t i) const { return data[i * stride]; }
+  SPECDEC_HD float operator[](int64_t i) const {
+    SPECDEC_READS_DEVICE();
+    return data[i * stride];
+  }
 };
 
 }  // namespace specdec

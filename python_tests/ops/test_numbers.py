@@ -64,7 +64,7 @@ def as_tensors(op, arguments):
 
 
 def numbers_and_tensors(op, arguments):
-    return [tensors(flat.call_dotted(op, x)) for x in (arguments, as_tensors(op, arguments))]
+    return [tensors(flat.call_dotted(op, x)) for x in (arguments, worker.here(as_tensors(op, arguments)))]
 
 
 def test_the_examples_hold_every_number():

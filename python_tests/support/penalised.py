@@ -248,7 +248,7 @@ def verifications(op, rng, view, drafts, z, y, random_):
 
 
 def differs_ahead_of_time(op):
-    return [i for i, (seen, plain) in enumerate(worker.here(ahead_of_time(op)))
+    return [i for i, (seen, plain) in enumerate(worker.here(list(ahead_of_time(op))))
             if differ(getattr(sk, op)(**seen), getattr(sk, op)(**plain))]  # fmt: skip
 
 

@@ -9,7 +9,6 @@ dies or hangs, or whose GPU met an error, takes its test along, and the next tes
 
 import contextlib
 import faulthandler
-import functools
 import io
 import os
 import pickle
@@ -134,19 +133,6 @@ def specialisations_run():
     return specialisations.triton_state() if os.environ.get("TRITON_INTERPRET") == "1" else None
 
 
-def _refuse_cpu_tensors():
-    """Ops that run on this process's CPU would be a test of the wrong thing."""
-    from specdec_kernels.backends import dispatch
-
-    def refuse(op, *args, **kwargs):
-        raise AssertionError(f"{op}: a test for a GPU called it with tensors on the CPU")
-
-    library = torch.library.Library("specdec", "IMPL", "CPU")
-    for op in dispatch.overloads():
-        library.impl(op, functools.partial(refuse, op), allow_override=True)
-    return library
-
-
 def serve(name, where, descriptor):
     """Answers calls until the other side is gone."""
     global device
@@ -162,7 +148,6 @@ def serve(name, where, descriptor):
         interpreter.hasten()
         specialisations.note_triton_launches()
     device = where
-    refusing = where != "cpu" and _refuse_cpu_tensors()  # noqa: F841  as long as it lives
     pipe = Connection(descriptor)
     while True:
         try:

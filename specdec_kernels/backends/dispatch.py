@@ -56,13 +56,16 @@ def register(places: str) -> None:
 def _refuse(op, places, *args, **kwargs):
     """Raise for a tensor with a layout or device that no kernel takes, or for a missing tensor."""
     name = op.partition(".")[0]
-    for argument, x in zip(overload_of(op)._schema.arguments, args):
-        of_call = called(name)[argument.name]
+    given = list(zip(overload_of(op)._schema.arguments, args))
+    for argument, x in given:
         if x is None and str(argument.type) == "Tensor":
             raise RuntimeError(f"{name}: {argument.name} must be a tensor, got None")
-        if isinstance(x, torch.Tensor) and (x.is_nested or x.layout is not torch.strided):
+    tensors = [(called(name)[argument.name], x) for argument, x in given if isinstance(x, torch.Tensor)]
+    for of_call, x in tensors:
+        if x.is_nested or x.layout is not torch.strided:
             layout = "a nested tensor" if x.is_nested else str(x.layout).removeprefix("torch.")
             raise NotImplementedError(f"{name}: {of_call} must be a dense tensor, got {layout}")
-        if isinstance(x, torch.Tensor) and x.device.type != "cpu":
+    for of_call, x in tensors:
+        if x.device.type != "cpu":
             raise NotImplementedError(f"{name}: {of_call} must be on {places}, got {x.device}")
     raise NotImplementedError(f"{name}: {', '.join(kwargs) or 'its tensors'} must be dense tensors on {places}")

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <source_location>
+#include <stdexcept>
 #include <string>
 #include <typeinfo>
 #include <vector>
@@ -24,6 +25,12 @@ struct Position {
   Index thread, block, threads, blocks;
 };
 inline Position here;  // of the thread that runs
+
+inline bool launching = false;  // a kernel runs
+// Before a read of what lies on a device
+inline void reads_device() {
+  if (!launching) throw std::runtime_error("cuda_on_cpu: the host reads what lies on a device");
+}
 
 // A kernel with its template arguments, as some launch was compiled for it: listed whether or not it ever runs.
 struct Instance {

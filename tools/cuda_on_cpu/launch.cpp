@@ -68,8 +68,8 @@ std::string readable(const std::string& kernel, const char* type) {
 }
 
 struct Running {
-  Running() { block = &the_block(); }
-  ~Running() { block = nullptr, cluster = 0; }
+  Running() { block = &the_block(), launching = true; }
+  ~Running() { block = nullptr, cluster = 0, launching = false; }
 };
 
 void check_grid(const std::string& name, int64_t blocks, int64_t threads) {
