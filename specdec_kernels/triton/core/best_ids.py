@@ -16,6 +16,7 @@ from .memory import is_present, some
 from .row import (
     CHUNK,
     RowStats,
+    before_each,
     by_row,
     chunks_from,
     chunks_of,
@@ -141,7 +142,7 @@ def list_orders_kernel(rows, score, N, num_rows, k, best, top, top_count, few, r
     for begin in range(0, chunks_of(rows), S.TOGETHER):
         order, reaches = orders_from(rows, score, n, begin, best, lo, exists, S)
         found = by_row(tl.sum(reaches.to(tl.int32), 1), S)
-        before = tl.reshape(listed[:, None] + tl.cumsum(found, 1) - found, [S.ROWS * S.TOGETHER])
+        before = before_each(listed, found, S)
         place = before[:, None] + tl.cumsum(reaches.to(tl.int32), 1) - 1
         tl.store(few + (each(n, S) * room)[:, None] + place, order, mask=reaches)
         listed += tl.sum(found, 1)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .row import FLT_MAX, LOG2E, by_row, chunk_sum, chunks_of, each, load_chunk, scaled, weight_of
+from .row import FLT_MAX, LOG2E, before_each, by_row, chunk_sum, chunks_of, each, load_chunk, scaled, weight_of
 
 LARGEST = tl.constexpr(2147483647)
 ONE = tl.constexpr(
@@ -127,7 +127,7 @@ def collect(side, block, listed_count, lo, hi, S):
         key = ordered(z)
         inside = (key >= each(lo, S)[:, None]) & (key <= each(hi, S)[:, None]) & here[:, None]
         found = by_row(tl.sum(inside.to(tl.int32), 1), S)
-        before = tl.reshape(count[:, None] + tl.cumsum(found, 1) - found, [S.ROWS * S.TOGETHER])
+        before = before_each(count, found, S)
         place = before[:, None] + tl.cumsum(inside.to(tl.int32), 1) - 1
         few = side.scratch.few + (block.each_slot * S.FEW)[:, None]
         tl.store(few + place, z, mask=inside & (place < S.FEW))

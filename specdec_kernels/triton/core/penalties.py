@@ -16,7 +16,9 @@ from .memory import get_value, load_value
 
 class Penalties(NamedTuple):
     """Of one side. The windows are a chain's drafts, which begin at the start of its draft if ragged, or the nodes of a
-    tree."""
+    tree.
+
+    Sizes and strides have a minus sign: a 1 would be a constant, and behind a loop Triton 3.6 has forgotten which."""
 
     repetition: Any  # Values
     frequency: Any
@@ -54,7 +56,7 @@ def seen(penalties, row, position):
     if penalties.ids is None:
         return row
     else:
-        return row | ((position + penalties.drafted).to(tl.int64) << 32)
+        return row | ((position - penalties.drafted).to(tl.int64) << 32)
 
 
 @triton.jit
@@ -73,13 +75,13 @@ def _token(penalties, b, position, mask):
         return b * 0 - 1
     else:
         if penalties.parents is not None:
-            at = b * penalties.window_stride + position
+            at = position - b * penalties.window_stride
         elif penalties.starts is not None:
             start = get_value(penalties.starts + b, mask, 0).to(tl.int64)
-            start = tl.minimum(tl.maximum(start, 0), penalties.D)
-            at = (start + position - 1) * penalties.token_stride
+            start = tl.minimum(tl.maximum(start, 0), -penalties.D)
+            at = (1 - start - position) * penalties.token_stride
         else:
-            at = b * penalties.window_stride + (position - 1) * penalties.token_stride
+            at = (1 - position) * penalties.token_stride - b * penalties.window_stride
         return get_value(penalties.window + at, mask, -1).to(tl.int64)
 
 
@@ -89,7 +91,7 @@ def _before(penalties, b, position, mask):
     if penalties.parents is None:
         return position - 1
     else:
-        parent = get_value(penalties.parents + b * penalties.window_stride + position, mask, 0).to(tl.int64)
+        parent = get_value(penalties.parents + (position - b * penalties.window_stride), mask, 0).to(tl.int64)
         return tl.where((parent > 0) & (parent < position), parent, 0)
 
 
@@ -97,7 +99,7 @@ def _before(penalties, b, position, mask):
 def _first_place(penalties, ids, v, mask):
     """The first place in each list, from `ids` on, whose id is not below v. Pads, -1, lie above all ids."""
     low = v * 0
-    high = low + tl.where(mask, penalties.H, 0)
+    high = low + tl.where(mask, -penalties.H, 0)
     while anywhere(low < high):
         middle = (low + high) // 2
         id = get_value(ids + middle, low < high, -1).to(tl.int64)
@@ -122,15 +124,17 @@ def _count_in_window(penalties, b, position, v, mask):
 def _count_in_list(penalties, ids, counts, v, mask):
     """Whether v is listed, and its count."""
     j = _first_place(penalties, ids, v, mask)
-    listed = mask & (j < penalties.H)
+    listed = mask & (j < -penalties.H)
     listed &= get_value(ids + j, listed, -1).to(tl.int64) == v
     return listed, get_value(counts + j, listed, 0).to(tl.int64)
 
 
 @triton.jit
 def _times(x, y):
-    """x * y in float32, rounded before anything is done with it: no compiler fuses it with a difference."""
-    return (x.to(tl.float64) * y.to(tl.float64)).to(tl.float32)
+    """x * y, rounded before anything is done with it: no compiler fuses what is fused with a zero. (Of two doubles and
+    their product as a float it makes floats, and fuses them.)"""
+    zero = tl.zeros_like(x)
+    return tl.fma(x, y + zero, zero)
 
 
 @triton.jit
@@ -154,10 +158,10 @@ def _look_up(penalties, b, alive):
         number = load_value(penalties.row, b, alive, 0).to(tl.int64)
     inf = float("inf")
     fine = (repetition > 0) & (repetition < inf) & (tl.abs(frequency) < inf) & (tl.abs(presence) < inf)
-    fine &= (number >= 0) & (number < penalties.S)
+    fine &= (number >= 0) & (number < -penalties.S)
     number = tl.where(fine, number, 0)
-    ids = penalties.ids + number * penalties.ids_stride
-    counts = penalties.counts + number * penalties.counts_stride
+    ids = penalties.ids - number * penalties.ids_stride
+    counts = penalties.counts - number * penalties.counts_stride
     return Amounts(repetition, frequency, presence), ids, counts, fine
 
 
@@ -191,7 +195,7 @@ def penalised_chunk(penalties, at, b, row, begin, end, alive, z):
     alive_fine = alive & fine
     lane = tl.arange(0, z.shape[1])[None, :]
     j = _first_place(penalties, ids, begin, alive_fine)
-    listing = alive_fine & (j < penalties.H)
+    listing = alive_fine & (j < -penalties.H)
     while anywhere(listing):
         v = get_value(ids + j, listing, -1).to(tl.int64)
         listing &= (v >= begin) & (v < end)
@@ -200,7 +204,7 @@ def penalised_chunk(penalties, at, b, row, begin, end, alive, z):
         e = _changed(amounts, get_value(at + v, listing, 0.0).to(tl.float32), count)
         z = tl.where(lane == _lane(v, begin, listing), e[:, None], z)
         j += 1
-        listing &= j < penalties.H
+        listing &= j < -penalties.H
     walk = position
     walking = alive_fine & (walk > 0)
     while anywhere(walking):

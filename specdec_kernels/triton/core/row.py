@@ -109,6 +109,15 @@ def by_row(x, S):
 
 
 @triton.jit
+def before_each(count, found, S):
+    """count [ROWS] and the sum of what was found [ROWS, TOGETHER] before each, as each() has rows."""
+    before = tl.broadcast_to(count[:, None], [S.ROWS, S.TOGETHER])
+    if S.TOGETHER > 1:  # Triton 3.6 compiles no running sum of one column
+        before += tl.cumsum(found, 1) - found
+    return tl.reshape(before, [S.ROWS * S.TOGETHER])
+
+
+@triton.jit
 def sum_of(tile, S):
     """The sum over a tile of each row, in float64."""
     return tl.sum(by_row(tl.sum(tile, 1).to(tl.float64), S), 1)
