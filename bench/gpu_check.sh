@@ -37,9 +37,9 @@ declare -A calls=(
   [4]="environment build memcheck racecheck synccheck initcheck memcheck-triton")
 declare -A seconds=(
   [environment]=15 [build]=180 [smoke]=50 [kernels]=30 [cold]=45 [stress]=30
-  [bench]=280 [counters]=100 [loop]=30
+  [bench]=240 [counters]=125 [loop]=75
   [graphs]=45 [tests-ops]=165 [tests-rules]=90 [tests-trees]=90 [tests-rest]=40 [tests-triton]=90
-  [memcheck]=140 [racecheck]=90 [synccheck]=40 [initcheck]=30 [memcheck-triton]=60)
+  [memcheck]=120 [racecheck]=90 [synccheck]=65 [initcheck]=55 [memcheck-triton]=60)
 NEED_RIGHT=" kernels stress bench counters loop "  # not run if smoke found wrong results
 CALL=580  # seconds that all steps of one call may take together
 

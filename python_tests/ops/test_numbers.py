@@ -177,7 +177,9 @@ WRONG = [
 
 def direct(op, changes):
     """torch.ops.specdec.<op> as the wrapper calls it for an example, with other arguments by name."""
-    arguments = example_calls.op_arguments(op, getattr(sk, op), **worker.here(example_calls.calls(op, V=11)[0].arguments))
+    arguments = example_calls.op_arguments(
+        op, getattr(sk, op), **worker.here(example_calls.calls(op, V=11)[0].arguments)
+    )
     overload = getattr(torch.ops.specdec, op).default
     named = dict(zip((argument.name for argument in overload._schema.arguments), arguments))
     return overload(**(named | changes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers that are read too early: in machine code as ptxas 13.0 made it, whose kernel failed on an H200, and by hand."""
+"""Registers that are read too early: in code that ptxas 13.0 made and that failed on an H200, and by hand."""
 
 import pytest
 

@@ -99,9 +99,8 @@ def dims(op: str, name: str, x: torch.Tensor, want: str) -> None:
 
 
 def in_graph(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Numbers as a tensor, made on the device, so that a graph can hold it: torch.compile's, whose one graph serves all
-    of their values, since a factor is not baked in as an argument of torch.full or torch.tensor is; and CUDA's, in which
-    nothing is copied from the host."""
+    """Numbers as a tensor that is made on the device, so that a graph can hold it. A CUDA graph takes no copy from the
+    host. One graph of torch.compile serves all values: a factor is not baked in, as arguments of torch.full are."""
     one = torch.ones(1, dtype=dtype, device=device)
     return torch.cat([one * x for x in numbers]) if len(numbers) > 1 else one * numbers[0]
 

@@ -11,7 +11,7 @@ from .core.arguments import sampling, seen_rows
 from .core.draw import first_chunk_with, first_lane_with
 from .core.filters import ONE, Block, crossing, sum_kept, top_k_bound
 from .core.launch import put_absent
-from .core.memory import is_present, load_value, names_row, number_of, some, span
+from .core.memory import is_present, load_value, names_row, number_of, some, span, start
 from .core.penalties import seen
 from .core.row import (
     CHUNK,
@@ -58,8 +58,8 @@ def row_max(side, at, exists, S):
     """The largest finite logit of the row, a zero as +0, and whether the row is no law: NaN, +inf, or nothing
     finite."""
     chunks = chunks_of(side)
-    top = tl.full([S.ROWS], -float("inf"), tl.float32)
-    bad = tl.zeros([S.ROWS], tl.int32)
+    top = start(-float("inf"), tl.float32, S)
+    bad = start(0, tl.int32, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)[None, :]
         inside = (c < chunks) & exists[:, None]
@@ -74,7 +74,7 @@ def row_max(side, at, exists, S):
 def row_sum(side, at, top, scale, exists, S):
     """sum of exp((z - top) * scale) over the row, chunk by chunk, in float64."""
     chunks = chunks_of(side)
-    total = tl.zeros([S.ROWS], tl.float64)
+    total = start(0.0, tl.float64, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)[None, :]
         inside = (c < chunks) & exists[:, None]

@@ -20,7 +20,7 @@ from .core.draw import (
     uniform_of,
 )
 from .core.launch import put_absent
-from .core.memory import is_present, load_value, some
+from .core.memory import is_present, load_value, some, start
 from .core.row import (
     CHUNK,
     ENOUGH,
@@ -47,7 +47,7 @@ def to_masses(rows, at, top, scale, exists, S):
     """Chunk sums relative to each chunk's maximum become relative to the row's; returns the row's largest finite
     logit."""
     chunks = chunks_of(rows)
-    most = tl.full([S.ROWS], -float("inf"), tl.float32)
+    most = start(-float("inf"), tl.float32, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)[None, :]
         inside = (c < chunks) & exists[:, None]

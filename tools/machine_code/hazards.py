@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registers that are read before they hold what was written: a fault of ptxas that a GPU showed.
 
-CS2R clears two registers. ptxas 13.0 keeps six cycles or more between it and an arithmetic instruction that reads one of
-them, but forgets to where an instruction between the two writes the same registers under a predicate, as of
+CS2R clears two registers. ptxas 13.0 keeps six cycles or more between it and an arithmetic instruction that reads one
+of them, but forgets to where an instruction between the two writes the same registers under a predicate, as of
 ``condition ? address : nullptr``. With five cycles an H200 read the old value: of a null pointer, that it was not null.
 """
 

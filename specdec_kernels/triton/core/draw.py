@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .memory import get_value, load_value, some
+from .memory import get_value, load_value, some, start
 from .row import CHUNK
 
 DOMAIN_ACCEPT = tl.constexpr(0)
@@ -83,7 +83,7 @@ def has_mass(total):
 @triton.jit
 def total_mass(masses, at, chunks, alive, S):
     """The chunk sums of each row, in float64."""
-    total = tl.zeros([S.ROWS], tl.float64)
+    total = start(0.0, tl.float64, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)[None, :]
         m = tl.load(masses + at[:, None] + c, mask=(c < chunks) & alive[:, None], other=0.0)
@@ -93,7 +93,7 @@ def total_mass(masses, at, chunks, alive, S):
 
 @triton.jit
 def largest_of(maxes, at, chunks, alive, S):
-    most = tl.full([S.ROWS], -float("inf"), tl.float32)
+    most = start(-float("inf"), tl.float32, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)[None, :]
         m = tl.load(maxes + at[:, None] + c, mask=(c < chunks) & alive[:, None], other=-float("inf"))
@@ -104,7 +104,7 @@ def largest_of(maxes, at, chunks, alive, S):
 @triton.jit
 def first_chunk_with(maxes, at, chunks, most, alive, S):
     """The first chunk whose maximum is `most` [ROWS]; 0 where nothing is finite."""
-    first = tl.full([S.ROWS], 2147483647, tl.int32)
+    first = start(2147483647, tl.int32, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)
         inside = (c < chunks)[None, :] & alive[:, None]
@@ -125,7 +125,7 @@ def first_lane_with(z, most, S):
 def pick_chunk(masses, at, chunks, target, alive, S):
     """The first chunk with mass where the running sum exceeds `target`, else the last with mass: the chunk, how far
     into it the target lies, and its mass."""
-    running = tl.zeros([S.ROWS], tl.float64)
+    running = start(0.0, tl.float64, S)
     chosen = tl.full([S.ROWS], -1, tl.int32)
     found = tl.zeros([S.ROWS], tl.int32)
     into = tl.zeros([S.ROWS], tl.float64)

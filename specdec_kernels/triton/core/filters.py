@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .memory import start
 from .row import FLT_MAX, LOG2E, before_each, by_row, chunk_sum, chunks_of, each, load_chunk, scaled, weight_of
 
 LARGEST = tl.constexpr(2147483647)
@@ -92,7 +93,7 @@ def list_chunks(side, block, lo, on, CLEAR: tl.constexpr, S):
     """The chunks that reach lo, ascending, into `listed`; returns how many. CLEAR empties the sums of the others."""
     tl.debug_barrier()
     chunks = chunks_of(side)
-    count = tl.zeros([S.ROWS], tl.int32)
+    count = start(0, tl.int32, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)[None, :]
         inside = (c < chunks) & on[:, None]
