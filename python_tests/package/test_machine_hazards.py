@@ -45,6 +45,7 @@ OTHER = ("", "FADD", "R1, R2, R3")
         ([(CLEAR, 2), (("", "BSSY", "B0, 0x100"), 2), (READ, 2)], 1),
         ([(CLEAR, 2), (("@P1", "BRA", "0x100"), 2), (READ, 2)], 0),
         ([(("", "S2R", "R5, SR_TID.X"), 2), (READ, 2)], 0),
+        ([(("", "CS2R.32", "R5, SR_CLOCKLO"), 5), (READ, 2)], 0),
     ],
 )
 def test_cycles_between(code, early):
