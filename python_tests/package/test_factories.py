@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors are made with a dtype and a device of their own: torch's defaults are the caller's to set."""
+"""Tensors are made with a dtype and a device of their own: torch's defaults are the caller's to set. Ops make none from
+numbers of the host, since a copy to a GPU waits for it and no CUDA graph takes one."""
 
 import ast
 
@@ -36,6 +37,21 @@ def test_no_tensor_is_made_by_defaults():
     files = sorted((ROOT / "specdec_kernels").rglob("*.py"))
     found = {str(path.relative_to(ROOT)): lines for path in files if (lines := careless(path.read_text()))}
     assert len(files) > 150 and not found
+
+
+FROM_HOST = {f"torch.{name}" for name in ("tensor", "as_tensor", "asarray", "from_numpy", "frombuffer")}
+
+
+def copies(source: str) -> list[str]:
+    """The calls that make a tensor of what the host holds."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [ast.unparse(x) for x in calls if ast.unparse(x.func) in FROM_HOST]
+
+
+def test_ops_copy_nothing_from_the_host():
+    files = [path for folder in ("ops", "triton") for path in sorted((ROOT / "specdec_kernels" / folder).rglob("*.py"))]
+    assert len(files) > 50 and not {path.name: found for path in files if (found := copies(path.read_text()))}
+    assert copies("torch.tensor(rates, dtype=f, device=d).view(1, -1)") == ["torch.tensor(rates, dtype=f, device=d)"]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
     ),
     "sums of another view": (["avx2"], [(ROW, "&& view == other.view", "")], chains),
     "a token of the window twice": (["cuda"], [(CUDA, "is_fresh &= window[i] != v;", "")], chains),
+    "the host asks the device how many rows there are": (
+        ["cuda"],
+        [("binding/penalties.h", "values_at_hand(op) ? present.of(N) : 0", "present.of(N)")],
+        chains,
+    ),
     "entries out of order": (["cuda"], [(CUDA, "put(j + fresh_below(list.ids[j]),", "put(j,")], chains),
 }  # fmt: skip
 
