@@ -57,6 +57,18 @@ def test_exceptions_come_back_as_themselves(other):
     assert other.call(abs, -3) == 3
 
 
+def meets_a_gpu_error():
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+def test_an_error_of_a_gpu_ends_the_process():
+    """Every call behind it would fail, of tests that have done nothing wrong."""
+    worker = Worker("cpu elsewhere", {"SPECDEC_BACKEND": "cpu"})
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        worker.call(meets_a_gpu_error)
+    assert not worker.alive()
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_a_process_that_dies_says_so():
