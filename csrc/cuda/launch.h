@@ -152,7 +152,7 @@ class Scratch {
 // on it.
 inline int chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
-  return all <= 1 << 14 ? 1 : all <= 1 << 16 ? 2 : 4;
+  return all <= 1 << 13 ? 1 : all <= 1 << 14 ? 2 : 4;
 }
 
 // The same of pairs of rows, whose blocks are longer and fewer to an SM
