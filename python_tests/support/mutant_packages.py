@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package with one thing wrong in its sources, where PYTHONPATH finds it."""
+"""The package with one thing wrong in its sources, where PYTHONPATH finds it, and what counts as finding out."""
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tools.cuda_on_cpu.build import ROOT
 from tools.mutate import changed
 
 PACKAGE = ROOT / "specdec_kernels"
+
+
+@contextlib.contextmanager
+def caught_by(*errors):
+    """A mutant's test, which ends with one of these errors or is stopped by the simulated device: by no other."""
+    with pytest.raises((*errors, RuntimeError)) as raised:
+        yield
+    assert not isinstance(raised.value, RuntimeError) or str(raised.value).startswith("cuda_on_cpu: "), raised.value
 
 
 def cpu_package(csrc, monkeypatch):
