@@ -95,19 +95,24 @@ def power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def columns(n: int, most: int) -> int:
+    """Of a tile that a row lies in, two at least: Triton 3.6 compiles no running sum of one."""
+    return min(most, max(2, power_of_2(n)))
+
+
 def blocks(n: int, size: int) -> int:
     return -(-n // size)
 
 
 @functools.cache
 def table(V: int) -> Table:
-    width, count = min(CHUNK, power_of_2(V)), blocks(V, CHUNK)
+    width, count = columns(V, CHUNK), blocks(V, CHUNK)
     if interpreted():  # it pays per operation and not per element
         rows, together = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8, 2
     else:
         rows, together = min(16, CHUNK // width), 2
     return Table(
-        rows, width, min(256, power_of_2(count)), min(2048, power_of_2(V)), count, 1 if count == 1 else together
+        rows, width, columns(count, 256), columns(V, 2048), count, 1 if count == 1 else together
     )
 
 

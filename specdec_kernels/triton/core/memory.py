@@ -52,10 +52,16 @@ def load_value(values, b, mask, other):
 
 
 @triton.jit
+def hidden_zero():
+    """0, which a compiler does not find to be constant"""
+    return tl.minimum(tl.num_programs(0), 0)
+
+
+@triton.jit
 def start(value: tl.constexpr, dtype: tl.constexpr, S):
     """[ROWS] of a value, for a loop to begin with, which a compiler does not find to be constant: of a result of such a
     loop that has two uses Triton 3.6 fails."""
-    return tl.full([S.ROWS], value, dtype) + tl.minimum(tl.num_programs(0), 0).to(dtype)
+    return tl.full([S.ROWS], value, dtype) + hidden_zero().to(dtype)
 
 
 @triton.jit
