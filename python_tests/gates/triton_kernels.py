@@ -11,8 +11,10 @@ import concurrent.futures
 import functools
 import json
 import os
+import re
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from gates.machine_code import amd, nvidia
@@ -22,9 +24,9 @@ SEED = int(os.environ.get("SPECDEC_SEED", "1"))
 THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
 
 
-def assert_well_typed():
-    """Of every kernel, by the compiler's front end alone, in a tenth of the time. Float32 rows differ in their loads
-    only."""
+def operations():
+    """How often every kernel has each operation that all versions of Triton make alike, by the compiler's front end
+    alone, in a tenth of the time of all of it. Float32 rows differ in their loads only."""
     import triton
     from support.aot import aot_cases
     from triton._C.libtriton import ir
@@ -32,14 +34,32 @@ def assert_well_typed():
 
     target = GPUTarget("cuda", 90, 32)
     backend = triton.compiler.make_backend(target)
-    cases = [case for case in aot_cases() if "float32" not in case.name]
-    assert len(cases) > 30
-    for case in cases:
-        options, context = backend.parse_options(case.options(32)), ir.context()
-        ir.load_dialects(context)
-        backend.load_dialects(context)
-        functions = backend.get_codegen_implementation(options), backend.get_module_map()
-        case.source().make_ir(target, options, *functions, context)
+    found = {}
+    for case in aot_cases():
+        if "float32" not in case.name:
+            options, context = backend.parse_options(case.options(32)), ir.context()
+            ir.load_dialects(context)
+            backend.load_dialects(context)
+            functions = backend.get_codegen_implementation(options), backend.get_module_map()
+            module = str(case.source().make_ir(target, options, *functions, context))
+            found[case.name] = Counter(re.findall(r"= \"?((?:math|scf)\.\w+|tt\.(?:load|reduce|scan)\b)", module))
+    assert len(found) > 30
+    return found
+
+
+# Where a tile is as narrow as a row, or as the sums of its chunks
+NARROW = (1, 5, 64, 256, 1000, 2500)
+
+
+def compile_narrow():
+    """The whole compiler on what filters rows of few entries."""
+    import triton
+    from support.aot import aot_cases, filter_calls
+    from triton.backends.compiler import GPUTarget
+
+    for V in NARROW:
+        for case in aot_cases(V, filter_calls):
+            triton.compile(case.source(), target=GPUTarget("cuda", 90, 32), options=case.options(32))
 
 
 def targets(i, name):

@@ -70,13 +70,13 @@ def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bo
     return Case(name, kernel, signature, constexprs, attrs, threads, wide)
 
 
-def aot_cases() -> Iterator[Case]:
-    """All kernels at bf16 and fp32, V = 151,936, with and without what changes their code."""
+def aot_cases(V: int = 151_936, calls=None) -> Iterator[Case]:
+    """All kernels at bf16 and fp32, with and without what changes their code; or those of other calls(dtype, V)."""
     if launch.interpreted():
         raise RuntimeError("aot_cases: needs compiled kernels, got TRITON_INTERPRET=1")
     seen = set()
     for dtype in (torch.bfloat16, torch.float32):
-        for what, call in calls(dtype, 151_936):
+        for what, call in (calls or every_call)(dtype, V):
             launch.recorded = []
             try:
                 call()
@@ -127,7 +127,7 @@ NUMBERS = (0.7, 50.0, 0.9, 0.01)
 NO_SAMPLING = (None,) * 5  # no tensors, and no numbers
 
 
-def calls(dtype: torch.dtype, V: int):
+def every_call(dtype: torch.dtype, V: int):
     """(what is special about it, a call of one op on meta tensors)"""
     rows = meta(B, V, of=dtype)
     yield from calls_of_rows(rows)
@@ -135,6 +135,10 @@ def calls(dtype: torch.dtype, V: int):
     yield from calls_of_pairs(rows)
     yield from calls_of_chains(dtype, V)
     yield from calls_of_trees(dtype, V)
+
+
+def filter_calls(dtype: torch.dtype, V: int):
+    yield "filters", lambda: ops.row_stats(meta(B, V, of=dtype), *FILTERS, None, None)
 
 
 def calls_of_rows(rows):

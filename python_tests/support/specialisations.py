@@ -135,7 +135,7 @@ def triton_compiled():
     launch.recorded = []
     try:
         for dtype in (torch.bfloat16, torch.float32):
-            for _, call in aot.calls(dtype, 151_936):
+            for _, call in aot.every_call(dtype, 151_936):
                 call()
         return set().union(*(of_launch(kernel, args, constants) for kernel, args, constants, _ in launch.recorded))
     finally:

@@ -96,8 +96,9 @@ def power_of_2(n: int) -> int:
 
 
 def columns(n: int, most: int) -> int:
-    """Of a tile that a row lies in, two at least: Triton 3.6 compiles no running sum of one."""
-    return min(most, max(2, power_of_2(n)))
+    """Of a tile that a row lies in: as many at least as a thread may hold of them, or Triton 3.6 compiles no running
+    sum."""
+    return min(most, max(8, power_of_2(n)))
 
 
 def blocks(n: int, size: int) -> int:
@@ -111,9 +112,7 @@ def table(V: int) -> Table:
         rows, together = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8, 2
     else:
         rows, together = min(16, CHUNK // width), 2
-    return Table(
-        rows, width, columns(count, 256), columns(V, 2048), count, 1 if count == 1 else together
-    )
+    return Table(rows, width, columns(count, 256), columns(V, 2048), count, 1 if count == 1 else together)
 
 
 def elements() -> int:

@@ -111,9 +111,9 @@ def by_row(x, S):
 @triton.jit
 def before_each(count, found, S):
     """count [ROWS] and the sum of what was found [ROWS, TOGETHER] before each, as each() has rows."""
-    before = tl.broadcast_to(count[:, None], [S.ROWS, S.TOGETHER])
-    if S.TOGETHER > 1:  # Triton 3.6 compiles no running sum of one column
-        before += tl.cumsum(found, 1) - found
+    tl.static_assert(S.TOGETHER <= 2)
+    others = tl.sum(found, 1)[:, None] - found
+    before = count[:, None] + tl.where(tl.arange(0, S.TOGETHER)[None, :] > 0, others, 0)
     return tl.reshape(before, [S.ROWS * S.TOGETHER])
 
 
