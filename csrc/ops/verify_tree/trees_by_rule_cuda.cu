@@ -6,11 +6,20 @@
 namespace specdec {
 namespace {
 
+// Of a NodeDist that is copied whole, members that its kind leaves unset among them
+SPECDEC_DEVICE void clear(NodeDist& x) {
+  static_assert(sizeof(NodeDist) % sizeof(int64_t) == 0);
+  for (int i = threadIdx.x; i < int(sizeof(NodeDist) / sizeof(int64_t)); i += kThreads)
+    reinterpret_cast<int64_t*>(&x)[i] = 0;
+  __syncthreads();
+}
+
 // What stands for p at every node with children, visited or not, by a cluster of blocks each: so that many do what
 // costs most.
 SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   MixtureExecutor executor(s.tables, shared);
   NodeDist& x = s.made[blockIdx.x];
+  clear(x);
   for (int64_t i = cluster_index(); i < s.a.B * s.a.N; i += gridDim.x / unsigned(cluster_size())) {
     const int64_t b = i / s.a.N;
     if (!s.a.present.has(b)) continue;
