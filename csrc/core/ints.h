@@ -23,9 +23,6 @@ struct Ints {
   bool wide = true;
   SPECDEC_HD explicit operator bool() const { return data != nullptr; }
   SPECDEC_HD int64_t operator[](int64_t i) const { return at(i * stride); }
-  SPECDEC_HD const void* address(int64_t i) const {
-    return static_cast<const char*>(data) + i * stride * (wide ? sizeof(int64_t) : sizeof(int32_t));
-  }
   SPECDEC_HD int64_t at(int64_t offset) const {
     SPECDEC_READS_DEVICE();
     return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];

@@ -17,6 +17,11 @@ SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& 
 #pragma unroll 1
   for (int c = first + int(threadIdx.x) / kLanes; c < end; c += kWarps) f(c);
 }
+// f(c) of one chunk, by the warp that for_chunks() gives it to
+template <class F>
+SPECDEC_DEVICE void for_chunk(int c, int part, int per_warp, const F& f) {
+  if (c / (per_warp * kWarps) == part && c % kWarps == int(threadIdx.x) / kLanes) f(c);
+}
 
 // A thread's neighbours of a chunk that the block shares
 using ThreadRun = RunOf<kChunk / kThreads>;
@@ -94,8 +99,8 @@ SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int c) {
   return p.kind != Kind::kLogits || reaches(LogitWeights(p), chunk_max, c);
 }
 
-// How many chunks in front of the rows of a pair whole_chunk_sum() serves: of logits of one dtype, or of probabilities
-// in float32.
+// How many whole chunks in front of the rows of a pair grouped_chunk_sum() serves: of logits of one dtype, or of
+// probabilities in float32.
 SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   if (p.kind == Kind::kProbs && p.row.dtype != kFloat32) return 0;
   const int whole = whole_chunks(p.row);
@@ -103,6 +108,13 @@ SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   if (q.kind != p.kind || q.row.dtype != p.row.dtype) return 0;
   const int of_q = whole_chunks(q.row);
   return of_q < whole ? of_q : whole;
+}
+// And with a last one that is not whole, but has whole groups: all chunks then
+SPECDEC_DEVICE int grouped_chunks(const Dist& p, const Dist& q) {
+  const int whole = whole_chunks(p, q);
+  const bool all = p.row.V / kChunk == whole && p.row.V % kGroup == 0 && aligned(p.row) && whole > 0 &&
+                   (!has_row(q) || q.row.V == p.row.V);
+  return all ? int(chunk_count(p.row.V)) : whole;
 }
 
 template <class F>
@@ -139,33 +151,50 @@ SPECDEC_DEVICE void sum_all_chunks(const Dist& p, const Dist& q, const float* ch
   });
 }
 
-// Whole chunks of a pair that are not special. Others become special here, which turn out to be no plain ones.
+// The grouped chunks of a pair that are not special. Others become special here, which turn out to be no plain ones.
 template <class Special>
-SPECDEC_DEVICE void sum_whole_chunks(const Dist& p, const Dist& q, Special& special, const int& part, int per_warp,
-                                     const float* chunk_max, float* sum) {
+SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& special, const int& part, int per_warp,
+                                       const float* chunk_max, float* sum) {
   with_weights(p, q, [&](auto type, auto of_p, auto of_q) {
     constexpr DType kType = decltype(type)::value;
     constexpr bool kLogits = decltype(of_p)::kKind == Kind::kLogits;
     const int whole = whole_chunks(p, q);
     const Row x = p.row, y = q.row;  // in registers, as all that the loops read
-    const auto pass = [&](const auto& sum_of) {
+    const auto put = [&](int c, const auto& sum_of) {
+      if (special.has(c)) return;
+      const float s = reaches(of_p, chunk_max, c) ? sum_of() : 0.0f;
+      if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
+    };
+    const auto pass = [&](auto minus) {
       for_chunks(whole, part, per_warp, [&](int c) {
-        if (special.has(c)) return;
-        const float s = reaches(of_p, chunk_max, c) ? sum_of(c) : 0.0f;
-        if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
+        put(c, [&] { return grouped_chunk_sum<kType, decltype(minus)::value, true>(x, y, c, kChunk, of_p, of_q); });
       });
     };
-    if (!has_row(q)) return pass([&](int c) { return whole_chunk_sum<kType, false>(x, y, c, of_p, of_q); });
-    if constexpr (kLogits && kType != kFloat32 && std::is_same_v<Special, SpecialChunks>) {
-      if (keeps_all(of_p) && keeps_all(of_q))
-        return for_chunks(whole, part, per_warp, [&](int c) {
+    const auto pass_last = [&](auto minus) {
+      if (grouped_chunks(p, q) == whole) return;
+      const int left = left_of(x, whole);
+      for_chunk(whole, part, per_warp, [&](int c) {
+        put(c, [&] { return grouped_chunk_sum<kType, decltype(minus)::value, false>(x, y, c, left, of_p, of_q); });
+      });
+    };
+    constexpr bool kHasPlain = kLogits && kType != kFloat32 && std::is_same_v<Special, SpecialChunks>;
+    if (!has_row(q)) {
+      pass(std::false_type());
+      return pass_last(std::false_type());
+    }
+    bool plain = false;
+    if constexpr (kHasPlain) {
+      plain = keeps_all(of_p) && keeps_all(of_q);
+      if (plain)
+        for_chunks(whole, part, per_warp, [&](int c) {
           if (special.has(c)) return;
           const float s = plain_chunk_sum<kType>(x, y, c, of_p, of_q);
           if (s != s) return special.add(c);
           if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
         });
     }
-    pass([&](int c) { return whole_chunk_sum<kType, true>(x, y, c, of_p, of_q); });
+    if (!plain) pass(std::true_type());
+    pass_last(std::true_type());
   });
 }
 
@@ -173,9 +202,9 @@ SPECDEC_DEVICE void sum_whole_chunks(const Dist& p, const Dist& q, Special& spec
 template <class Special>
 SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, Special&& special, const int& part, int per_warp,
                                const float* chunk_max, float* sum) {
-  sum_whole_chunks(p, q, special, part, per_warp, chunk_max, sum);
+  sum_grouped_chunks(p, q, special, part, per_warp, chunk_max, sum);
   forget();
-  sum_left_chunks<kPairs>(whole_chunks(p, q), p, q, special, part, per_warp, chunk_max, sum);
+  sum_left_chunks<kPairs>(grouped_chunks(p, q), p, q, special, part, per_warp, chunk_max, sum);
 }
 
 // Several blocks share each of N rows, and the last one to be done goes on alone.

@@ -43,13 +43,6 @@ SPECDEC_DEVICE int opaque(int i) {
   return i;
 }
 
-// Brings a line to L2; nothing waits for it.
-SPECDEC_DEVICE void prefetch([[maybe_unused]] const void* p) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#endif
-}
-
 // What was read from memory before is read again behind this, and not kept in registers over a loop.
 SPECDEC_DEVICE void forget() {
 #if defined(__CUDA_ARCH__)

@@ -21,7 +21,6 @@ SPECDEC_HD float Row::entry(int64_t v) const {
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
   return static_cast<const char*>(memory_of(row)) + v * (row.dtype == kFloat32 ? 4 : 2);
 }
-SPECDEC_DEVICE void prefetch(const Row& row, int64_t v) { prefetch(place_of(row, v)); }
 
 SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
   return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;

@@ -152,11 +152,14 @@ class Scratch {
 // on it.
 inline int chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
-  return all <= 1 << 13 ? 1 : all <= 1 << 14 ? 2 : 4;
+  return all <= 1 << 12 ? 1 : all <= 1 << 14 ? 2 : 3;
 }
 
 // The same of pairs of rows, whose blocks are longer and fewer to an SM
-inline int pair_chunks_per_warp(int64_t rows, int64_t chunks) { return rows * chunks <= 1 << 12 ? 1 : 3; }
+inline int pair_chunks_per_warp(int64_t rows, int64_t chunks) {
+  const int64_t all = rows * chunks;
+  return all <= 1 << 11 ? 1 : all <= 1 << 13 ? 2 : 3;
+}
 
 inline int blocks_per_row(int64_t chunks, int per_warp) {
   const int64_t per_block = int64_t{kThreads / 32} * per_warp;

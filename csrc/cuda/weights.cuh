@@ -121,7 +121,7 @@ SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
 #pragma unroll 1
   for (int first = 0; first < kGroups; first += kAtOnce) {
     float w[kAtOnce * kGroup];
-    weigh(p, q, GroupsOf<kAtOnce>{chunk, first}, w);
+    weigh(p, q, EarlyGroupsOf<kAtOnce>{chunk, first}, w);
 #pragma unroll
     for (int r = 0; r < kAtOnce * kGroup; ++r) sum[r % 2] += w[r];
   }
@@ -129,10 +129,12 @@ SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
 }
 
 // The same where p, and q unless it takes nothing away, are rows of one dtype and one kind, and the chunk is one of
-// whole_chunks() of both: all loads under way before one is used, no branch, no parameter that is read again.
-template <DType kType, bool kMinus, class Weights>
-SPECDEC_DEVICE float whole_chunk_sum(const Row& p, const Row& q, int64_t chunk, const Weights& of_p,
-                                     const Weights& of_q) {
+// whole_chunks() of both, or has but `left` entries, in whole groups: all loads under way before one is used, no
+// branch, no parameter that is read again.
+template <DType kType, bool kMinus, bool kWhole, class Weights>
+SPECDEC_DEVICE float grouped_chunk_sum(const Row& p, const Row& q, int64_t chunk, int left, const Weights& of_p,
+                                       const Weights& of_q) {
+  constexpr float kPad = Weights::kKind == Kind::kProbs ? 0.0f : -HUGE_VALF;
   constexpr int kUnderWay = kType == kFloat32 ? kGroups / 2 : kGroups;
   const char *at_p = group_at<kType>(p, chunk, 0), *at_q = group_at<kType>(q, chunk, 0);
   float sum[2] = {0, 0};
@@ -141,8 +143,13 @@ SPECDEC_DEVICE float whole_chunk_sum(const Row& p, const Row& q, int64_t chunk, 
     Group<kType> x[kUnderWay], y[kMinus ? kUnderWay : 1];
 #pragma unroll
     for (int j = 0; j < kUnderWay; ++j) {
-      x[j].load(at_p + (first + j) * Group<kType>::kStep);
-      if constexpr (kMinus) y[j].load(at_q + (first + j) * Group<kType>::kStep);
+      if (kWhole || group_begin(first + j) < left) {
+        x[j].load(at_p + (first + j) * Group<kType>::kStep);
+        if constexpr (kMinus) y[j].load(at_q + (first + j) * Group<kType>::kStep);
+      } else {
+        x[j].fill(kPad);
+        if constexpr (kMinus) y[j].fill(kPad);
+      }
     }
 #pragma unroll
     for (int r = 0; r < kUnderWay * kGroup; ++r) {

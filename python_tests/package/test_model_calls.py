@@ -92,8 +92,8 @@ def test_numbers_are_those_of_the_headers():
     assert calls.FEW_POSITIONS == int(re.search(r"kFewPositions = (\d+);", text)[1])
     assert calls.is_small(1, 5) and not calls.is_small(calls.FEW_POSITIONS, 5)
     assert not calls.is_small(1, calls.MOST_OF_REQUEST)
-    assert [calls.chunks_per_warp(1, n) for n in (1 << 13, (1 << 13) + 1, 1 << 20)] == [1, 2, 4]
-    assert [calls.pair_chunks_per_warp(1, n) for n in (1 << 12, (1 << 12) + 1)] == [1, 3]
+    assert [calls.chunks_per_warp(1, n) for n in (1 << 12, (1 << 12) + 1, 1 << 20)] == [1, 2, 3]
+    assert [calls.pair_chunks_per_warp(1, n) for n in (1 << 11, (1 << 11) + 1, 1 << 20)] == [1, 2, 3]
     with pytest.raises(LookupError, match="launch.h has no `constexpr int kNothing"):
         headers.constant("cuda/launch.h", "kNothing")
     with pytest.raises(LookupError, match=r"launch.h has no `inline int nothing\(...\)`"):

@@ -9,7 +9,6 @@ namespace specdec {
 // What a block of the last launch goes by, in shared memory as a Part is
 struct Ending {
   int64_t b, i;
-  DraftTest test;
   float* sums;          // of chunks of what the token is drawn from
   const float* maxima;  // of chunks of p's row, or null
   bool summed;          // they are p's own, left where its law was made
@@ -31,7 +30,7 @@ SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, 
                             const DraftTest& test, float* plain, Ending& end) {
   const Rows& target = s.a.target;
   const int64_t V = target.memory.V, chunks = chunk_count(V);
-  end.b = b, end.i = i, end.test = test, end.bonus = bonus;
+  end.b = b, end.i = i, end.bonus = bonus;
   end.part = int(blockIdx.x % s.residual_blocks);
   end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;
   if (!s.target.stats) return;
@@ -45,13 +44,12 @@ SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, 
 }
 
 // Chunk sums of (p - q)+. Of a law whose own are there only chunks that q changes are summed, by one block.
-SPECDEC_DEVICE void sum_at(const Step& s, const Ending& end) {
-  const Dist &p = end.test.p, &q = end.test.q;
+SPECDEC_DEVICE void sum_at(const Step& s, const Dist& p, const Dist& q, const Ending& end) {
   SpecialChunks& special = special_chunks(p, q);
   int first = int(chunk_count(p.row.V)), per_warp = turns(first, 1);
   if (!end.summed) {
-    sum_whole_chunks(p, q, special, end.part, s.residual_per_warp, end.maxima, end.sums);
-    first = whole_chunks(p, q), per_warp = s.residual_per_warp;
+    sum_grouped_chunks(p, q, special, end.part, s.residual_per_warp, end.maxima, end.sums);
+    first = grouped_chunks(p, q), per_warp = s.residual_per_warp;
   }
   forget();
   sum_left_chunks<kPairs>(first, p, q, special, end.part, per_warp, end.maxima, end.sums);
@@ -61,10 +59,10 @@ SPECDEC_DEVICE void sum_at(const Step& s, const Ending& end) {
 // entries before anybody has looked at the total. The thread that finds the token goes on with it.
 class EndExecutor : public BlockExecutor {
  public:
-  // `drawn`: from a row
-  SPECDEC_DEVICE EndExecutor(const Ending& end, bool drawn)
+  // `drawn`: from a row of V entries
+  SPECDEC_DEVICE EndExecutor(const Ending& end, bool drawn, int64_t V)
       : BlockExecutor(RowStats{}, end.sums, end.maxima, kPair), uniform_(end.uniform), leads_(threadIdx.x == 0) {
-    if (drawn && threadIdx.x < kLanes) sums_ = sums_of(end.test.p.row.V, sum_);
+    if (drawn && threadIdx.x < kLanes) sums_ = sums_of(V, sum_);
   }
 
   using BlockExecutor::draw, BlockExecutor::sum;
@@ -97,16 +95,16 @@ class EndExecutor : public BlockExecutor {
 };
 
 // The final token of a request, whose blocks share the sums that it is drawn from.
-SPECDEC_DEVICE void finish_at(const Step& s, Ending& end) {
-  const bool drawn = end.test.p.valid() && has_row(end.test.p);
+SPECDEC_DEVICE void finish_at(const Step& s, const DraftTest& test, Ending& end) {
+  const bool drawn = test.p.valid() && has_row(test.p);
   if (end.part > 0 && (!drawn || end.summed)) return;
-  if (drawn && !(end.summed && end.test.q.kind == Kind::kNothing)) {
-    sum_at(s, end);
+  if (drawn && !(end.summed && test.q.kind == Kind::kNothing)) {
+    sum_at(s, test.p, test.q, end);
     if (!last_block(s.summed + end.b, end.summed ? 1 : s.residual_blocks)) return;
   }
   forget();
-  EndExecutor executor(end, drawn);
-  finish(executor, s.a, end.b, end.i, end.test, [&] { return end.uniform; }, Bonus{end.bonus, end.bonus_token});
+  EndExecutor executor(end, drawn, test.p.row.V);
+  finish(executor, s.a, end.b, end.i, test, [&] { return end.uniform; }, Bonus{end.bonus, end.bonus_token});
 }
 
 }  // namespace specdec

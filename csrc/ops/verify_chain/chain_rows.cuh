@@ -46,16 +46,16 @@ struct Part {
   Row row;  // of this block; no entry where it reads none
   float scale;
   ChunkTable table;
-  int number;      // which part of the row
-  double uniform;  // of the test
+  int number;        // which part of the row
+  RowStats laws[2];  // of the rows that are read
 };
 
 template <bool kFiltered>
-SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, const Part& part) {
+SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int which, Part& part) {
   const int64_t b = part.b, index = rows.index(part.start, b, part.i), chunks = chunk_count(rows.memory.V);
   const RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
                                                 reduced.table.row(index, chunks));
-  if (threadIdx.x == 0) reduced.stats[index] = stats;
+  if (threadIdx.x == 0) reduced.stats[index] = part.laws[which] = stats;
 }
 
 template <bool kFiltered>
@@ -66,19 +66,6 @@ SPECDEC_DEVICE void take(const Rows& rows, const Reduced& reduced, int64_t b, in
   part.scale = filters.scale();
   part.table = reduced.table.row(rows.index(part.start, b, i), chunks).under(filters, V);
   part.number = number;
-}
-
-// What the test of a draft will look up, one after another, once the rows are done
-SPECDEC_DEVICE void prefetch_test(const VerifyChain& a, int64_t start, int64_t b, int64_t i) {
-  if (a.uniforms)
-    prefetch(a.uniforms + b * (a.G + 1) + i);
-  else if (a.seed)
-    prefetch(a.seed.address(b)), prefetch(a.offset.address(b));
-  const Rows& q = a.draft;
-  const int64_t d = a.draft_token(b, i);
-  if (q.is_one_hot(start, b, i) || !q.has_row(start, b, i) || d >= q.memory.V) return;
-  prefetch(q.at(start, b, i), d);
-  if (q.stats && !q.stats_of_positions) prefetch(q.stats + 4 * q.number(start, b, i));
 }
 
 // Whether the rows of a position are read, if nothing before it stops, to make their laws.
@@ -100,6 +87,7 @@ SPECDEC_DEVICE bool ends_before(const VerifyChain& a, int64_t b, int64_t i, int 
   return ends;
 }
 
+// By one thread, of a position that its request has
 template <bool kFiltered>
 SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& part) {
   const VerifyChain& a = s.a;
@@ -109,7 +97,6 @@ SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& 
   part.row.V = 0;
   part.reads[0] = reduces_target(s, start, b, i);
   part.reads[1] = reduces_draft(s, start, b, i, part.tests);
-  if (number == 0 && part.tests && a.has_draft(b, i)) prefetch_test(a, start, b, i);
   const bool of_draft = number >= s.target.blocks;
   if (!part.reads[of_draft]) return;
   if (of_draft)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the test of a position asks of the caller's inputs alone, looked up while its rows are still being read: but for
-// the laws that are made of those, a test then waits for no memory.
+// What the test of a position asks of the caller's inputs alone, looked up while its rows are still being read or added
+// up: but for the laws that are made of those, a test then waits for no memory.
 #pragma once
 
 #include "chain_rows.cuh"
@@ -8,7 +8,6 @@
 namespace specdec {
 
 struct LookedUp {
-  bool beyond;  // the draft ends before
   bool drafted = false, bonus = false;
   bool makes_p = false, makes_q = false;  // the laws that are made
   int64_t token = -1;
@@ -36,30 +35,39 @@ struct LookedUp {
   }
 };
 
-// For all lanes of a warp
-SPECDEC_DEVICE LookedUp look_up(const Step& s, int64_t start, int64_t b, int64_t i) {
+// What is there, by any number of threads alike. Behind the draft's length, which lies at hand if it is dense, all that
+// this asks for is on its way before any of it is looked at.
+SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t i) {
   const VerifyChain& a = s.a;
-  const NoExecutor later;  // makes the laws
+  const NoExecutor later;  // has no law to make
   LookedUp r;
-  const auto entry = [&](const Dist& d) {  // for the lane that makes the test
-    return threadIdx.x % kLanes == 0 && has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f;
-  };
-  r.beyond = __any_sync(kFullWarp, ends_before(a, b, i, int(threadIdx.x) % kLanes, kLanes));
-  if (r.beyond) return r;
-  r.drafted = a.has_draft(b, i), r.bonus = !r.drafted && a.gives_bonus(b, i);
-  if (r.bonus) return r;
-  r.p = a.target.dist(later, start, b, i);
-  r.makes_p = reduces_target(s, start, b, i);
-  if (r.makes_p) r.of_p = a.target.sampling.at<false>(b);
+  const int64_t g = a.drafted(b);
+  r.bonus = a.gives_bonus(b, i);
+  if (i > g || r.bonus) return r;  // no row is there
+  const bool inside = i < g;
+  const int64_t token = inside ? a.draft_token(b, i) : -1;
+  if (s.target.stats) r.of_p = a.target.sampling.at<false>(b);
+  if (s.draft.stats) r.of_q = a.draft.sampling.at<false>(b);
+  const bool makes_p = reduces_target(s, start, b, i);
+  const bool makes_q = s.draft.stats && inside && a.draft.has_row(start, b, i);
+  const Dist p = makes_p ? from_stats(a.target.at(start, b, i), RowStats{}) : a.target.dist(later, start, b, i);
+  const Dist q = makes_q  ? from_stats(a.draft.at(start, b, i), RowStats{})
+                 : inside ? a.drawn_from(later, b, i, token)
+                          : Dist{};
+  r.drafted = a.is_draft(token), r.makes_p = makes_p, r.p = p;
   if (!r.drafted) return r;
-  r.token = a.draft_token(b, i);
+  r.token = token;
   if (greedy_target(s, b, i)) return r;  // never asks for q
-  r.q = a.drawn_from(later, b, i, r.token);
-  r.makes_q = reduces_draft(s, start, b, i, true);
-  if (r.makes_q) r.of_q = a.draft.sampling.at<false>(b);
+  r.makes_q = makes_q, r.q = q;
+  return r;
+}
+
+// What its draft's token finds there, by the thread that makes the test
+SPECDEC_DEVICE void look_up_token(const VerifyChain& a, int64_t b, int64_t i, LookedUp& r) {
+  const auto entry = [&](const Dist& d) { return has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f; };
+  if (!r.drafted) return;
   r.z_p = entry(r.p), r.z_q = entry(r.q);
   r.u = a.accept_uniform(b, i);
-  return r;
 }
 
 }  // namespace specdec

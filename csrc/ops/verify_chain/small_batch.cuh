@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, 4) scan_positions(const Step s) {
   __shared__ Uninitialised<Part> shared;
   Part& part = shared.get();
   const bool needless = ends_before(a, b, i, threadIdx.x, kThreads);
-  if (threadIdx.x == 0 && !needless) plan<false>(s, b, i, number, part);
+  if (threadIdx.x == kLanes && i <= a.drafted(b)) plan<false>(s, b, i, number, part);
   if (__syncthreads_or(needless)) return;
   if (part.row.V > 0) reduce_chunks<false>(part.row, part.scale, part.number, s.per_warp, part.table);
 }
@@ -57,10 +57,12 @@ SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, floa
   const VerifyChain& a = s.a;
   const int64_t chunks = chunk_count(a.target.memory.V);
 #pragma unroll 1
-  for (int64_t i = threadIdx.x / kLanes;; i += kWarps) {
-    LookedUp at = look_up(s, start, b, i);
+  for (int64_t i = threadIdx.x / kLanes; i <= s.a.G; i += kWarps) {
+    LookedUp at = look_at(s, start, b, i);
+    const bool beyond = __any_sync(kFullWarp, ends_before(s.a, b, i, int(threadIdx.x) % kLanes, kLanes));
+    if (threadIdx.x % kLanes == 0 && !beyond) look_up_token(s.a, b, i, at);
     wait_for_launch();
-    if (at.beyond) return;
+    if (beyond) return;
     if (at.makes_p) {
       float* const sums = plain && (!at.drafted || at.one_hot()) ? plain + i * chunks : nullptr;
       at.p = from_stats(at.p.row, warp_law(at.p.row, at.of_p, s.target, a.target.index(start, b, i), sums));
@@ -71,6 +73,7 @@ SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, floa
     const DraftTest test = test_draft(at);
     tests[i].get() = {test, at.drafted, at.bonus, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
   }
+  wait_for_launch();  // of warps with no position
 }
 
 __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
@@ -101,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
     set_out(s, start, b, i, at.drafted, at.bonus, at.test, plain + i * chunks, shared.get());
   }
   __syncthreads();
-  finish_at(s, shared.get());
+  finish_at(s, tests[i].get().test, shared.get());
 }
 
 void verify_at_once(const Step& s, int64_t blocks, cudaStream_t stream) {

@@ -42,11 +42,8 @@ struct VerifyChain {
     return cu_draft ? draft_tokens[start(b) + i] : draft_tokens.at(b * draft_tokens_stride + i * draft_tokens.stride);
   }
   // Whether a draft stands at position i. An id outside both vocabularies ends the draft.
-  SPECDEC_HD bool has_draft(int64_t b, int64_t i) const {
-    if (i >= drafted(b)) return false;
-    const int64_t d = draft_token(b, i);
-    return d >= 0 && (d < target.memory.V || d < draft.memory.V);
-  }
+  SPECDEC_HD bool has_draft(int64_t b, int64_t i) const { return i < drafted(b) && is_draft(draft_token(b, i)); }
+  SPECDEC_HD bool is_draft(int64_t d) const { return d >= 0 && (d < target.memory.V || d < draft.memory.V); }
   // What draft d at position i was drawn from; nothing where it names a row that is not there.
   template <class Executor>
   SPECDEC_HD Dist drawn_from(Executor& executor, int64_t b, int64_t i, int64_t d) const {

@@ -25,27 +25,33 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
     return;
   }
   __shared__ Uninitialised<Part> shared;
+  __shared__ Uninitialised<LookedUp> shared_test;
   Part& part = shared.get();
+  LookedUp& at = shared_test.get();
   const bool known = threadIdx.x == 0 && a.G + 1 - atomicAdd(s.stop + b, 0) < i;
   const bool needless = known || ends_before(a, b, i, threadIdx.x, kThreads);
-  if (threadIdx.x == 0 && !needless) part.unit = unit, plan<kFiltered>(s, b, i, number, part);
+  if (threadIdx.x == kLanes && i <= a.drafted(b)) part.unit = unit, plan<kFiltered>(s, b, i, number, part);
   if (__syncthreads_or(needless)) return;
   if (part.row.V > 0) reduce_chunks<kFiltered>(part.row, part.scale, part.number, s.per_warp, part.table);
   if (!last_block(s.tested_blocks + part.unit, blocks)) return;
-  if (threadIdx.x == kLanes && part.tests) part.uniform = a.accept_uniform(part.b, part.i);
+  if (threadIdx.x == kLanes && part.tests) {  // while the first warp adds up chunks
+    at = look_at(s, part.start, part.b, part.i);
+    look_up_token(a, part.b, part.i, at);
+  }
 
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
     if (part.reads[which])
-      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, part);
+      make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, which, part);
   }
   if (!part.tests) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  NoExecutor executor;
-  const DraftTest test = test_draft(executor, a, part.b, part.i, [&] { return part.uniform; });
+  if (at.makes_p) at.p = from_stats(at.p.row, part.laws[0]);
+  if (at.makes_q) at.q = from_stats(at.q.row, part.laws[1]);
+  const DraftTest test = test_draft(at);
   if (test.accepted) {
-    emit_draft(a, part.b, part.i, test.p);
+    put_draft(a, part.b, part.i, at.token, float(at.log_prob(test.p)));
   } else {
     s.stops[part.unit] = test;
     atomicMax(s.stop + part.b, int(a.G + 1 - part.i));
@@ -56,7 +62,9 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   const VerifyChain& a = s.a;
   const int64_t b = blockIdx.x / s.residual_blocks;
   const bool ends = a.present.has(b) && !a.by_rule(b);
+  __shared__ Uninitialised<DraftTest> shared_test;
   __shared__ Uninitialised<Ending> shared;
+  DraftTest& test = shared_test.get();
   Ending& end = shared.get();
   if (ends) find_given(s, b, end);
   wait_for_launch();
@@ -64,10 +72,11 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   if (threadIdx.x == 0) {
     const int64_t i = a.G + 1 - s.stop[b], chunks = chunk_count(a.target.memory.V), start = a.start(b);
     float* const plain = s.target.stats ? s.target.table.row(a.target.index(start, b, i), chunks).sum : nullptr;
-    set_out(s, start, b, i, a.has_draft(b, i), a.gives_bonus(b, i), s.stops[i * a.B + b], plain, end);
+    test = s.stops[i * a.B + b];
+    set_out(s, start, b, i, a.has_draft(b, i), a.gives_bonus(b, i), test, plain, end);
   }
   __syncthreads();
-  finish_at(s, end);
+  finish_at(s, test, end);
 }
 
 // Room for the laws and the chunks of a side's rows, if its laws have to be made.
