@@ -83,7 +83,6 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
       given.repetition || given.frequency || given.presence || numbers.data || given.ids || given.counts || given.row;
   Penalties p;
   if (!any) return p;
-  check(!rows_over_ranks, op, "rows over ranks do not serve penalties yet");
   check(given.ids && given.counts, op, named("penalties.ids"), " and counts must be given with penalties, got ",
         given.ids      ? "ids alone"
         : given.counts ? "counts alone"
