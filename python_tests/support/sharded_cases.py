@@ -93,7 +93,7 @@ def by_number(args, side, rng):
     for name in (side + "_logits", side + "_stats"):
         if name in args:
             args[name] = args[name].flatten(0, 1)
-    args[side + "_row"] = torch.tensor(rng.integers(0, 1 + lead.numel() // 2, lead))
+    args[side + "_row"] = torch.tensor(rng.integers(0, 1 + lead.numel() // 4, lead))
 
 
 def seen(args, rng, B):
@@ -129,7 +129,7 @@ def chain(seed, rng, V, Vq, dtype, requests):
         ragged(args, rng)
     else:
         for side in ("target", "draft")[: 1 + draft]:
-            if rng.random() < 0.3:
+            if rng.random() < 0.5:
                 by_number(args, side, rng)
     seen(args, rng, B)
     padded(args, "num_requests", rng, B)
@@ -152,6 +152,10 @@ def tree(seed, rng, V, Vq, dtype, requests):
     padded(args, "num_requests", rng, B)
     if method not in ("greedy", "target_only") and rng.random() < 0.5:
         args |= rule_cases.rules(B, "block", shift=seed)
+    for side in ("target", "draft"):
+        if args[side + "_logits"] is not None and side + "_row" not in args and rng.random() < 0.3:
+            M = args[side + "_logits"].shape[1]  # nodes name some of the rows
+            args[side + "_row"] = torch.tensor(rng.integers(0, 1 + M // 3, (B, M)))
     seen(args, rng, B)
     return "verify_tree", args
 
