@@ -78,11 +78,15 @@ def probabilities(args, side):
 
 
 def penalties(rng, n, V):
-    """Of n requests or rows, by number or not; None as often."""
+    """Of n requests or rows, by number or not, a few of which every rank refuses; None as often."""
     if rng.random() < 0.5:
         return None
     draw = random.Random(int(rng.integers(1 << 30)))
-    return penalised.penalties(draw, n, V, row=draw.choice((None, 3)))
+    view = penalised.penalties(draw, n, V, row=draw.choice((None, 3)))
+    wrong = {"ids": view.ids.flip(1), "counts": view.counts - 1, "presence": torch.full((n,), torch.nan)}
+    wrong["row"] = torch.full((n,), len(view.ids))
+    name = draw.choice((*wrong, *[None] * 60))
+    return view if name is None else view._replace(**{name: wrong[name]})
 
 
 def by_number(args, side, rng):

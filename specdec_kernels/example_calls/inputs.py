@@ -99,12 +99,14 @@ class Inputs:
     def penalties(self, n: int) -> Iterator[tuple[str, Penalties]]:
         """Yield penalties of n rows or requests: numbers and a list for each; tensors and lists in slots."""
         some = torch.randint(0, 20, (2, 5, 6), generator=self.generator, device="cpu")  # of which some repeat
-        tokens = some * self.V // 20
-        ids, counts = (self.on_device(x) for x in history(*tokens.tolist(), size=12))
+        prompts, outputs = (some * self.V // 20).tolist()
+        ids, counts = (self.on_device(x) for x in history(prompts, outputs, size=12))
         yield "penalties", Penalties(1.3, 0.5, 0.2, ids[:n], counts[:n])
-        amounts = ((1.3, 1.0, 0.8, 2.0), (0.5, 0.0, -0.2, 1.0), (0.2, 0.0, 1.5, -1.0))  # the second one's are off
-        row = self.tensor(*(4, 0, 1, 4)[:n])
-        yield "penalties by slot", Penalties(*(self.tensor(*x[:n]) for x in amounts), ids, counts, row)
+        repetition, frequency, presence, row = (
+            self.tensor(*x[:n])  # the second one's penalties are off
+            for x in ((1.3, 1.0, 0.8, 2.0), (0.5, 0.0, -0.2, 1.0), (0.2, 0.0, 1.5, -1.0), (4, 0, 1, 4))
+        )
+        yield "penalties by slot", Penalties(repetition, frequency, presence, ids, counts, row)
 
     def row_penalties(self, n: int) -> Iterator[tuple[str, Penalties]]:
         """Yield penalties of n rows [N, V], some after a window."""
