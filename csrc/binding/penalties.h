@@ -83,7 +83,6 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
       given.repetition || given.frequency || given.presence || numbers.data || given.ids || given.counts || given.row;
   Penalties p;
   if (!any) return p;
-  check(!rows_over_ranks, op, "rows over ranks do not serve penalties yet");
   check(given.ids && given.counts, op, named("penalties.ids"), " and counts must be given with penalties, got ",
         given.ids      ? "ids alone"
         : given.counts ? "counts alone"
@@ -110,7 +109,8 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
     taken = floats_per_row(op, named(field), tensor, N);
     if (numbers.has(i)) number = float(numbers[i]);
   }
-  if (p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");  // no list is read, and there are penalties
+  // A tensor of nothing has no memory, and yet there are penalties.
+  if (p.S == 0 || p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");
   check_values(op, given.side, p, values_at_hand(op) ? present.of(N) : 0);
   return p;
 }

@@ -198,7 +198,7 @@ bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::v
   };
   const std::vector<uint32_t> counts = task_->told<uint32_t>(count);
   if (std::accumulate(counts.begin(), counts.end(), size_t(0)) > kMost) return false;
-  list = task_->entries_of(row.dtype, counts, for_entries);
+  list = task_->entries_of(row, counts, for_entries);
   return true;
 }
 
@@ -234,7 +234,7 @@ void CpuExecutor::sample(const Source& source, float (&sample)[kSample]) const {
   const Split& split = task_->split;
   std::vector<uint32_t> counts(split.ranks());
   for (int64_t i = 0; i < kSample; ++i) ++counts[split.owner(id(i) / kChunk)];
-  const std::vector<float> all = task_->entries_of(source.row->dtype, counts, [&](const auto& put) {
+  const std::vector<float> all = task_->entries_of(*source.row, counts, [&](const auto& put) {
     for (int64_t i = 0; i < kSample; ++i)
       if (split.has(id(i) / kChunk)) put(reader_.entry(*source.row, id(i)));
   });

@@ -27,11 +27,28 @@ void ShardTask::put_number(float z, DType dtype, char* to) {
   dtype == kFloat32 ? std::memcpy(to, &word, sizeof(word)) : std::memcpy(to, &short_word, sizeof(short_word));
 }
 
+static int64_t bits(float x) { return std::bit_cast<uint32_t>(x); }
+
+// What tells the views of a row apart. All have the task's window. The address of a view's Penalties changes from round
+// to round, so it is no part of the key.
+ShardTask::ViewKey ShardTask::key_of(const View& view) {
+  if (!view) return {};
+  const Penalties& p = *view.penalties;
+  const Amounts x = p.amounts(view.request);
+  const int64_t s = p.list(view.request);
+  return {int64_t(p.ids + s * p.ids_stride),
+          int64_t(p.counts + s * p.counts_stride),
+          bits(x.repetition),
+          bits(x.frequency),
+          bits(x.presence),
+          view.position};
+}
+
 ShardTask::RowAsked ShardTask::asked_of(const Row& row, const Filters& filters, bool entropy) {
-  const auto bits = [](float x) { return int64_t(std::bit_cast<uint32_t>(x)); };
-  const RowKey key{int64_t(row.id().data), row.id().form,      entropy, bits(filters.temperature), filters.top_k,
-                   bits(filters.top_p),    bits(filters.min_p)};
-  return {*this, rows_[key]};
+  const RowId id = row.id();
+  return {*this, rows_[{key_of(id.view),
+                        {int64_t(id.data), id.form, entropy, bits(filters.temperature), filters.top_k,
+                         bits(filters.top_p), bits(filters.min_p)}}]};
 }
 
 float ShardTask::entry(const Row& row, int64_t v) {

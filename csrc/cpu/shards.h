@@ -78,10 +78,11 @@ class ShardTask {
     std::memcpy(of_ranks.data(), all, of_ranks.size() * sizeof(T));
     return of_ranks;
   }
-  // So many entries of each rank's as put_all(put) puts here, in the order of the ranks. They go around as the numbers
-  // of `dtype` that they are.
+  // So many entries of a row from each rank as put_all(put) puts here, in the order of the ranks. They are sent in the
+  // row's dtype, under penalties in float32, which alone holds them.
   template <class PutAll>
-  std::vector<float> entries_of(DType dtype, const std::vector<uint32_t>& counts, const PutAll& put_all) {
+  std::vector<float> entries_of(const Row& row, const std::vector<uint32_t>& counts, const PutAll& put_all) {
+    const DType dtype = row.view ? kFloat32 : row.dtype;
     const size_t width = dtype == kFloat32 ? 4 : 2, bytes = width * *std::max_element(counts.begin(), counts.end());
     const char* all =
         exchange(bytes, [&](char* mine) { put_all([&](float z) { put_number(z, dtype, mine), mine += width; }); });
@@ -148,17 +149,22 @@ class ShardTask {
     std::vector<char> mine;
     std::function<void(const char* all, size_t n)> take;
   };
-  using RowKey = std::array<int64_t, 7>;
+  using ViewKey = std::array<int64_t, 6>;
+  using RowKey = std::pair<ViewKey, std::array<int64_t, 7>>;
 
+  static ViewKey key_of(const View& view);
   static void put_number(float z, DType dtype, char* to);  // what number_at() makes z of
   char* post(size_t bytes, std::function<void(const char*, size_t)> take);
-  Entry& entry_of(const Row& row, int64_t v) { return entries_[{row.id().data, row.id().form, v}]; }
+  Entry& entry_of(const Row& row, int64_t v) {
+    const RowId id = row.id();
+    return entries_[{id.data, id.form, key_of(id.view), v}];
+  }
 
   static inline constinit thread_local ShardTask* here_ = nullptr;
 
   Stream own_, *stream_ = &own_;
   std::map<RowKey, Stream> rows_;
-  std::map<std::tuple<const void*, int64_t, int64_t>, Entry> entries_;
+  std::map<std::tuple<const void*, int64_t, ViewKey, int64_t>, Entry> entries_;
   std::vector<Post> posts_;
 
   friend struct RowAsked;

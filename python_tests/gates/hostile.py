@@ -23,6 +23,7 @@ from support import flat
 
 from specdec_kernels import arguments, example_calls, reference, registry
 from specdec_kernels.distributed.whole_rows import share_of
+from specdec_kernels.reference.penalties import seen_rows
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rules import TABLE
 
@@ -135,6 +136,26 @@ def randomness(rng, n, columns):
     return {"uniforms": u}
 
 
+def penalties(rng, n, V, name="penalties", windows=True):
+    """Once in a while penalties of n rows or requests: with lists by number or not, ids of no vocabulary and extreme
+    amounts; a few are refused."""
+    if not given(rng, 0.3):
+        return {}
+    wrong, by_number = given(rng, 0.04), given(rng)
+    S, H, some = rng.choice((1, 3)) if by_number else n, rng.choice((0, 1, 5)), {*range(min(V, 9)), V - 1, V, 2**31 - 1}
+    lists = [sorted(rng.sample(sorted(some), min(rng.randrange(H + 1), len(some)))) for _ in range(S)]
+    lists = [(x[::-1] if wrong else x) + [-1] * (H - len(x)) for x in lists]
+    counts = [[rng.choice((0, 1, 3, 2**31 - 1)) for _ in range(H)] for _ in range(S)]
+    off = ((0.0, NAN, INF) if wrong else ()) + (1.0, 1.3)
+    choices = ((*off, 0.5, 1e-38, 3e38), (*off[:-1], 0.0, -0.5, 3e38), (*off[:-1], 0.0, -3e38, 1.5))
+    x = [[rng.choice(values) for _ in range(max(n, 1))] for values in choices]
+    amounts = [rng.choice((None, values[0], torch.tensor(values[:n]))) for values in x]
+    out = sk.Penalties(*amounts, *(torch.tensor(x, dtype=torch.int32).reshape(S, H) for x in (lists, counts)))
+    if by_number:
+        out = out._replace(row=torch.tensor([rng.randrange(S + wrong) for _ in range(n)], dtype=I64))
+    return {name: out._replace(drafted=ids(rng, (n, rng.choice((0, 1, 3))), V, V)) if windows and given(rng) else out}
+
+
 def ids(rng, shape, V, Vq):
     """Token ids, mostly likely ones; some in neither vocabulary."""
     x = torch.randint(0, max(1, min(V, Vq, 6)), shape, generator=generator(rng))
@@ -212,14 +233,14 @@ def kseq_rho(rng):
 
 
 def row_stats(rng):
-    n = rng.randrange(5)
-    return {"logits": strided(rng, rows(rng, n, rng.choice(VOCABULARIES)))} | sampling(rng, n)
+    n, V = rng.randrange(5), rng.choice(VOCABULARIES)
+    return {"logits": strided(rng, rows(rng, n, V))} | sampling(rng, n) | penalties(rng, n, V)
 
 
 def sample(rng):
     n, k = rng.randrange(5), rng.choice((0, 1, 1, 2, 5))
     out = row_stats(rng)
-    parameters = {name: out.pop(name) for name in list(out) if name != "logits"}
+    parameters = {name: out.pop(name) for name in list(out) if name not in ("logits", "penalties")}
     n = len(out["logits"])
     out |= {"stats": stats(rng, out["logits"], parameters)} if given(rng, 0.3) else parameters
     slot = [rng.choice((0, 5, 2**33 - 1, 2**63 - 1, -(2**63), -1)) for _ in range(n)]
@@ -232,7 +253,7 @@ def top_logprobs(rng):
     z = rows(rng, n, rng.choice(VOCABULARIES))
     V = z.size(1)
     k = rng.choice((0, 1, min(5, V), V) if not given(rng, 0.04) else (V + 1, -1, 2**63 - 1))
-    out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "k": k}
+    out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "k": k} | penalties(rng, n, V)
     return out | ({"tokens": ids(rng, (n, rng.choice((0, 1, 3))), V, V)} if given(rng) else {})
 
 
@@ -242,7 +263,7 @@ def row_topw(rng):
     V = z.size(1)
     score = torch.tensor([rng.choice((0.0, -1.5, -3000.0, -1e30, 3e38, -INF, INF, NAN)) for _ in range(n)])
     w = rng.choice((0, 1, min(5, V), V) if not given(rng, 0.04) else (V + 1, -1, 2**63 - 1))
-    out = {"logits": strided(rng, z), "score": score, "w": w}
+    out = {"logits": strided(rng, z), "score": score, "w": w} | penalties(rng, n, V)
     return out | ({"stats": stats(rng, z, sampling(rng, n))} if given(rng) else {})
 
 
@@ -250,6 +271,7 @@ def support(rng):
     n = rng.randrange(5)
     z = rows(rng, n, rng.choice(VOCABULARIES))
     out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "max_kept": rng.choice((0, 1, 7, 3000))}
+    out |= penalties(rng, n, z.size(1))
     asked = rng.randrange(5)
     out |= {"row": ids(rng, (asked,), max(n, 1), max(n, 1))} if given(rng, 0.4) else {}
     return out
@@ -307,6 +329,7 @@ def sides(rng, shapes, B):
             if not probs and given(rng, 0.4)
             else parameters
         )
+        out |= {} if probs else penalties(rng, B, shape[-1], f"{side}_penalties", windows=False)
     return out
 
 
@@ -430,6 +453,11 @@ def is_bad(x):
     return (x.isnan() | (x == INF)).any(-1)
 
 
+def seen(args):
+    """Rows [N, V] under their penalties."""
+    return seen_rows(sk.Rows(args["logits"], penalties=args.get("penalties")), len(args["logits"])).logits
+
+
 def check_uniforms(args, out):
     require(((out >= 0) & (out < 1)).all(), "a uniform outside [0, 1)")
 
@@ -468,7 +496,7 @@ def check_kseq_rho(args, out):
 
 
 def check_row_stats(args, out):
-    z, V = args["logits"].float(), args["logits"].size(1)
+    z, V = seen(args).float(), args["logits"].size(1)
     scale, cutoff, log_norm, top = out.unbind(1)
     bad = is_bad(z) | ~z.isfinite().any(1)
     require((log_norm.isnan() | ~bad).all(), "an invalid row with a log_norm")
@@ -489,12 +517,12 @@ def check_sample(args, out):
     require(torch.equal(gone, gone.cummax(1).values) if gone.numel() else True, "a token after nothing was left")
     require((out.logprobs[gone] == -INF).all(), "ln q of no token")
     if "stats" not in args:
-        bad = is_bad(args["logits"])[:, None].expand(-1, k)
+        bad = is_bad(seen(args))[:, None].expand(-1, k)
         require(out.logprobs[bad].isnan().all(), "ln q of an invalid row")
 
 
 def check_top_logprobs(args, out):
-    z, k = args["logits"].double(), args["k"]
+    z, k = seen(args).double(), args["k"]
     for i in range(len(z)):
         found = out.ids[i].tolist()
         order = sorted(range(z.size(1)), key=lambda v: (math.isnan(z[i, v]), -float(z[i, v].nan_to_num()), v))
@@ -507,7 +535,7 @@ def check_top_logprobs(args, out):
 
 def check_row_topw(args, out):
     V = args["logits"].size(1)
-    z = args["logits"]
+    z = seen(args)
     bad = is_bad(z) | ~z.isfinite().any(1) | args["score"].isnan() | (args["score"] == INF)
     for i, (scores, found) in enumerate(zip(out.scores.tolist(), out.ids.tolist())):
         require(len(set(found)) == len(found) and all(0 <= v < V for v in found), f"ids {found} of {V}")
@@ -609,7 +637,8 @@ def alone(op, args, b, B):
     sides = {side: flat.names_of(op, side) for side in arguments.sides(op)}
     numbered = [side for side, names in sides.items()
                 if names.get("row") in args and arguments.places(op)[f"{side}.row"].per == "whole"]  # fmt: skip
-    rows = {side: [names[what] for what in ("logits", "stats") if names.get(what) in args]
+    fields = ("logits", "stats", *["penalties"] * (op == "support"))
+    rows = {side: [names[what] for what in fields if names.get(what) in args]
             for side, names in sides.items()}  # fmt: skip
     out |= {name: args[name] for side in numbered for name in rows[side]}  # a store's rows are nobody's
     own = [sides[side]["row"] for side in numbered]

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from support import surface
 from torch.utils._pytree import tree_map_only
 
 import specdec_kernels as sk
@@ -42,17 +43,17 @@ def test_results_are_made_as_the_op_makes_them(op):
 def test_results_of_the_caller_are_looked_at(op):
     """On the CPU, on the meta device, where nothing shares memory, and by the fake."""
     name = op.removesuffix(".out")
-    run, check = (getattr(getattr(torch.ops, space), name) for space in ("specdec", "specdec_check"))
-    names = [x.name for x in run.out._schema.arguments if x.kwarg_only]
     for call in example_calls.calls(name):
         arguments = example_calls.op_arguments(name, getattr(sk, name), **call.arguments)
-        out = dict(zip(names, run(*arguments)))
-        assert check.out(*arguments, **out) is None
+        run, check = (surface.overload(name, arguments, True, space) for space in ("specdec", "specdec_check"))
+        names = [x.name for x in run._schema.arguments if x.kwarg_only]
+        out = dict(zip(names, getattr(torch.ops.specdec, name)(*arguments)))
+        assert check(*arguments, **out) is None
         for each in (check, run):
-            assert each.out(*on_meta(arguments), **on_meta(out)) is None
+            assert each(*on_meta(arguments), **on_meta(out)) is None
             for wrong in names:
                 with pytest.raises(RuntimeError, match=rf"^{name}: out\.{wrong} must have shape \[B="):
-                    each.out(*on_meta(arguments), **on_meta(out | {wrong: out[wrong][1:]}))
+                    each(*on_meta(arguments), **on_meta(out | {wrong: out[wrong][1:]}))
 
 
 def test_an_error_is_as_clear_where_a_call_is_compiled():

@@ -108,7 +108,7 @@ def test_nothing_is_called_for_a_number(op):
         if isinstance(arguments.get("alpha"), tuple) and arguments["rule"] == "synthetic":
             arguments = arguments | {"alpha": given["alpha"]}  # a rate for each position is a tensor
         calls = calls_of(op, arguments)
-        assert calls == calls_of(op, given) and f"specdec.{op}.default" in calls, name
+        assert calls == calls_of(op, given) and any(x.startswith(f"specdec.{op}.") for x in calls), name
 
 
 def test_nothing_but_the_op_is_called():

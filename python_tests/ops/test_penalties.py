@@ -9,7 +9,7 @@ from support import backends, penalised, tiers
 from support.penalised import bare, differ
 
 import specdec_kernels as sk
-from specdec_kernels import distributed, example_calls, reference
+from specdec_kernels import example_calls, reference
 from specdec_kernels.rows import Rows
 
 FLAT = ("row_stats", "sample", "top_logprobs", "support", "row_topw")  # of rows [N, V]
@@ -185,16 +185,6 @@ def test_other_ops_refuse_them(op):
                 getattr(sk, op)(**arguments | {side: rows})
             with pytest.raises(NotImplementedError, match="penalties are not served on pairs of rows"):
                 getattr(reference, op)(**arguments | {side: rows})
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_rows_over_ranks_refuse_them(op):
-    call = call_with(op)
-    sides = {"rows" if op in FLAT else "target": object()}
-    problem = distributed.ops._problem(getattr(sk, op), call, sides, "chunks")
-    assert isinstance(problem, NotImplementedError) and "penalties of rows over ranks are not served yet" in str(
-        problem
-    )
 
 
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])

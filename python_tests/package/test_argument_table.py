@@ -60,20 +60,7 @@ def test_results_that_are_made_otherwise_are_found(monkeypatch):
         assert what.endswith(f"in the table {said.removeprefix('stats ')}")
 
 
-def penalties(*prefixes):
-    """What the op takes of penalties."""
-    fields = ("repetition", "frequency", "presence", "penalty_numbers", "history_ids", "history_counts", "history_row")
-    return [prefix + field for prefix in prefixes for field in fields]
-
-
-NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "ranks", "triton" or "reference"): arguments that it does not take
-    **{
-        (op, "ranks"): [*penalties(""), "drafted"]
-        for op in ("row_stats", "sample", "top_logprobs", "row_topw", "support")
-    },
-    ("verify_chain", "ranks"): penalties("target_", "draft_"),
-    ("verify_tree", "ranks"): penalties("target_", "draft_"),
-}
+NOT_YET: dict[tuple[str, str], list[str]] = {}  # (op, "triton" or "reference"): arguments that it does not take
 
 
 NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
@@ -81,11 +68,7 @@ NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
 
 def test_a_row_without_its_copies_names_each_missing_place(change):
     change("row_stats", (*TABLE["row_stats"], NEW))
-    assert argument_copies.unserved("row_stats") == {
-        "triton": ["throw_away"],
-        "ranks": NOT_YET["row_stats", "ranks"],
-        "reference": ["throw_away"],
-    }
+    assert argument_copies.unserved("row_stats") == {"triton": ["throw_away"], "reference": ["throw_away"]}
     assert missing("row_stats") == [
         "_C.so, built before, row_stats.default: lacks Tensor? throw_away=None",
         "_C.so, built before, row_stats.views: lacks Tensor? throw_away=None",

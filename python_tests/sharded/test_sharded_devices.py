@@ -8,6 +8,7 @@ from support.ranks import Ranks
 from support.sharded_cases import results
 
 from specdec_kernels.distributed.whole_rows import logits_of, with_logits
+from specdec_kernels.penalties import Penalties
 from specdec_kernels.rows import Rows
 
 B, G, V = 5, 3, 2500
@@ -34,7 +35,10 @@ def calls(device):
     links = {"max_depth": 2, "method": "target_only"}
     yield "sample", {"rows": Rows(p[:, 0], **filters), "k": 2, **seeds}
     yield "row_stats", {"rows": Rows(p[:, 0], **filters)}
-    yield "verify_chain", {"target": Rows(p, **filters), "draft_tokens": tokens, "draft": q, **seeds}
+    ids = on(torch.tensor([[2, 1100, 2400, -1]] * B, dtype=torch.int32))
+    view = Penalties(on(torch.linspace(1, 2, B)), presence=1.0, ids=ids, counts=ids.clamp(0))
+    both = {"target": Rows(p, **filters, penalties=view), "draft": Rows(q, penalties=view)}
+    yield "verify_chain", {"draft_tokens": tokens, **both, **seeds}
     whole = {"target": Rows(p, temperature=0), "draft_tokens": tokens}
     wide, long = torch.empty(B, G + 1), torch.empty(B, G + 1, dtype=torch.int64)
     count, status = torch.empty(2, B, dtype=torch.int32)

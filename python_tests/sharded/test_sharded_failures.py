@@ -10,6 +10,7 @@ from support.ranks import Ranks
 
 import specdec_kernels
 from specdec_kernels.distributed.shards import EXCHANGES
+from specdec_kernels.penalties import Penalties
 from specdec_kernels.rows import Rows
 
 SECONDS = 10.0
@@ -75,6 +76,11 @@ def changed(**what):
     return _Changed(what)
 
 
+def lists(*ids, **fields):
+    ids = torch.tensor(ids, dtype=torch.int32)
+    return Penalties(**{"presence": 1.0, "ids": ids, "counts": torch.zeros_like(ids)} | fields)
+
+
 class _Changed:
     """Of the target's rows or of the other arguments. Pickles, as a lambda does not."""
 
@@ -117,6 +123,10 @@ def said(ranks, exchange, *args):
             "verify_chain: target.temperature must be the same on all ranks",
         ),
         (changed(top_p=0.9), "verify_chain: target.top_p must be the same on all ranks"),
+        (
+            changed(penalties=lists([0, 5], [1, -1], [2, 3])),
+            "verify_chain: target.penalties must be the same on all ranks",
+        ),
         (changed(seed=torch.tensor([0, 2, 2])), "verify_chain: seed must be the same on all ranks"),
         (changed(method="block"), "verify_chain: method must be the same on all ranks"),
         (fewer_requests, "verify_chain: target.logits must be the same on all ranks"),
@@ -159,11 +169,29 @@ def test_rows_that_are_none(ranks, exchange):
     serves_on(ranks, exchange)
 
 
-def test_what_every_rank_does_wrong(ranks, exchange):
+FINE = [1, 3999], [2, -1]
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        ({"temperature": torch.tensor([1.0, -1.0, 1.0])}, "temperature must be finite and >= 0, got -1 at index 1"),
+        (
+            {"penalties": lists(*FINE, [3000, 7])},
+            "penalties.ids must ascend and end with -1, got 3000 then 7 in list 2",
+        ),
+        ({"penalties": lists(*FINE, row=torch.tensor([0, 2, 1]))}, "penalties.row must be in [0, 2), got 2 at index 1"),
+        (
+            {"penalties": lists(*FINE, [-1, -1], presence=torch.tensor([0.0, torch.nan, 0.0]))},
+            "penalties.presence must be finite, got nan at index 1",
+        ),
+        ({"penalties": lists(*FINE)}, "penalties.ids must be of 3 lists, or penalties.row be given, got 2"),
+    ],
+)
+def test_what_every_rank_does_wrong(ranks, exchange, what, message):
     """A value that one rank's share of the requests alone has ends the call on all of them, which say where it is."""
-    wanted = "verify_chain: target.temperature must be finite and >= 0, got -1 at index 1"
-    for rank, error in enumerate(ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, -1.0, 1.0])})):
-        assert wanted in str(error), (rank, error)
+    for rank, error in enumerate(ranks.call(wrong_alike, exchange, what)):
+        assert f"verify_chain: target.{message}" in str(error), (rank, error)
     serves_on(ranks, exchange)
 
 

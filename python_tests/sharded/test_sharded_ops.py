@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import flat, sharded_cases
 from support.ranks import Ranks
-from support.sharded_checks import differ, other_log_norms
+from support.sharded_checks import differ, other_log_norms, views_differ
 from support.surface import plain
 from support.tiers import TIER
 
@@ -53,6 +53,11 @@ def written(rank, n, exchange):
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_out(ranks, exchange):
     assert ranks.call(written, ranks.n, exchange) == [True] * ranks.n
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_two_views_of_one_row_are_two_rows(ranks, exchange):
+    assert ranks.call(views_differ, ranks.n, exchange) == [[]] * ranks.n
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

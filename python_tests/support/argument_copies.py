@@ -97,11 +97,6 @@ def triton_takes(op):
             yield x.arg
 
 
-def refused_over_ranks(op):
-    refuses = "rows over ranks do not serve penalties yet" in (ROOT / "csrc" / "binding" / "penalties.h").read_text()
-    return [x.name for x in arguments.taken(op) if x.is_view and refuses]
-
-
 def reference_takes(op):
     names = inspect.signature(getattr(reference, op)).parameters
     return [name for name in names if name not in ("chance_type", "first")]
@@ -111,13 +106,12 @@ NEVER_IN_TRITON = {"verify_tree": ["rule", "alpha", "rule_numbers"]}  # trees by
 
 
 def unserved(op):
-    """What may be left out, and ranks, Triton or the reference do not take yet: rows over ranks and Triton refuse it,
-    and in a call of the reference Python does. Where all take it, example calls and hostile calls give it."""
+    """What may be left out, and Triton or the reference do not take yet: Triton refuses it, and in a call of the
+    reference Python does. Where both take it, example calls and hostile calls give it."""
     takes, places = {*triton_takes(op)}, {*reference_takes(op)}
     new = [x for x in arguments.taken(op) if x.may_be_left_out]
     return {
         "triton": [x.name for x in new if x.name not in takes and x.name not in NEVER_IN_TRITON.get(op, ())],
-        "ranks": refused_over_ranks(op),
         "reference": [x.public for x in new if x.public and x.public.partition(".")[0] not in places],
     }
 
@@ -125,9 +119,7 @@ def unserved(op):
 def not_everywhere(op):
     """Where the public function takes these."""
     lacks = unserved(op)
-    public = {x.public for x in arguments.taken(op) if x.name in {*lacks["triton"], *lacks["ranks"]}}
-    groups = {place.rpartition(".")[0] for place in public if place.count(".") == 2}  # "target.penalties"
-    return public | groups | {*lacks["reference"]}
+    return {x.public for x in arguments.taken(op) if x.name in lacks["triton"]} | {*lacks["reference"]}
 
 
 def everywhere(op):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls at random for rows that are split over ranks: a number makes the same call everywhere."""
 
+import random
+
 import numpy as np
 import torch
-from support import cases, flat, rule_cases, tree_cases
+from support import cases, flat, penalised, rule_cases, tree_cases
 
 import specdec_kernels as sk
 from specdec_kernels import registry
@@ -75,6 +77,36 @@ def probabilities(args, side):
     args[side + "_kind"] = "probs"
 
 
+def penalties(rng, n, V):
+    """Of n requests or rows, by number or not, a few of which every rank refuses; or None."""
+    if rng.random() < 0.5:
+        return None
+    draw = random.Random(int(rng.integers(1 << 30)))
+    view = penalised.penalties(draw, n, V, row=draw.choice((None, 3)))
+    wrong = {"ids": view.ids.flip(1), "counts": view.counts - 1, "presence": torch.full((n,), torch.nan)}
+    wrong["row"] = torch.full((n,), len(view.ids))
+    name = draw.choice((*wrong, *[None] * 60))
+    return view if name is None else view._replace(**{name: wrong[name]})
+
+
+def by_number(args, side, rng):
+    """Positions name rows of a store, some of them the same one."""
+    lead = args[side + "_logits"].shape[:2]
+    if 0 in lead:
+        return
+    for name in (side + "_logits", side + "_stats"):
+        if name in args:
+            args[name] = args[name].flatten(0, 1)
+    args[side + "_row"] = torch.tensor(rng.integers(0, 1 + lead.numel() // 4, lead))
+
+
+def seen(args, rng, B):
+    """Sides of logits under penalties."""
+    for side in ("target", "draft"):
+        if args.get(side + "_logits") is not None and args.get(side + "_kind") != "probs":
+            args[side + "_penalties"] = penalties(rng, B, args[side + "_logits"].shape[-1])
+
+
 def padded(args, name, rng, B):
     """Some of the requests, or rows, are not there."""
     if rng.random() < 0.2:
@@ -99,6 +131,11 @@ def chain(seed, rng, V, Vq, dtype, requests):
         handed_over(args, "draft", "draft_", args["draft_logits"].shape[1])
     if rng.random() < 0.3:
         ragged(args, rng)
+    else:
+        for side in ("target", "draft")[: 1 + draft]:
+            if rng.random() < 0.5:
+                by_number(args, side, rng)
+    seen(args, rng, B)
     padded(args, "num_requests", rng, B)
     return "verify_chain", args
 
@@ -119,6 +156,11 @@ def tree(seed, rng, V, Vq, dtype, requests):
     padded(args, "num_requests", rng, B)
     if method not in ("greedy", "target_only") and rng.random() < 0.5:
         args |= rule_cases.rules(B, "block", shift=seed)
+    for side in ("target", "draft"):
+        if args[side + "_logits"] is not None and side + "_row" not in args and rng.random() < 0.3:
+            M = args[side + "_logits"].shape[1]  # nodes name some of the rows
+            args[side + "_row"] = torch.tensor(rng.integers(0, 1 + M // 3, (B, M)))
+    seen(args, rng, B)
     return "verify_tree", args
 
 
@@ -128,7 +170,10 @@ def row_stats(seed, rng, V, Vq, dtype, requests):
     filters = cases.parameters(seed, n)
     filters["top_k"][0] = int(rng.integers(1, 2 * V))
     padded(filters, "num_rows", rng, n)
-    return "row_stats", {"logits": p, **filters}
+    view = penalties(rng, n, V)
+    if view is not None and rng.random() < 0.7:
+        view = view._replace(drafted=torch.tensor(rng.integers(-1, V, (n, 3))))
+    return "row_stats", {"logits": p, "penalties": view, **filters}
 
 
 def sample(seed, rng, V, Vq, dtype, requests):

@@ -55,3 +55,29 @@ def other_log_norms(rank, n):
     rows = torch.randn(512, 7777, generator=torch.Generator().manual_seed(0))
     got = sharded(rank, "row_stats", {"rows": rows}, {"rows": (7777, ())})
     return int((got != sk.row_stats(rows)).any(-1).sum())
+
+
+def views_differ(rank, n, exchange="chunks"):
+    """The methods by which each position, and the draft, no longer sees one stored row in its own way; and whether
+    sample hands on other penalties than it was given."""
+    import specdec_kernels as sk
+    from specdec_kernels import distributed
+
+    V = 3000  # slices of whole chunks: no entry moves, so both sides' rows lie in one place
+    shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
+    z, at = torch.zeros(1, V), torch.zeros(1, 4, dtype=torch.int64)
+    ids = torch.tensor([[0, 2900, -1]], dtype=torch.int32)
+    views = [sk.Penalties(presence=x, ids=ids, counts=ids.clamp(0, 1)) for x in (8.0, 3.0)]
+    u = torch.tensor([[0.0, 0.0, 0.0, 0.5]], dtype=torch.float64)
+    call = {"draft_tokens": torch.tensor([[1, 1500, 2900]]), "uniforms": u}
+    found = []
+    for method in ("token", "block"):
+        whole = [sk.Rows(z, row=row, penalties=view) for row, view in zip((at, at[:, :3]), views)]
+        want = sk.verify_chain(whole[0], draft=whole[1], method=method, **call)
+        mine = [x._replace(logits=z[:, shards.here]) for x in whole]
+        both = {"shards": shards, "draft_shards": shards}
+        got = distributed.verify_chain(mine[0], draft=mine[1], method=method, **call, **both)
+        if not all(map(torch.equal, map(plain, got), map(plain, want))):
+            found.append((method, got, want))
+    drawn = distributed.sample(sk.Rows(z[:, shards.here], penalties=views[0]), uniforms=u[:, :1], shards=shards)
+    return found + [drawn.rows.penalties] * (drawn.rows.penalties is not views[0])

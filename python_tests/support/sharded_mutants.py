@@ -17,6 +17,13 @@ MUTANTS = {
         "std::vector<float> some(task_->split.ranks() * k);",
         "std::vector<float> some(k);",
     ),
+    "sums of a row under the penalties of another position": ("cpu/shards.cpp", "view.position};", "0};"),
+    "penalised entries rounded as the row's are": ("cpu/shards.h", "row.view ? kFloat32 : row.dtype", "row.dtype"),
+    "a penalised id that counts from its shard": (
+        "cpu/row_reader.h",
+        "penalise(row.view, used_ids(row.view, v, 1), v, 1, &z);",
+        "penalise(row.view, used_ids(row.view, place(row, v), 1), place(row, v), 1, &z);",
+    ),
 }
 
 
@@ -30,5 +37,6 @@ WHOLE_ROWS = {
         "begin, end = shares[shards.rank - 1]",
     ),
     "padding of a short share kept": (FILE, "own[: end - begin]", "own"),
+    "the first lists of the batch": (FILE, "row=torch.arange(len(x.ids), ", "row=torch.zeros(len(x.ids), dtype=int, "),
     "a tree of all requests split among them": (FILE, "known.is_cut(x.dim()) and ", ""),
 }

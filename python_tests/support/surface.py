@@ -6,7 +6,7 @@ import torch
 from support import worker
 
 import specdec_kernels as sk
-from specdec_kernels import example_calls
+from specdec_kernels import arguments, example_calls
 
 
 def tensors(result):
@@ -28,21 +28,27 @@ def plain(x):
     return x.view({torch.uint32: torch.int32, torch.uint64: torch.int64}.get(x.dtype, x.dtype))
 
 
+def overload(op, given, out=False, space="specdec"):
+    """The overload of an op that takes these arguments."""
+    kinds = ["views"] * (len(given) > len(arguments.plain(op))) + ["out"] * out
+    return getattr(getattr(getattr(torch.ops, space), op), "_".join(kinds) or "default")
+
+
 def recorded_call(op, function, *args, **kwargs):
     """function(...) calls torch.ops.specdec.<op> once: its result, and the dispatcher's op with its arguments."""
     result = []
-    arguments = example_calls.op_arguments(op, lambda: result.append(function(*args, **kwargs)))
-    return result[0], (getattr(torch.ops.specdec, op).default, arguments, {})
+    given = example_calls.op_arguments(op, lambda: result.append(function(*args, **kwargs)))
+    return result[0], (overload(op, given), given, {})
 
 
 def check_examples(op, most=None):
     """Of the op's example calls: all of opcheck for the first, schema and fake for each kind; every fifth compiled."""
     for i, call in enumerate(example_calls.few(op)[:most]):
-        function, arguments = getattr(sk, op), worker.here(call.arguments)
-        eager, (direct, args, kwargs) = recorded_call(op, function, **arguments)
+        function, named = getattr(sk, op), worker.here(call.arguments)
+        eager, (direct, args, kwargs) = recorded_call(op, function, **named)
         quick = {} if i == 0 else {"test_utils": ("test_schema", "test_faketensor")}
         torch.library.opcheck(direct, args, kwargs, **quick)
         if i % 5 == 0:
             torch._dynamo.reset()
             traced = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
-            assert same(tensors(traced(**arguments)), tensors(eager)), call.name
+            assert same(tensors(traced(**named)), tensors(eager)), call.name

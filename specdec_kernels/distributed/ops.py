@@ -68,7 +68,8 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
             arguments.update({name: with_logits(arguments[name], rows) for name, (_, rows) in kept.items()})
             found = _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
         if isinstance(found, whole.SampleOutput):
-            return found._replace(rows=Rows(mine, stats=found.rows.stats))
+            penalties = getattr(arguments[target], "penalties", None)
+            return found._replace(rows=Rows(mine, stats=found.rows.stats, penalties=penalties))
         return found if out is None else type(found)(*map(torch.Tensor.copy_, out, found))
 
     rows = target if draft is None else f"{target} (and {draft}, where draft_shards are given)"
@@ -93,8 +94,6 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
     op = function.__name__
     for name, of in sides.items():
         rows = logits_of(arguments[name])
-        if getattr(arguments[name], "penalties", None) is not None:
-            return NotImplementedError(f"{op}: {name}.penalties of rows over ranks are not served yet")
         if not isinstance(rows, torch.Tensor):
             where, kinds = (f"{name}.logits", "") if isinstance(arguments[name], Rows) else (name, " or Rows")
             return TypeError(f"{op}: {where} must be a torch.Tensor{kinds}, got {type(rows).__name__}")

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from specdec_kernels.penalties import Penalties, history
 from specdec_kernels.reference.build_tree import build_tree
 
 
@@ -92,3 +95,20 @@ class Inputs:
             "top_p": self.tensor(*(0.9, 1.0, 0.8, 0.5)[:n]),
             "min_p": self.tensor(*(0.05, 0.0, 0.1, 0.02)[:n]),
         }
+
+    def penalties(self, n: int) -> Iterator[tuple[str, Penalties]]:
+        """Yield penalties of n rows or requests: numbers and a list for each; tensors and lists in slots."""
+        some = torch.randint(0, 20, (2, 5, 6), generator=self.generator, device="cpu")  # of which some repeat
+        prompts, outputs = (some * self.V // 20).tolist()
+        ids, counts = (self.on_device(x) for x in history(prompts, outputs, size=12))
+        yield "penalties", Penalties(1.3, 0.5, 0.2, ids[:n], counts[:n])
+        repetition, frequency, presence, row = (
+            self.tensor(*x[:n])  # the second one's penalties are off
+            for x in ((1.3, 1.0, 0.8, 2.0), (0.5, 0.0, -0.2, 1.0), (0.2, 0.0, 1.5, -1.0), (4, 0, 1, 4))
+        )
+        yield "penalties by slot", Penalties(repetition, frequency, presence, ids, counts, row)
+
+    def row_penalties(self, n: int) -> Iterator[tuple[str, Penalties]]:
+        """Yield penalties of n rows [N, V], some after a window."""
+        for name, given in self.penalties(n):
+            yield name, given if given.row is None else given._replace(drafted=self.integers(-1, self.V, n, 3))

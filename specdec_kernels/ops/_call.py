@@ -58,6 +58,4 @@ def _explained(op: str, error: Exception, arguments: tuple, out: Mapping[str, ob
             return wrong
     text = str(error).partition("\n")[0]
     refused = type(error) is RuntimeError and text.startswith(f"{op}: ") and not text.endswith("got no room for it")
-    if refused and text.endswith(" yet"):  # "rows over ranks do not serve penalties yet"
-        return NotImplementedError(text)
     return ValueError(text) if refused else error

@@ -11,17 +11,17 @@ void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
   std::vector<std::vector<int64_t>> tokens(a.N);  // of each node's children
   for (int64_t n = 1; n < a.N; ++n)
     if (!a.bad_parent(b, n) && a.parents.at(b, n) >= 0) tokens[a.parents.at(b, n)].push_back(a.node_tokens.at(b, n));
-  const auto ask = [&](const Rows& rows, int64_t row, const std::vector<int64_t>& of) {
+  const auto ask = [&](const Rows& rows, int64_t row, int64_t node, const std::vector<int64_t>& of) {
     if (!rows.memory || row < 0 || row >= rows.per_request) return;
-    for (const int64_t d : of) executor.ask_entry(rows.at(-1, b, row), d);
-    if (a.method != Method::kGreedy) executor.ask_ahead([&] { rows.dist(executor, -1, b, row); });
+    for (const int64_t d : of) executor.ask_entry(rows.at(-1, b, row, node, 0), d);
+    if (a.method != Method::kGreedy) executor.ask_ahead([&] { rows.dist(executor, -1, b, row, node, 0); });
   };
   for (int64_t n = 0; n < a.N; ++n) {
     const int64_t parent = a.parents.at(b, n);
-    ask(a.target, a.target_row ? a.target_row.at(b, n) : n, tokens[n]);
+    ask(a.target, a.target_row ? a.target_row.at(b, n) : n, n, tokens[n]);
     if (n == 0 || parent < 0 || a.bad_parent(b, n)) continue;
     if (a.method == Method::kTargetOnly || a.method == Method::kGreedy) continue;  // no draft's law is looked at
-    ask(a.draft, a.draft_row ? a.draft_row.at(b, n) : parent, tokens[parent]);
+    ask(a.draft, a.draft_row ? a.draft_row.at(b, n) : parent, parent, tokens[parent]);
   }
   executor.forget();
 }

@@ -16,6 +16,7 @@ import torch
 
 from ..law import numpy_rows
 from ..padded import padded, present
+from ..penalties import seen_rows
 from ..row_stats import params_of_rows
 from ..rows import first_sampling, rows_of
 from ..sample import sample as plain_sample
@@ -42,8 +43,9 @@ def verify_tree(*args, **kwargs):
 def sample(rows, *args, **kwargs):
     """Run the reference's sample, with the margin of the draws and, without given stats, of the top-p cutoff."""
     *out, margins = with_margins(plain_sample, rows, *args, **kwargs)
-    rows = rows_of(rows, penalised=False)
+    rows = rows_of(rows)
     N, n = len(rows.logits), present(kwargs.get("num_rows"), len(rows.logits))
+    rows = seen_rows(rows, n)
     filters = [math.inf] * n
     if rows.stats is None:
         params = params_of_rows(n, *first_sampling(rows, n))
