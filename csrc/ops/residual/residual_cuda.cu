@@ -18,10 +18,10 @@ struct Rest {
 __global__ void __launch_bounds__(kThreads, 3) masses(const Rest s) {
   const int64_t n = s.grid.row();
   if (!s.a.present.has(n)) return;
-  __shared__ Uninitialised<Dist> shared;  // the passes over rows have no register to spare for it
-  if (threadIdx.x == 0) shared.get() = s.a.draft(n);
+  __shared__ Uninitialised<Dist> shared[2];  // the passes over rows have no register to spare for them
+  if (threadIdx.x == 0) shared[0].get() = s.a.target(n), shared[1].get() = s.a.draft(n);
   __syncthreads();
-  const Dist p = s.a.target(n), &q = shared.get();
+  const Dist &p = shared[0].get(), &q = shared[1].get();
   float* sum = s.table.row(n, chunk_count(p.row.V)).sum;
   sum_chunks(p, q, special_chunks(p, q), s.grid.part(), s.grid.per_warp, nullptr, sum);
   if (!s.grid.last()) return;
