@@ -109,7 +109,7 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
     taken = floats_per_row(op, named(field), tensor, N);
     if (numbers.has(i)) number = float(numbers[i]);
   }
-  // A tensor of nothing has no memory, and yet there are penalties.
+  // An empty tensor's pointer may be null, which would say that there are no penalties.
   if (p.S == 0 || p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");
   check_values(op, given.side, p, values_at_hand(op) ? present.of(N) : 0);
   return p;

@@ -29,8 +29,8 @@ void ShardTask::put_number(float z, DType dtype, char* to) {
 
 static int64_t bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-// What tells the views of a row apart. All have the task's window. The address of a view's Penalties changes from round
-// to round, so it is no part of the key.
+// Differs between views of a row: the list's addresses, the amounts and the position. All views have the task's window.
+// The address of Penalties changes from round to round, so the key leaves it out.
 ShardTask::ViewKey ShardTask::key_of(const View& view) {
   if (!view) return {};
   const Penalties& p = *view.penalties;

@@ -78,8 +78,8 @@ class ShardTask {
     std::memcpy(of_ranks.data(), all, of_ranks.size() * sizeof(T));
     return of_ranks;
   }
-  // So many entries of a row from each rank as put_all(put) puts here, in the order of the ranks. They are sent in the
-  // row's dtype, under penalties in float32, which alone holds them.
+  // counts[r] entries of a row from each rank r, in the order of the ranks; put_all(put) gives this rank's. They are
+  // sent in the row's dtype, or in float32 if the row has penalties, since 16 bits do not hold a penalised entry.
   template <class PutAll>
   std::vector<float> entries_of(const Row& row, const std::vector<uint32_t>& counts, const PutAll& put_all) {
     const DType dtype = row.view ? kFloat32 : row.dtype;

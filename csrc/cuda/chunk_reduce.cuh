@@ -109,7 +109,8 @@ SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   const int of_q = whole_chunks(q.row);
   return of_q < whole ? of_q : whole;
 }
-// And with a last one that is not whole, but has whole groups: all chunks then
+// As whole_chunks(), with the last chunk if that is not whole but V is a multiple of kGroup: all chunks then. Both rows
+// are aligned and have at least one whole chunk.
 SPECDEC_DEVICE int grouped_chunks(const Dist& p, const Dist& q) {
   const int whole = whole_chunks(p, q);
   const bool all = p.row.V / kChunk == whole && p.row.V % kGroup == 0 && aligned(p.row) && whole > 0 &&
@@ -151,7 +152,7 @@ SPECDEC_DEVICE void sum_all_chunks(const Dist& p, const Dist& q, const float* ch
   });
 }
 
-// The grouped chunks of a pair that are not special. Others become special here, which turn out to be no plain ones.
+// Sums the grouped chunks that are not special. A chunk whose plain sum is NaN becomes special.
 template <class Special>
 SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& special, const int& part, int per_warp,
                                        const float* chunk_max, float* sum) {

@@ -128,9 +128,9 @@ SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
   return warp_sum(sum[0] + sum[1]);
 }
 
-// The same where p, and q unless it takes nothing away, are rows of one dtype and one kind, and the chunk is one of
-// whole_chunks() of both, or has but `left` entries, in whole groups: all loads under way before one is used, no
-// branch, no parameter that is read again.
+// The same where p, and q unless it takes nothing away, are rows of one dtype and one kind: all loads under way before
+// one is used, no parameter that is read again. kWhole: the chunk is one of whole_chunks() of both, and no load is
+// conditional. Else it has `left` entries, a multiple of kGroup, and the groups beyond them are padded.
 template <DType kType, bool kMinus, bool kWhole, class Weights>
 SPECDEC_DEVICE float grouped_chunk_sum(const Row& p, const Row& q, int64_t chunk, int left, const Weights& of_p,
                                        const Weights& of_q) {

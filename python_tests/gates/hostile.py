@@ -137,8 +137,8 @@ def randomness(rng, n, columns):
 
 
 def penalties(rng, n, V, name="penalties", windows=True):
-    """Once in a while penalties of n rows or requests: with lists by number or not, ids of no vocabulary and extreme
-    amounts; a few are refused."""
+    """In some calls penalties of n rows or requests: with lists by number or one each, ids outside the vocabulary and
+    extreme amounts; a few are refused."""
     if not given(rng, 0.3):
         return {}
     wrong, by_number = given(rng, 0.04), given(rng)

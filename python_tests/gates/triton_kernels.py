@@ -25,8 +25,8 @@ THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
 
 
 def operations():
-    """How often every kernel has each operation that all versions of Triton make alike, by the compiler's front end
-    alone, in a tenth of the time of all of it. Float32 rows differ in their loads only."""
+    """How often each kernel has those operations that all versions of Triton make alike. Only the compiler's front end
+    runs, in a tenth of the time. Float32 rows are left out: only their loads differ."""
     import triton
     from support.aot import aot_cases
     from triton._C.libtriton import ir
@@ -47,12 +47,12 @@ def operations():
     return found
 
 
-# Where a tile is as narrow as a row, or as the sums of its chunks
+# Rows so short that a tile is as narrow as the row, or as its number of chunks
 NARROW = (1, 5, 64, 256, 1000, 2500)
 
 
 def compile_narrow():
-    """The whole compiler on what filters rows of few entries."""
+    """Compile the kernels that filter short rows, all the way."""
     import triton
     from support.aot import aot_cases, filter_calls
     from triton.backends.compiler import GPUTarget

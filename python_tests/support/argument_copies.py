@@ -106,8 +106,8 @@ NEVER_IN_TRITON = {"verify_tree": ["rule", "alpha", "rule_numbers"]}  # trees by
 
 
 def unserved(op):
-    """What may be left out, and Triton or the reference do not take yet: Triton refuses it, and in a call of the
-    reference Python does. Where both take it, example calls and hostile calls give it."""
+    """The optional arguments that Triton or the reference do not take yet: Triton refuses them, and in a call of the
+    reference Python does. Where both take one, example calls and hostile calls give it."""
     takes, places = {*triton_takes(op)}, {*reference_takes(op)}
     new = [x for x in arguments.taken(op) if x.may_be_left_out]
     return {

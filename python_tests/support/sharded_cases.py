@@ -78,7 +78,7 @@ def probabilities(args, side):
 
 
 def penalties(rng, n, V):
-    """Of n requests or rows, by number or not, a few of which every rank refuses; or None."""
+    """Penalties of n requests or rows, with lists by number or one each, or None; every rank refuses a few of them."""
     if rng.random() < 0.5:
         return None
     draw = random.Random(int(rng.integers(1 << 30)))

@@ -58,8 +58,8 @@ def other_log_norms(rank, n):
 
 
 def views_differ(rank, n, exchange="chunks"):
-    """The methods by which each position, and the draft, no longer sees one stored row in its own way; and whether
-    sample hands on other penalties than it was given."""
+    """The methods that differ from whole rows where several positions, of target and draft, share one stored row under
+    different penalties; and whether sample hands on other penalties than it was given."""
     import specdec_kernels as sk
     from specdec_kernels import distributed
 

@@ -59,7 +59,7 @@ SPECDEC_DEVICE void sum_at(const Step& s, const Dist& p, const Dist& q, const En
 // entries before anybody has looked at the total. The thread that finds the token goes on with it.
 class EndExecutor : public BlockExecutor {
  public:
-  // `drawn`: from a row of V entries
+  // `drawn`: whether the token is drawn from a row; V: how many entries that has
   SPECDEC_DEVICE EndExecutor(const Ending& end, bool drawn, int64_t V)
       : BlockExecutor(RowStats{}, end.sums, end.maxima, kPair), uniform_(end.uniform), leads_(threadIdx.x == 0) {
     if (drawn && threadIdx.x < kLanes) sums_ = sums_of(V, sum_);

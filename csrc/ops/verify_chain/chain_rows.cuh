@@ -87,7 +87,7 @@ SPECDEC_DEVICE bool ends_before(const VerifyChain& a, int64_t b, int64_t i, int 
   return ends;
 }
 
-// By one thread, of a position that its request has
+// By one thread; i is at most a.drafted(b).
 template <bool kFiltered>
 SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& part) {
   const VerifyChain& a = s.a;

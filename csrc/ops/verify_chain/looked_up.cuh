@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the test of a position asks of the caller's inputs alone, looked up while its rows are still being read or added
-// up: but for the laws that are made of those, a test then waits for no memory.
+// What the test of a position needs of the caller's inputs, loaded while its rows are still being read or added up.
+// Only the laws that are made of those are missing then, and the test waits for no memory.
 #pragma once
 
 #include "chain_rows.cuh"
@@ -35,8 +35,8 @@ struct LookedUp {
   }
 };
 
-// What is there, by any number of threads alike. Behind the draft's length, which lies at hand if it is dense, all that
-// this asks for is on its way before any of it is looked at.
+// Looks up position i; every thread that calls it gets the same. Once the draft's length is known (dense drafts load
+// none), the loads do not depend on one another, so that they overlap.
 SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t i) {
   const VerifyChain& a = s.a;
   const NoExecutor later;  // has no law to make
@@ -62,7 +62,7 @@ SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t
   return r;
 }
 
-// What its draft's token finds there, by the thread that makes the test
+// Loads the entries of the draft's token, and its uniform; by the thread that makes the test
 SPECDEC_DEVICE void look_up_token(const VerifyChain& a, int64_t b, int64_t i, LookedUp& r) {
   const auto entry = [&](const Dist& d) { return has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f; };
   if (!r.drafted) return;

@@ -73,7 +73,7 @@ SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, floa
     const DraftTest test = test_draft(at);
     tests[i].get() = {test, at.drafted, at.bonus, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
   }
-  wait_for_launch();  // of warps with no position
+  wait_for_launch();  // warps that have no position wait here; for others this returns at once
 }
 
 __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {

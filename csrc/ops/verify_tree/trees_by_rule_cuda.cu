@@ -6,7 +6,7 @@
 namespace specdec {
 namespace {
 
-// Of a NodeDist that is copied whole, members that its kind leaves unset among them
+// Zeroes a NodeDist before it is used: it is copied whole, with members that its kind leaves unset.
 SPECDEC_DEVICE void clear(NodeDist& x) {
   static_assert(sizeof(NodeDist) % sizeof(int64_t) == 0);
   for (int i = threadIdx.x; i < int(sizeof(NodeDist) / sizeof(int64_t)); i += kThreads)

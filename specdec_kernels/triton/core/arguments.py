@@ -95,16 +95,15 @@ class GivenPenalties(NamedTuple):
     history_row: torch.Tensor | None
 
     def of_windows(self, *window) -> Penalties:
-        """`window`: the last fields of Penalties, sizes without their sign."""
+        """`window`: the last fields of Penalties."""
         ids, counts = self.history_ids, self.history_counts
         if ids is None:
             return launch.NO_PENALTIES
         amounts = [
             values(t) if x is None else Values(x, None) for t, x in zip(self[:3], numbers(self.penalty_numbers, 3))
         ]
-        sizes = (-x for x in (*ids.shape, ids.stride(0), counts.stride(0)))
+        sizes = (*ids.shape, ids.stride(0), counts.stride(0))
         row = launch.NO_VALUES if self.history_row is None else Values(self.history_row.contiguous(), True)
-        window = (-x if isinstance(x, int) else x for x in window)
         return Penalties(*amounts, ids, counts, *sizes, row, *window)
 
     def of_chains(self, draft_tokens: torch.Tensor, cu_draft: torch.Tensor | None) -> Penalties:

@@ -96,8 +96,8 @@ def power_of_2(n: int) -> int:
 
 
 def columns(n: int, most: int) -> int:
-    """Of a tile that a row lies in: as many at least as a thread may hold of them, or Triton 3.6 compiles no running
-    sum."""
+    """The columns of a tile for n entries of a row: a power of two from 8 to `most`. Triton 3.6 compiles no running sum
+    over fewer columns than a thread may hold."""
     return min(most, max(8, power_of_2(n)))
 
 

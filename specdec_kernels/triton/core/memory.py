@@ -53,7 +53,7 @@ def load_value(values, b, mask, other):
 
 @triton.jit
 def hidden_zero():
-    """0, which a compiler does not find to be constant"""
+    """0 that the compiler does not know to be constant"""
     return tl.minimum(tl.num_programs(0), 0)
 
 

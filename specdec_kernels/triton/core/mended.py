@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fault of Triton 3.6 that makes kernels wrong in silence, mended when this is imported. 3.7 does not have it.
+"""A workaround for a bug of Triton 3.6 that miscompiles kernels silently. Importing this module applies it. 3.7 does
+not have the bug: it makes the types of a function's arguments from their values.
 
-A function's argument that is a tuple in a tuple keeps the type that it had before its constants were set. A loop copies
-values by their types, so in a loop such a constant is None: ``if pairs.target.PROBS`` then takes rows of probabilities
-for logits.
+An argument that is a tuple in a tuple keeps the type that it had before its constants were filled in. A loop rebuilds
+values from their types, so that in a loop such a constant reads as None: ``if pairs.target.PROBS`` is then false, and rows
+of probabilities are taken for logits.
 """
 
 import triton

@@ -16,9 +16,7 @@ from .memory import get_value, load_value
 
 class Penalties(NamedTuple):
     """Of one side. The windows are a chain's drafts, which begin at the start of its draft if ragged, or the nodes of a
-    tree.
-
-    Sizes and strides have a minus sign: a 1 would be a constant, and behind a loop Triton 3.6 has forgotten which."""
+    tree."""
 
     repetition: Any  # Values
     frequency: Any
@@ -56,7 +54,7 @@ def seen(penalties, row, position):
     if penalties.ids is None:
         return row
     else:
-        return row | ((position - penalties.drafted).to(tl.int64) << 32)
+        return row | ((position + penalties.drafted).to(tl.int64) << 32)
 
 
 @triton.jit
@@ -75,13 +73,13 @@ def _token(penalties, b, position, mask):
         return b * 0 - 1
     else:
         if penalties.parents is not None:
-            at = position - b * penalties.window_stride
+            at = b * penalties.window_stride + position
         elif penalties.starts is not None:
             start = get_value(penalties.starts + b, mask, 0).to(tl.int64)
-            start = tl.minimum(tl.maximum(start, 0), -penalties.D)
-            at = (1 - start - position) * penalties.token_stride
+            start = tl.minimum(tl.maximum(start, 0), penalties.D)
+            at = (start + position - 1) * penalties.token_stride
         else:
-            at = (1 - position) * penalties.token_stride - b * penalties.window_stride
+            at = b * penalties.window_stride + (position - 1) * penalties.token_stride
         return get_value(penalties.window + at, mask, -1).to(tl.int64)
 
 
@@ -91,7 +89,7 @@ def _before(penalties, b, position, mask):
     if penalties.parents is None:
         return position - 1
     else:
-        parent = get_value(penalties.parents + (position - b * penalties.window_stride), mask, 0).to(tl.int64)
+        parent = get_value(penalties.parents + b * penalties.window_stride + position, mask, 0).to(tl.int64)
         return tl.where((parent > 0) & (parent < position), parent, 0)
 
 
@@ -99,7 +97,7 @@ def _before(penalties, b, position, mask):
 def _first_place(penalties, ids, v, mask):
     """The first place in each list, from `ids` on, whose id is not below v. Pads, -1, lie above all ids."""
     low = v * 0
-    high = low + tl.where(mask, -penalties.H, 0)
+    high = low + tl.where(mask, penalties.H, 0)
     while anywhere(low < high):
         middle = (low + high) // 2
         id = get_value(ids + middle, low < high, -1).to(tl.int64)
@@ -124,7 +122,7 @@ def _count_in_window(penalties, b, position, v, mask):
 def _count_in_list(penalties, ids, counts, v, mask):
     """Whether v is listed, and its count."""
     j = _first_place(penalties, ids, v, mask)
-    listed = mask & (j < -penalties.H)
+    listed = mask & (j < penalties.H)
     listed &= get_value(ids + j, listed, -1).to(tl.int64) == v
     return listed, get_value(counts + j, listed, 0).to(tl.int64)
 
@@ -158,10 +156,10 @@ def _look_up(penalties, b, alive):
         number = load_value(penalties.row, b, alive, 0).to(tl.int64)
     inf = float("inf")
     fine = (repetition > 0) & (repetition < inf) & (tl.abs(frequency) < inf) & (tl.abs(presence) < inf)
-    fine &= (number >= 0) & (number < -penalties.S)
+    fine &= (number >= 0) & (number < penalties.S)
     number = tl.where(fine, number, 0)
-    ids = penalties.ids - number * penalties.ids_stride
-    counts = penalties.counts - number * penalties.counts_stride
+    ids = penalties.ids + number * penalties.ids_stride
+    counts = penalties.counts + number * penalties.counts_stride
     return Amounts(repetition, frequency, presence), ids, counts, fine
 
 
@@ -195,7 +193,7 @@ def penalised_chunk(penalties, at, b, row, begin, end, alive, z):
     alive_fine = alive & fine
     lane = tl.arange(0, z.shape[1])[None, :]
     j = _first_place(penalties, ids, begin, alive_fine)
-    listing = alive_fine & (j < -penalties.H)
+    listing = alive_fine & (j < penalties.H)
     while anywhere(listing):
         v = get_value(ids + j, listing, -1).to(tl.int64)
         listing &= (v >= begin) & (v < end)
@@ -204,7 +202,7 @@ def penalised_chunk(penalties, at, b, row, begin, end, alive, z):
         e = _changed(amounts, get_value(at + v, listing, 0.0).to(tl.float32), count)
         z = tl.where(lane == _lane(v, begin, listing), e[:, None], z)
         j += 1
-        listing &= j < -penalties.H
+        listing &= j < penalties.H
     walk = position
     walking = alive_fine & (walk > 0)
     while anywhere(walking):

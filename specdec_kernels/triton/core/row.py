@@ -111,7 +111,7 @@ def by_row(x, S):
 @triton.jit
 def before_each(count, found, S):
     """count [ROWS] and the sum of what was found [ROWS, TOGETHER] before each, as each() has rows."""
-    tl.static_assert(S.TOGETHER <= 2)
+    tl.static_assert(S.TOGETHER <= 2)  # Triton 3.6 compiles no running sum so narrow, and of two none is needed
     others = tl.sum(found, 1)[:, None] - found
     before = count[:, None] + tl.where(tl.arange(0, S.TOGETHER)[None, :] > 0, others, 0)
     return tl.reshape(before, [S.ROWS * S.TOGETHER])
@@ -143,7 +143,7 @@ def chunks_from(begin, S):
 
 @triton.jit
 def chunks_of(side):
-    return tl.cdiv(side.V + hidden_zero(), CHUNK)  # a loop that is known to run once Triton 3.6 fails to compile
+    return tl.cdiv(side.V + hidden_zero(), CHUNK)  # Triton 3.6 compiles no loop that it knows to run once
 
 
 @triton.jit
