@@ -32,8 +32,15 @@ def one(op, name, seed=0):
     return inputs_of(op, seed)[name]
 
 
+@functools.cache
+def seeds(op, name):
+    """The first one, and others with another result: in some inputs of padded buffers no request is present."""
+    results = {seed: graphs.call(op, one(op, name, seed)) for seed in range(9)}
+    return 0, *[seed for seed in results if not same(results[seed], results[0])][:2]
+
+
 def sets(op, name):
-    return [one(op, name, seed) for seed in (0, 1, 2, 0)]
+    return [one(op, name, seed) for seed in (*seeds(op, name), 0)]
 
 
 @on_gpu

@@ -67,7 +67,7 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
 TRITON = {  # name: (file, what it says, what the mutant says, the test that fails)
     "committed counts on every row": (
         TRITON_RULE,
-        "return row | ((position - penalties.drafted).to(tl.int64) << 32)",
+        "return row | ((position + penalties.drafted).to(tl.int64) << 32)",
         "return row",
         in_triton(chains),
     ),
@@ -85,7 +85,7 @@ TRITON = {  # name: (file, what it says, what the mutant says, the test that fai
     ),
     "the list of the first request": (
         TRITON_RULE,
-        "ids = penalties.ids - number * penalties.ids_stride",
+        "ids = penalties.ids + number * penalties.ids_stride",
         "ids = penalties.ids + 0 * number",
         in_triton(flat),
     ),

@@ -196,19 +196,26 @@ MUTANTS = {
     ),
     "the launch before not waited for": Mutant(
         SMALL,
-        "    wait_for_launch();\n    if (at.beyond) return;",
-        "    if (at.beyond) return;",
-        "has not waited",
+        "    wait_for_launch();\n    if (beyond) return;",
+        "    if (beyond) return;",
+        "race: it reads memory that the launch before wrote",
         "verify_chain",
     ),
     "the launch before waited for behind the first look at what it left": Mutant(
         SMALL,
-        "    wait_for_launch();\n    if (at.beyond) return;",
+        "    wait_for_launch();\n    if (beyond) return;",
         "    if (at.makes_p && s.target.table.max[0] > 0) at.token = -1;\n    wait_for_launch();\n"
-        "    if (at.beyond) return;",
+        "    if (beyond) return;",
         "race: it reads memory that the launch before wrote",
         "verify_chain",
         True,
+    ),
+    "a warp without a position leaves before the launch before is waited for": Mutant(
+        SMALL,
+        "  wait_for_launch();  // warps that have no position wait here; for others this returns at once\n",
+        "",
+        "has not waited",
+        "verify_chain",
     ),
     "a write before the launch before is waited for": Mutant(
         SMALL,
