@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls in which one row in memory is seen under several penalties, and the same calls on rows that are written out."""
+
+import torch
+from support import worker
+from support.penalised import differ
+
+import specdec_kernels as sk
+from specdec_kernels.reference.penalties import written_out
+from specdec_kernels.registry import BY_LAW, CHAIN_METHODS, CHUNK
+from specdec_kernels.rows import Rows
+
+LEFT, RIGHT = 5, CHUNK + 5  # tokens at the same place of two chunks, which are equal elsewhere
+REQUESTS = 8  # their final uniforms lie evenly in (0, 1)
+
+
+def memory(left, right, dtype):
+    half = torch.randn(CHUNK, generator=torch.Generator().manual_seed(3)) - 2
+    z = half.repeat(2)
+    z[LEFT], z[RIGHT] = left, right
+    return z.to(dtype)
+
+
+def penalties(prompt=(), output=(), **amounts):
+    """The penalties of every request, which share one list."""
+    ids, counts = sk.history([list(prompt)], [list(output)], size=2)
+    return sk.Penalties(**amounts, ids=ids, counts=counts, row=torch.zeros(REQUESTS, dtype=torch.int64))
+
+
+SWAP = {"prompt": [LEFT], "output": [RIGHT], "repetition": 0.5, "presence": 12.0}  # logits (4, 8) are seen as (8, 4)
+# Sides with penalties: logits of LEFT and RIGHT, penalties of target and draft, a draft after which the target's row
+# is the same as before.
+MIRRORED = {
+    "target": (4, 8, SWAP, None, RIGHT),
+    "draft": (4, 8, None, SWAP, RIGHT),
+    "both": (4, 4, {"prompt": [LEFT], "repetition": 0.5}, {"prompt": [RIGHT], "repetition": 0.5}, LEFT),
+}
+
+
+def side(z, view, drafts):
+    """One side's rows after 0, 1, ... drafts -> (as they lie, all in the memory of z; written out, in memory of their
+    own)."""
+    view = None if view is None else penalties(**view)
+    windows = [drafts[:i] for i in range(len(drafts) + 1)]
+    lying = z.expand(REQUESTS, len(windows), len(z))
+    out = written_out(lying[0], view, windows, [0] * len(windows)).float().clone()
+    return Rows(lying, penalties=view), Rows(out.expand(REQUESTS, *out.shape))
+
+
+def with_stats(rows, plain, temperatures):
+    """The same rows with the stats of those written out, a temperature for each position."""
+    stats = sk.row_stats(Rows(plain.logits[0], temperature=torch.tensor(temperatures)))
+    stats = stats.expand(REQUESTS, *stats.shape)
+    return rows._replace(stats=stats), plain._replace(stats=stats)
+
+
+def uniforms(tests):
+    """Every draft is accepted if it has any mass."""
+    final = (torch.arange(REQUESTS, dtype=torch.float64)[:, None] + 0.5) / REQUESTS
+    return torch.cat([torch.zeros(REQUESTS, tests, dtype=torch.float64), final], 1)
+
+
+def mirrored_call(op, method, sides, dtype=torch.float32):
+    """The draft's row has the same four stats as the target's, but the mass of the two chunks is exchanged. The
+    target's stats are given, so the sums that an executor holds when it draws the bonus token are the draft's."""
+    left, right, on_target, on_draft, d = MIRRORED[sides]
+    z = memory(left, right, dtype)
+    target, draft = with_stats(*side(z, on_target, [d]), [1.0, 1.0]), side(z, on_draft, [d])
+    drafts = torch.full((REQUESTS, 1), d)
+    if op == "verify_chain":
+        call = {"draft_tokens": drafts, "method": method, "uniforms": uniforms(1)}
+    else:
+        tree = torch.tensor([[-1, 0]]).expand(REQUESTS, 2), drafts.expand(REQUESTS, 2)
+        call = {"tree": tree, "method": method, "uniforms": uniforms(2)}
+    return [{"target": t, "draft": q} | call for t, q in zip(target, draft)]
+
+
+def relaxed_call(dtype=torch.float32):
+    """The executor reads the row of the first position, whose stats are of another temperature, but not of the second
+    one. There the penalties have raised the first draft's logit, so the second draft is no longer the largest entry and
+    is rejected. An executor that took the first position's chunk maxima for the second one's would accept it."""
+    z = memory(4, 4, dtype)
+    rows = with_stats(*side(z, {"frequency": -2.0}, [LEFT, RIGHT]), [0.7, 1.0, 1.0])
+    drafts = torch.tensor([[LEFT, RIGHT]]).expand(REQUESTS, 2)
+    call = {"draft_tokens": drafts, "rule": "relaxed", "alpha": (1.0, 1.0), "uniforms": uniforms(2)}
+    return [{"target": x} | call for x in rows]
+
+
+def calls():
+    """(name, op, the call on rows in one memory, the call on rows written out)"""
+    for dtype in (torch.float32, torch.bfloat16):
+        for sides in MIRRORED:
+            for op, methods in (("verify_chain", CHAIN_METHODS), ("verify_tree", BY_LAW)):
+                for method in methods:
+                    yield f"{op} {method} {sides} {dtype}", op, *mirrored_call(op, method, sides, dtype)
+        yield f"relaxed {dtype}", "verify_chain", *relaxed_call(dtype)
+
+
+def compared():
+    """The names of calls that differ from those on rows written out."""
+    found = []
+    for name, op, *both in calls():
+        seen, plain = (getattr(sk, op)(**call) for call in worker.here(both))
+        if differ(seen, plain):
+            found.append(name)
+    return found
