@@ -34,7 +34,8 @@ class Loop(NamedTuple):
 # Loops over a pair look up in shared memory, once a chunk, whether it is special (csrc/cuda/special_chunks.cuh).
 ONE_ROW, TWO_ROWS = Limit(60, 0, 0, 3, 1), Limit(54, 0, 1, 3, 1)
 # What the loop over the rest of a pair looks up again lies in shared memory (8 loads, on sm_120 9); it was read from
-# global memory, uncounted. 3 more ask whether a row is seen by a view, 4 more ask memory for both rows at once (6 on sm_90).
+# global memory, uncounted. 3 more ask whether a row is seen by a view, 4 more (on sm_90 6) ask memory for both rows at
+# once.
 REST, PAIR_REST = Limit(80, 4, 0, 13, 1), Limit(106, 6, 16, 19, 2)
 MAIN_BYTES = 64  # a thread's trip of a loop that sweeps whole rows; a draw's rescan of one chunk takes less
 

@@ -125,7 +125,7 @@ MUTANTS = {
         SMALL, "  __syncthreads();\n  int i = 0;", "  int i = 0;", "race|uninitialised|wrong", "verify_chain"
     ),
     "small batch: the stop of the first position": Mutant(
-        SMALL, "at.test, plain + i", "tests[0].get().test, plain + i", "wrong", "verify_chain", True
+        SMALL, "finish_at(s, tests[i]", "finish_at(s, tests[0]", "wrong", "verify_chain", True
     ),
     "a special chunk summed twice": Mutant(
         REDUCE,
@@ -195,11 +195,7 @@ MUTANTS = {
         "race",
     ),
     "the launch before not waited for": Mutant(
-        SMALL,
-        "    wait_for_launch();\n    if (beyond) return;",
-        "    if (beyond) return;",
-        "race: it reads memory that the launch before wrote",
-        "verify_chain",
+        SMALL, "wait_for_launch();\n    if (beyond)", "if (beyond)", "race: it reads memory that", "verify_chain"
     ),
     "the launch before waited for behind the first look at what it left": Mutant(
         SMALL,
@@ -210,12 +206,8 @@ MUTANTS = {
         "verify_chain",
         True,
     ),
-    "a warp without a position leaves before the launch before is waited for": Mutant(
-        SMALL,
-        "  wait_for_launch();  // warps that have no position wait here; for others this returns at once\n",
-        "",
-        "has not waited",
-        "verify_chain",
+    "a warp without a position does not wait": Mutant(
+        SMALL, "wait_for_launch();  // warps that", "// warps that", "has not waited", "verify_chain"
     ),
     "a write before the launch before is waited for": Mutant(
         SMALL,
