@@ -29,7 +29,7 @@ template <void (*Run)(const InVocabulary&, const Tensor& like)>
 Tensor in_vocabulary_op(const Tensor& draft_tokens, int64_t V) {
   const Op op("in_vocabulary", draft_tokens);
   check_given(op, "draft_tokens", draft_tokens);
-  check_dim(op, "draft_tokens", draft_tokens, 1);
+  check_dims(op, "draft_tokens", draft_tokens, "N");
   InVocabulary a;
   a.n = draft_tokens.size(0);
   a.V = V;

@@ -22,7 +22,11 @@ LINES = [  # (file, the line before, the lines)
         '  RULE(kSure, "sure", false, false, false, NAN, unit(0.25), any()) \\\n',
     ),
     ("csrc/rules/acceptance.h", "  switch (rule) {\n", "    case Rule::kSure: return p.prob(d) >= alpha.first;\n"),
-    ("specdec_kernels/triton/rules/rule.py", "from ..core.row import Values, load_value\n", "from . import SURE\n"),
+    (
+        "specdec_kernels/triton/rules/rule.py",
+        "from ..core.memory import Values, get_value, load_value\n",
+        "from . import SURE\n",
+    ),
     (
         "specdec_kernels/triton/rules/rule.py",
         "    accepted |= (rule == RELAXED) & relaxed\n",
@@ -32,6 +36,12 @@ LINES = [  # (file, the line before, the lines)
         "specdec_kernels/reference/rules/acceptance.py",
         "    return False, (w,)\n",
         "\n\ndef sure(chain, i, d, p, eps):\n    return chain.chance.reaches(p.p[d], eps), ()\n",
+    ),
+    # No product: the values of parameters that random batches take.
+    (
+        "python_tests/support/rule_cases.py",
+        '    "thresholds": [(0.9, 0.95), (0.35, 0.6)],\n',
+        '    "sure": [(0.25,), (0.1,)],\n',
     ),
 ]
 CALLS = """
@@ -49,13 +59,15 @@ for rule in (dict(rule="sure"), dict(rule="sure", alpha=0.1), dict(rule="sure", 
     assert got.tokens.tolist() == want.tokens.tolist()
     seen.append(got.num_accepted.double().mean().item())
 assert seen[1] > seen[0] > 0, seen
+p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+assert abs(one_step(p, q, "sure", (0.25,)).emitted - (q * [1, 1, 0] + 0.3 * p)).max() < 1e-15
+"""
+OUT_OF_RANGE = """
 try:
     sk.verify_chain(**x, rule="sure", alpha=each + 0.5)
     raise SystemExit("nothing is raised")
-except (RuntimeError, ValueError) as error:
-    assert "alpha of rule sure must be in [0, 1], got 1.0" in str(error), error
-p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
-assert abs(one_step(p, q, "sure", (0.25,)).emitted - (q * [1, 1, 0] + 0.3 * p)).max() < 1e-15
+except ValueError as error:
+    assert str(error) == "verify_chain: alpha of rule 'sure' must be in [0, 1], got 1.01429 at index 36", error
 """
 
 
@@ -70,14 +82,15 @@ def tree(tmp_path_factory):
 
 
 def test_the_cpu_takes_it(tree):
-    run(tree, "-c", CALLS)
+    run(tree, "-c", CALLS + OUT_OF_RANGE)
 
 
 def test_triton_takes_it(tree):
-    run(tree, "-c", CALLS, SPECDEC_BACKEND="triton", TRITON_INTERPRET="1")
+    run(tree, "-c", CALLS + OUT_OF_RANGE, SPECDEC_BACKEND="triton", TRITON_INTERPRET="1")
 
 
 def test_the_simulated_device_takes_it(tree):
+    """It looks at no value before kernels run, so nothing is raised."""
     loaded = 'from tools.cuda_on_cpu.build import CSRC, load\nload("fast", CSRC, ("verify_chain",))\n'
     run(tree, "-c", loaded + CALLS)
 
