@@ -30,7 +30,7 @@ FEW = {
     "residual": ["rows"],
     "row_gap": ["logits"],
     "kseq_rho": ["k of each row"],
-    "row_stats": ["plain", "all filters"],
+    "row_stats": ["plain", "all filters", "penalties by slot"],
     "sample": ["two tokens", "filters"],
     "top_logprobs": ["of a step"],
     "row_topw": ["a step of beam search"],
@@ -40,10 +40,10 @@ FEW = {
         *("bool, keys", "uint8, keys", "uint64, keys", "additive, keys"),
         *("additive, torch.float64", "additive, torch.bfloat16", "additive, torch.float16"),
     ],
-    "verify_chain": ["seeds", "filters", "rules from 0, token", "rules from 0, block"],
+    "verify_chain": ["seeds", "filters", "penalties by slot", "rules from 0, token", "rules from 0, block"],
     "verify_tree": [
         *("kseq, drafts", "recursive, nodes", "recursive_without_replacement, nodes", "target_only, nodes"),
-        *("traversal, nodes", "kseq by rules", "traversal by rules"),
+        *("traversal, nodes", "traversal, penalties by slot", "kseq by rules", "traversal by rules"),
     ],
 }
 
