@@ -23,10 +23,11 @@ SPECDEC_DEVICE void for_chunk(int c, int part, int per_warp, const F& f) {
   if (c / (per_warp * kWarps) == part && c % kWarps == int(threadIdx.x) / kLanes) f(c);
 }
 
-// A thread's neighbours of a chunk that the block shares
+// A thread's neighbours of a chunk that the block shares; found anew at each call, since a number kept over a loop
+// around it is a register that kernels of 64 do not have
 using ThreadRun = RunOf<kChunk / kThreads>;
 SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
-  return {chunk * kChunk + int64_t(threadIdx.x) * ThreadRun::kEntries};
+  return {chunk * kChunk + int64_t(opaque(int(threadIdx.x))) * ThreadRun::kEntries};
 }
 
 // How many chunks each warp takes where so many blocks share a row
