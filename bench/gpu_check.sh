@@ -5,8 +5,8 @@
 #   bench/gpu_check.sh OUTDIR [1 2 3 4, or names of steps] ; default: all four
 #
 #   1  environment build smoke kernels cold stress                        3 minutes
-#   2  environment build smoke bench counters loop                        8 minutes
-#   3  environment build graphs tests-ops tests-rules tests-trees tests-rest tests-triton      9 minutes
+#   2  environment build smoke bench counters loop                        9:40 minutes
+#   3  environment build graphs tests-ops tests-rules tests-trees tests-rest tests-triton      9:40 minutes
 #   4  environment build memcheck racecheck synccheck initcheck memcheck-triton                6 minutes
 #
 # Each call is complete in itself, and takes 3 minutes more if it has to build. OUTDIR gets summary.txt (a line per
@@ -22,12 +22,13 @@
 #   BENCH_ARGS=            arguments for python -m bench.run
 #   SPECDEC_COMMIT=        the commit's name, if git is not available
 #   DEVICE=cuda            cpu: a rehearsal of this script without a GPU; its numbers mean nothing
-#   SLOWER=1               a factor on all time limits, for a rehearsal on a busy machine
+#   SLOWER=1               a factor on all time limits, a whole number, for a rehearsal on a busy machine
 set -u
 cd "$(dirname "$0")/.."
 [ $# -ge 1 ] || { sed -n '3,25p' bench/gpu_check.sh; exit 2; }
 OUTDIR=$1; shift
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8} SLOWER=${SLOWER:-1}
+[[ $SLOWER =~ ^[1-9][0-9]*$ ]] || { echo "gpu_check: SLOWER must be a whole number from 1 on, got $SLOWER" >&2; exit 2; }
 export PYTHON DEVICE PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 
 declare -A calls=(
@@ -37,8 +38,8 @@ declare -A calls=(
   [4]="environment build memcheck racecheck synccheck initcheck memcheck-triton")
 declare -A seconds=(
   [environment]=15 [build]=180 [smoke]=50 [kernels]=30 [cold]=45 [stress]=30
-  [bench]=240 [counters]=125 [loop]=75
-  [graphs]=45 [tests-ops]=165 [tests-rules]=90 [tests-trees]=90 [tests-rest]=40 [tests-triton]=90
+  [bench]=240 [counters]=125 [loop]=150
+  [graphs]=45 [tests-ops]=165 [tests-rules]=90 [tests-trees]=90 [tests-rest]=40 [tests-triton]=135
   [memcheck]=120 [racecheck]=90 [synccheck]=65 [initcheck]=55 [memcheck-triton]=60)
 NEED_RIGHT=" kernels stress bench counters loop "  # not run if smoke found wrong results
 CALL=580  # seconds that all steps of one call may take together

@@ -49,7 +49,7 @@ def fake(tmp_path, fails):
 def listed():
     """The steps of each call, as the script's first lines name them."""
     text = SCRIPT.read_text()
-    return {number: steps.split() for number, steps in re.findall(r"^#   (\d)  ([a-z -]+?)  +\d minutes$", text, re.M)}
+    return {number: steps.split() for number, steps in re.findall(r"^#   (\d)  ([a-z -]+?)  +[\d:]+ minutes$", text, re.M)}
 
 
 def test_each_call_runs_its_steps_once(tmp_path):
@@ -92,6 +92,13 @@ def test_nothing_runs_where_nothing_was_built(tmp_path):
 def test_libraries_that_load_are_not_built_again(tmp_path):
     done = gpu_check(tmp_path / "out", "build", PYTHON=fake(tmp_path, "setup.py"))
     assert done.returncode == 0 and dict(summary(tmp_path / "out"))["build"] == "passed: ok: cpu"
+
+
+def test_a_factor_that_is_no_whole_number_is_refused_at_once(tmp_path):
+    for given in ("1.5", "0", "x"):
+        done = gpu_check(tmp_path / "out", "environment", PYTHON=fake(tmp_path, "nothing"), SLOWER=given)
+        assert done.returncode == 2 and not (tmp_path / "out").exists()
+        assert done.stderr == f"gpu_check: SLOWER must be a whole number from 1 on, got {given}\n"
 
 
 def test_another_commit_needs_another_folder(tmp_path):
