@@ -40,18 +40,13 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
 
 // A list that a request names: distinct ids in ascending order with counts, then -1.
 inline void check_history(const Op& op, const char* side, const Penalties& p, int64_t s) {
-  const int32_t *ids = p.ids + s * p.ids_stride, *counts = p.counts + s * p.counts_stride;
-  // Without a branch, so that all of them take a part of the time that the row takes
-  const auto ascends = [&](int64_t j) {
-    return (ids[j] == -1) | (j == 0 ? ids[0] >= 0 : (ids[j - 1] >= 0) & (ids[j - 1] < ids[j]));
-  };
-  const auto counted = [&](int64_t j) { return (ids[j] == -1) | (counts[j] >= 0); };
-  bool fine = p.H == 0 || (ascends(0) & counted(0));
-  for (int64_t j = 1; j < p.H; ++j) fine &= ascends(j) & counted(j);
-  for (int64_t j = 0; !fine && j < p.H; ++j) {
-    check(ascends(j), op, Name(side, "penalties.ids"), " must ascend and end with -1, got ", j ? ids[j - 1] : ids[j],
-          " then ", ids[j], " in list ", s);
-    check(counted(j), op, Name(side, "penalties.counts"), " must be >= 0, got ", counts[j], " in list ", s);
+  const UsedList list(p, s);
+  bool fine = list.H == 0 || list.fine(0);
+  for (int64_t j = 1; j < list.H; ++j) fine &= list.fine(j);
+  for (int64_t j = 0; !fine && j < list.H; ++j) {
+    check(list.ascends(j), op, Name(side, "penalties.ids"), " must ascend and end with -1, got ",
+          list.ids[j > 0 ? j - 1 : 0], " then ", list.ids[j], " in list ", s);
+    check(list.counted(j), op, Name(side, "penalties.counts"), " must be >= 0, got ", list.counts[j], " in list ", s);
   }
 }
 

@@ -39,4 +39,7 @@ struct Floats {
   }
 };
 
+// Inside [0, most]: numbers on a device are not looked at before a launch.
+SPECDEC_HD int64_t clamped(int64_t x, int64_t most) { return x < 0 ? 0 : x > most ? most : x; }
+
 }  // namespace specdec

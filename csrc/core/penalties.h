@@ -61,10 +61,22 @@ struct Penalties {
   }
 
  private:
-  SPECDEC_HD int64_t start(int64_t b) const {
-    const int64_t at = starts[b];
-    return at < 0 ? 0 : at > D ? D : at;
+  SPECDEC_HD int64_t start(int64_t b) const { return clamped(starts[b], D); }
+};
+
+// A list of a number in [0, S). Its pads lie above all ids.
+struct UsedList {
+  const int32_t *ids, *counts;
+  int64_t H;
+
+  SPECDEC_HD UsedList(const Penalties& p, int64_t s)
+      : ids(p.ids + s * p.ids_stride), counts(p.counts + s * p.counts_stride), H(p.H) {}
+  // Whether place j is as it should be; without a branch, so that all of a list takes a part of the time of a row
+  SPECDEC_HD bool fine(int64_t j) const { return ascends(j) & counted(j); }
+  SPECDEC_HD bool ascends(int64_t j) const {
+    return (ids[j] == -1) | (j == 0 ? ids[0] >= 0 : (ids[j - 1] >= 0) & (ids[j - 1] < ids[j]));
   }
+  SPECDEC_HD bool counted(int64_t j) const { return (ids[j] == -1) | (counts[j] >= 0); }
 };
 
 // How a request sees a row: under its penalties, after the window that ends at a position; 0: none.

@@ -7,16 +7,9 @@
 namespace specdec {
 namespace {
 
-// The list of a view's request. Its pads, -1, lie above all ids.
-struct List {
-  const int32_t *ids, *counts;
-  int64_t H;
-
-  explicit List(const View& view) {
-    const Penalties& p = *view.penalties;
-    const int64_t s = p.list(view.request);
-    ids = p.ids + s * p.ids_stride, counts = p.counts + s * p.counts_stride, H = p.H;
-  }
+// The list of a view's request
+struct List : UsedList {
+  explicit List(const View& view) : UsedList(*view.penalties, view.penalties->list(view.request)) {}
   static bool below(int32_t id, int64_t v) { return int64_t(uint32_t(id)) < v; }
   // The first place in [first, last) whose id is not below v
   int64_t search(int64_t v, int64_t first, int64_t last) const {

@@ -23,11 +23,10 @@ SPECDEC_DEVICE void for_chunk(int c, int part, int per_warp, const F& f) {
   if (c / (per_warp * kWarps) == part && c % kWarps == int(threadIdx.x) / kLanes) f(c);
 }
 
-// A thread's neighbours of a chunk that the block shares; found anew at each call, since a number kept over a loop
-// around it is a register that kernels of 64 do not have
+// A thread's neighbours of a chunk that the block shares
 using ThreadRun = RunOf<kChunk / kThreads>;
-SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
-  return {chunk * kChunk + int64_t(opaque(int(threadIdx.x))) * ThreadRun::kEntries};
+SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk, int thread = int(threadIdx.x)) {
+  return {chunk * kChunk + int64_t(thread) * ThreadRun::kEntries};
 }
 
 // How many chunks each warp takes where so many blocks share a row

@@ -30,7 +30,7 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 // Hides where a pointer or an index comes from: the compiler would otherwise keep an address for every entry of a chunk
 // from turn to turn, and spill.
 template <class T>
-SPECDEC_DEVICE const T* opaque(const T* p) {
+SPECDEC_HD const T* opaque(const T* p) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+l"(p));
 #endif

@@ -6,10 +6,8 @@
 
 namespace specdec {
 
-// Entry v, which lies there so, of a row with this pointer(). Callers would keep the view's own address in registers
-// beside it.
-SPECDEC_HD_APART float seen_entry(const void* pointer, int64_t v, float lying) {
-  const Seen& view = *Row::view_at(pointer);
+// Entry v, which lies there so
+SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
   const int end = view.begins[v / Seen::kSpan + 1];
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {

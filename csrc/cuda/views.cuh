@@ -7,22 +7,6 @@
 
 namespace specdec {
 
-// The list of a request. Its pads, -1, lie above all ids.
-struct UsedList {
-  const int32_t *ids, *counts;
-  int H;
-
-  SPECDEC_DEVICE UsedList(const Penalties& p, int64_t b) : H(int(p.H)) {
-    const int64_t s = p.list(b);
-    ids = p.ids + s * p.ids_stride, counts = p.counts + s * p.counts_stride;
-  }
-  // Whether place j is as it should be
-  SPECDEC_DEVICE bool fine(int j) const {
-    if (ids[j] < 0) return ids[j] == -1;
-    return counts[j] >= 0 && (j == 0 || (ids[j - 1] >= 0 && ids[j - 1] < ids[j]));
-  }
-};
-
 SPECDEC_DEVICE int32_t id_at(const int32_t* ids, int i) { return ids[i]; }
 SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries[i].id; }
 
@@ -89,13 +73,14 @@ SPECDEC_DEVICE int read_window(const Penalties& p, int64_t b, int64_t position, 
 
 // How many ids a list has; -1 where it is not as it should be. By all threads of a block
 SPECDEC_DEVICE int ids_in(const UsedList& list) {
+  const int H = int(list.H);
   int n = 0;
   bool fine = true;
 #pragma unroll 1
-  for (int first = 0; first < list.H; first += kThreads) {
+  for (int first = 0; first < H; first += kThreads) {
     const int j = first + int(threadIdx.x);
-    fine &= j >= list.H || list.fine(j);
-    n += __syncthreads_count(j < list.H && list.ids[j] >= 0);
+    fine &= j >= H || list.fine(j);
+    n += __syncthreads_count(j < H && list.ids[j] >= 0);
   }
   return __syncthreads_and(fine) ? n : -1;
 }
@@ -150,7 +135,7 @@ SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_
   if (!amounts.any()) return leave(nullptr, false);
   int32_t* const window = lists.window + number * 2 * lists.W;
   const int n = read_window(p, b, position, lists.W, window);
-  const UsedList list(p, b);
+  const UsedList list(p, p.list(b));
   const int H = ids_in(list);
   if (H < 0) return leave(entries, true);
   const int all = put_entries(list, H, window, n, amounts, row, entries), inside = place_in(entries, all, row.V);

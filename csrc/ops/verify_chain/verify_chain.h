@@ -32,12 +32,10 @@ struct VerifyChain {
   // Whether anything but the exact rule, token by token, is asked of some request, and of this one
   SPECDEC_HD bool by_rule() const { return block || rules; }
   SPECDEC_HD bool by_rule(int64_t b) const { return block || rules[b] != Rule::kExact; }
-  // Offsets on a device are not looked at before the launch, so they are kept inside [0, D] and [0, G] here.
   SPECDEC_HD int64_t start(int64_t b) const { return cu_draft ? clamped(cu_draft[b], D) : -1; }
   SPECDEC_HD int64_t drafted(int64_t b) const {
     return cu_draft ? clamped(clamped(cu_draft[b + 1], D) - start(b), G) : G;
   }
-  SPECDEC_HD static int64_t clamped(int64_t x, int64_t most) { return x < 0 ? 0 : x > most ? most : x; }
   SPECDEC_HD int64_t draft_token(int64_t b, int64_t i) const {
     return cu_draft ? draft_tokens[start(b) + i] : draft_tokens.at(b * draft_tokens_stride + i * draft_tokens.stride);
   }

@@ -10,7 +10,7 @@ namespace specdec {
 // What was left of the law that a child was drawn from, without the tokens that had left. Of logits a law of its own;
 // of probabilities the row as it is and the share of it.
 struct Left {
-  bool any = true;  // false: nothing, or the row is no law
+  int32_t any = true;  // false: nothing, or the row is no law; no bool, as in DraftTest
   float log_norm = 0, max = 0;
   float share = 1;
 };
