@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of kseq_rho against a bisection of 20 steps in eager float32, with and without softmax, and row_stats.
+"""Benchmark of kseq_rho against bisection (20 steps, eager float32, with and without softmax), and against row_stats.
 
 Bytes: both rows once. Three to five passes of the search then read both again: on a CPU from a float32 copy of the
 pair, on a GPU from weights that a cluster of blocks keeps on chip, or from rows that may be in the L2 cache. In

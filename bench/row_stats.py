@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of row_stats against torch.logsumexp; with filters, against a full sort as in engines, and topk.
+"""Benchmark of row_stats against torch.logsumexp and a plain read; with filters, against a full sort and topk.
 
 Bytes: each row once. With top-k or top-p our kernels may read it a second time.
 """

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmark of verify_chain against the best eager torch we could write, other engines' kernels, and a plain read.
 
-Bytes: each row that a request must read, once, with the stops of this run. Without stats these are its target rows and
-its draft rows up to the stop. With the drafter's stats they are its target rows up to the stop, and the draft row of a
-rejection. Greedy requests and one-hot drafts have no draft row to read. `second_read` adds the rows that our kernels
-read again: both rows of a residual if their sums were needed before, and with filters each target row.
+Bytes: each row that a request must read, counted once. A request stops at its first rejection, or after its last draft.
+Without stats it reads its target rows and its draft rows up to the stop. With the drafter's stats it reads its target
+rows up to the stop, and the draft row of a rejection. Greedy requests and one-hot drafts have no draft row to read.
+`second_read` adds the rows that our kernels read again: after a rejection the target row, and the draft row if its
+stats were not given; with filters also every target row. Greedy requests read no row again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Step:
     min_p: float = 0.0
     flat: bool = False  # standard normal logits, whose nucleus is most of the vocabulary
     closeness: float = CLOSENESS
-    compiled: bool = False  # torch.compile is the only peer; it compiles for seconds, so these cases come last
+    compiled: bool = False  # torch.compile instead of other engines; it compiles for seconds, so these cases come last
 
     @property
     def label(self) -> str:
@@ -256,6 +257,6 @@ def _call(how: str, device: str) -> Work:
         "torch.ops": lambda x: torch.ops.specdec.verify_chain(*x.flat),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }
-    # The copies of x on a GPU share x.flat: 64 ids cause no memory traffic.
+    # The op's own arguments. Work.bytes is 0 here, so the harness makes no copies of x that would lack them.
     x.flat = op_arguments("verify_chain", calls["wrapper"], x)
     return Work(x, calls[how], peers={"eager": lambda x: eager.step(x.target, x.tokens, x.draft)}, calls=500)

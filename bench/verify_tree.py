@@ -2,7 +2,7 @@
 """Benchmark of verify_tree with each method on K merged drafts of length L, against the same walk in eager torch.
 
 Bytes: the target row of every visited node once. For methods that read q, also the draft row of every node at which
-drafts were tested and none was accepted; kseq reads it at every node with further drafts. The drafter's stats are
+drafts were tested and none was accepted; kseq reads it at every visited node that has drafts. The drafter's stats are
 given, the target's are not. `second_read`: the target row again where drafts were rejected. Further passes are not
 counted: kseq's search and the residuals after several rejections read both rows again.
 

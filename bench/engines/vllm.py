@@ -83,7 +83,7 @@ def upstream() -> tuple[Any, ModuleType]:
 
 
 def case(B: int, K: int, V: int, drafts: str, greedy: bool, filters: dict) -> tuple[Any, ...]:
-    """Return the arguments of forward. Drafts are drawn from the target's rows with noise, or looked up."""
+    """Return the arguments of forward. Drafts are drawn from the target's rows plus noise, or their argmax."""
     rng = torch.Generator().manual_seed(0)
     target = 3 * torch.randn(B * (K + 1), V, generator=rng)
     noisy = target.view(B, K + 1, V)[:, :K].reshape(B * K, V) + torch.randn(B * K, V, generator=rng)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of draft trees in eager torch, request by request.
 
-It computes float32 distributions of the visited rows only, and draws with torch.rand.
+It computes float32 distributions of the visited rows only, and draws with torch.rand and torch.multinomial.
 """
 
 from __future__ import annotations

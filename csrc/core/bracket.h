@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between which t a root lies that depends on U(t) = sum (p - t q)+, from what U was found to be (see pair_sums.h). U
-// is convex and falls: inside the bracket it lies below its chord, and above the lines through what was found on either
-// side, drawn on into it.
+// Brackets a root in t, using the values of U(t) = sum (p - t q)+ computed so far (pair_sums.h). U is convex and
+// decreasing. So inside the bracket U lies below the chord between its ends, and above the chords on both sides of
+// the bracket, extended into it.
 #pragma once
 
 #include "pair_sums.h"
@@ -14,12 +14,12 @@ struct Point {
 
 SPECDEC_HD double slope(const Point& a, const Point& b) { return (b.under - a.under) / (b.t - a.t); }
 
-// What a pass over the pair looks at
+// The values of t that one pass over the pair evaluates, and U(t) at each
 struct Candidates {
   float t[kCandidates];
   double under[kCandidates];
 
-  // Chosen in halves: a device's threads hold them in registers, which have no index.
+  // Selected by the bits of i: GPU threads keep the arrays in registers, which cannot be indexed.
   SPECDEC_HD Point operator[](int i) const {
     static_assert(kCandidates == 4);
     const Point low{i & 1 ? t[1] : t[0], i & 1 ? under[1] : under[0]};
@@ -29,12 +29,12 @@ struct Candidates {
 };
 
 struct Bracket {
-  Point lo, hi;          // the root is behind lo, and not behind hi
-  double before, after;  // slopes of U: no more than inside the bracket, no less
+  Point lo, hi;          // lo.t < root <= hi.t
+  double before, after;  // slopes of U on both sides: before <= any slope inside the bracket <= after
 
   SPECDEC_HD bool holds(double t) const { return t > lo.t && t < hi.t; }
 
-  // reached: bit m says that the root is not behind candidate m. Only the slopes at the ends are divided for.
+  // Bit m of `reached`: root <= the t of candidate m. slope() divides, so it is called only for an end that moved.
   SPECDEC_HD void shrink(const Candidates& candidates, uint32_t reached) {
     Point from = lo, to = hi;
     bool later = false, sooner = false;

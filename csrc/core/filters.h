@@ -17,31 +17,31 @@ struct Filters {
   float top_p = 1.0f;
   float min_p = 0.0f;
 
-  // A subnormal temperature is one of 0: its inverse would overflow.
+  // A subnormal temperature counts as 0: its inverse would overflow.
   SPECDEC_HD bool greedy() const { return temperature >= 0 && temperature < FLT_MIN; }
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
   SPECDEC_HD bool any(int64_t V) const { return (min_p > 0 || top_p < 1 || top_k_on(V)) && !greedy(); }
-  SPECDEC_HD bool filter() const { return min_p > 0 || top_p < 1 || top_k > 0; }  // of some row, at some V
+  SPECDEC_HD bool filter() const { return min_p > 0 || top_p < 1 || top_k > 0; }  // whether any is on, for some V
   SPECDEC_HD bool temperature_in_range() const { return temperature >= 0 && temperature <= FLT_MAX; }
   SPECDEC_HD bool top_p_in_range() const { return top_p > 0 && top_p <= 1; }
   SPECDEC_HD bool min_p_in_range() const { return min_p >= 0 && min_p <= 1; }
   // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
   SPECDEC_HD bool sane() const { return temperature_in_range() && top_p_in_range() && min_p_in_range(); }
 
-  // 1 / T, at most 2^126, so that 2 scale log2(e) is finite; infinity is the mark of a greedy row.
+  // Infinity for a greedy row. Otherwise 1 / T, which is at most 2^126, so that 2 scale log2(e) is finite.
   SPECDEC_HD float scale() const { return greedy() ? HUGE_VALF : 1.0f / temperature; }
   SPECDEC_HD float min_p_cutoff(float max) const {
     return min_p > 0 ? clamped(max + temperature * log(double(min_p))) : -FLT_MAX;
   }
-  // V logits below this weigh less than 1 - top_p of `total` (relative to the maximum) all together: the nucleus ends
-  // above it.
+  // A lower bound of top-p's cutoff: V logits below it together weigh less than (1 - top_p) * total. Weights are
+  // relative to the maximum's.
   SPECDEC_HD float top_p_bound(float max, double total, int64_t V) const {
     return clamped(max - log(double(V) / ((1 - double(top_p)) * total)) / scale());
   }
   SPECDEC_HD static float clamped(double z) { return z > -FLT_MAX ? float(z) : -FLT_MAX; }
 };
 
-// Bits of a float in an order that agrees with <.
+// The bits of a float as an unsigned integer that sorts as the float does, with -0 before +0.
 SPECDEC_HD uint32_t ordered(float z) {
   union {
     float f;

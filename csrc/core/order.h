@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids in the order of what they are worth, as numbers: the larger first, the lower id of equal ones, NaN last. No two
-// ids of a row have the same.
+// A sort key for (worth, id): a larger worth has a larger key, of equal worths the lower id has, and NaN has the
+// smallest. Two ids of a row never have equal keys.
 #pragma once
 
 #include "filters.h"
@@ -12,7 +12,7 @@ SPECDEC_HD uint64_t order_of(float x, int64_t id) { return uint64_t(worth_order(
 SPECDEC_HD int64_t id_of_order(uint64_t order) { return int64_t(uint32_t(~order)); }
 SPECDEC_HD float worth_of_order(uint64_t order) { return from_ordered(uint32_t(order >> 32)); }  // NaN stays NaN
 
-// What an entry is worth where its logit alone says it.
+// The worth of an entry whose logit is its worth
 struct ByLogit {
   SPECDEC_HD float operator()(float z) const { return z; }
 };

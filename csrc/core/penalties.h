@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Penalties on tokens that a request has used before. A Row carries a View, which names the request and how many
-// drafted tokens stand before the row; cpu/penalties.cpp applies it to entries as they are read. In CUDA a launch finds
-// which entries change before any is read: cuda/views.cuh.
+// Penalties on tokens that a request has used before. On the CPU a Row carries a View: the request, and the position
+// where its window of drafted tokens ends. cpu/penalties.cpp applies the View to entries as they are read. In CUDA a
+// launch first lists the entries that change (cuda/views.cuh), and a Row refers to that list (Seen, below).
 #pragma once
 
 #include <cmath>
@@ -18,22 +18,22 @@ struct Amounts {
 };
 
 struct Penalties {
-  Floats repetition, frequency, presence;  // [B], where there are no numbers
-  Amounts numbers{1, 0, 0};                // that serve all
+  Floats repetition, frequency, presence;  // [B]; where one is null, `numbers` serves all requests
+  Amounts numbers{1, 0, 0};
   // Each list: distinct ids in ascending order with their counts in the output, then -1
   const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]
   int64_t S = 0, H = 0, ids_stride = 0, counts_stride = 0;
-  Ints row;  // [B], the number of a request's list; else its own number
-  // The windows: a chain's drafts, which begin at the start of its draft if ragged, or the nodes of a tree
+  Ints row;  // [B], the index of each request's list; null: list b is request b's
+  // The windows: the drafted tokens of a chain, or the nodes of a tree. Ragged chains start at `starts`.
   Ints window;                // [B, G], [D] or [B, N]
   int64_t window_stride = 0;  // from request to request
-  Ints starts;                // ragged: [B+1], looked at inside [0, D]
+  Ints starts;                // ragged: [B+1], clamped to [0, D]
   int64_t D = 0;
   Ints parents;  // of a tree: [B, N]
   int64_t parents_stride = 0;
 
 #ifdef SPECDEC_IN_CUDA
-  Seen* seen = nullptr;  // how rows are seen, by the number of a view
+  Seen* seen = nullptr;  // [positions of this side], written by cuda/views.cuh
 #endif
 
   SPECDEC_HD explicit operator bool() const { return ids != nullptr; }
@@ -42,7 +42,7 @@ struct Penalties {
             presence ? presence[b] : numbers.presence};
   }
   SPECDEC_HD int64_t list(int64_t b) const { return row ? row[b] : b; }
-  // A window ends at position n > 0, node n of a tree or the n-th draft of a chain, and begins behind position 0.
+  // The token at position n > 0: of node n of a tree, or the n-th draft of a chain. Position 0 is before all of them.
   SPECDEC_HD int64_t token(int64_t b, int64_t n) const {
     const int64_t i = parents ? n : n - 1;
     return window.at(starts ? (start(b) + i) * window.stride : b * window_stride + i * window.stride);
@@ -52,7 +52,7 @@ struct Penalties {
     const int64_t parent = parents.at(b * parents_stride + n * parents.stride);
     return parent > 0 && parent < n ? parent : 0;
   }
-  // A device finds here what nobody looked at before.
+  // Whether a request's amounts and the index of its list are valid. In GPU tensors nothing checked them before.
   SPECDEC_HD bool fine(int64_t b) const {
     const Amounts x = amounts(b);
     const auto finite = [](float y) { return fabsf(y) < HUGE_VALF; };
@@ -79,7 +79,7 @@ struct UsedList {
   SPECDEC_HD bool counted(int64_t j) const { return (ids[j] == -1) | (counts[j] >= 0); }
 };
 
-// How a request sees a row: under its penalties, after the window that ends at a position; 0: none.
+// How a request's penalties change a row: the tokens up to `position` of its window count. Position 0: an empty window.
 struct View {
   const Penalties* penalties = nullptr;
   int32_t request = 0, position = 0;
@@ -90,9 +90,9 @@ struct View {
 };
 
 #ifdef SPECDEC_IN_CUDA
-// A row as it lies, and the entries that a request sees in the place of the row's. Their ids ascend; those in
-// [kSpan c, kSpan (c + 1)) begin at place begins[c]. A Row is the address of one, made odd, in place of that of its
-// entries: what reads whole chunks by 16 bytes has no part in views.
+// A row in memory, and the entries that penalties change, by ascending id. Entries with ids in [kSpan c, kSpan (c + 1))
+// start at entries[begins[c]]. A Row whose entries change holds the address of a Seen plus one, in place of its
+// data's. That address is odd, so the fast path, which needs 16-byte alignment, leaves the row to the general one.
 struct Seen {
   static constexpr int kSpan = 256;
   struct alignas(8) Entry {
@@ -101,7 +101,7 @@ struct Seen {
   };
   const void* data;
   const Entry* entries;   // none: the request sees the row as it lies
-  const int32_t* begins;  // of every span of a row's chunks, and one more
+  const int32_t* begins;  // [spans + 1], for the spans of all chunks of the row
   bool invalid;           // all entries are NaN
 };
 #endif

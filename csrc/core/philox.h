@@ -27,9 +27,9 @@ SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
   return counter;
 }
 
-constexpr int64_t kSlots = int64_t{1} << 33;  // of one (seed, offset, domain): a block's number is a word
+constexpr int64_t kSlots = int64_t{1} << 33;  // per (seed, offset, domain): two for each 32-bit block number
 
-// A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1. Of a slot the low 33 bits count.
+// A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1. Only the low 33 bits of a slot are used.
 SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, uint64_t slot) {
   const uint64_t s = uint64_t(seed), o = uint64_t(offset);
   const Words r =
@@ -40,7 +40,7 @@ SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, uint64_
   return double(bits) * 0x1p-53;
 }
 
-// A uniform that a caller gave: what lies outside [0, 1) counts as the nearer end, NaN as 0.
+// A caller's uniform, clamped to [0, 1); NaN counts as 0.
 SPECDEC_HD double given_uniform(double u) { return u > 0 ? (u < 1 ? u : 1 - 0x1p-53) : 0; }
 
 }  // namespace specdec

@@ -9,14 +9,14 @@ namespace specdec {
 
 constexpr int kWarps = kThreads / kLanes;
 
-// Room for a T in shared memory, where nothing may be constructed.
+// Storage for a T in shared memory, where CUDA allows no constructors
 template <class T>
 struct Uninitialised {
   alignas(T) char bytes[sizeof(T)];
   SPECDEC_DEVICE T& get() { return *reinterpret_cast<T*>(bytes); }
 };
 
-// Scans in thread order: T is double (one fixed order) or an integer.
+// The result of block_scan, which scans in thread order. T is an integer, or double: its sums have one fixed order.
 template <class T>
 struct Prefix {
   T before;  // of the threads before this one
@@ -39,7 +39,7 @@ SPECDEC_DEVICE Prefix<T> block_scan(T x) {
   return {warps_before + before, total};
 }
 
-// One value of all threads, by an operation that is the same in any order
+// Reduces one value per thread to one. `join` must be associative and commutative.
 template <class T, class Join>
 SPECDEC_DEVICE T block_reduce(T x, const Join& join) {
   __shared__ T of_warp[kWarps];
@@ -62,7 +62,7 @@ SPECDEC_DEVICE int block_min(int x) {
   return block_reduce(x, [](int a, int b) { return a < b ? a : b; });
 }
 
-// Sum over i < n in a fixed order, a run of neighbours to each thread
+// The sum of f(i) over i < n in a fixed order: each thread adds a run of neighbours.
 template <class T, class F>
 SPECDEC_DEVICE T block_sum(int n, const F& f) {
   const int run = (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
@@ -71,7 +71,8 @@ SPECDEC_DEVICE T block_sum(int n, const F& f) {
   return block_scan(sum).total;
 }
 
-// How many came before; what they wrote before they came is seen behind it, and what this thread knew of by the next.
+// Returns how many tickets were taken before. It is acquire-release at GPU scope: writes before an earlier ticket are
+// visible after this one, and writes visible to this thread are visible after a later one.
 SPECDEC_DEVICE int take_ticket(int* arrived) {
 #if defined(__CUDA_ARCH__)
   int before;
@@ -89,7 +90,7 @@ SPECDEC_DEVICE int take_ticket(int* arrived) {
 SPECDEC_DEVICE bool last_block(int* arrived, int blocks) {
   __shared__ bool last;
   __syncthreads();
-  // Behind a barrier one thread's ticket serves the whole block: one MEMBAR, not one a warp.
+  // After the barrier one thread's ticket orders the whole block's writes: one MEMBAR instead of one per warp.
   if (threadIdx.x == 0) last = blocks == 1 || take_ticket(arrived) == blocks - 1;
   __syncthreads();
   return last;

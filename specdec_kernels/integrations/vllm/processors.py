@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """min-p and logit bias under speculation, which vLLM itself refuses.
 
-V1's processors are built as without speculation. min-p is passed to verify_chain and sample, and a bias is added to
-each row of its request. V2's sampler supports both already.
+V1's logits processors are built as if there were no speculation. min-p is passed to verify_chain and sample. A bias is
+added to each row of its request. V2's sampler supports both already.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from .step import descend
 
 
 def target_only(request, chance):
-    """Walk down the tree. A visited node's uniform is in its column. A second child with the same token is skipped."""
+    """Walk down from the root. Node i uses the uniform in column i. A later child with the same token is skipped."""
     return descend(request, chance, on_node, request.tests_of_nodes)
 
 

@@ -27,13 +27,16 @@ class Frame:
 
     def __init__(self, node, p, w, children, q=None, drawn=True, pi=None):
         self.node, self.p, self.w, self.children = node, p, w, children
-        self.q, self.drawn = q, drawn  # the distribution it was drawn from; drawn False: invalid, nothing to subtract
+        self.q, self.drawn = q, drawn  # what its token was drawn from; drawn=False: invalid or empty, not subtracted
         self.pi = pi or p
         self.r, self.gone = self.pi.p, []  # the current p_n, and the tokens of removed children
 
 
 def traversal(request, chance):
-    """Verify children as recursive_without_replacement takes them. A greedy root makes the request greedy."""
+    """Verify a tree with distinct children, as drafted for recursive_without_replacement, from the leaves to the root.
+
+    If the root's row is greedy and the rule is exact or lossy, the whole request is verified by `greedy`.
+    """
     step = Step(request, chance)
     p = request.target(0)
     if p.greedy and request.rule[0] in ("exact", "lossy"):
@@ -63,7 +66,10 @@ def opened(step, node, p, w, depth, *drawn):
 
 
 def first_child(step, top, depth):
-    """Return the first remaining child as a Frame, or None if its weight is 0 and it is already removed."""
+    """Take the first remaining child. Return its Frame, or None for a duplicate, a p that is NaN, or a weight of 0.
+
+    A child of weight 0 is removed here. A NaN drops all remaining children.
+    """
     child = top.children.pop(0)
     t = step.token(child)
     if t in top.gone:
