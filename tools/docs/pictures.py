@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drawings of docs/: what verification does, a chain, a tree, and acceptance by method, from docs/numbers.md.
+"""The drawings of docs/: what verification does, a chain, a tree; acceptance by method, from docs/numbers.md; and speed
+beside other engines, from bench/results/.
 
     python tools/docs/pictures.py     # writes docs/pictures/
 
 Each is 400 units wide, the width of a phone, and lies on a card of its own, so that it reads on light and dark pages.
 """
 
+import csv
+import json
 import re
 from html import escape
 from pathlib import Path
@@ -152,7 +155,46 @@ def acceptance():
     )
 
 
-PICTURES = {f.__name__: f for f in (verification, chain, tree, acceptance)}
+def recorded(machine, op, case):
+    """Of the newest recorded benchmark on a machine: its date, its first lines, and [(what the pattern finds in a case,
+    how many times as long each peer takes)]."""
+    path = max((ROOT / "bench/results").glob(f"*-{machine}-*/bench.csv"))
+    lines = path.read_text().splitlines()
+    told = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    found = [(re.fullmatch(case, row["case"]), json.loads(row["times as long"])) for row in rows if row["op"] == op]
+    return path.parent.name[:10], told, [(match.groups(), ratios) for match, ratios in found if match]
+
+
+def beside(y, label, bars, unit):
+    """How many times as long as ours others take, a bar each: (colour, times), from x = 88 on."""
+    parts = [text(16, y + 7 * len(bars) + 4, label)]
+    for i, (kind, times) in enumerate(bars):
+        shown = f"{times:.1f}" if times >= 1 else f"{times:.2f}"
+        parts += [box(88, y + 14 * i, unit * times, 12, kind), text(94 + unit * times, y + 14 * i + 11, shown, "small")]
+    return parts
+
+
+def speed():
+    """verify_chain beside vLLM's and SGLang's kernels, by vocabulary and batch."""
+    date, told, cases = recorded("h200", "verify_chain", r"B=(\d+) V=(\d+) bf16 stats T=\.7")
+    peers, unit, y = (("vllm", "new"), ("sglang", "keep")), 25, 106
+    parts = [text(16, 28, "Times as long as verify_chain takes", "bold")]
+    parts += legend(54, ("new", "vLLM 0.33's kernel"), ("keep", "SGLang 0.5.23's kernel"))
+    for V in sorted({int(V) for (_, V), _ in cases}, reverse=True):
+        of_V = sorted((int(B), ratios) for (B, width), ratios in cases if int(width) == V)
+        parts.append(text(16, y + 8, f"{V:,} tokens in the vocabulary", "small"))
+        bottom = y + 14 + 36 * len(of_V)
+        parts.append(f'<path class="line" d="M{88 + unit} {y + 16}V{bottom}"/>')
+        for i, (B, ratios) in enumerate(of_V):
+            parts += beside(y + 18 + 36 * i, f"B = {B}", [(kind, ratios[peer]) for peer, kind in peers], unit)
+        y = bottom + 22
+    parts.append(text(16, y, "Short of the line they are faster. B requests of five", "small"))
+    parts.append(text(16, y + 18, f"drafts, bfloat16, T = 0.7; {told['GPU'].split(',')[0]}, {date}.", "small"))
+    return svg(y + 34, "How many times as long as verify_chain other engines' kernels take on a GPU", *parts)
+
+
+PICTURES = {f.__name__: f for f in (verification, chain, tree, acceptance, speed)}
 
 
 if __name__ == "__main__":
