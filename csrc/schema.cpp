@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every op, as specdec_kernels/arguments.py has it. docs/ops.md shows them on one page.
+// Defines every op with its schema from specdec_kernels/arguments.py. docs/ops.md lists all ops.
 #include <torch/csrc/stable/library.h>
 
 #include "schemas.h"  // build_tools/schema.py writes it where the library is built
@@ -8,8 +8,8 @@ STABLE_TORCH_LIBRARY(specdec, m) {
   for (const char* schema : kSchemas) m.def(schema);
 }
 
-// The same, where nothing runs: arguments are checked, and results made that nobody has written. What a backend calls
-// that is not written in C++, so that a check stands once.
+// The same schemas for ops that only check arguments and allocate results, which stay unwritten. Backends that are not
+// in C++ call them, so that each check is written once.
 STABLE_TORCH_LIBRARY(specdec_check, m) {
   for (const char* schema : kSchemas) m.def(schema);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From torch tensors to plain pointers and int64 strides, with the checks that keep a kernel inside its arguments.
-// Every check stands here or in <op>_op.h alone: the public functions, Triton and fakes call these. Errors name
+// Turns torch tensors into plain pointers and int64 strides, with the checks that keep a kernel inside its arguments.
+// All checks are in this folder or in <op>_op.h: the public functions, Triton and fakes call them. Errors name
 // arguments as the public functions do.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace specdec {
 
-// A tensor that the schema requires: None comes as one that is not defined.
+// Checks that the required tensors were given. None arrives as an undefined tensor.
 inline void check_given(const Op&) {}
 
 template <class... More>
@@ -43,7 +43,7 @@ inline void check_shape(const Op& op, Name name, const Tensor& t, std::initializ
   check_shape<std::initializer_list<Size>>(op, name, t, want);
 }
 
-// As many dimensions as are named: "N, V".
+// Checks that t has as many dimensions as `want` names, as in "N, V".
 inline void check_dims(const Op& op, Name name, const Tensor& t, const char* want) {
   const int64_t dims = 1 + std::count(want, want + std::strlen(want), ',');
   check(t.dim() == dims, op, name, " must have shape [", want, "], got ", bracketed(t.sizes()));
@@ -60,13 +60,13 @@ inline void check_contiguous(const Op& op, Name name, const Tensor& t) {
   check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
 }
 
-// Whether its entries lie somewhere: those of the meta device do not.
+// Whether t has memory. Tensors on the meta device have none.
 inline bool has_memory(const Tensor& t) { return t.is_cpu() || t.is_cuda(); }
 
-// Where its entries lie. That tells whether one is given, so on the meta device it is somewhere too.
+// The address of t's entries. Null means that a tensor is not given, so a meta tensor gets an address too.
 inline const void* data_of(const Tensor& t) { return has_memory(t) ? t.const_data_ptr() : ""; }
 
-// A row is read in place, so its entries must be neighbours in memory.
+// Checks rows. They are read in place, so the entries of a row must be adjacent in memory.
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t last = t.dim() - 1, V = t.size(last);
@@ -82,7 +82,7 @@ inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   return kFloat32;
 }
 
-// Where rows lie: of `dims` the last is V.
+// The memory of rows. `dims` names the dimensions; the last one is V.
 inline RowMemory row_memory(const Op& op, Name name, const Tensor& t, const char* dims = "N, V") {
   check_dims(op, name, t, dims);
   const int64_t dim = t.dim();
@@ -109,7 +109,7 @@ inline Ints ints_per_row(const Op& op, Name name, const OptTensor& t, int64_t N)
   return ints(op, name, *t, per_row_stride(*t));
 }
 
-// What a narrower integer may have been cut to: a seed, an offset.
+// For seeds and offsets, which must be int64: a narrower integer may be a truncated one.
 inline Ints int64s(const Op& op, Name name, const Tensor& t, int64_t stride) {
   check_dtype(op, name, t, ScalarType::Long, "int64");
   return ints(op, name, t, stride);
@@ -130,8 +130,8 @@ inline Present present(const Op& op, Name name, const OptTensor& t) {
   return {ints(op, name, *t, 0)};
 }
 
-// Whether values can be looked at before anything runs. On a device they cannot; there senseless ones make a row
-// invalid.
+// Whether values can be checked before anything runs. On a device they cannot; there invalid sampling parameters make a
+// row invalid.
 inline bool values_at_hand(const Op& op) {
 #if defined(SPECDEC_CUDA_ON_CPU)
   return false;
@@ -140,7 +140,7 @@ inline bool values_at_hand(const Op& op) {
 #endif
 }
 
-// Where in a tensor a value stands; of a number nothing is said.
+// The index of a value in its tensor, for an error. A number has none.
 struct At {
   int64_t index;
   friend std::ostream& operator<<(std::ostream& text, At at) {
@@ -165,10 +165,10 @@ inline void check_values(const Op& op, const char* side, const Sampling& s, int6
 
 constexpr double kNotGiven = -DBL_MAX;  // finite, since AOTInductor's packages know no NaN
 
-// As a schema has them: most calls give none, and an empty list costs a tenth of a small call.
+// Optional in the schema as well: most calls give none, and an empty list costs a tenth of a small call.
 using OptNumbers = std::optional<std::vector<double>>;
 
-// `count` numbers that serve every row, kNotGiven or NaN where none is given; or nothing at all.
+// Numbers that apply to every row: none, or `count` of them, of which some may be kNotGiven or NaN for "not given"
 struct Numbers {
   const double* data = nullptr;
   Numbers(const Op& op, Name name, const OptNumbers& given, size_t count) {
@@ -196,7 +196,7 @@ inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, 
   return static_cast<const double*>(data_of(t));
 }
 
-// Uninitialised and contiguous, on the op's device. The shim costs a third of a dispatched aten::empty.
+// A new contiguous tensor on the op's device, uninitialised. This call costs a third of a dispatched aten::empty.
 template <class Sizes>
 Tensor empty(const Op& op, const Sizes& sizes, ScalarType dtype) {
   const int64_t dim = int64_t(sizes.size());
@@ -230,11 +230,11 @@ template <class T>
 constexpr ScalarType scalar_type() {
   if (std::is_same_v<T, bool>) return ScalarType::Bool;
   if (std::is_same_v<T, int64_t>) return ScalarType::Long;
-  if (std::is_integral_v<T>) return ScalarType::Int;                          // of 32 bits, a word of a mask too
-  return std::is_same_v<T, double> ? ScalarType::Double : ScalarType::Float;  // RowStats are four of these
+  if (std::is_integral_v<T>) return ScalarType::Int;                          // 32 bits, signed or a mask's words
+  return std::is_same_v<T, double> ? ScalarType::Double : ScalarType::Float;  // also RowStats: four floats
 }
 
-// A result of the op, which writes it at `out`.
+// A new result of the op; `out` becomes its address.
 template <class Sizes, class T>
 Tensor result(const Op& op, const Sizes& sizes, T*& out) {
   Tensor t = empty(op, sizes, scalar_type<T>());

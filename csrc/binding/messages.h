@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an error says: op, argument, what was wanted, what came.
+// Error messages: the op, the argument, what was wanted, what was given
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -24,7 +24,7 @@ struct Op {
   Op(const char* name, const Tensor& first) : name(name), first(first) {}
 };
 
-// An argument in an error, or one side's: "seed", "target.top_p".
+// The name of an argument in an error: "seed", or with its side "target.top_p"
 struct Name {
   const char* text;
   const char* field = nullptr;
@@ -35,7 +35,7 @@ struct Name {
   }
 };
 
-// Raises "op: argument, what was wanted, what came". What the message is made of is put into words only then: a call
+// Raises "op: argument, what was wanted, what was given" if not ok. The message is formatted only then, since a call
 // has some twenty checks.
 template <class... T>
 void check(bool ok, const Op& op, const T&... message) {
@@ -54,7 +54,7 @@ struct DeviceOfTensor {
   }
 };
 
-// As Python calls it: "int64".
+// A dtype by its name in Python, as "int64"
 struct DtypeOfTensor {
   const Tensor& t;
   friend std::ostream& operator<<(std::ostream& text, const DtypeOfTensor& of) {
@@ -76,7 +76,7 @@ struct DtypeOfTensor {
   }
 };
 
-// What a shape must have: "N=2" where it has a name.
+// A wanted size of a shape. With a name it prints as "N=2".
 struct Size {
   int64_t n;
   const char* name = nullptr;
@@ -87,7 +87,7 @@ struct Size {
   }
 };
 
-// "[2, 3]", of sizes that outlive the message
+// Prints sizes as "[2, 3]". They must outlive the message.
 template <class Sizes>
 struct Bracketed {
   const Sizes& sizes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Penalties as the dispatcher hands them over.
+// Penalties as the dispatcher passes them
 #pragma once
 
 #include <cmath>
@@ -38,7 +38,7 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
   return static_cast<const int32_t*>(data_of(t));
 }
 
-// A list that a request names: distinct ids in ascending order with counts, then -1.
+// Checks list s of used ids: distinct ids in ascending order with their counts, then -1.
 inline void check_history(const Op& op, const char* side, const Penalties& p, int64_t s) {
   const UsedList list(p, s);
   bool fine = list.H == 0 || list.fine(0);
@@ -50,7 +50,7 @@ inline void check_history(const Op& op, const char* side, const Penalties& p, in
   }
 }
 
-// `there`: how many lists and amounts can be looked at
+// `there`: the number of requests or rows whose amounts and lists can be read
 inline void check_values(const Op& op, const char* side, const Penalties& p, int64_t there) {
   static const char* const fields[] = {"penalties.repetition", "penalties.frequency", "penalties.presence"};
   const Floats* const tensors[] = {&p.repetition, &p.frequency, &p.presence};
@@ -70,7 +70,7 @@ inline void check_values(const Op& op, const char* side, const Penalties& p, int
   }
 }
 
-// Of N requests or rows; their windows are still to be named.
+// The penalties of N requests or rows. The caller sets their windows afterwards.
 inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N, const Present& present) {
   const auto named = [&](const char* field) { return Name(given.side, field); };
   const Numbers numbers(op, named("penalties.numbers"), given.numbers, 3);
@@ -104,13 +104,13 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
     taken = floats_per_row(op, named(field), tensor, N);
     if (numbers.has(i)) number = float(numbers[i]);
   }
-  // An empty tensor's pointer may be null, which would say that there are no penalties.
+  // An empty tensor's pointer may be null, which would mean that there are no penalties.
   if (p.S == 0 || p.H == 0) p.ids = p.counts = reinterpret_cast<const int32_t*>("");
   check_values(op, given.side, p, values_at_hand(op) ? present.of(N) : 0);
   return p;
 }
 
-// Penalties of one side of a verification
+// Sets the penalties of one side of a verification.
 inline void take_penalties(const Op& op, Rows& rows, const GivenPenalties& given, int64_t B, const Present& present) {
   rows.penalties = penalties(op, given, B, present);
   if (!rows.penalties) return;
@@ -119,7 +119,7 @@ inline void take_penalties(const Op& op, Rows& rows, const GivenPenalties& given
         "='logits', got 'probs'");
 }
 
-// Arguments of an op on rows [N, V], behind all others
+// The penalty arguments of an op on rows [N, V], after all others
 #define SPECDEC_VIEWS_ARGUMENTS() SPECDEC_PENALTIES_ARGUMENTS(), const OptTensor& drafted
 constexpr size_t kViewsArguments = kPenaltiesArguments + 1;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// N rows of a target beside N rows of a draft: what kseq_rho and row_gap are given.
+// N pairs of a target row and a draft row: the input of kseq_rho and row_gap
 #pragma once
 
 #include "check.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of one side as the dispatcher hands them over: one argument per field, in the order of docs/ops.md.
+// The rows of one side as the dispatcher passes them: one argument per field, in the order of docs/ops.md.
 #pragma once
 
 #include <tuple>
@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// The sampling parameters: tensors, or numbers that serve all.
+// The sampling parameters: tensors, or one number each for all rows
 struct GivenSampling {
   const OptTensor &temperature, &top_k, &top_p, &min_p;
   const OptNumbers& numbers;
@@ -32,7 +32,7 @@ struct GivenRows {
 #define SPECDEC_GIVEN_SAMPLING(prefix) \
   GivenSampling { prefix##temperature, prefix##top_k, prefix##top_p, prefix##min_p, prefix##numbers }
 
-// LOGITS: Tensor, or OptTensor where a side may be missing
+// LOGITS: Tensor, or OptTensor if the side may be missing
 #define SPECDEC_ROWS_ARGUMENTS(LOGITS, side)                                                       \
   const LOGITS &side##_logits, SPECDEC_SAMPLING_ARGUMENTS(side##_), const OptTensor &side##_stats, \
       int64_t side##_kind, const OptTensor &side##_row
@@ -65,7 +65,7 @@ inline Sampling sampling(const Op& op, const char* side, const GivenSampling& gi
   return s;
 }
 
-// Rows of one side: `shape` is what stands before V in `dims`, and per_request is its last.
+// The rows of one side. `dims` names the dimensions, `shape` has all but V, and the last of `shape` is per_request.
 inline Rows rows(const Op& op, const GivenRows& given, const Sampling& sampling, std::vector<Size> shape,
                  const char* dims) {
   const Tensor& logits = *given.logits;
@@ -90,14 +90,14 @@ inline Rows rows(const Op& op, const GivenRows& given, const Sampling& sampling,
   return r;
 }
 
-// A side that is missing has nothing else.
+// Checks that a side without logits has no stats, sampling parameters or row indices.
 inline void check_missing(const Op& op, const GivenRows& given, const Sampling& sampling) {
   check(!given.stats && !sampling && !given.row, op, given.field("row"), ", ", given.field("stats"),
         " and sampling parameters need ", given.field("logits"), ", got none");
 }
 
-// seed and offset [B], or uniforms [B, columns], of an op's arguments `a`; without any, `certain` says that nothing may
-// be left to chance.
+// Sets seed and offset [B], or uniforms [B, columns], in an op's arguments `a`. They may be missing only if `certain`:
+// the op draws no random numbers.
 template <class Arguments>
 void take_randomness(const Op& op, Arguments& a, int64_t B, int64_t columns, const OptTensor& seed,
                      const OptTensor& offset, const OptTensor& uniforms, bool certain) {

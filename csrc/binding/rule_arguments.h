@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the tensors `rule` and `alpha` to the rules of a batch.
+// Turns the arguments `rule` and `alpha` into the rules of a batch.
 #pragma once
 
 #include "check.h"
@@ -7,8 +7,8 @@
 
 namespace specdec {
 
-// rule [B] or [1], alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2]; 1 stands for B. Or numbers:
-// the rule's code, alpha and the second alpha.
+// Shapes: rule [B], alpha [B] or [B, 2], or for each of a chain's G positions [B, G, 1] or [B, G, 2]. 1 in place
+// of B serves all. Or numbers: the rule's code, alpha and the second alpha.
 inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, const Numbers& numbers, int64_t B,
                    int64_t G = -1) {
   Rules r;
@@ -50,7 +50,7 @@ inline void check_range(const Op& op, Rule rule, const Range& range, double x, c
   check(false, op, which, " of rule '", kRuleNames[int(rule)], "' must be in ", wanted.str(), ", got ", x, at);
 }
 
-// Of request b, or where numbers serve all, of these.
+// Checks the rule and parameters of request b, or the numbers for all requests.
 inline void check_rule(const Op& op, const Rules& r, bool block, int64_t b, int64_t G, At at) {
   check(r.code(b) >= 0 && r.code(b) < kRules, op, "rule must be a code from 0 to ", kRules - 1, ", got ", r.code(b),
         at);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify_chain and verify_tree as the dispatcher calls them: with results of their own, or into the caller's.
+// verify_chain and verify_tree as the dispatcher calls them: with new results, or into the caller's tensors (out=).
 #pragma once
 
 #include <tuple>
@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// What an op was given, checked: `width` tokens at most of each of B requests will be written.
+// The checked arguments of an op. It writes at most `width` tokens for each of B requests.
 template <class Arguments>
 struct Prepared {
   Arguments a;
@@ -16,7 +16,7 @@ struct Prepared {
   int64_t width;
 };
 
-// The bytes that a tensor's entries lie between.
+// The range of addresses of a tensor's entries
 struct Extent {
   const char *begin = nullptr, *end = nullptr;
   explicit Extent(const Tensor& t) {
@@ -49,7 +49,7 @@ inline void check_out(const Op& op, const char* name, const Tensor& t, ScalarTyp
   check_contiguous(op, name, t);
 }
 
-// Name, dtype and pointer of each result of an op, in its order; the path is a tree's.
+// Calls each(index, name, dtype, columns, take) for every result, in order. columns -1: shape [B]. Trees have a path.
 template <class Arguments, class Each>
 void each_result(Arguments& a, int64_t width, const Each& each) {
   each(0, "out.tokens", ScalarType::Long, width,
@@ -61,7 +61,7 @@ void each_result(Arguments& a, int64_t width, const Each& each) {
     each(4, "out.path", ScalarType::Int, width, [&](const Tensor& t) { a.path = out_pointer<int32_t>(t); });
 }
 
-// An op of two halves: prepare() makes Prepared<A> of the dispatcher's arguments, run(a, like) does the work.
+// An op in two parts: kPrepare makes Prepared<A> from the dispatcher's arguments, and kRun(a, like) does the work.
 template <auto kPrepare, auto kRun, class Results>
 struct Verification;
 

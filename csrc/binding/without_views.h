@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An op without views. torch hands over every argument of a schema, so a plain call has one without those of views.
+// An op without the arguments for views (penalties). torch passes every argument of a schema, given or not, so plain
+// calls have a schema without them.
 #pragma once
 
 #include <tuple>
@@ -23,7 +24,7 @@ constexpr size_t arguments_of(Result (*)(A...)) {
   return sizeof...(A);
 }
 
-// kOp without its last kViews arguments, of which none is given
+// kOp without its last kViews arguments, which count as not given
 template <auto kOp, size_t kViews>
 using WithoutViews =
     WithoutLast<kOp, std::make_index_sequence<arguments_of(kOp) - kViews>, std::make_index_sequence<kViews>>;

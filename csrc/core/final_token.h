@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draw that ends every verification step: one token from the first candidate that has mass. That is the residual;
-// where it has none, what stood there before anything was taken away; or else the target's own law.
+// The draw that ends every verification step: one token from the first candidate that has mass. Candidates are the
+// residual, then the distribution it was subtracted from, then the target's own distribution.
 #pragma once
 
 #include "views.h"
@@ -10,16 +10,16 @@ namespace specdec {
 enum Status : int32_t { kInvalidRow = 1, kEmptyResidual = 2, kInvalidDraft = 4, kInvalidBonus = 8 };
 
 struct Final {
-  int64_t token;   // of p's vocabulary, unless it is a bonus token that the caller gave
-  double logprob;  // ln p of it; NaN if p's row is invalid. The leader alone knows it
+  int64_t token;   // an id of p's vocabulary, or a bonus token that the caller gave
+  double logprob;  // ln p(token), NaN if p's row is invalid; set only where executor.leads()
 };
 
-// One law that the token may be drawn from, (p - q)+. Every candidate offers this:
+// The candidate (p - q)+, not normalised. Every candidate has these three members.
 struct PairCandidate {
   const Dist& p;
   const Dist& q;
 
-  // The id that all mass lies on, or -1; the sum of the weights; and a draw, right after the sum.
+  // hot(): the id that has all mass, or -1. sum(): the total weight. draw(): one id; it must directly follow sum().
   SPECDEC_HD int64_t hot() const { return hot_id(p); }
   template <class Executor>
   SPECDEC_WALK double sum(Executor& executor) const {
@@ -31,7 +31,7 @@ struct PairCandidate {
   }
 };
 
-// p itself, where something else had no mass: seldom.
+// The candidate p, tried after a candidate without mass. This is rare.
 struct TargetCandidate {
   const Dist& p;
 
@@ -51,8 +51,8 @@ SPECDEC_WALK bool has_mass(Executor& executor, const Candidate& from) {
   return from.hot() >= 0 || has_mass(from.sum(executor));
 }
 
-// (p - q)+, then p; where q is of kind kNothing, p alone. any(f): whether f(candidate, whether others before it had no
-// mass) holds for one, asked in turn.
+// The candidates (p - q)+, then p; only p if q.kind is kNothing. any(f) calls f(candidate, later) in turn until one
+// call returns true. `later`: the candidates before this one had no mass.
 struct PairCandidates {
   const Dist& p;
   const Dist& q;
@@ -81,8 +81,8 @@ struct FinalDraw {
   }
 };
 
-// p: the target's own law, which the logprob is of. uniform() is asked for at the draw, so that nothing keeps it
-// before.
+// p is the target's own distribution, which gives the logprob. uniform() is called only at the draw, so that its value
+// is not kept until then.
 template <class Executor, class Candidates, class Uniform>
 SPECDEC_WALK Final final_token(Executor& executor, const Dist& p, const Candidates& candidates, const Uniform& uniform,
                                int32_t& status) {

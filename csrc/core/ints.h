@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integers and floats of the arguments, one per index. No torch here: host and device share them.
+// Arrays of integers and floats among the arguments. Host and device share this header: it has no torch.
 #pragma once
 
 #include <cstdint>
 
 #include "macros.h"
 
-// By the host no argument's values are read but on the CPU: the simulated device raises where a GPU's would crash.
+// Host code may read an argument's values only if they are in CPU memory. With a GPU, other reads crash; on the
+// simulated device this macro makes them raise.
 #if defined(SPECDEC_CUDA_ON_CPU)
 #include <cuda_runtime.h>
 #define SPECDEC_READS_DEVICE() cuda_on_cpu::reads_device()
@@ -39,7 +40,7 @@ struct Floats {
   }
 };
 
-// Inside [0, most]: numbers on a device are not looked at before a launch.
+// Clamps x to [0, most]. Values in GPU tensors are not checked before a launch.
 SPECDEC_HD int64_t clamped(int64_t x, int64_t most) { return x < 0 ? 0 : x > most ? most : x; }
 
 }  // namespace specdec

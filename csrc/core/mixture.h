@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A law made of two, p and q, and what of it is left when q is taken away: evaluated id by id, never stored.
+// A distribution pi made of p and q, and its residual after q is subtracted. Both are evaluated id by id, never stored.
 #pragma once
 
 #include "accept.h"
@@ -8,12 +8,12 @@
 
 namespace specdec {
 
-// Its weight at v is m pi(v) - minus q(v) where that is positive.
+// The weight of id v is (m pi(v) - minus q(v))+.
 struct Mixture {
-  Dist q;               // as a residual sees it
-  bool capped = false;  // pi is max(min(q, of_q p), of_p p); else of_p p + of_q q where q is kept, of_p p elsewhere
+  Dist q;               // its probabilities count as draft_prob() of them
+  bool capped = false;  // pi = max(min(q, of_q p), of_p p). Not capped: of_p p + of_q q where q is kept, else of_p p
   float of_p = 1, of_q = 0;
-  Dist score_row;                // q is kept where this row's entry reaches the cut; kNothing: everywhere
+  Dist score_row;                // q is kept where this row's entry is >= threshold; kNothing: everywhere
   float threshold = -HUGE_VALF;  // NaN keeps nothing
   float m = 1, minus = 0;
 
@@ -27,7 +27,7 @@ struct Mixture {
 
   SPECDEC_HD double weight(double p, int64_t v) const { return weight_of(p, draft_prob(q.prob(v)), v); }
 
-  // From p(v), and q(v) as a residual sees it.
+  // The weight from x = p(v) and y = draft_prob(q(v))
   template <class T>
   SPECDEC_HD T weight_of(T x, T y, int64_t v) const {
     return capped ? capped_weight(x, y, of_q, of_p, m, minus)

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Executor tells of a pair of rows as a residual sees them.
+// Sums over a pair of rows, p and q, that an Executor computes. Probabilities count as in a residual (accept.h).
 #pragma once
 
 #include "macros.h"
 
 namespace specdec {
 
-constexpr int kCandidates = 4;  // t looked at in one pass
+constexpr int kCandidates = 4;  // values of t evaluated in one pass
 
-// Total weights, added up in float64; NaN or 0 if a row is no law.
+// Total weights, summed in float64; NaN or 0 if a row is invalid
 struct PairMass {
   double p, q;
 };
 
-// How far two laws are apart: TV = sum (p - q)+, the overlap sum min(p, q), and the entropy of each.
+// The distance of two distributions: TV = sum (p - q)+, the overlap sum min(p, q), and the entropy of each
 struct PairGap {
   double tv, overlap, entropy_p, entropy_q;
 };
 
-// Then there is clipped_sums(p, q, t, out): sum (p - t q)+ for each t. A term is rounded once and added to others in
-// float32 three times at most, so no sum is off by more than 2^-22 of itself; it is 0 where t q >= p everywhere.
+// Executors also have clipped_sums(p, q, t, out), which computes sum (p - t q)+ for each t. A term is rounded once and
+// takes part in at most three additions in float32, so a sum's relative error is at most 2^-22. The sum is exactly 0 if
+// t q >= p everywhere.
 
 }  // namespace specdec

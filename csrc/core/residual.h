@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several rejections leave of a law, evaluated id by id: no residual is ever stored.
+// What is left of a distribution after several rejections. A residual is evaluated id by id, never stored.
 #pragma once
 
 #include "mixture.h"
@@ -7,19 +7,19 @@
 
 namespace specdec {
 
-// One step of a chain: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v).
+// One rejection: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v).
 struct Subtraction {
   Dist q;  // one-hot: its token keeps nothing; kNothing: r becomes m * r
   float m = 1, s = 1;
   float cap = FLT_MAX;
-  int64_t removed = -1;  // a token that the q of the subtractions behind this one no longer hold
+  int64_t removed = -1;  // a token that the q of later subtractions no longer have; -1: none
 };
 
-// What is left of a law is measured anew, from its own largest logit, once it weighs less than this. Until then what
-// kLeastExponent takes away is less than 2^-42 of it: at most 2^24 logits.
+// Once the rest of a distribution weighs less than this, its stats are computed again, relative to its own largest
+// logit. Until then the weights that kLeastExponent drops are less than 2^-42 of the rest: at most 2^24 logits.
 constexpr double kEnough = 0x1p-60;
 
-// The tokens that left with the first n subtractions; -1 of a subtraction that took none.
+// The tokens removed by the first n subtractions; -1 for a subtraction that removed none
 SPECDEC_HD Few removed_by(const Subtraction* subtractions, int64_t n) {
   static_assert(sizeof(Subtraction) % sizeof(int64_t) == 0);
   return {n > 0 ? &subtractions->removed : nullptr, n, int64_t(sizeof(Subtraction) / sizeof(int64_t))};
@@ -31,8 +31,8 @@ SPECDEC_HD Subtraction subtracting(const Dist& q) {
   return subtraction;
 }
 
-// p after its subtractions; not normalised, so a subtraction's m carries the normaliser of what was before it. A
-// mixture stands in for p.
+// p, or a mixture if there is one, after its subtractions. It is not normalised: the m of a subtraction includes the
+// normaliser of what it subtracts from.
 struct Residual {
   Dist p;
   const Subtraction* subtractions = nullptr;
@@ -41,7 +41,7 @@ struct Residual {
 
   SPECDEC_HD bool is_removed(int64_t v, int64_t before) const { return removed_by(subtractions, before).has(v); }
 
-  // NaN where p is a probability that is none.
+  // NaN if p is a probability row with NaN or +inf at v
   SPECDEC_HD double weight(int64_t v) const {
     double r = p.prob(v);
     if (r < 0) r = 0;

@@ -11,11 +11,11 @@
 
 namespace specdec {
 
-// Every sum over V has one shape: chunks of kChunk, a fixed order inside, chunk totals added in order in float64.
+// Every sum over V has one order: a fixed order inside chunks of kChunk, then the chunk totals in order in float64.
 constexpr int kChunk = 1024;
-constexpr int kMostChunks = 1 << 14;  // of a row: a vocabulary has at most 2^24 tokens
+constexpr int kMostChunks = 1 << 14;  // per row: a vocabulary has at most 2^24 tokens
 
-// A logit whose weight is less than 2^-126 of the largest one's weighs nothing, on every backend.
+// A logit whose weight is less than 2^-126 of the largest one's counts as weight 0, on every backend.
 constexpr float kLeastExponent = -126.0f;
 
 SPECDEC_HD int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
@@ -25,7 +25,7 @@ SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
 
 enum DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
-// Number i of those that lie there.
+// Number i of an array of `dtype`
 SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
   if (dtype == kFloat32) return static_cast<const float*>(data)[i];
   const uint32_t h = static_cast<const uint16_t*>(data)[i];
@@ -45,7 +45,7 @@ SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
   return out.f;
 }
 
-// Equal only for rows that read the same.
+// Two rows have equal ids only if all their entries are equal.
 struct RowId {
   const void* data = nullptr;
   int64_t form = 0;  // V and dtype
@@ -58,10 +58,10 @@ struct RowId {
   SPECDEC_HD explicit operator bool() const { return data != nullptr; }
 };
 
-// A row answers id() and, through the one file of a backend that reads memory (cpu/row_reader.h, cuda/groups.cuh),
-// entry(v) and its chunks; nobody else asks where it lies. A law of it answers few().
+// A row of numbers in memory. One file per backend reads this memory: cpu/row_reader.h, cuda/groups.cuh. All other code
+// uses id(), entry(v) and chunks. A Dist adds few(), the ids whose mass is not in the row.
 class Row {
-  const void* data_ = nullptr;  // [V] of dtype; in CUDA perhaps an odd address: one more than where a Seen lies
+  const void* data_ = nullptr;  // [V] of dtype; in CUDA possibly the address of a Seen plus one, which is odd
 
  public:
   int64_t V = 0;
@@ -70,8 +70,8 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  // The same row as request b sees it at a position of its window. The penalties must outlive it. In CUDA it is the
-  // view of that number, found before.
+  // This row under request b's penalties, at a position of its window. The penalties must outlive it. In CUDA the
+  // launch made the view before; `view_number` is its index.
   SPECDEC_HD Row seen(const Penalties& penalties, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t position,
                       [[maybe_unused]] int64_t view_number) const {
     Row row = *this;
@@ -86,7 +86,7 @@ class Row {
   SPECDEC_HD const void* pointer() const { return data_; }
 #ifdef SPECDEC_IN_CUDA
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
-  // What it is seen as, if it is; by its pointer()
+  // The view of a row for which is_seen() holds, from its pointer()
   static SPECDEC_HD const Seen* view_at(const void* pointer) {
     return reinterpret_cast<const Seen*>(static_cast<const char*>(pointer) - 1);
   }
@@ -94,7 +94,7 @@ class Row {
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const;
 #else
-  View view{};  // how a request sees it; none: as it lies
+  View view{};  // the penalties that apply; none: the row is as in memory
   RowId id() const { return {data_, V << 2 | dtype, view}; }
   float entry(int64_t v) const;  // the row may be spread over processes
 #endif
@@ -104,25 +104,25 @@ class Row {
 // log_norm is relative to the maximum: it lies in [0, ln V], so a low temperature costs no precision.
 struct RowStats {
   float scale;   // 1 / T; +inf marks a greedy row
-  float cutoff;  // top-k, top-p and min-p folded into the smallest logit kept
-  float
-      log_norm;  // ln sum over kept of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
+  float cutoff;  // top-k, top-p and min-p as one threshold: logits >= cutoff are kept
+  // ln of the sum over kept logits of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
+  float log_norm;
   float max;
 
-  // Whether all of the law lies on one id of V
+  // Whether the row is greedy and log_norm is an id in [0, V)
   SPECDEC_HD bool greedy(int64_t V) const { return scale == HUGE_VALF && log_norm >= 0 && log_norm < float(V); }
-  // ln p of an entry, of a row that is neither greedy nor invalid
+  // ln p of an entry z. The row must be neither greedy nor invalid.
   SPECDEC_HD double log_prob(float z) const { return z >= cutoff ? (double(z) - max) * scale - log_norm : -HUGE_VAL; }
 };
 
-// (z - max) * scale, by halves: the difference of two finite logits may overflow.
+// (z - max) * scale, computed from halves, since the difference of two finite logits may overflow
 SPECDEC_HD float scaled(float z, float max, float scale) { return (0.5f * z - 0.5f * max) * (2 * scale); }
 
-// An entry of a probability row: what is negative counts 0, and what is not finite is none.
+// An entry of a probability row: 0 if it is negative, NaN if it is NaN or +inf
 SPECDEC_HD float clean_prob(float z) { return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN; }
 
-// Ids that stand in the place of a row's: beside the rest of it they have no mass (they were taken out); where nothing
-// of it remains, they have all.
+// A few ids whose mass is not that of the row's entries. If `rest` is true, they were removed: they have no mass, and
+// all other ids have the row's. If it is false, they have all mass.
 struct Few {
   const int64_t* ids = nullptr;
   int64_t n = 0, stride = 1;  // in int64s
@@ -140,7 +140,7 @@ struct Few {
 enum class Kind : int32_t {
   kLogits,
   kProbs,
-  kOneHot,  // all mass on `hot`: greedy rows and drafts without a law of their own
+  kOneHot,  // all mass on `hot`: greedy rows, and drafts without a row
   kNothing  // no mass at all: (p - nothing)+ is p
 };
 
@@ -151,13 +151,13 @@ struct Dist {
   int64_t hot = -1;
 
   SPECDEC_HD bool valid() const { return kind != Kind::kLogits || stats.log_norm == stats.log_norm; }
-  // Its mass lies on ids of the row, whose entries say how much; else on few() alone.
+  // Whether the row's entries give the mass. If not, all mass is on few().
   SPECDEC_HD bool reads_row() const { return kind == Kind::kLogits || kind == Kind::kProbs; }
   SPECDEC_HD Few few() const { return {&hot, kind == Kind::kOneHot, 1, reads_row()}; }
-  // Whether ids from V on may have mass
+  // Whether ids >= V may have mass
   SPECDEC_HD bool beyond(int64_t V) const { return kind == Kind::kOneHot ? hot >= V : row.V > V; }
 
-  // entry() is asked for the row's entry v where there is one that counts.
+  // entry() returns the row's entry v. It is called only if the result depends on that entry.
   template <class Entry>
   SPECDEC_HD double log_prob(int64_t v, const Entry& entry) const {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
@@ -180,7 +180,7 @@ struct Dist {
   }
 };
 
-// The id that all of its mass lies on, or -1
+// The id that has all mass, or -1
 SPECDEC_HD int64_t hot_id(const Dist& d) { return d.kind == Kind::kOneHot ? d.hot : -1; }
 
 SPECDEC_HD Dist one_hot(int64_t id) {
@@ -190,7 +190,7 @@ SPECDEC_HD Dist one_hot(int64_t id) {
   return d;
 }
 
-// A row of logits under its law; a greedy law is one-hot at its argmax.
+// The distribution of a row of logits; of a greedy row it is one-hot at the argmax.
 SPECDEC_HD Dist from_stats(const Row& row, const RowStats& stats) {
   Dist d;
   d.kind = Kind::kLogits;
@@ -203,7 +203,7 @@ SPECDEC_HD Dist from_stats(const Row& row, const RowStats& stats) {
   return d;
 }
 
-// Of a row that is not there nothing can be drawn, as of one that holds NaN.
+// Takes the place of a missing row. It is invalid, like a row with NaN, so nothing can be drawn from it.
 SPECDEC_HD Dist no_row() { return from_stats(Row{}, {1, 0, NAN, -HUGE_VALF}); }
 
 SPECDEC_HD Dist from_probs(const Row& row) {

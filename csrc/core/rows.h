@@ -1,38 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of one side, target or draft, as laws.
+// The rows of one side, target or draft, as distributions
 #pragma once
 
 #include "views.h"
 
 namespace specdec {
 
-// Where positions find their rows, if these do not lie in the order of the positions: row n of a store [S, K, V] is
-// [n / K, n % K]. What lies outside [0, N) is no row, since nobody looks at these numbers before a device does.
+// The row index of each position, if rows are not in the order of the positions. Row n of a store [S, K, V] is
+// [n / K, n % K]. An index outside [0, N) names no row; indices in GPU tensors are not checked before a launch.
 struct Store {
-  Ints row;                    // [B, rows of a request], or as many behind one another if ragged
+  Ints row;                    // [B, rows per request]; ragged: the requests' rows one after another
   int64_t request_stride = 0;  // of `row`, if dense
   int64_t N = 0, K = 1;
   SPECDEC_HD explicit operator bool() const { return bool(row); }
 };
 
-// The rows of one side, logits or probabilities: where they lie, and how they are sampled from or the four floats of
-// each.
+// The rows of one side, logits or probabilities: their memory, and their sampling parameters or stats.
 struct Rows {
   RowMemory memory;
   Kind kind = Kind::kLogits;
   const float* stats = nullptr;     // [rows, 4]
-  bool stats_of_positions = false;  // and not of the rows of a store
-  Sampling sampling;                // [B], where there are no stats
-  int64_t per_request = 0;          // positions of a request, if dense
+  bool stats_of_positions = false;  // stats are by position, not by row of the store
+  Sampling sampling;                // [B], if there are no stats
+  int64_t per_request = 0;          // positions per request, if dense
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
   Penalties penalties;
 
-  // Position i of request b; `start` is the request's first drafted token if ragged, else -1.
+  // The index of position i of request b. `start` is the request's first drafted token if ragged, else -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
     return start < 0 ? b * per_request + i : start + extra * b + i;
   }
-  // The number of its row
+  // The index of the row at position i of request b
   SPECDEC_HD int64_t number(int64_t start, int64_t b, int64_t i) const {
     if (!store) return index(start, b, i);
     return start < 0 ? store.row.at(b * store.request_stride + i * store.row.stride) : store.row[index(start, b, i)];
@@ -42,12 +41,13 @@ struct Rows {
     const int64_t n = number(start, b, i);
     return n >= 0 && n < store.N;
   }
-  // A drafted token that no row was made for is all of its law.
+  // Whether the drafted token has no row. Its distribution is then one-hot.
   SPECDEC_HD bool is_one_hot(int64_t start, int64_t b, int64_t i) const {
     return !memory || (store && number(start, b, i) == -1);
   }
 
-  // Row i of request b, which there is, as it is seen after the window that ends at a position: the view of a number
+  // Row i of request b, which must exist, under the penalties of the window that ends at `position`. `view` is the
+  // index of this view in CUDA.
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
     return as_it_lies(start, b, i).seen(penalties, b, position, view);
   }
@@ -71,7 +71,7 @@ struct Rows {
   SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
     if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
-    return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // a slot is batch_stride more than K rows on
+    return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // batch_stride: a slot's stride minus K rows
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain views of the arguments: pointers and int64 strides, in elements. No torch here: host and device share them.
+// Arguments of ops as pointers and int64 strides, in elements. Host and device share this header: it has no torch.
 #pragma once
 
 #include "filters.h"
@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// Where tokens are written: int64, or int32.
+// The output for tokens: int64 if `wide`, else int32
 struct TokensOut {
   void* data = nullptr;
   bool wide = true;
@@ -20,8 +20,8 @@ struct TokensOut {
   }
 };
 
-// How many rows or requests of padded buffers are there: those in front, all where no number is given. Of the others
-// nothing is read.
+// How many rows or requests of padded buffers are present: the first `number`, or all if it is not given. Nothing of
+// the others is read.
 struct Present {
   Ints number;  // [1]
   SPECDEC_HD bool has(int64_t i) const { return !number || i < number[0]; }
@@ -31,7 +31,7 @@ struct Present {
   }
 };
 
-// temperature, top_k, top_p and min_p of N rows or requests: each one's own, or numbers that serve all
+// temperature, top_k, top_p and min_p of N rows or requests. Each is a tensor or one number for all.
 struct Sampling {
   Floats temperature;
   Ints top_k;
@@ -41,8 +41,8 @@ struct Sampling {
 
   SPECDEC_HD bool has_tensors() const { return temperature || top_k || top_p || min_p; }
   SPECDEC_HD explicit operator bool() const { return has_numbers || has_tensors(); }
-  SPECDEC_HD bool filters() const { return top_k || top_p || min_p || numbers.filter(); }  // some row may have one
-  // What is known to filter nothing is a temperature.
+  SPECDEC_HD bool filters() const { return top_k || top_p || min_p || numbers.filter(); }  // whether a row may have one
+  // Without kFiltered only the temperature is read, for rows that are known to have no filter.
   template <bool kFiltered = true>
   SPECDEC_HD Filters at(int64_t i) const {
     Filters f;
@@ -56,28 +56,28 @@ struct Sampling {
   SPECDEC_HD Filters operator[](int64_t i) const { return at(i); }
 };
 
-// Whether this thread's ops are of rows that are spread over processes: a tensor then has all V entries of each row in
-// one place, where those lie that are here (cpu/shards.h).
+// Whether the rows of this thread's ops are spread over processes (cpu/shards.h). A row then has V columns of stride 0,
+// all at the address of the first entry that this process holds.
 #ifndef SPECDEC_IN_CUDA
 inline constinit thread_local bool rows_over_ranks = false;
 #else
 constexpr bool rows_over_ranks = false;
 #endif
 
-// Where rows lie: [N, V], or [B, rows, V] with a stride of its own for each dimension.
+// Rows in memory: [N, V], or [B, rows, V] with a stride for each dimension
 struct RowMemory {
   const void* data = nullptr;
   int64_t V = 0;
   int64_t batch_stride = 0, row_stride = 0;
   DType dtype = kFloat32;
-  SPECDEC_HD explicit operator bool() const { return V > 0; }  // no rows at all have no memory, but a vocabulary
+  SPECDEC_HD explicit operator bool() const { return V > 0; }  // an empty tensor has V, but may have null data
   SPECDEC_HD Row at(int64_t b, int64_t i) const {
     const int64_t offset = (b * batch_stride + i * row_stride) * (dtype == kFloat32 ? 4 : 2);
     return {static_cast<const char*>(data) + offset, V, dtype};
   }
 };
 
-// [N, V], each row as it is seen after `drafted` tokens of its window.
+// Rows [N, V], each under its penalties after `drafted` tokens of its window
 struct SeenRows : RowMemory {
   Penalties penalties;
   int64_t drafted = 0;

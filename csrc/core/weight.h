@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of one entry: x of the target, y of the draft. T is double where an entry is looked up, float where a
-// lane of a GPU adds entries up, and a vector of floats where a CPU does.
+// The weight of one entry, from x of the target and y of the draft. T is double for a single entry, float in the sums
+// of a GPU, and a vector of floats in those of a CPU.
 #pragma once
 
 #include <cmath>
@@ -9,8 +9,8 @@
 
 namespace specdec {
 
-// How a T is compared. The larger and the smaller may lose a NaN, positive() and nan_of() keep it; where a CPU adds up,
-// no NaN gets here, and simd.h has a form of its own.
+// Comparisons of T. smaller() and larger() may lose a NaN; positive() and nan_of() keep it. The sums of a CPU have
+// their own Compare in simd_weights.h, which no NaN reaches.
 template <class T>
 struct Compare {
   SPECDEC_HD static T smaller(T x, T y) { return x < y ? x : y; }
@@ -34,19 +34,19 @@ struct Compare<float> {
   SPECDEC_HD static float nan_of(float x, float w) { return x != x ? x : w; }
 };
 
-// (x - s min(y, cap x))+: x less what a subtraction takes away
+// (x - s min(y, cap x))+: x after one Subtraction
 template <class T>
 SPECDEC_HD T subtracted_weight(T x, T y, float s, float cap) {
   return Compare<T>::positive(x - Compare<T>::smaller(y, x * cap) * s);
 }
 
-// (of_p x + of_q y)+: a mixture less its q, in one factor of y, so that nothing cancels where pi is q
+// (of_p x + of_q y)+: a mixture after q is subtracted. y has one factor, so nothing cancels if pi is q.
 template <class T, class Factor>
 SPECDEC_HD T mixed_weight(T x, T y, float of_p, Factor of_q) {
   return Compare<T>::positive(x * of_p + of_q * y);
 }
 
-// (m max(min(y, of_q x), of_p x) - minus y)+
+// (m max(min(y, of_q x), of_p x) - minus y)+: a capped mixture after q is subtracted
 template <class T>
 SPECDEC_HD T capped_weight(T x, T y, float of_q, float of_p, float m, float minus) {
   using C = Compare<T>;

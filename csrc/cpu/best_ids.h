@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The k best ids of those that are shown, in ascending order, to one thread. It holds a few more before it lets the
-// worst go, so that a row costs much less than its sort.
+// The k best of the ids that one thread adds in ascending order. It collects a few more than k before it drops the
+// worst, which costs much less than sorting a row.
 #pragma once
 
 #include <algorithm>
@@ -17,21 +17,21 @@ class BestIds {
  public:
   explicit BestIds(int64_t k) : k_(k), most_(2 * k + 64) {}
 
-  // least: none of them is worth less.
+  // `least`: a lower bound of what the k best ids are worth
   void clear(float least = -HUGE_VALF) { orders_.clear(), least_ = least; }
-  // What is worth less is none of them: an id that only ties with the k-th best comes after it.
+  // An id that is worth less is not among the k best. A later id that ties with the k-th best is not, either.
   float least() const { return least_; }
   bool full() const { return int64_t(orders_.size()) >= k_; }
 
   void add(float worth, int64_t id) { orders_.push_back(order_of(worth, id)); }
-  // Whether least() grew
+  // Drops all but the k best if there are too many. Returns whether it did; least() then grew.
   bool let_go() {
     if (int64_t(orders_.size()) <= most_) return false;
     cut();
     least_ = std::nextafter(worth_of_order(orders_.back()), HUGE_VALF);
     return true;
   }
-  // Best first.
+  // The keys (order_of) of the k best, best first
   const std::vector<uint64_t>& in_order() {
     cut();
     std::sort(orders_.begin(), orders_.end(), std::greater<uint64_t>());
@@ -39,7 +39,7 @@ class BestIds {
   }
 
  private:
-  // Leaves the k best, the last of them at the end.
+  // Keeps the k best, with the worst of them at the end.
   void cut() {
     if (int64_t(orders_.size()) <= k_) return;
     std::nth_element(orders_.begin(), orders_.begin() + (k_ - 1), orders_.end(), std::greater<uint64_t>());
@@ -51,7 +51,7 @@ class BestIds {
   std::vector<uint64_t> orders_;
 };
 
-// f(i) for the entries of a chunk that are at least `least`. The tail must be NaN.
+// Calls f(i) for the entries of a chunk that are >= `least`. The padding after n entries must be NaN.
 template <class F>
 void for_reaching(const RowKernels& kernels, const float* z, int n, float least, const F& f) {
   uint32_t bits[kChunk / 32];

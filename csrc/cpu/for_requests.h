@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who walks which request: threads, or this process as one of the ranks that its rows are spread over.
+// Distributes the walks of requests over threads. The rows may be spread over ranks, of which this process is one.
 #pragma once
 
 #include "../core/views.h"
@@ -7,14 +7,14 @@
 
 namespace specdec {
 
-// walk(begin, end) of rows that one thread takes
+// Calls walk(begin, end) on several threads, each for some of the N rows.
 template <class Walk>
 void for_rows(int64_t N, int64_t V, const Walk& walk) {
   const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);
   parallel_for(0, N, grain, walk);
 }
 
-// As for_requests, of rows that are spread over ranks.
+// for_requests() for rows that are spread over ranks
 template <class Walk>
 void for_tasks(ShardedCall& call, int64_t B, int64_t V, const Walk& walk) {
   std::deque<ShardTask>* tasks = call.tasks(B);
@@ -28,11 +28,11 @@ void for_tasks(ShardedCall& call, int64_t B, int64_t V, const Walk& walk) {
   });
 }
 
-// One thread per request, or all threads on each request in turn.
+// Walks each request on one thread, or one request after another on all threads.
 template <class Walk>
 void for_requests(int64_t B, int64_t V, const Walk& walk) {
   if (ShardedCall* call = ShardedCall::current()) return for_tasks(*call, B, V, walk);
-  // Sharing a row costs a fork and join per pass, so it pays only where most threads would idle.
+  // Sharing a row costs a fork and join per pass, so it pays only if most threads would be idle.
   const int64_t threads = torch::stable::get_num_threads();
   const bool wide = V >= 32 * kChunk && threads > 1 && (B == 1 || 4 * B <= threads);
   if (wide || B == 1) {
@@ -46,7 +46,7 @@ void for_requests(int64_t B, int64_t V, const Walk& walk) {
   });
 }
 
-// Of padded buffers: walk(executor, b) of those that are there, absent(b) of the others.
+// For padded buffers: calls walk(executor, b) for the requests that are present, and absent(b) for the others.
 template <class Walk, class Absent>
 void for_requests(const Present& present, int64_t B, int64_t V, const Walk& walk, const Absent& absent) {
   const int64_t there = present.of(B);

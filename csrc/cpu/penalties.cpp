@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled without contraction: each operation is rounded by itself, as a row that is written out has it.
+// Compiled without contraction: each operation is rounded on its own, as in a penalised copy of the row.
 #include "penalties.h"
 
 #include <algorithm>
@@ -15,29 +15,29 @@ struct List : UsedList {
   int64_t search(int64_t v, int64_t first, int64_t last) const {
     return std::lower_bound(ids + first, ids + last, v, below) - ids;
   }
-  // Of all places, most often `near`
+  // The first place in [0, H) whose id is not below v. `near` is a guess, usually right.
   int64_t from(int64_t v, int64_t near) const {
     if (near > H || (near > 0 && !below(ids[near - 1], v))) return search(v, 0, std::min(near, H));
     return near == H || !below(ids[near], v) ? near : search(v, near, H);
   }
 };
 
-// f(token, position) of a window, its last token first
+// Calls f(token, position) for the tokens of a window, last to first.
 template <class F>
 void for_window(const View& view, int64_t from, const F& f) {
   const Penalties& p = *view.penalties;
   for (int64_t n = from; n > 0; n = p.before(view.request, n)) f(p.token(view.request, n), n);
 }
 
-// How often v stands in the window that ends at position n
+// How often v occurs in the window that ends at position n
 int64_t count_of(const View& view, int64_t v, int64_t n) {
   int64_t count = 0;
   for_window(view, n, [&](int64_t token, int64_t) { count += token == v; });
   return count;
 }
 
-// What changes an entry, without a branch on its sign or count, which nobody can foresee: of each pair one is looked
-// up, and an operation with 1 or 0 changes nothing.
+// Penalises an entry. Its sign and count are unpredictable, so there are no branches: they index the pairs, in which a
+// factor of 1 or a term of 0 changes nothing.
 struct Change {
   float divisor[2], factor[2], frequency[2], presence[2];
 
@@ -54,7 +54,7 @@ struct Change {
 }  // namespace
 
 Used used_ids(const View& view, int64_t begin, int n) {
-  static thread_local int64_t near = 0;  // where the last answer ended: a walk asks for one chunk after another
+  static thread_local int64_t near = 0;  // where the last call ended: walks read the chunks in order
   const List list(view);
   Used used;
   used.first = list.from(begin, near);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row's entries under penalties. Only ids that the request has used change.
+// Applies penalties to entries of a row. Only ids that the request has used change.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace specdec {
 
-// The used ids of a range: places [first, last) of the request's list, and perhaps some of its window.
+// The used ids in a range of ids: places [first, last) of the request's list, and if `drafted` some of its window
 struct Used {
   int64_t first = 0, last = 0;
   bool drafted = false;
   explicit operator bool() const { return first < last || drafted; }
 };
 
-// Those in [begin, begin + n)
+// The used ids in [begin, begin + n)
 Used used_ids(const View& view, int64_t begin, int n);
 
-// Changes them in e, the entries from id `begin` on.
+// Penalises the used ids in e, the n entries from id `begin` on.
 void penalise(const View& view, const Used& used, int64_t begin, int n, float* e);
 
 }  // namespace specdec

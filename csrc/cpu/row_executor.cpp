@@ -14,7 +14,7 @@ CpuExecutor::CpuExecutor(int64_t max_V, bool wide, ShardTask* task)
       sum_(max_.size()),
       surprise_(max_.size()) {}
 
-// Whether the sums at hand are those of p itself: stats() leaves them, so the bonus draw reads only one chunk again.
+// Whether the stored sums are those of p itself. stats() stores them, so the bonus draw reads only one chunk again.
 bool CpuExecutor::holds(const Dist& p) const { return same(held_, p) && removed_.n == 0; }
 
 double CpuExecutor::sum(const Residual& residual) {
@@ -42,7 +42,7 @@ double CpuExecutor::mass_without(const Dist& q, const Few& removed) const {
   });
 }
 
-// The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was taken.
+// Sums the chunk again instead of subtracting: what is left may be far smaller than what was removed.
 Dist CpuExecutor::exclude(const Dist& p, const Few& removed) {
   removed_ = removed;
   const int64_t c = removed[removed.n - 1] / kChunk;
@@ -92,7 +92,7 @@ float CpuExecutor::mixed_weights(const Dist& p, const Mixture& mixture, int64_t 
     return NAN;
   const float* q = probs(mixture.q, c, n, of_q);
   if (mixture.capped) return rows_.cap(w, q, n, mixture.of_q, mixture.of_p, mixture.m, mixture.minus);
-  // What a one-hot score row says is said by q, which has no more than that one id.
+  // A one-hot score row is q itself. Without a score row the threshold is -inf, so any numbers serve.
   const Dist& score = mixture.score_row;
   const float* score_row = score.reads_row() ? reader_.floats(score.row, c, n, NAN, of_score_row) : q;
   return rows_.mix(w, q, score_row, n, mixture.threshold, mixture.m * mixture.of_p, mixture.kept(), -mixture.minus);
@@ -103,9 +103,9 @@ float CpuExecutor::weights(const Residual& residual, int64_t c, float* w) const 
   const int n = chunk_size(residual.p.row.V, c);
   float sum = residual.mixture ? mixed_weights(residual.p, *residual.mixture, c, w) : plain_weights(residual.p, c, w),
         factor = 1;
-  bool changed = false;  // since `sum`
+  bool changed = false;  // whether w has changed since `sum`
   for (int64_t j = 0; j < residual.n; ++j) {
-    if (sum == 0) return 0;  // nothing to take q from: its row need not be read
+    if (sum == 0) return 0;  // nothing to subtract from, so q's row need not be read
     const Subtraction& subtraction = residual.subtractions[j];
     factor *= subtraction.m;
     if (subtraction.q.kind == Kind::kNothing) continue;
@@ -126,7 +126,7 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
   const double target = v * total;
-  // The last chunk with mass stands in where rounding leaves the target unreached; so does the last id below.
+  // If rounding keeps the sum from passing the target, the last chunk with mass is used. draw_in() does so with ids.
   double before = 0, inside = 0;
   int64_t chunk = 0;
   double running = 0;
@@ -142,7 +142,7 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   if (!task_) return draw_in(residual, chunk, share);
   struct Drawn {
     int32_t within;
-    float entry;  // of p's row, which is likely to be asked for next
+    float entry;  // the id's entry in p's row, likely to be needed next
   };
   const Row& row = residual.p.row;
   const Drawn drawn = task_->value_of<Drawn>(task_->split.owner(chunk), [&] {
@@ -154,14 +154,14 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   return id;
 }
 
-// The first id with mass of a chunk whose running sum exceeds that share of the chunk's.
+// The first id of chunk c with mass whose running sum exceeds `share` of the chunk's sum
 int64_t CpuExecutor::draw_in(const Residual& residual, int64_t c, double share) const {
   float w[kChunk];
   weights(residual, c, w);
   const int n = chunk_size(residual.p.row.V, c);
   double sum = 0;
   for (int i = 0; i < n; ++i) sum += w[i];
-  const double target = share * sum;  // the rescan's own scale
+  const double target = share * sum;  // of the sum in this order, which may be rounded differently
   int last = 0;
   double running = 0;
   for (int i = 0; i < n; ++i) {

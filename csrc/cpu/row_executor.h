@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's Executor: the steps over V that a walk needs, done by one thread with its SIMD lanes, or by all threads
-// when there are fewer requests than threads; or by several ranks that hold some chunks of every row each (shards.h).
-// The bits are the same in any case: chunks are the unit of work.
+// The CPU's Executor: the operations over V that a walk needs. They run on one thread with SIMD, or on all threads if
+// there are few requests. Several ranks may each hold some chunks of every row (shards.h). The results are the same
+// bits in all cases, because chunks are the unit of work.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace specdec {
 
-// f(c) of every chunk, by one thread or by all.
+// Calls f(c) for every chunk, on one thread or on all.
 template <class F>
 void for_chunks(bool wide, int64_t chunks, const F& f) {
   if (!wide) {
@@ -30,7 +30,7 @@ void for_chunks(bool wide, int64_t chunks, const F& f) {
 }
 
 struct ExpTotals {
-  double sum, surprise;  // as ExpSums, of a row
+  double sum, surprise;  // ExpSums of a whole row
 };
 
 class CpuExecutor {
@@ -39,8 +39,8 @@ class CpuExecutor {
 
   CpuExecutor(int64_t max_V, bool wide, ShardTask* task = nullptr);
 
-  // Of rows spread over ranks: makes f() ask for what it needs, though the walk will want it only later. Elsewhere
-  // nothing.
+  // For rows spread over ranks: calls f(), which requests from other ranks what the walk will need later. Otherwise
+  // does nothing.
   template <class F>
   void ask_ahead(const F& f) const {
     if (!task_) return;
@@ -53,39 +53,39 @@ class CpuExecutor {
   }
   bool is_sharded() const { return task_; }
 
-  // What is kept of rows is of one request's: batch mates may share its rows, and what they asked of them must not
-  // show.
+  // Drops the values cached of rows, before the next request. Requests may share rows, and no result may depend on what
+  // another request computed.
   void forget() {
     held_ = {}, peaks_ = {}, removed_ = {};
     expect_entropy(false);
   }
 
-  // Whether this thread writes the results of a walk, and what the walk keeps in memory: on a GPU one thread does the
-  // first, and one of each block that makes the walk the second.
+  // leads(): this thread writes the results of a walk. keeps(): it writes the walk's working memory. On a GPU one
+  // thread leads, and one of each block of the walk keeps.
   bool leads() const { return true; }
   int thread() const { return 0; }
   int threads() const { return 1; }
   bool keeps() const { return true; }
 
-  // The four floats of a row of logits. Reads the row once, without filters; leaves its chunk sums for draw().
+  // The stats of a row of logits. Without filters the row is read once. Stores its chunk sums for draw().
   RowStats stats(const Row& row, const Filters& filters) {
     if (!task_) return row_stats(row, filters);
     const ShardTask::RowAsked asked = task_->asked_of(row, filters, sums_surprise_);
     return row_stats(row, filters);
   }
 
-  // Threads of an executor meet here before one of them overwrites what others may still read, and after it.
+  // A barrier of the executor's threads, before and after one of them writes what the others read
   void sync() const {}
 
-  // Says whether entropies will be asked of the laws to be made; then stats() sums them as it reads. What was known is
-  // forgotten.
+  // Sets whether stats() also computes entropies, for distributions whose entropy will be needed. Drops known entropies
+  // and the known TV.
   void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
 
-  // Says that the entropies of two laws will be asked, and perhaps their TV: one pass sums all three if one of the
-  // entropies is not known.
+  // Prepares for entropy(p), entropy(q) and tv(p, q): unless both entropies are known, one pass computes all three.
+  // Does nothing unless both are rows of logits.
   void expect_gap(const Dist& p, const Dist& q);
 
-  // Total of its weights; leaves its chunk sums for draw(). NaN if p is a probability row with NaN or inf in it.
+  // The total weight. Stores the chunk sums for draw(). NaN if p is a probability row with NaN or +inf.
   double sum(const Residual& residual);
   double sum(const Dist& p, const Dist& q) {
     const Subtraction subtraction = subtracting(q);
@@ -93,23 +93,22 @@ class CpuExecutor {
   }
   double sum(const Dist& p) { return sum(p, Dist{}); }
 
-  // What is left of a row where ids were taken out. Of logits as a law of its own: it is measured from the largest
-  // logit that is left, so that nothing is lost however little that weighs; log_norm is NaN where nothing is left. It
-  // leaves its chunk sums for draw().
+  // The stats of q, a row of logits, without the removed ids. They are relative to the largest logit that is left,
+  // so they are precise however little is left. log_norm is NaN if nothing is left. Stores the chunk sums for draw().
   RowStats stats_without(const Dist& q, const Few& removed);
-  // Of any row the total, in the units of q.
+  // The mass of q, a row of either kind, without the removed ids
   double mass_without(const Dist& q, const Few& removed) const;
 
-  // Of rows that hold a law, without a trace on the sums left behind
+  // Measures of valid rows. The stored chunk sums stay, except as noted.
   double entropy(const Dist& d) const;
   PairGap gap(const Dist& p, const Dist& q);
-  double tv(const Dist& p, const Dist& q);           // of rows other than two of logits it leaves sums behind
-  double largest_prob(const Row& row) const;         // NaN if NaN or inf is in it, or nothing positive
-  int64_t above(const Row& row, float least) const;  // how many entries are larger
+  double tv(const Dist& p, const Dist& q);           // stores chunk sums unless both are logits
+  double largest_prob(const Row& row) const;         // NaN if it holds NaN or +inf, or nothing positive
+  int64_t above(const Row& row, float least) const;  // how many entries are > least
   double deferred(const Mixture& mixture,
-                  int64_t V) const;  // mass of the mixture's q where it is not kept, or of ids beyond V
+                  int64_t V) const;  // the mass of the mixture's q on ids that are not kept or >= V
 
-  // Inverse CDF over the chunk sums left behind: the first id with mass whose running sum exceeds v * total.
+  // Inverse CDF over the stored chunk sums: the first id with mass whose running sum exceeds v * total
   int64_t draw(const Residual& residual, double v) const;
   int64_t draw_in(const Residual& residual, int64_t c, double share) const;
   int64_t draw(const Dist& p, const Dist& q, double v) const {
@@ -118,37 +117,37 @@ class CpuExecutor {
   }
   int64_t draw(const Dist& p, double v) const { return draw(p, Dist{}, v); }
 
-  // The last id taken leaves the sums of p, so that draw() draws without replacement. Returns p as it is to be drawn
-  // from next; nothing where nothing is left.
+  // For draws without replacement: takes the last of the removed ids out of the chunk sums of p. Returns the
+  // distribution to draw from next, kNothing if nothing is left.
   Dist exclude(const Dist& p, const Few& removed);
 
-  // Weights of chunk c into w [kChunk]; returns their sum.
+  // Writes the weights of chunk c to w [kChunk]. Returns their sum.
   float weights(const Residual& residual, int64_t c, float* w) const;
   float weights(const Dist& p, const Dist& q, int64_t c, float* w) const {
     const Subtraction subtraction = subtracting(q);
     return weights(pair(p, subtraction), c, w);
   }
 
-  // Totals of p and of q; leaves both rows as probabilities for clipped_sums(). No sums held for draw() change.
-  PairMass masses(const Residual& p, const Dist& q);  // of a law without subtractions
+  // The totals of p and q. Stores both as probabilities for clipped_sums(). The chunk sums for draw() stay.
+  PairMass masses(const Residual& p, const Dist& q);  // p has no subtractions
   PairMass masses(const Dist& p, const Dist& q) { return masses(Residual{p}, q); }
   void clipped_sums(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) {
     clipped_sums(t, out);
   }
 
-  // f(false) and f(true)
+  // Calls f(false) and f(true).
   template <class F>
   void both(const F& f, double& of_false, double& of_true) const {
     of_false = f(false), of_true = f(true);
   }
-  // The bits of those below n where a test holds
+  // Bit i < n is test(i).
   template <class Test>
   uint32_t which_of(int n, const Test& test) const {
     uint32_t held = 0;
     for (int i = 0; i < n; ++i) held |= uint32_t(test(i)) << i;
     return held;
   }
-  // The first i in 0..31 where a test holds that holds from some i on; 32 if nowhere.
+  // The first i in 0..31 for which a monotone test holds, 32 if there is none
   template <class Test>
   int first_of_32(const Test& test) const {
     int none = 0, some = 32;
@@ -159,19 +158,20 @@ class CpuExecutor {
     return some;
   }
 
-  // The largest finite entry's id, 0 if there is none.
+  // The id of the largest finite entry, 0 if there is none
   int64_t argmax_finite(const Row& row) const;
 
-  // The largest entry of a chunk, NaN aside: of the row whose stats were found last, and of any.
+  // The largest entry of a chunk of the row that stats() read last. NaN if the chunk holds NaN or +inf.
   float chunk_max(int64_t c) const { return max_[c]; }
+  // The largest entry of a chunk of any row, NaN aside
   float max_of_chunk(const Row& row, int64_t c) const {
     float buf[kChunk];
     return rows_.max(reader_.chunk(row, c, buf), chunk_size(row.V, c));
   }
 
  private:
-  // take(c, f(c)) of every chunk. Of rows spread over ranks f is called of the chunks at hand, again each time if it
-  // leaves what others read; others tell the first `width` bytes of what it gives for theirs.
+  // Calls take(c, f(c)) for every chunk. If ranks share the rows, f runs on this rank's chunks, and they exchange the
+  // first `width` bytes of each result. `leaves`: f also stores something, so it runs even if the results are known.
   template <class F, class Take>
   void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width = sizeof(std::invoke_result_t<F, int64_t>),
                   bool leaves = false) const {
@@ -180,7 +180,7 @@ class CpuExecutor {
   }
   RowStats row_stats(const Row& row, const Filters& filters);
 
-  // The n entries z of chunk c, or a copy of them in buf with `value` at a few ids
+  // The n entries z of chunk c, with `value` at a few ids. It is a copy in buf if any of these ids is in the chunk.
   static const float* with_few(const Few& few, int64_t c, int n, float value, const float* z, float* buf) {
     for (int64_t i = 0; i < few.n; ++i) {
       const int64_t at = few[i] - c * kChunk;
@@ -192,7 +192,7 @@ class CpuExecutor {
   }
 
   struct ChunkStats {
-    float max;  // NaN where the chunk holds NaN or +inf
+    float max;  // NaN if the chunk holds NaN or +inf
     float sum, surprise;
   };
   size_t stats_width() const { return sums_surprise_ ? sizeof(ChunkStats) : offsetof(ChunkStats, surprise); }
@@ -202,20 +202,20 @@ class CpuExecutor {
   float normalise(double total);
   float cutoff(const Row& row, const Filters& filters, float scale, float max);
 
-  // Of filters (row_filters.cpp): the place from which on logits weigh enough
+  // A search for the cutoff of a filter (row_filters.cpp): the largest one at which enough weight is kept
   struct Search {
-    float lo, max;       // it lies in [lo, below); max: the row's
-    double target, all;  // what is to be reached; what the logits from lo on weigh, or a guess
-    bool counts;         // whether each weighs 1, else exp((z - peak) * scale)
+    float lo, max;       // the cutoff is in [lo, below); max: of the row
+    double target, all;  // weight to reach; weight of the logits >= lo, or a guess
+    bool counts;         // whether each logit weighs 1; else exp((z - peak) * scale)
     float peak = 0, scale = 0;
     float below = std::nextafter(max, HUGE_VALF);
-    double above = 0;  // what those from `below` on weigh
+    double above = 0;  // weight of the logits >= below
     void narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]);
   };
-  static constexpr size_t kFew = 512;          // that are sorted
-  static constexpr size_t kMost = 8 * kChunk;  // that are listed
+  static constexpr size_t kFew = 512;          // a list this short is sorted
+  static constexpr size_t kMost = 8 * kChunk;  // the longest list
   static constexpr int kSample = 256;          // entries at equal steps along a row
-  static constexpr int64_t kTold = 256;        // of the largest entries, that ranks tell each other
+  static constexpr int64_t kTold = 256;        // the largest k for which ranks exchange k entries each
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   float top_k_bound(int64_t k) const;
   float top_k_over_ranks(const Row& row, int64_t k, float lo) const;
@@ -224,7 +224,7 @@ class CpuExecutor {
   void for_local_entries(const Row& row, float lo, float below, const F& f) const;
   void start_nucleus(const Row& row, const Filters& filters, Search& search) const;
   float crossing(const Row& row, Search& search) const;
-  // What a search looks at: a row, or a list of what is left of it, which every rank has whole
+  // What a search reads: a row, or a list of the logits in [lo, below), which is whole on every rank
   struct Source {
     int64_t V;
     const Row* row = nullptr;
@@ -259,10 +259,10 @@ class CpuExecutor {
   void clipped_sums(const float (&t)[kCandidates], double (&out)[kCandidates]);
   float plain_weights(const Dist& p, int64_t c, float* w) const;
   float mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const;
-  // Chunk c of a law as its row holds it, 0 beyond the row, with what it has of a few ids
+  // Chunk c of a distribution as probabilities (a probability row's as they are), 0 beyond the row; `few` applied
   const float* probs(const Dist& d, const Few& few, int64_t c, int n, float* buf) const;
   const float* probs(const Dist& d, int64_t c, int n, float* buf) const { return probs(d, d.few(), c, n, buf); }
-  // f(chunk) summed in the order of the chunks
+  // The sum of f(chunk), added in the order of the chunks
   template <class F>
   double total_of(int64_t chunks, const F& f) const {
     std::vector<double> sums(chunks);
@@ -273,22 +273,22 @@ class CpuExecutor {
   }
   const RowKernels& rows_ = rows();
   bool wide_;
-  ShardTask* task_;  // null where rows are whole
+  ShardTask* task_;  // null if rows are whole
   RowReader reader_;
 
-  int64_t chunks_ = 0;       // of the row whose sums are held
-  Dist held_;                // whose plain sums they are, if anyone's
-  Few removed_;              // what draw() must not draw
+  int64_t chunks_ = 0;       // of the row of sum_
+  Dist held_;                // the distribution that sum_ is of, if any
+  Few removed_;              // ids that draw() must not draw
   std::vector<float> max_;   // [chunks]
-  RowId peaks_;              // of the row that max_ is of
+  RowId peaks_;              // the row of max_
   std::vector<double> sum_;  // [chunks]
   bool sums_surprise_ = false;
   std::vector<float> surprise_;  // [chunks]
-  std::vector<float> lane_max_;  // [chunks, kPad], of a row that top-k filters: of entries at the same place in a group
+  std::vector<float> lane_max_;  // [chunks, kPad], for top-k: maxima of the entries at the same place in a group
   struct {
     Dist of;
     double entropy = 0;
-  } known_[2];     // the last two
+  } known_[2];     // the last two entropies
   Dist tv_of_[2];  // p and q of the last TV
   double tv_ = 0;
   using PairSums = std::array<double, kCandidates>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which logits of a row its filters keep, by a CpuExecutor: min-p, top-k, top-p, in that order; each is "keep z >=
-// cutoff", so all ties stay.
+// Finds which logits of a row its filters keep, in a CpuExecutor. The order is min-p, top-k, top-p. Each filter is
+// "keep z >= cutoff", so all ties stay.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -27,7 +27,7 @@ float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, f
   return kept;
 }
 
-// The sum of what is kept; its chunks stay in sum_.
+// The total weight of the kept logits. Stores their chunk sums in sum_.
 double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutoff) {
   const auto sum_of = [&](int64_t c) {
     if (max_[c] < cutoff) return 0.0f;
@@ -40,14 +40,15 @@ double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutof
   return total;
 }
 
-// The k-th of them, from 1; there may be fewer.
+// The k-th largest, counted from 1; `otherwise` if there are fewer. Reorders `some`.
 static float kth_largest(std::vector<float>& some, int64_t k, float otherwise) {
   if (k > int64_t(some.size())) return otherwise;
   std::nth_element(some.begin(), some.begin() + (k - 1), some.end(), std::greater<float>());
   return some[k - 1];
 }
 
-// A logit that at least k reach: the k-th largest of the chunks' maxima, or of the lanes' in those chunks.
+// A value that at least k logits reach, or -inf: the k-th largest of the lanes' maxima. Only those that reach the k-th
+// largest of the chunks' maxima are compared.
 float CpuExecutor::top_k_bound(int64_t k) const {
   std::vector<float> some(max_.begin(), max_.begin() + chunks_);
   const float least = kth_largest(some, k, -HUGE_VALF);
@@ -57,8 +58,8 @@ float CpuExecutor::top_k_bound(int64_t k) const {
   return kth_largest(some, k, -HUGE_VALF);
 }
 
-// What the ranks' largest entries say, where they are few enough to be told; else counts of the digits of their keys.
-// Both are the k-th largest entry itself, whoever finds it.
+// The k-th largest entry if it is above lo, else lo. For small k the ranks exchange their k largest entries, for larger
+// k counts of the digits of the entries' sort keys. Both ways find exactly the same entry.
 float CpuExecutor::top_k_over_ranks(const Row& row, int64_t k, float lo) const {
   if (k > kTold) return top_k_by_digits(row, k, lo);
   const size_t bytes = k * sizeof(float);
@@ -102,7 +103,7 @@ float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
   return from_ordered(prefix);
 }
 
-// f(z) of the entries in [lo, below) that lie here, in the order of their ids
+// Calls f(z) for the entries in [lo, below) of this rank's chunks, in the order of their ids.
 template <class F>
 void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const F& f) const {
   const int64_t chunks = chunk_count(row.V);
@@ -116,15 +117,15 @@ void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const
   }
 }
 
-// The largest logit z* >= lo of which the logits from it on weigh at least `target`; one that keeps all from lo on if
-// they never do. A pass over the row narrows [lo, below), where it lies, then few enough are left to be listed.
+// The largest logit z* >= lo such that the logits >= z* weigh at least `target`. If even all logits >= lo weigh less,
+// the result keeps them all. Passes over the row narrow [lo, below), which holds z*, until its logits fit in a list.
 float CpuExecutor::crossing(const Row& row, Search& search) const {
   std::vector<float> list, next;
   Source source{row.V, &row};
   if (gather(source, search, list)) source = {list};
   while (source.row || list.size() > kFew) {
     float t[kThresholds];
-    if (!thresholds(source, search, t)) return search.lo;  // more ties than few
+    if (!thresholds(source, search, t)) return search.lo;  // only ties of lo are left
     double weight[kThresholds];
     weigh(source, search, t, weight);
     search.narrow(t, weight);
@@ -153,7 +154,7 @@ void CpuExecutor::Search::narrow(const float (&t)[kThresholds], const double (&w
   }
 }
 
-// One pass over the row weighs all that is kept so far, and narrows the search.
+// Starts the search for top-p's cutoff: one pass over the row weighs what min-p and top-k keep, and narrows the search.
 void CpuExecutor::start_nucleus(const Row& row, const Filters& filters, Search& search) const {
   const Source source{row.V, &row};
   float t[kThresholds];
@@ -173,7 +174,7 @@ const float* CpuExecutor::floats(const Source& source, int64_t c, float* buf) co
                     : rows_.load(source.list + c * kChunk, n, n, -HUGE_VALF, buf);
 }
 
-// All logits in [lo, below), unless there are more than a list holds.
+// Lists all logits in [lo, below). Returns false if there are more than kMost.
 bool CpuExecutor::gather(const Source& source, const Search& search, std::vector<float>& list) const {
   list.clear();
   if (task_ && source.row) return gather_over_ranks(*source.row, search, list);
@@ -202,7 +203,7 @@ bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::v
   return true;
 }
 
-// The weights of the logits from t[m] on, none of which lies below lo.
+// weight[m] becomes the weight of the logits >= t[m]. No t[m] is below lo.
 void CpuExecutor::weigh(const Source& source, const Search& search, const float (&t)[kThresholds],
                         double (&weight)[kThresholds]) const {
   using Sums = std::array<float, kThresholds>;
@@ -217,9 +218,9 @@ void CpuExecutor::weigh(const Source& source, const Search& search, const float 
   const auto take = [&](int64_t c, const Sums& sums) { parts[c] = sums; };
   if (source.row)
     for_chunks(parts.size(), sums_of, take);
-  else  // which is short
+  else  // a list is short and whole on every rank
     specdec::for_chunks(wide_, parts.size(), [&](int64_t c) { take(c, sums_of(c)); });
-  std::fill(weight, weight + kThresholds, source.row ? 0 : search.above);  // of a list: in front of it
+  std::fill(weight, weight + kThresholds, source.row ? 0 : search.above);  // a list lacks the logits >= below
   for (const auto& part : parts)
     for (int m = 0; m < kThresholds; ++m) weight[m] += part[m];
 }
@@ -241,9 +242,10 @@ void CpuExecutor::sample(const Source& source, float (&sample)[kSample]) const {
   std::copy(all.begin(), all.end(), sample);
 }
 
-// Ascending thresholds between lo and `below`: logits at equal steps along the row, around the one above which that
-// share of their weight lies that is wanted of the row; where none of them lies there, floats at equal steps, of which
-// the first leaves only ties of lo below it. False where no float lies between.
+// Ascending thresholds in (lo, below), taken from a sample of logits at equal steps along the row. They lie around the
+// logit at which the sample, from its largest logit down, reaches the share of its weight that the search wants of the
+// row's. If no sampled logit is in the interval, they are floats at equal steps, and only ties of lo are below the
+// first. False if no float is inside.
 bool CpuExecutor::thresholds(const Source& source, const Search& search, float (&t)[kThresholds]) const {
   float sample[kSample], weight[kSample] = {};
   this->sample(source, sample);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a CpuExecutor tells of rows that hold a law: how sure they are, and how far apart.
+// A CpuExecutor's measures of valid rows: their confidence, and the distance of two of them
 #include <algorithm>
 #include <cmath>
 
@@ -91,7 +91,7 @@ double CpuExecutor::deferred(const Mixture& mixture, int64_t V) const {
     if (all && c * kChunk + n <= V) return 0.0f;
     float of_q[kChunk], of_score_row[kChunk];
     const float* y = probs(q, c, n, of_q);
-    if (all) {  // q tells itself what is kept: all of it, but beyond V
+    if (all) {  // q serves as score row, with NaN beyond V: all else is kept
       std::copy(y, y + padded(n), of_score_row);
       std::fill(of_score_row + std::max<int64_t>(V - c * kChunk, 0), of_score_row + padded(n), NAN);
       return rows_.deferred(y, of_score_row, n, -HUGE_VALF);

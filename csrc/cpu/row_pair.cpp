@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pair of rows as probabilities side by side, for a search of a CpuExecutor that passes over them several times.
+// A pair of rows stored as probabilities, for searches of a CpuExecutor that pass over them several times
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -9,7 +9,7 @@
 namespace specdec {
 namespace {
 
-// Kept by each thread from call to call: the pages of a fresh allocation would cost as much as the search.
+// Each thread keeps this memory between calls: the page faults of a new allocation would cost as much as the search.
 thread_local struct {
   int64_t size = 0;
   std::unique_ptr<float[]> p, q;  // [size], whole chunks
@@ -17,7 +17,7 @@ thread_local struct {
 
 }  // namespace
 
-// Chunk c of a law as n probabilities; returns their sum, NaN if a probability row holds NaN or inf there.
+// Writes chunk c of a distribution as n probabilities. Returns their sum, NaN if a probability row holds NaN or +inf.
 double CpuExecutor::fill(const Dist& d, bool draft, int64_t c, int n, float* out) const {
   const float* z = probs(d, c, n, out);
   if (d.kind == Kind::kProbs) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place on the CPU that knows where a row's entries lie and what they are to who reads them: of whole rows, or
-// of rows of which some chunks lie here (shards.h).
+// Reads rows on the CPU, and applies penalties to what it reads. No other file accesses the memory of rows. A row is
+// whole, or this process has some of its chunks (shards.h).
 #pragma once
 
 #include <algorithm>
@@ -18,21 +18,21 @@ class RowReader {
 
   const RowKernels& kernels = rows();
 
-  // Entry v of a row, which lies here
+  // Entry v of a row, which this process must have
   float entry(const Row& row, int64_t v) const {
     float z = number_at(row.pointer(), row.dtype, place(row, v));
     if (row.view) penalise(row.view, used_ids(row.view, v, 1), v, 1, &z);
     return z;
   }
 
-  // Chunk c where it lies, or a copy in buf [kChunk] where it does not end with a group of lanes.
+  // Chunk c in place, or a copy in buf [kChunk] if penalties change it or its size is not a multiple of kPad
   Entries chunk(const Row& row, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
     const Used used = row.view ? used_ids(row.view, c * kChunk, n) : Used();
     return n == padded(n) && !used ? at(row, c) : Entries(load(row, used, c, n, n, -HUGE_VALF, buf));
   }
 
-  // n entries from the chunk's first on as floats, `pad` from the end of the row, or id V, to the end of a group
+  // The first n entries of chunk c as floats; `pad` from the end of the row, or from id V, to a multiple of kPad
   const float* floats(const Row& row, int64_t c, int n, float pad, float* buf, int64_t V = INT64_MAX) const {
     const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
     if (m > 0) return load(row, row.view ? used_ids(row.view, c * kChunk, m) : Used(), c, m, n, pad, buf);
@@ -44,7 +44,7 @@ class RowReader {
   }
 
  private:
-  // m entries of chunk c, and `pad` up to n, as the row's request sees them: in buf where any is used
+  // m entries of chunk c under the row's penalties, and `pad` up to n. The result is in buf if penalties change it.
   const float* load(const Row& row, const Used& used, int64_t c, int m, int n, float pad, float* buf) const {
     const float* const z = kernels.load(at(row, c), m, n, pad, buf);
     if (!used) return z;
@@ -53,7 +53,7 @@ class RowReader {
     return buf;
   }
   int64_t place(const Row& row, int64_t v) const { return split_ ? v - first(row) : v; }
-  int64_t first(const Row& row) const;  // id that lies here
+  int64_t first(const Row& row) const;  // the first id that this process has
   Entries at(const Row& row, int64_t c) const {
     const int64_t bytes = place(row, c * kChunk) * (row.dtype == kFloat32 ? 4 : 2);
     return {static_cast<const char*>(row.pointer()) + bytes, row.dtype};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The four floats of a row of logits, by a CpuExecutor.
+// The stats of a row of logits, by a CpuExecutor
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// Of n logits relative to the largest of them; a sum of 0 where none is kept.
+// The stats of n logits, relative to the largest of them. The sum is 0 if none is kept.
 CpuExecutor::ChunkStats CpuExecutor::stats_of(Entries z, int n, float scale, float cutoff) const {
   const float max = rows_.max(z, n);
   if (!(max >= cutoff && max > -HUGE_VALF)) return {max, 0, 0};
@@ -16,7 +16,7 @@ CpuExecutor::ChunkStats CpuExecutor::stats_of(Entries z, int n, float scale, flo
   return {max, sums.sum, sums.surprise};
 }
 
-// What take() took, relative to the row's maximum.
+// The totals of what take() stored, relative to `max`. Rescales sum_ to it, too.
 ExpTotals CpuExecutor::total_at(float max, float scale) {
   ExpTotals total{0, 0};
   for (int64_t c = 0; c < chunks_; ++c) {
@@ -30,7 +30,7 @@ ExpTotals CpuExecutor::total_at(float max, float scale) {
   return total;
 }
 
-// The log-normaliser of sums that add up to `total`, NaN where nothing is left; the sums become those of p.
+// Returns ln(total), NaN if there is no mass. Divides sum_, which adds up to `total`, by it.
 float CpuExecutor::normalise(double total) {
   const float log_norm = has_mass(total) ? float(std::log(total)) : NAN;
   const double norm = std::exp(-double(log_norm));
@@ -68,7 +68,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   float max = -HUGE_VALF;
   bool bad = !filters.sane();
   for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= std::isnan(max_[c]);
-  max += 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
+  max += 0.0f;  // -0 and +0 are the same logit; stats have +0
   if (bad || max == -HUGE_VALF) {
     const float z = row.V ? row.entry(argmax_finite(row)) : -HUGE_VALF;
     return {scale, -FLT_MAX, NAN, std::isfinite(z) ? z + 0.0f : -HUGE_VALF};

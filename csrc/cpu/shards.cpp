@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a sharded vocabulary tell each other, and the ops that specdec_kernels.distributed makes a call of.
+// The exchange between ranks of a sharded vocabulary, and the ops that specdec_kernels.distributed calls for it
 #include "shards.h"
 
 #include "../core/views.h"

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that no process holds whole: each of R ranks has some chunks of every row, and the ranks tell each other records
-// of chunks, never a row.
+// Rows spread over R ranks: each has some chunks of every row. The ranks exchange records of chunks, never a row.
 //
-// An op is called again and again with the same arguments. Where a walk wants what other ranks hold, its task posts
-// this rank's share and the walk stops; between two calls the posts of all tasks go around, and the next time the walk
-// finds the answer there and goes on. All ranks see the same answers, so all walks go the same way, and what is made of
-// the answers is made by the code that a whole row's chunks go through: the results are the same bits.
+// An op is called repeatedly with the same arguments. When a walk needs data of other ranks, its task posts this rank's
+// share and the walk stops. Between two calls the posts of all tasks are exchanged. The next call walks again from the
+// start, finds the answer and goes on. All ranks see the same answers, so their walks take the same path. The code that
+// uses the answers is the code for chunks of a whole row, so the results are the same bits.
 #pragma once
 
 #include <array>
@@ -21,7 +20,7 @@
 
 namespace specdec {
 
-// Which chunks lie where: rank r has those of [first[r], first[r + 1]).
+// The chunks of each rank: rank r has those of [first[r], first[r + 1]).
 struct Split {
   int64_t rank = 0;
   std::vector<int64_t> first;
@@ -32,7 +31,7 @@ struct Split {
   int64_t end(int64_t chunks) const { return begin(rank + 1, chunks); }
   int64_t owner(int64_t c) const { return std::upper_bound(first.begin(), first.end() - 1, c) - first.begin() - 1; }
   bool has(int64_t c) const { return owner(c) == rank; }
-  // Of one rank, in rows of so many chunks
+  // The most chunks that one rank has, of rows of so many chunks
   int64_t most(int64_t chunks) const {
     int64_t n = 0;
     for (int64_t r = 0; r < ranks(); ++r) n = std::max(n, begin(r + 1, chunks) - begin(r, chunks));
@@ -40,24 +39,24 @@ struct Split {
   }
 };
 
-// Thrown where a walk cannot go on before others have answered.
+// Thrown when a walk cannot go on before the other ranks have answered
 struct Unanswered {};
 
-// One request: what it asked, in the order it asked.
+// One request: the data that its walk needs of other ranks, in the order in which it needs them
 class ShardTask {
  public:
   explicit ShardTask(const Split& split) : split(split) {}
 
   const Split& split;
 
-  // Whose walk this thread makes; null where rows are whole, which a look at `open` tells for less.
+  // The task whose walk runs on this thread, null if rows are whole. `open` is read first because it is cheaper.
   static ShardTask* here() { return open.load(std::memory_order_relaxed) ? here_ : nullptr; }
-  static inline constinit std::atomic<int> open = 0;  // sharded calls, anywhere
+  static inline constinit std::atomic<int> open = 0;  // how many sharded calls this process has
 
-  // The walk begins anew.
+  // Starts the walk again from the beginning.
   void restart() { own_.next = 0, stream_ = &own_; }
 
-  // What every rank put into `bytes` bytes of its own by fill(bytes of this rank, zero before): [ranks, bytes]
+  // The data of all ranks, [ranks, bytes]. fill(mine) writes this rank's `bytes` bytes, which are zero before.
   template <class Fill>
   const char* exchange(size_t bytes, const Fill& fill) {
     Stream& stream = *stream_;
@@ -67,7 +66,7 @@ class ShardTask {
     stream.asked = true;
     throw Unanswered{};
   }
-  // What make() gives on each rank
+  // The result of make() on each rank
   template <class T, class Make>
   std::vector<T> told(const Make& make) {
     const char* all = exchange(sizeof(T), [&](char* mine) {
@@ -78,7 +77,7 @@ class ShardTask {
     std::memcpy(of_ranks.data(), all, of_ranks.size() * sizeof(T));
     return of_ranks;
   }
-  // counts[r] entries of a row from each rank r, in the order of the ranks; put_all(put) gives this rank's. They are
+  // counts[r] entries of a row from each rank r, in the order of the ranks. put_all(put) puts this rank's. They are
   // sent in the row's dtype, or in float32 if the row has penalties, since 16 bits do not hold a penalised entry.
   template <class PutAll>
   std::vector<float> entries_of(const Row& row, const std::vector<uint32_t>& counts, const PutAll& put_all) {
@@ -91,13 +90,13 @@ class ShardTask {
       for (uint32_t i = 0; i < counts[r]; ++i) entries.push_back(number_at(all + r * bytes, dtype, i));
     return entries;
   }
-  // One value, which a rank has
+  // The result of make() on rank `owner`
   template <class T, class Make>
   T value_of(int64_t owner, const Make& make) {
     return told<T>([&] { return owner == split.rank ? make() : T{}; })[owner];
   }
-  // take(c, f(c)) for all chunks; the first `width` bytes of a T go around. f leaves something behind that is wanted
-  // again: then it is called although others have answered.
+  // Calls take(c, f(c)) for all chunks; the first `width` bytes of a T are exchanged. `leaves`: f also stores something
+  // that is needed, so it is called even if the answer is known.
   template <class F, class Take>
   void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width, bool leaves) {
     using T = decltype(f(0));
@@ -124,11 +123,12 @@ class ShardTask {
   float entry(const Row& row, int64_t v);
   void know(const Row& row, int64_t v, float z) { entry_of(row, v) = {true, true, z}; }
 
-  // What is asked of a row for its stats is asked once, whenever and how often a walk wants them.
+  // A row's stats are requested from other ranks once per call and cached by row and filters. While a RowAsked exists,
+  // exchange() uses that row's answers.
   struct RowAsked;
   RowAsked asked_of(const Row& row, const Filters& filters, bool entropy);
 
-  // What this rank has to say, [size()], and the answers to all of it, [ranks, stride], from `all` on
+  // write() writes this rank's posts, size() bytes. answer() reads those of all ranks, [ranks, stride], from `all` on.
   size_t size() const;
   void write(char* mine) const;
   void answer(const char* all, size_t stride);
@@ -153,7 +153,7 @@ class ShardTask {
   using RowKey = std::pair<ViewKey, std::array<int64_t, 7>>;
 
   static ViewKey key_of(const View& view);
-  static void put_number(float z, DType dtype, char* to);  // what number_at() makes z of
+  static void put_number(float z, DType dtype, char* to);  // the inverse of number_at()
   char* post(size_t bytes, std::function<void(const char*, size_t)> take);
   Entry& entry_of(const Row& row, int64_t v) {
     const RowId id = row.id();
@@ -180,20 +180,20 @@ struct ShardTask::RowAsked {
   ~RowAsked() { task.stream_ = before; }
 };
 
-// All calls of one op with the same arguments.
+// All calls of one public function with the same arguments
 class ShardedCall {
  public:
   explicit ShardedCall(Split split) : split_(std::move(split)) {}
 
-  // The one that this thread's ops belong to; null where rows are whole.
+  // The call that this thread's ops belong to, null if rows are whole
   static ShardedCall*& current() {
     static thread_local ShardedCall* call = nullptr;
     return call;
   }
 
-  // A call of the function begins, which may call several ops.
+  // Begins the next call of the function, which may call several ops.
   void restart() { op_ = 0; }
-  // The B tasks of the next op; none where an op before it waits, whose results are not there yet.
+  // The B tasks of the next op. Null if an earlier op still waits: its results are not there yet.
   std::deque<ShardTask>* tasks(int64_t B);
   size_t size() const;
   void write(char* mine) const;
@@ -207,11 +207,11 @@ class ShardedCall {
   }
 
   Split split_;
-  std::deque<std::deque<ShardTask>> ops_;  // in their order, which is the same on all ranks
+  std::deque<std::deque<ShardTask>> ops_;  // in the order of their calls, the same on all ranks
   size_t op_ = 0;
 };
 
-// walk(), as far as it comes.
+// Runs walk() until it ends or needs an answer that is not there yet.
 template <class Walk>
 void walk_sharded(ShardTask& task, const Walk& walk) {
   struct Here {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of floats for the instruction set that a file is compiled for, their exponential, logarithm and sums. Nothing
-// here has external linkage: see simd_kernels.cpp.
+// Vectors of floats for the instruction set that a file is compiled for, with exponential, logarithm and sums. Nothing
+// here has external linkage, for the reason given in simd_kernels.cpp.
 #pragma once
 
 #include "simd_kernels.h"
@@ -33,7 +33,7 @@ inline void store_f(float* x, F v) { *reinterpret_cast<F_u*>(x) = v; }
 inline F splat(float x) { return F{} + x; }
 inline F select(I mask, F a, F b) { return mask ? a : b; }
 
-// Bit j: lane j of a comparison.
+// Bit j is lane j of a comparison.
 inline uint32_t bits_of(I mask) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask);
@@ -78,7 +78,7 @@ inline F from_fp16(const uint16_t* x) {
 #endif
 }
 
-// x where it is the larger, else m: a NaN x leaves m as it is.
+// The larger of x and m; m if x is NaN
 inline F max_f(F x, F m) {
 #if defined(__AVX512F__)
   return (F)_mm512_max_ps((__m512)x, (__m512)m);
@@ -89,7 +89,7 @@ inline F max_f(F x, F m) {
 #endif
 }
 
-// x where it is the smaller, else m.
+// The smaller of x and m; m if x is NaN
 inline F min_f(F x, F m) {
 #if defined(__AVX512F__)
   return (F)_mm512_min_ps((__m512)x, (__m512)m);
@@ -100,12 +100,12 @@ inline F min_f(F x, F m) {
 #endif
 }
 
-// Vectors of a chunk's entries by their index.
+// A chunk's entries as vectors of floats; [i] starts at entry i.
 template <class T, F (*kLoad)(const T*)>
 struct VectorsOf {
   const T* x;
   F operator[](int i) const { return kLoad(x + i); }
-  // The row's next chunk, while this one keeps the arithmetic busy.
+  // Prefetches the row's next chunk while this one is computed.
   void prefetch(int i) const { __builtin_prefetch(x + i + kChunk); }
 };
 
@@ -127,14 +127,15 @@ inline F exp2_poly(F f) {
   return r * f + 1.0f;
 }
 
-// 2^y. NaN stays NaN. What lies far below kLeastExponent must not count: see Exponent::least. kUpTo0: no y is above 0.
+// 2^y; NaN stays NaN. Callers must drop the results for y far below kLeastExponent (Exponent::least). kUpTo0: no y is
+// above 0.
 template <bool kUpTo0 = false>
 inline F exp2_f(F y) {
 #if defined(__AVX512F__)
   const __m512 n = _mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return (F)_mm512_scalef_ps((__m512)exp2_poly(y - (F)n), n);
 #else
-  y = max_f(splat(-127.0f), y);  // whose power is 0
+  y = max_f(splat(-127.0f), y);  // 2^-127 becomes 0
   if constexpr (!kUpTo0) y = min_f(splat(127.0f), y);
   const F shifted = y + 0x1.8p23f;  // the low mantissa bits now hold round(y)
   const F power = (F)(((Bits)shifted << 23) + 0x3f800000u);
@@ -144,10 +145,10 @@ inline F exp2_f(F y) {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// (z - max) * scale * log2(e) of a row's logits, by halves: the difference of two finite ones may overflow.
+// (z - max) * scale * log2(e) for logits of a row, computed from halves, since the difference of two may overflow
 struct Exponent {
   float half, twice;
-  float least;  // logits below it weigh nothing: they are not kept, or 2^y of them lies below kLeastExponent
+  float least;  // logits below it count as weight 0: they are not kept, or their y is below kLeastExponent
   Exponent(float max, float scale, float cutoff) : half(0.5f * max), twice(2 * scale * kLog2e), least(cutoff) {
     const float z = max + kLeastExponent / (scale * kLog2e);
     if (z > cutoff) least = z;
@@ -167,7 +168,7 @@ struct Sum {
   }
 };
 
-// step(index, accumulator) for every vector of n lanes; the accumulator turns with the index.
+// Calls step(index, accumulator) for every vector of n lanes. The accumulators take turns.
 template <class Step>
 __attribute__((always_inline)) inline void for_vectors(int n, Step step) {
   const int vectors = padded(n) / W;
@@ -184,7 +185,7 @@ __attribute__((always_inline)) inline float sum_over(int n, Step step) {
   return s.total();
 }
 
-// ln x of a normal number, relative error below 1e-7 but around 1, where it is absolute.
+// ln x of a normal number. The relative error is below 1e-7; around x = 1 the absolute error is.
 inline F log_f(F x) {
   I exponent = ((I)x >> 23) - 127;
   F m = (F)(((I)x & 0x7fffff) | 0x3f800000);
@@ -198,7 +199,7 @@ inline F log_f(F x) {
 
 using D = double __attribute__((vector_size(W * 4)));
 
-// The lanes of x in float64: the lower half of them and the upper one.
+// The lower and the upper half of the lanes of x, in float64
 inline D low(F x) {
 #if defined(__AVX512F__)
   return (D)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x));

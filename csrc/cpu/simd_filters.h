@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD steps that compare: the largest logits of a chunk, which reach a threshold, and what those weigh.
+// The SIMD kernels that compare: the largest logits of a chunk, those that reach a threshold, and their weights
 #pragma once
 
 #include "simd.h"

@@ -64,7 +64,7 @@ float exp_sum(Entries entries, int n, float max, float scale, float cutoff) {
 }
 
 constexpr float kLn2 = 0.69314718055994531f;
-constexpr float kNothing = -200.0f;  // a y whose 2^y is 0: y 2^y must be no NaN where y is infinite
+constexpr float kNothing = -200.0f;  // 2^y is 0 here; lower y are raised to it, since y 2^y is NaN at -inf
 
 ExpSums exp_sums(Entries entries, int n, float max, float scale, float cutoff) {
   const Exponent exponent(max, scale, cutoff);

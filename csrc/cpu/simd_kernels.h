@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD steps of the CPU ops, over one chunk of a row. simd_kernels.cpp is compiled once per instruction set.
+// The SIMD kernels of the CPU ops, each for one chunk of a row. simd_kernels.cpp is compiled once per instruction set.
 #pragma once
 
 #include "../core/row.h"
@@ -13,7 +13,7 @@ constexpr int padded(int64_t n) { return int((n + kPad - 1) / kPad * kPad); }
 
 constexpr int kThresholds = 8;
 
-// Entries of a chunk where they lie: in a row of any dtype, or as float32 in a buffer. Whole groups of kPad are read.
+// Entries of a chunk: in a row of any dtype, or float32 in a buffer. Kernels read whole groups of kPad.
 struct Entries {
   const void* data;
   DType dtype = kFloat32;
@@ -22,28 +22,27 @@ struct Entries {
 };
 
 struct ChunkMax {
-  float max;  // over everything but NaN
+  float max;  // ignores NaN
   bool bad;   // a NaN or +inf was seen
 };
 
 // Sums over a chunk, with x = (z - max) * scale
 struct ExpSums {
-  float sum, surprise;  // of exp(x), -x exp(x)
+  float sum, surprise;  // sums of exp(x), -x exp(x)
 };
 struct GapSums {
-  float tv, overlap;             // of (p - q)+, min(p, q)
-  float surprise_p, surprise_q;  // of -x p, -x q
+  float tv, overlap;             // sums of (p - q)+, min(p, q)
+  float surprise_p, surprise_q;  // sums of -x p, -x q
 };
 
 struct RowKernels {
   const char* isa;
-  // n entries as floats: where they lie if they can be read in place, else in buf [padded(total)], filled with `pad`
-  // from n on. total >= n.
+  // n entries as floats: in place if possible, else in buf [padded(total)], which holds `pad` from n on. total >= n.
   const float* (*load)(Entries z, int n, int total, float pad, float* buf);
-  // With `lanes` [kPad], the maxima of the entries at the same place in a group of kPad
+  // `lanes` [kPad], if not null, become the maxima of the entries at the same place in a group of kPad.
   ChunkMax (*chunk_max)(Entries z, int n, float* lanes);
-  float (*max)(Entries z, int n);  // over everything but NaN
-  // sum of exp((z - max) * scale) over z >= cutoff, where no z is above max; NaN if a NaN is among them
+  float (*max)(Entries z, int n);  // ignores NaN
+  // sum of exp((z - max) * scale) over z >= cutoff; no z may be above max. NaN if an entry is NaN.
   float (*exp_sum)(Entries z, int n, float max, float scale, float cutoff);
   // the same sum, bit for bit, with its surprise
   ExpSums (*exp_sums)(Entries z, int n, float max, float scale, float cutoff);
@@ -51,29 +50,30 @@ struct RowKernels {
   float (*probs)(Entries z, int n, const RowStats& stats, float* out);
   // out = z where it is a finite positive number, else 0; returns the sum
   float (*clean)(const float* z, int n, float* out);
-  // out = q as a residual takes it away: outside [0, 1 + 1e-3] it counts as 0, above 1 as 1; returns the sum
+  // out = q as a residual subtracts it: 0 if it is outside [0, 1 + 1e-3], 1 if it is above 1; returns the sum
   float (*draft)(const float* q, int n, float* out);
   // w = (x - s * min(q, cap * x))+ with x = m * w and q as draft() makes it; returns the sum
   float (*subtract)(float* w, const float* q, int n, float m, float s, float cap);
   // w = m * w; returns the sum
   float (*scale)(float* w, int n, float m);
-  // w, which holds p, becomes the weights of a mixture of it and q; an entry of `score_row` tells whether q is kept
-  // there. Returns the sum.
+  // w holds p and becomes the weights of a mixture of p and q, in which q is kept where score_row >= threshold. Returns
+  // the sum.
   float (*mix)(float* w, const float* q, const float* score_row, int n, float threshold, float of_p, float kept,
                float removed);
   float (*cap)(float* w, const float* q, int n, float of_q, float of_p, float m, float minus);
-  // sum of q, as draft() makes it, where the entry of `score_row` does not reach the cut
+  // sum of q, as draft() makes it, where score_row is not >= threshold
   float (*deferred)(const float* q, const float* score_row, int n, float threshold);
-  // sum over z >= cutoff of -x exp(x) with x = (z - max) * scale, and of -x ln x over positive probabilities
+  // sum over z >= cutoff of -x exp(x), with x = (z - max) * scale
   float (*entropy)(const float* z, int n, const RowStats& stats);
+  // sum of -x ln x over positive normal probabilities
   float (*prob_entropy)(const float* p, int n);
-  // of two rows of logits, -inf beyond their ends
+  // the sums for two rows of logits, with -inf beyond their ends
   GapSums (*gap)(const float* z_p, const float* z_q, int n, const RowStats& stats_p, const RowStats& stats_q);
   int (*above)(const float* z, int n, float least);
-  // bit i of `bits` [32] says whether z[i] >= least; returns how many do. The tail must be NaN.
+  // bit i of `bits` [32]: z[i] >= least. Returns how many hold. The padding must be NaN.
   int (*reach)(const float* z, int n, float least, uint32_t* bits);
   double (*total)(const float* p, int n);
-  // sum (p - t q)+ for every candidate t, as pair_sums.h wants it
+  // sum (p - t q)+ for every candidate t, as accurate as pair_sums.h demands
   void (*clipped_sums)(const float* p, const float* q, int n, const float* t, double* out);
   // indices of lo <= z < below, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float below, int* out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD steps that weigh: what a draft, a subtraction and a mixture make of the entries of a chunk. What has
-// external linkage is of F, which is another type in each instruction set: see simd_kernels.cpp.
+// The SIMD kernels for weights: of a draft, after a subtraction, of a mixture. Only functions of F have external
+// linkage; F is a different type in each instruction set, so they cannot be mixed up (simd_kernels.cpp).
 #pragma once
 
 #include "../core/weight.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch's threads. What is thrown in one of them is thrown by parallel_for: torch would keep its text to itself.
+// torch's threads. parallel_for rethrows an exception of one of them, because torch would drop its text.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// f(begin, end) of parts of [begin, end), at least `grain` each
+// Calls f(first, last) for parts of [begin, end) of at least `grain`.
 template <class F>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const F& f) {
   std::exception_ptr thrown;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speculative cascades (Narasimhan et al. 2024). Every test is written as "keep the draft iff", so that NaN defers to
+// Speculative cascades (Narasimhan et al. 2024). Every test has the form "keep the draft iff", so that NaN defers to
 // the target.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace specdec {
 
-// pi = q where the draft's expected loss exceeds the target's by no more than alpha, or alpha TV(p, q): 1 - max under
-// the 0-1 loss, the entropy under the log loss. Chow's rule takes the target's loss to be 0.
+// Whether pi = q: the draft's expected loss exceeds the target's by at most alpha (kOpt, kOptLog: alpha TV(p, q)). The
+// expected loss is 1 - max under the 0-1 loss, and the entropy under the log loss. Chow's rules take the target's as 0.
 template <class Executor>
 SPECDEC_WALK bool keeps_row(Executor& executor, Rule rule, double alpha, const Dist& p, const Dist& q) {
   const bool of_log = rule == Rule::kChowLog || rule == Rule::kDiffLog || rule == Rule::kOptLog;
@@ -21,14 +21,14 @@ SPECDEC_WALK bool keeps_row(Executor& executor, Rule rule, double alpha, const D
     const Dist p1 = unscaled(executor, p);
     confidence_gap -= of_log ? executor.entropy(p1) : 1 - largest(executor, p1);
   } else if (confidence_gap <= alpha && p.kind == Kind::kProbs && !(largest(executor, p) > 0)) {
-    return false;  // whether probabilities are a law is not known before they are read
+    return false;  // a probability row must be read to find that it is invalid
   }
   if (rule != Rule::kOpt && rule != Rule::kOptLog) return confidence_gap <= alpha;
   if (!(confidence_gap > 0) || !(confidence_gap <= alpha)) return confidence_gap <= 0;  // TV lies in [0, 1]
   return confidence_gap <= alpha * (p.kind == Kind::kOneHot ? 1 - draft_prob(q.prob(p.hot)) : executor.tv(p, q));
 }
 
-// pi(v) = q(v) where the rule keeps v, plus eta p(v) with eta the mass of q that it does not keep.
+// pi(v) = (q(v) if the rule keeps v, else 0) + eta p(v), where eta is the mass of q on ids that are not kept.
 template <class Executor>
 SPECDEC_WALK void token_rule(Executor& executor, Rule rule, double alpha, const Dist& p, const Dist& q, RuleDist& pi) {
   const Dist p1 = unscaled(executor, p);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// How sure a model is: of its softmax at T = 1 without filters, whatever the law that is sampled from.
+// A model's confidence: that of its softmax at T = 1 without filters, whatever distribution is sampled from.
 #pragma once
 
 #include "../core/views.h"
 
 namespace specdec {
 
-// A row of probabilities speaks for itself, and so does a drafted token without a row.
+// Whether d counts as the softmax at T = 1 without filters. Probability rows do, and drafted tokens without a row.
 SPECDEC_HD bool is_unscaled(const Dist& d) {
   return d.kind == Kind::kProbs || !d.row || (d.stats.scale == 1 && d.stats.cutoff == -FLT_MAX);
 }
 
-// Reads the row once if the law does not say it.
+// The softmax at T = 1 without filters. Reads the row once, unless `sampled` counts as that softmax.
 template <class Executor>
 SPECDEC_WALK Dist unscaled(Executor& executor, const Dist& sampled) {
   if (is_unscaled(sampled)) return sampled;
@@ -21,14 +21,14 @@ SPECDEC_WALK Dist unscaled(Executor& executor, const Dist& sampled) {
   return d;
 }
 
-// The largest probability; NaN if the row is no law.
+// The largest probability; NaN if the row is invalid
 template <class Executor>
 SPECDEC_WALK double largest(Executor& executor, const Dist& d) {
   if (d.kind == Kind::kOneHot) return 1;
   return d.kind == Kind::kLogits ? exp(-double(d.stats.log_norm)) : executor.largest_prob(d.row);
 }
 
-// The entry from which on a probability is at least `share` of the largest one; NaN for NaN.
+// The smallest entry, a logit or a probability, whose probability is at least `share` of `largest`; NaN for NaN
 SPECDEC_HD float threshold_at(const Dist& d, double largest, double share) {
   if (share <= 0) return -HUGE_VALF;
   return d.kind == Kind::kLogits ? float(d.stats.max + log(share)) : float(share * largest);

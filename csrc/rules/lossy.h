@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lossy speculative sampling (Tran-Thien 2023): pi = max(min(q, c p), p / beta) with c = 1 / (1 - alpha) and the beta
-// >= 1 that makes pi sum to 1: sum (p - beta q)+ = beta R with R = sum (q - c p)+. The chord of a bracket meets t R
-// behind its root, and the lines drawn on into it meet t R before it.
+// Lossy speculative sampling (Tran-Thien 2023): pi = max(min(q, c p), p / beta) with c = 1 / (1 - alpha). pi sums to 1
+// for the beta >= 1 that solves U(beta) = beta R, where U(t) = sum (p - t q)+ and R = sum (q - c p)+. The search uses a
+// Bracket: its chord meets t R at or after the root, and the lines extended into it from outside meet t R at or before.
 #pragma once
 
 #include "../core/residual.h"
@@ -10,7 +10,7 @@
 
 namespace specdec {
 
-// 1 / beta, in [0, 1]; NaN if a row is no law. `subtraction` lies in the executor's memory.
+// 1 / beta, in [0, 1]; NaN if a row is invalid. `subtraction` is scratch space in the executor's memory.
 template <class Executor>
 SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q, double alpha,
                                 Subtraction& subtraction) {
@@ -26,14 +26,14 @@ SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q
   if (!(mass.p > 0 && mass.q > 0)) return NAN;
   if (!(R > FLT_MIN)) return 0;
 
-  // Where a line that leaves x with this slope meets t R
+  // The t at which the line through x with this slope meets t R
   const auto meets = [=](const Point& x, double slope) { return x.t + (x.under - x.t * R) / (R - slope); };
   Bracket bracket;
   Candidates at{{1, 1.5f, 3, 12}, {}};
   for (int pass = 0; pass < kMostPasses; ++pass) {
     executor.clipped_sums(p, q, at.t, at.under);
     if (pass == 0) {
-      if (at.under[0] <= R) return 1;  // but for rounding U(1) = TV >= R
+      if (at.under[0] <= R) return 1;  // U(1) = TV >= R, except for rounding: beta is 1
       bracket = {at[0], {HUGE_VAL, 0}, -HUGE_VAL, 0};
     }
     uint32_t reached = 0;
@@ -52,7 +52,7 @@ SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q
     const double step = cbrt(most / least);
     const double next[kCandidates] = {least, least * step, least * step * step, most};
     for (int m = 0; m < kCandidates; ++m)
-      at.t[m] = float(next[m] < 0x1p126 ? next[m] : 0x1p126);  // 1 / R at most, and finite
+      at.t[m] = float(next[m] < 0x1p126 ? next[m] : 0x1p126);  // beta <= 1 / R < 2^126
   }
   return 1 / meets(bracket.lo, slope(bracket.lo, bracket.hi));
 }

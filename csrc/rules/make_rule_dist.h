@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules that are laws: pi = T(q, p), in two steps, since what costs a pass over V is often not needed.
+// The rules that replace p by a distribution pi = T(q, p). pi is made in two steps, because the part that needs a pass
+// over V is often not used.
 #pragma once
 
 #include "cascade.h"
@@ -7,7 +8,7 @@
 
 namespace specdec {
 
-// p and q are laws, and pi stands at p.
+// The first step. p and q must be valid, and pi.dist must be p.
 template <class Executor>
 SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, const Dist& p, const Dist& q,
                                  RuleDist& pi) {
@@ -18,10 +19,10 @@ SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, co
     case Rule::kDiffLog:
     case Rule::kOpt:
     case Rule::kOptLog:
-      if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;  // pi is p, as what follows would find as well
+      if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;  // pi is p; the code below would find the same
       if (!keeps_row(executor, rule, alpha, p, q)) return;
       return once(executor, [&] {
-        pi.mixed = pi.open = q.beyond(p.row.V);  // what q holds beyond p's vocabulary is left to p
+        pi.mixed = pi.open = q.beyond(p.row.V);  // q's mass beyond p's vocabulary goes to p
         if (pi.mixed)
           pi.mixture.q = q, pi.mixture.of_p = 0, pi.mixture.of_q = 1;
         else
@@ -46,7 +47,7 @@ SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, co
   }
 }
 
-// `subtraction` lies in the executor's memory and is free.
+// The second step: the sum over V. `subtraction` is scratch space in the executor's memory.
 template <class Executor>
 SPECDEC_WALK void complete(Executor& executor, double alpha, RuleDist& pi, Subtraction& subtraction) {
   if (!pi.open) return;
@@ -60,7 +61,7 @@ SPECDEC_WALK void complete(Executor& executor, double alpha, RuleDist& pi, Subtr
   });
 }
 
-// The acceptance test under pi. Where what is known of it already accepts, the rest of pi is never summed.
+// The acceptance test under pi. While pi is open, prob(d) is a lower bound. If it already accepts, pi is not completed.
 template <class Executor>
 SPECDEC_WALK bool accept_by(Executor& executor, double alpha, RuleDist& pi, Subtraction& subtraction, int64_t d,
                             double q_d, double u) {

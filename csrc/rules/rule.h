@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request asks of its drafts: the rules, and the parameters they take.
+// The rules for accepting drafts, and their parameters
 #pragma once
 
 #include "../core/views.h"
 
 namespace specdec {
 
-// Of one parameter. An end that is not `closed` does not belong to it; what is not given takes the default: the
-// strictest value, but for typical acceptance, whose authors give one.
+// The range of one parameter. An end that is not `closed` is excluded. `otherwise` is the default: the strictest value,
+// except for typical acceptance, whose authors give one.
 struct Range {
   double least = 0, most = 1, otherwise = 0;
   bool closed_below = true, closed_above = true;
@@ -15,7 +15,7 @@ struct Range {
   SPECDEC_HD bool holds(double x) const {
     return (closed_below ? x >= least : x > least) && (closed_above ? x <= most : x < most);
   }
-  // A value on a device cannot raise.
+  // x clamped to the range, the default for NaN. A bad value on a device cannot raise an error.
   SPECDEC_HD double nearest(double x) const {
     if (holds(x)) return x;
     return x >= most    ? (closed_above ? most : most - 0x1p-24)
@@ -24,7 +24,7 @@ struct Range {
   }
 };
 
-// The ranges that the table names. Of what a rule has no use for, nothing is asked but that it be no negative number.
+// The ranges in the table below. A second parameter that a rule does not use has any().
 SPECDEC_HD Range unit(double otherwise = 0) { return {0, 1, otherwise}; }
 SPECDEC_HD Range below_one(double otherwise = 0) { return {0, 1, otherwise, true, false}; }
 SPECDEC_HD Range positive() { return {0, 1, 1, false}; }
@@ -32,12 +32,12 @@ SPECDEC_HD Range any(double otherwise = 0) { return {0, FLT_MAX, otherwise}; }
 SPECDEC_HD Range from_one() { return {1, FLT_MAX, 1}; }
 
 // clang-format off
-// A line a rule, as in specdec_kernels/registry.py: its enumerator and name; whether it puts a law pi in the place of p
-// (the others say when to accept, and nothing of a law), whether the draft's row has a say in what is accepted or
-// emitted, and whether rows are asked for their entropy; the first parameter at which it is the exact rule, NAN for
-// none; the ranges of both parameters.
+// One line per rule, in the order of specdec_kernels/registry.py. Columns: pi: the rule replaces p by a distribution pi
+// (the others only decide what is accepted); draft: the draft's row affects what is accepted or emitted; entropy: it
+// may need the entropy of rows; exact at: the first parameter at which it equals the exact rule, NAN if none; first,
+// second: the ranges of the parameters.
 #define SPECDEC_RULES(RULE)                                                                      \
-  /*   enumerator   name          law    draft  entropy exact at  first         second */        \
+  /*   enumerator   name          pi     draft  entropy exact at  first         second */        \
   RULE(kExact,      "exact",      true,  true,  false,  NAN,      unit(),       any())           \
   RULE(kChow,       "chow",       true,  true,  false,  NAN,      unit(),       any())           \
   RULE(kChowLog,    "chow_log",   true,  true,  true,   NAN,      any(),        any())           \
@@ -89,16 +89,16 @@ struct Alpha {
   double first, second;
 };
 
-// One rule and its parameters for each request, or numbers that serve all
+// The rule and parameters of each request, as tensors or as one number for all
 struct Rules {
   Ints rule;                                      // [B]
   Floats alpha, second;                           // [B]
-  int64_t per_position = 0;                       // synthetic: from a position's rate to the next one's
-  int64_t number = 0;                             // the rule of all: exact
+  int64_t per_position = 0;                       // synthetic: the stride between positions' rates
+  int64_t number = 0;                             // the code of one rule for all
   float alpha_number = NAN, second_number = NAN;  // NaN: the default
 
   SPECDEC_HD explicit operator bool() const { return rule || number != 0; }
-  SPECDEC_HD bool is_one() const { return !rule && !alpha; }  // numbers alone
+  SPECDEC_HD bool is_one() const { return !rule && !alpha; }  // whether there are only numbers
   SPECDEC_HD int64_t code(int64_t b) const { return rule ? rule[b] : number; }
   SPECDEC_HD float alpha_of(int64_t b) const { return alpha ? alpha[b] : alpha_number; }
   SPECDEC_HD float second_of(int64_t b) const { return second ? second[b] : second_number; }
@@ -106,7 +106,7 @@ struct Rules {
     const int64_t asked = code(b);
     return asked > 0 && asked < kRules ? Rule(asked) : Rule::kExact;
   }
-  // A rule at the end where it is the exact one, is it.
+  // kExact if the rule's first parameter makes it equal to the exact rule
   SPECDEC_HD Rule operator[](int64_t b) const {
     const Rule r = asked(b);
     return parameters(b).first == row_of(r).exact_at ? Rule::kExact : r;
