@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The best ids of a row in their order, by one block: as many at a time as it can sort in shared memory. Chunk maxima
-// bound the first of them from below; where they cannot, or too many ids lie above the bound, a radix select over the
-// orders finds a better one. No two orders are equal, so ties need no care. What an entry is worth must not fall where
-// its logit grows: then the largest entry of a chunk says what the chunk can hold.
+// Lists the best ids of a row in order, by one block: as many at a time as it can sort in shared memory. Chunk maxima
+// give the first batch a lower bound. If they give none, or too many ids are above it, a radix select over the orders
+// (core/order.h) finds a better one. No two orders are equal, so ties need no care. An entry's worth must not fall as
+// its logit grows: then the largest entry of a chunk bounds what the chunk can hold.
 #pragma once
 
 #include "../core/order.h"
@@ -11,20 +11,20 @@
 namespace specdec {
 
 constexpr int kSorted = 4096;
-constexpr int kDigits = kThreads;  // of a radix select: a thread for each
+constexpr int kDigits = kThreads;  // values of a digit in the radix select, one per thread
 static_assert(kDigits == 256);
 
 template <class Worth>
 class BestIds {
  public:
-  // chunk_max [chunks]: the largest entry of each chunk, NaN aside
+  // chunk_max [chunks]: the largest entry of each chunk; NaN is ignored
   SPECDEC_DEVICE BestIds(const Row& row, const float* chunk_max, const Worth& worth)
       : row_(row), chunk_max_(chunk_max), worth_(worth), chunks_(int(chunk_count(row.V))) {}
 
-  // put(i, order) for the i-th best id, i < k.
+  // Calls put(i, order) for the i-th best id, for every i < k.
   template <class Put>
   SPECDEC_DEVICE void each(int64_t k, const Put& put) {
-    uint64_t end = ~uint64_t{0};  // of what is still to come
+    uint64_t end = ~uint64_t{0};  // all orders still to come are below it
     for (int64_t done = 0; done < k; done += kSorted) {
       const int wanted = k - done < kSorted ? int(k - done) : kSorted;
       const bool all = row_.V <= kSorted, by_maxima = done == 0 && wanted <= chunks_ && chunks_ <= kSorted;
@@ -50,7 +50,7 @@ class BestIds {
     return s;
   }
 
-  // f(order) of every id in the chunks that may hold an order from `least` up
+  // Calls f(order) for every id in the chunks that may hold an order >= least.
   template <class F>
   SPECDEC_DEVICE void for_orders(uint64_t least, const F& f) const {
     for (int c = threadIdx.x / kLanes; c < chunks_; c += kWarps) {
@@ -68,17 +68,17 @@ class BestIds {
     }
   }
 
-  // As many ids as are wanted reach the largest entry of so many chunks.
+  // A bound that at least `wanted` ids reach: the `wanted`-th largest of the chunk maxima
   SPECDEC_DEVICE uint64_t bound(int wanted) const {
     Shared& s = shared();
     for (int c = threadIdx.x; c < chunks_; c += kThreads) s.orders[c] = order_of(worth_(__ldcg(chunk_max_ + c)), 0);
     sort(chunks_);
     const uint32_t least = uint32_t(s.orders[wanted - 1] >> 32);
     __syncthreads();
-    return least > worth_order(-HUGE_VALF) ? uint64_t(least) << 32 : 0;  // a chunk of NaN has no entry as large as -inf
+    return least > worth_order(-HUGE_VALF) ? uint64_t(least) << 32 : 0;  // a chunk of NaN may have no entry >= -inf
   }
 
-  // The orders in [least, end), as many as there is room for, and how many they are
+  // Stores the orders in [least, end), as many as there is room for, and returns how many there are.
   SPECDEC_DEVICE int gather(uint64_t least, uint64_t end) const {
     Shared& s = shared();
     if (threadIdx.x == 0) s.count = 0;
@@ -94,12 +94,12 @@ class BestIds {
     return count;
   }
 
-  // From where on there are as many orders below `end` as are wanted, and no more than can be sorted. Eight bits a
-  // read.
+  // A bound from which on at least `wanted`, and at most kSorted, orders lie below `end`. Each read of the row finds
+  // eight of its bits.
   SPECDEC_DEVICE uint64_t select(int wanted, uint64_t end) const {
     Shared& s = shared();
-    uint64_t found = 0, known = 0;  // the high bits, and their mask
-    int over = 0;                   // how many lie above those that share them
+    uint64_t found = 0, known = 0;  // the bound's high bits, and their mask
+    int over = 0;                   // how many orders have higher high bits
     for (int shift = 56; shift >= 0; shift -= 8) {
       s.digits[threadIdx.x] = 0;
       __syncthreads();
@@ -121,7 +121,7 @@ class BestIds {
     return found;
   }
 
-  // Bitonic, largest first
+  // Bitonic sort, largest first
   SPECDEC_DEVICE static void sort(int count) {
     Shared& s = shared();
     int n = 2;

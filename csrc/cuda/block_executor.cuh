@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Executor: the steps over V that a walk needs, done by one block over chunk sums that many blocks may have
-// left in memory.
+// The basic CUDA Executor: one block does the steps over V that a walk needs, starting from chunk sums that other
+// blocks may have left in memory.
 #pragma once
 
 #include "../core/final_token.h"
@@ -9,13 +9,13 @@
 
 namespace specdec {
 
-// A walk by one thread over rows whose laws are all at hand: it sums nothing, and needs no table.
+// For one thread whose rows all have known stats: it sums nothing, and needs no table.
 struct NoExecutor {
   SPECDEC_HD RowStats stats(const Row&, const Filters&) const { return {}; }
   SPECDEC_HD bool leads() const { return true; }
 };
 
-// Seldom, and so out of the way of what is run
+// Rarely run, so not inlined
 namespace apart {
 
 SPECDEC_APART double target_sum(const Dist* p, const float* chunk_max, float* sums) {
@@ -32,13 +32,14 @@ SPECDEC_APART int64_t target_draw(const Dist* p, double v, const float* sums) {
 
 }  // namespace apart
 
-// One block that finds the chunk sums of p or (p - q)+ left by others; a ResidualExecutor makes laws and sums itself.
+// One block that finds chunk sums of p or (p - q)+ left by other blocks. A ResidualExecutor computes stats and sums
+// itself.
 class BlockExecutor {
  public:
   enum Held { kNothingHeld, kPlain, kPair };
 
-  // `sum` [chunks] holds the chunk sums of p (kPlain) or of (p - q)+ (kPair) for the laws that the walk asks of first;
-  // `chunk_max` [chunks] those of p's row, or null.
+  // `sum` [chunks] holds the chunk sums of p (kPlain) or of (p - q)+ (kPair) for the distributions that the walk sums
+  // first. `chunk_max` [chunks] holds the chunk maxima of p's row, or is null.
   SPECDEC_DEVICE BlockExecutor(const RowStats& stats, float* sum, const float* chunk_max, Held held)
       : stats_(stats), sum_(sum), chunk_max_(chunk_max), held_(held) {}
 
@@ -52,7 +53,7 @@ class BlockExecutor {
     return block_sum_of(p.row.V, sum_);
   }
 
-  // Of p alone, which lies in memory
+  // p alone; it must be in memory, since its address is taken.
   SPECDEC_DEVICE double sum(const Dist& p) { return apart::target_sum(&p, chunk_max_, sum_); }
   SPECDEC_DEVICE int64_t draw(const Dist& p, double v) const { return apart::target_draw(&p, v, sum_); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row's four floats from the statistics of its chunks, by one block: its first warp alone adds them up.
+// The stats of a row (four floats) from the statistics of its chunks, by one block. Its first warp alone adds them up.
 #pragma once
 
 #include "chunk_reduce.cuh"
@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// The largest finite entry's id, 0 if there is none.
+// The id of the largest finite entry, or 0 if there is none
 SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
   float max = -HUGE_VALF;
   int best = INT32_MAX;
@@ -20,29 +20,30 @@ SPECDEC_DEVICE int64_t block_argmax_finite(const Row& row) {
   return id == INT32_MAX ? 0 : id;
 }
 
-// The four floats of a row that is no law: seldom, and so out of the way of what is run
+// The stats of an invalid row. Rarely run, so not inlined.
 SPECDEC_APART RowStats invalid_stats(Row row, float scale) {
   const float z = row.entry(block_argmax_finite(row));
   return {scale, -FLT_MAX, NAN, fabsf(z) < HUGE_VALF ? z + 0.0f : -HUGE_VALF};
 }
 
-// What the chunks of a row come to
+// The statistics of a row, from those of its chunks
 struct RowTotals {
   float max;
-  bool bad;         // a sum is NaN
+  bool bad;         // the sum of some chunk is NaN
   double total;     // of exp((z - max) * scale)
-  float log_total;  // its logarithm
-  int top;          // of a greedy row: the first chunk with the maximum
+  float log_total;  // ln(total)
+  int top;          // the first chunk with the maximum; greedy rows only
 };
 
-// By one warp. Leaves the chunk sums of the law in `sums`, unless that is null, of a row with a total.
+// Called by one warp. If the row has a total and `sums` is not null, it leaves the chunk sums of the distribution
+// there.
 SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float scale, float* sums) {
   const WarpRuns stats(chunks, [&](int c, bool inside) {
     return inside ? ChunkStats{__ldcg(table.max + c), __ldcg(table.sum + c)} : ChunkStats{-HUGE_VALF, 0};
   });
   RowTotals r{-HUGE_VALF, false, 0, 0, INT32_MAX};
   stats.each([&](int, const ChunkStats& x) { r.max = fmaxf(r.max, x.max), r.bad |= x.sum != x.sum; });
-  r.max = warp_max(r.max) + 0.0f;  // -0 and +0 are one logit, and stand as +0 in a law
+  r.max = warp_max(r.max) + 0.0f;  // -0 and +0 are the same logit; stats have +0
   r.bad = __any_sync(kFullWarp, r.bad);
   if (r.bad || r.max == -HUGE_VALF) return r;
   if (scale == HUGE_VALF) {
@@ -59,7 +60,8 @@ SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float 
   const double log_total = log(r.total);
   r.log_total = float(log_total);
   if (!sums) return r;
-  // exp(-float(ln total)): what the rounding took away is so little that three terms of its exponential are exact
+  // norm = exp(-float(ln total)). What rounding to float took away is so small that three terms of its exponential are
+  // exact in double.
   const double rounded = log_total - r.log_total;
   const double norm = (1 + rounded * (1 + 0.5 * rounded)) / r.total;
   shares.each([&](int c, float share) {
@@ -68,8 +70,8 @@ SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float 
   return r;
 }
 
-// A row without filters, by one warp; of one that is no law it says no more. Leaves the chunk sums of p in `sums`,
-// unless that is null.
+// The stats of a row without filters, by one warp. Leaves the chunk sums of p in `sums`, unless that is null. For an
+// invalid row, `max` is not the largest finite entry that invalid_stats() looks for.
 SPECDEC_DEVICE RowStats warp_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
   const float scale = filters.scale();
   const RowTotals r = warp_totals(table, int(chunk_count(row.V)), scale, sums);
@@ -83,13 +85,13 @@ SPECDEC_DEVICE RowStats warp_stats(const Row& row, const Filters& filters, const
   return {scale, r.max, float(warp_reduce(id, [](int a, int b) { return a < b ? a : b; })), r.max};
 }
 
-// By one warp, into shared memory; apart, since kernels that stream rows have no registers to spare
+// Called by one warp, writes to shared memory. Not inlined: kernels that stream rows have no registers to spare.
 SPECDEC_APART void leave_totals(ChunkTable table, int chunks, float scale, float* sums, RowTotals* out) {
   const RowTotals found = warp_totals(table, chunks, scale, sums);
   if (threadIdx.x == 0) *out = found;
 }
 
-// For all threads
+// warp_totals() for all threads of a block
 SPECDEC_DEVICE RowTotals block_totals(const ChunkTable& table, int64_t V, float scale, float* sums) {
   __shared__ Uninitialised<RowTotals> shared;
   if (threadIdx.x < kLanes) leave_totals(table, int(chunk_count(V)), scale, sums, &shared.get());
@@ -101,7 +103,7 @@ SPECDEC_DEVICE RowTotals block_totals(const ChunkTable& table, int64_t V, float 
 
 // The first id of a chunk whose entry is `max`
 SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
-  const ThreadRun at = thread_run(chunk, opaque(int(threadIdx.x)));  // no register keeps it over loops of callers
+  const ThreadRun at = thread_run(chunk, opaque(int(threadIdx.x)));  // so no register holds it over loops of callers
   float z[ThreadRun::kEntries];
   at.load(row, -HUGE_VALF, z);
   int found = INT32_MAX;
@@ -110,7 +112,7 @@ SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
   return block_min(found);
 }
 
-// Chunks of what is left of a row of logits where ids were taken out
+// The chunk statistics of a row of logits without its removed ids
 SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Few& removed, int part, int per_warp,
                                           const ChunkTable& table) {
   for_chunks(chunk_count(q.row.V), part, per_warp, [&](int64_t c) {
@@ -119,14 +121,14 @@ SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Few& removed, int
   });
 }
 
-// What is left, as a law of its own: it is measured from the largest logit that is left, so that nothing is lost
-// however little that weighs; log_norm is NaN where nothing is left. Leaves its chunk sums in `sums`.
+// The stats of a row of logits without its removed ids. They are relative to the largest logit that is left, so nothing
+// is lost however little that weighs. log_norm is NaN if nothing is left. Leaves the chunk sums in `sums`.
 SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const ChunkTable& table, float* sums) {
   const RowTotals r = block_totals(table, q.row.V, q.stats.scale, sums);
   return {q.stats.scale, q.stats.cutoff, r.max == -HUGE_VALF ? NAN : r.log_total, r.max};
 }
 
-// The four floats of a row from its chunk statistics. Leaves the chunk sums of p in `sums`, which may be the table's,
+// The stats of a row from its chunk statistics. Leaves the chunk sums of p in `sums`, which may be those of the table,
 // unless a filter is on.
 template <bool kFiltered>
 SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
@@ -144,7 +146,7 @@ SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, cons
   return {scale, -FLT_MAX, r.log_total, r.max};
 }
 
-// The same, in place
+// The same, with `sums` in the table
 template <bool kFiltered>
 SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table) {
   return block_stats<kFiltered>(row, filters, table, table.sum);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inverse CDF by one block in two levels: the chunk, by its first warp from sums that lie in memory, then the id in it.
+// Inverse CDF sampling by one block in two levels: its first warp chooses a chunk by the chunk sums in memory, then the
+// block finds the id in that chunk.
 #pragma once
 
 #include "chunk_reduce.cuh"
@@ -11,17 +12,17 @@ struct SumAt {
   SPECDEC_DEVICE float operator()(int c, bool inside) const { return inside ? __ldcg(sums + c) : 0.0f; }
 };
 
-// Chunk sums as one warp asks memory for them
+// Chunk sums as one warp loads them
 using SumRuns = WarpRuns<SumAt>;
 SPECDEC_DEVICE SumRuns sums_of(int64_t V, const float* sums) { return {int(chunk_count(V)), SumAt{sums}}; }
 
-// As the first warp of a block has added them up; the others know nothing of them.
+// The chunk sums added up. Only the first warp of a block knows this.
 struct ChunkSums {
-  double before = 0;  // the lane's run
+  double before = 0;  // sum of the chunks before the lane's run
   double total = 0;
 };
 
-// By one warp
+// Called by one warp
 SPECDEC_DEVICE ChunkSums warp_sums(const SumRuns& runs) {
   ChunkSums r;
   double own = 0;
@@ -32,7 +33,7 @@ SPECDEC_DEVICE ChunkSums warp_sums(const SumRuns& runs) {
   return r;
 }
 
-// The total, for all threads
+// The total of the chunk sums, for all threads of a block
 SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
   __shared__ double total;
   if (threadIdx.x < kLanes) {
@@ -45,18 +46,18 @@ SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
   return found;
 }
 
-// What the first warp says of the chunk, and of all
+// The chunk that the first warp chose
 struct ChosenChunk {
   double total;
   int index;
-  double over, inside;  // how far the target lies beyond the chunks in front, and the chunk's own weight
-  double fraction;      // of that weight, since the rescan adds it up in another order: set_fraction()'s
+  double over, inside;  // the target minus the sum of the chunks before; the sum of this chunk
+  double fraction;      // over / inside: a fraction, since the rescan adds up in another order
 
-  // By one thread, once the choice is known: a division that nothing waits for until entries are added up
+  // Called by one thread, once the choice is known. Nothing waits for this division until entries are added up.
   SPECDEC_DEVICE void set_fraction() { fraction = over / inside; }
 };
 
-// By one warp
+// Called by one warp. The chosen chunk is the one where the running sum exceeds v times the total.
 SPECDEC_DEVICE void warp_choose(const SumRuns& runs, double v, ChosenChunk* chosen) {
   const ChunkSums all = warp_sums(runs);
   Crossing crossing{all.before, v * all.total};
@@ -69,7 +70,7 @@ SPECDEC_APART void leave_choice(int64_t V, double v, const float* sums, ChosenCh
   warp_choose(sums_of(V, sums), v, chosen);
 }
 
-// For all threads: choose(where to leave it) is for the first warp.
+// Returns the chosen chunk to all threads. The first warp calls choose(where to leave it).
 template <class Choose>
 SPECDEC_DEVICE ChosenChunk& block_choose(const Choose& choose) {
   __shared__ Uninitialised<ChosenChunk> shared;
@@ -81,8 +82,8 @@ SPECDEC_DEVICE ChosenChunk& block_choose(int64_t V, double v, const float* sums)
   return block_choose([&](ChosenChunk* chosen) { leave_choice(V, v, sums, chosen); });
 }
 
-// The first id of the chunk whose running sum exceeds that fraction of all, from what each thread's entries weigh.
-// Whether it is this thread's: one says so.
+// Finds the first id of the chunk whose running sum exceeds the chosen fraction of the chunk's total; w are the weights
+// of this thread's entries. Returns true in the one thread that has this id.
 SPECDEC_DEVICE bool finds_in_chunk(const ChosenChunk& chunk, const float (&w)[ThreadRun::kEntries], int64_t& id) {
   __shared__ double of_warp[kWarps];
   const int thread = opaque(int(threadIdx.x)), warp = thread / kLanes, lane = thread % kLanes;
@@ -92,11 +93,11 @@ SPECDEC_DEVICE bool finds_in_chunk(const ChosenChunk& chunk, const float (&w)[Th
   const double upto = warp_upto(own);
   if (lane == kLanes - 1) of_warp[warp] = upto;
   __syncthreads();
-  // Each warp finds out which of them has it.
+  // Every warp computes which warp has the id.
   const double of_lane = lane < kWarps ? of_warp[lane] : 0, through = warp_upto<kWarps>(of_lane);
   Crossing warps{warp_before(through), chunk.fraction * __shfl_sync(kFullWarp, through, kWarps - 1)};
   warps.pass(lane, of_lane);
-  const int found = crossing_lane(warps);  // a lane a warp; 0 where none has weight
+  const int found = crossing_lane(warps);  // lane w stands for warp w; 0 if none has weight
   const double before = __shfl_sync(kFullWarp, warps.before, found) + warp_before(upto);
   if (warp != found) return false;
   Crossing crossing{before, warps.target};
@@ -106,8 +107,8 @@ SPECDEC_DEVICE bool finds_in_chunk(const ChosenChunk& chunk, const float (&w)[Th
   return lane == crossing_lane(crossing);
 }
 
-// An id, for all threads, by what weigh(a ThreadRun, w, meanwhile) says of the chunk, which calls meanwhile() while it
-// waits for entries.
+// Draws an id from the chosen chunk, for all threads. weigh(a ThreadRun, w, meanwhile) computes a thread's weights, and
+// calls meanwhile() while it waits for entries.
 template <class Weigh>
 SPECDEC_DEVICE int64_t block_draw(ChosenChunk& chunk, const Weigh& weigh) {
   __shared__ int64_t drawn;

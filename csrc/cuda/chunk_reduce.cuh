@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches in which blocks share rows: which block does what, and what it leaves of each chunk.
+// For launches in which blocks share rows: which block takes which chunks, and what it leaves for each chunk.
 #pragma once
 
 #include "logit_histogram.cuh"
@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// Block `part` of a row: each of its warps takes per_warp chunks in turn.
+// Calls f(c) for the chunks of block `part` of a row. Each of its warps takes per_warp chunks in turn.
 template <class F>
 SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& f) {
   const int first = part * per_warp * kWarps, behind = first + per_warp * kWarps;
@@ -17,46 +17,47 @@ SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& 
 #pragma unroll 1
   for (int c = first + int(threadIdx.x) / kLanes; c < end; c += kWarps) f(c);
 }
-// f(c) of one chunk, by the warp that for_chunks() gives it to
+// Calls f(c) for one chunk, in the warp that for_chunks() gives it to.
 template <class F>
 SPECDEC_DEVICE void for_chunk(int c, int part, int per_warp, const F& f) {
   if (c / (per_warp * kWarps) == part && c % kWarps == int(threadIdx.x) / kLanes) f(c);
 }
 
-// A thread's neighbours of a chunk that the block shares
+// The neighbouring entries that each thread takes of a chunk shared by a block
 using ThreadRun = RunOf<kChunk / kThreads>;
 SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk, int thread = int(threadIdx.x)) {
   return {chunk * kChunk + int64_t(thread) * ThreadRun::kEntries};
 }
 
-// How many chunks each warp takes where so many blocks share a row
+// How many chunks each warp takes if `blocks` blocks share a row
 SPECDEC_HD int turns(int64_t chunks, int blocks) { return (int(chunks) + kWarps * blocks - 1) / (kWarps * blocks); }
 
-// Whether a row's lanes leave their largest entries, from which the k-th logit is found: k of them reach it, as few as
-// a block keeps at hand. Any others tell where top-p's mass lies.
+// Whether each lane of a row's chunks leaves its largest entry. These bound the k-th largest logit from below, since k
+// of them reach the k-th largest of them; k must be small enough for a block's shared memory and for the number of
+// lanes. Otherwise a lane leaves any entry, and these are a sample that tells where top-p's mass lies.
 SPECDEC_HD bool by_largest(const Filters& filters, int64_t V) {
   const int64_t chunks = chunk_count(V), k = filters.top_k;
   return filters.top_k_on(V) && k <= kBins && k <= chunks * kLanes / 4 && (k <= chunks || chunks * kLanes <= kFew);
 }
 
-// What a pass over rows leaves of their chunks.
+// What a pass over rows leaves for each of their chunks
 struct ChunkTable {
   float* max = nullptr;    // [rows, chunks]
   float* sum = nullptr;    // [rows, chunks]
-  float* lanes = nullptr;  // [rows, chunks, 32]: an entry of each lane, where a filter may ask for it
-  bool largest = false;    // the lane's largest
+  float* lanes = nullptr;  // [rows, chunks, 32]: an entry of each lane, if a filter may need it
+  bool largest = false;    // whether that entry is the lane's largest
 
   SPECDEC_HD ChunkTable row(int64_t index, int64_t chunks) const {
     return {max + index * chunks, sum + index * chunks, lanes ? lanes + index * chunks * kLanes : nullptr};
   }
-  // As these filters ask for it
+  // The table of a row with these filters
   SPECDEC_HD ChunkTable under(const Filters& filters, int64_t V) const {
     return {max, sum, filters.any(V) ? lanes : nullptr, by_largest(filters, V)};
   }
   SPECDEC_DEVICE LaneEntries entries(int c) const { return {lanes, c, largest}; }
 };
 
-// Room for the tables of `rows` rows: ask for it, and take it once the scratch is allocated.
+// Reserves the tables of `rows` rows; in() returns them once the scratch is allocated.
 class TableRoom {
  public:
   TableRoom(Scratch& scratch, int64_t rows, int64_t chunks, bool filters)
@@ -73,7 +74,7 @@ class TableRoom {
   bool has_lanes_;
 };
 
-// Of a row whose chunks `table` is of
+// Writes the statistics of a block's chunks to `table`, which is that of the row.
 template <bool kFiltered>
 SPECDEC_DEVICE void reduce_chunks(const Row row, float scale, int part, int per_warp, const ChunkTable table) {
   const int whole = whole_chunks(row);
@@ -90,7 +91,8 @@ SPECDEC_DEVICE void reduce_chunks(const Row row, float scale, int part, int per_
   });
 }
 
-// Chunks of p whose maximum lies below its cutoff weigh nothing and are not read; chunk_max may be null.
+// Whether chunk c of p has a logit that reaches the cutoff. Other chunks weigh nothing and are not read. chunk_max may
+// be null.
 SPECDEC_DEVICE bool reaches(const LogitWeights& p, const float* chunk_max, int c) {
   return !chunk_max || p.cutoff == -FLT_MAX || __ldcg(chunk_max + c) >= p.cutoff;
 }
@@ -99,8 +101,8 @@ SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int c) {
   return p.kind != Kind::kLogits || reaches(LogitWeights(p), chunk_max, c);
 }
 
-// How many whole chunks in front of the rows of a pair grouped_chunk_sum() serves: of logits of one dtype, or of
-// probabilities in float32.
+// How many leading whole chunks of a pair grouped_chunk_sum() can sum: of logits of one dtype, or of float32
+// probabilities
 SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   if (p.kind == Kind::kProbs && p.row.dtype != kFloat32) return 0;
   const int whole = whole_chunks(p.row);
@@ -109,8 +111,8 @@ SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   const int of_q = whole_chunks(q.row);
   return of_q < whole ? of_q : whole;
 }
-// As whole_chunks(), with the last chunk if that is not whole but V is a multiple of kGroup: all chunks then. Both rows
-// are aligned and have at least one whole chunk.
+// Like whole_chunks(), but counts the last chunk too if it is not whole and V is a multiple of kGroup: then these are
+// all chunks. Both rows must be aligned, of one length, and have at least one whole chunk for that.
 SPECDEC_DEVICE int grouped_chunks(const Dist& p, const Dist& q) {
   const int whole = whole_chunks(p, q);
   const bool all = p.row.V / kChunk == whole && p.row.V % kGroup == 0 && aligned(p.row) && whole > 0 &&
@@ -126,15 +128,15 @@ SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
     with_dtype(p.row.dtype, [&](auto type) { f(type, LogitWeights(p), LogitWeights(q)); });
 }
 
-// Chunks of (p - q)+ that a loop over whole chunks cannot serve: that in which all of a one-hot q lies. For all
-// threads.
+// The chunks of (p - q)+ that a loop over whole chunks cannot sum: the one that holds the token of a one-hot q. Called
+// by all threads of a block.
 SPECDEC_DEVICE SpecialChunks& special_chunks(const Dist& p, const Dist& q) {
   __shared__ Uninitialised<SpecialChunks> shared;
   shared.get().make(chunk_count(p.row.V), q.kind == Kind::kOneHot ? int(q.hot / kChunk) : -1);
   return shared.get();
 }
 
-// From chunk `first` on, and those that are special, whatever the rows are; kAtOnce groups at a time
+// Sums the chunks that are special or not less than `first`, of any rows, kAtOnce groups at a time.
 template <int kAtOnce, class Special>
 SPECDEC_DEVICE void sum_left_chunks(int first, const Dist& p, const Dist& q, const Special& special, const int& part,
                                     int per_warp, const float* chunk_max, float* sum) {
@@ -144,7 +146,7 @@ SPECDEC_DEVICE void sum_left_chunks(int first, const Dist& p, const Dist& q, con
   });
 }
 
-// All chunks, by one block; seldom: few registers
+// Sums all chunks by one block, with few registers. Rarely run.
 SPECDEC_DEVICE void sum_all_chunks(const Dist& p, const Dist& q, const float* chunk_max, float* sum) {
   for_chunks(chunk_count(p.row.V), 0, turns(chunk_count(p.row.V), 1), [&](int c) {
     const float s = reaches(p, chunk_max, c) ? chunk_sum<1>(p, q, c) : 0.0f;
@@ -160,7 +162,7 @@ SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& sp
     constexpr DType kType = decltype(type)::value;
     constexpr bool kLogits = decltype(of_p)::kKind == Kind::kLogits;
     const int whole = whole_chunks(p, q);
-    const Row x = p.row, y = q.row;  // in registers, as all that the loops read
+    const Row x = p.row, y = q.row;  // in registers, like all that the loops read
     const auto put = [&](int c, const auto& sum_of) {
       if (special.has(c)) return;
       const float s = reaches(of_p, chunk_max, c) ? sum_of() : 0.0f;
@@ -199,7 +201,8 @@ SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& sp
   });
 }
 
-// Chunk sums of (p - q)+. p, q and `part` are looked up again where a loop begins, and not kept over others.
+// Chunk sums of (p - q)+. p, q and `part` are read again where a loop begins, and not kept in registers over the loop
+// before.
 template <class Special>
 SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, Special&& special, const int& part, int per_warp,
                                const float* chunk_max, float* sum) {
@@ -208,7 +211,7 @@ SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, Special&& special, 
   sum_left_chunks<kPairs>(grouped_chunks(p, q), p, q, special, part, per_warp, chunk_max, sum);
 }
 
-// Several blocks share each of N rows, and the last one to be done goes on alone.
+// Several blocks share each of N rows. The last of them to finish goes on alone.
 struct RowGrid {
   int* arrived = nullptr;  // [N]
   int blocks = 1;          // per row
@@ -219,7 +222,8 @@ struct RowGrid {
   SPECDEC_DEVICE bool last() const { return last_block(arrived + row(), blocks); }
 };
 
-// The room that a grid over N rows of V entries and its tables take, beside what else the launch asks for.
+// Reserves the counters and tables of a grid over N rows of V entries, next to what else the launch asks of the
+// scratch.
 class RowGridRoom {
  public:
   RowGridRoom(Scratch& scratch, int64_t N, int64_t V, bool filters)

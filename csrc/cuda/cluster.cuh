@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clusters of blocks, from sm_90 on: they run at once, and each sees the dynamic shared memory of the others. Where a
-// launch asks for none, and on older GPUs, a block is a cluster of its own.
+// Clusters of blocks (sm_90 and newer): their blocks run at the same time, and each can access the dynamic shared
+// memory of the others. If a launch asks for no clusters, and on older GPUs, a block is a cluster of its own.
 #pragma once
 
 #include "thread_block.cuh"
@@ -31,10 +31,10 @@ SPECDEC_DEVICE int cluster_size() {
 #endif
 }
 
-// Which of the launch this one is
+// The index of this cluster in the launch
 SPECDEC_DEVICE int64_t cluster_index() { return blockIdx.x / unsigned(cluster_size()); }
 
-// All threads of all blocks of the cluster, and all memory that they wrote
+// A barrier for all threads of the cluster; what they wrote before is visible after it.
 #if defined(SPECDEC_CUDA_ON_CPU)
 inline void cluster_sync(cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   if (cluster_size() == 1) return __syncthreads(site);
@@ -49,7 +49,7 @@ SPECDEC_DEVICE void cluster_sync() {
 }
 #endif
 
-// What lies at the same place in the dynamic shared memory of another block of the cluster
+// The address that corresponds to `shared` in the dynamic shared memory of block `rank` of the cluster
 template <class T>
 SPECDEC_DEVICE T* of_rank(T* shared, int rank) {
 #if defined(SPECDEC_CUDA_ON_CPU)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which launches go to clusters of blocks: how many blocks a cluster has, and whether the device takes it.
+// Launches on clusters of blocks: how many blocks a cluster gets, and whether the device allows it.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace specdec {
 
 struct ClusterShape {
   int size = 1;        // blocks
-  size_t shared = 0;   // bytes of dynamic shared memory, each
-  bool keeps = false;  // there is room for what it wants to keep
+  size_t shared = 0;   // bytes of dynamic shared memory per block
+  bool keeps = false;  // all parts of the SharedRoom fit
 
   int64_t blocks(int64_t clusters) const { return clusters * size; }
 };
 
-// Dynamic shared memory that a kernel asks for: `fixed` bytes in every block, and, where there is room for all of them,
-// parts of `each` bytes, dealt out in turn.
+// The dynamic shared memory that a kernel asks for: `fixed` bytes in every block and, if all of them fit, `parts`
+// pieces of `each` bytes, dealt in turn to the blocks of a cluster.
 struct SharedRoom {
   size_t fixed = 0;
   int64_t parts = 0;
@@ -28,9 +28,9 @@ struct SharedRoom {
   size_t in_cluster_of(int size) const { return fixed + size_t((parts + size - 1) / size) * each; }
 };
 
-constexpr int kLargestCluster = 8;  // that every GPU with clusters takes
+constexpr int kLargestCluster = 8;  // every GPU with clusters allows it
 
-// SPECDEC_CUDA_PATH=cluster or streaming forces one of the ways; by default clusters run where they fit.
+// SPECDEC_CUDA_PATH=cluster or streaming forces one of the paths. By default clusters run where they fit.
 enum class CudaPath { kAny, kCluster, kStreaming };
 inline CudaPath cuda_path(const char* op) {
   const char* asked = std::getenv("SPECDEC_CUDA_PATH");
@@ -49,12 +49,12 @@ inline int device_attribute(const char* op, cudaDeviceAttr attribute) {
 
 inline bool has_clusters(const char* op) { return device_attribute(op, cudaDevAttrComputeCapabilityMajor) >= 9; }
 
-// What a device gives a kernel: the most dynamic shared memory that a block may have, and how many clusters of a size
-// run at once with all of that. They lie within groups of SMs, so fewer fit than SMs would say; none of a size where a
-// device is partitioned, or shared, too finely.
+// What a device allows a kernel: the most dynamic shared memory of a block, and how many clusters of each size run at
+// once with that much. A cluster lies within one group of SMs, so fewer clusters fit than the number of SMs suggests.
+// On a device that is partitioned or shared too finely, none of a size may fit.
 class Allowance {
  public:
-  // fits(a size from 2 on): how many of those
+  // fits(size) returns how many clusters of `size` >= 2 blocks run at once.
   template <class Fits>
   static Allowance of(size_t shared, const Fits& fits) {
     uint64_t packed = shared;
@@ -66,7 +66,7 @@ class Allowance {
   uint64_t packed() const { return packed_; }
 
   size_t shared() const { return packed_ & ((uint64_t{1} << kBitsOfShared) - 1); }
-  // Of more than one block
+  // How many clusters of `size` blocks run at once; `size` must be at least 2.
   int fits(int size) const {
     int at = kBitsOfShared;
     while (size > 2) size /= 2, at += kBits;
@@ -90,7 +90,7 @@ inline cudaLaunchConfig_t cluster_config(int64_t clusters, const ClusterShape& s
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = shape.shared;
   config.stream = stream;
-  config.attrs = &attribute, config.numAttrs = shape.size > 1;  // a device without clusters knows no such attribute
+  config.attrs = &attribute, config.numAttrs = shape.size > 1;  // devices without clusters reject the attribute
   return config;
 }
 
@@ -112,7 +112,7 @@ Allowance allowance_of(const char* op) {
                                cluster_config(1, {size, size_t(shared)}, nullptr, attribute);
                            if (any && cudaOccupancyMaxActiveClusters(&fits, kKernel, &config) == cudaSuccess)
                              return std::max(fits, 0);
-                           cudaGetLastError();  // it is answered by another launch
+                           cudaGetLastError();  // clears the error of the query: no cluster of this size fits
                            return 0;
                          })
         .packed();
@@ -135,8 +135,8 @@ Allowance allowance_of(const char* op) {
 }
 #endif
 
-// The shape to launch so many clusters in: the widest of which all run at once; and a wider one where that keeps what
-// is to be kept and they run in `turns_to_keep` turns.
+// The shape in which to launch so many clusters: the widest of which all run at once. If no such shape can keep its
+// parts, a wider one that can is used, provided that all clusters run in at most `turns_to_keep` turns.
 template <auto kKernel>
 ClusterShape cluster_shape(const char* op, int64_t clusters, const SharedRoom& room, int turns_to_keep = 1) {
   const Allowance allowance = allowance_of<kKernel>(op);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches of which the second begins while the first still runs (programmatic dependent launch, from sm_90 on).
-// The first says let_next_begin(); each thread of the second says wait_for_launch() before it reads what the first
-// wrote, writes anything or exits, and until then looks at the caller's inputs alone. The first itself begins as any
-// launch does, after all that wrote those inputs. Behind the wait nothing has invalidated L1: what the first launch
-// also loads, and not only writes, is read by __ldcg.
+// Two launches of which the second may begin while the first still runs (programmatic dependent launch, sm_90 and
+// newer). The first calls let_next_begin(). Each thread of the second calls wait_for_launch() before it reads what the
+// first wrote, writes anything or exits; until then it reads only the caller's inputs. Those are complete: the first is
+// an ordinary launch, which begins after all writes to them. The wait does not invalidate L1, so what the first launch
+// loads as well as writes is read by __ldcg.
 #pragma once
 
 #include <cstdlib>
@@ -23,7 +23,7 @@
 
 namespace specdec {
 
-// SPECDEC_CUDA_OVERLAP=0 starts each launch after the one before, with the same bits: for measuring what overlap saves.
+// SPECDEC_CUDA_OVERLAP=0 turns the overlap off, to measure what it saves. The results have the same bits.
 inline bool launches_overlap(const char* op) {
   const char* asked = std::getenv("SPECDEC_CUDA_OVERLAP");
   if (!asked || !*asked || !std::strcmp(asked, "1")) return true;
@@ -38,14 +38,15 @@ inline cuda_on_cpu::After begins_after(const char* op) {
 }
 #endif
 
-// By any thread of a block; once all blocks have said it, or are done, the next launch may begin.
+// Called by any thread of a block. Once every block has called it or exited, the next launch may begin.
 SPECDEC_DEVICE void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// Until the launch before is done and all that it wrote can be seen; nothing where the launch began after its end
+// Waits until the previous launch is complete and all its writes are visible. Returns at once if this launch began
+// after that.
 SPECDEC_DEVICE void wait_for_launch() {
 #if defined(SPECDEC_CUDA_ON_CPU)
   cuda_on_cpu::wait_for_launch();
@@ -55,7 +56,7 @@ SPECDEC_DEVICE void wait_for_launch() {
 }
 
 #if !defined(SPECDEC_CUDA_ON_CPU)
-// Whether the code of a kernel that runs on this device waits
+// Whether the kernel code that this device runs was compiled with the wait
 template <auto kKernel>
 bool waits_for_launch(const char* op) {
   static OncePerDevice known;

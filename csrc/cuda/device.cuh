@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of the device, and how a warp shares a chunk of 1024 entries.
+// Macros of device code, and how a warp shares a chunk of 1024 entries.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 #include "../core/row.h"
 
 #define SPECDEC_DEVICE __device__ __forceinline__
-// Called: seldom run, or where the caller has no registers to spare
+// Not inlined: code that rarely runs, or whose caller has no registers to spare
 #define SPECDEC_APART __device__ __attribute__((noinline)) inline
 #define SPECDEC_HD_APART __host__ SPECDEC_APART
 
@@ -27,8 +27,8 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 #endif
 }
 
-// Hides where a pointer or an index comes from: the compiler would otherwise keep an address for every entry of a chunk
-// from turn to turn, and spill.
+// Hides from the compiler where a pointer or an index comes from. Otherwise it would keep an address for every entry of
+// a chunk across loop iterations, and spill.
 template <class T>
 SPECDEC_HD const T* opaque(const T* p) {
 #if defined(__CUDA_ARCH__)
@@ -43,18 +43,18 @@ SPECDEC_DEVICE int opaque(int i) {
   return i;
 }
 
-// What was read from memory before is read again behind this, and not kept in registers over a loop.
+// Values that were read from memory before this call are read again after it, and not kept in registers over a loop.
 SPECDEC_DEVICE void forget() {
 #if defined(__CUDA_ARCH__)
   asm volatile("" ::: "memory");
 #endif
 }
 
-// Group j of lane l begins here in its chunk, whatever the dtype and the alignment of the row: the order of every sum,
-// and so its bits, are the same for all.
+// Where group j of this lane begins in its chunk. It does not depend on the dtype or alignment of the row, so every sum
+// has the same order, and the same bits.
 constexpr int kGroup = 8, kGroups = kChunk / kLanes / kGroup;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
-// Number r of a lane's entries lies so far behind its first one.
+// The offset of a lane's entry r from its first entry
 SPECDEC_DEVICE constexpr int step_of(int r) { return r / kGroup * (kLanes * kGroup) + r % kGroup; }
 
 }  // namespace specdec

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executor of walks by rule that is told when the entropies of two rows and their TV will be asked: one pass over
-// both leaves all three. It takes more registers than a walk down a tree can spare.
+// An executor for walks by a rule that computes the TV and both entropies of a pair in one pass, if it is told before
+// that they will be needed. It takes more registers than a walk down a tree can spare.
 #pragma once
 
 #include "mixture_executor.cuh"
@@ -8,7 +8,8 @@
 namespace specdec {
 namespace apart {
 
-// sum (p - q)+ and the entropies of two rows of logits that are as long: each added up as its own pass would.
+// sum (p - q)+ and the entropies of two rows of logits of equal length. Each is added up in the order of its own pass,
+// so it has the same bits.
 SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_q, PairGap* out) {
   const Dist &p = pair->p.p, &q = pair->q;
   const int64_t chunks = chunk_count(p.row.V);
@@ -45,10 +46,11 @@ SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_
 
 }  // namespace apart
 
-// A MixtureExecutor that finds TV and both entropies of a pair in one pass and keeps them: it needs a third table.
+// A MixtureExecutor that computes TV and both entropies of a pair in one pass and keeps them. For that it needs a third
+// table.
 class GapExecutor : public MixtureExecutor {
  public:
-  // third [2 * clusters, chunks]: the sums that a table of two has no place for
+  // third [2 * clusters, chunks]: the third sum, for which a ChunkTable has no place
   SPECDEC_DEVICE GapExecutor(const ExecutorTables& tables, float* third, char* shared)
       : MixtureExecutor(tables, shared), third_(third + 2 * cluster_index() * tables.chunks) {
     if (keeps()) held_gap() = {};
@@ -65,7 +67,7 @@ class GapExecutor : public MixtureExecutor {
     if (held.p && d.row.id() == held.q) return held.gap.entropy_q;
     return MixtureExecutor::entropy(d);
   }
-  // Of rows without filters: each has one law then, so what is held of it stays true.
+  // Only for rows without filters: each then has one distribution, so the kept values stay valid.
   SPECDEC_DEVICE void expect_gap(const Dist& p, const Dist& q) {
     if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || p.row.V != q.row.V) return;
     const apart::Pair& pair = shared(Residual{p}, &q);
@@ -78,7 +80,7 @@ class GapExecutor : public MixtureExecutor {
 
  private:
   struct HeldGap {
-    RowId p, q;  // rows of logits
+    RowId p, q;  // the rows of `gap`, or null
     PairGap gap{};
   };
   SPECDEC_DEVICE HeldGap& held_gap() const {
@@ -86,7 +88,7 @@ class GapExecutor : public MixtureExecutor {
     return room.get();
   }
 
-  float* const third_;  // two
+  float* const third_;  // [2, chunks]
 };
 
 }  // namespace specdec

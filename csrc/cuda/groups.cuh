@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk of 1024 entries of a row as one warp holds it: a lane has groups of eight neighbours.
+// How a warp holds a chunk of 1024 entries of a row: each lane has groups of eight neighbours.
 #pragma once
 
 #include <type_traits>
@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// Where a row lies, however it is seen
+// The address of a row's stored entries, with or without penalties
 SPECDEC_HD const void* memory_of(const Row& row) { return row.is_seen() ? row.view()->data : row.pointer(); }
 
 SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
@@ -26,7 +26,7 @@ SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
   return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
 }
 
-// A group as it lies in memory, at a multiple of 16 bytes
+// A group as stored in memory, at a multiple of 16 bytes
 template <DType kType>
 struct Group {
   static constexpr int kSize = kType == kFloat32 ? 4 : 2, kWords = kGroup * kSize / 4;
@@ -53,7 +53,7 @@ struct Group {
   }
 };
 
-// f(a std::integral_constant) for the dtype of a row
+// Calls f with the dtype as a std::integral_constant.
 template <class F>
 SPECDEC_DEVICE void with_dtype(DType type, const F& f) {
   if (type == kBFloat16)
@@ -64,10 +64,10 @@ SPECDEC_DEVICE void with_dtype(DType type, const F& f) {
     f(std::integral_constant<DType, kFloat32>());
 }
 
-// No row under a view is.
+// Whether the row starts at a multiple of 16 bytes. A row that penalties change never does: its pointer() is odd.
 SPECDEC_DEVICE bool aligned(const Row& row) { return reinterpret_cast<uintptr_t>(row.pointer()) % 16 == 0; }
 
-// How many chunks in front of a row can be loaded group by group and have no tail
+// How many leading chunks of a row are full and can be loaded by whole groups
 SPECDEC_DEVICE int whole_chunks(const Row& row) { return aligned(row) ? int(row.V / kChunk) : 0; }
 
 template <DType kType>
@@ -75,7 +75,8 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
-// N entries from `begin` on as they lie, groups of them as in a chunk: entry by entry, eight under way at a time
+// Loads N stored entries one by one, without penalties. Entry r is at begin + step_of(r), as in a chunk; `pad` takes
+// the place of entries from `left` on. Of a 16-bit row at most eight loads are in flight at a time.
 template <int N>
 SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pad, float (&z)[N]) {
   if (row.dtype == kFloat32) {
@@ -99,26 +100,26 @@ SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pa
       z[j * kAtOnce + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
-// The same as they are seen
+// The same, with penalties applied
 template <int N>
 SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
   const int64_t rest = row.V - begin;
-  const int left = rest < kChunk ? int(rest) : kChunk;  // entries to the end of the row, or enough
+  const int left = rest < kChunk ? int(rest) : kChunk;  // entries up to the end of the row, at most kChunk
   load_lying(row, begin, left, pad, z);
   if (row.is_seen()) see(row, begin, left, z);
 }
 
-// Entries of a chunk that are there
+// How many entries of a chunk are inside the row
 SPECDEC_DEVICE int left_of(const Row& row, int64_t chunk) {
   const int64_t rest = row.V - chunk * kChunk;
   return rest < kChunk ? int(rest) : kChunk;
 }
-// Whether the row starts off a multiple of 16 bytes or is seen by a view, or a chunk with `left` entries has more than
-// whole groups
+// Whether a chunk with `left` entries cannot be loaded by whole groups: the row is not aligned, or penalties change it,
+// or its last group is not full
 SPECDEC_DEVICE bool has_no_groups(const Row& row, int left) { return !aligned(row) || left % kGroup != 0; }
 
-// f(groups first .. first + N - 1 of a chunk that has them), `pad` (0 or -inf) beyond the row: all loads are under way
-// before one is used.
+// Calls f with groups first .. first + N - 1 of a chunk that can be loaded by whole groups. Groups beyond the row are
+// filled with `pad` (0 or -inf). All loads are issued before one is used.
 template <int N, class F>
 SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, int left, float pad, const F& f) {
   with_dtype(row.dtype, [&](auto type) {
@@ -135,7 +136,7 @@ SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, int le
   });
 }
 
-// Groups as floats, where the chunk has them by 16-byte loads.
+// Loads groups as floats, by 16-byte loads if the chunk allows them.
 template <int N>
 SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float pad, float (&z)[N * kGroup]) {
   const int left = left_of(row, chunk);
@@ -146,9 +147,10 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
   });
 }
 
-// Which N entries of a row a thread has at hand: groups of a chunk, or the neighbours from one on. id() of each; no id
-// lies before begin(), which is the same for all lanes of a warp; load() as load_groups(). raw() asks memory for them,
-// and floats() waits for what that got, so that two rows can be asked at once.
+// GroupsOf and RunOf name the entries of a row that a thread holds: N groups of a chunk, or N neighbours. id(r) is the
+// id of entry r. No id is less than begin(), which is the same for all lanes in GroupsOf, but not in RunOf. load()
+// returns the entries as floats. It can be split into raw(), which issues the loads, and floats(), which converts their
+// results, so that the loads of two rows overlap.
 template <int N>
 struct GroupsOf {
   static constexpr int kEntries = N * kGroup;
@@ -163,7 +165,7 @@ struct GroupsOf {
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const { load(row, pad, z); }
   SPECDEC_DEVICE void floats(const Row&, float, float (&)[kEntries]) const {}
 };
-// The same for loops over two rows: raw() leaves the words as they come.
+// GroupsOf for loops over two rows: raw() leaves 16-bit entries packed, and floats() unpacks them.
 template <int N>
 struct EarlyGroupsOf : GroupsOf<N> {
   using GroupsOf<N>::kEntries, GroupsOf<N>::chunk, GroupsOf<N>::first;
@@ -204,9 +206,9 @@ struct RunOf {
 
   SPECDEC_DEVICE int64_t id(int r) const { return first + r; }
   SPECDEC_DEVICE int64_t begin() const { return first; }
-  // With fewer registers than by way of the bits of each
+  // Takes fewer registers than raw() and floats().
   SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const { load_entries(row, first, pad, z); }
-  // Beyond the row its last entry is asked for, so that no lane branches.
+  // Entries beyond the row load the row's last entry, so that no lane branches.
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[N]) const {
     if (row.is_seen()) return load(row, pad, z);
     const bool wide = row.dtype == kFloat32;
@@ -234,7 +236,7 @@ struct RunOf {
   }
 
  private:
-  // Entries of the row from the first one on, if there are less than N
+  // How many of the N entries are inside the row; less than 1 beyond its end
   SPECDEC_DEVICE int left_of_run(const Row& row) const {
     const int64_t rest = row.V - first;
     return rest < N ? int(rest) : N;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way onto the device: torch's current stream of the arguments' device, blocks of 256 threads, errors that name
-// the op.
+// How every kernel is launched: on torch's current stream of the arguments' device, in blocks of 256 threads, with
+// errors that name the op.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <string>
 
-// Under SPECDEC_CUDA_ON_CPU the same file is compiled for the host, to be run a block at a time (tools/cuda_on_cpu).
+// With SPECDEC_CUDA_ON_CPU the same files are compiled for the host and run on a simulated GPU (tools/cuda_on_cpu).
 #if defined(SPECDEC_CUDA_ON_CPU)
 #define SPECDEC_CUDA_KEY CPU
 #define SPECDEC_LAUNCH(op, kernel, blocks, stream, ...) \
@@ -35,7 +35,7 @@
    specdec::check_cuda(op, cudaGetLastError()))
 #endif
 
-// The archs in this binary, as they were asked of the compiler: "8.0;9.0;12.0+PTX"
+// The archs in this binary, as requested from the compiler: "8.0;9.0;12.0+PTX"
 extern "C" const char* specdec_cuda_archs();
 
 namespace specdec {
@@ -64,7 +64,8 @@ inline void check_cuda(const char* op, cudaError_t error) {
   throw std::runtime_error(text.str());
 }
 
-// An answer of each device, which is never 0: asked for the first time only, before a launch that may be captured.
+// Caches an answer, which is never 0, for each device. Only the first call asks the device, and it does so before the
+// launch, which may be captured.
 class OncePerDevice {
  public:
   template <class Ask>
@@ -116,8 +117,8 @@ class OnDeviceOf {
 #endif
 };
 
-// Scratch of a call, cut from one allocation before its first launch: ask for every piece, then allocate, then take the
-// pieces in the same order.
+// The scratch memory of a call, cut from one allocation made before its first launch: ask for every piece, then
+// allocate, then take each piece at its offset.
 class Scratch {
  public:
   template <class T>
@@ -148,14 +149,14 @@ class Scratch {
   std::optional<Tensor> memory_;
 };
 
-// How many chunks one warp takes in turn: enough blocks to fill the device first, then fewer of them. No result depends
-// on it.
+// How many chunks each warp takes in turn. It is 1 until there are enough blocks to fill the device, and then grows to
+// keep them fewer. No result depends on it.
 inline int chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
   return all <= 1 << 12 ? 1 : all <= 1 << 14 ? 2 : 3;
 }
 
-// The same of pairs of rows, whose blocks are longer and fewer to an SM
+// The same for pairs of rows, whose blocks take longer and of which fewer fit an SM
 inline int pair_chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
   return all <= 1 << 11 ? 1 : all <= 1 << 13 ? 2 : 3;

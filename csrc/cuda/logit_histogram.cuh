@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where among a row's logits so many are kept, or so much of their mass: histograms by one block, each of which narrows
-// the bracket; of the row, or of those of its logits that lie in shared memory. Masses are fixed-point integers: no
-// order changes them.
+// Finds the logit from which on a given count or mass of a row is kept. One block makes histograms, of the row or of
+// those of its logits that lie in shared memory; each narrows the bracket around the cutoff. Masses are fixed-point
+// integers, so their sums do not depend on the order.
 #pragma once
 
 #include "../core/filters.h"
@@ -14,7 +14,7 @@ constexpr int kBins = 1024;
 
 class LogitHistogram {
  public:
-  // How much the logits >= cutoff weigh, relative to the maximum and in units of kUnit, and how many they are.
+  // The mass of the logits >= cutoff, relative to the weight of the maximum and in units of kUnit, and their count
   struct Kept {
     float cutoff = 0;
     unsigned long long mass = 0;
@@ -30,25 +30,25 @@ class LogitHistogram {
         max_(max),
         twice_rate_(2 * scale * kLog2E) {}
 
-  // What must be kept at least. `rest`: what then lies below, by which the place is guessed, since a sample may miss
-  // the few logits that carry most of the mass.
+  // The least that must be kept. `rest` is the mass that then lies below the cutoff. The cutoff is guessed from `rest`,
+  // since a sample may miss the few logits that carry most of the mass.
   struct Goal {
     double count = 0, mass = 0, rest = 0;
     SPECDEC_DEVICE bool reached(const Kept& k) const { return double(k.count) >= count && double(k.mass) >= mass; }
   };
 
-  // Keys are ordered as logits are. -0 and +0 are one logit: no entry has the key of -0.
+  // Keys sort as logits do. -0 and +0 are the same logit, so no entry has the key of -0.
   static constexpr uint32_t kMinusZero = 0x7fffffffu;
   SPECDEC_DEVICE static uint32_t key(float z) { return ordered(z + 0.0f); }
   SPECDEC_DEVICE static uint32_t before(uint32_t key) { return key - 1 == kMinusZero ? key - 2 : key - 1; }
 
-  // scaled(), but that nothing beside max_ and the rate is kept in a register.
+  // Like scaled(), but only max_ and twice_rate_ are kept in registers.
   SPECDEC_DEVICE unsigned long long mass(float z) const {
     return (unsigned long long)(fast_exp2(fmaf(-0.5f, max_, 0.5f * z) * twice_rate_) * float(1 / kUnit));
   }
 
-  // One read: counts and masses of [from, to] in kBins bins. The bracket becomes the bin of the crossing; above_ sums
-  // up what lies over it. Returns how many lie in it.
+  // Reads the row once and puts [from, to] into kBins bins of counts and masses. [from, to] becomes the keys of the
+  // chosen bin, and above_ what lies above them. Returns the count in that bin.
   SPECDEC_DEVICE unsigned narrow(uint32_t& from, uint32_t& to, bool linear, const Goal& goal) {
     const Bins bin_of(from, to, linear);
     const float lo = from_ordered(from), hi = from_ordered(to);
@@ -74,15 +74,15 @@ class LogitHistogram {
     above_.count = block_scan(over.count).total;
     const Chosen chosen = choose(goal, above_);
     above_ = chosen.above;
-    // The first and the last key of the chosen bin, by bisection: bins ascend with the key.
+    // The first and last key of the chosen bin, by bisection: a larger key never has a lower bin.
     const uint32_t first = bin_of.first_key(from, to, chosen.bin);
     to = before(bin_of.first_key(first, to, chosen.bin + 1));
     from = first == kMinusZero ? first + 1 : first;
     return chosen.inside;
   }
 
-  // Among count_ logits at hand, in any order, of which those from lo on count: the largest with which the goal is
-  // reached, else the smallest, or lo where there is none. `above`: what lies over all of them.
+  // Searches those of the count_ logits in shared memory, in any order, that are >= lo. Returns the largest at which
+  // the goal is reached, else the smallest, else lo if there is none. `above`: count and mass above all of them.
   SPECDEC_DEVICE Kept among_few(float lo, const Goal& goal, Kept above) {
     const Shared& s = shared();
     uint32_t from = key(lo), to = key(max_);
@@ -108,14 +108,14 @@ class LogitHistogram {
   }
 
   struct Chosen {
-    Kept above;  // what lies over the bin
+    Kept above;  // count and mass above the bin
     int bin;
     unsigned inside;
   };
   static constexpr int kSlots = kBins + kBins / kLanes;
   struct Shared {
     float few[kFew];
-    unsigned low[kSlots], high[kSlots];  // words of a bin's mass: 64-bit sums in shared memory spin where many meet
+    unsigned low[kSlots], high[kSlots];  // halves of a bin's mass: 64-bit shared atomics are slow under contention
     unsigned count_of_bin[kSlots];
     Uninitialised<Chosen> chosen;
     int count;
@@ -129,11 +129,11 @@ class LogitHistogram {
   const float* chunk_max_;
   int chunks_;
   float max_, twice_rate_;
-  Kept above_;     // what lies over the bracket, or over the few
-  int count_ = 0;  // of the few
+  Kept above_;     // count and mass above the bracket, or above few[]
+  int count_ = 0;  // how many logits few[] holds
 
  private:
-  // The keys of a bracket in kBins bins or fewer: of as many keys each, or as wide in z.
+  // Splits the keys of a bracket into at most kBins bins: of equally many keys or, if `linear`, of equal width in z.
   struct Bins {
     uint32_t bottom;
     int shift = 0;
@@ -163,7 +163,7 @@ class LogitHistogram {
     }
   };
 
-  // Where a bin lies: runs of bins, as lanes take them, begin in different banks.
+  // The index of a bin in shared memory, padded so that the lanes' runs of bins begin in different banks.
   SPECDEC_DEVICE static int slot(int bin) { return bin + bin / kLanes; }
 
   SPECDEC_DEVICE static void clear_bins() {
@@ -180,7 +180,7 @@ class LogitHistogram {
     if (const unsigned high = unsigned(mass >> 32) + carry) atomicAdd(&s.high[at], high);
   }
 
-  // The highest bin with which there is enough, else the lowest that holds anything, else 0
+  // The highest bin at which the goal is reached, else the lowest bin that is not empty, else bin 0
   SPECDEC_DEVICE static Chosen choose(const Goal& goal, const Kept& above) {
     __syncthreads();
     if (threadIdx.x < kLanes) leave_choice(goal, above);
@@ -188,7 +188,7 @@ class LogitHistogram {
     return shared().chosen.get();
   }
 
-  // By one warp, of which each lane looks at a run of bins from the top; apart, since it has many callers
+  // Called by one warp. Each lane scans a run of bins from the top down. Not inlined, since it has many callers.
   static SPECDEC_APART void leave_choice(Goal goal, Kept above) {
     Shared& s = shared();
     constexpr int kRun = kBins / kLanes;

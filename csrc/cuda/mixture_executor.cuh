@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Executor of walks by rule: a residual may begin with a mixture, and rows are asked how sure they are.
+// The CUDA Executor for walks by a rule: a residual may begin with a mixture, and rules need the entropy and the
+// largest probability of rows.
 #pragma once
 
 #include "residual_executor.cuh"
 
 namespace specdec {
 
-// q as a residual sees it, a one-hot's too; 0 beyond the row
+// The weights that a residual subtracts for q, which may be one-hot; 0 beyond the row
 template <class At>
 SPECDEC_DEVICE void mixture_draft_weights(const Dist& q, const At& at, float (&y)[At::kEntries]) {
   if (has_row(q) && at.begin() < q.row.V) return draft_weights(q, Few{}, at, y);
@@ -15,7 +16,8 @@ SPECDEC_DEVICE void mixture_draft_weights(const Dist& q, const At& at, float (&y
   for (int r = 0; r < At::kEntries; ++r) y[r] = at.id(r) == hot;
 }
 
-// Whether q is kept, bit by bit; a one-hot score row says no more than q, `y`, does.
+// Bit r: whether the mixture keeps q at entry r. A one-hot score row is q itself, so q's weights `y` stand in for its
+// entries. Without a score row the threshold is -inf.
 template <class At>
 SPECDEC_DEVICE uint32_t kept_of(const Mixture& mixture, int64_t V, const At& at, const float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
@@ -29,7 +31,7 @@ SPECDEC_DEVICE uint32_t kept_of(const Mixture& mixture, int64_t V, const At& at,
   return kept;
 }
 
-// The weights of p, which become those of the mixture
+// Turns the weights of p into those of the mixture.
 template <class At>
 SPECDEC_DEVICE void mix(int64_t V, const Mixture& mixture, const At& at, float (&w)[At::kEntries]) {
   constexpr int N = At::kEntries;
@@ -53,7 +55,7 @@ SPECDEC_DEVICE void mix(int64_t V, const Mixture& mixture, const At& at, float (
   }
 }
 
-// The weights before any subtraction; 0 beyond p's row.
+// The weights of a residual before any subtraction; 0 beyond p's row
 template <class At>
 SPECDEC_DEVICE void weigh_mixed(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
   DistWeights{residual.p}(at, w);
@@ -70,8 +72,8 @@ SPECDEC_DEVICE double entropy_of(const RowStats& stats, double surprises) {
   return stats.log_norm + surprises * exp(-double(stats.log_norm));
 }
 
-// The passes over V, each compiled once for all the places in a walk that need it. They take values, and pointers to
-// what lies in memory anyway: a pointer to what a thread holds would put that on its stack.
+// The passes over V. Each is compiled once for all the places in a walk that need it. They take values, or pointers to
+// what is in memory anyway: a pointer to a variable of a thread would put that variable on the stack.
 namespace apart {
 
 SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
@@ -89,7 +91,7 @@ SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const fl
   });
 }
 
-// The weights of a law without subtractions
+// The weights of a residual without subtractions
 struct ResidualWeights {
   using Entries = GroupsOf<1>;
   const Residual& residual;
@@ -102,7 +104,7 @@ struct ResidualWeights {
   }
 };
 
-// Of a law without subtractions
+// p must have no subtractions.
 struct Pair {
   Residual p;
   Dist q;
@@ -121,7 +123,7 @@ SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
 }
 
 SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
-  if (logits) {  // asked once, not for each entry
+  if (logits) {  // tested once, not for each entry
     return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
       at.load(row, -HUGE_VALF, w);
 #pragma unroll
@@ -176,14 +178,15 @@ SPECDEC_APART double largest_prob(Row row, float* most) {
 
 }  // namespace apart
 
-// A ResidualExecutor of mixtures too, and of what rules ask of rows: code that a walk by no rule does not have.
+// A ResidualExecutor that also has mixtures and what rules need of rows. Kernels of walks without a rule do not contain
+// this code.
 class MixtureExecutor : public ResidualExecutor {
  public:
   static constexpr bool kMixes = true, kMakesRuleDists = true;
 
   using ResidualExecutor::ResidualExecutor;
 
-  // What a chain refers to lies in memory.
+  // The residual is copied to shared memory; its subtractions and its mixture must be in memory already.
   SPECDEC_DEVICE double sum(const Residual& residual) {
     if (holds(residual)) return block_sum_of(residual.p.row.V, sums_);
     return apart::residual_sum(&shared(residual).p, next_sums());
@@ -192,7 +195,7 @@ class MixtureExecutor : public ResidualExecutor {
     return apart::residual_draw(&shared(residual).p, v, sums_);
   }
 
-  // Leaves the pair for clipped_sums(), as long as nothing else is asked.
+  // Leaves the pair in shared memory for clipped_sums(); any other sum or draw may overwrite it.
   SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) {
     return apart::masses(&shared(p, &q), pair_tables_.next());
   }
@@ -208,7 +211,7 @@ class MixtureExecutor : public ResidualExecutor {
     clipped_sums(Residual{p}, q, t, out);
   }
 
-  // p and q lie in memory.
+  // p and q must be in memory, since their addresses are taken.
   SPECDEC_DEVICE double tv(const Dist& p, const Dist& q) { return apart::pair_sum(&p, &q, next_sums()); }
 
   SPECDEC_DEVICE double entropy(const Dist& d) {
@@ -225,16 +228,16 @@ class MixtureExecutor : public ResidualExecutor {
     clipped_sums(p, q, t, under);
     return {under[0], mass.p > under[0] ? mass.p - under[0] : 0, entropy(p), entropy(q)};
   }
-  // A CPU sums on the way what it is told will be asked. Here each is a pass of its own.
+  // The CPU computes announced sums in passes that it makes anyway. Here each sum is a pass of its own.
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
-  // NaN if NaN or inf is in it, or nothing positive
+  // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
   SPECDEC_DEVICE double largest_prob(const Row& row) { return apart::largest_prob(row, next_sums()); }
-  // How many entries are larger
+  // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
     return int64_t(apart::count_above(row, least, next_sums()));
   }
-  // Mass of the mixture's q where it is not kept, or of ids beyond V
+  // The mass of the mixture's q where it is not kept, or on ids beyond V
   SPECDEC_DEVICE double deferred(const Mixture& mixture, int64_t V) {
     const Dist& q = mixture.q;
     if (q.kind == Kind::kOneHot) return q.hot < V && mixture.keeps(q.hot) ? 0 : 1;
@@ -242,7 +245,7 @@ class MixtureExecutor : public ResidualExecutor {
   }
 
  protected:
-  // Where all threads find it: a pointer to what a thread holds would put that on its stack.
+  // A copy for all threads, in shared memory: a pointer to a variable of a thread would put that variable on the stack.
   SPECDEC_DEVICE apart::Pair& shared() const {
     __shared__ Uninitialised<apart::Pair> room;
     return room.get();

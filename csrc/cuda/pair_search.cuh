@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over a pair of rows by a cluster of blocks. Where there is room for it each block keeps the weights of its
-// chunks in shared memory, so that rows are read once, however often they are asked; else they are read anew for each
-// pass. The same bits whatever the cluster's size: sums are made of chunks, and chunks are added up by classes that one
-// warp has alone.
+// Sums over a pair of rows by a cluster of blocks. If there is room, each block keeps the weights of its chunks in
+// shared memory, so that rows are read once for all passes; else every pass reads them again. The bits do not depend on
+// the size of the cluster: a warp sums a chunk, and the chunks of a class are added up by one warp alone.
 #pragma once
 
 #include "cluster.cuh"
@@ -11,13 +10,13 @@
 
 namespace specdec {
 
-constexpr int kClasses = 128;  // chunk c is of class c % kClasses: of one block of a cluster, and of one of its warps
+constexpr int kClasses = 128;  // chunk c has class c % kClasses; one warp of one block sums all chunks of a class
 
 struct ClassTable {
   double sums[kClasses][kCandidates];
 };
 
-// The weights of the chunks that a block keeps, for its lanes without conflicts: eight of each row a group.
+// The weights of one chunk that a block keeps: eight of each row per group and lane, laid out without bank conflicts
 struct KeptChunk {
   float4 x[kGroups][2][kLanes], y[kGroups][2][kLanes];
 };
@@ -32,24 +31,24 @@ SPECDEC_DEVICE void get(const float4 (&from)[2][kLanes], float* w) {
   w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
 }
 
-// Where one pass leaves its sums, and what it keeps, or finds kept
+// Where one pass writes its sums, and the chunks that a block keeps between passes (null: none)
 struct PairPass {
   ClassTable* table;
   KeptChunk* kept;
 };
 
-// In dynamic shared memory
+// The class tables and kept chunks of a block, in its dynamic shared memory
 class PairTables {
  public:
-  static constexpr size_t kFixed = 2 * sizeof(ClassTable), kEach = sizeof(KeptChunk);  // bytes; and for a chunk kept
+  static constexpr size_t kFixed = 2 * sizeof(ClassTable), kEach = sizeof(KeptChunk);  // bytes; kEach: per kept chunk
 
   SPECDEC_DEVICE PairTables(char* shared, bool keeps)
       : tables_(reinterpret_cast<ClassTable*>(shared)),
         kept_(keeps ? reinterpret_cast<KeptChunk*>(shared + kFixed) : nullptr) {
-    if (cluster_size() > 1) cluster_sync();  // whoever writes to another block's memory finds it there
+    if (cluster_size() > 1) cluster_sync();  // a block's memory may be written once it runs
   }
 
-  // Who is late still reads the other table.
+  // Passes alternate between two tables: late threads may still read that of the pass before.
   SPECDEC_DEVICE PairPass next() {
     turn_ ^= 1;
     return {tables_ + turn_, kept_};
@@ -61,11 +60,11 @@ class PairTables {
   int turn_ = 0;
 };
 
-// For pairs of V entries
+// The dynamic shared memory for pairs of rows of V entries
 inline SharedRoom pair_room(int64_t V) { return {PairTables::kFixed, chunk_count(V), PairTables::kEach}; }
 
-// Leaves in the pass's table, of all blocks of the cluster, what add(x, y, sums) makes of the groups that read(i, c,
-// first, x, y) finds of chunk c, the block's i-th.
+// Fills the pass's table, in all blocks of the cluster. For each chunk c, the block's i-th, read(i, c, first, x, y)
+// returns groups of weights, and add(x, y, sums) adds up their terms.
 template <int M, int kWide, class Read, class Add>
 SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, const Add& add) {
   const int rank = cluster_rank(), size = cluster_size();
@@ -94,7 +93,7 @@ SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, cons
   __syncthreads();
   if (size == 1) return;
   const int other = int(threadIdx.x) % kLargestCluster, m = int(threadIdx.x) / kLargestCluster % M;
-  constexpr int kAtOnce = kThreads / (kLargestCluster * M);  // of this block's classes
+  constexpr int kAtOnce = kThreads / (kLargestCluster * M);  // classes of this block
   for (int k = rank + int(threadIdx.x) / (kLargestCluster * M) * size; k < kClasses; k += kAtOnce * size) {
     if (other < size && other != rank) *of_rank(&table.sums[k][m], other) = table.sums[k][m];
   }
@@ -118,7 +117,7 @@ SPECDEC_DEVICE int pair_chunks(const Weights& p, const Dist& q) {
   return int(chunk_count(p.V() > q.row.V ? p.V() : q.row.V));
 }
 
-// The totals of both rows; keeps their weights where it can.
+// The total weights of both rows. Keeps the weights if there is room.
 template <class Weights>
 SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairPass pass) {
   if (!p.valid() || !q.valid()) return {NAN, NAN};
@@ -140,7 +139,7 @@ SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairP
   return {sums[0], sums[1]};
 }
 
-// Leaves sum (p - t q)+ of the pair that pair_masses() saw last, for totals_of().
+// Leaves sum (p - t q)+ for each t, for totals_of(). p and q must be the pair of the last pair_masses().
 template <class Weights>
 SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
                                        const PairPass pass) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Terms of sums over a pair of rows. Eight neighbours are added up in float32, the rest in float64.
+// Terms of sums over a pair of rows. Clipped terms of eight neighbours are summed in float32, everything else in
+// float64.
 #pragma once
 
 #include "thread_block.cuh"
@@ -8,9 +9,9 @@
 
 namespace specdec {
 
-// The weights of a law, group by group
+// The weights of a distribution, group by group
 struct DistWeights {
-  using Entries = EarlyGroupsOf<kPairs>;  // at a time: as many as registers allow
+  using Entries = EarlyGroupsOf<kPairs>;  // loaded at a time: as many as registers allow
   const Dist& p;
 
   SPECDEC_DEVICE bool valid() const { return p.valid(); }
@@ -28,14 +29,15 @@ struct DistWeights {
   }
 };
 
-// Entries of both rows: p's are a law's weights, and q's those that a residual sees; what is not finite is NaN.
+// Loads the weights of both rows. Those of p are as `p` computes them; those of q are what a residual subtracts. What
+// is not finite becomes NaN.
 template <class Weights, class At>
 SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, float (&x)[At::kEntries],
                                  float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
   const bool row = has_row(q) && at.begin() < q.row.V;
   if (row) {
-    at.raw(q.row, pad_of(q), y);  // on its way while p's weights are made
+    at.raw(q.row, pad_of(q), y);  // these loads overlap with the work on p
   } else {
 #pragma unroll
     for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && at.id(r) == q.hot;
@@ -48,7 +50,8 @@ SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, 
   for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];
 }
 
-// Of 8 neighbours: three roundings of a sum at most in float32 (core/pair_sums.h)
+// Adds (x - t y)+ of eight neighbours for each t. Their float32 sum rounds a term at most three times
+// (core/pair_sums.h).
 SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)[kCandidates],
                                 double (&sums)[kCandidates]) {
 #pragma unroll
@@ -60,9 +63,10 @@ SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)
   }
 }
 
-// What a search over sums of a pair asks of an executor: small work that is spread over lanes and warps.
+// For executors that search a root over sums of a pair (kseq_rho.h): spreads small computations over lanes and warps.
 struct BlockSearch {
-  // f(false) and f(true), each by half of the warps. Passes over V lie between two calls.
+  // Computes f(false) and f(true), each in half of the warps. `found` is safe to reuse: a pass over V lies between two
+  // calls.
   template <class F>
   SPECDEC_DEVICE void both(const F& f, double& of_false, double& of_true) const {
     __shared__ double found[2];
@@ -73,14 +77,14 @@ struct BlockSearch {
     of_false = found[0], of_true = found[1];
   }
 
-  // Of 0 .. n - 1 <= 31 the bits of those where a test holds
+  // Bit i of the result: whether test(i) holds, for i < n <= 32
   template <class Test>
   SPECDEC_DEVICE uint32_t which_of(int n, const Test& test) const {
     const int lane = int(threadIdx.x) % kLanes;
     return __ballot_sync(kFullWarp, test(lane < n ? lane : 0) & (lane < n));
   }
 
-  // The first i in 0..31 where a test holds; 32 if nowhere.
+  // The first i in 0..31 for which the test holds, else 32
   template <class Test>
   SPECDEC_DEVICE int first_of_32(const Test& test) const {
     const uint32_t held = which_of(32, test);

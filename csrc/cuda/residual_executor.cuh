@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Executor of walks that meet many rows. A cluster of blocks shares every step over V, chunk by chunk, and
-// each of its blocks makes the same walk of what all of them found: no bit depends on how many there are.
+// The CUDA Executor for walks that visit many rows. A cluster of blocks shares every step over V, chunk by chunk. Then
+// each block makes the same walk from the common result, so no bit depends on how many blocks there are.
 #pragma once
 
 #include "block_executor.cuh"
@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// Entries of q as a residual sees them, without ids that were taken out; 0 beyond the row.
+// The weights that a residual subtracts for q; 0 for removed ids and beyond the row
 template <class At>
 SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& at, float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
@@ -26,7 +26,7 @@ SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& a
   }
 }
 
-// What its subtractions leave of entries that weigh w
+// Applies the subtractions of a residual to the weights w.
 template <class At>
 SPECDEC_DEVICE void subtract(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
   constexpr int N = At::kEntries;
@@ -52,7 +52,7 @@ SPECDEC_DEVICE void subtract(const Residual& residual, const At& at, float (&w)[
   }
 }
 
-// The weights of a residual; 0 beyond the row of p, which has one.
+// The weights of a residual; 0 beyond the row of p. p must have a row.
 template <class At>
 SPECDEC_DEVICE void weigh(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
   at.load(residual.p.row, pad_of(residual.p), w);
@@ -60,7 +60,7 @@ SPECDEC_DEVICE void weigh(const Residual& residual, const At& at, float (&w)[At:
   subtract(residual, at, w);
 }
 
-// Leaves what weigh(at, w) makes of a row, added up chunk by chunk; returns the total.
+// Leaves the chunk sums of the weights that weigh(at, w) computes, and returns their total.
 template <class Weigh>
 SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weigh) {
   const int64_t chunks = chunk_count(V);
@@ -80,15 +80,15 @@ SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weig
   return block_sum_of(V, sums);
 }
 
-// What a launch gives its executors.
+// The memory that a launch gives its executors
 struct ExecutorTables {
-  ChunkTable of_clusters;      // [2 * clusters]: a pass fills one of two, while who is late still reads the other
-  float* of_blocks = nullptr;  // [blocks, chunks]: the sums that a block makes of those
+  ChunkTable of_clusters;      // [2 * clusters]: passes alternate, since late threads may still read the last one
+  float* of_blocks = nullptr;  // [blocks, chunks]: chunk sums that a block computes from those
   int64_t chunks = 0;          // of the widest row
   bool keeps_pairs = false;
 };
 
-// Their room in the scratch of a launch: of so many clusters of this shape, over rows of V entries at most.
+// Reserves the ExecutorTables of a launch in its scratch, for clusters of this shape and rows of at most V entries.
 class ExecutorRoom {
  public:
   ExecutorRoom(Scratch& scratch, int64_t clusters, const ClusterShape& shape, int64_t V, bool filters)
@@ -107,7 +107,7 @@ class ExecutorRoom {
   bool keeps_;
 };
 
-// The steps over V: a walk takes each in several places, and a kernel has one copy of it.
+// The steps over V. A walk takes each in several places; they are not inlined, so a kernel has one copy of each.
 template <bool kFiltered>
 SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
   const int in_turn = turns(chunk_count(row.V), cluster_size());
@@ -143,7 +143,8 @@ SPECDEC_APART void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
   leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
 
-// A cluster that makes laws and sums, of residuals with any number of ids and laws taken away.
+// Computes stats and sums by a cluster of blocks, of residuals with any number of removed ids and subtracted
+// distributions.
 class ResidualExecutor : public BlockSearch {
  public:
   static constexpr bool kMixes = false, kMakesRuleDists = true;
@@ -161,7 +162,8 @@ class ResidualExecutor : public BlockSearch {
   SPECDEC_DEVICE int threads() const { return cluster_size() * kThreads; }
   SPECDEC_DEVICE void sync() const { __syncthreads(); }
 
-  // Without filters it leaves the chunk sums of the row's law.
+  // If the row has no filters and is not greedy, this leaves the chunk sums of its distribution, and sum() and draw()
+  // can use them.
   template <bool kFiltered = true>
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
     const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
@@ -170,14 +172,14 @@ class ResidualExecutor : public BlockSearch {
     return stats;
   }
 
-  // Leaves its chunk sums for draw().
+  // Leaves the chunk sums for draw().
   SPECDEC_DEVICE double sum(const Residual& residual) {
     if (holds(residual)) return block_sum_of(residual.p.row.V, sums_);
     return step_sum(residual, next_sums());
   }
 
-  // What is left of a row where ids were taken out: of logits a law of its own (see block_stats_without), of any row
-  // the total.
+  // A row without its removed ids: the stats of the rest of a row of logits (see block_stats_without), and the total
+  // weight of the rest of any row.
   SPECDEC_DEVICE RowStats stats_without(const Dist& q, const Few& removed) {
     held_ = nullptr, sums_ = own_;
     return step_stats_without(q, removed, next_table(), own_);
@@ -190,7 +192,7 @@ class ResidualExecutor : public BlockSearch {
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
-  // Of a law without subtractions
+  // p must have no subtractions.
   SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) { return step_masses(p.p, q, pair_tables_.next()); }
   SPECDEC_DEVICE void clipped_sums(const Residual& p, const Dist& q, const float (&t)[kCandidates],
                                    double (&out)[kCandidates]) {
@@ -200,7 +202,7 @@ class ResidualExecutor : public BlockSearch {
   }
 
  protected:
-  // Two laws of one row, neither with a cutoff, are the same if their norms are.
+  // Two distributions of one row, both without a cutoff, are the same if their norms are.
   SPECDEC_DEVICE bool holds(const Residual& residual) const {
     const Dist& p = residual.p;
     const bool same = held_ == p.row.id().data && held_norm_ == p.stats.log_norm && p.stats.cutoff == -FLT_MAX;
@@ -211,7 +213,7 @@ class ResidualExecutor : public BlockSearch {
     turn_ ^= 1;
     return tables_.row(turn_, chunks_);
   }
-  // Those that the next pass leaves
+  // The chunk sums that the next pass writes
   SPECDEC_DEVICE float* next_sums() {
     held_ = nullptr;
     return sums_ = next_table().sum;
@@ -222,9 +224,9 @@ class ResidualExecutor : public BlockSearch {
   const int64_t chunks_;
   PairTables pair_tables_;
   int turn_ = 0;
-  float* sums_ = nullptr;       // that the last pass left, for draw()
-  const void* held_ = nullptr;  // the row of logits whose law's own sums the table holds: of the law without a cutoff
-  float held_norm_ = 0;         // and with this norm
+  float* sums_ = nullptr;       // chunk sums of the last pass, for draw()
+  const void* held_ = nullptr;  // the row of logits whose distribution without a cutoff has its sums in sums_, or null
+  float held_norm_ = 0;         // the log_norm of that distribution
 };
 
 }  // namespace specdec

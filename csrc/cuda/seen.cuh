@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a view puts in the place of a row's entries: cuda/views.cuh finds it.
+// Reads the entries of a row as its view changes them. cuda/views.cuh makes the views.
 #pragma once
 
 #include "device.cuh"
 
 namespace specdec {
 
-// Entry v, which lies there so
+// Entry v under a view; `lying` is its stored value.
 SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
   const int end = view.begins[v / Seen::kSpan + 1];
@@ -16,8 +16,8 @@ SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   return lying;
 }
 
-// Of a thread's N entries of a row that is seen, from `begin` on, `left` of it, those that are not as they lie.
-// Neighbours lie in one span, and the next ones in the next.
+// Replaces those of a thread's N entries that the view changes. Entry r is at begin + step_of(r); `left` entries of the
+// row follow `begin`. The neighbours of a group lie in one span, and the next group in the next span.
 template <int N>
 SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) {
   static_assert(kLanes * kGroup == Seen::kSpan, "a warp's groups are a span");
@@ -34,7 +34,7 @@ SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) 
     const int end = begins[c + 1];
 #pragma unroll 1
     for (int i = begins[c]; i < end; ++i) {
-      const Seen::Entry seen = opaque(row.view())->entries[i];  // asked again: no register is free to keep an address
+      const Seen::Entry seen = opaque(row.view())->entries[i];  // opaque: no register is free for its address
       const int at = seen.id - first;
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks that loops over whole chunks leave to a loop that serves any: a set of bits in shared memory, made once a
-// block. Chunk c is that of warp c % kWarps, here as in for_chunks(), and a warp's bits have bytes of their own: it
-// adds chunks to the set, and sees them, with no barrier between it and the other warps.
+// The chunks that a loop over whole chunks leaves to a general loop: a set of bits in shared memory, initialised once
+// per block. As in for_chunks(), chunk c belongs to warp c % kWarps. Each warp's bits have bytes of their own, so it
+// adds chunks to the set and reads them back without a barrier for other warps.
 #pragma once
 
 #include "thread_block.cuh"
@@ -10,23 +10,24 @@ namespace specdec {
 
 class SpecialChunks {
  public:
-  static constexpr unsigned kSpan = 8 * kWarps;  // chunks of a byte a warp
+  static constexpr unsigned kSpan = 8 * kWarps;  // chunks covered by one byte of every warp
 
-  // The one chunk, none if it is negative. By all threads of a block, which may ask for it behind this.
+  // Makes the set {chunk}, or the empty set if chunk < 0. All threads of the block call it, and may read the set
+  // afterwards.
   SPECDEC_DEVICE void make(int64_t chunks, int chunk) {
     const int bytes = int((chunks + kSpan - 1) / kSpan * kWarps);
     for (int i = threadIdx.x; i < bytes; i += kThreads)
       bytes_[i] = chunk >= 0 && i == int(place(chunk)) ? bit(chunk) : 0;
     __syncthreads();
   }
-  // By all lanes of the chunk's warp
+  // Called by all lanes of the chunk's warp
   SPECDEC_DEVICE void add(int c) {
     __syncwarp();
     if (threadIdx.x % kLanes == 0) bytes_[place(c)] |= bit(c);
     __syncwarp();
   }
   SPECDEC_DEVICE bool has(int c) const { return bytes_[place(c)] & bit(c); }
-  // Of this warp's chunks from `base` on, a multiple of kSpan: chunk base + kWarps k + warp is bit k.
+  // This warp's bits from chunk `base` on, a multiple of kSpan: bit k is chunk base + kWarps k + warp.
   SPECDEC_DEVICE uint32_t of_warp(int base) const { return bytes_[unsigned(base) / kSpan * kWarps + own()]; }
 
   SPECDEC_DEVICE static int own() { return int(threadIdx.x) / kLanes; }
@@ -38,14 +39,15 @@ class SpecialChunks {
   uint8_t bytes_[kMostChunks / 8];
 };
 
-// None
+// The empty set
 struct NoSpecialChunks {
   SPECDEC_DEVICE void add(int) {}
   SPECDEC_DEVICE uint32_t of_warp(int) const { return 0; }
   SPECDEC_DEVICE bool has(int) const { return false; }
 };
 
-// f(c), as for_chunks() shares them out, of the chunks of block `part` that lie from `first` on or are special.
+// Calls f(c) for the chunks of block `part` that are special or not less than `first`. Warps share the chunks as in
+// for_chunks().
 template <class Special, class F>
 SPECDEC_DEVICE void for_left_chunks(int64_t chunks, int first, const Special& special, int part, int per_warp,
                                     const F& f) {

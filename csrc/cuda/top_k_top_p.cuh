@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact top-k and top-p cutoffs of one row by one block, without sorting the row, and as a rule in one more read of it.
-// The pass before left chunk maxima, which bound the cutoff from below, and an entry of each lane. For top-k that is
-// its largest one: k of them reach a bound, and the few logits from there on are gathered in shared memory. Else it is
-// any, every 32nd logit of the row, and tells about where the cutoff lies: the logits around there are gathered, what
-// lies above them is summed. Histograms over the digits of their keys find the cutoff. A wrong guess costs more reads
-// of the row, never exactness. Masses are fixed-point integers: no order changes them.
+// Exact top-k and top-p cutoffs of one row by one block, without sorting the row and usually with one more read of it.
+// The pass before left chunk maxima, which bound the cutoff from below, and one entry of each lane. For top-k this is
+// the lane's largest (by_largest()): at least k of these reach a bound, and the few logits from there on are gathered
+// in shared memory. Otherwise it is any entry: every 32nd logit of the row, a sample that shows roughly where the
+// cutoff lies. The logits around there are gathered, and those above are summed. Histograms over the digits of their
+// keys find the cutoff. A wrong guess costs more reads of the row, never exactness. Masses are fixed-point integers, so
+// their sums do not depend on the order.
 #pragma once
 
 #include "chunk_reduce.cuh"
@@ -19,12 +20,12 @@ class Nucleus : public LogitHistogram {
   SPECDEC_DEVICE Nucleus(const Row& row, const float* chunk_max, const float* lanes, float max, float scale)
       : LogitHistogram(row, chunk_max, max, scale), lanes_(lanes) {}
 
-  // The common cutoff of min-p, then top-k, then top-p; `total` is the sum over the whole row.
+  // The common cutoff of min-p, then top-k, then top-p, and what it keeps. `total` is the sum over the whole row.
   SPECDEC_DEVICE Kept emit(const Filters& filters, double total) {
     largest_ = by_largest(filters, row_.V);
     Kept kept;
     kept.cutoff = filters.min_p_cutoff(max_);
-    bool known = false;  // kept.mass is that of kept.cutoff
+    bool known = false;  // whether kept.mass is that of kept.cutoff
 #pragma unroll 1
     for (int stage = 0; stage < 4; ++stage) {
       float lo = kept.cutoff;
@@ -45,17 +46,17 @@ class Nucleus : public LogitHistogram {
         goal.count = HUGE_VAL;  // never reached: the mass of all that is kept so far
       }
       kept = crossing(lo, goal);
-      if (stage % 2 == 1) kept.cutoff = lo;  // only weighed
+      if (stage % 2 == 1) kept.cutoff = lo;  // this stage only finds the mass
       known = true;
     }
     return kept;
   }
 
  private:
-  // The largest z* >= lo with which the goal is reached; the smallest logit >= lo if it never is.
+  // The largest logit >= lo at which the goal is reached; the smallest logit >= lo if it never is
   SPECDEC_DEVICE Kept crossing(float lo, const Goal& goal) {
-    uint32_t from = key(lo), to = key(max_);  // it lies in here
-    uint32_t a = from, b = to;                // and is looked for in here
+    uint32_t from = key(lo), to = key(max_);  // the cutoff lies in [from, to]
+    uint32_t a = from, b = to;                // and is searched in [a, b]
     bool linear = true;
     Kept kept;
     if (!(covered_from_ <= lo)) aim(goal, a, b);
@@ -72,7 +73,7 @@ class Nucleus : public LogitHistogram {
       } else {
         to = b;
       }
-      // The first histogram is linear in z, which suits most rows; the next ones resolve ten bits of the key, whatever
+      // The first histogram is linear in z, which suits most rows. The next ones resolve ten bits of the key, whatever
       // the row.
       do {
         inside = narrow(from, to, linear, goal);
@@ -89,12 +90,12 @@ class Nucleus : public LogitHistogram {
     }
   }
 
-  // Narrows [a, b] to about as many logits as can be gathered around the place where the sample reaches the goal.
+  // Narrows [a, b] around the place where the sample reaches the goal, to about as many logits as can be gathered.
   SPECDEC_DEVICE void aim(const Goal& goal, uint32_t& a, uint32_t& b) {
     if (row_.V <= kFew || largest_) return;
     Shared& s = shared();
     const int all = chunks_ * kLanes, n = all < kSample ? all : kSample;
-    const double each = double(chunks_) * kChunk / n;  // logits that one of the sample stands for
+    const double each = double(chunks_) * kChunk / n;  // logits per entry of the sample
     const float lo = from_ordered(a);
     count_ = n;
     covered_from_ = NAN;
@@ -109,8 +110,8 @@ class Nucleus : public LogitHistogram {
     } else if (goal.count / each < reach) {
       position = int(goal.count / each);
     }
-    // 2 * width of the sample stand for so many logits, give or take three standard deviations, that they can be
-    // gathered.
+    // 2 * width entries of the sample stand for as many logits as can be gathered, with three standard deviations to
+    // spare.
     const double root = 0.5 * (sqrt(9 + 4 * kFew / each) - 3);
     const int width = int(0.5 * root * root);
     const int below = position + width, over = position - width;
@@ -119,8 +120,8 @@ class Nucleus : public LogitHistogram {
     if (over > 0 && below > 2 * width) b = at(over);
   }
 
-  // One read of the chunks that reach a: the logits in [a, b], if they are few, and how many they are; above_ sums up
-  // those over b.
+  // Reads the chunks that reach a. Gathers the logits in [a, b] if at most kFew, and returns how many there are. above_
+  // becomes count and mass of the logits above b.
   SPECDEC_DEVICE unsigned gather(uint32_t a, uint32_t b) {
     Shared& s = shared();
     const float lo = from_ordered(a), hi = from_ordered(b);
@@ -154,7 +155,7 @@ class Nucleus : public LogitHistogram {
     return count;
   }
 
-  // At least k logits reach the k-th largest of the chunk maxima, or of the lanes', which lies far nearer.
+  // A lower bound of the k-th largest logit: the k-th largest of the chunk maxima or, much closer, of the lanes' maxima
   SPECDEC_DEVICE float top_k_bound(int64_t k) {
     Shared& s = shared();
     count_ = chunks_ < kFew ? chunks_ : kFew;
@@ -175,7 +176,7 @@ class Nucleus : public LogitHistogram {
     return kth.count >= k ? kth.cutoff : otherwise;
   }
 
-  // How many lanes have an entry from lo on: put(which of them, the lane, its largest entry)
+  // Calls put(counter, lane, its largest entry) for each lane whose largest entry is >= lo. Returns how many there are.
   template <class Put>
   SPECDEC_DEVICE int each_lane_from(float lo, const Put& put) {
     Shared& s = shared();
@@ -187,14 +188,15 @@ class Nucleus : public LogitHistogram {
     __syncthreads();
     return s.count;
   }
-  // Everybody has read the count before: what a block decides by it, all threads decide alike.
+  // Resets the count. Before that, a barrier lets every thread read the old count, so that all decide alike.
   SPECDEC_DEVICE static void start_count() {
     __syncthreads();
     if (threadIdx.x == 0) shared().count = 0;
     __syncthreads();
   }
 
-  // The logits from lo on, in the groups of lanes that have one; nothing where they are too many, as with ties.
+  // Gathers the logits >= lo from the groups of lanes that have one. Gathers nothing if they are too many, as with
+  // ties.
   SPECDEC_DEVICE void gather_lanes(float lo) {
     Shared& s = shared();
     const int lanes = each_lane_from(lo, [&](int at, int lane, float) {
@@ -219,8 +221,8 @@ class Nucleus : public LogitHistogram {
   }
 
   const float* lanes_;
-  bool largest_ = false;      // of each lane
-  float covered_from_ = NAN;  // they are all logits from here up; NaN if they are not
+  bool largest_ = false;      // whether lanes_ are the largest of each lane
+  float covered_from_ = NAN;  // few[] holds all logits >= this; NaN: it does not
 };
 
 }  // namespace specdec

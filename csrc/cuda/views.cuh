@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an op's rows are seen under penalties, found by a launch in front of those that read them: a block for a view.
+// Makes the views of an op's rows under penalties (core/penalties.h), in a launch before those that read the rows. A
+// block makes one view.
 #pragma once
 
 #include "../core/rows.h"
@@ -10,7 +11,7 @@ namespace specdec {
 SPECDEC_DEVICE int32_t id_at(const int32_t* ids, int i) { return ids[i]; }
 SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries[i].id; }
 
-// The first of n places, whose ids ascend, with an id that is not below v
+// The index of the first of n ascending ids that is not less than v; n if there is none
 template <class Ids>
 SPECDEC_DEVICE int place_in(const Ids* ids, int n, int64_t v) {
   int first = 0;
@@ -25,8 +26,8 @@ SPECDEC_DEVICE int place_in(const Ids* ids, int n, int64_t v) {
   return first;
 }
 
-// x * y, rounded before anything is done with it: the compiler fuses no product that it is told to round. (That of two
-// doubles, rounded to a float, it finds to be one of floats, and fuses it.)
+// x * y, rounded to a float. The compiler never fuses __fmul_rn with an addition. It would fuse a product of two
+// doubles that is rounded to float, since it recognises a product of floats there.
 SPECDEC_DEVICE float rounded_product(float x, float y) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(x, y);
@@ -42,11 +43,11 @@ SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
   return e - by.presence;
 }
 
-// Memory of the views of a side
+// The memory for the views of one side
 struct ViewLists {
-  int64_t W = 0;      // tokens of a window
-  int64_t room = 0;   // entries of a view
-  int64_t spans = 0;  // of a row's chunks
+  int64_t W = 0;      // most tokens of a window
+  int64_t room = 0;   // most entries of a view
+  int64_t spans = 0;  // spans in all chunks of a row
   Seen::Entry* entries = nullptr;
   int32_t *begins = nullptr, *window = nullptr;
 
@@ -55,7 +56,7 @@ struct ViewLists {
       : W(W), room(H + W), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };
 
-// Leaves the window that ends at a position, its last token first, and returns its length to all threads of a block.
+// Writes the window that ends at a position, its last token first. Returns its length to all threads of a block.
 SPECDEC_DEVICE int read_window(const Penalties& p, int64_t b, int64_t position, int64_t most, int32_t* window) {
   __shared__ int length;
   if (threadIdx.x == 0) {
@@ -71,7 +72,7 @@ SPECDEC_DEVICE int read_window(const Penalties& p, int64_t b, int64_t position, 
   return length;
 }
 
-// How many ids a list has; -1 where it is not as it should be. By all threads of a block
+// The number of ids in a list; -1 if the list is invalid. Called by all threads of a block.
 SPECDEC_DEVICE int ids_in(const UsedList& list) {
   const int H = int(list.H);
   int n = 0;
@@ -85,11 +86,11 @@ SPECDEC_DEVICE int ids_in(const UsedList& list) {
   return __syncthreads_and(fine) ? n : -1;
 }
 
-// The entries that change, by a block, which returns how many they are: those of the list's ids, and of tokens of the
-// window that it does not have.
+// Writes the entries that change, and returns how many there are: those of the list's ids, and of window tokens that
+// are not in the list. Called by all threads of a block.
 SPECDEC_DEVICE int put_entries(const UsedList& list, int H, int32_t* window, int n, const Amounts& amounts,
                                const Row& row, Seen::Entry* entries) {
-  int32_t* const fresh = window + n;  // the tokens that the list does not have, each once
+  int32_t* const fresh = window + n;  // the window tokens that are not in the list, each once; else -1
 #pragma unroll 1
   for (int k = threadIdx.x; k < n; k += kThreads) {
     const int32_t v = window[k];
@@ -122,7 +123,8 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, int32_t* window, int
   return H + fresh_below(int64_t{INT32_MAX} + 1);
 }
 
-// The view of a number: of a row as it lies, as request b sees it after the window that ends at a position. By a block
+// Makes the view with this number: the row as request b sees it under its penalties, with the window that ends at a
+// position. Called by all threads of a block.
 SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
                               int64_t position) {
   Seen::Entry* const entries = lists.entries + number * lists.room;
@@ -145,8 +147,8 @@ SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_
   leave(entries, false);
 }
 
-// Of each side of an op, at a position of all requests: f(side, its penalties, the number of the view, the row, the
-// request, the position). Ops of two sides have their own.
+// Calls f(side, its penalties, the number of the view, the row, the request, the position) for each side of an op, at
+// position n. Ops with two sides have their own overload.
 template <class F>
 SPECDEC_DEVICE void each_view(const SeenRows& rows, int64_t n, const F& f) {
   f(0, rows.penalties, n, rows.RowMemory::at(0, n), n, rows.drafted);
@@ -157,7 +159,7 @@ struct Views {
   Op a;
   ViewLists lists[2];
 };
-// With no blocks named, ptxas keeps to 64 registers for sm_80 and spills.
+// Without a number of blocks here, ptxas keeps to 64 registers for sm_80 and spills.
 template <class Op>
 __global__ void __launch_bounds__(kThreads, 3) make_views(const Views<Op> s) {
   each_view(s.a, blockIdx.x, [&](int side, const Penalties& p, int64_t number, const Row& row, int64_t b, int64_t at) {
@@ -165,8 +167,8 @@ __global__ void __launch_bounds__(kThreads, 3) make_views(const Views<Op> s) {
   });
 }
 
-// Takes the memory of an op's views, and says in `a` where they lie; make() is the launch that finds them. A side has
-// at most `most` views, with windows of W tokens.
+// Takes the memory for an op's views, and stores its addresses in the op's penalties. make() is the launch that makes
+// the views. A side has at most `most` views, with windows of at most W tokens.
 class ViewsRoom {
  public:
   ViewsRoom(const Tensor& like, SeenRows& rows, int64_t most)

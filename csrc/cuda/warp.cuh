@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one warp does with one chunk of a row of logits: its maximum, and its sum relative to that.
+// Statistics of one chunk of logits by one warp: its maximum, and its sum of weights relative to that maximum.
 #pragma once
 
 #include "../core/residual.h"
@@ -20,7 +20,7 @@ SPECDEC_DEVICE float fast_exp2(float x) {
 #endif
 }
 
-// One value of all lanes
+// Reduces one value per lane to one, in every lane.
 template <class T, class Join>
 SPECDEC_DEVICE T warp_reduce(T x, const Join& join) {
 #pragma unroll
@@ -36,11 +36,11 @@ SPECDEC_DEVICE T warp_sum(T x) {
 }
 
 struct ChunkStats {
-  float max;  // over everything but NaN
-  float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; not needed of a greedy row, else 0
+  float max;  // NaN is ignored
+  float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; otherwise 0 for a greedy row
 };
 
-// Two entries of 16 bits at once, NaN left out.
+// The maxima of two pairs of 16-bit entries; NaN is ignored.
 template <DType kType>
 SPECDEC_DEVICE uint32_t packed_max(uint32_t x, uint32_t y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -56,7 +56,7 @@ SPECDEC_DEVICE uint32_t packed_max(uint32_t x, uint32_t y) {
 #endif
 }
 
-// Over everything but NaN
+// The largest entry of a lane; NaN is ignored.
 template <DType kType>
 SPECDEC_DEVICE float lane_max(const Group<kType> (&groups)[kGroups]) {
   float max = -HUGE_VALF;
@@ -64,7 +64,7 @@ SPECDEC_DEVICE float lane_max(const Group<kType> (&groups)[kGroups]) {
 #pragma unroll
     for (int r = 0; r < kGroups * kGroup; ++r) max = fmaxf(max, groups[r / kGroup][r % kGroup]);
   } else {
-    Group<kType> most = groups[0];  // four chains
+    Group<kType> most = groups[0];  // four chains of maxima, one per word
 #pragma unroll
     for (int j = 1; j < kGroups; ++j) {
 #pragma unroll
@@ -77,11 +77,11 @@ SPECDEC_DEVICE float lane_max(const Group<kType> (&groups)[kGroups]) {
   return max;
 }
 
-// What a pass leaves of each lane of a chunk for filters, if there is room: its largest entry but for NaN, or an entry
-// from anywhere in the chunk. Who asks whether there is room asks `room` itself: a null made by a choice, of a place in
-// it say, is what ptxas 13.0 reads too soon (tools/machine_code/hazards.py).
+// Where a pass stores one entry per lane of a chunk for filters: the largest of the lane (NaN is ignored), or the first
+// of one of its groups. To ask whether there is room, test `room` itself, not a pointer into it that is null on a
+// condition: ptxas 13.0 reads such a pointer too early (tools/machine_code/hazards.py).
 struct LaneEntries {
-  float* room = nullptr;  // of the row: [chunks, 32]
+  float* room = nullptr;  // [chunks, 32] of the row, or null
   int chunk = 0;
   bool largest = false;
 };
@@ -108,7 +108,7 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Group<kType> (&groups)[kGroups], flo
   return {max, warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]))};
 }
 
-// Of a chunk that is one of whole_chunks()
+// The statistics of one of the first whole_chunks() chunks
 template <DType kType>
 SPECDEC_DEVICE ChunkStats whole_chunk_stats(const Row& row, int64_t chunk, float scale, const LaneEntries& entries) {
   Group<kType> groups[kGroups];
@@ -118,7 +118,7 @@ SPECDEC_DEVICE ChunkStats whole_chunk_stats(const Row& row, int64_t chunk, float
   return chunk_stats<kType>(groups, scale, entries);
 }
 
-// Of any chunk
+// The statistics of any chunk
 SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale, const LaneEntries& entries) {
   float z[kGroups * kGroup];
   load_groups<kGroups>(row, chunk, 0, -HUGE_VALF, z);
@@ -128,7 +128,7 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale
   return chunk_stats<kFloat32>(groups, scale, entries);
 }
 
-// Of the entries that a law keeps, without ids that were taken out. Group by group, so that few registers are held.
+// The statistics of the entries that q keeps, without the removed ids. Works group by group, to hold few registers.
 SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Few& removed, int64_t chunk) {
   const float rate = q.stats.scale * kLog2E, cutoff = q.stats.cutoff;
   float max = -HUGE_VALF, sum = 0;

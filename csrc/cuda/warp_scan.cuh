@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running sums over a warp, and where they cross a target.
+// Running sums over a warp, and the index where a running sum crosses a target.
 #pragma once
 
 #include "warp.cuh"
 
 namespace specdec {
 
-// Sum over this lane and those before it, of kOf lanes in front; and over those before it
+// warp_upto() returns the sum over this lane and the lanes before it; the result is valid in the first kOf lanes.
+// warp_before() turns it into the sum over the lanes before this one.
 template <int kOf = kLanes, class T>
 SPECDEC_DEVICE T warp_upto(T x) {
   const int lane = threadIdx.x % kLanes;
@@ -23,14 +24,15 @@ SPECDEC_DEVICE T warp_before(T upto) {
   return threadIdx.x % kLanes == 0 ? 0 : before;
 }
 
-// Values 0 .. n - 1 as a warp takes them: a run of neighbours to each lane. The first five of a run, all there are up
-// to n = 160, come at once and stay at hand. load(i, inside) is value i, or where it is not inside what says nothing.
+// Splits the values 0 .. n - 1 among the lanes of a warp: each lane gets a run of neighbours. The first five values of
+// a run are loaded together and stay in registers; up to n = 160 these are all. load(i, inside) returns value i, or a
+// neutral value if i is not inside the lane's run.
 template <class Load>
 struct WarpRuns {
   static constexpr int kAtHand = 5, kAtOnce = 4;
   using Value = decltype(std::declval<const Load&>()(0, true));
   Load load{};
-  int begin = 0, end = 0, run = 0;  // of this lane; as long for all
+  int begin = 0, end = 0, run = 0;  // values [begin, end) of this lane; run: values per lane
   Value first[kAtHand]{};
 
   WarpRuns() = default;
@@ -41,7 +43,7 @@ struct WarpRuns {
     take(begin, first);
   }
 
-  // f(i, value) in turn; also beyond the end, a few times
+  // Calls f(i, value) in order, and then for a few i beyond the end.
   template <class F>
   SPECDEC_DEVICE void each(const F& f) const {
 #pragma unroll
@@ -55,7 +57,7 @@ struct WarpRuns {
     }
   }
 
-  // Of each value what f makes of it
+  // The same runs with f applied to each value
   template <class F>
   SPECDEC_DEVICE auto map(const F& f) const {
     const auto mapped = [f, load = load](int i, bool inside) { return f(load(i, inside)); };
@@ -74,8 +76,8 @@ struct WarpRuns {
   }
 };
 
-// The first index whose running sum exceeds `target`, with the weight in front of it and its own. The last one with
-// weight stands in where rounding leaves that unreached.
+// Finds the first index whose running sum exceeds `target`. `before` is the sum before it, `inside` its own weight. If
+// rounding keeps every sum from exceeding the target, it is the last index with weight.
 struct Crossing {
   double running, target;
   int index = -1;
@@ -91,7 +93,7 @@ struct Crossing {
   }
 };
 
-// The first lane that is beyond, or the last one with weight
+// The first lane that crosses the target, else the last lane with weight, else 0
 SPECDEC_DEVICE int crossing_lane(const Crossing& own) {
   const unsigned beyond = __ballot_sync(kFullWarp, own.beyond);
   const unsigned any = __ballot_sync(kFullWarp, own.index >= 0);

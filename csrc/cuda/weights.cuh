@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What entries of rows weigh, and the sums of (p - q)+ over chunks.
+// The weights of row entries, and sums of (p - q)+ over chunks.
 #pragma once
 
 #include "warp.cuh"
 
 namespace specdec {
 
-// Of the entries of a row of logits under its law, with what the law says in registers
+// The weights of logits, with the stats of their row in registers
 struct LogitWeights {
   static constexpr Kind kKind = Kind::kLogits;
   float half_max, rate, norm, cutoff;
@@ -18,22 +18,22 @@ struct LogitWeights {
         cutoff(stats.cutoff) {}
   SPECDEC_DEVICE explicit LogitWeights(const Dist& p) : LogitWeights(p.stats) {}
 
-  // Without the cutoff
+  // Ignores the cutoff.
   SPECDEC_DEVICE float weight(float z) const { return fast_exp2(exponent(z)); }
   SPECDEC_DEVICE float of_target(float z) const {
     const float w = weight(z);
     return z >= cutoff ? w : 0.0f;
   }
-  // To be taken away: what is not a probability counts as none, and a rounded one as one.
+  // The weight that a residual subtracts: 0 if it is not a probability, 1 if rounding made it slightly larger.
   SPECDEC_DEVICE float of_draft(float z) const {
     const float w = weight(z);
     return z >= cutoff && w <= 1.0f + 1e-3f ? fminf(w, 1.0f) : 0.0f;
   }
-  // weight() is 2 to the power of this
+  // log2 of weight()
   SPECDEC_DEVICE float exponent(float z) const { return (0.5f * z - half_max) * rate - norm; }
 };
 
-// The same of probabilities
+// The same for entries that are probabilities
 struct ProbWeights {
   static constexpr Kind kKind = Kind::kProbs;
 
@@ -42,13 +42,13 @@ struct ProbWeights {
   SPECDEC_DEVICE float of_draft(float z) const { return z > 0 && z <= 1.0f + 1e-3f ? fminf(z, 1.0f) : 0.0f; }
 };
 
-// f(what a dist's entries weigh): the kind is asked once, and not for each entry
+// Calls f with the weights for the kind of d, so that the kind is tested once and not for each entry.
 template <class F>
 SPECDEC_DEVICE void with_weights(const Dist& d, const F& f) {
   d.kind == Kind::kProbs ? f(ProbWeights(d)) : f(LogitWeights(d));
 }
 
-// What entries of a dist's row weigh, in their place; NaN of a probability that is none
+// Replaces entries of a row by their weights; a probability that is not finite becomes NaN.
 template <int N>
 SPECDEC_DEVICE void to_target_weights(const Dist& p, float (&z)[N]) {
   with_weights(p, [&](const auto& weights) {
@@ -68,8 +68,8 @@ SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0
 
 SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
 
-// (p - q)+ of the entries of `at`, a GroupsOf or a RunOf; 0 beyond the row. p has a row. In two steps: memory is asked
-// for the entries of both rows, and what it gave is weighed.
+// (p - q)+ of the entries that `at`, a GroupsOf or a RunOf, names; 0 beyond the row. p must have a row. In two steps:
+// ask() issues the loads of both rows, and weigh_asked() computes the weights.
 constexpr int kPairs = 2;  // groups that most loops over two rows take at a time
 template <class At>
 SPECDEC_DEVICE bool takes_row(const Dist& q, const At& at) {
@@ -100,7 +100,7 @@ SPECDEC_DEVICE void weigh_asked(const Dist& p, const Dist& q, const At& at, floa
   }
 }
 
-// meanwhile() runs once the entries are asked for, and before one is used.
+// Calls meanwhile() after the loads are issued and before one is used.
 template <class At, class Meanwhile>
 SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
                           const Meanwhile& meanwhile) {
@@ -128,9 +128,9 @@ SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
   return warp_sum(sum[0] + sum[1]);
 }
 
-// The same where p, and q unless it takes nothing away, are rows of one dtype and one kind: all loads under way before
-// one is used, no parameter that is read again. kWhole: the chunk is one of whole_chunks() of both, and no load is
-// conditional. Else it has `left` entries, a multiple of kGroup, and the groups beyond them are padded.
+// The same for rows of one dtype and one kind; q's is read only with kMinus. kUnderWay groups of each row are loaded
+// before one is used, and no parameter is read again. kWhole: the chunk is one of whole_chunks() of both, and no load
+// is conditional. Otherwise it has `left` entries, a multiple of kGroup, and the groups beyond them are padded.
 template <DType kType, bool kMinus, bool kWhole, class Weights>
 SPECDEC_DEVICE float grouped_chunk_sum(const Row& p, const Row& q, int64_t chunk, int left, const Weights& of_p,
                                        const Weights& of_q) {
@@ -161,13 +161,13 @@ SPECDEC_DEVICE float grouped_chunk_sum(const Row& p, const Row& q, int64_t chunk
   return warp_sum(sum[0] + sum[1]);
 }
 
-// Whether every logit but NaN counts as its weight(), if that is at most 1: -inf then weighs 0.
+// Whether no cutoff applies: every logit but NaN then has the weight weight(), if that is at most 1, and -inf weighs 0.
 SPECDEC_DEVICE bool keeps_all(const LogitWeights& of) { return of.cutoff == -FLT_MAX && of.rate > 0; }
 
-// The same, with the same bits, of a pair of which both rows keep all, in 16 bits: no entry is compared with a cutoff,
-// and none of q's with 1. NaN where some entry is, or where q's largest one in the chunk does not surely weigh less
-// than 1: then the other sum says what is. Exponents rise with their logits, step by step, and an exponential is off by
-// two units in the last place at most.
+// Has the bits of grouped_chunk_sum() for two 16-bit rows that both satisfy keeps_all(), but compares no entry with a
+// cutoff, and no weight of q with 1. It returns NaN if an entry is NaN, or if the largest weight of q in the chunk may
+// reach 1; the caller then sums the chunk in the other way. Testing q's largest logit is enough: exponent() never falls
+// as the logit grows, and fast_exp2() is off by at most 2 ulp.
 template <DType kType>
 SPECDEC_DEVICE float plain_chunk_sum(const Row& p, const Row& q, int64_t chunk, const LogitWeights& of_p,
                                      const LogitWeights& of_q) {

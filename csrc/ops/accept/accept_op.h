@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From accept's tensors to its parameters, on any device; Run then does the work.
+// Makes accept's parameters from its tensors, on any device. Run then does the work.
 #pragma once
 
 #include "../../binding/check.h"
@@ -8,7 +8,8 @@
 
 namespace specdec {
 
-// Probabilities of any dtype; of integer ids, 1 for a one-hot draft and 0 for a missing one.
+// Probabilities of any floating-point dtype. Integers are ids: a one-hot draft has probability 1, and a missing one
+// (below 0) has 0.
 struct Probs {
   enum Type : int32_t { kFloat, kDouble, kHalf, kBrain, kInt, kLong };
   const void* data = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// K drafts as one prefix tree (SpecInfer, Miao et al. 2023; SpecTr, Sun et al. 2023), level by level. Drafts that stand
-// at one node with one token go on together: the first of them is their leader, and new nodes are numbered in the order
-// of leaders.
+// Merges K drafts into one prefix tree (SpecInfer, Miao et al. 2023; SpecTr, Sun et al. 2023), level by level. Drafts
+// at the same node with the same next token go on together. The first of them is their leader, and new nodes are
+// numbered in the order of their leaders.
 #pragma once
 
 #include "../../core/views.h"
@@ -12,8 +12,8 @@ constexpr int kMaxDrafts = 1024;
 
 // The drafts of one request at one level.
 struct Level {
-  int64_t token[kMaxDrafts];     // below 0: the draft has ended
-  int32_t at[kMaxDrafts];        // the node it stands at, one level up
+  int64_t token[kMaxDrafts];     // less than 0: the draft has ended
+  int32_t at[kMaxDrafts];        // the draft's node, one level up
   int32_t leader[kMaxDrafts];    // -1: the draft has ended
   int32_t rank[kMaxDrafts + 1];  // leaders among the drafts before; rank[K]: all leaders
 };
@@ -59,12 +59,13 @@ struct BuildTree {
   }
 };
 
-// Request b. executor.each(n, f) calls f(0) ... f(n - 1) in any order, and returns when all are done.
+// Builds the tree of request b. executor.each(n, f) calls f(0) ... f(n - 1) in any order, and returns when all are
+// done.
 template <class Executor>
 SPECDEC_HD void build_tree(const BuildTree& a, int64_t b, Level& s, const Executor& executor) {
   executor.each(a.N, [&](int64_t i) { a.put(b, i, -1, -1, i == 0 ? a.K : 0); });
   executor.each(a.K, [&](int64_t k) { s.at[k] = 0; });
-  int32_t first = 1;  // node of this level
+  int32_t first = 1;  // the first node of this level
   for (int l = 0; l < a.L; ++l) {
     executor.each(a.K, [&](int64_t k) { s.token[k] = s.at[k] < 0 ? -1 : a.token(b, int(k), l); });
     executor.each(a.K, [&](int64_t k) { s.leader[k] = leader(s, int(k)); });

@@ -2,18 +2,22 @@
 // The best rho of K-SEQ (Sun et al. 2023, "SpecTr": p* of Algorithm 3; there p is the draft and q the target), for any
 // Executor.
 //
-// With beta = sum min(q, p / rho), f(rho) = 1 - (1 - beta)^k - rho beta falls from f(1) >= 0 to f(k) <= 0, and K-SEQ is
-// valid where f <= 0: rho* is the smallest root. At a larger rho the chance to accept is less by no more than |f|,
-// since rho beta grows with rho.
+// Let beta = sum min(q, p / rho) and
+//   f(rho) = 1 - (1 - beta)^k - rho beta.
+// f falls from f(1) >= 0 to f(k) <= 0. K-SEQ is valid where f <= 0, so rho* is the smallest root. A larger rho lowers
+// the acceptance probability by no more than |f|, since rho beta grows with rho.
 //
-// Here f = D - r^k with D = sum (p - rho q)+ = 1 - rho beta and r = 1 - beta: both may be tiny over a wide range of
-// rho, where p is close to q or k is large, and |f| alone would hardly tell one rho from another. Both come from U(t) =
-// sum (p - t q)+ and the rows' totals. U is off by at most 4 u of itself, u = 2^-24 (pair_sums.h), and f then by at
-// most 4 u D: dr^k = k r^(k-1) dD / rho, and k r^(k-1) beta <= 1 - r^k = rho beta at the root. So D (1 + 4 u) <= r^k is
-// a proof of f <= 0.
+// The search uses
+//   f = D - r^k with D = sum (p - rho q)+ = 1 - rho beta and r = 1 - beta.
+// If p is close to q or k is large, D and r^k may be tiny over a wide range of rho, and |f| alone would hardly tell one
+// rho from another. D and r come from U(t) = sum (p - t q)+ and the totals of the rows. The relative error of U is at
+// most 4 u, u = 2^-24 (pair_sums.h). The error of f is then at most 4 u D, since at the root
+//   dr^k = k r^(k-1) dD / rho and k r^(k-1) beta <= 1 - r^k = rho beta.
+// So D (1 + 4 u) <= r^k proves that f <= 0.
 //
-// The root lies between the roots under U's bounds in a bracket (bracket.h). A pass over the pair looks at four
-// candidates there. f changes by no more than rho does, both relative, so 16 u = 2^-20 is left of |f| at most.
+// Inside a bracket (bracket.h), the root lies between the roots for the lower and the upper bound of U. A pass over the
+// pair evaluates four candidates there. A relative change of rho changes f by no more than that, so in the end |f| is
+// at most 2^-20 = 16 u.
 #pragma once
 
 #include "../../core/row.h"
@@ -28,9 +32,9 @@ struct KSeq {
 namespace kseq {
 
 constexpr double kGuard = 4 * 0x1p-24;
-constexpr double kTight = 0x1p-21;  // of a bracket: it is narrow enough
-constexpr double kLoose = 0x1p-16;  // if |f| is small there
-constexpr int kSmoothPasses = 10;   // then the bracket is cut in five, which ends whatever the rounding
+constexpr double kTight = 0x1p-21;  // relative width of a bracket that is narrow enough
+constexpr double kLoose = 0x1p-16;  // wider, but narrow enough if |f| is small there
+constexpr int kSmoothPasses = 10;   // then the bracket is cut in five: that ends whatever the rounding
 constexpr int kMostPasses = 24;
 
 SPECDEC_HD double power(double r, int64_t k) {
@@ -46,11 +50,11 @@ SPECDEC_HD double power(double r, int64_t k) {
 struct Excess {
   double D, none;
 
-  // Above what it may be if U is off by `guard` of itself
+  // An upper bound of f if the relative error of U is at most `guard`
   SPECDEC_HD double with(double guard) const { return D * (1 + guard) - none; }
 };
 
-// A point's t stands for rho = t q / p where p and q are the rows' totals.
+// The t of a point stands for rho = t q / p, where p and q are the totals of the rows.
 struct Pair {
   PairMass mass;
   double inverse;  // 1 / mass.p
@@ -58,7 +62,7 @@ struct Pair {
 
   SPECDEC_HD double rejected(const Point& x) const {
     const double r = (x.under + (x.t * mass.q - mass.p)) / (x.t * mass.q);
-    return r > 0 ? (r < 1 ? r : 1) : 0;  // but for rounding it lies in [0, 1]
+    return r > 0 ? (r < 1 ? r : 1) : 0;  // only rounding takes it out of [0, 1]
   }
   SPECDEC_HD Excess excess(const Point& x) const { return {x.under * inverse, power(rejected(x), k)}; }
 };
@@ -85,8 +89,8 @@ struct Roots : Bracket {
   }
 
  private:
-  // Where f crosses 0 in the bracket if U dips below its chord by min(w u, (1 - w) v) at w, in 32nds of 32nds, rounded
-  // up.
+  // Where in the bracket f crosses 0, if U dips below its chord by min(w u, (1 - w) v) at w: a fraction of the bracket,
+  // rounded up to a multiple of 1 / 32^2.
   template <class Executor>
   SPECDEC_HD double crossing(const Executor& executor, const Pair& pair, double u, double v) const {
     double begin = 0, step = 1;
@@ -105,9 +109,9 @@ struct Roots : Bracket {
 
 }  // namespace kseq
 
-// Needs of the Executor: masses(p, q), clipped_sums(p, q, t, under) as often as wanted, which_of, first_of_32 and both.
-// A pair with a row that is no law gives rho = k, which is valid for every pair of laws, with beta = p_acc = NaN. p: a
-// Dist, or what else the Executor can tell the masses of.
+// The Executor must have masses(p, q), clipped_sums(p, q, t, under), which_of, first_of_32 and both. If a row is
+// invalid, rho is k, which is valid for every pair of distributions, and beta and p_acc are NaN. p is a Dist, or
+// anything else whose masses the Executor can compute.
 template <class Executor, class Target>
 SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int64_t k) {
   using namespace kseq;
@@ -135,7 +139,7 @@ SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int
   const Point found = bracket.hi;
   const double rho = found.t / one, r = pair.rejected(found);
   if (k > 1 && found.under >= pair.mass.p * (1 - kGuard))
-    return {double(k), 0, 0};  // nothing in common that could be told from rounding
+    return {double(k), 0, 0};  // no overlap that could be told from rounding
   return {found.t == most || rho > double(k) ? double(k) : rho > 1 ? rho : 1, 1 - r, 1 - power(r, k)};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster of blocks per pair of rows, which keeps their weights on chip where it has the room, and makes all passes
-// of the search there.
+// A cluster of blocks per pair of rows keeps their weights in shared memory if there is room, and makes all passes of
+// the search.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace specdec {
 namespace {
 
-// The search for rho alone, of a pair whose laws are at hand: nothing is made or drawn as by a ResidualExecutor.
+// Only the search for rho, for a pair with known stats. Unlike a ResidualExecutor it makes no stats and draws nothing.
 class PairExecutor : public BlockSearch {
  public:
   SPECDEC_DEVICE explicit PairExecutor(const PairTables& tables) : tables_(tables) {}
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads, 1) search(const Search s) {
   if (cluster_rank() == 0 && threadIdx.x == 0) s.a.write(n, found);
 }
 
-// A search whose weights are kept takes less than half as long as one that reads its rows anew each time.
+// A search that keeps the weights takes less than half as long as one that reads its rows again for each pass.
 constexpr int kTurnsToKeep = 2;
 
 void run(const KSeqRho& a, const Tensor& like) {

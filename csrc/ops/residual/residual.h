@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// norm((p - q)+) as a probability row; where that has no mass p itself, or else the largest finite entry.
+// norm((p - q)+) as a probability row; if that has no mass, norm(p); if p has none either, one-hot at its largest
+// finite entry.
 #pragma once
 
 #include "../../core/views.h"
@@ -18,14 +19,14 @@ struct ResidualRows {
   SPECDEC_HD Dist draft(int64_t n) const { return q_ids ? one_hot(q_ids[n]) : from_probs(q.at(0, n)); }
 };
 
-// What a row's residual turned out to be: weights times `inverse`, or all mass on `hot` where no weights have mass.
+// How a row is written: as weights times `inverse`, or as all mass on `hot` if no weights have mass.
 struct Outcome {
   double inverse;
   int64_t hot;  // -1: weights
-  bool minus;   // of (p - q)+, else of p
+  bool minus;   // the weights are (p - q)+, else p
 };
 
-// mass: of (p - q)+
+// mass: the total of (p - q)+
 template <class Executor>
 SPECDEC_WALK Outcome outcome(Executor& executor, const Dist& p, const Dist& q, double& mass) {
   mass = executor.sum(p, q);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches: chunk sums of (p - q)+, from which a row's last block takes its mass; then the normalised rows.
+// Two launches. The first makes chunk sums of (p - q)+, from which the last block of a row takes its mass. The second
+// writes the normalised rows.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
   const int64_t n = s.grid.row(), V = s.a.p.V;
   const bool present = s.a.present.has(n);
   const Dist p = s.a.target(n);
-  const Outcome outcome = present ? s.outcomes[n] : Outcome{0, V, false};  // no entry
+  const Outcome outcome = present ? s.outcomes[n] : Outcome{0, V, false};  // hot = V: no entry is 1
   const Dist q = outcome.minus ? s.a.draft(n) : Dist{};
   float* out = s.a.probs + n * V;
   if (!present && s.grid.part() == 0 && threadIdx.x == 0) s.a.mass[n] = 0;

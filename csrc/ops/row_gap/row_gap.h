@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a draft's row is from the target's, and how sure each of them is.
+// The distance between a target row and a draft row, and the confidence of each.
 #pragma once
 
 #include "../../core/pair_sums.h"
@@ -11,7 +11,7 @@ struct Gap {
   double tv, overlap, entropy_p, entropy_q, max_p, max_q;
 };
 
-// What depends on a row that is no law is NaN.
+// Values that depend on an invalid row are NaN.
 template <class Executor>
 SPECDEC_WALK Gap row_gap(Executor& executor, const Dist& p, const Dist& q) {
   const double max_p = largest(executor, p), max_q = largest(executor, q);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warps reduce chunks of a row, wherever they run; the last block of a row to be done makes its four floats.
+// The blocks of a row reduce its chunks; the last of them to finish makes its four floats.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"

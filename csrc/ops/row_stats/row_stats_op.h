@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From row_stats' tensors to its parameters, on any device; Run then does the work.
+// Makes row_stats' parameters from its tensors, on any device. Run then does the work.
 #pragma once
 
 #include "../../binding/penalties.h"
@@ -12,7 +12,7 @@ struct LogitRows {
   SeenRows logits;            // [N, V]
   Sampling sampling;          // [N]
   Present present;            // of the N rows
-  RowStats* stats = nullptr;  // [N]: a RowStats is the four floats, in order; 0 of a row that is absent
+  RowStats* stats = nullptr;  // [N]: a RowStats is the four floats, in order; all 0 for an absent row
 };
 
 template <void (*Run)(const LogitRows&, const Tensor& like)>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The w best continuations of a beam by one token: by its score with ln p added, rounded once, then by id.
+// The w best continuations of a beam by one token. They are ranked by the beam's score plus ln p, rounded once, and
+// then by id.
 #pragma once
 
 #include "../../core/order.h"
@@ -7,8 +8,8 @@
 
 namespace specdec {
 
-// A beam and the law of its next token: what an entry makes of the beam's score. It never falls where the logit grows,
-// but two logits may come to one score, and then the id decides: so scores are ranked, and not logits.
+// A beam and the distribution of its next token: maps an entry of the row to the new score. The score never falls as
+// the logit grows. But two logits may give one score, and then the id decides, so scores are ranked and not logits.
 class Extension {
  public:
   SPECDEC_HD Extension(float score, const Dist& p) : score_(score), stats_(p.stats), hot_(hot_id(p)) {
@@ -19,18 +20,18 @@ class Extension {
 
   SPECDEC_HD float operator()(float z) const { return float(double(score_) + stats_.log_prob(z)); }
 
-  // Whether nothing has to be looked for: all ids are worth the same, but for that of a greedy row.
+  // Whether no search is needed: all ids have the same score, except that of a greedy row.
   SPECDEC_HD bool flat() const { return hot_ >= 0 || !(score_ > -HUGE_VALF); }
-  // The i-th best of them
+  // The i-th best id in that case
   SPECDEC_HD uint64_t flat_order(int64_t i) const {
-    const int64_t place = score_ > -HUGE_VALF ? 0 : hot_;  // of the greedy row's id: the best, or one of equals
+    const int64_t place = score_ > -HUGE_VALF ? 0 : hot_;  // of the greedy row's id: first, or its own among equals
     if (hot_ < 0 || i < place) return order_of(score_ + -HUGE_VALF, i);
     if (i == place) return order_of(score_, hot_);
     return order_of(score_ + -HUGE_VALF, i - 1 < hot_ ? i - 1 : i);
   }
 
  private:
-  float score_;  // NaN where the beam or the row is none
+  float score_;  // NaN if the beam or the row is invalid
   RowStats stats_;
   int64_t hot_;  // the id of a greedy row, else -1
 };
@@ -39,8 +40,8 @@ struct RowTopW {
   int64_t N = 0, w = 0;
   SeenRows logits;               // [N, V]
   const float* score = nullptr;  // [N]
-  const float* stats = nullptr;  // [N, 4]; null: they are found in the same pass
-  Present present;               // of the rows
+  const float* stats = nullptr;  // [N, 4]; null: made in the same pass
+  Present present;               // of the N rows
   float* scores = nullptr;       // [N, w]
   int64_t* ids = nullptr;        // [N, w]
 

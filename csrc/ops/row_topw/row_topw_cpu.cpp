@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a row for its stats, which leaves the largest entry of every chunk; then the few chunks that can hold
-// one of the best.
+// One pass over a row makes its stats and leaves the largest entry of every chunk. Then only those chunks are read that
+// can hold one of the best.
 #include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
@@ -9,7 +9,7 @@
 namespace specdec {
 namespace {
 
-// The smallest logit that is worth `least`; NaN, which nothing reaches, if none is.
+// The smallest logit whose score is at least `least`; NaN, which nothing reaches, if there is none
 float logit_worth(const Extension& worth, float least) {
   uint32_t lo = ordered(-HUGE_VALF), hi = ordered(HUGE_VALF);
   if (!(worth(HUGE_VALF) >= least)) return NAN;
@@ -20,7 +20,7 @@ float logit_worth(const Extension& worth, float least) {
   return from_ordered(lo);
 }
 
-// As many ids as are wanted are worth what the best of so many chunks are.
+// A score that at least w ids reach: the w-th largest of the best scores of the chunks
 float bound(std::vector<float> best_of, int64_t w) {
   if (w > int64_t(best_of.size())) return -HUGE_VALF;
   std::nth_element(best_of.begin(), best_of.begin() + (w - 1), best_of.end(), std::greater<float>());
@@ -40,13 +40,13 @@ void search(const RowTopW& a, int64_t n, const Extension& worth, const std::vect
     const auto add = [&](int i) { best.add(worth(z[i]), c * kChunk + i); };
     if (best.least() > -HUGE_VALF)
       for_reaching(reader.kernels, z, size, reaching, add);
-    else  // NaN too, which reaches nothing
+    else  // also NaN, which for_reaching() leaves out
       for (int i = 0; i < size; ++i) add(i);
     if (best.let_go()) reaching = logit_worth(worth, best.least());
   }
 }
 
-// What the best entry of each chunk is worth
+// The best score of each chunk
 void measure(const RowTopW& a, int64_t n, const CpuExecutor& executor, const Extension& worth,
              std::vector<float>& best_of) {
   const Row row = a.logits.at(0, n);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warps reduce chunks of a row, wherever they run; the last block of a row to be done makes its four floats and looks
-// for the best in the few chunks that can hold them.
+// The blocks of a row reduce its chunks. The last of them to finish makes its four floats, and searches the few chunks
+// that can hold one of the best.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/best_ids.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// k draws from one row's law, by inverse CDF: independent, or without replacement (each from what is left,
-// renormalised: however little that is, see take_out).
+// k draws from the distribution of one row, by inverse CDF: independent, or without replacement. Without replacement
+// each is from what is left, renormalised, however little that is (see exclude()).
 #pragma once
 
 #include "../../core/residual.h"
@@ -13,12 +13,12 @@ struct Sample {
   int64_t N = 0;
   SeenRows logits;                  // [N, V]
   Present present;                  // of the N rows
-  const float* stats_in = nullptr;  // [N, 4], or
+  const float* stats_in = nullptr;  // [N, 4]; null: made from `sampling`
   Sampling sampling;                // [N]
   int64_t k = 1;
   bool replacement = true;
   Ints seed, offset, slot;           // [N]
-  int64_t first_slot = 0;            // where no tensor tells
+  int64_t first_slot = 0;            // the slot if there is no tensor
   const double* uniforms = nullptr;  // [N, k], in place of seed, offset and slot
   int64_t* tokens = nullptr;         // [N, k]
   float* logprobs = nullptr;         // [N, k]
@@ -30,7 +30,7 @@ struct Sample {
   }
 };
 
-// A row that is absent, by one of `threads` threads
+// Writes the results of an absent row; called by each of `threads` threads.
 SPECDEC_HD void put_absent(const Sample& a, int64_t n, int thread = 0, int threads = 1) {
   for (int64_t i = thread; i < a.k; i += threads) a.tokens[n * a.k + i] = -1, a.logprobs[n * a.k + i] = 0;
   if (thread == 0) a.stats[n] = RowStats{};

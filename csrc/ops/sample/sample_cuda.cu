@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warps reduce chunks of a row, wherever they run; the last block of a row to be done walks through its draws.
+// The blocks of a row reduce its chunks; the last of them to finish makes the draws.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
@@ -17,7 +17,7 @@ struct Draws {
   SPECDEC_DEVICE ChunkTable table(int64_t n) const { return tables.row(n, chunk_count(a.logits.V)); }
 };
 
-// Of a row of logits where ids were taken out; seldom, and so out of the way of what is run
+// The stats of a row of logits without its removed ids. Rarely run, so not inlined.
 SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Few removed, ChunkTable table) {
   Dist p;
   p.kind = Kind::kLogits, p.row = row, p.stats = stats;
@@ -26,21 +26,20 @@ SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Few removed, Chunk
   return block_stats_without(p, table, table.sum);
 }
 
-// A BlockExecutor that draws again and again from one row, and takes the last id out of its sums each time.
+// A BlockExecutor that draws repeatedly from one row. exclude() takes the last drawn id out of its sums.
 class SampleExecutor : public BlockExecutor {
  public:
   SPECDEC_DEVICE SampleExecutor(const Draws& s, int64_t n, const RowStats& stats, Held held)
       : BlockExecutor(stats, s.table(n).sum, s.a.stats_in ? nullptr : s.table(n).max, held), s_(s), n_(n) {}
 
-  // Adds the sums up anew: over many draws there is no register to keep what sum() found.
+  // Adds the chunk sums up again: over many draws no register is free to keep what sum() found.
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
     return block_draw(block_choose(p.row.V, v, sum_),
                       [&](const ThreadRun& at, auto& w, const auto& meanwhile) { weigh_left(p, q, at, w, meanwhile); });
   }
 
-  // The last id taken leaves the sums of p: its chunk is summed again rather than subtracted from, since what is left
-  // of it may be far smaller than what was taken. Returns p as it is to be drawn from next; nothing where nothing is
-  // left.
+  // Removes the last drawn id from the sums of p. Its chunk is summed again, since what is left of it may be far
+  // smaller than what was removed. Returns the distribution of the next draw, of kind kNothing if nothing is left.
   SPECDEC_DEVICE Dist exclude(const Dist& p, const Few& removed) {
     removed_ = removed;
     __syncthreads();
@@ -60,7 +59,7 @@ class SampleExecutor : public BlockExecutor {
   }
 
  private:
-  // Without what was drawn before
+  // The weights without the ids that were drawn before
   template <class Meanwhile>
   SPECDEC_DEVICE void weigh_left(const Dist& p, const Dist& q, const ThreadRun& at, float (&w)[ThreadRun::kEntries],
                                  const Meanwhile& meanwhile) const {
@@ -78,8 +77,7 @@ class SampleExecutor : public BlockExecutor {
   Few removed_;
 };
 
-// Blocks that are to fit an SM. Its walk over draws needs some 90 registers in the code of sm_100 and later, and must
-// not spill.
+// Blocks that must fit an SM. On sm_100 and newer the walk over draws needs about 90 registers, and must not spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kResident = 2;
 #else

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ids a row's law keeps.
+// The ids that a row's distribution keeps
 #pragma once
 
 #include "../../core/views.h"
@@ -10,14 +10,14 @@ struct Support {
   int64_t N = 0, M = 0, max_kept = 0, words = 0;
   SeenRows logits;               // [N, V]
   const float* stats = nullptr;  // [N, 4]
-  Ints rows;                     // [M]; none: all of them, in turn
-  Present present;               // of what was asked for
+  Ints rows;                     // [M]; null: all rows, in order
+  Present present;               // of the M rows that were asked for
   int32_t* ids = nullptr;        // [M, max_kept]
   int32_t* counts = nullptr;     // [M]
   uint32_t* bits = nullptr;      // [M, words]: id v is bit v % 32 of word v / 32
 
-  // The law of the i-th row that was asked for: z >= cutoff is kept of logits, one id of a greedy row, and nothing
-  // where there is no law.
+  // The distribution of the i-th row that was asked for. It keeps the logits >= cutoff; one id of a greedy row; nothing
+  // of a row that is absent or invalid.
   SPECDEC_HD Dist dist(int64_t i) const {
     if (!present.has(i)) return {};
     const int64_t n = rows ? rows[i] : i;

@@ -8,7 +8,7 @@
 namespace specdec {
 namespace {
 
-// Returns how many bits are set.
+// Sets the bits of the ids that p keeps. Returns how many there are.
 int32_t fill(const Dist& p, int64_t words, const RowReader& reader, uint32_t* bits) {
   if (p.kind != Kind::kLogits) {
     std::fill(bits, bits + words, 0u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warps make the bits of chunks, wherever they run; the last block of a row to be done lists its ids from the bits.
+// The blocks of a row make the bits of its chunks; the last of them to finish lists the ids from the bits.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/chunk_reduce.cuh"
@@ -11,11 +11,11 @@ namespace {
 
 struct SupportLaunch {
   Support a;
-  ChunkTable table;  // sum: how many of a chunk are kept
+  ChunkTable table;  // sum: how many ids of each chunk are kept
   RowGrid grid;
 };
 
-// Bit e: whether id first + e is kept; z are its entry and the next ones.
+// Bit e: whether id first + e is kept. Its entry is z[e].
 SPECDEC_DEVICE unsigned kept_bits(const Dist& p, int64_t V, int64_t first, const float* z) {
   unsigned bits = 0;
 #pragma unroll
@@ -26,7 +26,7 @@ SPECDEC_DEVICE unsigned kept_bits(const Dist& p, int64_t V, int64_t first, const
   return bits;
 }
 
-// A lane makes a byte of each of its groups of eight ids. Returns how many are kept.
+// Each lane makes a byte for each of its groups of eight ids. Returns how many ids of the chunk are kept.
 SPECDEC_DEVICE float put_bits(const Support& a, const Dist& p, int64_t c, uint32_t* words) {
   float z[kGroups * kGroup] = {};
   if (p.kind == Kind::kLogits) load_groups<kGroups>(p.row, c, 0, -HUGE_VALF, z);
@@ -41,7 +41,7 @@ SPECDEC_DEVICE float put_bits(const Support& a, const Dist& p, int64_t c, uint32
   return warp_sum(float(count));
 }
 
-// The ids of one chunk, a word a lane, to ids[at] and on.
+// Writes the ids of one chunk from ids[at] on. Each lane handles one word.
 SPECDEC_DEVICE void list_chunk(const Support& a, int64_t c, const uint32_t* words, int64_t at, int32_t* ids) {
   const int64_t w = c * kLanes + threadIdx.x % kLanes;
   uint32_t word = w < a.words ? __ldcg(words + w) : 0;
@@ -49,7 +49,7 @@ SPECDEC_DEVICE void list_chunk(const Support& a, int64_t c, const uint32_t* word
   for (; word && at < a.max_kept; word &= word - 1) ids[at++] = int32_t(32 * w + __ffs(int(word)) - 1);
 }
 
-// Returns how many there are.
+// Lists the kept ids of a row. Returns how many there are.
 SPECDEC_DEVICE int64_t list_ids(const Support& a, const float* kept, const uint32_t* words, int32_t* ids) {
   static_assert(kChunk == 32 * kLanes);
   __shared__ int before[kThreads];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The k most likely ids of a row, in their order, and the logprob and rank of given ids.
+// The k most likely ids of a row, in order, and the logprobs and ranks of given ids.
 #pragma once
 
 #include "../../core/order.h"
@@ -11,9 +11,9 @@ struct TopLogprobs {
   int64_t N = 0, k = 0, m = 0;
   SeenRows logits;                  // [N, V]
   const float* stats = nullptr;     // [N, 4]
-  Ints tokens;                      // [N, m], a stride of its own for each dimension
-  int64_t token_row_stride = 0;     //
-  Present present;                  // of the rows
+  Ints tokens;                      // [N, m]
+  int64_t token_row_stride = 0;     // of `tokens`, from row to row
+  Present present;                  // of the N rows
   int64_t* ids = nullptr;           // [N, k]
   float* logprobs = nullptr;        // [N, k]
   float* token_logprobs = nullptr;  // [N, m]
@@ -21,12 +21,13 @@ struct TopLogprobs {
 
   SPECDEC_HD Dist dist(int64_t n) const { return from_stats(logits.at(0, n), stats_at(stats, n)); }
 
-  // Token j of row n; -1 if it is no id of the vocabulary.
+  // Token j of row n; -1 if it is not in the vocabulary
   SPECDEC_HD int64_t token(int64_t n, int64_t j) const {
     const int64_t v = tokens.at(n * token_row_stride + j * tokens.stride);
     return v >= 0 && v < logits.V ? v : -1;
   }
-  // What an id must reach to count in token j's rank: nothing reaches a token that is none.
+  // The logit that an id must reach to count in token j's rank; NaN, which nothing reaches, for a token that is not in
+  // the vocabulary.
   SPECDEC_HD float token_logit(const Row& row, int64_t n, int64_t j) const {
     const int64_t v = token(n, j);
     return v < 0 ? NAN : row.entry(v);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a row: a chunk leaves the ids that may be among the best, and what it adds to each token's rank.
+// One pass over a row: from each chunk come the ids that may be among the best, and what it adds to each token's rank.
 #include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
@@ -27,7 +27,7 @@ void walk(const TopLogprobs& a, int64_t n, const RowReader& reader, BestIds& bes
     if (a.k) add_chunk(reader.kernels, z, c, size, best);
     for (int64_t j = 0; j < a.m; ++j) ranks[j] += reader.kernels.reach(z, size, token_logits[j], bits);
   }
-  for (int64_t v = 0; v < row.V && !best.full(); ++v) {  // nothing reaches NaN: what is left to fill up with
+  for (int64_t v = 0; v < row.V && !best.full(); ++v) {  // NaN entries fill what is left
     const float z = row.entry(v);
     if (z != z) best.add(z, v);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may attend to whom in a tree of tokens: every node to itself, to its ancestors and to the prefix.
-// Two steps: the ancestors of each node as bits, key j of the tree in bit j % 32 of word j / 32; then the mask from
+// The attention mask for a tree of tokens: every node attends to itself, to its ancestors and to the prefix. Two steps:
+// first the ancestors of each node as bits, with key j of the tree in bit j % 32 of word j / 32; then the mask from
 // those bits.
 #pragma once
 
@@ -27,22 +27,23 @@ constexpr int32_t kBadPosition = 2;  // a prefix_len or tree_start outside [0, 2
 
 SPECDEC_HD constexpr bool is_length(int64_t n) {
   return n >= 0 && n >> 62 == 0;
-}  // behind it, the position of a node is an int64 too
+}  // so that the position of a node fits an int64
 
 SPECDEC_HD constexpr bool is_element(MaskFormat f) { return f <= kMaskFloat16; }
 SPECDEC_HD constexpr int element_bytes(MaskFormat f) {
   return f == kMaskBool ? 1 : f == kMaskFloat32 ? 4 : f == kMaskFloat64 ? 8 : 2;
 }
 
-// a / b of numbers that are not negative. 64-bit division is slow, on the device most of all.
+// a / b for a, b >= 0. 64-bit division is slow, on GPUs most of all.
 SPECDEC_HD int64_t quotient(int64_t a, int64_t b) {
   return (a | b) >> 32 == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b;
 }
 
-// The lowest n of 32 bits, n clamped to [0, 32].
+// A mask of the lowest n of 32 bits, n clamped to [0, 32]
 SPECDEC_HD uint32_t lowest(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1u; }
 
-// Word w of 16 bytes of mask whose elements are the bits of `seen`, lowest first: 1 and 0, or 0 and -inf.
+// Word w of 16 bytes of mask, whose elements are the bits of `seen`, lowest first: 1 and 0 if bool; else 0 for a set
+// bit, and -inf for a clear one.
 SPECDEC_HD uint32_t elements(MaskFormat f, uint32_t seen, int w) {
   switch (f) {
     case kMaskBool: return (seen >> 4 * w & 15u) * 0x00204081u & 0x01010101u;
@@ -60,10 +61,10 @@ struct TreeMask {
   bool nodes_only = true;       // the keys are the nodes
   Ints parents;                 // [B, N]
   int64_t strides[2] = {};      // of parents
-  Ints prefix_len, tree_start;  // [B]; none: 0, and right behind the prefix
+  Ints prefix_len, tree_start;  // [B]; null: 0, and right after the prefix
   MaskFormat format = kMaskBool;
   int64_t W = 0;                  // words of a row of `ancestors`
-  uint32_t* ancestors = nullptr;  // [B, N, W]; where the mask is just this, the mask itself
+  uint32_t* ancestors = nullptr;  // [B, N, W]; the mask itself, if that is the same
   void* mask = nullptr;
   int32_t* depth = nullptr;      // [B, N]
   int64_t* positions = nullptr;  // [B, N]
@@ -71,7 +72,7 @@ struct TreeMask {
 
   SPECDEC_HD int64_t given_parent(int64_t b, int64_t i) const { return parents.at(b * strides[0] + i * strides[1]); }
   SPECDEC_HD bool bad_parent(int64_t b, int64_t i) const { return given_parent(b, i) < -1 || given_parent(b, i) >= i; }
-  // -1: none, of the root and of padding
+  // The parent of node i; -1 for the root and for padding
   SPECDEC_HD int64_t parent(int64_t b, int64_t i) const {
     const int64_t p = given_parent(b, i);
     return p < i && p >= 0 ? p : -1;
@@ -100,7 +101,8 @@ struct TreeMask {
     return low >> shift | high << (32 - shift);
   }
 
-  // Keys [j, j + 32) of row b * N + i: the tree's where it lies, else the prefix's, seen by all that hang on the root.
+  // Keys [j, j + 32) of row b * N + i: ancestors where the tree lies, elsewhere the prefix, which the root and its
+  // descendants see.
   SPECDEC_HD uint32_t key_bits(int64_t row, int64_t j) const {
     if (nodes_only) return node_bits(row, j);
     const int64_t b = quotient(row, N), t = j - start(b);
@@ -109,7 +111,7 @@ struct TreeMask {
     return (node_bits(row, t) & tree) | (committed & ~tree);
   }
 
-  // n <= 32 bits of the rows laid end to end, from key j of a row on, up to row `end`.
+  // n <= 32 bits of the rows laid end to end, from key j of `row` up to row `end`
   SPECDEC_HD uint32_t run(int64_t row, int64_t j, int n, int64_t end) const {
     uint32_t bits = 0;
     for (int done = 0; done < n && row < end; ++row, j = 0) {
@@ -120,8 +122,8 @@ struct TreeMask {
     return bits;
   }
 
-  // The mask is written in units: 16 bytes of elements, 4 bytes of a request's "uint8", a word of "uint32" and
-  // "uint64".
+  // The mask is written in units: 16 bytes of elements, 4 bytes of a request's "uint8", or a 32-bit word of "uint32"
+  // and "uint64".
   SPECDEC_HD int64_t packed_words() const {
     return format == kMaskUint64 ? (keys + 63) / 64 * 2 : (keys + 31) / 32;
   }  // of a row
@@ -132,7 +134,7 @@ struct TreeMask {
     return (B * N * keys * element_bytes(format) + 15) / 16;
   }
 
-  // kFormat is this->format.
+  // kFormat must be this->format.
   template <MaskFormat kFormat>
   SPECDEC_HD void put_unit(int64_t unit) const {
     if constexpr (kFormat == kMaskUint8) {
@@ -173,7 +175,7 @@ struct TreeMask {
   }
 };
 
-// f(std::integral_constant<MaskFormat, format>): a loop over units that is compiled for its format.
+// Calls f with the format as a std::integral_constant, so that its loop over units is compiled for that format.
 template <class F>
 void with_format(MaskFormat format, const F& f) {
   switch (format) {

@@ -6,7 +6,7 @@
 namespace specdec {
 namespace {
 
-// Nodes ascend, so a parent's bits are there before its children want them.
+// Parents come before their children, so their bits are complete when the children copy them.
 void put_nodes(const TreeMask& a, int64_t b) {
   a.status[b] = a.bad_position(b) ? kBadPosition : 0;
   for (int64_t i = 0; i < a.N; ++i) {

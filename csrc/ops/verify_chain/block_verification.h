@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block verification of one request (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding"), of any
-// law pi:
-//   r_0 = 1,  r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i));   s_i = sum (r_i pi_i - q_i)+;   h_i = s_i / (s_i + 1
-//   - r_i),  h_g = r_g tau = the largest i with eta_i < h_i, or 0;   then y ~ pi_g, or norm((r_tau pi_tau - q_tau)+).
-// Given the draft, tau >= i has probability r_i; so nothing behind the first r_i = 0 is looked at, and r_i = 1 needs no
-// s_i.
+// Block verification of one request (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding"), with any
+// distribution pi in the place of the target's:
+//   r_0 = 1
+//   r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i))
+//   s_i = sum (r_i pi_i - q_i)+
+//   h_i = s_i / (s_i + 1 - r_i), but h_g = r_g
+//   tau = the largest i with eta_i < h_i, or 0
+// The final token is drawn from pi_g if tau is g, else from norm((r_tau pi_tau - q_tau)+). Given the draft, tau >= i
+// has probability r_i. So nothing after the first r_i = 0 is read, and r_i = 1 needs no s_i.
 #pragma once
 
 #include "position.h"
 
 namespace specdec {
 
-// r of the next position, 0 where there is none.
+// r of the next position; 0 if there is none
 template <class Executor>
 SPECDEC_WALK double next_r(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, Position& x) {
   if (!x.tested || !is_draft_prob(x.q_d)) return 0;
@@ -22,7 +25,7 @@ SPECDEC_WALK double next_r(Executor& executor, const VerifyChain& a, int64_t b, 
   return pi_d >= enough ? 1 : pi_d > 0 ? x.r * pi_d / q_d : 0;
 }
 
-// h of a position, given that its r is not 0.
+// h of a position whose r is not 0
 template <class Executor>
 SPECDEC_WALK double chance_to_stop(Executor& executor, const VerifyChain& a, int64_t b, Position& x) {
   if (!x.tested || x.r == 1) return x.r;
@@ -34,7 +37,7 @@ SPECDEC_WALK double chance_to_stop(Executor& executor, const VerifyChain& a, int
   } else {
     s = rest_mass(executor, x, true, x.r);
   }
-  return s == s ? s / (s + 1 - x.r) : x.r;  // from a row that is no law nothing can be taken away
+  return s == s ? s / (s + 1 - x.r) : x.r;  // NaN: a row is invalid, so nothing can be subtracted
 }
 
 // positions: [G + 1]

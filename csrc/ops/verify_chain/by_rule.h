@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request by its method and its rule. A rule that is no law is verified token by token.
+// Verifies one request by its method and its rule. A rule that does not replace the target distribution is always
+// verified token by token.
 #pragma once
 
 #include "block_verification.h"
@@ -7,7 +8,7 @@
 
 namespace specdec {
 
-// How many positions the walk of a request needs
+// How many Positions the walk of a request keeps
 SPECDEC_HD int64_t positions_of(const VerifyChain& a) { return a.block ? a.G + 1 : 1; }
 
 template <class Executor>

@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a chain on CUDA: the blocks of a request sum up what is left at its stop, and the last one draws.
+// The end of a chain on CUDA: the blocks of a request sum what is left at its stop, and the last of them draws the
+// final token.
 #pragma once
 
 #include "chain_rows.cuh"
 
 namespace specdec {
 
-// What a block of the last launch goes by, in shared memory as a Part is
+// What a block of the last launch needs to know; in shared memory, like a Part
 struct Ending {
   int64_t b, i;
-  float* sums;          // of chunks of what the token is drawn from
-  const float* maxima;  // of chunks of p's row, or null
-  bool summed;          // they are p's own, left where its law was made
+  float* sums;          // chunk sums of what the token is drawn from
+  const float* maxima;  // chunk maxima of p's row, or null
+  bool summed;          // `sums` are p's own, left when its stats were made
   int part;
   double uniform;  // of the final token
-  bool bonus;      // the caller gives the final token:
+  bool bonus;      // the caller gives the final token
   int64_t bonus_token;
 };
 
-// Of a request that is present; asks the caller's inputs alone, by another thread than the one that sets the rest out.
+// Loads what the caller gives for the final token of a present request. It reads only the caller's inputs, in another
+// thread than the one that calls set_out().
 SPECDEC_DEVICE void find_given(const Step& s, int64_t b, Ending& end) {
   if (threadIdx.x != kLanes) return;
   end.uniform = s.a.final_uniform(b);
   end.bonus_token = s.a.bonus_tokens ? s.a.bonus_tokens[b] : 0;
 }
 
-// `plain`: where the sums of the target's law were left, if it has no filters
+// Fills in the rest of `end`. `plain`: where the chunk sums of the target's distribution were left, if it has no
+// filters
 SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, bool bonus,
                             const DraftTest& test, float* plain, Ending& end) {
   const Rows& target = s.a.target;
@@ -35,15 +38,15 @@ SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, 
   end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;
   if (!s.target.stats) return;
   end.maxima = s.target.table.row(target.index(start, b, i), chunks).max;
-  // A drafted token that is all of its law is rejected by a u < 1 alone, so what is left weighs 2^-53 at least: what
-  // sums of the law count beside weights, each less than 2^-126, is nothing of it. A draft that its law does not hold
-  // may leave less.
+  // A one-hot draft is rejected only by a u < 1, so the residual weighs at least 2^-53. p's own chunk sums also count
+  // entries below 2^-126, whose weights are 0; against 2^-53 they are nothing. A draft that is invalid under its
+  // distribution may leave less.
   const bool one_hot = test.q.kind == Kind::kOneHot && !(test.status & kInvalidDraft);
   end.summed = (one_hot || (test.q.kind == Kind::kNothing && !drafted)) && !target.sampling[b].any(V);
   if (end.summed) end.sums = plain;
 }
 
-// Chunk sums of (p - q)+. Of a law whose own are there only chunks that q changes are summed, by one block.
+// Chunk sums of (p - q)+. If p's own are there, one block sums only the chunks that q changes.
 SPECDEC_DEVICE void sum_at(const Step& s, const Dist& p, const Dist& q, const Ending& end) {
   SpecialChunks& special = special_chunks(p, q);
   int first = int(chunk_count(p.row.V)), per_warp = turns(first, 1);
@@ -55,11 +58,12 @@ SPECDEC_DEVICE void sum_at(const Step& s, const Dist& p, const Dist& q, const En
   sum_left_chunks<kPairs>(first, p, q, special, end.part, per_warp, end.maxima, end.sums);
 }
 
-// Draws from sums that are there. It asks for them as it begins, chooses the chunk with their total, and asks for its
-// entries before anybody has looked at the total. The thread that finds the token goes on with it.
+// Draws from chunk sums that are in memory. The constructor issues their loads. sum() chooses the chunk while it adds
+// them up, and issues the loads of its entries before the total is used. The thread that finds the token leads from
+// then on.
 class EndExecutor : public BlockExecutor {
  public:
-  // `drawn`: whether the token is drawn from a row; V: how many entries that has
+  // `drawn`: whether the token is drawn from a row; V: the length of that row
   SPECDEC_DEVICE EndExecutor(const Ending& end, bool drawn, int64_t V)
       : BlockExecutor(RowStats{}, end.sums, end.maxima, kPair), uniform_(end.uniform), leads_(threadIdx.x == 0) {
     if (drawn && threadIdx.x < kLanes) sums_ = sums_of(V, sum_);
@@ -67,16 +71,16 @@ class EndExecutor : public BlockExecutor {
 
   using BlockExecutor::draw, BlockExecutor::sum;
   SPECDEC_DEVICE bool leads() const { return leads_; }
-  // In turn from the second warp on: the first one has the sums to add up
+  // Counts from the second warp on, since the first one has the sums to add up.
   SPECDEC_DEVICE int thread() const { return int(threadIdx.x + kThreads - kLanes) % kThreads; }
-  // Of what the sums are of
+  // p and q must be those that the chunk sums belong to.
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
     chosen_ = &block_choose([&](ChosenChunk* chosen) { warp_choose(sums_, uniform_, chosen); });
     p_ = p, q_ = q;
     ask(p_, q_, thread_run(chosen_->index), w_, y_);
     return chosen_->total;
   }
-  // Right after the sum; known to the thread that leads from here on
+  // Must follow sum(). Only the thread that leads from here on gets the token.
   SPECDEC_DEVICE int64_t draw(const Dist&, const Dist&, double) {
     if (threadIdx.x == 0) chosen_->set_fraction();
     weigh_asked(p_, q_, thread_run(chosen_->index), w_, y_);
@@ -88,13 +92,13 @@ class EndExecutor : public BlockExecutor {
  private:
   const double& uniform_;
   bool leads_;
-  SumRuns sums_;  // of the first warp
+  SumRuns sums_;  // in the first warp only
   ChosenChunk* chosen_ = nullptr;
-  Dist p_, q_;  // at hand when the entries are
+  Dist p_, q_;  // kept until the entries arrive
   float w_[ThreadRun::kEntries], y_[ThreadRun::kEntries];
 };
 
-// The final token of a request, whose blocks share the sums that it is drawn from.
+// Writes the final token of a request. Its blocks share the sums that the token is drawn from.
 SPECDEC_DEVICE void finish_at(const Step& s, const DraftTest& test, Ending& end) {
   const bool drawn = test.p.valid() && has_row(test.p);
   if (end.part > 0 && (!drawn || end.summed)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a chain on CUDA: blocks take parts of them and leave chunk statistics, of which their laws are made.
+// The rows of a chain on CUDA: blocks take parts of them and leave chunk statistics, from which their stats are made.
 #pragma once
 
 #include "../../cuda/block_executor.cuh"
@@ -10,7 +10,7 @@
 
 namespace specdec {
 
-// The chunk statistics and laws of one side's rows, where the caller did not hand its laws over.
+// The chunk statistics and stats of one side's rows, if the caller gave no stats
 struct Reduced {
   RowStats* stats = nullptr;  // [positions]
   ChunkTable table;
@@ -18,12 +18,12 @@ struct Reduced {
 };
 
 struct Step {
-  VerifyChain a;  // the stats of a scanned side point to its laws
+  VerifyChain a;  // rows.stats of a reduced side are its Reduced::stats, but not in small batches
   Reduced target, draft;
-  float* residual = nullptr;     // [B, chunks]: chunk sums at the stop
-  float* end_sums = nullptr;     // [B, G+1, chunks]: of laws of the target, of few positions
-  int* stop = nullptr;           // [B]: G + 1 less the first position known to stop; 0: none yet
-  DraftTest* stops = nullptr;    // [G+1, B]: what was found at positions that stop
+  float* residual = nullptr;     // [B, chunks]: chunk sums of the residual at the stop
+  float* end_sums = nullptr;     // [B, G+1, chunks]: chunk sums of the target; small batches only
+  int* stop = nullptr;           // [B]: G + 1 - the first position known to stop; 0: none yet
+  DraftTest* stops = nullptr;    // [G+1, B]: the test results of positions that stop
   int* tested_blocks = nullptr;  // [B, G+1]: blocks done with a position
   int* summed = nullptr;         // [B]: blocks done with the chunk sums
   int per_warp = 1, residual_per_warp = 1, residual_blocks = 1;
@@ -36,18 +36,18 @@ SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
   return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).greedy(target.memory.V);
 }
 
-// What a block does at a position: one thread finds it out, and it lies in shared memory, since the pass over the rows
+// What a block does at a position. One thread finds it out and leaves it in shared memory, since the pass over the rows
 // has no register to spare for it.
 struct Part {
   int unit, b, i;
   int64_t start;
-  bool reads[2];  // the rows of the target and of the draft are to be read
+  bool reads[2];  // whether to read the row of the target, of the draft
   bool tests;
-  Row row;  // of this block; no entry where it reads none
+  Row row;  // that this block reads; V = 0: none
   float scale;
   ChunkTable table;
   int number;        // which part of the row
-  RowStats laws[2];  // of the rows that are read
+  RowStats laws[2];  // stats of the rows that were read
 };
 
 template <bool kFiltered>
@@ -68,7 +68,7 @@ SPECDEC_DEVICE void take(const Rows& rows, const Reduced& reduced, int64_t b, in
   part.number = number;
 }
 
-// Whether the rows of a position are read, if nothing before it stops, to make their laws.
+// Whether a position's rows are read to make their stats, provided that nothing before it stops.
 SPECDEC_DEVICE bool reduces_target(const Step& s, int64_t start, int64_t b, int64_t i) {
   return s.target.stats && !s.a.gives_bonus(b, i) && s.a.target.has_row(start, b, i);
 }
@@ -78,7 +78,8 @@ SPECDEC_DEVICE bool reduces_draft(const Step& s, int64_t start, int64_t b, int64
          a.draft.has_row(start, b, i);
 }
 
-// Of this thread, which looks at some of the positions before i: whether the draft is known to end before it.
+// Whether the draft is known to end before position i. Each of `threads` threads looks at some of the positions before
+// i.
 SPECDEC_DEVICE bool ends_before(const VerifyChain& a, int64_t b, int64_t i, int thread, int threads) {
   const int64_t g = a.drafted(b);
   bool ends = i > g;
@@ -87,7 +88,7 @@ SPECDEC_DEVICE bool ends_before(const VerifyChain& a, int64_t b, int64_t i, int 
   return ends;
 }
 
-// By one thread; i is at most a.drafted(b).
+// Called by one thread. i must be at most a.drafted(b).
 template <bool kFiltered>
 SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& part) {
   const VerifyChain& a = s.a;
@@ -105,7 +106,7 @@ SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& 
     take<kFiltered>(a.target, s.target, b, i, number, part);
 }
 
-// The rows of both sides at a position of a request
+// Calls f for the rows of both sides at a position of a request (cuda/views.cuh).
 template <class F>
 SPECDEC_DEVICE void each_view(const VerifyChain& a, int64_t unit, const F& f) {
   const int64_t b = unit % a.B, i = unit / a.B;

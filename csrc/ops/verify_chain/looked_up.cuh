@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the test of a position needs of the caller's inputs, loaded while its rows are still being read or added up.
-// Only the laws that are made of those are missing then, and the test waits for no memory.
+// After that only the stats of those rows are missing, and the test waits for no memory.
 #pragma once
 
 #include "chain_rows.cuh"
@@ -9,14 +9,14 @@ namespace specdec {
 
 struct LookedUp {
   bool drafted = false, bonus = false;
-  bool makes_p = false, makes_q = false;  // the laws that are made
+  bool makes_p = false, makes_q = false;  // whether the stats of p, of q are still to be made
   int64_t token = -1;
-  Dist p, q;               // but for what those laws say
-  Filters of_p, of_q;      // under which they are made
+  Dist p, q;               // without those stats
+  Filters of_p, of_q;      // the filters for those stats
   float z_p = 0, z_q = 0;  // the token's entries
   double u = 0;
 
-  // Whether the draft's law is all on one id, or will be once it is made
+  // Whether q is one-hot, or will be once its stats are made
   SPECDEC_DEVICE bool one_hot() const { return q.kind == Kind::kOneHot || (makes_q && of_q.greedy()); }
   SPECDEC_DEVICE bool has_draft() const { return drafted; }
   SPECDEC_DEVICE bool gives_bonus() const { return bonus; }
@@ -35,15 +35,15 @@ struct LookedUp {
   }
 };
 
-// Looks up position i; every thread that calls it gets the same. Once the draft's length is known (dense drafts load
-// none), the loads do not depend on one another, so that they overlap.
+// Looks up position i; every thread that calls it gets the same result. Once the draft's length is known (for dense
+// drafts this takes no load), the loads do not depend on one another, so they overlap.
 SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t i) {
   const VerifyChain& a = s.a;
-  const NoExecutor later;  // has no law to make
+  const NoExecutor later;  // no stats are made here
   LookedUp r;
   const int64_t g = a.drafted(b);
   r.bonus = a.gives_bonus(b, i);
-  if (i > g || r.bonus) return r;  // no row is there
+  if (i > g || r.bonus) return r;  // there is no row
   const bool inside = i < g;
   const int64_t token = inside ? a.draft_token(b, i) : -1;
   if (s.target.stats) r.of_p = a.target.sampling.at<false>(b);
@@ -57,12 +57,12 @@ SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t
   r.drafted = a.is_draft(token), r.makes_p = makes_p, r.p = p;
   if (!r.drafted) return r;
   r.token = token;
-  if (greedy_target(s, b, i)) return r;  // never asks for q
+  if (greedy_target(s, b, i)) return r;  // a greedy target needs no q
   r.makes_q = makes_q, r.q = q;
   return r;
 }
 
-// Loads the entries of the draft's token, and its uniform; by the thread that makes the test
+// Loads the entries of the drafted token, and its uniform. Called by the thread that makes the test.
 SPECDEC_DEVICE void look_up_token(const VerifyChain& a, int64_t b, int64_t i, LookedUp& r) {
   const auto entry = [&](const Dist& d) { return has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f; };
   if (!r.drafted) return;

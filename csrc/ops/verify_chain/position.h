@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One position of a walk by a rule: the law that stands for the target's, and the one that the draft was drawn from. It
-// lies in memory that the whole executor sees.
+// One position of a walk by a rule: the distribution that replaces the target's, and the one that the draft was drawn
+// from. It is in memory that the whole executor can read.
 #pragma once
 
 #include "../../core/final_token.h"
@@ -10,28 +10,28 @@
 namespace specdec {
 
 struct Position {
-  Dist p;  // the target's own
+  Dist p;  // the target's own distribution
   RuleDist pi;
-  Dist q;               // what a rejection takes away
-  double q_d = 0;       // of the draft
-  double r = 1;         // block verification: the chance to come at least here
-  bool tested = false;  // there is a draft, and the rows are laws that can judge it
+  Dist q;               // subtracted after a rejection
+  double q_d = 0;       // q of the drafted token
+  double r = 1;         // block verification: the probability of reaching this position
+  bool tested = false;  // there is a draft, and the rows that its test needs are valid
   int32_t status = 0;
   Subtraction subtraction;
-  Residual rest;  // of what the final token is drawn
+  Residual rest;  // what the final token is drawn from
 };
 
-// The draft's rows come with one more at the end of each request's draft, so that the bonus token follows pi there too.
+// Whether the draft has one more row at the end of each request's draft, so that the bonus token follows pi there too.
 SPECDEC_HD bool scores_end(const VerifyChain& a) { return a.draft.memory && a.draft.extra == 1; }
 
-// Whether the draft's row has a say at position i.
+// Whether the draft's row is used at position i
 SPECDEC_HD bool reads_draft(const VerifyChain& a, int64_t b, int64_t i) {
   const Rule rule = a.rules[b];
   if (a.has_draft(b, i)) return reads_draft(rule);
   return rule != Rule::kExact && replaces_target(rule) && scores_end(a) && !a.draft.is_one_hot(a.start(b), b, i);
 }
 
-// Looks at position i. pi is complete where there is no draft.
+// Fills x for position i. pi is complete afterwards if there is no draft.
 template <class Executor>
 SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, Position& x) {
   const Rule rule = a.rules[b];
@@ -52,7 +52,7 @@ SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int6
   const int64_t d = drafted ? a.draft_token(b, i) : -1;
   if (drafted) {
     const double p_d = p.prob(d);
-    if (p_d != p_d) return;  // a probability row that is no law, as this entry alone tells
+    if (p_d != p_d) return;  // an invalid probability row: only this entry shows it
   }
   if (!reads) {
     return once(executor, [&] {
@@ -60,8 +60,7 @@ SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int6
       if (rule == Rule::kThresholds) x.q = one_hot(d);
     });
   }
-  // Where the target is greedy the draft is its one token or is not, whatever it was drawn from, unless the rule says
-  // more.
+  // If the target is greedy, the draft is its one token or not, whatever q it was drawn from. These rules need no more.
   const bool matched =
       drafted && p.kind == Kind::kOneHot && (rule == Rule::kExact || rule == Rule::kLossy || rule == Rule::kLenience);
   const Dist q = matched ? one_hot(d) : a.drawn_from(executor, b, i, d);
@@ -80,7 +79,7 @@ SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int6
   if (!drafted) complete(executor, alpha, x.pi, x.subtraction);
 }
 
-// (r pi - q)+ if `residual`, else pi
+// The total of (r pi - q)+ if `residual`, else of pi. Leaves it in x.rest for the draw.
 template <class Executor>
 SPECDEC_WALK double rest_mass(Executor& executor, Position& x, bool residual, double r) {
   once(executor, [&] {
@@ -92,7 +91,7 @@ SPECDEC_WALK double rest_mass(Executor& executor, Position& x, bool residual, do
   return executor.sum(x.rest);
 }
 
-// (r pi - q)+; where nothing is to be taken away, or nothing is left, pi; or else p.
+// The final token is drawn from (r pi - q)+; if nothing is subtracted, or nothing is left, from pi; or else from p.
 struct PositionCandidate {
   enum From { kResidual, kPi, kTarget } from;
   Position& x;
@@ -129,7 +128,7 @@ struct PositionCandidates {
   }
 };
 
-// Where a walk stopped
+// The position where a walk stopped, and the status so far
 struct Stop {
   Position& x;
   int32_t status;

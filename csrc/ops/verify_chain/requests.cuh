@@ -9,7 +9,8 @@
 
 namespace specdec {
 
-// Takes the memory that they need; what it returns launches them, given an `a` with the laws of all their rows.
+// Takes the memory that these walks need, and returns the function that launches them. That function must be given an
+// `a` with the stats of all their rows.
 std::function<void(const VerifyChain& a)> prepare_requests(const VerifyChain& a, const Tensor& like,
                                                            cudaStream_t stream);
 

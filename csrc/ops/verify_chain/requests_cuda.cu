@@ -8,8 +8,8 @@
 namespace specdec {
 namespace {
 
-// A GapExecutor without the code of filters: the laws that are sampled from are at hand, and those that tell how sure a
-// model is have none.
+// A GapExecutor without the code of filters. The stats of rows to sample from are already made, and the stats that
+// measure a model's confidence have no filters.
 class RequestExecutor : public GapExecutor {
  public:
   using GapExecutor::GapExecutor;

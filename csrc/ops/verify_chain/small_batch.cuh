@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact chains of few positions: `scan_positions` leaves the chunk statistics of all their rows at once; each block of
-// `verify_positions`, which begins meanwhile, then makes a request's laws and tests its drafts for itself, a warp a
-// position, so that it knows the stop with nothing more to wait for. No counter has to be zero before the first launch.
+// Exact verification of few positions. `scan_positions` leaves the chunk statistics of all their rows at once.
+// `verify_positions` begins meanwhile: each of its blocks then makes the stats of a request and tests its drafts for
+// itself, a warp per position, so it finds the stop without waiting for other blocks. No counter has to be zero before
+// the first launch.
 #pragma once
 
 #include "../../cuda/cluster_launch.h"
@@ -11,8 +12,8 @@
 namespace specdec {
 namespace {
 
-constexpr int kMostOfRequest = 32;  // positions
-constexpr int kFewPositions = 144;  // up to here reading behind the stop costs less than finding out
+constexpr int kMostOfRequest = 32;  // positions of one request
+constexpr int kFewPositions = 144;  // up to here it is cheaper to read past the stop than to find it first
 
 inline bool fits_at_once(const VerifyChain& a) {
   const bool filters = a.target.sampling.filters() || a.draft.sampling.filters();
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 4) scan_positions(const Step s) {
   if (part.row.V > 0) reduce_chunks<false>(part.row, part.scale, part.number, s.per_warp, part.table);
 }
 
-// What a position comes to, in shared memory
+// The test result of a position, in shared memory
 struct Tested {
   DraftTest test;
   int32_t drafted, bonus;
@@ -49,9 +50,9 @@ SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const R
   return warp_stats(row, filters, reduced.table.row(index, chunk_count(row.V)), sums);
 }
 
-// What is found at each position up to the draft's end; `plain` [G + 1, chunks]: where the chunk sums of laws go that a
-// token may be drawn from with no more than a chunk or none summed anew, or null. No thread leaves it before the launch
-// before is done.
+// Tests each position up to the draft's end. `plain` [G + 1, chunks], or null: where the chunk sums of p go at
+// positions where the final token may be drawn from them with at most one chunk summed again. No thread returns before
+// the previous launch is done.
 SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, float* plain,
                                    Uninitialised<Tested>* tests) {
   const VerifyChain& a = s.a;
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2) verify_positions(const Step s) {
   test_positions(s, start, b, leads ? plain : nullptr, tests);
   __syncthreads();
   int i = 0;
-  while (tests[i].get().test.accepted) ++i;  // behind the last draft nothing is accepted
+  while (tests[i].get().test.accepted) ++i;  // nothing is accepted after the last draft
   if (leads && int(threadIdx.x) < i) {
     const Tested& accepted = tests[threadIdx.x].get();
     put_draft(a, b, threadIdx.x, accepted.token, accepted.log_prob);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token-level verification of one request by any rule; by kExact it is speculative sampling (Leviathan 2023, Alg. 1;
+// Token-level verification of one request by any rule. With kExact it is speculative sampling (Leviathan 2023, Alg. 1;
 // Chen 2023, Alg. 2).
 #pragma once
 

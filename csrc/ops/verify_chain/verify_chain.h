@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What verify_chain is given, and what it writes.
+// The arguments and results of verify_chain
 #pragma once
 
 #include "../../core/accept.h"
@@ -29,7 +29,7 @@ struct VerifyChain {
   float* logprobs = nullptr;         // [B, G+1]
   int32_t* status = nullptr;         // [B]
 
-  // Whether anything but the exact rule, token by token, is asked of some request, and of this one
+  // Whether some request, and whether this one, asks for anything but the exact rule token by token
   SPECDEC_HD bool by_rule() const { return block || rules; }
   SPECDEC_HD bool by_rule(int64_t b) const { return block || rules[b] != Rule::kExact; }
   SPECDEC_HD int64_t start(int64_t b) const { return cu_draft ? clamped(cu_draft[b], D) : -1; }
@@ -39,16 +39,17 @@ struct VerifyChain {
   SPECDEC_HD int64_t draft_token(int64_t b, int64_t i) const {
     return cu_draft ? draft_tokens[start(b) + i] : draft_tokens.at(b * draft_tokens_stride + i * draft_tokens.stride);
   }
-  // Whether a draft stands at position i. An id outside both vocabularies ends the draft.
+  // Whether there is a draft at position i. An id outside both vocabularies ends the draft.
   SPECDEC_HD bool has_draft(int64_t b, int64_t i) const { return i < drafted(b) && is_draft(draft_token(b, i)); }
   SPECDEC_HD bool is_draft(int64_t d) const { return d >= 0 && (d < target.memory.V || d < draft.memory.V); }
-  // What draft d at position i was drawn from; nothing where it names a row that is not there.
+  // The distribution that draft d at position i was drawn from; of kind kNothing if the index of its row is out of
+  // range.
   template <class Executor>
   SPECDEC_HD Dist drawn_from(Executor& executor, int64_t b, int64_t i, int64_t d) const {
     if (draft.is_one_hot(start(b), b, i)) return one_hot(d);
     return draft.has_row(start(b), b, i) ? draft.dist(executor, start(b), b, i) : Dist{};
   }
-  // Full acceptance where the engine sampled the bonus token itself
+  // Whether i is the position after the last draft, and the caller gives the token there
   SPECDEC_HD bool gives_bonus(int64_t b, int64_t i) const { return bonus_tokens && i == drafted(b); }
   SPECDEC_HD double accept_uniform(int64_t b, int64_t i) const {
     return uniforms ? given_uniform(uniforms[b * (G + 1) + i])
@@ -71,18 +72,18 @@ SPECDEC_HD void emit_draft(const VerifyChain& a, int64_t b, int64_t i, const Dis
   put_draft(a, b, i, d, float(p.log_prob(d)));
 }
 
-// No tokens from `begin` to `end`, by one of `threads` threads
+// Writes no tokens (-1) from `begin` to `end`; called by each of `threads` threads.
 SPECDEC_HD void put_nothing(const VerifyChain& a, int64_t begin, int64_t end, int thread, int threads) {
   for (int64_t i = begin + thread; i < end; i += threads) a.tokens.put(i, -1), a.logprobs[i] = 0;
 }
 
-// A request that is absent, by one of `threads` threads
+// Writes the results of an absent request; called by each of `threads` threads.
 SPECDEC_HD void put_absent(const VerifyChain& a, int64_t b, int thread = 0, int threads = 1) {
   put_nothing(a, b * (a.G + 1), (b + 1) * (a.G + 1), thread, threads);
   if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 
-// A token that the caller gives behind a draft that is accepted to its end
+// The bonus token, if the caller gives it and the whole draft is accepted
 struct Bonus {
   bool given;
   int64_t token;
@@ -92,7 +93,8 @@ SPECDEC_HD Bonus bonus_at(const VerifyChain& a, int64_t b, int64_t i) {
   return {given, given ? a.bonus_tokens[b] : 0};
 }
 
-// The final token at position i, where the walk stopped, and the padding behind it. uniform() is asked for at the draw.
+// Writes the final token at position i, where the walk stopped, and the padding after it. uniform() is called at the
+// draw.
 template <class Executor, class Stop, class Uniform>
 SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop,
                          const Uniform& uniform, const Bonus& bonus) {
@@ -102,7 +104,7 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
   Final last;
   if (bonus.given) {
     if (bonus.token < 0 || bonus.token >= V) status |= kInvalidBonus;
-    last = {bonus.token < 0 ? 0 : bonus.token, NAN};  // as given: its row was not, and an id beyond V may have its use
+    last = {bonus.token < 0 ? 0 : bonus.token, NAN};  // as given, even if >= V; no row, so no logprob
   } else {
     last = stop.draw(executor, uniform, status);
   }

@@ -8,7 +8,7 @@
 namespace specdec {
 namespace {
 
-// Of rows spread over ranks: what a walk may want to know of its positions before it first stops, of all at once.
+// For rows spread over ranks: asks at once for all that the walk may need of its positions until its first stop.
 void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
   const int64_t start = a.start(b);
   const auto ask = [&](const Rows& rows, int64_t i, int64_t d) {

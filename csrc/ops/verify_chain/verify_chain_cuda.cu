@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches. `judge_rows`: blocks take parts of rows, first positions first; the last block of a position makes its
-// laws and judges its draft, and a stop keeps the blocks of later positions that have not begun from reading.
-// `finish_requests`: chunk sums of the residual at each stop as it was found, whose last block draws the final token.
-// No block ever waits for another. Small batches go another way (small_batch.cuh). Requests that ask for a rule, or for
-// block verification, only have their laws made by the first launch, and are then walked by one of their own.
+// Two launches. `judge_rows`: blocks take parts of rows, early positions first. The last block of a position makes its
+// stats and tests its draft. Once a request is known to stop, blocks of later positions exit before reading.
+// `finish_requests`: blocks sum the residual at each stop by chunks, and the last of them draws the final token. No
+// block ever waits for another. Small batches take another path (small_batch.cuh). For requests that ask for a rule, or
+// for block verification, the first launch only makes the stats; another launch then walks them.
 #include <torch/csrc/stable/library.h>
 
 #include "requests.cuh"
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   let_next_begin();
   const VerifyChain& a = s.a;
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;
-  const int unit = int(blockIdx.x) / blocks, b = unit % int(a.B), i = unit / int(a.B);  // a grid has less than 2^31
+  const int unit = int(blockIdx.x) / blocks, b = unit % int(a.B), i = unit / int(a.B);  // a grid has < 2^31 blocks
   const int number = int(blockIdx.x % blocks);
   if (!a.present.has(b)) {
     if (i == 0 && number == 0) put_absent(a, b, threadIdx.x, kThreads);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, 3) finish_requests(const Step s) {
   finish_at(s, test, end);
 }
 
-// Room for the laws and the chunks of a side's rows, if its laws have to be made.
+// Reserves the stats and the chunk tables of one side's rows, if its stats have to be made.
 class ReduceRoom {
  public:
   ReduceRoom(Scratch& scratch, const VerifyChain& a, const Rows& rows)
@@ -90,7 +90,7 @@ class ReduceRoom {
         stats_(scratch.ask<RowStats>(rows_)),
         table_(scratch, rows_, chunk_count(rows.memory.V), rows.sampling.filters()) {}
 
-  // `keeps`: the laws are left for other launches.
+  // `keeps`: the stats are left for other launches.
   void take(const Scratch& scratch, int per_warp, bool keeps, Rows& rows, Reduced& reduced) const {
     if (!reduces_) return;
     reduced = {scratch.at<RowStats>(stats_), table_.in(scratch), blocks_per_row(chunk_count(rows.memory.V), per_warp)};
@@ -126,7 +126,8 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.end_sums = scratch.at<float>(end_sums);
   target.take(scratch, s.per_warp, !at_once, s.a.target, s.target);
   draft.take(scratch, s.per_warp, !at_once, s.a.draft, s.draft);
-  // Where all drafts are one-hot, a block finds all that is left of a law without filters at hand, but for a chunk.
+  // If all drafts are one-hot and the target has no filters, p's own chunk sums serve, and one block sums again the
+  // chunk that q changes.
   const bool one_block = !a.draft.memory && s.target.stats && !a.target.sampling.filters();
   s.residual_per_warp = one_block ? turns(chunks, 1) : pair_chunks_per_warp(a.B, chunks);
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From verify_chain's tensors to its parameters, on any device; Run then does the work.
+// Makes verify_chain's parameters from its tensors, on any device. Run then does the work.
 #pragma once
 
 #include <tuple>
@@ -12,8 +12,8 @@
 
 namespace specdec {
 
-// Rows of one side: of every position, [B, G + extra, V], or [D + extra * B, V] if ragged; or where `row` [B, G +
-// extra], [D + extra * B] says which, [N, V] or [S, K, V].
+// The rows of one side. There is one for every position, [B, G + extra, V], or [D + extra * B, V] if ragged. Or `row`
+// [B, G + extra], or [D + extra * B], gives the index of each position's row in [N, V] or [S, K, V].
 inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& given, const Sampling& sampling,
                        int64_t extra) {
   const bool ragged = bool(a.cu_draft);
@@ -45,7 +45,7 @@ inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   return r;
 }
 
-// A target that lacks the rows after last drafts, or has them beside bonus_tokens.
+// Raises if the target lacks the rows after the last drafts, or has them in addition to bonus_tokens.
 inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows& given, bool bonus_tokens) {
   const bool ragged = bool(a.cu_draft);
   const Tensor& positions = given.row ? *given.row : *given.logits;
@@ -59,7 +59,7 @@ inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows
         drafts, " drafts (one after the last draft", ragged ? " of each request), got " : "), got ", got);
 }
 
-// The draft's rows: one for each draft, or one more per request.
+// The draft's rows: one for each draft, or one more per request
 inline Rows draft_rows(const Op& op, const VerifyChain& a, const GivenRows& given, const Sampling& sampling) {
   const Tensor& positions = given.row ? *given.row : *given.logits;
   const bool ragged = bool(a.cu_draft);
@@ -71,8 +71,7 @@ inline Rows draft_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   return chain_rows(op, a, given, sampling, more);
 }
 
-// Of padded buffers the offsets behind the last request that is present are not looked at, and D is how much room there
-// is.
+// In padded buffers, offsets after the last present request are ignored, and D is the size of the buffer.
 inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_t D, int64_t G,
                            const Present& present) {
   const int64_t n = present.of(B);
@@ -90,11 +89,11 @@ inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_
         ", got ", cu_draft[n]);
 }
 
-// draft_tokens [B, G], or ragged [D] with cu_draft [B+1]; max_draft is -1 where it is not given.
+// draft_tokens [B, G], or ragged [D] with cu_draft [B+1]; max_draft is -1 if it is not given.
 inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens, const OptTensor& cu_draft,
                         int64_t max_draft) {
   const bool ragged = cu_draft.has_value();
-  if (ragged) ints(op, "cu_draft", *cu_draft, 0);  // it says which shapes the others must have
+  if (ragged) ints(op, "cu_draft", *cu_draft, 0);  // checked first: the shapes of the others depend on it
   check_dims(op, "draft_tokens", draft_tokens, ragged ? "D" : "B, G");
   if (ragged) check_dims(op, "cu_draft", *cu_draft, "B+1");
   check(!ragged || cu_draft->size(0) >= 1, op, "cu_draft must have shape [B+1], got [0]");
@@ -110,7 +109,7 @@ inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens
   if (ragged) a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
 }
 
-// What is wrong of two arguments that do not go together: the smaller one, if that may be.
+// If two arguments do not match, the error blames the smaller one where it can: draft_tokens or cu_draft.
 inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& logits, const OptTensor& row,
                             const Tensor& draft_tokens, const OptTensor& bonus_tokens) {
   if (!a.cu_draft && !row) {
@@ -126,7 +125,7 @@ inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& lo
   if (a.cu_draft && values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
-// Row i is seen after the i drafts before it.
+// The penalties of row i count the i drafts before it.
 inline void take_windows(const VerifyChain& a, Penalties& penalties) {
   if (!penalties) return;
   penalties.window = a.draft_tokens;

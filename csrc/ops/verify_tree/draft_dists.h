@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the children of a tree's nodes were drawn from: q, or what was left of it.
+// The distributions that the children of a tree's nodes were drawn from: q, or what was left of it.
 #pragma once
 
 #include "../../core/final_token.h"
@@ -7,10 +7,10 @@
 
 namespace specdec {
 
-// What was left of the law that a child was drawn from, without the tokens that had left. Of logits a law of its own;
-// of probabilities the row as it is and the share of it.
+// What was left of the distribution that a child was drawn from, without the tokens that were removed before. For
+// logits these are its own norm and maximum; for probabilities, the share of the row that is left.
 struct Left {
-  int32_t any = true;  // false: nothing, or the row is no law; no bool, as in DraftTest
+  int32_t any = true;  // false: nothing is left, or the row is invalid; not a bool, as in DraftTest
   float log_norm = 0, max = 0;
   float share = 1;
 };
@@ -23,32 +23,32 @@ class DraftDists {
   const VerifyTree& a;
   const int64_t b;
   int32_t status = 0;
-  Residual rest;  // p or pi at the walk's node, as rejections left it; subtractions on top of the request's stack
+  Residual rest;  // p or pi at the current node, after rejections; its subtractions end the request's stack
 
   SPECDEC_HD int64_t token(int32_t child) const { return a.node_tokens.at(b, child); }
   SPECDEC_HD int64_t parent(int32_t child) const { return a.parents.at(b, child); }
 
-  // -1: one-hot
+  // The index of the row that a child was drawn from; -1: one-hot
   SPECDEC_HD int64_t draft_row(int32_t child) const {
     if (!a.draft.memory) return -1;
     const int64_t row = a.draft_row ? a.draft_row.at(b, child) : parent(child);
     return row < 0 ? -1 : row;
   }
 
-  // Whether two children were drawn from one law.
+  // Whether two children were drawn from one distribution
   SPECDEC_HD bool same_dist(int32_t x, int32_t y) const {
     const int64_t row = draft_row(x);
     return row == draft_row(y) && (row >= 0 || token(x) == token(y));
   }
 
-  // q of a child's token: 0 if that is no probability, NaN if the row is no law, and both flag the draft.
+  // q of a child's token: 0 if that is not a probability, NaN if the row is invalid. Both set kInvalidDraft.
   SPECDEC_HD double draft(int32_t child) {
     look_up(child);
     return draft_again(child);
   }
-  // Right after draft() of a child of the same law.
+  // The same, right after draft() of a child with the same distribution.
   SPECDEC_HD double draft_again(int32_t child) { return draft_of(child, all_of(known_)); }
-  // Of a child that was drawn from what was left of its law.
+  // The same for a child that was drawn from what was left of its distribution.
   SPECDEC_HD double draft_of(int32_t child, const Left& left) {
     if (draft_row(child) < 0) return 1;
     if (known_.kind == Kind::kNothing || !known_.valid()) {
@@ -66,15 +66,15 @@ class DraftDists {
     held_ = held_ && a.draft.stats;
     recall(row, at, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row, at, b * a.N + child) : Dist{});
   }
-  // The law that a child was drawn from, right after look_up() or recall() of it.
+  // The distribution that a child was drawn from, right after look_up() or recall() of it.
   SPECDEC_HD Dist dist_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }
   SPECDEC_HD const Dist& known() const { return known_; }
-  // Of a row as the children of a node see it
+  // Makes `dist` the known distribution: that of a row for the children of a node.
   SPECDEC_HD void recall(int64_t row, int64_t parent, const Dist& dist) {
     known_row_ = seen(row, parent), known_ = dist;
   }
 
-  // And what was left of it
+  // What was left of the distribution that a child was drawn from
   SPECDEC_HD Dist dist_of(int32_t child, const Left& left) const {
     Dist q = left.any ? dist_of(child) : Dist{};
     if (q.kind == Kind::kLogits) q.stats.log_norm = left.log_norm, q.stats.max = left.max;
@@ -84,7 +84,7 @@ class DraftDists {
     return {q.kind != Kind::kNothing && q.valid(), q.stats.log_norm, q.stats.max};
   }
 
-  // What is left of the law that a child was drawn from, right after look_up() of it.
+  // What is left of the distribution that a child was drawn from, right after look_up() of it.
   SPECDEC_HD Left left_of(int32_t child) {
     const Dist q = dist_of(child);
     Left left = all_of(q);
@@ -103,7 +103,7 @@ class DraftDists {
       left.log_norm += float(log(share));
       return left;
     }
-    held_ = false;  // cancellation, and perhaps next to nothing: what is left is added up, in units of its own
+    held_ = false;  // 1 - removed would cancel: adds up what is left, relative to its own maximum
     const RowStats stats = executor_.stats_without(q, removed);
     return {stats.log_norm == stats.log_norm, stats.log_norm, stats.max};
   }
@@ -113,14 +113,14 @@ class DraftDists {
   bool held_ = false;  // the executor holds the sums of `rest`
 
  private:
-  // A draft row as the children of a node see it: under penalties the node's number is in the upper half.
+  // A key for a draft row as the children of a node see it. With penalties, its upper half is the node.
   SPECDEC_HD int64_t seen(int64_t row, int64_t parent) const {
     const int64_t there = row < a.draft.per_request ? row : a.draft.per_request;
     return a.draft.penalties ? there | parent << 32 : there;
   }
 
   int64_t known_row_ = -1;
-  Dist known_;  // its law
+  Dist known_;  // its distribution
 };
 
 }  // namespace specdec

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy decoding on a tree: follow the argmax while it was drafted; the first of equal siblings wins.
+// Greedy decoding on a tree: follows the argmax as long as it was drafted. Of siblings with the same token, the first
+// is accepted.
 #pragma once
 
 #include "walk.h"

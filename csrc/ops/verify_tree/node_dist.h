@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rule makes of a node: the law pi in the place of the target's.
+// What a rule makes of a node: the distribution pi in the place of the target's.
 #pragma once
 
 #include "../../core/final_token.h"
@@ -8,9 +8,9 @@
 
 namespace specdec {
 
-// It lies in memory that the whole executor sees.
+// In memory that the whole executor can read
 struct NodeDist {
-  Dist p, q;         // the target's own, and the law that the first child was drawn from
+  Dist p, q;         // the target's own distribution, and the one of the first child's draft
   int64_t row = -1;  // of q; -1: none
   RuleDist pi;
   Subtraction subtraction;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recursive rejection (SpecInfer, Miao et al. 2023; without replacement Sequoia, Chen et al. 2024). At a node r = p.
-// Child after child, in the order they were drawn: x ~ q is accepted with probability min(1, r(x) / q(x)), else r
-// becomes norm((r - q)+). Without replacement q then loses x, and a second child of the same token is skipped.
+// Recursive rejection (SpecInfer, Miao et al. 2023; without replacement Sequoia, Chen et al. 2024). At a node, r starts
+// as p. Each child x ~ q, in the order in which they were drawn, is accepted with probability min(1, r(x) / q(x));
+// otherwise r becomes norm((r - q)+). Without replacement q then loses x, and a second child of the same token is
+// skipped.
 #pragma once
 
 #include "walk.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance by the target's law alone, for trees of any making: one uniform falls on [0, 1), the children's
-// probabilities are laid from 0 on one after the other, and the child it falls on is accepted. A second child of the
-// same token is skipped. The rule "thresholds" divides what is laid by its second threshold, and accepts a child whose
-// probability reaches the first.
+// Acceptance by the target distribution alone, however the tree was drafted. The probabilities of the children are laid
+// end to end from 0 on, and the child on whose interval the node's uniform falls is accepted. A second child of the
+// same token is skipped. The rule "thresholds" divides the intervals by its second threshold, and also accepts a child
+// whose probability reaches the first.
 #pragma once
 
 #include "walk.h"

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traversal verification: from the leaves to the root (Weng et al. 2025). A single path is block verification.
-// Weights: w(root) = 1, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in depth-first order (siblings in draw
-// order) is accepted with probability w, the root always. Else it leaves the tree and its parent n changes: r = (w(n)
-// p_n - q_n)+, s = sum r, p_n = r / s, w(n) = s / (s + 1 - w(n)) (0 if 0/0), q_n = q_n without the token, renormalised.
+// Traversal verification (Weng et al. 2025), from the leaves to the root. On a single path it is block verification.
+// The weights are w(root) = 1 and, for a child c of n, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in
+// depth-first order (siblings in draw order) is accepted with probability w, the root always. Otherwise the leaf leaves
+// the tree, and its parent n changes:
+//   r = (w(n) p_n - q_n)+
+//   s = sum r
+//   p_n = r / s
+//   w(n) = s / (s + 1 - w(n)), or 0 if that is 0/0
+//   q_n = q_n without the token, renormalised
 #pragma once
 
 #include "greedy.h"
@@ -11,19 +16,19 @@ namespace specdec {
 
 // A node on the path from the root to the leaf under test, or a child of the last one.
 struct Node {
-  Tests tests;  // the children that have not been looked at
+  Tests tests;  // the children that are still to be tested
   double w = 1;
-  Left left;         // of the law it was drawn from, to be taken away
-  bool open = true;  // there may be children to look at
+  Left left;         // of the distribution it was drawn from, to be subtracted
+  bool open = true;  // there may be children left to test
 };
 
-// What of the path need not be at hand.
+// The part of a node on the path that is kept in memory
 struct Frame {
-  Dist q;         // the row's law that the node was drawn from
-  Node node;      // this and the rest: while the path goes on behind it
-  Residual rest;  // the law of its children
+  Dist q;         // the distribution of the row that the node was drawn from
+  Node node;      // this and the members below are set while the path goes on after it
+  Residual rest;  // the residual at this node
   double total = 1;
-  Dist p;  // the target's own
+  Dist p;  // the target's own distribution
 };
 
 template <class Executor>
@@ -34,7 +39,7 @@ class Traversal {
   SPECDEC_HD void run() {
     Next next = Next::kEnter;
     Node child;     // the root at first
-    while (true) {  // one place for each step: a device has one copy of it
+    while (true) {  // each step is called in one place, so a device has one copy of it
       if (next == Next::kEnter) enter(child);
       if (next == Next::kRemove) remove(child);
       if (follows_argmax()) return walk_greedily(walk_);
@@ -51,7 +56,7 @@ class Traversal {
  private:
   enum class Next { kEnter, kRemove, kLook };
 
-  // A greedy root makes the request greedy, but where a rule may say otherwise.
+  // A greedy target at the root makes the request greedy, unless a rule may decide otherwise.
   SPECDEC_HD bool follows_argmax() const {
     return depth_ == 0 && walk_.own().kind == Kind::kOneHot &&
            (!walk_.by_rule() || walk_.a.rule(walk_.b) == Rule::kLossy);
@@ -82,7 +87,7 @@ class Traversal {
     top_.open = false;
   }
 
-  // The top is not accepted: it becomes a child that its parent loses.
+  // The top is not accepted: it leaves the path, and becomes the child that its parent loses.
   SPECDEC_HD Next leave(Node& child) {
     child = top_;
     walk_.recall(walk_.draft_row(child.tests.node), walk_.parent(child.tests.node), frames_[depth_].q);
@@ -92,7 +97,7 @@ class Traversal {
     return Next::kRemove;
   }
 
-  // The next child of the top: it joins the path, or leaves at once where its weight is 0.
+  // The next child of the top: it joins the path, or leaves at once if its weight is 0.
   SPECDEC_HD Next look(Node& child) {
     const Test t = walk_.next(top_.tests);
     top_.open = t.child >= 0;
@@ -127,7 +132,7 @@ class Traversal {
       return;
     }
     if (kept == 0 && depth_ == 0)
-      walk_.status |= kEmptyResidual;  // rounding alone gets here: the root's last law stays
+      walk_.status |= kEmptyResidual;  // only rounding leads here: the root's last residual stays
     const double below = kept + 1 - top_.w;
     top_.w = below > 0 ? kept / below : 0;
   }

@@ -14,7 +14,8 @@ constexpr const char* kMethodNames[] = {"kseq",        "recursive", "recursive_w
                                         "target_only", "greedy",    "traversal"};
 constexpr int64_t kMethods = sizeof(kMethodNames) / sizeof(*kMethodNames);
 
-// The rules that a method takes: those that are laws where p stands for a law, or SGLang's thresholds.
+// Whether a method takes a rule. All take the exact one. Greedy takes no other, target_only SGLang's thresholds, and
+// the rest the rules that replace the target distribution.
 SPECDEC_HD bool takes(Method method, Rule rule) {
   if (method == Method::kTargetOnly) return rule == Rule::kExact || rule == Rule::kThresholds;
   return rule == Rule::kExact || (method != Method::kGreedy && replaces_target(rule));
@@ -36,11 +37,11 @@ struct VerifyTree {
   Method method = Method::kKseq;
   int64_t B = 0, N = 0, D = 0;         // D: the deepest level whose nodes may be accepted
   Present present;                     // of the B requests
-  int64_t K = 0, L = 0;                // of draft_nodes
+  int64_t K = 0, L = 0;                // number of drafts and levels in draft_nodes
   IntTable parents, node_tokens;       // [B, N]
-  bool tests_drafts = false;           // the drafts of draft_nodes, one after the other; else nodes
+  bool tests_drafts = false;           // tests the drafts of draft_nodes, one after the other; else nodes
   IntTable draft_nodes;                // [B, K, L]
-  IntTable target_row, draft_row;      // [B, N]: which row belongs to a node; which row a node was drawn from
+  IntTable target_row, draft_row;      // [B, N]: the row of a node; the row that it was drawn from
   IntTable first_child, next_sibling;  // [B, N]
   Rows target, draft;                  // draft.memory empty: one-hot drafts
   Rules rules;
@@ -61,7 +62,8 @@ struct VerifyTree {
   SPECDEC_HD bool is_child(int64_t b, int64_t child, int64_t node) const {
     return child > node && child < N && parents.at(b, child) == node;
   }
-  // What cannot be is ignored: a parent that does not come before its node, a draft that goes on to no child.
+  // Invalid parts of a tree are ignored: a parent that does not come before its node, a draft that does not go on to a
+  // child.
   SPECDEC_HD bool bad_parent(int64_t b, int64_t i) const { return parents.at(b, i) < -1 || parents.at(b, i) >= i; }
   SPECDEC_HD bool bad_step(int64_t b, int64_t k, int64_t l) const {
     const int64_t node = draft_nodes.at(b, k, l);
@@ -70,7 +72,7 @@ struct VerifyTree {
   SPECDEC_HD int32_t depth_of(int64_t b, int32_t node) const {
     int32_t depth = 0;
     while (node > 0 && !bad_parent(b, node)) node = int32_t(parents.at(b, node)), ++depth;
-    return node == 0 ? depth : -1;  // -1: of no tree
+    return node == 0 ? depth : -1;  // -1: not in the tree
   }
   SPECDEC_HD bool bad_tree(int64_t b) const {
     bool bad = false;
@@ -91,7 +93,7 @@ struct VerifyTree {
   }
 };
 
-// A request that is absent, by one of `threads` threads
+// Writes the results of an absent request; called by each of `threads` threads.
 SPECDEC_HD void put_absent(const VerifyTree& a, int64_t b, int thread = 0, int threads = 1) {
   const int64_t first = b * (a.D + 1);
   for (int64_t i = thread; i <= a.D; i += threads)
@@ -100,12 +102,13 @@ SPECDEC_HD void put_absent(const VerifyTree& a, int64_t b, int thread = 0, int t
 }
 
 struct Test {
-  int32_t child = -1;  // -1: no more
+  int32_t child = -1;  // -1: no more tests
   int64_t column = 0;  // of its uniform
 };
 
-// The tests at a node, in the order in which its children were drawn: every draft that passes through the node and goes
-// on to a child, or every child, by links or by number. Links that do not lead from child to child end the list.
+// The tests at a node, in the order in which its children were drawn. There is one for every draft that passes through
+// the node and goes on to a child; or else one for every child, in the order of links or of node numbers. Links that do
+// not lead from child to child end the list.
 struct Tests {
   int32_t node = 0, depth = 0;
   int32_t at = 0;     // the next draft or candidate; by links the last child

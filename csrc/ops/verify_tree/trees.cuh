@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of verify_tree are given. A cluster of blocks per request walks its tree and reads the rows that it
-// visits, nothing else; of a request by a rule, what stands for p is made at every node before.
+// The arguments of verify_tree's kernels. A cluster of blocks per request walks its tree and reads only the rows that
+// it visits. For a request with a rule, the distributions that replace p are made at all nodes before the walk.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace specdec {
 
-// Only K-SEQ asks a pair more than once.
+// Only K-SEQ makes several passes over a pair, so only it has room to keep one.
 inline SharedRoom shared_room(const VerifyTree& a) {
   return a.method == Method::kKseq ? pair_room(a.widest()) : SharedRoom{PairTables::kFixed};
 }
@@ -25,8 +25,8 @@ struct Trees {
   VerifyTree a;
   ExecutorTables tables;
   Subtraction* subtractions = nullptr;  // [blocks, most_subtractions()]
-  NodeDist* dists = nullptr;            // [B, N], where rules are given
-  NodeDist* made = nullptr;             // [blocks] of the launch that makes those
+  NodeDist* dists = nullptr;            // [B, N], if rules are given
+  NodeDist* made = nullptr;             // [blocks], in the launch that makes `dists`
   Frame* frames = nullptr;              // [blocks, frames()]
 
   Trees(const VerifyTree& a, Scratch& scratch, const ClusterShape& shape, const Tensor& like) : a(a) {
@@ -48,7 +48,7 @@ struct Trees {
   }
 };
 
-// The rows of both sides at a node of a request
+// Calls f for the rows of both sides at a node of a request (cuda/views.cuh).
 template <class F>
 SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
   const int64_t b = i / a.N, node = i % a.N;
@@ -64,7 +64,7 @@ SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
   }
 }
 
-// The walks of the requests that ask for a rule: takes the memory that they need, and returns what launches them.
+// Takes the memory for the walks of the requests with a rule, and returns the function that launches them.
 std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
 }  // namespace specdec

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that ask for a rule, in two launches of one kernel: the passes over V, its largest part, are there once.
+// Requests that ask for a rule, in two launches of one kernel. So the passes over V, its largest part, exist once.
 #include "../../cuda/mixture_executor.cuh"
 #include "trees.cuh"
 
 namespace specdec {
 namespace {
 
-// Zeroes a NodeDist before it is used: it is copied whole, with members that its kind leaves unset.
+// Zeroes a NodeDist before use, since it is copied whole, with members that its kind leaves unset.
 SPECDEC_DEVICE void clear(NodeDist& x) {
   static_assert(sizeof(NodeDist) % sizeof(int64_t) == 0);
   for (int i = threadIdx.x; i < int(sizeof(NodeDist) / sizeof(int64_t)); i += kThreads)
@@ -14,8 +14,8 @@ SPECDEC_DEVICE void clear(NodeDist& x) {
   __syncthreads();
 }
 
-// What stands for p at every node with children, visited or not, by a cluster of blocks each: so that many do what
-// costs most.
+// Makes the distribution that replaces p at every node, visited or not. Each cluster takes one node at a time, so that
+// many share what costs most.
 SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   MixtureExecutor executor(s.tables, shared);
   NodeDist& x = s.made[blockIdx.x];
@@ -32,7 +32,7 @@ SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   }
 }
 
-// A MixtureExecutor of a walk that finds the laws of all nodes made, so that it has no code that makes them.
+// A MixtureExecutor for walks that find the distributions of all nodes made, without the code that makes them.
 class MadeExecutor : public MixtureExecutor {
  public:
   static constexpr bool kMakesRuleDists = false;
@@ -40,7 +40,7 @@ class MadeExecutor : public MixtureExecutor {
   using MixtureExecutor::MixtureExecutor;
 };
 
-// A walk of every method apart: one walk for all of them would have to lie on the stack.
+// Each method, or group of methods, has a walk of its own: one walk for all of them would be put on the stack.
 __global__ void __launch_bounds__(kThreads, 1) trees_by_rule(const Trees s) {
   SPECDEC_DYNAMIC_SHARED(shared);
   if (s.made) return make_node_laws(s, shared);

@@ -6,7 +6,7 @@
 namespace specdec {
 namespace {
 
-// Of rows spread over ranks: what a walk may want to know of its nodes before it first stops, of all at once.
+// For rows spread over ranks: asks at once for all that the walk may need of its nodes until its first stop.
 void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
   std::vector<std::vector<int64_t>> tokens(a.N);  // of each node's children
   for (int64_t n = 1; n < a.N; ++n)
@@ -20,7 +20,7 @@ void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
     const int64_t parent = a.parents.at(b, n);
     ask(a.target, a.target_row ? a.target_row.at(b, n) : n, n, tokens[n]);
     if (n == 0 || parent < 0 || a.bad_parent(b, n)) continue;
-    if (a.method == Method::kTargetOnly || a.method == Method::kGreedy) continue;  // no draft's law is looked at
+    if (a.method == Method::kTargetOnly || a.method == Method::kGreedy) continue;  // no draft row is read
     ask(a.draft, a.draft_row ? a.draft_row.at(b, n) : parent, parent, tokens[parent]);
   }
   executor.forget();

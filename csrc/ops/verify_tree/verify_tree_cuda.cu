@@ -7,7 +7,7 @@
 namespace specdec {
 namespace {
 
-// All methods in one kernel: what is large in it, the steps over V, they share.
+// All methods are in one kernel, since they share its largest part, the steps over V.
 __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
   SPECDEC_DYNAMIC_SHARED(shared);
   const int64_t b = cluster_index();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From verify_tree's tensors to its parameters, on any device; Run then does the work.
+// Makes verify_tree's parameters from its tensors, on any device. Run then does the work.
 #pragma once
 
 #include <tuple>
@@ -23,11 +23,11 @@ inline IntTable int_table(const Op& op, Name name, const OptTensor& t, std::init
   return t ? int_table(op, name, *t, want) : IntTable{};
 }
 
-// A rule that a method on a device does not take is the exact one.
+// Raises if the method does not take a rule. In a tensor on a GPU, such a rule counts as the exact one.
 inline void check_tree_rules(const Op& op, const VerifyTree& a) {
   check_rules(op, a.rules, false, a.B, a.present);
   const auto check_taken = [&](int64_t b, At at) {
-    const Rule rule = a.rules.asked(b);  // by its name, wherever its parameter makes it the exact one
+    const Rule rule = a.rules.asked(b);  // the named one, even if its parameter makes it the exact rule
     check(takes(a.method, rule), op, "rule '", kRuleNames[int(rule)], "' is not defined for method '",
           kMethodNames[int(a.method)], "', got it", at);
   };
@@ -35,7 +35,7 @@ inline void check_tree_rules(const Op& op, const VerifyTree& a) {
   for (int64_t b = 0; a.rules && values_at_hand(op) && b < a.present.of(a.B); ++b) check_taken(b, {b});
 }
 
-// Elsewhere than on the CPU a bad tree is a matter of status.
+// Raises if a tree is invalid. On a GPU an invalid tree sets the status instead.
 inline void check_tree(const Op& op, const VerifyTree& a) {
   if (!values_at_hand(op)) return;
   for (int64_t b = 0; b < a.present.of(a.B); ++b) {
@@ -77,7 +77,7 @@ inline void take_tree(const Op& op, VerifyTree& a, const Tensor& parents, const 
         "links must be (first_child, next_sibling), got one of them");
 }
 
-// Rows of one side: of every node, or as many as its `row` names.
+// The rows of one side: one for every node or, if `row` gives their indices, any number.
 inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given, const Sampling& sampling) {
   const char* dims = given.name[0] == 't' ? "B, M, V" : "B, Mq, Vq";
   check_dims(op, given.field("logits"), *given.logits, dims);
@@ -85,7 +85,7 @@ inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given,
   return rows(op, given, sampling, {{"B", a.B}, nodes}, dims);
 }
 
-// A row is seen after the nodes on the way from the root to its position.
+// The penalties of a row count the nodes on the way from the root to its position.
 inline void take_windows(const VerifyTree& a, Penalties& penalties) {
   if (!penalties) return;
   penalties.window = a.node_tokens.values, penalties.window_stride = a.node_tokens.batch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk down a tree: what it has emitted, the residual at the node where it stands, and the final token.
+// The walk down a tree: what it has emitted, the residual at its current node, and the final token.
 #pragma once
 
 #include "draft_dists.h"
@@ -10,11 +10,11 @@ namespace specdec {
 // What a walk keeps in its executor's memory
 struct WalkRoom {
   Subtraction* subtractions;  // [most_subtractions()]
-  NodeDist* dists;            // [N], where rules are given
+  NodeDist* dists;            // [N], if rules are given
 };
 
-// An executor without kMixes walks by no rule, and one without kMakesRuleDists by nothing else: what a walk has no use
-// for, its kernel does not pay.
+// With an executor without kMixes, all walks are without a rule; with one without kMakesRuleDists, all are with one. So
+// a kernel has no code that its walks never run.
 template <class Executor>
 class Walk : public DraftDists<Executor> {
  public:
@@ -25,13 +25,13 @@ class Walk : public DraftDists<Executor> {
   SPECDEC_HD Walk(Executor& executor, const VerifyTree& a, int64_t b, const WalkRoom& room)
       : Drafts(executor, a, b), room_(room) {}
 
-  int32_t node = 0, depth = 0;  // where the walk stands
-  double total = 1;             // of rest's weights
+  int32_t node = 0, depth = 0;  // the current node
+  double total = 1;             // the total weight of rest
 
   SPECDEC_HD Executor& executor() const { return executor_; }
   SPECDEC_HD double test_uniform(int64_t column) const { return a.test_uniform(b, column); }
 
-  // The next test whose token is in a vocabulary; the others are skipped, as if they had not been drafted.
+  // The next test whose token is in a vocabulary. Other tests are skipped, as if they had not been drafted.
   SPECDEC_HD Test next(Tests& tests) const {
     while (true) {
       const Test test = tests.next(a, b);
@@ -58,12 +58,12 @@ class Walk : public DraftDists<Executor> {
     return a.target.kind == Kind::kLogits || probs_are_valid ? from_stats(logits, stats) : from_probs(logits);
   }
 
-  // A law at whose node the walk stands, before any rejection; its subtractions go on the stack from `bottom` on.
+  // Starts rest at p, before any rejection. Its subtractions go on the stack from `bottom` on.
   SPECDEC_HD void enter_node(const Dist& p, int64_t bottom) {
     rest = Residual{p, room_.subtractions + bottom, 0};
     total = 1;
   }
-  // The same where the walk comes to a node: p, or pi where the request's rule makes one; its subtractions go on the
+  // Moves the walk to a node. Starts rest at p, or at pi if the request's rule makes one; its subtractions go on the
   // stack from `bottom` on.
   SPECDEC_HD void arrive(int32_t at, const Tests& tests, int64_t bottom) {
     if constexpr (Executor::kMixes) {
@@ -79,13 +79,13 @@ class Walk : public DraftDists<Executor> {
     }
     enter_node(target(at), bottom);
   }
-  // And where it comes back.
+  // Moves the walk back to a node, with the rest that it left there.
   SPECDEC_HD void come_back(int32_t at, const Residual& left, double total_left) {
     rest = left, total = total_left;
     if constexpr (Executor::kMixes) of_ = by_rule() ? &room_.dists[at] : nullptr;
   }
-  // What is open of pi, where the walk stands: true if there was anything. Before any rejection at least, and where a
-  // test needs it.
+  // Completes what is open of pi at the current node; returns whether there was anything. Called before any rejection,
+  // and when a test needs it.
   SPECDEC_HD bool complete_pi() {
     if constexpr (Executor::kMixes && Executor::kMakesRuleDists) {
       if (!of_ || !of_->pi.open) return false;
@@ -101,8 +101,8 @@ class Walk : public DraftDists<Executor> {
     if constexpr (!Executor::kMakesRuleDists) return true;
     return Executor::kMixes && a.by_rule(b);
   }
-  // Of a node whose children are tested as `tests` tells: p, the law that the first of them was drawn from, and pi
-  // where both are dists. x: in the executor's memory
+  // Fills x, which is in the executor's memory, for a node whose children are tested in the order of `tests`: p, the q
+  // that the first of them was drawn from, and pi if both are valid.
   SPECDEC_HD void make_dist_of(int32_t at, Tests tests, NodeDist& x) {
     const Rule rule = a.rule(b);
     const Dist p = target(at);
@@ -119,14 +119,14 @@ class Walk : public DraftDists<Executor> {
     make_rule_dist(executor_, rule, a.rules.parameters(b).first, x.p, x.q, x.pi);
   }
 
-  // The target's own law, whatever stands in its place
+  // The target's own distribution, whatever replaces it
   SPECDEC_HD Dist own() const {
     if constexpr (Executor::kMixes) {
-      if (of_) return of_->p;  // no reference, which would put the walk on the stack of a device's thread
+      if (of_) return of_->p;  // not by reference: that would put the walk on the stack of a GPU thread
     }
     return rest.p;
   }
-  // All mass lies on rest.p.hot.
+  // Whether all mass lies on rest.p.hot
   SPECDEC_HD bool certain() const { return rest.p.kind == Kind::kOneHot && !rest.mixture; }
   SPECDEC_HD bool readable() const { return own().kind != Kind::kNothing && own().valid(); }
   SPECDEC_HD int64_t bottom() const { return rest.subtractions - room_.subtractions; }
@@ -141,9 +141,9 @@ class Walk : public DraftDists<Executor> {
     held_ = false;
   }
 
-  // rest becomes (weight * rest - s * q)+; a one-hot q keeps nothing of its token. Returns what is left, rest being
-  // normalised before; where nothing is left, or less than 2^-126, rest stays as it was (but for rounding, nobody gets
-  // there more often than that). NaN: p is no law.
+  // rest becomes (weight * rest - s * q)+; a one-hot q takes all of its token. Returns the mass that is left of a
+  // normalised rest. If that is 0 or less than 2^-126, rest stays as it was, and 0 is returned; but for rounding, the
+  // probability of getting there is at most 2^-126. Returns NaN if p is invalid.
   SPECDEC_HD double reduce(const Dist& q, double weight, double s, int64_t removed) {
     complete_pi();
     Subtraction subtraction = subtracting(q);
@@ -152,17 +152,17 @@ class Walk : public DraftDists<Executor> {
       const double known =
           q.kind == Kind::kOneHot && rest.p.kind == Kind::kLogits && !rest.mixture ? weight * (1 - residual(q.hot)) : 0;
       push(subtraction);
-      const double left = known > 0.125 ? known : sum_of(rest);  // a small difference of large numbers is added up
+      const double left = known > 0.125 ? known : sum_of(rest);  // a small difference is added up instead
       if (left >= FLT_MIN && has_mass(left)) return total = left;
       --rest.n;
     }
-    if (own().kind == Kind::kProbs && !has_mass(sum_of(Residual{own()}))) return NAN;  // known by its sum alone
+    if (own().kind == Kind::kProbs && !has_mass(sum_of(Residual{own()}))) return NAN;  // only the sum shows this
     subtraction.q = Dist{}, subtraction.m = 1;
     push(subtraction);
     return 0;
   }
 
-  // p: the target's own law
+  // p: the target's own distribution
   SPECDEC_HD void emit(int32_t child, const Dist& p) {
     if (executor_.leads()) {
       a.tokens.put(b * (a.D + 1) + depth, token(child));
@@ -173,8 +173,8 @@ class Walk : public DraftDists<Executor> {
     node = child;
   }
 
-  // The final token, from rest or, where it has no mass, from what stood there before rejections, or from p; and the
-  // padding behind.
+  // Writes the final token, and the padding after it. The token is drawn from rest; if that has no mass, from what it
+  // was before rejections; or else from p.
   SPECDEC_HD void finish() {
     complete_pi();
     const Final last = final_token(executor_, own(), RestCandidates{*this}, [&] { return a.final_uniform(b); }, status);
@@ -201,7 +201,7 @@ class Walk : public DraftDists<Executor> {
     return executor_.sum(residual);
   }
 
-  // What is left; what stood there before rejections; and p, where that was pi.
+  // What the final token may be drawn from: rest; rest before rejections; and p, if that was pi.
   struct RestCandidate {
     const Walk& walk;
     const Residual& from;
@@ -234,18 +234,18 @@ class Walk : public DraftDists<Executor> {
   using Drafts::executor_, Drafts::held_;
 
   const WalkRoom room_;
-  NodeDist* of_ = nullptr;  // where the walk of a request by a rule stands
+  NodeDist* of_ = nullptr;  // at the current node, for a request with a rule
 };
 
-// From the root down: rule(walk, tests) -> the accepted child, or -1, which ends the walk; the final token is drawn
-// from what is then its rest.
+// Walks from the root down. rule(walk, tests) returns the accepted child, or -1 to end the walk. The final token is
+// then drawn from the rest.
 template <class Executor, class Rule>
 SPECDEC_WALK void descend(Walk<Executor>& walk, const Rule& rule) {
   while (true) {
     Tests tests = tests_at(walk.node, walk.depth);
     walk.arrive(walk.node, tests, 0);
     int32_t child = -1;
-    if (walk.certain()) {  // the one token that can be emitted is accepted wherever it was drafted
+    if (walk.certain()) {  // the only possible token is accepted if it was drafted
       Test test = tests.next(walk.a, walk.b);
       while (test.child >= 0 && walk.token(test.child) != walk.rest.p.hot) test = tests.next(walk.a, walk.b);
       child = test.child;
