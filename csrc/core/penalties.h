@@ -64,14 +64,15 @@ struct Penalties {
   SPECDEC_HD int64_t start(int64_t b) const { return clamped(starts[b], D); }
 };
 
-// A list of a number in [0, S). Its pads lie above all ids.
+// List s of the penalties, with s in [0, S). Its pads, -1, count as larger than every id.
 struct UsedList {
   const int32_t *ids, *counts;
   int64_t H;
 
   SPECDEC_HD UsedList(const Penalties& p, int64_t s)
       : ids(p.ids + s * p.ids_stride), counts(p.counts + s * p.counts_stride), H(p.H) {}
-  // Whether place j is as it should be; without a branch, so that all of a list takes a part of the time of a row
+  // Whether entry j is as `ids` and `counts` promise. Without branches, so that checking a list costs little beside
+  // reading a row.
   SPECDEC_HD bool fine(int64_t j) const { return ascends(j) & counted(j); }
   SPECDEC_HD bool ascends(int64_t j) const {
     return (ids[j] == -1) | (j == 0 ? ids[0] >= 0 : (ids[j - 1] >= 0) & (ids[j - 1] < ids[j]));
