@@ -28,7 +28,8 @@ cd "$(dirname "$0")/.."
 [ $# -ge 1 ] || { sed -n '3,25p' bench/gpu_check.sh; exit 2; }
 OUTDIR=$1; shift
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-8} SLOWER=${SLOWER:-1}
-[[ $SLOWER =~ ^[1-9][0-9]*$ ]] || { echo "gpu_check: SLOWER must be a whole number from 1 on, got $SLOWER" >&2; exit 2; }
+[[ $SLOWER =~ ^[1-9][0-9]*$ ]] ||
+  { echo "gpu_check: SLOWER must be a whole number from 1 on, got $SLOWER" >&2; exit 2; }
 export PYTHON DEVICE PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 
 declare -A calls=(
