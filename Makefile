@@ -17,7 +17,7 @@ COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) 
 ON_CPU := for the CPU, about 30 s from nothing
 ON_GPU := for the CPU and by nvcc for GPUs, about 6 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
-.PHONY: help build check test test-all test-vllm lint docs demo bench selfcheck asan wheel wheel-repair wheel-manylinux wheel-check clean
+.PHONY: help build check test test-all test-vllm lint docs demo bench selfcheck asan wheel wheel-aarch64 wheel-repair wheel-manylinux wheel-check clean
 
 help:
 	@echo "make check      while working: linters and the quick tests on the CPU, under two minutes"
@@ -31,6 +31,7 @@ help:
 	@echo "make selfcheck  a statistical check of the installed ops, under a minute"
 	@echo "make asan       the CPU ops under AddressSanitizer and UBSan: tests of edges, and 10^5 hostile requests (REQUESTS=, SEED=)"
 	@echo "make wheel      build a wheel into dist/; with nvcc here it holds the CUDA ops, with TORCH_CUDA_ARCH_LIST those for your GPUs"
+	@echo "make wheel-aarch64  build a wheel of the CPU ops for aarch64 into dist/, on any machine with g++-aarch64-linux-gnu"
 	@echo "make wheel-repair  give the wheel the manylinux tag that auditwheel finds, into dist/repaired/"
 	@echo "make wheel-manylinux  the wheel that an index takes, in a container, for CUDA=13.0"
 	@echo "make wheel-check  install the wheel beside torch 2.10 and the newest torch (13 GB) and try it there"
@@ -114,6 +115,9 @@ asan: $(VENV)/ready
 
 wheel: $(VENV)/ready
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+wheel-aarch64: $(VENV)/ready
+	SPECDEC_CROSS=aarch64 SPECDEC_CUDA=0 $(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 
 wheel-repair: $(VENV)/dev
 	PATH=$(BIN):$$PATH build_tools/repair_wheel.sh $$(ls -t dist/specdec_kernels-*.whl | head -1) dist/repaired

@@ -23,12 +23,14 @@ except ImportError:
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
-from build_tools import nvcc, schema  # noqa: E402
+from build_tools import cross, nvcc, schema  # noqa: E402
 from build_tools.ninja_file import SANITIZE, ninja_file  # noqa: E402
 
+CROSS = cross.wanted()
+BASE = ROOT / "build" / CROSS.machine if CROSS else ROOT / "build"  # nothing built for this machine gets into the wheel
 # Fixed, so that a rebuild compiles only what changed.
-BUILD = ROOT / "build" / ("ninja-sanitize" if SANITIZE else "ninja")
-COMPILER = nvcc.wanted()
+BUILD = BASE / ("ninja-sanitize" if SANITIZE else "ninja")
+COMPILER = None if CROSS else nvcc.wanted()
 DROP_CUDA = not COMPILER and os.environ.get("SPECDEC_CUDA") != "keep"  # an older build's ops, if there are any
 LIBRARIES = ["_C", "_C_cuda"] if COMPILER else ["_C"]
 
@@ -49,6 +51,8 @@ class NinjaBuild(build_ext):
             print(
                 f"specdec_kernels: CUDA ops for {';'.join(nvcc.archs(COMPILER))} by nvcc {COMPILER.version}", flush=True
             )
+        elif CROSS:
+            print(f"specdec_kernels: CPU ops only, for {CROSS.machine} by {CROSS.compiler}", flush=True)
         else:
             choice = os.environ.get("SPECDEC_CUDA")
             why = f"SPECDEC_CUDA={choice}" if choice else "nvcc was not found in CUDA_HOME, PATH or /usr/local/cuda"
@@ -59,7 +63,7 @@ class NinjaBuild(build_ext):
             outputs["_C"].with_name("_C_cuda.so").unlink(missing_ok=True)
         BUILD.mkdir(parents=True, exist_ok=True)
         schema.write(BUILD)
-        (BUILD / "build.ninja").write_text(ninja_file(outputs, COMPILER))
+        (BUILD / "build.ninja").write_text(ninja_file(outputs, COMPILER, CROSS))
         jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
         if subprocess.run([Path(ninja.BIN_DIR) / "ninja", "-C", BUILD, *jobs]).returncode:
             sys.exit(
@@ -67,6 +71,8 @@ class NinjaBuild(build_ext):
             )
 
     def copy_extensions_to_source(self):
+        if CROSS:
+            sys.exit("specdec_kernels: what SPECDEC_CROSS builds does not run here: build a wheel of it")
         super().copy_extensions_to_source()
         if DROP_CUDA:
             (ROOT / "specdec_kernels" / "_C_cuda.so").unlink(missing_ok=True)
@@ -74,10 +80,11 @@ class NinjaBuild(build_ext):
 
 class StableWheel(bdist_wheel):
     def get_tag(self):
-        return "py3", "none", super().get_tag()[2]
+        return "py3", "none", f"linux_{CROSS.machine}" if CROSS else super().get_tag()[2]
 
 
 setup(
     ext_modules=[Extension(f"specdec_kernels.{name}", []) for name in LIBRARIES],
     cmdclass={"build_ext": NinjaBuild, "bdist_wheel": StableWheel},
+    options={"build": {"build_base": str(BASE)}} if CROSS else {},
 )

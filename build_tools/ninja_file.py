@@ -11,14 +11,18 @@ import torch
 from torch.utils.cpp_extension import include_paths, library_paths
 
 from build_tools import nvcc
+from build_tools.cross import Cross
 
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc"
 
-ISAS = {"base": ""}
-if platform.machine() in ("x86_64", "AMD64"):
-    ISAS["avx2"] = "-mavx2 -mfma -mf16c"
-    ISAS["avx512"] = "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512"
+# Rounds each operation by itself. The base set of x86-64 has no other way; that of aarch64 can round a * b + c once.
+ROUNDED = "-ffp-contract=off"
+BASE = {"base": ROUNDED}
+X86_ISAS = BASE | {
+    "avx2": "-mavx2 -mfma -mf16c",
+    "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512",
+}
 
 CXX = os.environ.get("CXX", "g++")
 INCLUDES = " ".join(f"-isystem {path}" for path in include_paths())
@@ -32,12 +36,16 @@ SANITIZED = f"-fsanitize={SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-po
 OPTIMISE = f"-O1 -g {SANITIZED}" if SANITIZE else "-O3"
 HIDDEN = f"-fPIC -fvisibility=hidden {NAMELESS}"
 LIBRARIES = f"{' '.join(f'-L{path}' for path in library_paths())} -ltorch_cpu -lc10"
+# Libraries that are not on this machine: empty ones of their names serve as well to link with.
+STUBS = ("libtorch_cpu.so", "libc10.so")
+STUB_LIBRARIES = "-Wl,--no-as-needed -L. -ltorch_cpu -lc10"
 
 
-def ninja_file(outputs: dict[str, Path], compiler: nvcc.Nvcc | None) -> str:
-    """`outputs` names the libraries to link: _C, and _C_cuda where there is a `compiler` for it."""
+def ninja_file(outputs: dict[str, Path], compiler: nvcc.Nvcc | None, cross: Cross | None = None) -> str:
+    """`outputs` names the libraries to link: _C, and _C_cuda where there is a `compiler` for it. With `cross` they are
+    for another machine."""
     lines = cuda(outputs["_C_cuda"], compiler, nvcc.archs(compiler)) if compiler else []  # first: they take longest
-    return "\n".join([*lines, *cpu(outputs["_C"])]) + "\n"
+    return "\n".join([*lines, *cpu(outputs["_C"], cross)]) + "\n"
 
 
 def objects(sources, extension=".o"):
@@ -46,29 +54,43 @@ def objects(sources, extension=".o"):
         yield source.relative_to(CSRC).with_suffix("").as_posix().replace("/", ".") + extension, source
 
 
-def cpu(output: Path) -> list[str]:
+def isas(machine: str) -> dict[str, str]:
+    """The instruction sets that csrc/cpu/simd_kernels.cpp is compiled for, each with its flags."""
+    return X86_ISAS if machine in ("x86_64", "AMD64") else BASE
+
+
+def stub(compiler: str) -> list[str]:
+    return [
+        "rule stub",
+        f"  command = {compiler} -shared -nostdlib -x c++ /dev/null -Wl,-soname,$out -o $out",
+        "  description = an empty $out",
+    ]
+
+
+def cpu(output: Path, cross: Cross | None) -> list[str]:
+    compiler = cross.compiler if cross else CXX
     lines = [
         "rule compile",
-        f"  command = {CXX} -std=c++20 {OPTIMISE} {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} -I. $isa "
+        f"  command = {compiler} -std=c++20 {OPTIMISE} {WARNINGS} {HIDDEN} {TARGET} {INCLUDES} -I. $isa "
         "-MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $in $isa",
         "rule link",
-        f"  command = {CXX} -shared {SANITIZED if SANITIZE else '-s'} $in -o $out "
-        f"-Wl,-rpath,'$$ORIGIN/../torch/lib' {LIBRARIES}",
+        f"  command = {compiler} -shared {SANITIZED if SANITIZE else '-s'} $in -o $out "
+        f"-Wl,-rpath,'$$ORIGIN/../torch/lib' {STUB_LIBRARIES if cross else LIBRARIES}",
         "  description = $out",
     ]
-    linked = []
+    if cross:
+        lines += [*stub(compiler), *(f"build {name}: stub" for name in STUBS)]
+    machine, linked = cross.machine if cross else platform.machine(), []
     for name, source in objects([CSRC / "schema.cpp", *CSRC.glob("cpu/*.cpp"), *CSRC.glob("ops/*/*_cpu.cpp")]):
-        for isa, flags in (ISAS if source.name == "simd_kernels.cpp" else {"": ""}).items():
+        for isa, flags in (isas(machine) if source.name == "simd_kernels.cpp" else {"": ROUNDED}).items():
             linked.append(name.replace(".o", f".{isa}.o") if isa else name)
             lines.append(f"build {linked[-1]}: compile {source}")
-            if source.name == "penalties.cpp":  # each operation is rounded by itself
-                lines.append("  isa = -ffp-contract=off")
-            if isa:
-                lines.append(f"  isa = -DSPECDEC_ISA={isa} -Wno-maybe-uninitialized -Wno-uninitialized {flags}")
-    return [*lines, f"build {output}: link {' '.join(linked)}"]
+            known = f"-DSPECDEC_ISA={isa} -Wno-maybe-uninitialized -Wno-uninitialized " if isa else ""
+            lines.append(f"  isa = {known}{flags}")
+    return [*lines, f"build {output}: link {' '.join(linked)}" + (f" | {' '.join(STUBS)}" if cross else "")]
 
 
 def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
@@ -87,9 +109,7 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "  description = $in",
         # torch's CUDA library is not there to link against beside a CPU-only torch; an empty one of its name serves as
         # well.
-        "rule stub",
-        f"  command = {CXX} -shared -nostdlib -x c++ /dev/null -Wl,-soname,$out -o $out",
-        "  description = an empty $out",
+        *stub(CXX),
         "rule link_cuda",
         f"  command = {compiler.path} -ccbin {CXX} -shared -cudart static --no-device-link $in -o $out "
         f"-Xlinker -s,--exclude-libs,ALL,--no-as-needed -Xlinker -rpath,'$$ORIGIN/../torch/lib' "

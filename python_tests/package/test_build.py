@@ -2,11 +2,12 @@
 """Which compiler and architectures a build takes, with compilers made up; what the libraries that were built carry."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from build_tools import nvcc
+from build_tools import cross, nvcc
 from build_tools.ninja_file import ROOT, ninja_file
 from specdec_kernels import backends
 from specdec_kernels.backends import dispatch
@@ -30,7 +31,7 @@ def compiler(folder, version="12.4", archs="compute_75 compute_80 compute_86 com
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
     """No compiler anywhere."""
-    for name in ("SPECDEC_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH"):
+    for name in ("SPECDEC_CUDA", "SPECDEC_CROSS", "CXX", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     find = nvcc.shutil.which
     absent = "/usr/local/cuda"
@@ -95,6 +96,54 @@ def test_bad_archs(monkeypatch, asked, message):
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", asked)
     with pytest.raises(SystemExit, match=message):
         nvcc.archs(OLD)
+
+
+GXX = """#!/bin/sh
+echo {machine}
+"""
+
+
+def gxx(folder, name, machine):
+    """A compiler that only says what it compiles for."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(GXX.format(machine=machine))
+    (folder / name).chmod(0o755)
+
+
+def test_a_cross_compiler_is_found(monkeypatch, tmp_path):
+    assert cross.wanted() is None
+    gxx(tmp_path, "aarch64-linux-gnu-g++", "aarch64-linux-gnu")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SPECDEC_CROSS", "aarch64")
+    assert cross.wanted() == ("aarch64", f"{tmp_path}/aarch64-linux-gnu-g++")
+    gxx(tmp_path, "mine", "aarch64-unknown-linux-gnu")
+    monkeypatch.setenv("CXX", "mine")
+    assert cross.wanted() == ("aarch64", f"{tmp_path}/mine")
+
+
+@pytest.mark.parametrize(
+    "set, message",
+    [
+        ({}, "SPECDEC_CROSS=aarch64 needs aarch64-linux-gnu-g[+][+], which was not found"),
+        ({"SPECDEC_CROSS": "riscv64"}, "SPECDEC_CROSS must be aarch64, got riscv64"),
+        ({"SPECDEC_CUDA": "1"}, "SPECDEC_CROSS builds CPU ops only, got SPECDEC_CUDA=1"),
+        ({"CXX": "g++"}, "needs a compiler for aarch64, got CXX=g[+][+], which compiles for x86_64-linux-gnu"),
+    ],
+)
+def test_a_cross_build_that_stops(monkeypatch, tmp_path, set, message):
+    gxx(tmp_path, "g++", "x86_64-linux-gnu")
+    for name, value in ({"PATH": str(tmp_path), "SPECDEC_CROSS": "aarch64"} | set).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=message):
+        cross.wanted()
+
+
+def test_the_page_for_aarch64():
+    page = ninja_file({"_C": Path("_C.so")}, None, cross.Cross("aarch64", "arm-g++"))
+    assert "avx" not in page and "nvcc" not in page and "g++" not in page.replace("arm-g++", "")
+    assert "build libtorch_cpu.so: stub" in page and "build libc10.so: stub" in page
+    sets = re.findall(r"^build \S+: compile .*\n  isa = (.*)", page, re.M)
+    assert len(sets) > 20 and all("-ffp-contract=off" in flags for flags in sets)
 
 
 def test_code_flags():
