@@ -49,7 +49,9 @@ def fake(tmp_path, fails):
 def listed():
     """The steps of each call, as the script's first lines name them."""
     text = SCRIPT.read_text()
-    return {number: steps.split() for number, steps in re.findall(r"^#   (\d)  ([a-z -]+?)  +[\d:]+ minutes$", text, re.M)}
+    return {
+        number: steps.split() for number, steps in re.findall(r"^#   (\d)  ([a-z -]+?)  +[\d:]+ minutes$", text, re.M)
+    }
 
 
 def test_each_call_runs_its_steps_once(tmp_path):
