@@ -7,6 +7,7 @@ import re
 
 import pytest
 from support.mutant_packages import PACKAGE
+from support.odd_views import VIEWS
 from support.paths import ROOT, TESTS
 
 from tools.mutate import places
@@ -54,6 +55,12 @@ def test_the_lists_are_found():
 @pytest.mark.parametrize("name", LISTS)
 def test_every_mutant_finds_its_line(name):
     assert lost(LISTS[name]) == {}
+
+
+@pytest.mark.parametrize("backend", VIEWS)
+def test_the_throw_away_view_finds_its_lines(backend):
+    text = (ROOT / VIEWS[backend].place).read_text()
+    assert {line: text.count(line) for line in VIEWS[backend].lines if text.count(line) != 1} == {}
 
 
 def test_a_lost_mutant_is_noticed():

@@ -101,8 +101,8 @@ def viewed(z, v, inside):
     return tl.where(inside & (v % 2 == 1), -z, z)
 """,
     {
-        "from .memory import get_value, put_value": (
-            "from .memory import get_value, put_value\nfrom .odd_view import viewed"
+        "from .memory import get_value, hidden_zero, put_value\n": (
+            "from .memory import get_value, hidden_zero, put_value\nfrom .odd_view import viewed\n"
         ),
         "z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)": (
             "z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)\n"
