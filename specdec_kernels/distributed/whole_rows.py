@@ -78,7 +78,7 @@ def _given(arguments: Mapping[str, Any], place: str) -> Any:
 
 
 def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int) -> dict[str, Any]:
-    """Return the arguments of requests, or rows, [begin, end) of n. The table of arguments tells which are cut."""
+    """Return the arguments of requests, or rows, [begin, end) of n. The table of arguments shows which are cut."""
     table = places(op)
 
     def share(place, x):

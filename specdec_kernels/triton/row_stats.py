@@ -197,7 +197,7 @@ def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
 def locate(slot, rows, B, G, bonus, D, cu_draft, count):
     """Return the request of a slot of the grid, its row under penalties, the row's index, and whether it exists.
 
-    The grid has G + bonus slots per request. A request has G + extra positions, or as many as cu_draft tells. Rows are
+    The grid has G + bonus slots per request. A request has G + extra positions, or as many as cu_draft gives. Rows are
     in the order of positions, or `rows` has their indices.
     """
     positions = G + bonus

@@ -294,6 +294,6 @@ def verify_chain(
     positions = launch.power_of_2(G + 1)
     if ruled is not None:
         launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
-    if not block:  # by block, request_kernel verified all requests
+    if not block:  # by the method "block", request_kernel has verified all requests
         launch_exact(walk, target, draft, random, out, sums, positions)
     put_absent(num_requests, *zip(results, (-1, 0, 0, 0)))

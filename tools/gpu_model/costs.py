@@ -29,7 +29,7 @@ class Tail(NamedTuple):
 
     instructions: int
     clocks: Band
-    lines: int = 0  # of code
+    lines: int = 0  # lines of code, of 128 bytes
 
 
 @dataclass

@@ -152,7 +152,7 @@ class Look(NamedTuple):
     position: Any
     d: Any  # the draft; -1: none
     p: Any  # p of the draft
-    z: Any  # its entry in p's row
+    z: Any  # the draft's entry in p's row
     q: Any
     kept: Any  # whether pi keeps q at the draft
     of_p: Any  # the target's confidence, for the rules that read p alone

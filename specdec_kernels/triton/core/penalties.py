@@ -28,7 +28,7 @@ class Penalties(NamedTuple):
     counts_stride: Any
     row: Any  # Values: the index of each request's list; not given: list b is request b's
     window: Any  # [B, G], [D] or [B, N]; None: there is none
-    window_stride: Any  # from request to request
+    window_stride: Any  # between requests
     token_stride: Any
     starts: Any  # ragged: [B+1], in [0, D]
     D: Any

@@ -157,7 +157,7 @@ def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
         rows &= of_p.largest > 0
     by_tv = (rule == OPT) | (rule == OPT_LOG)
     kept = rows & tl.where(by_tv, gap <= 0, gap <= alpha)
-    undecided = rows & by_tv & (gap > 0) & (gap <= alpha)  # TV lies in [0, 1]
+    undecided = rows & by_tv & (gap > 0) & (gap <= alpha)  # TV is in [0, 1]
 
     tokens = on & is_token_rule(rule) & (of_p.largest > 0) & (of_q.largest > 0)
     score_row = tl.where(tokens, tl.where(rule == TOKEN_V1, DRAFT, TARGET), NOBODY)

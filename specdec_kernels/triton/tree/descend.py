@@ -22,8 +22,8 @@ class Drafts(NamedTuple):
 
     counting: Any
     k: Any
-    row: Any  # that the first draft was drawn from; -2: not known yet
-    token: Any  # of the first draft
+    row: Any  # the row that the first draft was drawn from; -2: not known yet
+    token: Any  # the first draft's token
     others: Any  # whether a draft has another distribution
     rho: Any  # 0: not known yet
 

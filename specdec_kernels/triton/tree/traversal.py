@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     tests: Any  # the children that have not been tested yet
     p: Any  # the distribution of its children
     n: Any  # number of subtractions by its rejected children, on the request's stack
-    bottom: Any  # where they begin
+    bottom: Any  # where these begin on the stack
     total: Any  # the mass of p after them
     w: Any
     q: Any  # what was left of the distribution that the node was drawn from; nothing: nothing to subtract
@@ -52,7 +52,7 @@ class Child(NamedTuple):
 
 class Walk(NamedTuple):
     top: Any
-    child: Any  # of the top; the root at first
+    child: Any  # the child of the top that is tested; the root at first
     depth: Any
     opened: Any  # whether the top may have more children to test
     greedy: Any  # a greedy root makes the request greedy
